@@ -1,0 +1,42 @@
+# One verb a task; `make help` lists them.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+DATA ?= ../shared/data
+STAMP := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help setup format check test bench demo clean
+
+help: ## list the verbs
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1|\2/' | column -t -s '|'
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,estimate]'
+	@touch $@
+
+setup: $(STAMP) ## create .venv with everything that the project needs
+
+format: $(STAMP) ## rewrite the code in the project's format
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+check: $(STAMP) ## format, lint, types, import contracts
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: $(STAMP) ## run the tests
+	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+bench: $(STAMP) ## print the performance figures (DATA=directory of traces and profiles)
+	$(BIN)/python -m benchmarks --data $(DATA)
+
+demo: $(STAMP) ## simulate a made trace on an embedded profile and write out/demo.html
+	$(BIN)/headway demo
+
+clean: ## remove what the verbs made
+	rm -rf $(VENV) out build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

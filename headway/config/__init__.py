@@ -1,0 +1,49 @@
+"""The settings of all of Headway: one YAML file for simulation and live operation.
+
+    config = load_config("headway.yaml", {"slo.ttft_ms": 200})
+    profile = resolve_profile(config.engine.profile)
+
+`models` has the shape of the file, `loading` reads it, `profiles` finds profile directories,
+`errors` has the one exception.
+"""
+
+from headway.config.base import RoleName
+from headway.config.engine import DEFAULT_KV_BYTES_PER_TOKEN, EngineSettings, KvTransfer, PoolSettings
+from headway.config.errors import ConfigError
+from headway.config.loading import json_schema, load_config
+from headway.config.models import (
+    ConnectorSettings,
+    GatewaySettings,
+    HeadwayConfig,
+    MetricsSettings,
+    RoutingSettings,
+    SloSettings,
+)
+from headway.config.planner import PlannerSettings, StaticFleet, TargetOngoing, ThresholdSettings
+from headway.config.profiles import embedded_profiles, resolve_profile
+from headway.config.simulation import Crash, SimulationSettings
+
+__all__ = [
+    "DEFAULT_KV_BYTES_PER_TOKEN",
+    "ConfigError",
+    "ConnectorSettings",
+    "Crash",
+    "EngineSettings",
+    "GatewaySettings",
+    "HeadwayConfig",
+    "KvTransfer",
+    "MetricsSettings",
+    "PlannerSettings",
+    "PoolSettings",
+    "RoleName",
+    "RoutingSettings",
+    "SimulationSettings",
+    "SloSettings",
+    "StaticFleet",
+    "TargetOngoing",
+    "ThresholdSettings",
+    "embedded_profiles",
+    "json_schema",
+    "load_config",
+    "resolve_profile",
+]

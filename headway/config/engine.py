@@ -1,0 +1,60 @@
+"""Settings of the engines and of the pools that run them."""
+
+from typing import Literal
+
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+
+from headway.config.base import MILLISECONDS, Settings
+
+DEFAULT_KV_BYTES_PER_TOKEN = 131_072
+"""Where settings and profile are silent: 32 layers x 8 KV heads x 128 x 2 (K, V) x 2 bytes."""
+
+
+class KvTransfer(Settings):
+    """Moving a KV cache from a prefill to a decode replica: latency + tokens x bytes / bandwidth."""
+
+    latency_ms: NonNegativeFloat = 5.0
+    bandwidth_gb_s: PositiveFloat = 25.0
+    """Gigabytes (1e9 bytes) per second."""
+    bytes_per_token: PositiveInt | None = None
+    """Null: `kv_bytes_per_token` of the profile's meta.json, or else 131072."""
+
+    @property
+    def latency_s(self) -> float:
+        """The fixed part, in seconds."""
+        return self.latency_ms * MILLISECONDS
+
+    @property
+    def bandwidth_bytes_per_s(self) -> float:
+        """The bandwidth in bytes per second."""
+        return self.bandwidth_gb_s * 1e9
+
+
+class EngineSettings(Settings):
+    """The inference engine of a replica and its performance profile."""
+
+    kind: Literal["simulated", "vllm"] = "simulated"
+    profile: str = "profiles/llama-3.1-8b_h100_tp1"
+    """A profile directory, or the name of an embedded profile."""
+    max_batch_size: PositiveInt | None = None
+    """Requests in one decode batch; null: the profile's meta.json, or else the largest batch sampled."""
+    chunk_tokens: PositiveInt | None = None
+    """Tokens per prefill iteration; null: one request at a time."""
+    kv_transfer: KvTransfer = KvTransfer()
+    prefix_cache_tokens: NonNegativeInt | None = None
+    """Tokens that the prefix cache of one replica holds; null or 0: no prefix cache."""
+
+
+class PoolSettings(Settings):
+    """What bounds one pool."""
+
+    min_replicas: PositiveInt = 1
+    max_replicas: PositiveInt = 16
+    gpus_per_replica: PositiveInt | None = None
+    """GPUs of one replica; null: as profiled."""
+
+    @model_validator(mode="after")
+    def _minimum_fits(self) -> "PoolSettings":
+        if self.min_replicas > self.max_replicas:
+            raise ValueError(f"min_replicas {self.min_replicas} is above max_replicas {self.max_replicas}")
+        return self

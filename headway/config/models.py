@@ -1,0 +1,114 @@
+"""One tree of settings for simulation and live operation, in the shape of the YAML file.
+
+Every key has a default; an unknown key is an error. Milliseconds appear only in keys that end in `_ms`;
+the properties beside them give seconds. Values are checked here as far as they can be without looking
+outside this package: policies and predictors are checked by their own registries.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import Field, PositiveFloat, field_validator, model_validator
+
+from headway.config.base import MILLISECONDS, RoleName, Settings
+from headway.config.engine import EngineSettings, PoolSettings
+from headway.config.planner import PlannerSettings
+from headway.config.simulation import SimulationSettings
+
+DISAGGREGATED: frozenset[RoleName] = frozenset({"prefill", "decode"})
+
+
+class SloSettings(Settings):
+    """Latency targets of the deployment, and the share of requests that should meet them."""
+
+    ttft_ms: PositiveFloat = 300.0
+    itl_ms: PositiveFloat = 20.0
+    attainment: float = Field(default=0.99, gt=0.0, le=1.0)
+
+    @property
+    def ttft_s(self) -> float:
+        """Target of the time to first token, in seconds."""
+        return self.ttft_ms * MILLISECONDS
+
+    @property
+    def itl_s(self) -> float:
+        """Target of the time between tokens, in seconds."""
+        return self.itl_ms * MILLISECONDS
+
+
+class MetricsSettings(Settings):
+    """Where observations come from."""
+
+    source: Literal["gateway", "prometheus"] = "gateway"
+    url: str | None = None
+    """Address of Prometheus; needed with `source: prometheus`."""
+    preset: Literal["headway", "dynamo", "vllm", "sglang"] = "headway"
+    """Whose metric names to query."""
+
+    @model_validator(mode="after")
+    def _prometheus_has_an_address(self) -> "MetricsSettings":
+        if self.source == "prometheus" and not self.url:
+            raise ValueError("source 'prometheus' needs a url")
+        return self
+
+
+class ConnectorSettings(Settings):
+    """What carries decisions out."""
+
+    kind: Literal["ray_serve", "virtual", "kubernetes"] = "ray_serve"
+
+
+class RoutingSettings(Settings):
+    """How requests find their replicas."""
+
+    profile: Literal["random", "round_robin", "least_load"] = "least_load"
+
+
+class GatewaySettings(Settings):
+    """Where the OpenAI-compatible gateway listens."""
+
+    host: str = "127.0.0.1"
+    port: int = Field(default=8000, ge=0, le=65_535)
+
+
+def _disaggregated_pools() -> Mapping[RoleName, PoolSettings]:
+    return {"prefill": PoolSettings(), "decode": PoolSettings()}
+
+
+class HeadwayConfig(Settings):
+    """All settings of Headway."""
+
+    model: str = "llama-3.1-8b"
+    slo: SloSettings = SloSettings()
+    engine: EngineSettings = EngineSettings()
+    pools: Mapping[RoleName, PoolSettings] = Field(default_factory=_disaggregated_pools)
+    """Either prefill and decode (one of them left out gets its defaults), or mixed alone."""
+    planner: PlannerSettings = PlannerSettings()
+    metrics: MetricsSettings = MetricsSettings()
+    connector: ConnectorSettings = ConnectorSettings()
+    routing: RoutingSettings = RoutingSettings()
+    gateway: GatewaySettings = GatewaySettings()
+    simulation: SimulationSettings = SimulationSettings()
+
+    @field_validator("pools", mode="before")
+    @classmethod
+    def _complete_a_disaggregated_pair(cls, pools: Any) -> Any:  # noqa: ANN401 - whatever the file holds
+        if isinstance(pools, Mapping) and set(pools) <= DISAGGREGATED:
+            return {role: pools.get(role, {}) for role in ("prefill", "decode")}
+        return pools
+
+    @field_validator("pools")
+    @classmethod
+    def _one_topology(cls, pools: Mapping[RoleName, PoolSettings]) -> Mapping[RoleName, PoolSettings]:
+        if set(pools) not in (DISAGGREGATED, {"mixed"}):
+            raise ValueError(f"should be prefill and decode, or mixed alone; not {', '.join(sorted(pools))}")
+        return pools
+
+    @model_validator(mode="after")
+    def _simulation_uses_known_pools(self) -> "HeadwayConfig":
+        initial = self.simulation.initial
+        named = set(initial) if isinstance(initial, Mapping) else set()
+        named |= {crash.role for crash in self.simulation.crashes}
+        if strangers := sorted(named - set(self.pools)):
+            raise ValueError(f"simulation names {', '.join(strangers)}, but pools has no such role")
+        return self

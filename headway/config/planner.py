@@ -1,0 +1,61 @@
+"""Settings of the planner: which policy, which predictor, and what the simple policies need.
+
+Names of policies and predictors are checked by their registries (`headway.planning.make_policy`,
+`predictors.make`), which list the known ones; the defaults of `threshold` follow Ray Serve's autoscaler.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
+
+from headway.config.base import Settings
+
+
+class StaticFleet(Settings):
+    """Fixed replica counts of the `static` policy; only the roles that have a pool are used."""
+
+    prefill: PositiveInt = 1
+    decode: PositiveInt = 1
+    mixed: PositiveInt = 1
+
+
+class TargetOngoing(Settings):
+    """Running plus waiting requests that one replica should carry, per role.
+
+    Prefill keeps Ray Serve's `target_ongoing_requests` of 2: one in service, one waiting. Decode and mixed
+    replicas batch; 32 is a plain starting value, not derived from profile or SLO, as in today's practice.
+    """
+
+    prefill: PositiveFloat = 2.0
+    decode: PositiveFloat = 32.0
+    mixed: PositiveFloat = 32.0
+
+
+class ThresholdSettings(Settings):
+    """Settings of the `threshold` policy; delays are Ray Serve's defaults."""
+
+    target_ongoing: TargetOngoing = TargetOngoing()
+    upscale_delay_s: NonNegativeFloat = 30.0
+    """Seconds for which more replicas must be wanted before they are asked for."""
+    downscale_delay_s: NonNegativeFloat = 600.0
+    """Seconds over which the largest wish is kept."""
+    interval_s: PositiveFloat = 10.0
+    """Seconds between two decisions of this policy."""
+
+
+class PlannerSettings(Settings):
+    """The planner: policy, forecasts, interval and budget."""
+
+    policy: str = "reference"
+    predictor: str = "kalman"
+    predictor_options: Mapping[str, Any] = Field(default_factory=dict)
+    adjustment_interval_s: PositiveFloat = 180.0
+    max_gpu_budget: PositiveInt | None = None
+    """GPUs that all pools together may occupy; null: only `max_replicas` bounds them."""
+    no_correction: bool = False
+    """Keep both correction factors of the `reference` policy at 1."""
+    load_predictor_warmup_trace: str | None = None
+    """A trace whose intervals the predictors see before the first decision."""
+    static: StaticFleet = StaticFleet()
+    threshold: ThresholdSettings = ThresholdSettings()

@@ -1,0 +1,88 @@
+"""What every decision's reasons share: JSON-able inputs and settings, and scaling that is still under way.
+
+A float that was not measured (NaN) becomes None, so that the reasons are valid JSON.
+"""
+
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from math import isfinite, isnan
+from typing import Any
+
+from headway.planning.errors import PlanningError
+from headway.planning.settings import PolicySettings
+from headway.planning.types import Observation, PoolState, Role
+
+
+def jsonable(value: Any) -> Any:  # noqa: ANN401, PLR0911 - one return per kind of value
+    """Dataclasses and mappings as dicts with string keys, tuples as lists, floats not finite as None.
+
+    Mappings over roles come in the order of `Role`, so that equal decisions have equal bytes.
+    """
+    if isinstance(value, float):
+        return float(value) if isfinite(value) else None
+    if isinstance(value, str):
+        return str(value)
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, Mapping):
+        keys = ordered(value) if all(isinstance(key, Role) for key in value) else value
+        return {str(key): jsonable(value[key]) for key in keys}
+    if isinstance(value, tuple | list):
+        return [jsonable(item) for item in value]
+    if is_dataclass(value):
+        return {item.name: jsonable(getattr(value, item.name)) for item in fields(value)}
+    return int(value)
+
+
+def common(name: str, observation: Observation, settings: PolicySettings) -> dict[str, Any]:
+    """Policy, inputs, settings and the roles whose last scaling has not finished."""
+    return {
+        "policy": name,
+        "inputs": observation,
+        "settings": {
+            "slo": settings.slo,
+            "limits": settings.limits,
+            "max_gpu_budget": settings.max_gpu_budget,
+        },
+        "scaling_in_progress": scaling_in_progress(observation.pools),
+    }
+
+
+def scaling_in_progress(pools: Mapping[Role, PoolState]) -> tuple[Role, ...]:
+    """Roles with replicas starting or draining, or with a ready count that is not the desired one."""
+    return tuple(role for role in ordered(pools) if _moving(pools[role]))
+
+
+def _moving(pool: PoolState) -> bool:
+    return pool.starting > 0 or pool.draining > 0 or pool.desired != pool.ready
+
+
+def progress_warnings(observation: Observation) -> list[str]:
+    """One sentence per role that is still scaling."""
+    return [f"{role}: a scaling action is still under way" for role in scaling_in_progress(observation.pools)]
+
+
+def ordered(roles: Mapping[Role, Any]) -> tuple[Role, ...]:
+    """The keys in the order of `Role`, so that no result depends on the order of a mapping."""
+    return tuple(role for role in Role if role in roles)
+
+
+def check(observation: Observation, settings: PolicySettings) -> None:
+    """PlanningError when the observation lacks a pool, a time, or a positive interval."""
+    if missing := [role for role in ordered(settings.limits) if role not in observation.pools]:
+        raise PlanningError(f"observation.pools: no entry for {', '.join(missing)}")
+    if not observation.interval_s > 0:
+        raise PlanningError(f"observation.interval_s: {observation.interval_s} is not positive")
+    if isnan(observation.now_s):
+        raise PlanningError("observation.now_s: is NaN")
+
+
+def describe(targets: Mapping[Role, int], observation: Observation) -> str:
+    """`prefill 3 → 2, decode 4`: from the desired count to the target, or the target where it stays."""
+    return ", ".join(
+        f"{role} " + _change(observation.pools[role].desired, targets[role]) for role in ordered(targets)
+    )
+
+
+def _change(before: int, target: int) -> str:
+    return f"{target}" if target == before else f"{before} → {target}"

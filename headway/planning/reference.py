@@ -1,0 +1,177 @@
+"""`reference`: the documented SLA planner, formula by formula, as the baseline to beat.
+
+Theory. Every interval: measure → correct (`corrections`) → forecast → size (`sizing`) → fit into limits
+and GPU budget (`budget`). Sources: "SLA-based Planner" (Scaling Algorithm, 1 to 5) and "Planner Design"
+(Steps 1 to 5). It wants exactly one prefill and one decode pool. How we read what the documents leave open
+stands in decision record 0004.
+
+Missing data, in order of precedence (a value that is not finite, or a length or latency that is not
+positive, counts as not measured):
+
+| not measured                          | result                                                             |
+|---------------------------------------|--------------------------------------------------------------------|
+| requests                              | both pools hold their last target (at first: the desired counts)   |
+| nothing, but requests are 0           | both pools go to their minimum; factors and lengths are kept       |
+| forecast, or one of its series        | constant forecast for it: the next interval is like this one       |
+| ISL                                   | the last known ISL stands in; none yet: both pools hold            |
+| OSL                                   | the last known OSL stands in; none yet: decode holds               |
+| TTFT                                  | the prefill factor keeps its value                                 |
+| ITL, or no decode replica is ready    | the decode factor keeps its value                                  |
+| request duration                      | TTFT + ITL * OSL stands in; that unknown too: decode factor kept   |
+
+A forecast ISL or OSL serves a pool even where none was ever observed. Held counts still obey limits and
+budget.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from headway.planning.budget import Fit, check_budget, fit
+from headway.planning.corrections import Correction, correct_decode, correct_prefill
+from headway.planning.errors import PlanningError
+from headway.planning.explain import summarise, warnings
+from headway.planning.load import Lengths, counted, known_lengths, positive, resolve_forecast
+from headway.planning.reasons import check, common, jsonable, ordered
+from headway.planning.settings import PolicySettings
+from headway.planning.sizing import Aim, Requirement, Sizing, size_decode, size_prefill
+from headway.planning.surfaces import Surfaces
+from headway.planning.types import Decision, LoadForecast, Observation, Role
+
+Corrections = Mapping[Role, Correction]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReferenceState:
+    """What one decision leaves to the next: targets, correction factors, and the last known lengths."""
+
+    targets: Mapping[Role, int] = field(default_factory=dict)
+    corrections: Mapping[Role, float] = field(default_factory=lambda: {Role.PREFILL: 1.0, Role.DECODE: 1.0})
+    lengths: Lengths = field(default_factory=Lengths)
+
+
+@dataclass(frozen=True, slots=True)
+class ReferencePolicy:
+    """The documented planner over a profile's surfaces."""
+
+    settings: PolicySettings
+    surfaces: Surfaces
+
+    name = "reference"
+
+    @property
+    def interval_s(self) -> float:
+        """Seconds between two decisions."""
+        return self.settings.interval_s
+
+    def initial_state(self) -> ReferenceState:
+        """No target yet, factors of 1, lengths unknown."""
+        return ReferenceState()
+
+    def plan(self, observation: Observation, state: ReferenceState) -> Decision:
+        """One decision; see the module's table for missing data. PlanningError if a pool is missing."""
+        check(observation, self.settings)
+        sizing = self._size(observation, state)
+        fitted = fit(sizing.wished, self.settings.limits, self.settings.max_gpu_budget)
+        factors = {role: correction.value for role, correction in sizing.corrections.items()}
+        next_state = ReferenceState(targets=fitted.targets, corrections=factors, lengths=sizing.lengths)
+        reasons = self._reasons(observation, sizing, fitted)
+        return Decision(targets=fitted.targets, next_state=next_state, reasons=reasons)
+
+    def _size(self, observation: Observation, state: ReferenceState) -> Sizing:
+        last = self._last_targets(observation, state)
+        kept = {role: Correction(value=value, basis="kept") for role, value in state.corrections.items()}
+        if not counted(observation.requests):
+            roles = ordered(last)
+            return Sizing(kind="hold", wished=last, lengths=state.lengths, corrections=kept, held=roles)
+        if observation.requests == 0:
+            minimum = {role: pool.min_replicas for role, pool in self.settings.limits.items()}
+            return Sizing(kind="zero_traffic", wished=minimum, lengths=state.lengths, corrections=kept)
+        return self._size_traffic(observation, state, last)
+
+    def _size_traffic(
+        self, observation: Observation, state: ReferenceState, last: Mapping[Role, int]
+    ) -> Sizing:
+        lengths = known_lengths(observation, state.lengths)
+        corrections = self._correct(observation, lengths, state.corrections)
+        forecast = resolve_forecast(observation, lengths)
+        requirement = self._require(forecast, observation.interval_s, corrections)
+        limits = self.settings.limits
+        return Sizing(
+            kind="sized",
+            wished={
+                role: requirement[role].wished(limits[role].max_replicas)
+                if role in requirement
+                else last[role]
+                for role in ordered(limits)
+            },
+            lengths=lengths,
+            corrections=corrections,
+            forecast=forecast,
+            requirement=requirement,
+            held=tuple(role for role in ordered(limits) if role not in requirement),
+        )
+
+    def _last_targets(self, observation: Observation, state: ReferenceState) -> dict[Role, int]:
+        pools = observation.pools
+        return {role: state.targets.get(role, pools[role].desired) for role in ordered(self.settings.limits)}
+
+    def _correct(self, observation: Observation, lengths: Lengths, last: Mapping[Role, float]) -> Corrections:
+        if self.settings.no_correction:
+            return {Role.PREFILL: Correction(), Role.DECODE: Correction()}
+        prefill = correct_prefill(observation, lengths, last[Role.PREFILL], self.surfaces.prefill)
+        decode = correct_decode(observation, lengths, last[Role.DECODE], self.surfaces.decode)
+        return {Role.PREFILL: prefill, Role.DECODE: decode}
+
+    def _require(
+        self, load: LoadForecast, interval_s: float, corrections: Corrections
+    ) -> Mapping[Role, Requirement]:
+        required = dict[Role, Requirement]()
+        if positive(load.isl_tokens):
+            aim = self._aim(Role.PREFILL, self.settings.slo.ttft_s, corrections)
+            required[Role.PREFILL] = size_prefill(load, interval_s, aim, self.surfaces.prefill)
+        if positive(load.isl_tokens) and positive(load.osl_tokens):
+            aim = self._aim(Role.DECODE, self.settings.slo.itl_s, corrections)
+            required[Role.DECODE] = size_decode(load, interval_s, aim, self.surfaces.decode)
+        return required
+
+    def _aim(self, role: Role, slo_s: float, corrections: Corrections) -> Aim:
+        gpus = self.settings.limits[role].gpus_per_replica
+        return Aim(slo_s=slo_s, correction=corrections[role].value, gpus_per_replica=gpus)
+
+    def _reasons(self, observation: Observation, sizing: Sizing, fitted: Fit) -> Mapping[str, Any]:
+        reasons = common(self.name, observation, self.settings)
+        reasons["settings"]["no_correction"] = self.settings.no_correction
+        reasons |= {
+            "kind": sizing.kind,
+            "corrections": sizing.corrections,
+            "forecast": sizing.forecast,
+            "requirement": requirement_data(sizing.requirement),
+            "wished": sizing.wished,
+            "held": sizing.held,
+            "limits": fitted.limits,
+            "targets": fitted.targets,
+            "infeasible": {
+                role: need.infeasible for role, need in sizing.requirement.items() if need.infeasible
+            },
+            "warnings": warnings(observation, sizing),
+            "summary": summarise(observation, sizing, fitted.targets, fitted.limits),
+        }
+        plain: dict[str, Any] = jsonable(reasons)
+        return plain
+
+
+def requirement_data(requirement: Mapping[Role, Requirement]) -> Mapping[Role, Mapping[str, Any]]:
+    """The sizing of each role as data, with the replicas before rounding (None when no number would do)."""
+    return {role: {**jsonable(need), "replicas": need.replicas} for role, need in requirement.items()}
+
+
+def make_reference(settings: PolicySettings, profile: Surfaces | None = None) -> ReferencePolicy:
+    """PlanningError unless there are a profile, both pools, and room for their minimums in the budget."""
+    if set(settings.limits) != {Role.PREFILL, Role.DECODE}:
+        found = ", ".join(ordered(settings.limits))
+        raise PlanningError(f"planner.policy: reference needs the pools prefill and decode, found {found}")
+    if profile is None:
+        raise PlanningError("planner.policy: reference needs a profile (engine.profile)")
+    check_budget(settings.limits, settings.max_gpu_budget)
+    return ReferencePolicy(settings, profile)

@@ -1,0 +1,169 @@
+"""`threshold`: scale each pool on its concurrency, with delays, as Ray Serve's autoscaler and the HPA do.
+
+Theory. For each role, every `interval_s` (default 10 s):
+
+    ongoing = running + waiting                            requests on all replicas of the role
+    wish    = ceil(ongoing / target_ongoing[role])         within min_replicas and max_replicas
+
+Dividing the total by the target equals scaling the ready replicas by (ongoing per ready replica / target).
+A higher wish is applied once every wish of the last `upscale_delay_s` (30 s) was above the target. A lower
+one is applied as the largest wish of the last `downscale_delay_s` (600 s): the HPA's stabilisation window,
+which starts with the count found at the first decision. Sources: Ray Serve's AutoscalingConfig
+(`target_ongoing_requests` 2, `upscale_delay_s` 30, `downscale_delay_s` 600) and the Kubernetes Horizontal Pod
+Autoscaler (`stabilizationWindowSeconds`). Decode and mixed pools batch: their default target is 32. When
+all pools exceed the GPU budget, `budget` shares it.
+
+Missing data: running or waiting not measured → the role holds its target, as if just that were wished: the
+delay for more replicas starts anew, and the window remembers it. No request ongoing → the wish is the
+minimum, after the usual delay.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from math import ceil, isfinite
+from typing import Any
+
+from headway.config import ThresholdSettings
+from headway.planning.budget import check_budget, fit
+from headway.planning.reasons import check, common, describe, jsonable, ordered, progress_warnings
+from headway.planning.settings import PolicySettings, by_role
+from headway.planning.surfaces import Surfaces
+from headway.planning.types import Decision, Observation, PoolState, Role
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """Replicas that were wanted at a time."""
+
+    at_s: float
+    replicas: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolMemory:
+    """What one pool remembers: its target, since when more is wanted, and the wishes of the window.
+
+    Of `wishes` only those are kept that no later wish reaches: they fall in time, the first is the largest.
+    """
+
+    target: int
+    above_since_s: float | None = None
+    wishes: tuple[Wish, ...] = ()
+
+    def observe(self, wish: Wish, window_s: float) -> "PoolMemory":
+        """With one more wish; the very first one joins the count that is being held."""
+        since = wish.at_s - window_s
+        recent = [past for past in self.wishes if past.at_s > since]
+        earlier = recent if self.wishes else [Wish(at_s=wish.at_s, replicas=self.target)]
+        standing = [past for past in earlier if past.replicas > wish.replicas]
+        above_since_s = wish.at_s if self.above_since_s is None else self.above_since_s
+        return replace(
+            self,
+            above_since_s=above_since_s if wish.replicas > self.target else None,
+            wishes=(*standing, wish),
+        )
+
+    def decide(self, wish: Wish, upscale_delay_s: float) -> "PoolMemory":
+        """With the target that the remembered wishes give."""
+        largest = self.wishes[0].replicas
+        if self.above_since_s is not None and wish.at_s - self.above_since_s >= upscale_delay_s:
+            return replace(self, target=wish.replicas, above_since_s=None)
+        return replace(self, target=largest) if largest < self.target else self
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThresholdState:
+    """The memory of each pool."""
+
+    pools: Mapping[Role, PoolMemory] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ThresholdPolicy:
+    """Concurrency thresholds per role."""
+
+    settings: PolicySettings
+    target_ongoing: Mapping[Role, float]
+
+    name = "threshold"
+
+    @property
+    def interval_s(self) -> float:
+        """Seconds between two decisions."""
+        return self._delays.interval_s
+
+    @property
+    def _delays(self) -> ThresholdSettings:
+        return self.settings.threshold
+
+    def initial_state(self) -> ThresholdState:
+        """Nothing remembered; the first decision starts from the desired counts."""
+        return ThresholdState()
+
+    def plan(self, observation: Observation, state: ThresholdState) -> Decision:
+        """One decision; see the module for missing data. PlanningError if a pool is missing."""
+        check(observation, self.settings)
+        roles = ordered(self.settings.limits)
+        wishes = {role: self._wish(role, observation.pools[role], observation.now_s) for role in roles}
+        before = {role: _memory(role, observation, state) for role in roles}
+        memories = {role: self._remember(before[role], wishes[role], observation.now_s) for role in roles}
+        targets = {role: memories[role].target for role in roles}
+        fitted = fit(targets, self.settings.limits, self.settings.max_gpu_budget)
+        held = [role for role in roles if wishes[role] is None]
+        reasons = common(self.name, observation, self.settings) | {
+            "threshold": {
+                role: self._arithmetic(role, observation.pools[role], wishes[role]) for role in roles
+            },
+            "delays": self._delays.model_dump(),
+            "memory": before,
+            "wished": targets,
+            "held": held,
+            "limits": fitted.limits,
+            "targets": fitted.targets,
+            "warnings": [*progress_warnings(observation), *(f"{role}: load not measured" for role in held)],
+            "summary": f"Concurrency {self._loads(observation)}: {describe(fitted.targets, observation)}.",
+        }
+        next_state = ThresholdState(pools=memories)
+        return Decision(targets=fitted.targets, next_state=next_state, reasons=jsonable(reasons))
+
+    def _wish(self, role: Role, pool: PoolState, now_s: float) -> Wish | None:
+        ongoing = _ongoing(pool)
+        if not (isfinite(ongoing) and ongoing >= 0):
+            return None
+        limits = self.settings.limits[role]
+        wanted = min(limits.max_replicas, ongoing / self.target_ongoing[role])
+        return Wish(at_s=now_s, replicas=max(limits.min_replicas, ceil(wanted)))
+
+    def _remember(self, memory: PoolMemory, wish: Wish | None, now_s: float) -> PoolMemory:
+        wish = wish or Wish(at_s=now_s, replicas=memory.target)
+        return memory.observe(wish, self._delays.downscale_delay_s).decide(wish, self._delays.upscale_delay_s)
+
+    def _arithmetic(self, role: Role, pool: PoolState, wish: Wish | None) -> Mapping[str, Any]:
+        return {
+            "ongoing": _ongoing(pool),
+            "target_ongoing": self.target_ongoing[role],
+            "wish": None if wish is None else wish.replicas,
+        }
+
+    def _loads(self, observation: Observation) -> str:
+        pools = observation.pools
+        return ", ".join(
+            f"{role} {_ongoing(pools[role]):g} on {pools[role].ready} ready ({target:g} each)"
+            for role, target in self.target_ongoing.items()
+            if role in self.settings.limits
+        )
+
+
+def _memory(role: Role, observation: Observation, state: ThresholdState) -> PoolMemory:
+    return state.pools.get(role) or PoolMemory(target=observation.pools[role].desired)
+
+
+def _ongoing(pool: PoolState) -> float:
+    return pool.running + pool.waiting
+
+
+def make_threshold(settings: PolicySettings, profile: Surfaces | None = None) -> ThresholdPolicy:
+    """The policy for the pools there are. PlanningError when their minimums exceed the GPU budget."""
+    del profile  # thresholds are plain numbers
+    check_budget(settings.limits, settings.max_gpu_budget)
+    return ThresholdPolicy(settings, by_role(settings.threshold.target_ongoing, float))

@@ -1,0 +1,119 @@
+"""The values that planning reads and returns: Observation → Forecast → Decision.
+
+Everything here is frozen and free of clocks, Ray and I/O, so that the live Planner and the simulator
+drive the same policies. Units are in the names: `_s` seconds, `_tokens` tokens. A float that could not be
+observed is NaN; each policy states what it does then. Only value types and the policy interface belong here.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Protocol
+
+from headway.planning.errors import PlanningError
+
+NAN = float("nan")
+
+
+class Role(StrEnum):
+    """The phase that a replica serves."""
+
+    PREFILL = "prefill"
+    DECODE = "decode"
+    MIXED = "mixed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slo:
+    """Latency targets of a deployment: time to first token and time between tokens, in seconds."""
+
+    ttft_s: float
+    itl_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolLimits:
+    """What bounds one pool: replica counts, and the GPUs that one replica occupies."""
+
+    min_replicas: int = 1
+    max_replicas: int = 1_000_000
+    gpus_per_replica: int = 1
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.min_replicas <= self.max_replicas:
+            raise PlanningError(
+                f"pools: min_replicas {self.min_replicas} and max_replicas {self.max_replicas} are no range"
+            )
+        if self.gpus_per_replica < 1:
+            raise PlanningError(f"pools: gpus_per_replica {self.gpus_per_replica} is below 1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolState:
+    """One pool at the moment of observation: its four counts, and its load over all its replicas."""
+
+    desired: int
+    starting: int
+    ready: int
+    draining: int
+    running: float = NAN
+    waiting: float = NAN
+    kv_usage: float = NAN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadForecast:
+    """The next interval's load: requests in the interval, mean ISL and OSL; NaN where there is none."""
+
+    requests: float
+    isl_tokens: float
+    osl_tokens: float
+    source: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """One adjustment interval as measured.
+
+    `requests` counts arrivals (0 is zero traffic, NaN is "not measured"); `isl_tokens` is the mean over
+    arrivals, `osl_tokens` the mean over completions; `ttft_s` and `itl_s` are means over the tokens of the
+    interval. `forecast` is the load expected in the next interval, None when no predictor runs.
+    """
+
+    now_s: float
+    interval_s: float
+    requests: float
+    isl_tokens: float
+    osl_tokens: float
+    ttft_s: float
+    itl_s: float
+    pools: Mapping[Role, PoolState]
+    request_duration_s: float = NAN
+    forecast: LoadForecast | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """Targets per role, the state to pass to the next call, and why: JSON-able data to recompute it from."""
+
+    targets: Mapping[Role, int]
+    next_state: Any
+    reasons: Mapping[str, Any]
+
+
+class Policy(Protocol):
+    """A planner: called every `interval_s` with what was observed and the state that it last returned."""
+
+    @property
+    def name(self) -> str:
+        """The name that configuration and results carry."""
+
+    @property
+    def interval_s(self) -> float:
+        """Seconds between two calls of `plan`."""
+
+    def initial_state(self) -> Any:  # noqa: ANN401 - each policy's state is its own
+        """The state before the first decision."""
+
+    def plan(self, observation: Observation, state: Any) -> Decision:  # noqa: ANN401
+        """Decide, as a function of the two values alone."""

@@ -1,0 +1,116 @@
+"""The names that AI Configurator knows: systems, backends, versions, models, data types.
+
+Nothing is downloaded: a model is one whose configuration the library carries, or a local directory with
+`config.json`.
+"""
+
+import difflib
+import functools
+import importlib.resources
+import json
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+from headway.profiling.aiconfigurator.sdk import CORE, quiet, sdk, version
+from headway.profiling.errors import RequestError, UnknownNameError
+from headway.profiling.estimator import EngineSpec
+
+# How each of our quantisation names sets the library's data types; what is not named stays native.
+QUANTIZATIONS: Mapping[str, Mapping[str, str]] = {
+    "bf16": {"gemm": "bfloat16", "moe": "bfloat16", "kvcache": "bfloat16", "fmha": "bfloat16"},
+    "fp8": {"gemm": "fp8", "moe": "fp8"},
+    "fp8-kv8": {"gemm": "fp8", "moe": "fp8", "kvcache": "fp8"},
+    "fp8-block": {"gemm": "fp8_block", "moe": "fp8_block"},
+}
+MODELS_SHOWN = 10
+MODEL_SUFFIX = "_config.json"
+
+
+@functools.cache
+def supported() -> dict[str, dict[str, tuple[str, ...]]]:
+    """System → backend → database versions, for everything that has measurements, sorted."""
+    database = sdk("perf_database")
+    with quiet():
+        found = database.get_supported_databases()
+    return {
+        system: {backend: tuple(found[system][backend]) for backend in sorted(found[system])}
+        for system in sorted(found)
+    }
+
+
+def known_models() -> tuple[str, ...]:
+    """Names of the models whose configuration the library carries, sorted."""
+    sdk("errors")  # says how to install what is missing
+    folder = importlib.resources.files(CORE) / "model_configs"
+    stems = (
+        file.name.removesuffix(MODEL_SUFFIX) for file in folder.iterdir() if file.name.endswith(MODEL_SUFFIX)
+    )
+    return tuple(sorted(stem.replace("--", "/", 1) for stem in stems if not stem.endswith("_hf_quant")))
+
+
+def check_names(spec: EngineSpec) -> str:
+    """Return the database version to use. Raises as `AiConfigurator` does."""
+    version()
+    systems = supported()
+    _require("system", spec.system, systems)
+    _require("backend", spec.backend, systems[spec.system], f" on {spec.system}")
+    if spec.quantization is not None:
+        _require("quantization", spec.quantization, QUANTIZATIONS)
+    _require_model(spec.model)
+    versions = systems[spec.system][spec.backend]
+    if spec.backend_version is not None:
+        _require("backend version", spec.backend_version, versions, f" of {spec.backend} on {spec.system}")
+    return spec.backend_version or _current_version(spec, versions)
+
+
+def build_model(spec: EngineSpec, tp: int) -> Any:  # noqa: ANN401 - the library's own type
+    """The library's model of `spec` at tensor-parallel size `tp`; an MoE's experts are split likewise."""
+    with quiet():
+        config = sdk("config_builders").build_model_config(
+            tp_size=tp, pp_size=1, attention_dp_size=1, moe_tp_size=tp, moe_ep_size=1, **data_types(spec)
+        )
+        return sdk("models").get_model(spec.model, config, spec.backend)
+
+
+def data_types(spec: EngineSpec) -> dict[str, str]:
+    """The library's keyword arguments for the quantisation of `spec`."""
+    chosen = QUANTIZATIONS[spec.quantization] if spec.quantization else {}
+    return {f"{part}_quant_mode": data_type for part, data_type in chosen.items()}
+
+
+def _current_version(spec: EngineSpec, versions: tuple[str, ...]) -> str:
+    """The version that the library calls current; the oldest listed where it calls none so."""
+    database = sdk("perf_database")
+    with quiet():
+        return str(database.get_latest_database_version(spec.system, spec.backend) or versions[0])
+
+
+def _require_model(model: str) -> None:
+    known = known_models()
+    if model in known:
+        return
+    local = pathlib.Path(model) / "config.json"
+    if local.is_file():
+        _require_configuration(local)
+        return
+    likeness = {name: difflib.SequenceMatcher(None, name.lower(), model.lower()).ratio() for name in known}
+    nearest = sorted(known, key=lambda name: -likeness[name])[:MODELS_SHOWN]
+    raise UnknownNameError(
+        f"unknown model {model!r}; the nearest of the {len(known)} known: {', '.join(nearest)} "
+        "(a local directory with a config.json also does)"
+    )
+
+
+def _require_configuration(path: pathlib.Path) -> None:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise RequestError(f"{path}: not a readable JSON file ({error})") from error
+    if not isinstance(content, dict) or not isinstance(content.get("architectures"), list):
+        raise RequestError(f"{path}: not a model configuration: 'architectures' is missing")
+
+
+def _require(what: str, name: str, known: Mapping[str, object] | tuple[str, ...], where: str = "") -> None:
+    if name not in known:
+        raise UnknownNameError(f"unknown {what} {name!r}{where}; known: {', '.join(known)}")

@@ -1,0 +1,112 @@
+"""Making and growing the arrays of a `World`."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headway.simulation import layout
+from headway.simulation.histogram import BUCKETS
+from headway.simulation.iteration import Surface
+from headway.simulation.layout import NONE, ROLE_COUNT, Arrivals, Prefix, World
+from interp import Profile
+
+REPLICAS, REQUESTS, EVENTS, FINISHED, TRANSITIONS = 16, 4096, 16384, 65536, 4096
+
+
+def empty_arrivals() -> Arrivals:
+    """No requests."""
+    whole = np.zeros(0, np.int64)
+    return Arrivals(np.zeros(0), whole, whole, whole, whole, whole)
+
+
+def make_world(profile: Profile, settings: NDArray[Any], blocks: NDArray[np.int64], seed: int) -> World:
+    """A world at time 0 without replicas, for `settings` (one `layout.SETTINGS` record)."""
+    rules, decode, prefill = settings[0], profile.decode.table, profile.prefill.table
+    clock = np.zeros(1, layout.CLOCK)
+    clock["random"] = np.uint64(seed)
+    clock["answer"] = clock["asked_request"] = layout.UNASSIGNED
+    clock["parked_head"] = clock["parked_tail"] = NONE
+    batch, cached = int(rules["max_batch"]), int(rules["cache_capacity_blocks"])
+    index_size = 1 << max(0, (2 * cached - 1).bit_length())
+    world = World(
+        clock=clock,
+        settings=settings,
+        window=np.zeros(1, layout.WINDOW),
+        events=np.zeros(EVENTS, layout.EVENT),
+        replicas=np.zeros(REPLICAS, layout.REPLICA),
+        requests=np.zeros(0, layout.REQUEST),
+        finish_iteration=np.zeros((REPLICAS, batch), np.int64),
+        finish_request=np.zeros((REPLICAS, batch), np.int32),
+        ready=np.zeros((ROLE_COUNT, REPLICAS), np.int32),
+        surface=Surface(
+            np.array(decode.kv),
+            np.array(decode.inv_context),
+            np.array(decode.itl_s),
+            float(decode.max_kv_tokens),
+        ),
+        prefill_tokens=np.array(prefill.isl_tokens, np.float64),
+        prefill_s=np.array(prefill.ttft_s, np.float64),
+        arrivals=empty_arrivals(),
+        prefix=Prefix(
+            np.asarray(blocks),
+            np.zeros((REPLICAS, max(cached, 1)), np.int64),
+            np.zeros((REPLICAS, max(cached, 1)), np.int32),
+            np.zeros((REPLICAS, max(cached, 1)), np.int32),
+            np.full((REPLICAS, index_size), NONE, np.int32),
+        ),
+        finished=np.zeros(FINISHED, layout.REQUEST),
+        transitions=np.zeros(TRANSITIONS, layout.TRANSITION),
+        histograms=np.zeros((2, BUCKETS), np.int64),
+    )
+    return grow_requests(world, REQUESTS)
+
+
+def _longer(array: NDArray[Any], length: int, axis: int = 0) -> NDArray[Any]:
+    shape = list(array.shape)
+    shape[axis] = length - shape[axis]
+    return np.concatenate([array, np.zeros(shape, array.dtype)], axis=axis)
+
+
+def grow_requests(world: World, length: int) -> World:
+    """The same world with room for `length` requests at a time."""
+    used, clock = len(world.requests), world.clock[0]
+    requests = _longer(world.requests, length)
+    requests["next"][used:] = np.arange(used + 1, length + 1)
+    requests["next"][-1] = clock["free_request"] if used else NONE
+    clock["free_request"] = used
+    clock["free_requests"] += length - used
+    return world._replace(requests=requests)
+
+
+def grow_replicas(world: World, length: int) -> World:
+    """The same world with `length` replica slots."""
+    prefix = world.prefix
+    index = _longer(prefix.index, length)
+    index[len(prefix.index) :] = NONE
+    return world._replace(
+        replicas=_longer(world.replicas, length),
+        finish_iteration=_longer(world.finish_iteration, length),
+        finish_request=_longer(world.finish_request, length),
+        ready=_longer(world.ready, length, axis=1),
+        prefix=Prefix(
+            prefix.blocks,
+            _longer(prefix.key, length),
+            _longer(prefix.older, length),
+            _longer(prefix.newer, length),
+            index,
+        ),
+    )
+
+
+def make_space(world: World) -> World:
+    """Double what is nearly full; the buffers that Python empties are taken to be empty."""
+    clock = world.clock[0]
+    if clock["free_requests"] == 0:
+        world = grow_requests(world, 2 * len(world.requests))
+    need = int(clock["active"]) + 2 * len(world.requests)
+    if need > len(world.finished):
+        world = world._replace(finished=_longer(world.finished, 2 * need))
+    if int(clock["events"]) + need > len(world.events):
+        world = world._replace(events=_longer(world.events, 2 * (int(clock["events"]) + need)))
+    return world

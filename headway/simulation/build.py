@@ -1,0 +1,147 @@
+"""Settings + trace → everything that `simulate` needs. No printing: the command and the benchmarks share it.
+
+The profile's facts fill what the settings leave open: batch limit, KV bytes per token, GPUs per replica. The
+fleet at time 0 is, unless told otherwise, what the reference formulas ask for the first interval's load, so that
+every policy begins alike; a static fleet begins as itself.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import isfinite
+
+from headway.config import DEFAULT_KV_BYTES_PER_TOKEN, HeadwayConfig, resolve_profile
+from headway.planning import (
+    PlanningError,
+    Policy,
+    PolicySettings,
+    PoolLimits,
+    Role,
+    make_policy,
+    policy_settings,
+)
+from headway.planning.forecasting import LoadForecaster, make_forecaster
+from headway.simulation.demand import first_interval, size_fleet
+from headway.simulation.layout import Routing
+from headway.simulation.results import SimulationResult
+from headway.simulation.scenario import Crash, EngineRules, Scenario, StartUp
+from headway.simulation.simulate import Watchers, simulate
+from headway.workload import Trace, TraceOptions, interval_series, open_trace
+from interp import Profile, ProfileError, load_profile
+
+MIXED_CHUNK_TOKENS = 2048
+"""Prompt tokens per iteration of a mixed replica where settings are silent: prefills must not block decodes."""
+
+POLICIES_WITHOUT_FORECAST = frozenset({"static", "threshold"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A deployment as configured, checked before any trace is read."""
+
+    config: HeadwayConfig
+    profile_name: str
+    profile: Profile
+    settings: PolicySettings
+    policy: Policy
+    forecaster: LoadForecaster
+    engine: EngineRules
+
+
+def make_plan(config: HeadwayConfig) -> Plan:
+    """Load the profile and make policy and predictors.
+
+    Raises ConfigError, ProfileError, PlanningError or PredictorError, each one line that names the field.
+    """
+    directory = resolve_profile(config.engine.profile)
+    profile = load_profile(directory)
+    settings = policy_settings(config, profile)
+    return Plan(
+        config=config,
+        profile_name=directory.resolve().name,
+        profile=profile,
+        settings=settings,
+        policy=make_policy(config.planner.policy, settings, profile),
+        forecaster=make_forecaster(config.planner.predictor, config.planner.predictor_options),
+        engine=engine_rules(config, profile),
+    )
+
+
+def engine_rules(config: HeadwayConfig, profile: Profile) -> EngineRules:
+    """How engines batch: the settings, then the profile's meta.json, then what was sampled."""
+    engine, transfer = config.engine, config.engine.kv_transfer
+    mixed = Role.MIXED.value in config.pools
+    return EngineRules(
+        max_batch_size=engine.max_batch_size or max(1, round(profile.decode.largest_batch)),
+        chunk_tokens=engine.chunk_tokens or (MIXED_CHUNK_TOKENS if mixed else 0),
+        transfer_latency_s=transfer.latency_s,
+        transfer_bytes_per_s=transfer.bandwidth_bytes_per_s,
+        kv_bytes_per_token=transfer.bytes_per_token or _profiled_kv_bytes(profile),
+        prefix_cache_tokens=engine.prefix_cache_tokens or 0,
+    )
+
+
+def _profiled_kv_bytes(profile: Profile) -> float:
+    value = profile.meta.get("kv_bytes_per_token", DEFAULT_KV_BYTES_PER_TOKEN)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not (isfinite(value) and value > 0):
+        raise ProfileError(f"meta.json: kv_bytes_per_token: must be a positive number, is {value!r}")
+    return float(value)
+
+
+def make_scenario(plan: Plan, trace: Trace) -> Scenario:
+    """The deployment of `plan` when `trace` begins. PlanningError names a fleet that is not allowed."""
+    config, simulation = plan.config, plan.config.simulation
+    return Scenario(
+        profile=plan.profile,
+        slo=plan.settings.slo,
+        pools=plan.settings.limits,
+        initial=initial_fleet(plan, trace),
+        engine=plan.engine,
+        start_up=StartUp(delay_s=simulation.start_up_delay_s, cv=simulation.start_up_delay_cv),
+        routing=Routing[config.routing.profile.upper()],
+        crashes=tuple(Crash(at_s=crash.at_s, role=Role(crash.role)) for crash in simulation.crashes),
+        seed=simulation.seed,
+        drain_limit_s=simulation.drain_limit_s,
+    )
+
+
+def initial_fleet(plan: Plan, trace: Trace) -> Mapping[Role, int]:
+    """Replicas per role that are ready at time 0, as `simulation.initial` says."""
+    wanted, limits = plan.config.simulation.initial, plan.settings.limits
+    if isinstance(wanted, Mapping):
+        return {role: _named_count(role, wanted.get(role.value), pool) for role, pool in limits.items()}
+    if wanted == "min":
+        return {role: pool.min_replicas for role, pool in limits.items()}
+    if plan.policy.name == "static":
+        return {role: plan.settings.static[role] for role in limits}
+    load, span_s = first_interval(trace, plan.settings.interval_s)
+    return size_fleet(load, span_s, plan.settings, plan.profile)
+
+
+def _named_count(role: Role, count: int | None, pool: PoolLimits) -> int:
+    if count is None:
+        return pool.min_replicas
+    if not pool.min_replicas <= count <= pool.max_replicas:
+        allowed = f"{pool.min_replicas} to {pool.max_replicas}"
+        raise PlanningError(
+            f"simulation.initial.{role}: {count} is outside what pools.{role} allows, {allowed}"
+        )
+    return count
+
+
+def warm_up(plan: Plan, rate_scale: float = 1.0) -> int:
+    """Show the predictors the configured warm-up trace, if any, as often superposed; the intervals seen."""
+    source = plan.config.planner.load_predictor_warmup_trace
+    if source is None:
+        return 0
+    with open_trace(source, TraceOptions(rate_scale=rate_scale)) as trace:
+        series = interval_series(trace, plan.settings.interval_s)
+    plan.forecaster.warm_start(
+        *(column.tolist() for column in (series.requests, series.isl_tokens, series.osl_tokens))
+    )
+    return len(series.requests)
+
+
+def run(plan: Plan, scenario: Scenario, trace: Trace, watchers: Watchers | None = None) -> SimulationResult:
+    """Simulate; the forecaster works only for policies that ask for a forecast."""
+    forecaster = None if plan.policy.name in POLICIES_WITHOUT_FORECAST else plan.forecaster
+    return simulate(scenario, trace, plan.policy, forecaster, watchers)

@@ -1,0 +1,142 @@
+"""What a trace demands of a profile: the load per interval, the fleet it needs, and what no fleet can give.
+
+    fleet    the reference formulas with correction factors of 1 (`headway.planning.sizing`); a mixed replica
+             does both works, so a mixed pool needs the sum of both requirements, before rounding
+    reach    where the profile's TTFT at a request's input, or its least ITL at the request's context, is above
+             the SLO, no fleet meets that request; the other requests are attainable
+
+Prefix reuse, which shortens prefills, is not counted in `reach`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import ceil, isfinite
+
+import numpy as np
+
+from headway.planning import LoadForecast, PolicySettings, Role, Slo
+from headway.planning.budget import fit
+from headway.planning.sizing import Aim, Requirement, size_decode, size_prefill
+from headway.workload import RequestChunk, Trace
+from interp import Profile
+
+
+def first_interval(trace: Trace, interval_s: float) -> tuple[LoadForecast, float]:
+    """The load of the trace's first interval, and its length in seconds."""
+    span_s = min(interval_s, trace.duration_s) or interval_s
+    requests, inputs, outputs = 0, 0, 0
+    for chunk in trace.chunks():
+        within = int(np.searchsorted(chunk.arrival_s, span_s))
+        requests += within
+        inputs += int(chunk.input_tokens[:within].sum())
+        outputs += int(chunk.output_tokens[:within].sum())
+        if within < len(chunk):
+            break
+    return load_of(requests, inputs, outputs), span_s
+
+
+def load_of(requests: int, input_tokens: int, output_tokens: int) -> LoadForecast:
+    """Totals as a load; lengths are 0 without requests."""
+    count = max(1, requests)
+    return LoadForecast(
+        requests=float(requests), isl_tokens=input_tokens / count, osl_tokens=output_tokens / count
+    )
+
+
+def size_fleet(
+    load: LoadForecast, interval_s: float, settings: PolicySettings, profile: Profile
+) -> Mapping[Role, int]:
+    """Replicas per pool for a constant load, within limits and budget; the minimum without requests."""
+    if load.requests == 0:
+        return {role: pool.min_replicas for role, pool in settings.limits.items()}
+    need = requirements(load, interval_s, settings, profile)
+    wished = {role: _whole(replicas, settings.limits[role].max_replicas) for role, replicas in need.items()}
+    return fit(wished, settings.limits, settings.max_gpu_budget).targets
+
+
+def requirements(
+    load: LoadForecast, interval_s: float, settings: PolicySettings, profile: Profile
+) -> Mapping[Role, float]:
+    """Replicas per pool before rounding; infinite where the profile gives no throughput."""
+    if Role.MIXED in settings.limits:
+        gpus = settings.limits[Role.MIXED].gpus_per_replica
+        both = _both(load, interval_s, settings.slo, profile, dict.fromkeys(Role, gpus))
+        return {Role.MIXED: sum(need.replicas for need in both.values())}
+    gpus_of = {role: pool.gpus_per_replica for role, pool in settings.limits.items()}
+    both = _both(load, interval_s, settings.slo, profile, gpus_of)
+    return {role: both[role].replicas for role in settings.limits}
+
+
+def _both(
+    load: LoadForecast, interval_s: float, slo: Slo, profile: Profile, gpus: Mapping[Role, int]
+) -> Mapping[Role, Requirement]:
+    prefill = Aim(slo_s=slo.ttft_s, correction=1.0, gpus_per_replica=gpus[Role.PREFILL])
+    decode = Aim(slo_s=slo.itl_s, correction=1.0, gpus_per_replica=gpus[Role.DECODE])
+    return {
+        Role.PREFILL: size_prefill(load, interval_s, prefill, profile.prefill),
+        Role.DECODE: size_decode(load, interval_s, decode, profile.decode),
+    }
+
+
+def _whole(replicas: float, most: int) -> int:
+    return ceil(replicas) if isfinite(replicas) else most
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reach:
+    """Requests of a trace against profile and SLO: how many the samples do not cover, how many can be met.
+
+    `isl_outside` and `context_outside` count requests outside the sampled input lengths and contexts;
+    `ttft_missed` and `itl_missed` those whose SLO an idle replica misses, `attainable` the requests that miss
+    neither. `best_ttft_s` and `best_itl_s` are what an idle replica gives the mean request.
+    """
+
+    requests: int = 0
+    isl_outside: int = 0
+    context_outside: int = 0
+    ttft_missed: int = 0
+    itl_missed: int = 0
+    attainable: int = 0
+    best_ttft_s: float = float("nan")
+    best_itl_s: float = float("nan")
+
+
+def reach(trace: Trace, slo: Slo, profile: Profile) -> Reach:
+    """One pass over `trace`."""
+    counts = np.zeros(6)
+    tokens = np.zeros(2)
+    for chunk in trace.chunks():
+        counts += _counts(chunk, slo, profile)
+        tokens += (chunk.input_tokens.sum(), chunk.output_tokens.sum())
+    whole = [round(count) for count in counts]
+    isl, osl = tokens / max(1, whole[0])
+    return Reach(
+        **dict(zip(Reach.__slots__, whole, strict=False)),
+        best_ttft_s=float(profile.prefill.ttft_s(float(isl))),
+        best_itl_s=idle_itl_s(profile, float(isl + osl / 2)),
+    )
+
+
+def idle_itl_s(profile: Profile, context_tokens: float) -> float:
+    """The least ITL of any batch at a context."""
+    return float(profile.decode.best_throughput_per_gpu(1e-9, context_tokens).itl_s)
+
+
+def _counts(
+    chunk: RequestChunk, slo: Slo, profile: Profile
+) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
+    isl, osl = chunk.input_tokens.astype(np.float64), chunk.output_tokens.astype(np.float64)
+    covered = profile.coverage(isl, osl)
+    late = np.asarray(profile.prefill.ttft_s(isl)) > slo.ttft_s
+    feasible = profile.decode.best_throughput_per_gpu(slo.itl_s, isl + osl / 2).feasible
+    slow = ~np.asarray(feasible) & (osl > 1)
+    return np.array(
+        [
+            len(chunk),
+            covered.isl_outside * len(chunk),
+            covered.context_outside * len(chunk),
+            late.sum(),
+            slow.sum(),
+            len(chunk) - (late | slow).sum(),
+        ]
+    )

@@ -1,0 +1,191 @@
+"""The fleet: how many replicas each pool has, their life, and what they cost.
+
+desired → starting (start-up delay) → ready → draining (finishes what it has) → gone. GPU-seconds count from start to
+gone. Scaling down cancels the newest starting replicas first, then drains the emptiest ready ones (the newest of
+equals), as Ray Serve does. A crashed replica is replaced at once. Only the life cycle belongs here.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headway.planning.types import PoolLimits, PoolState, Role
+from headway.simulation import kernel, layout
+from headway.simulation.allocate import grow_replicas
+from headway.simulation.handle import handle_of
+from headway.simulation.layout import World
+
+CODES = {Role.PREFILL: layout.PREFILL, Role.DECODE: layout.DECODE, Role.MIXED: layout.MIXED}
+ROLES = {code: role for role, code in CODES.items()}
+
+
+# What each logged transition does to a pool's counts.
+EFFECTS: Mapping[int, Mapping[str, int]] = {
+    layout.SERVING: {"starting": -1, "ready": +1},
+    layout.DRAINING: {"ready": -1, "draining": +1},
+    layout.GONE: {"draining": -1},
+    layout.CANCELLED: {"starting": -1},
+    layout.CRASHED: {"ready": -1},
+}
+
+
+@dataclass(slots=True)
+class Counts:
+    """A pool's four counts."""
+
+    desired: int = 0
+    starting: int = 0
+    ready: int = 0
+    draining: int = 0
+
+
+@dataclass(slots=True)
+class ReplicaSeries:
+    """A pool's four counts at each time they changed."""
+
+    time_s: list[float] = field(default_factory=list)
+    desired: list[int] = field(default_factory=list)
+    starting: list[int] = field(default_factory=list)
+    ready: list[int] = field(default_factory=list)
+    draining: list[int] = field(default_factory=list)
+
+    def add(self, time_s: float, counts: Counts) -> None:
+        """Note the counts at `time_s`: one point an instant, none where nothing changed."""
+        columns = (self.desired, self.starting, self.ready, self.draining)
+        values = (counts.desired, counts.starting, counts.ready, counts.draining)
+        if self.time_s and self.time_s[-1] == time_s:
+            for column in (self.time_s, *columns):
+                column.pop()
+        if self.time_s and tuple(column[-1] for column in columns) == values:
+            return
+        self.time_s.append(time_s)
+        for column, value in zip(columns, values, strict=True):
+            column.append(value)
+
+
+class Fleet:
+    """The replicas of a world, grouped in pools."""
+
+    def __init__(
+        self, world: World, pools: Mapping[Role, PoolLimits], start_up_s: Callable[[], float]
+    ) -> None:
+        self._world = world
+        self._handle = handle_of(world)
+        self.pools = pools
+        self.series = {role: ReplicaSeries() for role in pools}
+        self.scale_events = dict.fromkeys(pools, 0)
+        self.direction_reversals = dict.fromkeys(pools, 0)
+        self._start_up_s = start_up_s
+        self._counts = {role: Counts() for role in pools}
+        self._last_direction = dict.fromkeys(pools, 0)
+        self._serial = 0
+        self._gpu_seconds = 0.0
+
+    @property
+    def world(self) -> World:
+        """The arrays."""
+        return self._world
+
+    @world.setter
+    def world(self, world: World) -> None:
+        self._world = world
+        self._handle = handle_of(world)
+
+    @property
+    def handle(self) -> World:
+        """The arrays, for compiled functions."""
+        return self._handle
+
+    def open(self, counts: Mapping[Role, int]) -> None:
+        """Put the first replicas into service, ready at once: the system runs when the trace begins."""
+        for role in self.pools:
+            self._counts[role].desired = counts[role]
+            for _ in range(counts[role]):
+                self._start(role, 0.0)
+
+    def scale(self, targets: Mapping[Role, int]) -> None:
+        """Set desired counts; start or drain replicas to match."""
+        for role in self.pools:
+            change = targets[role] - self._counts[role].desired
+            if change:
+                direction = 1 if change > 0 else -1
+                self.scale_events[role] += 1
+                self.direction_reversals[role] += int(direction == -self._last_direction[role])
+                self._last_direction[role] = direction
+            self._counts[role].desired = targets[role]
+            self._match(role)
+        self.take_transitions()
+
+    def take_transitions(self) -> None:
+        """Account for what happened to replicas since the last call; replace the crashed."""
+        clock, crashed = self.world.clock[0], set()
+        for entry in self.world.transitions[: clock["transitions"]]:
+            role, state, time_s = ROLES[int(entry["role"])], int(entry["state"]), float(entry["time_s"])
+            counts = self._counts[role]
+            for name, change in EFFECTS[state].items():
+                setattr(counts, name, getattr(counts, name) + change)
+            if state in (layout.GONE, layout.CRASHED, layout.CANCELLED):
+                self._gpu_seconds += self.pools[role].gpus_per_replica * (time_s - float(entry["created_s"]))
+            if state == layout.CRASHED:
+                crashed.add(role)
+            self.series[role].add(time_s, counts)
+        clock["transitions"] = 0
+        for role in self.pools:
+            if role in crashed:
+                self._match(role)
+
+    def state(self, role: Role) -> PoolState:
+        """The pool's counts and load now."""
+        units, counts, clock = self.world.replicas, self._counts[role], self.world.clock[0]
+        alive = units[(units["role"] == CODES[role]) & (units["state"] != layout.GONE)]
+        in_prefill = int(alive["chunk_requests"][alive["phase"] == layout.PREFILLING].sum())
+        ready = alive[alive["state"] == layout.SERVING]
+        capacity = float(self.world.settings[0]["kv_capacity_tokens"]) * max(1, len(ready))
+        return PoolState(
+            desired=counts.desired,
+            starting=counts.starting,
+            ready=counts.ready,
+            draining=counts.draining,
+            running=float(alive["running"].sum() + in_prefill),
+            waiting=float(alive["waiting"].sum() - in_prefill + clock["parked"][CODES[role]]),
+            kv_usage=float(ready["kv_tokens"].sum()) / capacity,
+        )
+
+    def gpu_hours(self) -> float:
+        """GPU-hours up to now, replicas still up included."""
+        now_s = float(self.world.clock[0]["now_s"])
+        alive = self.world.replicas[self.world.replicas["state"] != layout.GONE]
+        gpus = np.array([self.pools[ROLES[int(code)]].gpus_per_replica for code in alive["role"]], np.float64)
+        return (self._gpu_seconds + float((gpus * (now_s - alive["created_s"])).sum())) / 3600.0
+
+    def _match(self, role: Role) -> None:
+        units, desired = self.world.replicas, self._counts[role].desired
+        up = np.flatnonzero(
+            (units["role"] == CODES[role]) & np.isin(units["state"], (layout.STARTING, layout.SERVING))
+        )
+        for _ in range(desired - len(up)):
+            self._start(role, self._start_up_s())
+        for replica in self._victims(up)[: max(0, len(up) - desired)]:
+            kernel.stop_replica(self.handle, int(replica))
+        self.series[role].add(float(self.world.clock[0]["now_s"]), self._counts[role])
+
+    def _victims(self, replicas: NDArray[np.int64]) -> NDArray[np.int64]:
+        """In the order in which they go: starting ones newest first, then the emptiest, newest of equals."""
+        units = self.world.replicas[replicas]
+        serving = units["state"] == layout.SERVING
+        load = np.where(serving, units["running"] + units["waiting"], 0)
+        return replicas[np.lexsort((-units["serial"], load, serving))]
+
+    def _start(self, role: Role, delay_s: float) -> None:
+        free = np.flatnonzero(self.world.replicas["state"] == layout.GONE)
+        if not len(free):
+            self.world = grow_replicas(self.world, 2 * len(self.world.replicas))
+            free = np.flatnonzero(self.world.replicas["state"] == layout.GONE)
+        unit = self.world.replicas[int(free[0])]
+        unit["role"], unit["serial"] = CODES[role], self._serial
+        self._serial += 1
+        kernel.start_replica(self.handle, int(free[0]), float(self.world.clock[0]["now_s"]) + delay_s)
+        self._counts[role].starting += 1
+        self.series[role].add(float(self.world.clock[0]["now_s"]), self._counts[role])

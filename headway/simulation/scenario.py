@@ -1,0 +1,90 @@
+"""What a simulation is given besides trace and policy: engine rules, pools, start-up, routing, faults."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import log, sqrt
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headway.planning.types import PoolLimits, Role, Slo
+from headway.simulation import layout
+from headway.simulation.layout import Routing
+from headway.simulation.routing import RoutingPolicy
+from interp import Profile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineRules:
+    """How an engine batches, and what moving its KV costs.
+
+    `max_batch_size` sequences decode together at most. `chunk_tokens` 0 means prefills one at a time, whole; above 0 an
+    iteration carries up to that many prompt tokens of several requests. A KV transfer takes `transfer_latency_s` plus
+    prompt tokens × `kv_bytes_per_token` / `transfer_bytes_per_s`. `prefix_cache_tokens` is the LRU cache per replica, 0 for none.
+    """
+
+    max_batch_size: int = 256
+    chunk_tokens: int = 0
+    transfer_latency_s: float = 0.005
+    transfer_bytes_per_s: float = 25e9
+    kv_bytes_per_token: float = 131_072.0
+    prefix_cache_tokens: int = 0
+    block_tokens: int = 512
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartUp:
+    """Time from the order of a replica until it serves: lognormal with mean `delay_s` and variation `cv`."""
+
+    delay_s: float = 0.0
+    cv: float = 0.0
+
+    def sampler(self, generator: np.random.Generator) -> Callable[[], float]:
+        """A function that draws one start-up time in seconds."""
+        if self.cv == 0.0 or self.delay_s == 0.0:
+            return lambda: self.delay_s
+        spread = log(1.0 + self.cv**2)
+        middle = log(self.delay_s) - spread / 2.0
+        return lambda: float(generator.lognormal(middle, sqrt(spread)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Crash:
+    """The longest-ready replica of `role` dies at `at_s`."""
+
+    at_s: float
+    role: Role
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """One simulated deployment. `initial` is the fleet in service when the trace begins."""
+
+    profile: Profile
+    slo: Slo
+    pools: Mapping[Role, PoolLimits]
+    initial: Mapping[Role, int]
+    engine: EngineRules = field(default_factory=EngineRules)
+    start_up: StartUp = field(default_factory=StartUp)
+    routing: Routing | RoutingPolicy = Routing.LEAST_LOAD
+    crashes: Sequence[Crash] = ()
+    seed: int = 0
+    drain_limit_s: float = 14_400.0
+
+    @property
+    def settings(self) -> NDArray[np.void]:
+        """The kernel's settings record."""
+        rules, prefill = self.engine, self.profile.prefill.table
+        settings = np.zeros(1, layout.SETTINGS)
+        settings["disaggregated"] = int(Role.MIXED not in self.pools)
+        settings["routing"] = self.routing if isinstance(self.routing, Routing) else Routing.PYTHON
+        settings["max_batch"] = rules.max_batch_size
+        settings["kv_capacity_tokens"] = int(self.profile.decode.table.max_kv_tokens)
+        settings["chunk_tokens"] = rules.chunk_tokens
+        settings["transfer_latency_s"] = rules.transfer_latency_s
+        settings["transfer_s_per_token"] = rules.kv_bytes_per_token / rules.transfer_bytes_per_s
+        settings["linear_s_per_token"] = prefill.linear_s_per_token
+        settings["quadratic_s_per_token2"] = prefill.quadratic_s_per_token2
+        settings["block_tokens"] = rules.block_tokens
+        settings["cache_capacity_blocks"] = rules.prefix_cache_tokens // rules.block_tokens
+        return settings

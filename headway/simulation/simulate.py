@@ -1,0 +1,270 @@
+"""The driver: feeds a trace to the kernel, and at each tick lets the policy observe, plan and scale.
+
+    loop:  run the kernel to the next tick → observe the interval → forecast → plan → scale
+
+It is the simulator's Planner actor: same Observation, same `plan`, virtual time instead of a clock. What takes time per
+request happens in the kernel; here is only what happens per tick, per chunk of arrivals and per full buffer.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headway.planning.forecasting import LoadForecaster
+from headway.planning.types import NAN, Decision, Observation, Policy, Role
+from headway.simulation import kernel, layout
+from headway.simulation.allocate import make_space, make_world
+from headway.simulation.fleet import CODES, Fleet
+from headway.simulation.histogram import quantile
+from headway.simulation.jit import drop_stale_cache
+from headway.simulation.layout import Arrivals, Exit, Routing
+from headway.simulation.results import Interval, SimulationResult, Tally
+from headway.simulation.routing import PlacementView, RoutingPolicy
+from headway.simulation.scenario import Scenario
+from headway.workload import RequestChunk
+
+
+class RequestSource(Protocol):
+    """What the simulator needs of a trace: chunks in order of arrival, prefix blocks, and its span."""
+
+    @property
+    def blocks(self) -> NDArray[np.int64]:
+        """Prefix block ids that the chunks point into."""
+
+    @property
+    def duration_s(self) -> float:
+        """Seconds that the trace covers."""
+
+    def chunks(self) -> Iterator[RequestChunk]:
+        """The requests, in order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watchers:
+    """Who is told while a simulation runs: `progress(now_s, duration_s)`, and each batch of finished records."""
+
+    progress: Callable[[float, float], None] | None = None
+    finished: Callable[[NDArray[Any]], None] | None = None
+
+
+def simulate(
+    scenario: Scenario,
+    trace: RequestSource,
+    policy: Policy,
+    forecaster: LoadForecaster | None = None,
+    watchers: Watchers | None = None,
+) -> SimulationResult:
+    """Run `trace` through the deployment of `scenario` under `policy`, until the last request has ended.
+
+    The same arguments give the same result, byte for byte. Requests that have not ended `scenario.drain_limit_s` after
+    the trace count as failed.
+    """
+    drop_stale_cache()
+    return _Run(scenario, trace, policy, forecaster, watchers or Watchers()).result()
+
+
+class _Run:
+    """One simulation under way."""
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        trace: RequestSource,
+        policy: Policy,
+        forecaster: LoadForecaster | None,
+        watchers: Watchers,
+    ) -> None:
+        self.scenario, self.trace, self.policy = scenario, trace, policy
+        self.forecaster, self.watchers = forecaster, watchers
+        streams = np.random.SeedSequence(scenario.seed).spawn(2)
+        kernel_seed = int(streams[0].generate_state(1, np.uint64)[0])
+        world = make_world(scenario.profile, scenario.settings, trace.blocks, kernel_seed)
+        start_up_s = scenario.start_up.sampler(np.random.default_rng(streams[1]))
+        self.fleet = Fleet(world, scenario.pools, start_up_s)
+        self.tally = Tally(scenario.profile, scenario.slo)
+        self.intervals: list[Interval] = []
+        self.state: Any = policy.initial_state()
+        self.chunks: Iterator[RequestChunk] = trace.chunks()
+        self.ticked_s = 0.0
+        self.met_before = self.ended_before = 0
+
+    def result(self) -> SimulationResult:
+        """Run to the end."""
+        scenario, fleet = self.scenario, self.fleet
+        fleet.world.clock["horizon_s"] = self.trace.duration_s
+        fleet.open(scenario.initial)
+        for crash in scenario.crashes:
+            kernel.schedule_crash(fleet.handle, CODES[crash.role], crash.at_s)
+        self._run()
+        self._empty_buffers()
+        shed = 0
+        clock = fleet.world.clock[0]
+        unfinished = int(clock["active"])
+        self.tally.requests += unfinished
+        self.tally.failed += unfinished
+        notes = [f"{unfinished} requests had not ended at the drain limit"] if unfinished else []
+        routing = scenario.routing
+        return SimulationResult(
+            policy=self.policy.name,
+            routing=routing.name.lower() if isinstance(routing, Routing) else routing.name,
+            seed=scenario.seed,
+            slo=scenario.slo,
+            tally=self.tally,
+            shed=shed,
+            gpu_hours=fleet.gpu_hours(),
+            simulated_s=float(clock["now_s"]),
+            scale_events=fleet.scale_events,
+            direction_reversals=fleet.direction_reversals,
+            replicas=fleet.series,
+            intervals=tuple(self.intervals),
+            notes=tuple(notes),
+        )
+
+    def _run(self) -> None:
+        trace_s = self.trace.duration_s
+        limit_s = trace_s + self.scenario.drain_limit_s
+        tick_s = self.policy.interval_s
+        while True:
+            now_s = float(self.fleet.world.clock[0]["now_s"])
+            stop_s = min(tick_s, trace_s) if now_s < trace_s else min(tick_s, limit_s)
+            code = Exit(kernel.run(self.fleet.handle, stop_s))
+            if code is Exit.REACHED:
+                if stop_s >= tick_s:
+                    self._tick()
+                    tick_s += self.policy.interval_s
+                if stop_s >= limit_s:
+                    return
+            elif code is Exit.DONE:
+                self._close_window()
+                return
+            elif code is Exit.NEED_ARRIVALS:
+                self._load_arrivals()
+            elif code is Exit.NEED_PLACEMENT:
+                self._ask_routing()
+            elif code is Exit.FLEET_CHANGED:
+                self.fleet.take_transitions()
+            else:
+                self._empty_buffers()
+                self.fleet.world = make_space(self.fleet.world)
+
+    def _load_arrivals(self) -> None:
+        chunk = next(self.chunks, None)
+        clock = self.fleet.world.clock[0]
+        clock["next_arrival"] = clock["arrivals"] = 0
+        if chunk is None:
+            clock["last_chunk"] = 1
+            return
+        whole = [chunk.input_tokens, chunk.output_tokens, chunk.block_start, chunk.block_count, chunk.copy]
+        columns = Arrivals(np.array(chunk.arrival_s, np.float64), *(np.array(c, np.int64) for c in whole))
+        self.fleet.world = self.fleet.world._replace(arrivals=columns)
+        clock["arrivals"] = len(columns.arrival_s)
+        if self.watchers.progress:
+            self.watchers.progress(float(clock["now_s"]), self.trace.duration_s)
+
+    def _ask_routing(self) -> None:
+        routing = self.scenario.routing
+        assert not isinstance(routing, Routing)
+        placement = PlacementView(self.fleet.world)
+        self.fleet.world.clock[0]["answer"] = placement.replicas[routing.pick(placement)]
+
+    def _empty_buffers(self) -> None:
+        clock = self.fleet.world.clock[0]
+        finished = self.fleet.world.finished[: clock["finished"]]
+        self.tally.add(finished)
+        if self.watchers.finished:
+            self.watchers.finished(finished.copy())
+        clock["finished"] = 0
+        self.fleet.take_transitions()
+
+    def _tick(self) -> None:
+        if self.watchers.progress:
+            self.watchers.progress(float(self.fleet.world.clock[0]["now_s"]), self.trace.duration_s)
+        observation = self._observe()
+        if self.forecaster is not None:
+            self.forecaster.observe(observation)
+            observation = _with_forecast(observation, self.forecaster)
+        decision = self.policy.plan(observation, self.state)
+        self.state = decision.next_state
+        self._record(observation, decision)
+        self.fleet.scale(decision.targets)
+        self._open_window(observation.now_s)
+
+    def _observe(self) -> Observation:
+        kernel.catch_up_all(self.fleet.handle)
+        self._empty_buffers()
+        window, now_s = self.fleet.world.window[0], float(self.fleet.world.clock[0]["now_s"])
+        return Observation(
+            now_s=now_s,
+            interval_s=now_s - self.ticked_s,
+            requests=float(window["arrivals"]),
+            isl_tokens=_ratio(window["input_tokens"], window["arrivals"]),
+            osl_tokens=_ratio(window["output_tokens"], window["completed"]),
+            ttft_s=_ratio(window["ttft_s"], window["first_tokens"]),
+            itl_s=_ratio(window["gap_s"], window["gaps"]),
+            request_duration_s=_ratio(window["duration_s"], window["completed"]),
+            pools={role: self.fleet.state(role) for role in self.scenario.pools},
+        )
+
+    def _record(self, observation: Observation, decision: Decision) -> None:
+        histograms = self.fleet.world.histograms
+        ended = self.tally.requests - self.ended_before
+        forecast = observation.forecast
+        self.intervals.append(
+            Interval(
+                start_s=self.ticked_s,
+                end_s=observation.now_s,
+                requests=int(observation.requests),
+                isl_tokens=observation.isl_tokens,
+                osl_tokens=observation.osl_tokens,
+                ttft_s=_window_latency(observation.ttft_s, histograms[layout.TTFT]),
+                itl_s=_window_latency(observation.itl_s, histograms[layout.ITL]),
+                attainment=(self.tally.met - self.met_before) / ended if ended else None,
+                forecast=forecast
+                and {
+                    "requests": forecast.requests,
+                    "isl_tokens": forecast.isl_tokens,
+                    "osl_tokens": forecast.osl_tokens,
+                    "source": dict(forecast.source),
+                },
+                load={
+                    role.value: {"running": pool.running, "waiting": pool.waiting, "kv_usage": pool.kv_usage}
+                    for role, pool in observation.pools.items()
+                },
+                targets={role.value: count for role, count in decision.targets.items()},
+                reasons=decision.reasons,
+            )
+        )
+        self.met_before, self.ended_before = self.tally.met, self.tally.requests
+
+    def _close_window(self) -> None:
+        """Add the window's token latencies to the totals."""
+        world = self.fleet.world
+        window, histograms, latencies = world.window[0], world.histograms, self.tally.latencies
+        latencies["ttft_s"].merge(
+            int(window["first_tokens"]), float(window["ttft_s"]), histograms[layout.TTFT]
+        )
+        latencies["itl_s"].merge(int(window["gaps"]), float(window["gap_s"]), histograms[layout.ITL])
+
+    def _open_window(self, now_s: float) -> None:
+        self._close_window()
+        self.fleet.world.window[:] = 0
+        self.fleet.world.histograms[:] = 0
+        self.ticked_s = now_s
+
+
+def _with_forecast(observation: Observation, forecaster: LoadForecaster) -> Observation:
+    return replace(observation, forecast=forecaster.forecast())
+
+
+def _ratio(total: float, count: int) -> float:
+    return float(total) / int(count) if count else NAN
+
+
+def _window_latency(mean_s: float, counts: NDArray[np.int64]) -> Mapping[str, float | None]:
+    if not counts.any():
+        return dict.fromkeys(("mean", "p50", "p95", "p99"))
+    quantiles = {name: quantile(counts, q) for name, q in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99))}
+    return {"mean": mean_s} | quantiles

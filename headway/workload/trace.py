@@ -1,0 +1,152 @@
+"""The values of a workload: requests in chunks of columns, and the trace that yields them.
+
+A trace is a finite, time-ordered list of requests. It is never held in memory: it lies in a spool of fixed
+records on disk (`spool.py`) and is read, superposed and cut in bounded pieces (`superpose.py`), as often as
+one likes. Times are seconds after the start of the trace or of the cut.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import isfinite
+from types import TracebackType
+
+import numpy as np
+import numpy.typing as npt
+
+from headway.workload.errors import TraceError
+from headway.workload.formats import check_format
+from headway.workload.spool import Spool
+from headway.workload.superpose import Superposition
+
+BLOCK_TOKENS = 512
+"""Tokens of one prefix block in Mooncake's traces."""
+
+MAX_RATE_SCALE = 10_000
+"""Copies that a trace may be superposed from; each needs a little memory."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceOptions:
+    """How to read a trace: what part of it, how often superposed, how tolerant of disorder.
+
+    `format` None detects it from the first line. `start_s` counts from the first request; `duration_s` None
+    goes to the end. `rate_scale` k superposes k shifted copies, a fraction thins one more. `seed` decides
+    the thinning (and a generator's draws where its specification names no seed). `reorder_window_s` bounds
+    how far back in time a row may jump. `shift_window_s` bounds the shift of a copy, None is min(600 s, a
+    tenth of the span).
+    """
+
+    format: str | None = None
+    start_s: float = 0.0
+    duration_s: float | None = None
+    rate_scale: float = 1.0
+    seed: int = 0
+    reorder_window_s: float = 60.0
+    shift_window_s: float | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what has no meaning; raises TraceError naming the option."""
+        check_format(self.format)
+        _check("start_s", self.start_s)
+        _check("duration_s", self.duration_s, above=0)
+        _check("rate_scale", self.rate_scale, above=0)
+        _check("seed", self.seed)
+        _check("reorder_window_s", self.reorder_window_s)
+        _check("shift_window_s", self.shift_window_s)
+        if self.rate_scale > MAX_RATE_SCALE:
+            raise TraceError(f"rate_scale must be at most {MAX_RATE_SCALE}, got {self.rate_scale:g}")
+
+
+def _check(option: str, value: float | None, above: float | None = None) -> None:
+    if value is None:
+        return
+    if not isfinite(value) or value < 0 or value == above:
+        wanted = "at least 0" if above is None else f"above {above:g}"
+        raise TraceError(f"{option} must be {wanted} and finite, got {value}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceStats:
+    """What was read (counts of rows, over the whole source) and what was kept (of the cut, before scaling).
+
+    `reordered` rows came after a later one; rows without output (failed requests) or without input are
+    skipped; ISL and OSL are the input and output tokens of a request; `blocks` counts prefix block ids.
+    """
+
+    rows_read: int
+    reordered: int
+    skipped_zero_output: int
+    skipped_zero_input: int
+    requests: int
+    isl_mean: float
+    isl_max: int
+    osl_mean: float
+    osl_max: int
+    blocks: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestChunk:
+    """Consecutive requests as columns of equal length, in the order of arrival.
+
+    `arrival_s` float64, ascending; `input_tokens`, `output_tokens` int64, at least 1; the prefix blocks of
+    request i are `Trace.blocks[block_start[i] : block_start[i] + block_count[i]]` (int64, int32); `copy`
+    int32 says which superposed copy it belongs to: equal block ids of different copies are different users'
+    blocks.
+    """
+
+    arrival_s: npt.NDArray[np.float64]
+    input_tokens: npt.NDArray[np.int64]
+    output_tokens: npt.NDArray[np.int64]
+    block_start: npt.NDArray[np.int64]
+    block_count: npt.NDArray[np.int32]
+    copy: npt.NDArray[np.int32]
+
+    def __len__(self) -> int:
+        return len(self.arrival_s)
+
+
+class Trace:
+    """A finite workload, to be iterated in chunks any number of times; each pass yields the same bytes.
+
+    It owns files in the temporary directory: use it as a context manager or call `close()`; otherwise they go
+    when it is collected or the process ends.
+    """
+
+    block_tokens: int = BLOCK_TOKENS
+
+    def __init__(
+        self, *, name: str, spool: Spool, plan: Superposition, duration_s: float, stats: TraceStats
+    ) -> None:
+        self.name = name
+        self.duration_s = duration_s
+        self.stats = stats
+        self.request_count = plan.count()
+        self._spool = spool
+        self._plan = plan
+
+    @property
+    def blocks(self) -> npt.NDArray[np.int64]:
+        """All prefix block ids, below 2**40, one request after the other; empty when the source has none."""
+        return self._spool.blocks
+
+    def chunks(self, rows: int = 65536) -> Iterator[RequestChunk]:
+        """Yield the requests in order of (time, copy, row), `rows` at a time; the last may have fewer."""
+        if rows < 1:
+            raise TraceError(f"rows of a chunk must be at least 1, got {rows}")
+        for records in self._plan.chunks(rows):
+            yield RequestChunk(
+                **{name: np.ascontiguousarray(records[name]) for name in RequestChunk.__slots__}
+            )
+
+    def close(self) -> None:
+        """Remove the files of this trace; it cannot be iterated afterwards. May be called twice."""
+        self._spool.close()
+
+    def __enter__(self) -> "Trace":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trail: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,32 @@
+"""Profile tables → TTFT, ITL and throughput surfaces, and their inverse.
+
+`load_profile(directory)` reads a profile; `profile.prefill` and `profile.decode` answer scalars and arrays
+alike, say where they extrapolate, and never guess silently. Seconds and tokens throughout. Knows nothing of
+the other packages.
+"""
+
+from interp.best import BestPoint
+from interp.decode import DecodeSurface
+from interp.decode_table import DecodeTable
+from interp.errors import InterpError, ProfileError
+from interp.prefill import PrefillSurface, PrefillTable
+from interp.profile import Coverage, Profile, build_profile
+from interp.samples import DecodeSamples, PrefillSamples
+from interp.storage import load_profile, save_profile
+
+__all__ = [
+    "BestPoint",
+    "Coverage",
+    "DecodeSamples",
+    "DecodeSurface",
+    "DecodeTable",
+    "InterpError",
+    "PrefillSamples",
+    "PrefillSurface",
+    "PrefillTable",
+    "Profile",
+    "ProfileError",
+    "build_profile",
+    "load_profile",
+    "save_profile",
+]

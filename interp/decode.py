@@ -1,0 +1,152 @@
+"""The decode surface: ITL and throughput per GPU over KV usage and context length, and its inverse.
+
+The values come from one product table (`interp.decode_table`); this module puts questions to it. KV usage is
+clamped to [0, 1]. Answers outside the sampled domain (`interp.domain`) are marked by `extrapolated`.
+
+The inverse searches the KV usages an engine can reach at a context: from the first sampled one to
+`domain_end_kv`, which is where the largest batch that was ever sampled (or that the engine allows, if that is
+smaller) fills it, and never short of what was sampled at that context.
+"""
+
+from dataclasses import dataclass
+from typing import Self, overload
+
+import numpy as np
+
+from interp.arrays import BoolArray, FloatArray, Numbers, Question, query
+from interp.best import BestPoint
+from interp.decode_table import DecodeBounds, DecodeTable, build_table
+from interp.domain import SampledDomain
+from interp.lines import lines_of
+from interp.samples import DecodeSamples
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class DecodeSurface:
+    """ITL and throughput over (KV usage, context). `samples` are in order, without repeats.
+
+    Arguments are numbers or arrays, broadcast together, answers have their common shape; NaN gives NaN.
+    Raises InterpError for zero, negative or infinite tokens. `largest_batch` bounds the search for the best
+    point.
+    """
+
+    samples: DecodeSamples
+    domain: SampledDomain
+    table: DecodeTable
+    bounds: DecodeBounds
+    largest_batch: float
+    gpus_per_engine: int
+
+    @classmethod
+    def through(cls, samples: DecodeSamples, gpus_per_engine: int, max_batch_size: float = np.inf) -> Self:
+        """The surface through merged `samples`, of an engine that runs at most `max_batch_size` at once."""
+        domain = SampledDomain.of(lines_of(samples))
+        table = build_table(samples, domain, gpus_per_engine)
+        return cls(
+            samples=samples,
+            domain=domain,
+            table=table,
+            bounds=DecodeBounds.of(table),
+            largest_batch=min(float(samples.batch_size.max()), max_batch_size),
+            gpus_per_engine=gpus_per_engine,
+        )
+
+    @overload
+    def itl_s(self, kv_usage: float, context_tokens: float) -> float: ...
+    @overload
+    def itl_s(self, kv_usage: Numbers, context_tokens: Question) -> FloatArray: ...
+    @overload
+    def itl_s(self, kv_usage: float, context_tokens: Numbers) -> FloatArray: ...
+    def itl_s(self, kv_usage: Question, context_tokens: Question) -> float | FloatArray:
+        """Seconds between tokens of a batch of mean `context_tokens` that fills `kv_usage` of the cache."""
+        return self._look_up(self.table.itl_s, kv_usage, context_tokens)
+
+    @overload
+    def throughput_per_gpu(self, kv_usage: float, context_tokens: float) -> float: ...
+    @overload
+    def throughput_per_gpu(self, kv_usage: Numbers, context_tokens: Question) -> FloatArray: ...
+    @overload
+    def throughput_per_gpu(self, kv_usage: float, context_tokens: Numbers) -> FloatArray: ...
+    def throughput_per_gpu(self, kv_usage: Question, context_tokens: Question) -> float | FloatArray:
+        """Output tokens per second per GPU of such a batch."""
+        return self._look_up(self.table.throughput_per_gpu, kv_usage, context_tokens)
+
+    @overload
+    def extrapolated(self, kv_usage: float, context_tokens: float) -> bool: ...
+    @overload
+    def extrapolated(self, kv_usage: Numbers, context_tokens: Question) -> BoolArray: ...
+    @overload
+    def extrapolated(self, kv_usage: float, context_tokens: Numbers) -> BoolArray: ...
+    def extrapolated(self, kv_usage: Question, context_tokens: Question) -> bool | BoolArray:
+        """Whether the point lies outside the sampled domain; NaN does."""
+        asked = query(kv_usage=kv_usage, context_tokens=context_tokens)
+        answer: bool | BoolArray = asked.answer(~self.domain.contains(*asked.flat))
+        return answer
+
+    @overload
+    def domain_end_kv(self, context_tokens: float) -> float: ...
+    @overload
+    def domain_end_kv(self, context_tokens: Numbers) -> FloatArray: ...
+    def domain_end_kv(self, context_tokens: Question) -> float | FloatArray:
+        """The highest KV usage that an engine is taken to reach at this mean context."""
+        asked = query(context_tokens=context_tokens)
+        answer: float | FloatArray = asked.answer(self._end(asked.flat[0]))
+        return answer
+
+    @overload
+    def best_throughput_per_gpu(self, itl_s: float, context_tokens: float) -> BestPoint[float, bool]: ...
+    @overload
+    def best_throughput_per_gpu(
+        self, itl_s: Numbers, context_tokens: Question
+    ) -> BestPoint[FloatArray, BoolArray]: ...
+    @overload
+    def best_throughput_per_gpu(
+        self, itl_s: float, context_tokens: Numbers
+    ) -> BestPoint[FloatArray, BoolArray]: ...
+    def best_throughput_per_gpu(
+        self, itl_s: Question, context_tokens: Question
+    ) -> BestPoint[float, bool] | BestPoint[FloatArray, BoolArray]:
+        """The highest throughput at `context_tokens` with an ITL of at most `itl_s` seconds.
+
+        Over all KV usages up to `domain_end_kv`, also where ITL is not monotone; among equals the smallest KV
+        usage. If none meets the target: the point of least ITL (among equals the higher throughput), not
+        feasible.
+        """
+        from interp.kernels import best_many
+
+        asked = query(itl_s=itl_s, context_tokens=context_tokens)
+        target, context = asked.flat
+        table = self.table
+        kv, itl, throughput, feasible = best_many(
+            target,
+            1.0 / context,
+            self._reach(context),
+            (table.kv, table.inv_context, table.itl_s, table.throughput_per_gpu),
+            (self.bounds.least_itl_after_s, self.bounds.most_throughput_before),
+        )
+        return BestPoint(
+            throughput_per_gpu=asked.answer(throughput),
+            itl_s=asked.answer(itl),
+            kv_usage=asked.answer(kv),
+            feasible=asked.answer(feasible),
+            extrapolated=asked.answer(~self.domain.contains(kv, context)),
+        )
+
+    def _look_up(
+        self, values: FloatArray, kv_usage: Question, context_tokens: Question
+    ) -> float | FloatArray:
+        from interp.kernels import bilinear_many
+
+        asked = query(kv_usage=kv_usage, context_tokens=context_tokens)
+        kv, context = asked.flat
+        found = bilinear_many(kv, 1.0 / context, self.table.kv, self.table.inv_context, values)
+        answer: float | FloatArray = asked.answer(found)
+        return answer
+
+    def _end(self, context: FloatArray) -> FloatArray:
+        filled = self.largest_batch * context / self.table.max_kv_tokens
+        return np.minimum(np.maximum(filled, self.domain.far_edge(context)), 1.0)
+
+    def _reach(self, context: FloatArray) -> tuple[FloatArray, FloatArray]:
+        end = self._end(context)
+        return np.minimum(self.samples.kv_usage.min(), end), end

@@ -1,0 +1,133 @@
+"""A profile: the two surfaces of one engine configuration, and what is known about it.
+
+GPUs per engine are not in the tables but follow from them: an engine yields isl / ttft input tokens per
+second in prefill and n / itl output tokens per second in decode; the tables say how much of that falls on one
+GPU; the ratio, at the median sample, is the count. `meta` overrides it where it says `gpus_per_engine` or
+`tp`. What looks odd is kept and said in `notes`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from interp.arrays import FloatArray, Question, query
+from interp.decode import DecodeSurface
+from interp.errors import ProfileError
+from interp.notes import falls_of_decode, falls_of_prefill
+from interp.prefill import PrefillSurface
+from interp.samples import DecodeSamples, PrefillSamples
+
+MISFIT = 0.25
+"""How far, relatively, tables may be from a whole number of GPUs before that is said."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Coverage:
+    """The shares of requests, in [0, 1], outside the sampled input lengths and the sampled contexts."""
+
+    requests: int
+    isl_outside: float
+    context_outside: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Profile:
+    """The surfaces of one engine. `notes` are one-line remarks on the tables, for people."""
+
+    prefill: PrefillSurface
+    decode: DecodeSurface
+    meta: Mapping[str, Any]
+    notes: tuple[str, ...]
+
+    @property
+    def gpus_per_engine(self) -> int:
+        """GPUs of one engine; the larger count where the prefill and the decode engine differ."""
+        return max(self.prefill.gpus_per_engine, self.decode.gpus_per_engine)
+
+    def coverage(self, isl_tokens: Question, osl_tokens: Question) -> Coverage:
+        """How much of a load lies outside the samples, given each request's input and output tokens.
+
+        A request's mean context is isl + osl / 2. NaN counts as outside. Without requests the shares are 0.
+        """
+        asked = query(isl=isl_tokens, osl=osl_tokens)
+        isl, osl = asked.flat
+        if len(isl) == 0:
+            return Coverage(requests=0, isl_outside=0.0, context_outside=0.0)
+        known, contexts = self.prefill.table.isl_tokens, self.decode.domain.context_tokens
+        return Coverage(
+            requests=len(isl),
+            isl_outside=_share_outside(isl, known[0], known[-1]),
+            context_outside=_share_outside(isl + osl / 2, contexts[0], contexts[-1]),
+        )
+
+
+def build_profile(
+    prefill: PrefillSamples, decode: DecodeSamples, meta: Mapping[str, Any] | None = None
+) -> Profile:
+    """The profile through samples; `meta` may carry `gpus_per_engine` or `tp`, and `max_batch_size`.
+
+    Raises ProfileError naming a `meta` key that is not a positive number.
+    """
+    meta = dict(meta or {})
+    prefill, prefill_repeats = prefill.merged()
+    decode, decode_repeats = decode.merged()
+    gpus, gpu_notes = _gpus_per_engine(prefill, decode, meta)
+    max_batch = _positive(meta, "max_batch_size")
+    notes = (
+        *prefill_repeats,
+        *decode_repeats,
+        *gpu_notes,
+        *falls_of_prefill(prefill),
+        *falls_of_decode(decode),
+    )
+    return Profile(
+        prefill=PrefillSurface.through(prefill, gpus["prefill"]),
+        decode=DecodeSurface.through(decode, gpus["decode"], np.inf if max_batch is None else max_batch),
+        meta=meta,
+        notes=notes,
+    )
+
+
+def _share_outside(values: FloatArray, low: float, high: float) -> float:
+    return float(1.0 - np.mean((values >= low) & (values <= high)))
+
+
+def _gpus_per_engine(
+    prefill: PrefillSamples, decode: DecodeSamples, meta: Mapping[str, Any]
+) -> tuple[dict[str, int], list[str]]:
+    """GPUs per role, from `meta` or from the tables, and what does not fit together."""
+    ratios = {
+        "prefill": float(np.median(prefill.isl_tokens / prefill.ttft_s / prefill.throughput_per_gpu)),
+        "decode": float(np.median(decode.batch_size / decode.itl_s / decode.throughput_per_gpu)),
+    }
+    stated = _stated_gpus(meta)
+    gpus = {role: stated or max(1, round(ratio)) for role, ratio in ratios.items()}
+    notes = [
+        f"{role} tables look like {ratio:.3g} GPUs per engine, taken as {gpus[role]}"
+        for role, ratio in ratios.items()
+        if abs(ratio - gpus[role]) > MISFIT * gpus[role]
+    ]
+    if gpus["prefill"] != gpus["decode"]:
+        notes.append(f"prefill has {gpus['prefill']} GPUs per engine, decode has {gpus['decode']}")
+    return gpus, notes
+
+
+def _stated_gpus(meta: Mapping[str, Any]) -> int | None:
+    for key in ("gpus_per_engine", "tp"):
+        count = _positive(meta, key)
+        if count is not None:
+            if count != int(count):
+                raise ProfileError(f"meta.json: {key}: must be a whole number, is {meta[key]!r}")
+            return int(count)
+    return None
+
+
+def _positive(meta: Mapping[str, Any], key: str) -> float | None:
+    value = meta.get(key)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+        raise ProfileError(f"meta.json: {key}: must be a positive number, is {value!r}")
+    return float(value)

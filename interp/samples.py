@@ -1,0 +1,113 @@
+"""The measured samples of a profile, valid once constructed, in seconds and tokens.
+
+A sample is one point of a sweep: a prefill of `isl_tokens` took `ttft_s`; a decode batch at `kv_usage` of the
+KV cache and `context_tokens` per request had `itl_s` between tokens. Samples may come in any order, on a grid
+or scattered, and more than once: `merged()` puts them in order and replaces repeats by their median, so that
+nothing downstream depends on the order in the file.
+"""
+
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+
+from interp.arrays import FloatArray
+from interp.checks import length_of_all, positive, positive_number, two_different, unit_interval
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PrefillSamples:
+    """N prefill measurements, batch size one, at two or more different ISLs: f8[N] each.
+
+    `throughput_per_gpu` is in input tokens per second per GPU. Raises ProfileError naming the field.
+    """
+
+    isl_tokens: FloatArray
+    ttft_s: FloatArray
+    throughput_per_gpu: FloatArray
+
+    def __post_init__(self) -> None:
+        fields = {name: positive(name, getattr(self, name)) for name in self.__slots__}
+        length_of_all(fields, at_least=2)
+        two_different("isl_tokens", fields["isl_tokens"])
+        _set(self, fields)
+
+    def merged(self) -> tuple[Self, list[str]]:
+        """The samples by ascending ISL, repeats replaced by their median, and a note for each repeat."""
+        (isl,), (ttft, throughput), counts = _merge(
+            (self.isl_tokens,), (self.ttft_s, self.throughput_per_gpu)
+        )
+        notes = [
+            f"prefill ISL {isl[i]:g}: {counts[i]} samples merged to their median"
+            for i in np.flatnonzero(counts > 1)
+        ]
+        return type(self)(isl_tokens=isl, ttft_s=ttft, throughput_per_gpu=throughput), notes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class DecodeSamples:
+    """N decode measurements, f8[N] each, on an engine whose KV cache holds `max_kv_tokens`.
+
+    `kv_usage` lies in [0, 1] (rounding of 1e-9 above is forgiven), `throughput_per_gpu` is in output tokens
+    per second per GPU. The batch size of a sample is kv_usage * max_kv_tokens / context_tokens. Raises
+    ProfileError.
+    """
+
+    max_kv_tokens: float
+    kv_usage: FloatArray
+    context_tokens: FloatArray
+    itl_s: FloatArray
+    throughput_per_gpu: FloatArray
+
+    def __post_init__(self) -> None:
+        fields = {"kv_usage": unit_interval("kv_usage", self.kv_usage)}
+        for name in ("context_tokens", "itl_s", "throughput_per_gpu"):
+            fields[name] = positive(name, getattr(self, name))
+        length_of_all(fields, at_least=1)
+        _set(self, fields)
+        object.__setattr__(self, "max_kv_tokens", positive_number("max_kv_tokens", self.max_kv_tokens))
+
+    @property
+    def batch_size(self) -> FloatArray:
+        """Requests in the batch at each sample, f8[N]."""
+        return self.kv_usage * self.max_kv_tokens / self.context_tokens
+
+    def merged(self) -> tuple[Self, list[str]]:
+        """The samples by ascending (context, KV usage), repeats replaced by their median, and their notes."""
+        (context, kv), (itl, throughput), counts = _merge(
+            (self.context_tokens, self.kv_usage), (self.itl_s, self.throughput_per_gpu)
+        )
+        notes = [
+            f"decode context {context[i]:g}, kv {kv[i]:g}: {counts[i]} samples merged to their median"
+            for i in np.flatnonzero(counts > 1)
+        ]
+        unique = type(self)(
+            max_kv_tokens=self.max_kv_tokens,
+            kv_usage=kv,
+            context_tokens=context,
+            itl_s=itl,
+            throughput_per_gpu=throughput,
+        )
+        return unique, notes
+
+
+Columns = tuple[FloatArray, ...]
+
+
+def _set(samples: PrefillSamples | DecodeSamples, fields: dict[str, FloatArray]) -> None:
+    for name, values in fields.items():
+        object.__setattr__(samples, name, values)
+
+
+def _merge(
+    keys: Columns, values: Columns
+) -> tuple[Columns, Columns, np.ndarray[tuple[int], np.dtype[np.int64]]]:
+    """Rows by ascending `keys` (the first weighs most), those of equal keys as their median, and counts."""
+    order = np.lexsort((*values[::-1], *keys[::-1]))
+    sorted_keys, sorted_values = [key[order] for key in keys], [value[order] for value in values]
+    differs = np.any([np.diff(key) != 0 for key in sorted_keys], axis=0)
+    starts = np.concatenate([[0], np.flatnonzero(differs) + 1])
+    groups = np.split(np.arange(len(order)), starts[1:])
+    medians = tuple(np.array([np.median(value[group]) for group in groups]) for value in sorted_values)
+    counts = np.array([len(group) for group in groups], dtype=np.int64)
+    return tuple(key[starts] for key in sorted_keys), medians, counts

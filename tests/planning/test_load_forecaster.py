@@ -1,0 +1,79 @@
+"""The forecaster over the real predictors: which values enter which series, and what it says of them."""
+
+import math
+import pickle
+
+import pytest
+from planning_cases import NAN, observed
+
+from headway.planning.forecasting import SERIES, make_forecaster
+from predictors import PredictorError
+
+
+def test_the_constant_forecast_is_the_last_interval():
+    forecaster = make_forecaster("constant")
+    forecaster.observe(observed(requests=10.0))
+    forecaster.observe(observed(requests=30.0, isl_tokens=500.0, osl_tokens=70.0))
+    forecast = forecaster.forecast()
+    assert (forecast.requests, forecast.isl_tokens, forecast.osl_tokens) == (30.0, 500.0, 70.0)
+    assert set(forecast.source) == set(SERIES)
+
+
+def test_nothing_observed_is_nan_not_zero():
+    forecast = make_forecaster("constant").forecast()
+    assert math.isnan(forecast.requests)
+    assert math.isnan(forecast.isl_tokens)
+    assert set(forecast.source.values()) == {"no data"}
+
+
+@pytest.mark.parametrize("length", [NAN, 0.0])
+def test_zero_traffic_enters_the_requests_but_not_the_lengths(length):
+    forecaster = make_forecaster("constant")
+    forecaster.observe(observed(requests=20.0))
+    forecaster.observe(observed(requests=0.0, isl_tokens=length, osl_tokens=length))
+    forecast = forecaster.forecast()
+    assert (forecast.requests, forecast.isl_tokens, forecast.osl_tokens) == (0.0, 1_000.0, 200.0)
+
+
+def test_unmeasured_requests_alone_are_still_no_data():
+    forecaster = make_forecaster("constant")
+    forecaster.observe(observed(requests=NAN, osl_tokens=NAN))
+    forecast = forecaster.forecast()
+    assert math.isnan(forecast.requests)
+    assert forecast.isl_tokens == 1_000.0
+    assert math.isnan(forecast.osl_tokens)
+
+
+def test_a_warm_start_equals_observing_the_series():
+    warm, stepped = make_forecaster("kalman"), make_forecaster("kalman")
+    series = ([10.0, 20.0, 0.0, 40.0], [100.0, 110.0, NAN, 120.0], [10.0, 11.0, NAN, 12.0])
+    warm.warm_start(*series)
+    for values in zip(*series, strict=True):
+        stepped.observe_values(*values)
+    assert warm.forecast() == stepped.forecast()
+    assert warm.forecast() == warm.forecast()
+
+
+def test_series_of_different_lengths_are_refused():
+    with pytest.raises(ValueError, match="shorter"):
+        make_forecaster("constant").warm_start([1.0, 2.0], [1.0], [1.0, 2.0])
+
+
+def test_the_source_says_who_answers_while_there_is_too_little_data():
+    forecaster = make_forecaster("kalman", {"minimum_points": 5})
+    forecaster.observe(observed())
+    assert forecaster.forecast().source["requests"].startswith("constant")
+
+
+def test_it_can_be_stored_and_goes_on_the_same():
+    forecaster = make_forecaster("kalman")
+    for requests in (10.0, 20.0, 30.0, 40.0, 50.0, 60.0):
+        forecaster.observe(observed(requests=requests))
+    assert pickle.loads(pickle.dumps(forecaster)).forecast() == forecaster.forecast()
+
+
+def test_an_unknown_predictor_or_option_is_named():
+    with pytest.raises(PredictorError, match="oracle"):
+        make_forecaster("oracle")
+    with pytest.raises(PredictorError, match="minimum_point"):
+        make_forecaster("constant", {"minimum_point": 3})

@@ -1,0 +1,132 @@
+"""The threshold policy in virtual time: thresholds, the two delays, and missing load."""
+
+import dataclasses
+import json
+
+import pytest
+from planning_cases import DISAGGREGATED, NAN, POOL, first, limits, observed, settings
+
+from headway.config import TargetOngoing, ThresholdSettings
+from headway.planning import PlanningError, PoolLimits, Role, make_policy
+from headway.planning.threshold import PoolMemory, Wish
+
+DECODE, MIXED = Role.DECODE, Role.MIXED
+
+
+def threshold(up=30.0, down=600.0, **changes):
+    targets = TargetOngoing(prefill=2, decode=10, mixed=10)
+    delays = ThresholdSettings(
+        target_ongoing=targets, upscale_delay_s=up, downscale_delay_s=down, interval_s=10
+    )
+    bounds = limits(prefill=PoolLimits(max_replicas=50), decode=PoolLimits(max_replicas=50))
+    return make_policy("threshold", settings(**({"threshold": delays, "limits": bounds} | changes)))
+
+
+def at(now_s, ongoing, **load):
+    busy = dataclasses.replace(POOL, **({"running": ongoing, "waiting": 0.0} | load))
+    still = dataclasses.replace(POOL, running=6.0, waiting=0.0)
+    return observed(now_s=now_s, interval_s=10.0, pools=DISAGGREGATED | {DECODE: busy, Role.PREFILL: still})
+
+
+def decode_targets(policy, loads):
+    """Decode targets, one per 10 s, for the ongoing requests of each tick. 3 replicas are there at first."""
+    state, targets = policy.initial_state(), []
+    for tick, ongoing in enumerate(loads):
+        decision = policy.plan(at(10.0 * tick, ongoing), state)
+        state = decision.next_state
+        targets.append(decision.targets[DECODE])
+    return targets
+
+
+def test_running_and_waiting_count_against_the_target_per_role():
+    decision = first(threshold(up=0.0), at(0.0, NAN, running=41.0, waiting=10.0))
+    assert decision.targets == {Role.PREFILL: 3, DECODE: 6}
+    assert decision.reasons["threshold"]["decode"] == {"ongoing": 51.0, "target_ongoing": 10.0, "wish": 6}
+
+
+def test_more_is_wanted_for_the_whole_delay_before_it_is_given():
+    assert decode_targets(threshold(), [50, 60, 70, 80, 80]) == [3, 3, 3, 8, 8]
+
+
+def test_each_step_up_waits_for_the_delay():
+    assert decode_targets(threshold(), [50, 50, 50, 50, 80, 80, 80, 80]) == [3, 3, 3, 5, 5, 5, 5, 8]
+
+
+def test_a_dip_starts_the_delay_anew():
+    assert decode_targets(threshold(), [50, 50, 30, 50, 50, 50, 50]) == [3, 3, 3, 3, 3, 3, 5]
+
+
+def test_fewer_is_the_largest_wish_of_the_window():
+    policy = threshold(down=40.0)
+    assert decode_targets(policy, [30, 10, 20, 10, 10, 10, 10, 10]) == [3, 3, 3, 3, 2, 2, 1, 1]
+
+
+def test_the_count_found_at_first_belongs_to_the_window():
+    assert decode_targets(threshold(down=30.0), [10, 10, 10, 10]) == [3, 3, 3, 1]
+
+
+def test_without_delays_the_wish_is_the_target():
+    assert decode_targets(threshold(up=0.0, down=0.0), [30, 70, 10, 0, 41]) == [3, 7, 1, 1, 5]
+
+
+def test_a_window_shorter_than_the_interval_still_scales_down():
+    assert decode_targets(threshold(down=5.0), [30, 10, 10]) == [3, 1, 1]
+
+
+def test_zero_traffic_goes_to_the_minimum_after_the_delay():
+    assert decode_targets(threshold(down=20.0), [0, 0, 0]) == [3, 3, 1]
+
+
+def test_unmeasured_load_holds_and_restarts_the_delays():
+    assert decode_targets(threshold(), [50, 50, 50, NAN, 50, 50, 50, 50]) == [3, 3, 3, 3, 3, 3, 3, 5]
+    assert decode_targets(threshold(down=30.0), [10, 10, NAN, 10, 10, 10]) == [3, 3, 3, 3, 3, 1]
+
+
+@pytest.mark.parametrize("load", [{"running": NAN}, {"waiting": NAN}, {"running": -5.0}])
+def test_half_a_load_is_no_load(load):
+    decision = first(threshold(up=0.0), at(0.0, 500.0, **load))
+    assert decision.targets[DECODE] == 3
+    assert decision.reasons["held"] == ["decode"]
+    assert "decode: load not measured" in decision.reasons["warnings"]
+
+
+def test_limits_and_budget_bound_the_targets():
+    bounds = limits(prefill=PoolLimits(), decode=PoolLimits(max_replicas=9))
+    assert first(threshold(up=0.0, limits=bounds), at(0.0, 1e12)).targets[DECODE] == 9
+    shared = first(threshold(up=0.0, limits=bounds, max_gpu_budget=8), at(0.0, 1e12))
+    assert shared.targets == {Role.PREFILL: 2, DECODE: 6}
+    assert shared.reasons["limits"] == ["gpu_budget"]
+
+
+def test_a_mixed_pool():
+    policy = threshold(up=0.0, limits=limits(mixed=PoolLimits()))
+    decision = first(policy, observed(pools={MIXED: dataclasses.replace(POOL, running=95.0)}))
+    assert decision.targets == {MIXED: 10}
+
+
+def test_the_reasons_hold_what_the_decision_started_from():
+    """The decision follows from `memory`, `threshold`, `delays` and `now_s` of the reasons alone."""
+    policy, state = threshold(down=40.0), None
+    for tick, ongoing in enumerate([30, 10, 20, 90, 90, 90, 90, 10, 10, 10, 10, 10]):
+        decision = policy.plan(at(10.0 * tick, ongoing), state or policy.initial_state())
+        state = decision.next_state
+        reasons = json.loads(json.dumps(decision.reasons, allow_nan=False))
+        known = reasons["memory"]["decode"]
+        wishes = tuple(Wish(**wish) for wish in known.pop("wishes"))
+        wish = Wish(at_s=reasons["inputs"]["now_s"], replicas=reasons["threshold"]["decode"]["wish"])
+        memory = PoolMemory(**known, wishes=wishes).observe(wish, reasons["delays"]["downscale_delay_s"])
+        assert memory.decide(wish, reasons["delays"]["upscale_delay_s"]) == state.pools[DECODE]
+        assert reasons["targets"]["decode"] == state.pools[DECODE].target
+
+
+def test_the_memory_stays_small():
+    policy = threshold()
+    state = policy.initial_state()
+    for tick in range(1_000):
+        state = policy.plan(at(10.0 * tick, 500.0 - tick % 200), state).next_state
+    assert len(state.pools[DECODE].wishes) <= 61
+
+
+def test_minimums_beyond_the_budget_are_refused():
+    with pytest.raises(PlanningError, match="max_gpu_budget"):
+        threshold(max_gpu_budget=1)

@@ -1,0 +1,91 @@
+"""The life of replicas: counts over time, who goes first, what it costs."""
+
+import numpy as np
+import pytest
+
+from headway.planning.types import PoolLimits, Role
+from headway.simulation.scenario import Crash, StartUp
+from tests.simulation.worlds import ArrayTrace, Schedule, poisson_trace, roofline_profile, run, scenario
+
+PROFILE = roofline_profile()
+ONE = {Role.PREFILL: 1, Role.DECODE: 1}
+
+
+def sparse_trace(until_s: float) -> ArrayTrace:
+    times = np.arange(0.0, until_s + 0.5, 1.0)
+    return ArrayTrace(times, np.full(len(times), 50), np.full(len(times), 5))
+
+
+def points(series, column):
+    return list(zip(series.time_s, getattr(series, column), strict=True))
+
+
+def test_counts_follow_start_up_and_drain():
+    policy = Schedule([{**ONE, Role.DECODE: 3}, {**ONE, Role.DECODE: 2}], interval_s=10.0)
+    result, _ = run(scenario(PROFILE, ONE, start_up=StartUp(delay_s=4.0)), sparse_trace(60.0), policy)
+    decode = result.replicas[Role.DECODE]
+    assert points(decode, "ready") == [(0.0, 1), (10.0, 1), (14.0, 3), (20.0, 2)]
+    assert points(decode, "starting") == [(0.0, 0), (10.0, 2), (14.0, 0), (20.0, 0)]
+    assert [desired for _, desired in points(decode, "desired")] == [1, 3, 3, 2]
+    assert result.scale_events[Role.DECODE] == 2
+    assert result.direction_reversals[Role.DECODE] == 1
+
+
+def test_gpu_hours_count_from_start_to_gone():
+    policy = Schedule([{**ONE, Role.DECODE: 3}, {**ONE, Role.DECODE: 1}], interval_s=10.0)
+    pools = {Role.PREFILL: PoolLimits(gpus_per_replica=2), Role.DECODE: PoolLimits(gpus_per_replica=4)}
+    setting = scenario(PROFILE, ONE, pools=pools, start_up=StartUp(delay_s=4.0))
+    result, _ = run(setting, sparse_trace(60.0), policy)
+    expected_s = 2 * result.simulated_s + 4 * (result.simulated_s + 2 * 10.0)
+    assert result.gpu_hours == pytest.approx(expected_s / 3600, rel=1e-6)
+
+
+def test_starting_replicas_are_cancelled_first():
+    policy = Schedule([{**ONE, Role.DECODE: 4}, {**ONE, Role.DECODE: 2}], interval_s=10.0)
+    result, _ = run(scenario(PROFILE, ONE, start_up=StartUp(delay_s=25.0)), sparse_trace(60.0), policy)
+    decode = result.replicas[Role.DECODE]
+    assert max(decode.draining) == 0
+    assert points(decode, "starting") == [(0.0, 0), (10.0, 3), (20.0, 1), (35.0, 0)]
+    assert decode.ready[-1] == 2
+
+
+def test_draining_replicas_finish_what_they_have():
+    trace = ArrayTrace(np.zeros(40), np.full(40, 200), np.full(40, 2000))
+    policy = Schedule([ONE], interval_s=3.0)
+    result, records = run(scenario(PROFILE, {**ONE, Role.DECODE: 2}), trace, policy)
+    assert (records["outcome"] == 0).all()
+    assert len(set(records["decode_replica"])) == 2
+    decode = result.replicas[Role.DECODE]
+    assert decode.draining[1] == 1
+    assert decode.time_s[-1] > 15.0
+    assert decode.draining[-1] == 0
+
+
+def test_a_crashed_replica_is_replaced_after_its_start_up():
+    setting = scenario(
+        PROFILE, ONE, start_up=StartUp(delay_s=5.0), crashes=[Crash(at_s=20.5, role=Role.DECODE)]
+    )
+    result, _ = run(setting, sparse_trace(60.0), Schedule([ONE], interval_s=10.0))
+    decode = result.replicas[Role.DECODE]
+    assert points(decode, "ready") == [(0.0, 1), (20.5, 0), (25.5, 1)]
+    assert points(decode, "starting") == [(0.0, 0), (20.5, 1), (25.5, 0)]
+
+
+def test_start_up_times_follow_the_distribution():
+    draw = StartUp(delay_s=60.0, cv=0.5).sampler(np.random.default_rng(0))
+    delays = np.array([draw() for _ in range(20_000)])
+    assert delays.mean() == pytest.approx(60.0, rel=0.02)
+    assert delays.std() / delays.mean() == pytest.approx(0.5, rel=0.04)
+
+
+def test_observations_report_the_interval():
+    trace = poisson_trace(8, 1000, 10.0)
+    policy = Schedule([ONE], interval_s=10.0)
+    run(scenario(PROFILE, ONE), trace, policy)
+    first = policy.seen[0]
+    inside = trace.arrival_s <= 10.0
+    assert first.requests == inside.sum()
+    assert first.isl_tokens == pytest.approx(trace.input_tokens[inside].mean())
+    assert sum(seen.requests for seen in policy.seen) == pytest.approx(len(trace.arrival_s), abs=20)
+    assert first.ttft_s > 0
+    assert 0.008 < first.itl_s < 0.05
