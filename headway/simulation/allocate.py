@@ -28,7 +28,7 @@ def make_world(profile: Profile, settings: NDArray[Any], blocks: NDArray[np.int6
     clock["answer"] = clock["asked_request"] = layout.UNASSIGNED
     clock["parked_head"] = clock["parked_tail"] = NONE
     batch, cached = int(rules["max_batch"]), int(rules["cache_capacity_blocks"])
-    index_size = 1 << max(0, (2 * cached - 1).bit_length())
+    table_size = 1 << max(0, (2 * cached - 1).bit_length())
     world = World(
         clock=clock,
         settings=settings,
@@ -53,7 +53,7 @@ def make_world(profile: Profile, settings: NDArray[Any], blocks: NDArray[np.int6
             np.zeros((REPLICAS, max(cached, 1)), np.int64),
             np.zeros((REPLICAS, max(cached, 1)), np.int32),
             np.zeros((REPLICAS, max(cached, 1)), np.int32),
-            np.full((REPLICAS, index_size), NONE, np.int32),
+            np.full((REPLICAS, table_size), NONE, np.int32),
         ),
         finished=np.zeros(FINISHED, layout.REQUEST),
         transitions=np.zeros(TRANSITIONS, layout.TRANSITION),
@@ -82,8 +82,8 @@ def grow_requests(world: World, length: int) -> World:
 def grow_replicas(world: World, length: int) -> World:
     """The same world with `length` replica slots."""
     prefix = world.prefix
-    index = _longer(prefix.index, length)
-    index[len(prefix.index) :] = NONE
+    lookup = _longer(prefix.lookup, length)
+    lookup[len(prefix.lookup) :] = NONE
     return world._replace(
         replicas=_longer(world.replicas, length),
         finish_iteration=_longer(world.finish_iteration, length),
@@ -94,7 +94,7 @@ def grow_replicas(world: World, length: int) -> World:
             _longer(prefix.key, length),
             _longer(prefix.older, length),
             _longer(prefix.newer, length),
-            index,
+            lookup,
         ),
     )
 

@@ -1,15 +1,15 @@
 """Settings + trace → everything that `simulate` needs. No printing: the command and the benchmarks share it.
 
 The profile's facts fill what the settings leave open: batch limit, KV bytes per token, GPUs per replica. The
-fleet at time 0 is, unless told otherwise, what the reference formulas ask for the first interval's load, so that
-every policy begins alike; a static fleet begins as itself.
+fleet at time 0 is, unless told otherwise, what the reference formulas ask for the first interval's load, so
+that every policy begins alike; a static fleet begins as itself.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import isfinite
 
-from headway.config import DEFAULT_KV_BYTES_PER_TOKEN, HeadwayConfig, resolve_profile
+from headway.config import DEFAULT_KV_BYTES_PER_TOKEN, HeadwayConfig, PlannerSettings, resolve_profile
 from headway.planning import (
     PlanningError,
     Policy,
@@ -27,9 +27,10 @@ from headway.simulation.scenario import Crash, EngineRules, Scenario, StartUp
 from headway.simulation.simulate import Watchers, simulate
 from headway.workload import Trace, TraceOptions, interval_series, open_trace
 from interp import Profile, ProfileError, load_profile
+from predictors import PredictorError
 
 MIXED_CHUNK_TOKENS = 2048
-"""Prompt tokens per iteration of a mixed replica where settings are silent: prefills must not block decodes."""
+"""Prompt tokens per iteration of a mixed replica where settings are silent: whole ones block decodes."""
 
 POLICIES_WITHOUT_FORECAST = frozenset({"static", "threshold"})
 
@@ -50,7 +51,7 @@ class Plan:
 def make_plan(config: HeadwayConfig) -> Plan:
     """Load the profile and make policy and predictors.
 
-    Raises ConfigError, ProfileError, PlanningError or PredictorError, each one line that names the field.
+    Raises ConfigError, ProfileError or PlanningError, each one line that names the field.
     """
     directory = resolve_profile(config.engine.profile)
     profile = load_profile(directory)
@@ -61,9 +62,16 @@ def make_plan(config: HeadwayConfig) -> Plan:
         profile=profile,
         settings=settings,
         policy=make_policy(config.planner.policy, settings, profile),
-        forecaster=make_forecaster(config.planner.predictor, config.planner.predictor_options),
+        forecaster=_forecaster(config.planner),
         engine=engine_rules(config, profile),
     )
+
+
+def _forecaster(planner: PlannerSettings) -> LoadForecaster:
+    try:
+        return make_forecaster(planner.predictor, planner.predictor_options)
+    except PredictorError as error:
+        raise PlanningError(f"planner.predictor: {error}") from error
 
 
 def engine_rules(config: HeadwayConfig, profile: Profile) -> EngineRules:

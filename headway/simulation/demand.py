@@ -2,8 +2,8 @@
 
     fleet    the reference formulas with correction factors of 1 (`headway.planning.sizing`); a mixed replica
              does both works, so a mixed pool needs the sum of both requirements, before rounding
-    reach    where the profile's TTFT at a request's input, or its least ITL at the request's context, is above
-             the SLO, no fleet meets that request; the other requests are attainable
+    reach    where the profile's TTFT at a request's input, or its least ITL at the request's context, is
+             above the SLO, no fleet meets that request; the other requests are attainable
 
 Prefix reuse, which shortens prefills, is not counted in `reach`.
 """

@@ -19,7 +19,14 @@ def _before(time_s: float, order: int, other_time_s: float, other_order: int) ->
 
 
 @compiled
-def push(clock: Any, events: NDArray[Any], time_s: float, kind: int, index: int, version: int) -> None:  # noqa: ANN401
+def push(  # noqa: PLR0917 - a value object would be made at every event
+    clock: Any,  # noqa: ANN401 - a record
+    events: NDArray[Any],
+    time_s: float,
+    kind: int,
+    index: int,
+    version: int,
+) -> None:
     """Add an event; the caller has made sure that there is room."""
     order = (kind << SEQUENCE_BITS) | clock.sequence
     clock.sequence += 1

@@ -1,8 +1,8 @@
 """The fleet: how many replicas each pool has, their life, and what they cost.
 
-desired → starting (start-up delay) → ready → draining (finishes what it has) → gone. GPU-seconds count from start to
-gone. Scaling down cancels the newest starting replicas first, then drains the emptiest ready ones (the newest of
-equals), as Ray Serve does. A crashed replica is replaced at once. Only the life cycle belongs here.
+desired → starting (start-up delay) → ready → draining (finishes what it has) → gone. GPU-seconds count from
+start to gone. Scaling down cancels the newest starting replicas first, then drains the emptiest ready ones
+(the newest of equals), as Ray Serve does. A crashed replica is replaced at once.
 """
 
 from collections.abc import Callable, Mapping
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headway.planning.types import PoolLimits, PoolState, Role
-from headway.simulation import kernel, layout
+from headway.simulation import layout, lifecycle
 from headway.simulation.allocate import grow_replicas
 from headway.simulation.handle import handle_of
 from headway.simulation.layout import World
@@ -168,7 +168,7 @@ class Fleet:
         for _ in range(desired - len(up)):
             self._start(role, self._start_up_s())
         for replica in self._victims(up)[: max(0, len(up) - desired)]:
-            kernel.stop_replica(self.handle, int(replica))
+            lifecycle.stop_replica(self.handle, int(replica))
         self.series[role].add(float(self.world.clock[0]["now_s"]), self._counts[role])
 
     def _victims(self, replicas: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -186,6 +186,6 @@ class Fleet:
         unit = self.world.replicas[int(free[0])]
         unit["role"], unit["serial"] = CODES[role], self._serial
         self._serial += 1
-        kernel.start_replica(self.handle, int(free[0]), float(self.world.clock[0]["now_s"]) + delay_s)
+        lifecycle.start_replica(self.handle, int(free[0]), float(self.world.clock[0]["now_s"]) + delay_s)
         self._counts[role].starting += 1
         self.series[role].add(float(self.world.clock[0]["now_s"]), self._counts[role])

@@ -1,7 +1,7 @@
 """The world as compiled code sees it: one pointer to a struct of arrays.
 
-Passing the named tuple itself would copy some three hundred words at every call; a numba struct reference is passed as
-one, and compiled code that takes it can be cached on disk. Field names and order are those of `World`.
+Passing the named tuple itself would copy some three hundred words at every call; a numba struct reference is
+passed as one, and compiled code that takes it can be cached on disk. The fields are those of `World`.
 """
 
 from typing import Any, cast
@@ -30,46 +30,10 @@ structref.define_proxy(WorldReference, WorldType, list(World._fields))
 
 
 @compiled
-def _make(
-    clock,
-    settings,
-    window,
-    events,
-    replicas,
-    requests,
-    finish_iteration,
-    finish_request,
-    ready,
-    surface,
-    prefill_tokens,
-    prefill_s,
-    arrivals,
-    prefix,
-    finished,
-    transitions,
-    histograms,
-):
-    return WorldReference(
-        clock,
-        settings,
-        window,
-        events,
-        replicas,
-        requests,
-        finish_iteration,
-        finish_request,
-        ready,
-        surface,
-        prefill_tokens,
-        prefill_s,
-        arrivals,
-        prefix,
-        finished,
-        transitions,
-        histograms,
-    )
+def _make(world: World) -> Any:  # noqa: ANN401 - a numba object
+    return WorldReference(*world)
 
 
 def handle_of(world: World) -> World:
     """A reference to the same arrays, for compiled functions; make it anew when an array is replaced."""
-    return cast(World, _make(*world))
+    return cast(World, _make(world))

@@ -1,7 +1,7 @@
 """Latency histograms with geometric buckets: bounded memory, quantiles within half a bucket.
 
-Bucket i > 0 holds values in (LEAST_S · RATIO^(i−1), LEAST_S · RATIO^i]; bucket 0 everything up to LEAST_S. A quantile is
-reported as its bucket's geometric middle, at most 0.25 % off. Means are kept as exact sums elsewhere.
+Bucket i > 0 holds values in (LEAST_S · RATIO^(i−1), LEAST_S · RATIO^i]; bucket 0 everything up to LEAST_S. A
+quantile is reported as its bucket's geometric middle, at most 0.25 % off. Exact sums are kept elsewhere.
 """
 
 from math import ceil, log
@@ -23,7 +23,7 @@ def bucket_of(value_s: float) -> int:
     """The bucket that holds `value_s`."""
     if value_s <= LEAST_S:
         return 0
-    return min(int(ceil(log(value_s / LEAST_S) / LOG_RATIO)), BUCKETS - 1)
+    return min(int(ceil(log(value_s / LEAST_S) / LOG_RATIO)), BUCKETS - 1)  # noqa: RUF046 - a float when compiled
 
 
 @compiled

@@ -189,13 +189,13 @@ class Arrivals(NamedTuple):
 
 
 class Prefix(NamedTuple):
-    """LRU prefix caches, one row a replica: block keys in list order, and an open-addressing index."""
+    """LRU prefix caches, one row a replica: block keys in list order, and an open-addressing table."""
 
     blocks: NDArray[np.int64]
     key: NDArray[np.int64]
     older: NDArray[np.int32]
     newer: NDArray[np.int32]
-    index: NDArray[np.int32]
+    lookup: NDArray[np.int32]
 
 
 class World(NamedTuple):

@@ -1,8 +1,8 @@
-"""Prefix caches: per replica an LRU list of block keys with an open-addressing index, all in flat arrays.
+"""Prefix caches: per replica an LRU list of block keys with an open-addressing table, all in flat arrays.
 
 A prompt is a list of block keys (Mooncake's `hash_ids`); what is cached of it is its longest run of leading
-blocks that are present. On insertion the last block is touched first, so that a prompt loses its tail before its
-head. Keys of superposed trace copies are kept apart by `copy`.
+blocks that are present. On insertion the last block is touched first, so that a prompt loses its tail before
+its head. Keys of superposed trace copies are kept apart by `copy`.
 """
 
 import numpy as np
@@ -21,29 +21,29 @@ def _home(key: int, size: int) -> int:
 
 @compiled
 def _find(world: World, replica: int, key: int) -> int:
-    """Position in the index at which `key` stands or would stand."""
-    index, keys = world.prefix.index, world.prefix.key
-    size = index.shape[1]
+    """Position in the table at which `key` stands or would stand."""
+    lookup, keys = world.prefix.lookup, world.prefix.key
+    size = lookup.shape[1]
     place = _home(key, size)
-    while index[replica, place] != NONE and keys[replica, index[replica, place]] != key:
+    while lookup[replica, place] != NONE and keys[replica, lookup[replica, place]] != key:
         place = (place + 1) & (size - 1)
     return place
 
 
 @compiled
 def _remove(world: World, replica: int, place: int) -> None:
-    """Empty one place of the index and close the gap behind it."""
-    index, keys = world.prefix.index, world.prefix.key
-    size = index.shape[1]
+    """Empty one place of the table and close the gap behind it."""
+    lookup, keys = world.prefix.lookup, world.prefix.key
+    size = lookup.shape[1]
     hole = place
     following = (place + 1) & (size - 1)
-    while index[replica, following] != NONE:
-        home = _home(keys[replica, index[replica, following]], size)
+    while lookup[replica, following] != NONE:
+        home = _home(keys[replica, lookup[replica, following]], size)
         if ((following - home) & (size - 1)) >= ((following - hole) & (size - 1)):
-            index[replica, hole] = index[replica, following]
+            lookup[replica, hole] = lookup[replica, following]
             hole = following
         following = (following + 1) & (size - 1)
-    index[replica, hole] = NONE
+    lookup[replica, hole] = NONE
 
 
 @compiled
@@ -77,7 +77,7 @@ def _touch(world: World, replica: int, key: int) -> None:
     """Make `key` the most recent block, evicting the oldest when the cache is full."""
     record, prefix = world.replicas[replica], world.prefix
     place = _find(world, replica, key)
-    node = prefix.index[replica, place]
+    node = prefix.lookup[replica, place]
     if node != NONE:
         _unlink(world, replica, node)
     elif record.cache_blocks < world.settings[0].cache_capacity_blocks:
@@ -89,7 +89,7 @@ def _touch(world: World, replica: int, key: int) -> None:
         _remove(world, replica, _find(world, replica, prefix.key[replica, node]))
         place = _find(world, replica, key)
     prefix.key[replica, node] = key
-    prefix.index[replica, place] = node
+    prefix.lookup[replica, place] = node
     _link_first(world, replica, node)
 
 
@@ -98,7 +98,7 @@ def clear(world: World, replica: int) -> None:
     """Forget everything that the replica had cached."""
     record = world.replicas[replica]
     record.cache_head, record.cache_tail, record.cache_blocks = NONE, NONE, 0
-    world.prefix.index[replica, :] = NONE
+    world.prefix.lookup[replica, :] = NONE
 
 
 @compiled
@@ -110,7 +110,7 @@ def cached_tokens(world: World, replica: int, request: int) -> int:
         salt = asked.copy << COPY_SHIFT
         for i in range(asked.block_count):
             key = prefix.blocks[asked.block_start + i] + salt
-            if prefix.index[replica, _find(world, replica, key)] == NONE:
+            if prefix.lookup[replica, _find(world, replica, key)] == NONE:
                 break
             hits += 1
     return min(hits * world.settings[0].block_tokens, asked.input_tokens - 1)

@@ -1,8 +1,9 @@
 """What came of a simulation: attainment, latencies, cost, and how the fleet moved.
 
-Attainment is met / (completed + failed + shed), where a request met its SLOs if TTFT and, with two tokens or more,
-TPOT are within them. Latency means are exact; quantiles come from histograms (within 0.25 %). The fluid bound is
-Σ work / best throughput under the SLO: GPU-hours of a fleet that is never idle, never queues and is infinitely divisible.
+Attainment is met / (completed + failed + shed), where a request met its SLOs if TTFT and, with two tokens or
+more, TPOT are within them. Latency means are exact; quantiles come from histograms (within 0.25 %). The fluid
+bound is Σ work / best throughput under the SLO: GPU-hours of a fleet that is never idle, never queues and is
+infinitely divisible.
 """
 
 from collections.abc import Mapping
@@ -44,9 +45,8 @@ class Latency:
         """Mean and quantiles in seconds; None where nothing was measured."""
         if self.count == 0:
             return dict.fromkeys(("mean", *QUANTILES))
-        return {"mean": self.total_s / self.count} | {
-            name: quantile(self.counts, q) for name, q in QUANTILES.items()
-        }
+        quantiles = {name: quantile(self.counts, q) for name, q in QUANTILES.items()}
+        return {"mean": self.total_s / self.count, **quantiles}
 
 
 class FluidBound:

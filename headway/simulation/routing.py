@@ -1,6 +1,6 @@
 """Routings written in Python: an object that picks a replica for each request.
 
-The compiled built-ins (`layout.Routing`) are much faster; this interface is for policies that are not in the kernel.
+The compiled built-ins (`layout.Routing`) are much faster; this is for policies that are not in the kernel.
 """
 
 from typing import Protocol
@@ -14,53 +14,70 @@ from headway.simulation.layout import World
 
 
 class PlacementView:
-    """The request to place and the ready replicas of its pool; valid during one call of `pick`."""
+    """The request to place and the ready replicas of its pool; one object a run, about the present request.
 
-    __slots__ = ("_request", "_world", "replicas", "role")
+    `replicas` are slot numbers; the load methods return one value for each of them, in the same order.
+    """
 
     def __init__(self, world: World) -> None:
-        clock = world.clock[0]
-        code = int(clock["asked_role"])
-        self._world = world
-        self._request = world.requests[int(clock["asked_request"])]
-        self.role: Role = ROLES[code]
-        self.replicas: NDArray[np.int32] = world.ready[code, : int(clock["ready"][code])]
+        self.world = world
+        clock, units, requests = world.clock, world.replicas, world.requests
+        self._now, self._role, self._request = clock["now_s"], clock["asked_role"], clock["asked_request"]
+        self._answer, self._ready = clock["answer"], clock["ready"]
+        self._number, self._input_tokens = requests["number"], requests["input_tokens"]
+        self._running, self._waiting = units["running"], units["waiting"]
+        self._prompt_tokens, self._kv_tokens = units["prompt_tokens"], units["kv_tokens"]
+        self._capacity = float(world.settings["kv_capacity_tokens"][0])
+
+    @property
+    def role(self) -> Role:
+        """The pool in which the request continues."""
+        return ROLES[self._role.item()]
+
+    @property
+    def replicas(self) -> NDArray[np.int32]:
+        """The ready replicas of that pool; at least one."""
+        role = self._role.item()
+        return self.world.ready[role, : self._ready[0, role]]
 
     @property
     def now_s(self) -> float:
         """The time."""
-        return float(self._world.clock[0]["now_s"])
+        return float(self._now[0])
 
     @property
     def number(self) -> int:
         """The request's number in the trace, from 0."""
-        return int(self._request["number"])
+        return int(self._number[self._request[0]])
 
     @property
     def input_tokens(self) -> int:
         """Prompt length."""
-        return int(self._request["input_tokens"])
+        return int(self._input_tokens[self._request[0]])
 
     def running(self) -> NDArray[np.int64]:
         """Sequences in each replica's decode batch."""
-        running: NDArray[np.int64] = self._world.replicas["running"][self.replicas]
+        running: NDArray[np.int64] = self._running[self.replicas]
         return running
 
     def waiting(self) -> NDArray[np.int64]:
         """Requests in each replica's queue, one under prefill included."""
-        waiting: NDArray[np.int64] = self._world.replicas["waiting"][self.replicas]
+        waiting: NDArray[np.int64] = self._waiting[self.replicas]
         return waiting
 
     def prompt_tokens(self) -> NDArray[np.int64]:
         """Prompt tokens outstanding at each replica."""
-        tokens: NDArray[np.int64] = self._world.replicas["prompt_tokens"][self.replicas]
+        tokens: NDArray[np.int64] = self._prompt_tokens[self.replicas]
         return tokens
 
     def kv_usage(self) -> NDArray[np.float64]:
         """KV usage of each replica, 0..1."""
-        tokens = self._world.replicas["kv_tokens"][self.replicas]
-        usage: NDArray[np.float64] = tokens / float(self._world.settings[0]["kv_capacity_tokens"])
+        usage: NDArray[np.float64] = self._kv_tokens[self.replicas] / self._capacity
         return usage
+
+    def answer(self, position: int) -> None:
+        """Send the request to `replicas[position]`."""
+        self._answer[0] = self.replicas[position]
 
 
 class RoutingPolicy(Protocol):

@@ -18,9 +18,10 @@ from interp import Profile
 class EngineRules:
     """How an engine batches, and what moving its KV costs.
 
-    `max_batch_size` sequences decode together at most. `chunk_tokens` 0 means prefills one at a time, whole; above 0 an
-    iteration carries up to that many prompt tokens of several requests. A KV transfer takes `transfer_latency_s` plus
-    prompt tokens × `kv_bytes_per_token` / `transfer_bytes_per_s`. `prefix_cache_tokens` is the LRU cache per replica, 0 for none.
+    `max_batch_size` sequences decode together at most. `chunk_tokens` 0 means prefills one at a time, whole;
+    above 0 an iteration carries up to that many prompt tokens of several requests. A KV transfer takes
+    `transfer_latency_s` plus prompt tokens × `kv_bytes_per_token` / `transfer_bytes_per_s`.
+    `prefix_cache_tokens` is the LRU cache per replica, 0 for none.
     """
 
     max_batch_size: int = 256

@@ -2,33 +2,33 @@
 
     loop:  run the kernel to the next tick → observe the interval → forecast → plan → scale
 
-It is the simulator's Planner actor: same Observation, same `plan`, virtual time instead of a clock. What takes time per
-request happens in the kernel; here is only what happens per tick, per chunk of arrivals and per full buffer.
+It is the simulator's Planner actor: same Observation, same `plan`, virtual time instead of a clock. What
+takes time per request happens in the kernel; here is what happens per tick, per chunk, per full buffer.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headway.planning.forecasting import LoadForecaster
-from headway.planning.types import NAN, Decision, Observation, Policy, Role
-from headway.simulation import kernel, layout
+from headway.planning.types import NAN, Decision, Observation, Policy
+from headway.simulation import kernel, layout, lifecycle
 from headway.simulation.allocate import make_space, make_world
 from headway.simulation.fleet import CODES, Fleet
 from headway.simulation.histogram import quantile
 from headway.simulation.jit import drop_stale_cache
 from headway.simulation.layout import Arrivals, Exit, Routing
 from headway.simulation.results import Interval, SimulationResult, Tally
-from headway.simulation.routing import PlacementView, RoutingPolicy
+from headway.simulation.routing import PlacementView
 from headway.simulation.scenario import Scenario
 from headway.workload import RequestChunk
 
 
 class RequestSource(Protocol):
-    """What the simulator needs of a trace: chunks in order of arrival, prefix blocks, and its span."""
+    """What the simulator needs of a trace: chunks in order of arrival, prefix blocks, its span."""
 
     @property
     def blocks(self) -> NDArray[np.int64]:
@@ -44,7 +44,7 @@ class RequestSource(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watchers:
-    """Who is told while a simulation runs: `progress(now_s, duration_s)`, and each batch of finished records."""
+    """Who is told while a simulation runs: `progress(now_s, duration_s)`, each batch of finished records."""
 
     progress: Callable[[float, float], None] | None = None
     finished: Callable[[NDArray[Any]], None] | None = None
@@ -59,8 +59,8 @@ def simulate(
 ) -> SimulationResult:
     """Run `trace` through the deployment of `scenario` under `policy`, until the last request has ended.
 
-    The same arguments give the same result, byte for byte. Requests that have not ended `scenario.drain_limit_s` after
-    the trace count as failed.
+    The same arguments give the same result, byte for byte. Requests that have not ended
+    `scenario.drain_limit_s` after the trace count as failed.
     """
     drop_stale_cache()
     return _Run(scenario, trace, policy, forecaster, watchers or Watchers()).result()
@@ -97,7 +97,7 @@ class _Run:
         fleet.world.clock["horizon_s"] = self.trace.duration_s
         fleet.open(scenario.initial)
         for crash in scenario.crashes:
-            kernel.schedule_crash(fleet.handle, CODES[crash.role], crash.at_s)
+            lifecycle.schedule_crash(fleet.handle, CODES[crash.role], crash.at_s)
         self._run()
         self._empty_buffers()
         shed = 0
@@ -130,7 +130,7 @@ class _Run:
         while True:
             now_s = float(self.fleet.world.clock[0]["now_s"])
             stop_s = min(tick_s, trace_s) if now_s < trace_s else min(tick_s, limit_s)
-            code = Exit(kernel.run(self.fleet.handle, stop_s))
+            code = self._advance(stop_s)
             if code is Exit.REACHED:
                 if stop_s >= tick_s:
                     self._tick()
@@ -142,8 +142,6 @@ class _Run:
                 return
             elif code is Exit.NEED_ARRIVALS:
                 self._load_arrivals()
-            elif code is Exit.NEED_PLACEMENT:
-                self._ask_routing()
             elif code is Exit.FLEET_CHANGED:
                 self.fleet.take_transitions()
             else:
@@ -164,11 +162,16 @@ class _Run:
         if self.watchers.progress:
             self.watchers.progress(float(clock["now_s"]), self.trace.duration_s)
 
-    def _ask_routing(self) -> None:
-        routing = self.scenario.routing
-        assert not isinstance(routing, Routing)
-        placement = PlacementView(self.fleet.world)
-        self.fleet.world.clock[0]["answer"] = placement.replicas[routing.pick(placement)]
+    def _advance(self, stop_s: float) -> Exit:
+        """Run the kernel; placements that a Python routing decides are settled here."""
+        handle, routing = self.fleet.handle, self.scenario.routing
+        code = kernel.run(handle, stop_s)
+        if not isinstance(routing, Routing):
+            placement = PlacementView(self.fleet.world)
+            while code == Exit.NEED_PLACEMENT:
+                placement.answer(routing.pick(placement))
+                code = kernel.run(handle, stop_s)
+        return Exit(code)
 
     def _empty_buffers(self) -> None:
         clock = self.fleet.world.clock[0]
@@ -193,7 +196,7 @@ class _Run:
         self._open_window(observation.now_s)
 
     def _observe(self) -> Observation:
-        kernel.catch_up_all(self.fleet.handle)
+        lifecycle.catch_up_all(self.fleet.handle)
         self._empty_buffers()
         window, now_s = self.fleet.world.window[0], float(self.fleet.world.clock[0]["now_s"])
         return Observation(
@@ -222,13 +225,7 @@ class _Run:
                 ttft_s=_window_latency(observation.ttft_s, histograms[layout.TTFT]),
                 itl_s=_window_latency(observation.itl_s, histograms[layout.ITL]),
                 attainment=(self.tally.met - self.met_before) / ended if ended else None,
-                forecast=forecast
-                and {
-                    "requests": forecast.requests,
-                    "isl_tokens": forecast.isl_tokens,
-                    "osl_tokens": forecast.osl_tokens,
-                    "source": dict(forecast.source),
-                },
+                forecast=asdict(forecast) if forecast else None,
                 load={
                     role.value: {"running": pool.running, "waiting": pool.waiting, "kv_usage": pool.kv_usage}
                     for role, pool in observation.pools.items()

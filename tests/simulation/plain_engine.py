@@ -1,7 +1,7 @@
 """The engine model a second time, token by token in plain Python: what the compiled kernel is held against.
 
-Deliberately simple and slow: every iteration of every replica is a step of a loop, durations come from the profile's
-public surfaces, and nothing is shared with the kernel.
+Deliberately simple and slow: every iteration of every replica is a step of a loop, durations come from the
+profile's public surfaces, and nothing is shared with the kernel.
 """
 
 from collections import deque

@@ -116,7 +116,7 @@ def test_same_seed_same_bytes():
 def test_attainment_does_not_fall_when_a_replica_is_added(role, routing):
     """With the other pool ample: in front of a saturated pool, a wider one passes bursts on and can cost.
 
-    A single request may fare worse, since another count sends it elsewhere; the whole must not, by over 1 in 1000.
+    One request may fare worse, since another count sends it elsewhere; the whole must not, by over 1 in 1000.
     """
     profile = roofline_profile(base_s=0.02, prefill_s_per_token=1e-4)
     traces = [poisson_trace(seed, 3000, 55.0) for seed in range(3)]

@@ -1,4 +1,4 @@
-"""Small worlds for the simulator's tests: profiles by formula, traces from arrays, a policy that stays put."""
+"""Small worlds for the simulator's tests: profiles by formula, traces from arrays, a scripted policy."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field

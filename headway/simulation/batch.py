@@ -1,0 +1,151 @@
+"""A replica's decode batch and queue: who is in, how far they are, who may join.
+
+The batch is a heap of sequences by the iteration at which they finish: moving it on touches no sequence.
+"""
+
+from headway.simulation.histogram import add_range
+from headway.simulation.iteration import (
+    duration_s,
+    find_cell,
+    iterations_in_cell,
+    iterations_until,
+    itl_at,
+    stretch_s,
+)
+from headway.simulation.jit import compiled
+from headway.simulation.layout import COMPLETED, DECODING, ITL, NONE, World
+from headway.simulation.records import count_gap, end_request
+
+
+@compiled
+def account(world: World, replica: int, iterations: float) -> None:
+    """Move the batch on by `iterations` whole iterations and count their token gaps."""
+    unit, window = world.replicas[replica], world.window[0]
+    batch = unit.running
+    left = iterations
+    while left > 0.0:
+        tokens = float(unit.kv_tokens)
+        cell = find_cell(world.surface, batch, tokens)
+        step = min(left, iterations_in_cell(cell, batch, tokens))
+        first, last = itl_at(cell, tokens), itl_at(cell, tokens + (step - 1.0) * batch)
+        gaps = batch * int(step) - unit.fresh
+        window.gaps += gaps
+        window.gap_s += batch * stretch_s(cell, batch, tokens, step) - unit.fresh * first
+        add_range(world.histograms[ITL], first, last, gaps)
+        unit.fresh = 0
+        unit.kv_tokens += int(step) * batch
+        left -= step
+    unit.iteration += int(iterations)
+
+
+@compiled
+def catch_up(world: World, replica: int) -> None:
+    """Account the iterations that ended by now, so that a reader in mid-stretch sees the true state."""
+    unit, now_s = world.replicas[replica], world.clock[0].now_s
+    if unit.phase != DECODING:
+        return
+    elapsed_s = now_s - unit.checkpoint_s
+    done, ends_s = iterations_until(world.surface, unit.running, unit.kv_tokens, elapsed_s, unit.planned)
+    if ends_s > elapsed_s or done == unit.planned:
+        done -= 1.0
+    if done > 0.0:
+        unit.checkpoint_s += duration_s(world.surface, unit.running, unit.kv_tokens, done)
+        account(world, replica, done)
+        unit.planned -= done
+
+
+@compiled
+def fits(world: World, replica: int, request: int, joining: int) -> bool:
+    """Whether the request can be admitted while `joining` others are about to be: batch limit and KV."""
+    unit, asked, rules = world.replicas[replica], world.requests[request], world.settings[0]
+    need = asked.input_tokens + asked.output_tokens
+    return (
+        unit.running + joining < rules.max_batch and unit.reserved_tokens + need <= rules.kv_capacity_tokens
+    )
+
+
+@compiled
+def dequeue(world: World, replica: int) -> int:
+    """Take the first request out of the queue."""
+    unit = world.replicas[replica]
+    request = unit.head
+    unit.head = world.requests[request].next
+    if unit.head == NONE:
+        unit.tail = NONE
+    unit.waiting -= 1
+    return request
+
+
+@compiled
+def reserve(world: World, replica: int, request: int) -> None:
+    """Set KV aside for all tokens that the request will ever have; once."""
+    asked = world.requests[request]
+    if asked.reserved == 0:
+        asked.reserved = 1
+        world.replicas[replica].reserved_tokens += asked.input_tokens + asked.output_tokens
+
+
+@compiled
+def join(world: World, replica: int, request: int) -> None:
+    """Add a prefilled request to the decode batch, keyed by the iteration at which it finishes."""
+    unit, asked = world.replicas[replica], world.requests[request]
+    asked.decode_started_s = world.clock[0].now_s
+    asked.next = unit.fresh_head
+    unit.fresh_head = request
+    keys, slots = world.finish_iteration[replica], world.finish_request[replica]
+    key = unit.iteration + asked.output_tokens - 1
+    place = unit.running
+    unit.running += 1
+    unit.kv_tokens += asked.input_tokens + 1
+    while place > 0 and keys[(place - 1) >> 1] > key:
+        keys[place], slots[place] = keys[(place - 1) >> 1], slots[(place - 1) >> 1]
+        place = (place - 1) >> 1
+    keys[place], slots[place] = key, request
+
+
+@compiled
+def _leave(world: World, replica: int) -> int:
+    """Take the first to finish out of the batch's heap."""
+    unit = world.replicas[replica]
+    keys, slots = world.finish_iteration[replica], world.finish_request[replica]
+    first = slots[0]
+    unit.running -= 1
+    size = unit.running
+    key, slot = keys[size], slots[size]
+    place = 0
+    while 2 * place + 1 < size:
+        child = 2 * place + 1
+        if child + 1 < size and keys[child + 1] < keys[child]:
+            child += 1
+        if key <= keys[child]:
+            break
+        keys[place], slots[place] = keys[child], slots[child]
+        place = child
+    keys[place], slots[place] = key, slot
+    return first
+
+
+@compiled
+def finish_decodes(world: World, replica: int) -> None:
+    """End the sequences that have all their tokens."""
+    unit = world.replicas[replica]
+    while unit.running > 0 and world.finish_iteration[replica, 0] <= unit.iteration:
+        request = _leave(world, replica)
+        asked = world.requests[request]
+        unit.kv_tokens -= asked.input_tokens + asked.output_tokens
+        unit.reserved_tokens -= asked.input_tokens + asked.output_tokens
+        end_request(world, request, COMPLETED)
+
+
+@compiled
+def count_first_gaps(world: World, replica: int, iteration_s: float) -> None:
+    """The gap between a request's first two tokens ends with its first iteration in the batch."""
+    unit, now_s = world.replicas[replica], world.clock[0].now_s
+    unit.fresh = 0
+    request = unit.fresh_head
+    while request != NONE:
+        asked = world.requests[request]
+        count_gap(world, now_s + iteration_s - asked.first_token_s, 1)
+        unit.fresh += 1
+        request = asked.next
+    unit.fresh_head = NONE

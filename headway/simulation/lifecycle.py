@@ -1,0 +1,127 @@
+"""Replicas come and go: start, readiness, draining, crash."""
+
+from headway.simulation import prefix
+from headway.simulation.batch import catch_up
+from headway.simulation.engine import retire_if_drained
+from headway.simulation.events import push
+from headway.simulation.jit import compiled
+from headway.simulation.layout import (
+    CANCELLED,
+    CRASH,
+    CRASHED,
+    DRAINING,
+    FAILED,
+    GONE,
+    IDLE,
+    NONE,
+    PLACE,
+    READY,
+    SERVING,
+    STARTING,
+    World,
+)
+from headway.simulation.records import end_request, log_transition
+
+
+@compiled
+def become_ready(world: World, replica: int, version: int) -> None:
+    """The start-up is over: serve, beginning with what waited for a replica of this role."""
+    unit, clock = world.replicas[replica], world.clock[0]
+    if unit.state != STARTING or unit.version != version:
+        return
+    unit.state = SERVING
+    role = unit.role
+    world.ready[role, clock.ready[role]] = replica
+    clock.ready[role] += 1
+    log_transition(world, replica, SERVING)
+    request = clock.parked_head[role]
+    while request != NONE:
+        push(clock, world.events, clock.now_s, PLACE, request, 0)
+        request = world.requests[request].next
+    clock.parked_head[role] = clock.parked_tail[role] = NONE
+    clock.parked[role] = 0
+
+
+@compiled
+def _leave_service(world: World, replica: int) -> None:
+    """Take a replica off the list that routing chooses from."""
+    clock, role = world.clock[0], world.replicas[replica].role
+    place = 0
+    for i in range(clock.ready[role]):
+        if world.ready[role, i] != replica:
+            world.ready[role, place] = world.ready[role, i]
+            place += 1
+    clock.ready[role] = place
+
+
+@compiled
+def crash(world: World, replica: int) -> None:
+    """The replica dies: streams on it fail, prompts without a first token are placed anew."""
+    unit, clock = world.replicas[replica], world.clock[0]
+    catch_up(world, replica)
+    _leave_service(world, replica)
+    for i in range(unit.running):
+        end_request(world, world.finish_request[replica, i], FAILED)
+    request = unit.head
+    while request != NONE:
+        asked = world.requests[request]
+        following = asked.next
+        if asked.first_token_s >= 0.0:
+            end_request(world, request, FAILED)
+        else:
+            asked.retries += 1
+            asked.reserved, asked.prefilled_tokens, asked.cached_tokens = 0, 0, 0
+            asked.prefill_started_s = -1.0
+            push(clock, world.events, clock.now_s, PLACE, request, 0)
+        request = following
+    unit.running = unit.waiting = unit.kv_tokens = unit.reserved_tokens = unit.prompt_tokens = 0
+    unit.head = unit.tail = unit.fresh_head = NONE
+    unit.state, unit.phase = GONE, IDLE
+    unit.version += 1
+    log_transition(world, replica, CRASHED)
+
+
+@compiled
+def catch_up_all(world: World) -> None:
+    """Bring every replica's counters to the present, for an observation."""
+    for replica in range(len(world.replicas)):
+        if world.replicas[replica].state != GONE:
+            catch_up(world, replica)
+
+
+@compiled
+def start_replica(world: World, replica: int, ready_s: float) -> None:
+    """Let a new replica start in a free slot; the slot's version goes on, so that old events stay void."""
+    unit = world.replicas[replica]
+    unit.version += 1
+    unit.state, unit.phase = STARTING, IDLE
+    unit.created_s = world.clock[0].now_s
+    unit.boundary_s = unit.checkpoint_s = -1.0
+    unit.iteration = 0
+    unit.running = unit.kv_tokens = unit.reserved_tokens = unit.fresh = unit.waiting = 0
+    unit.prompt_tokens = unit.chunk_requests = unit.chunk_last_tokens = 0
+    unit.head = unit.tail = unit.fresh_head = NONE
+    prefix.clear(world, replica)
+    push(world.clock[0], world.events, ready_s, READY, replica, unit.version)
+
+
+@compiled
+def stop_replica(world: World, replica: int) -> None:
+    """Cancel a starting replica, or let a serving one finish what it has."""
+    unit = world.replicas[replica]
+    if unit.state == STARTING:
+        unit.state = GONE
+        unit.version += 1
+        log_transition(world, replica, CANCELLED)
+    else:
+        _leave_service(world, replica)
+        unit.state = DRAINING
+        log_transition(world, replica, DRAINING)
+        if unit.phase == IDLE:
+            retire_if_drained(world, replica)
+
+
+@compiled
+def schedule_crash(world: World, role: int, time_s: float) -> None:
+    """Let the longest-ready replica of the role die at `time_s`."""
+    push(world.clock[0], world.events, time_s, CRASH, role, 0)

@@ -1,0 +1,98 @@
+"""Prompt work of a replica: which tokens the next iteration carries, how long they take, what follows."""
+
+import numpy as np
+
+from headway.simulation import prefix
+from headway.simulation.batch import dequeue, fits, join, reserve
+from headway.simulation.events import push
+from headway.simulation.histogram import add
+from headway.simulation.iteration import last_at_or_below
+from headway.simulation.jit import compiled
+from headway.simulation.layout import COMPLETED, NONE, PREFILL, TRANSFERRED, TTFT, World
+from headway.simulation.records import end_request
+
+
+@compiled
+def prefill_time_s(world: World, tokens: float) -> float:
+    """TTFT of a prompt of `tokens` uncached tokens on an idle engine, as the profile has it."""
+    isl, ttft = world.prefill_tokens, world.prefill_s
+    place = last_at_or_below(isl, tokens)
+    if place < 0:
+        return ttft[0]
+    if place == len(isl) - 1:
+        rules, last = world.settings[0], isl[place]
+        growth = rules.linear_s_per_token + rules.quadratic_s_per_token2 * (tokens + last)
+        return ttft[place] + growth * (tokens - last)
+    share = (tokens - isl[place]) / (isl[place + 1] - isl[place])
+    return ttft[place] + (ttft[place + 1] - ttft[place]) * share
+
+
+@compiled
+def plan_chunk(world: World, replica: int) -> float:
+    """Choose the prompt tokens of the next iteration; seconds that they add to it, over an empty prefill."""
+    unit, rules = world.replicas[replica], world.settings[0]
+    budget = rules.chunk_tokens if rules.chunk_tokens > 0 else np.iinfo(np.int64).max
+    unit.chunk_requests = 0
+    added_s = 0.0
+    request = unit.head
+    while request != NONE and budget > 0:
+        asked = world.requests[request]
+        if unit.role != PREFILL and asked.reserved == 0:
+            if not fits(world, replica, request, unit.chunk_requests):
+                break
+            reserve(world, replica, request)
+        if asked.prefill_started_s < 0.0:
+            asked.prefill_started_s = world.clock[0].now_s
+            asked.cached_tokens = prefix.cached_tokens(world, replica, request)
+        left = asked.input_tokens - asked.cached_tokens - asked.prefilled_tokens
+        tokens = min(left, budget)
+        done = asked.prefilled_tokens
+        added_s += prefill_time_s(world, done + tokens) - prefill_time_s(world, done)
+        unit.chunk_requests += 1
+        unit.chunk_last_tokens = tokens
+        budget -= tokens
+        if tokens < left or rules.chunk_tokens == 0:
+            break
+        request = asked.next
+    return added_s
+
+
+@compiled
+def _finish_prefill(world: World, replica: int) -> None:
+    """The prompt at the head of the queue is computed: its first token leaves now."""
+    request = dequeue(world, replica)
+    unit, asked, clock, rules = (
+        world.replicas[replica],
+        world.requests[request],
+        world.clock[0],
+        world.settings[0],
+    )
+    asked.first_token_s = clock.now_s
+    ttft_s = clock.now_s - asked.arrival_s
+    world.window[0].first_tokens += 1
+    world.window[0].ttft_s += ttft_s
+    add(world.histograms[TTFT], ttft_s, 1)
+    unit.prompt_tokens -= asked.input_tokens
+    prefix.insert(world, replica, request)
+    if asked.output_tokens == 1:
+        if asked.reserved == 1:
+            unit.reserved_tokens -= asked.input_tokens + asked.output_tokens
+        end_request(world, request, COMPLETED)
+    elif unit.role == PREFILL:
+        delay_s = rules.transfer_latency_s + rules.transfer_s_per_token * asked.input_tokens
+        push(clock, world.events, clock.now_s + delay_s, TRANSFERRED, request, 0)
+    else:
+        asked.decode_ready_s = clock.now_s
+        join(world, replica, request)
+
+
+@compiled
+def finish_chunk(world: World, replica: int) -> None:
+    """The iteration that carried prompt tokens is over: prompts that are complete move on."""
+    unit = world.replicas[replica]
+    for _ in range(unit.chunk_requests - 1):
+        _finish_prefill(world, replica)
+    asked = world.requests[unit.head]
+    asked.prefilled_tokens += unit.chunk_last_tokens
+    if asked.prefilled_tokens >= asked.input_tokens - asked.cached_tokens:
+        _finish_prefill(world, replica)

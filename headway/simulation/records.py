@@ -1,0 +1,42 @@
+"""What the kernel writes down for Python: ended requests, transitions of replicas, gaps between tokens."""
+
+from headway.simulation.histogram import add
+from headway.simulation.jit import compiled
+from headway.simulation.layout import COMPLETED, ITL, World
+
+
+@compiled
+def log_transition(world: World, replica: int, state: int) -> None:
+    """Tell Python that a replica changed its state."""
+    clock, unit = world.clock[0], world.replicas[replica]
+    entry = world.transitions[clock.transitions]
+    entry.time_s, entry.created_s = clock.now_s, unit.created_s
+    entry.role, entry.state = unit.role, state
+    clock.transitions += 1
+
+
+@compiled
+def end_request(world: World, request: int, outcome: int) -> None:
+    """Write the request's record and free its slot."""
+    clock, asked = world.clock[0], world.requests[request]
+    asked.outcome, asked.finished_s = outcome, clock.now_s
+    if outcome == COMPLETED:
+        window = world.window[0]
+        window.completed += 1
+        window.output_tokens += asked.output_tokens
+        window.duration_s += clock.now_s - asked.arrival_s
+    world.finished[clock.finished] = asked
+    clock.finished += 1
+    clock.active -= 1
+    asked.next = clock.free_request
+    clock.free_request = request
+    clock.free_requests += 1
+
+
+@compiled
+def count_gap(world: World, gap_s: float, times: int) -> None:
+    """Count `times` gaps between tokens of `gap_s` seconds."""
+    window = world.window[0]
+    window.gaps += times
+    window.gap_s += gap_s * times
+    add(world.histograms[ITL], gap_s, times)
