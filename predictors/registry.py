@@ -1,0 +1,70 @@
+"""Names → predictors. A new one is a file with a `Model`, and a row here, imported when asked for."""
+
+import inspect
+from collections.abc import Callable
+from difflib import get_close_matches
+from importlib import import_module
+from typing import Any, Protocol
+
+from predictors.errors import OptionError, UnknownPredictorError
+from predictors.forecast import Forecast
+from predictors.guard import GuardedPredictor
+from predictors.model import Model
+
+MODELS = {
+    "constant": "predictors.constant:ConstantModel",
+    "arima": "predictors.arima:ArimaModel",
+    "kalman": "predictors.kalman:KalmanModel",
+    "prophet": "predictors.prophet_:ProphetModel",
+}
+COMMON_OPTIONS = ("minimum_points", "max_points")
+
+
+class Predictor(Protocol):
+    """History → forecast, one number per interval. What it does in each odd case is told in `guard.py`."""
+
+    def observe(self, value: float) -> None:
+        """Take in the load of the interval that just ended; NaN when it was not measured."""
+
+    def forecast(self, horizon: int = 1) -> Forecast:
+        """The next `horizon` intervals. Changes nothing."""
+
+
+def known() -> tuple[str, ...]:
+    """The names that `make` accepts."""
+    return tuple(MODELS)
+
+
+def make(name: str, **options: Any) -> GuardedPredictor:  # noqa: ANN401 - each model checks its own options
+    """A new predictor without history.
+
+    Args:
+        name: one of `known()`. options: those of the model class (its constructor), and for every predictor
+        `minimum_points` (measured
+            values before it answers itself) and `max_points` (length of the window that it learns from).
+
+    Raises:
+        UnknownPredictorError: no such name; lists the known ones.
+        OptionError: no such option, or a value that it cannot take.
+    """
+    build = _model_class(name)
+    common = {option: options[option] for option in COMMON_OPTIONS if option in options}
+    own = {option: value for option, value in options.items() if option not in common}
+    _check_names(name, own, (*inspect.signature(build).parameters, *COMMON_OPTIONS))
+    return GuardedPredictor(build(**own), **common)
+
+
+def _model_class(name: str) -> Callable[..., Model]:
+    if name not in MODELS:
+        raise UnknownPredictorError(f"unknown predictor {name!r}; known: {', '.join(known())}")
+    module, _, attribute = MODELS[name].partition(":")
+    found: Callable[..., Model] = getattr(import_module(module), attribute)
+    return found
+
+
+def _check_names(name: str, options: dict[str, Any], accepted: tuple[str, ...]) -> None:
+    for option in options:
+        if option not in accepted:
+            near = get_close_matches(option, accepted, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise OptionError(f"{name}: unknown option {option!r}{hint} (known: {', '.join(accepted)})")
