@@ -14,8 +14,8 @@ from interp.errors import ProfileError
 ROUNDING = 1e-9
 """How far above 1 a KV usage may lie before it counts as wrong rather than rounded."""
 
-EMPTY = 1e-12
-"""A KV usage too small to hold one token: it counts as 0."""
+DECIMALS = 12
+"""To how many a KV usage is told from another: a millionth of a token in a cache of a million."""
 
 
 def vector(name: str, values: ArrayLike) -> FloatArray:
@@ -39,11 +39,12 @@ def positive(name: str, values: ArrayLike) -> FloatArray:
 def unit_interval(name: str, values: ArrayLike) -> FloatArray:
     """`values` as a new f8[N], each in [0, 1].
 
-    Rounding is undone: 1e-9 above 1 becomes 1, and what is below any token, 1e-12, becomes 0.
+    Rounding is undone: 1e-9 above 1 becomes 1, and what differs by far less than a token (in the 13th
+    decimal) becomes the same, so that a table has no cells of a width that is only noise.
     """
     array = vector(name, values)
     _refuse(name, array, (array < 0) | (array > 1 + ROUNDING), "must lie in [0, 1]")
-    return np.where(array <= EMPTY, 0.0, np.minimum(array, 1.0))
+    return np.asarray(np.round(np.minimum(array, 1.0), DECIMALS), dtype=np.float64)
 
 
 def positive_number(name: str, value: ArrayLike) -> float:

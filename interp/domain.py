@@ -22,8 +22,8 @@ import numpy as np
 from interp.arrays import BoolArray, FloatArray
 from interp.lines import Line
 
-TOLERANCE = 1e-12
-"""Relative rounding that does not make a point lie outside."""
+TOLERANCE = 1e-11
+"""KV usage by which a point may miss the domain without lying outside: samples are rounded to 1e-12."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -45,8 +45,8 @@ class SampledDomain:
 
     def contains(self, kv: FloatArray, context: FloatArray) -> BoolArray:
         """Whether each point lies inside; NaN does not."""
-        low = np.interp(context, self.context_tokens, self.first_kv) * (1 - TOLERANCE)
-        high = np.interp(context, self.context_tokens, self.last_kv) * (1 + TOLERANCE)
+        low = np.interp(context, self.context_tokens, self.first_kv) - TOLERANCE
+        high = np.interp(context, self.context_tokens, self.last_kv) + TOLERANCE
         covered = (context >= self.context_tokens[0]) & (context <= self.context_tokens[-1])
         inside: BoolArray = covered & (kv >= low) & (kv <= high)
         return inside

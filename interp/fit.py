@@ -8,6 +8,12 @@ the larger of its memory and its compute time, each of them linear in these term
 by least squares subject to a, b, c >= 0 (Lawson and Hanson, Solving Least Squares Problems, 1974, ch. 23), so
 an extrapolation never falls as work grows, and never goes below zero. Samples are not moved onto the model:
 it only continues them.
+
+Some sweeps cannot tell the terms apart: at one batch size throughout, c * n looks like a; on a single
+context, c * n looks like b * K; two prefills do not make a parabola. Left to rounding, the whole launch cost
+could be taken for a cost per sequence. So the fit is made twice: first with one more equation, which is
+0 = PREFERENCE * coefficients and gives the weight to the earlier of terms that look alike, then plainly with
+the terms that this left in.
 """
 
 from dataclasses import dataclass
@@ -16,6 +22,9 @@ import numpy as np
 
 from interp.arrays import FloatArray
 from interp.samples import DecodeSamples, PrefillSamples
+
+PREFERENCE = (0.0, 1e-3, 2e-3)
+"""What the terms cost, in order, relative to the largest value of each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,5 +65,7 @@ def _non_negative_fit(columns: tuple[FloatArray, ...], values: FloatArray) -> li
     from scipy.optimize import nnls
 
     scales = np.array([column.max() or 1.0 for column in columns])
-    coefficients, _ = nnls(np.stack(columns, axis=1) / scales, values)
+    terms = np.stack(columns, axis=1) / scales
+    chosen, _ = nnls(np.vstack([terms, PREFERENCE]), np.append(values, 0.0))
+    coefficients, _ = nnls(np.where(chosen > 0, terms, 0.0), values)
     return [float(value) for value in coefficients / scales]

@@ -38,8 +38,14 @@ ROUNDING = 1.0 + 1e-12
 
 
 def compiled(function: Function) -> Function:
-    """`function` compiled on first use, the machine code cached beside this file."""
-    return cast("Function", numba.njit(cache=True)(function))
+    """`function` compiled on first use, the machine code cached beside this file or in the user's cache.
+
+    Where neither can be written (a read-only image), it is compiled anew in each process.
+    """
+    try:
+        return cast("Function", numba.njit(cache=True)(function))
+    except RuntimeError:
+        return cast("Function", numba.njit(function))
 
 
 @compiled
@@ -139,25 +145,32 @@ def best_at(
             best = better(best, mixed(left, right, kv, part), target)
         best = better(best, start, target)
         right = left
-    return best if best[3] else least_at(row, down, reach, tables, bounds[0])
+    return best if best[3] else least_at(row, down, reach, tables)
 
 
 @compiled
-def least_at(
-    row: int, down: float, reach: tuple[float, float], tables: Tables, least_itl_after: FloatArray
-) -> Point:
+def least_at(row: int, down: float, reach: tuple[float, float], tables: Tables) -> Point:
     """The point of least ITL, marked as one that does not meet the target."""
     kv_axis, _, itl, throughput = tables
     first, last = locate(kv_axis, reach[0])[0], locate(kv_axis, reach[1])[0]
-    least = (reach[0], np.inf, 0.0, False)
-    right = node(itl, throughput, row, first, down)
-    for cell in range(first, last + 1):
-        if blend(least_itl_after[row, cell], least_itl_after[row + 1, cell], down) > least[1] * ROUNDING:
-            break
-        left, right = right, node(itl, throughput, row, cell + 1, down)
-        start, stop = ends_in_cell(kv_axis, cell, reach, left, right)
-        least = nearer(nearer(least, start), stop)
-    return least
+    start, stop = end_point(reach[0], row, down, tables), end_point(reach[1], row, down, tables)
+    least = (start[0], start[1], start[2], False)
+    for column in range(first + 1, last + 1):
+        itl_here = blend(itl[row, column], itl[row + 1, column], down)
+        if itl_here <= least[1]:
+            rate = blend(throughput[row, column], throughput[row + 1, column], down)
+            least = nearer(least, (kv_axis[column], itl_here, rate))
+    return nearer(least, stop)
+
+
+@compiled
+def end_point(kv: float, row: int, down: float, tables: Tables) -> tuple[float, float, float]:
+    """The point at any KV usage between two context rows."""
+    kv_axis, _, itl, throughput = tables
+    cell, part = locate(kv_axis, kv)
+    left = node(itl, throughput, row, cell, down)
+    right = node(itl, throughput, row, cell + 1, down)
+    return mixed(left, right, kv, part)
 
 
 @compiled

@@ -15,7 +15,7 @@ fitted.
 from predictors.errors import ArgumentError, ModelError, OptionError, PredictorError, UnknownPredictorError
 from predictors.forecast import Distribution, Forecast
 from predictors.guard import GuardedPredictor
-from predictors.registry import Predictor, known, make
+from predictors.registry import Predictor, known, make, option_names
 from predictors.warmup import warm_start
 
 __all__ = [
@@ -30,5 +30,6 @@ __all__ = [
     "UnknownPredictorError",
     "known",
     "make",
+    "option_names",
     "warm_start",
 ]

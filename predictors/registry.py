@@ -50,8 +50,13 @@ def make(name: str, **options: Any) -> GuardedPredictor:  # noqa: ANN401 - each 
     build = _model_class(name)
     common = {option: options[option] for option in COMMON_OPTIONS if option in options}
     own = {option: value for option, value in options.items() if option not in common}
-    _check_names(name, own, (*inspect.signature(build).parameters, *COMMON_OPTIONS))
+    _check_names(name, own, option_names(name))
     return GuardedPredictor(build(**own), **common)
+
+
+def option_names(name: str) -> tuple[str, ...]:
+    """The options that `make(name, ...)` accepts. UnknownPredictorError as there."""
+    return (*inspect.signature(_model_class(name)).parameters, *COMMON_OPTIONS)
 
 
 def _model_class(name: str) -> Callable[..., Model]:

@@ -11,7 +11,7 @@ from math import isfinite
 from typing import Any
 
 from headway.planning.types import NAN, LoadForecast, Observation
-from predictors import Predictor, make
+from predictors import Predictor, make, option_names
 
 SERIES = ("requests", "isl_tokens", "osl_tokens")
 NO_DATA = "no data"
@@ -64,6 +64,14 @@ class LoadForecaster:
         return float(forecast.mean[0]), forecast.source
 
 
-def make_forecaster(name: str, options: Mapping[str, Any] | None = None) -> LoadForecaster:
-    """Three predictors of one kind. PredictorError for an unknown name or option."""
-    return LoadForecaster({series: make(name, **(options or {})) for series in SERIES})
+def make_forecaster(
+    name: str, options: Mapping[str, Any] | None = None, interval_s: float | None = None
+) -> LoadForecaster:
+    """Three predictors of one kind. PredictorError for an unknown name or option.
+
+    `interval_s`, the seconds between observations, goes to predictors that know of time, such as prophet.
+    """
+    chosen = dict(options or {})
+    if interval_s is not None and "interval_s" in option_names(name):
+        chosen.setdefault("interval_s", interval_s)
+    return LoadForecaster({series: make(name, **chosen) for series in SERIES})

@@ -62,14 +62,14 @@ def make_plan(config: HeadwayConfig) -> Plan:
         profile=profile,
         settings=settings,
         policy=make_policy(config.planner.policy, settings, profile),
-        forecaster=_forecaster(config.planner),
+        forecaster=_forecaster(config.planner, settings.interval_s),
         engine=engine_rules(config, profile),
     )
 
 
-def _forecaster(planner: PlannerSettings) -> LoadForecaster:
+def _forecaster(planner: PlannerSettings, interval_s: float) -> LoadForecaster:
     try:
-        return make_forecaster(planner.predictor, planner.predictor_options)
+        return make_forecaster(planner.predictor, planner.predictor_options, interval_s)
     except PredictorError as error:
         raise PlanningError(f"planner.predictor: {error}") from error
 

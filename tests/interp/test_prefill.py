@@ -1,0 +1,116 @@
+"""The prefill surface: exact, monotone where the samples are, honest outside them."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from interp_cases import grid_samples, prefill_samples, same_every_time
+
+from interp import InterpError, PrefillSamples, PrefillSurface, build_profile
+from interp.kernels import ttft_at
+
+values = st.integers(1, 100_000).map(lambda n: n / 1000)
+
+
+@st.composite
+def sweeps(draw: st.DrawFn) -> PrefillSamples:
+    isl = draw(st.lists(st.integers(1, 100_000), min_size=2, max_size=12, unique=True))
+    columns = [draw(st.lists(values, min_size=len(isl), max_size=len(isl))) for _ in range(2)]
+    return PrefillSamples(
+        isl_tokens=np.array(isl), ttft_s=np.array(columns[0]), throughput_per_gpu=np.array(columns[1])
+    )
+
+
+def surface(samples: PrefillSamples) -> PrefillSurface:
+    return build_profile(samples, grid_samples()).prefill
+
+
+@same_every_time
+@given(samples=sweeps())
+def test_exact_at_the_samples_and_never_beyond_them_between(samples: PrefillSamples) -> None:
+    prefill = surface(samples)
+    np.testing.assert_allclose(prefill.ttft_s(samples.isl_tokens), samples.ttft_s, rtol=1e-12)
+    np.testing.assert_allclose(
+        prefill.throughput_per_gpu(samples.isl_tokens), samples.throughput_per_gpu, rtol=1e-12
+    )
+    isl = np.linspace(samples.isl_tokens.min(), samples.isl_tokens.max(), 333)
+    for answer, known in (
+        (prefill.ttft_s(isl), samples.ttft_s),
+        (prefill.throughput_per_gpu(isl), samples.throughput_per_gpu),
+    ):
+        assert known.min() * (1 - 1e-12) <= answer.min()
+        assert answer.max() <= known.max() * (1 + 1e-12)
+
+
+@same_every_time
+@given(samples=sweeps())
+def test_monotone_between_neighbours_and_never_falling_above_the_last(samples: PrefillSamples) -> None:
+    prefill = surface(samples)
+    isl, ttft = prefill.table.isl_tokens, prefill.table.ttft_s
+    for i in range(len(isl) - 1):
+        between = np.diff(prefill.ttft_s(np.linspace(isl[i], isl[i + 1], 20)))
+        assert (between * np.sign(ttft[i + 1] - ttft[i]) >= -1e-12 * ttft.max()).all()
+    above = prefill.ttft_s(np.linspace(isl[-1], 10 * isl[-1], 50))
+    assert (np.diff(above) >= -1e-12 * above[-1]).all()
+
+
+@same_every_time
+@given(samples=sweeps(), seed=st.integers(0, 100))
+def test_order_does_not_matter_and_the_table_says_it_all(samples: PrefillSamples, seed: int) -> None:
+    order = np.random.default_rng(seed).permutation(len(samples.isl_tokens))
+    fields = {name: getattr(samples, name)[order] for name in samples.__slots__}
+    table, other = surface(samples).table, surface(PrefillSamples(**fields)).table
+    isl = np.geomspace(0.5, 1e6, 60)
+    expected = surface(samples).ttft_s(isl)
+    growth = (other.linear_s_per_token, other.quadratic_s_per_token2)
+    np.testing.assert_array_equal(
+        [ttft_at(one, other.isl_tokens, other.ttft_s, *growth) for one in isl], expected
+    )
+    np.testing.assert_array_equal(table.ttft_s, other.ttft_s)
+
+
+def test_a_quadratic_engine_is_continued_exactly() -> None:
+    prefill = surface(prefill_samples())
+    isl = np.array([10_000.0, 50_000.0, 200_000.0])
+    ttft = 0.01 + 2e-5 * isl + 1e-9 * isl**2
+    np.testing.assert_allclose(prefill.ttft_s(isl), ttft, rtol=1e-6)
+    np.testing.assert_allclose(prefill.throughput_per_gpu(isl), isl / ttft, rtol=1e-6)
+
+
+def test_below_the_first_sample_ttft_is_held_and_throughput_goes_to_zero() -> None:
+    prefill = surface(prefill_samples())
+    assert prefill.ttft_s(1.0) == prefill.ttft_s(128.0)
+    assert prefill.throughput_per_gpu(64.0) == pytest.approx(prefill.throughput_per_gpu(128.0) / 2)
+
+
+def test_extrapolated_outside_the_samples_and_for_nan() -> None:
+    isl = np.array([127.9, 128.0, 8192.0, 8192.1, np.nan])
+    assert surface(prefill_samples()).extrapolated(isl).tolist() == [True, False, False, True, True]
+
+
+def test_scalars_give_scalars_and_arrays_keep_their_shape() -> None:
+    prefill = surface(prefill_samples())
+    assert isinstance(prefill.ttft_s(300), float)
+    assert isinstance(prefill.ttft_s(np.float64(300)), float)
+    assert isinstance(prefill.extrapolated(300), bool)
+    assert prefill.ttft_s(np.full((2, 3), 300)).shape == (2, 3)
+    assert prefill.ttft_s(np.array([])).shape == (0,)
+    assert prefill.ttft_s(np.full((2, 3), 300))[0, 0] == prefill.ttft_s(300)
+
+
+def test_nan_gives_nan() -> None:
+    prefill = surface(prefill_samples())
+    assert np.isnan(prefill.ttft_s(float("nan")))
+    assert np.isnan(prefill.throughput_per_gpu(np.array([np.nan, 300.0]))).tolist() == [True, False]
+
+
+@pytest.mark.parametrize("isl", [0, -1.0, float("inf"), np.array([300.0, 0.0]), [[300], [-2]]])
+@pytest.mark.parametrize("function", ["ttft_s", "throughput_per_gpu", "extrapolated"])
+def test_tokens_that_are_not_positive_are_refused_by_name(isl: float, function: str) -> None:
+    with pytest.raises(InterpError, match="isl_tokens: must be positive and finite"):
+        getattr(surface(prefill_samples()), function)(isl)
+
+
+def test_what_is_not_a_number_is_refused_by_name() -> None:
+    with pytest.raises(InterpError, match="isl_tokens: expected a number"):
+        surface(prefill_samples()).ttft_s("many")  # type: ignore[call-overload]
