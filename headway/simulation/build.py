@@ -8,6 +8,7 @@ that every policy begins alike; a static fleet begins as itself.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import isfinite
+from pathlib import Path
 
 from headway.config import DEFAULT_KV_BYTES_PER_TOKEN, HeadwayConfig, PlannerSettings, resolve_profile
 from headway.planning import (
@@ -47,6 +48,11 @@ class Plan:
     forecaster: LoadForecaster
     engine: EngineRules
 
+    @property
+    def forecasts(self) -> bool:
+        """Whether the policy asks for a forecast."""
+        return self.policy.name not in POLICIES_WITHOUT_FORECAST
+
 
 def make_plan(config: HeadwayConfig) -> Plan:
     """Load the profile and make policy and predictors.
@@ -63,7 +69,7 @@ def make_plan(config: HeadwayConfig) -> Plan:
         settings=settings,
         policy=make_policy(config.planner.policy, settings, profile),
         forecaster=_forecaster(config.planner, settings.interval_s),
-        engine=engine_rules(config, profile),
+        engine=_engine_rules(directory, config, profile),
     )
 
 
@@ -72,6 +78,13 @@ def _forecaster(planner: PlannerSettings, interval_s: float) -> LoadForecaster:
         return make_forecaster(planner.predictor, planner.predictor_options, interval_s)
     except PredictorError as error:
         raise PlanningError(f"planner.predictor: {error}") from error
+
+
+def _engine_rules(directory: Path, config: HeadwayConfig, profile: Profile) -> EngineRules:
+    try:
+        return engine_rules(config, profile)
+    except ProfileError as error:
+        raise ProfileError(f"{directory}: {error}") from error
 
 
 def engine_rules(config: HeadwayConfig, profile: Profile) -> EngineRules:
@@ -151,5 +164,5 @@ def warm_up(plan: Plan, rate_scale: float = 1.0) -> int:
 
 def run(plan: Plan, scenario: Scenario, trace: Trace, watchers: Watchers | None = None) -> SimulationResult:
     """Simulate; the forecaster works only for policies that ask for a forecast."""
-    forecaster = None if plan.policy.name in POLICIES_WITHOUT_FORECAST else plan.forecaster
+    forecaster = plan.forecaster if plan.forecasts else None
     return simulate(scenario, trace, plan.policy, forecaster, watchers)

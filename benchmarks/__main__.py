@@ -1,0 +1,44 @@
+"""`python -m benchmarks [NAME ...] [--data DIR]`: run the benchmarks and print their figures."""
+
+import argparse
+import pathlib
+import sys
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from importlib.util import find_spec
+
+BENCHMARKS: Mapping[str, str] = {
+    "predictors": "cost of one tick of each load predictor",
+    "surfaces": "profile look-ups, and the surfaces' error at samples left out",
+    "estimator": "estimated against measured profiles",
+    "simulator": "simulated requests per second, memory, cold start",
+}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run what was asked for, all by default; the highest code that a benchmark returned."""
+    chosen = _parse(arguments)
+    code = 0
+    for name in chosen.names or BENCHMARKS:
+        print(f"\n== {name}: {BENCHMARKS[name]}", flush=True)
+        module = f"benchmarks.{name}"
+        if find_spec(module) is None:
+            print("not there yet")
+            continue
+        code = max(code, int(import_module(module).main(chosen.data)))
+    return code
+
+
+def _parse(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    listed = ", ".join(f"{name} ({what})" for name, what in BENCHMARKS.items())
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"{listed}; all by default")
+    parser.add_argument("--data", type=pathlib.Path, help="directory with traces/ and profiles/")
+    chosen = parser.parse_args(arguments)
+    if strangers := [name for name in chosen.names if name not in BENCHMARKS]:
+        parser.error(f"unknown benchmark {strangers[0]!r}; known: {', '.join(BENCHMARKS)}")
+    return chosen
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

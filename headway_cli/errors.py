@@ -1,0 +1,20 @@
+"""What the command tells its user instead of a traceback.
+
+    CliError(Exception)     a flag or an output path that cannot be used; one line
+
+`USER_ERRORS` are all exceptions that mean "the input is wrong": the command prints the line and exits 2.
+"""
+
+from headway.config import ConfigError
+from headway.planning.errors import PlanningError
+from headway.profiling.errors import ProfilingError
+from headway.workload.errors import TraceError
+from interp.errors import InterpError
+from predictors.errors import PredictorError
+
+
+class CliError(Exception):
+    """A flag or a path that cannot be used; the text names it."""
+
+
+USER_ERRORS = (CliError, ConfigError, InterpError, PlanningError, PredictorError, ProfilingError, TraceError)

@@ -1,0 +1,71 @@
+"""`headway estimate`: profile directories without a GPU."""
+
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headway_cli.errors import CliError
+from headway_cli.flags import spread
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampling:
+    """The fields of an `EstimateRequest` that have defaults; None leaves the default to it."""
+
+    backend: Annotated[str | None, typer.Option(metavar="NAME", help="vllm, sglang or trtllm.")] = None
+    quantization: Annotated[str | None, typer.Option(metavar="NAME", help="Else the model's own.")] = None
+    backend_version: Annotated[str | None, typer.Option(metavar="V", help="Else the current one.")] = None
+    name: Annotated[str | None, typer.Option(metavar="NAME", help="Of the directories, before _tpN.")] = None
+    max_isl_tokens: Annotated[
+        int | None, typer.Option("--max-isl", metavar="N", help="Longest input in tokens.")
+    ] = None
+    max_batch: Annotated[int | None, typer.Option(metavar="N", help="Requests that run at once.")] = None
+    memory_fraction: Annotated[
+        float | None, typer.Option(metavar="F", help="Share of GPU memory for the engine.")
+    ] = None
+    isl_points: Annotated[int | None, typer.Option(metavar="N", help="Input lengths sampled.")] = None
+    context_points: Annotated[int | None, typer.Option(metavar="N", help="Contexts sampled.")] = None
+    batch_points: Annotated[int | None, typer.Option(metavar="N", help="Batches sampled per context.")] = None
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb."""
+    app.command("estimate")(estimate)
+
+
+@spread(Sampling)
+def estimate(
+    *,
+    sampling: Sampling,
+    model: Annotated[str, typer.Option(metavar="NAME", help="Such as meta-llama/Meta-Llama-3.1-8B.")],
+    system: Annotated[str, typer.Option(metavar="NAME", help="GPU system, such as h100_sxm.")],
+    output: Annotated[str, typer.Option(metavar="DIR", help="One profile directory per --tp goes in here.")],
+    tp: Annotated[str, typer.Option(metavar="LIST", help="Tensor-parallel sizes, such as 1,2,4.")] = "1",
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace profiles that exist.")] = False,
+) -> None:
+    """Estimate performance profiles with AI Configurator (optional extra `estimate`), no GPU needed."""
+    from headway import profiling
+    from headway_cli.progress import bar
+
+    values = {item.name: getattr(sampling, item.name) for item in fields(sampling)}
+    given = {name: value for name, value in values.items() if value is not None}
+    request = profiling.EstimateRequest(model=model, system=system, tps=_sizes(tp), **given)
+    try:
+        profiling.check_output(request, Path(output), overwrite=overwrite)
+    except profiling.OutputExistsError as error:
+        raise CliError(f"--output: {error}; --overwrite replaces it") from error
+    with bar("estimating") as show:
+        found = profiling.estimate(request, lambda done, total, _: show(done, total) if show else None)
+    for place in profiling.write_estimates(found, Path(output), overwrite=overwrite):
+        print(f"wrote {place}")
+    for size, reason in found.skipped.items():
+        print(f"skipped tp {size}: {reason}")
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    sizes = [part.strip() for part in text.split(",")]
+    if not all(size.isdecimal() for size in sizes):
+        raise CliError(f"--tp: expected sizes such as 1,2,4, got {text!r}")
+    return tuple(int(size) for size in sizes)

@@ -1,0 +1,57 @@
+"""One simulation as the command runs it: job in, document (JSON-able data) out. Runs in any process."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any
+
+from headway.config import HeadwayConfig
+from headway.planning import PlanningError
+from headway.simulation.build import Plan, make_plan, make_scenario, run, warm_up
+from headway.simulation.demand import Reach, reach
+from headway.simulation.simulate import Watchers
+from headway.workload import Trace, TraceOptions, open_trace
+from headway_cli.document import Outcome, make_document
+from headway_cli.errors import CliError
+
+Progress = Callable[[float, float], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A trace, how to read it, and the settings.
+
+    `label` names it among others, `settings_file` is where the settings came from, for errors.
+    """
+
+    trace: str
+    config: HeadwayConfig
+    options: TraceOptions = field(default_factory=TraceOptions)
+    label: str = ""
+    settings_file: str | None = None
+
+    def plan(self) -> Plan:
+        """The deployment, checked; errors name the settings file, if there is one."""
+        try:
+            return make_plan(self.config)
+        except PlanningError as error:
+            raise CliError(f"{self.settings_file}: {error}" if self.settings_file else str(error)) from error
+
+
+def execute(job: Job, progress: Progress | None = None) -> dict[str, Any]:
+    """Simulate; everything that can be checked before the trace is read is checked first."""
+    plan = job.plan()
+    warm_up(plan, job.options.rate_scale)
+    with open_trace(job.trace, job.options) as trace:
+        return simulate_plan(plan, trace, job, progress)
+
+
+def simulate_plan(plan: Plan, trace: Trace, job: Job, progress: Progress | None = None) -> dict[str, Any]:
+    """Simulate on an open trace."""
+    scenario = make_scenario(plan, trace)
+    known: Reach = reach(trace, plan.settings.slo, plan.profile)
+    began = perf_counter()
+    result = run(plan, scenario, trace, Watchers(progress=progress))
+    wall_s = perf_counter() - began
+    outcome = Outcome(plan=plan, trace=trace, reach=known, result=result, wall_s=wall_s)
+    return make_document(outcome, job.trace, job.options)

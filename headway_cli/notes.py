@@ -1,0 +1,105 @@
+"""What a reader of a result should know besides the figures: one line each, most important first."""
+
+import re
+from collections.abc import Iterable, Iterator
+
+from headway.planning import Role
+from headway.simulation.build import Plan
+from headway.simulation.demand import Reach
+from headway.simulation.results import Interval, SimulationResult
+from headway.workload import Trace
+from headway_cli.words import plural
+
+DIGITS = re.compile(r"\d+(\.\d+)?")
+
+
+def collect_notes(plan: Plan, trace: Trace, reach: Reach, result: SimulationResult) -> list[str]:
+    """The notes of one simulation."""
+    return [
+        *_infeasible(plan, reach),
+        *_coverage(reach),
+        *_requests(result),
+        *_rows(trace),
+        *_repeated("decisions warned", result.intervals, "warnings"),
+        *_repeated("decisions were limited", result.intervals, "limits"),
+        *_failing_predictors(result.intervals),
+        *_profile(plan),
+    ]
+
+
+def _infeasible(plan: Plan, reach: Reach) -> Iterator[str]:
+    slo, mixed = plan.settings.slo, Role.MIXED in plan.settings.limits
+    cached = ", prefix reuse aside" if plan.engine.prefix_cache_tokens else ""
+    for role, name, missed, target_s, best_s in (
+        (Role.PREFILL, "TTFT", reach.ttft_missed, slo.ttft_s, reach.best_ttft_s),
+        (Role.DECODE, "ITL", reach.itl_missed, slo.itl_s, reach.best_itl_s),
+    ):
+        if missed:
+            yield (
+                f"{Role.MIXED if mixed else role}: {name} of {target_s * 1e3:.4g} ms is infeasible for "
+                f"{_share(missed, reach.requests)} of the requests{cached}: no replica count meets it; "
+                f"the best achievable for the mean request is {best_s * 1e3:.4g} ms"
+            )
+
+
+def _coverage(reach: Reach) -> Iterator[str]:
+    for count, what in ((reach.isl_outside, "input lengths"), (reach.context_outside, "contexts")):
+        if count:
+            share = _share(count, reach.requests)
+            yield f"profile: {share} of the requests lie outside the sampled {what}: extrapolated there"
+
+
+def _requests(result: SimulationResult) -> Iterator[str]:
+    if result.tally.too_long:
+        yield f"{plural(result.tally.too_long, 'request')} failed: too long for the KV cache of a replica"
+    if result.tally.retried:
+        yield f"served again after a crash: {plural(result.tally.retried, 'request')}"
+
+
+def _rows(trace: Trace) -> Iterator[str]:
+    stats = trace.stats
+    if stats.reordered:
+        yield f"trace: {stats.reordered:,} of {stats.rows_read:,} rows came out of order and were sorted"
+    for count, what in ((stats.skipped_zero_output, "output"), (stats.skipped_zero_input, "input")):
+        if count:
+            yield f"trace: {count:,} of {stats.rows_read:,} rows without {what} tokens were skipped"
+
+
+def _repeated(what: str, intervals: Iterable[Interval], key: str) -> Iterator[str]:
+    """The texts that decisions carry under `key`, counted; those that differ only in numbers count as one."""
+    kinds: dict[str, tuple[int, str]] = {}
+    total = 0
+    for interval in intervals:
+        total += 1
+        for text in interval.reasons.get(key, ()):
+            kind = DIGITS.sub("#", text)
+            count, first = kinds.get(kind, (0, text))
+            kinds[kind] = (count + 1, first)
+    for kind, (count, first) in kinds.items():
+        example = "" if kind == first else ", first"
+        yield f"{count} of {total} {what}{example}: {first}"
+
+
+def _failing_predictors(intervals: Iterable[Interval]) -> Iterator[str]:
+    failures: dict[str, int] = {}
+    for interval in intervals:
+        for series, source in (interval.forecast or {}).get("source", {}).items():
+            if "failed" in source:
+                line = f"{series}: {source}"
+                failures[line] = failures.get(line, 0) + 1
+    for line, count in failures.items():
+        yield f"forecast of {line}, {plural(count, 'time')}"
+
+
+def _profile(plan: Plan) -> Iterator[str]:
+    source = plan.profile.meta.get("source")
+    if isinstance(source, str):
+        yield f"profile: {source}"
+    remarks = plan.profile.meta.get("notes")
+    if isinstance(remarks, list):
+        yield from (f"profile: {remark}" for remark in remarks)
+    yield from (f"profile: {remark}" for remark in plan.profile.notes)
+
+
+def _share(count: int, total: int) -> str:
+    return f"{count / total:.1%}" if count / total >= 0.001 else f"{count:,} of {total:,}"

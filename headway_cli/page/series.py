@@ -1,0 +1,152 @@
+"""Columns over time from a result document: one value per interval, or per change of the fleet.
+
+A page with more intervals than `MOST_POINTS` becomes slow, so consecutive ones are merged: requests add up,
+attainment is weighted by requests, and of latencies the worst is kept, so that no peak disappears.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Document = Mapping[str, Any]
+Floats = NDArray[np.float64]
+
+MOST_POINTS = 2000
+LATENCY_LINES = ("mean", "p50", "p95", "p99")
+HOURS_FROM_S = 3 * 3600.0
+DAYS_FROM_S = 3 * 86400.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeUnit:
+    """The unit of the time axis."""
+
+    name: str
+    seconds: float
+
+
+def time_unit(document: Document) -> TimeUnit:
+    """Minutes, hours or days, by the length of the simulation."""
+    span_s = document["simulated_s"]
+    if span_s >= DAYS_FROM_S:
+        return TimeUnit(name="days", seconds=86400.0)
+    if span_s >= HOURS_FROM_S:
+        return TimeUnit(name="hours", seconds=3600.0)
+    return TimeUnit(name="minutes", seconds=60.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IntervalColumns:
+    """One row per interval (or per group of merged ones); NaN where nothing was measured.
+
+    `forecast_rps` is the load that was forecast for the interval after the row's: it is due from `end_s` on.
+    `latencies` maps `ttft_s` and `itl_s` to one column per line.
+    """
+
+    merged: int
+    start_s: Floats
+    end_s: Floats
+    requests: Floats
+    forecast: Floats
+    attainment: Floats
+    latencies: Mapping[str, Mapping[str, Floats]]
+
+    @property
+    def middle_s(self) -> Floats:
+        """The middle of each interval."""
+        return (self.start_s + self.end_s) / 2.0
+
+    @property
+    def load_rps(self) -> Floats:
+        """Requests per second."""
+        return self.requests / np.maximum(self.end_s - self.start_s, 1e-9)
+
+    @property
+    def forecast_rps(self) -> Floats:
+        """Requests per second expected in the interval that begins at `end_s`."""
+        return self.forecast / np.maximum(self.end_s - self.start_s, 1e-9)
+
+
+def interval_columns(intervals: Sequence[Document]) -> IntervalColumns:
+    """The columns of a document's intervals."""
+    merged = -(-len(intervals) // MOST_POINTS) or 1
+    groups = [intervals[at : at + merged] for at in range(0, len(intervals), merged)]
+    return IntervalColumns(
+        merged=merged,
+        start_s=np.array([group[0]["start_s"] for group in groups], np.float64),
+        end_s=np.array([group[-1]["end_s"] for group in groups], np.float64),
+        requests=np.array([sum(row["requests"] for row in group) for group in groups], np.float64),
+        forecast=np.array([_sum(_forecast(row) for row in group) for group in groups], np.float64),
+        attainment=np.array([_weighted(group) for group in groups], np.float64),
+        latencies={
+            name: {
+                line: np.array([_worst(row[name][line] for row in group) for group in groups], np.float64)
+                for line in LATENCY_LINES
+            }
+            for name in ("ttft_s", "itl_s")
+        },
+    )
+
+
+def _forecast(row: Document) -> float | None:
+    forecast = row["forecast"]
+    return None if forecast is None else forecast["requests"]
+
+
+def _sum(values: Any) -> float:  # noqa: ANN401 - an iterable of numbers and None
+    known = [value for value in values if value is not None]
+    return float(sum(known)) if known else float("nan")
+
+
+def _worst(values: Any) -> float:  # noqa: ANN401 - an iterable of numbers and None
+    known = [value for value in values if value is not None]
+    return float(max(known)) if known else float("nan")
+
+
+def _weighted(group: Sequence[Document]) -> float:
+    known = [(row["attainment"], max(1, row["requests"])) for row in group if row["attainment"] is not None]
+    total = sum(weight for _, weight in known)
+    return sum(share * weight for share, weight in known) / total if total else float("nan")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolColumns:
+    """A pool's counts, each valid from its time on, closed at the end of the simulation."""
+
+    time_s: Floats
+    desired: Floats
+    starting: Floats
+    ready: Floats
+    draining: Floats
+
+    @property
+    def up(self) -> Floats:
+        """Replicas that cost: starting, ready and draining."""
+        return self.starting + self.ready + self.draining
+
+
+def pool_columns(document: Document, role: str) -> PoolColumns:
+    """The columns of one pool."""
+    series = document["replicas"][role]
+    columns = {name: _closed(series[name]) for name in ("desired", "starting", "ready", "draining")}
+    times = np.array([*series["time_s"], document["simulated_s"]], np.float64)
+    return PoolColumns(time_s=times, **columns)
+
+
+def _closed(values: Sequence[float]) -> Floats:
+    return np.array([*values, values[-1]], np.float64)
+
+
+def gpu_hours(document: Document) -> tuple[Floats, Floats]:
+    """Times, and the GPU-hours spent up to each."""
+    pools = {role: pool_columns(document, role) for role in document["replicas"]}
+    times = np.unique(np.concatenate([pool.time_s for pool in pools.values()]))
+    spent = np.zeros(len(times))
+    for role, pool in pools.items():
+        steps = np.diff(pool.time_s, append=pool.time_s[-1]) * pool.up
+        total = np.concatenate([[0.0], np.cumsum(steps)[:-1]]) * document["gpus_per_replica"][role] / 3600.0
+        spent += np.interp(times, pool.time_s, total)
+    return times, spent

@@ -1,0 +1,70 @@
+"""`headway simulate`: one policy on one trace."""
+
+from typing import Annotated
+
+import typer
+
+from headway_cli.errors import CliError
+from headway_cli.options import RunOptions, TraceArgument, spread
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb."""
+    app.command("simulate")(simulate)
+
+
+@spread(RunOptions)
+def simulate(
+    *,
+    options: RunOptions,
+    trace: TraceArgument,
+    policy: Annotated[
+        str | None, typer.Option(metavar="NAME", help="reference, threshold or static.")
+    ] = None,
+    static: Annotated[
+        str | None, typer.Option(metavar="FLEET", help="Fixed fleet, prefill=4,decode=8; implies the policy.")
+    ] = None,
+    json: Annotated[
+        str | None, typer.Option("--json", metavar="FILE", help="Write the result; - is standard output.")
+    ] = None,
+    report: Annotated[
+        str | None, typer.Option("--report", metavar="FILE", help="Write one self-contained HTML page.")
+    ] = None,
+) -> None:
+    """Simulate a policy on a trace: replica plan, latencies, SLO attainment and cost."""
+    from pathlib import Path
+
+    from headway_cli.job import Job, execute
+    from headway_cli.output import STDOUT, check_outputs, write_json, write_text
+    from headway_cli.progress import announce_compilation, bar
+    from headway_cli.tables import console, print_result
+    from headway_cli.wiring import configuration, trace_options
+
+    check_outputs({"--json": json, "--report": report}, (trace, options.config))
+    config = configuration(options, _policy(policy, static))
+    job = Job(
+        trace=trace,
+        config=config,
+        options=trace_options(options, config.simulation.seed),
+        settings_file=options.config,
+    )
+    announce_compilation()
+    with bar("simulating") as progress:
+        document = execute(job, progress)
+    if report is not None:
+        from headway_cli.page import render
+
+        write_text(Path(report), render(document))
+    if json is not None:
+        write_json(json, document)
+    print_result(document, console(to_stderr=STDOUT in (json, report)))
+
+
+def _policy(policy: str | None, static: str | None) -> dict[str, object]:
+    from headway_cli.wiring import static_overrides
+
+    if static is None:
+        return {"planner.policy": policy}
+    if policy not in (None, "static"):
+        raise CliError(f"--static: a fixed fleet does not go with --policy {policy}")
+    return static_overrides("--static", static)

@@ -1,0 +1,123 @@
+"""Fixed fleets in hindsight: a grid around the demand, and the cheapest one that meets the SLO.
+
+Ranges per role go from the mean demand of the trace's intervals (reference formulas, rounded down) to twice
+the highest demand. The search for the cheapest fleet assumes that one more replica never lowers attainment.
+It then needs no grid: from few prefill and many decode replicas, give up a decode replica where the target is
+met, add a prefill replica where it is not. The target is the SLO's attainment or, if that is out of reach,
+99 % of what the largest fleet attains.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import ceil, floor, isfinite
+from typing import Any
+
+import numpy as np
+
+from headway.planning import LoadForecast, PolicySettings, Role
+from headway.planning.budget import fit, gpus
+from headway.simulation.build import Plan
+from headway.simulation.demand import requirements
+from headway.workload import Trace, interval_series
+
+PEAK_FACTOR = 2.0
+VALUES_PER_ROLE = 5
+SHARE_OF_ATTAINED = 0.99
+
+Fleet = dict[Role, int]
+Document = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Range:
+    """Replica counts of one role worth trying, ends included."""
+
+    low: int
+    high: int
+
+    def values(self) -> list[int]:
+        """A few of them, denser at the low end."""
+        if self.high - self.low < VALUES_PER_ROLE:
+            return list(range(self.low, self.high + 1))
+        spaced = np.geomspace(self.low, self.high, VALUES_PER_ROLE)
+        return sorted({round(float(value)) for value in spaced})
+
+
+def ranges(plan: Plan, trace: Trace) -> Mapping[Role, Range]:
+    """The range of each pool, within its limits."""
+    interval_s = min(plan.settings.interval_s, trace.duration_s)
+    series = interval_series(trace, interval_s)
+    columns = (series.requests, series.isl_tokens, series.osl_tokens)
+    demands = [
+        requirements(
+            LoadForecast(requests=n, isl_tokens=isl, osl_tokens=osl), interval_s, plan.settings, plan.profile
+        )
+        for n, isl, osl in zip(*(column.tolist() for column in columns), strict=True)
+        if n > 0
+    ]
+    return {
+        role: _range([need[role] for need in demands], plan.settings, role) for role in plan.settings.limits
+    }
+
+
+def _range(demand: Sequence[float], settings: PolicySettings, role: Role) -> Range:
+    limits = settings.limits[role]
+    known = [need for need in demand if isfinite(need)] or [float(limits.max_replicas)]
+    low = max(limits.min_replicas, floor(sum(known) / len(known)))
+    high = min(limits.max_replicas, ceil(max(known) * PEAK_FACTOR) + 1)
+    return Range(low=min(low, high), high=high)
+
+
+def grid(plan: Plan, trace: Trace) -> list[Fleet]:
+    """Fleets to try, cheapest first."""
+    found = ranges(plan, trace)
+    fleets = [
+        dict(zip(found, counts, strict=True)) for counts in product(*(r.values() for r in found.values()))
+    ]
+    return sorted(
+        (fleet for fleet in fleets if _affordable(fleet, plan.settings)), key=lambda f: _cost(f, plan)
+    )
+
+
+def pareto(documents: Sequence[Document]) -> list[Document]:
+    """Those that no other beats in both attainment and GPU-hours, cheapest first."""
+    kept: list[Document] = []
+    for document in sorted(documents, key=lambda d: (d["gpu_hours"], -(d["attainment"] or 0.0))):
+        if not kept or (document["attainment"] or 0.0) > (kept[-1]["attainment"] or 0.0):
+            kept.append(document)
+    return kept
+
+
+def cheapest(plan: Plan, trace: Trace, attain: Callable[[Fleet], float]) -> Fleet:
+    """The cheapest fleet that meets the target; `attain` simulates one fleet and gives its attainment."""
+    found = ranges(plan, trace)
+    largest = _largest(found, plan.settings)
+    target = min(plan.config.slo.attainment, SHARE_OF_ATTAINED * attain(largest))
+    rising, *rest = found
+    best, fleet = largest, {**largest, rising: found[rising].low}
+    falling = rest[0] if rest else None
+    while fleet[rising] <= largest[rising] and (falling is None or fleet[falling] >= found[falling].low):
+        if falling is not None and _cost(fleet, plan) >= _cost(best, plan):
+            fleet = {**fleet, falling: fleet[falling] - 1}
+        elif attain(fleet) < target:
+            fleet = {**fleet, rising: fleet[rising] + 1}
+        elif falling is None:
+            return fleet
+        else:
+            best, fleet = fleet, {**fleet, falling: fleet[falling] - 1}
+    return best
+
+
+def _largest(found: Mapping[Role, Range], settings: PolicySettings) -> Fleet:
+    """The top of all ranges, fitted into the budget."""
+    tops = {role: span.high for role, span in found.items()}
+    return dict(fit(tops, settings.limits, settings.max_gpu_budget).targets)
+
+
+def _affordable(fleet: Fleet, settings: PolicySettings) -> bool:
+    return settings.max_gpu_budget is None or gpus(fleet, settings.limits) <= settings.max_gpu_budget
+
+
+def _cost(fleet: Fleet, plan: Plan) -> int:
+    return gpus(fleet, plan.settings.limits)

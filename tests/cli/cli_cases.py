@@ -1,0 +1,62 @@
+"""What the tests of the command run: small traces, broken profiles, and the command in this process."""
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from headway.config import resolve_profile
+from headway_cli.main import run
+
+LOAD = "steady:rate_rps=4,duration_s=300,input_tokens=600,output_tokens=60,seed=3"
+PROFILE = "llama-3.1-8b_h100_tp1"
+HEADER = "timestamp_s,input_tokens,output_tokens"
+PREFILL = Path("selected_prefill_interpolation", "raw_data.npz")
+DECODE = Path("selected_decode_interpolation", "raw_data.npz")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+    def complaint(self) -> str:
+        """The one line on standard error of a command that refused its input."""
+        assert self.code == 2, self
+        assert self.err.startswith("headway: ")
+        assert self.err.count("\n") == 1
+        assert "Traceback" not in self.err + self.out
+        return self.err.removeprefix("headway: ").rstrip()
+
+
+def headway(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> Ended:
+    """Run a command."""
+    code = run([str(argument) for argument in arguments])
+    captured = capsys.readouterr()
+    return Ended(code=code, out=captured.out, err=captured.err)
+
+
+def trace(folder: Path, *rows: str, header: str = HEADER) -> Path:
+    """A trace file."""
+    path = folder / "trace.csv"
+    path.write_text("\n".join([header, *rows]) + "\n", encoding="utf-8")
+    return path
+
+
+def profile_copy(folder: Path) -> Path:
+    """A copy of an embedded profile, to be broken."""
+    return Path(shutil.copytree(resolve_profile(PROFILE), folder / "profile"))
+
+
+def rewrite(table: Path, *, drop: str | None = None, shorten: str | None = None) -> None:
+    """Drop an array of an npz file, or take its last value away."""
+    with np.load(table) as arrays:
+        kept = {name: arrays[name] for name in arrays if name != drop}
+    if shorten is not None:
+        kept[shorten] = kept[shorten][:-1]
+    np.savez(table, **kept)

@@ -1,0 +1,175 @@
+"""Every kind of wrong input ends with exit code 2, one line that says where, and nothing written."""
+
+from pathlib import Path
+
+import pytest
+from cli_cases import DECODE, LOAD, PREFILL, headway, profile_copy, rewrite, trace
+
+TRACES = {
+    "text for a number": (["0.0,100,10", "1.0,abc,10"], ["trace.csv", "line 3", "input_tokens", "abc"]),
+    "missing field": (["0.0,100,10", "1.0,100"], ["trace.csv", "line 3"]),
+    "negative tokens": (["0.0,100,10", "1.0,-5,10"], ["trace.csv", "line 3", "input_tokens", "negative"]),
+    "NaN tokens": (["0.0,100,10", "1.0,100,nan"], ["trace.csv", "line 3", "output_tokens", "nan"]),
+    "unsorted beyond the window": (["500.0,100,10", "1.0,100,10"], ["trace.csv", "line 3", "timestamp_s"]),
+    "no rows": ([], ["trace.csv", "empty"]),
+}
+
+FLAGS = {
+    "unknown policy": (["--policy", "bold"], ["planner.policy", "bold", "reference, static, threshold"]),
+    "unknown predictor": (["--predictor", "oracle"], ["planner.predictor", "oracle", "kalman"]),
+    "unknown routing": (["--routing", "nearest"], ["routing.profile", "nearest", "least_load"]),
+    "unknown trace format": (["--format", "parquet"], ["parquet", "mooncake"]),
+    "unknown profile": (["--profile", "llama-9"], ["engine.profile", "llama-9", "llama-3.1-8b_h100_tp1"]),
+    "unknown flag": (["--polici", "static"], ["--polici"]),
+    "negative target": (["--ttft-ms", "-1"], ["slo.ttft_ms", "-1"]),
+    "attainment above 1": (["--attainment", "99"], ["slo.attainment", "99"]),
+    "target that is no number": (["--itl-ms", "fast"], ["--itl-ms", "number"]),
+    "fleet that is no fleet": (["--static", "prefill:4"], ["--static", "prefill:4"]),
+    "fleet with an unknown role": (["--static", "prefil=4,decode=2"], ["planner.static.prefil", "prefill"]),
+    "fleet without a pool": (["--static", "prefill=4"], ["planner.static.decode", "missing"]),
+    "fleet with a pool too many": (
+        ["--static", "prefill=1,decode=1,mixed=1"],
+        ["static.mixed", "no such pool"],
+    ),
+    "fleet above max_replicas": (["--static", "prefill=400,decode=1"], ["planner.static.prefill", "400"]),
+    "fleet with another policy": (["--static", "prefill=1,decode=1", "--policy", "threshold"], ["--static"]),
+    "first fleet": (["--initial", "some"], ["--initial", "some"]),
+    "first fleet above max_replicas": (["--initial", "prefill=99,decode=1"], ["initial.prefill", "99"]),
+    "crash without a time": (["--crash", "prefill"], ["--crash", "prefill"]),
+    "crash of an unknown role": (["--crash", "router@60"], ["simulation.crashes.0.role", "router"]),
+    "crash of a pool that is not there": (["--crash", "mixed@60"], ["mixed", "no such role"]),
+    "budget below the minimums": (["--max-gpu-budget", "1"], ["planner.max_gpu_budget", "2 GPUs"]),
+    "policy that needs other pools": (["--aggregated"], ["planner.policy", "prefill and decode"]),
+    "scale of zero": (["--rate-scale", "0"], ["rate_scale", "0"]),
+    "start beyond the end": (["--start", "9000"], ["start_s", "9000"]),
+    "output without a folder": (["--report", "no/such/page.html"], ["--report", "no/such"]),
+    "output that is a folder": (["--report", "."], ["--report", "is a directory"]),
+    "missing settings file": (["--config", "none.yaml"], ["none.yaml", "No such file"]),
+    "missing warm-up trace": (["--load-predictor-warmup-trace", "past.csv"], ["past.csv", "no such file"]),
+}
+
+COMPARISONS = {
+    "no policies": (["--policies", ","], ["--policies", "no policy"]),
+    "a policy twice": (["--policies", "threshold,threshold"], ["--policies", "twice"]),
+    "an unknown policy": (["--policies", "threshold,bold"], ["planner.policy", "bold"]),
+    "no key and value": (["--policies", "reference:kalman"], ["--policies", "KEY=VALUE", "kalman"]),
+    "an unknown setting": (["--policies", "reference:predicter=arima"], ["planner.predicter", "predictor"]),
+    "half a fleet": (["--policies", "static:prefill=2"], ["planner.static.decode", "missing"]),
+    "no processes": (["--jobs", "0"], ["--jobs", "0"]),
+}
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize("case", TRACES)
+def test_traces(case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows, words = TRACES[case]
+    before = {trace(tmp_path, *rows)}
+    said = headway(capsys, "simulate", tmp_path / "trace.csv", "--json", "out.json", "--report", "out.html")
+    assert all(word in said.complaint() for word in words), said.err
+    assert set(tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize("case", FLAGS)
+def test_flags(case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags, words = FLAGS[case]
+    said = headway(capsys, "simulate", LOAD, *flags, "--json", "out.json")
+    assert all(word in said.complaint() for word in words), said.err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("case", COMPARISONS)
+def test_comparisons(case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags, words = COMPARISONS[case]
+    said = headway(capsys, "compare", LOAD, *flags, "--json", "out.json")
+    assert all(word in said.complaint() for word in words), said.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_header_of_no_format(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = trace(tmp_path, "1,2", header="when,what")
+    said = headway(capsys, "simulate", path).complaint()
+    assert "trace.csv: line 1" in said
+    assert "burstgpt" in said
+
+
+def test_trace_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "nowhere.csv" in headway(capsys, "simulate", "nowhere.csv").complaint()
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ("waves:rate_rps=1", ["unknown generator 'waves'", "steady"]),
+        ("steady:rate=1", ["unknown key 'rate'", "rate_rps"]),
+        ("steady:rate_rps=many", ["rate_rps", "many"]),
+    ],
+)
+def test_generated_load(spec: str, words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    said = headway(capsys, "simulate", spec).complaint()
+    assert all(word in said for word in words), said
+
+
+def test_profile_without_a_key(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    profile = profile_copy(tmp_path)
+    rewrite(profile / DECODE, drop="z_itl")
+    said = headway(capsys, "simulate", LOAD, "--profile", profile).complaint()
+    assert str(DECODE) in said
+    assert "z_itl: missing" in said
+
+
+def test_profile_with_arrays_of_different_lengths(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    profile = profile_copy(tmp_path)
+    rewrite(profile / PREFILL, shorten="prefill_ttft")
+    said = headway(capsys, "simulate", LOAD, "--profile", profile).complaint()
+    assert str(PREFILL) in said
+    assert "different lengths" in said
+
+
+def test_unknown_key_in_the_settings_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("planner: {max_gpus: 3}\n", encoding="utf-8")
+    for verb in (["simulate", LOAD, "--config", path], ["check", path]):
+        said = headway(capsys, *verb).complaint()
+        assert "mine.yaml: planner.max_gpus: unknown key; did you mean 'max_gpu_budget'?" in said
+
+
+def test_unknown_policy_in_the_settings_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("planner: {policy: bold}\n", encoding="utf-8")
+    assert "mine.yaml: planner.policy: unknown" in headway(capsys, "check", path).complaint()
+
+
+def test_one_path_for_two_outputs(capsys: pytest.CaptureFixture[str]) -> None:
+    said = headway(capsys, "simulate", LOAD, "--json", "a.out", "--report", "./a.out").complaint()
+    assert "--report" in said
+    assert "--json" in said
+
+
+def test_output_that_is_the_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = trace(tmp_path, "0.0,100,10", "1.0,100,10")
+    before = path.read_bytes()
+    assert "--json" in headway(capsys, "simulate", path, "--json", "./trace.csv").complaint()
+    assert path.read_bytes() == before
+
+
+def test_profile_with_a_wrong_fact(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    profile = profile_copy(tmp_path)
+    (profile / "meta.json").write_text('{"kv_bytes_per_token": "many"}', encoding="utf-8")
+    said = headway(capsys, "simulate", LOAD, "--profile", profile).complaint()
+    assert f"{profile}: meta.json: kv_bytes_per_token" in said
+
+
+def test_report_of_something_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "a.json"
+    for text, word in (("[1", "not JSON"), ("{}", "policy is missing")):
+        path.write_text(text, encoding="utf-8")
+        assert word in headway(capsys, "report", path, "--output", "page.html").complaint()
+    assert not Path("page.html").exists()
+
+
+def test_command_that_does_not_exist(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "simulat" in headway(capsys, "simulat").complaint()

@@ -1,0 +1,137 @@
+"""From settings and trace to a scenario: what fills gaps, the first fleet, and what no fleet can give."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from headway.config import load_config, resolve_profile
+from headway.planning import LoadForecast, Role, Slo
+from headway.simulation.build import MIXED_CHUNK_TOKENS, engine_rules, make_plan, make_scenario, warm_up
+from headway.simulation.demand import first_interval, reach, requirements, size_fleet
+from headway.workload import open_trace
+from interp import Profile, ProfileError, load_profile
+
+PROFILE = "llama-3.1-8b_h100_tp1"
+LOAD = "steady:rate_rps=50,duration_s=600,input_tokens=1000,output_tokens=100,input_cv=0,output_cv=0,seed=2"
+
+
+@pytest.fixture(scope="module")
+def profile() -> Profile:
+    return load_profile(resolve_profile(PROFILE))
+
+
+def with_meta(profile: Profile, **meta: Any) -> Profile:
+    return replace(profile, meta=meta)
+
+
+def test_batch_limit_is_the_settings_then_the_profile(profile: Profile) -> None:
+    stated = engine_rules(load_config(None, {"engine.max_batch_size": 17}), profile)
+    assert stated.max_batch_size == 17
+    assert engine_rules(load_config(), profile).max_batch_size == profile.meta["max_batch_size"]
+    silent = with_meta(profile)
+    assert engine_rules(load_config(), silent).max_batch_size == round(silent.decode.largest_batch)
+
+
+def test_kv_bytes_are_the_settings_then_the_profile_then_the_default(profile: Profile) -> None:
+    stated = load_config(None, {"engine.kv_transfer.bytes_per_token": 99})
+    assert engine_rules(stated, with_meta(profile, kv_bytes_per_token=7)).kv_bytes_per_token == 99
+    assert engine_rules(load_config(), with_meta(profile, kv_bytes_per_token=7)).kv_bytes_per_token == 7
+    assert engine_rules(load_config(), with_meta(profile)).kv_bytes_per_token == 131_072
+
+
+@pytest.mark.parametrize("value", ["many", 0, -1, True, float("nan")])
+def test_kv_bytes_of_a_profile_are_checked(profile: Profile, value: object) -> None:
+    with pytest.raises(ProfileError, match=r"meta\.json: kv_bytes_per_token"):
+        engine_rules(load_config(), with_meta(profile, kv_bytes_per_token=value))
+
+
+def test_only_mixed_replicas_chunk_by_default(profile: Profile) -> None:
+    assert engine_rules(load_config(), profile).chunk_tokens == 0
+    mixed = {"pools": {"mixed": {}}, "planner.policy": "threshold"}
+    assert engine_rules(load_config(None, mixed), profile).chunk_tokens == MIXED_CHUNK_TOKENS
+    chosen = load_config(None, {**mixed, "engine.chunk_tokens": 512})
+    assert engine_rules(chosen, profile).chunk_tokens == 512
+
+
+def test_first_interval_is_counted_exactly() -> None:
+    with open_trace(LOAD) as trace:
+        load, span_s = first_interval(trace, 180.0)
+        arrivals = np.concatenate([chunk.arrival_s for chunk in trace.chunks()])
+    assert span_s == 180.0
+    assert load.requests == np.count_nonzero(arrivals < 180.0)
+    assert (load.isl_tokens, load.osl_tokens) == (1000.0, 100.0)
+
+
+def test_first_interval_of_a_short_trace_is_all_of_it() -> None:
+    with open_trace("steady:rate_rps=5,duration_s=30,seed=1") as trace:
+        load, span_s = first_interval(trace, 180.0)
+        assert (load.requests, span_s) == (trace.request_count, 30.0)
+
+
+def test_fleet_covers_the_demand_and_no_more() -> None:
+    plan = make_plan(load_config(None, {"planner.adjustment_interval_s": 60}))
+    load = LoadForecast(requests=6000.0, isl_tokens=1000.0, osl_tokens=100.0)
+    need = requirements(load, 60.0, plan.settings, plan.profile)
+    fleet = size_fleet(load, 60.0, plan.settings, plan.profile)
+    assert all(fleet[role] - 1 < need[role] <= fleet[role] for role in fleet)
+
+
+def test_fleet_of_a_quiet_start_is_the_minimum() -> None:
+    plan = make_plan(load_config(None, {"pools.prefill.min_replicas": 2}))
+    load = LoadForecast(requests=0.0, isl_tokens=0.0, osl_tokens=0.0)
+    fleet = size_fleet(load, 60.0, plan.settings, plan.profile)
+    assert fleet == {Role.PREFILL: 2, Role.DECODE: 1}
+
+
+def test_mixed_fleet_does_both_works() -> None:
+    load = LoadForecast(requests=6000.0, isl_tokens=1000.0, osl_tokens=100.0)
+    split, mixed = (
+        make_plan(load_config(None, {"planner.policy": "threshold", **pools}))
+        for pools in ({}, {"pools": {"mixed": {}}})
+    )
+    apart = requirements(load, 60.0, split.settings, split.profile)
+    together = requirements(load, 60.0, mixed.settings, mixed.profile)
+    assert together[Role.MIXED] == pytest.approx(sum(apart.values()))
+
+
+def test_scenario_has_what_the_settings_say() -> None:
+    overrides = {
+        "routing.profile": "round_robin",
+        "simulation.start_up_delay_s": 7.0,
+        "simulation.start_up_delay_cv": 0.5,
+        "simulation.crashes": [{"role": "decode", "at_s": 9.0}],
+        "simulation.seed": 11,
+        "pools.decode.gpus_per_replica": 4,
+    }
+    plan = make_plan(load_config(None, overrides))
+    with open_trace(LOAD) as trace:
+        scenario = make_scenario(plan, trace)
+    assert scenario.routing.name == "ROUND_ROBIN"
+    assert (scenario.start_up.delay_s, scenario.start_up.cv, scenario.seed) == (7.0, 0.5, 11)
+    assert [(crash.role, crash.at_s) for crash in scenario.crashes] == [(Role.DECODE, 9.0)]
+    assert scenario.pools[Role.DECODE].gpus_per_replica == 4
+    assert scenario.pools[Role.PREFILL].gpus_per_replica == plan.profile.prefill.gpus_per_engine
+
+
+def test_warm_up_counts_the_intervals_that_were_seen() -> None:
+    past = "steady:rate_rps=2,duration_s=1000"
+    plan = make_plan(load_config(None, {"planner.load_predictor_warmup_trace": past}))
+    assert warm_up(plan, rate_scale=3.0) == 5
+    assert plan.forecaster.forecast().requests == pytest.approx(3 * 2 * 180, rel=0.1)
+    assert warm_up(make_plan(load_config())) == 0
+
+
+def test_reach_counts_each_request(profile: Profile) -> None:
+    idle_s = float(profile.prefill.ttft_s(1000.0))
+    with open_trace(LOAD) as trace:
+        easy = reach(trace, Slo(ttft_s=idle_s * 1.01, itl_s=1.0), profile)
+        late = reach(trace, Slo(ttft_s=idle_s * 0.99, itl_s=1.0), profile)
+        slow = reach(trace, Slo(ttft_s=1.0, itl_s=1e-5), profile)
+        total = trace.request_count
+    assert (easy.requests, easy.attainable, easy.ttft_missed, easy.itl_missed) == (total, total, 0, 0)
+    assert (late.attainable, late.ttft_missed) == (0, total)
+    assert (slow.attainable, slow.itl_missed) == (0, total)
+    assert easy.best_ttft_s == pytest.approx(idle_s)
+    assert easy.isl_outside == easy.context_outside == 0

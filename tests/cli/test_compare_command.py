@@ -1,0 +1,81 @@
+"""`headway compare`: rows in order, equal to single simulations, and the search for a fixed fleet."""
+
+import json
+from typing import Any
+
+import pytest
+from cli_cases import headway
+
+from headway.config import load_config
+from headway.planning import Role
+from headway.simulation.build import make_plan
+from headway.workload import open_trace
+from headway_cli.policies import parse_policies
+from headway_cli.sweep import Fleet, cheapest, grid, pareto, ranges
+
+LOAD = "ramp:rate_rps=10,peak_rps=60,duration_s=360,input_tokens=900,output_tokens=80,seed=5"
+FLAGS = ("--adjustment-interval", "60", "--ttft-ms", "400")
+
+
+def test_rows_equal_single_simulations(capsys: pytest.CaptureFixture[str]) -> None:
+    policies = "reference,static:prefill=3:decode=2"
+    ended = headway(capsys, "compare", LOAD, *FLAGS, "--policies", policies, "--jobs", "1", "--json", "-")
+    assert ended.code == 0, ended.err
+    compared = json.loads(ended.out)
+    assert [row["label"] for row in compared["policies"]] == policies.split(",")
+    assert "× bound" in ended.err
+    single = json.loads(headway(capsys, "simulate", LOAD, *FLAGS, "--json", "-").out)
+    row: dict[str, Any] = compared["policies"][0]
+    for key in ("attainment", "gpu_hours", "direction_reversals", "ttft_s", "itl_s"):
+        assert row[key] == single[key]
+    assert compared["trace"] == single["trace"]
+
+
+def test_labels_and_settings_of_policies() -> None:
+    found = parse_policies(
+        "threshold, static:prefill=4:decode=8,reference:predictor=arima:no_correction=true"
+    )
+    assert [candidate.label for candidate in found][1] == "static:prefill=4:decode=8"
+    assert found[0].overrides == {"planner.policy": "threshold"}
+    assert found[1].overrides["planner.static.decode"] == 8
+    assert found[2].overrides["planner.predictor"] == "arima"
+    assert found[2].overrides["planner.no_correction"] is True
+
+
+class World:
+    """Attainment as a made-up function of the fleet: monotone, so that the best is known by trying all."""
+
+    def __init__(self, prefill: int, decode: int) -> None:
+        self.need = {Role.PREFILL: prefill, Role.DECODE: decode}
+        self.tried: list[Fleet] = []
+
+    def attain(self, fleet: Fleet) -> float:
+        self.tried.append(fleet)
+        return min(1.0, *(fleet[role] / need for role, need in self.need.items()))
+
+
+@pytest.mark.parametrize("need", [(1, 1), (2, 5), (6, 2), (4, 4)])
+def test_search_finds_the_cheapest_fleet(need: tuple[int, int]) -> None:
+    plan = make_plan(load_config(None, {"planner.policy": "threshold"}))
+    world = World(*need)
+    with open_trace("ramp:rate_rps=40,peak_rps=150,duration_s=3600,seed=1") as trace:
+        best = cheapest(plan, trace, world.attain)
+        spans = ranges(plan, trace)
+    floor = {role: max(world.need[role], span.low) for role, span in spans.items()}
+    expected = {role: min(floor[role], spans[role].high) for role in spans}
+    assert best == expected
+    assert len(world.tried) <= 1 + sum(span.high - span.low + 2 for span in spans.values())
+
+
+def test_grid_stays_inside_the_budget() -> None:
+    plan = make_plan(load_config(None, {"planner.policy": "threshold", "planner.max_gpu_budget": 5}))
+    with open_trace("steady:rate_rps=100,duration_s=3600,seed=1") as trace:
+        fleets = grid(plan, trace)
+    assert fleets
+    assert all(sum(fleet.values()) <= 5 for fleet in fleets)
+
+
+def test_pareto_keeps_what_nothing_beats() -> None:
+    points = [(0.9, 4.0), (0.5, 3.0), (0.8, 5.0), (0.99, 6.0), (0.99, 7.0)]
+    documents = [{"attainment": share, "gpu_hours": hours} for share, hours in points]
+    assert [d["gpu_hours"] for d in pareto(documents)] == [3.0, 4.0, 6.0]

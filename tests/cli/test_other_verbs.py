@@ -1,0 +1,106 @@
+"""The small verbs: help, check, schema, generate, report, demo, estimate."""
+
+import json
+from pathlib import Path
+
+import pytest
+from cli_cases import LOAD, headway
+
+from headway import profiling
+from headway.workload import open_trace
+
+VERBS = ("simulate", "compare", "report", "generate", "estimate", "check", "schema", "demo")
+
+
+def test_help_lists_the_verbs(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in ((), ("--help",)):
+        ended = headway(capsys, *arguments)
+        assert ended.code == 0
+        assert all(f"  {verb} " in ended.out for verb in VERBS)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_each_verb_has_help(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    ended = headway(capsys, verb, "--help")
+    assert ended.code == 0
+    assert f"headway {verb}" in ended.out
+
+
+def test_check_says_ok(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("pools: {mixed: {max_replicas: 4}}\nplanner: {policy: threshold}\n", encoding="utf-8")
+    ended = headway(capsys, "check", path)
+    assert ended.code == 0
+    assert "ok, threshold policy on mixed pools" in ended.out
+
+
+def test_schema_is_a_json_schema(capsys: pytest.CaptureFixture[str]) -> None:
+    schema = json.loads(headway(capsys, "schema").out)
+    assert schema["additionalProperties"] is False
+    assert {"slo", "planner", "simulation"} < set(schema["properties"])
+
+
+@pytest.mark.parametrize("name", ["made.csv", "made.csv.gz"])
+def test_generated_trace_is_the_load_it_was_made_from(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / name
+    assert headway(capsys, "generate", LOAD, "--output", path).code == 0
+    with open_trace(LOAD) as made, open_trace(path) as read:
+        assert read.request_count == made.request_count
+        assert read.stats.isl_mean == made.stats.isl_mean
+
+
+def test_report_of_a_result(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    result, page, again = (tmp_path / name for name in ("a.json", "a.html", "b.html"))
+    assert headway(capsys, "simulate", LOAD, "--json", result, "--report", page).code == 0
+    assert headway(capsys, "report", result, "--output", again).code == 0
+    assert again.read_bytes() == page.read_bytes()
+
+
+def test_demo_ends_well(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ended = headway(capsys, "demo")
+    assert ended.code == 0, ended.err
+    assert "The report: out/demo.html" in ended.out
+    assert Path("out/demo.html").read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
+
+
+def test_estimate_passes_everything_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[profiling.EstimateRequest] = []
+
+    def nothing(request: profiling.EstimateRequest, progress: object) -> profiling.Estimates:
+        asked.append(request)
+        return profiling.Estimates(profiles=(), skipped={4: "does not fit"})
+
+    monkeypatch.setattr(profiling, "estimate", nothing)
+    flags = (
+        "--model",
+        "m",
+        "--system",
+        "h100_sxm",
+        "--tp",
+        "2, 4",
+        "--max-isl",
+        "4096",
+        "--batch-points",
+        "5",
+    )
+    ended = headway(capsys, "estimate", *flags, "--output", tmp_path)
+    assert "skipped tp 4: does not fit" in ended.out
+    expected = profiling.EstimateRequest(
+        model="m", system="h100_sxm", tps=(2, 4), max_isl_tokens=4096, batch_points=5
+    )
+    assert asked == [expected]
+
+
+@pytest.mark.parametrize("tp", ["two", "", "1,,2", "0", "1,1"])
+def test_estimate_refuses_sizes_that_are_none(
+    tp: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ("--model", "m", "--system", "s", "--tp", tp, "--output", tmp_path)
+    assert "tp" in headway(capsys, "estimate", *flags).complaint()

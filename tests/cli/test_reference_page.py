@@ -1,0 +1,49 @@
+"""docs/reference.md names every verb, flag, configuration key and result key there is."""
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from typer.main import get_command
+
+from headway.config import json_schema, load_config
+from headway.workload import known_formats, known_generators
+from headway_cli.job import Job, execute
+from headway_cli.main import app
+
+TEXT = (Path(__file__).parents[2] / "docs" / "reference.md").read_text(encoding="utf-8")
+
+
+def test_verbs_and_flags() -> None:
+    for verb, command in get_command(app).commands.items():  # type: ignore[attr-defined]
+        assert f"headway {verb}" in TEXT
+        flags = {name for option in command.params for name in option.opts if name.startswith("--")}
+        assert not {flag for flag in flags - {"--help"} if not re.search(rf"{flag}\b", TEXT)}
+
+
+def test_configuration_keys() -> None:
+    schema = json_schema()
+    keys = set(_keys(schema, schema, ""))
+    assert "planner.threshold.target_ongoing.decode" in keys
+    assert not {key for key in keys if f"`{key}`" not in TEXT}
+
+
+def test_result_keys() -> None:
+    document = execute(Job(trace="steady:rate_rps=2,duration_s=200", config=load_config()))
+    named = {*document, *document["trace"], *document["intervals"][0]}
+    assert not {key for key in named if f"`{key}`" not in TEXT}
+
+
+def test_formats_and_generators() -> None:
+    assert all(f"| {name} |" in TEXT for name in known_formats())
+    assert all(f"| `{name}` |" in TEXT for name in known_generators())
+
+
+def _keys(schema: Mapping[str, Any], node: Mapping[str, Any], prefix: str) -> Iterator[str]:
+    for key, value in node.get("properties", {}).items():
+        name = value.get("$ref", "").rsplit("/", 1)[-1]
+        if name:
+            yield from _keys(schema, schema["$defs"][name], f"{prefix}{key}.")
+        else:
+            yield prefix + key

@@ -1,0 +1,162 @@
+"""`headway simulate`: the JSON contract, reproducible bytes, whole files, and what the table says."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_cases import LOAD, headway, trace
+
+CONTRACT = {
+    *("requests", "completed", "shed", "failed", "attainment", "goodput_rps", "gpu_hours", "policy", "seed"),
+    *("ttft_s", "itl_s", "tpot_s", "e2e_s", "scale_events", "direction_reversals", "replicas"),
+    *("fluid_bound_gpu_hours", "simulated_s", "wall_s"),
+}
+FAST = ("--adjustment-interval", "60", "--start-up-delay", "20")
+
+
+def simulated(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> dict[str, Any]:
+    """The document that a simulation writes to standard output."""
+    ended = headway(capsys, "simulate", *arguments, "--json", "-")
+    assert ended.code == 0, ended.err
+    document: dict[str, Any] = json.loads(ended.out, parse_constant=pytest.fail)
+    return document
+
+
+def test_json_has_the_keys_that_others_rely_on(capsys: pytest.CaptureFixture[str]) -> None:
+    document = simulated(capsys, LOAD, *FAST)
+    assert set(document) >= CONTRACT
+    for latency in ("ttft_s", "itl_s", "tpot_s", "e2e_s"):
+        quantiles = document[latency]
+        assert set(quantiles) == {"mean", "p50", "p90", "p95", "p99"}
+        assert 0 < quantiles["p50"] <= quantiles["p90"] <= quantiles["p95"] <= quantiles["p99"]
+    for series in document["replicas"].values():
+        assert {"desired", "starting", "ready", "draining"} < set(series)
+        assert len({len(column) for column in series.values()}) == 1
+    assert document["requests"] == document["completed"] + document["failed"] + document["shed"]
+    assert document["requests"] == document["trace"]["requests"]
+    assert 0 <= document["attainment"] <= document["attainable"] <= 1
+    assert all(interval["reasons"]["summary"] for interval in document["intervals"])
+
+
+def test_gpu_hours_are_at_least_the_fluid_bound_when_the_slo_is_met(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    document = simulated(capsys, LOAD, "--static", "prefill=2,decode=2")
+    assert document["attainment"] > 0.99
+    assert document["fluid_bound_ratio"] > 1
+    assert document["gpu_hours"] == pytest.approx(4 * document["simulated_s"] / 3600, rel=1e-9)
+
+
+def test_the_same_command_twice_writes_the_same_bytes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ("simulate", LOAD, *FAST, "--start-up-cv", "0.5", "--routing", "random", "--seed", "7")
+    written = []
+    for name in ("first", "second"):
+        path, page = tmp_path / f"{name}.json", tmp_path / f"{name}.html"
+        assert headway(capsys, *command, "--json", path, "--report", page).code == 0
+        lines = [line for line in path.read_bytes().splitlines() if b'"wall_s"' not in line]
+        written.append((lines, page.read_bytes()))
+    assert written[0] == written[1]
+
+
+def test_flags_override_the_settings_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("slo: {ttft_ms: 123, itl_ms: 45}\nplanner: {policy: threshold}\n", encoding="utf-8")
+    document = simulated(capsys, LOAD, "--config", path, "--ttft-ms", "321")
+    assert document["policy"] == "threshold"
+    assert document["slo"]["ttft_s"] == pytest.approx(0.321)
+    assert document["slo"]["itl_s"] == pytest.approx(0.045)
+
+
+def test_first_fleet(capsys: pytest.CaptureFixture[str]) -> None:
+    def first(*flags: str) -> dict[str, int]:
+        replicas = simulated(capsys, LOAD, "--duration", "100", *flags)["replicas"]
+        return {role: series["ready"][0] for role, series in replicas.items()}
+
+    assert first("--initial", "min") == {"prefill": 1, "decode": 1}
+    assert first("--initial", "prefill=2,decode=3") == {"prefill": 2, "decode": 3}
+    assert first("--static", "prefill=4,decode=2") == {"prefill": 4, "decode": 2}
+    sized = first("--rate-scale", "40", "--max-replicas", "50")
+    assert sized == first("--rate-scale", "40", "--max-replicas", "50", "--policy", "threshold")
+    assert sized["prefill"] >= 3
+    assert first("--rate-scale", "40", "--max-gpu-budget", "2", "--policy", "threshold") != sized
+
+
+def test_one_mixed_pool(capsys: pytest.CaptureFixture[str]) -> None:
+    document = simulated(capsys, LOAD, "--aggregated", "--policy", "threshold")
+    assert set(document["replicas"]) == {"mixed"}
+    assert document["completed"] == document["requests"]
+
+
+def test_crashed_replica_is_replaced(capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ("--static", "prefill=2,decode=2", "--start-up-delay", "30")
+    series = simulated(capsys, LOAD, *flags, "--crash", "decode@100")["replicas"]["decode"]
+    assert min(series["ready"]) == 1
+    assert series["ready"][-1] == 2
+
+
+def test_predictors_see_the_warm_up_trace(capsys: pytest.CaptureFixture[str]) -> None:
+    cold = simulated(capsys, LOAD, *FAST)
+    warm = simulated(capsys, LOAD, *FAST, "--load-predictor-warmup-trace", "steady:rate_rps=4,duration_s=900")
+    assert cold["intervals"][0]["forecast"]["source"]["requests"].startswith("constant (warm-up")
+    assert warm["intervals"][0]["forecast"]["source"]["requests"] == "kalman"
+
+
+def test_notes_say_what_is_wrong_with_the_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = trace(tmp_path, "0,100,10", "30,100,10", "20,100,10", "31,130000,10", "32,100,0")
+    notes = simulated(capsys, path, "--ttft-ms", "1", "--itl-ms", "0.5", "--policy", "threshold")["notes"]
+    text = "\n".join(notes)
+    assert "prefill: TTFT of 1 ms is infeasible for 100.0% of the requests" in text
+    assert "decode: ITL of 0.5 ms is infeasible for 100.0% of the requests" in text
+    assert "the best achievable for the mean request" in text
+    assert "outside the sampled contexts" in text
+    assert "1 of 5 rows came out of order" in text
+    assert "1 of 5 rows without output tokens" in text
+    assert "not measured end to end" in text
+
+
+def test_table_for_people(capsys: pytest.CaptureFixture[str]) -> None:
+    ended = headway(capsys, "simulate", LOAD, "--static", "prefill=1,decode=1")
+    assert ended.code == 0
+    assert ended.err == ""
+    for word in (
+        "static on steady",
+        "Attainment",
+        "fluid bound",
+        "TTFT",
+        "p99",
+        "0 scale events, 0 reversals",
+    ):
+        assert word in ended.out
+
+
+def test_failed_write_leaves_the_old_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "out.json"
+    path.write_text("old", encoding="utf-8")
+
+    def full(self: Path, target: Path) -> Path:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", full)
+    said = headway(capsys, "simulate", LOAD, "--json", path).complaint()
+    assert "No space left" in said
+    assert path.read_text(encoding="utf-8") == "old"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["out.json"]
+
+
+def test_device_as_output_stays_a_device(capsys: pytest.CaptureFixture[str]) -> None:
+    assert headway(capsys, "simulate", LOAD, "--json", "/dev/null").code == 0
+    assert Path("/dev/null").is_char_device()
+
+
+def test_interrupt(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("headway_cli.job.execute", interrupted)
+    ended = headway(capsys, "simulate", LOAD)
+    assert (ended.code, ended.err) == (130, "headway: interrupted\n")

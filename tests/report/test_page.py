@@ -1,0 +1,122 @@
+"""The report page: whole without a network, escaped, and true to the document."""
+
+import copy
+import json
+import re
+from html import escape
+from html.parser import HTMLParser
+from typing import Any
+
+import numpy as np
+import pytest
+
+from headway.config import load_config
+from headway_cli.job import Job, execute
+from headway_cli.page import render
+from headway_cli.page.reasons import decisions
+from headway_cli.page.series import MOST_POINTS, gpu_hours, interval_columns
+
+LOAD = "step:rate_rps=10,peak_rps=60,at_s=400,duration_s=900,input_tokens=800,output_tokens=60,seed=4"
+SETTINGS = {"planner.adjustment_interval_s": 60.0, "simulation.start_up_delay_s": 30.0}
+
+
+@pytest.fixture(scope="module")
+def document() -> dict[str, Any]:
+    return execute(Job(trace=LOAD, config=load_config(None, SETTINGS)))
+
+
+@pytest.fixture(scope="module")
+def page(document: dict[str, Any]) -> str:
+    return render(document)
+
+
+class Tags(HTMLParser):
+    """Collects opening tags, and checks that they close in order."""
+
+    VOID = frozenset({"meta", "br", "link", "img"})
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.seen: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+        self.feed(text)
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.append((tag, dict(attrs)))
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_page_loads_nothing(page: str) -> None:
+    tags = Tags(page)
+    assert not [attributes for _, attributes in tags.seen if "src" in attributes or "href" in attributes]
+    styles = re.findall(r"<style>(.*?)</style>", page, re.DOTALL)
+    assert styles
+    assert not any("url(" in style or "@import" in style for style in styles)
+
+
+def test_page_has_every_decision_with_its_reasons(page: str, document: dict[str, Any]) -> None:
+    assert page.count('class="why"') == len(document["intervals"])
+    for interval in document["intervals"]:
+        assert escape(interval["reasons"]["summary"]) in page
+
+
+def test_hover_carries_the_reasons(document: dict[str, Any]) -> None:
+    hover = decisions(document["intervals"], {})[2].hover
+    for word in ("Forecast:", "Corrections:", "Need: prefill"):
+        assert word in hover
+
+
+def test_page_is_the_same_for_the_same_input(page: str, document: dict[str, Any]) -> None:
+    other = {**copy.deepcopy(document), "wall_s": 123.0}
+    assert render(other) == page
+    assert render(json.loads(json.dumps(document))) == page
+
+
+def test_text_from_outside_is_escaped(document: dict[str, Any]) -> None:
+    evil = copy.deepcopy(document)
+    evil["trace"]["name"] = "</title><script>alert(1)</script>"
+    evil["notes"] = ["<img src=x onerror=alert(2)>"]
+    evil["intervals"][0]["reasons"]["summary"] = "<script>alert(3)</script>"
+    found = render(evil)
+    assert "alert(1)</script>" not in found
+    assert "<img" not in found
+    assert "<script>alert(3)" not in found
+
+
+def test_gpu_hours_add_up(document: dict[str, Any]) -> None:
+    times, spent = gpu_hours(document)
+    assert times[-1] == document["simulated_s"]
+    assert np.all(np.diff(spent) >= 0)
+    assert spent[-1] == pytest.approx(document["gpu_hours"], rel=1e-6)
+
+
+def test_many_intervals_are_merged_without_losing_peaks(document: dict[str, Any]) -> None:
+    many = [copy.deepcopy(document["intervals"][1]) for _ in range(3 * MOST_POINTS)]
+    many[4]["ttft_s"] = {"mean": 9.0, "p50": 9.0, "p95": 9.0, "p99": 9.0}
+    columns = interval_columns(many)
+    assert columns.merged == 3
+    assert len(columns.requests) == MOST_POINTS
+    assert columns.requests.sum() == sum(row["requests"] for row in many)
+    assert columns.latencies["ttft_s"]["p99"][1] == 9.0
+
+
+def test_result_without_any_interval(document: dict[str, Any]) -> None:
+    short = {**copy.deepcopy(document), "intervals": []}
+    Tags(render(short))
+
+
+def test_result_without_measurements(document: dict[str, Any]) -> None:
+    quiet = copy.deepcopy(document)
+    for interval in quiet["intervals"]:
+        interval["attainment"] = interval["forecast"] = None
+        for latency in ("ttft_s", "itl_s"):
+            interval[latency] = dict.fromkeys(interval[latency])
+    for latency in ("ttft_s", "itl_s", "tpot_s", "e2e_s"):
+        quiet[latency] = dict.fromkeys(quiet[latency])
+    quiet |= {"attainment": None, "fluid_bound_ratio": None}
+    assert "n/a" in render(quiet)
