@@ -16,6 +16,7 @@ DIGITS = re.compile(r"\d+(\.\d+)?")
 def collect_notes(plan: Plan, trace: Trace, reach: Reach, result: SimulationResult) -> list[str]:
     """The notes of one simulation."""
     return [
+        *result.notes,
         *_infeasible(plan, reach),
         *_coverage(reach),
         *_requests(result),
@@ -70,7 +71,7 @@ def _repeated(what: str, intervals: Iterable[Interval], key: str) -> Iterator[st
     kinds: dict[str, tuple[int, str]] = {}
     total = 0
     for interval in intervals:
-        total += 1
+        total += bool(interval.targets)
         for text in interval.reasons.get(key, ()):
             kind = DIGITS.sub("#", text)
             count, first = kinds.get(kind, (0, text))

@@ -109,7 +109,10 @@ class Tally:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
-    """One adjustment interval: what was observed, what was decided and why, and the latencies in it."""
+    """One adjustment interval: what was observed in it, what was decided at its end, and why.
+
+    The last one, cut short by the end of the run, is without a decision: `targets` and `reasons` are empty.
+    """
 
     start_s: float
     end_s: float

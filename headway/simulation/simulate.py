@@ -99,8 +99,7 @@ class _Run:
         for crash in scenario.crashes:
             lifecycle.schedule_crash(fleet.handle, CODES[crash.role], crash.at_s)
         self._run()
-        self._empty_buffers()
-        shed = 0
+        self._finish()
         clock = fleet.world.clock[0]
         unfinished = int(clock["active"])
         self.tally.requests += unfinished
@@ -113,7 +112,7 @@ class _Run:
             seed=scenario.seed,
             slo=scenario.slo,
             tally=self.tally,
-            shed=shed,
+            shed=0,  # no routing sheds yet
             gpu_hours=fleet.gpu_hours(),
             simulated_s=float(clock["now_s"]),
             scale_events=fleet.scale_events,
@@ -138,7 +137,6 @@ class _Run:
                 if stop_s >= limit_s:
                     return
             elif code is Exit.DONE:
-                self._close_window()
                 return
             elif code is Exit.NEED_ARRIVALS:
                 self._load_arrivals()
@@ -147,6 +145,13 @@ class _Run:
             else:
                 self._empty_buffers()
                 self.fleet.world = make_space(self.fleet.world)
+
+    def _finish(self) -> None:
+        """Take in what came after the last tick."""
+        observation = self._observe()
+        if observation.interval_s > 0:
+            self._record(observation, None)
+        self._close_window()
 
     def _load_arrivals(self) -> None:
         chunk = next(self.chunks, None)
@@ -211,7 +216,7 @@ class _Run:
             pools={role: self.fleet.state(role) for role in self.scenario.pools},
         )
 
-    def _record(self, observation: Observation, decision: Decision) -> None:
+    def _record(self, observation: Observation, decision: Decision | None) -> None:
         histograms = self.fleet.world.histograms
         ended = self.tally.requests - self.ended_before
         forecast = observation.forecast
@@ -230,8 +235,8 @@ class _Run:
                     role.value: {"running": pool.running, "waiting": pool.waiting, "kv_usage": pool.kv_usage}
                     for role, pool in observation.pools.items()
                 },
-                targets={role.value: count for role, count in decision.targets.items()},
-                reasons=decision.reasons,
+                targets={role.value: count for role, count in decision.targets.items()} if decision else {},
+                reasons=decision.reasons if decision else {},
             )
         )
         self.met_before, self.ended_before = self.tally.met, self.tally.requests

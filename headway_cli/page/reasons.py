@@ -40,6 +40,8 @@ def _worded(intervals: Sequence[Row], initial: Mapping[str, int]) -> Iterator[De
     before: Mapping[str, int] = initial
     for row in intervals:
         targets = row["targets"]
+        if not targets:
+            continue
         changed = frozenset(role for role, count in targets.items() if count != before.get(role))
         yield DecisionText(
             at_s=row["end_s"], targets=targets, changed=changed, lines=tuple(_lines(row["reasons"]))

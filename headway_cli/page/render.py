@@ -126,7 +126,7 @@ def _decisions(worded: Sequence[DecisionText], document: Document) -> str:
     roles = tuple(document["replicas"])
     head = "".join(f"<th>{escape(role)}</th>" for role in roles)
     rows = "".join(_decision(decision, roles) for decision in worded)
-    total = len(document["intervals"])
+    total = sum(1 for row in document["intervals"] if row["targets"])
     shown = "" if len(worded) == total else f" (the first {MOST_DECISIONS} that changed the fleet)"
     table = f"<table><thead><tr><th>time</th>{head}<th>why</th></tr></thead><tbody>{rows}</tbody></table>"
     summary = f"<summary>{plural(total, 'decision')}{shown}</summary>"

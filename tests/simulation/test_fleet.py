@@ -89,3 +89,25 @@ def test_observations_report_the_interval():
     assert sum(seen.requests for seen in policy.seen) == pytest.approx(len(trace.arrival_s), abs=20)
     assert first.ttft_s > 0
     assert 0.008 < first.itl_s < 0.05
+
+
+def test_what_comes_after_the_last_tick_is_reported_without_a_decision():
+    trace = poisson_trace(8, 1000, 10.0)
+    result, records = run(scenario(PROFILE, ONE), trace, Schedule([ONE], interval_s=30.0))
+    last = result.intervals[-1]
+    assert last.end_s == result.simulated_s == records["finished_s"].max()
+    assert last.targets == last.reasons == {}
+    assert sum(interval.requests for interval in result.intervals) == len(trace.arrival_s)
+    assert [interval.start_s for interval in result.intervals[1:]] == [
+        interval.end_s for interval in result.intervals[:-1]
+    ]
+
+
+def test_requests_that_have_not_ended_at_the_drain_limit_fail():
+    trace = ArrayTrace(np.zeros(40), np.full(40, 100), np.full(40, 4000))
+    result, records = run(scenario(PROFILE, ONE, drain_limit_s=5.0), trace, Schedule([ONE], interval_s=2.0))
+    assert result.simulated_s == 5.0
+    assert result.tally.failed == 40 - len(records)
+    assert result.tally.failed > 0
+    assert "drain limit" in result.notes[0]
+    assert result.tally.latencies["ttft_s"].count == 40
