@@ -14,15 +14,10 @@ is exact also where ITL is not monotone. Two bounds shorten the walk: it begins 
 on some ITL may meet the target, and ends when no throughput further down can be higher.
 """
 
-from collections.abc import Callable
-from typing import TypeVar, cast
-
-import numba
 import numpy as np
 
 from interp.arrays import BoolArray, FloatArray
-
-Function = TypeVar("Function", bound=Callable[..., object])
+from interp.jit import compiled
 
 Tables = tuple[FloatArray, FloatArray, FloatArray, FloatArray]
 """KV axis f8[M], 1 / context axis f8[L], ITL f8[L, M], throughput f8[L, M]."""
@@ -35,17 +30,6 @@ Point = tuple[float, float, float, bool]
 
 ROUNDING = 1.0 + 1e-12
 """Slack on a bound made of blends, which are rounded."""
-
-
-def compiled(function: Function) -> Function:
-    """`function` compiled on first use, the machine code cached beside this file or in the user's cache.
-
-    Where neither can be written (a read-only image), it is compiled anew in each process.
-    """
-    try:
-        return cast("Function", numba.njit(cache=True)(function))
-    except RuntimeError:
-        return cast("Function", numba.njit(function))
 
 
 @compiled

@@ -44,7 +44,7 @@ class Cell(NamedTuple):
 
 
 @compiled
-def last_at_or_below(axis: NDArray[np.float64], value: float) -> int:
+def _last_at_or_below(axis: NDArray[np.float64], value: float) -> int:
     """Index of the last entry <= value, -1 if none."""
     low, high = 0, len(axis)
     while low < high:
@@ -61,7 +61,7 @@ def find_cell(surface: Surface, batch: int, kv_tokens: float) -> Cell:
     """The cell in which a batch of `batch` sequences with `kv_tokens` tokens runs its next iteration."""
     kv, inv = surface.kv, surface.inv_context
     end = np.inf
-    column = last_at_or_below(kv, kv_tokens / surface.max_kv_tokens)
+    column = _last_at_or_below(kv, kv_tokens / surface.max_kv_tokens)
     kv_scale, kv_offset = 0.0, 0.0
     if column < 0:
         column = 0
@@ -74,7 +74,7 @@ def find_cell(surface: Surface, batch: int, kv_tokens: float) -> Cell:
         kv_offset = -kv[column] / width
         end = kv[column + 1] * surface.max_kv_tokens
     # One over the mean context falls as the batch grows, so a value on a node belongs to the cell below it.
-    row = last_at_or_below(inv, batch / kv_tokens * (1.0 - 1e-12))
+    row = _last_at_or_below(inv, batch / kv_tokens * (1.0 - 1e-12))
     inv_scale, inv_offset = 0.0, 0.0
     if row < 0:
         row = 0

@@ -6,25 +6,17 @@ from headway.simulation import prefix
 from headway.simulation.batch import dequeue, fits, join, reserve
 from headway.simulation.events import push
 from headway.simulation.histogram import add
-from headway.simulation.iteration import last_at_or_below
 from headway.simulation.jit import compiled
 from headway.simulation.layout import COMPLETED, NONE, PREFILL, TRANSFERRED, TTFT, World
 from headway.simulation.records import end_request
+from interp.kernels import ttft_at
 
 
 @compiled
 def prefill_time_s(world: World, tokens: float) -> float:
     """TTFT of a prompt of `tokens` uncached tokens on an idle engine, as the profile has it."""
-    isl, ttft = world.prefill_tokens, world.prefill_s
-    place = last_at_or_below(isl, tokens)
-    if place < 0:
-        return ttft[0]
-    if place == len(isl) - 1:
-        rules, last = world.settings[0], isl[place]
-        growth = rules.linear_s_per_token + rules.quadratic_s_per_token2 * (tokens + last)
-        return ttft[place] + growth * (tokens - last)
-    share = (tokens - isl[place]) / (isl[place + 1] - isl[place])
-    return ttft[place] + (ttft[place + 1] - ttft[place]) * share
+    rules, isl, ttft = world.settings[0], world.prefill_tokens, world.prefill_s
+    return ttft_at(tokens, isl, ttft, rules.linear_s_per_token, rules.quadratic_s_per_token2)
 
 
 @compiled

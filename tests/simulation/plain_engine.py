@@ -47,10 +47,7 @@ def decode_replica(jobs: list[Job], profile, rules: Rules) -> None:
     waiting, running = deque(), []
     now_s = 0.0
     while coming or waiting or running:
-        if not waiting and not running:
-            now_s = max(now_s, coming[0].ready_s)
-        while coming and coming[0].ready_s <= now_s:
-            waiting.append(coming.popleft())
+        now_s = _arrive(coming, waiting, running, now_s)
         while waiting and _fits(waiting[0], running, rules):
             _join(waiting.popleft(), running)
         now_s = _iterate(running, now_s, _itl_s(running, profile, rules))
@@ -62,10 +59,7 @@ def mixed_replica(jobs: list[Job], profile, rules: Rules) -> None:
     waiting, running = deque(), []
     now_s = 0.0
     while coming or waiting or running:
-        if not waiting and not running:
-            now_s = max(now_s, coming[0].ready_s)
-        while coming and coming[0].ready_s <= now_s:
-            waiting.append(coming.popleft())
+        now_s = _arrive(coming, waiting, running, now_s)
         budget, chunk, touched, added_s = rules.chunk_tokens, [], list(running), 0.0
         for job in waiting:
             if budget == 0 or not _fits(job, touched, rules):
@@ -86,6 +80,15 @@ def mixed_replica(jobs: list[Job], profile, rules: Rules) -> None:
                     job.finished_s = now_s
                 else:
                     _join(job, running)
+
+
+def _arrive(coming: deque[Job], waiting: deque[Job], running: list[Job], now_s: float) -> float:
+    """Queue what has arrived by now, or by the next arrival if there is nothing to do before; the time."""
+    if not waiting and not running:
+        now_s = max(now_s, coming[0].ready_s)
+    while coming and coming[0].ready_s <= now_s:
+        waiting.append(coming.popleft())
+    return now_s
 
 
 def _ttft(profile, tokens: int) -> float:
