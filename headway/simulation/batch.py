@@ -14,7 +14,7 @@ from headway.simulation.iteration import (
 )
 from headway.simulation.jit import compiled
 from headway.simulation.layout import COMPLETED, DECODING, ITL, NONE, World
-from headway.simulation.records import count_gap, end_request
+from headway.simulation.records import count_first_token, end_request
 
 
 @compiled
@@ -90,13 +90,16 @@ def join(world: World, replica: int, request: int) -> None:
     """Add a prefilled request to the decode batch, keyed by the iteration at which it finishes."""
     unit, asked = world.replicas[replica], world.requests[request]
     asked.decode_started_s = world.clock[0].now_s
-    asked.next = unit.fresh_head
-    unit.fresh_head = request
+    produced = 1
+    if asked.first_token_s < 0.0:
+        produced = 0
+        asked.next = unit.fresh_head
+        unit.fresh_head = request
     keys, slots = world.finish_iteration[replica], world.finish_request[replica]
-    key = unit.iteration + asked.output_tokens - 1
+    key = unit.iteration + asked.output_tokens - produced
     place = unit.running
     unit.running += 1
-    unit.kv_tokens += asked.input_tokens + 1
+    unit.kv_tokens += asked.input_tokens + produced
     while place > 0 and keys[(place - 1) >> 1] > key:
         keys[place], slots[place] = keys[(place - 1) >> 1], slots[(place - 1) >> 1]
         place = (place - 1) >> 1
@@ -138,14 +141,13 @@ def finish_decodes(world: World, replica: int) -> None:
 
 
 @compiled
-def count_first_gaps(world: World, replica: int, iteration_s: float) -> None:
-    """The gap between a request's first two tokens ends with its first iteration in the batch."""
+def begin_streams(world: World, replica: int, iteration_s: float) -> None:
+    """Newcomers from a prefill replica get their first token at the end of the iteration that begins now."""
     unit, now_s = world.replicas[replica], world.clock[0].now_s
     unit.fresh = 0
     request = unit.fresh_head
     while request != NONE:
-        asked = world.requests[request]
-        count_gap(world, now_s + iteration_s - asked.first_token_s, 1)
+        count_first_token(world, request, now_s + iteration_s)
         unit.fresh += 1
-        request = asked.next
+        request = world.requests[request].next
     unit.fresh_head = NONE

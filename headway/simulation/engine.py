@@ -8,12 +8,14 @@ At a boundary it retires what is done, admits what fits, and starts either
 - a stretch of decode iterations, closed in one event (see `iteration`), until the first sequence finishes; a
   request that can be admitted earlier cuts the stretch at the end of the iteration under way.
 KV is reserved for input + output tokens on admission, so usage never exceeds capacity; what counts for speed
-are the tokens present. A sequence enters the batch with input + 1 tokens and gains one per iteration.
+are the tokens present. A sequence that comes from a prefill replica enters the batch with its input tokens,
+and its first iteration yields its first token; one prefilled here already has that token. Each iteration adds
+one token per sequence.
 """
 
 from headway.simulation.batch import (
     account,
-    count_first_gaps,
+    begin_streams,
     dequeue,
     finish_decodes,
     fits,
@@ -96,12 +98,12 @@ def _start(world: World, replica: int) -> None:
         base_s = itl_at(find_cell(world.surface, unit.running, unit.kv_tokens), unit.kv_tokens)
     if unit.role != DECODE and unit.chunk_requests > 0:
         unit.phase, unit.planned = PREFILLING, 1.0
-        count_first_gaps(world, replica, base_s + chunk_s)
+        begin_streams(world, replica, base_s + chunk_s)
         _schedule(world, replica, now_s + base_s + chunk_s)
     elif unit.running > 0:
         unit.phase = DECODING
         unit.planned = float(world.finish_iteration[replica, 0] - unit.iteration)
-        count_first_gaps(world, replica, base_s)
+        begin_streams(world, replica, base_s)
         _schedule(
             world, replica, now_s + duration_s(world.surface, unit.running, unit.kv_tokens, unit.planned)
         )

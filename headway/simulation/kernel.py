@@ -45,7 +45,9 @@ def _admit(world: World) -> bool:
     asked.input_tokens, asked.output_tokens = columns.input_tokens[row], columns.output_tokens[row]
     asked.block_start, asked.block_count = columns.block_start[row], columns.block_count[row]
     asked.copy = columns.copy[row]
-    asked.prefill_started_s = asked.first_token_s = asked.decode_ready_s = asked.decode_started_s = -1.0
+    asked.prefill_started_s = asked.prefill_finished_s = asked.first_token_s = asked.decode_ready_s = (
+        asked.decode_started_s
+    ) = -1.0
     asked.cached_tokens = asked.prefilled_tokens = 0
     asked.prefill_replica = asked.decode_replica = NONE
     asked.retries = asked.reserved = 0

@@ -96,6 +96,7 @@ REQUEST = np.dtype(
         ("block_count", "i8"),
         ("copy", "i8"),
         ("prefill_started_s", "f8"),
+        ("prefill_finished_s", "f8"),
         ("first_token_s", "f8"),
         ("decode_ready_s", "f8"),
         ("decode_started_s", "f8"),

@@ -56,7 +56,7 @@ def _leave_service(world: World, replica: int) -> None:
 
 @compiled
 def crash(world: World, replica: int) -> None:
-    """The replica dies: streams on it fail, prompts without a first token are placed anew."""
+    """The replica dies: what it was streaming fails, what waited there begins anew at its prefill."""
     unit, clock = world.replicas[replica], world.clock[0]
     catch_up(world, replica)
     _leave_service(world, replica)
@@ -66,13 +66,10 @@ def crash(world: World, replica: int) -> None:
     while request != NONE:
         asked = world.requests[request]
         following = asked.next
-        if asked.first_token_s >= 0.0:
-            end_request(world, request, FAILED)
-        else:
-            asked.retries += 1
-            asked.reserved, asked.prefilled_tokens, asked.cached_tokens = 0, 0, 0
-            asked.prefill_started_s = -1.0
-            push(clock, world.events, clock.now_s, PLACE, request, 0)
+        asked.retries += 1
+        asked.reserved, asked.prefilled_tokens, asked.cached_tokens = 0, 0, 0
+        asked.prefill_started_s = asked.prefill_finished_s = asked.decode_ready_s = -1.0
+        push(clock, world.events, clock.now_s, PLACE, request, 0)
         request = following
     unit.running = unit.waiting = unit.kv_tokens = unit.reserved_tokens = unit.prompt_tokens = 0
     unit.head = unit.tail = unit.fresh_head = NONE

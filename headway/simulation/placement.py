@@ -49,7 +49,7 @@ def role_for(world: World, request: int) -> int:
     """The pool in which the request continues."""
     if world.settings[0].disaggregated == 0:
         return MIXED
-    return PREFILL if world.requests[request].first_token_s < 0.0 else DECODE
+    return PREFILL if world.requests[request].prefill_finished_s < 0.0 else DECODE
 
 
 @compiled

@@ -5,10 +5,9 @@ import numpy as np
 from headway.simulation import prefix
 from headway.simulation.batch import dequeue, fits, join, reserve
 from headway.simulation.events import push
-from headway.simulation.histogram import add
 from headway.simulation.jit import compiled
-from headway.simulation.layout import COMPLETED, NONE, PREFILL, TRANSFERRED, TTFT, World
-from headway.simulation.records import end_request
+from headway.simulation.layout import COMPLETED, NONE, PREFILL, TRANSFERRED, World
+from headway.simulation.records import count_first_token, end_request
 from interp.kernels import ttft_at
 
 
@@ -51,30 +50,23 @@ def plan_chunk(world: World, replica: int) -> float:
 
 @compiled
 def _finish_prefill(world: World, replica: int) -> None:
-    """The prompt at the head of the queue is computed: its first token leaves now."""
+    """The prompt at the head of the queue is computed: transfer its KV, or go on here."""
     request = dequeue(world, replica)
-    unit, asked, clock, rules = (
-        world.replicas[replica],
-        world.requests[request],
-        world.clock[0],
-        world.settings[0],
-    )
-    asked.first_token_s = clock.now_s
-    ttft_s = clock.now_s - asked.arrival_s
-    world.window[0].first_tokens += 1
-    world.window[0].ttft_s += ttft_s
-    add(world.histograms[TTFT], ttft_s, 1)
+    unit, asked = world.replicas[replica], world.requests[request]
+    clock, rules = world.clock[0], world.settings[0]
+    asked.prefill_finished_s = clock.now_s
     unit.prompt_tokens -= asked.input_tokens
     prefix.insert(world, replica, request)
-    if asked.output_tokens == 1:
-        if asked.reserved == 1:
-            unit.reserved_tokens -= asked.input_tokens + asked.output_tokens
-        end_request(world, request, COMPLETED)
-    elif unit.role == PREFILL:
+    if unit.role == PREFILL:
         delay_s = rules.transfer_latency_s + rules.transfer_s_per_token * asked.input_tokens
         push(clock, world.events, clock.now_s + delay_s, TRANSFERRED, request, 0)
+        return
+    count_first_token(world, request, clock.now_s)
+    asked.decode_ready_s = clock.now_s
+    if asked.output_tokens == 1:
+        unit.reserved_tokens -= asked.input_tokens + asked.output_tokens
+        end_request(world, request, COMPLETED)
     else:
-        asked.decode_ready_s = clock.now_s
         join(world, replica, request)
 
 

@@ -2,7 +2,7 @@
 
 from headway.simulation.histogram import add
 from headway.simulation.jit import compiled
-from headway.simulation.layout import COMPLETED, ITL, World
+from headway.simulation.layout import COMPLETED, ITL, TTFT, World
 
 
 @compiled
@@ -40,3 +40,14 @@ def count_gap(world: World, gap_s: float, times: int) -> None:
     window.gaps += times
     window.gap_s += gap_s * times
     add(world.histograms[ITL], gap_s, times)
+
+
+@compiled
+def count_first_token(world: World, request: int, at_s: float) -> None:
+    """The request's first token leaves at `at_s`."""
+    asked, window = world.requests[request], world.window[0]
+    asked.first_token_s = at_s
+    ttft_s = at_s - asked.arrival_s
+    window.first_tokens += 1
+    window.ttft_s += ttft_s
+    add(world.histograms[TTFT], ttft_s, 1)

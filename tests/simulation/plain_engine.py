@@ -38,7 +38,7 @@ def prefill_replica(jobs: list[Job], profile) -> None:
     free_s = 0.0
     for job in sorted(jobs, key=lambda j: (j.ready_s, j.number)):
         free_s = max(free_s, job.ready_s) + profile.prefill.ttft_s(job.input_tokens)
-        job.first_token_s = free_s
+        job.ready_s = free_s
 
 
 def decode_replica(jobs: list[Job], profile, rules: Rules) -> None:
@@ -103,7 +103,8 @@ def _fits(job: Job, running: list[Job], rules: Rules) -> bool:
 
 
 def _join(job: Job, running: list[Job]) -> None:
-    job.context, job.left, job.gaps = job.input_tokens + 1, job.output_tokens - 1, []
+    produced = int(job.first_token_s >= 0)
+    job.context, job.left, job.gaps = job.input_tokens + produced, job.output_tokens - produced, []
     running.append(job)
 
 
@@ -115,7 +116,10 @@ def _itl_s(running: list[Job], profile, rules: Rules) -> float:
 def _iterate(running: list[Job], now_s: float, iteration_s: float) -> float:
     end_s = now_s + iteration_s
     for job in list(running):
-        job.gaps.append(iteration_s if job.gaps else end_s - job.first_token_s)
+        if job.first_token_s < 0:
+            job.first_token_s = end_s
+        else:
+            job.gaps.append(iteration_s)
         job.context += 1
         job.left -= 1
         if job.left == 0:
@@ -130,15 +134,11 @@ def disaggregated(trace, profile, rules: Rules, prefills: int, decodes: int) -> 
     jobs = [Job(i, float(at), int(isl), int(osl)) for i, (at, isl, osl) in enumerate(columns)]
     for turn in range(prefills):
         prefill_replica([job for job in jobs if (job.number + 1) % prefills == turn], profile)
-    streams = [job for job in jobs if job.output_tokens > 1]
     for job in jobs:
-        job.finished_s = job.first_token_s
-        job.ready_s = (
-            job.first_token_s + rules.transfer_latency_s + rules.transfer_s_per_token * job.input_tokens
-        )
-    streams.sort(key=lambda job: job.ready_s)
+        job.ready_s += rules.transfer_latency_s + rules.transfer_s_per_token * job.input_tokens
+    arrived = sorted(jobs, key=lambda job: job.ready_s)
     for turn in range(decodes):
-        decode_replica([job for i, job in enumerate(streams) if (i + 1) % decodes == turn], profile, rules)
+        decode_replica([job for i, job in enumerate(arrived) if (i + 1) % decodes == turn], profile, rules)
     return jobs
 
 

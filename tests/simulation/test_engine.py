@@ -106,5 +106,7 @@ def test_chunked_batching_packs_short_prompts():
     _, slow = run(one_by_one, trace)
     _, fast = run(packed, trace)
     floor_s = float(profile.prefill.ttft_s(16))
-    assert slow["finished_s"].max() == pytest.approx(32 * profile.prefill.ttft_s(64))
-    assert fast["finished_s"].max() == pytest.approx(floor_s + 32 * (profile.prefill.ttft_s(64) - floor_s))
+    assert slow["prefill_finished_s"].max() == pytest.approx(32 * profile.prefill.ttft_s(64))
+    assert fast["prefill_finished_s"].max() == pytest.approx(
+        floor_s + 32 * (profile.prefill.ttft_s(64) - floor_s)
+    )

@@ -104,7 +104,7 @@ def test_what_comes_after_the_last_tick_is_reported_without_a_decision():
 
 
 def test_requests_that_have_not_ended_at_the_drain_limit_fail():
-    trace = ArrayTrace(np.zeros(40), np.full(40, 100), np.full(40, 4000))
+    trace = ArrayTrace(np.zeros(40), np.full(40, 100), np.full(40, 2000))
     result, records = run(scenario(PROFILE, ONE, drain_limit_s=5.0), trace, Schedule([ONE], interval_s=2.0))
     assert result.simulated_s == 5.0
     assert result.tally.failed == 40 - len(records)

@@ -54,7 +54,7 @@ def test_m_m_c(servers, load):
     service_s = itl_s * mean_tokens
     rate_rps = load * servers / service_s
     arrivals = np.cumsum(generator.exponential(1 / rate_rps, count))
-    decoded = 1 + np.maximum(1, np.rint(generator.exponential(mean_tokens, count)).astype(np.int64))
+    decoded = np.maximum(1, np.rint(generator.exponential(mean_tokens, count)).astype(np.int64))
     trace = ArrayTrace(arrivals, np.ones(count, np.int64), decoded)
     profile = constant_profile(itl_s=itl_s, prefill_s_per_token=1e-9)
     engine = EngineRules(max_batch_size=servers, transfer_latency_s=0.0, kv_bytes_per_token=0.0)
