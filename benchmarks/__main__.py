@@ -11,6 +11,7 @@ BENCHMARKS: Mapping[str, str] = {
     "predictors": "cost of one tick of each load predictor",
     "surfaces": "profile look-ups, and the surfaces' error at samples left out",
     "estimator": "estimated against measured profiles",
+    "baselines": "reference, threshold and static fleets on public traces (minutes)",
     "simulator": "simulated requests per second, memory, cold start",
 }
 

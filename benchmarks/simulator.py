@@ -53,7 +53,17 @@ class LeastLoadInPython:
 
 def main(data: Path | None) -> int:
     """Print the figures; a missed target is printed as such."""
-    pin_to_one_core()
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(cores)})  # children inherit it
+    try:
+        measure(data)
+    finally:
+        os.sched_setaffinity(0, cores)
+    return 0
+
+
+def measure(data: Path | None) -> None:
+    """All figures, one after the other."""
     profile, hour, day = inputs(data)
     config = load_config(None, {**SETTINGS, "engine.profile": profile})
     print(f"profile {profile}, planner reference with kalman, {REPEATS} repeats: median (least to most)")
@@ -64,12 +74,6 @@ def main(data: Path | None) -> int:
     flags = ["--profile", profile, "--policy", "reference", "--ttft-ms", "200", "--itl-ms", "20"]
     whole_process("day", [day, *flags], most_s=30.0)
     whole_process("short run", [SHORT, *flags], most_s=5.0)
-    return 0
-
-
-def pin_to_one_core() -> None:
-    """Keep this process and its children on one core."""
-    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 
 
 def inputs(data: Path | None) -> tuple[str, str, str]:
