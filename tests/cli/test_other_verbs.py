@@ -34,6 +34,13 @@ def test_check_says_ok(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert "ok, threshold policy on mixed pools" in ended.out
 
 
+def test_the_example_is_valid(capsys: pytest.CaptureFixture[str]) -> None:
+    example = Path(__file__).parents[2] / "examples" / "headway.yaml"
+    ended = headway(capsys, "check", example)
+    assert ended.code == 0
+    assert "ok, reference policy" in ended.out
+
+
 def test_schema_is_a_json_schema(capsys: pytest.CaptureFixture[str]) -> None:
     schema = json.loads(headway(capsys, "schema").out)
     assert schema["additionalProperties"] is False
