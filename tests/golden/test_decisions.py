@@ -1,7 +1,7 @@
 """A made trace and a seed → the exact decision log of the reference planner, reviewed as a diff.
 
-A change of behaviour shows here first. If it is meant, `python -m tests.golden.test_decisions` writes the file
-anew.
+A change of behaviour shows here first. If it is meant, this module run as a script writes the file anew:
+`python -m tests.golden.test_decisions`.
 """
 
 import json
