@@ -21,6 +21,7 @@ def collect_notes(plan: Plan, trace: Trace, reach: Reach, result: SimulationResu
         *_coverage(reach),
         *_requests(result),
         *_rows(trace),
+        *_prefixes(plan, trace),
         *_repeated("decisions warned", result.intervals, "warnings"),
         *_repeated("decisions were limited", result.intervals, "limits"),
         *_failing_predictors(result.intervals),
@@ -64,6 +65,11 @@ def _rows(trace: Trace) -> Iterator[str]:
     for count, what in ((stats.skipped_zero_output, "output"), (stats.skipped_zero_input, "input")):
         if count:
             yield f"trace: {count:,} of {stats.rows_read:,} rows without {what} tokens were skipped"
+
+
+def _prefixes(plan: Plan, trace: Trace) -> Iterator[str]:
+    if trace.stats.blocks and not plan.engine.prefix_cache_tokens:
+        yield "trace: its prefix blocks are not used, since engine.prefix_cache_tokens is not set"
 
 
 def _repeated(what: str, intervals: Iterable[Interval], key: str) -> Iterator[str]:

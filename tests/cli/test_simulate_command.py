@@ -117,6 +117,20 @@ def test_notes_say_what_is_wrong_with_the_input(tmp_path: Path, capsys: pytest.C
     assert "not measured end to end" in text
 
 
+def test_prefix_blocks_are_used_or_said_to_be_left(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "sessions.jsonl"
+    row = '{{"timestamp": {at}, "input_length": 2048, "output_length": 8, "hash_ids": [1, 2, 3, 4]}}'
+    path.write_text("\n".join(row.format(at=at) for at in (0, 9_000, 18_000)), encoding="utf-8")
+    without = simulated(capsys, path)
+    assert without["prefix_hit_rate"] == 0
+    assert any("prefix blocks are not used" in note for note in without["notes"])
+    cached = simulated(capsys, path, "--prefix-cache-tokens", "100000")
+    assert cached["prefix_hit_rate"] == pytest.approx(2 / 3, rel=0.01)
+    assert not any("prefix blocks" in note for note in cached["notes"])
+
+
 def test_table_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     ended = headway(capsys, "simulate", LOAD, "--static", "prefill=1,decode=1")
     assert ended.code == 0
