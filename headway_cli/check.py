@@ -4,6 +4,9 @@ from typing import Annotated
 
 import typer
 
+ANY_LOAD = "steady:rate_rps=1,duration_s=10"
+"""Stands for a trace, so that everything that `simulate` would refuse is refused."""
+
 
 def register(app: typer.Typer) -> None:
     """Add the verb."""
@@ -13,10 +16,14 @@ def register(app: typer.Typer) -> None:
 def check(
     config: Annotated[str, typer.Argument(metavar="CONFIG", help="A configuration file (YAML).")],
 ) -> None:
-    """Validate a configuration file: keys and values, profile, policy and predictor."""
+    """Validate a configuration file: keys and values, profile, policy, predictor, warm-up, first fleet."""
     from headway.config import load_config
+    from headway.workload import open_trace
     from headway_cli.job import Job
 
-    plan = Job(trace="", config=load_config(config), settings_file=config).plan()
+    job = Job(trace=ANY_LOAD, config=load_config(config), settings_file=config)
+    plan = job.warmed_plan()
+    with open_trace(job.trace) as trace:
+        job.scenario(plan, trace)
     pools = " and ".join(plan.settings.limits)
     print(f"{config}: ok, {plan.policy.name} policy on {pools} pools, profile {plan.profile_name}")

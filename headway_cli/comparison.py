@@ -13,8 +13,8 @@ from headway.simulation.build import Plan
 from headway.workload import open_trace
 from headway_cli.job import Job, execute
 from headway_cli.options import RunOptions
-from headway_cli.policies import AUTO, Candidate, static_candidate
-from headway_cli.pool import gather, opened, work, workers
+from headway_cli.policies import AUTO, Candidate, any_fleet, static_candidate
+from headway_cli.pool import gather, opened, sheltered, work, workers
 from headway_cli.progress import bar
 from headway_cli.sweep import Fleet, cheapest, grid, pareto
 from headway_cli.wiring import configuration, trace_options
@@ -47,8 +47,7 @@ class Comparison:
 
     def static_plan(self) -> Plan:
         """The deployment, for questions about fixed fleets."""
-        base = self.job(Candidate(label="static", overrides={"planner.policy": "threshold"}))
-        return base.plan()
+        return self.job(any_fleet("static")).plan()
 
 
 def run_comparison(comparison: Comparison) -> dict[str, Any]:
@@ -65,8 +64,9 @@ def run_comparison(comparison: Comparison) -> dict[str, Any]:
             if report:
                 report(done, total)
 
-        futures = [_submit(comparison, job, pool) for job in jobs]
-        futures += [pool.submit(work, job) for job in swept]
+        with sheltered():
+            futures = [_submit(comparison, job, pool) for job in jobs]
+            futures += [pool.submit(work, job) for job in swept]
         documents = gather(futures, finished)
     return _combined(documents[: len(jobs)], documents[len(jobs) :])
 

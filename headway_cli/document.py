@@ -4,6 +4,7 @@ Keys and units are listed in docs/reference.md. Values that do not exist are nul
 the input alone.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,11 +49,22 @@ def make_document(outcome: Outcome, source: str, options: TraceOptions) -> dict[
         "gpus_per_replica": {
             role.value: pool.gpus_per_replica for role, pool in outcome.plan.settings.limits.items()
         },
-        "notes": [*summary["notes"], *collect_notes(outcome.plan, outcome.trace, outcome.reach, result)],
+        "notes": [
+            *collect_notes(outcome.plan, outcome.trace, outcome.reach, result),
+            *_shortened(outcome.trace, options),
+        ],
         "intervals": list(result.intervals),
     }
     plain: dict[str, Any] = jsonable(document)
     return plain
+
+
+def _shortened(trace: Trace, options: TraceOptions) -> Iterator[str]:
+    if options.duration_s is not None and options.duration_s > trace.duration_s:
+        yield (
+            f"trace: ends after {trace.duration_s:g} s, "
+            f"before the {options.duration_s:g} s that were asked for"
+        )
 
 
 def _describe_trace(trace: Trace, source: str, options: TraceOptions) -> dict[str, Any]:
@@ -73,7 +85,7 @@ def _describe_trace(trace: Trace, source: str, options: TraceOptions) -> dict[st
 def source_name(source: str) -> str:
     """The file's name without its directories, or the specification of generated load."""
     path = Path(source)
-    return path.name if path.exists() else source
+    return (path.name if path.exists() else source).encode(errors="replace").decode()
 
 
 def _attainable(reach: Reach) -> float | None:

@@ -1,67 +1,33 @@
-"""Entry point: verbs, and how the command ends.
+"""Entry point. It imports nothing heavy itself, so that an interrupt at any moment finds it prepared.
 
-Exit codes: 0 done; 1 the reader of our output left; 2 wrong input, with one line on stderr; 130 interrupted.
+Exit codes: 0 done; 1 the reader of our output left; 2 wrong input, with one line on stderr; 130 interrupted;
+143 ended by SIGTERM.
 """
 
 import os
 import signal
 import sys
-from collections.abc import Sequence
-
-import typer
-from typer.main import get_command
-
-from headway_cli import check, compare, demo, estimate, generate, report, schema, simulate
-from headway_cli.errors import USER_ERRORS
+from types import FrameType
 
 WRONG_INPUT = 2
 READER_GONE = 1
 INTERRUPTED = 130
-VERBS = (simulate, compare, report, generate, estimate, check, schema, demo)
-
-app = typer.Typer(
-    name="headway",
-    help="Plan LLM inference fleets: which replica counts hold the latency targets, and at what cost.",
-    add_completion=False,
-    no_args_is_help=False,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
-)
-for verb in VERBS:
-    verb.register(app)
-
-
-@app.callback(invoke_without_command=True)
-def _root(context: typer.Context) -> None:
-    if context.invoked_subcommand is None:
-        typer.echo(context.get_help())
 
 
 def main() -> None:
     """Run the command of this process's arguments and exit; being ended still removes temporary files."""
+    interruptible = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if interruptible:
+        signal.signal(signal.SIGINT, _leave)
+    from headway_cli.app import run
+
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    if interruptible:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.exit(run(sys.argv[1:]))
 
 
-def run(arguments: Sequence[str]) -> int:
-    """Run one command; its exit code."""
-    try:
-        code = get_command(app)(list(arguments), prog_name="headway", standalone_mode=False)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return READER_GONE
-    except (KeyboardInterrupt, typer.Abort):
-        code = INTERRUPTED
-    except typer.TyperException as error:
-        return _complain(error.format_message())
-    except (*USER_ERRORS, OSError) as error:
-        return _complain(str(error))
-    if code == INTERRUPTED:
-        print("headway: interrupted", file=sys.stderr)
-    return code if isinstance(code, int) else 0
-
-
-def _complain(problem: str) -> int:
-    print(f"headway: {' '.join(problem.split())}", file=sys.stderr)
-    return WRONG_INPUT
+def _leave(number: int, frame: FrameType | None) -> None:
+    """Interrupted while importing: nothing to clean up yet, and an exception could be lost in an import."""
+    os.write(sys.stderr.fileno(), b"headway: interrupted\n")
+    os._exit(INTERRUPTED)

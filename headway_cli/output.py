@@ -7,17 +7,22 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from headway.workload import whole_file
 from headway_cli.errors import CliError
 
 STDOUT = "-"
+TO_STDOUT = "--json"
+"""The flag that takes `-`."""
 
 
 def check_outputs(outputs: Mapping[str, str | None], inputs: Iterable[str | None] = ()) -> None:
     """Raise CliError, naming the flag, unless each path can be written, is no input, and comes once."""
     seen = {os.path.realpath(place): place for place in inputs if place is not None}
     for flag, place in outputs.items():
-        if place is None or place == STDOUT:
+        if place is None or (place == STDOUT and flag == TO_STDOUT):
             continue
+        if place == STDOUT:
+            raise CliError(f"{flag}: {STDOUT} is standard output, which only {TO_STDOUT} takes; name a file")
         _check(flag, Path(place))
         other = seen.setdefault(os.path.realpath(place), flag)
         if other != flag:
@@ -27,12 +32,14 @@ def check_outputs(outputs: Mapping[str, str | None], inputs: Iterable[str | None
 def _check(flag: str, path: Path) -> None:
     if path.is_dir():
         raise CliError(f"{flag}: {path} is a directory")
+    if os.path.islink(os.path.realpath(path)):
+        raise CliError(f"{flag}: {path} is a link that leads to itself")
     if path.exists():
         if not os.access(path, os.W_OK):
             raise CliError(f"{flag}: {path} cannot be written: permission denied")
         if not path.is_file():
             return
-    parent = path.resolve().parent
+    parent = Path(os.path.realpath(path)).parent
     if not parent.is_dir():
         raise CliError(f"{flag}: {path} cannot be written: no directory {path.parent}")
     if not os.access(parent, os.W_OK):
@@ -51,18 +58,7 @@ def write_json(place: str, document: Mapping[str, Any]) -> None:
 def write_text(path: Path, text: str) -> None:
     """Write UTF-8 text; a file appears whole or stays as it was. Devices and pipes are written directly."""
     try:
-        if path.exists() and not path.is_file():
-            path.write_text(text, encoding="utf-8")
-            return
-        _replace(path.resolve(), text)
+        with whole_file(path) as file:
+            file.write(text.encode(errors="replace"))
     except OSError as error:
         raise CliError(f"{path} cannot be written: {error.strerror or error}") from error
-
-
-def _replace(path: Path, text: str) -> None:
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        part.write_text(text, encoding="utf-8")
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)

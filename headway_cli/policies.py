@@ -42,16 +42,34 @@ def static_candidate(counts: dict[Role, int]) -> Candidate:
     return Candidate(label=label, overrides={"planner.policy": "static", **keys})
 
 
+def any_fleet(label: str) -> Candidate:
+    """A stand-in for a fixed fleet that is not known yet: its policy goes with any pools."""
+    return Candidate(label=label, overrides={"planner.policy": "threshold"})
+
+
 def _candidate(item: str) -> Candidate:
     if item == AUTO:
-        return Candidate(label=AUTO)
+        return any_fleet(AUTO)
     name, *pairs = item.split(":")
-    return Candidate(label=item, overrides={"planner.policy": name, **dict(_overrides(item, pairs))})
+    keys: dict[str, Any] = {}
+    for key, value in _overrides(item, pairs):
+        if key in keys:
+            raise CliError(f"--policies: {item}: {key} is given twice")
+        keys[key] = value
+    return Candidate(label=item, overrides={"planner.policy": name, **keys})
 
 
 def _overrides(item: str, pairs: list[str]) -> Iterator[tuple[str, Any]]:
     for pair in pairs:
         key, equals, value = (part.strip() for part in pair.partition("="))
-        if not key or not equals:
+        if not key or not equals or not value:
             raise CliError(f"--policies: {item}: expected KEY=VALUE, got {pair!r}")
-        yield f"planner.static.{key}" if key in set(Role) else f"planner.{key}", yaml.safe_load(value)
+        name = f"planner.static.{key}" if key in set(Role) else f"planner.{key}"
+        yield name, _value(f"--policies: {item}: {key}", value)
+
+
+def _value(place: str, text: str) -> Any:  # noqa: ANN401 - any setting
+    try:
+        return yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise CliError(f"{place}: {text[:40]!r} is not a value in YAML") from error

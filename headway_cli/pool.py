@@ -11,7 +11,6 @@ from functools import lru_cache
 from types import FrameType
 from typing import Any
 
-from headway.simulation.build import warm_up
 from headway.workload import Trace, TraceOptions, open_trace
 from headway_cli.errors import CliError
 from headway_cli.job import Job, simulate_plan
@@ -19,8 +18,7 @@ from headway_cli.job import Job, simulate_plan
 
 def work(job: Job) -> dict[str, Any]:
     """One job in a process that does several; its document carries the job's label."""
-    plan = job.plan()
-    warm_up(plan, job.options.rate_scale)
+    plan = job.warmed_plan()
     return {"label": job.label, **simulate_plan(plan, opened(job.trace, job.options), job)}
 
 
@@ -44,6 +42,19 @@ def workers(count: int) -> Iterator[ProcessPoolExecutor]:
         pool.shutdown(wait=False, cancel_futures=True)
         for process in multiprocessing.active_children():
             process.terminate()
+
+
+@contextmanager
+def sheltered() -> Iterator[None]:
+    """Processes that are started in this block see no interrupt, not even while they still import.
+
+    For this process it waits until the block ends.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def gather(futures: Sequence[Future[Any]], finished: Callable[[], None]) -> list[Any]:

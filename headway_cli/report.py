@@ -1,14 +1,9 @@
 """`headway report`: the page of a result that was written with --json."""
 
-import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-
-from headway_cli.errors import CliError
-
-NEEDED = ("policy", "trace", "slo", "replicas", "intervals", "notes", "gpus_per_replica")
 
 
 def register(app: typer.Typer) -> None:
@@ -23,21 +18,8 @@ def report(
     """Render a result as one self-contained HTML page."""
     from headway_cli.output import check_outputs, write_text
     from headway_cli.page import render
+    from headway_cli.result_file import read_result
 
     check_outputs({"--output": output}, (result,))
-    write_text(Path(output), render(_read(result)))
+    write_text(Path(output), render(read_result(result)))
     print(f"wrote {output}")
-
-
-def _read(place: str) -> dict[str, Any]:
-    try:
-        document = json.loads(Path(place).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise CliError(f"{place}: cannot be read: {error.strerror}") from error
-    except ValueError as error:
-        raise CliError(f"{place}: is not JSON: {error}") from error
-    missing = [key for key in NEEDED if not isinstance(document, dict) or key not in document]
-    if missing:
-        raise CliError(f"{place}: is no result of headway simulate: {missing[0]} is missing")
-    found: dict[str, Any] = document
-    return found

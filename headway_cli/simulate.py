@@ -57,7 +57,7 @@ def simulate(
         write_text(Path(report), render(document))
     if json is not None:
         write_json(json, document)
-    print_result(document, console(to_stderr=STDOUT in (json, report)))
+    print_result(document, console(to_stderr=json == STDOUT))
 
 
 def _policy(policy: str | None, static: str | None) -> dict[str, object]:

@@ -7,7 +7,7 @@ met, add a prefill replica where it is not. The target is the SLO's attainment o
 99 % of what the largest fleet attains.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import ceil, floor, isfinite
@@ -18,7 +18,7 @@ import numpy as np
 from headway.planning import LoadForecast, PolicySettings, Role
 from headway.planning.budget import fit, gpus
 from headway.simulation.build import Plan
-from headway.simulation.demand import requirements
+from headway.simulation.demand import first_interval, requirements
 from headway.workload import Trace, interval_series
 
 PEAK_FACTOR = 2.0
@@ -46,19 +46,25 @@ class Range:
 
 def ranges(plan: Plan, trace: Trace) -> Mapping[Role, Range]:
     """The range of each pool, within its limits."""
-    interval_s = min(plan.settings.interval_s, trace.duration_s)
-    series = interval_series(trace, interval_s)
-    columns = (series.requests, series.isl_tokens, series.osl_tokens)
     demands = [
-        requirements(
-            LoadForecast(requests=n, isl_tokens=isl, osl_tokens=osl), interval_s, plan.settings, plan.profile
-        )
-        for n, isl, osl in zip(*(column.tolist() for column in columns), strict=True)
-        if n > 0
+        requirements(load, span_s, plan.settings, plan.profile)
+        for load, span_s in _loads(trace, plan.settings.interval_s)
     ]
     return {
         role: _range([need[role] for need in demands], plan.settings, role) for role in plan.settings.limits
     }
+
+
+def _loads(trace: Trace, interval_s: float) -> Iterator[tuple[LoadForecast, float]]:
+    """The loads of the trace's intervals that have any, and their length; a short trace is one interval."""
+    if trace.duration_s <= interval_s:
+        yield first_interval(trace, interval_s)
+        return
+    series = interval_series(trace, interval_s)
+    columns = (series.requests, series.isl_tokens, series.osl_tokens)
+    for n, isl, osl in zip(*(column.tolist() for column in columns), strict=True):
+        if n > 0:
+            yield LoadForecast(requests=n, isl_tokens=isl, osl_tokens=osl), interval_s
 
 
 def _range(demand: Sequence[float], settings: PolicySettings, role: Role) -> Range:

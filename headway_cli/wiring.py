@@ -1,5 +1,6 @@
 """Flags → configuration overrides and trace options. Values are checked where they belong, not here."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -27,6 +28,7 @@ KEYS: Mapping[str, str] = {
     "seed": "simulation.seed",
 }
 STATIC = "planner.static."
+DECIMAL = re.compile("[0-9]{1,9}")
 
 
 def configuration(options: RunOptions, more: Mapping[str, Any] | None = None) -> HeadwayConfig:
@@ -73,16 +75,20 @@ def trace_options(options: RunOptions, seed: int) -> TraceOptions:
     )
 
 
-def fleet(flag: str, text: str) -> dict[str, int]:
-    """`prefill=4,decode=8` as a mapping; the roles are checked by the configuration."""
-    return dict(_count(flag, pair) for pair in text.split(","))
+def fleet(flag: str, text: str, also: str = "") -> dict[str, int]:
+    """`prefill=4,decode=8` as a mapping; the roles are checked by the configuration.
 
-
-def _count(flag: str, pair: str) -> tuple[str, int]:
-    role, _, count = (part.strip() for part in pair.partition("="))
-    if not role or not count.isdecimal():
-        raise CliError(f"{flag}: expected ROLE=COUNT such as prefill=4,decode=8, got {pair!r}")
-    return role, int(count)
+    `also` is what else the flag takes, for the error.
+    """
+    counts: dict[str, int] = {}
+    for pair in text.split(","):
+        role, _, count = (part.strip() for part in pair.partition("="))
+        if not role or not DECIMAL.fullmatch(count):
+            raise CliError(f"{flag}: expected {also}ROLE=COUNT such as prefill=4,decode=8, got {pair!r}")
+        if role in counts:
+            raise CliError(f"{flag}: {role} is given twice")
+        counts[role] = int(count)
+    return counts
 
 
 def static_overrides(flag: str, text: str) -> dict[str, Any]:
@@ -94,7 +100,7 @@ def static_overrides(flag: str, text: str) -> dict[str, Any]:
 def _initial(text: str | None) -> str | dict[str, int] | None:
     if text is None or text in ("sized", "min"):
         return text
-    return fleet("--initial", text)
+    return fleet("--initial", text, also="sized, min or ")
 
 
 def _crash(text: str) -> dict[str, Any]:

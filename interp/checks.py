@@ -17,6 +17,9 @@ ROUNDING = 1e-9
 DECIMALS = 12
 """To how many a KV usage is told from another: a millionth of a token in a cache of a million."""
 
+MOST_KV_TOKENS = 1e12
+"""No KV cache holds more; a larger count is a slip, and would not fit the counters of a simulation."""
+
 
 def vector(name: str, values: ArrayLike) -> FloatArray:
     """`values` as a new f8[N] without NaN or infinity."""
@@ -45,6 +48,14 @@ def unit_interval(name: str, values: ArrayLike) -> FloatArray:
     array = vector(name, values)
     _refuse(name, array, (array < 0) | (array > 1 + ROUNDING), "must lie in [0, 1]")
     return np.asarray(np.round(np.minimum(array, 1.0), DECIMALS), dtype=np.float64)
+
+
+def cache_size(name: str, value: ArrayLike) -> float:
+    """`value`, a number or an array of one, as a float above zero and at most `MOST_KV_TOKENS`."""
+    tokens = positive_number(name, value)
+    if tokens > MOST_KV_TOKENS:
+        raise ProfileError(f"{name}: must be at most {MOST_KV_TOKENS:g}, is {tokens:g}")
+    return tokens
 
 
 def positive_number(name: str, value: ArrayLike) -> float:

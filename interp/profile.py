@@ -22,6 +22,9 @@ from interp.samples import DecodeSamples, PrefillSamples
 MISFIT = 0.25
 """How far, relatively, tables may be from a whole number of GPUs before that is said."""
 
+MOST = 1e9
+"""No count in `meta` is larger."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coverage:
@@ -68,13 +71,13 @@ def build_profile(
 ) -> Profile:
     """The profile through samples; `meta` may carry `gpus_per_engine` or `tp`, and `max_batch_size`.
 
-    Raises ProfileError naming a `meta` key that is not a positive number.
+    Raises ProfileError naming a `meta` key that is not a number from 1 to 1e9.
     """
     meta = dict(meta or {})
     prefill, prefill_repeats = prefill.merged()
     decode, decode_repeats = decode.merged()
     gpus, gpu_notes = _gpus_per_engine(prefill, decode, meta)
-    max_batch = _positive(meta, "max_batch_size")
+    max_batch = _count(meta, "max_batch_size")
     notes = (
         *prefill_repeats,
         *decode_repeats,
@@ -116,7 +119,7 @@ def _gpus_per_engine(
 
 def _stated_gpus(meta: Mapping[str, Any]) -> int | None:
     for key in ("gpus_per_engine", "tp"):
-        count = _positive(meta, key)
+        count = _count(meta, key)
         if count is not None:
             if count != int(count):
                 raise ProfileError(f"meta.json: {key}: must be a whole number, is {meta[key]!r}")
@@ -124,10 +127,10 @@ def _stated_gpus(meta: Mapping[str, Any]) -> int | None:
     return None
 
 
-def _positive(meta: Mapping[str, Any], key: str) -> float | None:
+def _count(meta: Mapping[str, Any], key: str) -> float | None:
     value = meta.get(key)
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
-        raise ProfileError(f"meta.json: {key}: must be a positive number, is {value!r}")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 1 <= value <= MOST:
+        raise ProfileError(f"meta.json: {key}: must be a number from 1 to {MOST:g}, is {value!r:.80}")
     return float(value)

@@ -12,7 +12,7 @@ from typing import Self
 import numpy as np
 
 from interp.arrays import FloatArray
-from interp.checks import length_of_all, positive, positive_number, two_different, unit_interval
+from interp.checks import cache_size, length_of_all, positive, two_different, unit_interval
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -65,7 +65,7 @@ class DecodeSamples:
             fields[name] = positive(name, getattr(self, name))
         length_of_all(fields, at_least=1)
         _set(self, fields)
-        object.__setattr__(self, "max_kv_tokens", positive_number("max_kv_tokens", self.max_kv_tokens))
+        object.__setattr__(self, "max_kv_tokens", cache_size("max_kv_tokens", self.max_kv_tokens))
 
     @property
     def batch_size(self) -> FloatArray:

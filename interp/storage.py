@@ -23,7 +23,7 @@ from numpy.lib.npyio import NpzFile
 from numpy.typing import ArrayLike
 
 from interp.arrays import FloatArray
-from interp.checks import length_of_all, positive, positive_number, two_different, unit_interval
+from interp.checks import cache_size, length_of_all, positive, two_different, unit_interval
 from interp.errors import ProfileError
 from interp.notes import MS_PER_S
 from interp.profile import Profile, build_profile
@@ -82,7 +82,7 @@ def _read_decode(root: Path) -> DecodeSamples:
     checked = {key: check(f"{path}: {key}", arrays[key]) for key, check in DECODE_KEYS.items()}
     _same_length(path, checked, at_least=1)
     return DecodeSamples(
-        max_kv_tokens=positive_number(f"{path}: max_kv_tokens", arrays["max_kv_tokens"]),
+        max_kv_tokens=cache_size(f"{path}: max_kv_tokens", arrays["max_kv_tokens"]),
         kv_usage=checked["x_kv_usage"],
         context_tokens=checked["y_context_length"],
         itl_s=checked["z_itl"] / MS_PER_S,
@@ -133,7 +133,7 @@ def _read_meta(root: Path) -> dict[str, Any]:
         return {}
     try:
         meta = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ProfileError(f"{path}: not readable JSON ({_one_line(error)})") from error
     if not isinstance(meta, dict):
         raise ProfileError(f"{path}: must hold a JSON object, holds {type(meta).__name__}")

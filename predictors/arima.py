@@ -16,6 +16,10 @@ level; its mean is then the expectation of the log-normal, not exp of the log's 
 too little on average. A window without variation is taken as a random walk (of 0.1 % of its level a tick),
 not searched. A gap takes the straight line between its neighbours; at the end of the window, the last
 measured value.
+
+A lone spike, the one value of the window above `SPIKE` times all others, is taken as a gap: beside it the
+rest is flat, and least squares would forecast 0 for as long as it stays in the window. A second such value
+makes both of them part of the load; an `update` above that bound asks for a fit at once.
 """
 
 from collections.abc import Iterator
@@ -34,6 +38,7 @@ from predictors.options import flag, whole
 
 RECENT = 5
 STALE = 6.0
+SPIKE = 100.0
 FLAT = 1e-9  # standard deviation over largest value, below which a window is flat
 FLAT_VARIANCE = 1e-6  # of a flat window, in units of its level squared
 LIBRARY_FAILURES = (ValueError, ArithmeticError, RuntimeError, IndexError)  # LinAlgError is a ValueError
@@ -73,6 +78,14 @@ def _random_walk(scale: float, points: int) -> Found:
     return Found(order=(0, 1, 0), intercept=False, parameters=variance, scale=scale, points=points)
 
 
+def without_lone_spike(values: FloatArray) -> FloatArray:
+    """`values` (n,), its largest one NaN where it is above `SPIKE` times the next largest."""
+    ranked = np.sort(values[np.isfinite(values)])
+    if ranked.size < 2 or not 0.0 < SPIKE * ranked[-2] < ranked[-1]:
+        return values
+    return np.where(values == ranked[-1], np.nan, values)
+
+
 class ArimaModel:
     """Auto-ARIMA. Options: `log1p`, `search_every` (observations), `max_terms` (limit of p and of q)."""
 
@@ -83,6 +96,7 @@ class ArimaModel:
         self._max_terms = whole("arima", "max_terms", max_terms, low=1)
         self._found: Found | None = None
         self._values: list[float] = []
+        self._spike = np.inf
         self._stale = False
         self._filtered: Any = None
 
@@ -97,7 +111,7 @@ class ArimaModel:
         Raises:
             ModelError: pmdarima or statsmodels failed.
         """
-        filled = fill_gaps(values)
+        filled = fill_gaps(without_lone_spike(values))
         transformed = np.log1p(filled) if self._log1p else filled
         largest = float(transformed.max()) or 1.0
         relative = float((transformed / largest).std())
@@ -109,6 +123,7 @@ class ArimaModel:
             self._found = self._search(transformed / scale, scale)
         self._values = list(transformed / scale)
         self._stale, self._filtered = False, None
+        self._spike = SPIKE * float(filled.max())
 
     def update(self, value: float) -> None:
         """Filter one more value through the model found last, and judge whether it still holds.
@@ -123,6 +138,7 @@ class ArimaModel:
         if len(self._values) - found.points >= RECENT:
             errors = self._filter(found).standardized_forecasts_error[0, -RECENT:]
             self._stale = bool(np.mean(errors**2) > STALE)
+        self._stale = self._stale or value > self._spike
 
     def predict(self, horizon: int) -> Prediction:
         """Means and standard errors from the state space form.

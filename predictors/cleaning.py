@@ -17,6 +17,7 @@ import numpy as np
 
 from predictors.errors import ArgumentError
 from predictors.forecast import FloatArray
+from predictors.options import is_number
 
 GAP = math.nan
 
@@ -56,10 +57,12 @@ class Intake:
 
 
 def _as_float(value: float) -> float:
+    if not is_number(value):
+        raise ArgumentError(f"observe: value must be a number, got {value!r:.80}")
     try:
         return float(value)
-    except (TypeError, ValueError, OverflowError):
-        raise ArgumentError(f"observe: value must be a number, got {value!r}") from None
+    except OverflowError:
+        raise ArgumentError("observe: value must be a number that a float can hold") from None
 
 
 def fill_gaps(values: FloatArray) -> FloatArray:

@@ -13,7 +13,6 @@ Three ways to say how far reality may lie from the mean m_k at step k:
   exchangeable errors the next one lies below the i-th smallest with probability i / (n + 1).
 """
 
-import math
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -21,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from predictors.errors import ArgumentError
+from predictors.options import is_number
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -122,8 +122,8 @@ class Forecast:
         """The load that a share `q` of outcomes stays below, shape (horizon,), >= 0, not decreasing in `q`.
 
         Raises:
-            ArgumentError: `q` is not strictly between 0 and 1.
+            ArgumentError: `q` is not a number strictly between 0 and 1.
         """
-        if not (math.isfinite(q) and 0.0 < q < 1.0):
-            raise ArgumentError(f"quantile: q must lie strictly between 0 and 1, got {q!r}")
+        if not is_number(q) or not 0.0 < q < 1.0:
+            raise ArgumentError(f"quantile: q must lie strictly between 0 and 1, got {q!r:.80}")
         return np.maximum(self.distribution.quantile(q), 0.0)

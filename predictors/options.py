@@ -1,8 +1,14 @@
 """Checks of option values, so that every predictor words its complaints alike: `kalman: option ...`."""
 
 import math
+from numbers import Real
 
 from predictors.errors import OptionError
+
+
+def is_number(value: object) -> bool:
+    """Whether `value` is a real number, numpy's included; text that reads as one and booleans are not."""
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def whole(owner: str, option: str, value: object, *, low: int) -> int:

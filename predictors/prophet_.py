@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 EPOCH = "2000-01-03"  # a Monday at midnight; only differences matter
+LONGEST_S = 1e7  # a window of such intervals ends before 2262, as far as nanosecond time stamps reach
 SEED = 0
 CHANGE_SCALE_FLOOR = 1e-8  # the library's own
 LIBRARY_FAILURES = (ValueError, ArithmeticError, RuntimeError, OSError)
@@ -52,7 +53,7 @@ class ProphetModel:
         changepoint_range: float = 0.95,
     ) -> None:
         self.traits = Traits(name="prophet", minimum_points=10, max_points=200, refit_every=1, lazy=True)
-        self._interval_s = number("prophet", "interval_s", interval_s, above=0.0)
+        self._interval_s = number("prophet", "interval_s", interval_s, above=0.0, up_to=LONGEST_S)
         self._settings = {
             "changepoint_prior_scale": number(
                 "prophet", "changepoint_prior_scale", changepoint_prior_scale, above=0.0
@@ -81,9 +82,9 @@ class ProphetModel:
         from prophet import Prophet
 
         measured = np.isfinite(values)
-        frame = self._frame(np.arange(values.size))
-        frame["y"] = values
         with _quiet(), library_call("prophet fit", *LIBRARY_FAILURES):
+            frame = self._frame(np.arange(values.size))
+            frame["y"] = values
             model = Prophet(uncertainty_samples=0, yearly_seasonality=False, **self._settings)
             try:
                 model.fit(frame[measured], seed=SEED)
@@ -108,8 +109,8 @@ class ProphetModel:
         """
         if self._fitted is None:
             raise ModelError("not fitted")
-        ahead = self._frame(np.arange(self._points, self._points + horizon))
         with _quiet(), library_call("prophet predict", *LIBRARY_FAILURES):
+            ahead = self._frame(np.arange(self._points, self._points + horizon))
             mean = self._fitted.predict(ahead)["yhat"].to_numpy(dtype=np.float64)
             std = predictive_std(self._fitted, ahead["ds"])
         return Prediction(mean=mean, distribution=Normal(mean=mean, std=std))

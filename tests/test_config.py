@@ -93,6 +93,25 @@ def test_settings_are_frozen():
         ("plannr: {}", "plannr", "did you mean 'planner'?"),
         ("zzz: {}", "zzz", "known here: connector, engine"),
         ("pools: {prefill: {min_replica: 1}}", "pools.prefill.min_replica", "did you mean 'min_replicas'?"),
+        (
+            "planner: {predictor_options: {1: 2}}",
+            "planner.predictor_options.1",
+            "a key should be text, not 1",
+        ),
+        ("pools: {1: {}}", "pools.1", "unknown role"),
+        ("slo: {ttft_ms: true}", "slo.ttft_ms", "should be a number, not true"),
+        ("simulation: {seed: false}", "simulation.seed", "should be a number, not false"),
+        ("gateway: {port: true}", "gateway.port", "should be a number, not true"),
+        ("simulation: {initial: {prefill: true}}", "simulation.initial", "positive replica counts"),
+        ("slo: {ttft_ms: 1:30}", "slo.ttft_ms", "not '1:30'"),
+        ("simulation: {seed: 9223372036854775808}", "simulation.seed", "less than 9223372036854775808"),
+        ("simulation: {start_up_delay_cv: 1.0e+200}", "simulation.start_up_delay_cv", "or equal to 10"),
+        ("simulation: {start_up_delay_s: 1e7}", "simulation.start_up_delay_s", "or equal to 1000000"),
+        ("engine: {max_batch_size: 65537}", "engine.max_batch_size", "or equal to 65536"),
+        ("engine: {prefix_cache_tokens: 1000000001}", "engine.prefix_cache_tokens", "or equal to 1000000000"),
+        ("engine: {kv_transfer: {bandwidth_gb_s: 1e-300}}", "engine.kv_transfer.bandwidth_gb_s", "0.000001"),
+        ("engine: {kv_transfer: {latency_ms: 1e300}}", "engine.kv_transfer.latency_ms", "or equal to 1"),
+        ("pools: {decode: {max_replicas: 1000001}}", "pools.decode.max_replicas", "or equal to 1000000"),
         ("pools: {decoder: {}}", "pools.decoder", "'prefill', 'decode' or 'mixed'"),
         ("slo: {ttft_ms: -3}", "slo.ttft_ms", "greater than 0, not -3"),
         ("slo: {itl_ms: .nan}", "slo.itl_ms", "finite number"),
@@ -147,6 +166,11 @@ def test_several_faults_are_counted(tmp_path):
         ("model: a\nslo: {}\nmodel: b\n", "line 3: key 'model' appears twice"),
         ("- a\n- b\n", "should hold keys and values, not list"),
         ("model: \x07", "is not YAML"),
+        ("model: a\n? [a]\n: b\n", "line 2: a key should be text"),
+        ("[" * 3000, "is nested too deeply"),
+        ("slo:\n  ttft_ms: !!int x\n", "line 2: 'x' cannot be read as int"),
+        ("model: !!timestamp 2020-99-99", "line 1: '2020-99-99' cannot be read as timestamp"),
+        ("model: " + "9" * 5000, "line 1: '9999"),
     ],
 )
 def test_text_that_is_no_mapping_is_refused(tmp_path, text, what):
@@ -154,6 +178,26 @@ def test_text_that_is_no_mapping_is_refused(tmp_path, text, what):
     message = fault(path)
     assert message.startswith(f"{path}: ")
     assert what in message
+
+
+@pytest.mark.parametrize("text", ["model: 2020-99-99", "model: 2020-01-01"])
+def test_what_looks_like_a_date_is_text(tmp_path, text):
+    assert load_config(written(tmp_path, text)).model == text.removeprefix("model: ")
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("1e2", 100), (".5", 0.5), ("-0x10", -16), ("1:30", "1:30"), ("+7", 7)]
+)
+def test_numbers_are_those_of_yaml_1_2(tmp_path, text, value):
+    options = load_config(written(tmp_path, f"planner: {{predictor_options: {{a: {text}}}}}")).planner
+    assert options.predictor_options == {"a": value}
+
+
+def test_a_value_that_is_huge_through_aliases_is_shown_short(tmp_path):
+    levels = ["&l0 [x, x, x]", *(f"&l{n} [*l{n - 1}, *l{n - 1}, *l{n - 1}]" for n in range(1, 60))]
+    options = ", ".join(f"k{n}: {level}" for n, level in enumerate(levels))
+    path = written(tmp_path, f"planner: {{predictor_options: {{{options}}}}}\nmodel: *l59\n")
+    assert len(fault(path)) < len(str(path)) + 120
 
 
 def test_files_that_cannot_be_read(tmp_path):

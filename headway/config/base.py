@@ -1,13 +1,32 @@
-"""What every settings model shares: unknown keys are errors, values are frozen, numbers are finite."""
+"""What every settings model shares: unknown keys are errors, values are frozen, numbers are finite.
 
-from typing import Literal
+The number types here refuse booleans, which Python would take for 0 and 1. Upper bounds are far beyond any
+deployment; they keep a slip of the keyboard from asking for more memory or time than there is.
+"""
 
-from pydantic import BaseModel, ConfigDict
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 RoleName = Literal["prefill", "decode", "mixed"]
 """The names of roles as configuration writes them; `headway.planning.types.Role` has the same values."""
 
 MILLISECONDS = 1e-3
+MOST_REPLICAS = 1_000_000
+MOST_TOKENS = 1_000_000_000
+
+
+def _no_boolean(value: object) -> object:
+    if isinstance(value, bool):
+        raise ValueError(f"should be a number, not {str(value).lower()}")
+    return value
+
+
+PositiveInt = Annotated[int, BeforeValidator(_no_boolean), Field(gt=0)]
+NonNegativeInt = Annotated[int, BeforeValidator(_no_boolean), Field(ge=0)]
+PositiveFloat = Annotated[float, BeforeValidator(_no_boolean), Field(gt=0)]
+NonNegativeFloat = Annotated[float, BeforeValidator(_no_boolean), Field(ge=0)]
+ReplicaCount = Annotated[PositiveInt, Field(le=MOST_REPLICAS)]
 
 
 class Settings(BaseModel):

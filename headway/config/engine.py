@@ -2,21 +2,36 @@
 
 from typing import Literal
 
-from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, model_validator
 
-from headway.config.base import MILLISECONDS, Settings
+from headway.config.base import (
+    MILLISECONDS,
+    MOST_REPLICAS,
+    MOST_TOKENS,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    ReplicaCount,
+    Settings,
+)
 
 DEFAULT_KV_BYTES_PER_TOKEN = 131_072
 """Where settings and profile are silent: 32 layers x 8 KV heads x 128 x 2 (K, V) x 2 bytes."""
+
+MOST_IN_A_BATCH = 65_536
+"""Requests in one batch that a simulated replica keeps places for."""
+
+MOST_KV_BYTES_PER_TOKEN = 1_000_000_000
 
 
 class KvTransfer(Settings):
     """Moving a KV cache from a prefill to a decode replica: latency + tokens x bytes / bandwidth."""
 
-    latency_ms: NonNegativeFloat = 5.0
-    bandwidth_gb_s: PositiveFloat = 25.0
+    latency_ms: NonNegativeFloat = Field(default=5.0, le=1e9)
+    bandwidth_gb_s: PositiveFloat = Field(default=25.0, ge=1e-6, le=1e9)
     """Gigabytes (1e9 bytes) per second."""
-    bytes_per_token: PositiveInt | None = None
+    bytes_per_token: PositiveInt | None = Field(default=None, le=MOST_KV_BYTES_PER_TOKEN)
     """Null: `kv_bytes_per_token` of the profile's meta.json, or else 131072."""
 
     @property
@@ -36,21 +51,21 @@ class EngineSettings(Settings):
     kind: Literal["simulated", "vllm"] = "simulated"
     profile: str = "profiles/llama-3.1-8b_h100_tp1"
     """A profile directory, or the name of an embedded profile."""
-    max_batch_size: PositiveInt | None = None
+    max_batch_size: PositiveInt | None = Field(default=None, le=MOST_IN_A_BATCH)
     """Requests in one decode batch; null: the profile's meta.json, or else the largest batch sampled."""
-    chunk_tokens: PositiveInt | None = None
+    chunk_tokens: PositiveInt | None = Field(default=None, le=MOST_TOKENS)
     """Tokens per prefill iteration; null: one request at a time."""
     kv_transfer: KvTransfer = KvTransfer()
-    prefix_cache_tokens: NonNegativeInt | None = None
+    prefix_cache_tokens: NonNegativeInt | None = Field(default=None, le=MOST_TOKENS)
     """Tokens that the prefix cache of one replica holds; null or 0: no prefix cache."""
 
 
 class PoolSettings(Settings):
     """What bounds one pool."""
 
-    min_replicas: PositiveInt = 1
-    max_replicas: PositiveInt = 16
-    gpus_per_replica: PositiveInt | None = None
+    min_replicas: ReplicaCount = 1
+    max_replicas: ReplicaCount = 16
+    gpus_per_replica: PositiveInt | None = Field(default=None, le=MOST_REPLICAS)
     """GPUs of one replica; null: as profiled."""
 
     @model_validator(mode="after")

@@ -2,12 +2,16 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from difflib import get_close_matches
+from reprlib import Repr
 from typing import Any
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 Place = tuple[int | str, ...]
+
+_BRIEF = Repr()
+_BRIEF.maxlevel = 3
 
 
 def describe(error: ValidationError, schema: Mapping[str, Any]) -> tuple[str, str]:
@@ -31,19 +35,26 @@ def _explain(fault: ErrorDetails, schema: Mapping[str, Any]) -> str:
     if fault["type"] == "extra_forbidden":
         return _unknown_key(str(fault["loc"][-1]), known_keys(schema, fault["loc"][:-1]))
     if "[key]" in fault["loc"]:
-        return f"unknown role; {_lowered(fault['msg'])}"
+        return _wrong_key(fault)
     if fault["type"] == "model_type":
-        return f"should hold keys and values, not {_shown(fault['input'])}"
+        return f"should hold keys and values, not {shown(fault['input'])}"
     message = _lowered(fault["msg"].removeprefix("Value error, "))
     if fault["type"] in ("value_error", "missing"):
         return message
-    return f"{message}, not {_shown(fault['input'])}"
+    return f"{message}, not {shown(fault['input'])}"
 
 
 def _unknown_key(key: str, known: Collection[str]) -> str:
     nearest = get_close_matches(key, known, n=1)
     hint = f"did you mean {nearest[0]!r}?" if nearest else f"known here: {', '.join(sorted(known))}"
     return f"unknown key; {hint}"
+
+
+def _wrong_key(fault: ErrorDetails) -> str:
+    """A key of a mapping whose keys are not settings: roles, or the options of a predictor."""
+    if fault["type"] == "literal_error":
+        return f"unknown role; {_lowered(fault['msg'])}"
+    return f"a key should be text, not {shown(fault['input'])}"
 
 
 def known_keys(schema: Mapping[str, Any], place: Sequence[int | str]) -> tuple[str, ...]:
@@ -64,6 +75,7 @@ def _lowered(text: str) -> str:
     return text[:1].lower() + text[1:]
 
 
-def _shown(value: Any) -> str:  # noqa: ANN401 - whatever the file holds
-    text = repr(value)
+def shown(value: object) -> str:
+    """Whatever a file holds, in at most 40 characters; aliases in YAML can make it huge, even endless."""
+    text = repr(value) if isinstance(value, str) else _BRIEF.repr(value)
     return text if len(text) <= 40 else text[:37] + "..."

@@ -8,9 +8,9 @@ outside this package: policies and predictors are checked by their own registrie
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from pydantic import Field, PositiveFloat, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
-from headway.config.base import MILLISECONDS, RoleName, Settings
+from headway.config.base import MILLISECONDS, NonNegativeInt, PositiveFloat, RoleName, Settings
 from headway.config.engine import EngineSettings, PoolSettings
 from headway.config.planner import PlannerSettings
 from headway.config.simulation import SimulationSettings
@@ -23,7 +23,7 @@ class SloSettings(Settings):
 
     ttft_ms: PositiveFloat = 300.0
     itl_ms: PositiveFloat = 20.0
-    attainment: float = Field(default=0.99, gt=0.0, le=1.0)
+    attainment: PositiveFloat = Field(default=0.99, le=1.0)
 
     @property
     def ttft_s(self) -> float:
@@ -68,7 +68,7 @@ class GatewaySettings(Settings):
     """Where the OpenAI-compatible gateway listens."""
 
     host: str = "127.0.0.1"
-    port: int = Field(default=8000, ge=0, le=65_535)
+    port: NonNegativeInt = Field(default=8000, le=65_535)
 
 
 def _disaggregated_pools() -> Mapping[RoleName, PoolSettings]:

@@ -7,17 +7,17 @@ Names of policies and predictors are checked by their registries (`headway.plann
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
+from pydantic import Field
 
-from headway.config.base import Settings
+from headway.config.base import NonNegativeFloat, PositiveFloat, PositiveInt, ReplicaCount, Settings
 
 
 class StaticFleet(Settings):
     """Fixed replica counts of the `static` policy; only the roles that have a pool are used."""
 
-    prefill: PositiveInt = 1
-    decode: PositiveInt = 1
-    mixed: PositiveInt = 1
+    prefill: ReplicaCount = 1
+    decode: ReplicaCount = 1
+    mixed: ReplicaCount = 1
 
 
 class TargetOngoing(Settings):

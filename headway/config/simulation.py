@@ -3,16 +3,10 @@
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from pydantic import (
-    NonNegativeFloat,
-    NonNegativeInt,
-    PositiveInt,
-    ValidationError,
-    ValidatorFunctionWrapHandler,
-    field_validator,
-)
+from pydantic import Field, ValidationError, ValidatorFunctionWrapHandler, field_validator
 
-from headway.config.base import RoleName, Settings
+from headway.config.base import NonNegativeFloat, NonNegativeInt, PositiveInt, RoleName, Settings
+from headway.config.faults import shown
 
 
 class Crash(Settings):
@@ -25,14 +19,14 @@ class Crash(Settings):
 class SimulationSettings(Settings):
     """How a simulation starts, and what befalls it."""
 
-    seed: NonNegativeInt = 0
-    start_up_delay_s: NonNegativeFloat = 60.0
+    seed: NonNegativeInt = Field(default=0, lt=2**63)
+    start_up_delay_s: NonNegativeFloat = Field(default=60.0, le=1e6)
     """Mean seconds from the decision for a replica until it is ready."""
-    start_up_delay_cv: NonNegativeFloat = 0.0
+    start_up_delay_cv: NonNegativeFloat = Field(default=0.0, le=10)
     """Coefficient of variation of that delay, lognormal; 0: always the mean."""
     initial: Literal["sized", "min"] | Mapping[RoleName, PositiveInt] = "sized"
     """The fleet at time 0: sized for the first interval's load, each pool's minimum, or counts per role."""
-    drain_limit_s: NonNegativeFloat = 14_400.0
+    drain_limit_s: NonNegativeFloat = Field(default=14_400.0, le=1e9)
     """Seconds after the trace in which requests may still end; those that have not count as failed."""
     crashes: tuple[Crash, ...] = ()
 
@@ -43,4 +37,4 @@ class SimulationSettings(Settings):
             return validate(value)
         except ValidationError as error:
             wanted = "'sized', 'min' or positive replica counts such as {prefill: 2, decode: 3}"
-            raise ValueError(f"should be {wanted}, not {value!r}") from error
+            raise ValueError(f"should be {wanted}, not {shown(value)}") from error

@@ -50,7 +50,11 @@ class PoolLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolState:
-    """One pool at the moment of observation: its four counts, and its load over all its replicas."""
+    """One pool when it was observed: its four counts, and the load of its ready replicas.
+
+    `running` and `waiting` count requests on ready replicas, and those that wait for one to become ready;
+    what draining replicas still finish is not part of it.
+    """
 
     desired: int
     starting: int

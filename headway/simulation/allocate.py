@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 from headway.simulation import layout
 from headway.simulation.histogram import BUCKETS
 from headway.simulation.iteration import Surface
-from headway.simulation.layout import NONE, ROLE_COUNT, Arrivals, Prefix, World
+from headway.simulation.layout import NONE, ROLE_COUNT, SPARE_EVENTS, Arrivals, Prefix, World
+from headway.simulation.work import work_nodes
 from interp import Profile
 
 REPLICAS, REQUESTS, EVENTS, FINISHED, TRANSITIONS = 16, 4096, 16384, 65536, 4096
@@ -27,6 +28,7 @@ def make_world(profile: Profile, settings: NDArray[Any], blocks: NDArray[np.int6
     clock["random"] = np.uint64(seed)
     clock["answer"] = clock["asked_request"] = layout.UNASSIGNED
     clock["parked_head"] = clock["parked_tail"] = NONE
+    work_tokens, work_s = work_nodes(prefill)
     batch, cached = int(rules["max_batch"]), int(rules["cache_capacity_blocks"])
     table_size = 1 << max(0, (2 * cached - 1).bit_length())
     world = World(
@@ -47,6 +49,8 @@ def make_world(profile: Profile, settings: NDArray[Any], blocks: NDArray[np.int6
         ),
         prefill_tokens=np.array(prefill.isl_tokens, np.float64),
         prefill_s=np.array(prefill.ttft_s, np.float64),
+        work_tokens=work_tokens,
+        work_s=work_s,
         arrivals=empty_arrivals(),
         prefix=Prefix(
             np.asarray(blocks),
@@ -97,6 +101,17 @@ def grow_replicas(world: World, length: int) -> World:
             lookup,
         ),
     )
+
+
+def make_room(world: World, count: int) -> World:
+    """The same world with room for `count` more events, and for what as many replicas may report."""
+    clock = world.clock[0]
+    events, transitions = int(clock["events"]) + count, int(clock["transitions"]) + 2 * count
+    if events + SPARE_EVENTS > len(world.events):
+        world = world._replace(events=_longer(world.events, 2 * events + SPARE_EVENTS))
+    if transitions + SPARE_EVENTS > len(world.transitions):
+        world = world._replace(transitions=_longer(world.transitions, 2 * transitions + SPARE_EVENTS))
+    return world
 
 
 def make_space(world: World) -> World:

@@ -18,8 +18,21 @@ from headway.simulation.records import count_first_token, end_request
 
 
 @compiled
+def _first_tokens(world: World, replica: int, at_s: float) -> int:
+    """Newcomers from a prefill replica get their first token with their first iteration; their number."""
+    unit = world.replicas[replica]
+    request, count = unit.fresh_head, 0
+    while request != NONE:
+        count_first_token(world, request, at_s)
+        count += 1
+        request = world.requests[request].next
+    unit.fresh_head = NONE
+    return count
+
+
+@compiled
 def account(world: World, replica: int, iterations: float) -> None:
-    """Move the batch on by `iterations` whole iterations and count their token gaps."""
+    """Move the batch on by `iterations` whole iterations since the checkpoint and count their tokens."""
     unit, window = world.replicas[replica], world.window[0]
     batch = unit.running
     left = iterations
@@ -28,11 +41,11 @@ def account(world: World, replica: int, iterations: float) -> None:
         cell = find_cell(world.surface, batch, tokens)
         step = min(left, iterations_in_cell(cell, batch, tokens))
         first, last = itl_at(cell, tokens), itl_at(cell, tokens + (step - 1.0) * batch)
-        gaps = batch * int(step) - unit.fresh
+        fresh = _first_tokens(world, replica, unit.checkpoint_s + first)
+        gaps = batch * int(step) - fresh
         window.gaps += gaps
-        window.gap_s += batch * stretch_s(cell, batch, tokens, step) - unit.fresh * first
+        window.gap_s += batch * stretch_s(cell, batch, tokens, step) - fresh * first
         add_range(world.histograms[ITL], first, last, gaps)
-        unit.fresh = 0
         unit.kv_tokens += int(step) * batch
         left -= step
     unit.iteration += int(iterations)
@@ -49,8 +62,9 @@ def catch_up(world: World, replica: int) -> None:
     if ends_s > elapsed_s or done == unit.planned:
         done -= 1.0
     if done > 0.0:
-        unit.checkpoint_s += duration_s(world.surface, unit.running, unit.kv_tokens, done)
+        length_s = duration_s(world.surface, unit.running, unit.kv_tokens, done)
         account(world, replica, done)
+        unit.checkpoint_s += length_s
         unit.planned -= done
 
 
@@ -138,16 +152,3 @@ def finish_decodes(world: World, replica: int) -> None:
         unit.kv_tokens -= asked.input_tokens + asked.output_tokens
         unit.reserved_tokens -= asked.input_tokens + asked.output_tokens
         end_request(world, request, COMPLETED)
-
-
-@compiled
-def begin_streams(world: World, replica: int, iteration_s: float) -> None:
-    """Newcomers from a prefill replica get their first token at the end of the iteration that begins now."""
-    unit, now_s = world.replicas[replica], world.clock[0].now_s
-    unit.fresh = 0
-    request = unit.fresh_head
-    while request != NONE:
-        count_first_token(world, request, now_s + iteration_s)
-        unit.fresh += 1
-        request = world.requests[request].next
-    unit.fresh_head = NONE

@@ -3,14 +3,23 @@
 The profile's facts fill what the settings leave open: batch limit, KV bytes per token, GPUs per replica. The
 fleet at time 0 is, unless told otherwise, what the reference formulas ask for the first interval's load, so
 that every policy begins alike; a static fleet begins as itself.
+
+What cannot be simulated is refused as early as it is known: `check_plan` before any trace is read,
+`check_decisions` when its span is known.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import isfinite
 from pathlib import Path
 
-from headway.config import DEFAULT_KV_BYTES_PER_TOKEN, HeadwayConfig, PlannerSettings, resolve_profile
+from headway.config import (
+    DEFAULT_KV_BYTES_PER_TOKEN,
+    HeadwayConfig,
+    PlannerSettings,
+    RoleName,
+    resolve_profile,
+)
+from headway.config.engine import MOST_IN_A_BATCH, MOST_KV_BYTES_PER_TOKEN
 from headway.planning import (
     PlanningError,
     Policy,
@@ -26,12 +35,19 @@ from headway.simulation.layout import Routing
 from headway.simulation.results import SimulationResult
 from headway.simulation.scenario import Crash, EngineRules, Scenario, StartUp
 from headway.simulation.simulate import Watchers, simulate
-from headway.workload import Trace, TraceOptions, interval_series, open_trace
+from headway.workload import IntervalSeries, Trace, TraceError, TraceOptions, interval_series, open_trace
+from headway.workload.generators import looks_generated, parse_generator
 from interp import Profile, ProfileError, load_profile
 from predictors import PredictorError
 
 MIXED_CHUNK_TOKENS = 2048
 """Prompt tokens per iteration of a mixed replica where settings are silent: whole ones block decodes."""
+
+MOST_DECISIONS = 1_000_000
+"""Decisions in one simulation, or intervals of a warm-up trace; each is kept in the result."""
+
+ADJUSTMENT_INTERVAL = "planner.adjustment_interval_s"
+WARM_UP_TRACE = "planner.load_predictor_warmup_trace"
 
 POLICIES_WITHOUT_FORECAST = frozenset({"static", "threshold"})
 
@@ -49,20 +65,25 @@ class Plan:
     engine: EngineRules
 
     @property
+    def transfer(self) -> EngineRules | None:
+        """The engine rules where KV moves between pools; None for mixed replicas."""
+        return None if Role.MIXED in self.settings.limits else self.engine
+
+    @property
     def forecasts(self) -> bool:
         """Whether the policy asks for a forecast."""
         return self.policy.name not in POLICIES_WITHOUT_FORECAST
 
 
 def make_plan(config: HeadwayConfig) -> Plan:
-    """Load the profile and make policy and predictors.
+    """Load the profile, make policy and predictors, and check them together.
 
     Raises ConfigError, ProfileError or PlanningError, each one line that names the field.
     """
     directory = resolve_profile(config.engine.profile)
     profile = load_profile(directory)
     settings = policy_settings(config, profile)
-    return Plan(
+    plan = Plan(
         config=config,
         profile_name=directory.resolve().name,
         profile=profile,
@@ -71,6 +92,33 @@ def make_plan(config: HeadwayConfig) -> Plan:
         forecaster=_forecaster(config.planner, settings.interval_s),
         engine=_engine_rules(directory, config, profile),
     )
+    check_plan(plan)
+    return plan
+
+
+def check_plan(plan: Plan) -> None:
+    """Refuse what `simulate` would refuse later and what can be told without reading a trace.
+
+    That is a first fleet outside its pools' limits, and a warm-up trace that does not exist or, if it is
+    generated, cannot be. Raises PlanningError naming the key.
+    """
+    wanted = plan.config.simulation.initial
+    if isinstance(wanted, Mapping):
+        _named_fleet(wanted, plan.settings.limits)
+    source = plan.config.planner.load_predictor_warmup_trace
+    if source is not None and not Path(source).is_file():
+        _check_source(source)
+
+
+def _check_source(source: str) -> None:
+    """A warm-up trace that is no file."""
+    if Path(source).exists() or not looks_generated(source):
+        fault = "is not a file" if Path(source).exists() else "no such file"
+        raise PlanningError(f"{WARM_UP_TRACE}: {source}: {fault}")
+    try:
+        parse_generator(source, seed=0)
+    except TraceError as error:
+        raise PlanningError(f"{WARM_UP_TRACE}: {error}") from error
 
 
 def _forecaster(planner: PlannerSettings, interval_s: float) -> LoadForecaster:
@@ -92,7 +140,7 @@ def engine_rules(config: HeadwayConfig, profile: Profile) -> EngineRules:
     engine, transfer = config.engine, config.engine.kv_transfer
     mixed = Role.MIXED.value in config.pools
     return EngineRules(
-        max_batch_size=engine.max_batch_size or max(1, round(profile.decode.largest_batch)),
+        max_batch_size=engine.max_batch_size or _profiled_batch(profile),
         chunk_tokens=engine.chunk_tokens or (MIXED_CHUNK_TOKENS if mixed else 0),
         transfer_latency_s=transfer.latency_s,
         transfer_bytes_per_s=transfer.bandwidth_bytes_per_s,
@@ -101,16 +149,37 @@ def engine_rules(config: HeadwayConfig, profile: Profile) -> EngineRules:
     )
 
 
+def _profiled_batch(profile: Profile) -> int:
+    batch = max(1, round(profile.decode.largest_batch))
+    if batch > MOST_IN_A_BATCH:
+        raise ProfileError(
+            f"a batch of {batch} requests was sampled, more than {MOST_IN_A_BATCH}: "
+            "meta.json: max_batch_size or engine.max_batch_size must say less"
+        )
+    return batch
+
+
 def _profiled_kv_bytes(profile: Profile) -> float:
     value = profile.meta.get("kv_bytes_per_token", DEFAULT_KV_BYTES_PER_TOKEN)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not (isfinite(value) and value > 0):
-        raise ProfileError(f"meta.json: kv_bytes_per_token: must be a positive number, is {value!r}")
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or not 0 < value <= MOST_KV_BYTES_PER_TOKEN
+    ):
+        most = f"at most {MOST_KV_BYTES_PER_TOKEN:g}"
+        raise ProfileError(
+            f"meta.json: kv_bytes_per_token: must be a positive number, {most}, is {value!r:.80}"
+        )
     return float(value)
 
 
 def make_scenario(plan: Plan, trace: Trace) -> Scenario:
-    """The deployment of `plan` when `trace` begins. PlanningError names a fleet that is not allowed."""
+    """The deployment of `plan` when `trace` begins.
+
+    Raises PlanningError naming a fleet that is not allowed, or an interval too short for the trace.
+    """
     config, simulation = plan.config, plan.config.simulation
+    check_decisions(plan, trace)
     return Scenario(
         profile=plan.profile,
         slo=plan.settings.slo,
@@ -125,17 +194,36 @@ def make_scenario(plan: Plan, trace: Trace) -> Scenario:
     )
 
 
+def check_decisions(plan: Plan, trace: Trace) -> None:
+    """Refuse a trace in which the policy would decide more than `MOST_DECISIONS` times (PlanningError)."""
+    of_threshold = plan.policy.name == "threshold"
+    key = "planner.threshold.interval_s" if of_threshold else ADJUSTMENT_INTERVAL
+    _check_intervals(trace, plan.policy.interval_s, key)
+
+
+def _check_intervals(trace: Trace, interval_s: float, key: str) -> None:
+    if trace.duration_s > interval_s * MOST_DECISIONS:
+        raise PlanningError(
+            f"{key}: {interval_s:g} s divides the {trace.duration_s:g} s of {trace.name} "
+            f"into more than {MOST_DECISIONS:,} intervals"
+        )
+
+
 def initial_fleet(plan: Plan, trace: Trace) -> Mapping[Role, int]:
     """Replicas per role that are ready at time 0, as `simulation.initial` says."""
     wanted, limits = plan.config.simulation.initial, plan.settings.limits
     if isinstance(wanted, Mapping):
-        return {role: _named_count(role, wanted.get(role.value), pool) for role, pool in limits.items()}
+        return _named_fleet(wanted, limits)
     if wanted == "min":
         return {role: pool.min_replicas for role, pool in limits.items()}
     if plan.policy.name == "static":
         return {role: plan.settings.static[role] for role in limits}
     load, span_s = first_interval(trace, plan.settings.interval_s)
     return size_fleet(load, span_s, plan.settings, plan.profile)
+
+
+def _named_fleet(wanted: Mapping[RoleName, int], limits: Mapping[Role, PoolLimits]) -> Mapping[Role, int]:
+    return {role: _named_count(role, wanted.get(role.value), pool) for role, pool in limits.items()}
 
 
 def _named_count(role: Role, count: int | None, pool: PoolLimits) -> int:
@@ -150,16 +238,27 @@ def _named_count(role: Role, count: int | None, pool: PoolLimits) -> int:
 
 
 def warm_up(plan: Plan, rate_scale: float = 1.0) -> int:
-    """Show the predictors the configured warm-up trace, if any, as often superposed; the intervals seen."""
+    """Show the predictors the configured warm-up trace, if any, as often superposed; the intervals seen.
+
+    Raises PlanningError naming the key when the trace cannot be read, or is shorter than one interval.
+    """
     source = plan.config.planner.load_predictor_warmup_trace
     if source is None:
         return 0
-    with open_trace(source, TraceOptions(rate_scale=rate_scale)) as trace:
-        series = interval_series(trace, plan.settings.interval_s)
+    try:
+        series = _past(source, plan.settings.interval_s, TraceOptions(rate_scale=rate_scale))
+    except TraceError as error:
+        raise PlanningError(f"{WARM_UP_TRACE}: {error}") from error
     plan.forecaster.warm_start(
         *(column.tolist() for column in (series.requests, series.isl_tokens, series.osl_tokens))
     )
     return len(series.requests)
+
+
+def _past(source: str, interval_s: float, options: TraceOptions) -> IntervalSeries:
+    with open_trace(source, options) as trace:
+        _check_intervals(trace, interval_s, ADJUSTMENT_INTERVAL)
+        return interval_series(trace, interval_s)
 
 
 def run(plan: Plan, scenario: Scenario, trace: Trace, watchers: Watchers | None = None) -> SimulationResult:

@@ -13,12 +13,16 @@ from dataclasses import dataclass
 from math import ceil, isfinite
 
 import numpy as np
+from numpy.typing import NDArray
 
 from headway.planning import LoadForecast, PolicySettings, Role, Slo
 from headway.planning.budget import fit
 from headway.planning.sizing import Aim, Requirement, size_decode, size_prefill
+from headway.simulation.scenario import EngineRules
 from headway.workload import RequestChunk, Trace
 from interp import Profile
+
+FloatArray = NDArray[np.float64]
 
 
 def first_interval(trace: Trace, interval_s: float) -> tuple[LoadForecast, float]:
@@ -26,7 +30,7 @@ def first_interval(trace: Trace, interval_s: float) -> tuple[LoadForecast, float
     span_s = min(interval_s, trace.duration_s) or interval_s
     requests, inputs, outputs = 0, 0, 0
     for chunk in trace.chunks():
-        within = int(np.searchsorted(chunk.arrival_s, span_s))
+        within = int(np.searchsorted(chunk.arrival_s, span_s, side="right"))
         requests += within
         inputs += int(chunk.input_tokens[:within].sum())
         outputs += int(chunk.output_tokens[:within].sum())
@@ -101,35 +105,42 @@ class Reach:
     best_itl_s: float = float("nan")
 
 
-def reach(trace: Trace, slo: Slo, profile: Profile) -> Reach:
-    """One pass over `trace`."""
+def reach(trace: Trace, slo: Slo, profile: Profile, transfer: EngineRules | None = None) -> Reach:
+    """One pass over `trace`; `transfer` are the rules of split pools, None for mixed replicas."""
     counts = np.zeros(6)
     tokens = np.zeros(2)
     for chunk in trace.chunks():
-        counts += _counts(chunk, slo, profile)
+        counts += _counts(chunk, slo, profile, transfer)
         tokens += (chunk.input_tokens.sum(), chunk.output_tokens.sum())
     whole = [round(count) for count in counts]
     isl, osl = tokens / max(1, whole[0])
     return Reach(
         **dict(zip(Reach.__slots__, whole, strict=False)),
-        best_ttft_s=float(profile.prefill.ttft_s(float(isl))),
-        best_itl_s=idle_itl_s(profile, float(isl + osl / 2)),
+        best_ttft_s=float(_idle_ttft_s(profile, np.array([isl]), transfer)[0]) if isl else float("nan"),
+        best_itl_s=float(_idle_itl_s(profile, np.array([isl + osl / 2]))[0]) if isl else float("nan"),
     )
 
 
-def idle_itl_s(profile: Profile, context_tokens: float) -> float:
-    """The least ITL of any batch at a context."""
-    return float(profile.decode.best_throughput_per_gpu(1e-9, context_tokens).itl_s)
+def _idle_itl_s(profile: Profile, context_tokens: FloatArray) -> FloatArray:
+    """ITL of a batch of one."""
+    usage = np.minimum(1.0, context_tokens / profile.decode.table.max_kv_tokens)
+    return np.asarray(profile.decode.itl_s(usage, context_tokens))
 
 
-def _counts(
-    chunk: RequestChunk, slo: Slo, profile: Profile
-) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
+def _idle_ttft_s(profile: Profile, isl_tokens: FloatArray, transfer: EngineRules | None) -> FloatArray:
+    ttft_s = np.asarray(profile.prefill.ttft_s(isl_tokens))
+    if transfer is None:
+        return ttft_s
+    moved_s = isl_tokens * transfer.kv_bytes_per_token / transfer.transfer_bytes_per_s
+    return ttft_s + transfer.transfer_latency_s + moved_s + _idle_itl_s(profile, isl_tokens)
+
+
+def _counts(chunk: RequestChunk, slo: Slo, profile: Profile, transfer: EngineRules | None) -> FloatArray:
     isl, osl = chunk.input_tokens.astype(np.float64), chunk.output_tokens.astype(np.float64)
     covered = profile.coverage(isl, osl)
-    late = np.asarray(profile.prefill.ttft_s(isl)) > slo.ttft_s
-    feasible = profile.decode.best_throughput_per_gpu(slo.itl_s, isl + osl / 2).feasible
-    slow = ~np.asarray(feasible) & (osl > 1)
+    late = _idle_ttft_s(profile, isl, transfer) > slo.ttft_s
+    slow = (_idle_itl_s(profile, isl + osl / 2) > slo.itl_s) & (osl > 1)
+    too_long = isl + osl > profile.decode.table.max_kv_tokens
     return np.array(
         [
             len(chunk),
@@ -137,6 +148,6 @@ def _counts(
             covered.context_outside * len(chunk),
             late.sum(),
             slow.sum(),
-            len(chunk) - (late | slow).sum(),
+            len(chunk) - (late | slow | too_long).sum(),
         ]
     )

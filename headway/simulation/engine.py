@@ -2,9 +2,8 @@
 
 All roles share one machine. A replica has a FIFO queue, a decode batch and possibly a chunk of prefill work.
 At a boundary it retires what is done, admits what fits, and starts either
-- one iteration that carries prefill tokens: ITL of the running batch (or the cost of an empty prefill when
-  none runs) plus Σ TTFT(done + chunk) − TTFT(done) over the prompts touched; a batch of one takes exactly
-  TTFT, or
+- one iteration that carries prefill tokens: a whole prompt alone takes TTFT; otherwise the ITL of the running
+  batch (without one, the cost of an empty iteration) plus the work of the tokens carried (see `work`), or
 - a stretch of decode iterations, closed in one event (see `iteration`), until the first sequence finishes; a
   request that can be admitted earlier cuts the stretch at the end of the iteration under way.
 KV is reserved for input + output tokens on admission, so usage never exceeds capacity; what counts for speed
@@ -15,7 +14,6 @@ one token per sequence.
 
 from headway.simulation.batch import (
     account,
-    begin_streams,
     dequeue,
     finish_decodes,
     fits,
@@ -36,7 +34,7 @@ from headway.simulation.layout import (
     PREFILLING,
     World,
 )
-from headway.simulation.prefill import finish_chunk, plan_chunk
+from headway.simulation.prefill import finish_chunk, iteration_s, plan_chunk
 from headway.simulation.records import count_gap, log_transition
 
 
@@ -84,7 +82,7 @@ def enqueue(world: World, replica: int, request: int) -> None:
 def _start(world: World, replica: int) -> None:
     """Begin the next iteration or stretch of iterations, or fall idle."""
     unit, now_s = world.replicas[replica], world.clock[0].now_s
-    chunk_s = 0.0
+    chunk_s, batch_s = 0.0, 0.0
     if unit.role == DECODE:
         while unit.head != NONE and fits(world, replica, unit.head, 0):
             request = dequeue(world, replica)
@@ -93,17 +91,14 @@ def _start(world: World, replica: int) -> None:
     else:
         chunk_s = plan_chunk(world, replica)
     unit.checkpoint_s = now_s
-    base_s = world.prefill_s[0]
-    if unit.running > 0:
-        base_s = itl_at(find_cell(world.surface, unit.running, unit.kv_tokens), unit.kv_tokens)
     if unit.role != DECODE and unit.chunk_requests > 0:
+        if unit.running > 0:
+            batch_s = itl_at(find_cell(world.surface, unit.running, unit.kv_tokens), unit.kv_tokens)
         unit.phase, unit.planned = PREFILLING, 1.0
-        begin_streams(world, replica, base_s + chunk_s)
-        _schedule(world, replica, now_s + base_s + chunk_s)
+        _schedule(world, replica, now_s + iteration_s(world, replica, batch_s, chunk_s))
     elif unit.running > 0:
         unit.phase = DECODING
         unit.planned = float(world.finish_iteration[replica, 0] - unit.iteration)
-        begin_streams(world, replica, base_s)
         _schedule(
             world, replica, now_s + duration_s(world.surface, unit.running, unit.kv_tokens, unit.planned)
         )
@@ -121,8 +116,7 @@ def boundary(world: World, replica: int) -> None:
         account(world, replica, unit.planned)
     elif unit.phase == PREFILLING:
         if unit.running > 0:
-            count_gap(world, world.clock[0].now_s - unit.checkpoint_s, unit.running - unit.fresh)
-            unit.fresh = 0
+            count_gap(world, world.clock[0].now_s - unit.checkpoint_s, unit.running)
             unit.kv_tokens += unit.running
             unit.iteration += 1
         finish_chunk(world, replica)

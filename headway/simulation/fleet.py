@@ -5,7 +5,7 @@ start to gone. Scaling down cancels the newest starting replicas first, then dra
 (the newest of equals), as Ray Serve does. A crashed replica is replaced at once.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from headway.planning.types import PoolLimits, PoolState, Role
 from headway.simulation import layout, lifecycle
-from headway.simulation.allocate import grow_replicas
+from headway.simulation.allocate import grow_replicas, make_room
 from headway.simulation.handle import handle_of
 from headway.simulation.layout import World
 
@@ -90,8 +90,9 @@ class Fleet:
 
     @world.setter
     def world(self, world: World) -> None:
-        self._world = world
-        self._handle = handle_of(world)
+        if world is not self._world:
+            self._world = world
+            self._handle = handle_of(world)
 
     @property
     def handle(self) -> World:
@@ -102,8 +103,14 @@ class Fleet:
         """Put the first replicas into service, ready at once: the system runs when the trace begins."""
         for role in self.pools:
             self._counts[role].desired = counts[role]
-            for _ in range(counts[role]):
-                self._start(role, 0.0)
+            self._start(role, counts[role], lambda: 0.0)
+            self.series[role].add(0.0, self._counts[role])
+
+    def plan_crashes(self, crashes: Sequence[tuple[Role, float]]) -> None:
+        """Let the longest-ready replica of a role die at a time, for each of (role, time)."""
+        self.world = make_room(self.world, len(crashes))
+        for role, at_s in crashes:
+            lifecycle.schedule_crash(self.handle, CODES[role], at_s)
 
     def scale(self, targets: Mapping[Role, int]) -> None:
         """Set desired counts; start or drain replicas to match."""
@@ -137,19 +144,18 @@ class Fleet:
                 self._match(role)
 
     def state(self, role: Role) -> PoolState:
-        """The pool's counts and load now."""
+        """The pool's counts, and the load of its ready replicas with what waits for one."""
         units, counts, clock = self.world.replicas, self._counts[role], self.world.clock[0]
-        alive = units[(units["role"] == CODES[role]) & (units["state"] != layout.GONE)]
-        in_prefill = int(alive["chunk_requests"][alive["phase"] == layout.PREFILLING].sum())
-        ready = alive[alive["state"] == layout.SERVING]
+        ready = units[(units["role"] == CODES[role]) & (units["state"] == layout.SERVING)]
+        in_prefill = int(ready["chunk_requests"][ready["phase"] == layout.PREFILLING].sum())
         capacity = float(self.world.settings[0]["kv_capacity_tokens"]) * max(1, len(ready))
         return PoolState(
             desired=counts.desired,
             starting=counts.starting,
             ready=counts.ready,
             draining=counts.draining,
-            running=float(alive["running"].sum() + in_prefill),
-            waiting=float(alive["waiting"].sum() - in_prefill + clock["parked"][CODES[role]]),
+            running=float(ready["running"].sum() + in_prefill),
+            waiting=float(ready["waiting"].sum() - in_prefill + clock["parked"][CODES[role]]),
             kv_usage=float(ready["kv_tokens"].sum()) / capacity,
         )
 
@@ -165,8 +171,8 @@ class Fleet:
         up = np.flatnonzero(
             (units["role"] == CODES[role]) & np.isin(units["state"], (layout.STARTING, layout.SERVING))
         )
-        for _ in range(desired - len(up)):
-            self._start(role, self._start_up_s())
+        self._start(role, desired - len(up), self._start_up_s)
+        self.world = make_room(self.world, len(up))
         for replica in self._victims(up)[: max(0, len(up) - desired)]:
             lifecycle.stop_replica(self.handle, int(replica))
         self.series[role].add(float(self.world.clock[0]["now_s"]), self._counts[role])
@@ -178,14 +184,19 @@ class Fleet:
         load = np.where(serving, units["running"] + units["waiting"], 0)
         return replicas[np.lexsort((-units["serial"], load, serving))]
 
-    def _start(self, role: Role, delay_s: float) -> None:
+    def _start(self, role: Role, count: int, start_up_s: Callable[[], float]) -> None:
+        self.world = make_room(self.world, max(0, count))
+        for _ in range(count):
+            replica, now_s = self._free_slot(), float(self.world.clock[0]["now_s"])
+            unit = self.world.replicas[replica]
+            unit["role"], unit["serial"] = CODES[role], self._serial
+            self._serial += 1
+            lifecycle.start_replica(self.handle, replica, now_s + start_up_s())
+            self._counts[role].starting += 1
+
+    def _free_slot(self) -> int:
         free = np.flatnonzero(self.world.replicas["state"] == layout.GONE)
         if not len(free):
             self.world = grow_replicas(self.world, 2 * len(self.world.replicas))
-            free = np.flatnonzero(self.world.replicas["state"] == layout.GONE)
-        unit = self.world.replicas[int(free[0])]
-        unit["role"], unit["serial"] = CODES[role], self._serial
-        self._serial += 1
-        lifecycle.start_replica(self.handle, int(free[0]), float(self.world.clock[0]["now_s"]) + delay_s)
-        self._counts[role].starting += 1
-        self.series[role].add(float(self.world.clock[0]["now_s"]), self._counts[role])
+            return len(self.world.replicas) // 2
+        return int(free[0])

@@ -16,6 +16,7 @@ from headway.simulation.layout import (
     NONE,
     PLACE,
     READY,
+    SPARE_EVENTS,
     TRANSFERRED,
     UNASSIGNED,
     Exit,
@@ -24,8 +25,6 @@ from headway.simulation.layout import (
 from headway.simulation.lifecycle import become_ready, crash
 from headway.simulation.placement import assign, place_request
 from headway.simulation.records import end_request
-
-SPARE_EVENTS = 64
 
 
 @compiled
@@ -78,6 +77,7 @@ def _handle(world: World) -> int:
     elif kind == READY:
         become_ready(world, index, version)
     elif kind == CRASH and clock.ready[index] > 0:
+        clock.crashes += 1
         crash(world, world.ready[index, 0])
         return Exit.FLEET_CHANGED
     return Exit.REACHED

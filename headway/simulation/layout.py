@@ -15,12 +15,14 @@ from headway.simulation.iteration import Surface
 
 NONE = -1
 UNASSIGNED = -2
+SPARE_EVENTS = 64
+"""Room that one event may need in any buffer, generously."""
 PREFILL, DECODE, MIXED = 0, 1, 2
 ROLE_COUNT = 3
 
 # Kinds of event; the number is the priority among events of the same instant: an engine that reaches the end
 # of an iteration sees what arrived up to that very moment.
-CRASH, READY, TRANSFERRED, PLACE, BOUNDARY = 0, 1, 2, 3, 4
+READY, CRASH, TRANSFERRED, PLACE, BOUNDARY = 0, 1, 2, 3, 4
 
 # Life of a replica.
 GONE, STARTING, SERVING, DRAINING = 0, 1, 2, 3
@@ -71,7 +73,6 @@ REPLICA = np.dtype(
         ("running", "i8"),
         ("kv_tokens", "i8"),
         ("reserved_tokens", "i8"),
-        ("fresh", "i8"),
         ("fresh_head", "i4"),
         ("waiting", "i8"),
         ("head", "i4"),
@@ -147,6 +148,7 @@ CLOCK = np.dtype(
         ("free_requests", "i8"),
         ("finished", "i8"),
         ("transitions", "i8"),
+        ("crashes", "i8"),
         ("random", "u8"),
         ("asked_request", "i4"),
         ("asked_role", "i4"),
@@ -214,6 +216,8 @@ class World(NamedTuple):
     surface: Surface
     prefill_tokens: NDArray[np.float64]
     prefill_s: NDArray[np.float64]
+    work_tokens: NDArray[np.float64]
+    work_s: NDArray[np.float64]
     arrivals: Arrivals
     prefix: Prefix
     finished: NDArray[Any]

@@ -55,21 +55,32 @@ def _leave_service(world: World, replica: int) -> None:
 
 
 @compiled
+def _begin_anew(world: World, request: int) -> None:
+    """Forget what a dead replica did for the request, and place it again."""
+    asked, clock = world.requests[request], world.clock[0]
+    asked.retries += 1
+    asked.reserved, asked.prefilled_tokens, asked.cached_tokens = 0, 0, 0
+    asked.prefill_started_s = asked.prefill_finished_s = -1.0
+    asked.decode_ready_s = asked.decode_started_s = -1.0
+    push(clock, world.events, clock.now_s, PLACE, request, 0)
+
+
+@compiled
 def crash(world: World, replica: int) -> None:
-    """The replica dies: what it was streaming fails, what waited there begins anew at its prefill."""
-    unit, clock = world.replicas[replica], world.clock[0]
+    """The replica dies: streams on it fail; what has no first token yet begins anew at its prefill."""
+    unit = world.replicas[replica]
     catch_up(world, replica)
     _leave_service(world, replica)
     for i in range(unit.running):
-        end_request(world, world.finish_request[replica, i], FAILED)
+        request = world.finish_request[replica, i]
+        if world.requests[request].first_token_s < 0.0:
+            _begin_anew(world, request)
+        else:
+            end_request(world, request, FAILED)
     request = unit.head
     while request != NONE:
-        asked = world.requests[request]
-        following = asked.next
-        asked.retries += 1
-        asked.reserved, asked.prefilled_tokens, asked.cached_tokens = 0, 0, 0
-        asked.prefill_started_s = asked.prefill_finished_s = asked.decode_ready_s = -1.0
-        push(clock, world.events, clock.now_s, PLACE, request, 0)
+        following = world.requests[request].next
+        _begin_anew(world, request)
         request = following
     unit.running = unit.waiting = unit.kv_tokens = unit.reserved_tokens = unit.prompt_tokens = 0
     unit.head = unit.tail = unit.fresh_head = NONE
@@ -95,7 +106,7 @@ def start_replica(world: World, replica: int, ready_s: float) -> None:
     unit.created_s = world.clock[0].now_s
     unit.boundary_s = unit.checkpoint_s = -1.0
     unit.iteration = 0
-    unit.running = unit.kv_tokens = unit.reserved_tokens = unit.fresh = unit.waiting = 0
+    unit.running = unit.kv_tokens = unit.reserved_tokens = unit.waiting = 0
     unit.prompt_tokens = unit.chunk_requests = unit.chunk_last_tokens = 0
     unit.head = unit.tail = unit.fresh_head = NONE
     prefix.clear(world, replica)

@@ -19,8 +19,26 @@ def prefill_time_s(world: World, tokens: float) -> float:
 
 
 @compiled
+def work_until_s(world: World, tokens: float) -> float:
+    """The prefill work curve (see `work`) at `tokens`."""
+    rules, nodes, work = world.settings[0], world.work_tokens, world.work_s
+    return ttft_at(tokens, nodes, work, rules.linear_s_per_token, rules.quadratic_s_per_token2)
+
+
+@compiled
+def iteration_s(world: World, replica: int, batch_s: float, chunk_s: float) -> float:
+    """Seconds of an iteration with the planned chunk, beside a batch whose own iteration takes `batch_s`."""
+    unit = world.replicas[replica]
+    if unit.running > 0:
+        return batch_s + chunk_s
+    if world.settings[0].chunk_tokens == 0:
+        return prefill_time_s(world, unit.chunk_last_tokens)
+    return world.work_s[0] + chunk_s
+
+
+@compiled
 def plan_chunk(world: World, replica: int) -> float:
-    """Choose the prompt tokens of the next iteration; seconds that they add to it, over an empty prefill."""
+    """Choose the prompt tokens of the next iteration; seconds that their work adds to it."""
     unit, rules = world.replicas[replica], world.settings[0]
     budget = rules.chunk_tokens if rules.chunk_tokens > 0 else np.iinfo(np.int64).max
     unit.chunk_requests = 0
@@ -38,7 +56,7 @@ def plan_chunk(world: World, replica: int) -> float:
         left = asked.input_tokens - asked.cached_tokens - asked.prefilled_tokens
         tokens = min(left, budget)
         done = asked.prefilled_tokens
-        added_s += prefill_time_s(world, done + tokens) - prefill_time_s(world, done)
+        added_s += work_until_s(world, done + tokens) - work_until_s(world, done)
         unit.chunk_requests += 1
         unit.chunk_last_tokens = tokens
         budget -= tokens

@@ -1,9 +1,10 @@
 """What came of a simulation: attainment, latencies, cost, and how the fleet moved.
 
 Attainment is met / (completed + failed + shed), where a request met its SLOs if TTFT and, with two tokens or
-more, TPOT are within them. Latency means are exact; quantiles come from histograms (within 0.25 %). The fluid
-bound is Σ work / best throughput under the SLO: GPU-hours of a fleet that is never idle, never queues and is
-infinitely divisible.
+more, TPOT are within them. Latency means are exact; quantiles come from histograms (within 0.25 %). TTFT and
+ITL count every token that left, TPOT and E2E completed requests. The fluid bound is Σ work / best throughput
+under the SLO: GPU-hours of a fleet that is never idle, never queues and is infinitely divisible; prompt
+tokens that the run's own prefix caches saved are not in it.
 """
 
 from collections.abc import Mapping
@@ -17,10 +18,12 @@ from headway.planning.types import Role, Slo
 from headway.simulation import layout
 from headway.simulation.fleet import ReplicaSeries
 from headway.simulation.histogram import BUCKETS, QUANTILES, buckets_of, quantile
+from headway.simulation.work import work_s
 from interp import Profile
 
 TOLERANCE = 1.0 + 1e-9
 CONTEXT_GRID = 4096
+ANY_ITL_S = 1e9
 
 
 @dataclass(slots=True)
@@ -50,14 +53,22 @@ class Latency:
 
 
 class FluidBound:
-    """GPU-seconds that the work needs at least, with every GPU at its best throughput under the SLO."""
+    """GPU-seconds that the work done needs at least, with every GPU at its best throughput under the SLO.
 
-    def __init__(self, profile: Profile, slo: Slo, longest_context: float) -> None:
+    Prompts cost their TTFT where a replica prefills one at a time; where iterations are shared only their
+    work (see `work`). Decode tokens cost one over the best throughput at the request's mean context; where
+    no batch meets the ITL target, one over the best without a target, so that the figure stays a bound.
+    """
+
+    def __init__(self, profile: Profile, slo: Slo, *, shared_iterations: bool) -> None:
         self.gpu_seconds = 0.0
-        self._prefill = profile.prefill
-        self._contexts = np.geomspace(1.0, max(2.0, longest_context), CONTEXT_GRID)
+        self._prefill, self._shared = profile.prefill, shared_iterations
+        longest = max(2.0, float(profile.decode.table.max_kv_tokens))
+        self._contexts = np.geomspace(1.0, longest, CONTEXT_GRID)
         best = profile.decode.best_throughput_per_gpu(slo.itl_s, self._contexts)
-        self._seconds_per_token = 1.0 / np.maximum(np.asarray(best.throughput_per_gpu), 1e-12)
+        any_itl = profile.decode.best_throughput_per_gpu(ANY_ITL_S, self._contexts)
+        throughput = np.where(best.feasible, best.throughput_per_gpu, any_itl.throughput_per_gpu)
+        self._seconds_per_token = 1.0 / np.maximum(throughput, 1e-12)
 
     def add(
         self,
@@ -66,7 +77,11 @@ class FluidBound:
         context: NDArray[np.float64],
     ) -> None:
         """Add requests: prompt tokens computed, tokens decoded, and mean context while decoding."""
-        prefill_s = computed_tokens / np.asarray(self._prefill.throughput_per_gpu(computed_tokens))
+        if self._shared:
+            work = work_s(self._prefill.table, computed_tokens.astype(np.float64))
+            prefill_s = work * self._prefill.gpus_per_engine
+        else:
+            prefill_s = computed_tokens / np.asarray(self._prefill.throughput_per_gpu(computed_tokens))
         decode_s = decoded_tokens * np.interp(context, self._contexts, self._seconds_per_token)
         self.gpu_seconds += float(prefill_s.sum() + decode_s.sum())
 
@@ -74,10 +89,9 @@ class FluidBound:
 class Tally:
     """Running totals over finished requests; memory does not grow with their number."""
 
-    def __init__(self, profile: Profile, slo: Slo) -> None:
-        capacity = float(profile.decode.table.max_kv_tokens)
+    def __init__(self, profile: Profile, slo: Slo, *, shared_iterations: bool) -> None:
         self.slo = slo
-        self.fluid = FluidBound(profile, slo, capacity)
+        self.fluid = FluidBound(profile, slo, shared_iterations=shared_iterations)
         self.requests = self.completed = self.failed = self.met = self.retried = self.too_long = 0
         self.cached_tokens = self.input_tokens = 0
         self.latencies = {name: Latency() for name in ("ttft_s", "itl_s", "tpot_s", "e2e_s")}

@@ -14,9 +14,10 @@ from headway.simulation.layout import World
 
 
 class PlacementView:
-    """The request to place and the ready replicas of its pool; one object a run, about the present request.
+    """The request to place and the ready replicas of its pool; valid during one call of `pick`.
 
-    `replicas` are slot numbers; the load methods return one value for each of them, in the same order.
+    `replicas` are slot numbers, which are used again; `serials` tells replicas apart. These and the load
+    methods return one value for each ready replica, in the same order.
     """
 
     def __init__(self, world: World) -> None:
@@ -26,6 +27,7 @@ class PlacementView:
         self._answer, self._ready = clock["answer"], clock["ready"]
         self._number, self._input_tokens = requests["number"], requests["input_tokens"]
         self._running, self._waiting = units["running"], units["waiting"]
+        self._serials = units["serial"]
         self._prompt_tokens, self._kv_tokens = units["prompt_tokens"], units["kv_tokens"]
         self._capacity = float(world.settings["kv_capacity_tokens"][0])
 
@@ -55,6 +57,11 @@ class PlacementView:
         """Prompt length."""
         return int(self._input_tokens[self._request[0]])
 
+    def serials(self) -> NDArray[np.int64]:
+        """A number for each replica that no other replica of the run has."""
+        serials: NDArray[np.int64] = self._serials[self.replicas]
+        return serials
+
     def running(self) -> NDArray[np.int64]:
         """Sequences in each replica's decode batch."""
         running: NDArray[np.int64] = self._running[self.replicas]
@@ -76,7 +83,9 @@ class PlacementView:
         return usage
 
     def answer(self, position: int) -> None:
-        """Send the request to `replicas[position]`."""
+        """Send the request to `replicas[position]`. IndexError for a position that there is not."""
+        if position < 0:
+            raise IndexError(f"a routing picked position {position}")
         self._answer[0] = self.replicas[position]
 
 

@@ -17,7 +17,7 @@ from headway.planning.forecasting import LoadForecaster
 from headway.planning.types import NAN, Decision, Observation, Policy
 from headway.simulation import kernel, layout, lifecycle
 from headway.simulation.allocate import make_space, make_world
-from headway.simulation.fleet import CODES, Fleet
+from headway.simulation.fleet import Fleet
 from headway.simulation.histogram import quantile
 from headway.simulation.jit import drop_stale_cache
 from headway.simulation.layout import Arrivals, Exit, Routing
@@ -84,7 +84,7 @@ class _Run:
         world = make_world(scenario.profile, scenario.settings, trace.blocks, kernel_seed)
         start_up_s = scenario.start_up.sampler(np.random.default_rng(streams[1]))
         self.fleet = Fleet(world, scenario.pools, start_up_s)
-        self.tally = Tally(scenario.profile, scenario.slo)
+        self.tally = Tally(scenario.profile, scenario.slo, shared_iterations=scenario.engine.chunk_tokens > 0)
         self.intervals: list[Interval] = []
         self.state: Any = policy.initial_state()
         self.chunks: Iterator[RequestChunk] = trace.chunks()
@@ -96,8 +96,7 @@ class _Run:
         scenario, fleet = self.scenario, self.fleet
         fleet.world.clock["horizon_s"] = self.trace.duration_s
         fleet.open(scenario.initial)
-        for crash in scenario.crashes:
-            lifecycle.schedule_crash(fleet.handle, CODES[crash.role], crash.at_s)
+        fleet.plan_crashes([(crash.role, crash.at_s) for crash in scenario.crashes])
         self._run()
         self._finish()
         clock = fleet.world.clock[0]
@@ -105,6 +104,9 @@ class _Run:
         self.tally.requests += unfinished
         self.tally.failed += unfinished
         notes = [f"{unfinished} requests had not ended at the drain limit"] if unfinished else []
+        missed = len(scenario.crashes) - int(clock["crashes"])
+        if missed:
+            notes.append(f"{missed} of {len(scenario.crashes)} crashes found no ready replica")
         routing = scenario.routing
         return SimulationResult(
             policy=self.policy.name,

@@ -6,6 +6,7 @@ from headway.workload.generators import known_generators
 from headway.workload.opening import open_trace
 from headway.workload.series import IntervalSeries, interval_series
 from headway.workload.trace import BLOCK_TOKENS, RequestChunk, Trace, TraceOptions, TraceStats
+from headway.workload.whole_file import whole_file
 from headway.workload.writing import write_trace
 
 __all__ = [
@@ -20,5 +21,6 @@ __all__ = [
     "known_formats",
     "known_generators",
     "open_trace",
+    "whole_file",
     "write_trace",
 ]

@@ -76,12 +76,12 @@ def _nanoseconds(column: "pd.Series[str]") -> npt.NDArray[np.int64] | None:
 
     try:
         moments = pd.to_datetime(column, format="ISO8601", utc=True)
-    except (ValueError, OverflowError):
+        if bool(moments.isna().any()) or bool((column.str.len() < SHORTEST_DATETIME).any()):
+            return None
+        nanoseconds: npt.NDArray[np.int64] = np.asarray(moments.dt.as_unit("ns").astype("int64"), np.int64)
+    except (ValueError, OverflowError):  # text that is no date, a date that nanoseconds cannot count
         return None
-    if bool(moments.isna().any()) or bool((column.str.len() < SHORTEST_DATETIME).any()):
-        return None
-    nanoseconds: npt.NDArray[np.int64] = np.asarray(moments.dt.as_unit("ns").astype("int64"), np.int64)
-    return nanoseconds
+    return nanoseconds if bool((nanoseconds >= 0).all()) else None
 
 
 def _tokens(column: "pd.Series[float]") -> npt.NDArray[np.int64] | None:

@@ -76,6 +76,8 @@ def csv_layout(path: Path, line: int, header: str, name: str | None) -> Layout:
     for column in chosen.columns():
         if column not in names:
             raise at_line(path, line, column, f"missing column; the header is {header[:200]!r}")
+        if names.count(column) > 1:
+            raise at_line(path, line, column, "the header has this column twice")
     time, tokens_in, tokens_out = (names.index(column) for column in chosen.columns())
     return Layout(format=chosen, positions=(time, tokens_in, tokens_out), fields=len(names))
 

@@ -26,8 +26,17 @@ from headway.workload.values import MAX_TOKENS
 DRAWS = 65536
 POSITIVE = frozenset({"duration_s", "input_tokens", "output_tokens", "period_s", "every_s"})
 HIGHEST: Mapping[str, float] = MappingProxyType(
-    {"amplitude": 1.0, "input_tokens": MAX_TOKENS, "output_tokens": MAX_TOKENS, "back_at_s": inf}
+    {
+        "amplitude": 1.0,
+        "input_tokens": MAX_TOKENS,
+        "output_tokens": MAX_TOKENS,
+        "input_cv": 10.0,
+        "output_cv": 10.0,
+        "back_at_s": inf,
+    }
 )
+MAX_REQUESTS = 1_000_000_000
+"""Draws at the highest rate over the whole duration; more would not end in a day."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,10 +78,25 @@ def parse_generator(spec: str, seed: int) -> Generator:
     kind = SHAPES[name]
     own, common = ({field.name for field in fields(part)} for part in (kind, Load))
     given = _parse_pairs(spec, rest, own | common | {"seed"})
-    return Generator(
+    generator = Generator(
         shape=kind(**{key: value for key, value in given.items() if key in own}),
         load=Load(**{key: value for key, value in given.items() if key in common}),
         seed=int(given.get("seed", seed)),
+    )
+    _check_size(spec, generator)
+    return generator
+
+
+def _check_size(spec: str, generator: Generator) -> None:
+    """Refuse load that would never be drawn to its end, naming the key of the highest rate."""
+    shape, highest, duration_s = generator.shape, generator.shape.highest(), generator.load.duration_s
+    if highest * duration_s <= MAX_REQUESTS:
+        return
+    rates = [name for name in ("rate_rps", "peak_rps") if hasattr(shape, name)]
+    key = max(rates, key=lambda name: float(getattr(shape, name)))
+    raise TraceError(
+        f"{spec}: {key}: {highest:g} requests/s for {duration_s:g} s (duration_s) are too many, "
+        f"at most {MAX_REQUESTS:,} requests"
     )
 
 
@@ -83,6 +107,8 @@ def _parse_pairs(spec: str, pairs: str, known: set[str]) -> dict[str, float]:
         if key not in known:
             name = spec.partition(":")[0]
             raise TraceError(f"{spec}: unknown key {key!r} of {name}; known: {', '.join(sorted(known))}")
+        if key in given:
+            raise TraceError(f"{spec}: {key}: given twice")
         given[key] = _value(spec, key, text)
     return given
 

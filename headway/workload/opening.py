@@ -33,6 +33,8 @@ def open_trace(source: str | Path, options: TraceOptions | None = None) -> Trace
 
 def _ingest(source: str | Path, options: TraceOptions) -> Ingested:
     if isinstance(source, str) and looks_generated(source) and not Path(source).exists():
+        if options.format is not None:
+            raise TraceError(f"{source}: format {options.format}: generated load has no format")
         return generate(source, parse_generator(source, options.seed))
     return ingest_file(Path(source), options.format, options.reorder_window_s)
 
@@ -52,26 +54,29 @@ def _trace(name: str, ingested: Ingested, options: TraceOptions) -> Trace:
         name=name,
         spool=ingested.spool,
         plan=plan,
-        duration_s=options.duration_s or cut.span_s,
+        duration_s=cut.span_s,
         stats=_stats(ingested, cut),
     )
 
 
 def _cut(name: str, ingested: Ingested, options: TraceOptions) -> Cut:
-    """The rows from `start_s` to before `start_s + duration_s`; raises TraceError when there are none."""
+    """The rows from `start_s` to before `start_s + duration_s`; raises TraceError when there are none.
+
+    A duration beyond the end is cut to it: time after the last arrival is no part of the workload.
+    """
     spool, start_s = ingested.spool, options.start_s
     left_s = ingested.span_s - start_s
     if left_s < 0:
         raise TraceError(
-            f"{name}: start_s {start_s:g} is beyond the end: the trace is {ingested.span_s:g} s long"
+            f"{name}: start_s {start_s:.15g} is beyond the end: the trace is {ingested.span_s:.15g} s long"
         )
     first, last, span_s = spool.first_row(start_s, lambda arrival: arrival), len(spool), left_s
     if options.duration_s is not None and options.duration_s <= left_s:
         span_s = options.duration_s
         last = spool.first_row(span_s, lambda arrival: arrival - start_s)
     if first >= last:
-        part = f"from start_s {start_s:g} for {span_s:g} s"
-        raise TraceError(f"{name}: no requests {part}: the trace is {ingested.span_s:g} s long")
+        part = f"from start_s {start_s:.15g} for {span_s:.15g} s"
+        raise TraceError(f"{name}: no requests {part}: the trace is {ingested.span_s:.15g} s long")
     return Cut(spool=spool, start_s=start_s, span_s=span_s, first_row=first, last_row=last)
 
 

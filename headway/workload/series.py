@@ -11,6 +11,8 @@ from headway.workload.trace import RequestChunk, Trace
 
 Array = npt.NDArray[np.float64]
 
+MAX_INTERVALS = 1_000_000
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IntervalSeries:
@@ -26,10 +28,15 @@ def interval_series(trace: Trace, interval_s: float) -> IntervalSeries:
     """Counts and mean lengths per whole interval of the trace.
 
     A last interval that the trace fills only in part is left out, as its count would read as a drop in load.
-    Raises TraceError when the trace does not fill a single interval.
+    Raises TraceError when the trace does not fill a single interval, or has more than a million.
     """
     if not (isfinite(interval_s) and interval_s > 0):
         raise TraceError(f"interval_s must be above 0 and finite, got {interval_s}")
+    if trace.duration_s / interval_s > MAX_INTERVALS:
+        raise TraceError(
+            f"{trace.name}: {trace.duration_s:g} s long, "
+            f"more than {MAX_INTERVALS:,} intervals of {interval_s:g} s"
+        )
     intervals = int(trace.duration_s // interval_s)
     if intervals < 1:
         raise TraceError(

@@ -71,11 +71,11 @@ def _open(path: Path) -> BufferedIOBase:
     if not path.is_file():
         raise TraceError(f"{path}: {'not a file' if path.exists() else 'no such file'}")
     try:
+        with path.open("rb") as start:
+            compressed = start.read(len(GZIP_MAGIC)) == GZIP_MAGIC
         file = path.open("rb")
     except OSError as error:
-        raise TraceError(f"{path}: cannot be read: {error.strerror}") from error
-    compressed = file.read(len(GZIP_MAGIC)) == GZIP_MAGIC
-    file.seek(0)
+        raise TraceError(f"{path}: cannot be read: {error.strerror or error}") from error
     return _Gunzip(file) if compressed else file
 
 

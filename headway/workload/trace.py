@@ -30,7 +30,8 @@ class TraceOptions:
     """How to read a trace: what part of it, how often superposed, how tolerant of disorder.
 
     `format` None detects it from the first line. `start_s` counts from the first request; `duration_s` None
-    goes to the end. `rate_scale` k superposes k shifted copies, a fraction thins one more. `seed` decides
+    goes to the end, as does one beyond it. `rate_scale` k superposes k shifted copies, a fraction thins one
+    more. `seed` decides
     the thinning (and a generator's draws where its specification names no seed). `reorder_window_s` bounds
     how far back in time a row may jump. `shift_window_s` bounds the shift of a copy, None is min(600 s, a
     tenth of the span).

@@ -50,7 +50,10 @@ def tokens(value: float) -> int:
 
 
 def datetime_ns(text: str) -> int:
-    """Nanoseconds since 1970 of an ISO date and time, up to nine decimals; without an offset it is UTC."""
+    """Nanoseconds since 1970 of an ISO date and time, up to nine decimals; without an offset it is UTC.
+
+    From 1970 to 2262, so that dates and their differences are 64-bit integers.
+    """
     match = _DATETIME.fullmatch(text)
     try:
         if not match:
@@ -62,7 +65,10 @@ def datetime_ns(text: str) -> int:
         ) from None
     moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     since = moment - _EPOCH
-    return (since.days * 86400 + since.seconds) * NANOSECONDS + int((match[2] or "").ljust(9, "0"))
+    nanoseconds = (since.days * 86400 + since.seconds) * NANOSECONDS + int((match[2] or "").ljust(9, "0"))
+    if not 0 <= nanoseconds < 2**63:
+        raise BadValueError(f"{text[:40]!r} is outside the years 1970 to 2262")
+    return nanoseconds
 
 
 def json_number(value: object) -> float:

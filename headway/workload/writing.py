@@ -9,23 +9,20 @@ from typing import BinaryIO
 from headway.workload.errors import TraceError
 from headway.workload.formats import CSV_FORMATS
 from headway.workload.trace import RequestChunk, Trace
+from headway.workload.whole_file import whole_file
 
 
 def write_trace(trace: Trace, path: Path) -> None:
     """Write the requests in order, gzip if the suffix is `.gz`; the same trace gives the same bytes.
 
-    Prefix blocks have no place in this form and are left out. The file appears only once it is complete;
-    raises TraceError when it cannot be written.
+    Prefix blocks have no place in this form and are left out. The file appears only once it is complete, see
+    `whole_file`; raises TraceError when it cannot be written.
     """
-    part = path.with_name(path.name + ".part")
     try:
-        with part.open("wb") as file:
+        with whole_file(path) as file:
             _write(trace, file, compressed=path.suffix == ".gz")
-        part.replace(path)
     except OSError as error:
-        raise TraceError(f"{path}: cannot be written: {error.strerror}") from error
-    finally:
-        part.unlink(missing_ok=True)
+        raise TraceError(f"{path}: cannot be written: {error.strerror or error}") from error
 
 
 def _write(trace: Trace, file: BinaryIO, *, compressed: bool) -> None:

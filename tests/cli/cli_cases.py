@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from headway.config import resolve_profile
-from headway_cli.main import run
+from headway_cli.app import run
 
 LOAD = "steady:rate_rps=4,duration_s=300,input_tokens=600,output_tokens=60,seed=3"
 PROFILE = "llama-3.1-8b_h100_tp1"

@@ -1,6 +1,8 @@
 """Every kind of wrong input ends with exit code 2, one line that says where, and nothing written."""
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cli_cases import DECODE, LOAD, PREFILL, headway, profile_copy, rewrite, trace
@@ -33,7 +35,7 @@ FLAGS = {
     ),
     "fleet above max_replicas": (["--static", "prefill=400,decode=1"], ["planner.static.prefill", "400"]),
     "fleet with another policy": (["--static", "prefill=1,decode=1", "--policy", "threshold"], ["--static"]),
-    "first fleet": (["--initial", "some"], ["--initial", "some"]),
+    "first fleet": (["--initial", "some"], ["--initial", "some", "sized", "min"]),
     "first fleet above max_replicas": (["--initial", "prefill=99,decode=1"], ["initial.prefill", "99"]),
     "crash without a time": (["--crash", "prefill"], ["--crash", "prefill"]),
     "crash of an unknown role": (["--crash", "router@60"], ["simulation.crashes.0.role", "router"]),
@@ -45,7 +47,16 @@ FLAGS = {
     "output without a folder": (["--report", "no/such/page.html"], ["--report", "no/such"]),
     "output that is a folder": (["--report", "."], ["--report", "is a directory"]),
     "missing settings file": (["--config", "none.yaml"], ["none.yaml", "No such file"]),
-    "missing warm-up trace": (["--load-predictor-warmup-trace", "past.csv"], ["past.csv", "no such file"]),
+    "missing warm-up trace": (
+        ["--load-predictor-warmup-trace", "past.csv"],
+        ["planner.load_predictor_warmup_trace: past.csv", "no such file"],
+    ),
+    "fleet with a role twice": (
+        ["--static", "prefill=1,prefill=2,decode=1"],
+        ["--static", "prefill", "twice"],
+    ),
+    "format of generated load": (["--format", "azure"], ["format azure", "generated load"]),
+    "report on standard output": (["--report", "-"], ["--report", "only --json"]),
 }
 
 COMPARISONS = {
@@ -55,6 +66,13 @@ COMPARISONS = {
     "no key and value": (["--policies", "reference:kalman"], ["--policies", "KEY=VALUE", "kalman"]),
     "an unknown setting": (["--policies", "reference:predicter=arima"], ["planner.predicter", "predictor"]),
     "half a fleet": (["--policies", "static:prefill=2"], ["planner.static.decode", "missing"]),
+    "a value that is no YAML": (
+        ["--policies", "reference:predictor=[1"],
+        ["--policies", "predictor", "'[1'"],
+    ),
+    "a date that is none": (["--policies", "reference:predictor=2020-99-99"], ["--policies", "2020-99-99"]),
+    "no value": (["--policies", "reference:predictor="], ["--policies", "KEY=VALUE"]),
+    "a setting twice": (["--policies", "static:prefill=1:decode=1:prefill=2"], ["static.prefill", "twice"]),
     "no processes": (["--jobs", "0"], ["--jobs", "0"]),
 }
 
@@ -165,10 +183,82 @@ def test_profile_with_a_wrong_fact(tmp_path: Path, capsys: pytest.CaptureFixture
 
 def test_report_of_something_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "a.json"
-    for text, word in (("[1", "not JSON"), ("{}", "policy is missing")):
+    for text, word in (
+        ("[1", "not JSON"),
+        ("[" * 100_000, "not JSON"),
+        ("[1]", "no result of headway simulate"),
+        ("{}", "policy is missing"),
+    ):
         path.write_text(text, encoding="utf-8")
         assert word in headway(capsys, "report", path, "--output", "page.html").complaint()
     assert not Path("page.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "words"),
+    [
+        (("simulated_s",), None, "simulated_s is missing"),
+        (("intervals", 0, "ttft_s"), None, "intervals.0.ttft_s is missing"),
+        (("intervals", 0, "ttft_s"), {}, "intervals.0.ttft_s.mean is missing"),
+        (("simulated_s",), "long", "simulated_s: input should be a valid number"),
+        (("requests",), 10**400, "requests: "),
+        (("trace", "name"), 7, "trace.name: "),
+        (("replicas", "prefill", "ready"), [], "replicas.prefill.ready: "),
+        (("replicas", "prefill", "ready"), [1.0] * 999, "replicas.prefill: lists of different lengths"),
+        (("gpus_per_replica",), {"decode": 1}, "different roles"),
+    ],
+)
+def test_report_of_half_a_result(
+    place: tuple[str | int, ...],
+    value: object,
+    words: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    document = json.loads(headway(capsys, "simulate", LOAD, "--json", "-").out)
+    node: Any = document
+    *way, last = place
+    for step in way:
+        node = node[step]
+    if value is None:
+        del node[last]
+    else:
+        node[last] = value
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps(document), encoding="utf-8")
+    said = headway(capsys, "report", path, "--output", "page.html").complaint()
+    assert f"{path}: is no result of headway simulate: " in said
+    assert words in said
+    assert not Path("page.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ("engine: {profile: nope}", ["engine.profile", "nope"]),
+        ("simulation: {initial: {prefill: 99}}", ["simulation.initial.prefill", "99"]),
+        ("planner: {load_predictor_warmup_trace: gone.csv}", ["planner.load_predictor_warmup_trace", "gone"]),
+    ],
+)
+def test_check_refuses_what_simulate_refuses(
+    settings: str, words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(settings, encoding="utf-8")
+    for verb in (["check", path], ["simulate", LOAD, "--config", path]):
+        said = headway(capsys, *verb).complaint()
+        assert all(word in said for word in ["mine.yaml", *words]), said
+
+
+def test_output_that_is_a_link_to_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("loop").symlink_to("loop")
+    assert "leads to itself" in headway(capsys, "generate", LOAD, "--output", "loop").complaint()
+    assert Path("loop").is_symlink()
+
+
+def test_generated_trace_needs_a_file(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "--output" in headway(capsys, "generate", LOAD, "--output", "-").complaint()
+    assert not Path("-").exists()
 
 
 def test_command_that_does_not_exist(capsys: pytest.CaptureFixture[str]) -> None:

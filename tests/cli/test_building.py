@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from headway.config import load_config, resolve_profile
-from headway.planning import LoadForecast, Role, Slo
+from headway.planning import LoadForecast, PlanningError, Role, Slo
 from headway.simulation.build import MIXED_CHUNK_TOKENS, engine_rules, make_plan, make_scenario, warm_up
 from headway.simulation.demand import first_interval, reach, requirements, size_fleet
 from headway.workload import open_trace
@@ -41,10 +41,17 @@ def test_kv_bytes_are_the_settings_then_the_profile_then_the_default(profile: Pr
     assert engine_rules(load_config(), with_meta(profile)).kv_bytes_per_token == 131_072
 
 
-@pytest.mark.parametrize("value", ["many", 0, -1, True, float("nan")])
+@pytest.mark.parametrize("value", ["many", 0, -1, True, float("nan"), 1e300, 10**400])
 def test_kv_bytes_of_a_profile_are_checked(profile: Profile, value: object) -> None:
     with pytest.raises(ProfileError, match=r"meta\.json: kv_bytes_per_token"):
         engine_rules(load_config(), with_meta(profile, kv_bytes_per_token=value))
+
+
+def test_a_batch_too_large_to_simulate_is_refused(profile: Profile) -> None:
+    huge = replace(profile, decode=replace(profile.decode, largest_batch=1e9))
+    with pytest.raises(ProfileError, match=r"1000000000 requests .* engine\.max_batch_size"):
+        engine_rules(load_config(), huge)
+    assert engine_rules(load_config(None, {"engine.max_batch_size": 64}), huge).max_batch_size == 64
 
 
 def test_only_mixed_replicas_chunk_by_default(profile: Profile) -> None:
@@ -121,6 +128,45 @@ def test_warm_up_counts_the_intervals_that_were_seen() -> None:
     assert warm_up(plan, rate_scale=3.0) == 5
     assert plan.forecaster.forecast().requests == pytest.approx(3 * 2 * 180, rel=0.1)
     assert warm_up(make_plan(load_config())) == 0
+
+
+def test_a_warm_up_trace_that_is_too_short_names_the_key() -> None:
+    key = "planner.load_predictor_warmup_trace"
+    plan = make_plan(load_config(None, {key: "steady:rate_rps=2,duration_s=100"}))
+    with pytest.raises(PlanningError, match=rf"{key}: .*less than one interval of 180 s"):
+        warm_up(plan)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "fault"),
+    [
+        ("planner.load_predictor_warmup_trace", "past.csv", "past.csv: no such file"),
+        ("planner.load_predictor_warmup_trace", ".", "is not a file"),
+        ("planner.load_predictor_warmup_trace", "steady:rate=2", "unknown key 'rate'"),
+        ("simulation.initial.prefill", 99, "outside what pools.prefill allows, 1 to 16"),
+    ],
+)
+def test_a_plan_is_refused_before_any_trace_is_read(key: str, value: object, fault: str) -> None:
+    with pytest.raises(PlanningError) as refused:
+        make_plan(load_config(None, {key: value}))
+    assert str(refused.value).startswith(f"{key}: ")
+    assert fault in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("policy", "key"),
+    [("reference", "planner.adjustment_interval_s"), ("threshold", "planner.threshold.interval_s")],
+)
+def test_an_interval_far_too_short_for_the_trace_is_refused(policy: str, key: str) -> None:
+    plan = make_plan(load_config(None, {"planner.policy": policy, key: 1e-5}))
+    with open_trace(LOAD) as trace, pytest.raises(PlanningError, match=rf"{key}: 1e-05 s .* 600 s"):
+        make_scenario(plan, trace)
+
+
+def test_a_warm_up_of_endless_intervals_is_refused() -> None:
+    past = {"planner.load_predictor_warmup_trace": LOAD, "planner.adjustment_interval_s": 1e-5}
+    with pytest.raises(PlanningError, match=r"planner\.adjustment_interval_s: 1e-05 s"):
+        warm_up(make_plan(load_config(None, past)))
 
 
 def test_reach_counts_each_request(profile: Profile) -> None:

@@ -1,10 +1,11 @@
 """`headway compare`: rows in order, equal to single simulations, and the search for a fixed fleet."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_cases import headway
+from cli_cases import headway, trace
 
 from headway.config import load_config
 from headway.planning import Role
@@ -40,6 +41,23 @@ def test_labels_and_settings_of_policies() -> None:
     assert found[1].overrides["planner.static.decode"] == 8
     assert found[2].overrides["planner.predictor"] == "arima"
     assert found[2].overrides["planner.no_correction"] is True
+
+
+@pytest.mark.parametrize("flags", [("--aggregated",), ()])
+def test_cheapest_fleet_of_any_pools(flags: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    load = "steady:rate_rps=2,duration_s=120,seed=1"
+    command = ("compare", load, *flags, "--policies", "static:auto", "--jobs", "1", "--json", "-")
+    ended = headway(capsys, *command)
+    assert ended.code == 0, ended.err
+    (row,) = json.loads(ended.out)["policies"]
+    assert row["label"].startswith("static:auto (mixed=1" if flags else "static:auto (prefill=1 decode=1")
+
+
+def test_search_on_a_single_request(tmp_path: Path) -> None:
+    plan = make_plan(load_config(None, {"planner.policy": "threshold"}))
+    with open_trace(trace(tmp_path, "7,500,20")) as single:
+        assert cheapest(plan, single, lambda _: 1.0) == {Role.PREFILL: 1, Role.DECODE: 1}
+        assert all(span.low == 1 for span in ranges(plan, single).values())
 
 
 class World:

@@ -9,8 +9,8 @@ from typer.main import get_command
 
 from headway.config import json_schema, load_config
 from headway.workload import known_formats, known_generators
+from headway_cli.app import app
 from headway_cli.job import Job, execute
-from headway_cli.main import app
 
 TEXT = (Path(__file__).parents[2] / "docs" / "reference.md").read_text(encoding="utf-8")
 

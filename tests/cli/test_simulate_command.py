@@ -1,6 +1,11 @@
 """`headway simulate`: the JSON contract, reproducible bytes, whole files, and what the table says."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +17,20 @@ CONTRACT = {
     *("ttft_s", "itl_s", "tpot_s", "e2e_s", "scale_events", "direction_reversals", "replicas"),
     *("fluid_bound_gpu_hours", "simulated_s", "wall_s"),
 }
+SIGNALLED = """
+import os, sys
+module, number = sys.argv[1:]
+class Finder:
+    def find_spec(self, name, *rest):
+        if name == module:
+            os.kill(os.getpid(), int(number))
+sys.meta_path.insert(0, Finder())
+sys.argv[1:] = ["report", "none.json"]
+from headway_cli.main import main
+main()
+"""
+"""`headway report none.json` in a process that signals itself when it imports a module."""
+
 FAST = ("--adjustment-interval", "60", "--start-up-delay", "20")
 
 
@@ -162,9 +181,53 @@ def test_failed_write_leaves_the_old_file(
     assert [entry.name for entry in tmp_path.iterdir()] == ["out.json"]
 
 
-def test_device_as_output_stays_a_device(capsys: pytest.CaptureFixture[str]) -> None:
-    assert headway(capsys, "simulate", LOAD, "--json", "/dev/null").code == 0
-    assert Path("/dev/null").is_char_device()
+def test_pipe_as_output_stays_a_pipe(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pipe, received = tmp_path / "pipe", list[str]()
+    os.mkfifo(pipe)
+    reader = threading.Thread(target=lambda: received.append(pipe.read_text("utf-8")), daemon=True)
+    reader.start()
+    assert headway(capsys, "simulate", LOAD, "--json", pipe).code == 0
+    reader.join(10)
+    assert pipe.is_fifo()
+    assert json.loads(received[0])["policy"] == "reference"
+
+
+def test_link_as_output_is_followed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    link = tmp_path / "link.json"
+    link.symlink_to(tmp_path / "there.json")
+    assert headway(capsys, "simulate", LOAD, "--json", link).code == 0
+    assert link.is_symlink()
+    assert json.loads((tmp_path / "there.json").read_text("utf-8"))["policy"] == "reference"
+
+
+def test_duration_beyond_the_end_is_no_idle_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = trace(tmp_path, *(f"{at},100,10" for at in range(60)))
+    whole, longer = simulated(capsys, path), simulated(capsys, path, "--duration", "9000")
+    for key in ("gpu_hours", "goodput_rps", "simulated_s"):
+        assert longer[key] == whole[key]
+    assert "trace: ends after 59 s, before the 9000 s that were asked for" in longer["notes"]
+
+
+def test_each_note_comes_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("simulation: {drain_limit_s: 0}\n", encoding="utf-8")
+    notes = simulated(capsys, LOAD, "--config", path)["notes"]
+    assert len([note for note in notes if "drain limit" in note]) == 1
+    assert len(set(notes)) == len(notes)
+
+
+@pytest.mark.parametrize(
+    ("module", "number", "code", "said"),
+    [
+        ("headway_cli.app", signal.SIGINT, 130, "headway: interrupted\n"),
+        ("headway_cli.page", signal.SIGINT, 130, "headway: interrupted\n"),
+        ("headway_cli.page", signal.SIGTERM, 143, ""),
+    ],
+)
+def test_signal_during_an_import(module: str, number: int, code: int, said: str) -> None:
+    command = [sys.executable, "-c", SIGNALLED, module, str(int(number))]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stderr) == (code, said)
 
 
 def test_interrupt(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

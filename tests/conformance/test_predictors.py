@@ -192,7 +192,7 @@ def test_the_window_is_what_max_points_says(name):
     assert len(pickle.dumps(predictor)) < 120_000
 
 
-@pytest.mark.parametrize("q", [0.0, 1.0, -0.1, 1.5, math.nan, math.inf])
+@pytest.mark.parametrize("q", [0.0, 1.0, -0.1, 1.5, math.nan, math.inf, "0.5", None])
 def test_a_level_outside_the_open_interval_is_refused(name, q):
     with pytest.raises(ArgumentError, match="between 0 and 1"):
         predictors.make(name).forecast().quantile(q)
@@ -204,7 +204,7 @@ def test_a_horizon_that_is_not_a_positive_whole_number_is_refused(name, horizon)
         predictors.make(name).forecast(horizon)
 
 
-@pytest.mark.parametrize("value", ["many", None, [1.0]])
+@pytest.mark.parametrize("value", ["many", "5", b"5", None, [1.0], True, 10**400])
 def test_an_observation_that_is_not_a_number_is_refused(name, value):
     with pytest.raises(ArgumentError, match="observe"):
         predictors.make(name).observe(value)

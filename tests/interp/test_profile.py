@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -94,6 +95,11 @@ def test_repeated_samples_are_merged_to_their_median_and_noted() -> None:
     profile = build_profile(prefill, grid_samples())
     assert profile.notes == ("prefill ISL 100: 2 samples merged to their median",)
     assert profile.prefill.ttft_s(100) == pytest.approx(0.15)
+
+
+def test_a_cache_that_no_simulation_could_count_is_refused() -> None:
+    with pytest.raises(ProfileError, match=r"max_kv_tokens: must be at most 1e\+12, is 1e\+15"):
+        replace(grid_samples(), max_kv_tokens=1e15)
 
 
 def test_importing_loads_neither_numba_nor_scipy() -> None:

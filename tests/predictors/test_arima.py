@@ -5,7 +5,7 @@ import pmdarima
 import pytest
 
 import predictors
-from predictors.arima import ArimaModel
+from predictors.arima import ArimaModel, without_lone_spike
 from predictors.errors import ModelError
 
 
@@ -49,6 +49,24 @@ def test_a_broken_model_is_searched_early(searches):
     predictors.warm_start(predictor, 5_000.0 + 100.0 * np.arange(6.0) % 3)
     predictor.forecast()
     assert len(searches) >= 2
+
+
+@pytest.mark.parametrize("after", [0, 1, 10, 30])
+def test_one_absurd_value_does_not_hide_the_load(after):
+    predictor = predictors.make("arima")
+    load = np.random.default_rng(2).poisson(10.0, 41 + after).astype(float)
+    load[40] = 1e9
+    predictors.warm_start(predictor, load)
+    forecast = predictor.forecast()
+    assert forecast.source == "arima"
+    assert forecast.mean[0] == pytest.approx(10.0, abs=4.0)
+
+
+def test_only_a_spike_that_is_alone_is_left_out():
+    quiet = np.array([0.0, 1.0, np.nan, 2.0])
+    assert np.isnan(without_lone_spike(np.append(quiet, 201.0))[-1])
+    for kept in (np.append(quiet, 200.0), np.append(quiet, [900.0, 950.0]), np.array([0.0, 0.0, 5.0])):
+        np.testing.assert_array_equal(without_lone_spike(kept), kept)
 
 
 def test_it_finds_the_pull_to_the_mean():

@@ -83,6 +83,13 @@ def test_a_failing_back_end_is_reported_with_its_reason(monkeypatch):
     assert (predictor.failures, predictor.last_failure) == (1, reason)
 
 
+def test_a_horizon_beyond_the_calendar_is_left_to_the_stand_in():
+    predictor = predictors.make("prophet", interval_s=1e7)
+    predictors.warm_start(predictor, WIGGLE[:10])
+    assert predictor.forecast().source == "prophet"
+    assert predictor.forecast(2_000_000).source.startswith("constant (prophet failed: prophet predict: ")
+
+
 def test_an_unfitted_model_says_so():
     with pytest.raises(ModelError, match="not fitted"):
         ProphetModel().predict(1)

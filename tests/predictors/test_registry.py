@@ -30,6 +30,7 @@ def test_an_unknown_name_lists_the_known_ones():
         ("arima", {"max_terms": True}),
         ("prophet", {"interval_s": 0}),
         ("prophet", {"interval_s": float("nan")}),
+        ("prophet", {"interval_s": 1e12}),
         ("prophet", {"changepoint_range": 2}),
     ],
 )

@@ -66,10 +66,10 @@ def mixed_replica(jobs: list[Job], profile, rules: Rules) -> None:
                 break
             touched.append(job)
             tokens = min(budget, job.input_tokens - job.done)
-            added_s += _ttft(profile, job.done + tokens) - _ttft(profile, job.done)
+            added_s += _work(profile, job.done + tokens) - _work(profile, job.done)
             budget -= tokens
             chunk.append((job, tokens))
-        base_s = _itl_s(running, profile, rules) if running else _ttft(profile, 0)
+        base_s = _itl_s(running, profile, rules) if running else _work(profile, 0)
         now_s = _iterate(running, now_s, base_s + added_s)
         for job, tokens in chunk:
             job.done += tokens
@@ -91,8 +91,13 @@ def _arrive(coming: deque[Job], waiting: deque[Job], running: list[Job], now_s: 
     return now_s
 
 
-def _ttft(profile, tokens: int) -> float:
-    return profile.prefill.ttft_s(max(tokens, float(profile.prefill.table.isl_tokens[0])))
+def _work(profile, tokens: int) -> float:
+    """TTFT's running maximum over the samples, down to 0 tokens with the slope of the first segment."""
+    isl, ttft = profile.prefill.samples.isl_tokens, np.maximum.accumulate(profile.prefill.samples.ttft_s)
+    if tokens > isl[-1]:
+        return float(profile.prefill.ttft_s(float(tokens)))
+    start = max(0.0, ttft[0] - (ttft[1] - ttft[0]) / (isl[1] - isl[0]) * isl[0])
+    return float(np.interp(tokens, [0.0, *isl], [start, *ttft]))
 
 
 def _fits(job: Job, running: list[Job], rules: Rules) -> bool:

@@ -6,6 +6,7 @@ import pytest
 from headway.planning.types import Role
 from headway.simulation.layout import Routing
 from headway.simulation.scenario import EngineRules
+from interp import PrefillSamples, build_profile
 from tests.simulation import plain_engine
 from tests.simulation.worlds import ArrayTrace, poisson_trace, roofline_profile, run, scenario
 
@@ -98,15 +99,43 @@ def test_prefill_slows_the_decodes_of_a_mixed_replica():
     assert 0.9 * prefill_s < delay_s < 1.2 * prefill_s
 
 
+def prefill_ends(profile, trace, chunk_tokens):
+    setting = scenario(
+        profile, {Role.PREFILL: 1, Role.DECODE: 1}, engine=EngineRules(chunk_tokens=chunk_tokens)
+    )
+    return run(setting, trace)[1]["prefill_finished_s"]
+
+
 def test_chunked_batching_packs_short_prompts():
     profile = roofline_profile()
     trace = ArrayTrace(np.zeros(32), np.full(32, 64), np.full(32, 1))
-    one_by_one = scenario(profile, {Role.PREFILL: 1, Role.DECODE: 1})
-    packed = scenario(profile, {Role.PREFILL: 1, Role.DECODE: 1}, engine=EngineRules(chunk_tokens=2048))
-    _, slow = run(one_by_one, trace)
-    _, fast = run(packed, trace)
-    floor_s = float(profile.prefill.ttft_s(16))
-    assert slow["prefill_finished_s"].max() == pytest.approx(32 * profile.prefill.ttft_s(64))
-    assert fast["prefill_finished_s"].max() == pytest.approx(
-        floor_s + 32 * (profile.prefill.ttft_s(64) - floor_s)
-    )
+    work_s = 64 * (profile.prefill.ttft_s(128) - profile.prefill.ttft_s(16)) / (128 - 16)
+    empty_s = profile.prefill.ttft_s(64) - work_s
+    assert prefill_ends(profile, trace, 0).max() == pytest.approx(32 * profile.prefill.ttft_s(64))
+    assert prefill_ends(profile, trace, 2048).max() == pytest.approx(empty_s + 32 * work_s)
+
+
+def profile_of(isl, ttft_s):
+    isl, ttft_s = np.array(isl), np.array(ttft_s)
+    samples = PrefillSamples(isl_tokens=isl, ttft_s=ttft_s, throughput_per_gpu=isl / ttft_s)
+    return build_profile(samples, roofline_profile().decode.samples)
+
+
+@pytest.mark.parametrize("shape", [{Role.MIXED: 1}, {Role.PREFILL: 1, Role.DECODE: 1}])
+def test_no_chunk_takes_negative_time_where_samples_fall(shape):
+    profile = profile_of([128.0, 256.0, 1024.0], [0.058, 0.052, 0.080])
+    trace = ArrayTrace(np.repeat([0.0, 5.0], [1, 200]), np.full(201, 256), np.r_[400, np.ones(200, int)])
+    _, records = run(scenario(profile, shape, engine=EngineRules(chunk_tokens=4096)), trace)
+    assert (records["prefill_finished_s"] >= records["prefill_started_s"]).all()
+    assert (records["first_token_s"] >= records["arrival_s"]).all()
+
+
+def test_prompts_below_the_first_sample_are_not_free():
+    profile = profile_of([128.0, 256.0, 1024.0], [0.020, 0.030, 0.090])
+    trace = ArrayTrace(np.zeros(65), np.r_[10, np.full(64, 32)], np.r_[300, np.ones(64, int)])
+    alone = ArrayTrace(np.zeros(1), np.array([10]), np.array([300]))
+    setting = scenario(profile, {Role.MIXED: 1}, engine=EngineRules(chunk_tokens=4096, max_batch_size=128))
+    _, shared = run(setting, trace)
+    _, quiet = run(setting, alone)
+    work_s = 64 * 32 * 0.010 / 128
+    assert shared["finished_s"][0] - quiet["finished_s"][0] == pytest.approx(work_s, rel=1e-6)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from headway.planning.types import PoolLimits, Role
-from headway.simulation.scenario import Crash, StartUp
+from headway.simulation.scenario import Crash, EngineRules, StartUp
 from tests.simulation.worlds import ArrayTrace, Schedule, poisson_trace, roofline_profile, run, scenario
 
 PROFILE = roofline_profile()
@@ -111,3 +111,65 @@ def test_requests_that_have_not_ended_at_the_drain_limit_fail():
     assert result.tally.failed > 0
     assert "drain limit" in result.notes[0]
     assert result.tally.latencies["ttft_s"].count == 40
+
+
+def test_thousands_of_replicas_come_and_go():
+    many = 6000
+    policy = Schedule([{**ONE, Role.DECODE: many}, {**ONE, Role.DECODE: 1}], interval_s=10.0)
+    pools = {role: PoolLimits() for role in ONE}
+    engine = EngineRules(max_batch_size=4)
+    for delay_s, drained in ((30.0, 0), (0.0, many - 1)):
+        setting = scenario(PROFILE, ONE, pools=pools, engine=engine, start_up=StartUp(delay_s=delay_s))
+        result, _ = run(setting, sparse_trace(30.0), policy)
+        decode = result.replicas[Role.DECODE]
+        assert max(decode.starting) == (many - 1 if delay_s else 0)
+        assert decode.ready[-1] == 1
+        assert max(decode.ready) == 1 + drained
+        assert result.gpu_hours == pytest.approx(
+            (2 * result.simulated_s + (many - 1) * 10.0) / 3600, rel=1e-3
+        )
+
+
+def test_crashes_strike_from_the_start_and_missed_ones_are_said():
+    crashes = [Crash(at_s=at, role=Role.DECODE) for at in (0.0, 30.0, 31.0, 1e6)]
+    setting = scenario(PROFILE, ONE, start_up=StartUp(delay_s=5.0), crashes=crashes)
+    result, records = run(setting, sparse_trace(60.0), Schedule([ONE], interval_s=10.0))
+    ready = points(result.replicas[Role.DECODE], "ready")
+    assert ready == [(0.0, 0), (5.0, 1), (30.0, 0), (35.0, 1)]
+    assert result.notes == ("2 of 4 crashes found no ready replica",)
+    assert (records["outcome"] == 0).all()
+
+
+def test_a_crash_before_the_first_token_costs_a_retry_not_the_request():
+    profile = roofline_profile(base_s=1.0)
+    trace = ArrayTrace(np.array([0.0, 5.0]), np.array([50, 50]), np.array([3, 3]))
+    setting = scenario(profile, ONE, crashes=[Crash(at_s=0.5, role=Role.DECODE)])
+    result, records = run(setting, trace, Schedule([ONE], interval_s=0.25))
+    assert records["retries"].tolist() == [1, 0]
+    assert (records["outcome"] == 0).all()
+    assert result.tally.latencies["ttft_s"].count == 2
+
+
+def test_first_tokens_count_in_the_interval_in_which_they_leave():
+    profile = roofline_profile(base_s=1.0)
+    trace = ArrayTrace(np.array([0.0]), np.array([50]), np.array([3]))
+    policy = Schedule([ONE], interval_s=0.5)
+    _, records = run(scenario(profile, ONE), trace, policy)
+    seen = [index for index, observation in enumerate(policy.seen) if observation.ttft_s > 0]
+    assert seen == [int(records["first_token_s"][0] // 0.5)]
+
+
+def test_the_load_of_draining_replicas_is_not_the_pools():
+    trace = ArrayTrace(np.zeros(40), np.full(40, 50), np.full(40, 2000))
+    policy = Schedule([ONE], interval_s=2.0)
+    run(scenario(PROFILE, {**ONE, Role.DECODE: 4}), trace, policy)
+    loads = [observation.pools[Role.DECODE].running for observation in policy.seen[:2]]
+    assert loads == [40.0, 10.0]
+
+
+@pytest.mark.parametrize("chunk_tokens", [0, 2048])
+def test_the_fluid_bound_is_below_what_a_busy_fleet_costs(chunk_tokens):
+    trace = poisson_trace(5, 4000, 60.0, isl_mean=60, osl_mean=20)
+    shape = {Role.MIXED: 1} if chunk_tokens else ONE
+    result, _ = run(scenario(PROFILE, shape, engine=EngineRules(chunk_tokens=chunk_tokens)), trace)
+    assert 0 < result.tally.fluid.gpu_seconds / 3600 < result.gpu_hours

@@ -1,5 +1,8 @@
 """Generated load: shapes, lengths, seeds, specifications; and what is made of a trace: files and series."""
 
+import os
+import re
+import threading
 import tracemalloc
 from pathlib import Path
 
@@ -102,12 +105,24 @@ def test_a_generated_trace_lasts_as_asked_and_can_be_cut_and_scaled() -> None:
         ("steady:duration_s=0", r"duration_s: must be above 0"),
         ("steady:seed=1.5", r"seed: '1\.5' is not a whole number"),
         ("diurnal:amplitude=1.5", r"amplitude: must be at least 0 and at most 1, got 1\.5"),
+        ("steady:input_cv=11", r"input_cv: must be at least 0 and at most 10, got 11"),
+        ("steady:output_cv=1e200", r"output_cv: must be at least 0 and at most 10"),
+        ("steady:rate_rps=5,seed=1,rate_rps=7", r"rate_rps: given twice"),
+        ("steady:rate_rps=1e300,duration_s=1", r"rate_rps: 1e\+300 requests/s for 1 s \(duration_s\)"),
+        ("steady:rate_rps=1e9,duration_s=1000", r"rate_rps: .* at most 1,000,000,000 requests"),
+        ("burst:peak_rps=1e9", r"peak_rps: 1e\+09 requests/s for 3600 s"),
+        ("diurnal:rate_rps=1e308,amplitude=1", r"rate_rps: inf requests/s"),
         ("steady:rate_rps=0", r"empty trace: no request arrives in 3600 s"),
     ],
 )
 def test_bad_specifications_are_named(spec: str, problem: str) -> None:
-    with pytest.raises(TraceError, match=rf"^{spec}: {problem}"):
+    with pytest.raises(TraceError, match=rf"^{re.escape(spec)}: {problem}"):
         open_trace(spec)
+
+
+def test_generated_load_has_no_format() -> None:
+    with pytest.raises(TraceError, match="steady: format azure: generated load has no format"):
+        open_trace("steady", TraceOptions(format="azure"))
 
 
 def test_every_generator_works_with_defaults_and_a_file_wins_over_a_name(
@@ -140,6 +155,46 @@ def test_a_written_trace_reads_back(tmp_path: Path, name: str) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["t.csv", name])
 
 
+def test_writing_follows_a_link_and_leaves_other_files_alone(tmp_path: Path) -> None:
+    target, link = tmp_path / "there" / "t.csv", tmp_path / "link.csv"
+    target.parent.mkdir()
+    link.symlink_to(target)
+    beside = plain(tmp_path / "link.csv.part", [0.0])
+    before = beside.read_bytes()
+    for _ in range(2):
+        with open_trace("steady:duration_s=10") as trace:
+            write_trace(trace, link)
+    assert link.is_symlink()
+    assert target.read_text().startswith("timestamp_s,")
+    assert beside.read_bytes() == before
+    assert [path.name for path in target.parent.iterdir()] == ["t.csv"]
+
+
+@pytest.mark.parametrize("name", ["pipe.csv", "pipe.csv.gz"])
+def test_a_pipe_is_written_and_stays_one(tmp_path: Path, name: str) -> None:
+    pipe, received = tmp_path / name, list[bytes]()
+    os.mkfifo(pipe)
+    reader = threading.Thread(target=lambda: received.append(pipe.read_bytes()), daemon=True)
+    reader.start()
+    with open_trace("steady:duration_s=10") as trace:
+        write_trace(trace, pipe)
+        reader.join(10)
+        write_trace(trace, tmp_path / f"plain-{name}")
+    assert pipe.is_fifo()
+    assert received == [(tmp_path / f"plain-{name}").read_bytes()]
+
+
+def test_a_failing_write_keeps_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("old")
+    trace = open_trace("steady:duration_s=10")
+    trace.close()
+    with pytest.raises(TraceError, match="closed"):
+        write_trace(trace, path)
+    assert path.read_text() == "old"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["t.csv"]
+
+
 def test_a_trace_that_cannot_be_written_is_said(tmp_path: Path) -> None:
     with open_trace("steady:duration_s=10") as trace, pytest.raises(TraceError, match="cannot be written"):
         write_trace(trace, tmp_path / "missing" / "out.csv")
@@ -155,6 +210,8 @@ def test_interval_series_counts_whole_intervals(tmp_path: Path) -> None:
         np.testing.assert_array_equal(series.osl_tokens, [2, np.nan, np.nan, 7])
         with pytest.raises(TraceError, match="45 s long, less than one interval of 60 s"):
             interval_series(trace, 60.0)
+        with pytest.raises(TraceError, match="more than 1,000,000 intervals"):
+            interval_series(trace, 1e-6)
         with pytest.raises(TraceError, match="interval_s must be above 0"):
             interval_series(trace, 0.0)
 

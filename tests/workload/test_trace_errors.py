@@ -1,6 +1,7 @@
 """Bad input gives one line that names file, line and field, and leaves nothing behind."""
 
 import gzip
+import io
 import json
 import tempfile
 from pathlib import Path
@@ -101,6 +102,34 @@ def test_a_bad_date_is_named(tmp_path: Path) -> None:
     rows = ["2023-11-16 18:17:03.97,1,1", "2023-13-16 18:17:03.97,1,1"]
     path = write(tmp_path / "t.csv", "TIMESTAMP,ContextTokens,GeneratedTokens", *rows)
     with pytest.raises(TraceError, match=r"line 3: TIMESTAMP: '2023-13-16 18:17:03.97' is not a date"):
+        open_trace(path)
+
+
+@pytest.mark.parametrize("date", ["9999-01-01 00:00:00.0", "2300-01-01 00:00:00.0", "1969-12-31 23:59:59.0"])
+@pytest.mark.parametrize("quote", ["", '"'])
+def test_a_date_out_of_range_is_named(tmp_path: Path, date: str, quote: str) -> None:
+    rows = ["2023-11-16 18:17:03.97,1,1", f"{quote}{date}{quote},1,1"]
+    path = write(tmp_path / "t.csv", "TIMESTAMP,ContextTokens,GeneratedTokens", *rows)
+    with pytest.raises(TraceError, match=rf"line 3: TIMESTAMP: '{date}' is outside the years 1970 to 2262"):
+        open_trace(path)
+
+
+def test_a_repeated_column_is_named(tmp_path: Path) -> None:
+    header = "timestamp_s,input_tokens,output_tokens,input_tokens"
+    with pytest.raises(TraceError, match=r"line 1: input_tokens: the header has this column twice"):
+        open_trace(write(tmp_path / "t.csv", header, "0,1,1,2"))
+    with open_trace(write(tmp_path / "t.csv", f"{PLAIN_HEADER},note,note", "0,1,1,a,b")) as trace:
+        assert trace.request_count == 1
+
+
+def test_a_file_that_cannot_be_read_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Broken(io.BytesIO):
+        def read(self, _: int | None = -1) -> bytes:
+            raise OSError(5, "Input/output error")
+
+    path = plain(tmp_path / "t.csv", [0, 1])
+    monkeypatch.setattr(Path, "open", lambda *_: Broken())
+    with pytest.raises(TraceError, match=r"t\.csv: cannot be read: Input/output error"):
         open_trace(path)
 
 

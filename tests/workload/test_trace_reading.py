@@ -80,9 +80,22 @@ def test_a_cut_is_rebased_to_its_start(tmp_path: Path) -> None:
         assert (trace.duration_s, whole(trace).arrival_s.tolist()) == (2.0, [0, 1, 2])
 
 
+@pytest.mark.parametrize("start_s", [0.0, 1.5])
+def test_a_duration_beyond_the_end_goes_to_the_end(tmp_path: Path, start_s: float) -> None:
+    path = plain(tmp_path / "t.csv", [7, 8, 9, 10, 11])
+    with open_trace(path, TraceOptions(start_s=start_s, duration_s=100)) as trace:
+        assert trace.duration_s == 4 - start_s
+    with open_trace("steady:duration_s=60", TraceOptions(start_s=start_s, duration_s=100)) as trace:
+        assert trace.duration_s == 60 - start_s
+
+
 @pytest.mark.parametrize(
     ("start_s", "duration_s", "problem"),
-    [(100.5, None, "beyond the end"), (20.0, 5.0, "no requests from start_s 20 for 5 s")],
+    [
+        (100.0001, None, r"start_s 100\.0001 is beyond"),
+        (100.5, None, "beyond the end"),
+        (20.0, 5.0, "no requests from start_s 20 for 5 s"),
+    ],
 )
 def test_a_cut_without_requests_says_how_long_the_trace_is(
     tmp_path: Path, start_s: float, duration_s: float | None, problem: str
