@@ -57,7 +57,7 @@ class Found:
 
 @cache
 def _thread_pools() -> Any:  # noqa: ANN401 - threadpoolctl is not typed
-    from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
+    from threadpoolctl import ThreadpoolController
 
     return ThreadpoolController()
 
@@ -185,7 +185,7 @@ class ArimaModel:
 
     def _filter(self, found: Found) -> Any:  # noqa: ANN401 - statsmodels is not typed
         if self._filtered is None:
-            from statsmodels.tsa.statespace.sarimax import SARIMAX  # type: ignore[import-untyped]
+            from statsmodels.tsa.statespace.sarimax import SARIMAX
 
             with _statsmodels("statsmodels filter"):
                 trend = "c" if found.intercept else None
