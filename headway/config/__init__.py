@@ -11,14 +11,8 @@ from headway.config.base import RoleName
 from headway.config.engine import DEFAULT_KV_BYTES_PER_TOKEN, EngineSettings, KvTransfer, PoolSettings
 from headway.config.errors import ConfigError
 from headway.config.loading import json_schema, load_config
-from headway.config.models import (
-    ConnectorSettings,
-    GatewaySettings,
-    HeadwayConfig,
-    MetricsSettings,
-    RoutingSettings,
-    SloSettings,
-)
+from headway.config.live import ConnectorSettings, GatewaySettings, KubernetesSettings, MetricsSettings
+from headway.config.models import HeadwayConfig, RoutingSettings, SloSettings
 from headway.config.planner import PlannerSettings, StaticFleet, TargetOngoing, ThresholdSettings
 from headway.config.profiles import embedded_profiles, resolve_profile
 from headway.config.simulation import Crash, SimulationSettings
@@ -31,6 +25,7 @@ __all__ = [
     "EngineSettings",
     "GatewaySettings",
     "HeadwayConfig",
+    "KubernetesSettings",
     "KvTransfer",
     "MetricsSettings",
     "PlannerSettings",

@@ -58,6 +58,12 @@ class EngineSettings(Settings):
     kv_transfer: KvTransfer = KvTransfer()
     prefix_cache_tokens: NonNegativeInt | None = Field(default=None, le=MOST_TOKENS)
     """Tokens that the prefix cache of one replica holds; null or 0: no prefix cache."""
+    time_scale: PositiveFloat = Field(default=1.0, ge=1e-3, le=1e3)
+    """Speed of simulated engines over the profile's: 0.1 makes every profiled time ten times as long."""
+    start_up_s: NonNegativeFloat = Field(default=0.0, le=1e5)
+    """Live and simulated: seconds that an engine takes to start, as loading a model would."""
+    max_model_tokens: PositiveInt | None = Field(default=None, le=MOST_TOKENS)
+    """Input and output tokens of one request at most; null: what the KV cache of one replica holds."""
 
 
 class PoolSettings(Settings):

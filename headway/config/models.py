@@ -10,8 +10,9 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from headway.config.base import MILLISECONDS, NonNegativeInt, PositiveFloat, RoleName, Settings
+from headway.config.base import MILLISECONDS, PositiveFloat, RoleName, Settings
 from headway.config.engine import EngineSettings, PoolSettings
+from headway.config.live import ConnectorSettings, GatewaySettings, MetricsSettings
 from headway.config.planner import PlannerSettings
 from headway.config.simulation import SimulationSettings
 
@@ -36,39 +37,10 @@ class SloSettings(Settings):
         return self.itl_ms * MILLISECONDS
 
 
-class MetricsSettings(Settings):
-    """Where observations come from."""
-
-    source: Literal["gateway", "prometheus"] = "gateway"
-    url: str | None = None
-    """Address of Prometheus; needed with `source: prometheus`."""
-    preset: Literal["headway", "dynamo", "vllm", "sglang"] = "headway"
-    """Whose metric names to query."""
-
-    @model_validator(mode="after")
-    def _prometheus_has_an_address(self) -> "MetricsSettings":
-        if self.source == "prometheus" and not self.url:
-            raise ValueError("source 'prometheus' needs a url")
-        return self
-
-
-class ConnectorSettings(Settings):
-    """What carries decisions out."""
-
-    kind: Literal["ray_serve", "virtual", "kubernetes"] = "ray_serve"
-
-
 class RoutingSettings(Settings):
     """How requests find their replicas."""
 
     profile: Literal["random", "round_robin", "least_load"] = "least_load"
-
-
-class GatewaySettings(Settings):
-    """Where the OpenAI-compatible gateway listens."""
-
-    host: str = "127.0.0.1"
-    port: NonNegativeInt = Field(default=8000, le=65_535)
 
 
 def _disaggregated_pools() -> Mapping[RoleName, PoolSettings]:

@@ -55,6 +55,10 @@ class PlannerSettings(Settings):
     """GPUs that all pools together may occupy; null: only `max_replicas` bounds them."""
     no_correction: bool = False
     """Keep both correction factors of the `reference` policy at 1."""
+    dry_run: bool = False
+    """Live: decide and log, but set nothing."""
+    tick_deadline_s: PositiveFloat | None = None
+    """Live: seconds that one tick may take; null: half an interval, at most 30."""
     load_predictor_warmup_trace: str | None = None
     """A trace whose intervals the predictors see before the first decision."""
     static: StaticFleet = StaticFleet()
