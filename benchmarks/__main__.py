@@ -13,6 +13,7 @@ BENCHMARKS: Mapping[str, str] = {
     "estimator": "estimated against measured profiles",
     "baselines": "reference, threshold and static fleets on public traces (minutes)",
     "simulator": "simulated requests per second, memory, cold start",
+    "gateway": "server CPU per stream against Ray Serve's default path (minutes, starts a local Ray)",
 }
 
 

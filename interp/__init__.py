@@ -12,6 +12,7 @@ from interp.errors import InterpError, ProfileError
 from interp.prefill import PrefillSurface, PrefillTable
 from interp.profile import Coverage, Profile, build_profile
 from interp.samples import DecodeSamples, PrefillSamples
+from interp.scaling import scaled
 from interp.storage import load_profile, save_profile
 
 __all__ = [
@@ -29,4 +30,5 @@ __all__ = [
     "build_profile",
     "load_profile",
     "save_profile",
+    "scaled",
 ]

@@ -12,14 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from headway.config import (
-    DEFAULT_KV_BYTES_PER_TOKEN,
-    HeadwayConfig,
-    PlannerSettings,
-    RoleName,
-    resolve_profile,
-)
-from headway.config.engine import MOST_IN_A_BATCH, MOST_KV_BYTES_PER_TOKEN
+from headway.config import HeadwayConfig, PlannerSettings, RoleName, resolve_profile
 from headway.planning import (
     PlanningError,
     Policy,
@@ -33,15 +26,28 @@ from headway.planning.forecasting import LoadForecaster, make_forecaster
 from headway.simulation.demand import first_interval, size_fleet
 from headway.simulation.layout import Routing
 from headway.simulation.results import SimulationResult
-from headway.simulation.scenario import Crash, EngineRules, Scenario, StartUp
+from headway.simulation.rules import MIXED_CHUNK_TOKENS, EngineRules, engine_profile, engine_rules
+from headway.simulation.scenario import Crash, Scenario, StartUp
 from headway.simulation.simulate import Watchers, simulate
 from headway.workload import IntervalSeries, Trace, TraceError, TraceOptions, interval_series, open_trace
 from headway.workload.generators import looks_generated, parse_generator
-from interp import Profile, ProfileError, load_profile
+from interp import Profile, ProfileError
 from predictors import PredictorError
 
-MIXED_CHUNK_TOKENS = 2048
-"""Prompt tokens per iteration of a mixed replica where settings are silent: whole ones block decodes."""
+__all__ = [
+    "MIXED_CHUNK_TOKENS",
+    "MOST_DECISIONS",
+    "Plan",
+    "check_decisions",
+    "check_plan",
+    "engine_profile",
+    "engine_rules",
+    "initial_fleet",
+    "make_plan",
+    "make_scenario",
+    "run",
+    "warm_up",
+]
 
 MOST_DECISIONS = 1_000_000
 """Decisions in one simulation, or intervals of a warm-up trace; each is kept in the result."""
@@ -81,7 +87,7 @@ def make_plan(config: HeadwayConfig) -> Plan:
     Raises ConfigError, ProfileError or PlanningError, each one line that names the field.
     """
     directory = resolve_profile(config.engine.profile)
-    profile = load_profile(directory)
+    profile = engine_profile(config)
     settings = policy_settings(config, profile)
     plan = Plan(
         config=config,
@@ -133,44 +139,6 @@ def _engine_rules(directory: Path, config: HeadwayConfig, profile: Profile) -> E
         return engine_rules(config, profile)
     except ProfileError as error:
         raise ProfileError(f"{directory}: {error}") from error
-
-
-def engine_rules(config: HeadwayConfig, profile: Profile) -> EngineRules:
-    """How engines batch: the settings, then the profile's meta.json, then what was sampled."""
-    engine, transfer = config.engine, config.engine.kv_transfer
-    mixed = Role.MIXED.value in config.pools
-    return EngineRules(
-        max_batch_size=engine.max_batch_size or _profiled_batch(profile),
-        chunk_tokens=engine.chunk_tokens or (MIXED_CHUNK_TOKENS if mixed else 0),
-        transfer_latency_s=transfer.latency_s,
-        transfer_bytes_per_s=transfer.bandwidth_bytes_per_s,
-        kv_bytes_per_token=transfer.bytes_per_token or _profiled_kv_bytes(profile),
-        prefix_cache_tokens=engine.prefix_cache_tokens or 0,
-    )
-
-
-def _profiled_batch(profile: Profile) -> int:
-    batch = max(1, round(profile.decode.largest_batch))
-    if batch > MOST_IN_A_BATCH:
-        raise ProfileError(
-            f"a batch of {batch} requests was sampled, more than {MOST_IN_A_BATCH}: "
-            "meta.json: max_batch_size or engine.max_batch_size must say less"
-        )
-    return batch
-
-
-def _profiled_kv_bytes(profile: Profile) -> float:
-    value = profile.meta.get("kv_bytes_per_token", DEFAULT_KV_BYTES_PER_TOKEN)
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int | float)
-        or not 0 < value <= MOST_KV_BYTES_PER_TOKEN
-    ):
-        most = f"at most {MOST_KV_BYTES_PER_TOKEN:g}"
-        raise ProfileError(
-            f"meta.json: kv_bytes_per_token: must be a positive number, {most}, is {value!r:.80}"
-        )
-    return float(value)
 
 
 def make_scenario(plan: Plan, trace: Trace) -> Scenario:

@@ -11,26 +11,8 @@ from headway.planning.types import PoolLimits, Role, Slo
 from headway.simulation import layout
 from headway.simulation.layout import Routing
 from headway.simulation.routing import RoutingPolicy
+from headway.simulation.rules import EngineRules
 from interp import Profile
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineRules:
-    """How an engine batches, and what moving its KV costs.
-
-    `max_batch_size` sequences decode together at most. `chunk_tokens` 0 means prefills one at a time, whole;
-    above 0 an iteration carries up to that many prompt tokens of several requests. A KV transfer takes
-    `transfer_latency_s` plus prompt tokens × `kv_bytes_per_token` / `transfer_bytes_per_s`.
-    `prefix_cache_tokens` is the LRU cache per replica, 0 for none.
-    """
-
-    max_batch_size: int = 256
-    chunk_tokens: int = 0
-    transfer_latency_s: float = 0.005
-    transfer_bytes_per_s: float = 25e9
-    kv_bytes_per_token: float = 131_072.0
-    prefix_cache_tokens: int = 0
-    block_tokens: int = 512
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

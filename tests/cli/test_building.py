@@ -8,7 +8,7 @@ import pytest
 
 from headway.config import load_config, resolve_profile
 from headway.planning import LoadForecast, PlanningError, Role, Slo
-from headway.simulation.build import MIXED_CHUNK_TOKENS, engine_rules, make_plan, make_scenario, warm_up
+from headway.simulation.build import MIXED_CHUNK_TOKENS, engine_rules, make_plan, make_scenario, run, warm_up
 from headway.simulation.demand import first_interval, reach, requirements, size_fleet
 from headway.workload import open_trace
 from interp import Profile, ProfileError, load_profile
@@ -52,6 +52,28 @@ def test_a_batch_too_large_to_simulate_is_refused(profile: Profile) -> None:
     with pytest.raises(ProfileError, match=r"1000000000 requests .* engine\.max_batch_size"):
         engine_rules(load_config(), huge)
     assert engine_rules(load_config(None, {"engine.max_batch_size": 64}), huge).max_batch_size == 64
+
+
+def test_time_scale_is_the_speed_of_the_engines(profile: Profile) -> None:
+    slow = make_plan(load_config(None, {"engine.time_scale": 0.25}))
+    assert slow.profile.prefill.ttft_s(1000) == pytest.approx(4 * profile.prefill.ttft_s(1000), rel=1e-12)
+    assert slow.profile.decode.itl_s(0.3, 1000) == pytest.approx(
+        4 * profile.decode.itl_s(0.3, 1000), rel=1e-12
+    )
+    assert slow.engine == make_plan(load_config()).engine
+    assert make_plan(load_config()).profile.notes == profile.notes
+
+
+def test_slower_engines_make_longer_requests_and_larger_fleets() -> None:
+    loose = {"slo.ttft_ms": 3000, "slo.itl_ms": 200, "planner.predictor": "constant"}
+    results = []
+    for scale in (1.0, 0.25):
+        plan = make_plan(load_config(None, {**loose, "engine.time_scale": scale}))
+        with open_trace(LOAD) as trace:
+            results.append(run(plan, make_scenario(plan, trace), trace).summary())
+    plain, slow = results
+    assert slow["ttft_s"]["mean"] > 3 * plain["ttft_s"]["mean"]
+    assert slow["gpu_hours"] > 1.5 * plain["gpu_hours"]
 
 
 def test_only_mixed_replicas_chunk_by_default(profile: Profile) -> None:

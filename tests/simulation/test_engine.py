@@ -5,7 +5,7 @@ import pytest
 
 from headway.planning.types import Role
 from headway.simulation.layout import Routing
-from headway.simulation.scenario import EngineRules
+from headway.simulation.rules import EngineRules
 from interp import PrefillSamples, build_profile
 from tests.simulation import plain_engine
 from tests.simulation.worlds import ArrayTrace, poisson_trace, roofline_profile, run, scenario

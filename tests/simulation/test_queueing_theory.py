@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from headway.planning.types import Role, Slo
-from headway.simulation.scenario import EngineRules
+from headway.simulation.rules import EngineRules
 from tests.simulation.worlds import ArrayTrace, constant_profile, run, scenario
 
 WITHIN = 0.02

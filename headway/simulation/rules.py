@@ -1,0 +1,86 @@
+"""How engines batch: one set of rules for the simulator and for simulated engines on the real clock.
+
+Settings come first, then the profile's meta.json, then what was sampled. Only this and the profile that the
+settings name belong here: the module stands outside the compiled kernel, so that a replica that imports it
+starts fast.
+"""
+
+from dataclasses import dataclass
+
+from headway.config import DEFAULT_KV_BYTES_PER_TOKEN, HeadwayConfig, resolve_profile
+from headway.config.engine import MOST_IN_A_BATCH, MOST_KV_BYTES_PER_TOKEN
+from headway.planning.types import Role
+from interp import Profile, ProfileError, load_profile, scaled
+
+MIXED_CHUNK_TOKENS = 2048
+"""Prompt tokens per iteration of a mixed replica where settings are silent: whole ones block decodes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineRules:
+    """How an engine batches, and what moving its KV costs.
+
+    `max_batch_size` sequences decode together at most. `chunk_tokens` 0 means prefills one at a time, whole;
+    above 0 an iteration carries up to that many prompt tokens of several requests. A KV transfer takes
+    `transfer_latency_s` plus prompt tokens × `kv_bytes_per_token` / `transfer_bytes_per_s`.
+    `prefix_cache_tokens` is the LRU cache per replica, 0 for none.
+    """
+
+    max_batch_size: int = 256
+    chunk_tokens: int = 0
+    transfer_latency_s: float = 0.005
+    transfer_bytes_per_s: float = 25e9
+    kv_bytes_per_token: float = 131_072.0
+    prefix_cache_tokens: int = 0
+    block_tokens: int = 512
+
+    def transfer_s(self, tokens: int) -> float:
+        """Seconds that moving the KV of a prompt of `tokens` takes."""
+        return self.transfer_latency_s + tokens * self.kv_bytes_per_token / self.transfer_bytes_per_s
+
+
+def engine_profile(config: HeadwayConfig) -> Profile:
+    """The profile that `config` names, at the speed of `engine.time_scale`.
+
+    Raises ConfigError or ProfileError, each one line.
+    """
+    profile = load_profile(resolve_profile(config.engine.profile))
+    return scaled(profile, config.engine.time_scale)
+
+
+def engine_rules(config: HeadwayConfig, profile: Profile) -> EngineRules:
+    """How engines batch: the settings, then the profile's meta.json, then what was sampled."""
+    engine, transfer = config.engine, config.engine.kv_transfer
+    mixed = Role.MIXED.value in config.pools
+    return EngineRules(
+        max_batch_size=engine.max_batch_size or _profiled_batch(profile),
+        chunk_tokens=engine.chunk_tokens or (MIXED_CHUNK_TOKENS if mixed else 0),
+        transfer_latency_s=transfer.latency_s,
+        transfer_bytes_per_s=transfer.bandwidth_bytes_per_s,
+        kv_bytes_per_token=transfer.bytes_per_token or _profiled_kv_bytes(profile),
+        prefix_cache_tokens=engine.prefix_cache_tokens or 0,
+    )
+
+
+def _profiled_batch(profile: Profile) -> int:
+    batch = max(1, round(profile.decode.largest_batch))
+    if batch > MOST_IN_A_BATCH:
+        raise ProfileError(
+            f"a batch of {batch} requests was sampled, more than {MOST_IN_A_BATCH}: "
+            "meta.json: max_batch_size or engine.max_batch_size must say less"
+        )
+    return batch
+
+
+def _profiled_kv_bytes(profile: Profile) -> float:
+    value = profile.meta.get("kv_bytes_per_token", DEFAULT_KV_BYTES_PER_TOKEN)
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or not 0 < value <= MOST_KV_BYTES_PER_TOKEN
+    ):
+        most = f"at most {MOST_KV_BYTES_PER_TOKEN:g}"
+        raise ProfileError(
+            f"meta.json: kv_bytes_per_token: must be a positive number, {most}, is {value!r:.80}"
+        )
+    return float(value)

@@ -1,0 +1,221 @@
+"""The simulator's engine model on the real clock: an engine that costs no GPU and says nothing real.
+
+The model (`headway.simulation.stepper`) says when iterations end; this drives it with the event loop's clock
+and hands out its tokens. One timer per engine, set to the model's next boundary. Iterations end at model
+times: a loop that wakes up late finds several of them ended and hands their tokens out at once, so a busy
+machine makes streams coarser but the engine no slower.
+
+    prefill    returns when the model has computed the prompt. Its KV counts as held until the transfer time
+               (latency + tokens x bytes / bandwidth) is over
+    decode     with a KV handle: joins the model's queue after the transfer time, counted from the call;
+               without (a mixed engine): prompt and output
+    faults     `inject`: fail (everything raises EngineFailed from now on), stall (time stops until `clear`),
+               exit (the process ends at once)
+
+Transfer times follow the settings and not `engine.time_scale`, which is about what was profiled.
+"""
+
+import os
+import time
+from collections.abc import AsyncGenerator
+from enum import StrEnum
+from heapq import heappop, heappush
+from typing import NamedTuple
+
+from headway.config import HeadwayConfig
+from headway.planning.types import Role
+from headway.simulation.rules import engine_profile, engine_rules
+from headway.simulation.stepper import Boundary, Stepper
+from serve_apps.engines.inbox import Inbox
+from serve_apps.engines.pacing import PausableTimer
+from serve_apps.engines.protocol import (
+    EngineError,
+    EngineFailed,
+    EngineRequest,
+    EngineStats,
+    FinishReason,
+    KvHandle,
+    PromptTooLong,
+    RequestAborted,
+    TokenChunk,
+)
+from serve_apps.engines.text import SimulatedText
+
+
+class Fault(StrEnum):
+    """What can be made to go wrong, for tests and demonstrations."""
+
+    FAIL = "fail"
+    STALL = "stall"
+    EXIT = "exit"
+
+
+class _HeldKv(NamedTuple):
+    """KV of a prefilled request that the decode side has not fetched yet, and when it will have."""
+
+    tokens: int
+    until_s: float
+
+
+class SimulatedEngine:
+    """One simulated replica of `role`; all calls belong to one event loop.
+
+    The constructor takes `engine.start_up_s` longer than it needs, as loading a model would. Output is
+    exactly `max_tokens` tokens of deterministic text (`text`); stop strings are the gateway's.
+    """
+
+    def __init__(self, config: HeadwayConfig, role: Role, engine_id: str) -> None:
+        profile = engine_profile(config)
+        self.role, self.engine_id = role, engine_id
+        self._rules = engine_rules(config, profile)
+        self._model = Stepper(profile, self._rules, role)
+        self._longest_tokens = min(
+            config.engine.max_model_tokens or self._model.capacity_tokens, self._model.capacity_tokens
+        )
+        self._inboxes: dict[str, Inbox] = {}
+        self._held: dict[str, _HeldKv] = {}
+        self._releases: list[tuple[float, str]] = []
+        self._timer = PausableTimer(self._catch_up)
+        self._failed = False
+        time.sleep(config.engine.start_up_s)
+
+    async def prefill(self, request: EngineRequest) -> KvHandle:
+        """Compute the prompt; the KV is held here for the time of its transfer."""
+        self._require(self.role is Role.PREFILL, "does not prefill for others")
+        inbox = self._take_in(request, delay_s=0.0)
+        try:
+            await inbox.take()
+        finally:
+            self._let_go(request.request_id, inbox)
+        return self._hold_kv(request.request_id, _input_tokens(request))
+
+    async def decode(self, request: EngineRequest, kv: KvHandle | None) -> AsyncGenerator[TokenChunk, None]:
+        """Stream the output; tokens that came since the last chunk was taken make one chunk."""
+        self._require(self.role is not Role.PREFILL, "does not decode")
+        self._require((kv is not None) == (self.role is Role.DECODE), "got a wrong kind of request")
+        inbox = self._take_in(request, self._rules.transfer_s(kv.input_tokens) if kv else 0.0)
+        text, sent = SimulatedText(request.prompt, request.sampling.get("seed")), 0
+        try:
+            while sent < request.max_tokens:
+                start, sent = sent, sent + await inbox.take()
+                reason: FinishReason | None = "length" if sent == request.max_tokens else None
+                yield TokenChunk(text.tokens(start, sent), sent - start, reason)
+        finally:
+            self._let_go(request.request_id, inbox)
+
+    async def abort(self, request_id: str) -> None:
+        """End the request if it is here and free what it holds; unknown ids are ignored."""
+        self._held.pop(request_id, None)
+        inbox = self._inboxes.get(request_id)
+        if inbox is not None:
+            self._let_go(request_id, inbox)
+            inbox.fail(RequestAborted(f"{request_id}: aborted"))
+
+    def stats(self) -> EngineStats:
+        """The load now. Raises EngineFailed once the engine has failed."""
+        self._require_alive()
+        return EngineStats(
+            engine="simulated",
+            running=self._model.running,
+            waiting=self._model.waiting,
+            kv_usage=min(1.0, self._model.kv_usage),
+            held_kv_tokens=sum(held.tokens for held in self._held.values()),
+        )
+
+    def healthy(self) -> bool:
+        """Whether the engine has not failed; a stalled one looks healthy, as a hung one would."""
+        return not self._failed
+
+    def inject(self, fault: Fault) -> None:
+        """Make something go wrong, now."""
+        if fault is Fault.EXIT:
+            os._exit(1)
+        if fault is Fault.STALL:
+            self._timer.pause()
+            return
+        self._failed = True
+        self._held.clear()
+        self._releases.clear()
+        for request_id, inbox in list(self._inboxes.items()):
+            self._let_go(request_id, inbox)
+            inbox.fail(self._failure())
+        self._set_timer()
+
+    def clear(self) -> None:
+        """End a stall: everything goes on from where it stood. A failed engine stays failed."""
+        self._timer.resume()
+
+    def _take_in(self, request: EngineRequest, delay_s: float) -> Inbox:
+        """Hand a request to the model, which may begin with it in `delay_s`; the inbox of its tokens."""
+        self._require_alive()
+        request_id, asked = request.request_id, (_input_tokens(request), request.max_tokens)
+        self._require(request.max_tokens >= 1, f"max_tokens of {request_id} must be at least 1")
+        self._require(request_id not in self._inboxes, f"{request_id} is already here")
+        if sum(asked) > self._longest_tokens:
+            raise PromptTooLong(
+                f"{asked[0]} input and {asked[1]} output tokens are more than the {self._longest_tokens} "
+                "that this model holds"
+            )
+        at_s = self._timer.now_s() + delay_s
+        self._model.submit(request_id, *asked, prefilled=self.role is Role.DECODE, at_s=at_s)
+        inbox = self._inboxes[request_id] = Inbox()
+        self._set_timer()
+        return inbox
+
+    def _let_go(self, request_id: str, inbox: Inbox) -> None:
+        """The consumer has all it wants: free whatever the request still holds in the model."""
+        if self._inboxes.get(request_id) is inbox:
+            del self._inboxes[request_id]
+            self._model.abort(request_id)
+
+    def _catch_up(self) -> None:
+        """Hand out everything that the model has done up to now."""
+        now_s = self._timer.now_s()
+        for boundary in self._model.advance(now_s):
+            self._deliver(boundary)
+        while self._releases and self._releases[0][0] <= now_s:
+            self._release_kv(*heappop(self._releases))
+        self._set_timer()
+
+    def _deliver(self, boundary: Boundary) -> None:
+        inboxes = self._inboxes
+        for request_id in boundary.emitted:
+            inboxes[request_id].add()
+        if self.role is Role.PREFILL:
+            for request_id in boundary.prefilled:
+                inboxes[request_id].add()
+
+    def _hold_kv(self, request_id: str, tokens: int) -> KvHandle:
+        """Keep the KV for as long as its transfer takes from now on."""
+        until_s = self._timer.now_s() + self._rules.transfer_s(tokens)
+        self._held[request_id] = _HeldKv(tokens, until_s)
+        heappush(self._releases, (until_s, request_id))
+        self._set_timer()
+        return KvHandle(request_id=request_id, engine_id=self.engine_id, input_tokens=tokens)
+
+    def _release_kv(self, until_s: float, request_id: str) -> None:
+        held = self._held.get(request_id)
+        if held is not None and held.until_s == until_s:
+            del self._held[request_id]
+
+    def _set_timer(self) -> None:
+        due_s = self._model.next_boundary_s()
+        if self._releases and (due_s is None or self._releases[0][0] < due_s):
+            due_s = self._releases[0][0]
+        self._timer.wake_at(due_s)
+
+    def _require(self, holds: bool, complaint: str) -> None:
+        if not holds:
+            raise EngineError(f"{self.role} engine {self.engine_id}: {complaint}")
+
+    def _require_alive(self) -> None:
+        if self._failed:
+            raise self._failure()
+
+    def _failure(self) -> EngineFailed:
+        return EngineFailed(f"{self.role} engine {self.engine_id}: failed, as it was told to")
+
+
+def _input_tokens(request: EngineRequest) -> int:
+    """An empty prompt counts as one token: models begin with one."""
+    return max(1, request.input_tokens)

@@ -1,0 +1,245 @@
+"""What every engine must do, simulated or real: streams, handles, aborts, cancellation, stats.
+
+An engine under test is a maker per role; a new engine is one more entry of `MAKERS`.
+"""
+
+import asyncio
+import pickle
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import pytest
+
+from headway.planning.types import Role
+from serve_apps.engines import make_engine
+from serve_apps.engines.protocol import (
+    Engine,
+    EngineError,
+    EngineRequest,
+    KvHandle,
+    PromptTooLong,
+    RequestAborted,
+    TokenChunk,
+)
+from tests.engines.engine_cases import (
+    collect,
+    config_of,
+    count_of,
+    load_of,
+    pools_of,
+    request,
+    text_of,
+    until,
+)
+
+NO_LOAD = (0, 0, 0.0)
+MANY = 4_000
+LONG = 100_000_000
+
+
+def simulated(role: Role) -> Engine:
+    """Fast enough for tests, slow enough that `MANY` tokens are still under way when a test looks."""
+    return make_engine(config_of(pools_of(role), time_scale=4.0), role, f"{role}-1")
+
+
+MAKERS = {"simulated": simulated}
+
+
+@pytest.fixture(params=MAKERS.values(), ids=MAKERS.keys())
+def make(request):
+    return request.param
+
+
+class Served:
+    """A deployment: one mixed engine, or a prefill and a decode engine that exchange pickled values."""
+
+    def __init__(self, make, mixed: bool) -> None:
+        self.prefill: Engine | None = None if mixed else make(Role.PREFILL)
+        self.decode: Engine = make(Role.MIXED if mixed else Role.DECODE)
+
+    async def generate(self, asked: EngineRequest) -> AsyncGenerator[TokenChunk, None]:
+        kv = await self.prefill.prefill(sent(asked)) if self.prefill else None
+        stream = self.decode.decode(sent(asked), sent(kv))
+        try:
+            async for chunk in stream:
+                yield sent(chunk)
+        finally:
+            await stream.aclose()
+
+    def load(self) -> list[tuple[int, int, float]]:
+        return [load_of(engine) for engine in (self.prefill, self.decode) if engine is not None]
+
+    @property
+    def idle(self) -> bool:
+        return all(load == NO_LOAD for load in self.load())
+
+
+def sent(value: Any) -> Any:
+    return pickle.loads(pickle.dumps(value))
+
+
+@pytest.fixture(params=[False, True], ids=["disaggregated", "aggregated"])
+def served(make, request):
+    return Served(make, mixed=request.param)
+
+
+@pytest.mark.parametrize("max_tokens", [1, 2, 17])
+def test_a_stream_has_its_tokens_and_ends_with_one_reason(served, max_tokens):
+    chunks = asyncio.run(collect(served.generate(request(max_tokens=max_tokens))))
+    assert count_of(chunks) == max_tokens
+    assert all(chunk.tokens >= 1 for chunk in chunks)
+    assert [chunk.finish_reason for chunk in chunks] == [None] * (len(chunks) - 1) + ["length"]
+    assert text_of(chunks)
+    assert served.idle
+
+
+def test_token_ids_are_a_prompt_too(served):
+    chunks = asyncio.run(collect(served.generate(request(prompt=[5, 6, 7], input_tokens=3))))
+    assert count_of(chunks) == 8
+
+
+def test_the_same_request_says_the_same(served):
+    async def both() -> tuple[str, str]:
+        asked = [request(request_id=name, seed=3, temperature=0.0, max_tokens=30) for name in "ab"]
+        return tuple([text_of(await collect(served.generate(one))) for one in asked])
+
+    first, second = asyncio.run(both())
+    assert first == second
+
+
+def test_concurrent_requests_all_get_their_own(served):
+    async def many() -> list[list[TokenChunk]]:
+        asked = [request(str(n), prompt=f"question {n}", max_tokens=5 + n % 7) for n in range(40)]
+        return await asyncio.gather(*(collect(served.generate(one)) for one in asked))
+
+    streams = asyncio.run(many())
+    assert [count_of(chunks) for chunks in streams] == [5 + n % 7 for n in range(40)]
+    assert served.idle
+
+
+def test_one_request_twice_at_a_time_is_refused(served):
+    async def twice() -> None:
+        stream = served.generate(request(max_tokens=MANY))
+        await anext(stream)
+        with pytest.raises(EngineError):
+            await collect(served.decode.decode(request(), handle_for(served)))
+        await stream.aclose()
+        await until(lambda: served.idle)
+
+    asyncio.run(twice())
+
+
+def handle_for(served: Served) -> KvHandle | None:
+    return None if served.prefill is None else KvHandle(request_id="r", engine_id="p", input_tokens=20)
+
+
+def test_what_can_never_fit_is_refused(served):
+    async def too_long() -> None:
+        with pytest.raises(PromptTooLong):
+            await collect(served.generate(request(input_tokens=LONG)))
+        with pytest.raises(PromptTooLong):
+            await collect(served.decode.decode(request(max_tokens=LONG), handle_for(served)))
+        assert count_of(await collect(served.generate(request()))) == 8
+
+    asyncio.run(too_long())
+    assert served.idle
+
+
+def test_load_is_seen_while_it_lasts(served):
+    async def look() -> None:
+        stream = served.generate(request(max_tokens=MANY, input_tokens=1000))
+        await anext(stream)
+        running, _, kv_usage = load_of(served.decode)
+        assert running == 1
+        assert 0.0 < kv_usage <= 1.0
+        await stream.aclose()
+
+    asyncio.run(look())
+
+
+def test_closing_a_stream_frees_its_slot(served):
+    async def leave() -> None:
+        stream = served.generate(request(max_tokens=MANY))
+        await anext(stream)
+        await stream.aclose()
+        await until(lambda: served.idle)
+
+    asyncio.run(leave())
+
+
+def test_cancelling_the_reader_frees_the_slot(served):
+    async def leave() -> None:
+        reader = asyncio.create_task(collect(served.generate(request(max_tokens=MANY))))
+        await until(lambda: load_of(served.decode)[0] == 1)
+        reader.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await reader
+        await until(lambda: served.idle)
+
+    asyncio.run(leave())
+
+
+def test_abort_ends_the_stream_and_frees_its_slot(served):
+    async def leave() -> None:
+        asked = [request(name, max_tokens=tokens) for name, tokens in (("long", MANY), ("other", 50))]
+        streams = [asyncio.create_task(collect(served.generate(one))) for one in asked]
+        await until(lambda: load_of(served.decode)[0] == 2)
+        await served.decode.abort("long")
+        with pytest.raises(RequestAborted):
+            await streams[0]
+        assert count_of(await streams[1]) == 50
+        await until(lambda: served.idle)
+
+    asyncio.run(leave())
+
+
+def test_abort_of_an_unknown_request_is_ignored(served):
+    async def abort() -> None:
+        stream = served.generate(request())
+        await anext(stream)
+        await served.decode.abort("never seen")
+        await collect(stream)
+        await served.decode.abort("r")
+
+    asyncio.run(abort())
+
+
+def test_cancelling_a_prefill_frees_it(make):
+    async def leave() -> None:
+        engine = make(Role.PREFILL)
+        names = [str(n) for n in range(30)]
+        waiting = [asyncio.create_task(engine.prefill(request(name, input_tokens=8_000))) for name in names]
+        await until(lambda: load_of(engine)[0] == 1)
+        for task in waiting:
+            task.cancel()
+        ended = await asyncio.gather(*waiting, return_exceptions=True)
+        assert any(isinstance(one, asyncio.CancelledError) for one in ended)
+        await until(lambda: load_of(engine) == NO_LOAD)
+
+    asyncio.run(leave())
+
+
+def test_abort_of_a_prefill_ends_it(make):
+    async def leave() -> None:
+        engine = make(Role.PREFILL)
+        waiting = [
+            asyncio.create_task(engine.prefill(request(name, input_tokens=30_000))) for name in ("a", "b")
+        ]
+        await until(lambda: sum(load_of(engine)[:2]) == 2)
+        await engine.abort("b")
+        with pytest.raises(RequestAborted):
+            await waiting[1]
+        assert (await waiting[0]).request_id == "a"
+        assert load_of(engine) == NO_LOAD
+
+    asyncio.run(leave())
+
+
+def test_a_handle_says_whose_kv_it_is(make):
+    handle = asyncio.run(make(Role.PREFILL).prefill(request(input_tokens=123)))
+    assert (handle.request_id, handle.engine_id, handle.input_tokens) == ("r", "prefill-1", 123)
+
+
+def test_a_decode_engine_needs_a_handle(make):
+    with pytest.raises(EngineError):
+        asyncio.run(collect(make(Role.DECODE).decode(request(), None)))

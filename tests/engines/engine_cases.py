@@ -1,0 +1,56 @@
+"""Requests, and what to do with streams, for the tests of engines."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+
+from headway.config import HeadwayConfig
+from headway.planning.types import Role
+from serve_apps.engines.protocol import Engine, EngineRequest, TokenChunk
+
+SPLIT = {"prefill": {}, "decode": {}}
+MIXED = {"mixed": {}}
+
+
+def config_of(pools=SPLIT, **engine) -> HeadwayConfig:
+    return HeadwayConfig.model_validate({"engine": engine, "pools": pools})
+
+
+def pools_of(role: Role) -> dict[str, dict]:
+    return MIXED if role is Role.MIXED else SPLIT
+
+
+def request(request_id="r", prompt="what is it?", max_tokens=8, input_tokens=20, **sampling) -> EngineRequest:
+    return EngineRequest(
+        request_id=request_id,
+        model="m",
+        prompt=prompt,
+        input_tokens=input_tokens,
+        max_tokens=max_tokens,
+        sampling=sampling,
+    )
+
+
+async def collect(stream: AsyncIterator[TokenChunk]) -> list[TokenChunk]:
+    return [chunk async for chunk in stream]
+
+
+def text_of(chunks: list[TokenChunk]) -> str:
+    return "".join(chunk.text for chunk in chunks)
+
+
+def count_of(chunks: list[TokenChunk]) -> int:
+    return sum(chunk.tokens for chunk in chunks)
+
+
+def load_of(engine: Engine) -> tuple[int, int, float]:
+    stats = engine.stats()
+    return stats.running, stats.waiting, stats.kv_usage
+
+
+async def until(holds, deadline_s=20.0) -> None:
+    """Wait on the real clock until `holds()`; fails at the deadline."""
+    end_s = time.monotonic() + deadline_s
+    while not holds():
+        assert time.monotonic() < end_s, "did not happen in time"
+        await asyncio.sleep(0.002)

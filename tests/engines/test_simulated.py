@@ -1,0 +1,391 @@
+"""The simulated engine: model times on a clock that jumps, faults, what it says, what it costs to start."""
+
+import asyncio
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from headway.config import ConfigError
+from headway.planning.types import Role
+from headway.simulation.rules import engine_profile, engine_rules
+from headway.simulation.tempo import Tempo
+from serve_apps.engines import make_engine
+from serve_apps.engines.protocol import EngineError, EngineFailed, KvHandle
+from serve_apps.engines.simulated import Fault, SimulatedEngine
+from tests.engines.engine_cases import (
+    MIXED,
+    SPLIT,
+    collect,
+    config_of,
+    count_of,
+    load_of,
+    pools_of,
+    request,
+    text_of,
+)
+from tests.engines.virtual_loop import run
+from tests.simulation import worlds
+
+IDLE = (0, 0, 0.0)
+HANDLE = KvHandle(request_id="r", engine_id="p", input_tokens=20)
+
+
+def engine_of(role: Role, **engine) -> SimulatedEngine:
+    return SimulatedEngine(config_of(pools_of(role), **engine), role, f"{role}-1")
+
+
+def stream_of(engine: SimulatedEngine, asked):
+    kv = KvHandle(request_id=asked.request_id, engine_id="p", input_tokens=asked.input_tokens)
+    return engine.decode(asked, kv if engine.role is Role.DECODE else None)
+
+
+async def times_of(stream) -> list[float]:
+    """When each chunk came."""
+    clock = asyncio.get_running_loop().time
+    return [clock() async for _ in stream]
+
+
+def test_one_request_takes_what_the_profile_says():
+    async def serve() -> tuple[float, list[float]]:
+        kv = await prefill.prefill(asked)
+        return asyncio.get_running_loop().time(), await times_of(decode.decode(asked, kv))
+
+    asked = request(input_tokens=1000, max_tokens=40)
+    prefill, decode = engine_of(Role.PREFILL), engine_of(Role.DECODE)
+    prefilled_s, token_s = run(serve())
+    profile = engine_profile(config_of())
+    rules = engine_rules(config_of(), profile)
+    assert prefilled_s == pytest.approx(profile.prefill.ttft_s(1000), abs=1e-6)
+    tempo = Tempo(profile)
+    steps = [tempo.itl_s(1, 1000 + n) for n in range(40)]
+    starts_s = prefilled_s + rules.transfer_s(1000)
+    assert token_s == pytest.approx(starts_s + np.cumsum(steps), abs=1e-6)
+
+
+@pytest.mark.parametrize("mixed", [False, True], ids=["disaggregated", "mixed"])
+def test_a_trace_in_virtual_time_equals_the_simulator(mixed):
+    """Deployment and simulator serve the same trace alike, to what a timer may be late on this clock."""
+    config = config_of(MIXED if mixed else SPLIT)
+    trace = worlds.poisson_trace(seed=9, count=80, rate_rps=25.0, isl_mean=2000, osl_mean=100)
+    initial = {Role.MIXED: 1} if mixed else {Role.PREFILL: 1, Role.DECODE: 1}
+    profile = engine_profile(config)
+    setting = worlds.scenario(profile, initial, engine=engine_rules(config, profile))
+    _, records = worlds.run(setting, trace)
+
+    async def serve(number: int) -> tuple[float, float]:
+        asked = request(
+            str(number),
+            input_tokens=int(trace.input_tokens[number]),
+            max_tokens=int(trace.output_tokens[number]),
+        )
+        await asyncio.sleep(float(trace.arrival_s[number]))
+        kv = None if mixed else await prefill.prefill(asked)
+        times_s = await times_of(decode.decode(asked, kv))
+        return times_s[0], times_s[-1]
+
+    async def serve_all() -> list[tuple[float, float]]:
+        return await asyncio.gather(*(serve(number) for number in range(80)))
+
+    prefill, decode = engine_of(Role.PREFILL), engine_of(Role.MIXED if mixed else Role.DECODE)
+    first_s, finished_s = np.array(run(serve_all())).T
+    assert np.abs(first_s - records["first_token_s"]).max() < 1e-6
+    assert np.abs(finished_s - records["finished_s"]).max() < 1e-6
+
+
+def test_time_scale_stretches_the_profile_but_not_the_transfer():
+    async def prefill_s(engine) -> float:
+        await engine.prefill(request(input_tokens=1000))
+        return asyncio.get_running_loop().time()
+
+    plain, slow = (run(prefill_s(engine_of(Role.PREFILL, time_scale=scale))) for scale in (1.0, 0.1))
+    assert slow == pytest.approx(10 * plain, rel=1e-9)
+    config = config_of(time_scale=0.1)
+    assert engine_rules(config, engine_profile(config)).transfer_s(1000) == pytest.approx(
+        0.005 + 131.072e6 / 25e9
+    )
+
+
+def test_a_late_loop_makes_streams_coarser_but_not_slower():
+    async def serve(busy_s: float):
+        loop, engine = asyncio.get_running_loop(), engine_of(Role.DECODE)
+        chunks, stream = [], engine.decode(request(max_tokens=200), HANDLE)
+        async for chunk in stream:
+            chunks.append(chunk)
+            if len(chunks) == 1:
+                loop.pass_time(busy_s)
+        return chunks, loop.time()
+
+    on_time, ends_s = run(serve(0.0))
+    late, late_ends_s = run(serve(0.5))
+    assert len(on_time) == 200
+    assert 1 < len(late) < 150
+    assert (count_of(late), text_of(late)) == (200, text_of(on_time))
+    assert late_ends_s == pytest.approx(ends_s, abs=1e-6)
+
+
+def test_a_slow_consumer_gets_several_tokens_in_one_chunk():
+    async def read_slowly():
+        chunks = []
+        async for chunk in engine_of(Role.DECODE).decode(request(max_tokens=100), HANDLE):
+            chunks.append(chunk)
+            await asyncio.sleep(0.1)
+        return chunks
+
+    chunks = run(read_slowly())
+    assert count_of(chunks) == 100
+    assert 2 < len(chunks) < 20
+    assert text_of(chunks) == text_of(
+        run(collect(engine_of(Role.DECODE).decode(request(max_tokens=100), HANDLE)))
+    )
+
+
+def test_prefilled_kv_is_held_until_its_transfer_is_over():
+    async def look() -> list[int]:
+        engine, seen = engine_of(Role.PREFILL, kv_transfer={"latency_ms": 1000, "bytes_per_token": 1}), []
+        await engine.prefill(request("a", input_tokens=300))
+        seen.append(engine.stats().held_kv_tokens)
+        await engine.prefill(request("b", input_tokens=50))
+        seen.append(engine.stats().held_kv_tokens)
+        await engine.abort("a")
+        seen.append(engine.stats().held_kv_tokens)
+        await asyncio.sleep(1.01)
+        seen.append(engine.stats().held_kv_tokens)
+        return seen
+
+    assert run(look()) == [300, 350, 50, 0]
+
+
+def test_kv_of_a_second_try_is_not_released_with_the_first():
+    async def look() -> list[int]:
+        engine = engine_of(Role.PREFILL, kv_transfer={"latency_ms": 1000, "bytes_per_token": 1})
+        await engine.prefill(request("a", input_tokens=300))
+        await asyncio.sleep(0.6)
+        await engine.prefill(request("a", input_tokens=300))
+        await asyncio.sleep(0.6)
+        seen = [engine.stats().held_kv_tokens]
+        await asyncio.sleep(0.6)
+        return [*seen, engine.stats().held_kv_tokens]
+
+    assert run(look()) == [300, 0]
+
+
+def test_requests_queue_beyond_the_batch_limit():
+    async def look() -> tuple[int, int, float]:
+        engine = engine_of(Role.DECODE, max_batch_size=2)
+        streams = [asyncio.create_task(collect(stream_of(engine, request(str(n))))) for n in range(5)]
+        await asyncio.sleep(0.006)
+        load = load_of(engine)
+        await asyncio.gather(*streams)
+        assert load_of(engine) == IDLE
+        return load
+
+    running, waiting, kv_usage = run(look())
+    assert (running, waiting) == (2, 3)
+    assert 0.0 < kv_usage < 0.01
+
+
+def test_what_the_settings_allow_bounds_a_request():
+    async def ask(tokens: int) -> int:
+        return count_of(await collect(stream_of(engine, request(input_tokens=20, max_tokens=tokens))))
+
+    engine = engine_of(Role.MIXED, max_model_tokens=100)
+    assert run(ask(80)) == 80
+    with pytest.raises(EngineError, match="20 input and 81 output tokens are more than the 100"):
+        run(ask(81))
+
+
+@pytest.mark.parametrize(
+    ("role", "handle"),
+    [(Role.PREFILL, None), (Role.PREFILL, HANDLE), (Role.DECODE, None), (Role.MIXED, HANDLE)],
+)
+def test_the_wrong_kind_of_decode_is_refused(role, handle):
+    with pytest.raises(EngineError, match=f"{role} engine {role}-1: "):
+        run(collect(engine_of(role).decode(request(), handle)))
+
+
+@pytest.mark.parametrize("role", [Role.DECODE, Role.MIXED])
+def test_only_prefill_engines_prefill_for_others(role):
+    with pytest.raises(EngineError, match="does not prefill for others"):
+        run(engine_of(role).prefill(request()))
+
+
+def test_an_output_of_no_tokens_is_refused():
+    with pytest.raises(EngineError, match="max_tokens"):
+        run(collect(stream_of(engine_of(Role.MIXED), request(max_tokens=0))))
+
+
+def test_an_empty_prompt_is_one_token():
+    chunks = run(collect(stream_of(engine_of(Role.MIXED), request(prompt="", input_tokens=0))))
+    assert count_of(chunks) == 8
+
+
+# Faults.
+
+
+def test_a_failed_engine_raises_everywhere_and_for_good():
+    async def fail() -> None:
+        engine = engine_of(Role.MIXED)
+        streams = [
+            asyncio.create_task(collect(stream_of(engine, request(str(n), max_tokens=500)))) for n in range(3)
+        ]
+        await asyncio.sleep(0.5)
+        engine.inject(Fault("fail"))
+        for stream in streams:
+            with pytest.raises(EngineFailed):
+                await stream
+        assert not engine.healthy()
+        engine.clear()
+        with pytest.raises(EngineFailed):
+            engine.stats()
+        with pytest.raises(EngineFailed):
+            await collect(stream_of(engine, request()))
+        await engine.abort("r")
+
+    run(fail())
+
+
+def test_a_failed_prefill_engine_holds_nothing():
+    async def fail() -> None:
+        engine = engine_of(Role.PREFILL)
+        await engine.prefill(request())
+        waiting = asyncio.create_task(engine.prefill(request("b", input_tokens=10_000)))
+        await asyncio.sleep(0.01)
+        engine.inject(Fault.FAIL)
+        with pytest.raises(EngineFailed):
+            await waiting
+        await asyncio.sleep(10.0)
+
+    run(fail())
+
+
+def test_a_stalled_engine_stands_still_and_then_goes_on():
+    async def stall() -> None:
+        loop, engine, chunks = asyncio.get_running_loop(), engine_of(Role.MIXED), []
+
+        async def read() -> float:
+            async for chunk in stream_of(engine, request(max_tokens=100)):
+                chunks.append(chunk)  # noqa: PERF401 - seen while it grows
+            return loop.time()
+
+        reader = asyncio.create_task(read())
+        await asyncio.sleep(0.3)
+        engine.inject(Fault.STALL)
+        before = count_of(chunks)
+        late = asyncio.create_task(collect(stream_of(engine, request("late"))))
+        await asyncio.sleep(50.0)
+        assert 0 < before == count_of(chunks) < 100
+        assert engine.healthy()
+        assert load_of(engine)[:2] == (1, 1)
+        engine.clear()
+        assert await reader == pytest.approx(50.0 + await alone_s(), rel=0.05)
+        assert count_of(await late) == 8
+        assert load_of(engine) == IDLE
+
+    async def alone_s() -> float:
+        loop = asyncio.get_running_loop()
+        start_s = loop.time()
+        await collect(stream_of(engine_of(Role.MIXED), request(max_tokens=100)))
+        return loop.time() - start_s
+
+    run(stall())
+
+
+def test_a_request_can_leave_a_stalled_engine():
+    async def leave() -> None:
+        engine = engine_of(Role.MIXED)
+        stream = stream_of(engine, request(max_tokens=100))
+        await anext(stream)
+        engine.inject(Fault.STALL)
+        engine.inject(Fault.STALL)
+        await stream.aclose()
+        assert load_of(engine) == IDLE
+
+    run(leave())
+
+
+def test_exit_ends_the_process():
+    code = (
+        "from tests.engines.engine_cases import *; from tests.engines.virtual_loop import run\n"
+        "from serve_apps.engines.simulated import *\n"
+        "engine = SimulatedEngine(config_of(), Role.DECODE, 'd')\n"
+        "async def leave():\n    engine.inject(Fault.EXIT)\n    print('still here')\nrun(leave())"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (ended.returncode, ended.stdout) == (1, "")
+
+
+# What it says.
+
+
+def test_text_says_that_it_is_simulated():
+    chunks = run(collect(stream_of(engine_of(Role.MIXED), request(max_tokens=12))))
+    words = text_of(chunks).split(" ")
+    assert words[:2] == ["", "[simulated]"]
+    assert len(words) == 1 + 12
+    assert all(word.isalpha() and word.islower() for word in words[2:])
+
+
+def test_stats_say_that_it_is_simulated():
+    assert engine_of(Role.MIXED).stats().engine == "simulated"
+
+
+def test_text_follows_prompt_and_seed():
+    def said(prompt, **sampling) -> str:
+        asked = request(prompt=prompt, max_tokens=20, **sampling)
+        return text_of(run(collect(stream_of(engine_of(Role.MIXED), asked))))
+
+    texts = {
+        said("a"),
+        said("b"),
+        said("a", seed=1),
+        said("a", seed=2),
+        said([1, 2]),
+        said("1 2"),
+        said("\ud800"),
+    }
+    assert len(texts) == 7
+    assert said("a", seed=1, temperature=0.3) == said("a", seed=1)
+
+
+def test_text_is_the_same_in_every_process():
+    code = "from serve_apps.engines.text import SimulatedText as T; print(T('hello', 7).tokens(0, 6), end='')"
+    others = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={"PYTHONHASHSEED": seed},
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(others) == 1
+    assert others.pop().startswith(" [simulated] ")
+
+
+# Making one.
+
+
+def test_the_constructor_takes_the_start_up_time():
+    begun_s = time.monotonic()
+    engine_of(Role.MIXED, start_up_s=0.2)
+    assert time.monotonic() - begun_s >= 0.2
+
+
+def test_an_engine_that_does_not_exist_yet_is_named():
+    with pytest.raises(ConfigError, match=r"^engine.kind: vllm is not available yet$"):
+        make_engine(config_of(kind="vllm"), Role.DECODE, "d")
+
+
+def test_a_replica_starts_without_a_compiler():
+    code = (
+        "import sys; from tests.engines.engine_cases import *; from serve_apps.engines import make_engine\n"
+        "make_engine(config_of(), Role.DECODE, 'd'); print({'numba', 'pandas', 'ray'} & set(sys.modules))"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ended.stdout == "set()\n"

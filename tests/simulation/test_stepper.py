@@ -1,0 +1,280 @@
+"""The engine model on a driver's clock: the compiled kernel's times, and what a driver relies on."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headway.planning.types import Role
+from headway.simulation.rules import EngineRules
+from headway.simulation.stepper import Stepper
+from headway.simulation.tempo import Tempo
+from tests.simulation.worlds import (
+    ArrayTrace,
+    constant_profile,
+    poisson_trace,
+    roofline_profile,
+    run,
+    scenario,
+)
+
+REACHED_S = 1e-6
+TRANSFER = {"transfer_latency_s": 0.003, "kv_bytes_per_token": 1.0, "transfer_bytes_per_s": 1e6}
+
+
+@dataclass
+class Seen:
+    """When each request of a replica was prefilled, began and finished, and its tokens."""
+
+    prefilled_s: dict[str, float] = field(default_factory=dict)
+    first_s: dict[str, float] = field(default_factory=dict)
+    finished_s: dict[str, float] = field(default_factory=dict)
+    tokens: dict[str, int] = field(default_factory=dict)
+
+    def take(self, boundaries) -> None:
+        for boundary in boundaries:
+            for name in boundary.emitted:
+                self.first_s.setdefault(name, boundary.at_s)
+                self.tokens[name] = self.tokens.get(name, 0) + 1
+            self.prefilled_s |= dict.fromkeys(boundary.prefilled, boundary.at_s)
+            self.finished_s |= dict.fromkeys(boundary.finished, boundary.at_s)
+
+
+def drive(stepper, jobs, late_s=0.0) -> Seen:
+    """Feed (number, at_s, input, output) in order of time; look at the clock `late_s` after each boundary."""
+    seen = Seen()
+    for number, at_s, isl, osl in sorted(jobs, key=lambda job: job[1]):
+        while (due_s := stepper.next_boundary_s()) is not None and due_s < at_s:
+            seen.take(stepper.advance(min(due_s + late_s, at_s)))
+        prefilled = stepper.role is Role.DECODE
+        stepper.submit(str(number), int(isl), int(osl), prefilled=prefilled, at_s=at_s)
+    while (due_s := stepper.next_boundary_s()) is not None:
+        seen.take(stepper.advance(due_s + late_s))
+    return seen
+
+
+def jobs_of(trace):
+    columns = zip(trace.arrival_s, trace.input_tokens, trace.output_tokens, strict=True)
+    return [(number, float(at_s), int(isl), int(osl)) for number, (at_s, isl, osl) in enumerate(columns)]
+
+
+def split(profile, trace, rules) -> tuple[Seen, Seen]:
+    """One prefill and one decode replica with a transfer between them."""
+    jobs = jobs_of(trace)
+    prefill = drive(Stepper(profile, rules, Role.PREFILL), jobs)
+    ready = [
+        (number, prefill.prefilled_s[str(number)] + rules.transfer_s(isl), isl, osl)
+        for number, _, isl, osl in jobs
+    ]
+    return prefill, drive(Stepper(profile, rules, Role.DECODE), ready)
+
+
+def column(seen: dict[str, float], count: int):
+    return np.array([seen[str(number)] for number in range(count)])
+
+
+def assert_as_compiled(profile, trace, rules, mixed) -> None:
+    initial = {Role.MIXED: 1} if mixed else {Role.PREFILL: 1, Role.DECODE: 1}
+    _, records = run(scenario(profile, initial, engine=rules), trace)
+    if mixed:
+        prefill = decode = drive(Stepper(profile, rules, Role.MIXED), jobs_of(trace))
+    else:
+        prefill, decode = split(profile, trace, rules)
+    count = len(trace.arrival_s)
+    assert len(records) == count
+    for name, seen in (
+        ("prefill_finished_s", prefill.prefilled_s),
+        ("first_token_s", decode.first_s),
+        ("finished_s", decode.finished_s),
+    ):
+        assert np.abs(records[name] - column(seen, count)).max() < REACHED_S, name
+    assert decode.tokens == {str(n): osl for n, osl in enumerate(trace.output_tokens.tolist())}
+
+
+@pytest.mark.parametrize("mixed", [False, True], ids=["disaggregated", "mixed"])
+@pytest.mark.parametrize("chunk_tokens", [0, 256, 2048], ids=["whole", "256", "2048"])
+@pytest.mark.parametrize(
+    ("rate_rps", "max_batch", "capacity"),
+    [(2.0, 64, 100_000), (14.0, 64, 100_000), (30.0, 6, 100_000), (14.0, 64, 9_000)],
+    ids=["light", "busy", "small batch", "little KV"],
+)
+def test_times_equal_the_compiled_kernel(rate_rps, max_batch, capacity, chunk_tokens, mixed):
+    trace = poisson_trace(seed=11, count=200, rate_rps=rate_rps)
+    trace.input_tokens = np.minimum(trace.input_tokens, 4_000)
+    trace.output_tokens = np.minimum(trace.output_tokens, 2_000)
+    rules = EngineRules(max_batch_size=max_batch, chunk_tokens=chunk_tokens, **TRANSFER)
+    assert_as_compiled(roofline_profile(capacity=capacity), trace, rules, mixed)
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    count=st.integers(1, 25),
+    rate_rps=st.floats(0.5, 60.0),
+    max_batch=st.integers(1, 12),
+    chunk_tokens=st.sampled_from([0, 64, 300, 2048]),
+    capacity=st.integers(3_000, 50_000),
+    mixed=st.booleans(),
+)
+def test_small_random_traces_equal_the_compiled_kernel(
+    seed, count, rate_rps, max_batch, chunk_tokens, capacity, mixed
+):
+    trace = poisson_trace(seed, count, rate_rps, isl_mean=400, osl_mean=40)
+    trace.input_tokens = np.minimum(trace.input_tokens, 2_000)
+    trace.output_tokens = np.minimum(trace.output_tokens, 900)
+    rules = EngineRules(max_batch_size=max_batch, chunk_tokens=chunk_tokens, **TRANSFER)
+    assert_as_compiled(roofline_profile(capacity=capacity), trace, rules, mixed)
+
+
+def test_simultaneous_arrivals_equal_the_compiled_kernel():
+    trace = ArrayTrace(np.repeat([0.0, 3.0], 20), np.full(40, 100), np.full(40, 50))
+    assert_as_compiled(roofline_profile(), trace, EngineRules(**TRANSFER), mixed=False)
+    assert_as_compiled(roofline_profile(), trace, EngineRules(chunk_tokens=512), mixed=True)
+
+
+@pytest.mark.parametrize("late_s", [0.004, 0.3, 60.0])
+@pytest.mark.parametrize("role", [Role.PREFILL, Role.DECODE, Role.MIXED])
+def test_a_late_driver_does_not_slow_the_engine_down(role, late_s):
+    profile, jobs = roofline_profile(), jobs_of(poisson_trace(seed=2, count=60, rate_rps=10.0))
+    rules = EngineRules(max_batch_size=8, chunk_tokens=512)
+    on_time, late = (drive(Stepper(profile, rules, role), jobs, late) for late in (0.0, late_s))
+    assert late == on_time
+
+
+def test_requests_may_be_announced_before_they_come_in():
+    profile, jobs = roofline_profile(), jobs_of(poisson_trace(seed=4, count=50, rate_rps=10.0))
+    stepper, seen = Stepper(profile, EngineRules(), Role.DECODE), Seen()
+    for number, at_s, isl, osl in jobs:
+        stepper.submit(str(number), isl, osl, prefilled=True, at_s=at_s)
+    assert (stepper.running, stepper.waiting) == (0, 50)
+    seen.take(stepper.advance(1e9))
+    assert seen == drive(Stepper(profile, EngineRules(), Role.DECODE), jobs)
+
+
+def test_a_time_that_is_past_means_now():
+    stepper, seen = Stepper(constant_profile(0.01, 1e-4), EngineRules(), Role.DECODE), Seen()
+    stepper.advance(5.0)
+    stepper.submit("a", 10, 3, prefilled=True, at_s=1.0)
+    assert stepper.next_boundary_s() == 5.0
+    seen.take(stepper.advance(6.0))
+    assert seen.first_s["a"] == pytest.approx(5.01)
+    assert seen.finished_s["a"] == pytest.approx(5.03)
+
+
+def steps_of(profile=None, role=Role.DECODE, **rules) -> Stepper:
+    return Stepper(profile or roofline_profile(capacity=1_000), EngineRules(**rules), role)
+
+
+def test_counts_follow_the_requests():
+    stepper = steps_of(max_batch_size=1)
+    stepper.submit("a", 100, 4, prefilled=True, at_s=0.0)
+    stepper.submit("b", 200, 4, prefilled=True, at_s=0.0)
+    stepper.advance(0.0)
+    assert (stepper.running, stepper.waiting, stepper.kv_tokens) == (1, 1, 100)
+    stepper.advance(stepper.next_boundary_s())
+    assert stepper.kv_tokens == 101
+    assert stepper.kv_usage == pytest.approx(0.101)
+    stepper.advance(1e9)
+    assert (stepper.running, stepper.waiting, stepper.kv_tokens) == (0, 0, 0)
+    assert stepper.next_boundary_s() is None
+
+
+def test_prompts_under_way_count_as_running():
+    stepper = steps_of(role=Role.PREFILL)
+    for name in "abc":
+        stepper.submit(name, 100, 4, prefilled=False, at_s=0.0)
+    stepper.advance(0.0)
+    assert (stepper.running, stepper.waiting) == (1, 2)
+
+
+@pytest.mark.parametrize("moment", ["coming", "queued", "running"])
+def test_abort_frees_what_a_decode_holds(moment):
+    stepper = steps_of(max_batch_size=1)
+    if moment == "queued":
+        stepper.submit("other", 100, 5, prefilled=True, at_s=0.0)
+    stepper.submit("a", 100, 5, prefilled=True, at_s=1.0)
+    stepper.advance(0.5 if moment == "coming" else 1.0)
+    assert stepper.abort("a")
+    assert not stepper.abort("a")
+    seen = Seen()
+    stepper.submit("b", 900, 100, prefilled=True, at_s=1.0)
+    seen.take(stepper.advance(1e9))
+    assert "a" not in seen.tokens
+    assert seen.tokens["b"] == 100
+    assert (stepper.running, stepper.waiting, stepper.kv_tokens) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("role", [Role.PREFILL, Role.MIXED])
+@pytest.mark.parametrize("victim", ["a", "b", "c"])
+def test_abort_of_a_prompt_under_way_leaves_the_others(role, victim):
+    stepper, seen = steps_of(role=role, chunk_tokens=150), Seen()
+    for name in "abc":
+        stepper.submit(name, 100, 5, prefilled=False, at_s=0.0)
+    stepper.advance(0.0)
+    stepper.abort(victim)
+    seen.take(stepper.advance(1e9))
+    assert set(seen.prefilled_s) == set("abc") - {victim}
+    assert (stepper.running, stepper.waiting, stepper.kv_tokens) == (0, 0, 0)
+    assert stepper.next_boundary_s() is None
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(seed=st.integers(0, 2**32 - 1), role=st.sampled_from(list(Role)), max_batch=st.integers(1, 6))
+def test_aborts_at_any_time_leave_nothing_behind(seed, role, max_batch):
+    random = np.random.default_rng(seed)
+    stepper = Stepper(
+        roofline_profile(capacity=3_000), EngineRules(max_batch_size=max_batch, chunk_tokens=200), role
+    )
+    seen, aborted = Seen(), set()
+    for number in range(40):
+        name, at_s = str(number), number * 0.01
+        isl, osl = random.integers(1, 400), random.integers(1, 60)
+        stepper.submit(name, int(isl), int(osl), prefilled=role is Role.DECODE, at_s=at_s)
+        if random.random() < 0.5:
+            victim = str(random.integers(0, number + 1))
+            aborted |= {victim} if stepper.abort(victim) else set()
+        seen.take(stepper.advance(at_s))
+        assert 0 <= stepper.kv_tokens <= 3_000
+        assert stepper.running <= max_batch or role is Role.PREFILL
+    seen.take(stepper.advance(1e9))
+    assert (stepper.running, stepper.waiting, stepper.kv_tokens) == (0, 0, 0)
+    ended = set(seen.prefilled_s if role is Role.PREFILL else seen.finished_s)
+    assert ended == {str(n) for n in range(40)} - aborted
+
+
+def test_many_aborts_do_not_pile_up():
+    stepper = steps_of()
+    for number in range(1_000):
+        stepper.submit(str(number), 1, 900, prefilled=True, at_s=0.0)
+        stepper.advance(0.0)
+        assert stepper.abort(str(number))
+        assert len(stepper._finishing) < 100
+
+
+@pytest.mark.parametrize(
+    ("isl", "osl", "prefilled", "fault"),
+    [(10, 5, False, "not what a decode"), (0, 5, True, "never fit"), (600, 401, True, "never fit")],
+)
+def test_what_never_fits_is_refused(isl, osl, prefilled, fault):
+    with pytest.raises(ValueError, match=fault):
+        steps_of().submit("a", isl, osl, prefilled=prefilled, at_s=0.0)
+
+
+def test_a_request_that_is_here_is_refused():
+    stepper = steps_of()
+    stepper.submit("a", 10, 5, prefilled=True, at_s=0.0)
+    with pytest.raises(ValueError, match="already here"):
+        stepper.submit("a", 10, 5, prefilled=True, at_s=0.0)
+
+
+def test_look_ups_equal_the_profile_surfaces():
+    profile, random = roofline_profile(), np.random.default_rng(1)
+    tempo, capacity = Tempo(profile), profile.decode.table.max_kv_tokens
+    for tokens in [1, 16, 17, 128, 8192, 8193, 50_000, *random.integers(1, 20_000, 50).tolist()]:
+        assert tempo.ttft_s(tokens) == pytest.approx(profile.prefill.ttft_s(tokens), rel=1e-12)
+    for batch, context in random.integers(1, [80, 6_000], (200, 2)).tolist():
+        kv_tokens = min(batch * context, 100_000)
+        expected = profile.decode.itl_s(kv_tokens / capacity, kv_tokens / batch)
+        assert tempo.itl_s(batch, kv_tokens) == pytest.approx(expected, rel=1e-12)
