@@ -1,0 +1,52 @@
+"""CPU time of processes, from /proc (Linux)."""
+
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+def descendants(root: int) -> Mapping[int, str]:
+    """Every process below `root`, with the name it gave itself."""
+    parents = {pid: parent for pid in _pids() if (parent := _parent(pid)) is not None}
+    found: dict[int, str] = {}
+    frontier = {root}
+    while frontier:
+        frontier = {pid for pid, parent in parents.items() if parent in frontier}
+        found |= {pid: _title(pid) for pid in frontier}
+    return found
+
+
+def cpu_s(pids: Iterable[int]) -> float:
+    """User and system time of the processes so far, all their threads, in seconds."""
+    return sum(_ticks(pid) for pid in pids) / TICKS_PER_S
+
+
+def _pids() -> list[int]:
+    return [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
+
+
+def _fields(pid: int) -> list[str]:
+    """The fields of /proc/PID/stat after the name, which may hold spaces; none when it has ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+
+
+def _parent(pid: int) -> int | None:
+    fields = _fields(pid)
+    return int(fields[1]) if fields else None
+
+
+def _ticks(pid: int) -> int:
+    fields = _fields(pid)
+    return int(fields[11]) + int(fields[12]) if fields else 0
+
+
+def _title(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""

@@ -1,0 +1,166 @@
+"""One request for output: read, validate, count, admit, relay, measure. The same for both APIs.
+
+The order is that of the checks: body, fields, model, length, slots; a request that fails one is not weighed
+by the next. What the client, the deadline or the backend do wrong meets in one place, `__call__`.
+"""
+
+import asyncio
+import logging
+import time
+import uuid
+from collections.abc import Sequence
+from contextlib import aclosing
+
+from starlette.types import Receive, Scope, Send
+
+from serve_apps.engines.protocol import EngineRequest
+from serve_apps.gateway.answer import Answer, Channel, HeaderList, StreamedAnswer, WholeAnswer
+from serve_apps.gateway.backend import BackendError
+from serve_apps.gateway.faults import (
+    Broken,
+    ClientGone,
+    Expired,
+    Fault,
+    Lost,
+    Outcome,
+    TooLongForModel,
+    UnknownModel,
+    fault_of,
+)
+from serve_apps.gateway.meter import Meter
+from serve_apps.gateway.receiving import Watch, read_body
+from serve_apps.gateway.request import Usage, Wanted
+from serve_apps.gateway.state import GatewayState
+from serve_apps.gateway.stopping import StopCutter
+from serve_apps.gateway.wire import Api, Envelope
+
+LONG_TEXT = 16_384
+"""Characters from which a text is counted beside the event loop, which would stand still meanwhile."""
+
+logger = logging.getLogger(__name__)
+
+
+class Generation:
+    """The endpoint of one API; called with the headers that every response carries."""
+
+    def __init__(self, state: GatewayState, api: Api) -> None:
+        self._state = state
+        self._api = api
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send, headers: HeaderList) -> None:
+        """Serve one request."""
+        state = self._state
+        channel, meter = Channel(send, headers), Meter(state.metrics, state.clock)
+        outcome: Outcome = "aborted"
+        try:
+            await self._serve(scope, receive, channel, meter)
+            outcome = "ok"
+        except ClientGone:
+            pass
+        except Fault as fault:
+            outcome = fault.outcome
+            await channel.fail(fault)
+        except Exception:
+            outcome = "failed"
+            logger.exception("A request failed for a reason that nobody foresaw")
+            await channel.fail(Broken("The gateway failed; its log says why"))
+        finally:
+            # A cancellation from outside passes through and counts as aborted.
+            meter.ended(outcome)
+
+    async def _serve(self, scope: Scope, receive: Receive, channel: Channel, meter: Meter) -> None:
+        """The request within its deadline."""
+        timeout_s, watch = self._state.settings.request_timeout_s, None
+        try:
+            async with asyncio.timeout(timeout_s) as deadline:
+                body = await read_body(scope["headers"], receive)
+                meter.received()
+                watch = Watch(deadline, receive)
+                wanted = self._api.read(body)
+                request = await self._engine_request(wanted)
+                meter.accepted(request.input_tokens)
+                with self._state.slot():
+                    await self._relay(request, self._answer(wanted, request, channel), meter, watch)
+        except (TimeoutError, BackendError) as error:
+            if channel.ended:
+                return
+            if watch is not None and watch.gone:
+                raise ClientGone("The client went away") from error
+            if isinstance(error, BackendError):
+                raise fault_of(error, self._state.settings.retry_after_s) from error
+            if not deadline.expired():
+                raise
+            raise Expired(f"The request took longer than {timeout_s:g} s") from error
+        finally:
+            if watch is not None:
+                watch.stop()
+
+    async def _engine_request(self, wanted: Wanted) -> EngineRequest:
+        """The request as engines see it: counted, and known to fit."""
+        identity, settings = self._state.identity, self._state.settings
+        if wanted.model != identity.model:
+            text = f"The model {wanted.model!r} does not exist here; {identity.model!r} does"
+            raise UnknownModel(text, param="model")
+        input_tokens = await self._count(wanted.prompt)
+        room = identity.max_tokens - input_tokens
+        max_tokens = wanted.max_tokens or min(settings.default_max_tokens, max(1, room))
+        if max_tokens > room:
+            raise TooLongForModel(
+                f"This model holds at most {identity.max_tokens} tokens, but {input_tokens + max_tokens} were"
+                f" asked for: {input_tokens} of input and {max_tokens} of output",
+                param=self._api.prompt_param,
+            )
+        return EngineRequest(
+            request_id=self._api.id_prefix + uuid.uuid4().hex,
+            model=wanted.model,
+            prompt=wanted.prompt,
+            input_tokens=input_tokens,
+            max_tokens=max_tokens,
+            stop=wanted.stop,
+            sampling=wanted.sampling,
+        )
+
+    async def _count(self, prompt: str | Sequence[int]) -> int:
+        if not isinstance(prompt, str):
+            return len(prompt)
+        counter = self._state.counter
+        if len(prompt) < LONG_TEXT:
+            return counter.count(prompt)
+        return await asyncio.to_thread(counter.count, prompt)
+
+    def _answer(self, wanted: Wanted, request: EngineRequest, channel: Channel) -> Answer:
+        identity = self._state.identity
+        envelope = Envelope(
+            api=self._api,
+            id=request.request_id,
+            created=int(time.time()),
+            model=identity.model,
+            fingerprint=identity.fingerprint,
+        )
+        counts = identity.text_counts if isinstance(wanted.prompt, str) else "exact"
+        headers = [(b"x-headway-token-count", counts.encode())]
+        if wanted.stream:
+            return StreamedAnswer(channel, envelope, headers, usage=wanted.include_usage)
+        return WholeAnswer(channel, envelope, headers)
+
+    async def _relay(self, request: EngineRequest, answer: Answer, meter: Meter, watch: Watch) -> None:
+        """Pass the output on; leaving early closes the backend's generator, which aborts the request."""
+        async with aclosing(self._state.traffic.backend.generate(request)) as chunks:
+            cutter = StopCutter(request.stop) if request.stop else None
+            async for text, count, reason in chunks:
+                meter.tokens(count)
+                whole = reason is not None
+                if cutter is not None:
+                    text, reason = cutter.cut(text, reason)  # noqa: PLW2901 - what leaves instead
+                if reason is not None:
+                    # From here on a disconnect is what servers report once the answer is complete.
+                    watch.stop()
+                    await answer.end(text, reason, Usage(request.input_tokens, meter.output_tokens))
+                    break
+                if text:
+                    await answer.text(text)
+            else:
+                raise Lost("The output ended before it was complete")
+            if whole:
+                # Lets the generator run out by itself: closed early it would abort what is complete.
+                await anext(chunks, None)

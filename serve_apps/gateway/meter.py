@@ -1,0 +1,69 @@
+"""The times and counts of one request, from its arrival to its end."""
+
+from collections.abc import Callable
+
+from serve_apps.gateway.faults import Outcome
+from serve_apps.gateway.metrics import GatewayMetrics
+
+
+class Meter:
+    """Follows one request; `tokens` is on the path of every chunk and costs about a microsecond."""
+
+    __slots__ = ("_arrived_s", "_clock", "_first_s", "_input_tokens", "_last_s", "_metrics", "output_tokens")
+
+    def __init__(self, metrics: GatewayMetrics, clock: Callable[[], float]) -> None:
+        self._metrics = metrics
+        self._clock = clock
+        self._arrived_s = clock()
+        self._first_s: float | None = None
+        self._last_s = 0.0
+        self._input_tokens: int | None = None
+        self.output_tokens = 0
+
+    def received(self) -> None:
+        """The body is here: the request's time begins."""
+        self._arrived_s = self._clock()
+
+    def accepted(self, input_tokens: int) -> None:
+        """The request is valid."""
+        self._input_tokens = input_tokens
+        self._metrics.arrived(input_tokens)
+
+    def tokens(self, count: int) -> None:
+        """Some tokens leave now."""
+        if count < 1:
+            return
+        now, metrics = self._clock(), self._metrics
+        if self._first_s is None:
+            self._first_s = now
+            metrics.ttft.observe(now - self._arrived_s)
+            if count > 1:
+                metrics.itl.observe(0.0, count - 1)
+        else:
+            metrics.itl.observe((now - self._last_s) / count, count)
+        self._last_s = now
+        self.output_tokens += count
+        metrics.output_tokens += count
+
+    def ended(self, outcome: Outcome) -> None:
+        """The request is over."""
+        metrics = self._metrics
+        metrics.requests[outcome] += 1
+        metrics.durations.observe(outcome, self._clock() - self._arrived_s)
+        ttft_s, tpot_s = self._ttft_s(), self._tpot_s()
+        if self._input_tokens is not None:
+            metrics.input_tokens.observe(outcome, self._input_tokens)
+            metrics.request_output_tokens.observe(outcome, self.output_tokens)
+        if ttft_s is not None:
+            metrics.request_ttft.observe(outcome, ttft_s)
+        if tpot_s is not None:
+            metrics.request_tpot.observe(outcome, tpot_s)
+        metrics.judge(outcome, ttft_s, tpot_s)
+
+    def _ttft_s(self) -> float | None:
+        return None if self._first_s is None else self._first_s - self._arrived_s
+
+    def _tpot_s(self) -> float | None:
+        if self._first_s is None or self.output_tokens < 2:
+            return None
+        return (self._last_s - self._first_s) / (self.output_tokens - 1)

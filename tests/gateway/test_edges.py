@@ -1,0 +1,103 @@
+"""What is read once at the start: keys and where to listen, the tokenizer, the layers."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
+
+from headway.config import ConfigError, GatewaySettings, HeadwayConfig
+from serve_apps.gateway.access import make_access
+from serve_apps.gateway.app import make_app
+from serve_apps.gateway.tokens import EstimatedTokens, make_counter
+from tests.gateway.doubles import ScriptedBackend
+
+NO_ENVIRONMENT: dict[str, str] = {}
+
+
+def settings(**fields: object) -> GatewaySettings:
+    return GatewaySettings.model_validate(fields)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost", "127.8.8.8"])
+def test_without_keys_this_machine_gets_in(host):
+    assert make_access(settings(host=host), NO_ENVIRONMENT).allows([])
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "example.org"])
+def test_without_keys_nothing_listens_beyond_it(host):
+    with pytest.raises(ConfigError, match="no API keys") as raised:
+        make_access(settings(host=host), NO_ENVIRONMENT)
+    assert "\n" not in str(raised.value)
+    assert make_access(settings(host=host, allow_anonymous=True), NO_ENVIRONMENT).allows([])
+    assert not make_access(settings(host=host, api_keys=["k"]), NO_ENVIRONMENT).allows([])
+
+
+def test_keys_of_settings_and_environment_add_up():
+    access = make_access(settings(api_keys=["a"]), {"HEADWAY_API_KEYS": "b, c ,,"})
+    for key in (b"a", b"b", b"c"):
+        assert access.allows([(b"authorization", b"Bearer " + key)])
+    for key in (b"", b"d", b"a,b", b"b, c"):
+        assert not access.allows([(b"authorization", b"Bearer " + key)])
+
+
+@pytest.mark.parametrize("key", ["", "  ", "**********"])
+def test_a_masked_key_is_no_key(key):
+    with pytest.raises(ConfigError, match="masked"):
+        make_access(settings(api_keys=[key]), NO_ENVIRONMENT)
+
+
+def test_the_gateway_does_not_start_open_to_others():
+    config = HeadwayConfig.model_validate({"gateway": {"host": "0.0.0.0"}})
+    with pytest.raises(ConfigError, match=r"gateway\.host"):
+        make_app(config, ScriptedBackend())
+
+
+def test_keys_of_the_environment_count(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("HEADWAY_API_KEYS", "k")
+    make_app(HeadwayConfig.model_validate({"gateway": {"host": "0.0.0.0"}}), ScriptedBackend())
+
+
+@given(st.text())
+def test_an_estimate_is_a_quarter_of_the_bytes_rounded_up(text):
+    size = len(text.encode())
+    count = EstimatedTokens().count(text)
+    assert count >= 1
+    assert 4 * (count - 1) < max(1, size) <= 4 * count
+
+
+def tokenizer_file(folder: Path) -> Path:
+    tokenizer = Tokenizer(WordLevel({"why": 0, "blue": 1, "?": 2, "[UNK]": 3}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = Whitespace()
+    tokenizer.enable_truncation(2)
+    tokenizer.enable_padding(length=7)
+    file = folder / "tokenizer.json"
+    tokenizer.save(str(file))
+    return file
+
+
+def test_tokens_are_counted_with_a_tokenizer(tmp_path: Path):
+    file = tokenizer_file(tmp_path)
+    for path in (file, tmp_path):
+        counter = make_counter(str(path))
+        assert counter.accuracy == "exact"
+        assert counter.count("why blue ? why not") == 5
+        assert counter.count("") == 1
+
+
+def test_a_gateway_with_a_tokenizer_says_so(tmp_path: Path):
+    config = HeadwayConfig.model_validate({"gateway": {"tokenizer": str(tokenizer_file(tmp_path))}})
+    assert make_app(config, ScriptedBackend()).state.identity.entry()["token_count"] == "exact"
+
+
+def test_what_is_no_tokenizer_is_said_in_one_line(tmp_path: Path):
+    broken = tmp_path / "broken.json"
+    broken.write_text("{}")
+    (tmp_path / "binary").write_bytes(b"\xff\xfe")
+    for path in (broken, tmp_path / "missing.json", tmp_path, tmp_path / "binary"):
+        with pytest.raises(ConfigError, match=r"gateway\.tokenizer") as raised:
+            make_counter(str(path))
+        assert "\n" not in str(raised.value)

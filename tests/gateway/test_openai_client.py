@@ -1,0 +1,318 @@
+"""The official client against a real server: answers, streams, cancellation, and every error by its class."""
+
+import asyncio
+
+import openai
+import pytest
+
+from serve_apps.engines.protocol import TokenChunk
+from serve_apps.gateway.backend import BackendError, NotReady, Overloaded, ReplicaLost, TimedOut, TooLong
+from tests.gateway.conftest import Serve, client
+from tests.gateway.doubles import WAIT, ScriptedBackend, chunks
+from tests.gateway.serving import Running, until
+
+HELLO = chunks("Hel", "lo ", "wor", "ld ☺ \ud83d\ude00".encode("utf-16", "surrogatepass").decode("utf-16"))
+TEXT = "Hello world ☺ 😀"
+MESSAGES = [{"role": "system", "content": "Be terse."}, {"role": "user", "content": "Hi"}]
+
+
+def backend_of(running: Running) -> ScriptedBackend:
+    backend = running.app.state.traffic.backend
+    assert isinstance(backend, ScriptedBackend)
+    return backend
+
+
+def test_completion(serve: Serve):
+    with client(serve(HELLO)) as api:
+        answer = api.completions.create(model="m", prompt="Hello there", max_tokens=4)
+    assert answer.choices[0].text == TEXT
+    assert answer.choices[0].finish_reason == "length"
+    assert answer.object == "text_completion"
+    assert answer.system_fingerprint == "headway-simulated"
+    assert (answer.usage.prompt_tokens, answer.usage.completion_tokens, answer.usage.total_tokens) == (
+        3,
+        4,
+        7,
+    )
+
+
+def test_streamed_completion(serve: Serve):
+    with client(serve(HELLO)) as api:
+        events = list(api.completions.create(model="m", prompt="Hi", stream=True))
+    assert "".join(event.choices[0].text for event in events) == TEXT
+    assert [event.choices[0].finish_reason for event in events] == [None, None, None, "length"]
+    assert len({event.id for event in events}) == 1
+    assert all(event.usage is None for event in events)
+
+
+def test_chat(serve: Serve):
+    running = serve(HELLO)
+    with client(running) as api:
+        answer = api.chat.completions.create(model="m", messages=MESSAGES)
+    assert answer.choices[0].message.content == TEXT
+    assert answer.choices[0].message.role == "assistant"
+    assert answer.object == "chat.completion"
+    assert backend_of(running).requests[0].prompt == "system: Be terse.\nuser: Hi\nassistant:"
+
+
+def test_streamed_chat(serve: Serve):
+    with client(serve(HELLO)) as api:
+        events = list(api.chat.completions.create(model="m", messages=MESSAGES, stream=True))
+    assert "".join(event.choices[0].delta.content for event in events) == TEXT
+    assert [event.choices[0].delta.role for event in events] == ["assistant", None, None, None]
+    assert events[-1].choices[0].finish_reason == "length"
+    assert events[0].object == "chat.completion.chunk"
+
+
+def test_usage_is_the_last_event_where_it_is_wanted(serve: Serve):
+    with client(serve(chunks("a", "b", tokens=3))) as api:
+        asked = {"stream": True, "stream_options": {"include_usage": True}}
+        *events, last = api.chat.completions.create(model="m", messages=MESSAGES, **asked)
+    assert last.choices == []
+    assert last.usage.completion_tokens == 6
+    assert all(event.usage is None and event.choices for event in events)
+
+
+def test_a_stop_string_ends_the_output_and_aborts_the_engine(serve: Serve):
+    running = serve([*chunks("Hel", "lo w", "orld")[:-1], WAIT])
+    with client(running) as api:
+        answer = api.completions.create(model="m", prompt="Hi", stop=["o w", "zzz"])
+    assert answer.choices[0].text == "Hell"
+    assert answer.choices[0].finish_reason == "stop"
+    assert backend_of(running).requests[0].stop == ("o w", "zzz")
+    until(lambda: backend_of(running).aborted == 1)
+
+
+def test_a_stop_string_across_chunks_never_shows_in_a_stream(serve: Serve):
+    with client(serve(chunks("ab<", "|e", "nd", "|>cd"))) as api:
+        events = list(api.completions.create(model="m", prompt="Hi", stop="<|end|>", stream=True))
+    assert "".join(event.choices[0].text for event in events) == "ab"
+    assert events[-1].choices[0].finish_reason == "stop"
+
+
+def test_text_held_back_for_a_stop_string_is_given_out_at_the_end(serve: Serve):
+    with client(serve(chunks("ab", "<|"))) as api:
+        answer = api.completions.create(model="m", prompt="Hi", stop="<|end|>")
+    assert (answer.choices[0].text, answer.choices[0].finish_reason) == ("ab<|", "length")
+
+
+def test_a_complete_output_is_not_aborted(serve: Serve):
+    running = serve(HELLO)
+    with client(running) as api:
+        api.completions.create(model="m", prompt="Hi")
+    until(lambda: backend_of(running).completed == 1)
+    assert backend_of(running).aborted == 0
+
+
+@pytest.mark.parametrize(
+    ("prompt", "got", "tokens"),
+    [
+        ("Hello there", "Hello there", 3),
+        (["Hello there"], "Hello there", 3),
+        ([5, 6, 7, 8], [5, 6, 7, 8], 4),
+        ([[5, 6]], [5, 6], 2),
+        ("", "", 1),
+    ],
+)
+def test_forms_of_a_prompt(serve: Serve, prompt, got, tokens):
+    running = serve(HELLO)
+    with client(running) as api:
+        answer = api.completions.create(model="m", prompt=prompt)
+    assert backend_of(running).requests[0].prompt == got
+    assert answer.usage.prompt_tokens == tokens
+
+
+def test_sampling_reaches_the_engine_as_it_was_said(serve: Serve):
+    running = serve(HELLO)
+    said = {"temperature": 0.5, "top_p": 0.9, "seed": 7, "presence_penalty": -1, "frequency_penalty": 2}
+    with client(running) as api:
+        api.chat.completions.create(
+            model="m", messages=MESSAGES, max_completion_tokens=9, user="u", metadata={"k": "v"}, n=1, **said
+        )
+    request = backend_of(running).requests[0]
+    assert request.sampling == said
+    assert request.max_tokens == 9
+
+
+def test_text_parts_are_joined(serve: Serve):
+    running = serve(HELLO)
+    parts = [{"type": "text", "text": "Why "}, {"type": "text", "text": "blue?"}]
+    with client(running) as api:
+        api.chat.completions.create(model="m", messages=[{"role": "user", "content": parts}])
+    assert backend_of(running).requests[0].prompt == "user: Why blue?\nassistant:"
+
+
+def test_an_answer_can_be_sent_back_as_history(serve: Serve):
+    with client(serve(HELLO)) as api:
+        answer = api.chat.completions.create(model="m", messages=MESSAGES)
+        again = api.chat.completions.create(
+            model="m", messages=[*MESSAGES, answer.choices[0].message.model_dump()]
+        )
+    assert again.choices[0].message.content == TEXT
+
+
+def test_models(serve: Serve):
+    with client(serve(HELLO)) as api:
+        (listed,) = api.models.list().data
+        assert listed == api.models.retrieve("m")
+        with pytest.raises(openai.NotFoundError) as raised:
+            api.models.retrieve("org/other")
+    assert listed.id == "m"
+    assert listed.model_extra["simulated"] is True
+    assert raised.value.code == "model_not_found"
+
+
+def test_async_client(serve: Serve):
+    running = serve(HELLO)
+
+    async def talk() -> tuple[str, str]:
+        async with openai.AsyncOpenAI(base_url=f"{running.url}/v1", api_key="none", max_retries=0) as api:
+            whole = await api.completions.create(model="m", prompt="Hi")
+            stream = await api.completions.create(model="m", prompt="Hi", stream=True)
+            return whole.choices[0].text, "".join([event.choices[0].text async for event in stream])
+
+    assert asyncio.run(talk()) == (TEXT, TEXT)
+
+
+def test_closing_a_stream_aborts_it(serve: Serve):
+    running = serve([*chunks("a", "b", "c")[:2], WAIT])
+    with client(running) as api:
+        stream = api.completions.create(model="m", prompt="Hi", stream=True)
+        next(stream)
+        assert running.app.state.traffic.requests == 1
+        stream.close()
+        until(lambda: backend_of(running).aborted == 1)
+    until(lambda: running.app.state.traffic.requests == 0)
+    assert running.app.state.metrics.requests["aborted"] == 1
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_cancelling_the_task_that_waits_aborts_it(serve: Serve, stream):
+    running = serve([WAIT])
+
+    async def cancelled() -> None:
+        async with openai.AsyncOpenAI(base_url=f"{running.url}/v1", api_key="none", max_retries=0) as api:
+            task = asyncio.create_task(api.completions.create(model="m", prompt="Hi", stream=stream))
+            while not backend_of(running).begun:
+                await asyncio.sleep(0.005)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(cancelled())
+    until(lambda: backend_of(running).aborted == 1)
+    until(lambda: running.app.state.metrics.requests["aborted"] == 1)
+
+
+CLASSES = [
+    (NotReady("no running decode replica"), openai.InternalServerError, 503, "not_ready", "not_ready"),
+    (Overloaded("too much", retry_after_s=2.5), openai.RateLimitError, 429, "rate_limit_exceeded", "shed"),
+    (TooLong("too long"), openai.APIStatusError, 413, "context_length_exceeded", "too_long"),
+    (TimedOut("too late"), openai.InternalServerError, 504, "timeout", "timeout"),
+    (ReplicaLost("gone"), openai.InternalServerError, 502, "replica_lost", "failed"),
+    (BackendError("odd"), openai.InternalServerError, 500, "internal_error", "failed"),
+]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(("error", "kind", "status", "code", "outcome"), CLASSES)
+def test_errors_before_the_first_token(serve: Serve, stream, error, kind, status, code, outcome):
+    running = serve([error])
+    with client(running) as api, pytest.raises(kind) as raised:
+        api.completions.create(model="m", prompt="Hi", stream=stream)
+    assert raised.value.status_code == status
+    assert raised.value.code == code
+    assert str(error) in raised.value.message
+    assert running.app.state.metrics.requests[outcome] == 1
+    retry_after = raised.value.response.headers.get("retry-after")
+    assert retry_after == {429: "3", 503: "1"}.get(status)
+
+
+@pytest.mark.parametrize(("error", "kind", "status", "code", "outcome"), CLASSES)
+def test_errors_in_mid_stream(serve: Serve, error, kind, status, code, outcome):
+    running = serve([TokenChunk("a", 1), error])
+    with client(running) as api:
+        stream = api.completions.create(model="m", prompt="Hi", stream=True)
+        assert next(stream).choices[0].text == "a"
+        with pytest.raises(openai.APIError) as raised:
+            next(stream)
+    assert raised.value.code == code
+    until(lambda: running.app.state.metrics.requests[outcome] == 1)
+
+
+def test_an_output_that_just_ends_is_an_error(serve: Serve):
+    running = serve([TokenChunk("a", 1)])
+    with client(running) as api, pytest.raises(openai.InternalServerError) as raised:
+        api.completions.create(model="m", prompt="Hi")
+    assert raised.value.status_code == 502
+
+
+def test_an_error_of_ours_is_a_500_and_counted(serve: Serve, caplog: pytest.LogCaptureFixture):
+    running = serve([ZeroDivisionError("secret detail")])
+    with client(running) as api, pytest.raises(openai.InternalServerError) as raised:
+        api.completions.create(model="m", prompt="Hi")
+    assert raised.value.status_code == 500
+    assert "secret detail" not in raised.value.message
+    assert "secret detail" in caplog.text
+    assert running.app.state.metrics.requests["failed"] == 1
+
+
+def test_the_deadline_ends_a_request(serve: Serve):
+    running = serve([WAIT], request_timeout_s=0.05)
+    with client(running) as api, pytest.raises(openai.InternalServerError) as raised:
+        api.completions.create(model="m", prompt="Hi")
+    assert (raised.value.status_code, raised.value.code) == (504, "timeout")
+    assert backend_of(running).aborted == 1
+    assert running.app.state.metrics.requests["timeout"] == 1
+
+
+def test_the_deadline_ends_a_stream_with_an_error_event(serve: Serve):
+    running = serve([TokenChunk("a", 1), WAIT], request_timeout_s=0.2)
+    with client(running) as api:
+        stream = api.completions.create(model="m", prompt="Hi", stream=True)
+        with pytest.raises(openai.APIError) as raised:
+            list(stream)
+    assert raised.value.code == "timeout"
+    assert backend_of(running).aborted == 1
+
+
+def test_more_than_max_requests_are_shed(serve: Serve):
+    running = serve([TokenChunk("a", 1), WAIT], max_requests=1, retry_after_s=3.0)
+    with client(running) as api:
+        stream = api.completions.create(model="m", prompt="Hi", stream=True)
+        next(stream)
+        with pytest.raises(openai.RateLimitError) as raised:
+            api.completions.create(model="m", prompt="Hi")
+        stream.close()
+    assert raised.value.response.headers["retry-after"] == "3"
+    assert backend_of(running).begun == 1
+    assert running.app.state.metrics.requests["shed"] == 1
+
+
+def test_the_client_retries_what_was_shed(serve: Serve):
+    running = serve(ScriptedBackend([Overloaded("full", retry_after_s=0.01)]))
+    with client(running, max_retries=2) as api, pytest.raises(openai.RateLimitError):
+        api.completions.create(model="m", prompt="Hi")
+    assert backend_of(running).begun == 3
+
+
+def test_keys(serve: Serve):
+    running = serve(HELLO, api_keys=["first", "second"])
+    for key in ("first", "second"):
+        with client(running, api_key=key) as api:
+            assert api.completions.create(model="m", prompt="Hi").choices[0].text == TEXT
+    with client(running, api_key="third") as api, pytest.raises(openai.AuthenticationError) as raised:
+        api.completions.create(model="m", prompt="Hi")
+    assert raised.value.code == "invalid_api_key"
+    assert raised.value.response.headers["www-authenticate"] == "Bearer"
+
+
+def test_another_model(serve: Serve):
+    with client(serve(HELLO)) as api, pytest.raises(openai.NotFoundError) as raised:
+        api.completions.create(model="other", prompt="Hi")
+    assert (raised.value.code, raised.value.param) == ("model_not_found", "model")
+
+
+def test_wrong_arguments(serve: Serve):
+    with client(serve(HELLO)) as api, pytest.raises(openai.BadRequestError) as raised:
+        api.completions.create(model="m", prompt="Hi", temperature=3)
+    assert raised.value.param == "temperature"
