@@ -1,0 +1,1 @@
+"""Ray actors, one component each: timers, names, restarts and persistence around pure calls."""

@@ -1,0 +1,69 @@
+"""What the planner needs of whatever carries its decisions out.
+
+    ConnectorError(Exception)
+    ├── Unreachable        the other side did not answer; the next tick asserts the target again
+    └── Refused            the other side answered no: a wrong name, a missing right, a wrong structure
+
+All calls are coroutines; each ends within the timeout that its connector was made with.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from headway.planning import Role
+
+
+class ConnectorError(Exception):
+    """Base of what a connector raises; the text names what and where."""
+
+
+class Unreachable(ConnectorError):
+    """The other side did not answer."""
+
+
+class Refused(ConnectorError):
+    """The other side answered no."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolCounts:
+    """One pool as the connector sees it. `desired` is what the other side last took as its target."""
+
+    desired: int
+    starting: int
+    ready: int
+    draining: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Action:
+    """What became of a call of `set_targets`.
+
+    `unchanged`: the targets were already set; `sent`: the other side took them; `pending`: they wait behind an
+    earlier decision that is not acknowledged yet. `detail` is JSON-able, such as the virtual decision's id.
+    """
+
+    status: Literal["unchanged", "sent", "pending"]
+    detail: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ready:
+    """Whether the deployment exists, is whole and serves the model; if not, `reason` says what is missing."""
+
+    ok: bool
+    reason: str = ""
+
+
+class Connector(Protocol):
+    """Carries targets out. `set_targets` never waits for replicas: `state` shows how far they are."""
+
+    async def set_targets(self, targets: Mapping[Role, int], reasons: Mapping[str, Any]) -> Action:
+        """Ask for these replica counts; roles that are left out keep theirs. Safe to repeat every tick."""
+
+    async def state(self) -> Mapping[Role, PoolCounts]:
+        """The pools now."""
+
+    async def ready(self) -> Ready:
+        """Whether the pools exist, serve one model, and have their first replicas."""

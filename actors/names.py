@@ -1,0 +1,34 @@
+"""Names that other programs rely on: the Ray namespace, the actors, and how all of them are created."""
+
+from typing import Any
+
+NAMESPACE = "headway"
+
+METRIC_COLLECTOR = "MetricCollector"
+PREDICTOR = "Predictor"
+INTERPOLATOR = "Interpolator"
+PLANNER = "Planner"
+VIRTUAL_CONNECTOR = "VirtualConnectorCoordinator"
+VIRTUAL_CONNECTOR_CLIENT = "VirtualConnectorClient"
+
+ACTORS = (
+    METRIC_COLLECTOR,
+    PREDICTOR,
+    INTERPOLATOR,
+    PLANNER,
+    VIRTUAL_CONNECTOR,
+    VIRTUAL_CONNECTOR_CLIENT,
+)
+
+
+def detached(name: str) -> dict[str, Any]:
+    """Options of a named actor that outlives its creator and restarts however often it dies."""
+    return {
+        "name": name,
+        "namespace": NAMESPACE,
+        "lifetime": "detached",
+        "get_if_exists": True,
+        "max_restarts": -1,
+        "max_task_retries": 3,
+        "num_cpus": 0,
+    }

@@ -1,0 +1,84 @@
+"""A scaling decision as outside systems see it, and as JSON."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Self
+
+from headway.planning import Role
+
+Status = Literal["pending", "completed", "failed"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScalingDecision:
+    """Replica counts that an outside system is asked for.
+
+    `targets` has every pool, also those that the decision leaves as they are. `created_at` is Unix seconds;
+    `status` is what the coordinator knew when it answered.
+    """
+
+    decision_id: int
+    targets: Mapping[Role, int]
+    created_at: float
+    reasons: Mapping[str, Any] = field(default_factory=dict)
+    status: Status = "pending"
+
+    @property
+    def num_prefill(self) -> int | None:
+        """Prefill replicas; None where the deployment has no prefill pool."""
+        return self.targets.get(Role.PREFILL)
+
+    @property
+    def num_decode(self) -> int | None:
+        """Decode replicas; None where the deployment has no decode pool."""
+        return self.targets.get(Role.DECODE)
+
+    def document(self) -> dict[str, Any]:
+        """The decision as JSON-able data."""
+        return {
+            "decision_id": self.decision_id,
+            "num_prefill": self.num_prefill,
+            "num_decode": self.num_decode,
+            "targets": counts(self.targets),
+            "created_at": self.created_at,
+            "reasons": dict(self.reasons),
+            "status": self.status,
+        }
+
+    @classmethod
+    def of(cls, document: Mapping[str, Any]) -> Self:
+        """The decision that `document` describes."""
+        return cls(
+            decision_id=document["decision_id"],
+            targets=roles(document["targets"]),
+            created_at=document["created_at"],
+            reasons=document["reasons"],
+            status=document["status"],
+        )
+
+
+def counts(targets: Mapping[Role, int]) -> dict[str, int]:
+    """Replica counts under plain names."""
+    return {role.value: count for role, count in targets.items()}
+
+
+def roles(targets: Mapping[str, int]) -> dict[Role, int]:
+    """Replica counts under roles."""
+    return {Role(name): count for name, count in targets.items()}
+
+
+def plain(value: object) -> Any:  # noqa: ANN401 - JSON
+    """The value as strict JSON has it: what is not finite is null, what JSON has no form for is its text."""
+    match value:
+        case None | bool() | int():
+            return value
+        case float():
+            return value if math.isfinite(value) else None
+        case str():
+            return str(value)
+        case Mapping():
+            return {str(key): plain(item) for key, item in value.items()}
+        case list() | tuple() | set() | frozenset():
+            return [plain(item) for item in value]
+    return str(value)

@@ -1,0 +1,210 @@
+"""What may happen to decisions that an outside system carries out. Pure: the clock is an argument.
+
+The ledger is one value. Each function here takes it, an event and the time, and returns the next ledger;
+whoever keeps it (`book`) stores the whole of it before anyone is told.
+
+Ids. The first decision is 0; the next is always the newest plus one, so an id exists exactly if it lies in
+0..newest. `acknowledged_id` is the highest answered one; it only rises, and all below it count as answered.
+
+Targets. A role that nobody has spoken about has its `floor`. A proposal changes the roles that it names and
+keeps the others as last wished. What has been asked for is therefore always the wish or, without one,
+the newest decision. The first proposal always makes a decision: the outside knows nothing yet.
+
+One at a time. A decision is pending until it is answered. While it is, a proposal becomes the wish, and
+replaces an earlier one; a proposal that equals the pending decision takes the wish back. The wish is issued
+by the event that frees the way: an answer, or `scaling_timeout_s` after the issue. A decision that was
+overtaken that way may still be answered; its answer does not touch the newer one.
+
+Failure. `fail` answers as `complete` does, so the way is free. Proposing the same targets again then makes a
+new decision: the planner repeats its targets each tick, and so a failed step is tried once a tick. The first
+answer to a decision counts, later ones change nothing.
+
+Time is the wall clock, the only one that outlives a restart. Set forward, it may end a wait early. Set back,
+the wait begins anew at the time that is seen first, so that it ends at most `scaling_timeout_s` later.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from actors.virtual.decision import ScalingDecision
+from actors.virtual.errors import BadProposal, UnknownDecision
+from headway.planning import Role
+
+MOST_REPLICAS = 1_000_000
+MOST_OVERTAKEN = 16
+"""Overtaken decisions whose targets are remembered for a late answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """The pools, each with the count that holds before anyone asks for another; how long a wish waits."""
+
+    floor: Mapping[Role, int]
+    scaling_timeout_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """What is to be issued next, complete."""
+
+    targets: Mapping[Role, int]
+    reasons: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completed:
+    """The newest decision that was carried out."""
+
+    decision_id: int
+    targets: Mapping[Role, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """The last failure, until a later decision is carried out."""
+
+    decision_id: int
+    reason: str
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What an outside system says of a decision: carried out, or why it failed."""
+
+    decision_id: int
+    failure: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ledger:
+    """All there is to know. `waiting_since_s` is when the wait for the newest decision's answer began."""
+
+    decision: ScalingDecision | None = None
+    waiting_since_s: float = 0.0
+    acknowledged_id: int = -1
+    overtaken: tuple[ScalingDecision, ...] = ()
+    completed: Completed | None = None
+    failure: Failure | None = None
+    wish: Wish | None = None
+
+    @property
+    def last_id(self) -> int:
+        """The newest id, -1 before the first."""
+        return -1 if self.decision is None else self.decision.decision_id
+
+    @property
+    def pending(self) -> bool:
+        """Whether the newest decision has no answer yet."""
+        return self.last_id > self.acknowledged_id
+
+
+def free_at_s(ledger: Ledger, rules: Rules) -> float | None:
+    """When the pending decision stops blocking the next; None if there is none."""
+    return ledger.waiting_since_s + rules.scaling_timeout_s if ledger.pending else None
+
+
+def asked_for(ledger: Ledger, rules: Rules) -> dict[Role, int]:
+    """The counts that were last asked for, issued or not, of every pool."""
+    latest = ledger.wish or ledger.decision
+    return {**rules.floor, **_of_pools(latest.targets if latest else {}, rules)}
+
+
+def newest(ledger: Ledger) -> str:
+    """The newest id in words."""
+    return "there is none yet" if ledger.decision is None else f"the newest is {ledger.last_id}"
+
+
+def propose(
+    ledger: Ledger, rules: Rules, targets: Mapping[Role, int], reasons: Mapping[str, Any], now_s: float
+) -> Ledger:
+    """Ask for these counts: issued now, kept as the wish, or nothing new."""
+    _check(targets, rules)
+    wish = Wish(targets={**asked_for(ledger, rules), **targets}, reasons=reasons)
+    return elapse(replace(ledger, wish=wish), rules, now_s)
+
+
+def answer(ledger: Ledger, rules: Rules, said: Answer, now_s: float) -> Ledger:
+    """Take an answer. An id at or below the acknowledged one changes nothing."""
+    if not _is_whole(said.decision_id) or not 0 <= said.decision_id <= ledger.last_id:
+        raise UnknownDecision(f"decision {said.decision_id!r} was never issued: {newest(ledger)}")
+    if said.decision_id > ledger.acknowledged_id:
+        ledger = _settled(ledger, said, now_s)
+    return elapse(ledger, rules, now_s)
+
+
+def elapse(ledger: Ledger, rules: Rules, now_s: float) -> Ledger:
+    """Let time pass: drop a wish that is already in force, issue one whose way is free."""
+    if ledger.pending and now_s < ledger.waiting_since_s:
+        ledger = replace(ledger, waiting_since_s=now_s)
+    if ledger.wish is None:
+        return ledger
+    wish = {**rules.floor, **_of_pools(ledger.wish.targets, rules)}
+    if _in_force(ledger, wish):
+        return replace(ledger, wish=None)
+    free_at = free_at_s(ledger, rules)
+    if free_at is not None and now_s < free_at:
+        return ledger
+    return _issued(ledger, Wish(targets=wish, reasons=ledger.wish.reasons), now_s)
+
+
+def _issued(ledger: Ledger, wish: Wish, now_s: float) -> Ledger:
+    overtaken = ledger.overtaken
+    if ledger.decision is not None and ledger.pending:
+        overtaken = (*overtaken, replace(ledger.decision, reasons={}))[-MOST_OVERTAKEN:]
+    decision = ScalingDecision(
+        decision_id=ledger.last_id + 1, targets=wish.targets, created_at=now_s, reasons=wish.reasons
+    )
+    return replace(ledger, decision=decision, waiting_since_s=now_s, overtaken=overtaken, wish=None)
+
+
+def _settled(ledger: Ledger, said: Answer, now_s: float) -> Ledger:
+    failed = said.failure is not None
+    decision = ledger.decision
+    if decision is not None and decision.decision_id == said.decision_id:
+        decision = replace(decision, status="failed" if failed else "completed")
+    return replace(
+        ledger,
+        decision=decision,
+        acknowledged_id=said.decision_id,
+        overtaken=tuple(one for one in ledger.overtaken if one.decision_id > said.decision_id),
+        completed=ledger.completed if failed else _carried_out(ledger, said.decision_id),
+        failure=_failure(said, now_s),
+    )
+
+
+def _carried_out(ledger: Ledger, decision_id: int) -> Completed | None:
+    """The decision as completed; what was, where its targets are no longer known."""
+    for one in (ledger.decision, *ledger.overtaken):
+        if one is not None and one.decision_id == decision_id:
+            return Completed(decision_id=decision_id, targets=one.targets)
+    return ledger.completed
+
+
+def _failure(said: Answer, now_s: float) -> Failure | None:
+    if said.failure is None:
+        return None
+    return Failure(decision_id=said.decision_id, reason=said.failure, at_s=now_s)
+
+
+def _in_force(ledger: Ledger, targets: Mapping[Role, int]) -> bool:
+    newest = ledger.decision
+    return newest is not None and newest.status != "failed" and dict(newest.targets) == dict(targets)
+
+
+def _of_pools(targets: Mapping[Role, int], rules: Rules) -> dict[Role, int]:
+    """Without roles that the configuration no longer has."""
+    return {role: count for role, count in targets.items() if role in rules.floor}
+
+
+def _check(targets: Mapping[Role, int], rules: Rules) -> None:
+    for role, count in targets.items():
+        if role not in rules.floor:
+            raise BadProposal(f"targets: there is no {role} pool; the pools are {', '.join(rules.floor)}")
+        if not _is_whole(count) or not 0 <= count <= MOST_REPLICAS:
+            raise BadProposal(f"targets.{role}: {count!r} is no replica count (0 to {MOST_REPLICAS})")
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)

@@ -1,0 +1,59 @@
+"""The virtual connector: decisions with ids that a system outside Ray Serve carries out and answers.
+
+    start_coordinator(config_json)             # once; the planner's `VirtualConnector` proposes to it
+    client = VirtualConnectorClient()          # in any Ray driver
+    decision = client.wait(timeout_s=60)
+    client.complete(decision)                           # or client.fail(decision, "no such nodes")
+
+`start_client` starts the same client as the actor `VirtualConnectorClient`, for Ray Client; over HTTP it is
+`serve_apps.control_api`. What may happen to a decision stands in `actors.virtual.ledger`.
+"""
+
+from typing import Any
+
+from actors.names import VIRTUAL_CONNECTOR, VIRTUAL_CONNECTOR_CLIENT, detached
+from actors.virtual.client import AsyncVirtualConnectorClient, VirtualConnectorClient
+from actors.virtual.client_actor import VirtualConnectorClientActor
+from actors.virtual.coordinator import VirtualConnectorCoordinator
+from actors.virtual.decision import ScalingDecision
+from actors.virtual.errors import (
+    BadProposal,
+    CoordinatorUnreachable,
+    ScalingError,
+    TooManyWaiters,
+    UnknownDecision,
+)
+
+MOST_CALLS = 10_000
+"""Calls in one actor at once, more than may wait there."""
+
+__all__ = [
+    "AsyncVirtualConnectorClient",
+    "BadProposal",
+    "CoordinatorUnreachable",
+    "ScalingDecision",
+    "ScalingError",
+    "TooManyWaiters",
+    "UnknownDecision",
+    "VirtualConnectorClient",
+    "VirtualConnectorClientActor",
+    "VirtualConnectorCoordinator",
+    "start_client",
+    "start_coordinator",
+]
+
+
+def start_coordinator(config_json: str) -> Any:  # noqa: ANN401 - an actor handle
+    """The coordinator's handle; started if it does not run yet."""
+    return _start(VirtualConnectorCoordinator, VIRTUAL_CONNECTOR, config_json)
+
+
+def start_client() -> Any:  # noqa: ANN401 - an actor handle
+    """The handle of the named client; started if it does not run yet."""
+    return _start(VirtualConnectorClientActor, VIRTUAL_CONNECTOR_CLIENT)
+
+
+def _start(kind: type, name: str, *args: object) -> Any:  # noqa: ANN401
+    import ray
+
+    return ray.remote(kind).options(**detached(name), max_concurrency=MOST_CALLS).remote(*args)

@@ -1,0 +1,105 @@
+"""The control API's two sides over the named actors: calls with a timeout, and what their errors mean."""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from starlette.routing import BaseRoute
+
+from actors.calling import CallError, NamedActor
+from actors.names import PLANNER
+from actors.virtual.client import AsyncVirtualConnectorClient
+from actors.virtual.errors import CoordinatorUnreachable, TooManyWaiters, UnknownDecision
+from headway.config import ConfigError, HeadwayConfig
+from serve_apps.control_api import NeverIssued, NotFound, Unavailable, control_routes, scaling_routes
+from serve_apps.gateway.faults import InvalidRequest, Shed
+
+Document = Mapping[str, Any]
+TIMEOUT_S = 5.0
+
+
+class ActorControlPlane:
+    """`ControlPlane` over the actor `Planner`."""
+
+    def __init__(self, timeout_s: float = TIMEOUT_S) -> None:
+        self._planner = NamedActor(PLANNER)
+        self._timeout_s = timeout_s
+
+    async def status(self) -> Document:
+        """The status document."""
+        status: Document = await self._call("status")
+        return status
+
+    async def decisions(self, after: int, limit: int) -> Sequence[Document]:
+        """The first `limit` decisions with higher ids, in order."""
+        found: Sequence[Document] = await self._call("decisions", after, limit)
+        return found
+
+    async def decision(self, decision_id: int) -> Document | None:
+        """One decision, None if there is none with this id."""
+        found: Document | None = await self._call("decision", decision_id)
+        return found
+
+    async def update_settings(self, changes: Document) -> Document:
+        """Change settings at run time, all of them or none."""
+        try:
+            changed: Document = await self._call("update_settings", dict(changes))
+        except ConfigError as error:
+            raise InvalidRequest(str(error)) from error
+        return changed
+
+    async def _call(self, method: str, *args: object) -> Any:  # noqa: ANN401 - of the method
+        try:
+            return await self._planner.call(method, *args, timeout_s=self._timeout_s)
+        except CallError as error:
+            raise Unavailable(str(error)) from error
+
+
+class ActorScaling:
+    """`Scaling` over the actor `VirtualConnectorCoordinator`."""
+
+    def __init__(self, timeout_s: float = TIMEOUT_S) -> None:
+        self._client = AsyncVirtualConnectorClient(timeout_s)
+
+    async def next(self, after: int | None, timeout_s: float) -> Document | None:
+        """The newest decision above `after` (None: not answered yet), waited for."""
+        async with _faults():
+            try:
+                decision = await self._client.wait(timeout_s, after)
+            except UnknownDecision as error:
+                raise NeverIssued(str(error), param="after") from error
+        return None if decision is None else decision.document()
+
+    async def latest(self) -> Document | None:
+        """The newest decision, None before the first."""
+        async with _faults():
+            decision = await self._client.get()
+        return None if decision is None else decision.document()
+
+    async def complete(self, decision_id: int) -> bool:
+        """The decision was carried out; whether this answer counts."""
+        async with _faults():
+            return await self._client.complete(decision_id)
+
+    async def fail(self, decision_id: int, reason: str) -> bool:
+        """The decision could not be carried out; whether this answer counts."""
+        async with _faults():
+            return await self._client.fail(decision_id, reason)
+
+
+def control_plane_routes(config: HeadwayConfig) -> list[BaseRoute]:
+    """All routes of the control API, for a process that is part of the cluster."""
+    scaling = ActorScaling() if config.connector.kind == "virtual" else None
+    return [*control_routes(ActorControlPlane()), *scaling_routes(scaling)]
+
+
+@asynccontextmanager
+async def _faults() -> AsyncIterator[None]:
+    try:
+        yield
+    except UnknownDecision as error:
+        raise NotFound(str(error), param="decision_id") from error
+    except TooManyWaiters as error:
+        raise Shed(str(error), retry_after_s=1.0) from error
+    except CoordinatorUnreachable as error:
+        raise Unavailable(str(error)) from error

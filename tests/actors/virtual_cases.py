@@ -1,0 +1,43 @@
+"""What tests of the virtual connector share: rules, a clock that is set, and a store that dies on demand."""
+
+from actors.store import MemoryStore
+from actors.virtual.book import Book
+from actors.virtual.ledger import Rules
+from headway.planning import Role
+
+TIMEOUT_S = 1800.0
+RULES = Rules(floor={Role.PREFILL: 1, Role.DECODE: 1}, scaling_timeout_s=TIMEOUT_S)
+
+
+class Clock:
+    """Shows what it was set to."""
+
+    def __init__(self, now_s: float = 1_000_000.0) -> None:
+        self.now_s = now_s
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+class Killed(BaseException):
+    """The process ends here; nothing of ours catches it."""
+
+
+class MortalStore(MemoryStore):
+    """A store whose next put may be the last thing that the process does, or the thing it dies before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dies: str | None = None
+
+    def put(self, key: str, value: bytes) -> None:
+        dies, self.dies = self.dies, None
+        if dies == "before":
+            raise Killed
+        super().put(key, value)
+        if dies == "after":
+            raise Killed
+
+
+def new_book(store: MemoryStore | None = None, clock: Clock | None = None, rules: Rules = RULES) -> Book:
+    return Book(store or MemoryStore(), rules, clock or Clock())
