@@ -1,0 +1,1 @@
+"""From metrics to measured intervals: scrapes and PromQL, presets of metric names, health."""

@@ -1,0 +1,159 @@
+"""The embedded source: reads a gateway's /metrics over HTTP, without a Prometheus.
+
+    in the background   a read every `scrape_interval_s`, so that the load of pools is a mean, outages show
+    at `collect`        one more read, so that the interval ends exactly now
+    what it is given    one address; or our own gateway's, which may move: a new address is a new process
+
+    what happens                       health
+    refused, too late, status not 200  `down`
+    not Prometheus' text, over 16 MiB  `down`
+    no series of this model yet        `starting`
+
+After every interval, and every few reads, the tracker's state goes to the store.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+import aiohttp
+
+from actors.collector.addresses import metrics_url, shown
+from actors.collector.assembly import unmeasured
+from actors.collector.errors import SourceDownError
+from actors.collector.exposition import parse
+from actors.collector.tracker import Tracker
+from actors.collector.values import Health, HealthStatus, Measured
+from actors.store import Store
+
+MOST_BYTES = 16 * 2**20
+STORE_EVERY_S = 5.0
+STATE = "collector/state"
+ADDRESS = "collector/address"
+
+_log = logging.getLogger(__name__)
+
+
+class GatewaySource:
+    """Scrapes one address and answers for intervals; `clock` gives Unix seconds."""
+
+    def __init__(
+        self,
+        tracker: Tracker,
+        address: Callable[[], str],
+        store: Store,
+        *,
+        timeout_s: float,
+        clock: Callable[[], float],
+    ) -> None:
+        self._tracker = tracker
+        self._address = address
+        self._store = store
+        self._timeout_s = timeout_s
+        self._clock = clock
+        self._reading = asyncio.Lock()
+        self._session: aiohttp.ClientSession | None = None
+        self._last_address = ""
+        self._stored_s = float("-inf")
+        self._reads = 0
+        self._failures = 0
+        self._restore()
+
+    async def collect(self, start_s: float, end_s: float) -> Measured:
+        """Read once more, then measure."""
+        health = await self.read()
+        if health.status is not HealthStatus.OK:
+            return unmeasured(start_s, end_s, health.status, health.detail)
+        measured = self._tracker.measure(start_s, end_s)
+        self._keep(force=True)
+        return measured
+
+    async def probe(self) -> Health:
+        """Read once, and see whether this model's series are there."""
+        health = await self.read()
+        if health.status is HealthStatus.OK and not self._tracker.alive():
+            return Health(
+                status=HealthStatus.STARTING, detail=f"{shown(self._last_address)} has no such series"
+            )
+        return health
+
+    async def read(self) -> Health:
+        """One read into the tracker. The lock keeps reads in the order of their times."""
+        async with self._reading:
+            address = self._address()
+            try:
+                text = await self._get(metrics_url(address))
+                samples = parse(text, self._tracker.names)
+            except SourceDownError as error:
+                self._failures += 1
+                return Health(status=HealthStatus.DOWN, detail=f"{shown(metrics_url(address))}: {error}")
+            self._reads += 1
+            self._notice(address)
+            self._tracker.add(samples, self._clock())
+            self._keep()
+            return Health(status=HealthStatus.OK)
+
+    def status(self) -> dict[str, object]:
+        """Address, reads, failures, time of the last read."""
+        return {
+            "url": shown(metrics_url(self._address())),
+            "reads": self._reads,
+            "failures": self._failures,
+            "last_read_at": self._tracker.newest_s,
+        }
+
+    async def close(self) -> None:
+        """Close the connections."""
+        if self._session is not None:
+            await self._session.close()
+
+    async def _get(self, url: str) -> str:
+        """The body. All that HTTP does to us is `SourceDownError`."""
+        try:
+            async with asyncio.timeout(self._timeout_s), self._client().get(url) as response:
+                if response.status != 200:
+                    raise SourceDownError(f"HTTP status {response.status}")
+                return await _body(response)
+        except TimeoutError:
+            raise SourceDownError(f"no answer within {self._timeout_s:g} s") from None
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            raise SourceDownError(f"{type(error).__name__}: {str(error)[:200]}") from None
+
+    def _client(self) -> aiohttp.ClientSession:
+        """One session; a connection each read, as servers drop idle ones at moments of their own."""
+        if self._session is None:
+            self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=True))
+        return self._session
+
+    def _notice(self, address: str) -> None:
+        if self._last_address and address != self._last_address:
+            _log.info("metrics moved from %s to %s", shown(self._last_address), shown(address))
+            self._tracker.replaced()
+        self._last_address = address
+
+    def _keep(self, *, force: bool = False) -> None:
+        if force or self._clock() - self._stored_s >= STORE_EVERY_S:
+            self._store.put(STATE, self._tracker.state())
+            self._store.put(ADDRESS, self._last_address.encode())
+            self._stored_s = self._clock()
+
+    def _restore(self) -> None:
+        """Take up what a process before this one stored; what cannot be read is as if it were not there."""
+        state, address = self._store.get(STATE), self._store.get(ADDRESS)
+        if state is None or address is None:
+            return
+        try:
+            self._tracker.restore(state)
+        except ValueError as error:
+            _log.warning("starting anew: %s", error)
+            return
+        self._last_address = address.decode()
+
+
+async def _body(response: aiohttp.ClientResponse) -> str:
+    pieces = bytearray()
+    async for piece in response.content.iter_chunked(2**16):
+        pieces += piece
+        if len(pieces) > MOST_BYTES:
+            raise SourceDownError(f"over {MOST_BYTES} bytes")
+    return pieces.decode("utf-8", "replace")

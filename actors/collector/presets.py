@@ -1,0 +1,160 @@
+"""Which metric names mean what, for each kind of system that we can read.
+
+`NAME` of a histogram stands for `NAME_bucket`, `NAME_sum` and `NAME_count`. Where a system counts no
+arrivals, they follow from conservation: arrivals = requests that ended + change of the requests in flight,
+both read in one scrape.
+
+Sources of the names:
+    headway   our own gateway, `docs/reference.md`
+    dynamo    ai-dynamo/dynamo, `prometheus_names.rs` and `http/service/metrics.rs`: input length and TTFT are
+              observed at the first token, duration and output length of every request at its end, failed
+              ones too; the model's name is in lower case
+    vllm      vLLM 0.32 as run (`vllm:` names of its V1 engine); lengths are observed at a request's end
+    sglang    sgl-project/sglang, `metrics_collector.py`; the two length histograms need
+              `--collect-tokens-histogram` on versions that have that flag
+
+vLLM and SGLang report per engine. With separate prefill and decode engines each request passes two of them
+and would count twice: there, read the gateway in front. Roles of pools are known to headway (label `role`)
+and SGLang (`engine_type`); vLLM engines count as mixed; Dynamo's frontend knows no load of pools.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from headway.planning import Role
+
+Labels = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """A counter, a gauge, or the base name of a histogram, and the labels that its samples must carry."""
+
+    name: str
+    where: Labels = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """Gauges of the load of pools, and the label that tells their role (None: all are mixed)."""
+
+    running: Series
+    waiting: Series
+    kv_usage: Series
+    by_model: bool = True
+    """Whether these gauges carry the model's label."""
+    role_label: str | None = None
+    roles: Mapping[str, Role] = field(default_factory=lambda: {role.value: role for role in Role})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preset:
+    """Metric names of one kind of system.
+
+    `requests` are counters and `in_flight` gauges; arrivals are the increase of the first plus the change of
+    the second. `alive` is there as soon as the system has anything to say.
+    """
+
+    name: str
+    model_label: str
+    lower_case_model: bool = False
+    alive: Series
+    requests: tuple[Series, ...]
+    in_flight: tuple[Series, ...] = ()
+    completed: Series
+    met: Series | None = None
+    missed: Series | None = None
+    isl: Series
+    osl: Series
+    duration: Series
+    ttft: Series
+    itl: Series
+    load: Load | None = None
+
+    def model(self, name: str) -> str:
+        """The model's name as this system labels it."""
+        return name.lower() if self.lower_case_model else name
+
+
+def _series(name: str, **where: str) -> Series:
+    return Series(name=name, where=tuple(sorted(where.items())))
+
+
+HEADWAY = Preset(
+    name="headway",
+    model_label="model",
+    alive=_series("headway_request_arrivals_total"),
+    requests=(_series("headway_request_arrivals_total"),),
+    completed=_series("headway_requests_total", outcome="ok"),
+    met=_series("headway_slo_requests_total", met="true"),
+    missed=_series("headway_slo_requests_total", met="false"),
+    isl=_series("headway_arrival_input_tokens"),
+    osl=_series("headway_request_output_tokens", outcome="ok"),
+    duration=_series("headway_request_duration_seconds", outcome="ok"),
+    ttft=_series("headway_time_to_first_token_seconds"),
+    itl=_series("headway_inter_token_latency_seconds"),
+    load=Load(
+        running=_series("headway_replica_running_requests"),
+        waiting=_series("headway_replica_waiting_requests"),
+        kv_usage=_series("headway_replica_kv_usage"),
+        by_model=False,
+        role_label="role",
+    ),
+)
+
+DYNAMO = Preset(
+    name="dynamo",
+    model_label="model",
+    lower_case_model=True,
+    alive=_series("dynamo_frontend_inflight_requests"),
+    requests=(_series("dynamo_frontend_requests_total"),),
+    in_flight=(_series("dynamo_frontend_inflight_requests"),),
+    completed=_series("dynamo_frontend_requests_total", status="success"),
+    isl=_series("dynamo_frontend_input_sequence_tokens"),
+    osl=_series("dynamo_frontend_output_sequence_tokens"),
+    duration=_series("dynamo_frontend_request_duration_seconds"),
+    ttft=_series("dynamo_frontend_time_to_first_token_seconds"),
+    itl=_series("dynamo_frontend_inter_token_latency_seconds"),
+)
+
+VLLM = Preset(
+    name="vllm",
+    model_label="model_name",
+    alive=_series("vllm:num_requests_running"),
+    requests=(_series("vllm:request_success_total"),),
+    in_flight=(_series("vllm:num_requests_running"), _series("vllm:num_requests_waiting")),
+    completed=_series("vllm:request_success_total"),
+    isl=_series("vllm:request_prompt_tokens"),
+    osl=_series("vllm:request_generation_tokens"),
+    duration=_series("vllm:e2e_request_latency_seconds"),
+    ttft=_series("vllm:time_to_first_token_seconds"),
+    itl=_series("vllm:inter_token_latency_seconds"),
+    load=Load(
+        running=_series("vllm:num_requests_running"),
+        waiting=_series("vllm:num_requests_waiting"),
+        kv_usage=_series("vllm:kv_cache_usage_perc"),
+    ),
+)
+
+SGLANG = Preset(
+    name="sglang",
+    model_label="model_name",
+    alive=_series("sglang:num_running_reqs"),
+    requests=(_series("sglang:num_requests_total"),),
+    in_flight=(_series("sglang:num_running_reqs"), _series("sglang:num_queue_reqs")),
+    completed=_series("sglang:num_requests_total"),
+    isl=_series("sglang:prompt_tokens_histogram"),
+    osl=_series("sglang:generation_tokens_histogram"),
+    duration=_series("sglang:e2e_request_latency_seconds"),
+    ttft=_series("sglang:time_to_first_token_seconds"),
+    itl=_series("sglang:inter_token_latency_seconds"),
+    load=Load(
+        running=_series("sglang:num_running_reqs"),
+        waiting=_series("sglang:num_queue_reqs"),
+        kv_usage=_series("sglang:token_usage"),
+        role_label="engine_type",
+        roles={"unified": Role.MIXED, "prefill": Role.PREFILL, "decode": Role.DECODE},
+    ),
+)
+
+PRESETS: Mapping[str, Preset] = {preset.name: preset for preset in (HEADWAY, DYNAMO, VLLM, SGLANG)}

@@ -1,0 +1,172 @@
+"""The PromQL that gives an interval's increases as a load generator would count them.
+
+`increase()` is not used. It stretches the samples inside the range to the range's borders (each interval then
+differs from what was counted by up to a scrape), and it never sees the first value of a series that begins
+inside the range, so that a gateway's first requests are lost. Here, with start and end of the interval, per
+series and summed after:
+
+    last = last_over_time(x[R])                 newest sample at the end;      R = max(interval, fresh)
+    base = last_over_time(x[F] offset W)        newest sample at the start;    F = stale_after_s, W = interval
+    gained = last - (base or last * 0)          raw difference; a series that is new began at 0
+
+The intervals tile: one's `last` is the next one's `base`, and every count falls into exactly one of them.
+`last_over_time` rather than plain `x`, as a target that ended in the interval is marked stale and what it
+counted would be lost. Negative or NaN differences are dropped (`>= 0`): NaN is missing data. Where a series
+of the quantity was reset (`resets`), the interval is walked in steps of S, each adding x(t) - x(t - S), or
+x(t) where that is negative:
+
+    gained = sum_over_time(((y - y') >= 0 or y + 0)[W:S])     y = last_over_time(x[R]), y' = y offset S
+
+which is exact at any number of resets, up to a shift of the borders by S (`+ 0` drops the name, so that both
+sides of `or` are one series). That a series is new may be believed only if Prometheus was scraping at the
+start (`up` has a sample there: else nobody knows how it stood), and if the series had no earlier sample that
+it continues (a target that could not be reached for a while): see `coverage`.
+"""
+
+from dataclasses import dataclass
+
+from actors.collector.channels import Channel, Gauge, Part, Quantity
+from actors.collector.presets import Labels, Load, Series
+
+WHAT = "what"
+"""Label under which the parts of a combined answer come back."""
+
+HISTORY_S = 6 * 3600.0
+"""How far back a series is looked for before it counts as new."""
+
+FINEST_STEP_S = 0.1
+MOST_STEPS = 600
+GAUGE_SAMPLES = 60
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """The interval's length and how old a sample may be, in seconds."""
+
+    interval_s: float
+    fresh_s: float
+
+    @property
+    def interval(self) -> str:
+        """W."""
+        return duration(self.interval_s)
+
+    @property
+    def fresh(self) -> str:
+        """F."""
+        return duration(self.fresh_s)
+
+    @property
+    def reach(self) -> str:
+        """R."""
+        return duration(max(self.interval_s, self.fresh_s))
+
+    @property
+    def step(self) -> str:
+        """S."""
+        return duration(max(FINEST_STEP_S, self.interval_s / MOST_STEPS))
+
+    @property
+    def sampling(self) -> str:
+        """How often gauges are looked at."""
+        return duration(max(FINEST_STEP_S, self.interval_s / GAUGE_SAMPLES))
+
+
+def duration(seconds: float) -> str:
+    """PromQL's spelling, to the millisecond."""
+    return f"{max(1, round(seconds * 1000))}ms"
+
+
+def selector(name: str, where: Labels) -> str:
+    """Name and labels; the name as a label, so that any name is valid."""
+    labels = "".join(f',{label}="{_escaped(value)}"' for label, value in where)
+    return f'{{__name__="{_escaped(name)}"{labels}}}'
+
+
+def gained(channel: Channel, window: Window) -> str:
+    """What each series gained, where none was reset."""
+    x = selector(channel.name, channel.where)
+    last = f"last_over_time({x}[{window.reach}])"
+    base = f"last_over_time({x}[{window.fresh}] offset {window.interval})"
+    difference = f"({last} - ({base} or {last} * 0))"
+    return difference if channel.gauge else f"({difference} >= 0)"
+
+
+def gained_through_resets(channel: Channel, window: Window) -> str:
+    """What each series gained, counting from 0 after every fall."""
+    x = selector(channel.name, channel.where)
+    now = f"last_over_time({x}[{window.reach}])"
+    before = f"last_over_time({x}[{window.reach}] offset {window.step})"
+    step = f"(({now} - {before}) >= 0) or (({now} >= 0) + 0)"
+    return f"sum_over_time(({step})[{window.interval}:{window.step}])"
+
+
+def resets(channel: Channel, window: Window) -> tuple[str, str]:
+    """Series that fell inside the interval, and those that fell before its first sample."""
+    x = selector(channel.name, channel.where)
+    base = f"last_over_time({x}[{window.fresh}] offset {window.interval})"
+    return f"resets({x}[{window.interval}]) > 0", f"min_over_time({x}[{window.interval}]) < {base}"
+
+
+def increase(channels: tuple[Channel, ...], window: Window, *, through_resets: bool) -> str:
+    """One query for one quantity: its parts, by `what` (the part) and `le`, and `resets`."""
+    form = gained_through_resets if through_resets else gained
+    parts = []
+    for index, channel in enumerate(channels):
+        per_series = gained(channel, window) if channel.gauge else form(channel, window)
+        by = "sum by (le) " if channel.part is Part.BUCKET else "sum"
+        parts.append(_labelled(f"{by}({per_series})", f"{channel.part}:{index}"))
+    counted = [channel for channel in channels if not channel.gauge and channel.part is Part.COUNT]
+    fell = [expression for channel in counted for expression in resets(channel, window)]
+    parts += [_labelled(f"count({expression})", f"resets:{index}") for index, expression in enumerate(fell)]
+    return " or ".join(parts)
+
+
+def load(gauges: tuple[Gauge, ...], settings: Load, window: Window) -> str:
+    """One query for the load of pools: means over the interval by figure and role."""
+    parts = []
+    for gauge in gauges:
+        over = "avg" if gauge.averaged else "sum"
+        by = f" by ({settings.role_label})" if settings.role_label else ""
+        pool = f"{over}{by} ({selector(gauge.name, gauge.where)} >= 0)"
+        mean = f"avg_over_time(({pool})[{window.interval}:{window.sampling}])"
+        parts.append(_labelled(mean, gauge.figure))
+    return " or ".join(parts)
+
+
+def coverage(alive: Series, counter: Series, window: Window) -> str:
+    """How well the interval is covered, under these names in `what`:
+
+    newest     Unix seconds of the newest sample of what every running system shows
+    known      its series in the last hours
+    scraping   series of `up` at the interval's start: whether Prometheus was scraping anything then
+    resumed    series of a counter that go on from a sample too old to be the one the interval begins with
+    """
+    x = selector(counter.name, counter.where)
+    last = f"(last_over_time({x}[{window.reach}]) > 0)"
+    base = f"last_over_time({x}[{window.fresh}] offset {window.interval})"
+    earlier = f"last_over_time({x}[{duration(HISTORY_S)}] offset {window.interval})"
+    shown = selector(alive.name, alive.where)
+    table = {
+        "newest": f"max(timestamp({shown}))",
+        "known": f"count(last_over_time({shown}[{duration(HISTORY_S)}]))",
+        "scraping": f"count(last_over_time(up[{window.fresh}] offset {window.interval}))",
+        "resumed": f"count(({last} >= {earlier}) unless {base})",
+    }
+    return " or ".join(_labelled(expression, what) for what, expression in table.items())
+
+
+def quantities(channels: tuple[Channel, ...]) -> dict[Quantity, tuple[Channel, ...]]:
+    """The channels by quantity: one query each."""
+    return {
+        quantity: tuple(channel for channel in channels if channel.quantity is quantity)
+        for quantity in dict.fromkeys(channel.quantity for channel in channels)
+    }
+
+
+def _labelled(expression: str, what: str) -> str:
+    return f'label_replace({expression}, "{WHAT}", "{what}", "", "")'
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

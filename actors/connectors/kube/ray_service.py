@@ -1,0 +1,137 @@
+"""A KubeRay RayService (`ray.io/v1`): replica counts live in the text of `spec.serveConfigV2`.
+
+KubeRay puts a changed config to Ray's dashboard; Serve then takes the counts from it, and resets any
+deployment without `num_replicas` to its code's default. So every pool must be listed with a number. The
+text is replaced as a whole: only the object's resourceVersion keeps two writers from undoing each other.
+
+Counts: desired is the number in the config. The status knows no replica counts, only a state per deployment
+(`status.activeServiceStatus.applicationStatuses.APP.serveDeploymentStatuses.NAME.status`), so:
+
+    HEALTHY, and the operator has seen the newest spec    ready = desired
+    anything else                                         ready = the smaller of desired and the last count
+                                                          that was seen settled (0 before any was)
+
+Starting is what desired lacks; draining is not derivable and 0. With external scaling Serve stays HEALTHY
+while replicas start, so right after a change these counts run ahead; a planner in the same Ray cluster that
+uses the ray_serve connector sees the true ones. Use one of the two connectors, not both: each would undo
+the other.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from actors.connectors.kube import serve_config
+from actors.connectors.kube.target import Manifest, condition, mapping
+from actors.connectors.protocol import PoolCounts, Refused
+from headway.planning import Role
+
+DEPLOYMENTS: Mapping[Role, str] = {Role.PREFILL: "Prefill", Role.DECODE: "Decode", Role.MIXED: "Mixed"}
+HEALTHY = "HEALTHY"
+RUNNING = "RUNNING"
+
+
+class RayServiceApplication:
+    """Reads and patches RayServices that run the application `application` with pools of these roles."""
+
+    def __init__(self, roles: Sequence[Role], model: str, application: str) -> None:
+        self._roles = tuple(roles)
+        self._model = model
+        self._application = application
+        self._settled: dict[Role, int] = {}
+
+    def counts(self, manifest: Manifest) -> Mapping[Role, PoolCounts]:
+        """The pools; Refused if the config lacks the application, a deployment or its number."""
+        self._note_settled(manifest)
+        return {role: self._pool(role, self._desired(manifest, role)) for role in self._roles}
+
+    def patch(self, manifest: Manifest, targets: Mapping[Role, int]) -> dict[str, Any] | None:
+        """The whole config with other numbers; None if they are set."""
+        self._note_settled(manifest)
+        # Of all pools, not only those in the targets: one without a number would be reset by the config.
+        desired = {role: self._desired(manifest, role) for role in self._roles}
+        changed = {DEPLOYMENTS[role]: count for role, count in targets.items() if desired[role] != count}
+        if not changed:
+            return None
+        text = mapping(manifest.get("spec"))["serveConfigV2"]
+        return {"serveConfigV2": serve_config.with_counts(text, self._application, changed)}
+
+    def problems(self, manifest: Manifest) -> list[str]:
+        """What the config lacks, another model, or an application that does not run yet."""
+        problems = []
+        for role in self._roles:
+            try:
+                self._desired(manifest, role)
+            except Refused as error:
+                problems.append(str(error))
+        return (
+            list(dict.fromkeys(problems)) or self._model_problems(manifest) or self._status_problems(manifest)
+        )
+
+    def _pool(self, role: Role, desired: int) -> PoolCounts:
+        ready = min(desired, self._settled.get(role, 0))
+        return PoolCounts(desired=desired, starting=desired - ready, ready=ready, draining=0)
+
+    def _note_settled(self, manifest: Manifest) -> None:
+        statuses = mapping(_application_status(manifest, self._application).get("serveDeploymentStatuses"))
+        for role in self._roles:
+            healthy = mapping(statuses.get(DEPLOYMENTS[role])).get("status") == HEALTHY
+            if healthy and _observed(manifest):
+                self._settled[role] = self._desired(manifest, role)
+
+    def _app(self, manifest: Manifest) -> Mapping[str, Any]:
+        config = serve_config.read(mapping(manifest.get("spec")).get("serveConfigV2"))
+        found = serve_config.applications(config)
+        if self._application not in found:
+            there = ", ".join(map(repr, found)) or "none"
+            raise Refused(
+                f"spec.serveConfigV2: no application named {self._application!r}; there are {there}"
+            )
+        return found[self._application]
+
+    def _desired(self, manifest: Manifest, role: Role) -> int:
+        name = DEPLOYMENTS[role]
+        found = serve_config.deployments(self._app(manifest))
+        where = f"spec.serveConfigV2: application {self._application!r}, deployment {name!r}"
+        if name not in found:
+            there = ", ".join(map(repr, found)) or "none"
+            raise Refused(f"{where}: not listed; there are {there}. List it with {serve_config.COUNT}")
+        count = found[name].get(serve_config.COUNT)
+        if isinstance(count, bool) or not isinstance(count, int):
+            raise Refused(f"{where}: {serve_config.COUNT} should be a number, not {count!r}")
+        return count
+
+    def _model_problems(self, manifest: Manifest) -> list[str]:
+        """The settings may be inside the config (`args`), or in a file that is not seen from here."""
+        model = mapping(self._app(manifest).get("args")).get("model")
+        if model is None or model == self._model:
+            return []
+        return [
+            f"spec.serveConfigV2: application {self._application!r} serves model {model!r}, "
+            f"but the settings name {self._model!r}"
+        ]
+
+    def _status_problems(self, manifest: Manifest) -> list[str]:
+        ready = condition(manifest, "Ready")
+        service = mapping(manifest.get("status")).get("serviceStatus")
+        if ready is not None and ready.get("status") != "True":
+            said = ready.get("message") or ready.get("reason") or "no reason given"
+            return [f"the RayService is not ready: {said}"]
+        if ready is None and service != "Running":
+            return [f"the RayService is not running: serviceStatus is {service or 'not set'}"]
+        status = _application_status(manifest, self._application)
+        if status.get("status") != RUNNING:
+            said = f": {status['message']}" if status.get("message") else ""
+            return [f"application {self._application!r} is {status.get('status') or 'not reported'}{said}"]
+        return []
+
+
+def _application_status(manifest: Manifest, application: str) -> Mapping[str, Any]:
+    active = mapping(mapping(manifest.get("status")).get("activeServiceStatus"))
+    return mapping(mapping(active.get("applicationStatuses")).get(application))
+
+
+def _observed(manifest: Manifest) -> bool:
+    """Whether the status belongs to the newest spec. Without generations it is taken to."""
+    generation = mapping(manifest.get("metadata")).get("generation")
+    observed = mapping(manifest.get("status")).get("observedGeneration")
+    return not (isinstance(generation, int) and isinstance(observed, int)) or observed >= generation

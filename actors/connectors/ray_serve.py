@@ -1,0 +1,196 @@
+"""Scales the deployments `Prefill`, `Decode` and `Mixed` of a Ray Serve application.
+
+    Serve's state of a replica                                  counted as
+    STARTING                                                    starting
+    RUNNING, UPDATING, RECOVERING, PENDING_MIGRATION            ready: its constructor has returned, it serves
+    STOPPING, STOPPED                                           draining
+
+RECOVERING is what a restarted Serve controller says of replicas that never stopped serving. Targets are sent
+in every call, whether they changed or not. An application that was started without `external_scaler_enabled`
+is told to allow it, once, and asked again. If Serve's controller has lost its private call, the documented
+REST API stands in, where an address of the dashboard is known (RAY_DASHBOARD_ADDRESS).
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Literal, TypeVar
+
+from actors.connectors.protocol import Action, PoolCounts, Ready, Refused, Unreachable
+from actors.connectors.replicas import Replica, Snapshot
+from actors.connectors.serve_control import (
+    CallMissing,
+    ScalingDisabled,
+    ServeControl,
+    ServedDeployment,
+    make_controls,
+    model_said,
+)
+from headway.config import HeadwayConfig
+from headway.planning import Role
+
+T = TypeVar("T")
+Phase = Literal["starting", "ready", "draining"]
+
+DEPLOYMENTS: Mapping[Role, str] = {
+    Role.PREFILL: "Prefill",
+    Role.DECODE: "Decode",
+    Role.MIXED: "Mixed",
+}
+
+PHASES: Mapping[str, Phase] = {
+    "STARTING": "starting",
+    "RUNNING": "ready",
+    "UPDATING": "ready",
+    "RECOVERING": "ready",
+    "PENDING_MIGRATION": "ready",
+    "STOPPING": "draining",
+    "STOPPED": "draining",
+}
+
+Allow = Callable[[str], Awaitable[None]]
+AskModel = Callable[[str, str], Awaitable[str | None]]
+
+
+async def allow_scaling(application: str) -> None:
+    """Have Serve accept replica counts for a running application, without restarting it."""
+    from actors.external_scaling import enable_external_scaling
+
+    await asyncio.to_thread(enable_external_scaling, application)
+
+
+class RayServeConnector:
+    """Connector over Ray Serve. The last three arguments are for tests."""
+
+    def __init__(
+        self,
+        config: HeadwayConfig,
+        application: str,
+        controls: Sequence[ServeControl] = (),
+        allow: Allow = allow_scaling,
+        ask_model: AskModel = model_said,
+    ) -> None:
+        self._application = application
+        self._model = config.model
+        self._roles = [role for role in Role if role.value in config.pools]
+        self._timeout_s = config.connector.timeout_s
+        self._controls = tuple(controls) or make_controls(application)
+        self._allow = allow
+        self._ask_model = ask_model
+
+    async def set_targets(self, targets: Mapping[Role, int], reasons: Mapping[str, Any]) -> Action:
+        """Send the counts; `unchanged` when Serve had them as its targets before."""
+        del reasons  # they stay in the planner's log
+        if strangers := set(targets) - set(self._roles):
+            raise Refused(f"{self._application}: has no pool {', '.join(sorted(strangers))}")
+        return await self._within(self._send(targets))
+
+    async def state(self) -> Mapping[Role, PoolCounts]:
+        """The pools now."""
+        return (await self.snapshot()).pools
+
+    async def snapshot(self) -> Snapshot:
+        """The pools now, replica by replica."""
+        found = await self._within(self._read(self._roles))
+        return Snapshot(
+            pools={role: counts_of(deployment) for role, deployment in found.items()},
+            replicas=tuple(
+                replica for role, deployment in found.items() for replica in replicas_of(role, deployment)
+            ),
+        )
+
+    async def ready(self) -> Ready:
+        """Whether every pool has a deployment with a running replica, and all serve the configured model."""
+        try:
+            found = await self._within(self._read(self._roles))
+            models = await self._within(self._models(found))
+        except (Refused, Unreachable) as error:
+            return Ready(ok=False, reason=str(error))
+        reason = "; ".join(self._missing(found) or self._other_models(models))
+        return Ready(ok=not reason, reason=reason)
+
+    async def _send(self, targets: Mapping[Role, int]) -> Action:
+        before = await self._read(list(targets))
+        for role, count in targets.items():
+            await self._scale(DEPLOYMENTS[role], count)
+        earlier = {role.value: deployment.target for role, deployment in before.items()}
+        wanted = {role.value: count for role, count in targets.items()}
+        status: Literal["unchanged", "sent"] = "unchanged" if earlier == wanted else "sent"
+        return Action(status=status, detail={"before": earlier})
+
+    async def _scale(self, name: str, count: int) -> None:
+        try:
+            await self._first(lambda control: control.scale(name, count))
+        except ScalingDisabled:
+            await self._allow(self._application)
+            await self._first(lambda control: control.scale(name, count))
+
+    async def _read(self, roles: Sequence[Role]) -> dict[Role, ServedDeployment]:
+        found = await asyncio.gather(
+            *(self._first(lambda control, role=role: control.read(DEPLOYMENTS[role])) for role in roles)  # type: ignore[misc]
+        )
+        return dict(zip(roles, found, strict=True))
+
+    async def _first(self, ask: Callable[[ServeControl], Awaitable[T]]) -> T:
+        """The answer of the first way to Serve that has the call."""
+        missing: CallMissing | None = None
+        for control in self._controls:
+            try:
+                return await ask(control)
+            except CallMissing as error:
+                missing = error
+        raise missing or Refused("no way to Ray Serve")
+
+    async def _within(self, work: Awaitable[T]) -> T:
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return await work
+        except TimeoutError as error:
+            raise Unreachable(
+                f"{self._application}: Ray Serve did not answer within {self._timeout_s:g} s"
+            ) from error
+
+    async def _models(self, found: Mapping[Role, ServedDeployment]) -> dict[Role, str | None]:
+        """What each running deployment says that it serves: its user config, else one of its replicas."""
+        running = [role for role, deployment in found.items() if counts_of(deployment).ready]
+        return {
+            role: found[role].model or await self._ask_model(self._application, DEPLOYMENTS[role])
+            for role in running
+        }
+
+    def _missing(self, found: Mapping[Role, ServedDeployment]) -> list[str]:
+        return [
+            f"{DEPLOYMENTS[role]} has no running replica ({counts.starting} starting)"
+            for role, deployment in found.items()
+            if not (counts := counts_of(deployment)).ready
+        ]
+
+    def _other_models(self, models: Mapping[Role, str | None]) -> list[str]:
+        return [
+            f"{DEPLOYMENTS[role]} serves {model or 'an unnamed model'}, the settings say {self._model}"
+            for role, model in models.items()
+            if model != self._model
+        ]
+
+
+def counts_of(deployment: ServedDeployment) -> PoolCounts:
+    """One deployment in a pool's four counts."""
+    phases = [PHASES.get(replica.state, "draining") for replica in deployment.replicas]
+    return PoolCounts(
+        desired=deployment.target,
+        starting=phases.count("starting"),
+        ready=phases.count("ready"),
+        draining=phases.count("draining"),
+    )
+
+
+def replicas_of(role: Role, deployment: ServedDeployment) -> list[Replica]:
+    """The replicas of one deployment."""
+    return [
+        Replica(
+            role=role,
+            replica=replica.replica,
+            phase=PHASES.get(replica.state, "draining"),
+            started_s=replica.started_s,
+        )
+        for replica in deployment.replicas
+    ]

@@ -1,0 +1,211 @@
+"""How Ray Serve's replica counts are read and set: its controller actor, or the dashboard's REST API, which
+is the documented way but needs the dashboard, and its token.
+
+    read    controller actor    `get_deployment_details(app, name)`                  private, 4 to 6 ms
+            REST                `GET /api/serve/applications/`
+    set     controller actor    `update_deployment_replicas(DeploymentID, n)`        private, 4 to 6 ms
+            REST                `POST /api/v1/applications/A/deployments/D/scale`
+
+Both speak of a deployment as `ServedDeployment`. Errors, translated here and nowhere else:
+
+    ConnectorError
+    ├── Unreachable     no controller, no answer, dashboard down or busy
+    └── Refused         no such application or deployment; ScalingDisabled; token or right missing
+        ├── ScalingDisabled    the application runs without `external_scaler_enabled`
+        └── CallMissing        this Ray has no such private call: REST is the way
+"""
+
+import asyncio
+import os
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from actors.connectors.protocol import Refused, Unreachable
+
+CONTROLLER, SERVE_NAMESPACE = "SERVE_CONTROLLER_ACTOR", "serve"
+DASHBOARD_VARIABLE, TOKEN_VARIABLE = "RAY_DASHBOARD_ADDRESS", "RAY_AUTH_TOKEN"
+
+
+class ScalingDisabled(Refused):
+    """The application does not let others set its replica counts."""
+
+
+class CallMissing(Refused):
+    """Ray Serve's controller has no such method."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedReplica:
+    """One replica: its id, Serve's word for its state, and when its actor was started (Unix seconds)."""
+
+    replica: str
+    state: str
+    started_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedDeployment:
+    """One deployment. `model` is what its user config names, None where it names none."""
+
+    target: int
+    replicas: tuple[ServedReplica, ...]
+    model: str | None = None
+
+
+class ServeControl(Protocol):
+    """One way to Serve."""
+
+    async def read(self, name: str) -> ServedDeployment:
+        """The deployment now."""
+
+    async def scale(self, name: str, replicas: int) -> None:
+        """Ask for that many replicas."""
+
+
+class ControllerActor:
+    """Serve's controller, called directly."""
+
+    def __init__(self, application: str) -> None:
+        self._application = application
+        self._controller: Any = None
+
+    async def read(self, name: str) -> ServedDeployment:
+        """The deployment now."""
+        details = await self._call("get_deployment_details", self._application, name)
+        if details is None:
+            raise Refused(f"{self._application}: is not deployed any more")
+        return served(details.model_dump(mode="json"))
+
+    async def scale(self, name: str, replicas: int) -> None:
+        """Ask for that many replicas."""
+        from ray.serve._private.common import DeploymentID
+
+        await self._call(
+            "update_deployment_replicas", DeploymentID(name=name, app_name=self._application), replicas
+        )
+
+    async def _call(self, method: str, *args: object) -> Any:  # noqa: ANN401 - of the method
+        from ray.exceptions import RayError
+
+        controller = self._found()
+        if not hasattr(controller, method):
+            raise CallMissing(f"Serve's controller has no {method}")
+        try:
+            return await getattr(controller, method).remote(*args)
+        except RayError as error:
+            raise self._translated(error) from error
+
+    def _found(self) -> Any:  # noqa: ANN401 - an actor handle
+        import ray
+
+        if self._controller is None:
+            try:
+                self._controller = ray.get_actor(CONTROLLER, namespace=SERVE_NAMESPACE)
+            except ValueError as error:
+                raise Unreachable("Ray Serve does not run in this cluster") from error
+        return self._controller
+
+    def _translated(self, error: Exception) -> Exception:
+        from ray.exceptions import RayTaskError
+        from ray.serve._private.exceptions import ExternalScalerDisabledError
+
+        cause = error.cause if isinstance(error, RayTaskError) else None
+        if isinstance(cause, ExternalScalerDisabledError):
+            return ScalingDisabled(f"{self._application}: runs without external_scaler_enabled")
+        if isinstance(cause, KeyError):
+            return Refused(f"{self._application}: has no deployment {cause.args[0]}")
+        if cause is not None:
+            return Refused(f"{self._application}: {_first_line(cause)}")
+        self._controller = None
+        return Unreachable(f"Serve's controller does not answer: {_first_line(error)}")
+
+
+class RestApi:
+    """The dashboard's REST API at `url`, with the token of RAY_AUTH_TOKEN if there is one."""
+
+    def __init__(self, application: str, url: str) -> None:
+        self._application = application
+        self._url = url.rstrip("/")
+
+    async def read(self, name: str) -> ServedDeployment:
+        """The deployment now."""
+        document = await self._ask("GET", "/api/serve/applications/")
+        applications = document.get("applications", {})
+        deployments = applications.get(self._application, {}).get("deployments", {})
+        if name not in deployments:
+            raise Refused(f"{self._application}: has no deployment {name}")
+        return served(deployments[name])
+
+    async def scale(self, name: str, replicas: int) -> None:
+        """Ask for that many replicas."""
+        path = f"/api/v1/applications/{self._application}/deployments/{name}/scale"
+        await self._ask("POST", path, {"target_num_replicas": replicas})
+
+    async def _ask(self, method: str, path: str, body: object = None) -> dict[str, Any]:
+        import aiohttp
+
+        token = os.environ.get(TOKEN_VARIABLE)
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        try:
+            async with (
+                aiohttp.ClientSession(headers=headers) as session,
+                session.request(method, self._url + path, json=body) as response,
+            ):
+                text = await response.text()
+                if response.status != 200:
+                    raise self._refusal(response.status, text)
+                answer: dict[str, Any] = await response.json(content_type=None)
+                return answer
+        except (aiohttp.ClientError, ValueError) as error:
+            raise Unreachable(f"{self._url}: {_first_line(error)}") from error
+
+    def _refusal(self, status: int, text: str) -> Exception:
+        said = f"{self._url}: status {status}: {' '.join(text.split())[:200]}"
+        if status == 412 and "external_scaler_enabled" in text:
+            return ScalingDisabled(said)
+        return Unreachable(said) if status >= 500 else Refused(said)
+
+
+def make_controls(application: str, dashboard_url: str | None = None) -> tuple[ServeControl, ...]:
+    """The ways to Serve, the preferred one first; REST where a dashboard's address is known."""
+    url = dashboard_url or os.environ.get(DASHBOARD_VARIABLE)
+    direct = ControllerActor(application)
+    return (direct, RestApi(application, url)) if url else (direct,)
+
+
+async def model_said(application: str, name: str) -> str | None:
+    """The model that a replica of the deployment says it serves (`describe`), None if it says nothing."""
+    from ray import serve
+    from ray.exceptions import RayError
+    from ray.serve.exceptions import RayServeException
+
+    try:
+        handle = await asyncio.to_thread(serve.get_deployment_handle, name, application)
+        said = await handle.describe.remote()
+    except RayServeException as error:
+        raise Unreachable(f"{name}: {_first_line(error)}") from error
+    except RayError as error:
+        raise Refused(f"{name}: does not say which model it serves: {_first_line(error)}") from error
+    return said.get("model") if isinstance(said, dict) else None
+
+
+def served(details: dict[str, Any]) -> ServedDeployment:
+    """A deployment from Serve's own description of it."""
+    user_config = (details.get("deployment_config") or {}).get("user_config")
+    model = user_config.get("model") if isinstance(user_config, dict) else None
+    return ServedDeployment(
+        target=int(details["target_num_replicas"]),
+        replicas=tuple(
+            ServedReplica(
+                replica=replica["replica_id"],
+                state=str(replica["state"]),
+                started_s=float(replica["start_time_s"]),
+            )
+            for replica in details["replicas"]
+        ),
+        model=model if isinstance(model, str) else None,
+    )
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:200]

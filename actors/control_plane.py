@@ -1,0 +1,173 @@
+"""Starts, updates and ends the named actors together: for `headway up` and `down`, and the Serve application.
+
+    start(config, application)    safe to repeat: attaches where the settings are the same; where they are
+                                  not, the actors are replaced and go on from what is stored
+    stop(purge=False)             ends them all; the store stays (ids go on) unless purged
+
+Each start gives a token. `stop(token=...)` does nothing when another start has come since, so that the
+orderly end of an old deployment does not end the control plane of the new one.
+
+One cluster has one control plane. `control_plane/owner` in the store says for which application it runs and
+with which settings; while that application is alive, another one is refused. All calls block; they are for
+drivers and for constructors, and need `ray.init`.
+
+    ControlPlaneError(Exception)    the actors belong to another live application, or one did not start
+"""
+
+import hashlib
+import json
+import logging
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import ray
+from ray.exceptions import GetTimeoutError, RayError
+
+from actors import names
+from actors.planner import STARTED
+from actors.store import InternalKvStore, Store
+from headway.config import HeadwayConfig
+
+logger = logging.getLogger(__name__)
+
+OWNER = "control_plane/owner"
+TIMEOUT_S = 60.0
+POLL_S = 0.1
+LIVE = {"RUNNING", "DEPLOYING", "UNHEALTHY", "DEPLOY_FAILED"}
+
+
+class ControlPlaneError(Exception):
+    """The control plane cannot be started here."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Owner:
+    """The application that the running actors serve, and a checksum of their settings."""
+
+    application: str
+    settings: str
+
+
+def start(config: HeadwayConfig, application: str) -> str:
+    """Have all actors run for this application with these settings, and the planner plan; a token."""
+    store = InternalKvStore()
+    settings = settings_json(config)
+    owner = Owner(application=application, settings=hashlib.sha256(settings.encode()).hexdigest())
+    before = _owner(store)
+    if before is not None and before.application != application and is_live(before.application):
+        raise ControlPlaneError(
+            f"the control plane in this cluster serves {before.application!r}, which is live; "
+            f"end that one first (headway down), or run {application!r} in another cluster"
+        )
+    if before is not None and before != owner:
+        logger.info("the control plane starts anew for %s with other settings", application)
+        _end(names.ACTORS)
+    if before is not None and before.application != application:
+        store.delete(STARTED)
+    token = uuid.uuid4().hex
+    store.put(OWNER, json.dumps({**asdict(owner), "token": token}).encode())
+    actors = {name: make() for name, make in _makers(config, settings, application).items()}
+    for name, actor in actors.items():
+        _call(actor, "__ray_ready__", name)
+    _call(actors[names.PLANNER], "start", names.PLANNER)
+    return token
+
+
+def stop(purge: bool = False, token: str | None = None) -> None:
+    """End all actors, for good. `purge` also forgets what they stored: decisions, history, calibration."""
+    store = InternalKvStore()
+    if token is not None and json.loads(store.get(OWNER) or b"{}").get("token") != token:
+        return
+    store.delete(STARTED)
+    _end(names.ACTORS)
+    store.delete(OWNER)
+    for key in store.keys() if purge else ():
+        store.delete(key)
+
+
+def running() -> tuple[str, ...]:
+    """The names of our actors that are there."""
+    return tuple(name for name in names.ACTORS if _find(name) is not None)
+
+
+def settings_json(config: HeadwayConfig) -> str:
+    """The settings as the actors get them: without the API keys, which they do not need."""
+    return config.model_dump_json(exclude={"gateway": {"api_keys"}})
+
+
+def is_live(application: str) -> bool:
+    """Whether Serve runs an application of that name."""
+    from ray import serve
+    from ray.serve.exceptions import RayServeException
+
+    try:
+        found = serve.status().applications.get(application)
+    except (RayError, RayServeException):
+        return False
+    return found is not None and found.status in LIVE
+
+
+def _owner(store: Store) -> Owner | None:
+    """The owner of actors that run; None when none of them does."""
+    data = store.get(OWNER)
+    if data is None or not running():
+        return None
+    stored = json.loads(data)
+    return Owner(application=stored["application"], settings=stored["settings"])
+
+
+def _makers(config: HeadwayConfig, settings: str, application: str) -> Mapping[str, Callable[[], Any]]:
+    """How each actor is created or, where it runs, found. The planner comes last: it asks the others."""
+    from actors.interpolator import Interpolator
+    from actors.metric_collector import MetricCollector
+    from actors.planner import Planner
+    from actors.predictor import Predictor
+    from actors.virtual_connector import start_client, start_coordinator
+
+    makers: dict[str, Callable[[], Any]] = {
+        names.METRIC_COLLECTOR: lambda: _make(MetricCollector, names.METRIC_COLLECTOR, settings),
+        names.PREDICTOR: lambda: _make(Predictor, names.PREDICTOR, settings),
+        names.INTERPOLATOR: lambda: _make(Interpolator, names.INTERPOLATOR, settings, threads=4),
+    }
+    if config.connector.kind == "virtual":
+        makers[names.VIRTUAL_CONNECTOR] = lambda: start_coordinator(settings)
+        makers[names.VIRTUAL_CONNECTOR_CLIENT] = start_client
+    makers[names.PLANNER] = lambda: _make(Planner, names.PLANNER, settings, application)
+    return makers
+
+
+def _make(kind: type, name: str, *args: object, threads: int | None = None) -> Any:  # noqa: ANN401 - a handle
+    options = {"max_concurrency": threads} if threads else {}
+    return ray.remote(kind).options(**names.detached(name), **options).remote(*args)
+
+
+def _call(actor: Any, method: str, name: str) -> None:  # noqa: ANN401
+    try:
+        ray.get(getattr(actor, method).remote(), timeout=TIMEOUT_S)
+    except GetTimeoutError as error:
+        raise ControlPlaneError(f"{name} did not start within {TIMEOUT_S:g} s") from error
+    except RayError as error:
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        raise ControlPlaneError(f"{name} did not start: {lines[-1]}") from error
+
+
+def _find(name: str) -> Any:  # noqa: ANN401 - an actor handle, or None
+    try:
+        return ray.get_actor(name, namespace=names.NAMESPACE)
+    except ValueError:
+        return None
+
+
+def _end(actors: tuple[str, ...]) -> None:
+    """Kill them, the planner first, and wait until their names are free."""
+    for name in reversed(actors):
+        if (actor := _find(name)) is not None:
+            ray.kill(actor, no_restart=True)
+    until = time.monotonic() + TIMEOUT_S
+    while any(_find(name) is not None for name in actors):
+        if time.monotonic() > until:
+            raise ControlPlaneError("the actors of the control plane do not end")
+        time.sleep(POLL_S)

@@ -1,0 +1,104 @@
+"""Lets Headway set the replica counts of an application that was started without saying so.
+
+Serve takes counts from outside only for applications with `external_scaler_enabled`. `serve.run` and Serve
+config files can say so; `serve run MODULE:app` cannot. For an application deployed that way the same
+deployments are handed to the controller once more, byte for byte and with the flag: the versions are the
+same, so no replica restarts. An application from a config file belongs to the file, which would win again
+at the next apply: that one is refused, with the line to write into it.
+
+What is used of Serve here is private to it: `get_serve_instance_details`, `list_deployments_internal` and
+`deploy_applications` of its controller, and the protocol buffers of the latter.
+"""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import ray
+from ray.exceptions import GetTimeoutError, RayError
+from ray.serve.exceptions import RayServeException
+
+from actors.connectors.protocol import ConnectorError, Refused, Unreachable
+
+logger = logging.getLogger(__name__)
+
+CONTROLLER = "SERVE_CONTROLLER_ACTOR"
+CONTROLLER_NAMESPACE = "serve"
+DEPLOYED = {"RUNNING", "UNHEALTHY"}
+TIMEOUT_S = 10.0
+
+
+def enable_external_scaling(application: str) -> bool:
+    """Whether replica counts can be set now; False while the application is not deployed. Safe to repeat.
+
+    Blocks for the time of two or three calls. Refused: the application comes from a config file without the
+    flag. Unreachable: Serve's controller does not answer.
+    """
+    try:
+        controller = ray.get_actor(CONTROLLER, namespace=CONTROLLER_NAMESPACE)
+        details = ray.get(controller.get_serve_instance_details.remote(), timeout=TIMEOUT_S)
+        found = details["applications"].get(application)
+        if found is None:
+            return False
+        if found["external_scaler_enabled"]:
+            return True
+        if found["source"] == "declarative":
+            raise Refused(
+                f"application {application!r} cannot be scaled: write 'external_scaler_enabled: true' into "
+                "its entry in the Serve config file and apply that again"
+            )
+        if found["status"] not in DEPLOYED:
+            return False
+        _deploy_again(controller, application, found["deployments"])
+    except (RayError, RayServeException, GetTimeoutError, ValueError) as error:
+        raise Unreachable(f"Serve's controller: {' '.join(str(error).split())}") from error
+    logger.info("application %r: external scaling is on", application)
+    return True
+
+
+async def keep_external_scaling(application: str, interval_s: float = 5.0) -> None:
+    """Turn it on as soon as the application is deployed, and again when a new deployment turned it off."""
+    said = ""
+    while True:
+        try:
+            await asyncio.to_thread(enable_external_scaling, application)
+        except ConnectorError as error:
+            if str(error) != said:
+                said = str(error)
+                logger.warning("%s", said)
+        await asyncio.sleep(interval_s)
+
+
+def _deploy_again(controller: Any, application: str, deployments: Mapping[str, Any]) -> None:  # noqa: ANN401
+    from ray.serve.generated.serve_pb2 import ApplicationArgs
+
+    infos = ray.get(controller.list_deployments_internal.remote(), timeout=TIMEOUT_S)
+    arguments = [
+        _arguments(key.name, info, deployments[key.name]["target_num_replicas"])
+        for key, (info, _) in infos.items()
+        if key.app_name == application
+    ]
+    flags = ApplicationArgs(external_scaler_enabled=True).SerializeToString()
+    call = controller.deploy_applications.remote({application: arguments}, {application: flags})
+    ray.get(call, timeout=TIMEOUT_S)
+
+
+def _arguments(name: str, info: Any, replicas: int) -> bytes:  # noqa: ANN401 - Serve's DeploymentInfo
+    from ray.serve.generated.serve_pb2 import DeploymentArgs
+
+    arguments = DeploymentArgs(
+        deployment_name=name,
+        deployment_config=info.deployment_config.model_copy(
+            update={"num_replicas": replicas}
+        ).to_proto_bytes(),
+        replica_config=info.replica_config.to_proto_bytes(),
+        deployer_job_id=str(info.deployer_job_id),
+        ingress=bool(info.ingress),
+    )
+    if info.route_prefix is not None:
+        arguments.route_prefix = info.route_prefix
+    for flag in ("ingress_request_router", "uses_multiplexing"):
+        setattr(arguments, flag, bool(getattr(info, flag, False)))
+    serialized: bytes = arguments.SerializeToString()
+    return serialized

@@ -1,0 +1,1 @@
+"""The predictors' history and how they are brought back from it; no Ray."""

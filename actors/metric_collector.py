@@ -1,0 +1,127 @@
+"""The actor that turns metrics into measured intervals. The Planner asks it once a tick.
+
+`collect` answers with a health status instead of raising: whatever the source does is data. What an interval
+needs across a restart of this actor is in the store (gateway source) or in Prometheus itself.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from actors.collector.addresses import gateway_address
+from actors.collector.assembly import unmeasured
+from actors.collector.gateway_source import GatewaySource
+from actors.collector.presets import PRESETS
+from actors.collector.prometheus_source import PrometheusSource
+from actors.collector.source import Source
+from actors.collector.tracker import Tracker
+from actors.collector.values import HealthStatus, Measured
+from actors.store import InternalKvStore, Store
+from headway.config import HeadwayConfig
+
+_log = logging.getLogger(__name__)
+
+
+class MetricCollector:
+    """Measures intervals. `store` and `clock` are for tests: the actor has Ray's KV and the real clock."""
+
+    def __init__(
+        self, config_json: str, store: Store | None = None, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._config = HeadwayConfig.model_validate_json(config_json)
+        self._store = InternalKvStore() if store is None else store
+        self._clock = clock
+        self._source: Source | None = None
+        self._background: asyncio.Task[None] | None = None
+        self._last: Measured | None = None
+        self._intervals = 0
+        self._errors = 0
+
+    async def collect(self, interval_s: float) -> Measured:
+        """The interval that ends now."""
+        end_s = self._clock()
+        try:
+            measured = await self._running().collect(end_s - interval_s, end_s)
+        except Exception as error:  # noqa: BLE001 - the actor's outermost call: the Planner's loop must go on
+            self._errors += 1
+            _log.exception("an interval could not be measured")
+            detail = f"{type(error).__name__} in the collector: {error}"
+            measured = unmeasured(end_s - interval_s, end_s, HealthStatus.DOWN, detail)
+        self._intervals += 1
+        self._last = measured
+        return measured
+
+    async def ready(self) -> tuple[bool, str]:
+        """Whether the source answers and shows this model's metrics; if not, why not."""
+        try:
+            health = await self._running().probe()
+        except Exception as error:  # noqa: BLE001 - as in `collect`
+            self._errors += 1
+            _log.exception("the source could not be probed")
+            return False, f"{type(error).__name__} in the collector: {error}"
+        return health.status is HealthStatus.OK, health.detail
+
+    async def status(self) -> dict[str, Any]:
+        """Source, preset, health of the last interval, counts of reads, failures and own errors."""
+        settings = self._config.metrics
+        health = self._last.health if self._last else None
+        return {
+            "source": settings.source,
+            "preset": settings.preset,
+            "health": str(health.status) if health else None,
+            "detail": health.detail if health else "",
+            "intervals": self._intervals,
+            "errors": self._errors,
+            **self._running().status(),
+        }
+
+    async def close(self) -> None:
+        """Stop reading."""
+        if self._background is not None:
+            self._background.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._background
+            self._background = None
+        if self._source is not None:
+            await self._source.close()
+            self._source = None
+
+    def _running(self) -> Source:
+        """The source, made on the event loop that will use it."""
+        if self._source is None:
+            self._source = self._make_source()
+        if isinstance(self._source, GatewaySource) and self._background is None:
+            self._background = asyncio.create_task(self._read_on(self._source))
+        return self._source
+
+    def _make_source(self) -> Source:
+        settings = self._config.metrics
+        preset = PRESETS[settings.preset]
+        if settings.source == "prometheus":
+            return PrometheusSource(
+                settings.url or "",
+                preset,
+                self._config.model,
+                timeout_s=settings.timeout_s,
+                fresh_s=settings.stale_after_s,
+            )
+        return GatewaySource(
+            Tracker(preset, self._config.model, settings.scrape_interval_s),
+            lambda: gateway_address(self._config, self._store),
+            self._store,
+            timeout_s=settings.timeout_s,
+            clock=self._clock,
+        )
+
+    async def _read_on(self, source: GatewaySource) -> None:
+        """Reads every `scrape_interval_s` for as long as the actor lives."""
+        while True:
+            try:
+                await source.read()
+            except Exception:  # noqa: BLE001 - the actor's outermost loop: counted, logged, tried again
+                self._errors += 1
+                _log.exception("metrics could not be read")
+            await asyncio.sleep(self._config.metrics.scrape_interval_s)

@@ -1,0 +1,103 @@
+"""The decision log: records under ids that begin at 0 and rise by one, never repeated, across any crash.
+
+A record, its id and the planner's memory are one put under `planner/decisions/ID`: there is no second place
+to disagree with it. The next id is one above the highest key, so it is used up exactly when its record is
+there. The oldest records are deleted beyond `keep`; since the highest always stays, no id comes back. A
+record may be written again under its id, as when its targets are reached.
+
+An entry that cannot be read any more keeps its id and is left out of answers.
+"""
+
+import base64
+import json
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from actors.planning.records import Record
+from actors.store import Store
+
+logger = logging.getLogger(__name__)
+
+PREFIX = "planner/decisions/"
+WIDTH = 12
+KEEP = 1000
+
+
+class DecisionLog:
+    """Records in a store, with a copy in memory, so that reading costs nothing."""
+
+    def __init__(self, store: Store, keep: int = KEEP) -> None:
+        self._store = store
+        self._keep = max(1, keep)
+        ids = sorted(int(key.removeprefix(PREFIX)) for key in store.keys(PREFIX))
+        self._next = ids[-1] + 1 if ids else 0
+        self._ids = ids
+        self._records: dict[int, Record] = {}
+        self.memory = b""
+        """What was stored with the newest readable record."""
+        for number in ids:
+            self._restore(number)
+        self._prune()
+
+    @property
+    def next_id(self) -> int:
+        """The id of the next record."""
+        return self._next
+
+    @property
+    def last(self) -> Record | None:
+        """The newest record."""
+        return self._records[max(self._records)] if self._records else None
+
+    def append(self, record: Mapping[str, Any], memory: bytes = b"") -> Record:
+        """Store a record under the next id, which it gets as `id`."""
+        numbered = {"id": self._next, **record}
+        self._put(numbered, memory)
+        self._records[self._next] = numbered
+        self._ids.append(self._next)
+        self.memory = memory
+        self._next += 1
+        self._prune()
+        return numbered
+
+    def update(self, number: int, changes: Mapping[str, Any]) -> Record | None:
+        """Store a record again with changed fields; None when it is no longer kept."""
+        if (record := self._records.get(number)) is None:
+            return None
+        changed = {**record, **changes, "id": number}
+        self._put(changed, self.memory if number == self._next - 1 else b"")
+        self._records[number] = changed
+        return changed
+
+    def get(self, number: int) -> Record | None:
+        """The record of that id, None when there is none."""
+        return self._records.get(number)
+
+    def after(self, number: int, limit: int) -> list[Record]:
+        """At most `limit` records with higher ids, lowest first."""
+        ids = sorted(key for key in self._records if key > number)
+        return [self._records[key] for key in ids[: max(0, limit)]]
+
+    def _put(self, record: Record, memory: bytes) -> None:
+        entry = {"record": record, "memory": base64.b64encode(memory).decode()}
+        text = json.dumps(entry, allow_nan=False, separators=(",", ":"))
+        self._store.put(_key(record["id"]), text.encode())
+
+    def _restore(self, number: int) -> None:
+        data = self._store.get(_key(number))
+        try:
+            entry = json.loads(data or b"")
+            self._records[number] = {**entry["record"], "id": number}
+            self.memory = base64.b64decode(entry["memory"])
+        except (ValueError, KeyError, TypeError) as error:
+            logger.warning("decision %d cannot be read: %s", number, error)
+
+    def _prune(self) -> None:
+        while len(self._ids) > self._keep:
+            self._store.delete(_key(self._ids[0]))
+            self._records.pop(self._ids.pop(0), None)
+
+
+def _key(number: int) -> str:
+    return f"{PREFIX}{number:0{WIDTH}d}"

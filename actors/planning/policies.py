@@ -1,0 +1,42 @@
+"""The policy that is in force: made from settings and surfaces, and made anew when either changes."""
+
+from dataclasses import dataclass
+
+from headway.config import HeadwayConfig
+from headway.planning import Policy, PolicySettings, Role, make_policy, policy_settings
+from headway.planning.budget import check_budget
+from headway.simulation.build import POLICIES_WITHOUT_FORECAST
+from interp import Profile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InForce:
+    """A policy, the settings that it was made from, and the version of both."""
+
+    policy: Policy
+    settings: PolicySettings
+    version: tuple[int, int]
+
+    @property
+    def forecasts(self) -> bool:
+        """Whether the policy asks for a forecast."""
+        return self.policy.name not in POLICIES_WITHOUT_FORECAST
+
+    def gpus_per_replica(self, role: Role) -> int:
+        """GPUs that one replica occupies."""
+        return self.settings.limits[role].gpus_per_replica
+
+
+def put_in_force(config: HeadwayConfig, profile: Profile, version: tuple[int, int]) -> InForce:
+    """The policy of a configuration. PlanningError when it cannot be made."""
+    settings = policy_settings(config, profile)
+    policy = make_policy(config.planner.policy, settings, profile)
+    return InForce(policy=policy, settings=settings, version=version)
+
+
+def check(config: HeadwayConfig, profile: Profile | None) -> None:
+    """Refuse settings that no policy can be made from (PlanningError); as far as known without a profile."""
+    if profile is not None:
+        put_in_force(config, profile, (0, 0))
+    else:
+        check_budget(policy_settings(config).limits, config.planner.max_gpu_budget)

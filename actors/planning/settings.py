@@ -1,0 +1,138 @@
+"""Settings that may change while the planner runs, and how they survive a restart.
+
+A change is a dotted key and a value, as in the file. All changes of one call hold together or not at all: the
+whole configuration with them must be valid, and the policy must be able to plan with it. Stored are the
+changes, each with the configured value that it covers: when the configuration itself gets another value, that
+is newer and wins. The effective SLO is stored beside them, for the gateway to read (`planner/settings`, key
+`slo`).
+"""
+
+import json
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from actors.store import Store
+from headway.config import ConfigError, HeadwayConfig, load_config
+
+logger = logging.getLogger(__name__)
+
+KEY = "planner/settings"
+
+Check = Callable[[HeadwayConfig], None]
+Tree = Mapping[str, Any]
+
+CHANGEABLE = (
+    "slo.ttft_ms",
+    "slo.itl_ms",
+    "slo.attainment",
+    "planner.max_gpu_budget",
+    "planner.dry_run",
+    "pools.ROLE.min_replicas",
+    "pools.ROLE.max_replicas",
+)
+
+
+def nothing_to_check(config: HeadwayConfig) -> None:
+    """Accept every valid configuration."""
+
+
+class RuntimeSettings:
+    """A configuration and the changes made to it since. `version` rises with every change."""
+
+    def __init__(self, config: HeadwayConfig, store: Store) -> None:
+        self._base = dump(config)
+        self._store = store
+        self._changes: dict[str, Any] = {}
+        self.config = config
+        self.version = 0
+        self._restore()
+        self._save()
+
+    @property
+    def changes(self) -> dict[str, Any]:
+        """The changes that are in force, by dotted key."""
+        return dict(self._changes)
+
+    def update(self, changes: Tree, check: Check = nothing_to_check) -> dict[str, Any]:
+        """Make changes; the changes in force. ConfigError, one line, and then nothing has changed."""
+        wanted = {**self._changes, **flatten(changes)}
+        config = self._changed(wanted)
+        try:
+            check(config)
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
+        self._changes, self.config = wanted, config
+        self.version += 1
+        self._save()
+        return self.changes
+
+    def _changed(self, changes: Mapping[str, Any]) -> HeadwayConfig:
+        tree: Tree = self._base
+        for key, value in changes.items():
+            check_key(key, self._base)
+            tree = _with(tree, key.split("."), value)
+        return load_config(None, tree)
+
+    def _save(self) -> None:
+        stored = {
+            "slo": self.config.slo.model_dump(),
+            "changes": {
+                key: {"value": value, "covers": value_at(self._base, key)}
+                for key, value in self._changes.items()
+            },
+        }
+        self._store.put(KEY, json.dumps(stored).encode())
+
+    def _restore(self) -> None:
+        try:
+            stored = json.loads(self._store.get(KEY) or b"{}").get("changes", {})
+            kept = {key: item["value"] for key, item in stored.items() if self._still_covers(key, item)}
+            self.config, self._changes = self._changed(kept), kept
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            logger.warning("stored changes of settings are dropped: %s", error)
+
+    def _still_covers(self, key: str, item: Tree) -> bool:
+        return bool(value_at(self._base, key) == item["covers"])
+
+
+def dump(config: HeadwayConfig) -> dict[str, Any]:
+    """A configuration as plain data, without secrets."""
+    return config.model_dump(mode="json", exclude={"gateway": {"api_keys"}})
+
+
+def flatten(changes: Tree, prefix: str = "") -> dict[str, Any]:
+    """`{"slo": {"ttft_ms": 200}}` and `{"slo.ttft_ms": 200}` alike as dotted keys. ConfigError otherwise."""
+    if not isinstance(changes, Mapping):
+        raise ConfigError(f"settings: should hold keys and values, not {type(changes).__name__}")
+    flat: dict[str, Any] = {}
+    for key, value in changes.items():
+        if isinstance(value, Mapping):
+            flat |= flatten(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
+
+
+def check_key(key: str, base: Tree) -> None:
+    """ConfigError when a key cannot be changed while running, or names a pool that there is not."""
+    parts = key.split(".")
+    pool = parts[1] if parts[0] == "pools" and len(parts) == 3 else None
+    general = key if pool is None else f"pools.ROLE.{parts[2]}"
+    if general not in CHANGEABLE:
+        raise ConfigError(f"{key}: cannot be changed while running; these can: {', '.join(CHANGEABLE)}")
+    if pool is not None and pool not in base["pools"]:
+        raise ConfigError(f"{key}: there is no pool {pool}; there are {', '.join(base['pools'])}")
+
+
+def value_at(tree: Tree, key: str) -> Any:  # noqa: ANN401 - any setting
+    """The value of a dotted key, None where there is none."""
+    node: Any = tree
+    for part in key.split("."):
+        node = node.get(part) if isinstance(node, Mapping) else None
+    return node
+
+
+def _with(tree: Tree, parts: list[str], value: Any) -> dict[str, Any]:  # noqa: ANN401 - any setting
+    head, *rest = parts
+    return {**tree, head: _with(tree.get(head, {}), rest, value) if rest else value}

@@ -1,0 +1,1 @@
+"""What the Interpolator actor keeps beside the profile; no Ray."""

@@ -1,0 +1,281 @@
+"""What the planner's tests share: virtual time, scripted actors and connector, runs of the loop."""
+
+import asyncio
+import contextlib
+import math
+import selectors
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from actors.collector.values import Health, HealthStatus, Latency, Measured, PoolLoad
+from actors.connectors.protocol import Action, PoolCounts, Ready
+from actors.connectors.replicas import Replica, Snapshot
+from actors.planning.log import DecisionLog
+from actors.planning.loop import PlannerLoop
+from actors.planning.parts import PartHealth
+from actors.planning.settings import RuntimeSettings
+from actors.planning.world import World
+from actors.store import MemoryStore, Store
+from headway.config import HeadwayConfig, load_config
+from headway.planning import Decision, LoadForecast, Observation, Role
+from interp import Profile
+from tests.planning.planning_cases import PROFILE
+
+EPOCH = 1_000_000.0
+INTERVAL_S = 10.0
+NEVER = math.inf
+
+
+class _Timeless(selectors.DefaultSelector):
+    """A selector that never waits: where the loop would, time jumps."""
+
+    jump: Callable[[float], None]
+
+    def select(self, timeout: float | None = None) -> list[Any]:
+        events = super().select(0)
+        if not events:
+            assert timeout is not None, "everything waits for something that nobody will do"
+            self.jump(timeout)
+        return events
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """An event loop whose clock stands still while anything runs, and jumps when nothing does."""
+
+    def __init__(self) -> None:
+        selector = _Timeless()
+        super().__init__(selector)
+        self._now_s = 0.0
+        selector.jump = self._jump
+
+    def time(self) -> float:
+        return self._now_s
+
+    def _jump(self, seconds: float) -> None:
+        self._now_s += seconds
+
+
+def clock() -> float:
+    """Unix seconds of the virtual loop."""
+    return EPOCH + asyncio.get_running_loop().time()
+
+
+def in_virtual_time(work: Awaitable[Any]) -> Any:
+    """Run to the end, in no time."""
+
+    async def whole() -> Any:
+        return await work
+
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        return runner.run(whole())
+
+
+async def inline(work: Callable[[], Decision]) -> Decision:
+    return work()
+
+
+@dataclass
+class Script:
+    """An answer, or an exception, after so many seconds: first `answers` in order, then `usual`."""
+
+    usual: Any
+    answers: list[Any] = field(default_factory=list)
+    delay_s: float = 0.0
+    calls: list[float] = field(default_factory=list)
+
+    async def play(self) -> Any:
+        self.calls.append(clock() - EPOCH)
+        answer = self.answers.pop(0) if self.answers else self.usual
+        if self.delay_s:
+            await (asyncio.Event().wait() if self.delay_s == NEVER else asyncio.sleep(self.delay_s))
+        if isinstance(answer, Exception):
+            raise answer
+        return answer() if callable(answer) else answer
+
+
+def busy(requests: float = 200.0, **changes: Any) -> Measured:
+    """An interval with traffic that one prefill and some decode replicas of PROFILE carry."""
+    values: dict[str, Any] = {
+        "start_s": clock() - INTERVAL_S,
+        "end_s": clock(),
+        "health": Health(status=HealthStatus.OK),
+        "requests": requests,
+        "completed": requests,
+        "isl_tokens": 1000.0,
+        "osl_tokens": 200.0,
+        "request_duration_s": 2.5,
+        "attainment": 0.9,
+        "ttft_s": Latency(mean=0.06),
+        "itl_s": Latency(mean=0.012),
+        "load": {Role.PREFILL: PoolLoad(running=1.0, waiting=0.0, kv_usage=0.1)},
+    }
+    return Measured(**(values | changes))
+
+
+def unhealthy(status: HealthStatus, detail: str = "said so") -> Measured:
+    return Measured(start_s=clock() - INTERVAL_S, end_s=clock(), health=Health(status=status, detail=detail))
+
+
+@dataclass
+class ScriptedParts:
+    """The other actors by script. `seen` has each (tick, requests) that the predictor was shown."""
+
+    readiness: Script = field(default_factory=lambda: Script(""))
+    collecting: Script = field(default_factory=lambda: Script(busy))
+    mapping: Script = field(default_factory=lambda: Script((1, PROFILE)))
+    forecasting: Script = field(default_factory=lambda: Script(None))
+    seen: list[tuple[int, float]] = field(default_factory=list)
+
+    async def ready(self) -> str:
+        return await self.readiness.play()
+
+    async def collect(self, interval_s: float) -> Measured:
+        assert interval_s == INTERVAL_S
+        return await self.collecting.play()
+
+    async def surfaces(self, known: int) -> tuple[int, Profile | None]:
+        version, profile = await self.mapping.play()
+        return version, None if version == known else profile
+
+    async def forecast(self, observation: Observation, tick: int) -> LoadForecast:
+        self.seen.append((tick, observation.requests))
+        given = await self.forecasting.play()
+        return given or LoadForecast(
+            requests=observation.requests,
+            isl_tokens=observation.isl_tokens,
+            osl_tokens=observation.osl_tokens,
+        )
+
+    async def calibrate(self, observation: Observation) -> Mapping[str, Any]:
+        return {}
+
+    def health(self) -> Mapping[str, PartHealth]:
+        return {}
+
+
+@dataclass
+class ScriptedPools:
+    """A connector whose replicas need `start_s` seconds to run; `calls` has times and targets."""
+
+    counts: dict[Role, int] = field(default_factory=lambda: {Role.PREFILL: 1, Role.DECODE: 1})
+    start_s: float = 3.0
+    readiness: Script = field(default_factory=lambda: Script(Ready(ok=True)))
+    setting: Script = field(default_factory=lambda: Script(None))
+    reading: Script = field(default_factory=lambda: Script(None))
+    calls: list[tuple[float, dict[Role, int]]] = field(default_factory=list)
+    born: dict[str, tuple[Role, float]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for role, count in self.counts.items():
+            for number in range(count):
+                self.born[f"{role}-{number}"] = (role, -math.inf)
+
+    async def ready(self) -> Ready:
+        return await self.readiness.play()
+
+    async def set_targets(self, targets: Mapping[Role, int], reasons: Mapping[str, Any]) -> Action:
+        self.calls.append((clock() - EPOCH, dict(targets)))
+        await self.setting.play()
+        before, self.counts = self.counts, dict(targets)
+        for role, count in targets.items():
+            mine = [name for name, (of, _) in self.born.items() if of is role]
+            for name in mine[count:]:
+                del self.born[name]
+            for number in range(len(mine), count):
+                self.born[f"{role}-{number}-{clock() - EPOCH:g}"] = (role, clock())
+        return Action(status="unchanged" if before == targets else "sent")
+
+    async def state(self) -> Mapping[Role, PoolCounts]:
+        return (await self.snapshot()).pools
+
+    async def snapshot(self) -> Snapshot:
+        await self.reading.play()
+        replicas = tuple(
+            Replica(
+                role=role,
+                replica=name,
+                phase="ready" if clock() >= since_s + self.start_s else "starting",
+                started_s=since_s,
+            )
+            for name, (role, since_s) in self.born.items()
+        )
+        return Snapshot(pools={role: self._counts(role, replicas) for role in self.counts}, replicas=replicas)
+
+    def _counts(self, role: Role, replicas: tuple[Replica, ...]) -> PoolCounts:
+        phases = [replica.phase for replica in replicas if replica.role is role]
+        return PoolCounts(
+            desired=self.counts[role],
+            starting=phases.count("starting"),
+            ready=phases.count("ready"),
+            draining=0,
+        )
+
+
+def settings(**overrides: Any) -> HeadwayConfig:
+    """Ten-second intervals; keys with `__` for the dots."""
+    base = {"planner.adjustment_interval_s": INTERVAL_S, "planner.no_correction": True}
+    return load_config(None, base | {key.replace("__", "."): value for key, value in overrides.items()})
+
+
+@dataclass
+class Deployment:
+    """One planner and its world; `again` is what a restart after `kill -9` makes of them."""
+
+    config: HeadwayConfig = field(default_factory=settings)
+    store: Store = field(default_factory=MemoryStore)
+    parts: ScriptedParts = field(default_factory=ScriptedParts)
+    pools: ScriptedPools = field(default_factory=ScriptedPools)
+    resumed: bool = False
+
+    def __post_init__(self) -> None:
+        self.log = DecisionLog(self.store)
+        self.world = World(
+            parts=self.parts,
+            connector=self.pools,
+            kind="ray_serve",
+            log=self.log,
+            settings=RuntimeSettings(self.config, self.store),
+            clock=clock,
+            compute=inline,
+        )
+        if self.resumed:
+            self.world.resume()
+        self.loop = PlannerLoop(self.world)
+
+    def again(self) -> "Deployment":
+        return Deployment(self.config, self.store, self.parts, self.pools, resumed=True)
+
+    async def run_for(self, seconds: float) -> None:
+        """Let the loop run, then end it."""
+        async with self.running():
+            await asyncio.sleep(seconds)
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> Any:
+        task = asyncio.create_task(self.loop.run())
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
+
+    def records(self) -> list[dict[str, Any]]:
+        return self.log.after(-1, 10_000)
+
+    def times(self) -> list[float]:
+        return [round(record["created_at"] - EPOCH, 6) for record in self.records()]
+
+
+@contextlib.contextmanager
+def virtual() -> Iterator[Callable[[Awaitable[Any]], Any]]:
+    """One virtual loop for several runs."""
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+
+        def run(work: Awaitable[Any]) -> Any:
+            async def whole() -> Any:
+                return await work
+
+            return runner.run(whole())
+
+        yield run

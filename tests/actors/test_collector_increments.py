@@ -1,0 +1,138 @@
+"""Counters from read to read: resets, new series, gauges, NaN."""
+
+from contextlib import suppress
+from math import isnan, nan
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from actors.collector.channels import channels, gauges
+from actors.collector.errors import SourceDownError
+from actors.collector.exposition import SeriesId, parse
+from actors.collector.increments import broken, increments, settled, slots
+from actors.collector.presets import DYNAMO, HEADWAY, PRESETS
+
+CHANNELS = channels(HEADWAY, "tiny")
+ARRIVALS = SeriesId("headway_request_arrivals_total", (("model", "tiny"),))
+REQUESTS = ("requests", "count")
+OTHER_MODEL = SeriesId("headway_request_arrivals_total", (("model", "other"),))
+
+
+def ttft(part: str, le: str | None = None) -> SeriesId:
+    labels = (("le", le), ("model", "tiny")) if le else (("model", "tiny"),)
+    return SeriesId(f"headway_time_to_first_token_seconds_{part}", labels)
+
+
+def gained(old, new, table=CHANNELS):
+    return increments(slots(old, table), slots(new, table))
+
+
+def test_the_difference_of_this_model_alone():
+    old = {ARRIVALS: 5.0, OTHER_MODEL: 100.0}
+    assert gained(old, {ARRIVALS: 8.0, OTHER_MODEL: 900.0}) == {REQUESTS: 3.0}
+
+
+def test_a_counter_that_fell_began_anew():
+    assert gained({ARRIVALS: 5.0}, {ARRIVALS: 2.0}) == {REQUESTS: 2.0}
+
+
+def test_a_new_series_began_at_zero():
+    assert gained({}, {ARRIVALS: 4.0}) == {REQUESTS: 4.0}
+
+
+def test_several_label_sets_add_up():
+    replicas = [SeriesId(ARRIVALS.name, (*ARRIVALS.labels, ("pod", pod))) for pod in "ab"]
+    assert gained(dict.fromkeys(replicas, 1.0), dict.fromkeys(replicas, 3.0)) == {REQUESTS: 4.0}
+
+
+def test_a_histogram_is_reset_as_a_whole():
+    old = {ttft("count"): 5.0, ttft("sum"): 0.5, ttft("bucket", "0.1"): 5.0, ttft("bucket", "+Inf"): 5.0}
+    new = {ttft("count"): 2.0, ttft("sum"): 9.0, ttft("bucket", "0.1"): 0.0, ttft("bucket", "+Inf"): 2.0}
+    assert gained(old, new) == {
+        ("ttft", "count"): 2.0,
+        ("ttft", "sum"): 9.0,
+        ("ttft", "0.1"): 0.0,
+        ("ttft", "+Inf"): 2.0,
+    }
+
+
+def test_nan_keeps_the_last_good_value_and_breaks_the_quantity():
+    good = settled({ARRIVALS: 5.0}, {ARRIVALS: nan})
+    assert good == {ARRIVALS: 5.0}
+    assert gained(good, settled(good, {ARRIVALS: 9.0})) == {REQUESTS: 4.0}
+    assert settled({}, {ARRIVALS: nan}) == {}
+    assert broken({ARRIVALS: nan}, CHANNELS) == {"requests"}
+
+
+def test_arrivals_follow_from_what_ended_and_what_is_in_flight():
+    table = channels(DYNAMO, "Tiny")
+    ended = SeriesId("dynamo_frontend_requests_total", (("model", "tiny"), ("status", "success")))
+    flying = SeriesId("dynamo_frontend_inflight_requests", (("model", "tiny"),))
+    found = gained({ended: 10.0, flying: 6.0}, {ended: 14.0, flying: 3.0}, table)
+    assert found[REQUESTS] == 1.0
+    assert found["completed", "count"] == 4.0
+    assert gained({ended: 10.0, flying: 6.0}, {ended: 16.0}, table)[REQUESTS] == 0.0
+
+
+@given(
+    st.lists(st.lists(st.tuples(st.integers(0, 9), st.booleans()), max_size=6), min_size=1, max_size=5),
+)
+def test_no_count_is_lost_or_doubled_whatever_the_reads_and_restarts(lives):
+    """Each process counts from 0; what happens after its last read is lost, and nothing else."""
+    read: dict[SeriesId, float] = {}
+    counted = total = 0.0
+    for life in lives:
+        value = seen = 0.0
+        for added, is_read in [*life, (1, True)]:
+            value += added
+            if is_read:
+                new = {ARRIVALS: value}
+                hidden = read.get(ARRIVALS, 0.0) if not seen and value >= read.get(ARRIVALS, 0.0) else 0.0
+                counted += gained(read, new)[REQUESTS] + hidden
+                total += value - seen
+                read, seen = new, value
+    assert counted == pytest.approx(total)
+
+
+NAMES = frozenset({"headway_request_arrivals_total"})
+
+
+def test_the_format_with_all_that_it_allows():
+    text = (
+        "# HELP headway_request_arrivals_total Valid requests\n# TYPE x counter\n\n"
+        'headway_request_arrivals_total{model="a b \\"{}\\" c",} 1.5e3 1700000000000\n'
+        'headway_request_arrivals_total{model="tiny"} NaN\nother{a="b"} 3\n'
+    )
+    found = parse(text, NAMES)
+    assert found[SeriesId("headway_request_arrivals_total", (("model", 'a b "{}" c'),))] == 1500.0
+    assert isnan(found[ARRIVALS])
+    assert len(found) == 2
+    assert parse("", NAMES) == {}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<html><body>502</body></html>",
+        "no metrics here, sorry",
+        'headway_request_arrivals_total{model="x"} many',
+    ],
+)
+def test_what_is_not_the_format_is_refused(text):
+    with pytest.raises(SourceDownError, match="text format"):
+        parse(text, NAMES)
+
+
+@given(st.text() | st.text(alphabet='headway_request_arrivals_total{}"=,\\ 1.eNa#\n', max_size=80))
+def test_no_text_raises_anything_else(text):
+    with suppress(SourceDownError):
+        parse(f"headway_request_arrivals_total{text}", NAMES)
+
+
+@pytest.mark.parametrize("preset", PRESETS.values(), ids=PRESETS)
+def test_a_preset_follows_every_quantity(preset):
+    followed = {channel.quantity for channel in channels(preset, "m")}
+    without_slo = {"requests", "completed", "isl", "osl", "duration", "ttft", "itl"}
+    assert followed == without_slo | ({"met", "missed"} if preset.name == "headway" else set())
+    assert bool(gauges(preset, "m")) == (preset.load is not None)

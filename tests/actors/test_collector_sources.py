@@ -1,0 +1,300 @@
+"""Both sources against servers that misbehave, over real HTTP; and the actor's class without Ray."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from math import isnan, nan
+from typing import Any
+
+import pytest
+from aiohttp import web
+from hypothesis import given
+from hypothesis import strategies as st
+
+from actors.collector.addresses import GATEWAY_ADDRESS, gateway_address, metrics_url, shown
+from actors.collector.answers import Coverage, Point, increase_of, judge, loads_of, points
+from actors.collector.errors import SourceDownError
+from actors.collector.presets import VLLM
+from actors.collector.values import HealthStatus, PoolLoad
+from actors.metric_collector import MetricCollector
+from actors.store import MemoryStore
+from headway.config import HeadwayConfig
+from headway.planning import Role
+from tests.exporter import MODEL, Exporter, free_port
+
+pytestmark = pytest.mark.anyio
+
+SOURCES = ("gateway", "prometheus")
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+def exporter():
+    exporter = Exporter()
+    yield exporter
+    exporter.stop()
+
+
+class Clock:
+    """Unix seconds that pass when told to."""
+
+    def __init__(self) -> None:
+        self.now_s = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def settings(source: str, url: str | None, **metrics: Any) -> HeadwayConfig:
+    # Reads in the background would make the test's clock matter: none but those at `collect`.
+    given_settings = {"source": source, "url": url, "scrape_interval_s": 3600.0, "timeout_s": 5.0, **metrics}
+    return HeadwayConfig.model_validate({"model": MODEL, "metrics": given_settings})
+
+
+@asynccontextmanager
+async def collecting(
+    source: str, url: str | None, store: MemoryStore | None = None, clock: Clock | None = None, **metrics: Any
+) -> AsyncIterator[MetricCollector]:
+    config = settings(source, url, **metrics)
+    collector = MetricCollector(config.model_dump_json(), store or MemoryStore(), clock or Clock())
+    try:
+        yield collector
+    finally:
+        await collector.close()
+
+
+@asynccontextmanager
+async def serving(handler: Handler) -> AsyncIterator[str]:
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", handler)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
+
+
+def answering(status: int = 200, text: str = "") -> Handler:
+    async def handler(_request: web.Request) -> web.StreamResponse:
+        return web.Response(status=status, text=text)
+
+    return handler
+
+
+async def hanging_up(request: web.Request) -> web.StreamResponse:
+    assert request.transport is not None
+    request.transport.abort()
+    return web.Response()
+
+
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize(
+    ("handler", "told"),
+    [
+        (answering(500, "broken"), "500"),
+        (answering(404), "404"),
+        (answering(302), ""),
+        (answering(text="<html>hello</html>\n"), "not"),
+        (answering(text='{"status": "success", "data": []}\n'), "not"),
+        (answering(text='{"status": "success", "data": {"result": [{"value": 7}]}}\n'), "not"),
+        (hanging_up, ""),
+    ],
+)
+async def test_a_server_that_misbehaves_is_down(source, handler, told):
+    async with serving(handler) as url, collecting(source, url) as collector:
+        found = await collector.collect(10.0)
+        assert found.health.status is HealthStatus.DOWN
+        assert told in found.health.detail
+        assert url in found.health.detail
+        assert isnan(found.requests)
+        assert (found.start_s, found.end_s) == (990.0, 1_000.0)
+        ok, reason = await collector.ready()
+        assert not ok
+        assert reason
+        status = await collector.status()
+        assert (status["health"], status["errors"], status["intervals"]) == ("down", 0, 1)
+
+
+@pytest.mark.parametrize("source", SOURCES)
+async def test_nobody_there_is_down(source):
+    async with collecting(source, f"http://127.0.0.1:{free_port()}") as collector:
+        health = (await collector.collect(10.0)).health
+        assert health.status is HealthStatus.DOWN
+        assert "onnect" in health.detail
+
+
+@pytest.mark.parametrize("source", SOURCES)
+async def test_a_server_that_does_not_answer_is_down_at_the_deadline_and_frees_its_callers(source):
+    released = asyncio.Event()
+    asked = 0
+
+    async def stuck(_request: web.Request) -> web.StreamResponse:
+        nonlocal asked
+        asked += 1
+        await released.wait()
+        return web.Response(status=503)
+
+    async with serving(stuck) as url, collecting(source, url, timeout_s=0.2) as collector:
+        for _ in range(7):
+            health = (await collector.collect(10.0)).health
+            assert health.status is HealthStatus.DOWN
+            assert "no answer within 0.2 s" in health.detail or "timed out" in health.detail
+        assert asked >= 4
+        released.set()
+
+
+async def test_more_than_a_gateway_says_is_not_read():
+    async def endless(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        for _ in range(20 * 16):
+            await response.write(b"# " + b"x" * 2**16 + b"\n")
+        return response
+
+    async with serving(endless) as url, collecting("gateway", url) as collector:
+        assert "bytes" in (await collector.collect(10.0)).health.detail
+
+
+async def test_credentials_in_an_address_are_not_shown():
+    url = f"http://me:secret@127.0.0.1:{free_port()}"
+    for source in SOURCES:
+        async with collecting(source, url) as collector:
+            told = (await collector.collect(10.0)).health.detail + str(await collector.status())
+            assert "secret" not in told
+            assert "127.0.0.1" in told
+
+
+async def test_intervals_of_a_gateway(exporter):
+    clock = Clock()
+    async with collecting("gateway", exporter.url, clock=clock) as collector:
+        assert await collector.ready() == (True, "")
+        assert (await collector.collect(10.0)).health.status is HealthStatus.STARTING
+        for count in (3, 0, 5):
+            clock.now_s += 10.0
+            exporter.serve([0.1] * count)
+            found = await collector.collect(10.0)
+            assert (found.requests, found.health.status) == (float(count), HealthStatus.OK)
+
+
+async def test_an_interval_over_a_restart_of_the_actor(exporter):
+    clock, store = Clock(), MemoryStore()
+    async with collecting("gateway", exporter.url, store, clock) as collector:
+        await collector.collect(10.0)
+    exporter.serve([0.1] * 6)
+    clock.now_s += 10.0
+    async with collecting("gateway", exporter.url, store, clock) as collector:
+        found = await collector.collect(10.0)
+        assert (found.requests, found.health.status) == (6.0, HealthStatus.OK)
+
+
+async def test_what_was_stored_by_something_else_is_ignored(exporter):
+    store = MemoryStore()
+    store.put("collector/state", b"rubbish")
+    store.put("collector/address", b"http://x")
+    async with collecting("gateway", exporter.url, store) as collector:
+        assert (await collector.collect(10.0)).health.status is HealthStatus.STARTING
+
+
+async def test_our_gateway_is_found_by_its_written_address_and_followed_when_it_moves(exporter):
+    clock, store = Clock(), MemoryStore()
+    store.put(GATEWAY_ADDRESS, exporter.url.encode())
+    async with collecting("gateway", None, store, clock) as collector:
+        exporter.serve([0.1] * 2)
+        await collector.collect(10.0)
+        elsewhere = Exporter()
+        try:
+            store.put(GATEWAY_ADDRESS, elsewhere.url.encode())
+            elsewhere.serve([0.1] * 7)
+            clock.now_s += 10.0
+            assert (await collector.collect(10.0)).requests == 7.0
+            assert (await collector.status())["url"] == f"{elsewhere.url}/metrics"
+        finally:
+            elsewhere.stop()
+
+
+async def test_a_store_that_fails_does_not_leave_collect(exporter):
+    class Broken(MemoryStore):
+        def put(self, key: str, value: bytes) -> None:
+            raise RuntimeError("no such store")
+
+    async with collecting("gateway", exporter.url, Broken()) as collector:
+        found = await collector.collect(10.0)
+        assert found.health.status is HealthStatus.DOWN
+        assert "no such store" in found.health.detail
+        assert (await collector.status())["errors"] >= 1
+
+
+def test_addresses():
+    config = settings("gateway", None)
+    assert gateway_address(config, MemoryStore()) == "http://127.0.0.1:8000"
+    assert metrics_url("http://a:1/") == metrics_url("http://a:1/metrics") == "http://a:1/metrics"
+    assert shown("https://me:secret@a:1/b") == "https://a:1/b"
+    anywhere = config.model_copy(update={"gateway": config.gateway.model_copy(update={"host": "0.0.0.0"})})
+    assert gateway_address(anywhere, MemoryStore()) == "http://127.0.0.1:8000"
+
+
+GOOD = Coverage(newest=999.0, known=1.0, scraping=2.0, resumed=nan)
+
+
+@pytest.mark.parametrize(
+    ("coverage", "status"),
+    [
+        (GOOD, HealthStatus.OK),
+        (Coverage(), HealthStatus.STARTING),
+        (Coverage(known=1.0, scraping=2.0), HealthStatus.STALE),
+        (Coverage(newest=969.0, known=1.0, scraping=2.0), HealthStatus.STALE),
+        (Coverage(newest=999.0, known=1.0), HealthStatus.STARTING),
+        (Coverage(newest=999.0, known=1.0, scraping=2.0, resumed=1.0), HealthStatus.STARTING),
+    ],
+)
+def test_what_the_coverage_of_an_interval_means(coverage, status):
+    assert judge(coverage, 1_000.0, 30.0, "x").status is status
+
+
+def test_an_answer_becomes_an_increase():
+    answer = [
+        Point("count:0", {}, 4.0),
+        Point("count:1", {}, -1.0),
+        Point("sum:2", {}, 6.0),
+        Point("bucket:3", {"le": "+Inf"}, 3.0),
+        Point("bucket:3", {"le": "0.5"}, 1.0),
+        Point("resets:0", {}, 0.0),
+    ]
+    increase, reset = increase_of(answer)
+    assert increase is not None
+    assert (increase.count, increase.mean, reset) == (3.0, 2.0, False)
+    assert increase.buckets == ((0.5, 1.0), (float("inf"), 3.0))
+    assert increase_of([]) == (None, False)
+    assert increase_of([Point("resets:0", {}, 1.0)]) == (None, True)
+
+
+def test_engines_without_roles_are_mixed():
+    assert VLLM.load is not None
+    assert loads_of([Point("running", {}, 2.0)], VLLM.load) == {Role.MIXED: PoolLoad(running=2.0)}
+
+
+json = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["metric", "value", "what", "le", "x"]), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+@given(json | st.lists(st.fixed_dictionaries({"metric": json, "value": json}), max_size=2))
+def test_no_answer_raises_anything_but_that_it_is_none(answer):
+    try:
+        read = points(answer)
+    except SourceDownError:
+        return
+    assert all(isinstance(point, Point) for point in read)

@@ -1,0 +1,501 @@
+"""The planner's loop on a virtual clock: exact ticks, holds, re-assertions, restarts."""
+
+import asyncio
+import json
+import math
+
+import pytest
+
+from actors.collector.values import HealthStatus, Measured
+from actors.connectors.protocol import Ready, Refused, Unreachable
+from actors.planning.parts import PartError
+from headway.config import ConfigError
+from headway.planning import LoadForecast, PlanningError, Role
+from tests.actors.planner_cases import (
+    EPOCH,
+    NEVER,
+    Deployment,
+    Script,
+    ScriptedParts,
+    ScriptedPools,
+    busy,
+    in_virtual_time,
+    settings,
+    unhealthy,
+    virtual,
+)
+
+HEAVY, LIGHT = 800.0, 10.0
+
+
+def deployed(**changes):
+    return Deployment(**changes)
+
+
+def test_ticks_come_on_a_steady_grid_from_one_interval_after_ready() -> None:
+    deployment = deployed()
+    in_virtual_time(deployment.run_for(45.0))
+    assert deployment.times() == [10.0, 20.0, 30.0, 40.0]
+    assert [record["id"] for record in deployment.records()] == [0, 1, 2, 3]
+
+
+def test_a_slow_collector_does_not_make_the_grid_drift() -> None:
+    deployment = deployed(parts=ScriptedParts(collecting=Script(busy, delay_s=1.5)))
+    in_virtual_time(deployment.run_for(45.0))
+    assert deployment.times() == [11.5, 21.5, 31.5, 41.5]
+    assert deployment.parts.collecting.calls == [10.0, 20.0, 30.0, 40.0]
+    assert deployment.loop.status()["planner"]["late_ticks"] == 0
+
+
+def test_nothing_is_decided_before_everything_is_ready_and_the_reason_shows() -> None:
+    deployment = deployed()
+    deployment.pools.readiness.answers = [Ready(ok=False, reason="Decode has no running replica")] * 3
+    deployment.parts.readiness.answers = ["Interpolator: no such profile directory"] * 2
+
+    async def story() -> list[str]:
+        reasons = []
+        async with deployment.running():
+            for _ in range(6):
+                await asyncio.sleep(1.0 - 1e-9)
+                planner = deployment.loop.status()["planner"]
+                reasons.append(f"{planner['state']}: {planner['reason']}")
+            await asyncio.sleep(10.0)
+        return reasons
+
+    reasons = in_virtual_time(story())
+    assert reasons[0] == "waiting: deployment: Decode has no running replica"
+    assert reasons[3] == "waiting: Interpolator: no such profile directory"
+    assert reasons[5] == "running: "
+    assert deployment.pools.readiness.calls == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
+    assert deployment.times() == [15.0]
+
+
+def test_pools_follow_the_load_up_and_down() -> None:
+    deployment = deployed()
+    deployment.parts.collecting.answers = [lambda: busy(HEAVY)] * 2 + [lambda: busy(LIGHT)] * 2
+    in_virtual_time(deployment.run_for(45.0))
+    decode = [record["targets"]["decode"] for record in deployment.records()]
+    assert decode[0] == decode[1] > 1
+    assert decode[2] == decode[3] == 1
+    assert [record["connector"]["status"] for record in deployment.records()] == [
+        "sent",
+        "unchanged",
+        "sent",
+        "unchanged",
+    ]
+
+
+def test_targets_are_asserted_again_at_every_tick() -> None:
+    deployment = deployed()
+    in_virtual_time(deployment.run_for(35.0))
+    targets = {Role(role): count for role, count in deployment.records()[-1]["targets"].items()}
+    assert deployment.pools.calls == [(10.0, targets), (20.0, targets), (30.0, targets)]
+
+
+def test_counts_that_someone_else_changed_are_set_back_at_the_next_tick() -> None:
+    deployment = deployed()
+
+    async def story() -> None:
+        async with deployment.running():
+            await asyncio.sleep(15.0)
+            deployment.pools.counts = {Role.PREFILL: 7, Role.DECODE: 7}
+            await asyncio.sleep(10.0)
+
+    in_virtual_time(story())
+    first, second = deployment.records()
+    assert second["targets"] == first["targets"]
+    assert second["connector"]["status"] == "sent"
+    assert deployment.pools.counts[Role.DECODE] == first["targets"]["decode"]
+
+
+@pytest.mark.parametrize("status", [HealthStatus.STARTING, HealthStatus.STALE, HealthStatus.DOWN])
+def test_data_that_is_not_fit_to_plan_on_is_a_hold(status: HealthStatus) -> None:
+    deployment = deployed()
+    deployment.parts.collecting.answers = [lambda: busy(HEAVY)]
+    deployment.parts.collecting.usual = lambda: unhealthy(status, "the newest sample is old")
+    in_virtual_time(deployment.run_for(25.0))
+    first, second = deployment.records()
+    assert second["targets"] == first["targets"]
+    assert second["reasons"]["kind"] == "hold"
+    planner = deployment.loop.status()["planner"]
+    assert second["notes"] == [f"metrics {status}: the newest sample is old"]
+    assert planner["failed_ticks"] == 0
+    assert len(deployment.pools.calls) == 2
+
+
+def test_the_state_says_holding_and_why_and_running_again_afterwards() -> None:
+    deployment = deployed()
+    deployment.parts.collecting.answers = [lambda: unhealthy(HealthStatus.DOWN, "refused")]
+
+    async def story() -> list[tuple[str, str]]:
+        seen = []
+        async with deployment.running():
+            for _ in range(2):
+                await asyncio.sleep(10.5)
+                planner = deployment.loop.status()["planner"]
+                seen.append((planner["state"], planner["reason"]))
+        return seen
+
+    assert in_virtual_time(story()) == [("holding", "metrics down: refused"), ("running", "")]
+
+
+@pytest.mark.parametrize(
+    "answer", [PartError("MetricCollector: gone"), Script], ids=["error", "no answer at all"]
+)
+def test_a_collector_that_does_not_answer_is_a_hold_within_the_deadline(answer: object) -> None:
+    script = Script(busy, delay_s=NEVER) if answer is Script else Script(answer)
+    deployment = deployed(parts=ScriptedParts(collecting=script))
+    in_virtual_time(deployment.run_for(15.0))
+    (record,) = deployment.records()
+    assert record["targets"] == {"prefill": 1, "decode": 1}
+    assert record["measured"]["health"]["status"] == "down"
+    assert "MetricCollector" in record["notes"][0]
+    assert record["created_at"] - EPOCH == (12.0 if answer is Script else 10.0)
+
+
+def test_without_the_state_of_the_pools_the_last_counts_hold() -> None:
+    deployment = deployed()
+    deployment.parts.collecting.answers = [lambda: busy(HEAVY)]
+
+    async def story() -> None:
+        async with deployment.running():
+            await asyncio.sleep(15.0)
+            deployment.pools.reading.usual = Unreachable("Serve's controller does not answer")
+            deployment.parts.collecting.usual = lambda: busy(LIGHT)
+            await asyncio.sleep(10.0)
+
+    in_virtual_time(story())
+    first, second = deployment.records()
+    assert second["targets"] == first["targets"]
+    assert "Serve's controller does not answer" in second["notes"][0]
+    assert deployment.loop.status()["planner"]["state"] in ("holding", "stopped")
+
+
+def test_a_late_forecast_is_not_waited_for() -> None:
+    deployment = deployed(parts=ScriptedParts(forecasting=Script(None, delay_s=NEVER)))
+    in_virtual_time(deployment.run_for(25.0))
+    record = deployment.records()[0]
+    assert record["created_at"] - EPOCH == 13.5
+    assert record["forecast"] is None
+    assert record["notes"] == ["no forecast: Predictor: not in time"]
+    assert record["reasons"]["kind"] == "sized"
+
+
+def test_a_forecast_is_what_is_planned_for() -> None:
+    given = LoadForecast(requests=HEAVY, isl_tokens=1000.0, osl_tokens=200.0, source={"requests": "kalman"})
+    quiet = deployed(parts=ScriptedParts(collecting=Script(lambda: busy(LIGHT))))
+    warned = deployed(parts=ScriptedParts(collecting=Script(lambda: busy(LIGHT)), forecasting=Script(given)))
+    for deployment in (quiet, warned):
+        in_virtual_time(deployment.run_for(15.0))
+    assert warned.records()[0]["targets"]["decode"] > quiet.records()[0]["targets"]["decode"] == 1
+    assert warned.records()[0]["forecast"]["requests"] == HEAVY
+
+
+def test_the_predictor_sees_each_tick_once_under_rising_numbers() -> None:
+    deployment = deployed()
+    in_virtual_time(deployment.run_for(35.0))
+    ticks = [tick for tick, _ in deployment.parts.seen]
+    assert ticks == [ticks[0], ticks[0] + 1, ticks[0] + 2]
+    assert [record["tick"] for record in deployment.records()] == ticks
+
+
+def test_a_refusal_is_recorded_and_the_next_tick_asserts_again() -> None:
+    deployment = deployed()
+    deployment.pools.setting.answers = [Refused("headway: has no deployment Decode"), Unreachable("")]
+    in_virtual_time(deployment.run_for(35.0))
+    statuses = [record["connector"]["status"] for record in deployment.records()]
+    assert statuses == ["refused", "unreachable", "sent"]
+    assert deployment.records()[0]["connector"]["detail"] == {"error": "headway: has no deployment Decode"}
+    assert len(deployment.pools.calls) == 3
+
+
+def test_a_connector_that_hangs_ends_with_the_deadline_and_the_grid_stays() -> None:
+    deployment = deployed()
+    deployment.pools.setting.delay_s = NEVER
+    in_virtual_time(deployment.run_for(36.0))
+    assert [record["connector"]["status"] for record in deployment.records()] == ["unreachable"] * 3
+    assert [time for time, _ in deployment.pools.calls] == [10.0, 20.0, 30.0]
+
+
+def test_dry_run_decides_and_sets_nothing() -> None:
+    deployment = deployed(config=settings(planner__dry_run=True))
+    deployment.parts.collecting.usual = lambda: busy(HEAVY)
+    in_virtual_time(deployment.run_for(15.0))
+    (record,) = deployment.records()
+    assert record["targets"]["decode"] > 1
+    assert record["connector"]["status"] == "dry_run"
+    assert record["dry_run"]
+    assert deployment.pools.calls == []
+
+
+def test_a_failure_that_nobody_foresaw_is_counted_and_the_loop_goes_on(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    deployment = deployed()
+    deployment.parts.collecting.answers = [ZeroDivisionError("what is this?")]
+    in_virtual_time(deployment.run_for(25.0))
+    assert deployment.loop.status()["planner"]["failed_ticks"] == 1
+    assert deployment.times() == [20.0]
+    assert "what is this?" in caplog.text
+
+
+def test_a_policy_that_cannot_plan_is_a_failed_tick(monkeypatch: pytest.MonkeyPatch) -> None:
+    deployment = deployed()
+    in_virtual_time(deployment.run_for(15.0))
+    failing = deployed()
+
+    async def story() -> None:
+        async with failing.running():
+            await asyncio.sleep(5.0)
+
+            async def broken(work: object) -> None:
+                raise PlanningError("observation.pools: no entry for decode")
+
+            failing.world.compute = broken
+            await asyncio.sleep(10.0)
+
+    in_virtual_time(story())
+    assert failing.records() == []
+    assert failing.loop.status()["planner"]["failed_ticks"] == 1
+
+
+def test_ticks_that_were_missed_are_skipped_and_counted() -> None:
+    deployment = deployed(config=settings(planner__tick_deadline_s=40.0))
+    deployment.pools.setting.delay_s = 25.0
+
+    async def story() -> None:
+        async with deployment.running():
+            await asyncio.sleep(20.0)
+            deployment.pools.setting.delay_s = 0.0
+            await asyncio.sleep(35.0)
+
+    in_virtual_time(story())
+    assert [time for time, _ in deployment.pools.calls] == [10.0, 40.0, 50.0]
+    assert deployment.loop.status()["planner"]["missed_ticks"] == 2
+    ticks = [tick for tick, _ in deployment.parts.seen]
+    assert [tick - ticks[0] for tick in ticks] == [0, 3, 4]
+
+
+def test_reached_at_and_the_times_of_each_new_replica() -> None:
+    deployment = deployed(pools=ScriptedPools(start_s=3.1))
+    deployment.parts.collecting.usual = lambda: busy(HEAVY)
+    in_virtual_time(deployment.run_for(15.0))
+    (record,) = deployment.records()
+    new = record["targets"]["decode"] - 1 + record["targets"]["prefill"] - 1
+    assert len(record["replicas"]) == new > 0
+    for entry in record["replicas"]:
+        assert entry["starting_at"] - EPOCH == 10.0
+        assert entry["running_at"] - EPOCH == pytest.approx(13.25)
+    assert record["reached_at"] - EPOCH == pytest.approx(13.25)
+
+
+def test_the_watcher_looks_often_only_while_something_is_under_way() -> None:
+    deployment = deployed(pools=ScriptedPools(start_s=3.1))
+    deployment.parts.collecting.usual = lambda: busy(HEAVY)
+    in_virtual_time(deployment.run_for(20.0))
+    looks = deployment.pools.reading.calls
+    while_moving = [at for at in looks if 10.0 < at <= 13.3]
+    while_still = [at for at in looks if 13.3 < at < 20.0]
+    assert len(while_moving) == 13
+    assert len(while_still) == 6
+
+
+def test_a_restarted_planner_continues_grid_ids_state_and_asserts_the_last_targets_at_once() -> None:
+    deployment = deployed()
+    deployment.parts.collecting.usual = lambda: busy(HEAVY)
+    with virtual() as run:
+        run(deployment.run_for(24.0))
+        wanted = dict(deployment.pools.calls[-1][1])
+        deployment.pools.counts = {Role.PREFILL: 1, Role.DECODE: 1}
+        deployment.parts.collecting.usual = lambda: unhealthy(HealthStatus.DOWN)
+        again = deployment.again()
+        run(again.run_for(20.0))
+    assert again.pools.calls[2] == (24.0, wanted)
+    assert again.times() == [10.0, 20.0, 30.0, 40.0]
+    assert [record["id"] for record in again.records()] == [0, 1, 2, 3]
+    assert again.records()[2]["targets"] == again.records()[1]["targets"]
+
+
+def test_a_planner_that_died_before_it_applied_its_decision_leaves_it_to_the_next() -> None:
+    deployment = deployed()
+    deployment.parts.collecting.usual = lambda: busy(HEAVY)
+    deployment.pools.setting.delay_s = NEVER
+    with virtual() as run:
+        run(deployment.run_for(10.5))
+        assert deployment.records()[0]["connector"]["status"] == "planned"
+        deployment.pools.setting.delay_s = 0.0
+        again = deployment.again()
+        run(again.run_for(5.0))
+    (record,) = again.records()
+    assert record["connector"]["status"] == "sent"
+    assert deployment.pools.counts[Role.DECODE] == record["targets"]["decode"] > 1
+    assert record["reached_at"] is not None
+
+
+def test_a_restart_after_a_long_absence_skips_what_was_missed() -> None:
+    deployment = deployed()
+    with virtual() as run:
+        run(deployment.run_for(24.0))
+        run(asyncio.sleep(100.0))
+        again = deployment.again()
+        run(again.run_for(10.0))
+    assert again.times() == [10.0, 20.0, 130.0]
+    assert again.loop.status()["planner"]["missed_ticks"] == 10
+
+
+def test_a_planner_that_was_stopped_and_started_anew_does_not_bring_old_targets_back() -> None:
+    deployment = deployed()
+    deployment.parts.collecting.usual = lambda: busy(HEAVY)
+    with virtual() as run:
+        run(deployment.run_for(14.0))
+        fresh = Deployment(deployment.config, deployment.store, deployment.parts, ScriptedPools())
+        fresh.parts.collecting.usual = lambda: unhealthy(HealthStatus.STARTING)
+        run(fresh.run_for(15.0))
+    assert fresh.pools.calls == [(24.0, {Role.PREFILL: 1, Role.DECODE: 1})]
+    assert [record["id"] for record in fresh.records()] == [0, 1]
+
+
+def test_targets_asserted_after_a_restart_are_cut_to_todays_limits() -> None:
+    deployment = deployed()
+    deployment.parts.collecting.usual = lambda: busy(HEAVY)
+    with virtual() as run:
+        run(deployment.run_for(14.0))
+        assert deployment.pools.calls[0][1][Role.DECODE] > 2
+        less = Deployment(
+            settings(pools__decode__max_replicas=2),
+            deployment.store,
+            deployment.parts,
+            deployment.pools,
+            resumed=True,
+        )
+        run(less.run_for(1.0))
+    assert less.pools.calls[1][1][Role.DECODE] == 2
+
+
+def test_settings_change_the_next_decision_without_a_restart() -> None:
+    deployment = deployed()
+    deployment.parts.collecting.usual = lambda: busy(LIGHT)
+
+    async def story() -> None:
+        async with deployment.running():
+            await asyncio.sleep(15.0)
+            deployment.loop.update_settings({"pools.decode.min_replicas": 3, "slo": {"itl_ms": 15}})
+            await asyncio.sleep(10.0)
+
+    in_virtual_time(story())
+    assert [record["targets"]["decode"] for record in deployment.records()] == [1, 3]
+    status = deployment.loop.status()
+    assert status["slo"]["itl_ms"] == 15
+    assert status["pools"]["decode"]["min_replicas"] == 3
+    assert deployment.again().world.settings.config.slo.itl_ms == 15
+
+
+def test_settings_that_change_while_the_policy_is_at_work_make_it_plan_again() -> None:
+    deployment = deployed()
+    deployment.parts.collecting.usual = lambda: busy(LIGHT)
+    work_done = []
+
+    async def meddling(work):
+        decision = work()
+        work_done.append(decision)
+        if len(work_done) == 2:  # the first one is the rehearsal
+            deployment.loop.update_settings({"pools.decode.min_replicas": 4})
+        return decision
+
+    deployment.world.compute = meddling
+    in_virtual_time(deployment.run_for(15.0))
+    assert [decision.targets[Role.DECODE] for decision in work_done[1:]] == [1, 4]
+    assert deployment.records()[0]["targets"]["decode"] == 4
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"pools.decode.min_replicas": 17}, "min_replicas 17 is above max_replicas 16"),
+        ({"slo.ttft_ms": -5}, "slo.ttft_ms"),
+        ({"slo.ttft_ms": 200, "planner.max_gpu_budget": 1}, "do not hold the min_replicas"),
+        ({"planner.policy": "static"}, "cannot be changed while running"),
+        ({"pools.mixed.min_replicas": 2}, "there is no pool mixed"),
+        ({"slo.ttft": 200}, "cannot be changed while running"),
+    ],
+)
+def test_impossible_settings_are_refused_whole(changes: dict, says: str) -> None:
+    deployment = deployed()
+    in_virtual_time(deployment.run_for(5.0))
+    with pytest.raises(ConfigError, match=says) as refusal:
+        deployment.loop.update_settings(changes)
+    assert "\n" not in str(refusal.value)
+    assert deployment.loop.status()["slo"]["ttft_ms"] == 300
+    assert deployment.loop.status()["changes"] == {}
+
+
+def test_the_status_is_json_from_the_first_moment_on() -> None:
+    deployment = deployed()
+    text = json.dumps(deployment.loop.status(), allow_nan=False)
+    assert json.loads(text)["planner"]["state"] == "waiting"
+    deployment.parts.collecting.usual = lambda: busy(isl_tokens=math.nan)
+    in_virtual_time(deployment.run_for(15.0))
+    status = json.loads(json.dumps(deployment.loop.status(), allow_nan=False))
+    assert status["measured"]["isl_tokens"] is None
+    assert status["attainment"] == {"last_interval": 0.9, "total": pytest.approx(0.9)}
+    assert status["last_decision"]["id"] == 0
+    assert set(status["pools"]["decode"]) == {
+        *("desired", "starting", "ready", "draining", "running", "waiting", "kv_usage"),
+        *("min_replicas", "max_replicas", "gpus_per_replica"),
+    }
+
+
+def test_attainment_counts_an_outage() -> None:
+    deployment = deployed()
+    outage = lambda: busy(100.0, completed=0.0, attainment=0.0)  # noqa: E731
+    deployment.parts.collecting.answers = [lambda: busy(100.0, attainment=1.0), outage]
+    in_virtual_time(deployment.run_for(25.0))
+    assert deployment.loop.status()["attainment"] == {"last_interval": 0.0, "total": 0.5}
+
+
+def test_threshold_has_its_own_interval() -> None:
+    config = settings(planner__policy="threshold", planner__threshold__interval_s=10.0)
+    config = config.model_copy(
+        update={"planner": config.planner.model_copy(update={"adjustment_interval_s": 180.0})}
+    )
+    deployment = deployed(config=config)
+    in_virtual_time(deployment.run_for(25.0))
+    assert deployment.times() == [10.0, 20.0]
+    assert deployment.parts.seen == []
+
+
+def test_surfaces_that_change_make_a_new_policy() -> None:
+    deployment = deployed()
+    versions = []
+
+    async def story() -> None:
+        async with deployment.running():
+            await asyncio.sleep(15.0)
+            versions.append(deployment.world.in_force.version)
+            deployment.parts.mapping.usual = (2, deployment.world.profile)
+            await asyncio.sleep(10.0)
+            versions.append(deployment.world.in_force.version)
+
+    in_virtual_time(story())
+    assert versions == [(0, 1), (0, 2)]
+
+
+def test_an_interpolator_that_died_leaves_the_last_surfaces() -> None:
+    deployment = deployed()
+
+    async def story() -> None:
+        async with deployment.running():
+            await asyncio.sleep(5.0)
+            deployment.parts.mapping.usual = PartError("Interpolator: gone")
+            await asyncio.sleep(10.0)
+
+    in_virtual_time(story())
+    assert deployment.records()[0]["reasons"]["kind"] == "sized"
+
+
+def test_measured_values_are_not_mistaken_for_zero() -> None:
+    deployment = deployed()
+    deployment.parts.collecting.usual = lambda: busy(0.0, isl_tokens=math.nan, osl_tokens=math.nan)
+    in_virtual_time(deployment.run_for(15.0))
+    assert deployment.records()[0]["reasons"]["kind"] == "zero_traffic"
+    assert isinstance(deployment.world.measured, Measured)

@@ -1,0 +1,183 @@
+"""The small parts of the planner: grid, runtime settings, progress."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from actors.connectors.protocol import PoolCounts
+from actors.connectors.replicas import Replica
+from actors.planning.grid import Beat, first_beat, next_beat
+from actors.planning.progress import Progress
+from actors.planning.settings import KEY, RuntimeSettings
+from actors.store import MemoryStore
+from headway.config import ConfigError, HeadwayConfig, load_config
+from headway.planning import Role
+
+# --- the grid
+
+
+@given(
+    start_s=st.floats(0, 2e9),
+    interval_s=st.floats(0.5, 1000),
+    delays=st.lists(st.floats(0, 5000), max_size=20),
+)
+def test_due_times_stay_on_the_grid_and_never_lie_in_the_past(start_s, interval_s, delays) -> None:
+    first = beat = first_beat(start_s, interval_s)
+    now_s = start_s
+    for delay_s in delays:
+        now_s = max(now_s, beat.due_s) + delay_s
+        following, missed = next_beat(beat, now_s, interval_s)
+        assert following.tick == beat.tick + 1 + missed
+        assert following.due_s >= now_s - 1e-5
+        assert following.due_s - now_s <= interval_s + 1e-5
+        steps = (following.due_s - first.due_s) / interval_s
+        assert steps == pytest.approx(following.tick - first.tick, abs=1e-3)
+        beat = following
+
+
+def test_a_clock_that_was_set_back_does_not_stop_the_ticks() -> None:
+    beat, missed = next_beat(Beat(tick=7, due_s=10_000.0), 400.0, 10.0)
+    assert (beat, missed) == (Beat(tick=8, due_s=410.0), 0)
+
+
+def test_late_is_a_tenth_of_an_interval_or_a_second() -> None:
+    beat = Beat(tick=0, due_s=100.0)
+    assert not beat.late(100.15, 2.0)
+    assert beat.late(100.25, 2.0)
+    assert not beat.late(100.9, 180.0)
+    assert beat.late(101.1, 180.0)
+
+
+# --- settings
+
+
+def config(**overrides: object) -> HeadwayConfig:
+    return load_config(None, {key.replace("__", "."): value for key, value in overrides.items()})
+
+
+def test_changes_survive_a_restart_and_the_slo_is_there_for_the_gateway() -> None:
+    store = MemoryStore()
+    assert json.loads(RuntimeSettings(config(), store)._store.get(KEY) or b"")["slo"]["ttft_ms"] == 300
+    RuntimeSettings(config(), store).update({"slo.ttft_ms": 250, "pools": {"decode": {"max_replicas": 4}}})
+    again = RuntimeSettings(config(), store)
+    assert again.config.slo.ttft_ms == 250
+    assert again.config.pools["decode"].max_replicas == 4
+    assert again.changes == {"slo.ttft_ms": 250, "pools.decode.max_replicas": 4}
+    assert json.loads(store.get(KEY) or b"")["slo"] == {"ttft_ms": 250.0, "itl_ms": 20.0, "attainment": 0.99}
+
+
+def test_a_newer_configuration_wins_over_an_older_change_of_the_same_key_only() -> None:
+    store = MemoryStore()
+    RuntimeSettings(config(), store).update({"slo.ttft_ms": 250, "slo.itl_ms": 30})
+    again = RuntimeSettings(config(slo__ttft_ms=400), store)
+    assert again.config.slo.ttft_ms == 400
+    assert again.config.slo.itl_ms == 30
+
+
+def test_changes_that_no_longer_hold_are_dropped() -> None:
+    store = MemoryStore()
+    RuntimeSettings(config(), store).update({"pools.decode.min_replicas": 8})
+    again = RuntimeSettings(config(pools__decode__max_replicas=4), store)
+    assert again.config.pools["decode"].min_replicas == 1
+    assert again.changes == {}
+
+
+def test_a_budget_can_be_set_and_lifted() -> None:
+    settings = RuntimeSettings(config(), MemoryStore())
+    settings.update({"planner.max_gpu_budget": 8})
+    assert settings.config.planner.max_gpu_budget == 8
+    settings.update({"planner.max_gpu_budget": None})
+    assert settings.config.planner.max_gpu_budget is None
+
+
+@pytest.mark.parametrize(
+    "changes", [[], "x", {"slo": 3}, {"slo.ttft_ms": True}, {"gateway.port": 1}, {"": 1}]
+)
+def test_nonsense_is_one_line(changes) -> None:
+    settings = RuntimeSettings(config(), MemoryStore())
+    with pytest.raises(ConfigError) as refusal:
+        settings.update(changes)
+    assert len(str(refusal.value).splitlines()) == 1
+    assert settings.changes == {}
+    assert settings.version == 0
+
+
+def test_secrets_are_not_stored() -> None:
+    store = MemoryStore()
+    RuntimeSettings(load_config(None, {"gateway": {"api_keys": ["s3cret"]}}), store).update({"slo.itl_ms": 9})
+    assert b"s3cret" not in (store.get(KEY) or b"")
+
+
+# --- progress
+
+RECORD = {"id": 4, "targets": {"decode": 2}, "replicas": []}
+
+
+def pool(ready: int, starting: int = 0) -> dict[Role, PoolCounts]:
+    return {Role.DECODE: PoolCounts(desired=2, starting=starting, ready=ready, draining=0)}
+
+
+def replica(name: str, phase: str) -> Replica:
+    return Replica(role=Role.DECODE, replica=name, phase=phase, started_s=100.0)  # type: ignore[arg-type]
+
+
+def test_a_replica_belongs_to_the_decision_that_asked_for_it() -> None:
+    progress = Progress()
+    old, new = replica("old", "ready"), replica("new", "starting")
+    assert progress.see(90.0, pool(1), [old]) == {}
+    progress.begin(RECORD)
+    assert progress.see(101.0, pool(1, 1), [old, new])[4]["replicas"] == [
+        {"role": "decode", "replica": "new", "starting_at": 100.0, "running_at": None}
+    ]
+    done = progress.see(104.0, pool(2), [old, replace(new, phase="ready")])
+    assert done[4]["reached_at"] == 104.0
+    assert done[4]["replicas"][0]["running_at"] == 104.0
+    assert not progress.unfinished
+    assert progress.see(105.0, pool(2), [old, replace(new, phase="ready")]) == {}
+
+
+def test_a_superseded_decision_is_never_reached_but_its_replicas_are_followed() -> None:
+    progress = Progress()
+    progress.see(90.0, pool(1), [replica("old", "ready")])
+    progress.begin(RECORD)
+    progress.see(101.0, pool(1, 1), [replica("old", "ready"), replica("new", "starting")])
+    progress.begin({"id": 5, "targets": {"decode": 1}, "replicas": []})
+    changes = progress.see(104.0, pool(1), [replica("old", "draining"), replica("new", "ready")])
+    assert changes[4]["replicas"][0]["running_at"] == 104.0
+    assert "reached_at" not in changes[4]
+    assert changes[5] == {"reached_at": 104.0}
+
+
+def test_the_same_targets_again_leave_the_first_decision_open() -> None:
+    progress = Progress()
+    progress.begin(RECORD)
+    progress.begin({**RECORD, "id": 5})
+    changes = progress.see(104.0, pool(2))
+    assert changes == {4: {"reached_at": 104.0}, 5: {"reached_at": 104.0}}
+
+
+def test_a_replica_that_was_gone_before_it_ran_is_not_waited_for() -> None:
+    progress = Progress()
+    progress.see(90.0, pool(1), [])
+    progress.begin(RECORD)
+    progress.see(101.0, pool(1, 1), [replica("lost", "starting")])
+    progress.see(102.0, pool(2), [])
+    assert not progress.unfinished
+
+
+def test_after_a_restart_what_already_runs_belongs_to_no_decision() -> None:
+    progress = Progress()
+    progress.begin({**RECORD, "replicas": []})
+    changes = progress.see(101.0, pool(2), [replica("a", "ready"), replica("b", "ready")])
+    assert changes == {4: {"reached_at": 101.0}}
+
+
+def test_after_a_restart_a_replica_on_its_way_is_still_followed() -> None:
+    progress = Progress()
+    entry = {"role": "decode", "replica": "new", "starting_at": 100.0, "running_at": None}
+    progress.begin({**RECORD, "replicas": [entry]})
+    changes = progress.see(104.0, pool(2), [replica("new", "ready")])
+    assert changes[4]["replicas"] == [{**entry, "running_at": 104.0}]

@@ -1,0 +1,186 @@
+"""The Predictor without Ray: nothing observed is lost, nothing is learnt twice, slow fits hold nobody up."""
+
+import asyncio
+import math
+import threading
+
+import pytest
+
+from actors.forecasts.history import KEEP, KEY, LONGEST_GAP, History, Interval
+from actors.forecasts.models import KEY as MODELS_KEY
+from actors.forecasts.models import restore_models
+from actors.predictor import Predictor
+from actors.store import MemoryStore
+from headway.config import HeadwayConfig, load_config
+from headway.planning.forecasting import make_forecaster
+from predictors import PredictorError
+
+SERIES = [(float(100 + 5 * step), 1000.0 + step, 200.0) for step in range(12)]
+
+
+def config(**changes: object) -> HeadwayConfig:
+    base: dict[str, object] = {"planner.predictor": "kalman", "planner.adjustment_interval_s": 10.0}
+    return load_config(None, base | {key.replace("__", "."): value for key, value in changes.items()})
+
+
+def make(store: MemoryStore, **changes: object) -> Predictor:
+    return Predictor(config(**changes).model_dump_json(), store)
+
+
+async def show(predictor: Predictor, series, first_tick: int = 0) -> None:
+    for tick, values in enumerate(series, start=first_tick):
+        await predictor.observe(*values, tick)
+
+
+def expected(series, name: str = "kalman"):
+    forecaster = make_forecaster(name, {}, 10.0)
+    for values in series:
+        forecaster.observe_values(*values)
+    return forecaster.forecast()
+
+
+def test_it_forecasts_what_its_predictors_do() -> None:
+    async def story():
+        predictor = make(MemoryStore())
+        await show(predictor, SERIES)
+        return await predictor.forecast()
+
+    assert asyncio.run(story()) == expected(SERIES)
+
+
+@pytest.mark.parametrize("lost", [(), (MODELS_KEY,)], ids=["models stored", "only the history is left"])
+def test_a_killed_predictor_comes_back_with_the_same_forecast(lost) -> None:
+    store = MemoryStore()
+
+    async def before():
+        predictor = make(store)
+        await show(predictor, SERIES[:7])
+        await predictor.forecast()
+        await show(predictor, SERIES[7:], first_tick=7)  # killed before the models have learnt these
+
+    async def after():
+        return await make(store).forecast()
+
+    asyncio.run(before())
+    for key in lost:
+        store.delete(key)
+    assert asyncio.run(after()) == expected(SERIES)
+
+
+def test_a_tick_counts_once_also_after_a_restart() -> None:
+    store = MemoryStore()
+
+    async def story(first: bool):
+        predictor = make(store)
+        if first:
+            await show(predictor, SERIES)
+        await show(predictor, SERIES)
+        return await predictor.forecast()
+
+    assert asyncio.run(story(first=True)) == asyncio.run(story(first=False)) == expected(SERIES)
+
+
+def test_ticks_that_nobody_measured_are_gaps() -> None:
+    async def story():
+        predictor = make(MemoryStore())
+        await show(predictor, SERIES[:6])
+        await show(predictor, SERIES[6:], first_tick=8)
+        return await predictor.forecast()
+
+    gap = (math.nan, math.nan, math.nan)
+    assert asyncio.run(story()) == expected([*SERIES[:6], gap, gap, *SERIES[6:]])
+
+
+def test_a_long_absence_is_a_bounded_gap() -> None:
+    history = History(MemoryStore(), 10.0)
+    for tick in (1, 1_000_000):
+        history.add(Interval(tick=tick, requests=1.0, isl_tokens=2.0, osl_tokens=3.0))
+    assert len(history.since(None)) == LONGEST_GAP + 2
+    assert [item.tick for item in history.since(999_998)] == [999_999, 1_000_000]
+
+
+def test_the_history_is_bounded_and_belongs_to_one_interval_length() -> None:
+    store = MemoryStore()
+    history = History(store, 10.0, keep=3)
+    for tick in range(5):
+        history.add(Interval(tick=tick, requests=math.nan, isl_tokens=1.0, osl_tokens=1.0))
+    assert [item.tick for item in History(store, 10.0).since(None)] == [2, 3, 4]
+    assert math.isnan(History(store, 10.0).since(None)[0].requests)
+    assert len(History(store, 20.0)) == 0
+    assert KEEP == 2000
+
+
+def test_a_history_that_cannot_be_read_begins_anew() -> None:
+    store = MemoryStore()
+    store.put(KEY, b"{")
+    store.put(MODELS_KEY, b"\x80nonsense")
+    assert len(History(store, 10.0)) == 0
+    assert restore_models(config(), store).tick is None
+
+
+def test_another_predictor_learns_from_the_same_history() -> None:
+    store = MemoryStore()
+
+    async def story(name: str):
+        predictor = make(store, planner__predictor=name)
+        if name == "kalman":
+            await show(predictor, SERIES)
+        return await predictor.forecast()
+
+    asyncio.run(story("kalman"))
+    assert asyncio.run(story("constant")) == expected(SERIES, "constant")
+
+
+def test_a_warm_up_trace_is_learnt_before_the_first_interval() -> None:
+    trace = "steady:rate_rps=4,duration_s=200,input_tokens=500,output_tokens=50,seed=1"
+
+    async def story():
+        predictor = make(MemoryStore(), planner__load_predictor_warmup_trace=trace)
+        return await predictor.forecast(), await predictor.status()
+
+    forecast, status = asyncio.run(story())
+    assert forecast.requests == pytest.approx(40, rel=0.5)
+    assert status["warmed_up_intervals"] > 5
+    assert status["failure"] == ""
+
+
+def test_a_warm_up_trace_that_is_not_there_is_said_and_raised_to_who_asks() -> None:
+    async def story():
+        predictor = make(MemoryStore(), planner__load_predictor_warmup_trace="/no/such/trace.jsonl")
+        await predictor.observe(*SERIES[0], 0)
+        with pytest.raises(PredictorError, match="no such"):
+            await predictor.forecast()
+        return await predictor.ready(), await predictor.status()
+
+    (ready, why), status = asyncio.run(story())
+    assert not ready
+    assert "no/such/trace" in why
+    assert status["intervals"] == 1
+
+
+def test_a_fit_that_takes_long_holds_up_neither_observe_nor_status() -> None:
+    fitting, finish = threading.Event(), threading.Event()
+
+    def slow(config, store):
+        fitting.set()
+        assert finish.wait(30)
+        return restore_models(config, store)
+
+    async def story():
+        predictor = Predictor(config().model_dump_json(), MemoryStore(), slow)
+        assert fitting.wait(30)
+        await show(predictor, SERIES)
+        asked = [asyncio.create_task(predictor.forecast()) for _ in range(3)]
+        await asyncio.sleep(0)
+        status, ready = await predictor.status(), await predictor.ready()
+        assert not any(task.done() for task in asked)
+        asked[0].cancel()  # the planner has no time left
+        finish.set()
+        return status, ready, await asked[1], await asked[2]
+
+    status, ready, second, third = asyncio.run(story())
+    assert status["intervals"] == len(SERIES)
+    assert status["learnt_tick"] is None
+    assert status["learning"] > 0
+    assert ready == (False, "the predictors are learning the past")
+    assert second == third == expected(SERIES)

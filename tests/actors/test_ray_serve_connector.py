@@ -1,0 +1,246 @@
+"""The Ray Serve connector over scripted ways to Serve, and its REST way over real HTTP."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import pytest
+from aiohttp import web
+
+from actors.connectors.making import make_connector
+from actors.connectors.protocol import Action, PoolCounts, Ready, Refused, Unreachable
+from actors.connectors.ray_serve import RayServeConnector
+from actors.connectors.serve_control import (
+    CallMissing,
+    RestApi,
+    ScalingDisabled,
+    ServedDeployment,
+    ServedReplica,
+    make_controls,
+)
+from headway.config import load_config
+from headway.planning import Role
+
+CONFIG = load_config(None, {"connector.timeout_s": 0.2})
+
+
+def deployment(target: int, *states: str, model: str | None = "llama-3.1-8b") -> ServedDeployment:
+    return ServedDeployment(
+        target=target,
+        replicas=tuple(
+            ServedReplica(replica=f"r{number}", state=state, started_s=5.0)
+            for number, state in enumerate(states)
+        ),
+        model=model,
+    )
+
+
+@dataclass
+class Serve:
+    """A way to Serve that knows some deployments."""
+
+    deployments: dict[str, ServedDeployment] = field(
+        default_factory=lambda: {"Prefill": deployment(1, "RUNNING"), "Decode": deployment(1, "RUNNING")}
+    )
+    faults: list[Exception] = field(default_factory=list)
+    scaled: list[tuple[str, int]] = field(default_factory=list)
+    delay_s: float = 0.0
+
+    async def read(self, name: str) -> ServedDeployment:
+        await asyncio.sleep(self.delay_s)
+        if name not in self.deployments:
+            raise Refused(f"headway: has no deployment {name}")
+        return self.deployments[name]
+
+    async def scale(self, name: str, replicas: int) -> None:
+        if self.faults:
+            raise self.faults.pop(0)
+        self.scaled.append((name, replicas))
+
+
+def connector(*controls: Serve, **more) -> RayServeConnector:
+    return RayServeConnector(CONFIG, "headway", controls, **more)
+
+
+def targets(prefill: int, decode: int) -> dict[Role, int]:
+    return {Role.PREFILL: prefill, Role.DECODE: decode}
+
+
+def test_states_are_counted_as_documented() -> None:
+    states = ["STARTING", "RUNNING", "RECOVERING", "UPDATING", "PENDING_MIGRATION", "STOPPING", "STOPPED"]
+    serve = Serve({"Prefill": deployment(9, *states), "Decode": deployment(0)})
+    pools = asyncio.run(connector(serve).state())
+    assert pools[Role.PREFILL] == PoolCounts(desired=9, starting=1, ready=4, draining=2)
+    assert pools[Role.DECODE] == PoolCounts(desired=0, starting=0, ready=0, draining=0)
+
+
+def test_targets_are_sent_whether_they_changed_or_not() -> None:
+    serve = Serve()
+    sent = asyncio.run(connector(serve).set_targets(targets(1, 3), {}))
+    again = asyncio.run(connector(serve).set_targets(targets(1, 1), {}))
+    assert sent == Action(status="sent", detail={"before": {"prefill": 1, "decode": 1}})
+    assert again.status == "unchanged"
+    assert serve.scaled == [("Prefill", 1), ("Decode", 3), ("Prefill", 1), ("Decode", 1)]
+
+
+def test_a_pool_that_the_settings_do_not_have_is_refused() -> None:
+    with pytest.raises(Refused, match="no pool mixed"):
+        asyncio.run(connector(Serve()).set_targets({Role.MIXED: 1}, {}))
+
+
+def test_scaling_that_is_not_allowed_is_allowed_once_and_asked_again() -> None:
+    serve, allowed = Serve(faults=[ScalingDisabled("off")]), []
+
+    async def allow(application: str) -> None:
+        allowed.append(application)
+
+    asyncio.run(connector(serve, allow=allow).set_targets(targets(2, 2), {}))
+    assert allowed == ["headway"]
+    assert serve.scaled == [("Prefill", 2), ("Decode", 2)]
+    serve.faults = [ScalingDisabled("off")] * 2
+    with pytest.raises(Refused, match="off"):
+        asyncio.run(connector(serve, allow=allow).set_targets(targets(2, 2), {}))
+
+
+def test_without_the_private_call_the_next_way_is_taken() -> None:
+    private, rest = Serve(faults=[CallMissing("gone")] * 2), Serve()
+    asyncio.run(connector(private, rest).set_targets(targets(2, 3), {}))
+    assert rest.scaled == [("Prefill", 2), ("Decode", 3)]
+    assert private.scaled == []
+    with pytest.raises(Refused, match="gone"):
+        asyncio.run(connector(Serve(faults=[CallMissing("gone")])).set_targets(targets(1, 1), {}))
+
+
+def test_a_serve_that_hangs_is_unreachable() -> None:
+    with pytest.raises(Unreachable, match=r"within 0.2 s"):
+        asyncio.run(connector(Serve(delay_s=30.0)).state())
+
+
+@pytest.mark.parametrize(
+    ("prefill", "decode", "says"),
+    [
+        (deployment(1, "RUNNING"), deployment(1, "RUNNING"), ""),
+        (deployment(1, "RUNNING"), None, "headway: has no deployment Decode"),
+        (deployment(1, "STARTING"), deployment(1), "Prefill has no running replica (1 starting)"),
+        (deployment(1, "RUNNING"), deployment(1, "RUNNING", model="other"), "Decode serves other"),
+        (deployment(1, "RUNNING"), deployment(1, "RUNNING", model=None), "Decode serves an unnamed model"),
+    ],
+)
+def test_ready_says_what_is_missing(prefill, decode, says: str) -> None:
+    async def nothing_said(application: str, name: str) -> None:
+        return None
+
+    found = {name: item for name, item in (("Prefill", prefill), ("Decode", decode)) if item is not None}
+    ready = asyncio.run(connector(Serve(found), ask_model=nothing_said).ready())
+    assert ready.ok is (says == "")
+    assert ready.reason.startswith(says)
+
+
+def test_a_deployment_is_asked_for_its_model_where_serve_does_not_know() -> None:
+    async def said(application: str, name: str) -> str:
+        return {"Prefill": "llama-3.1-8b", "Decode": "llama-3.1-8b"}[name]
+
+    found = {name: deployment(1, "RUNNING", model=None) for name in ("Prefill", "Decode")}
+    assert asyncio.run(connector(Serve(found), ask_model=said).ready()) == Ready(ok=True)
+
+
+# --- REST
+
+
+@asynccontextmanager
+async def dashboard(status: int = 200, error: str = "") -> AsyncIterator[tuple[str, list]]:
+    """What of the dashboard's API is used, as Ray 2.60 answers it."""
+    asked = []
+
+    async def applications(request: web.Request) -> web.Response:
+        replica = {"replica_id": "x", "state": "RUNNING", "start_time_s": 7.5}
+        found = {
+            "target_num_replicas": 2,
+            "deployment_config": {"user_config": {"model": "m"}},
+            "replicas": [replica],
+        }
+        return web.json_response({"applications": {"headway": {"deployments": {"Decode": found}}}})
+
+    async def scale(request: web.Request) -> web.Response:
+        asked.append((request.path, await request.json(), request.headers.get("Authorization")))
+        return web.json_response({"error": error} if error else {"message": "received"}, status=status)
+
+    app = web.Application()
+    app.router.add_get("/api/serve/applications/", applications)
+    app.router.add_post("/api/v1/applications/{app}/deployments/{name}/scale", scale)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}", asked
+    finally:
+        await runner.cleanup()
+
+
+def test_rest_reads_and_scales_with_the_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "t0ken")
+
+    async def story():
+        async with dashboard() as (url, asked):
+            rest = RestApi("headway", url + "/")
+            await rest.scale("Decode", 3)
+            return await rest.read("Decode"), asked
+
+    found, asked = asyncio.run(story())
+    assert found == ServedDeployment(
+        target=2, replicas=(ServedReplica(replica="x", state="RUNNING", started_s=7.5),), model="m"
+    )
+    path = "/api/v1/applications/headway/deployments/Decode/scale"
+    assert asked == [(path, {"target_num_replicas": 3}, "Bearer t0ken")]
+
+
+@pytest.mark.parametrize(
+    ("status", "error", "kind"),
+    [
+        (412, "can only be used when 'external_scaler_enabled' is set to true", ScalingDisabled),
+        (412, "Deployment is deleted", Refused),
+        (400, "not found", Refused),
+        (403, "no token", Refused),
+        (503, "Serve controller is not available", Unreachable),
+    ],
+)
+def test_rest_errors_are_told_apart(status: int, error: str, kind: type[Exception]) -> None:
+    async def story() -> None:
+        async with dashboard(status, error) as (url, _):
+            await RestApi("headway", url).scale("Decode", 3)
+
+    with pytest.raises(kind, match=error[:10]):
+        asyncio.run(story())
+
+
+def test_rest_without_a_dashboard_is_unreachable_and_an_unknown_name_refused() -> None:
+    async def unknown() -> None:
+        async with dashboard() as (url, _):
+            await RestApi("headway", url).read("Nope")
+
+    with pytest.raises(Refused, match="no deployment Nope"):
+        asyncio.run(unknown())
+    with pytest.raises(Unreachable):
+        asyncio.run(RestApi("headway", "http://127.0.0.1:1").scale("Decode", 1))
+
+
+def test_rest_is_a_way_only_where_an_address_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RAY_DASHBOARD_ADDRESS", raising=False)
+    assert len(make_controls("headway")) == 1
+    monkeypatch.setenv("RAY_DASHBOARD_ADDRESS", "http://127.0.0.1:1")
+    assert len(make_controls("headway")) == 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("ray_serve", "RayServeConnector"),
+        ("virtual", "VirtualConnector"),
+        ("kubernetes", "KubernetesConnector"),
+    ],
+)
+def test_each_kind_of_connector_is_made(kind: str, name: str) -> None:
+    made = make_connector(load_config(None, {"connector.kind": kind}), "headway")
+    assert type(made).__name__ == name

@@ -1,0 +1,285 @@
+"""Both sources of metrics against the same process: the same numbers, resets and faults included.
+
+What happens to the process is driven by the test, with a model of its own; a beacon in its metrics tells when
+Prometheus has scraped it.
+"""
+
+import asyncio
+import itertools
+import time
+from collections.abc import AsyncIterator
+from math import isnan, nan
+
+import pytest
+from prometheus_api_client import PrometheusConnect
+from prometheus_client import Counter, Gauge
+
+from actors.collector.histogram import Increase, latency
+from actors.collector.values import HealthStatus, Measured
+from actors.metric_collector import MetricCollector
+from actors.store import MemoryStore
+from headway.config import HeadwayConfig
+from headway.planning import Role
+from tests.exporter import Exporter
+from tests.prometheus_process import PrometheusProcess
+
+pytestmark = pytest.mark.anyio
+
+DEADLINE_S = 60.0
+_counter = itertools.count(1)
+
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+class World:
+    """A process with metrics, and a collector of one kind that reads it."""
+
+    def __init__(
+        self, exporter: Exporter, prometheus: PrometheusProcess | None, preset: str = "headway"
+    ) -> None:
+        self.exporter = exporter
+        self._prometheus = prometheus
+        source, url = ("prometheus", prometheus.url) if prometheus else ("gateway", exporter.url)
+        config = HeadwayConfig.model_validate(
+            {
+                "model": exporter.model,
+                "metrics": {"source": source, "url": url, "preset": preset, "scrape_interval_s": 0.2},
+            }
+        )
+        self.collector = MetricCollector(config.model_dump_json(), MemoryStore())
+        self._began_s = 0.0
+
+    async def begin(self) -> None:
+        """An interval begins now."""
+        await self.seen()
+        self._began_s = time.time()
+        await self.collector.collect(1.0)
+
+    async def end(self) -> Measured:
+        """It ends."""
+        await self.seen()
+        return await self.collector.collect(time.time() - self._began_s)
+
+    async def seen(self) -> None:
+        """Until the source has read what there is now."""
+        beacon = next(_counter)
+        self.exporter.beacon.set(beacon)
+        if self._prometheus is not None:
+            await until_scraped(self._prometheus, beacon)
+        else:
+            await self._until_read()
+
+    async def _until_read(self) -> None:
+        reads = (await self.collector.status())["reads"]
+        async with asyncio.timeout(DEADLINE_S):
+            while (await self.collector.status())["reads"] < reads + 2:
+                await asyncio.sleep(0.02)
+
+
+async def until_scraped(prometheus: PrometheusProcess, beacon: int) -> None:
+    client = PrometheusConnect(url=prometheus.url, retry=0)
+    async with asyncio.timeout(DEADLINE_S):
+        while not await asyncio.to_thread(client.custom_query, f"beacon == {beacon}"):
+            await asyncio.sleep(0.05)
+
+
+@pytest.fixture(scope="module")
+def exporter():
+    exporter = Exporter()
+    yield exporter
+    exporter.stop()
+
+
+@pytest.fixture(scope="module")
+def prometheus(exporter, tmp_path_factory):
+    process = PrometheusProcess(tmp_path_factory.mktemp("prometheus"), f"127.0.0.1:{exporter.port}")
+    yield process
+    process.stop()
+
+
+@pytest.fixture(params=["gateway", "prometheus"])
+async def world(request, exporter) -> AsyncIterator[World]:
+    prometheus = request.getfixturevalue("prometheus") if request.param == "prometheus" else None
+    exporter.serve_model(f"model-{next(_counter)}")
+    world = World(exporter, prometheus)
+    await world.seen()
+    yield world
+    await world.collector.close()
+
+
+async def until_ok(world: World) -> None:
+    """Until an interval can be measured: Prometheus has looked at the process for long enough."""
+    async with asyncio.timeout(DEADLINE_S):
+        while (health := (await world.collector.collect(0.5)).health).status is not HealthStatus.OK:
+            assert health.status is HealthStatus.STARTING, health
+            await asyncio.sleep(0.1)
+
+
+async def test_the_numbers_of_the_traffic(world):
+    await until_ok(world)
+    await world.begin()
+    world.exporter.serve([0.015, 0.03, 0.3] * 20, isl=200.0, gap=0.015, osl=4)
+    world.exporter.arrive(1000.0)
+    world.exporter.arrive(9000.0, model="other")
+    world.exporter.end(0.4, [0.1], met=False, outcome="failed")
+    found = await world.end()
+    assert found.health.status is HealthStatus.OK
+    assert (found.requests, found.completed) == (61.0, 60.0)
+    assert found.isl_tokens == pytest.approx((60 * 200 + 1000) / 61)
+    assert (found.osl_tokens, found.attainment) == (4.0, pytest.approx(60 / 61))
+    assert found.request_duration_s == pytest.approx(0.115 + 0.045)
+    assert found.ttft_s.mean == pytest.approx((60 * 0.115 + 0.4) / 61)
+    assert found.ttft_s.p50 == pytest.approx(0.02 + 0.03 * 10.5 / 20)
+    assert found.ttft_s.p99 == pytest.approx(0.2 + 0.3 * (0.99 * 61 - 40) / 21)
+    assert (found.itl_s.count, found.itl_s.mean) == (181.0, pytest.approx((180 * 0.015 + 0.1) / 181))
+
+
+async def test_intervals_tile(world):
+    await until_ok(world)
+    await world.begin()
+    counted = []
+    for count in (3, 0, 7):
+        world.exporter.serve([0.1] * count)
+        await world.seen()
+        now_s = time.time()
+        counted.append((await world.collector.collect(now_s - world._began_s)).requests)
+        world._began_s = now_s
+    assert counted == [3.0, 0.0, 7.0]
+
+
+async def test_zero_traffic(world):
+    world.exporter.serve([0.1] * 5)
+    await until_ok(world)
+    await world.begin()
+    found = await world.end()
+    assert (found.health.status, found.requests, found.completed) == (HealthStatus.OK, 0.0, 0.0)
+    assert isnan(found.ttft_s.mean)
+    assert isnan(found.ttft_s.p99)
+    assert isnan(found.attainment)
+
+
+async def test_a_restart_inside_the_interval_loses_nothing_that_was_read(world):
+    world.exporter.serve([0.3] * 20)
+    await until_ok(world)
+    await world.begin()
+    world.exporter.serve([0.1] * 10)
+    await world.seen()
+    world.exporter.restart()
+    await world.seen()
+    world.exporter.serve([0.2] * 5)
+    found = await world.end()
+    assert (found.requests, found.completed, found.osl_tokens) == (15.0, 15.0, 3.0)
+    assert found.ttft_s.mean == pytest.approx((10 * 0.1 + 5 * 0.2) / 15)
+    assert found.health.status is HealthStatus.OK
+
+
+async def test_series_that_are_missing_are_partial(world):
+    await until_ok(world)
+    await world.begin()
+    world.exporter.arrive(100.0)
+    world.exporter.ended.labels(world.exporter.model, "ok").inc()
+    found = await world.end()
+    assert found.health.status is HealthStatus.PARTIAL
+    assert all(name in found.health.detail for name in ("osl", "duration", "ttft", "itl"))
+    assert (found.requests, found.isl_tokens) == (1.0, 100.0)
+
+
+async def test_nan_is_partial(world):
+    await until_ok(world)
+    await world.begin()
+    world.exporter.serve([0.1, nan])
+    found = await world.end()
+    assert found.health.status is HealthStatus.PARTIAL
+    assert "ttft" in found.health.detail
+    assert isnan(found.ttft_s.mean)
+    assert found.requests == 2.0
+
+
+async def test_the_load_of_pools(world):
+    await until_ok(world)
+    for replica, running in (("a", 4.0), ("b", 2.0)):
+        world.exporter.load("decode", replica, running=running, waiting=1.0, kv_usage=running / 10)
+    world.exporter.load("prefill", "p", running=0.0, waiting=3.0, kv_usage=0.0)
+    await world.begin()
+    found = (await world.end()).load
+    assert set(found) == {Role.DECODE, Role.PREFILL}
+    assert (found[Role.DECODE].running, found[Role.DECODE].waiting) == (6.0, 2.0)
+    assert found[Role.DECODE].kv_usage == pytest.approx(0.3)
+    assert found[Role.PREFILL].waiting == 3.0
+
+
+class Vllm:
+    """What an engine shows of itself, beside the exporter's own metrics."""
+
+    def __init__(self, exporter: Exporter) -> None:
+        labels, registry = ("model_name", "engine"), exporter.registry
+        self._registry = registry
+        self.ended = Counter("vllm:request_success", "x", (*labels, "finished_reason"), registry=registry)
+        self.running = Gauge("vllm:num_requests_running", "x", labels, registry=registry)
+        self.waiting = Gauge("vllm:num_requests_waiting", "x", labels, registry=registry)
+        self.kv_usage = Gauge("vllm:kv_cache_usage_perc", "x", labels, registry=registry)
+
+    def close(self) -> None:
+        for metric in (self.ended, self.running, self.waiting, self.kv_usage):
+            self._registry.unregister(metric)
+
+    def show(self, model: str, stopped: int, running: float, waiting: float) -> None:
+        self.ended.labels(model, "0", "stop").inc(stopped)
+        self.running.labels(model, "0").set(running)
+        self.waiting.labels(model, "0").set(waiting)
+        self.kv_usage.labels(model, "0").set(0.25)
+
+
+@pytest.mark.parametrize("source", ["gateway", "prometheus"])
+async def test_arrivals_at_engines_that_count_none(source, request, exporter):
+    """What ended, and the change of what runs and waits, which may be negative."""
+    prometheus = request.getfixturevalue("prometheus") if source == "prometheus" else None
+    exporter.serve_model(f"model-{next(_counter)}")
+    world, engine = World(exporter, prometheus, "vllm"), Vllm(exporter)
+    try:
+        engine.show(exporter.model, stopped=10, running=4, waiting=0)
+        await world.seen()
+        await until_ok(world)
+        await world.begin()
+        engine.show(exporter.model, stopped=5, running=8, waiting=6)
+        grown = await world.end()
+        assert (grown.requests, grown.completed) == (15.0, 5.0)
+        assert grown.load[Role.MIXED].kv_usage == pytest.approx(0.25)
+        await world.begin()
+        engine.show(exporter.model, stopped=9, running=7, waiting=0)
+        shrunk = await world.end()
+        assert (shrunk.requests, shrunk.completed) == (2.0, 9.0)
+        assert shrunk.health.detail == "no data for isl, osl, duration, ttft, itl"
+    finally:
+        engine.close()
+        await world.collector.close()
+
+
+async def test_ready_when_the_models_metrics_are_there(world):
+    assert await world.collector.ready() == (True, "")
+
+
+async def test_our_quantiles_are_those_of_promql(exporter, prometheus):
+    """The rules of `histogram_quantile`, taken from Prometheus itself."""
+    exporter.serve_model(f"model-{next(_counter)}")
+    world = World(exporter, prometheus)
+    exporter.serve([0.004, 0.015, 0.016, 0.03, 0.06, 0.3, 0.7, 1.5, 5.0, 9.0])
+    await world.seen()
+    client = PrometheusConnect(url=prometheus.url, retry=0)
+    buckets = f'headway_time_to_first_token_seconds_bucket{{model="{exporter.model}"}}'
+    raw = await asyncio.to_thread(client.custom_query, buckets)
+    ours = latency_of(raw)
+    for q, own in ((0.5, ours.p50), (0.95, ours.p95), (0.99, ours.p99)):
+        theirs = await asyncio.to_thread(
+            client.custom_query, f"histogram_quantile({q}, sum by (le) ({buckets}))"
+        )
+        assert own == pytest.approx(float(theirs[0]["value"][1]))
+    await world.collector.close()
+
+
+def latency_of(raw):
+    pairs = tuple((float(row["metric"]["le"]), float(row["value"][1])) for row in raw)
+    return latency(Increase(count=10.0, total=1.0, buckets=pairs))

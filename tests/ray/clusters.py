@@ -1,0 +1,56 @@
+"""What tests on a real Ray share: waiting with a deadline, free ports, replicas as they are counted."""
+
+import socket
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import ray
+from ray.serve._private.common import DeploymentID
+
+POLL_S = 0.05
+
+
+def wait_until(predicate: Callable[[], bool], timeout_s: float = 30.0) -> None:
+    """Poll until it holds; AssertionError when it never did."""
+    deadline = time.monotonic() + timeout_s
+    while not predicate():
+        assert time.monotonic() < deadline, f"not within {timeout_s:g} s: {predicate}"
+        time.sleep(POLL_S)
+
+
+def free_port() -> int:
+    """A port of loopback that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def controller() -> Any:
+    """Serve's controller."""
+    return ray.get_actor("SERVE_CONTROLLER_ACTOR", namespace="serve")
+
+
+def application_details(app: str) -> Mapping[str, Any] | None:
+    """What the controller says of an application, None if it has none of that name."""
+    details = ray.get(controller().get_serve_instance_details.remote(), timeout=30)
+    found: Mapping[str, Any] | None = details["applications"].get(app)
+    return found
+
+
+def replicas(app: str, deployment: str) -> list[Mapping[str, Any]]:
+    """The running replicas: `replica_id`, `pid`, `actor_name` and so on."""
+    details = application_details(app)
+    found = details["deployments"].get(deployment) if details else None
+    return [one for one in found["replicas"] if one["state"] == "RUNNING"] if found else []
+
+
+def running_replicas(app: str, deployment: str) -> int:
+    """How many replicas run."""
+    return len(replicas(app, deployment))
+
+
+def scale(app: str, deployment: str, count: int) -> None:
+    """Ask the controller for that many replicas, as the planner's connector does."""
+    key = DeploymentID(name=deployment, app_name=app)
+    ray.get(controller().update_deployment_replicas.remote(key, count), timeout=30)

@@ -1,0 +1,30 @@
+"""A real Ray of its own for each module that asks for one."""
+
+import tempfile
+from collections.abc import Iterator
+
+import pytest
+import ray
+from ray import serve
+
+from tests.ray.clusters import free_port
+
+
+@pytest.fixture(scope="module")
+def ray_cluster() -> Iterator[str]:
+    """Ray and Serve on loopback, without dashboard, Serve's proxy on a free port; the cluster's address."""
+    with tempfile.TemporaryDirectory(prefix="hw-", dir="/tmp", ignore_cleanup_errors=True) as folder:
+        context = ray.init(
+            num_cpus=4,
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level="error",
+            _node_ip_address="127.0.0.1",
+            _temp_dir=folder,
+        )
+        try:
+            serve.start(http_options={"host": "127.0.0.1", "port": free_port()})
+            yield str(context.address_info["gcs_address"])
+        finally:
+            serve.shutdown()
+            ray.shutdown()

@@ -1,0 +1,197 @@
+"""The control plane on a real Ray: it scales a Serve application on fed metrics, and outlives its parts.
+
+The application runs without `external_scaler_enabled`, as `serve run MODULE:app` would start it. The metrics
+come from a script, so that only the control plane is under test.
+"""
+
+import itertools
+import os
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import ray
+from ray import serve
+
+from actors import control_plane, names
+from actors.planner import STARTED
+from actors.planning.log import DecisionLog
+from actors.store import InternalKvStore
+from headway.config import HeadwayConfig, load_config
+from tests.ray.clusters import running_replicas, wait_until
+from tests.ray.exporter import Exporter
+
+APP, MODEL = "fed", "llama-3.1-8b"
+BUSY_RPS, IDLE_RPS = 20.0, 0.5
+PATIENCE_S = 90.0
+
+
+@serve.deployment(name="Prefill", ray_actor_options={"num_cpus": 0}, num_replicas=1)
+class Prefill:
+    async def describe(self) -> dict[str, str]:
+        return {"model": MODEL}
+
+
+@serve.deployment(name="Decode", ray_actor_options={"num_cpus": 0}, num_replicas=1)
+class Decode:
+    def __init__(self, prefill: Any) -> None:
+        self.prefill = prefill
+
+    async def describe(self) -> dict[str, str]:
+        return {"model": MODEL}
+
+
+@pytest.fixture(scope="module")
+def exporter() -> Iterator[Exporter]:
+    exporter = Exporter(MODEL)
+    exporter.rate_rps = IDLE_RPS
+    yield exporter
+    exporter.close()
+
+
+def config(exporter: Exporter, **changes: Any) -> HeadwayConfig:
+    base = {
+        "model": MODEL,
+        "metrics.url": exporter.url,
+        "metrics.scrape_interval_s": 0.5,
+        "engine.time_scale": 0.1,
+        "slo.ttft_ms": 3000.0,
+        "slo.itl_ms": 200.0,
+        "planner.predictor": "constant",
+        "planner.no_correction": True,
+        "planner.adjustment_interval_s": 3.0,
+        "planner.tick_deadline_s": 10.0,
+        "pools.prefill.max_replicas": 3,
+        "pools.decode.max_replicas": 3,
+    }
+    return load_config(None, base | {key.replace("__", "."): value for key, value in changes.items()})
+
+
+@pytest.fixture(scope="module")
+def plane(ray_cluster: str, exporter: Exporter) -> Iterator[None]:
+    serve.run(Decode.bind(Prefill.bind()), name=APP, route_prefix=None)
+    control_plane.start(config(exporter), APP)
+    yield
+    control_plane.stop(purge=True)
+
+
+def actor(name: str) -> Any:
+    return ray.get_actor(name, namespace=names.NAMESPACE)
+
+
+def planner(method: str, *arguments: object) -> Any:
+    return ray.get(getattr(actor(names.PLANNER), method).remote(*arguments), timeout=30)
+
+
+def records() -> list[dict[str, Any]]:
+    return planner("decisions", -1, 1000)
+
+
+def newest() -> int:
+    return max((record["id"] for record in records()), default=-1)
+
+
+def pid_of(name: str) -> int:
+    from ray._private.state import actors
+
+    (pid,) = [item["Pid"] for item in actors().values() if item["Name"] == name and item["State"] == "ALIVE"]
+    return int(pid)
+
+
+def test_the_pools_follow_the_load_and_each_replica_is_traced(plane: None, exporter: Exporter) -> None:
+    wait_until(lambda: planner("status")["planner"]["state"] == "running", PATIENCE_S)
+    exporter.rate_rps = BUSY_RPS
+    wait_until(lambda: running_replicas(APP, "Prefill") == 3, PATIENCE_S)
+    wait_until(
+        lambda: any(entry["running_at"] for item in records() for entry in item["replicas"]), PATIENCE_S
+    )
+    record = next(
+        item for item in records() if item["targets"]["prefill"] > item["pools"]["prefill"]["desired"]
+    )
+    assert record["connector"]["status"] == "sent"
+    assert record["measured"]["requests"] > 0
+    assert record["forecast"]["requests"] > 0
+    traced = [entry for item in records() for entry in item["replicas"] if entry["running_at"]]
+    assert {entry["role"] for entry in traced} >= {"prefill"}
+    for entry in traced:
+        assert record["created_at"] - 1.0 <= entry["starting_at"] < entry["running_at"]
+    exporter.rate_rps = IDLE_RPS
+    wait_until(lambda: running_replicas(APP, "Prefill") == 1, PATIENCE_S)
+    wait_until(lambda: records()[-1]["reached_at"] is not None, PATIENCE_S)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        names.METRIC_COLLECTOR,
+        names.PREDICTOR,
+        names.INTERPOLATOR,
+        names.PLANNER,
+        "SERVE_CONTROLLER_ACTOR",
+    ],
+)
+def test_the_loop_goes_on_after_kill_nine(plane: None, name: str) -> None:
+    before, pid = newest(), pid_of(name)
+    learnt = ray.get(actor(names.PREDICTOR).status.remote())["intervals"]
+    os.kill(pid, signal.SIGKILL)
+
+    def goes_on() -> bool:
+        try:
+            fresh = [item for item in records() if item["id"] > before]
+        except ray.exceptions.RayActorError:
+            return False
+        good = [item for item in fresh if item["connector"]["status"] in ("sent", "unchanged")]
+        return sum(item["measured"]["health"]["status"] == "ok" for item in good) >= 2
+
+    wait_until(goes_on, PATIENCE_S)
+    ids = [item["id"] for item in records()]
+    assert ids == list(range(ids[-1] + 1))
+    wait_until(lambda: ray.get(actor(names.PREDICTOR).status.remote())["intervals"] > learnt, PATIENCE_S)
+    ticks = [item["tick"] for item in records()]
+    assert all(later > earlier for earlier, later in itertools.pairwise(ticks))
+
+
+def test_settings_change_while_it_runs_and_survive_the_death_of_the_planner(plane: None) -> None:
+    planner("update_settings", {"pools.decode.min_replicas": 2})
+    wait_until(lambda: running_replicas(APP, "Decode") == 2, PATIENCE_S)
+    with pytest.raises(ray.exceptions.RayTaskError, match="min_replicas 9 is above max_replicas 3"):
+        planner("update_settings", {"pools.decode.min_replicas": 9})
+    os.kill(pid_of(names.PLANNER), signal.SIGKILL)
+    wait_until(lambda: planner("status")["planner"]["state"] == "running", PATIENCE_S)
+    assert planner("status")["changes"] == {"pools.decode.min_replicas": 2}
+    planner("update_settings", {"pools.decode.min_replicas": 1})
+
+
+def test_another_application_is_refused_while_this_one_lives(plane: None, exporter: Exporter) -> None:
+    with pytest.raises(control_plane.ControlPlaneError, match=r"serves 'fed', which is live"):
+        control_plane.start(config(exporter), "other")
+    assert planner("status")["planner"]["state"] != "stopped"
+
+
+def test_other_settings_replace_the_actors_and_ids_go_on(plane: None, exporter: Exporter) -> None:
+    before, pid = newest(), pid_of(names.PLANNER)
+    token = control_plane.start(config(exporter), APP)
+    assert pid_of(names.PLANNER) == pid
+    control_plane.start(config(exporter, model="qwen3-32b"), APP)
+    assert pid_of(names.PLANNER) != pid
+    wait_until(lambda: "serves llama-3.1-8b" in planner("status")["planner"]["reason"], PATIENCE_S)
+    assert planner("status")["planner"]["state"] == "waiting"
+    control_plane.stop(token=token)
+    assert names.PLANNER in control_plane.running()
+    control_plane.start(config(exporter, planner__dry_run=True), APP)
+    wait_until(lambda: newest() > before, PATIENCE_S)
+    record = planner("decision", before + 1)
+    assert record["connector"]["status"] == "dry_run"
+    assert record["dry_run"]
+
+
+def test_stopped_it_stays_away_and_keeps_its_log_unless_purged(plane: None) -> None:
+    last = newest()
+    control_plane.stop()
+    store = InternalKvStore()
+    assert control_plane.running() == ()
+    assert store.get(STARTED) is None
+    assert DecisionLog(store).next_id > last
+    control_plane.stop(purge=True)
+    assert store.keys() == []
