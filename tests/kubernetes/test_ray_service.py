@@ -1,0 +1,145 @@
+"""The connector and a KubeRay RayService, over real HTTP."""
+
+import asyncio
+
+import pytest
+import yaml
+
+from actors.connectors.protocol import PoolCounts, Refused
+from headway.planning import Role
+from tests.kubernetes.api_server import ApiServer
+from tests.kubernetes.conftest import MakeConnector
+from tests.kubernetes.manifests import SERVE_CONFIG, ray_service, settle_ray_service
+
+PATH = "/apis/ray.io/v1/namespaces/prod/rayservices/llm"
+PLURAL = "rayservices"
+TARGETS = {Role.PREFILL: 4, Role.DECODE: 5}
+
+
+def test_numbers_change_inside_the_text_and_nothing_else_does(api: ApiServer, connect: MakeConnector) -> None:
+    api.put(ray_service(), PLURAL)
+    before = api.only["metadata"]["resourceVersion"]
+
+    action = asyncio.run(connect(target="kuberay").set_targets(TARGETS, {}))
+
+    assert action.status == "sent"
+    (patch,) = api.patches()
+    assert patch.path == PATH
+    assert patch.content_type == "application/merge-patch+json"
+    assert patch.body["metadata"] == {"resourceVersion": before}
+    assert set(patch.body["spec"]) == {"serveConfigV2"}
+    assert api.only["spec"]["rayClusterConfig"] == {"rayVersion": "2.60.0"}
+    text = api.only["spec"]["serveConfigV2"]
+    assert text == SERVE_CONFIG.replace("num_replicas: 2 ", "num_replicas: 4 ").replace(
+        "num_replicas: 3,", "num_replicas: 5,"
+    )
+
+
+def test_equal_targets_send_no_patch(api: ApiServer, connect: MakeConnector) -> None:
+    api.put(ray_service(), PLURAL)
+
+    action = asyncio.run(connect(target="kuberay").set_targets({Role.PREFILL: 2, Role.DECODE: 3}, {}))
+
+    assert action.status == "unchanged"
+    assert api.patches() == []
+
+
+def test_another_writers_text_is_kept(api: ApiServer, connect: MakeConnector) -> None:
+    api.put(ray_service(), PLURAL)
+    edits = [SERVE_CONFIG.replace("max_ongoing_requests: 64", "max_ongoing_requests: 99")]
+
+    def other_writer(stored: dict[str, object]) -> None:
+        if edits:
+            stored["spec"]["serveConfigV2"] = edits.pop()  # type: ignore[index]
+            api.touch(stored)
+
+    api.before_patch = other_writer
+    asyncio.run(connect(target="kuberay").set_targets(TARGETS, {}))
+
+    assert len(api.patches()) == 2
+    decode = yaml.safe_load(api.only["spec"]["serveConfigV2"])["applications"][0]["deployments"][2]
+    assert decode == {"name": "Decode", "num_replicas": 5, "max_ongoing_requests": 99}
+
+
+def test_counts_are_the_last_settled_ones_until_the_operator_reports_again(
+    api: ApiServer, connect: MakeConnector
+) -> None:
+    async def conversation() -> list[PoolCounts]:
+        connector = connect(target="kuberay")
+        seen = [(await connector.state())[Role.DECODE]]
+        await connector.set_targets({Role.DECODE: 5}, {})
+        seen.append((await connector.state())[Role.DECODE])
+        settle_ray_service(api.only)
+        seen.append((await connector.state())[Role.DECODE])
+        await connector.set_targets({Role.DECODE: 1}, {})
+        seen.append((await connector.state())[Role.DECODE])
+        return seen
+
+    api.put(ray_service(), PLURAL)
+
+    assert asyncio.run(conversation()) == [
+        PoolCounts(desired=3, starting=0, ready=3, draining=0),
+        PoolCounts(desired=5, starting=2, ready=3, draining=0),
+        PoolCounts(desired=5, starting=0, ready=5, draining=0),
+        PoolCounts(desired=1, starting=0, ready=1, draining=0),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        (
+            "- name: headway ",
+            "- name: elsewhere ",
+            "no application named 'headway'; there are 'elsewhere', 'other'",
+        ),
+        (
+            "name: Decode",
+            "name: Dekode",
+            "deployment 'Decode': not listed; there are 'Gateway', 'Prefill', 'Dekode'",
+        ),
+        (
+            "num_replicas: 3",
+            "num_replicas: auto",
+            "deployment 'Decode': num_replicas should be a number, not 'auto'",
+        ),
+        ("num_replicas: 3, ", "", "deployment 'Decode': num_replicas should be a number, not None"),
+        ("applications:", "applications: [", "no valid YAML"),
+        (SERVE_CONFIG, "just words", "should be a mapping"),
+    ],
+)
+def test_a_wrong_config_is_named(
+    api: ApiServer, connect: MakeConnector, old: str, new: str, says: str
+) -> None:
+    api.put(ray_service(config=SERVE_CONFIG.replace(old, new)), PLURAL)
+    connector = connect(target="kuberay")
+
+    ready = asyncio.run(connector.ready())
+    with pytest.raises(Refused, match=r"RayService prod/llm: spec\.serveConfigV2") as refused:
+        asyncio.run(connector.set_targets({Role.PREFILL: 4}, {}))
+
+    assert not ready.ok
+    assert says in ready.reason
+    assert says in str(refused.value)
+    assert api.patches() == []
+
+
+def test_ready_wants_the_service_the_application_and_the_model(
+    api: ApiServer, connect: MakeConnector
+) -> None:
+    api.put(ray_service(), PLURAL)
+    connector = connect(target="kuberay")
+    assert asyncio.run(connector.ready()).ok
+
+    application = api.only["status"]["activeServiceStatus"]["applicationStatuses"]["headway"]
+    application.update(status="DEPLOYING", message="waiting for Decode")
+    assert "application 'headway' is DEPLOYING: waiting for Decode" in asyncio.run(connector.ready()).reason
+
+    api.only["status"]["conditions"] = [{"type": "Ready", "status": "False", "message": "no endpoints"}]
+    assert "not ready: no endpoints" in asyncio.run(connector.ready()).reason
+
+    api.only["status"] = {"serviceStatus": ""}
+    assert "serviceStatus is not set" in asyncio.run(connector.ready()).reason
+
+    api.only["spec"]["serveConfigV2"] = SERVE_CONFIG.replace("Qwen3-0.6B", "Qwen3-8B")
+    assert "serves model 'Qwen/Qwen3-8B'" in asyncio.run(connector.ready()).reason
