@@ -10,8 +10,8 @@
 from headway.config.base import RoleName
 from headway.config.engine import DEFAULT_KV_BYTES_PER_TOKEN, EngineSettings, KvTransfer, PoolSettings
 from headway.config.errors import ConfigError
-from headway.config.loading import json_schema, load_config
 from headway.config.live import ConnectorSettings, GatewaySettings, KubernetesSettings, MetricsSettings
+from headway.config.loading import json_schema, load_config
 from headway.config.models import HeadwayConfig, RoutingSettings, SloSettings
 from headway.config.planner import PlannerSettings, StaticFleet, TargetOngoing, ThresholdSettings
 from headway.config.profiles import embedded_profiles, resolve_profile

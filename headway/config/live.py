@@ -1,4 +1,4 @@
-"""Settings that only live operation reads: where metrics come from, who carries decisions out, the gateway."""
+"""Settings that only live operation reads: where metrics come from, the connector, the gateway."""
 
 from ipaddress import ip_address
 from typing import Literal
