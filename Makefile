@@ -28,13 +28,14 @@ check: $(STAMP) ## format, lint, types, import contracts
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-test: $(STAMP) ## run the tests
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+test: $(STAMP) ## run the tests: first those without a cluster, then those on a real local Ray
+	$(BIN)/python -m pytest -n 2 --dist loadfile --ignore=tests/ray
+	$(BIN)/python -m pytest tests/ray
 
 bench: $(STAMP) ## print the performance figures (DATA=directory of traces and profiles)
 	$(BIN)/python -m benchmarks --data $(DATA)
 
-demo: $(STAMP) ## simulate a made trace on an embedded profile and write out/demo.html
+demo: $(STAMP) ## three minutes of the live system on this machine, with simulated engines
 	$(BIN)/headway demo
 
 clean: ## remove what the verbs made

@@ -37,8 +37,7 @@ def enable_external_scaling(application: str) -> bool:
     """
     try:
         controller = ray.get_actor(CONTROLLER, namespace=CONTROLLER_NAMESPACE)
-        details = ray.get(controller.get_serve_instance_details.remote(), timeout=TIMEOUT_S)
-        found = details["applications"].get(application)
+        found = _details(controller)["applications"].get(application)
         if found is None:
             return False
         if found["external_scaler_enabled"]:
@@ -70,8 +69,12 @@ async def keep_external_scaling(application: str, interval_s: float = 5.0) -> No
         await asyncio.sleep(interval_s)
 
 
+def _details(controller: Any) -> Any:  # noqa: ANN401 - the document of ServeInstanceDetails
+    return ray.get(controller.get_serve_instance_details.remote(), timeout=TIMEOUT_S)
+
+
 def _deploy_again(controller: Any, application: str, deployments: Mapping[str, Any]) -> None:  # noqa: ANN401
-    from ray.serve.generated.serve_pb2 import ApplicationArgs
+    from ray.serve.generated.serve_pb2 import ApplicationArgs  # type: ignore[attr-defined] # generated
 
     infos = ray.get(controller.list_deployments_internal.remote(), timeout=TIMEOUT_S)
     arguments = [
@@ -85,7 +88,7 @@ def _deploy_again(controller: Any, application: str, deployments: Mapping[str, A
 
 
 def _arguments(name: str, info: Any, replicas: int) -> bytes:  # noqa: ANN401 - Serve's DeploymentInfo
-    from ray.serve.generated.serve_pb2 import DeploymentArgs
+    from ray.serve.generated.serve_pb2 import DeploymentArgs  # type: ignore[attr-defined] # generated
 
     arguments = DeploymentArgs(
         deployment_name=name,

@@ -1,7 +1,7 @@
 """Where actors keep what a restart needs: bytes under string keys, each `put` one atomic step.
 
-The default is Ray's internal KV (0.2 ms a put), which outlives any actor, and the GCS too when that is backed by
-Redis. `MemoryStore` is for tests and for decisions that need not survive.
+The default is Ray's internal KV (0.2 ms a put), which outlives any actor, and the GCS too when that is backed
+by Redis. `MemoryStore` is for tests and for decisions that need not survive.
 """
 
 from typing import Protocol

@@ -7,15 +7,45 @@ from collections.abc import Sequence
 import typer
 from typer.main import get_command
 
-from headway_cli import check, compare, demo, estimate, generate, report, schema, simulate
+from headway_cli import (
+    check,
+    compare,
+    decisions,
+    demo,
+    down,
+    estimate,
+    generate,
+    load,
+    report,
+    schema,
+    set_,
+    simulate,
+    status,
+    up,
+)
 from headway_cli.errors import USER_ERRORS
 from headway_cli.main import INTERRUPTED, READER_GONE, WRONG_INPUT
 
-VERBS = (simulate, compare, report, generate, estimate, check, schema, demo)
+VERBS = (
+    simulate,
+    compare,
+    report,
+    generate,
+    estimate,
+    check,
+    schema,
+    up,
+    down,
+    status,
+    decisions,
+    set_,
+    load,
+    demo,
+)
 
 app = typer.Typer(
     name="headway",
-    help="Plan LLM inference fleets: which replica counts hold the latency targets, and at what cost.",
+    help="Keep LLM inference inside its latency targets on as few GPUs as possible, live and simulated.",
     add_completion=False,
     no_args_is_help=False,
     rich_markup_mode=None,

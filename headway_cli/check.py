@@ -16,14 +16,17 @@ def register(app: typer.Typer) -> None:
 def check(
     config: Annotated[str, typer.Argument(metavar="CONFIG", help="A configuration file (YAML).")],
 ) -> None:
-    """Validate a configuration file: keys and values, profile, policy, predictor, warm-up, first fleet."""
+    """Validate a configuration file: keys and values, and what `simulate` and `up` would refuse."""
     from headway.config import load_config
     from headway.workload import open_trace
     from headway_cli.job import Job
+    from headway_cli.live_check import check_live
 
-    job = Job(trace=ANY_LOAD, config=load_config(config), settings_file=config)
+    settings = load_config(config)
+    job = Job(trace=ANY_LOAD, config=settings, settings_file=config)
     plan = job.warmed_plan()
     with open_trace(job.trace) as trace:
         job.scenario(plan, trace)
+    check_live(settings, config)
     pools = " and ".join(plan.settings.limits)
     print(f"{config}: ok, {plan.policy.name} policy on {pools} pools, profile {plan.profile_name}")

@@ -1,28 +1,9 @@
-"""`headway demo`: a day of load that the project itself makes, on an embedded profile, in a few seconds.
+"""`headway demo`: the whole system live on this machine, following a load; or a simulated day."""
 
-Three hours stand for a day: a sine from trough to crest and back, and a burst of requests every 40 minutes.
-"""
-
-import tempfile
 from pathlib import Path
 from typing import Annotated
 
 import typer
-
-PROFILE = "llama-3.1-8b_h100_tp1"
-SHAPES = (
-    "diurnal:rate_rps=45,amplitude=0.75,period_s=10800,duration_s=10800,"
-    "input_tokens=1400,output_tokens=260,input_cv=0.8,output_cv=0.6,seed=1",
-    "burst:rate_rps=0,peak_rps=40,burst_s=300,every_s=2400,duration_s=10800,"
-    "input_tokens=500,output_tokens=120,seed=2",
-)
-SETTINGS = {
-    "engine.profile": PROFILE,
-    "planner.policy": "reference",
-    "planner.adjustment_interval_s": 120.0,
-    "slo.ttft_ms": 500.0,
-    "slo.itl_ms": 25.0,
-}
 
 
 def register(app: typer.Typer) -> None:
@@ -31,46 +12,32 @@ def register(app: typer.Typer) -> None:
 
 
 def demo(
+    *,
     output: Annotated[str, typer.Option(metavar="FILE", help="Where the page goes.")] = "out/demo.html",
+    duration: Annotated[
+        float, typer.Option(metavar="S", help="Seconds of load, live.", min=30.0, max=86400.0)
+    ] = 150.0,
+    keep: Annotated[bool, typer.Option("--keep", help="Leave it up afterwards, until Ctrl-C.")] = False,
+    simulate: Annotated[
+        bool, typer.Option("--simulate", help="Simulate a made-up day in seconds, without Ray.")
+    ] = False,
 ) -> None:
-    """Simulate a made-up day on an embedded profile and write a report."""
-    from headway.config import load_config
-    from headway_cli.job import Job, execute
-    from headway_cli.output import check_outputs, write_text
-    from headway_cli.page import render
-    from headway_cli.progress import announce_compilation, bar
-    from headway_cli.tables import console, print_result
+    """Run everything on a local Ray with simulated engines, and watch replica counts follow a load."""
+    from headway_cli.output import check_outputs
 
     _make_parent(Path(output))
     check_outputs({"--output": output})
-    announce_compilation()
-    with tempfile.TemporaryDirectory() as folder:
-        trace = Path(folder, "made-up-day.csv")
-        _write_day(trace)
-        with bar("simulating") as progress:
-            document = execute(Job(trace=str(trace), config=load_config(None, SETTINGS)), progress)
-    write_text(Path(output), render(document))
-    print_result(document, console())
-    print(f"\nThe report: {output}")
+    if simulate:
+        from headway_cli.demo_day import simulate_day
+
+        simulate_day(output)
+    else:
+        from headway_cli.demo_live import run_demo
+
+        run_demo(duration_s=duration, output=Path(output), keep=keep)
 
 
 def _make_parent(output: Path) -> None:
     """Only the default's own folder is made; a path that the user named must exist."""
     if output.parent == Path("out"):
         output.parent.mkdir(exist_ok=True)
-
-
-def _write_day(path: Path) -> None:
-    """Both shapes in one trace, in the order of arrival."""
-
-    from headway.workload import open_trace
-
-    rows: list[tuple[float, int, int]] = []
-    for shape in SHAPES:
-        with open_trace(shape) as trace:
-            for chunk in trace.chunks():
-                columns = (chunk.arrival_s, chunk.input_tokens, chunk.output_tokens)
-                rows += zip(*(column.tolist() for column in columns), strict=True)
-    rows.sort()
-    lines = [f"{time!r},{tokens_in},{tokens_out}\n" for time, tokens_in, tokens_out in rows]
-    path.write_text("timestamp_s,input_tokens,output_tokens\n" + "".join(lines), encoding="ascii")

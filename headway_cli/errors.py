@@ -6,6 +6,7 @@
 """
 
 from headway.config import ConfigError
+from headway.loadgen.errors import LoadError
 from headway.planning.errors import PlanningError
 from headway.profiling.errors import ProfilingError
 from headway.workload.errors import TraceError
@@ -17,4 +18,13 @@ class CliError(Exception):
     """A flag or a path that cannot be used; the text names it."""
 
 
-USER_ERRORS = (CliError, ConfigError, InterpError, PlanningError, PredictorError, ProfilingError, TraceError)
+USER_ERRORS = (
+    CliError,
+    ConfigError,
+    InterpError,
+    LoadError,
+    PlanningError,
+    PredictorError,
+    ProfilingError,
+    TraceError,
+)

@@ -24,11 +24,8 @@ def console(*, to_stderr: bool = False) -> Console:
 def print_result(document: Document, out: Console) -> None:
     """One simulation."""
     out.print(Text(headline(document), style="bold"))
-    shown = figures(document)
-    margin = max(map(len, shown)) + 2
-    for name, text in shown.items():
-        _print_wrapped(text, out, f"{name:<{margin}}", " " * margin)
-    out.print(_latencies(document))
+    print_facts(figures(document), out)
+    out.print(latency_table(document))
     print_notes(document["notes"], out)
 
 
@@ -70,6 +67,13 @@ def _common_notes(rows: Sequence[Document]) -> list[str]:
     return [note for note in rows[0]["notes"] if all(note in row["notes"] for row in rows)]
 
 
+def print_facts(facts: Mapping[str, str], out: Console) -> None:
+    """Names and sentences, in two columns."""
+    margin = max(map(len, facts)) + 2
+    for name, text in facts.items():
+        _print_wrapped(text, out, f"{name:<{margin}}", " " * margin)
+
+
 def print_notes(notes: Sequence[str], out: Console) -> None:
     """The notes, the first ones in full."""
     if not notes:
@@ -87,7 +91,8 @@ def _print_wrapped(text: str, out: Console, first: str, rest: str) -> None:
         out.print(Text(line), soft_wrap=True)
 
 
-def _latencies(document: Document) -> Table:
+def latency_table(document: Document) -> Table:
+    """TTFT, ITL, TPOT and E2E in milliseconds."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("ms")
     for quantile in QUANTILES:

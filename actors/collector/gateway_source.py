@@ -30,6 +30,7 @@ MOST_BYTES = 16 * 2**20
 STORE_EVERY_S = 5.0
 STATE = "collector/state"
 ADDRESS = "collector/address"
+TEXT = {"Accept": "text/plain;version=0.0.4"}
 
 _log = logging.getLogger(__name__)
 
@@ -110,7 +111,7 @@ class GatewaySource:
     async def _get(self, url: str) -> str:
         """The body. All that HTTP does to us is `SourceDownError`."""
         try:
-            async with asyncio.timeout(self._timeout_s), self._client().get(url) as response:
+            async with asyncio.timeout(self._timeout_s), self._client().get(url, headers=TEXT) as response:
                 if response.status != 200:
                     raise SourceDownError(f"HTTP status {response.status}")
                 return await _body(response)

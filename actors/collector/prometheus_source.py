@@ -51,6 +51,7 @@ class PrometheusSource:
 
     async def collect(self, start_s: float, end_s: float) -> Measured:
         """The interval, or why it could not be measured."""
+        start_s, end_s = promql.on_grid(start_s, end_s)
         window = promql.Window(interval_s=end_s - start_s, fresh_s=self._fresh_s)
         try:
             async with asyncio.timeout(self._timeout_s):

@@ -44,12 +44,13 @@ def _worded(intervals: Sequence[Row], initial: Mapping[str, int]) -> Iterator[De
             continue
         changed = frozenset(role for role, count in targets.items() if count != before.get(role))
         yield DecisionText(
-            at_s=row["end_s"], targets=targets, changed=changed, lines=tuple(_lines(row["reasons"]))
+            at_s=row["end_s"], targets=targets, changed=changed, lines=tuple(reason_lines(row["reasons"]))
         )
         before = targets
 
 
-def _lines(reasons: Row) -> Iterator[str]:
+def reason_lines(reasons: Row) -> Iterator[str]:
+    """The reasons of one decision, a sentence each."""
     if summary := reasons.get("summary"):
         yield summary
     yield from _forecast(reasons.get("forecast"))

@@ -71,7 +71,7 @@ class TokenChunk(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineStats:
-    """An engine's load: requests in the batch, requests queued, KV usage in [0, 1], prefilled KV still held."""
+    """An engine's load: requests in the batch and queued, KV usage in [0, 1], prefilled KV still held."""
 
     engine: str
     running: int

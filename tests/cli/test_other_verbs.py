@@ -9,7 +9,22 @@ from cli_cases import LOAD, headway
 from headway import profiling
 from headway.workload import open_trace
 
-VERBS = ("simulate", "compare", "report", "generate", "estimate", "check", "schema", "demo")
+VERBS = (
+    "simulate",
+    "compare",
+    "report",
+    "generate",
+    "estimate",
+    "check",
+    "schema",
+    "up",
+    "down",
+    "status",
+    "decisions",
+    "set",
+    "load",
+    "demo",
+)
 
 
 def test_help_lists_the_verbs(capsys: pytest.CaptureFixture[str]) -> None:
@@ -65,11 +80,11 @@ def test_report_of_a_result(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert again.read_bytes() == page.read_bytes()
 
 
-def test_demo_ends_well(
+def test_the_simulated_day_ends_well(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    ended = headway(capsys, "demo")
+    ended = headway(capsys, "demo", "--simulate")
     assert ended.code == 0, ended.err
     assert "The report: out/demo.html" in ended.out
     assert Path("out/demo.html").read_text(encoding="utf-8").startswith("<!DOCTYPE html>")

@@ -2,6 +2,7 @@
 
 import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import ray
@@ -28,3 +29,12 @@ def ray_cluster() -> Iterator[str]:
         finally:
             serve.shutdown()
             ray.shutdown()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Ray leaves log files and sockets to the garbage collector, at any moment of any test here."""
+    here = str(Path(__file__).parent)
+    for item in items:
+        if str(item.path).startswith(here):
+            item.add_marker(pytest.mark.filterwarnings("ignore::ResourceWarning"))
+            item.add_marker(pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"))

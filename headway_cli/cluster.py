@@ -1,0 +1,87 @@
+"""A Ray cluster for one command: a local one that ends with the command, or one that is there already.
+
+The local one has a temporary directory of its own and free ports, so that it disturbs no other Ray, and
+nothing listens for HTTP but the gateway. Its processes end with the command, also when that is killed.
+"""
+
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from headway_cli.errors import CliError
+from headway_cli.signals import uninterrupted
+
+LEAST_CPUS = 8
+"""Logical CPUs that a local Ray counts at least: engines and actors ask for none, and share what there is."""
+
+LONGEST_PARENT = 40
+"""Characters of a directory in which Ray's sockets still have names short enough for the system."""
+
+ENVIRONMENT = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """A Ray cluster that this process is connected to. `directory` holds a local one's files."""
+
+    address: str
+    directory: Path | None = None
+
+    @property
+    def local(self) -> bool:
+        """Whether this process started it."""
+        return self.directory is not None
+
+
+@contextmanager
+def cluster(address: str | None) -> Iterator[Cluster]:
+    """Join the cluster at `address`, or start a local one; leave or end it afterwards."""
+    with _joined(address) if address else _local() as found:
+        yield found
+
+
+@contextmanager
+def _local() -> Iterator[Cluster]:
+    directory = Path(tempfile.mkdtemp(prefix="headway-", dir=_short_parent()))
+    for name, value in ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    import ray
+
+    try:
+        ray.init(
+            address="local",
+            num_cpus=max(LEAST_CPUS, os.cpu_count() or 1),
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            _temp_dir=str(directory),
+        )
+        yield Cluster(address=ray.get_runtime_context().gcs_address, directory=directory)
+    finally:
+        with uninterrupted():
+            ray.shutdown()
+            shutil.rmtree(directory, ignore_errors=True)
+
+
+@contextmanager
+def _joined(address: str) -> Iterator[Cluster]:
+    import ray
+
+    try:
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+    except (ConnectionError, ValueError, RuntimeError, TimeoutError) as error:
+        raise CliError(f"--address {address}: {' '.join(str(error).split())}") from error
+    try:
+        yield Cluster(address=address)
+    finally:
+        ray.shutdown()
+
+
+def _short_parent() -> str:
+    parent = tempfile.gettempdir()
+    return parent if len(parent) <= LONGEST_PARENT else "/tmp"

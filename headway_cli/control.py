@@ -1,0 +1,92 @@
+"""The control API as the command uses it: JSON over HTTP, every fault one line.
+
+Headway's control API listens beside its OpenAI API: `/v1/control/...`, see docs/reference.md.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from http.client import HTTPException
+from typing import Annotated, Any
+from urllib.error import HTTPError, URLError
+from urllib.request import OpenerDirector, ProxyHandler, Request, build_opener
+
+import typer
+
+from headway.loadgen.plan import authorisation, base_url
+from headway.loadgen.sse import error_text
+from headway_cli.errors import CliError
+from headway_cli.load_options import KEY_VARIABLE
+
+URL_VARIABLE = "HEADWAY_URL"
+DEFAULT_URL = "http://127.0.0.1:8000"
+TIMEOUT_S = 10.0
+LONGEST_ANSWER = 64 << 20
+
+UrlOption = Annotated[
+    str | None,
+    typer.Option("--url", metavar="URL", help=f"The server; default: {URL_VARIABLE}, or {DEFAULT_URL}."),
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControlClient:
+    """One server's control API. Proxies of the environment are not used."""
+
+    url: str
+    api_key: str | None = field(default=None, repr=False)
+
+    def get(self, path: str) -> Any:  # noqa: ANN401 - any JSON
+        """The document at a path; CliError names address and fault."""
+        return self._ask(Request(self._address(path)))
+
+    def patch(self, path: str, body: Mapping[str, Any]) -> Any:  # noqa: ANN401 - any JSON
+        """The answer to a change."""
+        request = Request(self._address(path), data=json.dumps(body).encode(), method="PATCH")
+        request.add_header("Content-Type", "application/json")
+        return self._ask(request)
+
+    def _address(self, path: str) -> str:
+        return base_url(self.url) + path
+
+    def _ask(self, request: Request) -> Any:  # noqa: ANN401 - any JSON
+        for name, value in authorisation(self.api_key).items():
+            request.add_header(name, value)
+        address = request.full_url
+        try:
+            with _opener().open(request, timeout=TIMEOUT_S) as response:
+                text = response.read(LONGEST_ANSWER)
+        except HTTPError as error:
+            raise CliError(f"{address}: {_refusal(error)}") from error
+        except (URLError, HTTPException, OSError) as error:
+            raise CliError(f"{address}: cannot be reached: {_fault(error)}") from error
+        try:
+            return json.loads(text)
+        except ValueError:
+            raise CliError(f"{address}: the answer is not JSON; is that a Headway gateway?") from None
+
+
+def client(url: str | None, key_variable: str = KEY_VARIABLE) -> ControlClient:
+    """The client for `--url`, or else for HEADWAY_URL, or else for the default address."""
+    return ControlClient(
+        url=url or os.environ.get(URL_VARIABLE) or DEFAULT_URL, api_key=os.environ.get(key_variable)
+    )
+
+
+def _opener() -> OpenerDirector:
+    return build_opener(ProxyHandler({}))
+
+
+def _refusal(error: HTTPError) -> str:
+    text = error.read(4096).decode(errors="replace")
+    try:
+        detail = error_text(json.loads(text))
+    except ValueError:
+        detail = ""
+    return f"answered with status {error.code}" + (f": {detail}" if detail else "")
+
+
+def _fault(error: Exception) -> str:
+    reason = getattr(error, "reason", error)
+    return str(getattr(reason, "strerror", None) or reason or type(error).__name__)

@@ -1,0 +1,148 @@
+"""Which process of this user runs `headway up`: a lock that ends with its holder, and a file that describes
+it.
+
+The lock decides whether something is up; a file whose holder has gone means nothing. The file names the
+process by id and start time, so that a later process with the same id is never mistaken for it.
+"""
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from headway.workload import whole_file
+from headway_cli.errors import CliError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Owner:
+    """The process that is up. `url` is None until the gateway serves; `directory` is its Ray's."""
+
+    pid: int
+    started: str
+    url: str | None = None
+    directory: str | None = None
+
+
+def state_directory() -> Path:
+    """Where the state of this user's programs belongs (XDG_STATE_HOME)."""
+    home = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(home) / "headway"
+
+
+def log_file() -> Path:
+    """What a detached `up` writes."""
+    return state_directory() / "up.log"
+
+
+@contextmanager
+def owning() -> Iterator[None]:
+    """Be the one that is up; CliError when another process is."""
+    with _lock_file() as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise CliError(already_up(_read())) from None
+        try:
+            yield
+        finally:
+            _file().unlink(missing_ok=True)
+
+
+def announce(url: str | None, directory: Path | None) -> None:
+    """Describe this process, which holds the lock."""
+    pid = os.getpid()
+    owner = Owner(
+        pid=pid,
+        started=start_time(pid) or "",
+        url=url,
+        directory=None if directory is None else str(directory),
+    )
+    with whole_file(_file()) as file:
+        file.write(json.dumps(asdict(owner)).encode())
+
+
+def is_up() -> bool:
+    """Whether a process holds the lock."""
+    with _lock_file() as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        return False
+
+
+def current() -> Owner | None:
+    """The process that is up, None if there is none; CliError while it has not described itself yet."""
+    if not is_up():
+        return None
+    owner = _read()
+    if owner is None or start_time(owner.pid) != owner.started:
+        raise CliError(f"another headway up is just beginning or ending; see {state_directory()}")
+    return owner
+
+
+def current_or_none() -> Owner | None:
+    """As `current`, None too while the process has not described itself yet."""
+    try:
+        return current()
+    except CliError:
+        return None
+
+
+def already_up(owner: Owner | None) -> str:
+    """One line on what is up."""
+    if owner is None:
+        return "already up, or starting; headway down ends it"
+    where = f" at {owner.url}" if owner.url else ", still starting"
+    return f"already up (process {owner.pid}){where}; headway down ends it"
+
+
+def start_time(pid: int) -> str | None:
+    """When a process began, in clock ticks since boot; None if there is no such process.
+
+    Where there is no /proc the id alone has to do: the answer is then the same for every living process.
+    """
+    if not Path("/proc/self/stat").exists():
+        return "unknown" if _alive(pid) else None
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return None
+    state, *fields = text.rpartition(")")[2].split()
+    return None if state == "Z" else fields[18]
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+@contextmanager
+def _lock_file() -> Iterator[int]:
+    directory = state_directory()
+    directory.mkdir(parents=True, exist_ok=True)
+    lock = os.open(directory / "up.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        yield lock
+    finally:
+        os.close(lock)
+
+
+def _file() -> Path:
+    return state_directory() / "up.json"
+
+
+def _read() -> Owner | None:
+    try:
+        return Owner(**json.loads(_file().read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        return None

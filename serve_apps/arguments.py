@@ -1,0 +1,80 @@
+"""What `serve run` hands a builder -> settings that may travel to any node.
+
+    serve run serve_apps.disagg:build config=headway.yaml gateway.port=8001 slo.ttft_ms=200
+
+`config` names a file; every other key is a setting by its dotted name, or, in a Serve config file, a nested
+mapping of settings. Values from a command line are text and read as YAML. Files that settings name are
+looked for here and now, beside the config file, and travel as absolute paths; names of shipped profiles
+stay names.
+"""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+
+from headway.config import ConfigError, HeadwayConfig, load_config, resolve_profile
+
+Topology = Literal["disaggregated", "aggregated"]
+
+FILE_SETTINGS = ("engine.profile", "gateway.tokenizer", "planner.load_predictor_warmup_trace")
+"""Settings that may name a file or a directory."""
+
+
+def read_arguments(arguments: Mapping[str, Any], topology: Topology) -> HeadwayConfig:
+    """The settings. ConfigError, one line, where they are wrong or belong to the other topology."""
+    given = dict(arguments)
+    path = given.pop("config", None)
+    if path is not None and not isinstance(path, str):
+        raise ConfigError(f"config: should be the path of a file, not {path!r}")
+    overrides = dict(_flat(given))
+    config = _of_topology(path, overrides, topology)
+    config = load_config(path, {**overrides, **_pools(config), **_absolute(config, path)})
+    resolve_profile(config.engine.profile)
+    return config
+
+
+def _of_topology(path: str | None, overrides: Mapping[str, Any], topology: Topology) -> HeadwayConfig:
+    config = load_config(path, overrides)
+    aggregated = set(config.pools) == {"mixed"}
+    if aggregated == (topology == "aggregated"):
+        return config
+    if not aggregated and "pools" not in config.model_fields_set:
+        return load_config(path, {**overrides, "pools.mixed": {}})
+    other = "serve_apps.agg" if aggregated else "serve_apps.disagg"
+    raise ConfigError(
+        f"{path or 'options'}: pools: {' and '.join(config.pools)} are served by {other}, not here"
+    )
+
+
+def _pools(config: HeadwayConfig) -> dict[str, Any]:
+    return {"pools": {role: pool.model_dump(exclude_unset=True) for role, pool in config.pools.items()}}
+
+
+def _absolute(config: HeadwayConfig, path: str | None) -> dict[str, str]:
+    base = Path(path).parent if path else Path()
+    found = {}
+    for key in FILE_SETTINGS:
+        section, name = key.split(".")
+        value = getattr(getattr(config, section), name)
+        if value and (base / value).exists():
+            found[key] = str((base / value).absolute())
+    return found
+
+
+def _flat(tree: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            yield from _flat(value, f"{above}{key}.")
+        else:
+            yield f"{above}{key}", _read(f"{above}{key}", value)
+
+
+def _read(key: str, value: Any) -> Any:  # noqa: ANN401 - whatever YAML can say
+    if not isinstance(value, str):
+        return value
+    try:
+        return yaml.safe_load(value)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"options: {key}: {value!r} is not YAML") from error

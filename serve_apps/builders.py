@@ -1,0 +1,130 @@
+"""Settings -> Serve application: which deployments there are, and with which options.
+
+    Gateway (ingress) ── Prefill, Decode | Mixed
+                      └─ ControlPlane
+
+Replica counts begin at `min_replicas`; from then on they are the planner's. Draining lasts longer than a
+request may, so that a scale-down cuts no stream off; it ends with the last stream, not after that time.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ray import serve
+from ray.serve.config import RequestRouterConfig
+from ray.serve.schema import LoggingConfig
+
+from headway.config import ConfigError, HeadwayConfig, resolve_profile
+from headway.planning import Role
+from headway.planning.settings import pool_limits
+from interp import load_profile
+from serve_apps.arguments import Topology, read_arguments
+from serve_apps.control_plane_host import ControlPlane
+from serve_apps.deployments import Decode, EngineFactory, EngineReplica, Mixed, Prefill, default_engine
+from serve_apps.gateway_host import Gateway
+from serve_apps.request_router import HeadwayRouter
+
+ENGINES: Mapping[Role, type[EngineReplica]] = {
+    Role.PREFILL: Prefill,
+    Role.DECODE: Decode,
+    Role.MIXED: Mixed,
+}
+
+LEAN_REPLICA = {
+    # The main part of Serve's RAY_SERVE_THROUGHPUT_OPTIMIZED: no thread to hand every call to and from.
+    "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0",
+    "RAY_SERVE_FREEZE_GC_ON_STARTUP": "1",
+}
+SWITCH: Mapping[Any, bool] = {True: True, False: False, "true": True, "false": False}
+
+MOST_ONGOING = 4096
+"""Calls on one replica. Engines and the gateway queue and shed by themselves."""
+
+DRAINING_MARGIN_S = 30.0
+DRAINING_POLL_S = 0.2
+HEALTH_PERIOD_S = 2.0
+HEALTH_TIMEOUT_S = 10.0
+STATS_PERIOD_S = 0.5
+STATS_TIMEOUT_S = 5.0
+
+
+def application(
+    config: HeadwayConfig, make: EngineFactory = default_engine, *, control_plane: bool = True
+) -> serve.Application:
+    """The application of these settings. `make` is for tests; without a control plane nobody scales it."""
+    engines = {role: _engine(config, Role(role)).bind(config, make) for role in sorted(config.pools)}
+    others: Sequence[serve.Application] = [_control_plane(config).bind(config)] if control_plane else []
+    return _gateway(config).bind(config, engines, others)
+
+
+def build_application(arguments: Mapping[str, Any], topology: Topology) -> serve.Application:
+    """The application of a builder's arguments; `control_plane=false` leaves the control plane out."""
+    settings = dict(arguments)
+    control_plane = settings.pop("control_plane", True)
+    if control_plane not in SWITCH:
+        raise ConfigError(f"options: control_plane: should be true or false, not {control_plane!r}")
+    return application(read_arguments(settings, topology), control_plane=SWITCH[control_plane])
+
+
+def _engine(config: HeadwayConfig, role: Role) -> serve.Deployment:
+    return _deployment(
+        ENGINES[role],
+        name=ENGINES[role].__name__,
+        num_replicas=config.pools[role.value].min_replicas,
+        max_ongoing_requests=MOST_ONGOING,
+        graceful_shutdown_timeout_s=config.gateway.request_timeout_s + DRAINING_MARGIN_S,
+        request_router_config=_routing(config),
+        ray_actor_options=_resources(config, role),
+    )
+
+
+def _gateway(config: HeadwayConfig) -> serve.Deployment:
+    return _deployment(
+        Gateway,
+        name="Gateway",
+        num_replicas=1,
+        max_ongoing_requests=MOST_ONGOING,
+        graceful_shutdown_timeout_s=config.gateway.request_timeout_s + DRAINING_MARGIN_S,
+        ray_actor_options={"num_cpus": 0, "runtime_env": {"env_vars": LEAN_REPLICA}},
+    )
+
+
+def _control_plane(config: HeadwayConfig) -> serve.Deployment:
+    return _deployment(
+        ControlPlane,
+        name="ControlPlane",
+        num_replicas=1,
+        graceful_shutdown_timeout_s=DRAINING_MARGIN_S,
+        ray_actor_options={"num_cpus": 0},
+    )
+
+
+def _routing(config: HeadwayConfig) -> RequestRouterConfig:
+    return RequestRouterConfig.model_validate(
+        {
+            "request_router_class": HeadwayRouter,
+            "request_router_kwargs": {"profile": config.routing.profile},
+            "request_routing_stats_period_s": STATS_PERIOD_S,
+            "request_routing_stats_timeout_s": STATS_TIMEOUT_S,
+        }
+    )
+
+
+def _resources(config: HeadwayConfig, role: Role) -> dict[str, Any]:
+    options: dict[str, Any] = {"num_cpus": 0, "runtime_env": {"env_vars": LEAN_REPLICA}}
+    if config.engine.kind == "simulated":
+        return options
+    profile = load_profile(resolve_profile(config.engine.profile))
+    return {**options, "num_gpus": pool_limits(role, config.pools[role.value], profile).gpus_per_replica}
+
+
+def _deployment(kind: type, name: str, **options: Any) -> serve.Deployment:  # noqa: ANN401 - Serve's
+    deployment: serve.Deployment = serve.deployment(
+        name=name,
+        graceful_shutdown_wait_loop_s=DRAINING_POLL_S,
+        health_check_period_s=HEALTH_PERIOD_S,
+        health_check_timeout_s=HEALTH_TIMEOUT_S,
+        logging_config=LoggingConfig(enable_access_log=False),
+        **options,
+    )(kind)
+    return deployment

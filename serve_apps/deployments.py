@@ -1,0 +1,132 @@
+"""Serve deployments `Prefill`, `Decode` and `Mixed`: one inference engine each, reached through handles.
+
+RUNNING means that the constructor has returned, so the constructor loads the engine: Serve's state is the
+readiness of the engine. The engine does its own queueing; Serve's bound on requests in flight only has to
+stay out of its way. A replica that is scaled down drains: its time for that exceeds the longest request.
+Everything that the caller cancels or closes arrives here as CancelledError in `prefill` or at a `yield` of
+`decode`, and ends the engine's part.
+"""
+
+import logging
+from collections import defaultdict
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
+from dataclasses import asdict
+from typing import Any, cast
+
+from ray import serve
+
+from headway.config import HeadwayConfig
+from headway.planning import Role
+from serve_apps.engines.protocol import Engine, EngineFailed, EngineRequest, EngineStats, KvHandle, TokenChunk
+from serve_apps.feed import Frame, Outlet
+
+logger = logging.getLogger(__name__)
+
+EngineFactory = Callable[[HeadwayConfig, Role, str], Engine]
+"""Settings, role and a name that is unique in the cluster -> a loaded engine."""
+
+
+def default_engine(config: HeadwayConfig, role: Role, engine_id: str) -> Engine:
+    """The engine that the settings name."""
+    from serve_apps.engines import make_engine
+
+    return make_engine(config, role, engine_id)
+
+
+class EngineReplica:
+    """One engine behind Serve."""
+
+    role: Role
+
+    def __init__(self, config: HeadwayConfig, make: EngineFactory = default_engine) -> None:
+        self.replica = serve.get_replica_context().replica_id.unique_id
+        self._model = config.model
+        self._engine = make(config, self.role, self.replica)
+
+    async def abort(self, request_id: str) -> None:
+        """End the request if it is here."""
+        await self._engine.abort(request_id)
+
+    async def stats(self) -> EngineStats:
+        """The engine's load now."""
+        return self._engine.stats()
+
+    async def describe(self) -> Mapping[str, str]:
+        """What serves here: role, model and replica."""
+        return {"role": self.role.value, "model": self._model, "replica": self.replica}
+
+    async def inject(self, fault: str) -> None:
+        """Make a simulated engine misbehave (`serve_apps.engines.simulated.Fault`); "clear" ends a stall."""
+        from serve_apps.engines.simulated import Fault, SimulatedEngine
+
+        if not isinstance(self._engine, SimulatedEngine):
+            raise NotImplementedError(f"the engine of {self.replica} is real and takes no faults")
+        if fault == "clear":
+            self._engine.clear()
+        else:
+            self._engine.inject(Fault(fault))
+
+    async def record_routing_stats(self) -> dict[str, Any]:
+        """The engine's load, for routers; nothing once it has failed."""
+        try:
+            return asdict(self._engine.stats())
+        except EngineFailed:
+            return {}
+
+    async def check_health(self) -> None:
+        """EngineFailed when the engine is broken, so that Serve replaces this replica."""
+        self._engine.stats()
+
+
+class Prefill(EngineReplica):
+    """Computes prompts; their KV stays here until a decode replica has fetched it."""
+
+    role = Role.PREFILL
+
+    async def prefill(self, request: EngineRequest) -> KvHandle:
+        """Compute the prompt."""
+        return await self._engine.prefill(request)
+
+
+class Decode(EngineReplica):
+    """Fetches the KV of a prefilled prompt and streams the output."""
+
+    role = Role.DECODE
+
+    def __init__(self, config: HeadwayConfig, make: EngineFactory = default_engine) -> None:
+        super().__init__(config, make)
+        self._outlets: dict[str, Outlet] = defaultdict(Outlet)
+
+    async def decode(self, request: EngineRequest, kv: KvHandle | None) -> AsyncGenerator[TokenChunk, None]:
+        """Stream the output; closing the stream ends the request in the engine."""
+        stream = cast("AsyncGenerator[TokenChunk, None]", self._engine.decode(request, kv))
+        async with aclosing(stream):
+            async for chunk in stream:
+                yield chunk
+
+    async def decode_into_feed(
+        self, reader: str, key: int, request: EngineRequest, kv: KvHandle | None
+    ) -> int:
+        """Send the output with the feed of `reader`, as `key`; return how many chunks when all are sent."""
+        put, sent = self._outlets[reader].put, 0
+        async with aclosing(self.decode(request, kv)) as stream:
+            async for chunk in stream:
+                put(key, chunk)
+                sent += 1
+        return sent
+
+    async def feed(self, reader: str) -> AsyncGenerator[Frame, None]:
+        """The chunks of all requests of `reader`, a frame for each step of the engine."""
+        try:
+            async with aclosing(self._outlets[reader].frames()) as frames:
+                async for frame in frames:
+                    yield frame
+        finally:
+            self._outlets.pop(reader, None)
+
+
+class Mixed(Decode):
+    """Does both phases: `decode` without KV computes the prompt first."""
+
+    role = Role.MIXED

@@ -1,0 +1,101 @@
+"""Many outputs over one stream: what one replica produces for one gateway, an engine step at a time.
+
+A message costs the CPU of some hundred tokens' handling, on either side, whatever is in it. An engine that
+batches produces a token for each of its requests at the same moment, so what a replica has for a gateway
+leaves as one frame:
+
+    replica   Outlet   put, put, put ──> frame [(key, text, tokens, finish_reason), …]
+    gateway   Feed     frame ──> Stream of each key
+
+The call that runs a request stays open until its last chunk is in the outlet, and returns how many there
+were: it carries errors and cancellation, and Serve counts it while a replica drains. The feed carries
+nothing but chunks, and may be behind that call; a Stream ends when it has as many chunks as the call said.
+No Ray in here, and one event loop on each side.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, Sequence
+
+from serve_apps.engines.protocol import FinishReason, TokenChunk
+
+Frame = Sequence[tuple[int, str, int, FinishReason | None]]
+
+
+class Outlet:
+    """Chunks on a replica that wait to be sent to one gateway."""
+
+    def __init__(self) -> None:
+        self._chunks: list[tuple[int, str, int, FinishReason | None]] = []
+        self._waiter: asyncio.Future[None] | None = None
+
+    def put(self, key: int, chunk: TokenChunk) -> None:
+        """Send a chunk of the output that the gateway calls `key`, with the next frame."""
+        self._chunks.append((key, *chunk))
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def frames(self) -> AsyncGenerator[Frame, None]:
+        """Everything put, until closed."""
+        while True:
+            if not self._chunks:
+                self._waiter = asyncio.get_running_loop().create_future()
+                await self._waiter
+            chunks, self._chunks = self._chunks, []
+            yield chunks
+
+
+class Stream:
+    """One output as it arrives at the gateway: chunks in order, then the end or an error. One taker."""
+
+    __slots__ = ("_chunks", "_error", "_received", "_sent", "_waiter")
+
+    def __init__(self) -> None:
+        self._chunks: deque[TokenChunk] = deque()
+        self._received = 0
+        self._sent: int | None = None
+        self._error: BaseException | None = None
+        self._waiter: asyncio.Future[None] | None = None
+
+    def put(self, chunk: TokenChunk) -> None:
+        """The next chunk has come."""
+        self._chunks.append(chunk)
+        self._received += 1
+        self._wake()
+
+    def end(self, sent: int) -> None:
+        """The replica has sent this many chunks, and there will be no more."""
+        self._sent = sent
+        self._wake()
+
+    def fail(self, error: BaseException) -> None:
+        """There will be no more; the taker gets `error` once it has what came before."""
+        if self._error is None:
+            self._error = error
+        self._wake()
+
+    async def next(self) -> TokenChunk | None:
+        """The next chunk, None at the end. What came while nobody took is one chunk."""
+        while not self._chunks:
+            if self._sent is not None and self._received >= self._sent:
+                return None
+            if self._error is not None:
+                raise self._error
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+        if len(self._chunks) == 1:
+            return self._chunks.popleft()
+        return self._join()
+
+    def _join(self) -> TokenChunk:
+        chunks = list(self._chunks)
+        self._chunks.clear()
+        return TokenChunk(
+            "".join(chunk.text for chunk in chunks),
+            sum(chunk.tokens for chunk in chunks),
+            chunks[-1].finish_reason,
+        )
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)

@@ -1,0 +1,167 @@
+"""The demo's calculation, its history and its page; the running demo itself is in tests/ray."""
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from control_server import AT, decision
+
+from headway.loadgen import Tally
+from headway.planning import Role, Slo
+from headway.workload import open_trace
+from headway_cli.demo_history import History, Moment, read_pools, sparkline
+from headway_cli.demo_live import DemoResult
+from headway_cli.demo_plan import CREST, make_demo_plan, write_load
+from headway_cli.demo_summary import example, facts, gpu_text, starts
+from headway_cli.job import Job, execute
+from headway_cli.live_document import live_document
+from headway_cli.page import render
+from headway_cli.result_file import read_result
+
+
+def moment(time_s: float, decode: int, *, desired: int | None = None, **changes: Any) -> Moment:
+    pools = {
+        "prefill": {"desired": 1, "starting": 0, "ready": 1, "draining": 0},
+        "decode": {"desired": desired or decode, "starting": 0, "ready": decode, "draining": 0},
+    }
+    values = {"pools": pools, "rate_rps": 2.0, "in_flight": 3, "attainment": 0.99, "failed": 0, **changes}
+    return Moment(time_s=time_s, **values)
+
+
+def history(*moments: Moment) -> History:
+    made = History()
+    for item in moments:
+        made.add(item)
+    return made
+
+
+def test_the_crest_needs_several_replicas_and_the_trough_one() -> None:
+    plan = make_demo_plan(150.0)
+    crest, trough = plan.needs(plan.crest_rps), plan.needs(plan.trough_rps)
+    assert crest == pytest.approx(dict(CREST), rel=0.01)
+    assert {role: int(np.ceil(need)) for role, need in crest.items()} == {Role.PREFILL: 3, Role.DECODE: 4}
+    assert all(need < 1 for need in trough.values())
+
+
+def test_a_full_batch_meets_the_slo() -> None:
+    plan = make_demo_plan(150.0)
+    batch, context = plan.config.engine.max_batch_size, float(plan.input_tokens + plan.output_tokens)
+    assert batch is not None
+    usage = batch * context / plan.profile.decode.table.max_kv_tokens
+    assert float(plan.profile.decode.itl_s(usage, context)) < plan.config.slo.itl_s
+
+
+def test_the_slo_can_be_met_by_one_idle_replica() -> None:
+    plan = make_demo_plan(150.0)
+    assert float(plan.profile.prefill.ttft_s(plan.input_tokens)) < plan.config.slo.ttft_s / 2
+    best = plan.profile.decode.best_throughput_per_gpu(plan.config.slo.itl_s, float(plan.input_tokens))
+    assert best.feasible
+
+
+def test_the_load_stays_small_enough_for_two_cores() -> None:
+    plan = make_demo_plan(150.0)
+    assert plan.crest_rps * plan.output_tokens < 600  # tokens/s; a chunk costs well below a millisecond
+
+
+def test_the_load_is_the_wave_that_was_planned(tmp_path: Path) -> None:
+    plan = make_demo_plan(150.0)
+    count = write_load(plan, tmp_path / "a.csv")
+    write_load(plan, tmp_path / "b.csv")
+    assert (tmp_path / "a.csv").read_bytes() == (tmp_path / "b.csv").read_bytes()
+    with open_trace(str(tmp_path / "a.csv")) as trace:
+        assert trace.request_count == count
+        chunk = next(trace.chunks())
+        assert trace.stats.isl_mean == pytest.approx(plan.input_tokens, rel=0.05)
+        assert trace.stats.osl_mean == pytest.approx(plan.output_tokens, rel=0.05)
+    middle = (chunk.arrival_s > 61) & (chunk.arrival_s < 81)
+    assert middle.sum() / 20 == pytest.approx(plan.crest_rps, rel=0.1)
+
+
+@pytest.mark.parametrize("start_up_s", [4.0, 7.0, 9.0])
+def test_simulated_the_fleet_follows_and_the_slo_holds(start_up_s: float, tmp_path: Path) -> None:
+    """The settings and load of the demo, in virtual time, where Ray starts replicas fast or slowly."""
+    plan = make_demo_plan(150.0)
+    write_load(plan, tmp_path / "demo.csv")
+    simulation = plan.config.simulation.model_copy(update={"start_up_delay_s": start_up_s, "initial": "min"})
+    config = plan.config.model_copy(update={"simulation": simulation})
+    document = execute(Job(trace=str(tmp_path / "demo.csv"), config=config))
+    desired = {role: series["desired"] for role, series in document["replicas"].items()}
+    assert {role: (counts[0], max(counts), counts[-1]) for role, counts in desired.items()} == {
+        "prefill": (1, 3, 1),
+        "decode": (1, 4, 1),
+    }
+    assert document["attainment"] >= plan.config.slo.attainment
+
+
+def test_replica_seconds_and_series() -> None:
+    seen = history(moment(0, 1), moment(10, 1, desired=3), moment(15, 3), moment(25, 3), moment(30, 1))
+    assert seen.replica_seconds("prefill") == 30
+    assert seen.replica_seconds("decode") == 10 * 1 + 5 * 1 + 10 * 3 + 5 * 3
+    series = seen.series("decode")
+    assert series["time_s"] == [0, 10, 15, 30]
+    assert series["desired"] == [1, 3, 3, 1]
+    assert series["ready"] == [1, 1, 3, 1]
+    assert seen.highest("decode") == 3
+
+
+def test_rows_of_the_table() -> None:
+    seen = history(*(moment(0.4 + step * 1.01, 1) for step in range(25)))
+    times = [item.time_s for item in seen.every(10.0)]
+    assert times == pytest.approx([0.4, 10.5, 20.6, 24.64])
+
+
+def test_cost_beside_a_fixed_fleet() -> None:
+    assert gpu_text(history(moment(0, 1), moment(10, 3), moment(20, 3))).startswith(
+        "60 simulated; the crest's fleet all the time would be 80, 25% less"
+    )
+
+
+def test_bars() -> None:
+    assert sparkline([0, 5, 10, 99], 10.0) == "▁▅██"
+    assert sparkline([0.0, 0.0], 0.0) == "▁▁"
+
+
+@pytest.mark.parametrize("count", [0, 1, 59, 60, 61, 140, 1000])
+def test_samples_are_few_and_end_with_the_last(count: int) -> None:
+    seen = history(*(moment(float(step), 1) for step in range(count)))
+    found = [item.time_s for item in seen.sampled(60)]
+    assert len(found) <= 60
+    assert found[-1:] == [item.time_s for item in seen.moments][-1:]
+    assert len({after - before for before, after in pairwise(found)}) <= 1
+
+
+def test_unknown_counts_are_none_at_all() -> None:
+    assert read_pools({"pools": {"decode": {"desired": 2, "ready": None}}}) == {
+        "decode": {"desired": 2, "starting": 0, "ready": 0, "draining": 0}
+    }
+
+
+def test_the_example_is_a_decision_that_was_reached() -> None:
+    log = [decision(1, replicas=[]), decision(2, reached_at=None), decision(3), decision(4)]
+    chosen = example(log)
+    assert chosen is not None
+    assert chosen["id"] == 3
+    assert example(log[:2]) is None
+    assert [found[0] for found in starts(log)] == [2, 3, 4]
+    assert [round(found[2], 3) for found in starts(log)] == [6.2, 6.2, 6.2]
+
+
+def test_the_page_takes_a_live_run(tmp_path: Path) -> None:
+    import json
+
+    plan = make_demo_plan(150.0)
+    seen = history(moment(0, 1), moment(10, 1, desired=2), moment(20, 2), moment(30, 1))
+    result = DemoResult(
+        plan=plan,
+        tally=Tally(Slo(ttft_s=3.0, itl_s=0.15)),
+        history=seen,
+        decisions=[decision(number) for number in range(8)],
+        began_at=AT,
+    )
+    path = tmp_path / "live.json"
+    path.write_text(json.dumps(live_document(result)))
+    page = render(read_result(str(path)))
+    assert "SIMULATED" in page
+    assert facts(result)["Replicas"] == "prefill 1 to 1, decode 1 to 2; 8 decisions"

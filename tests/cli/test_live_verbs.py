@@ -1,0 +1,285 @@
+"""`status`, `decisions`, `set` and `load` against real servers."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cli_cases import headway
+from control_server import Control, controlling, decision, measured, pool, status
+
+sys.path.append(str(Path(__file__).parents[1] / "loadgen"))
+from openai_server import never, script, serving, stream
+
+LOAD = "steady:rate_rps=30,duration_s=1,input_tokens=20,output_tokens=5,seed=2"
+
+
+@pytest.fixture
+def control() -> Iterator[Control]:
+    with controlling() as server:
+        yield server
+
+
+@pytest.fixture(autouse=True)
+def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HEADWAY_URL", "HEADWAY_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def nobody() -> str:
+    """An address where nothing listens."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return f"http://127.0.0.1:{free.getsockname()[1]}"
+
+
+def test_status_shows_pools_attainment_and_why(control: Control, capsys: pytest.CaptureFixture[str]) -> None:
+    ended = headway(capsys, "status", "--url", control.url)
+    assert ended.code == 0, ended.err
+    assert "SIMULATED" in ended.out
+    rows = {line.split()[0]: line.split() for line in ended.out.splitlines() if line.split()}
+    assert rows["prefill"][1:5] == ["2", "0", "2", "0"]
+    assert rows["decode"][1:5] == ["4", "1", "3", "0"]
+    assert "96 % in the last interval, 98.7 % in total, aim 95 %" in ended.out
+    assert "#7" in ended.out
+    assert "decode 3 → 4: more load" in ended.out
+    assert "reached after 6.3 s" in ended.out
+    assert "All parts are well" in ended.out
+
+
+def test_status_names_what_is_not_well(control: Control, capsys: pytest.CaptureFixture[str]) -> None:
+    control.status = status(
+        components={
+            "Planner": {"ok": True, "detail": ""},
+            "MetricCollector": {"ok": False, "detail": "no data"},
+        },
+        planner=status()["planner"] | {"state": "holding", "reason": "metrics are stale", "failed_ticks": 2},
+    )
+    out = headway(capsys, "status", "--url", control.url).out
+    assert "MetricCollector: no data" in out
+    assert "holding (metrics are stale)" in out
+    assert "2 failed ticks" in out
+    assert "All parts" not in out
+
+
+def test_status_before_anything_is_known(control: Control, capsys: pytest.CaptureFixture[str]) -> None:
+    nothing = dict.fromkeys(("mean", "p50", "p95", "p99", "count"))
+    control.status = status(
+        engine={"kind": "vllm", "simulated": False, "time_scale": 1.0},
+        attainment={"last_interval": None, "total": None},
+        measured=measured(
+            health={"status": "starting", "detail": "nothing read yet"},
+            requests=None,
+            isl_tokens=None,
+            osl_tokens=None,
+            ttft_s=nothing,
+            itl_s=nothing,
+            load={},
+        ),
+        last_decision=None,
+        pools={"mixed": pool(running=None, waiting=None, kv_usage=None)},
+    )
+    ended = headway(capsys, "status", "--url", control.url)
+    assert ended.code == 0, ended.err
+    assert "none yet" in ended.out
+    assert "nothing read yet" in ended.out
+    assert "SIMULATED" not in ended.out
+
+
+def test_status_as_the_server_sends_it(control: Control, capsys: pytest.CaptureFixture[str]) -> None:
+    assert json.loads(headway(capsys, "status", "--url", control.url, "--json").out) == control.status
+
+
+def test_the_address_and_key_of_the_environment(
+    control: Control, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADWAY_URL", control.url)
+    monkeypatch.setenv("HEADWAY_API_KEY", "secret")
+    monkeypatch.setenv("OTHER_KEY", "other")
+    assert headway(capsys, "status").code == 0
+    assert headway(capsys, "status", "--api-key-env", "OTHER_KEY").code == 0
+    assert control.authorisations == ["Bearer secret", "Bearer other"]
+
+
+@pytest.mark.parametrize("verb", ["status", "decisions", "set"])
+def test_no_server(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    url = nobody()
+    arguments = ("slo.ttft_ms=200",) if verb == "set" else ()
+    complaint = headway(capsys, verb, *arguments, "--url", url).complaint()
+    assert url in complaint
+    assert "refused" in complaint
+
+
+def test_a_server_that_refuses(control: Control, capsys: pytest.CaptureFixture[str]) -> None:
+    control.refuse = (401, "Send a valid API key")
+    complaint = headway(capsys, "status", "--url", control.url).complaint()
+    assert complaint.endswith("answered with status 401: Send a valid API key")
+
+
+def test_not_an_address(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "is not an address" in headway(capsys, "status", "--url", "localhost:8000").complaint()
+
+
+def test_decisions_are_a_line_each(control: Control, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = headway(capsys, "decisions", "--url", control.url, "--limit", "3").out.splitlines()
+    assert [line.split()[0] for line in lines] == ["#5", "#6", "#7"]
+    assert "prefill 2, decode 3 → 4 | sent | decode 3 → 4: more load" in lines[-1]
+
+
+def test_decisions_as_json(control: Control, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = headway(capsys, "decisions", "--url", control.url, "--json").out.splitlines()
+    assert [json.loads(line) for line in lines] == control.decisions
+
+
+def test_no_decision_yet(control: Control, capsys: pytest.CaptureFixture[str]) -> None:
+    control.status, control.decisions = status(last_decision=None), []
+    ended = headway(capsys, "decisions", "--url", control.url)
+    assert (ended.code, ended.out) == (0, "")
+
+
+def test_one_decision_from_metrics_to_replicas(control: Control, capsys: pytest.CaptureFixture[str]) -> None:
+    out = headway(capsys, "decisions", "--url", control.url, "--id", "7").out
+    order = [
+        "Decision 7",
+        "52 requests (5.2/s)",
+        "3.4 replicas",
+        "targets     prefill 2, decode 3 → 4",
+        "ray_serve: sent",
+        "decode abc",
+    ]
+    places = [out.index(part) for part in order]
+    assert places == sorted(places)
+    assert "(6.2 s after the decision)" in out
+    assert "reached after 6.3 s" in out
+
+
+def test_a_decision_that_is_not_there(control: Control, capsys: pytest.CaptureFixture[str]) -> None:
+    assert (
+        "There is no decision 99"
+        in headway(capsys, "decisions", "--url", control.url, "--id", "99").complaint()
+    )
+
+
+def test_following_shows_each_new_decision_once(control: Control) -> None:
+    command = [sys.executable, "-m", "headway_cli", "decisions", "--url", control.url, "--follow", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        first = [json.loads(process.stdout.readline())["id"] for _ in range(8)]
+        control.decisions.append(decision(8))
+        new = json.loads(process.stdout.readline())["id"]
+        control.decisions.append(decision(9))
+        newer = json.loads(process.stdout.readline())["id"]
+        process.send_signal(signal.SIGINT)
+        rest = process.stdout.read()
+    assert first == list(range(8))
+    assert (new, newer, rest) == (8, 9, "")
+    assert process.returncode == 130
+
+
+def test_set_sends_values_as_they_read(control: Control, capsys: pytest.CaptureFixture[str]) -> None:
+    pairs = ("slo.ttft_ms=250.5", "planner.max_gpu_budget=null", "planner.dry_run=true", "model=a=b")
+    assert headway(capsys, "set", *pairs, "--url", control.url).code == 0
+    assert control.patches == [
+        {"slo.ttft_ms": 250.5, "planner.max_gpu_budget": None, "planner.dry_run": True, "model": "a=b"}
+    ]
+
+
+@pytest.mark.parametrize(("pairs", "fault"), [(("slo",), "KEY=VALUE"), (("a=1", "a=2"), "given twice")])
+def test_set_refuses(pairs: tuple[str, ...], fault: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert fault in headway(capsys, "set", *pairs, "--url", nobody()).complaint()
+
+
+def test_load_writes_its_result_and_records(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    result, records = tmp_path / "r.json", tmp_path / "r.jsonl"
+    with serving(stream()) as server:
+        ended = headway(
+            capsys, "load", LOAD, "--url", server.url, "--ttft-ms", "60000", "--itl-ms", "60000",
+            "--json", result, "--records", records,
+        )  # fmt: skip
+    assert ended.code == 0, ended.err
+    document = json.loads(result.read_text())
+    assert document["model"] == "test-model"
+    assert (
+        document["requests"] == document["completed"] == document["trace"]["requests"] == len(server.bodies)
+    )
+    assert document["attainment"] == 1.0
+    assert document["slo"] == {"ttft_s": 60.0, "itl_s": 60.0, "attainment": 0.99}
+    rows = [json.loads(line) for line in records.read_text().splitlines()]
+    assert sorted(row["index"] for row in rows) == list(range(document["requests"]))
+    assert {row["outcome"] for row in rows} == {"ok"}
+    assert "100 % within TTFT 60000 ms" in ended.out
+
+
+def test_load_of_a_server_that_fails(capsys: pytest.CaptureFixture[str]) -> None:
+    with serving(script(b'{"error": {"message": "no replica"}}', status=503)) as server:
+        ended = headway(capsys, "load", LOAD, "--url", server.url, "--json", "-")
+    document = json.loads(ended.out)
+    assert ended.code == 0
+    assert document["attainment"] == 0.0
+    assert document["failed"] == document["requests"]
+    assert list(document["outcomes"]) == ["http 503"]
+    assert "503: no replica" in ended.err
+
+
+def test_load_takes_the_key_and_the_model(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADWAY_API_KEY", "secret")
+    with serving(stream()) as server:
+        headway(capsys, "load", LOAD, "--url", f"{server.url}/v1", "--model", "other", "--prompt", "text")
+    assert {body["model"] for body in server.bodies} == {"other"}
+    assert all(isinstance(body["prompt"], str) for body in server.bodies)
+    assert server.headers[0]["Authorization"] == "Bearer secret"
+
+
+@pytest.mark.parametrize(
+    ("flags", "fault"),
+    [
+        (("--prompt", "words"), "neither tokens nor text"),
+        (("--time-scale", "0"), "time-scale must be above 0"),
+        (("--ttft-ms", "-1"), "slo.ttft_ms"),
+        (("--config", "nowhere.yaml"), "nowhere.yaml"),
+    ],
+)
+def test_load_refuses(flags: tuple[str, str], fault: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert fault in headway(capsys, "load", LOAD, "--url", nobody(), "--model", "m", *flags).complaint()
+
+
+def test_load_without_a_server(capsys: pytest.CaptureFixture[str]) -> None:
+    url = nobody()
+    assert f"{url}/v1/models" in headway(capsys, "load", LOAD, "--url", url).complaint()
+
+
+def test_an_interrupted_load_tells_what_it_has(tmp_path: Path) -> None:
+    result = tmp_path / "r.json"
+    endless = LOAD.replace("duration_s=1", "duration_s=3600")
+    with serving(never) as server:
+        command = [
+            sys.executable,
+            "-m",
+            "headway_cli",
+            "load",
+            endless,
+            "--url",
+            server.url,
+            "--json",
+            str(result),
+        ]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            deadline = time.monotonic() + 60
+            while len(server.bodies) < 5 and time.monotonic() < deadline:
+                time.sleep(0.05)
+            os.kill(process.pid, signal.SIGINT)
+            out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in out + err
+    document = json.loads(result.read_text())
+    assert document["requests"] == 0
+    assert document["unfinished"] >= 5
+    assert "cut off by the interrupt" in out

@@ -1,0 +1,52 @@
+"""Latency histogram: quantiles as numpy's within its resolution, exact means, bounded memory."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headway.loadgen.histogram import BUCKETS, Histogram
+from headway.simulation.results import Latency
+
+
+def filled(values: list[float], weight: float = 1.0) -> Histogram:
+    histogram = Histogram()
+    for value in values:
+        histogram.add(value, weight)
+    return histogram
+
+
+@given(st.lists(st.floats(1e-4, 100.0), min_size=1, max_size=300))
+def test_same_figures_as_the_simulator(values: list[float]) -> None:
+    theirs = Latency()
+    theirs.add(np.array(values))
+    assert filled(values).summary() == pytest.approx(theirs.summary())
+
+
+@given(st.lists(st.floats(1e-4, 100.0), min_size=1, max_size=300), st.sampled_from([0.5, 0.9, 0.99]))
+def test_quantiles_within_resolution(values: list[float], share: float) -> None:
+    exact = np.quantile(values, share, method="inverted_cdf")
+    assert filled(values).quantile(share) == pytest.approx(exact, rel=0.003)
+
+
+def test_weights_count() -> None:
+    histogram = filled([0.01], weight=99.0)
+    histogram.add(1.0)
+    assert histogram.mean_s == pytest.approx((0.99 + 1.0) / 100)
+    assert histogram.quantile(0.98) == pytest.approx(0.01, rel=0.003)
+    assert histogram.quantile(1.0) == pytest.approx(1.0, rel=0.003)
+
+
+def test_nothing_measured() -> None:
+    assert Histogram().summary() == dict.fromkeys(("mean", "p50", "p90", "p95", "p99"))
+
+
+@pytest.mark.parametrize("value", [-1e-9, float("nan"), float("inf")])
+def test_nonsense_is_refused(value: float) -> None:
+    with pytest.raises(ValueError, match="latency"):
+        Histogram().add(value)
+
+
+def test_memory_is_bounded() -> None:
+    histogram = filled(np.geomspace(1e-9, 1e9, 50_000).tolist())
+    assert len(histogram._buckets) <= BUCKETS

@@ -1,0 +1,168 @@
+"""The open loop against a real server over HTTP."""
+
+import asyncio
+
+import pytest
+from aiohttp import web
+from openai_server import begin, event, never, script, serving, stream, text
+
+from headway.loadgen import (
+    LoadError,
+    LoadPlan,
+    Progress,
+    RequestRecord,
+    Tally,
+    Watchers,
+    fetch_models,
+    replay,
+)
+from headway.planning import Slo
+from headway.workload import open_trace
+
+BURST = "steady:rate_rps=50,duration_s=1,input_tokens=20,output_tokens=6,output_cv=0,seed=1"
+SLO = Slo(ttft_s=5.0, itl_s=5.0)
+
+
+def run(
+    url: str,
+    load: str = BURST,
+    *,
+    watchers: Watchers | None = None,
+    stop_after_s: float | None = None,
+    **settings: object,
+) -> Tally:
+    plan = LoadPlan(url=url, model="test-model", slo=SLO, **settings)  # type: ignore[arg-type]
+
+    async def whole() -> Tally:
+        stop = asyncio.Event()
+        if stop_after_s is not None:
+            asyncio.get_running_loop().call_later(stop_after_s, stop.set)
+        with open_trace(load) as trace:
+            return await replay(trace, plan, watchers or Watchers(), stop)
+
+    return asyncio.run(whole())
+
+
+def test_everything_arrives_and_is_counted() -> None:
+    with serving(stream(tokens_per_chunk=2)) as server:
+        tally = run(server.url, api_key="k")
+        with open_trace(BURST) as trace:
+            assert len(server.bodies) == trace.request_count == tally.completed == tally.requests
+    assert tally.attainment == 1.0
+    assert tally.output_tokens == 6 * tally.requests
+    assert tally.latencies["itl_s"].weight == pytest.approx(5 * tally.requests)
+    assert server.headers[0]["Authorization"] == "Bearer k"
+
+
+def test_a_stalling_server_does_not_slow_the_sender_and_its_stall_is_in_the_latencies() -> None:
+    """Every answer waits for the last request: a closed loop would never send it."""
+    with open_trace(BURST) as trace:
+        wanted = trace.request_count
+        first_s = float(next(trace.chunks()).arrival_s[0])
+    arrived = 0
+    answer = stream()
+
+    async def handler(request: web.Request, body: dict[str, object]) -> web.StreamResponse:
+        nonlocal arrived
+        arrived += 1
+        while arrived < wanted:
+            await asyncio.sleep(0.005)
+        return await answer(request, body)
+
+    records: list[RequestRecord] = []
+    with serving(handler) as server:
+        tally = run(server.url, watchers=Watchers(on_record=records.append))
+        sent_after = [record.sent_s for record in records]
+    assert tally.completed == wanted
+    last_due_s = max(record.intended_s for record in records)
+    by_index = sorted(records, key=lambda record: record.index)
+    assert by_index[0].ttft_s is not None
+    assert by_index[0].ttft_s >= last_due_s - first_s
+    assert all(sent is not None for sent in sent_after)
+
+
+@pytest.mark.parametrize(
+    ("handler", "outcome", "detail"),
+    [
+        (script(b'{"error":{"message":"busy"}}', status=429), "shed", "429: busy"),
+        (script(b"no such thing", status=404), "http 404", "404: no such thing"),
+        (
+            script(event(**text("a")), event(error={"message": "engine failed"})),
+            "error event",
+            "engine failed",
+        ),
+        (script(event(**text("a"))), "incomplete", "the stream ended without [DONE]"),
+        (script(b"data: [DONE]\n\n"), "incomplete", "the stream had no text"),
+    ],
+)
+def test_outcomes(handler: object, outcome: str, detail: str) -> None:
+    with serving(handler) as server:  # type: ignore[arg-type]
+        tally = run(server.url)
+    assert dict(tally.outcomes) == {outcome: tally.requests}
+    assert tally.details == {detail: tally.requests}
+    assert tally.attainment == 0.0
+    assert tally.shed == (tally.requests if outcome == "shed" else 0)
+
+
+def test_a_connection_that_breaks_off() -> None:
+    async def handler(request: web.Request, body: dict[str, object]) -> web.StreamResponse:
+        response = await begin(request)
+        await response.write(event(**text("a")))
+        assert request.transport is not None
+        request.transport.abort()
+        return response
+
+    with serving(handler) as server:
+        tally = run(server.url)
+    assert set(tally.outcomes) == {"connection"}
+    assert tally.latencies["ttft_s"].weight == tally.requests
+
+
+def test_no_server_is_an_outcome_and_not_an_exception() -> None:
+    with serving(never) as server:
+        url = server.url
+    assert set(run(url).outcomes) == {"connection"}
+
+
+def test_time_out() -> None:
+    with serving(never) as server:
+        tally = run(server.url, timeout_s=0.2)
+        assert server.disconnected.wait(10)
+    assert set(tally.outcomes) == {"timeout"}
+
+
+def test_too_many_in_flight_fail_and_are_not_delayed() -> None:
+    with serving(never) as server:
+        tally = run(server.url, max_in_flight=3, timeout_s=3.0)
+        assert len(server.bodies) == 3
+    assert tally.outcomes == {"client overload": tally.requests - 3, "timeout": 3}
+    assert tally.failed == tally.requests
+
+
+def test_stopping_gives_the_totals_so_far_and_closes_the_connections() -> None:
+    with serving(never) as server:
+        tally = run(server.url, BURST.replace("duration_s=1", "duration_s=3600"), stop_after_s=0.5)
+        assert server.disconnected.wait(10)
+    assert tally.requests == 0
+    assert tally.unfinished == len(server.bodies) > 0
+
+
+def test_progress_is_told() -> None:
+    told: list[Progress] = []
+    with serving(stream()) as server:
+        tally = run(server.url, watchers=Watchers(on_progress=told.append, progress_every_s=0.05))
+    assert told
+    sent = [state.sent for state in told]
+    assert sent == sorted(sent)
+    assert sent[-1] <= tally.requests
+
+
+def test_models() -> None:
+    with serving(never) as server:
+        server.models = ("one", "two")
+        assert asyncio.run(fetch_models(server.url)) == ["one", "two"]
+        server.models = ()
+        with pytest.raises(LoadError, match="lists no model"):
+            asyncio.run(fetch_models(server.url))
+    with pytest.raises(LoadError, match=f"{server.url}/v1/models: "):
+        asyncio.run(fetch_models(server.url))

@@ -1,0 +1,90 @@
+"""A real Prometheus of our own: loopback, free port, own data directory, ended by its pid."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from tests.exporter import free_port
+
+PACKAGE = "prometheus"
+START_S = 60.0
+
+CONFIG = """\
+global:
+  scrape_interval: 1s
+  scrape_timeout: 1s
+scrape_configs:
+  - job_name: headway
+    static_configs:
+      - targets: [{targets}]
+"""
+
+
+def need_prometheus() -> str:
+    """The binary; without it the test is skipped by name, and in CI it fails."""
+    binary = shutil.which("prometheus")
+    if binary is None:
+        missing = f"the Debian package {PACKAGE} is not installed"
+        if os.environ.get("CI"):
+            pytest.fail(missing)
+        pytest.skip(missing)
+    return binary
+
+
+class PrometheusProcess:
+    """Scrapes `targets` (host:port) once a second. `stop` and `start` keep port and data."""
+
+    def __init__(self, directory: Path, *targets: str) -> None:
+        self._binary = need_prometheus()
+        self._directory = directory
+        self.port = free_port()
+        self._config = directory / "prometheus.yml"
+        self._config.write_text(CONFIG.format(targets=", ".join(f"'{target}'" for target in targets)))
+        self._process: subprocess.Popen[bytes] | None = None
+        self.start()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        command = [
+            self._binary,
+            f"--config.file={self._config}",
+            f"--storage.tsdb.path={self._directory / 'data'}",
+            f"--web.listen-address=127.0.0.1:{self.port}",
+            "--log.level=warn",
+        ]
+        with (self._directory / "prometheus.log").open("ab") as log:
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, cwd=self._directory)
+        self._until_ready()
+
+    def stop(self, signum: int = signal.SIGTERM) -> None:
+        if self._process is not None:
+            self._process.send_signal(signum)
+            self._process.wait(timeout=30)
+            self._process = None
+
+    def _until_ready(self) -> None:
+        deadline = time.monotonic() + START_S
+        while time.monotonic() < deadline:
+            assert self._process is not None
+            if self._process.poll() is not None:
+                break
+            try:
+                with urllib.request.urlopen(f"{self.url}/-/ready", timeout=1) as answer:
+                    if answer.status == 200:
+                        return
+            except (urllib.error.URLError, OSError):
+                time.sleep(0.05)
+        log = (self._directory / "prometheus.log").read_text()
+        raise AssertionError(f"Prometheus did not start:\n{log}")

@@ -1,0 +1,144 @@
+"""The whole system as its users have it: Ray, Serve, gateway, engines, control plane, and load from outside.
+
+    with live_system({"slo.itl_ms": 150}) as system:
+        result = system.load("steady:rate_rps=2,duration_s=20")
+
+The engine is slowed down so that two cores carry several replicas: one decode replica sustains some 100
+tokens/s under the ITL target below, one prefill replica some 2.5 prompts of 800 tokens a second.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray import serve
+
+from headway.config import load_config
+from tests.ray.clusters import free_port, wait_until
+
+APPLICATION = "headway"
+SLOW = {
+    "engine.profile": "llama-3.1-8b_h100_tp1",
+    "engine.time_scale": 0.05,
+    "engine.start_up_s": 0.5,
+    "slo.ttft_ms": 4000.0,
+    "slo.itl_ms": 136.0,
+    "planner.predictor": "constant",
+    "planner.no_correction": True,
+    "planner.adjustment_interval_s": 10.0,
+    "pools.prefill.max_replicas": 4,
+    "pools.decode.max_replicas": 4,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class LiveSystem:
+    url: str
+    interval_s: float
+
+    def get(self, path: str, timeout_s: float = 10.0) -> Any:
+        with urllib.request.urlopen(self.url + path, timeout=timeout_s) as answer:
+            return json.load(answer)
+
+    def status(self) -> dict[str, Any]:
+        return self.get("/v1/control/status")
+
+    def decisions(self) -> list[dict[str, Any]]:
+        answer = self.get("/v1/control/decisions?limit=1000")
+        return answer["decisions"] if isinstance(answer, Mapping) else answer
+
+    def running(self, role: str) -> int:
+        return self.status()["pools"][role]["ready"]
+
+    @contextmanager
+    def under_load(self, spec: str) -> Iterator[dict[str, Any]]:
+        """The load runs beside the block; afterwards the yielded dictionary holds its result."""
+        result: dict[str, Any] = {}
+        with tempfile.TemporaryDirectory() as folder:
+            output, records = Path(folder, "load.json"), Path(folder, "records.jsonl")
+            process = subprocess.Popen(
+                [*headway("load"), spec, "--url", self.url, "--json", str(output), "--records", str(records)],
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            try:
+                yield result
+                _, errors = process.communicate(timeout=180)
+            finally:
+                process.kill()
+                process.wait()
+            assert process.returncode == 0, errors
+            result.update(json.loads(output.read_text()))
+            result["records"] = [json.loads(line) for line in records.read_text().splitlines()]
+
+    def load(self, spec: str) -> dict[str, Any]:
+        with self.under_load(spec) as result:
+            pass
+        return result
+
+
+def headway(*verb: str) -> Sequence[str]:
+    """The command of the interpreter that runs the tests."""
+    return [sys.executable, "-m", "headway_cli", *verb]
+
+
+@contextmanager
+def live_system(overrides: Mapping[str, Any] | None = None) -> Iterator[LiveSystem]:
+    """The disaggregated application on the cluster that is there; gone again at the end, actors and all."""
+    from serve_apps.builders import application
+
+    config = load_config(None, {**SLOW, "gateway.port": free_port(), **(overrides or {})})
+    app = application(config)
+    serve.run(app, name=APPLICATION, route_prefix="/", external_scaler_enabled=True)
+    system = LiveSystem(
+        url=f"http://127.0.0.1:{config.gateway.port}", interval_s=config.planner.adjustment_interval_s
+    )
+    try:
+        wait_until(lambda: _plans(system), 60)
+        yield system
+    finally:
+        serve.delete(APPLICATION)
+
+
+def _plans(system: LiveSystem) -> bool:
+    try:
+        return system.status()["planner"]["state"] != "waiting"
+    except (OSError, urllib.error.HTTPError):
+        return False
+
+
+def pids(name_contains: str) -> dict[str, int]:
+    """Process ids of living actors whose name contains that text, as the GCS knows them."""
+    from ray._private.state import actors
+
+    return {
+        actor["Name"]: actor["Pid"]
+        for actor in actors().values()
+        if name_contains in actor["Name"] and actor["State"] == "ALIVE"
+    }
+
+
+def kill_nine(name_contains: str) -> int:
+    """`kill -9` of the one actor with that name, or of the first of several; its process id."""
+    found = pids(name_contains)
+    assert found, f"no living actor is called {name_contains}"
+    pid = found[min(found)]
+    os.kill(pid, signal.SIGKILL)
+    return pid
+
+
+def joined() -> str:
+    """The address of the cluster that this process has joined."""
+    return ray.get_runtime_context().gcs_address

@@ -1,0 +1,143 @@
+"""What the live system promises, on a real local Ray with simulated engines: scaling, deaths, status."""
+
+import subprocess
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from actors.names import INTERPOLATOR, METRIC_COLLECTOR, PLANNER, PREDICTOR
+from tests.ray.clusters import wait_until
+from tests.ray.live_system import LiveSystem, headway, kill_nine, live_system
+
+STEP = (
+    "step:rate_rps=1,peak_rps=6,at_s=20,back_at_s=60,duration_s=90,input_tokens=800,output_tokens=40,seed=3"
+)
+"""About 4,800 prompt tokens and 240 output tokens a second at the crest."""
+
+STEADY = "steady:rate_rps=2,duration_s=60,input_tokens=400,output_tokens=40,seed=4"
+
+
+@pytest.fixture(scope="module")
+def system(ray_cluster: object) -> Iterator[LiveSystem]:
+    with live_system() as running:
+        yield running
+
+
+def test_replicas_follow_a_step_up_and_down_and_no_request_fails(system: LiveSystem) -> None:
+    before = {record["id"] for record in system.decisions()}
+    with system.under_load(STEP) as result:
+        pass
+    wait_until(lambda: all(system.running(role) == 1 for role in ("prefill", "decode")), 60)
+    assert not broken(result), broken(result)
+    assert result["completed"] == result["requests"]
+    records = [record for record in system.decisions() if record["id"] not in before]
+    began_s = datetime.fromisoformat(result["started_at"]).timestamp()
+    for role in ("prefill", "decode"):
+        up_s = first(records, began_s + 20, lambda record: record["targets"][role] >= 3)  # noqa: B023
+        reached_s = first(records, began_s + 20, lambda record: ready(record, role) >= 3)  # noqa: B023
+        down_s = first(records, began_s + 60, lambda record: record["targets"][role] == 1)  # noqa: B023
+        assert up_s - (began_s + 20) <= 2 * system.interval_s
+        assert reached_s - (began_s + 20) <= 4 * system.interval_s
+        assert down_s - (began_s + 60) <= 2 * system.interval_s
+
+
+def broken(result: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The requests that did not end well, as the load generator wrote them down."""
+    return [record for record in result["records"] if record["outcome"] != "ok"]
+
+
+def first(records: list[dict[str, Any]], after_s: float, holds: Any) -> float:
+    """When the first decision after that time was made for which it holds."""
+    return min(record["created_at"] for record in records if record["created_at"] > after_s and holds(record))
+
+
+def ready(record: Mapping[str, Any], role: str) -> int:
+    return record["pools"][role]["ready"]
+
+
+def test_the_loop_outlives_every_actor_and_the_serve_controller(system: LiveSystem) -> None:
+    with system.under_load(STEADY) as result:
+        for name in (METRIC_COLLECTOR, PREDICTOR, INTERPOLATOR, PLANNER, "SERVE_CONTROLLER_ACTOR"):
+            ticks = newest(system)
+            pid = kill_nine(name)
+            wait_until(lambda: alive_again(name, pid) and newest(system) >= ticks + 1, 60)  # noqa: B023
+    assert not broken(result), broken(result)
+    ids = [record["id"] for record in system.decisions()]
+    assert ids == list(range(ids[0], ids[0] + len(ids)))
+
+
+def newest(system: LiveSystem) -> int:
+    try:
+        return max((record["id"] for record in system.decisions()), default=-1)
+    except OSError:
+        return -1
+
+
+def alive_again(name: str, old_pid: int) -> bool:
+    from tests.ray.live_system import pids
+
+    return any(pid != old_pid for pid in pids(name).values())
+
+
+def test_requests_on_a_killed_replica_end_clearly_or_are_served_elsewhere(system: LiveSystem) -> None:
+    with system.under_load(STEADY) as result:
+        for deployment in ("#Prefill#", "#Decode#"):
+            wait_until(lambda: busy(system, deployment.strip("#").lower()), 30)  # noqa: B023
+            kill_nine(deployment)
+            wait_until(lambda: system.running(deployment.strip("#").lower()) >= 1, 60)  # noqa: B023
+    assert result["requests"] == result["completed"] + result["failed"] + result["shed"]
+    # Only streams that had begun on the killed decode replica may break; each says why.
+    assert all(record["detail"] for record in broken(result))
+    assert len(broken(result)) <= 40
+    assert result["completed"] >= 0.6 * result["requests"]
+
+
+def busy(system: LiveSystem, role: str) -> bool:
+    pool = system.status()["pools"][role]
+    return (pool["running"] or 0) + (pool["waiting"] or 0) > 0 or role == "prefill"
+
+
+def test_status_shows_pools_attainment_and_the_last_decision_with_its_reason(system: LiveSystem) -> None:
+    system.load("steady:rate_rps=2,duration_s=12,input_tokens=200,output_tokens=20,seed=5")
+    wait_until(lambda: system.status()["attainment"]["total"] is not None, 30)
+    shown = subprocess.run(
+        [*headway("status"), "--url", system.url], capture_output=True, text=True, check=True, timeout=60
+    ).stdout
+    document = system.status()
+    assert "prefill" in shown
+    assert "decode" in shown
+    assert "simulated" in shown.lower()
+    assert str(document["last_decision"]["id"]) in shown
+    summary_words = document["last_decision"]["summary"].split()
+    assert summary_words[0] in shown
+    assert "SLO" in shown
+    assert "aim 99" in shown
+
+
+def test_a_decision_can_be_traced_from_metrics_to_replicas(system: LiveSystem) -> None:
+    system.load("steady:rate_rps=5,duration_s=25,input_tokens=800,output_tokens=40,seed=8")
+    wait_until(lambda: traced(system) is not None, 40)
+    scaled = traced(system)
+    assert scaled is not None
+    shown = subprocess.run(
+        [*headway("decisions"), "--url", system.url, "--id", str(scaled["id"])],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    ).stdout
+    for replica in scaled["replicas"]:
+        assert replica["replica"] in shown
+        assert scaled["created_at"] <= replica["running_at"]
+    assert f"{scaled['measured']['requests']:.0f}" in shown
+
+
+def traced(system: LiveSystem) -> dict[str, Any] | None:
+    """A decision that started replicas, all of which came to run."""
+    for record in system.decisions():
+        times = [replica["running_at"] for replica in record["replicas"]]
+        if times and None not in times:
+            return record
+    return None

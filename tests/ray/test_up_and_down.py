@@ -1,0 +1,127 @@
+"""`headway up --detach`, then everything a user does with it, then `headway down`; and the demo, shortened.
+
+Each command is a process of its own, as a user's are. The cluster belongs to the `up` process alone.
+"""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+LONGEST_S = 420
+CONFIG = """
+engine: {profile: llama-3.1-8b_h100_tp1}
+planner: {predictor: constant, adjustment_interval_s: 2}
+pools: {prefill: {max_replicas: 1}, decode: {max_replicas: 1}}
+gateway: {port: 0}
+"""
+LOAD = "steady:rate_rps=5,duration_s=6,input_tokens=200,output_tokens=20,seed=1"
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    """The state of `up` in this test's folder."""
+    names = ("HEADWAY_URL", "HEADWAY_API_KEY", "HEADWAY_API_KEYS")
+    kept = {name: value for name, value in os.environ.items() if name not in names}
+    return {**kept, "XDG_STATE_HOME": str(tmp_path / "state")}
+
+
+def headway(environment: dict[str, str], *arguments: object) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "headway_cli", *map(str, arguments)]
+    return subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=LONGEST_S, check=False
+    )
+
+
+def test_up_use_down(tmp_path: Path, environment: dict[str, str]) -> None:
+    config, result = tmp_path / "mine.yaml", tmp_path / "load.json"
+    config.write_text(CONFIG, encoding="utf-8")
+    started = headway(environment, "up", config, "--detach")
+    try:
+        assert started.returncode == 0, started.stderr
+        state = json.loads((tmp_path / "state/headway/up.json").read_text(encoding="utf-8"))
+        url = state["url"]
+        assert f"OpenAI API  {url}/v1" in started.stdout
+
+        again = headway(environment, "up", config)
+        assert (again.returncode, again.stderr.count("\n")) == (2, 1)
+        assert f"already up (process {state['pid']}) at {url}" in again.stderr
+
+        loaded = headway(environment, "load", LOAD, "--url", url, "--json", result)
+        assert loaded.returncode == 0, loaded.stderr
+        outcome = json.loads(result.read_text(encoding="utf-8"))
+        assert outcome["completed"] == outcome["requests"] == outcome["trace"]["requests"]
+
+        status = document(headway(environment, "status", "--url", url, "--json"))
+        assert status["engine"]["simulated"] is True
+        assert set(status["pools"]) == {"prefill", "decode"}
+        assert {pool["ready"] for pool in status["pools"].values()} == {1}
+        shown = headway(environment, "status", "--url", url)
+        assert "SIMULATED" in shown.stdout
+
+        changed = document(headway(environment, "set", "slo.ttft_ms=250", "--url", url))
+        assert changed["slo.ttft_ms"] == 250
+        refused = headway(environment, "set", "engine.kind=vllm", "--url", url)
+        assert refused.returncode == 2
+        assert "engine.kind" in refused.stderr
+
+        log = headway(environment, "decisions", "--url", url, "--json").stdout.splitlines()
+        newest = json.loads(log[-1])
+        story = headway(environment, "decisions", "--url", url, "--id", newest["id"])
+        assert story.stdout.startswith(f"Decision {newest['id']} at ")
+        assert newest["targets"] == {"prefill": 1, "decode": 1}
+    finally:
+        ended = headway(environment, "down")
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout == f"ended (process {state['pid']})\n"
+    assert not Path(state["directory"]).exists()
+    assert not leftovers(state["directory"])
+    host, port = url.removeprefix("http://").split(":")
+    with socket.socket() as asking:
+        assert asking.connect_ex((host, int(port))) != 0
+    assert headway(environment, "down").stdout == "nothing is up\n"
+
+
+def test_up_tells_why_it_cannot(tmp_path: Path, environment: dict[str, str]) -> None:
+    config = tmp_path / "mine.yaml"
+    config.write_text("gateway: {host: 0.0.0.0}\n", encoding="utf-8")
+    for arguments in (("up", config), ("up", config, "--detach")):
+        ended = headway(environment, *arguments)
+        assert ended.returncode == 2
+        assert "no API keys" in ended.stderr
+    assert headway(environment, "down").stdout == "nothing is up\n"
+
+
+def test_a_short_demo(tmp_path: Path, environment: dict[str, str]) -> None:
+    page = tmp_path / "demo.html"
+    ended = headway(environment, "demo", "--duration", 30, "--output", page)
+    assert ended.returncode == 0, ended.stderr
+    assert "SIMULATED" in ended.stdout
+    assert "Replicas over time" in ended.stdout
+    assert "within TTFT 4000 ms" in ended.stdout
+    assert "GPU-seconds" in ended.stdout
+    assert "SIMULATED" in page.read_text(encoding="utf-8")
+
+
+def document(ended: "subprocess.CompletedProcess[str]") -> dict[str, Any]:
+    assert ended.returncode == 0, ended.stderr
+    found: dict[str, Any] = json.loads(ended.stdout)
+    return found
+
+
+def leftovers(directory: str) -> list[str]:
+    """Processes that name the cluster's directory."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = entry.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue
+        if directory in words:
+            found.append(words)
+    return found

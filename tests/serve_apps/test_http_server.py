@@ -1,0 +1,89 @@
+import asyncio
+import logging
+import socket
+
+import aiohttp
+import pytest
+
+from serve_apps.http_server import HttpServer, listening_socket
+
+
+def app_that(started: asyncio.Event, release: asyncio.Event):
+    async def app(scope, receive, send) -> None:
+        if scope["type"] == "lifespan":
+            for phase in ("startup", "shutdown"):
+                await receive()
+                await send({"type": f"lifespan.{phase}.complete"})
+            return
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"first ", "more_body": True})
+        started.set()
+        await release.wait()
+        await send({"type": "http.response.body", "body": b"last"})
+
+    return app
+
+
+def test_a_taken_port_is_no_reason_to_fail(caplog):
+    with listening_socket("127.0.0.1", 0) as taken:
+        port = taken.getsockname()[1]
+
+        async def scenario() -> HttpServer:
+            server = HttpServer(app_that(asyncio.Event(), asyncio.Event()), "127.0.0.1", port)
+            await server.start()
+            await server.stop()
+            return server
+
+        with caplog.at_level(logging.WARNING, "ray.serve"):
+            server = asyncio.run(scenario())
+    assert server.port > port
+    assert server.address == f"http://127.0.0.1:{server.port}"
+    said = f"port {port} is taken, listening on {server.address}"
+    assert any(said in record.getMessage() for record in caplog.records)
+
+
+def test_stopping_refuses_new_requests_and_lets_streams_finish():
+    async def scenario() -> None:
+        started, release = asyncio.Event(), asyncio.Event()
+        server = HttpServer(app_that(started, release), "127.0.0.1", 0)
+        await server.start()
+        async with aiohttp.ClientSession() as client:
+            async with client.get(server.address) as response:
+                await started.wait()
+                stopping = asyncio.create_task(server.stop())
+                await refused(server)
+                assert not stopping.done()
+                release.set()
+                assert await response.read() == b"first last"
+            await asyncio.wait_for(stopping, 10)
+
+    asyncio.run(scenario())
+
+
+async def refused(server: HttpServer) -> None:
+    """Return once nobody listens there any more."""
+    while True:
+        try:
+            _, writer = await asyncio.open_connection(server.host, server.port)
+        except (ConnectionRefusedError, ConnectionResetError):
+            return
+        writer.close()
+        await asyncio.sleep(0.01)
+
+
+def test_a_host_that_is_not_ours_is_an_error():
+    async def scenario() -> None:
+        await HttpServer(app_that(asyncio.Event(), asyncio.Event()), "192.0.2.1", 0).start()
+
+    with pytest.raises(OSError, match="assign"):
+        asyncio.run(scenario())
+
+
+def test_ipv6_addresses_are_written_as_urls_want_them():
+    server = HttpServer(app_that, "::1", 80)
+    assert server.address == "http://[::1]:80"
+
+
+def test_sockets_listen_at_once():
+    with listening_socket("127.0.0.1", 0) as listener, socket.create_connection(listener.getsockname()):
+        pass

@@ -1,0 +1,108 @@
+import asyncio
+import random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serve_apps.membership import SUSPECT_S, Membership
+
+
+def pool(*replicas: str, stats=None, seed=0) -> Membership:
+    made = Membership(random.Random(seed))
+    made.update((replica, stats or {}) for replica in replicas)
+    return made
+
+
+def test_no_replica_no_choice():
+    assert pool().pick("least_load", 0.0) is None
+
+
+def test_round_robin_takes_each_in_turn():
+    made = pool("a", "b", "c")
+    assert [made.pick("round_robin", 0.0) for _ in range(6)] == ["a", "b", "c", "a", "b", "c"]
+
+
+def test_random_reaches_all():
+    made = pool("a", "b", "c")
+    assert {made.pick("random", 0.0) for _ in range(100)} == {"a", "b", "c"}
+
+
+def test_least_load_counts_our_requests_and_draws_among_equals():
+    made = pool("a", "b", "c")
+    made.sent("a", "1")
+    assert {made.pick("least_load", 0.0) for _ in range(100)} == {"b", "c"}
+    made.sent("b", "2")
+    made.sent("c", "3")
+    made.done("a", "1")
+    assert {made.pick("least_load", 0.0) for _ in range(20)} == {"a"}
+
+
+def test_load_that_others_put_on_a_replica_counts():
+    made = pool("a", "b")
+    made.sent("b", "1")
+    made.update([("a", {"running": 3, "waiting": 1}), ("b", {"running": 1})])
+    assert {member.replica: member.load for member in made.members} == {"a": 4, "b": 1}
+    assert made.pick("least_load", 0.0) == "b"
+
+
+def test_a_report_does_not_count_our_own_requests_twice():
+    made = pool("a")
+    for request in ("1", "2", "3"):
+        made.sent("a", request)
+    made.update([("a", {"running": 3})])
+    assert made.members[0].load == 3
+    made.done("a", "1")
+    assert made.members[0].load == 2
+    made.sent("a", "4")
+    assert made.members[0].load == 3
+
+
+def test_our_requests_survive_an_update_and_leave_with_their_replica():
+    made = pool("a", "b")
+    made.sent("a", "1")
+    made.update([("a", {}), ("c", {})])
+    assert {member.replica: member.load for member in made.members} == {"a": 1, "c": 0}
+    made.remove("a")
+    made.done("a", "1")
+    assert "a" not in made
+    assert len(made) == 1
+
+
+def test_suspects_are_used_only_when_there_is_no_other():
+    made = pool("a", "b")
+    made.suspect("a", 10.0)
+    assert {made.pick("random", 10.0) for _ in range(20)} == {"b"}
+    assert {made.pick("random", 10.0 + SUSPECT_S) for _ in range(50)} == {"a", "b"}
+    made.remove("b")
+    assert made.pick("random", 10.0) == "a"
+
+
+def test_watchers_hear_of_every_change_and_waiters_wake():
+    made, heard = pool("a"), []
+    made.watch(lambda: heard.append(len(made)))
+
+    async def change() -> None:
+        waiting = asyncio.create_task(made.change())
+        await asyncio.sleep(0)
+        made.update([("a", {}), ("b", {})])
+        await asyncio.wait_for(waiting, 5)
+        made.remove("a")
+
+    asyncio.run(change())
+    assert heard == [2, 1]
+
+
+STEPS = st.lists(st.tuples(st.sampled_from(["sent", "done"]), st.sampled_from("abc"), st.integers(0, 5)))
+
+
+@given(STEPS)
+def test_counts_are_exact_whatever_the_order(steps):
+    made, expected = pool("a", "b", "c"), {"a": set(), "b": set(), "c": set()}
+    for step, replica, request in steps:
+        getattr(made, step)(replica, str(request))
+        getattr(expected[replica], "add" if step == "sent" else "discard")(str(request))
+        picked = made.pick("least_load", 0.0)
+        assert len(expected[picked]) == min(map(len, expected.values()))
+    assert {member.replica: member.load for member in made.members} == {
+        replica: len(requests) for replica, requests in expected.items()
+    }
