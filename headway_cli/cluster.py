@@ -7,6 +7,7 @@ nothing listens for HTTP but the gateway. Its processes end with the command, al
 import logging
 import os
 import shutil
+import socket
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,6 +22,8 @@ LEAST_CPUS = 8
 
 LONGEST_PARENT = 40
 """Characters of a directory in which Ray's sockets still have names short enough for the system."""
+
+REACHED_WITHIN_S = 10.0
 
 ENVIRONMENT = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
 
@@ -61,6 +64,7 @@ def _local() -> Iterator[Cluster]:
             logging_level=logging.ERROR,
             _temp_dir=str(directory),
         )
+        _quieten()
         yield Cluster(address=ray.get_runtime_context().gcs_address, directory=directory)
     finally:
         with uninterrupted():
@@ -70,6 +74,7 @@ def _local() -> Iterator[Cluster]:
 
 @contextmanager
 def _joined(address: str) -> Iterator[Cluster]:
+    _check_reachable(address)
     import ray
 
     try:
@@ -77,9 +82,29 @@ def _joined(address: str) -> Iterator[Cluster]:
     except (ConnectionError, ValueError, RuntimeError, TimeoutError) as error:
         raise CliError(f"--address {address}: {' '.join(str(error).split())}") from error
     try:
+        _quieten()
         yield Cluster(address=address)
     finally:
         ray.shutdown()
+
+
+def _check_reachable(address: str) -> None:
+    """CliError unless something listens at HOST:PORT; Ray itself would go on trying for minutes."""
+    host, _, port = address.rpartition(":")
+    if not (host and port.isdecimal()) or "/" in host:
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=REACHED_WITHIN_S).close()
+    except (OSError, OverflowError) as error:
+        raise CliError(f"--address {address}: cannot be reached: {error}") from error
+
+
+def _quieten() -> None:
+    """Ray and Serve tell only of errors; what to say is the command's."""
+    from ray import serve  # noqa: F401 - sets up its logger when it is imported
+
+    for name in ("ray", "ray.serve"):
+        logging.getLogger(name).setLevel(logging.ERROR)
 
 
 def _short_parent() -> str:

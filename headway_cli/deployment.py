@@ -1,6 +1,5 @@
 """Headway's application on a Ray cluster that this process is connected to: deploy it, find it, delete it."""
 
-import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -52,8 +51,6 @@ def deploy(config: HeadwayConfig, say: Say) -> Deployed:
     if exists():
         raise CliError(f"the application {APPLICATION} is already on this cluster; headway down ends it")
     quiet = LoggingConfig(log_level="WARNING", enable_access_log=False)
-    for name in ("ray", "ray.serve"):
-        logging.getLogger(name).setLevel(logging.ERROR)
     serve.start(proxy_location="Disabled", logging_config=quiet)
     say("starting gateway, engines and control plane")
     _run(config, application)

@@ -7,6 +7,7 @@ often by that proxy, is no reason to fail: the next free one is used, and said s
 in the store, for the actors.
 """
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -23,6 +24,7 @@ from serve_apps.actor_control_plane import control_plane_routes
 from serve_apps.gateway.app import make_app
 from serve_apps.http_server import HttpServer
 from serve_apps.serve_backend import ServeBackend
+from serve_apps.slo_watch import follow_slo
 
 WILDCARDS = {"0.0.0.0", "::"}
 
@@ -42,7 +44,9 @@ class Gateway:
         self._serving = make_app(config, backend, control_plane_routes(config))
         self._server = HttpServer(self._serving, config.gateway.host, config.gateway.port)
         await self._server.start()
-        InternalKvStore().put(GATEWAY_ADDRESS, self._reachable().encode())
+        store = InternalKvStore()
+        store.put(GATEWAY_ADDRESS, self._reachable().encode())
+        self._slo = asyncio.create_task(follow_slo(store, self._serving.state.set_slo))
 
     def __serve_build_asgi_app__(self) -> ASGIApp:
         return WithoutLifespan(self._serving)
@@ -52,6 +56,7 @@ class Gateway:
         return (self._server.address,)
 
     async def __del__(self) -> None:
+        self._slo.cancel()
         await self._server.stop()
 
     def _reachable(self) -> str:

@@ -87,7 +87,9 @@ class GatewaySource:
                 samples = parse(text, self._tracker.names)
             except SourceDownError as error:
                 self._failures += 1
-                return Health(status=HealthStatus.DOWN, detail=f"{shown(metrics_url(address))}: {error}")
+                return Health(
+                    status=HealthStatus.DOWN, detail=f"the gateway at {shown(metrics_url(address))}: {error}"
+                )
             self._reads += 1
             self._notice(address)
             self._tracker.add(samples, self._clock())

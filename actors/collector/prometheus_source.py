@@ -155,7 +155,7 @@ class PrometheusSource:
     def _failed(self, error: Exception) -> str:
         self._failures += 1
         told = str(error) or f"no answer within {self._timeout_s:g} s"
-        return f"{shown(self._url)}: {told}"
+        return f"Prometheus at {shown(self._url)}: {told}"
 
 
 def _with_model(series: Series, preset: Preset, model: str) -> Series:

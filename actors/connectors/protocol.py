@@ -41,7 +41,7 @@ class Action:
     """What became of a call of `set_targets`.
 
     `unchanged`: the targets were already set; `sent`: the other side took them; `pending`: they wait behind
-    an earlier decision that is not acknowledged yet. `detail` is JSON-able, such as the virtual decision's id.
+    an earlier decision without an answer. `detail` is JSON-able, such as the virtual decision's id.
     """
 
     status: Literal["unchanged", "sent", "pending"]

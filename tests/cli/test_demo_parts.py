@@ -79,7 +79,7 @@ def test_the_load_is_the_wave_that_was_planned(tmp_path: Path) -> None:
     assert middle.sum() / 20 == pytest.approx(plan.crest_rps, rel=0.1)
 
 
-@pytest.mark.parametrize("start_up_s", [4.0, 7.0, 9.0])
+@pytest.mark.parametrize("start_up_s", [4.0, 7.0, 9.0, 13.0])
 def test_simulated_the_fleet_follows_and_the_slo_holds(start_up_s: float, tmp_path: Path) -> None:
     """The settings and load of the demo, in virtual time, where Ray starts replicas fast or slowly."""
     plan = make_demo_plan(150.0)

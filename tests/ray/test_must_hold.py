@@ -1,6 +1,7 @@
 """What the live system promises, on a real local Ray with simulated engines: scaling, deaths, status."""
 
 import subprocess
+import urllib.request
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
@@ -114,6 +115,24 @@ def test_status_shows_pools_attainment_and_the_last_decision_with_its_reason(sys
     assert summary_words[0] in shown
     assert "SLO" in shown
     assert "aim 99" in shown
+
+
+def test_a_new_slo_reaches_planner_and_gateway_without_a_restart(system: LiveSystem) -> None:
+    command = [*headway("set"), "slo.ttft_ms=1", "--url", system.url]
+    subprocess.run(command, check=True, timeout=60, capture_output=True)
+    wait_until(lambda: system.status()["slo"]["ttft_ms"] == 1, 10)
+    missed = counted(system, 'met="false"')
+    system.load("steady:rate_rps=2,duration_s=4,input_tokens=200,output_tokens=5,seed=9")
+    assert counted(system, 'met="false"') > missed
+    subprocess.run([*headway("set"), "slo.ttft_ms=4000", "--url", system.url], check=True, timeout=60)
+
+
+def counted(system: LiveSystem, label: str) -> float:
+    """The gateway's count of judged requests with that label."""
+    with urllib.request.urlopen(f"{system.url}/metrics", timeout=10) as answer:
+        lines = answer.read().decode().splitlines()
+    found = [line for line in lines if line.startswith("headway_slo_requests_total") and label in line]
+    return sum(float(line.split()[-1]) for line in found)
 
 
 def test_a_decision_can_be_traced_from_metrics_to_replicas(system: LiveSystem) -> None:

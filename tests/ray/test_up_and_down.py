@@ -97,6 +97,16 @@ def test_up_tells_why_it_cannot(tmp_path: Path, environment: dict[str, str]) -> 
     assert headway(environment, "down").stdout == "nothing is up\n"
 
 
+def test_a_cluster_that_is_not_there(environment: dict[str, str]) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    for verb in ("up", "down"):
+        ended = headway(environment, verb, "--address", address)
+        assert (ended.returncode, ended.stderr.count("\n")) == (2, 1)
+        assert f"--address {address}: cannot be reached" in ended.stderr
+
+
 def test_a_short_demo(tmp_path: Path, environment: dict[str, str]) -> None:
     page = tmp_path / "demo.html"
     ended = headway(environment, "demo", "--duration", 30, "--output", page)
