@@ -56,20 +56,40 @@ def _local() -> Iterator[Cluster]:
     import ray
 
     try:
-        ray.init(
-            address="local",
-            num_cpus=max(LEAST_CPUS, os.cpu_count() or 1),
-            include_dashboard=False,
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-            _temp_dir=str(directory),
-        )
+        _start(directory)
         _quieten()
         yield Cluster(address=ray.get_runtime_context().gcs_address, directory=directory)
     finally:
         with uninterrupted():
             ray.shutdown()
             shutil.rmtree(directory, ignore_errors=True)
+
+
+def _start(directory: Path) -> None:
+    """Start Ray; once more if that fails, since Ray gives up after 30 s, which a busy machine may need."""
+    import ray
+
+    try:
+        _init(directory)
+    except Exception as first:  # noqa: BLE001 - what Ray raises here is bare
+        ray.shutdown()
+        try:
+            _init(directory)
+        except Exception as error:  # noqa: BLE001
+            raise CliError(f"Ray did not start: {' '.join(str(error).split())}") from first
+
+
+def _init(directory: Path) -> None:
+    import ray
+
+    ray.init(
+        address="local",
+        num_cpus=max(LEAST_CPUS, os.cpu_count() or 1),
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level=logging.ERROR,
+        _temp_dir=str(directory),
+    )
 
 
 @contextmanager

@@ -73,8 +73,8 @@ def gpu_text(history: History) -> str:
     used = sum(history.replica_seconds(role) for role in history.roles)
     span_s = history.moments[-1].time_s - history.moments[0].time_s if history.moments else 0.0
     fixed = span_s * sum(history.highest(role) for role in history.roles)
-    saved = f", {1 - used / fixed:.0%} less" if fixed else ""
-    return f"{used:,.0f} simulated; the crest's fleet all the time would be {fixed:,.0f}{saved}"
+    share = f", {used / fixed:.0%} of the {fixed:,.0f} of the crest's fleet all the time" if fixed else ""
+    return f"{used:,.0f} simulated{share}"
 
 
 def example(decisions: Sequence[Record]) -> Record | None:

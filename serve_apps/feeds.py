@@ -17,7 +17,7 @@ from ray.serve.handle import DeploymentHandle
 from serve_apps.engines.protocol import EngineRequest, KvHandle, TokenChunk
 from serve_apps.feed import Stream
 from serve_apps.membership import Membership
-from serve_apps.serve_call import FOREIGN, Lost, ask, cancel, lean
+from serve_apps.serve_call import FOREIGN, Lost, ask, cancel, lean, lost
 
 logger = logging.getLogger("ray.serve")
 
@@ -64,18 +64,18 @@ class Feed:
 
     async def _read(self, handle: DeploymentHandle[Any]) -> None:
         response: Any = handle.remote(self.reader)
-        reason = "the feed ended"
+        loss = Lost("the feed ended")
         try:
             async for frame in response:
                 for key, text, tokens, finish_reason in frame:
                     if (stream := self.streams.get(key)) is not None:
                         stream.put(TokenChunk(text, tokens, finish_reason))
         except FOREIGN as error:
-            reason = f"{type(error).__name__}: {error}"
+            loss = lost(error)
         finally:
             cancel(response)
             for stream in self.streams.values():
-                stream.fail(Lost(reason))
+                stream.fail(loss)
 
 
 class Feeds:

@@ -121,6 +121,13 @@ class Membership:
         if member := self._members.get(replica):
             member.suspect_until_s = now_s + SUSPECT_S
 
+    def has_better(self, replica: str, now_s: float) -> bool:
+        """Whether the replica is suspect or gone, and another runs that is not."""
+        member = self._members.get(replica)
+        if member is not None and member.suspect_until_s <= now_s:
+            return False
+        return any(other.suspect_until_s <= now_s for other in self._members.values())
+
     def sent(self, replica: str, request: str) -> None:
         """A request of ours goes there."""
         if member := self._members.get(replica):

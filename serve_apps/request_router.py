@@ -63,9 +63,12 @@ class HeadwayRouter(RequestRouter):
     async def _choose_replica_for_request(
         self, pending_request: PendingRequest, *, is_retry: bool = False
     ) -> RunningReplica:
-        if is_retry:
-            await asyncio.sleep(RETRY_S)
         metadata = pending_request.metadata
+        if is_retry:
+            named = metadata.session_id
+            if named and self._pool.has_better(named, time.monotonic()):
+                raise ReplicaGone(f"{named} cannot be reached")
+            await asyncio.sleep(RETRY_S)
         while (replica := self._pick(metadata.session_id)) is None:
             await self._change()
         if not metadata.session_id:

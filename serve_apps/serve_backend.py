@@ -1,8 +1,11 @@
 """A request over Serve handles: prefill call -> decode stream, or one stream of a mixed replica.
 
     attempt:   KV = Prefill.prefill(request)                       (disaggregated only)
-               chunks = Decode.decode_into_feed(request, KV)       on a replica that is picked here, since its
-                                                                   feed must be open (`serve_apps.feeds`)
+               chunks = Decode.decode_into_feed(request, KV)
+
+Both replicas are picked here: the feed of a decoding one must be open (`serve_apps.feeds`), and one that
+costs an attempt is suspect, so that the next goes elsewhere. Routers can't know that: an engine that failed
+answers their calls, at once and with the least load of all, until Serve replaces it.
 
 A replica that dies before the first token has left costs an attempt, and the next begins with a new
 prefill, since the KV may have died with it. After the first token the stream ends with ReplicaLost. Nothing
@@ -22,13 +25,16 @@ from headway.planning import Role
 from serve_apps.engines.protocol import EngineRequest, KvHandle, TokenChunk
 from serve_apps.feeds import Feeds, Output
 from serve_apps.gateway.backend import NotReady, Readiness, ReplicaLoad, ReplicaLost, TimedOut
-from serve_apps.membership import NO_REPLICA_S, Member, membership
-from serve_apps.serve_call import Lost, ask, lean
+from serve_apps.membership import NO_REPLICA_S, Member, Membership, membership
+from serve_apps.serve_call import Lost, Untaken, ask, lean
 
 T = TypeVar("T")
 
 ATTEMPTS = 3
-"""Replicas that one request may see die before its first token."""
+"""Replicas that one request may see die before its first token, once they have taken it."""
+
+UNTAKEN_S = 0.01
+"""Seconds before the next choice when the replica chosen was gone."""
 
 
 class ServeBackend:
@@ -82,33 +88,52 @@ class ServeBackend:
 
     async def _first(self, request: EngineRequest) -> tuple[Output, TokenChunk | None]:
         losses: list[Lost] = []
-        for _ in range(ATTEMPTS):
+        while len(losses) < ATTEMPTS:
             try:
                 return await self._attempt(request)
+            except Untaken:
+                # A scale-down may take more replicas at once than there are attempts.
+                await asyncio.sleep(UNTAKEN_S)
             except Lost as loss:
                 losses.append(loss)
         raise NotReady(f"{ATTEMPTS} attempts were lost, the last one so: {losses[-1]}") from losses[-1]
 
     async def _attempt(self, request: EngineRequest) -> tuple[Output, TokenChunk | None]:
-        kv: KvHandle | None = await ask(self._prefill, request) if self._prefill else None
-        output = self._feeds.start(await self._pick(), request, kv)
+        kv = await self._prefilled(self._prefill, request) if self._prefill else None
+        replica = await self._pick(self._decoders, "decoding")
+        output = self._feeds.start(replica, request, kv)
         started = False
         try:
             chunk = await output.next()
             started = True
             return output, chunk
+        except Lost:
+            self._decoders.suspect(replica, time.monotonic())
+            raise
         finally:
             if not started:
                 output.close()
 
-    async def _pick(self) -> str:
-        pool = self._decoders
+    async def _prefilled(self, handle: DeploymentHandle[Any], request: EngineRequest) -> KvHandle:
+        pool = self._pools[Role.PREFILL]
+        replica = await self._pick(pool, "prefilling")
+        pool.sent(replica, request.request_id)
+        try:
+            kv: KvHandle = await ask(handle.options(session_id=replica), request)
+            return kv
+        except Lost:
+            pool.suspect(replica, time.monotonic())
+            raise
+        finally:
+            pool.done(replica, request.request_id)
+
+    async def _pick(self, pool: Membership, doing: str) -> str:
         while (replica := pool.pick(self._profile, time.monotonic())) is None:
             try:
                 async with asyncio.timeout(NO_REPLICA_S):
                     await pool.change()
             except TimeoutError:
-                raise NotReady("no decoding replica is running") from None
+                raise NotReady(f"no {doing} replica is running") from None
         return replica
 
 

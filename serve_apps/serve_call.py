@@ -1,6 +1,7 @@
 """Calls through Serve handles, lean, and with errors that the gateway knows.
 
     Lost(BackendError)     the replica died, is dying, or cannot be reached; another may be tried
+    └── Untaken            it was gone before it took the call: nothing has run
 
 `lean` handles call over gRPC on the caller's event loop, which takes a fraction of the CPU of Serve's
 default. Errors of Ray, Serve, gRPC and the engines become `Lost` or a BackendError here and nowhere else.
@@ -51,6 +52,10 @@ class Lost(BackendError):
     """The replica died, is dying, or cannot be reached."""
 
 
+class Untaken(Lost):
+    """The replica was gone before it took the call."""
+
+
 def lean(handle: DeploymentHandle[Any], method: str, *, stream: bool = False) -> DeploymentHandle[Any]:
     """The handle for one method, on this event loop and over gRPC."""
     if not handle.is_initialized:
@@ -79,6 +84,12 @@ def cancel(response: Any) -> None:  # noqa: ANN401 - one of Serve's two kinds of
         taken.result().cancel()
 
 
+def lost(error: BaseException) -> Lost:
+    """The error as the loss of a replica."""
+    kind = Untaken if isinstance(error, ReplicaGone) else Lost
+    return kind(f"{type(error).__name__}: {error}")
+
+
 def _cancelling() -> bool:
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
@@ -92,5 +103,5 @@ def _translated(error: BaseException) -> Exception:
     if isinstance(error, BackPressureError):
         return Overloaded(str(error))
     if isinstance(error, REPLICA_LOST):
-        return Lost(f"{type(error).__name__}: {error}")
+        return lost(error)
     return BackendError(str(error))

@@ -9,7 +9,7 @@ import logging
 import time
 import uuid
 from collections.abc import Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 
 from starlette.types import Receive, Scope, Send
 
@@ -33,6 +33,9 @@ from serve_apps.gateway.request import Usage, Wanted
 from serve_apps.gateway.state import GatewayState
 from serve_apps.gateway.stopping import StopCutter
 from serve_apps.gateway.wire import Api, Envelope
+
+FAREWELL_S = 5.0
+"""Seconds for saying what went wrong: a client that reads nothing would hold its request for ever."""
 
 LONG_TEXT = 16_384
 """Characters from which a text is counted beside the event loop, which would stand still meanwhile."""
@@ -59,11 +62,11 @@ class Generation:
             pass
         except Fault as fault:
             outcome = fault.outcome
-            await channel.fail(fault)
+            await _say(channel, fault)
         except Exception:
             outcome = "failed"
             logger.exception("A request failed for a reason that nobody foresaw")
-            await channel.fail(Broken("The gateway failed; its log says why"))
+            await _say(channel, Broken("The gateway failed; its log says why"))
         finally:
             # A cancellation from outside passes through and counts as aborted.
             meter.ended(outcome)
@@ -164,3 +167,10 @@ class Generation:
             if whole:
                 # Lets the generator run out by itself: closed early it would abort what is complete.
                 await anext(chunks, None)
+
+
+async def _say(channel: Channel, fault: Fault) -> None:
+    """Tell the client, unless it takes too long to listen."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(FAREWELL_S):
+            await channel.fail(fault)

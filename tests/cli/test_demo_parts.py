@@ -114,7 +114,7 @@ def test_rows_of_the_table() -> None:
 
 def test_cost_beside_a_fixed_fleet() -> None:
     assert gpu_text(history(moment(0, 1), moment(10, 3), moment(20, 3))).startswith(
-        "60 simulated; the crest's fleet all the time would be 80, 25% less"
+        "60 simulated, 75% of the 80 of the crest's fleet all the time"
     )
 
 

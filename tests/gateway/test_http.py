@@ -12,7 +12,7 @@ from starlette.routing import Route
 
 from headway.config import HeadwayConfig
 from serve_apps.engines.protocol import TokenChunk
-from serve_apps.gateway import receiving
+from serve_apps.gateway import generation, receiving
 from serve_apps.gateway.app import make_app
 from serve_apps.gateway.backend import Readiness
 from tests.gateway.conftest import Serve
@@ -294,3 +294,16 @@ def test_extra_routes_share_keys_and_error_form():
         assert (status, json.loads(body)["error"]["code"]) == (500, "internal_error")
         assert b"secret detail" not in body
         assert call(running, "GET", "/v1/extra/x", **key)[0] == 405
+
+
+def test_a_client_that_reads_nothing_is_let_go_and_counted(serve: Serve, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(generation, "FAREWELL_S", 0.1)
+    # More than the buffers of both sides hold, so that not even the error can leave.
+    backend = ScriptedBackend([TokenChunk("x" * 2**20, 1)] * 32 + [WAIT])
+    running = serve(backend, request_timeout_s=0.5)
+    body = json.dumps({"model": "m", "prompt": "x", "stream": True}).encode()
+    head = f"POST /v1/completions HTTP/1.1\r\nhost: h\r\ncontent-length: {len(body)}\r\n\r\n".encode()
+    with socket.create_connection(("127.0.0.1", running.port)) as deaf:
+        deaf.sendall(head + body)
+        until(lambda: running.app.state.metrics.requests["timeout"] == 1)
+    assert backend.aborted == 1

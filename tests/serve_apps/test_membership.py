@@ -106,3 +106,15 @@ def test_counts_are_exact_whatever_the_order(steps):
     assert {member.replica: member.load for member in made.members} == {
         replica: len(requests) for replica, requests in expected.items()
     }
+
+
+def test_there_is_a_better_one_than_a_suspect_only_while_another_is_none():
+    made = pool("a", "b")
+    assert not made.has_better("a", 0.0)
+    made.suspect("a", 0.0)
+    assert made.has_better("a", 0.0)
+    assert not made.has_better("b", 0.0)
+    made.suspect("b", 0.0)
+    assert not made.has_better("a", 0.0)
+    assert not made.has_better("a", SUSPECT_S)
+    assert made.has_better("gone", SUSPECT_S)
