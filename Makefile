@@ -30,7 +30,7 @@ check: $(STAMP) ## format, lint, types, import contracts
 
 test: $(STAMP) ## run the tests: first those without a cluster, then those on a real local Ray
 	$(BIN)/python -m pytest -n 2 --dist loadfile --ignore=tests/ray
-	$(BIN)/python -m pytest tests/ray
+	$(BIN)/python -m pytest -n 2 --dist loadfile tests/ray
 
 bench: $(STAMP) ## print the performance figures (DATA=directory of traces and profiles)
 	$(BIN)/python -m benchmarks --data $(DATA)

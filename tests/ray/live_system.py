@@ -36,7 +36,7 @@ SLOW = {
     "slo.itl_ms": 136.0,
     "planner.predictor": "constant",
     "planner.no_correction": True,
-    "planner.adjustment_interval_s": 10.0,
+    "planner.adjustment_interval_s": 6.0,
     "pools.prefill.max_replicas": 4,
     "pools.decode.max_replicas": 4,
 }

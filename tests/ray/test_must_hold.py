@@ -13,11 +13,12 @@ from tests.ray.clusters import wait_until
 from tests.ray.live_system import LiveSystem, headway, kill_nine, live_system
 
 STEP = (
-    "step:rate_rps=1,peak_rps=6,at_s=20,back_at_s=60,duration_s=90,input_tokens=800,output_tokens=40,seed=3"
+    "step:rate_rps=1,peak_rps=6,at_s=15,back_at_s=45,duration_s=66,"
+    "input_tokens=800,output_tokens=40,seed=3"
 )
 """About 4,800 prompt tokens and 240 output tokens a second at the crest."""
 
-STEADY = "steady:rate_rps=2,duration_s=60,input_tokens=400,output_tokens=40,seed=4"
+STEADY = "steady:rate_rps=2,duration_s=40,input_tokens=400,output_tokens=40,seed=4"
 
 
 @pytest.fixture(scope="module")
@@ -36,12 +37,12 @@ def test_replicas_follow_a_step_up_and_down_and_no_request_fails(system: LiveSys
     records = [record for record in system.decisions() if record["id"] not in before]
     began_s = datetime.fromisoformat(result["started_at"]).timestamp()
     for role in ("prefill", "decode"):
-        up_s = first(records, began_s + 20, lambda record: record["targets"][role] >= 3)  # noqa: B023
-        reached_s = first(records, began_s + 20, lambda record: ready(record, role) >= 3)  # noqa: B023
-        down_s = first(records, began_s + 60, lambda record: record["targets"][role] == 1)  # noqa: B023
-        assert up_s - (began_s + 20) <= 2 * system.interval_s
-        assert reached_s - (began_s + 20) <= 4 * system.interval_s
-        assert down_s - (began_s + 60) <= 2 * system.interval_s
+        up_s = first(records, began_s + 15, lambda record: record["targets"][role] >= 3)  # noqa: B023
+        reached_s = first(records, began_s + 15, lambda record: ready(record, role) >= 3)  # noqa: B023
+        down_s = first(records, began_s + 45, lambda record: record["targets"][role] == 1)  # noqa: B023
+        assert up_s - (began_s + 15) <= 2 * system.interval_s
+        assert reached_s - (began_s + 15) <= 4 * system.interval_s
+        assert down_s - (began_s + 45) <= 2 * system.interval_s
 
 
 def broken(result: Mapping[str, Any]) -> list[dict[str, Any]]:
