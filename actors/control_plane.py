@@ -76,9 +76,15 @@ def start(config: HeadwayConfig, application: str) -> str:
     return token
 
 
-def stop(purge: bool = False, token: str | None = None) -> None:
-    """End all actors, for good. `purge` also forgets what they stored: decisions, history, calibration."""
+def stop(purge: bool = False, token: str | None = None, application: str | None = None) -> None:
+    """End all actors, for good. `purge` also forgets what they stored: decisions, history, calibration.
+
+    With `application`, actors that serve another one, which is live, stay as they are.
+    """
     store = InternalKvStore()
+    owner = None if application is None else _owner(store)
+    if owner is not None and owner.application != application and is_live(owner.application):
+        return
     if token is not None and json.loads(store.get(OWNER) or b"{}").get("token") != token:
         return
     store.delete(STARTED)

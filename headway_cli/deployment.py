@@ -18,6 +18,10 @@ INGRESS = "Gateway"
 Say = Callable[[str], None]
 
 
+class AlreadyThere(CliError):
+    """The cluster has the application already: it is somebody else's."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployed:
     """A deployed application and where its gateway listens."""
@@ -49,7 +53,7 @@ def deploy(config: HeadwayConfig, say: Say) -> Deployed:
     from serve_apps.builders import application
 
     if exists():
-        raise CliError(f"the application {APPLICATION} is already on this cluster; headway down ends it")
+        raise AlreadyThere(f"the application {APPLICATION} is already on this cluster; headway down ends it")
     quiet = LoggingConfig(log_level="WARNING", enable_access_log=False)
     serve.start(proxy_location="Disabled", logging_config=quiet)
     say("starting gateway, engines and control plane")
@@ -97,7 +101,7 @@ def exists() -> bool:
 
 
 def delete() -> bool:
-    """Delete the application and the control plane's actors; whether there was one."""
+    """Delete the application and the actors that serve it; whether there was one."""
     from ray import serve
 
     from actors import control_plane
@@ -105,7 +109,10 @@ def delete() -> bool:
     there = exists()
     if there:
         serve.delete(APPLICATION)
-    control_plane.stop()
+    try:
+        control_plane.stop(application=APPLICATION)
+    except control_plane.ControlPlaneError as error:
+        raise CliError(str(error)) from error
     return there
 
 

@@ -8,6 +8,7 @@ process by id and start time, so that a later process with the same id is never 
 import fcntl
 import json
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -15,6 +16,9 @@ from pathlib import Path
 
 from headway.workload import whole_file
 from headway_cli.errors import CliError
+
+LOOK_S, RETRY_S = 0.5, 0.02
+"""Somebody who only looks (`is_up`) holds the lock for an instant: it is tried again that long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,10 +46,8 @@ def log_file() -> Path:
 def owning() -> Iterator[None]:
     """Be the one that is up; CliError when another process is."""
     with _lock_file() as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise CliError(already_up(_read())) from None
+        if not _taken(lock):
+            raise CliError(already_up(_read()))
         try:
             yield
         finally:
@@ -124,6 +126,19 @@ def _alive(pid: int) -> bool:
     except PermissionError:
         return True
     return True
+
+
+def _taken(lock: int) -> bool:
+    until = time.monotonic() + LOOK_S
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > until:
+                return False
+            time.sleep(RETRY_S)
+        else:
+            return True
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from pathlib import Path
 from headway.config import HeadwayConfig
 from headway_cli import ownership
 from headway_cli.cluster import cluster
-from headway_cli.deployment import Deployed, delete, deploy
+from headway_cli.deployment import AlreadyThere, Deployed, delete, deploy
 from headway_cli.errors import CliError
 from headway_cli.ownership import announce, log_file, owning
 from headway_cli.progress import say
@@ -55,7 +55,7 @@ def running(config: HeadwayConfig, tell: Tell = nobody) -> Iterator[Deployed]:
 def stay_on_cluster(config: HeadwayConfig, address: str, announce_to_user: Announce, *, stay: bool) -> None:
     """The application on a cluster that is there; it goes when this process does, unless `stay` is False."""
     with cluster(address):
-        deployed = deploy(config, say)
+        deployed = _deployed_whole(config)
         announce_to_user(deployed)
         if not stay:
             print(f"It stays on the cluster; headway down --address {address} ends it.")
@@ -67,6 +67,18 @@ def stay_on_cluster(config: HeadwayConfig, address: str, announce_to_user: Annou
         finally:
             with uninterrupted():
                 delete()
+
+
+def _deployed_whole(config: HeadwayConfig) -> Deployed:
+    """What failed or was interrupted half way does not stay on the other's cluster."""
+    try:
+        return deploy(config, say)
+    except AlreadyThere:
+        raise
+    except BaseException:
+        with uninterrupted():
+            delete()
+        raise
 
 
 def start_detached(config: str | None) -> Deployed:

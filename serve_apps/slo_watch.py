@@ -41,5 +41,9 @@ def _stored(store: Store) -> SloSettings | None:
         return None
     if data is None:
         return None
-    document: dict[str, Any] = json.loads(data)
-    return SloSettings.model_validate(document["slo"])
+    try:
+        document: dict[str, Any] = json.loads(data)
+        return SloSettings.model_validate(document["slo"])
+    except (ValueError, KeyError, TypeError):
+        log.warning("what the store holds under %s is no SLO, it stays as it is", KEY)
+        return None

@@ -30,4 +30,6 @@ def metrics_url(address: str) -> str:
 def shown(address: str) -> str:
     """Scheme, host, port and path."""
     parts = urlsplit(address)
+    if parts.scheme not in ("http", "https"):
+        return address.rpartition("@")[2]
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"

@@ -119,6 +119,9 @@ class GatewaySource:
                 return await _body(response)
         except TimeoutError:
             raise SourceDownError(f"no answer within {self._timeout_s:g} s") from None
+        except (aiohttp.InvalidURL, aiohttp.NonHttpUrlClientError):
+            # Their text is the whole address, with the credentials in it.
+            raise SourceDownError("is not an http address") from None
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise SourceDownError(f"{type(error).__name__}: {str(error)[:200]}") from None
 

@@ -169,9 +169,15 @@ class PlannerLoop:
     async def _calibrate(self, observation: Observation) -> None:
         work = self._world.parts.calibrate(observation)
         try:
-            self._world.calibration = await Deadline(CALIBRATE_S).within(1.0, work)
+            self._world.calibration = await Deadline(self._spare_s()).within(1.0, work)
         except (PartError, TimeoutError) as error:
             logger.warning("calibration: %s", str(error) or "no answer in time")
+
+    def _spare_s(self) -> float:
+        """Seconds for what may fail without harm: the next tick does not wait for it."""
+        if self._beat is None:
+            return 0.0
+        return min(CALIBRATE_S, max(0.0, self._beat.due_s + self._interval_s - self._world.clock()))
 
     def _follow(self, record: Record) -> None:
         self._progress.begin(record)

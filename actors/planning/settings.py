@@ -47,7 +47,7 @@ class RuntimeSettings:
         self.config = config
         self.version = 0
         self._restore()
-        self._save()
+        self._save(self.config, self._changes)
 
     @property
     def changes(self) -> dict[str, Any]:
@@ -62,9 +62,10 @@ class RuntimeSettings:
             check(config)
         except ValueError as error:
             raise ConfigError(str(error)) from error
+        # Stored first: a change that the store refuses is not in force either.
+        self._save(config, wanted)
         self._changes, self.config = wanted, config
         self.version += 1
-        self._save()
         return self.changes
 
     def _changed(self, changes: Mapping[str, Any]) -> HeadwayConfig:
@@ -74,12 +75,11 @@ class RuntimeSettings:
             tree = _with(tree, key.split("."), value)
         return load_config(None, tree)
 
-    def _save(self) -> None:
+    def _save(self, config: HeadwayConfig, changes: Mapping[str, Any]) -> None:
         stored = {
-            "slo": self.config.slo.model_dump(),
+            "slo": config.slo.model_dump(),
             "changes": {
-                key: {"value": value, "covers": value_at(self._base, key)}
-                for key, value in self._changes.items()
+                key: {"value": value, "covers": value_at(self._base, key)} for key, value in changes.items()
             },
         }
         self._store.put(KEY, json.dumps(stored).encode())

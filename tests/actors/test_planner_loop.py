@@ -3,6 +3,9 @@
 import asyncio
 import json
 import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
@@ -10,7 +13,7 @@ from actors.collector.values import HealthStatus, Measured
 from actors.connectors.protocol import Ready, Refused, Unreachable
 from actors.planning.parts import PartError
 from headway.config import ConfigError
-from headway.planning import LoadForecast, PlanningError, Role
+from headway.planning import LoadForecast, Observation, PlanningError, Role
 from tests.actors.planner_cases import (
     EPOCH,
     NEVER,
@@ -499,3 +502,21 @@ def test_measured_values_are_not_mistaken_for_zero() -> None:
     in_virtual_time(deployment.run_for(15.0))
     assert deployment.records()[0]["reasons"]["kind"] == "zero_traffic"
     assert isinstance(deployment.world.measured, Measured)
+
+
+@dataclass
+class HangingCalibration(ScriptedParts):
+    """An Interpolator that does not come back from a calibration."""
+
+    async def calibrate(self, observation: Observation) -> Mapping[str, Any]:
+        await asyncio.Event().wait()
+        return {}
+
+
+def test_a_calibration_that_hangs_does_not_hold_up_the_next_tick() -> None:
+    parts = HangingCalibration(collecting=Script(busy, delay_s=7.0))
+    deployment = deployed(config=settings(planner__tick_deadline_s=20.0), parts=parts)
+    in_virtual_time(deployment.run_for(48.0))
+    planner = deployment.loop.status()["planner"]
+    assert parts.collecting.calls == [10.0, 20.0, 30.0, 40.0]
+    assert (planner["late_ticks"], planner["missed_ticks"]) == (0, 0)

@@ -69,6 +69,27 @@ def test_changes_survive_a_restart_and_the_slo_is_there_for_the_gateway() -> Non
     assert json.loads(store.get(KEY) or b"")["slo"] == {"ttft_ms": 250.0, "itl_ms": 20.0, "attainment": 0.99}
 
 
+class FullStore(MemoryStore):
+    """Takes no more writes once it is `full`."""
+
+    full = False
+
+    def put(self, key: str, value: bytes) -> None:
+        if self.full:
+            raise OSError("no answer")
+        super().put(key, value)
+
+
+def test_a_change_that_could_not_be_stored_is_not_in_force() -> None:
+    store = FullStore()
+    running = RuntimeSettings(config(), store)
+    store.full = True
+    with pytest.raises(OSError, match="no answer"):
+        running.update({"slo.ttft_ms": 250})
+    assert running.config.slo.ttft_ms == 300
+    assert (running.changes, running.version) == ({}, 0)
+
+
 def test_a_newer_configuration_wins_over_an_older_change_of_the_same_key_only() -> None:
     store = MemoryStore()
     RuntimeSettings(config(), store).update({"slo.ttft_ms": 250, "slo.itl_ms": 30})

@@ -1,8 +1,10 @@
 """Which process is up: the lock, the file, and what becomes of them when their holder goes."""
 
+import fcntl
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -79,3 +81,13 @@ def test_processes_have_start_times() -> None:
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
     assert ownership.start_time(gone.pid) is None
+
+
+def test_somebody_who_only_looks_does_not_keep_the_next_one_out() -> None:
+    with ownership._lock_file() as lock:
+        fcntl.flock(lock, fcntl.LOCK_SH)
+        looking = threading.Timer(0.1, lambda: fcntl.flock(lock, fcntl.LOCK_UN))
+        looking.start()
+        with ownership.owning():
+            assert ownership.is_up()
+        looking.join()

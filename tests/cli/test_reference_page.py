@@ -47,3 +47,10 @@ def _keys(schema: Mapping[str, Any], node: Mapping[str, Any], prefix: str) -> It
             yield from _keys(schema, schema["$defs"][name], f"{prefix}{key}.")
         else:
             yield prefix + key
+
+
+def test_nothing_is_told_twice() -> None:
+    headings = [line for line in TEXT.splitlines() if line.startswith("#")]
+    assert len(headings) == len(set(headings))
+    keys = re.findall(r"^\| (`[a-z_.A-Z]+`).* \| .* \| .* \|$", TEXT.partition("## Configuration")[2], re.M)
+    assert len(keys) == len(set(keys))

@@ -166,6 +166,7 @@ def test_settings_change_while_it_runs_and_survive_the_death_of_the_planner(plan
 def test_another_application_is_refused_while_this_one_lives(plane: None, exporter: Exporter) -> None:
     with pytest.raises(control_plane.ControlPlaneError, match=r"serves 'fed', which is live"):
         control_plane.start(config(exporter), "other")
+    control_plane.stop(application="other")
     assert planner("status")["planner"]["state"] != "stopped"
 
 

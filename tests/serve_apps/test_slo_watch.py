@@ -28,12 +28,12 @@ def test_targets_are_handed_over_once_a_change() -> None:
     async def story() -> list[tuple[float, float]]:
         taken: list[tuple[float, float]] = []
         store = Failing()
-        store.put(KEY, stored(200, 10))
+        store.put(KEY, b"{}")
         watch = asyncio.create_task(follow_slo(store, lambda *slo: taken.append(slo), period_s=0.001))
-        while not taken:
-            await asyncio.sleep(0.001)
         await asyncio.sleep(0.02)
-        store.put(KEY, stored(400, 10))
+        for ttft_ms in (200, 400):
+            store.put(KEY, stored(ttft_ms, 10))
+            await asyncio.sleep(0.05)
         while len(taken) < 2:
             await asyncio.sleep(0.001)
         watch.cancel()
