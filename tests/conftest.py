@@ -1,7 +1,15 @@
 """Settings of the whole suite."""
 
+import signal
+
 from hypothesis import settings
 
 # The same examples at every run: a failure that shows is one that shows again.
 settings.register_profile("headway", derandomize=True, deadline=None)
 settings.load_profile("headway")
+
+
+def pytest_configure() -> None:
+    """A suite started in the background ignores SIGINT, and so would the commands that it interrupts."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
