@@ -144,7 +144,8 @@ def test_stopping_gives_the_totals_so_far_and_closes_the_connections() -> None:
         tally = run(server.url, BURST.replace("duration_s=1", "duration_s=3600"), stop_after_s=0.5)
         assert server.disconnected.wait(10)
     assert tally.requests == 0
-    assert tally.unfinished == len(server.bodies) > 0
+    # One may have been on its way to the server.
+    assert tally.unfinished >= len(server.bodies) > 0
 
 
 def test_progress_is_told() -> None:
