@@ -13,7 +13,7 @@ from tests.ray.clusters import free_port, wait_until
 from tests.ray.live_system import APPLICATION, LiveSystem, live_system
 
 LIGHT = "steady:rate_rps=1,duration_s=35,input_tokens=300,output_tokens=20,seed=6"
-HEAVY = "steady:rate_rps=5,duration_s=45,input_tokens=700,output_tokens=30,seed=7"
+HEAVY = "steady:rate_rps=5,duration_s=35,input_tokens=700,output_tokens=30,seed=7"
 
 
 def test_the_planner_holds_without_prometheus_and_goes_on_with_it(

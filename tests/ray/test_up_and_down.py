@@ -107,17 +107,6 @@ def test_a_cluster_that_is_not_there(environment: dict[str, str]) -> None:
         assert f"--address {address}: cannot be reached" in ended.stderr
 
 
-def test_a_short_demo(tmp_path: Path, environment: dict[str, str]) -> None:
-    page = tmp_path / "demo.html"
-    ended = headway(environment, "demo", "--duration", 30, "--output", page)
-    assert ended.returncode == 0, ended.stderr
-    assert "SIMULATED" in ended.stdout
-    assert "Replicas over time" in ended.stdout
-    assert "within TTFT 6000 ms" in ended.stdout
-    assert "GPU-seconds" in ended.stdout
-    assert "SIMULATED" in page.read_text(encoding="utf-8")
-
-
 def document(ended: "subprocess.CompletedProcess[str]") -> dict[str, Any]:
     assert ended.returncode == 0, ended.stderr
     found: dict[str, Any] = json.loads(ended.stdout)
