@@ -26,7 +26,7 @@ MOST_RECORDS = 1000
 class Planner:
     """The planner of one Serve application."""
 
-    async def __init__(self, config_json: str, application: str) -> None:  # type: ignore[misc]
+    async def __init__(self, config_json: str, application: str) -> None:  # type: ignore[misc] # Ray awaits it
         config = HeadwayConfig.model_validate_json(config_json)
         self._store = InternalKvStore()
         self._log = DecisionLog(self._store)

@@ -125,10 +125,11 @@ class RayServeConnector:
             await self._first(lambda control: control.scale(name, count))
 
     async def _read(self, roles: Sequence[Role]) -> dict[Role, ServedDeployment]:
-        found = await asyncio.gather(
-            *(self._first(lambda control, role=role: control.read(DEPLOYMENTS[role])) for role in roles)  # type: ignore[misc]
-        )
+        found = await asyncio.gather(*(self._read_one(DEPLOYMENTS[role]) for role in roles))
         return dict(zip(roles, found, strict=True))
+
+    async def _read_one(self, name: str) -> ServedDeployment:
+        return await self._first(lambda control: control.read(name))
 
     async def _first(self, ask: Callable[[ServeControl], Awaitable[T]]) -> T:
         """The answer of the first way to Serve that has the call."""

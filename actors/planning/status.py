@@ -86,7 +86,7 @@ def interval_s(config: HeadwayConfig, world: World) -> float:
 
 
 def _pool(name: str, world: World) -> dict[str, Any]:
-    pool = world.settings.config.pools[name]  # type: ignore[index]
+    pool = world.settings.config.pools[name]  # type: ignore[index] # a name of its own keys
     counts = next((counts for role, counts in world.counts.items() if role == name), None)
     load = {} if world.measured is None else world.measured.load
     carried = next((item for role, item in load.items() if role == name), None)
