@@ -12,9 +12,17 @@ from headway.config.engine import DEFAULT_KV_BYTES_PER_TOKEN, EngineSettings, Kv
 from headway.config.errors import ConfigError
 from headway.config.live import ConnectorSettings, GatewaySettings, KubernetesSettings, MetricsSettings
 from headway.config.loading import json_schema, load_config
-from headway.config.models import HeadwayConfig, RoutingSettings, SloSettings
+from headway.config.models import HeadwayConfig, SloSettings
 from headway.config.planner import PlannerSettings, StaticFleet, TargetOngoing, ThresholdSettings
 from headway.config.profiles import embedded_profiles, resolve_profile
+from headway.config.roles import Role
+from headway.config.routing import (
+    OffloadSettings,
+    PluginSettings,
+    RoutingSettings,
+    SchedulingProfile,
+    SloClass,
+)
 from headway.config.simulation import Crash, SimulationSettings
 
 __all__ = [
@@ -28,11 +36,16 @@ __all__ = [
     "KubernetesSettings",
     "KvTransfer",
     "MetricsSettings",
+    "OffloadSettings",
     "PlannerSettings",
+    "PluginSettings",
     "PoolSettings",
+    "Role",
     "RoleName",
     "RoutingSettings",
+    "SchedulingProfile",
     "SimulationSettings",
+    "SloClass",
     "SloSettings",
     "StaticFleet",
     "TargetOngoing",

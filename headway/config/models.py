@@ -6,7 +6,7 @@ outside this package: policies and predictors are checked by their own registrie
 """
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import Field, field_validator, model_validator
 
@@ -14,6 +14,7 @@ from headway.config.base import MILLISECONDS, PositiveFloat, RoleName, Settings
 from headway.config.engine import EngineSettings, PoolSettings
 from headway.config.live import ConnectorSettings, GatewaySettings, MetricsSettings
 from headway.config.planner import PlannerSettings
+from headway.config.routing import RoutingSettings, SloClass
 from headway.config.simulation import SimulationSettings
 
 DISAGGREGATED: frozenset[RoleName] = frozenset({"prefill", "decode"})
@@ -25,6 +26,8 @@ class SloSettings(Settings):
     ttft_ms: PositiveFloat = 300.0
     itl_ms: PositiveFloat = 20.0
     attainment: PositiveFloat = Field(default=0.99, le=1.0)
+    classes: Mapping[str, SloClass] = {}
+    """Classes of requests with promises of their own; clients name them by header."""
 
     @property
     def ttft_s(self) -> float:
@@ -35,12 +38,6 @@ class SloSettings(Settings):
     def itl_s(self) -> float:
         """Target of the time between tokens, in seconds."""
         return self.itl_ms * MILLISECONDS
-
-
-class RoutingSettings(Settings):
-    """How requests find their replicas."""
-
-    profile: Literal["random", "round_robin", "least_load"] = "least_load"
 
 
 def _disaggregated_pools() -> Mapping[RoleName, PoolSettings]:

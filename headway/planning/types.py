@@ -7,20 +7,24 @@ observed is NaN; each policy states what it does then. Only value types and the 
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Any, Protocol
 
+from headway.config.roles import Role
 from headway.planning.errors import PlanningError
 
+__all__ = [
+    "NAN",
+    "Decision",
+    "LoadForecast",
+    "Observation",
+    "Policy",
+    "PoolLimits",
+    "PoolState",
+    "Role",
+    "Slo",
+]
+
 NAN = float("nan")
-
-
-class Role(StrEnum):
-    """The phase that a replica serves."""
-
-    PREFILL = "prefill"
-    DECODE = "decode"
-    MIXED = "mixed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

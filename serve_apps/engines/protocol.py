@@ -14,6 +14,8 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
 
+from headway.routing.types import RouteRequest
+
 FinishReason = Literal["stop", "length"]
 
 
@@ -40,6 +42,7 @@ class EngineRequest:
     `prompt` is text or token ids; `input_tokens` is its length as the gateway counted or estimated it.
     `max_tokens` bounds the output. `sampling` holds what the client said of temperature, top_p, seed and the
     like; `stop` are strings at which the gateway cuts the text (an engine may stop earlier by itself).
+    `route` is what the router knows of it (SLO, session, prefix blocks); None where no router is asked.
     """
 
     request_id: str
@@ -49,6 +52,7 @@ class EngineRequest:
     max_tokens: int
     stop: Sequence[str] = ()
     sampling: Mapping[str, Any] = field(default_factory=dict)
+    route: RouteRequest | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,146 @@
+"""Settings of routing: the scheduling profile, the queue, SLO-aware scoring, offload and latency prediction.
+
+`plugins` and `scheduling_profiles` have the form of document 002 (an EndpointPickerConfig), whose spelling
+of keys (`pluginRef`, `schedulingProfiles`) is accepted beside ours. Which plugins and built-in profiles there
+are is the business of `headway.routing`, which also checks references.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import AliasChoices, ConfigDict, Field
+
+from headway.config.base import (
+    MILLISECONDS,
+    MOST_TOKENS,
+    NonNegativeFloat,
+    PositiveFloat,
+    PositiveInt,
+    Settings,
+)
+
+
+class PluginSettings(Settings):
+    """One plugin: its type, the name that profiles refer to (else the type), and its parameters."""
+
+    type: str
+    name: str | None = None
+    parameters: Mapping[str, Any] = {}
+
+    @property
+    def reference(self) -> str:
+        """What profiles call it."""
+        return self.name or self.type
+
+
+class PluginReference(Settings):
+    """A plugin's part in a profile; `weight` counts for scorers."""
+
+    model_config = ConfigDict(populate_by_name=True)
+
+    plugin_ref: str = Field(validation_alias=AliasChoices("plugin_ref", "pluginRef"))
+    weight: NonNegativeFloat = 1.0
+
+
+class SchedulingProfile(Settings):
+    """A named pipeline: filters, scorers and a picker, in order."""
+
+    name: str
+    plugins: tuple[PluginReference, ...]
+
+
+class QueueSettings(Settings):
+    """The router's own queue, in which requests wait until a replica has room."""
+
+    order: Literal["slo", "fifo"] = "slo"
+    """Who is next: the greatest risk that can still be saved, or the oldest."""
+    max_requests: PositiveInt = 100_000
+    """Requests that may wait; beyond that they are shed."""
+    max_wait_s: PositiveFloat = 60.0
+    """Seconds that a request may wait before it is shed with an error."""
+
+
+class SloRoutingSettings(Settings):
+    """SLO-aware scoring (document 002)."""
+
+    strategy: Literal["lowest", "highest"] = "highest"
+    """Which positive headroom attracts: the least that suffices (bin-pack), or the most."""
+    exploration: NonNegativeFloat = Field(default=0.0, le=1.0)
+    """Share of requests that also consider replicas without headroom, for the sake of training."""
+    hold: bool = True
+    """Without headroom, a request waits as long as its SLO can still be kept; else it is shed at once."""
+    ttft_weight: NonNegativeFloat = 0.8
+    """Weight of TTFT headroom in the score; TPOT headroom has the rest of 1."""
+
+
+class OffloadSettings(Settings):
+    """Elastic prefill offload between mixed replicas (document 004)."""
+
+    mode: Literal["never", "always", "heuristic", "cost"] = "never"
+    warm_tokens: PositiveInt = Field(default=1024, le=MOST_TOKENS)
+    """Uncached prompt tokens up to which a request is WARM."""
+    heavy_tokens: PositiveInt = Field(default=8192, le=MOST_TOKENS)
+    """Uncached prompt tokens from which a request is HEAVY."""
+    prefill_throughput: PositiveFloat | None = None
+    """Prompt tokens per second for the estimate of costs; null: the calibrated profile."""
+    overload_factor: PositiveFloat = 1.5
+    """Heuristic: P may have this many times the mean of outstanding tokens."""
+    disruption_share: NonNegativeFloat = Field(default=0.5, le=1.0)
+    """With `prefill_throughput`: the share of a prefill's time that running decodes lose."""
+    deadline_factor: PositiveFloat = 3.0
+    """An offloaded prefill is given up after this many times its predicted time, and colocated."""
+    deadline_slack_ms: NonNegativeFloat = 1000.0
+    """Milliseconds on top of that."""
+
+    @property
+    def deadline_slack_s(self) -> float:
+        """The slack in seconds."""
+        return self.deadline_slack_ms * MILLISECONDS
+
+
+class PredictionSettings(Settings):
+    """Latency prediction: the profile is the prior, what is measured corrects it."""
+
+    learn: bool = True
+    """Live: train on what is measured; false: the profile alone."""
+    quantile: PositiveFloat = Field(default=0.9, lt=1.0)
+    """Quantile that the model also predicts."""
+    use: Literal["mean", "quantile"] = "mean"
+    """Which prediction headroom is measured with."""
+    retrain_interval_s: PositiveFloat = 10.0
+    window_samples: PositiveInt = Field(default=5000, le=1_000_000)
+    """Samples kept for training, newest first within each stratum."""
+
+
+class RoutingSettings(Settings):
+    """How requests find their replicas."""
+
+    model_config = ConfigDict(populate_by_name=True)
+
+    profile: str = "least_load"
+    """A scheduling profile: built in, or one of `scheduling_profiles`."""
+    fallback: str = "default"
+    """The profile for requests that the SLO-aware one cannot judge, for want of a usable prediction."""
+    plugins: tuple[PluginSettings, ...] = ()
+    scheduling_profiles: tuple[SchedulingProfile, ...] = Field(
+        default=(), validation_alias=AliasChoices("scheduling_profiles", "schedulingProfiles")
+    )
+    queue: QueueSettings = QueueSettings()
+    slo: SloRoutingSettings = SloRoutingSettings()
+    offload: OffloadSettings = OffloadSettings()
+    prediction: PredictionSettings = PredictionSettings()
+    default_critical: bool = False
+    """Whether a request that says nothing of it is critical."""
+    call_timeout_ms: PositiveFloat = 250.0
+    """Live: milliseconds after which a gateway places a request by itself."""
+
+
+class SloClass(Settings):
+    """A class of requests: what they are promised, and what share of simulated requests they are."""
+
+    ttft_ms: PositiveFloat | None = None
+    """Null: no promise."""
+    tpot_ms: PositiveFloat | None = None
+    critical: bool = False
+    share: NonNegativeFloat = 1.0
+    """Simulation: this class's part of the requests, relative to the other classes' shares."""

@@ -1,0 +1,172 @@
+"""The values that routing reads and returns.
+
+    RouteRequest → Router → Placement | Shed (now, or with a later event)
+    ReplicaUpdate, Progress → Router
+
+Times are seconds on the driver's clock, which the router never reads; lengths are tokens. Only value types
+belong here; they are frozen, small and picklable, since they travel between gateways and the Router actor.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from math import inf
+from typing import NamedTuple
+
+from headway.config.roles import Role
+from headway.routing.errors import SloRequired
+
+ReplicaId = str
+"""A name that no other replica of the deployment ever has."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestSlo:
+    """The promise for one request: arrival → first token, and TPOT; infinite where there is none."""
+
+    ttft_s: float = inf
+    tpot_s: float = inf
+
+    @property
+    def given(self) -> bool:
+        """Whether anything is promised."""
+        return self.ttft_s < inf or self.tpot_s < inf
+
+
+NO_SLO = RequestSlo()
+
+
+class RouteClass(StrEnum):
+    """Document 004's classes by uncached prompt tokens, and where a heavy prompt was computed."""
+
+    WARM = "WARM"
+    MEDIUM = "MEDIUM"
+    HEAVY_P2P = "HEAVY_P2P"
+    HEAVY_COLO = "HEAVY_COLO"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouteRequest:
+    """One request as routers see it.
+
+    `max_tokens` bounds the output. `critical` requests are never shed for want of headroom.
+    `prediction_based` asks for the SLO-aware profile whatever the default is (document 002's header), and
+    needs an SLO (SloRequired). `session` names a conversation. `blocks` are the keys of the prompt's
+    prefix blocks in order, each standing for `block_tokens` tokens and for everything before it.
+    `arrival_s` is what TTFT counts from.
+    """
+
+    request_id: str
+    arrival_s: float
+    input_tokens: int
+    max_tokens: int
+    model: str = ""
+    slo: RequestSlo = NO_SLO
+    slo_class: str = ""
+    critical: bool = False
+    prediction_based: bool = False
+    session: str | None = None
+    blocks: Sequence[int] = ()
+    block_tokens: int = 512
+
+    def __post_init__(self) -> None:
+        if self.prediction_based and not self.slo.given:
+            raise SloRequired("prediction-based scheduling needs a TTFT or a TPOT SLO")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """Where a request goes. A later placement of the same request takes the place of an earlier one.
+
+    `prefill_replica` and `decode_replica` are the same where one replica does both. `reason` says in a word
+    why (an offload decision's reason, or the profile's name); `profile` names the scheduling profile that
+    decided. Predictions are None where nothing was predicted. `cached_tokens` is what the prefill replica is
+    thought to have of the prompt. `deadline_s` is when an offloaded prefill is given up; infinite otherwise.
+    `attempt` counts placements of this request from 1.
+    """
+
+    request_id: str
+    prefill_replica: ReplicaId
+    decode_replica: ReplicaId
+    profile: str
+    reason: str = ""
+    route_class: RouteClass | None = None
+    predicted_ttft_s: float | None = None
+    predicted_tpot_s: float | None = None
+    cached_tokens: int = 0
+    deadline_s: float = inf
+    attempt: int = 1
+    queued_s: float = 0.0
+
+    @property
+    def split(self) -> bool:
+        """Whether KV moves between two replicas."""
+        return self.prefill_replica != self.decode_replica
+
+
+class ShedReason(StrEnum):
+    """Why a request is turned away."""
+
+    NO_HEADROOM = "no_headroom"
+    """No replica is predicted to keep the SLOs, and waiting will not help."""
+    NO_CAPACITY = "no_capacity"
+    """The request's pattern has no capacity on any replica that there is."""
+    QUEUE_FULL = "queue_full"
+    WAITED_TOO_LONG = "waited_too_long"
+    """It waited as long as a request may."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shed:
+    """A request that is turned away; the gateway answers 429."""
+
+    request_id: str
+    reason: ShedReason
+    detail: str = ""
+    retry_after_s: float = 1.0
+
+
+class Outcome(NamedTuple):
+    """What follows from an event: placements and sheds, of any requests."""
+
+    placements: tuple[Placement, ...] = ()
+    sheds: tuple[Shed, ...] = ()
+
+
+NOTHING = Outcome()
+
+
+class ReplicaState(StrEnum):
+    """What a replica can do for routing."""
+
+    READY = "ready"
+    DRAINING = "draining"
+    """It finishes what it has and takes nothing new."""
+    GONE = "gone"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaLoad:
+    """What an engine says of itself: requests in the batch and queued, KV usage in [0, 1]."""
+
+    running: int
+    waiting: int
+    kv_usage: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaUpdate:
+    """A replica came, changes, or went. `load` None: it has not said anything new."""
+
+    replica: ReplicaId
+    role: Role
+    state: ReplicaState = ReplicaState.READY
+    gpu_type: str = ""
+    load: ReplicaLoad | None = None
+
+
+class Progress(NamedTuple):
+    """How many output tokens of a request have left."""
+
+    request_id: str
+    output_tokens: int
