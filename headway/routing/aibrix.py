@@ -1,0 +1,198 @@
+"""Capacity from a GPU profile of AIBrix (JSON), the "GPU profile" of document 003.
+
+    gpu      name                      indexes  [[output tokens], [input tokens]], ascending
+    cost     of a GPU per unit of time tputs    RPS at which the SLO is just kept, 0 if at none
+    slos     the SLO it was made for   e2e, ttft, tpot   mean seconds at that rate, optional
+
+Format as written and read by vllm-project/aibrix (gpu_optimizer/optimizer/profiling/gen_profile.py,
+pkg/cache/model_gpu_profile.go): tables are [output][input]. Tables that fit only the other way round are
+turned, and `indexes` with them stay as documented; square ones are taken as documented.
+
+    Capacity = RPS × E2E      at the grid point nearest in log2(tokens), of equally near ones the longer;
+                              lengths beyond the grid are its edge's
+
+E2E is `e2e`; else ttft + (output tokens − 1) tpot; else the bound of the profile's own SLO, `slos.e2e`, which
+overstates the capacity. A file with none of them is an error: RPS alone is no capacity. A point with RPS 0
+has capacity 0, any other at least 1: the profile says that a replica serves such requests in time.
+
+The SLO is that of the profile: the request's own plays no part. It was measured on whole engines, so it knows
+the role mixed only; the others are unknown to it (None).
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from math import log2
+from pathlib import Path
+from typing import Any
+
+from headway.config.roles import Role
+from headway.routing.errors import RoutingError
+from headway.routing.types import RequestSlo
+
+Table = tuple[tuple[float, ...], ...]
+
+MOST_BYTES = 64 * 1024 * 1024
+
+MOST = 1e12
+"""No number of a profile is larger; `created`, which is not read, is a time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AibrixProfile:
+    """Capacities of one GPU type: `requests[output][input]`, concurrent, at the grid's token counts."""
+
+    gpu: str
+    cost: float
+    output_tokens: tuple[float, ...]
+    input_tokens: tuple[float, ...]
+    requests: Table
+    slos: Mapping[str, float]
+
+    def capacity(
+        self,
+        input_tokens: float,
+        output_tokens: float,
+        role: Role,
+        slo: RequestSlo,
+    ) -> float | None:
+        """Concurrent requests; 0 where the profile's SLO is kept at no rate, None for roles but mixed."""
+        if role is not Role.MIXED:
+            return None
+        row = _nearest(self.output_tokens, output_tokens)
+        return self.requests[row][_nearest(self.input_tokens, input_tokens)]
+
+
+def load_aibrix_profile(path: Path) -> AibrixProfile:
+    """The profile in a file. Raises RoutingError, one line: file, key and fault."""
+    try:
+        if path.stat().st_size > MOST_BYTES:
+            raise RoutingError(f"{path}: larger than {MOST_BYTES} bytes")
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise RoutingError(f"{path}: {error.strerror or error}") from error
+    except (ValueError, RecursionError) as error:
+        raise RoutingError(f"{path}: not JSON: {str(error).splitlines()[0][:80]}") from error
+    return parse_aibrix_profile(content, str(path))
+
+
+def parse_aibrix_profile(content: object, source: str) -> AibrixProfile:
+    """The profile in parsed JSON; `source` begins the line of a RoutingError."""
+    if not isinstance(content, dict):
+        raise RoutingError(f"{source}: must be an object, is {type(content).__name__}")
+    reader = _Reader(source, content)
+    output_tokens, input_tokens = reader.indexes()
+    shape = (len(output_tokens), len(input_tokens))
+    rates = reader.table("tputs", shape)
+    if rates is None:
+        raise reader.fault("tputs", "missing")
+    slos = reader.slos()
+    stays = _stays(reader, output_tokens, shape, slos)
+    return AibrixProfile(
+        gpu=str(content.get("gpu", "")),
+        cost=reader.number("cost", content.get("cost", 0.0)),
+        output_tokens=output_tokens,
+        input_tokens=input_tokens,
+        requests=_capacities(reader, rates, stays),
+        slos=slos,
+    )
+
+
+def _stays(
+    reader: "_Reader", output_tokens: tuple[float, ...], shape: tuple[int, int], slos: Mapping[str, float]
+) -> Table:
+    """Seconds from arrival to the last token, [output][input]."""
+    stays = reader.table("e2e", shape)
+    if stays is not None:
+        return stays
+    ttft, tpot = reader.table("ttft", shape), reader.table("tpot", shape)
+    if ttft is not None and tpot is not None:
+        return tuple(
+            tuple(first + (tokens - 1.0) * each for first, each in zip(firsts, eachs, strict=True))
+            for tokens, firsts, eachs in zip(output_tokens, ttft, tpot, strict=True)
+        )
+    if "e2e" in slos:
+        return ((slos["e2e"],) * shape[1],) * shape[0]
+    raise reader.fault("e2e", "missing, and neither ttft with tpot nor slos.e2e stands in for it")
+
+
+def _capacities(reader: "_Reader", rates: Table, stays: Table) -> Table:
+    for row, (of_row, stays_of_row) in enumerate(zip(rates, stays, strict=True)):
+        for column, (rate, stay) in enumerate(zip(of_row, stays_of_row, strict=True)):
+            if rate > 0.0 and stay <= 0.0:
+                raise reader.fault(f"e2e[{row}][{column}]", f"must be positive at {rate:g} RPS, is {stay:g}")
+    return tuple(
+        tuple(max(1.0, rate * stay) if rate > 0.0 else 0.0 for rate, stay in zip(*rows, strict=True))
+        for rows in zip(rates, stays, strict=True)
+    )
+
+
+def _nearest(grid: tuple[float, ...], tokens: float) -> int:
+    """The place in an ascending grid that is nearest in log2."""
+    asked = log2(max(tokens, 1.0))
+    return min(range(len(grid)), key=lambda place: (abs(log2(grid[place]) - asked), -place))
+
+
+class _Reader:
+    """Reads and checks the parts of a profile."""
+
+    def __init__(self, source: str, content: Mapping[str, Any]) -> None:
+        self._source = source
+        self._content = content
+
+    def fault(self, key: str, what: str) -> RoutingError:
+        """The error that says so, in one line."""
+        return RoutingError(f"{self._source}: {key}: {what}")
+
+    def number(self, key: str, value: object) -> float:
+        """A finite number of at least 0."""
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise self.fault(key, f"must be a number, is {value!r:.40}")
+        if not 0.0 <= value <= MOST:
+            raise self.fault(key, f"must lie in 0 .. {MOST:g}, is {value!r:.40}")
+        return float(value)
+
+    def numbers(self, key: str, value: object) -> tuple[float, ...]:
+        """A list of numbers, not empty."""
+        if not isinstance(value, list) or not value:
+            raise self.fault(key, f"must be a list of numbers, is {value!r:.40}")
+        return tuple(self.number(f"{key}[{place}]", item) for place, item in enumerate(value))
+
+    def indexes(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Output and input token counts."""
+        lists = self._content.get("indexes")
+        if not isinstance(lists, list) or len(lists) != 2:
+            raise self.fault("indexes", "must be two lists: output tokens, input tokens")
+        return self._axis("indexes[0]", lists[0]), self._axis("indexes[1]", lists[1])
+
+    def _axis(self, key: str, value: object) -> tuple[float, ...]:
+        axis = self.numbers(key, value)
+        if axis[0] < 1.0 or any(low >= high for low, high in pairwise(axis)):
+            raise self.fault(key, "must ascend from at least 1")
+        return axis
+
+    def table(self, key: str, shape: tuple[int, int]) -> Table | None:
+        """A table [output][input], turned if it fits only so; None if the key is not there."""
+        value = self._content.get(key)
+        if value is None:
+            return None
+        if not isinstance(value, list):
+            raise self.fault(key, f"must be a list of rows, is {value!r:.40}")
+        rows = tuple(self.numbers(f"{key}[{place}]", row) for place, row in enumerate(value))
+        if _fits(rows, shape):
+            return rows
+        if _fits(rows, (shape[1], shape[0])):
+            return tuple(zip(*rows, strict=True))
+        raise self.fault(key, f"must have {shape[0]} rows (output) of {shape[1]} numbers (input)")
+
+    def slos(self) -> Mapping[str, float]:
+        """The SLO that the profile was made for; what is not set is missing."""
+        slos = self._content.get("slos", {})
+        if not isinstance(slos, dict):
+            raise self.fault("slos", f"must be an object, is {slos!r:.40}")
+        return {str(key): self.number(f"slos.{key}", value) for key, value in slos.items()}
+
+
+def _fits(rows: Table, shape: tuple[int, int]) -> bool:
+    return len(rows) == shape[0] and all(len(row) == shape[1] for row in rows)

@@ -1,0 +1,97 @@
+"""Capacity and load: how many requests of a pattern a replica bears under an SLO (document 003).
+
+    Capacity(P) = RPS(P) × E2E(P)      Little's law: requests in the replica at the largest rate that keeps
+    Load(P)     = 1 / Capacity(P)      the SLO; a replica has room while the loads of its requests and of
+                                       the newcomer sum to at most 1
+
+P here is (pattern, GPU type, role, SLO). Where RPS and E2E come from is a source's business: profile surfaces
+(`surface_capacity`) or an AIBrix profile (`aibrix`). A source answers for token counts; those of a pattern
+are what its buckets stand for.
+
+A capacity belongs to the SLO it was asked with, and keeps it in the mean. Where requests of several SLOs
+share a replica, sums of loads promise only what all were asked with: ask with the tightest there to keep it.
+
+Stated results:
+    no rate keeps the SLO           capacity 0, load infinite
+    one alone keeps it              capacity at least 1, load at most 1: an idle replica always has room
+    GPU type without a source       that of the default type ""; without one, None
+    a source silent about the role  None
+
+Answers are kept. SLOs are rounded down by up to 1/64 first, so that clients that write their own do not fill
+the memory with near copies; beyond MOST_ANSWERS all are forgotten and computed anew when asked.
+"""
+
+from collections.abc import Mapping
+from math import frexp, inf, isinf, ldexp
+from typing import Protocol
+
+from headway.config.roles import Role
+from headway.routing.patterns import DEFAULT_BUCKETS, Buckets, Pattern
+from headway.routing.types import RequestSlo
+
+DEFAULT_GPU_TYPE = ""
+
+MOST_ANSWERS = 100_000
+"""Capacities kept; about 30 MB."""
+
+STEPS = 128
+"""Rounding of SLOs: so many steps in an octave's upper end."""
+
+
+class CapacitySource(Protocol):
+    """One GPU type's capacities."""
+
+    def capacity(
+        self, input_tokens: float, output_tokens: float, role: Role, slo: RequestSlo
+    ) -> float | None:
+        """Concurrent requests under the SLO; 0 if no rate keeps it, None if nothing is known of the role."""
+
+
+class CapacityTable:
+    """Capacities by pattern, GPU type, role and SLO, computed when first asked for."""
+
+    def __init__(self, sources: Mapping[str, CapacitySource], buckets: Buckets = DEFAULT_BUCKETS) -> None:
+        self.buckets = buckets
+        self._sources = dict(sources)
+        self._loads: dict[tuple[int, int, str, Role, float, float], float | None] = {}
+
+    def capacity(self, pattern: Pattern, gpu_type: str, role: Role, slo: RequestSlo) -> float | None:
+        """Concurrent requests of the pattern that a replica bears, alone, under the SLO."""
+        load = self.load(pattern, gpu_type, role, slo)
+        if load is None:
+            return None
+        return 1.0 / load if load > 0.0 else inf
+
+    def load(self, pattern: Pattern, gpu_type: str, role: Role, slo: RequestSlo) -> float | None:
+        """The part of a replica that one request takes; infinite if it never fits, None if unknown."""
+        ttft_s, tpot_s = rounded_down(slo.ttft_s), rounded_down(slo.tpot_s)
+        key = (pattern.input_bucket, pattern.output_bucket, gpu_type, role, ttft_s, tpot_s)
+        try:
+            return self._loads[key]
+        except KeyError:
+            pass
+        if len(self._loads) >= MOST_ANSWERS:
+            self._loads.clear()
+        self._loads[key] = load = self._load(
+            pattern, gpu_type, role, RequestSlo(ttft_s=ttft_s, tpot_s=tpot_s)
+        )
+        return load
+
+    def _load(self, pattern: Pattern, gpu_type: str, role: Role, slo: RequestSlo) -> float | None:
+        source = self._sources.get(gpu_type) or self._sources.get(DEFAULT_GPU_TYPE)
+        if source is None:
+            return None
+        input_tokens = self.buckets.tokens(pattern.input_bucket)
+        output_tokens = self.buckets.tokens(pattern.output_bucket)
+        capacity = source.capacity(input_tokens, output_tokens, role, slo)
+        if capacity is None:
+            return None
+        return 1.0 / capacity if capacity > 0.0 else inf
+
+
+def rounded_down(seconds: float) -> float:
+    """`seconds` less at most 1/64 of it, one of 64 values in each octave; infinite stays infinite."""
+    if isinf(seconds):
+        return seconds
+    fraction, exponent = frexp(seconds)
+    return ldexp(int(fraction * STEPS) / STEPS, exponent)

@@ -1,0 +1,57 @@
+"""A heap whose items can be withdrawn: by lazy deletion with bounded garbage.
+
+Keys are (key, sequence); sequences are unique, so equal keys come out in the order of their sequences. A
+withdrawn item's key stays in the heap until it reaches the top, or until more than half of the heap is such
+garbage: then the heap is rebuilt from what lives. A rebuild of m keys follows at least m / 2 withdrawals, so
+push and discard cost O(log n) amortised, and the heap never holds more than 2 n + SLACK keys.
+"""
+
+from heapq import heapify, heappop, heappush
+from typing import Generic, TypeVar
+
+Item = TypeVar("Item")
+
+SLACK = 16
+"""Keys of withdrawn items that are never worth a rebuild."""
+
+
+class LazyHeap(Generic[Item]):
+    """Items in ascending (key, sequence)."""
+
+    __slots__ = ("_heap", "_items")
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int]] = []
+        self._items: dict[int, Item] = {}
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __contains__(self, sequence: int) -> bool:
+        return sequence in self._items
+
+    def push(self, key: float, sequence: int, item: Item) -> None:
+        """Add `item`; no living item has this sequence."""
+        heappush(self._heap, (key, sequence))
+        self._items[sequence] = item
+
+    def discard(self, sequence: int) -> None:
+        """Withdraw the item of this sequence, if there is one."""
+        if self._items.pop(sequence, None) is None:
+            return
+        if self._heap[0][1] == sequence:
+            heappop(self._heap)
+        elif len(self._heap) > 2 * len(self._items) + SLACK:
+            self._heap = [key for key in self._heap if key[1] in self._items]
+            heapify(self._heap)
+
+    def first(self) -> tuple[float, int] | None:
+        """The least key and its sequence; None when empty."""
+        heap, items = self._heap, self._items
+        while heap and heap[0][1] not in items:
+            heappop(heap)
+        return heap[0] if heap else None
+
+    def item(self, sequence: int) -> Item:
+        """The living item of a sequence; KeyError without one."""
+        return self._items[sequence]

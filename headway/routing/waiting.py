@@ -1,0 +1,196 @@
+"""The router's global queue: a queue per pattern, and who is next among them (document 003).
+
+A request waits here until a replica has room. s = start_by_s is the latest start that still keeps its SLO
+(its deadlines less the predicted service), x = expires_s the end of its patience.
+
+    latest start   d = min(s, x)         a request that is shed at x can be helped only before x
+    slack          d − now               < 0: lost, nothing keeps its SLO any more; 0 can still be saved
+    risk           P(W > slack)          W: how long until a replica has room for it
+
+Whatever the distribution of W, as long as it is the same for all, the greatest risk is the least slack, and
+all slacks shrink alike, so the order between two requests never changes: earliest latest start first, and
+keys can stay in heaps. Equals go by arrival. A request without an SLO (s infinite) has d = x: it ages
+towards its turn as its patience ends, and does not starve.
+
+Order "slo": every request that can still be saved goes before every lost one, by risk; the lost follow in
+order of their enqueueing, so that among them nobody is overtaken for ever. Order "fifo": all by enqueueing.
+Nobody waits beyond x: `due` hands back who does, for the router to shed.
+
+Requests of one pattern, SLO and criticality share a queue: when the head of a queue finds no room, those
+behind it need not ask. n requests in p queues: push and remove cost O(log n) amortised (`lazy_heap`); asking
+for the next k heads costs O(k log p), and each request moves to the lost once.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import inf
+from typing import Literal, NamedTuple
+
+from headway.routing.errors import RoutingError
+from headway.routing.lazy_heap import LazyHeap
+from headway.routing.patterns import Pattern
+from headway.routing.types import RequestSlo, RouteRequest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """A request that waits. `expires_s` ends its patience; `start_by_s` is infinite without an SLO."""
+
+    request: RouteRequest
+    pattern: Pattern
+    enqueued_s: float
+    start_by_s: float = inf
+    expires_s: float = inf
+
+    @property
+    def latest_start_s(self) -> float:
+        """The latest start that is still worth something."""
+        return min(self.start_by_s, self.expires_s)
+
+
+class _Alike(NamedTuple):
+    """What requests of one queue have in common."""
+
+    pattern: Pattern
+    slo: RequestSlo
+    critical: bool
+
+
+_Queue = LazyHeap[Waiting]
+
+
+class _Band:
+    """Queues of equal rights, each by ascending key, and the heads of those not passed over yet."""
+
+    __slots__ = ("_heads", "_passed", "_queues")
+
+    def __init__(self) -> None:
+        self._queues: dict[_Alike, _Queue] = {}
+        self._heads: LazyHeap[_Queue] = LazyHeap()
+        self._passed: list[_Queue] = []
+
+    def add(self, alike: _Alike, key: float, sequence: int, entry: Waiting) -> None:
+        queue = self._queues.setdefault(alike, LazyHeap())
+        before = queue.first()
+        queue.push(key, sequence, entry)
+        if before is None or (key, sequence) < before:
+            if before is not None:
+                self._heads.discard(before[1])
+            self._heads.push(key, sequence, queue)
+
+    def remove(self, alike: _Alike, sequence: int) -> None:
+        queue = self._queues[alike]
+        head = queue.first()
+        queue.discard(sequence)
+        if head is not None and head[1] == sequence:
+            self._heads.discard(sequence)
+            self._list(queue)
+        if not queue:
+            del self._queues[alike]
+
+    def first(self) -> tuple[float, Waiting] | None:
+        """The least key, and whose it is."""
+        head = self._heads.first()
+        return None if head is None else (head[0], self._heads.item(head[1]).item(head[1]))
+
+    def pass_over(self) -> None:
+        """Look no further into the queue of `first` until `restore`, unless its head changes."""
+        head = self._heads.first()
+        assert head is not None
+        self._passed.append(self._heads.item(head[1]))
+        self._heads.discard(head[1])
+
+    def restore(self) -> None:
+        """Look at all queues again."""
+        passed, self._passed = self._passed, []
+        for queue in passed:
+            self._list(queue)
+
+    def _list(self, queue: _Queue) -> None:
+        head = queue.first()
+        if head is not None and head[1] not in self._heads:
+            self._heads.push(*head, queue)
+
+
+class WaitingRequests:
+    """All that wait. Times passed in never go back; `due` is called before `ordered` at a time."""
+
+    def __init__(self, order: Literal["slo", "fifo"] = "slo") -> None:
+        self._order = order
+        self._sequence = 0
+        self._entries: dict[str, tuple[Waiting, _Alike, int]] = {}
+        self._hopeful, self._lost = _Band(), _Band()
+        self._bands: dict[str, _Band] = {}
+        self._expiry: LazyHeap[Waiting] = LazyHeap()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, request_id: str) -> bool:
+        return request_id in self._entries
+
+    def __iter__(self) -> Iterator[Waiting]:
+        """All entries, in the order of `push`."""
+        return iter([entry for entry, _, _ in self._entries.values()])
+
+    @property
+    def next_due_s(self) -> float:
+        """When `due` has something next; infinite if never."""
+        first = self._expiry.first()
+        return inf if first is None else first[0]
+
+    def push(self, entry: Waiting) -> None:
+        """Let a request wait. Raises RoutingError if it does already."""
+        request = entry.request
+        if request.request_id in self._entries:
+            raise RoutingError(f"request {request.request_id!r} waits already")
+        alike = _Alike(entry.pattern, request.slo, request.critical)
+        sequence = self._sequence = self._sequence + 1
+        self._entries[request.request_id] = (entry, alike, sequence)
+        self._bands[request.request_id] = self._hopeful
+        key = entry.latest_start_s if self._order == "slo" else entry.enqueued_s
+        self._hopeful.add(alike, key, sequence, entry)
+        self._expiry.push(entry.expires_s, sequence, entry)
+
+    def remove(self, request_id: str) -> Waiting | None:
+        """Let it wait no longer; None if it does not wait."""
+        found = self._entries.pop(request_id, None)
+        if found is None:
+            return None
+        entry, alike, sequence = found
+        self._bands.pop(request_id).remove(alike, sequence)
+        self._expiry.discard(sequence)
+        return entry
+
+    def ordered(self, now_s: float) -> Iterator[Waiting]:
+        """The heads of the queues, the most urgent first, each queue's lost ones after all that can be saved.
+
+        When the caller removes what was yielded, the next of its queue takes its turn in the same iteration;
+        otherwise that queue is passed over. One iteration at a time: a new one ends the former.
+        """
+        for band in (self._hopeful, self._lost):
+            band.restore()
+        if self._order == "slo":
+            self._give_up(now_s)
+        for band in (self._hopeful, self._lost):
+            while (head := band.first()) is not None:
+                band.pass_over()
+                yield head[1]
+
+    def due(self, now_s: float) -> list[Waiting]:
+        """Those whose patience has ended, longest ago first; they wait no longer."""
+        ended = []
+        while self.next_due_s <= now_s and (first := self._expiry.first()) is not None:
+            entry = self._expiry.item(first[1])
+            self.remove(entry.request.request_id)
+            ended.append(entry)
+        return ended
+
+    def _give_up(self, now_s: float) -> None:
+        """Move those that can be saved no longer to the lost."""
+        while (head := self._hopeful.first()) is not None and head[0] < now_s:
+            request_id = head[1].request.request_id
+            entry, alike, sequence = self._entries[request_id]
+            self._hopeful.remove(alike, sequence)
+            self._lost.add(alike, entry.enqueued_s, sequence, entry)
+            self._bands[request_id] = self._lost
