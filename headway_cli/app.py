@@ -16,6 +16,7 @@ from headway_cli import (
     estimate,
     generate,
     load,
+    queue_sim,
     report,
     schema,
     set_,
@@ -29,6 +30,7 @@ from headway_cli.main import INTERRUPTED, READER_GONE, WRONG_INPUT
 VERBS = (
     simulate,
     compare,
+    queue_sim,
     report,
     generate,
     estimate,

@@ -1,0 +1,105 @@
+"""Patterns, consumers, and what a request costs (document 003).
+
+    capacity(P) = throughput_rps(P) × latency_s(P)      requests in parallel, by Little's law L = λ W
+    load(P)     = 1 / capacity(P)                       what one running request takes of its consumer
+
+A consumer (one GPU with its queue) runs requests as long as their loads sum to at most 1; each takes its
+latency, however many run beside it. The profile of a pattern belongs to the consumer: GPUs may differ.
+
+A capacity below 1 would mean that a single request already breaks the SLO, and could never start: it is an
+error. A pattern that is missing in a consumer's profiles is not served there; one that no consumer serves is
+an error.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from headway.simulation.queueing.errors import QueueingError
+
+ROUNDING = 1e-9
+"""Loads are sums of floats: a consumer is full at 1 plus this."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pattern:
+    """A producer: Poisson arrivals of one kind of request, with a target for wait + latency."""
+
+    name: str
+    arrival_rps: float
+    slo_s: float
+
+    def __post_init__(self) -> None:
+        if not (self.arrival_rps > 0 and self.slo_s > 0):
+            raise QueueingError(f"pattern {self.name}: arrival_rps and slo_s must be above 0")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """What one GPU does with one pattern: the highest rate within the SLO, and E2E latency without a wait."""
+
+    throughput_rps: float
+    latency_s: float
+
+    def __post_init__(self) -> None:
+        if not (self.throughput_rps > 0 and self.latency_s > 0):
+            raise QueueingError("throughput_rps and latency_s must be above 0")
+        if self.capacity < 1 - ROUNDING:
+            raise QueueingError(
+                f"capacity {self.capacity:.3g} = throughput_rps × latency_s is below 1, "
+                "so not one request could run; leave the pattern out here"
+            )
+
+    @property
+    def capacity(self) -> float:
+        """Requests in parallel."""
+        return self.throughput_rps * self.latency_s
+
+    @property
+    def load(self) -> float:
+        """The share of the consumer that one request takes, at most 1."""
+        return min(1.0, 1 / self.capacity)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Consumer:
+    """One GPU: its type, and its profile of each pattern that it serves, by the pattern's name."""
+
+    kind: str
+    profiles: Mapping[str, Profile]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """Producers and consumers; QueueingError if a pattern is served nowhere or a profile has no pattern."""
+
+    name: str
+    patterns: tuple[Pattern, ...]
+    consumers: tuple[Consumer, ...]
+
+    def __post_init__(self) -> None:
+        names = [pattern.name for pattern in self.patterns]
+        if not names or not self.consumers:
+            raise QueueingError("at least one pattern and one consumer are needed")
+        if len(set(names)) < len(names):
+            raise QueueingError("two patterns have the same name")
+        served = {name for consumer in self.consumers for name in consumer.profiles}
+        if unknown := sorted(served - set(names)):
+            raise QueueingError(f"a consumer has a profile of {unknown[0]}, which is no pattern")
+        if missing := [name for name in names if name not in served]:
+            raise QueueingError(f"pattern {missing[0]}: no consumer serves it")
+
+    @property
+    def arrival_rps(self) -> float:
+        """All patterns together."""
+        return sum(pattern.arrival_rps for pattern in self.patterns)
+
+    def scaled(self, factor: float) -> "Setup":
+        """All arrival rates times a factor."""
+        patterns = (replace(pattern, arrival_rps=pattern.arrival_rps * factor) for pattern in self.patterns)
+        return replace(self, patterns=tuple(patterns))
+
+    def resized(self, count: int) -> "Setup":
+        """As many consumers of the one type that there is; QueueingError if there are several types."""
+        if any(consumer != self.consumers[0] for consumer in self.consumers):
+            raise QueueingError("the number of consumers can only be set where all are alike")
+        return replace(self, consumers=self.consumers[:1] * count)
