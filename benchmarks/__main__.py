@@ -10,8 +10,11 @@ from importlib.util import find_spec
 BENCHMARKS: Mapping[str, str] = {
     "predictors": "cost of one tick of each load predictor",
     "surfaces": "profile look-ups, and the surfaces' error at samples left out",
+    "latency": "request latency prediction beside common regressors, and its cost (minutes)",
+    "waiting": "operations of the router's waiting queue, by how many wait",
     "estimator": "estimated against measured profiles",
     "baselines": "reference, threshold and static fleets on public traces (minutes)",
+    "routing": "cost of a routing decision and of a request's events",
     "simulator": "simulated requests per second, memory, cold start",
     "gateway": "server CPU per stream against Ray Serve's default path (minutes, starts a local Ray)",
 }

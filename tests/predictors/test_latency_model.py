@@ -1,0 +1,202 @@
+"""Prediction: cold start, missing parts, missing data, pickling, and what holds for any input."""
+
+import json
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from latency_cases import PRIORS, load, measured, prior_tpot_s, prior_ttft_s
+
+from predictors.errors import ArgumentError
+from predictors.latency import (
+    FIELDS,
+    LatencyFeatures,
+    LatencyPrediction,
+    Priors,
+    TrainingWindow,
+    cold_model,
+    model_from_dict,
+    model_to_dict,
+    samples_from_json,
+    train,
+)
+
+COLUMNS = ("ttft_s", "tpot_s", "ttft_quantile_s", "tpot_quantile_s")
+
+
+def trained_model(priors: Priors = PRIORS):
+    window = TrainingWindow()
+    window.add(measured(600, seed=1))
+    return train(window, priors).model
+
+
+MODELS = {
+    "prior and data": trained_model(),
+    "data alone": trained_model(Priors()),
+    "cold": cold_model(PRIORS),
+}
+
+
+def one_row(**changes) -> LatencyFeatures:
+    return LatencyFeatures.of(**{"kv_usage": 0.5, "input_tokens": 100, "waiting": 0, "running": 8, **changes})
+
+
+def columns(prediction: LatencyPrediction) -> np.ndarray:
+    return np.stack([getattr(prediction, name) for name in COLUMNS])
+
+
+def test_a_cold_model_answers_with_its_priors():
+    features = load(50, np.random.default_rng(0))
+    prediction = cold_model(PRIORS).predict(features)
+    np.testing.assert_array_equal(prediction.ttft_s, prior_ttft_s(features))
+    np.testing.assert_array_equal(prediction.tpot_s, prior_tpot_s(features))
+    np.testing.assert_array_equal(prediction.ttft_quantile_s, prediction.ttft_s)
+    assert prediction.usable.all()
+
+
+def test_without_prior_and_data_nothing_is_usable():
+    prediction = cold_model(Priors()).predict(one_row())
+    assert np.isnan(columns(prediction)).all()
+    assert not prediction.usable.any()
+
+
+def test_a_target_without_prior_makes_the_row_unusable_and_leaves_the_other_target():
+    prediction = cold_model(Priors(ttft=prior_ttft_s)).predict(one_row())
+    assert np.isfinite(prediction.ttft_s).all()
+    assert np.isnan(prediction.tpot_s).all()
+    assert not prediction.usable.any()
+
+
+@pytest.mark.parametrize("broken", [np.nan, 0.0, -1.0, np.inf])
+def test_a_prior_without_a_sound_answer_makes_its_rows_unusable(broken):
+    priors = Priors(ttft=lambda features: np.array([0.1, broken]), tpot=prior_tpot_s)
+    prediction = cold_model(priors).predict(one_row(running=[1, 2]))
+    assert prediction.usable.tolist() == [True, False]
+    assert np.isnan(prediction.ttft_s[1])
+
+
+@pytest.mark.parametrize("field", FIELDS)
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("unknown", [np.nan, np.inf, -np.inf])
+def test_a_row_with_an_unknown_feature_is_unusable_and_the_others_are_not(name, field, unknown):
+    prediction = MODELS[name].predict(one_row(**{field: [0.5, unknown]}))
+    assert prediction.usable.tolist() == [True, False]
+    assert np.isnan(columns(prediction)[:, 1]).all()
+
+
+@pytest.mark.parametrize("name", MODELS)
+@given(
+    table=st.lists(
+        st.tuples(*[st.floats(allow_nan=False, allow_infinity=False)] * len(FIELDS)), min_size=1, max_size=4
+    )
+)
+def test_finite_features_give_positive_finite_ordered_answers(name, table):
+    features = LatencyFeatures.from_table(table)
+    bounded = Priors(
+        ttft=lambda features: np.full(len(features), 0.1), tpot=lambda features: np.full(len(features), 0.02)
+    )
+    model = model_from_dict(model_to_dict(MODELS[name]), bounded)
+    prediction = model.predict(features)
+    answers = columns(prediction)
+    assert np.isfinite(answers).all()
+    assert (answers > 0).all()
+    assert (prediction.ttft_quantile_s >= prediction.ttft_s).all()
+    assert (prediction.tpot_quantile_s >= prediction.tpot_s).all()
+    assert prediction.usable.all()
+
+
+@given(
+    field=st.sampled_from([name for name in FIELDS if name != "prefix_score"]),
+    value=st.floats(0, 1e6),
+    more=st.floats(0, 1e6),
+)
+def test_without_a_prior_more_load_never_means_less_time(field, value, more):
+    answers = columns(MODELS["data alone"].predict(one_row(**{field: [value, value + more]})))
+    assert (answers[:, 1] >= answers[:, 0] * (1 - 1e-12)).all()
+
+
+def test_beyond_what_was_seen_the_queue_keeps_costing_time():
+    near, far = MODELS["prior and data"].predict(one_row(prefill_tokens_in_flight=[38_000, 380_000])).ttft_s
+    assert far > 5 * near
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_models_survive_pickling_and_plain_data(name):
+    model, features = MODELS[name], load(20, np.random.default_rng(3))
+    expected = columns(model.predict(features))
+    priors = Priors(ttft=model.ttft.prior, tpot=model.tpot.prior)
+    restored = model_from_dict(json.loads(json.dumps(model_to_dict(model))), priors)
+    np.testing.assert_array_equal(columns(pickle.loads(pickle.dumps(model)).predict(features)), expected)
+    np.testing.assert_array_equal(columns(restored.predict(features)), expected)
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("format",), 99),
+        (("inputs",), ["kv_usage"]),
+        (("level",), "high"),
+        (("learned", "ttft", "factor"), float("nan")),
+        (("learned", "ttft", "centre", "weights"), [1.0]),
+        (("learned", "ttft", "centre", "start"), "text"),
+        (("learned", "ttft", "quantile", "source"), [99]),
+        (("learned", "ttft"), {}),
+    ],
+)
+def test_broken_plain_data_is_refused(path, value):
+    data = json.loads(json.dumps(model_to_dict(MODELS["prior and data"])))
+    part = data
+    for key in path[:-1]:
+        part = part[key]
+    part[path[-1]] = value
+    with pytest.raises(ArgumentError, match="latency model"):
+        model_from_dict(data, PRIORS)
+
+
+def test_plain_data_of_a_model_with_a_prior_needs_one():
+    with pytest.raises(ArgumentError, match="needs the prior"):
+        model_from_dict(model_to_dict(MODELS["prior and data"]), Priors())
+
+
+def test_features_broadcast_and_are_read_only():
+    features = one_row(running=[1, 2, 3])
+    assert len(features) == 3
+    assert features.kv_usage.tolist() == [0.5, 0.5, 0.5]
+    with pytest.raises(ValueError, match="read-only"):
+        features.running[0] = 9
+    assert len(LatencyFeatures.from_table([])) == 0
+
+
+@pytest.mark.parametrize("running", [[[1, 2]], [1, 2, 3], "many", None])
+def test_features_of_another_shape_are_refused(running):
+    with pytest.raises(ArgumentError, match="features"):
+        one_row(running=running, waiting=[0, 1])
+
+
+def test_no_rows_have_no_answers():
+    prediction = MODELS["prior and data"].predict(LatencyFeatures.from_table([]))
+    assert columns(prediction).shape == (4, 0)
+
+
+def test_public_rows_are_read_in_milliseconds_and_zero_is_unmeasured():
+    row = {
+        "kv_cache_percentage": 0.25,
+        "input_token_length": 48,
+        "num_request_waiting": 1,
+        "num_request_running": 2,
+        "num_tokens_generated": 0,
+        "actual_ttft_ms": 455,
+        "actual_tpot_ms": 0,
+        "prefix_cache_score": 0.5,
+        "prefill_tokens_in_flight": 64,
+        "decode_tokens_in_flight": 7,
+    }
+    samples = samples_from_json([row, {"kv_cache_percentage": 0.1, "actual_tpot_ms": 18.5}])
+    assert samples.features.table()[0].tolist() == [0.25, 48, 1, 2, 0, 0.5, 64, 7]
+    np.testing.assert_allclose(samples.ttft_s, [0.455, np.nan])
+    np.testing.assert_allclose(samples.tpot_s, [np.nan, 0.0185])
+    assert np.isnan(samples.features.running[1])
+    with pytest.raises(ArgumentError, match="not a number"):
+        samples_from_json([{"kv_cache_percentage": "full"}])
