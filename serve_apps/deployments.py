@@ -4,12 +4,13 @@ RUNNING means that the constructor has returned, so the constructor loads the en
 readiness of the engine. The engine does its own queueing; Serve's bound on requests in flight only has to
 stay out of its way. A replica that is scaled down drains: its time for that exceeds the longest request.
 Everything that the caller cancels or closes arrives here as CancelledError in `prefill` or at a `yield` of
-`decode`, and ends the engine's part.
+`decode`, and ends the engine's part. A call that was lost on the way may be made again under the same request
+id: the engine lets the new attempt take the place of the old one (`serve_apps.engines.protocol`).
 """
 
 import logging
 from collections import defaultdict
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import asdict
 from typing import Any, cast
@@ -18,7 +19,15 @@ from ray import serve
 
 from headway.config import HeadwayConfig
 from headway.planning import Role
-from serve_apps.engines.protocol import Engine, EngineFailed, EngineRequest, EngineStats, KvHandle, TokenChunk
+from serve_apps.engines.protocol import (
+    Engine,
+    EngineFailed,
+    EngineRequest,
+    EngineStats,
+    KvHandle,
+    RunningRequest,
+    TokenChunk,
+)
 from serve_apps.feed import Frame, Outlet
 
 logger = logging.getLogger(__name__)
@@ -51,6 +60,13 @@ class EngineReplica:
     async def stats(self) -> EngineStats:
         """The engine's load now."""
         return self._engine.stats()
+
+    async def running(self) -> Sequence[RunningRequest]:
+        """The requests that are here, for a router that starts anew; none once the engine has failed."""
+        try:
+            return self._engine.running()
+        except EngineFailed:
+            return ()
 
     async def describe(self) -> Mapping[str, str]:
         """What serves here: role, model and replica."""
@@ -127,6 +143,10 @@ class Decode(EngineReplica):
 
 
 class Mixed(Decode):
-    """Does both phases: `decode` without KV computes the prompt first."""
+    """Does both phases, of one request or of two: `decode` without KV computes the prompt first."""
 
     role = Role.MIXED
+
+    async def prefill(self, request: EngineRequest) -> KvHandle:
+        """Compute the prompt for another replica."""
+        return await self._engine.prefill(request)

@@ -1,13 +1,17 @@
-"""What every engine does, simulated or vLLM: prefill, decode, abort, stats.
+"""What every engine does, simulated or vLLM: prefill, decode, abort, and say how it is doing.
 
     EngineError(Exception)
     ├── EngineFailed       the engine is broken; nothing more will come from it
     ├── PromptTooLong      the request can never fit this engine
-    └── RequestAborted     someone called `abort` for a request that others still wait for
+    └── RequestAborted     `abort` was called, or the same request came again, while others still waited
 
 Times are seconds, lengths tokens. Values travel between processes, so they are small and picklable. An engine
 may emit several tokens in one chunk. Closing the iterator of `decode` (or cancelling the task that waits in
 `prefill`) aborts the request and frees its slot; `abort` does the same from elsewhere.
+
+A request id names one request for ever, and callers retry under the same id: an attempt whose end has not
+come through yet must not be in the way. So a request that comes again takes the place of itself, and whoever
+still waits for the earlier attempt gets RequestAborted.
 """
 
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -17,6 +21,9 @@ from typing import Any, Literal, NamedTuple, Protocol
 from headway.routing.types import RouteRequest
 
 FinishReason = Literal["stop", "length"]
+
+Phase = Literal["prefill", "decode"]
+"""Whether a request's prompt is still to be computed, or is computed, here or elsewhere."""
 
 
 class EngineError(Exception):
@@ -32,7 +39,7 @@ class PromptTooLong(EngineError):
 
 
 class RequestAborted(EngineError):
-    """The request was aborted by a call of `abort`."""
+    """The request was aborted by a call of `abort`, or came again and took its own place."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,17 +82,48 @@ class TokenChunk(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineStats:
-    """An engine's load: requests in the batch and queued, KV usage in [0, 1], prefilled KV still held."""
+    """An engine's load: requests in the batch and queued, KV usage in [0, 1], prefilled KV still held.
+
+    Totals since the start, in tokens: `prompt_tokens` of all prompts begun with or received here, of these
+    `cached_tokens` found in the prefix cache and `external_tokens` received from another engine. So the local
+    prefix-hit rate is cached / prompt, the external one external / prompt, and their sum is the part that
+    did not have to be computed here. `busy_s` is the time spent computing: the difference of two samples over
+    the time between them is the utilisation.
+    """
 
     engine: str
     running: int
     waiting: int
     kv_usage: float
     held_kv_tokens: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    external_tokens: int = 0
+    busy_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningRequest:
+    """A request that is in an engine, queued ones included: what a router that starts anew has to know.
+
+    `route` is what came with the request. `output_tokens` have been produced so far. `prefilled_elsewhere`:
+    its KV came, or is coming, from another engine; `prefill_only`: another one goes on with it.
+    """
+
+    request_id: str
+    route: RouteRequest | None
+    phase: Phase
+    input_tokens: int
+    output_tokens: int = 0
+    prefilled_elsewhere: bool = False
+    prefill_only: bool = False
 
 
 class Engine(Protocol):
-    """One inference engine. A mixed one answers `decode` without a KV handle by doing both phases."""
+    """One inference engine: a prefill engine, a decode engine, or a mixed one, which does all of this.
+
+    `decode` without a KV handle, on a mixed engine, does both phases.
+    """
 
     async def prefill(self, request: EngineRequest) -> KvHandle:
         """Compute the prompt; the KV stays here until the decode side has it."""
@@ -98,3 +136,6 @@ class Engine(Protocol):
 
     def stats(self) -> EngineStats:
         """The load now."""
+
+    def running(self) -> Sequence[RunningRequest]:
+        """What is here now, in the order in which it came."""

@@ -7,8 +7,10 @@ machine makes streams coarser but the engine no slower.
 
     prefill    returns when the model has computed the prompt. Its KV counts as held until the transfer time
                (latency + tokens x bytes / bandwidth) is over
-    decode     with a KV handle: joins the model's queue after the transfer time, counted from the call;
-               without (a mixed engine): prompt and output
+    decode     with a KV handle: comes to the model after the transfer time of what the prefix cache lacks,
+               counted from the call; without (a mixed engine): prompt and output
+    blocks     the prompt's keys for the prefix cache are those of the request's route, where they stand for
+               as many tokens as the cache's
     faults     `inject`: fail (everything raises EngineFailed from now on), stall (time stops until `clear`),
                exit (the process ends at once)
 
@@ -17,13 +19,15 @@ Transfer times follow the settings and not `engine.time_scale`, which is about w
 
 import os
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from enum import StrEnum
 from heapq import heappop, heappush
 from typing import NamedTuple
 
 from headway.config import HeadwayConfig
 from headway.planning.types import Role
+from headway.routing.types import RouteRequest
+from headway.simulation.live_batch import JobState
 from headway.simulation.rules import engine_profile, engine_rules
 from headway.simulation.stepper import Boundary, Stepper
 from serve_apps.engines.inbox import Inbox
@@ -37,6 +41,7 @@ from serve_apps.engines.protocol import (
     KvHandle,
     PromptTooLong,
     RequestAborted,
+    RunningRequest,
     TokenChunk,
 )
 from serve_apps.engines.text import SimulatedText
@@ -73,6 +78,7 @@ class SimulatedEngine:
             config.engine.max_model_tokens or self._model.capacity_tokens, self._model.capacity_tokens
         )
         self._inboxes: dict[str, Inbox] = {}
+        self._asked: dict[str, EngineRequest] = {}
         self._held: dict[str, _HeldKv] = {}
         self._releases: list[tuple[float, str]] = []
         self._timer = PausableTimer(self._catch_up)
@@ -81,8 +87,8 @@ class SimulatedEngine:
 
     async def prefill(self, request: EngineRequest) -> KvHandle:
         """Compute the prompt; the KV is held here for the time of its transfer."""
-        self._require(self.role is Role.PREFILL, "does not prefill for others")
-        inbox = self._take_in(request, delay_s=0.0)
+        self._require(self.role is not Role.DECODE, "does not prefill")
+        inbox = self._take_in(request, prefill_only=True)
         try:
             await inbox.take()
         finally:
@@ -92,8 +98,8 @@ class SimulatedEngine:
     async def decode(self, request: EngineRequest, kv: KvHandle | None) -> AsyncGenerator[TokenChunk, None]:
         """Stream the output; tokens that came since the last chunk was taken make one chunk."""
         self._require(self.role is not Role.PREFILL, "does not decode")
-        self._require((kv is not None) == (self.role is Role.DECODE), "got a wrong kind of request")
-        inbox = self._take_in(request, self._rules.transfer_s(kv.input_tokens) if kv else 0.0)
+        self._require(kv is not None or self.role is Role.MIXED, "needs the KV of the prompt")
+        inbox = self._take_in(request, kv)
         text, sent = SimulatedText(request.prompt, request.sampling.get("seed")), 0
         try:
             while sent < request.max_tokens:
@@ -106,10 +112,7 @@ class SimulatedEngine:
     async def abort(self, request_id: str) -> None:
         """End the request if it is here and free what it holds; unknown ids are ignored."""
         self._held.pop(request_id, None)
-        inbox = self._inboxes.get(request_id)
-        if inbox is not None:
-            self._let_go(request_id, inbox)
-            inbox.fail(RequestAborted(f"{request_id}: aborted"))
+        self._end(request_id, RequestAborted(f"{request_id}: aborted"))
 
     def stats(self) -> EngineStats:
         """The load now. Raises EngineFailed once the engine has failed."""
@@ -120,7 +123,16 @@ class SimulatedEngine:
             waiting=self._model.waiting,
             kv_usage=min(1.0, self._model.kv_usage),
             held_kv_tokens=sum(held.tokens for held in self._held.values()),
+            prompt_tokens=self._model.prompt_tokens,
+            cached_tokens=self._model.cached_tokens,
+            external_tokens=self._model.external_tokens,
+            busy_s=self._model.busy_s(self._timer.now_s()),
         )
+
+    def running(self) -> Sequence[RunningRequest]:
+        """What the model has, in the order in which it came. EngineFailed once it has failed."""
+        self._require_alive()
+        return [self._running(state) for state in self._model.states()]
 
     def healthy(self) -> bool:
         """Whether the engine has not failed; a stalled one looks healthy, as a hung one would."""
@@ -136,36 +148,72 @@ class SimulatedEngine:
         self._failed = True
         self._held.clear()
         self._releases.clear()
-        for request_id, inbox in list(self._inboxes.items()):
-            self._let_go(request_id, inbox)
-            inbox.fail(self._failure())
+        for request_id in list(self._inboxes):
+            self._end(request_id, self._failure())
         self._set_timer()
 
     def clear(self) -> None:
         """End a stall: everything goes on from where it stood. A failed engine stays failed."""
         self._timer.resume()
 
-    def _take_in(self, request: EngineRequest, delay_s: float) -> Inbox:
-        """Hand a request to the model, which may begin with it in `delay_s`; the inbox of its tokens."""
+    def _take_in(
+        self, request: EngineRequest, kv: KvHandle | None = None, *, prefill_only: bool = False
+    ) -> Inbox:
+        """Hand a request to the model, in the place of an earlier attempt at it; the inbox of its tokens."""
         self._require_alive()
         request_id, asked = request.request_id, (_input_tokens(request), request.max_tokens)
         self._require(request.max_tokens >= 1, f"max_tokens of {request_id} must be at least 1")
-        self._require(request_id not in self._inboxes, f"{request_id} is already here")
         if sum(asked) > self._longest_tokens:
             raise PromptTooLong(
                 f"{asked[0]} input and {asked[1]} output tokens are more than the {self._longest_tokens} "
                 "that this model holds"
             )
-        at_s = self._timer.now_s() + delay_s
-        self._model.submit(request_id, *asked, prefilled=self.role is Role.DECODE, at_s=at_s)
+        self._end(request_id, RequestAborted(f"{request_id}: came again"))
+        blocks, delay_s = self._blocks(request.route), 0.0
+        if kv is not None:
+            delay_s = self._rules.transfer_s(self._model.missing_tokens(asked[0], blocks))
+        self._model.submit(
+            request_id,
+            *asked,
+            at_s=self._timer.now_s() + delay_s,
+            prefilled=kv is not None,
+            prefill_only=prefill_only,
+            blocks=blocks,
+        )
         inbox = self._inboxes[request_id] = Inbox()
+        self._asked[request_id] = request
         self._set_timer()
         return inbox
+
+    def _blocks(self, route: RouteRequest | None) -> Sequence[int]:
+        """The keys of the prompt's blocks, none where they are not of the cache's size."""
+        if route is None or route.block_tokens != self._rules.block_tokens:
+            return ()
+        return route.blocks
+
+    def _running(self, state: JobState) -> RunningRequest:
+        asked = self._asked[state.request_id]
+        return RunningRequest(
+            request_id=state.request_id,
+            route=asked.route,
+            phase="decode" if state.computed else "prefill",
+            input_tokens=_input_tokens(asked),
+            output_tokens=state.output_tokens,
+            prefilled_elsewhere=state.prefilled_elsewhere,
+            prefill_only=state.prefill_only,
+        )
+
+    def _end(self, request_id: str, error: EngineError) -> None:
+        """Free what the request holds, if it is here, and tell its consumer why."""
+        inbox = self._inboxes.get(request_id)
+        if inbox is not None:
+            self._let_go(request_id, inbox)
+            inbox.fail(error)
 
     def _let_go(self, request_id: str, inbox: Inbox) -> None:
         """The consumer has all it wants: free whatever the request still holds in the model."""
         if self._inboxes.get(request_id) is inbox:
-            del self._inboxes[request_id]
+            del self._inboxes[request_id], self._asked[request_id]
             self._model.abort(request_id)
 
     def _catch_up(self) -> None:
@@ -181,9 +229,8 @@ class SimulatedEngine:
         inboxes = self._inboxes
         for request_id in boundary.emitted:
             inboxes[request_id].add()
-        if self.role is Role.PREFILL:
-            for request_id in boundary.prefilled:
-                inboxes[request_id].add()
+        for request_id in boundary.left:
+            inboxes[request_id].add()
 
     def _hold_kv(self, request_id: str, tokens: int) -> KvHandle:
         """Keep the KV for as long as its transfer takes from now on."""

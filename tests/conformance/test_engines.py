@@ -19,15 +19,18 @@ from serve_apps.engines.protocol import (
     KvHandle,
     PromptTooLong,
     RequestAborted,
+    RunningRequest,
     TokenChunk,
 )
 from tests.engines.engine_cases import (
     collect,
     config_of,
     count_of,
+    handle,
     load_of,
     pools_of,
     request,
+    route,
     text_of,
     until,
 )
@@ -117,20 +120,21 @@ def test_concurrent_requests_all_get_their_own(served):
     assert served.idle
 
 
-def test_one_request_twice_at_a_time_is_refused(served):
+def test_a_request_that_comes_again_takes_its_own_place(served):
     async def twice() -> None:
         stream = served.generate(request(max_tokens=MANY))
         await anext(stream)
-        with pytest.raises(EngineError):
-            await collect(served.decode.decode(request(), handle_for(served)))
-        await stream.aclose()
+        again = asyncio.create_task(collect(served.decode.decode(request(max_tokens=30), handle_for(served))))
+        with pytest.raises(RequestAborted):
+            await collect(stream)
+        assert count_of(await again) == 30
         await until(lambda: served.idle)
 
     asyncio.run(twice())
 
 
 def handle_for(served: Served) -> KvHandle | None:
-    return None if served.prefill is None else KvHandle(request_id="r", engine_id="p", input_tokens=20)
+    return None if served.prefill is None else handle()
 
 
 def test_what_can_never_fit_is_refused(served):
@@ -243,3 +247,168 @@ def test_a_handle_says_whose_kv_it_is(make):
 def test_a_decode_engine_needs_a_handle(make):
     with pytest.raises(EngineError):
         asyncio.run(collect(make(Role.DECODE).decode(request(), None)))
+
+
+# A mixed engine does parts of requests too.
+
+
+@pytest.fixture
+def mixed(make) -> Engine:
+    return make(Role.MIXED)
+
+
+def test_mixed_engines_share_a_request(make):
+    async def share() -> None:
+        first, second = make(Role.MIXED), make(Role.MIXED)
+        kv = await first.prefill(sent(request(max_tokens=17)))
+        assert load_of(first) == NO_LOAD
+        assert count_of(await collect(second.decode(sent(request(max_tokens=17)), sent(kv)))) == 17
+        assert load_of(second) == NO_LOAD
+
+    asyncio.run(share())
+
+
+def test_a_shared_request_says_what_a_whole_one_says(mixed):
+    async def both() -> tuple[str, str]:
+        asked = request(seed=3, max_tokens=30)
+        whole = text_of(await collect(mixed.decode(asked, None)))
+        return whole, text_of(await collect(mixed.decode(asked, await mixed.prefill(asked))))
+
+    whole, shared = asyncio.run(both())
+    assert whole == shared
+
+
+def test_all_kinds_of_work_run_beside_each_other(mixed):
+    async def many() -> None:
+        prompts = [mixed.prefill(request(f"p{n}")) for n in range(10)]
+        whole = [collect(mixed.decode(request(f"w{n}", max_tokens=5 + n), None)) for n in range(10)]
+        came = [collect(mixed.decode(request(f"c{n}", max_tokens=5 + n), handle(f"c{n}"))) for n in range(10)]
+        handles, streams = await asyncio.gather(asyncio.gather(*prompts), asyncio.gather(*whole, *came))
+        assert [kv.request_id for kv in handles] == [f"p{n}" for n in range(10)]
+        assert [count_of(chunks) for chunks in streams] == [*range(5, 15)] * 2
+
+    asyncio.run(many())
+    assert load_of(mixed) == NO_LOAD
+
+
+# What runs, and ending it wherever it is.
+
+PARTS = {
+    "a prompt for others": (Role.PREFILL, "prefill", None),
+    "a decode": (Role.DECODE, "decode", handle()),
+    "a prompt for others, mixed": (Role.MIXED, "prefill", None),
+    "a decode, mixed": (Role.MIXED, "decode", handle()),
+    "both": (Role.MIXED, "decode", None),
+}
+
+
+def begin(engine: Engine, work: str, asked: EngineRequest, kv: KvHandle | None) -> "asyncio.Task[Any]":
+    begun = engine.prefill(asked) if work == "prefill" else collect(engine.decode(asked, kv))
+    return asyncio.create_task(begun)
+
+
+@pytest.fixture(params=PARTS.values(), ids=PARTS.keys())
+def part(request, make):
+    role, work, kv = request.param
+    return make(role), work, kv
+
+
+def test_what_runs_is_listed_until_it_ends(part):
+    engine, work, kv = part
+
+    async def look() -> RunningRequest:
+        known = route(input_tokens=30_000, session="s", blocks=(1, 2))
+        asked = request(input_tokens=30_000, max_tokens=MANY, route=known)
+        task = begin(engine, work, sent(asked), kv)
+        await until(lambda: len(engine.running()) == 1)
+        found = sent(engine.running()[0])
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        assert list(engine.running()) == []
+        assert found.route == known
+        return found
+
+    found = asyncio.run(look())
+    assert (found.request_id, found.input_tokens) == ("r", 30_000)
+    assert found.prefilled_elsewhere == (kv is not None)
+    assert found.prefill_only == (work == "prefill")
+    assert found.phase == ("prefill" if kv is None else "decode")
+    assert 0 <= found.output_tokens < MANY
+
+
+def test_a_stream_is_listed_with_its_progress(served):
+    async def look() -> None:
+        stream = served.generate(request(max_tokens=MANY))
+        seen = (await anext(stream)).tokens
+        for _ in range(20):
+            (found,) = served.decode.running()
+            assert found.phase == "decode"
+            assert seen <= found.output_tokens < MANY
+            assert found.route is None
+            seen += (await anext(stream)).tokens
+        await stream.aclose()
+
+    asyncio.run(look())
+
+
+def test_what_runs_is_listed_in_the_order_in_which_it_came(part):
+    engine, work, kv = part
+
+    async def look() -> list[str]:
+        names = ["b", "c", "a"]
+        tasks = [begin(engine, work, request(n, input_tokens=30_000, max_tokens=MANY), kv) for n in names]
+        await until(lambda: len(engine.running()) == 3)
+        found = [one.request_id for one in engine.running()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        return found
+
+    assert asyncio.run(look()) == ["b", "c", "a"]
+
+
+@pytest.mark.parametrize("others", [0, 3], ids=["alone", "behind others"])
+def test_abort_ends_a_request_in_whatever_state_it_is(part, others):
+    engine, work, kv = part
+
+    async def leave() -> None:
+        names = [*map(str, range(others)), "r"]
+        tasks = [begin(engine, work, request(n, input_tokens=30_000, max_tokens=20), kv) for n in names]
+        await until(lambda: len(engine.running()) == len(names))
+        await engine.abort("r")
+        with pytest.raises(RequestAborted):
+            await tasks.pop()
+        assert "r" not in [one.request_id for one in engine.running()]
+        await asyncio.gather(*tasks)
+        assert load_of(engine) == NO_LOAD
+
+    asyncio.run(leave())
+
+
+def test_a_part_that_comes_again_takes_its_own_place(part):
+    engine, work, kv = part
+
+    async def again() -> None:
+        asked = request(input_tokens=30_000, max_tokens=20)
+        first = begin(engine, work, asked, kv)
+        await until(lambda: len(engine.running()) == 1)
+        second = begin(engine, work, asked, kv)
+        with pytest.raises(RequestAborted):
+            await first
+        await second
+        assert load_of(engine) == NO_LOAD
+
+    asyncio.run(again())
+
+
+def test_totals_count_prompts_once(part):
+    engine, work, kv = part
+
+    async def some() -> None:
+        await asyncio.gather(*(begin(engine, work, request(n, input_tokens=100), kv) for n in "abc"))
+        stats = engine.stats()
+        assert (stats.prompt_tokens, stats.cached_tokens) == (300, 0)
+        assert stats.external_tokens == (300 if kv else 0)
+        assert stats.busy_s > 0.0
+
+    asyncio.run(some())

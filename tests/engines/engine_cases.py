@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator
 
 from headway.config import HeadwayConfig
 from headway.planning.types import Role
-from serve_apps.engines.protocol import Engine, EngineRequest, TokenChunk
+from headway.routing.types import RouteRequest
+from serve_apps.engines.protocol import Engine, EngineRequest, KvHandle, TokenChunk
 
 SPLIT = {"prefill": {}, "decode": {}}
 MIXED = {"mixed": {}}
@@ -20,7 +21,9 @@ def pools_of(role: Role) -> dict[str, dict]:
     return MIXED if role is Role.MIXED else SPLIT
 
 
-def request(request_id="r", prompt="what is it?", max_tokens=8, input_tokens=20, **sampling) -> EngineRequest:
+def request(
+    request_id="r", prompt="what is it?", max_tokens=8, input_tokens=20, route=None, **sampling
+) -> EngineRequest:
     return EngineRequest(
         request_id=request_id,
         model="m",
@@ -28,7 +31,20 @@ def request(request_id="r", prompt="what is it?", max_tokens=8, input_tokens=20,
         input_tokens=input_tokens,
         max_tokens=max_tokens,
         sampling=sampling,
+        route=route,
     )
+
+
+def route(request_id="r", input_tokens=20, max_tokens=8, **known) -> RouteRequest:
+    """What a router knows of a request."""
+    return RouteRequest(
+        request_id=request_id, arrival_s=0.0, input_tokens=input_tokens, max_tokens=max_tokens, **known
+    )
+
+
+def handle(request_id="r", input_tokens=20) -> KvHandle:
+    """KV from a prefill engine that is not there."""
+    return KvHandle(request_id=request_id, engine_id="p", input_tokens=input_tokens)
 
 
 async def collect(stream: AsyncIterator[TokenChunk]) -> list[TokenChunk]:

@@ -199,17 +199,16 @@ def test_what_the_settings_allow_bounds_a_request():
 
 @pytest.mark.parametrize(
     ("role", "handle"),
-    [(Role.PREFILL, None), (Role.PREFILL, HANDLE), (Role.DECODE, None), (Role.MIXED, HANDLE)],
+    [(Role.PREFILL, None), (Role.PREFILL, HANDLE), (Role.DECODE, None)],
 )
 def test_the_wrong_kind_of_decode_is_refused(role, handle):
     with pytest.raises(EngineError, match=f"{role} engine {role}-1: "):
         run(collect(engine_of(role).decode(request(), handle)))
 
 
-@pytest.mark.parametrize("role", [Role.DECODE, Role.MIXED])
-def test_only_prefill_engines_prefill_for_others(role):
-    with pytest.raises(EngineError, match="does not prefill for others"):
-        run(engine_of(role).prefill(request()))
+def test_a_decode_engine_does_not_prefill():
+    with pytest.raises(EngineError, match="does not prefill"):
+        run(engine_of(Role.DECODE).prefill(request()))
 
 
 def test_an_output_of_no_tokens_is_refused():
@@ -240,6 +239,8 @@ def test_a_failed_engine_raises_everywhere_and_for_good():
         engine.clear()
         with pytest.raises(EngineFailed):
             engine.stats()
+        with pytest.raises(EngineFailed):
+            engine.running()
         with pytest.raises(EngineFailed):
             await collect(stream_of(engine, request()))
         await engine.abort("r")
@@ -331,7 +332,10 @@ def test_text_says_that_it_is_simulated():
 
 
 def test_stats_say_that_it_is_simulated():
-    assert engine_of(Role.MIXED).stats().engine == "simulated"
+    async def look() -> str:
+        return engine_of(Role.MIXED).stats().engine
+
+    assert run(look()) == "simulated"
 
 
 def test_text_follows_prompt_and_seed():

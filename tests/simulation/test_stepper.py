@@ -1,7 +1,5 @@
 """The engine model on a driver's clock: the compiled kernel's times, and what a driver relies on."""
 
-from dataclasses import dataclass, field
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -11,6 +9,7 @@ from headway.planning.types import Role
 from headway.simulation.rules import EngineRules
 from headway.simulation.stepper import Stepper
 from headway.simulation.tempo import Tempo
+from tests.simulation.stepping import Seen, drive, jobs_of, steps_of
 from tests.simulation.worlds import (
     ArrayTrace,
     constant_profile,
@@ -21,49 +20,14 @@ from tests.simulation.worlds import (
 )
 
 REACHED_S = 1e-6
+BLOCK = 128
 TRANSFER = {"transfer_latency_s": 0.003, "kv_bytes_per_token": 1.0, "transfer_bytes_per_s": 1e6}
-
-
-@dataclass
-class Seen:
-    """When each request of a replica was prefilled, began and finished, and its tokens."""
-
-    prefilled_s: dict[str, float] = field(default_factory=dict)
-    first_s: dict[str, float] = field(default_factory=dict)
-    finished_s: dict[str, float] = field(default_factory=dict)
-    tokens: dict[str, int] = field(default_factory=dict)
-
-    def take(self, boundaries) -> None:
-        for boundary in boundaries:
-            for name in boundary.emitted:
-                self.first_s.setdefault(name, boundary.at_s)
-                self.tokens[name] = self.tokens.get(name, 0) + 1
-            self.prefilled_s |= dict.fromkeys(boundary.prefilled, boundary.at_s)
-            self.finished_s |= dict.fromkeys(boundary.finished, boundary.at_s)
-
-
-def drive(stepper, jobs, late_s=0.0) -> Seen:
-    """Feed (number, at_s, input, output) in order of time; look at the clock `late_s` after each boundary."""
-    seen = Seen()
-    for number, at_s, isl, osl in sorted(jobs, key=lambda job: job[1]):
-        while (due_s := stepper.next_boundary_s()) is not None and due_s < at_s:
-            seen.take(stepper.advance(min(due_s + late_s, at_s)))
-        prefilled = stepper.role is Role.DECODE
-        stepper.submit(str(number), int(isl), int(osl), prefilled=prefilled, at_s=at_s)
-    while (due_s := stepper.next_boundary_s()) is not None:
-        seen.take(stepper.advance(due_s + late_s))
-    return seen
-
-
-def jobs_of(trace):
-    columns = zip(trace.arrival_s, trace.input_tokens, trace.output_tokens, strict=True)
-    return [(number, float(at_s), int(isl), int(osl)) for number, (at_s, isl, osl) in enumerate(columns)]
 
 
 def split(profile, trace, rules) -> tuple[Seen, Seen]:
     """One prefill and one decode replica with a transfer between them."""
     jobs = jobs_of(trace)
-    prefill = drive(Stepper(profile, rules, Role.PREFILL), jobs)
+    prefill = drive(Stepper(profile, rules, Role.PREFILL), jobs, prompts=trace.prompts)
     ready = [
         (number, prefill.prefilled_s[str(number)] + rules.transfer_s(isl), isl, osl)
         for number, _, isl, osl in jobs
@@ -79,7 +43,7 @@ def assert_as_compiled(profile, trace, rules, mixed) -> None:
     initial = {Role.MIXED: 1} if mixed else {Role.PREFILL: 1, Role.DECODE: 1}
     _, records = run(scenario(profile, initial, engine=rules), trace)
     if mixed:
-        prefill = decode = drive(Stepper(profile, rules, Role.MIXED), jobs_of(trace))
+        prefill = decode = drive(Stepper(profile, rules, Role.MIXED), jobs_of(trace), prompts=trace.prompts)
     else:
         prefill, decode = split(profile, trace, rules)
     count = len(trace.arrival_s)
@@ -134,6 +98,47 @@ def test_simultaneous_arrivals_equal_the_compiled_kernel():
     assert_as_compiled(roofline_profile(), trace, EngineRules(chunk_tokens=512), mixed=True)
 
 
+def conversations(seed: int, count: int, rate_rps: float) -> ArrayTrace:
+    """Prompts that go on from earlier ones, and arrive while those may still be under way."""
+    generator = np.random.default_rng(seed)
+    prompts, fresh = [[0]], iter(range(1, 10**6))
+    for _ in range(count - 1):
+        parent = prompts[generator.integers(len(prompts))]
+        kept = parent[: generator.integers(1, len(parent) + 1)]
+        prompts.append(kept + [next(fresh) for _ in range(generator.integers(0, 4))])
+    tokens = [BLOCK * len(prompt) - int(generator.integers(0, BLOCK)) for prompt in prompts]
+    arrival_s = np.cumsum(generator.exponential(1 / rate_rps, count))
+    return ArrayTrace(arrival_s, np.array(tokens), 1 + generator.integers(0, 80, count), prompts)
+
+
+@pytest.mark.parametrize("mixed", [False, True], ids=["disaggregated", "mixed"])
+@pytest.mark.parametrize("chunk_tokens", [0, 300], ids=["whole", "300"])
+@pytest.mark.parametrize("cached_blocks", [0, 1, 9, 1000])
+def test_cached_prompts_take_the_compiled_kernels_times(cached_blocks, chunk_tokens, mixed):
+    trace = conversations(seed=cached_blocks, count=300, rate_rps=30.0)
+    rules = EngineRules(
+        max_batch_size=16,
+        chunk_tokens=chunk_tokens,
+        prefix_cache_tokens=cached_blocks * BLOCK,
+        block_tokens=BLOCK,
+        **TRANSFER,
+    )
+    assert_as_compiled(roofline_profile(), trace, rules, mixed)
+
+
+def test_hits_equal_the_compiled_kernels():
+    trace, rules = (
+        conversations(seed=3, count=200, rate_rps=10.0),
+        EngineRules(prefix_cache_tokens=40 * BLOCK, block_tokens=BLOCK),
+    )
+    _, records = run(scenario(roofline_profile(), {Role.MIXED: 1}, engine=rules), trace)
+    stepper = Stepper(roofline_profile(), rules, Role.MIXED)
+    drive(stepper, jobs_of(trace), prompts=trace.prompts)
+    assert 0 < stepper.cached_tokens == records["cached_tokens"].sum()
+    assert stepper.prompt_tokens == trace.input_tokens.sum()
+    assert stepper.external_tokens == 0
+
+
 @pytest.mark.parametrize("late_s", [0.004, 0.3, 60.0])
 @pytest.mark.parametrize("role", [Role.PREFILL, Role.DECODE, Role.MIXED])
 def test_a_late_driver_does_not_slow_the_engine_down(role, late_s):
@@ -161,10 +166,6 @@ def test_a_time_that_is_past_means_now():
     seen.take(stepper.advance(6.0))
     assert seen.first_s["a"] == pytest.approx(5.01)
     assert seen.finished_s["a"] == pytest.approx(5.03)
-
-
-def steps_of(profile=None, role=Role.DECODE, **rules) -> Stepper:
-    return Stepper(profile or roofline_profile(capacity=1_000), EngineRules(**rules), role)
 
 
 def test_counts_follow_the_requests():
@@ -250,7 +251,7 @@ def test_many_aborts_do_not_pile_up():
         stepper.submit(str(number), 1, 900, prefilled=True, at_s=0.0)
         stepper.advance(0.0)
         assert stepper.abort(str(number))
-        assert len(stepper._finishing) < 100
+        assert len(stepper._batch._finishing) < 100
 
 
 @pytest.mark.parametrize(

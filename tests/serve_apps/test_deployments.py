@@ -1,0 +1,120 @@
+"""The deployments over real engines, without Serve: parts of requests, what runs, and calls made again."""
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+
+from headway.config import HeadwayConfig
+from serve_apps import deployments
+from serve_apps.deployments import Decode, EngineReplica, Mixed, Prefill
+from serve_apps.engines.protocol import EngineRequest, RequestAborted
+from tests.engines.engine_cases import MIXED, SPLIT, config_of, handle, request, route
+from tests.engines.virtual_loop import run
+
+
+@pytest.fixture
+def replica(monkeypatch):
+    """A maker of replicas, as Serve would start them."""
+    names = iter(range(100))
+
+    def make(kind: type[EngineReplica]) -> EngineReplica:
+        replica_id = SimpleNamespace(unique_id=f"{kind.__name__}-{next(names)}")
+        monkeypatch.setattr(
+            deployments.serve, "get_replica_context", lambda: SimpleNamespace(replica_id=replica_id)
+        )
+        return kind(config(kind))
+
+    return make
+
+
+def config(kind: type[EngineReplica]) -> HeadwayConfig:
+    return config_of(MIXED if kind is Mixed else SPLIT)
+
+
+def asked(max_tokens=6) -> EngineRequest:
+    return request(max_tokens=max_tokens, route=route(session="s"))
+
+
+@pytest.mark.parametrize(("first", "second"), [(Prefill, Decode), (Mixed, Mixed)])
+def test_a_request_in_two_parts(replica, first, second):
+    async def serve() -> int:
+        prefilling, decoding = replica(first), replica(second)
+        kv = await prefilling.prefill(asked())
+        assert kv.engine_id == prefilling.replica
+        return await decoding.decode_into_feed("gateway", 1, asked(), kv)
+
+    assert run(serve()) == 6
+
+
+def test_a_mixed_replica_does_both_parts_of_a_request(replica):
+    assert run(replica(Mixed).decode_into_feed("gateway", 1, asked(), None)) == 6
+
+
+@pytest.mark.parametrize("kind", [Decode, Mixed])
+def test_a_call_made_again_under_the_same_id_takes_the_place_of_the_first(replica, kind):
+    async def again() -> int:
+        decoding = replica(kind)
+        lost = asyncio.create_task(decoding.decode_into_feed("gateway", 1, asked(500), handle()))
+        await asyncio.sleep(1.0)
+        assert (await decoding.stats()).running == 1
+        sent = await decoding.decode_into_feed("gateway", 2, asked(), handle())
+        with pytest.raises(RequestAborted):
+            await lost
+        assert (await decoding.stats()).running == 0
+        return sent
+
+    assert run(again()) == 6
+
+
+def test_a_cancelled_call_does_not_end_the_one_made_again(replica):
+    async def again() -> int:
+        prefilling = replica(Prefill)
+        calls = [asyncio.create_task(prefilling.prefill(request(input_tokens=9_000))) for _ in range(2)]
+        await asyncio.sleep(0.01)
+        calls[0].cancel()
+        kv = await calls[1]
+        return kv.input_tokens
+
+    assert run(again()) == 9_000
+
+
+@pytest.mark.parametrize(
+    ("kind", "kv", "phase"),
+    [(Prefill, None, "prefill"), (Decode, handle(), "decode"), (Mixed, None, "decode")],
+)
+def test_a_replica_lists_what_runs(replica, kind, kv, phase):
+    async def look() -> list[tuple]:
+        engine = replica(kind)
+        assert list(await engine.running()) == []
+        big = request(input_tokens=9_000, max_tokens=500, route=route(session="s"))
+        call = engine.prefill(big) if kind is Prefill else engine.decode_into_feed("gateway", 1, big, kv)
+        task = asyncio.create_task(call)
+        await asyncio.sleep(0.01 if kind is Prefill else 3.0)
+        found = await engine.running()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        assert list(await engine.running()) == []
+        return [(one.request_id, one.phase, one.input_tokens, one.route.session) for one in found]
+
+    assert run(look()) == [("r", phase, 9_000, "s")]
+
+
+def test_a_failed_replica_lists_nothing(replica):
+    async def fail() -> list:
+        engine = replica(Mixed)
+        await engine.inject("fail")
+        return list(await engine.running())
+
+    assert run(fail()) == []
+
+
+def test_routers_see_totals_and_busy_time(replica):
+    async def look() -> dict:
+        engine = replica(Mixed)
+        await engine.decode_into_feed("gateway", 1, asked(), None)
+        return await engine.record_routing_stats()
+
+    stats = run(look())
+    assert (stats["prompt_tokens"], stats["cached_tokens"], stats["external_tokens"]) == (20, 0, 0)
+    assert stats["busy_s"] > 0.0
