@@ -15,6 +15,7 @@ BENCHMARKS: Mapping[str, str] = {
     "estimator": "estimated against measured profiles",
     "baselines": "reference, threshold and static fleets on public traces (minutes)",
     "routing": "cost of a routing decision and of a request's events",
+    "offload": "elastic prefill offload on 8 mixed replicas, by mode (minutes)",
     "simulator": "simulated requests per second, memory, cold start",
     "gateway": "server CPU per stream against Ray Serve's default path (minutes, starts a local Ray)",
 }

@@ -1,0 +1,163 @@
+"""The offload decision: classes, then one rule per mode.
+
+    u = uncached prompt tokens at D
+    WARM    u <= warm_tokens            computed at D
+    MEDIUM  u <  heavy_tokens           computed at D
+    HEAVY   otherwise: HEAVY_P2P if offloaded, else HEAVY_COLO
+
+    never, always   as they say
+    heuristic       document 004, section 2.2: offload if D decodes, P has less outstanding than D, and P has
+                    at most `overload_factor` times the mean
+    cost            with `prefill_throughput` R the document's section 2.1, in seconds of one request:
+                        cost = P's outstanding tokens / R + X;  benefit = disruption_share u / R if D decodes
+                    else the calibrated estimate in request-seconds (see `estimate`)
+
+The order of the tests decides which reason is given, never where the prompt goes. Offloading in `heuristic`
+and `cost` needs somebody at D who profits. An offloaded prompt has until
+
+    deadline = now + deadline_factor (Q_P + T_P + C_P i_P) + deadline_slack
+
+with the document's (outstanding + u) / R in place of the bracket where the profile is silent, and none where
+both are. When it passes, or P is lost, the request is computed at D after all.
+"""
+
+from dataclasses import replace
+from math import isnan
+
+from headway.config.routing import OffloadSettings
+from headway.routing.offload.estimate import Delays, delays_at
+from headway.routing.offload.types import OffloadDecision, OffloadQuestion, OffloadReason, Site
+from headway.routing.types import RouteClass
+
+
+def classify(uncached_tokens: int, settings: OffloadSettings) -> RouteClass:
+    """WARM, MEDIUM, or HEAVY_COLO for any heavy prompt, wherever it will be computed."""
+    if uncached_tokens <= settings.warm_tokens:
+        return RouteClass.WARM
+    return RouteClass.MEDIUM if uncached_tokens < settings.heavy_tokens else RouteClass.HEAVY_COLO
+
+
+def decide(question: OffloadQuestion, settings: OffloadSettings) -> OffloadDecision:
+    """Whether to compute the prompt at P. Missing data means no."""
+    route_class = classify(question.d.uncached_tokens, settings)
+    if route_class is not RouteClass.HEAVY_COLO:
+        return OffloadDecision(route_class=route_class, reason=OffloadReason.BELOW_THRESHOLD)
+    if settings.mode == "never":
+        return _colocated(OffloadReason.NEVER)
+    if question.p is None:
+        return _colocated(OffloadReason.NO_OTHER_REPLICA)
+    decision = _heavy(question, question.p, settings)
+    if not decision.offload:
+        return decision
+    return replace(decision, deadline_s=_deadline_s(question, question.p, settings))
+
+
+def after_deadline(decision: OffloadDecision) -> OffloadDecision:
+    """What becomes of an offloaded request whose prefill is not done by its deadline."""
+    return _given_up(decision, OffloadReason.DEADLINE_PASSED)
+
+
+def after_loss(decision: OffloadDecision) -> OffloadDecision:
+    """What becomes of an offloaded request whose P died or left before the KV was moved."""
+    return _given_up(decision, OffloadReason.P_LOST)
+
+
+def _heavy(question: OffloadQuestion, p: Site, settings: OffloadSettings) -> OffloadDecision:
+    if settings.mode == "always":
+        return _offloaded(OffloadReason.ALWAYS)
+    if settings.mode == "heuristic":
+        return _by_heuristic(question, p, settings)
+    if settings.prefill_throughput is not None:
+        return _by_document(question, p, settings, settings.prefill_throughput)
+    return _by_estimate(question, p)
+
+
+def _by_heuristic(question: OffloadQuestion, p: Site, settings: OffloadSettings) -> OffloadDecision:
+    d = question.d
+    if d.decode_tokens == 0:
+        return _colocated(OffloadReason.D_IDLE)
+    if p.outstanding_tokens >= d.outstanding_tokens:
+        return _colocated(OffloadReason.P_BUSIER)
+    if p.outstanding_tokens > settings.overload_factor * question.mean_outstanding_tokens:
+        return _colocated(OffloadReason.P_OVERLOADED)
+    return _offloaded(OffloadReason.P_IDLE_D_BUSY)
+
+
+def _by_document(
+    question: OffloadQuestion, p: Site, settings: OffloadSettings, throughput: float
+) -> OffloadDecision:
+    d, transfer_s = question.d, question.transfer_s
+    queue_s = p.outstanding_tokens / throughput
+    disrupted_s = d.uncached_tokens / throughput if d.decode_tokens > 0 else 0.0
+    benefit_s, cost_s = settings.disruption_share * disrupted_s, queue_s + transfer_s
+    if benefit_s > cost_s:
+        return _offloaded(OffloadReason.P_IDLE_D_BUSY, cost_s, benefit_s)
+    if d.decode_tokens == 0:
+        return _colocated(OffloadReason.D_IDLE, cost_s, benefit_s)
+    dear = benefit_s > queue_s
+    reason = OffloadReason.TRANSFER_TOO_DEAR if dear else OffloadReason.P_OVERLOADED
+    return _colocated(reason, cost_s, benefit_s)
+
+
+def _by_estimate(question: OffloadQuestion, p: Site) -> OffloadDecision:
+    d, chunk_tokens = question.d, question.chunk_tokens
+    if isnan(d.prefill_s) or isnan(p.prefill_s):
+        return _colocated(OffloadReason.NO_ESTIMATE)
+    at_d, at_p = delays_at(d, chunk_tokens), delays_at(p, chunk_tokens)
+    cost_s, benefit_s = _sides(at_d, at_p, question.transfer_s)
+    if d.idle:
+        return _colocated(OffloadReason.D_IDLE, cost_s, benefit_s)
+    if benefit_s > cost_s:
+        mostly_queue = benefit_s - at_d.decode_s > at_d.decode_s
+        reason = OffloadReason.D_OVERLOADED if mostly_queue else OffloadReason.P_IDLE_D_BUSY
+        return _offloaded(reason, cost_s, benefit_s)
+    return _colocated(_why_not(question, p, at_d, cost_s - benefit_s), cost_s, benefit_s)
+
+
+def _sides(at_d: Delays, at_p: Delays, transfer_s: float) -> tuple[float, float]:
+    """Cost and benefit in request-seconds."""
+    later_s = at_p.own_s + transfer_s - at_d.own_s
+    return max(later_s, 0.0) + at_p.others_s + at_p.evicted_s, max(-later_s, 0.0) + at_d.others_s
+
+
+def _why_not(question: OffloadQuestion, p: Site, at_d: Delays, loss_s: float) -> OffloadReason:
+    """What stood in the way of a decision against P that loses `loss_s` request-seconds."""
+    if loss_s < question.transfer_s:
+        return OffloadReason.TRANSFER_TOO_DEAR
+    as_warm = replace(p, uncached_tokens=question.d.uncached_tokens, prefill_s=question.d.prefill_s)
+    cost_s, benefit_s = _sides(at_d, delays_at(as_warm, question.chunk_tokens), question.transfer_s)
+    if benefit_s > cost_s:
+        return OffloadReason.CACHE_LOST
+    return OffloadReason.P_OVERLOADED if p.queue_s > question.d.queue_s else OffloadReason.NO_GAIN
+
+
+def _deadline_s(question: OffloadQuestion, p: Site, settings: OffloadSettings) -> float | None:
+    expected_s = delays_at(p, question.chunk_tokens).own_s
+    if isnan(expected_s):
+        if settings.prefill_throughput is None:
+            return None
+        expected_s = (p.outstanding_tokens + p.uncached_tokens) / settings.prefill_throughput
+    return question.now_s + settings.deadline_factor * expected_s + settings.deadline_slack_s
+
+
+def _offloaded(
+    reason: OffloadReason, cost_s: float = float("nan"), benefit_s: float = float("nan")
+) -> OffloadDecision:
+    return OffloadDecision(
+        route_class=RouteClass.HEAVY_P2P, reason=reason, offload=True, cost_s=cost_s, benefit_s=benefit_s
+    )
+
+
+def _colocated(
+    reason: OffloadReason, cost_s: float = float("nan"), benefit_s: float = float("nan")
+) -> OffloadDecision:
+    return OffloadDecision(
+        route_class=RouteClass.HEAVY_COLO, reason=reason, cost_s=cost_s, benefit_s=benefit_s
+    )
+
+
+def _given_up(decision: OffloadDecision, reason: OffloadReason) -> OffloadDecision:
+    """A request that was not offloaded stays as it is."""
+    if not decision.offload:
+        return decision
+    return replace(decision, route_class=RouteClass.HEAVY_COLO, reason=reason, offload=False, deadline_s=None)

@@ -1,0 +1,115 @@
+"""What an offload decision is asked with, and what it answers. Seconds and tokens."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from math import isfinite, nan
+
+from headway.routing.errors import RoutingError
+from headway.routing.types import RouteClass
+
+
+class OffloadReason(StrEnum):
+    """Why a prompt is computed where it is. The first four are document 004's."""
+
+    P_IDLE_D_BUSY = "p_idle_d_busy"
+    """Offloaded: decodes at D are spared more than P takes."""
+    P_OVERLOADED = "p_overloaded"
+    """P's queue is too long."""
+    D_IDLE = "d_idle"
+    """Nothing at D would be disturbed."""
+    BELOW_THRESHOLD = "below_threshold"
+    """WARM or MEDIUM: too small to be worth a transfer."""
+    D_OVERLOADED = "d_overloaded"
+    """Offloaded, mostly because of the queue at D."""
+    P_BUSIER = "p_busier"
+    """P has at least as much outstanding as D."""
+    TRANSFER_TOO_DEAR = "transfer_too_dear"
+    """It would pay if moving the KV cost nothing."""
+    CACHE_LOST = "cache_lost"
+    """It would pay if P had as much of the prompt cached as D."""
+    NO_GAIN = "no_gain"
+    """P would lose what D is spared."""
+    NO_ESTIMATE = "no_estimate"
+    """No profile says how long the prompt takes on D or on P."""
+    NO_OTHER_REPLICA = "no_other_replica"
+    ALWAYS = "always"
+    NEVER = "never"
+    DEADLINE_PASSED = "deadline_passed"
+    """Was offloaded, P was too late, colocated since."""
+    P_LOST = "p_lost"
+    """Was offloaded, P died or left, colocated since."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """What computing this prompt at one mixed replica meets there.
+
+    `uncached_tokens` of the prompt are to be computed there, which takes `prefill_s` of engine time by the
+    calibrated profile (NaN: unknown), after `queue_s` of prefill work that is queued already. `running`
+    sequences decode, `waiting` requests are queued ahead and will decode by then; `remaining_tokens` is the
+    mean of what these are expected to decode yet. `iteration_s` is an iteration of that batch (the ITL at
+    its context and size), which every chunk of the prompt also takes. `arrival_rps` is how many requests a
+    second come to queue there; 0 leaves those behind out of account. `reuse` is how many cached tokens are
+    hit per token computed there, h / (1 − h) with the local hit rate h (`HitRates.reuse`); 0 leaves eviction
+    out of account. `outstanding_tokens` are all tokens in flight there, `decode_tokens` those of sequences
+    that decode; the document's rules read only these two.
+    """
+
+    uncached_tokens: int
+    queue_s: float = 0.0
+    prefill_s: float = nan
+    running: int = 0
+    waiting: int = 0
+    remaining_tokens: float = 0.0
+    iteration_s: float = 0.0
+    arrival_rps: float = 0.0
+    reuse: float = 0.0
+    outstanding_tokens: float = 0.0
+    decode_tokens: float = 0.0
+
+    def __post_init__(self) -> None:
+        rates = (self.queue_s, self.iteration_s, self.arrival_rps, self.reuse, self.remaining_tokens)
+        counts = (self.uncached_tokens, self.running, self.waiting, self.outstanding_tokens)
+        if not all(isfinite(value) and value >= 0 for value in (*rates, *counts, self.decode_tokens)):
+            raise RoutingError(f"offload: times and counts must be finite and not negative: {self}")
+        if self.prefill_s < 0:
+            raise RoutingError(f"offload: prefill_s must not be negative, is {self.prefill_s}")
+
+    @property
+    def idle(self) -> bool:
+        """Whether the prompt would start at once and disturb nobody."""
+        return self.running == 0 and self.waiting == 0 and self.queue_s == 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffloadQuestion:
+    """One request with its decode replica D, and the best prefill replica P, None if there is no other.
+
+    `transfer_s` is what moving the prompt's KV from P to D takes (see `TransferEstimate`). `chunk_tokens` is
+    how many prompt tokens an iteration carries, 0 for whole prompts. `mean_outstanding_tokens` is the mean
+    over all replicas of what `Site.outstanding_tokens` is for one.
+    """
+
+    now_s: float
+    d: Site
+    p: Site | None
+    transfer_s: float
+    chunk_tokens: int = 0
+    mean_outstanding_tokens: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffloadDecision:
+    """Where the prompt is computed: at P if `offload`, else at D.
+
+    `cost_s` and `benefit_s` are what was compared: request-seconds with the calibrated estimate, seconds
+    with the document's formula, NaN where nothing was estimated. `deadline_s` is when an offloaded prefill
+    is given up, None if never.
+    """
+
+    route_class: RouteClass
+    reason: OffloadReason
+    offload: bool = False
+    cost_s: float = nan
+    benefit_s: float = nan
+    deadline_s: float | None = None

@@ -1,0 +1,98 @@
+"""What is measured and recorded around offload: transfers, traces, hit rates, utilisation."""
+
+from math import inf, isnan, nan
+
+import pytest
+
+from headway.routing import RouteClass, RoutingError
+from headway.routing.offload import (
+    HitRates,
+    OffloadReason,
+    OffloadTrace,
+    TransferEstimate,
+    UtilisationSamples,
+)
+
+
+def test_transfers_follow_the_rule_until_measured_and_the_measurements_then() -> None:
+    estimate = TransferEstimate()
+    assert estimate.seconds(0.4) == 0.4
+    once = estimate.observe(0.4, 0.8)
+    assert once.seconds(0.4) == pytest.approx(0.4 * 1.1)
+    for _ in range(200):
+        once = once.observe(0.2, 0.4)
+    assert once.seconds(1.0) == pytest.approx(2.0)
+    assert once.measured == 201
+
+
+@pytest.mark.parametrize(
+    ("nominal_s", "measured_s"), [(0.0, 1.0), (1.0, nan), (nan, 1.0), (1.0, inf), (1.0, -1.0)]
+)
+def test_measurements_that_say_nothing_change_nothing(nominal_s: float, measured_s: float) -> None:
+    estimate = TransferEstimate().observe(1.0, 3.0)
+    assert estimate.observe(nominal_s, measured_s) == estimate
+
+
+def test_a_trace_has_the_documents_stamps_and_their_spans() -> None:
+    trace = OffloadTrace(
+        request_id="r",
+        route_class=RouteClass.HEAVY_P2P,
+        offload_decision_reason=OffloadReason.P_IDLE_D_BUSY,
+        t_proxy_recv=1.0,
+        t_prefill_sent=1.25,
+        t_prefill_done=3.25,
+        t_first_token=3.75,
+        t_done=9.0,
+    )
+    assert (trace.queued_s, trace.prefill_s, trace.handover_s) == (0.25, 2.0, 0.5)
+    assert (trace.ttft_s, trace.e2e_s) == (2.75, 8.0)
+    assert trace.breakdown() == {
+        "request_id": "r",
+        "route_class": "HEAVY_P2P",
+        "offload_decision_reason": "p_idle_d_busy",
+        "t_proxy_recv": 1.0,
+        "t_prefill_sent": 1.25,
+        "t_prefill_done": 3.25,
+        "t_first_token": 3.75,
+        "t_done": 9.0,
+    }
+
+
+def test_spans_of_what_has_not_happened_are_none() -> None:
+    trace = OffloadTrace(
+        request_id="r",
+        route_class=RouteClass.WARM,
+        offload_decision_reason=OffloadReason.BELOW_THRESHOLD,
+        t_proxy_recv=1.0,
+    )
+    assert (trace.queued_s, trace.prefill_s, trace.handover_s, trace.ttft_s, trace.e2e_s) == (None,) * 5
+
+
+def test_hit_rates_add_up() -> None:
+    rates = HitRates().add(1_000, local_tokens=500).add(3_000, local_tokens=100, external_tokens=2_900)
+    assert rates.local == pytest.approx(0.15)
+    assert rates.external == pytest.approx(0.725)
+    assert rates.combined == pytest.approx(rates.local + rates.external)
+    assert rates.reuse == pytest.approx(600 / 3_400)
+    both = rates + HitRates().add(4_000)
+    assert both.combined == pytest.approx(3_500 / 8_000)
+    assert isnan(HitRates().combined)
+    assert HitRates().reuse == HitRates().add(10, local_tokens=10).reuse == 0.0
+
+
+@pytest.mark.parametrize(("local", "external"), [(600, 600), (-1, 0), (0, 1_001)])
+def test_no_more_is_hit_than_asked_for(local: int, external: int) -> None:
+    with pytest.raises(RoutingError, match="cannot be hit"):
+        HitRates().add(1_000, local_tokens=local, external_tokens=external)
+
+
+def test_utilisation_is_sampled_at_its_interval() -> None:
+    samples = UtilisationSamples(start_s=100.0, most=2)
+    assert isnan(samples.mean_busy)
+    assert not samples.offer(104.9, 4.0, 0.5)
+    assert samples.offer(105.0, 4.0, 0.5)
+    assert samples.offer(115.0, 6.0, 0.25)
+    assert [sample.busy for sample in samples] == pytest.approx([0.8, 0.2])
+    assert samples.mean_busy == pytest.approx(0.5)
+    assert samples.offer(120.0, 11.0, 0.0)
+    assert [sample.at_s for sample in samples] == [115.0, 120.0]
