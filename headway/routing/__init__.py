@@ -1,6 +1,9 @@
 """Routing: request + replicas → placement. Pure functions and one state machine without I/O."""
 
 from headway.routing.errors import RoutingError, SloRequired
+from headway.routing.learning import Sample
+from headway.routing.making import make_router
+from headway.routing.router import Router
 from headway.routing.types import (
     NO_SLO,
     NOTHING,
@@ -14,6 +17,7 @@ from headway.routing.types import (
     RequestSlo,
     RouteClass,
     RouteRequest,
+    Running,
     Shed,
     ShedReason,
 )
@@ -31,8 +35,12 @@ __all__ = [
     "RequestSlo",
     "RouteClass",
     "RouteRequest",
+    "Router",
     "RoutingError",
+    "Running",
+    "Sample",
     "Shed",
     "ShedReason",
     "SloRequired",
+    "make_router",
 ]

@@ -170,3 +170,20 @@ class Progress(NamedTuple):
 
     request_id: str
     output_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Running:
+    """A request that is on replicas already, as a restarted router learns of it.
+
+    `prefilled`: its prompt is computed. `first_token_s` is −1 where it is not known or not there yet.
+    `expected_output_tokens` is what the former router expected, None if nobody knows: then it is predicted
+    anew.
+    """
+
+    request: RouteRequest
+    placement: Placement
+    prefilled: bool = False
+    output_tokens: int = 0
+    first_token_s: float = -1.0
+    expected_output_tokens: int | None = None

@@ -1,0 +1,131 @@
+"""Cost of the router, without I/O: one decision on a large fleet, and submit + complete on a middling one.
+
+A decision is `submit` of one request with 1,000 ready replicas of each role and 10,000 running requests; its
+other events are not timed. A pair is submit → prefilled → first token → complete at 64 replicas of each role
+with some 700 requests there. Both with a profile's surfaces, sessions and prefix blocks. CPU time of the one
+thread, so that neighbours on the machine count less; medians of several repeats with their range.
+"""
+
+from collections import deque
+from pathlib import Path
+from statistics import median
+from time import thread_time
+
+import numpy as np
+
+from headway.config import HeadwayConfig
+from headway.config.roles import Role
+from headway.routing import ReplicaUpdate, RequestSlo, Router, RouteRequest, make_router
+from headway.simulation.rules import engine_profile, engine_rules
+
+PROFILE = "llama-3.1-8b_h100_tp1"
+POOLS = {"mixed": {"mixed": {}}, "disaggregated": {"prefill": {}, "decode": {}}}
+REPEATS = 5
+
+
+def main(data: Path | None) -> int:
+    """Print the figures; `data` is not needed."""
+    for pools in POOLS:
+        for profile in ("slo", "default", "least_load"):
+            router, requests = filled(profile, pools, replicas=1000, running=10_000)
+            show(
+                f"decision, 1,000 replicas, 10,000 running, {pools} {profile}",
+                decisions(router, requests),
+                "us",
+            )
+    for pools in POOLS:
+        for profile in ("slo", "default", "least_load", "pull"):
+            router, requests = filled(profile, pools, replicas=64, running=640)
+            show(f"submit + complete, 64 replicas, {pools} {profile}", pairs(router, requests), "pairs/s")
+    return 0
+
+
+def show(what: str, figures: list[float], unit: str) -> None:
+    """Median and range."""
+    print(
+        f"{what:64s} {median(figures):10,.1f} {unit}  ({min(figures):,.1f} … {max(figures):,.1f})", flush=True
+    )
+
+
+class Requests:
+    """An endless stream of requests, alike from run to run."""
+
+    def __init__(self) -> None:
+        self._generator, self._number = np.random.default_rng(7), 0
+
+    def next(self, now_s: float) -> RouteRequest:
+        """One more."""
+        draw, number = self._generator, self._number
+        self._number += 1
+        session = int(draw.random() * 2000)
+        tokens = 512 + int(draw.random() * 3000)
+        tight = number % 2 == 0
+        return RouteRequest(
+            request_id=f"r{number}",
+            arrival_s=now_s,
+            input_tokens=tokens,
+            max_tokens=1024,
+            slo=RequestSlo(ttft_s=0.5 if tight else 5.0, tpot_s=0.03 if tight else 0.1),
+            critical=tight,
+            session=f"s{session}",
+            blocks=tuple(range(session * 10, session * 10 + tokens // 512)),
+        )
+
+
+def filled(profile: str, pools: str, *, replicas: int, running: int) -> tuple[Router, Requests]:
+    """A router with a fleet of that size and so many requests that decode."""
+    config = HeadwayConfig.model_validate(
+        {
+            "engine": {"profile": PROFILE, "prefix_cache_tokens": 400_000},
+            "pools": POOLS[pools],
+            "routing": {"profile": profile},
+        }
+    )
+    surfaces = engine_profile(config)
+    router = make_router(config, {"": surfaces}, engine_rules(config, surfaces), np.random.default_rng(0))
+    for number in range(replicas):
+        for role in config.pools:
+            router.replica_changed(0.0, ReplicaUpdate(replica=f"{role}-{number}", role=Role(role)))
+    requests = Requests()
+    for step in range(running):
+        request = requests.next(step * 1e-3)
+        router.submit(request.arrival_s, request)
+        router.first_token(request.arrival_s, request.request_id)
+    return router, requests
+
+
+def decisions(router: Router, requests: Requests, count: int = 200) -> list[float]:
+    """Microseconds of `submit`, the median of each repeat."""
+    figures = []
+    now_s = 100.0
+    for _ in range(REPEATS):
+        times = []
+        for _ in range(count):
+            now_s += 1e-3
+            request = requests.next(now_s)
+            begun = thread_time()
+            router.submit(now_s, request)
+            times.append(thread_time() - begun)
+            router.first_token(now_s, request.request_id)
+            router.complete(now_s, request.request_id, 100)
+        figures.append(median(times) * 1e6)
+    return figures
+
+
+def pairs(router: Router, requests: Requests, count: int = 3000) -> list[float]:
+    """Requests through all their events, per second; the oldest of 640 completes as a new one comes."""
+    figures, now_s = [], 100.0
+    under_way: deque[str] = deque()
+    for _ in range(REPEATS):
+        batch = [requests.next(now_s + 1e-2 * step) for step in range(count)]
+        begun = thread_time()
+        for request in batch:
+            now_s, request_id = request.arrival_s, request.request_id
+            router.submit(now_s, request)
+            router.prefilled(now_s, request_id)
+            router.first_token(now_s, request_id)
+            under_way.append(request_id)
+            if len(under_way) > 64:
+                router.complete(now_s, under_way.popleft(), 100)
+        figures.append(count / (thread_time() - begun))
+    return figures

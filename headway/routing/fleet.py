@@ -1,0 +1,117 @@
+"""The replicas as a struct of arrays: one row per quantity, one column per replica.
+
+A decision reads whole rows, an event changes a few cells. Slots are taken from a free list and given back, so
+the table is as wide as the fleet ever was. `ready(role)` lists slots in the order of replica ids: what is
+decided does not depend on the order in which replicas came.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from math import inf
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headway.config.roles import Role
+from headway.routing.columns import EMPTY, Column
+from headway.routing.lazy_heap import LazyHeap
+from headway.routing.record import Record
+from headway.routing.replica import Replica
+from headway.routing.types import ReplicaId, ReplicaLoad
+
+FloatArray = NDArray[np.float64]
+SlotArray = NDArray[np.int64]
+
+FIRST_SLOTS = 64
+
+
+class Fleet:
+    """All replicas that are known."""
+
+    def __init__(self) -> None:
+        self.table: FloatArray = np.zeros((len(Column), 0))
+        self._free: list[int] = []
+        self._names: dict[ReplicaId, Replica] = {}
+        self._at: list[Replica | None] = []
+        self._ready: dict[Role, SlotArray] = {role: np.empty(0, dtype=np.int64) for role in Role}
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __iter__(self) -> Iterator[Replica]:
+        return iter(self._names.values())
+
+    @property
+    def slots(self) -> int:
+        """Columns of the table."""
+        return len(self._at)
+
+    def get(self, name: ReplicaId) -> Replica | None:
+        """The replica of that name, None if it is unknown or GONE."""
+        return self._names.get(name)
+
+    def at(self, slot: int) -> Replica:
+        """The replica in a taken slot."""
+        replica = self._at[slot]
+        assert replica is not None
+        return replica
+
+    def ready(self, role: Role) -> SlotArray:
+        """Slots of the replicas of `role` that take requests, by replica id."""
+        return self._ready[role]
+
+    def has(self, roles: Sequence[Role]) -> bool:
+        """Whether each of `roles` has a replica that takes requests."""
+        return all(len(self._ready[role]) for role in roles)
+
+    def add(self, name: ReplicaId, role: Role, gpu_type: str, cells: Mapping[Column, float]) -> Replica:
+        """A new replica, not ready yet; `cells` are what is known of it."""
+        if not self._free:
+            self._widen()
+        replica = Replica(name, self._free.pop(), role, gpu_type)
+        known = {**EMPTY, **cells}
+        self.table[:, replica.slot] = [known.get(column, 0.0) for column in Column]
+        self._names[name] = self._at[replica.slot] = replica
+        return replica
+
+    def set_ready(self, replica: Replica, *, ready: bool) -> None:
+        """Whether it takes requests."""
+        if replica.ready != ready:
+            replica.ready = ready
+            self._list(replica.role)
+
+    def remove(self, replica: Replica) -> None:
+        """It is GONE: its slot is free for another."""
+        self.set_ready(replica, ready=False)
+        replica.alive = False
+        del self._names[replica.name]
+        self._at[replica.slot] = None
+        self.table[:, replica.slot] = 0.0
+        self._free.append(replica.slot)
+
+    def report(self, replica: Replica, load: ReplicaLoad) -> None:
+        """What its engine says; whatever is more than ours is somebody else's."""
+        cell, slot = self.table[:, replica.slot], Column
+        ours = cell[slot.RUNNING] + max(cell[slot.WAITING], cell[slot.COMING])
+        cell[slot.OTHER_REQUESTS] = max(0.0, load.running + load.waiting - ours)
+        capacity = cell[slot.CAPACITY_TOKENS]
+        used = load.kv_usage * capacity if capacity < inf else 0.0
+        cell[slot.OTHER_TOKENS] = max(0.0, used - cell[slot.RESERVED_TOKENS])
+
+    def _list(self, role: Role) -> None:
+        listed = sorted((each for each in self if each.ready and each.role is role), key=lambda r: r.name)
+        self._ready[role] = np.array([each.slot for each in listed], dtype=np.int64)
+
+    def _widen(self) -> None:
+        old = self.slots
+        new = max(FIRST_SLOTS, 2 * old)
+        table = np.zeros((len(Column), new))
+        table[:, :old] = self.table
+        self.table = table
+        self._at.extend([None] * (new - old))
+        self._free.extend(range(new - 1, old - 1, -1))
+
+
+def least_key(queue: LazyHeap[Record]) -> float:
+    """The least key of a queue, infinite for an empty one."""
+    first = queue.first()
+    return inf if first is None else first[0]

@@ -1,0 +1,210 @@
+r"""TTFT and TPOT of a newcomer at every candidate, from the profile and the state of the fleet. Compiled.
+
+For a request of u uncached prompt tokens and o expected output tokens, at a replica with a decode batch of n
+sequences (K tokens) and m that will join it (J tokens):
+
+    W(u)          work of its prompt (see `surfaces`),   c  chunk tokens, C = ⌈u / c⌉ iterations (1 if c = 0)
+    i             ITL(n, K), the batch's share of each iteration that carries its prompt; W(0) without a batch
+    Q             prefill work outstanding: until `busy_until`, and at least all but one of those waiting
+    A             until it is admitted: if its KV or its place in the batch is lacking, the part that is
+                  lacking of what is taken, times a usual stay
+    mixed         TTFT = Q + A + C i + W(u);   + half an iteration where the queue is empty and a batch runs
+    prefill       TTFT = Q + C W(0) + W(u), and what follows at the decode replica
+    decode        TTFT = A + i / 2 + ITL(n + m + 1, …): its first iteration yields the first token
+    I'            ITL(n + m + 1, K + J + input + o / 2)
+    D             prefill duty of the replica, at most that of an engine that always computes prompts,
+                  W(c) / (W(c) + I')
+    TPOT          I' / (1 − D) for the newcomer, whose own prompt is done by then
+    others' TPOT  I' / (1 − D'), D' = D + W(u) / τ: those running also lose its prompt's work, over a stay τ
+    others' TTFT  a prompt that shares its chunks with those queued delays them: half of W(min(u, c))
+
+Everything is measured from now, and in seconds.
+"""
+
+from enum import IntEnum
+from math import exp
+from typing import NamedTuple
+
+import numpy as np
+
+from headway.routing.books import (
+    BUSY_UNTIL_S,
+    COMING,
+    COMING_TOKENS,
+    DUTY,
+    DUTY_AT_S,
+    KV_TOKENS,
+    RESERVED_TOKENS,
+    RUNNING,
+    WAITING,
+    WORK_S,
+)
+from headway.routing.columns import Column
+from headway.routing.fleet import FloatArray, SlotArray
+from headway.routing.surfaces import Surfaces, itl_of, work_of
+from interp.jit import compiled
+
+OTHER_REQUESTS, OTHER_TOKENS = int(Column.OTHER_REQUESTS), int(Column.OTHER_TOKENS)
+KIND = int(Column.KIND)
+
+PREFILL_ROLE, DECODE_ROLE, MIXED_ROLE = 0, 1, 2
+
+MOST_DUTY = 0.95
+"""Prefill duty beyond which TPOT is not extrapolated, where whole prompts set no bound."""
+
+
+class Row(IntEnum):
+    """The rows of a forecast, seconds each, one column per candidate; NaN without a profile."""
+
+    TTFT_S = 0
+    TPOT_S = 1
+    OTHERS_TPOT_S = 2
+    """TPOT of those running, once the newcomer is there."""
+    DELAY_S = 3
+    """What the newcomer adds to the TTFT of those queued."""
+    QUEUE_S = 4
+    """Part of TTFT that is queueing."""
+    OWN_S = 5
+    """Its prompt from start to end, iterations it shares included."""
+    WORK_S = 6
+    """W(u), what its prompt adds to iterations that run anyway."""
+    ITERATION_S = 7
+    """An iteration of those running now."""
+
+
+class Newcomer(NamedTuple):
+    """The request, in numbers: `expected_output` tokens, `stay_s` a usual time in the batch."""
+
+    now_s: float
+    input_tokens: float
+    expected_output: float
+    stay_s: float
+
+
+class Batching(NamedTuple):
+    """The rules of the engine."""
+
+    max_batch: float
+    chunk_tokens: float
+
+
+@compiled
+def queue_s(table: FloatArray, slot: int, now_s: float) -> float:
+    """Prefill work that is outstanding at a replica."""
+    waiting = table[WAITING, slot]
+    if waiting == 0.0:
+        return 0.0
+    least = table[WORK_S, slot] * (1.0 - 1.0 / waiting)
+    return float(max(table[BUSY_UNTIL_S, slot] - now_s, least))
+
+
+@compiled
+def duty_at(table: FloatArray, slot: int, now_s: float, stay_s: float) -> float:
+    """Smoothed prefill duty by now."""
+    return float(table[DUTY, slot] * exp((table[DUTY_AT_S, slot] - now_s) / stay_s))
+
+
+@compiled
+def admission_s(
+    table: FloatArray, slot: int, newcomer: Newcomer, capacity: float, batching: Batching
+) -> float:
+    """Seconds until the batch has room for the newcomer's KV and one more sequence."""
+    need, stay_s = newcomer.input_tokens + newcomer.expected_output, newcomer.stay_s
+    taken = table[RESERVED_TOKENS, slot] + table[OTHER_TOKENS, slot]
+    there = table[RUNNING, slot] + table[COMING, slot] + table[OTHER_REQUESTS, slot]
+    lacking = 0.0
+    if taken + need > capacity and taken > 0.0:
+        lacking = (taken + need - capacity) / taken
+    if there + 1.0 > batching.max_batch:
+        lacking = max(lacking, (there + 1.0 - batching.max_batch) / there)
+    return lacking * stay_s
+
+
+@compiled
+def alone(
+    role: int, uncached: float, newcomer: Newcomer, surfaces: Surfaces, batching: Batching
+) -> tuple[float, float]:
+    """TTFT and TPOT at an idle replica; the decode role's TTFT is its first iteration."""
+    chunk = batching.chunk_tokens
+    rounds = np.ceil(uncached / chunk) if chunk > 0.0 else 1.0
+    prompt_s = rounds * surfaces.work_s[0] + work_of(surfaces, uncached)
+    itl_s = itl_of(surfaces, 1.0, newcomer.input_tokens + 0.5 * newcomer.expected_output)
+    if role == PREFILL_ROLE:
+        return prompt_s, 0.0
+    return (itl_s if role == DECODE_ROLE else prompt_s), itl_s
+
+
+@compiled
+def forecast(  # noqa: PLR0915, PLR0917 - one loop over candidates, compiled
+    role: int,
+    table: FloatArray,
+    slots: SlotArray,
+    cached: FloatArray,
+    newcomer: Newcomer,
+    kind: int,
+    surfaces: Surfaces,
+    batching: Batching,
+    out: FloatArray,
+) -> None:
+    """Fill `out` f8[len(Row), C] for the candidates in `slots` whose profile is `kind`."""
+    chunk = batching.chunk_tokens
+    mean_tokens = newcomer.input_tokens + 0.5 * newcomer.expected_output
+    empty_s, stay_s = surfaces.work_s[0], newcomer.stay_s
+    chunk_s = work_of(surfaces, chunk) if chunk > 0.0 else 0.0
+    last_uncached, work_s, shared_s = -1.0, 0.0, 0.0
+    for place in range(len(slots)):
+        slot = slots[place]
+        if table[KIND, slot] != kind:
+            continue
+        uncached = newcomer.input_tokens - cached[place]
+        if uncached != last_uncached and role != DECODE_ROLE:
+            work_s = work_of(surfaces, uncached)
+            shared_s = 0.5 * work_of(surfaces, min(uncached, chunk)) if chunk > 0.0 else 0.0
+            last_uncached = uncached
+        rounds = np.ceil(uncached / chunk) if chunk > 0.0 else 1.0
+        waiting_s = queue_s(table, slot, newcomer.now_s)
+        if role == PREFILL_ROLE:
+            out[0, place] = waiting_s + rounds * empty_s + work_s
+            out[1, place] = 0.0
+            out[2, place] = 0.0
+            out[3, place] = shared_s if table[WAITING, slot] > 0.0 else 0.0
+            out[4, place] = waiting_s
+            out[5, place] = rounds * empty_s + work_s
+            out[6, place] = work_s
+            out[7, place] = empty_s
+            continue
+        batch = table[RUNNING, slot] + table[OTHER_REQUESTS, slot]
+        tokens = table[KV_TOKENS, slot] + table[OTHER_TOKENS, slot]
+        now_itl_s = itl_of(surfaces, batch, max(tokens, batch)) if batch > 0.0 else empty_s
+        joining = table[COMING, slot]
+        later = batch + joining + 1.0
+        later = min(later, batching.max_batch)
+        later_tokens = min(
+            (tokens + table[COMING_TOKENS, slot] + mean_tokens) * later / (batch + joining + 1.0),
+            surfaces.capacity_tokens,
+        )
+        later_itl_s = itl_of(surfaces, later, max(later_tokens, later))
+        room_s = admission_s(table, slot, newcomer, surfaces.capacity_tokens, batching)
+        if role == DECODE_ROLE:
+            out[0, place] = room_s + (0.5 * now_itl_s if batch > 0.0 else 0.0) + later_itl_s
+            out[1, place] = later_itl_s
+            out[2, place] = later_itl_s
+            out[3, place] = 0.0
+            out[4, place] = room_s
+            out[5, place] = 0.0
+            out[6, place] = 0.0
+            out[7, place] = now_itl_s
+            continue
+        started_s = 0.5 * now_itl_s if waiting_s == 0.0 and batch > 0.0 else 0.0
+        own_s = rounds * now_itl_s + work_s
+        most = chunk_s / (chunk_s + later_itl_s) if chunk > 0.0 else MOST_DUTY
+        duty = duty_at(table, slot, newcomer.now_s, stay_s)
+        others = duty + work_s / stay_s
+        out[0, place] = waiting_s + room_s + started_s + own_s
+        out[1, place] = later_itl_s / (1.0 - min(duty, most))
+        out[2, place] = later_itl_s / (1.0 - min(others, most))
+        out[3, place] = shared_s if table[WAITING, slot] > 0.0 else 0.0
+        out[4, place] = waiting_s + room_s + started_s
+        out[5, place] = own_s
+        out[6, place] = work_s
+        out[7, place] = now_itl_s

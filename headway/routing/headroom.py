@@ -1,0 +1,171 @@
+"""Headroom of every candidate, compiled: two passes over the fleet. The theory is in `plugins.slo_scorer`."""
+
+from math import inf
+from typing import NamedTuple
+
+import numpy as np
+
+from headway.routing.books import COMING, PREFILL_TOKENS, RUNNING, WAITING
+from headway.routing.columns import Column
+from headway.routing.fleet import FloatArray, SlotArray
+from headway.routing.forecast import OTHER_REQUESTS, Row
+from interp.jit import compiled
+
+TPOT_SLO_S, TTFT_SLACK_S = int(Column.TPOT_SLO_S), int(Column.TTFT_SLACK_S)
+TTFT, TPOT, OTHERS, DELAY = int(Row.TTFT_S), int(Row.TPOT_S), int(Row.OTHERS_TPOT_S), int(Row.DELAY_S)
+
+LEAST = 1e-6
+"""The score of a valid candidate without any headroom to spare."""
+
+RESOLUTION = 0.02
+"""Differences of headroom below this share of an SLO count less and less."""
+
+PROMPTS, CHUNKS = 1.0, 2.0
+"""A replica takes patient requests with at most so many prompts, or chunks of prompt tokens, outstanding."""
+
+
+class Promise(NamedTuple):
+    """The newcomer's SLOs and how they are weighed; infinite where nothing is promised.
+
+    `left_s` is what is left of the TTFT SLO. Predictions are multiplied by the two `safety` factors.
+    `least_harm`: its own SLOs are lost and do not count. `patient`: it waits for a replica with a short
+    queue, of prompts or of `chunk_tokens`.
+    """
+
+    ttft_s: float
+    left_s: float
+    tpot_s: float
+    ttft_weight: float
+    likeness_weight: float
+    ttft_safety: float
+    tpot_safety: float
+    chunk_tokens: float
+    highest: bool
+    least_harm: bool
+    patient: bool
+
+
+@compiled
+def likeness(own_s: float, tightest_s: float) -> float:
+    """How alike two TPOT SLOs are, in [0, 1]; 1 where nobody runs or nothing is promised to anybody."""
+    alike = tightest_s == own_s
+    if alike or tightest_s == inf:
+        return 1.0
+    return min(own_s, tightest_s) / max(own_s, tightest_s)
+
+
+@compiled
+def has_room(table: FloatArray, slot: int, chunk_tokens: float) -> bool:
+    """Whether a prompt that comes now waits for little more than the one under way."""
+    short = table[WAITING, slot] <= PROMPTS
+    return bool(short or table[PREFILL_TOKENS, slot] <= CHUNKS * chunk_tokens)
+
+
+@compiled
+def ttft_headroom_s(rows: FloatArray, place: int, promise: Promise) -> float:
+    """What is left of the TTFT SLO at the first token."""
+    return float(promise.left_s - rows[TTFT, place] * promise.ttft_safety)
+
+
+@compiled
+def tpot_headroom_s(rows: FloatArray, place: int, tightest_s: float, promise: Promise) -> float:
+    """The newcomer's margin under its own TPOT SLO or the others' under theirs, whichever is less."""
+    own_s = promise.tpot_s - rows[TPOT, place] * promise.tpot_safety
+    return float(min(own_s, tightest_s - rows[OTHERS, place] * promise.tpot_safety))
+
+
+@compiled
+def missing(rows: FloatArray, table: FloatArray, slots: SlotArray, place: int, promise: Promise) -> float:
+    """What an invalid candidate lacks, relative to the SLOs; 0 for a valid one."""
+    slot = slots[place]
+    tightest_s = table[TPOT_SLO_S, slot]
+    queued_s = min(0.0, table[TTFT_SLACK_S, slot] - rows[DELAY, place])
+    if promise.least_harm:
+        theirs_s = min(0.0, tightest_s - rows[OTHERS, place] * promise.tpot_safety)
+        return float(LEAST + 0.01 * rows[TTFT, place] - theirs_s / tightest_s - queued_s)
+    there = table[RUNNING, slot] + table[COMING, slot] + table[WAITING, slot] + table[OTHER_REQUESTS, slot]
+    lacking = 0.0
+    if there == 0.0 and rows[TTFT, place] <= promise.left_s and rows[TPOT, place] <= promise.tpot_s:
+        return lacking
+    if promise.ttft_s < inf:
+        lacking -= promise.ttft_weight * min(0.0, ttft_headroom_s(rows, place, promise)) / promise.ttft_s
+    limit_s = min(promise.tpot_s, tightest_s)
+    if limit_s < inf:
+        under_s = min(0.0, tpot_headroom_s(rows, place, tightest_s, promise))
+        lacking -= (1.0 - promise.ttft_weight) * under_s / limit_s
+    return float(lacking - queued_s)
+
+
+class Best(NamedTuple):
+    """The most headroom among the valid and the ranges that differences are measured by, seconds.
+
+    `soonest_s` is the least TTFT where there is room; infinite where there is none.
+    """
+
+    ttft_s: float
+    ttft_range_s: float
+    tpot_s: float
+    tpot_range_s: float
+    soonest_s: float
+
+
+@compiled
+def best_of(rows: FloatArray, table: FloatArray, slots: SlotArray, promise: Promise, out: FloatArray) -> Best:
+    """The first pass: NaN, or minus what is missing, in `out`; and the best among the valid, which have 0."""
+    most_ttft_s, most_tpot_s, least_ttft_s, least_tpot_s, soonest_s = -inf, -inf, inf, inf, inf
+    for place in range(len(slots)):
+        if not (rows[TTFT, place] < inf and rows[TPOT, place] < inf):
+            out[place] = np.nan
+            continue
+        out[place] = -missing(rows, table, slots, place, promise)
+        if out[place] < 0.0:
+            continue
+        if has_room(table, slots[place], promise.chunk_tokens):
+            soonest_s = min(soonest_s, rows[TTFT, place])
+        ttft_s = ttft_headroom_s(rows, place, promise)
+        tpot_s = tpot_headroom_s(rows, place, table[TPOT_SLO_S, slots[place]], promise)
+        most_ttft_s, least_ttft_s = max(most_ttft_s, ttft_s), min(least_ttft_s, ttft_s)
+        most_tpot_s, least_tpot_s = max(most_tpot_s, tpot_s), min(least_tpot_s, tpot_s)
+    return Best(most_ttft_s, most_ttft_s - least_ttft_s, most_tpot_s, most_tpot_s - least_tpot_s, soonest_s)
+
+
+@compiled
+def share_of(rows: FloatArray, place: int, tightest_s: float, promise: Promise, best: Best) -> float:
+    """How close a valid candidate's headroom is to the best, in [0, 1]."""
+    limit_s, ttft_weight = min(promise.tpot_s, tightest_s), promise.ttft_weight
+    if promise.ttft_s == inf:
+        ttft_weight = 0.0
+    elif limit_s == inf:
+        ttft_weight = 1.0
+    share = 1.0
+    if ttft_weight > 0.0:
+        gap_s = best.ttft_s - ttft_headroom_s(rows, place, promise)
+        share -= ttft_weight * gap_s / max(best.ttft_range_s, RESOLUTION * promise.ttft_s)
+    if ttft_weight < 1.0 and limit_s < inf:
+        gap_s = best.tpot_s - tpot_headroom_s(rows, place, tightest_s, promise)
+        if best.tpot_range_s < inf:
+            gap_s /= max(best.tpot_range_s, RESOLUTION * limit_s)
+        share -= (1.0 - ttft_weight) * min(gap_s, 1.0)
+    return share
+
+
+@compiled
+def judge(rows: FloatArray, table: FloatArray, slots: SlotArray, promise: Promise) -> FloatArray:
+    """Per candidate: its score in (0, 1] if valid; else minus what is missing; NaN without a prediction."""
+    out = np.empty(len(slots))
+    best = best_of(rows, table, slots, promise, out)
+    for place in range(len(slots)):
+        if out[place] != 0.0:
+            continue
+        slot = slots[place]
+        sooner = rows[TTFT, place] < best.soonest_s and best.soonest_s < inf
+        if promise.patient and not sooner and not has_room(table, slot, promise.chunk_tokens):
+            out[place] = -LEAST
+            continue
+        tightest_s = table[TPOT_SLO_S, slot]
+        share = share_of(rows, place, tightest_s, promise, best)
+        if not promise.highest:
+            share = 1.0 - share
+        share += promise.likeness_weight * (likeness(promise.tpot_s, tightest_s) - share)
+        out[place] = min(1.0, max(LEAST, share))
+    return out

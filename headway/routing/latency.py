@@ -1,0 +1,162 @@
+"""Latency of a newcomer at every candidate: the profile's forecast, corrected by what was learned.
+
+The prior is `forecast`, on the state of the fleet. A trained model (`predictors.latency`) corrects it: its
+curves take the features and our prior's answer; trainers are given that answer with each sample
+(`learning.Sample`), so both mean the same prior. A replica whose GPU type has no profile (nor is there a
+default one) has NaN in all rows: no usable prediction. A correction that is not finite counts as none.
+
+TTFT is from now on; what a request has already waited is the caller's business. In disaggregated pools the
+prefill candidates' TTFT contains the transfer and the best that the decode pool offers now, and the decode
+candidates' TTFT what the chosen prefill replica takes.
+"""
+
+from collections.abc import Mapping
+from math import inf
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from headway.config.roles import Role
+from headway.routing.calibration import Calibration
+from headway.routing.columns import Column
+from headway.routing.fleet import FloatArray
+from headway.routing.forecast import (
+    DECODE_ROLE,
+    MIXED_ROLE,
+    PREFILL_ROLE,
+    Batching,
+    Newcomer,
+    Row,
+    alone,
+    forecast,
+)
+from headway.routing.rules import EngineRulesLike
+from headway.routing.surfaces import Surfaces, surfaces_of
+from interp import Profile
+from predictors.latency import LatencyFeatures, LatencyModel, TargetModel
+
+if TYPE_CHECKING:
+    from headway.routing.question import Question
+
+ROLE_CODES: Mapping[Role, int] = {
+    Role.PREFILL: PREFILL_ROLE,
+    Role.DECODE: DECODE_ROLE,
+    Role.MIXED: MIXED_ROLE,
+}
+
+FIRST_STAY_S = 5.0
+"""A decode's usual stay before any was seen."""
+
+STAY_SMOOTHING = 0.02
+
+
+class Latency:
+    """Forecasts for one deployment. `profiles` by GPU type, "" is the default."""
+
+    def __init__(
+        self,
+        profiles: Mapping[str, Profile],
+        rules: EngineRulesLike,
+        *,
+        quantile: bool = False,
+    ) -> None:
+        self.rules, self._quantile = rules, quantile
+        self._kinds = {gpu_type: kind for kind, gpu_type in enumerate(profiles)}
+        self._surfaces: list[Surfaces] = [surfaces_of(profile) for profile in profiles.values()]
+        self._batching = Batching(float(rules.max_batch_size), float(rules.chunk_tokens))
+        self._model: LatencyModel | None = None
+        self._unknown = False
+        """Whether there ever was a replica without a profile."""
+        self.stay_s = FIRST_STAY_S
+        """Seconds that a request usually decodes, smoothed."""
+        self.ttft_safety, self.tpot_safety = Calibration(), Calibration()
+        """What headroom is measured with: predictions times these."""
+
+    def cells(self, gpu_type: str) -> Mapping[Column, float]:
+        """What the table says of a replica of this type."""
+        kind = self._kinds.get(gpu_type, self._kinds.get("", -1))
+        capacity = self._surfaces[kind].capacity_tokens if kind >= 0 else inf
+        self._unknown |= kind < 0
+        return {Column.KIND: float(kind), Column.CAPACITY_TOKENS: capacity}
+
+    def use(self, model: LatencyModel) -> None:
+        """Correct by this model from now on."""
+        learned = model.ttft.learned is not None or model.tpot.learned is not None
+        self._model = model if learned else None
+
+    def stayed(self, seconds: float) -> None:
+        """A request has decoded for so long."""
+        self.stay_s += STAY_SMOOTHING * (max(seconds, 1e-3) - self.stay_s)
+
+    def ended(self, ttft_s: float, measured_ttft_s: float, tpot_s: float, measured_tpot_s: float) -> None:
+        """What was predicted of a request by which it was placed, and what came."""
+        self.ttft_safety.observe(ttft_s, measured_ttft_s)
+        self.tpot_safety.observe(tpot_s, measured_tpot_s)
+
+    def rows(self, question: "Question") -> FloatArray:
+        """The forecast, f8[len(Row), C]; what belongs to the request's other role is not in it."""
+        out = np.empty((len(Row), len(question.slots)))
+        if self._unknown or len(self._surfaces) != 1:
+            out.fill(np.nan)
+        newcomer, table = self._newcomer(question), question.know.fleet.table
+        role, cached = ROLE_CODES[question.role], question.cached_tokens
+        for kind, surfaces in enumerate(self._surfaces):
+            forecast(role, table, question.slots, cached, newcomer, kind, surfaces, self._batching, out)
+        return out
+
+    def corrected(self, question: "Question", prior: FloatArray) -> FloatArray:
+        """`prior` with what else TTFT contains, corrected by the model in place if there is one."""
+        model = self._model
+        if model is None:
+            if question.further_s == 0.0:
+                return prior
+            rows = prior.copy()
+            rows[Row.TTFT_S] += question.further_s
+            return rows
+        rows = prior.copy()
+        rows[Row.TTFT_S] += question.further_s
+        inputs = LatencyFeatures.from_table(question.features()).inputs()
+        if question.role is not Role.DECODE:
+            rows[Row.TTFT_S] = self._by(model.ttft, inputs, rows[Row.TTFT_S])
+        if question.role is not Role.PREFILL:
+            learned_s = self._by(model.tpot, inputs, prior[Row.TPOT_S])
+            with np.errstate(invalid="ignore", divide="ignore"):
+                rows[Row.OTHERS_TPOT_S] *= learned_s / prior[Row.TPOT_S]
+            rows[Row.TPOT_S] = learned_s
+        return rows
+
+    def alone_s(self, question: "Question") -> tuple[float, float]:
+        """The best TTFT and TPOT with all replicas idle; infinite where no ready replica has a profile."""
+        know, ttft_s, tpot_s = question.know, 0.0, 0.0
+        if len(know.roles) > 1:
+            ttft_s += self.rules.transfer_s(question.record.request.input_tokens)
+        for role in know.roles:
+            part_s, tpot_s = self._alone_s(question.about(role))
+            ttft_s += part_s
+        return ttft_s, tpot_s
+
+    def _alone_s(self, question: "Question") -> tuple[float, float]:
+        """One role's part, at the best of the candidates' types."""
+        table, newcomer = question.know.fleet.table, self._newcomer(question)
+        cached = question.cached_tokens
+        uncached = question.record.request.input_tokens - (float(cached.max()) if len(cached) else 0.0)
+        kinds = {int(kind) for kind in table[Column.KIND].take(question.slots).tolist() if kind >= 0}
+        best = [
+            alone(ROLE_CODES[question.role], uncached, newcomer, self._surfaces[kind], self._batching)
+            for kind in kinds
+        ]
+        return min((ttft for ttft, _ in best), default=inf), min((tpot for _, tpot in best), default=inf)
+
+    def _newcomer(self, question: "Question") -> Newcomer:
+        record = question.record
+        return Newcomer(
+            question.now_s, float(record.request.input_tokens), float(record.expected_output), self.stay_s
+        )
+
+    def _by(self, model: TargetModel, inputs: FloatArray, prior_s: FloatArray) -> FloatArray:
+        if model.learned is None:
+            return prior_s
+        known = np.isfinite(prior_s)
+        centre, quantile = model.predict(inputs, np.where(known, prior_s, 1.0))
+        learned = quantile if self._quantile else centre
+        return np.where(known & np.isfinite(learned), learned, prior_s)

@@ -1,0 +1,56 @@
+"""From settings to a router."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from headway.config import HeadwayConfig
+from headway.config.roles import Role
+from headway.routing.fleet import Fleet
+from headway.routing.latency import Latency
+from headway.routing.offloading import Offloading
+from headway.routing.prefix import PrefixIndex
+from headway.routing.profiles import make_handler, make_pipelines
+from headway.routing.question import Knowledge
+from headway.routing.router import Router
+from headway.routing.rules import EngineRulesLike
+from headway.routing.scheduler import Scheduler
+from headway.routing.sessions import Sessions
+from headway.routing.stale import drop_stale_cache
+from headway.routing.surface_capacity import capacity_table
+from headway.routing.types import RequestSlo
+from interp import Profile
+
+
+def make_router(
+    config: HeadwayConfig,
+    profiles: Mapping[str, Profile],
+    rules: EngineRulesLike,
+    generator: np.random.Generator,
+) -> Router:
+    """The router of a deployment.
+
+    `profiles` are the engines' by GPU type, "" for replicas whose type has none of its own. Raises
+    RoutingError for settings that cannot be routed by.
+    """
+    drop_stale_cache()
+    settings = config.routing
+    pipelines = make_pipelines(settings)
+    know = Knowledge(
+        roles=(Role.MIXED,) if Role.MIXED.value in config.pools else (Role.PREFILL, Role.DECODE),
+        fleet=Fleet(),
+        rules=rules,
+        prefixes=PrefixIndex(rules.prefix_cache_tokens // rules.block_tokens),
+        sessions=Sessions(),
+        latency=Latency(
+            profiles,
+            rules,
+            quantile=settings.prediction.use == "quantile",
+        ),
+        capacity=capacity_table(profiles, rules),
+        handler=make_handler(settings, pipelines),
+        slo=RequestSlo(ttft_s=config.slo.ttft_s, tpot_s=config.slo.itl_s),
+        generator=generator,
+    )
+    offloading = Offloading(know, settings.offload)
+    return Router(settings, pipelines, know, Scheduler(know, pipelines, settings.fallback, offloading))

@@ -1,0 +1,1 @@
+"""The plugins that scheduling profiles are made of, one a file."""

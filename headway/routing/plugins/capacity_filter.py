@@ -1,0 +1,55 @@
+"""`capacity-filter`: document 003's pull; only replicas with room for the request's pattern.
+
+    keep ⟺ load + new <= 1,   new = 1 / Capacity(pattern, GPU type, role, SLO)
+
+load is the sum over the requests there that this rule placed. A replica without anything there has room for
+any pattern of finite load. Where nothing is known (no profile), new = 1 / max_batch_size. A request without
+an SLO is held to the deployment's. No candidate at all that has any capacity: NO_CAPACITY, at once; none with
+room: the request waits.
+"""
+
+from dataclasses import dataclass
+from math import inf
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headway.routing.columns import Column
+from headway.routing.fleet import FloatArray
+from headway.routing.question import Question, Refusal
+from headway.routing.types import ShedReason
+
+ROUNDING = 1e-9
+"""Loads are sums of fractions."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CapacityFilter:
+    """Keeps those with room."""
+
+    def keep(self, question: Question) -> NDArray[np.bool_]:
+        """bool[C]"""
+        new = new_loads(question)
+        load = question.column(Column.LOAD)
+        room: NDArray[np.bool_] = (load + new <= 1.0 + ROUNDING) | ((load == 0.0) & (new < inf))
+        return room
+
+    def refusal(self, question: Question) -> Refusal:
+        """Waiting helps unless no replica has capacity."""
+        role = question.role
+        if np.isinf(new_loads(question.about(role))).all():
+            return Refusal(
+                reason=ShedReason.NO_CAPACITY,
+                explain=lambda: f"no {role} replica keeps the SLO of {question.pattern}",
+                hopeful_until_s=-inf,
+            )
+        return Refusal(reason=ShedReason.NO_HEADROOM, explain=lambda: f"no {role} replica has room")
+
+
+def new_loads(question: Question) -> FloatArray:
+    """The request's load at each candidate, f8[C]; infinite where it never fits."""
+    unknown = 1.0 / question.know.rules.max_batch_size
+    kinds = {kind: unknown if load is None else load for kind, load in question.loads().items()}
+    if len(kinds) == 1:
+        return np.full(len(question.slots), next(iter(kinds.values())))
+    return np.array([kinds[int(kind)] for kind in question.column(Column.KIND).tolist()])

@@ -1,0 +1,166 @@
+"""Scheduling profiles: those built in, and those of the settings, made into pipelines.
+
+The settings have document 002's form: `plugins` names plugins with their parameters, `scheduling_profiles`
+refers to them by name (else by type) with weights. A reference may also name a type that `plugins` leaves
+out; it has its defaults then. Built-in profiles have defaults whatever the settings say. Whatever is unknown
+is a RoutingError that names the place and what there is.
+"""
+
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import fields
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from headway.config.routing import PluginSettings, RoutingSettings, SchedulingProfile
+from headway.routing.errors import RoutingError
+from headway.routing.pipeline import Pipeline, make_pipeline
+from headway.routing.plugins.bin_pack import BinPack
+from headway.routing.plugins.capacity_filter import CapacityFilter
+from headway.routing.plugins.kv_cache import KvCacheScorer
+from headway.routing.plugins.least_load import LeastLoad
+from headway.routing.plugins.max_score import MaxScorePicker
+from headway.routing.plugins.prefix_cache import PrefixCacheScorer
+from headway.routing.plugins.profile_handler import SloAwareProfileHandler
+from headway.routing.plugins.queue_scorer import QueueScorer
+from headway.routing.plugins.random_ import RandomPicker
+from headway.routing.plugins.round_robin import RoundRobinPicker
+from headway.routing.plugins.session_affinity import SessionAffinityScorer
+from headway.routing.plugins.slo_scorer import SloScorer
+from headway.routing.plugins.tracker import SloRequestTracker
+from headway.routing.plugins.weighted_random import WeightedRandomPicker
+
+PLUGINS: Mapping[str, type[Any]] = {
+    "bin-pack": BinPack,
+    "capacity-filter": CapacityFilter,
+    "kv-cache-utilization-scorer": KvCacheScorer,
+    "least-load": LeastLoad,
+    "max-score-picker": MaxScorePicker,
+    "prefix-cache-scorer": PrefixCacheScorer,
+    "queue-scorer": QueueScorer,
+    "random": RandomPicker,
+    "round-robin": RoundRobinPicker,
+    "session-affinity-scorer": SessionAffinityScorer,
+    "slo-aware-profile-handler": SloAwareProfileHandler,
+    "slo-request-tracker": SloRequestTracker,
+    "slo-scorer": SloScorer,
+    "weighted-random-picker": WeightedRandomPicker,
+}
+"""Plugin types: dataclasses whose fields are the parameters."""
+
+BUILT_IN: Mapping[str, Mapping[str, float]] = {
+    "random": {"random": 1},
+    "round_robin": {"round-robin": 1},
+    "least_load": {"least-load": 1, "max-score-picker": 1},
+    "bin_pack": {"bin-pack": 1, "max-score-picker": 1},
+    "prefix": {
+        "prefix-cache-scorer": 3,
+        "session-affinity-scorer": 1,
+        "least-load": 2,
+        "max-score-picker": 1,
+    },
+    "default": {
+        "slo-request-tracker": 1,
+        "queue-scorer": 1,
+        "kv-cache-utilization-scorer": 1,
+        "prefix-cache-scorer": 1,
+        "max-score-picker": 1,
+    },
+    "slo": {
+        "prefix-cache-scorer": 0,
+        "slo-request-tracker": 1,
+        "slo-scorer": 1,
+        "weighted-random-picker": 1,
+    },
+    "pull": {"capacity-filter": 1, "least-load": 1, "max-score-picker": 1},
+    "pull_bin_pack": {"capacity-filter": 1, "bin-pack": 1, "max-score-picker": 1},
+}
+"""Profiles that need no settings: plugin types and their weights, in order."""
+
+
+def make_pipelines(settings: RoutingSettings) -> Mapping[str, Pipeline]:
+    """All profiles by name; one of the settings replaces a built-in of the same name.
+
+    Raises RoutingError.
+    """
+    named = _named_plugins(settings)
+    pipelines = {
+        name: _pipeline(name, weights.items(), _defaults(weights, settings), "built-in")
+        for name, weights in BUILT_IN.items()
+    }
+    for profile in settings.scheduling_profiles:
+        pipelines[profile.name] = _own_pipeline(profile, named)
+    for key, name in (("profile", settings.profile), ("fallback", settings.fallback)):
+        if name not in pipelines:
+            raise RoutingError(f"routing.{key}: no profile {name!r}; known: {_listed(pipelines)}")
+    return pipelines
+
+
+def make_handler(settings: RoutingSettings, profiles: Container[str]) -> SloAwareProfileHandler:
+    """The profile handler of the settings, or the built-in one. Raises RoutingError."""
+    handlers = [
+        each for each in _named_plugins(settings).values() if isinstance(each, SloAwareProfileHandler)
+    ]
+    handler = handlers[0] if handlers else SloAwareProfileHandler()
+    if handler.prediction not in profiles:
+        raise RoutingError(f"slo-aware-profile-handler: no profile {handler.prediction!r}")
+    return handler
+
+
+def _own_pipeline(profile: SchedulingProfile, named: Mapping[str, Any]) -> Pipeline:
+    weights = [(each.plugin_ref, each.weight) for each in profile.plugins]
+    return _pipeline(profile.name, weights, named, f"routing.scheduling_profiles.{profile.name}")
+
+
+def _pipeline(
+    name: str, weights: Iterable[tuple[str, float]], named: Mapping[str, Any], where: str
+) -> Pipeline:
+    chosen = []
+    for reference, weight in weights:
+        if reference not in named:
+            raise RoutingError(f"{where}: no plugin {reference!r}; known: {_listed(named)}")
+        chosen.append((named[reference], weight))
+    return make_pipeline(name, chosen, MaxScorePicker())
+
+
+def _named_plugins(settings: RoutingSettings) -> Mapping[str, Any]:
+    """Plugins by the names that profiles use: those of the settings, and every type with its defaults."""
+    named: dict[str, Any] = {}
+    for place, each in enumerate(settings.plugins):
+        where = f"routing.plugins.{place}"
+        if each.reference in named:
+            raise RoutingError(f"{where}: a second plugin named {each.reference!r}")
+        named[each.reference] = _plugin(each, where, settings)
+    return {**_defaults(PLUGINS, settings), **named}
+
+
+def _defaults(types: Iterable[str], settings: RoutingSettings) -> Mapping[str, Any]:
+    return {name: _complete(PLUGINS[name](), settings) for name in types}
+
+
+def _plugin(given: PluginSettings, where: str, settings: RoutingSettings) -> object:
+    if given.type not in PLUGINS:
+        raise RoutingError(f"{where}.type: no plugin {given.type!r}; known: {_listed(PLUGINS)}")
+    kind = PLUGINS[given.type]
+    known = [field.name for field in fields(kind) if field.init]
+    for name in given.parameters:
+        if name not in known:
+            raise RoutingError(
+                f"{where}.parameters: {given.type} has no {name!r}; known: {_listed(known) or 'none'}"
+            )
+    try:
+        plugin: object = TypeAdapter(kind).validate_python(dict(given.parameters))
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = ".".join(str(part) for part in first["loc"])
+        raise RoutingError(f"{where}.parameters.{name}: {first['msg']}") from error
+    return _complete(plugin, settings)
+
+
+def _complete(plugin: object, settings: RoutingSettings) -> object:
+    """The plugin with what it takes from elsewhere in the settings."""
+    return plugin.with_defaults(settings.slo) if isinstance(plugin, SloScorer) else plugin
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names))

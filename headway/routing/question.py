@@ -1,0 +1,193 @@
+"""One decision's question: which of these replicas, for this request, in this role."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import inf
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headway.config.roles import Role
+from headway.routing.capacity import CapacityTable
+from headway.routing.columns import Column
+from headway.routing.fleet import Fleet, FloatArray, SlotArray
+from headway.routing.latency import Latency
+from headway.routing.patterns import Pattern, pattern_of
+from headway.routing.plugins.profile_handler import SloAwareProfileHandler
+from headway.routing.prefix import PrefixIndex
+from headway.routing.record import Record
+from headway.routing.rules import EngineRulesLike
+from headway.routing.sessions import Sessions
+from headway.routing.types import RequestSlo, ShedReason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Knowledge:
+    """What plugins may look at. `roles` are those that a request passes; `slo` is the deployment's."""
+
+    roles: tuple[Role, ...]
+    fleet: Fleet
+    rules: EngineRulesLike
+    prefixes: PrefixIndex
+    sessions: Sessions
+    latency: Latency
+    capacity: CapacityTable
+    handler: SloAwareProfileHandler
+    slo: RequestSlo
+    generator: np.random.Generator
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """No candidate is left: why, and `explain()` in words.
+
+    `hopeful_until_s` is until when waiting may help, −inf if it never does. `unjudged`: nothing is wrong with
+    the request, but there is no prediction to judge by.
+    """
+
+    reason: ShedReason
+    explain: Callable[[], str]
+    hopeful_until_s: float = inf
+    retry_after_s: float = 1.0
+    unjudged: bool = False
+
+
+class Question:
+    """The candidates of one role for one request. Lives as long as the decision.
+
+    `slots` are the candidates' columns of the fleet's table. `further_s` is what comes on top of this role's
+    part of TTFT. Arrays that plugins share are computed once: `cached_tokens`, `prior`, `forecast`, and
+    `notes`, which plugins keep by name from one step to the next; all of them shrink with the candidates.
+    """
+
+    __slots__ = (
+        "_cached",
+        "_forecast",
+        "_prior",
+        "further_s",
+        "know",
+        "notes",
+        "now_s",
+        "record",
+        "role",
+        "slots",
+    )
+
+    def __init__(self, know: Knowledge, now_s: float, record: Record, role: Role) -> None:
+        self.know, self.now_s, self.record, self.role = know, now_s, record, role
+        self.slots: SlotArray = know.fleet.ready(role)
+        self.further_s = 0.0
+        self.notes: dict[str, FloatArray] = {}
+        self._cached: FloatArray | None = None
+        self._prior: FloatArray | None = None
+        self._forecast: FloatArray | None = None
+
+    @property
+    def waited_s(self) -> float:
+        """Seconds since the request arrived."""
+        return self.now_s - self.record.request.arrival_s
+
+    @property
+    def pattern(self) -> Pattern:
+        """The request's pattern (document 003)."""
+        return pattern_of(self.record.request, self.record.expected_output, self.know.capacity.buckets)
+
+    @property
+    def cached_tokens(self) -> FloatArray:
+        """Leading prompt tokens that each candidate is thought to hold, f8[C]; at least one is computed."""
+        if self._cached is None:
+            self._cached = self._cached_now()
+        return self._cached
+
+    @property
+    def forecasted(self) -> bool:
+        """Whether the forecast has been asked for."""
+        return self._forecast is not None
+
+    @property
+    def alone_s(self) -> tuple[float, float]:
+        """TTFT and TPOT if all replicas were idle; for a held request, what it was when first asked."""
+        record = self.record
+        if record.alone_s is None:
+            record.alone_s = self.know.latency.alone_s(self)
+        return record.alone_s
+
+    @property
+    def prior(self) -> FloatArray:
+        """This role's part of TTFT, TPOT and their parts by the profile, f8[len(Row), C]."""
+        if self._prior is None:
+            self._prior = self.know.latency.rows(self)
+        return self._prior
+
+    @property
+    def forecast(self) -> FloatArray:
+        """The same with `further_s` in TTFT, and corrected by what was learned."""
+        if self._forecast is None:
+            self._forecast = self.know.latency.corrected(self, self.prior)
+        return self._forecast
+
+    def column(self, row: Column) -> FloatArray:
+        """One quantity of all candidates, a copy."""
+        values: FloatArray = self.know.fleet.table[row].take(self.slots)
+        return values
+
+    def features(self) -> FloatArray:
+        """The latency model's columns (`predictors.latency.FIELDS`), f8[C, 8]."""
+        tokens, column = float(self.record.request.input_tokens), self.column
+        with np.errstate(invalid="ignore"):
+            usage = (column(Column.KV_TOKENS) + column(Column.OTHER_TOKENS)) / column(Column.CAPACITY_TOKENS)
+        features = np.empty((len(self.slots), 8))
+        features[:, 0] = np.minimum(usage, 1.0)
+        features[:, 1] = tokens
+        features[:, 2] = column(Column.COMING if self.role is Role.DECODE else Column.WAITING)
+        features[:, 3] = column(Column.RUNNING) + column(Column.OTHER_REQUESTS)
+        features[:, 4] = 0.0
+        features[:, 5] = self.cached_tokens / tokens
+        features[:, 6] = column(Column.PREFILL_TOKENS)
+        features[:, 7] = column(Column.OUTPUT_TOKENS)
+        return features
+
+    def about(self, role: Role, slots: SlotArray | None = None) -> "Question":
+        """A question about the same request in `role`, about all candidates or those in `slots`."""
+        other = Question(self.know, self.now_s, self.record, role)
+        if slots is not None:
+            other.slots = slots
+        if role is self.role:
+            other.further_s = self.further_s
+        return other
+
+    def _cached_now(self) -> FloatArray:
+        request, prefixes = self.record.request, self.know.prefixes
+        if len(self.slots) == 1:
+            run = prefixes.run_at(int(self.slots[0]), request.blocks)
+            return np.array([float(min(run * request.block_tokens, request.input_tokens - 1))])
+        runs = prefixes.runs(request.blocks, self.know.fleet.slots)
+        if runs is None:
+            return np.zeros(len(self.slots))
+        runs *= request.block_tokens
+        np.minimum(runs, request.input_tokens - 1, out=runs)
+        return runs.take(self.slots)
+
+    def restrict(self, keep: NDArray[np.bool_]) -> None:
+        """Go on with those that `keep` marks."""
+        self.slots = self.slots[keep]
+        if self._cached is not None:
+            self._cached = self._cached[keep]
+        if self._prior is not None:
+            same = self._forecast is self._prior
+            self._prior = self._prior[:, keep]
+            self._forecast = self._prior if same else self._forecast
+        if self._forecast is not None and self._forecast is not self._prior:
+            self._forecast = self._forecast[:, keep]
+        self.notes = {name: values[keep] for name, values in self.notes.items()}
+
+    def loads(self) -> Mapping[int, float | None]:
+        """The request's load by profile kind of the candidates (see `capacity`)."""
+        record, fleet = self.record, self.know.fleet
+        slo = record.slo if record.slo.given else self.know.slo
+        kinds: dict[int, float | None] = {}
+        for slot, kind in zip(self.slots.tolist(), self.column(Column.KIND).tolist(), strict=True):
+            if kind not in kinds:
+                gpu_type = fleet.at(slot).gpu_type
+                kinds[int(kind)] = self.know.capacity.load(self.pattern, gpu_type, self.role, slo)
+        return kinds

@@ -1,0 +1,111 @@
+"""Samples, live errors, the learned correction and the safety factors."""
+
+from math import isnan, nan
+
+import numpy as np
+import pytest
+
+from headway.routing import RequestSlo
+from headway.routing.calibration import MOST, Calibration
+from headway.routing.learning import RecordedPrior, recorded_priors, training_samples, without_priors
+from predictors.latency import TrainingWindow, train
+from tests.routing.routers import MIXED, SPLIT, placed, request, router
+
+SLO = RequestSlo(ttft_s=30.0, tpot_s=1.0)
+
+
+def serve(made, count, slowness, generator):
+    """Requests whose TTFT and TPOT are `slowness` times what is predicted."""
+    now_s = 0.0
+    for number in range(count):
+        now_s += 10.0
+        name, tokens = f"r{number}-{slowness}", int(generator.integers(100, 8000))
+        placement = placed(
+            made.submit(now_s, request(name, arrival_s=now_s, input_tokens=tokens, slo=SLO, critical=True))
+        )
+        record = made._records[name]
+        first_s = now_s + slowness * record.ttft_s
+        made.prefilled(first_s, name)
+        made.first_token(first_s, name)
+        made.complete(first_s + 99 * slowness * placement.predicted_tpot_s, name, 100)
+
+
+@pytest.mark.parametrize("pools", [MIXED, SPLIT])
+def test_a_trained_model_corrects_predictions(pools) -> None:
+    made, generator = router("slo", pools), np.random.default_rng(0)
+    before = placed(made.submit(0.0, request("a", slo=SLO)))
+    made.failed(0.0, "a", retry=False)
+    serve(made, 300, 2.0, generator)
+    samples = made.take_samples()
+    assert made.take_samples() == ()
+    assert len(samples) == 300 * (2 if pools is SPLIT else 1)
+    window = TrainingWindow()
+    window.add(training_samples(samples))
+    trained = train(window, recorded_priors(RecordedPrior(), RecordedPrior(), samples))
+    assert trained.accepted
+    model = without_priors(trained.model)
+    assert model.ttft.prior is None
+    made.use_model(model)
+    after = placed(made.submit(1e5, request("b", arrival_s=1e5, slo=SLO)))
+    assert after.predicted_ttft_s == pytest.approx(2.0 * before.predicted_ttft_s, rel=0.15)
+    assert after.predicted_tpot_s == pytest.approx(2.0 * before.predicted_tpot_s, rel=0.15)
+
+
+def test_live_errors_are_those_of_the_predictions_acted_upon() -> None:
+    made = router("slo")
+    serve(made, 100, 2.0, np.random.default_rng(1))
+    errors = made.metrics()["prediction"]
+    assert errors["ttft", "pairs"] == errors["tpot", "pairs"] == 100
+    assert errors["ttft", "error"] == pytest.approx(0.5, abs=1e-6)
+    assert errors["tpot", "bias"] == pytest.approx(-0.5, abs=1e-6)
+
+
+def test_split_pools_yield_a_sample_for_each_role() -> None:
+    made = router("slo", SPLIT)
+    serve(made, 1, 1.0, np.random.default_rng(1))
+    prefill, decode = made.take_samples()
+    assert isnan(prefill.tpot_s)
+    assert isnan(decode.ttft_s)
+    assert prefill.ttft_s > 0.0
+    assert decode.tpot_s > 0.0
+
+
+def test_profiles_without_a_tracker_yield_no_samples() -> None:
+    made = router("least_load")
+    made.submit(0.0, request())
+    made.first_token(0.1, "r")
+    made.complete(1.0, "r", 10)
+    assert made.take_samples() == ()
+
+
+def test_recorded_priors_forget_the_oldest() -> None:
+    prior = RecordedPrior(most=2)
+    for number in range(3):
+        prior.record((float(number),) * 8, float(number))
+    features = training_samples([]).features.from_table(np.array([[number] * 8 for number in range(3)]))
+    answers = prior(features)
+    assert isnan(answers[0])
+    assert answers[1:].tolist() == [1.0, 2.0]
+
+
+@pytest.mark.parametrize(("spread", "level"), [(0.3, 0.8), (0.3, 0.5)])
+def test_the_safety_factor_holds_for_its_share(spread, level) -> None:
+    generator, calibration = np.random.default_rng(0), Calibration(level)
+    measured = np.exp(generator.normal(0.1, spread, 20_000))
+    for value in measured:
+        calibration.observe(1.0, value)
+    assert np.mean(measured <= calibration.factor) == pytest.approx(level, abs=0.05)
+
+
+def test_the_safety_factor_has_bounds_and_ignores_nothing_said() -> None:
+    calibration = Calibration(0.8)
+    first = calibration.factor
+    calibration.observe(nan, 1.0)
+    calibration.observe(1.0, nan)
+    assert calibration.factor == first
+    for _ in range(1000):
+        calibration.observe(1.0, 100.0)
+    assert calibration.factor == pytest.approx(MOST)
+    for _ in range(10_000):
+        calibration.observe(1.0, 0.01)
+    assert calibration.factor == 1.0

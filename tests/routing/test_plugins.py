@@ -1,0 +1,408 @@
+"""Each plugin by itself, and how profiles are read from settings."""
+
+from math import inf
+
+import numpy as np
+import pytest
+import yaml
+
+from headway.config import HeadwayConfig
+from headway.config.roles import Role
+from headway.config.routing import RoutingSettings
+from headway.routing import (
+    ReplicaLoad,
+    ReplicaUpdate,
+    RequestSlo,
+    RoutingError,
+    ShedReason,
+    make_router,
+)
+from headway.routing.columns import Column
+from headway.routing.forecast import Row
+from headway.routing.headroom import Promise, judge
+from headway.routing.plugins.bin_pack import BinPack
+from headway.routing.plugins.capacity_filter import CapacityFilter
+from headway.routing.plugins.kv_cache import KvCacheScorer
+from headway.routing.plugins.least_load import LeastLoad
+from headway.routing.plugins.max_score import MaxScorePicker
+from headway.routing.plugins.prefix_cache import PrefixCacheScorer
+from headway.routing.plugins.queue_scorer import QueueScorer
+from headway.routing.plugins.random_ import RandomPicker
+from headway.routing.plugins.round_robin import RoundRobinPicker
+from headway.routing.plugins.session_affinity import SessionAffinityScorer
+from headway.routing.plugins.weighted_random import WeightedRandomPicker
+from headway.routing.profiles import BUILT_IN, PLUGINS, make_pipelines
+from headway.routing.question import Question
+from headway.routing.record import Record
+from headway.simulation.rules import EngineRules
+from tests.routing.routers import SPLIT, join, placed, request, router, settings, surfaces
+
+DOCUMENT_002 = """
+plugins:
+- type: queue-scorer
+- type: kv-cache-utilization-scorer
+- type: prefix-cache-scorer
+- type: slo-request-tracker
+- type: slo-scorer
+- type: slo-aware-profile-handler
+- type: weighted-random-picker
+schedulingProfiles:
+- name: default
+  plugins:
+  - pluginRef: slo-request-tracker
+  - pluginRef: queue-scorer
+  - pluginRef: kv-cache-utilization-scorer
+  - pluginRef: prefix-cache-scorer
+- name: slo
+  plugins:
+  - pluginRef: prefix-cache-scorer
+    weight: 0
+  - pluginRef: slo-request-tracker
+  - pluginRef: slo-scorer
+  - pluginRef: weighted-random-picker
+profile: default
+"""
+
+
+def question(made, role=Role.MIXED, **changes):
+    asked = request(**changes)
+    record = Record(
+        request=asked, number=0, expected_output=100, slo=asked.slo, pipeline=made._pipelines["least_load"]
+    )
+    return Question(made._know, 0.0, record, role)
+
+
+def load(made, column, *values):
+    for number, value in enumerate(values):
+        made._fleet.table[column, made._fleet.get(f"mixed-{number}").slot] = value
+
+
+class TestScorers:
+    def test_queue(self) -> None:
+        made = router(count=3)
+        load(made, Column.WAITING, 4, 0, 1)
+        assert QueueScorer().score(question(made)).tolist() == [0.0, 1.0, 0.75]
+
+    def test_queues_that_are_alike_all_score_one(self) -> None:
+        assert QueueScorer().score(question(router(count=3))).tolist() == [1.0, 1.0, 1.0]
+
+    def test_kv_cache(self) -> None:
+        made = router(count=2)
+        capacity = made._fleet.table[Column.CAPACITY_TOKENS, made._fleet.get("mixed-0").slot]
+        load(made, Column.KV_TOKENS, capacity / 4, 2 * capacity)
+        assert KvCacheScorer().score(question(made)).tolist() == [0.75, 0.0]
+
+    def test_an_unknown_cache_counts_as_empty(self) -> None:
+        made = router("least_load", count=1, profiles={})
+        load(made, Column.KV_TOKENS, 1e6)
+        assert KvCacheScorer().score(question(made)).tolist() == [1.0]
+
+    def test_prefix_cache(self) -> None:
+        made = router(count=2, rules=EngineRules(chunk_tokens=2048, prefix_cache_tokens=10_000))
+        made._know.prefixes.insert(made._fleet.get("mixed-1").slot, (7, 8, 9))
+        asked = question(made, input_tokens=2048, blocks=(7, 8, 1), block_tokens=512)
+        assert PrefixCacheScorer().score(asked).tolist() == [0.0, 0.5]
+
+    def test_a_fully_cached_prompt_still_computes_a_token(self) -> None:
+        made = router(count=1, rules=EngineRules(chunk_tokens=2048, prefix_cache_tokens=10_000))
+        made._know.prefixes.insert(made._fleet.get("mixed-0").slot, (7, 8))
+        asked = question(made, input_tokens=1024, blocks=(7, 8), block_tokens=512)
+        assert asked.cached_tokens.tolist() == [1023.0]
+
+    def test_session_affinity(self) -> None:
+        made = router("least_load", count=3)
+        first = placed(made.submit(0.0, request("a", session="s")))
+        scores = SessionAffinityScorer().score(question(made, session="s"))
+        assert scores.tolist() == [float(f"mixed-{n}" == first.decode_replica) for n in range(3)]
+        assert SessionAffinityScorer().score(question(made, session="t")).tolist() == [0.0] * 3
+        assert SessionAffinityScorer().score(question(made)).tolist() == [0.0] * 3
+
+    def test_least_load_counts_what_engines_report_beyond_ours(self) -> None:
+        made = router("least_load", count=2)
+        busy = ReplicaLoad(running=3, waiting=1, kv_usage=0.5)
+        made.replica_changed(0.0, ReplicaUpdate(replica="mixed-0", role=Role.MIXED, load=busy))
+        assert LeastLoad().score(question(made)).tolist() == [0.2, 1.0]
+
+    def test_bin_pack_prefers_the_fullest_with_room(self) -> None:
+        made = router(count=3, rules=EngineRules(chunk_tokens=2048, max_batch_size=4))
+        load(made, Column.RUNNING, 4, 3, 1)
+        scores = BinPack().score(question(made))
+        assert scores.argsort().tolist() == [0, 2, 1]
+        assert scores[0] < 0.5 <= scores[2]
+
+    def test_prefill_replicas_are_loaded_by_tokens(self) -> None:
+        made = router("least_load", SPLIT, count=2)
+        made.submit(0.0, request("a", input_tokens=999))
+        assert sorted(LeastLoad().score(question(made, Role.PREFILL))) == [1 / 1000, 1.0]
+
+
+class TestPickers:
+    def test_max_score_takes_the_best_and_draws_among_equals(self) -> None:
+        generator = np.random.default_rng(0)
+        scores = np.array([0.2, 0.9, 0.9, np.nan])
+        assert {MaxScorePicker().pick(None, scores, generator) for _ in range(50)} == {1, 2}
+
+    def test_random_takes_any(self) -> None:
+        generator = np.random.default_rng(0)
+        assert {RandomPicker().pick(None, np.zeros(3), generator) for _ in range(50)} == {0, 1, 2}
+
+    def test_round_robin_takes_turns_by_id(self) -> None:
+        made = router("round_robin", count=3)
+        names = [placed(made.submit(0.0, request(f"r{n}"))).decode_replica for n in range(4)]
+        assert names == ["mixed-0", "mixed-1", "mixed-2", "mixed-0"]
+        assert RoundRobinPicker().pick(question(made), np.zeros(3), None) == 0
+
+    @pytest.mark.parametrize(("sharpness", "low", "high"), [(0, 0.45, 0.55), (1, 0.7, 0.8), (32, 0.999, 1.0)])
+    def test_weighted_random_draws_by_score_to_the_sharpness(self, sharpness, low, high) -> None:
+        generator, scores = np.random.default_rng(0), np.array([0.3, 0.0, 0.9, np.nan])
+        picker = WeightedRandomPicker(sharpness=sharpness)
+        drawn = [picker.pick(None, scores, generator) for _ in range(2000)]
+        assert set(drawn) <= {0, 2}
+        assert low <= np.mean(np.array(drawn) == 2) <= high
+
+    def test_weighted_random_without_any_score_draws_among_all(self) -> None:
+        generator = np.random.default_rng(0)
+        drawn = {WeightedRandomPicker().pick(None, np.zeros(2), generator) for _ in range(50)}
+        assert drawn == {0, 1}
+
+
+def rows(*candidates):
+    """A forecast from (TTFT, TPOT) pairs."""
+    table = np.zeros((len(Row), len(candidates)))
+    table[Row.TTFT_S], table[Row.TPOT_S] = np.array(candidates).T
+    table[Row.OTHERS_TPOT_S] = table[Row.TPOT_S]
+    return table
+
+
+def promise(**changes):
+    fields = {
+        "ttft_s": inf,
+        "left_s": inf,
+        "tpot_s": 0.08,
+        "ttft_weight": 0.8,
+        "likeness_weight": 0.0,
+        "ttft_safety": 1.0,
+        "tpot_safety": 1.0,
+        "chunk_tokens": 2048.0,
+        "highest": True,
+        "least_harm": False,
+        "patient": False,
+    }
+    return Promise(**{**fields, **changes})
+
+
+def fleet(*tightest):
+    table = np.zeros((len(Column), len(tightest)))
+    table[Column.TPOT_SLO_S], table[Column.TTFT_SLACK_S] = tightest, inf
+    table[Column.RUNNING] = np.isfinite(tightest)
+    return table
+
+
+class TestHeadroom:
+    def test_document_002s_example(self) -> None:
+        """A newcomer with 80 ms beside one with 50 ms, predicted 60 ms: −10 ms of headroom, not 20."""
+        (verdict,) = judge(rows((0.1, 0.06)), fleet(0.05), np.arange(1), promise(ttft_weight=0.0))
+        assert verdict == pytest.approx(-0.010 / 0.050)
+        (alone,) = judge(rows((0.1, 0.06)), fleet(0.1), np.arange(1), promise())
+        assert alone > 0.0
+
+    def test_idle_replicas_are_valid(self) -> None:
+        cautious = promise(tpot_safety=2.0)
+        assert judge(rows((0.1, 0.07)), fleet(inf), np.arange(1), cautious)[0] > 0.0
+        assert judge(rows((0.1, 0.07)), fleet(0.1), np.arange(1), cautious)[0] < 0.0
+        assert judge(rows((0.1, 0.09)), fleet(inf), np.arange(1), cautious)[0] < 0.0
+
+    def test_ttft_counts_what_was_waited(self) -> None:
+        late = promise(ttft_s=1.0, left_s=0.05)
+        assert judge(rows((0.1, 0.01)), fleet(0.1), np.arange(1), late)[0] < 0.0
+
+    def test_queued_requests_keep_their_ttft(self) -> None:
+        table, forecast = fleet(0.1), rows((0.1, 0.01))
+        forecast[Row.DELAY_S], table[Column.TTFT_SLACK_S] = 0.02, 0.01
+        assert judge(forecast, table, np.arange(1), promise())[0] == pytest.approx(-0.01)
+
+    def test_strategies(self) -> None:
+        forecast, table = rows((0.1, 0.02), (0.1, 0.04), (0.1, 0.06)), fleet(0.1, 0.1, 0.1)
+        highest = judge(forecast, table, np.arange(3), promise(ttft_weight=0.0))
+        lowest = judge(forecast, table, np.arange(3), promise(ttft_weight=0.0, highest=False))
+        assert highest.argsort().tolist() == [2, 1, 0]
+        assert lowest.argsort().tolist() == [0, 1, 2]
+
+    def test_no_prediction_is_no_verdict(self) -> None:
+        assert np.isnan(judge(rows((np.nan, np.nan)), fleet(0.1), np.arange(1), promise())).all()
+
+    def test_patient_requests_pass_by_queues_unless_they_are_quicker(self) -> None:
+        table = fleet(0.1, 0.1)
+        table[Column.WAITING, 0], table[Column.PREFILL_TOKENS, 0] = 5, 20_000
+        slow = judge(rows((0.5, 0.01), (0.2, 0.01)), table, np.arange(2), promise(patient=True))
+        quick = judge(rows((0.1, 0.01), (0.2, 0.01)), table, np.arange(2), promise(patient=True))
+        assert slow[0] < 0.0 < slow[1]
+        assert (quick > 0.0).all()
+
+    def test_least_harm_looks_at_others_alone(self) -> None:
+        forecast = rows((0.1, 0.07), (0.1, 0.07))
+        table = fleet(0.05, 0.1)
+        verdict = judge(forecast, table, np.arange(2), promise(tpot_s=1e-6, least_harm=True))
+        assert (verdict < 0.0).all()
+        assert verdict[1] > verdict[0]
+
+
+class TestSloScorer:
+    def test_a_lost_request_is_shed_at_once_unless_critical(self) -> None:
+        made = router("slo")
+        hopeless = RequestSlo(ttft_s=1e-4, tpot_s=0.1)
+        (shed,) = made.submit(0.0, request("a", slo=hopeless)).sheds
+        assert shed.reason is ShedReason.NO_HEADROOM
+        assert "TTFT at least" in shed.detail
+        assert placed(made.submit(0.0, request("b", slo=hopeless, critical=True))).profile == "slo"
+
+    def test_a_promise_that_nobody_can_keep_binds_no_newcomer(self) -> None:
+        made = router("slo", count=1)
+        made.submit(0.0, request("a", slo=RequestSlo(ttft_s=5.0, tpot_s=1e-6), critical=True))
+        placed(made.submit(0.0, request("b", slo=RequestSlo(ttft_s=5.0, tpot_s=0.1), critical=True)))
+        assert np.isfinite(made._fleet.table[Column.TPOT_SLO_S]).sum() >= 1
+        assert made._fleet.table[Column.TPOT_SLO_S, made._fleet.get("mixed-0").slot] == 0.1
+
+    def test_without_headroom_a_request_waits_as_long_as_it_can_be_saved(self) -> None:
+        made = router("slo", count=1)
+        slo = RequestSlo(ttft_s=2.0, tpot_s=0.1)
+        for number in range(8):
+            made.submit(0.0, request(f"c{number}", slo=slo, critical=True, input_tokens=20_000))
+        assert made.submit(0.0, request("x", slo=slo)) == ((), ())
+        assert made.queued == 1
+        assert 1.5 < made.next_due_s < 2.0
+        (shed,) = made.expire(made.next_due_s).sheds
+        assert shed.reason is ShedReason.NO_HEADROOM
+
+    def test_holding_can_be_switched_off(self) -> None:
+        config = settings("slo", slo={"hold": False})
+        made = make_router(config, {"": surfaces()}, EngineRules(chunk_tokens=2048), np.random.default_rng(0))
+        join(made, "mixed-0")
+        slo = RequestSlo(ttft_s=2.0, tpot_s=0.1)
+        for number in range(8):
+            made.submit(0.0, request(f"c{number}", slo=slo, critical=True, input_tokens=20_000))
+        (shed,) = made.submit(0.0, request("x", slo=slo)).sheds
+        assert shed.reason is ShedReason.NO_HEADROOM
+        assert 1.0 <= shed.retry_after_s <= 60.0
+
+    def test_without_a_profile_of_the_engine_it_falls_back_and_says_so(self) -> None:
+        made = router("slo", profiles={})
+        placement = placed(made.submit(0.0, request()))
+        assert placement.profile == "default"
+        assert placement.predicted_ttft_s is None
+        assert made.metrics()["fallbacks"] == {("no_prediction",): 1}
+
+    def test_requests_without_an_slo_are_held_to_the_deployments(self) -> None:
+        made = router("slo")
+        made.submit(0.0, request())
+        record = made._records["r"]
+        assert record.slo == made._know.slo
+
+    def test_exploration_draws_among_all(self) -> None:
+        made = router("slo", count=2)
+        explore = settings("slo", slo={"exploration": 1.0})
+        pipeline = make_pipelines(explore.routing)["slo"]
+        asked = question(made, slo=RequestSlo(ttft_s=1e-4, tpot_s=0.1))
+        assert pipeline.filters[0].keep(asked).all()
+
+    def test_a_session_goes_back_to_its_cached_prefix(self) -> None:
+        made = router("slo", count=4, rules=EngineRules(chunk_tokens=2048, prefix_cache_tokens=100_000))
+        blocks, slo = tuple(range(40)), RequestSlo(ttft_s=5.0, tpot_s=0.1)
+        first = placed(made.submit(0.0, request("a", slo=slo, input_tokens=20_480, blocks=blocks)))
+        made.first_token(1.0, "a")
+        made.complete(3.0, "a", 50)
+        again = placed(
+            made.submit(9.0, request("b", arrival_s=9.0, slo=slo, input_tokens=21_000, blocks=blocks))
+        )
+        assert again.decode_replica == first.decode_replica
+        assert again.cached_tokens == 20_480
+
+
+class TestCapacityFilter:
+    def test_a_replica_is_filled_to_its_capacity_and_no_further(self) -> None:
+        made = router("pull", count=1)
+        slo = RequestSlo(ttft_s=1.0, tpot_s=0.01)
+        number = 0
+        while made.submit(0.0, request(f"r{number}", slo=slo)).placements:
+            number += 1
+        assert made.queued == 1
+        assert 1 < number < 256
+        assert made._fleet.table[Column.LOAD].max() <= 1.0 + 1e-9
+        finish_one = made.complete(1.0, "r0", 10)
+        assert placed(finish_one).request_id == f"r{number}"
+
+    def test_no_capacity_anywhere_sheds_at_once(self) -> None:
+        made = router("pull")
+        (shed,) = made.submit(0.0, request(slo=RequestSlo(ttft_s=1e-4, tpot_s=1e-5))).sheds
+        assert shed.reason is ShedReason.NO_CAPACITY
+
+    def test_unknown_engines_take_a_batch(self) -> None:
+        made = router("pull", count=1, profiles={}, rules=EngineRules(max_batch_size=3))
+        for number in range(4):
+            made.submit(0.0, request(f"r{number}"))
+        assert (made.running, made.queued) == (3, 1)
+
+    def test_it_keeps_what_has_room(self) -> None:
+        made = router("pull")
+        load(made, Column.LOAD, 1.0, 0.0)
+        assert CapacityFilter().keep(question(made)).tolist() == [False, True]
+
+
+class TestProfiles:
+    def test_document_002_loads_as_it_is(self) -> None:
+        document = yaml.safe_load(DOCUMENT_002)
+        pipelines = make_pipelines(RoutingSettings.model_validate(document))
+        default, slo = pipelines["default"], pipelines["slo"]
+        assert [type(scorer).__name__ for scorer, _ in default.scorers] == [
+            "QueueScorer",
+            "KvCacheScorer",
+            "PrefixCacheScorer",
+        ]
+        assert isinstance(default.picker, MaxScorePicker)
+        assert [type(scorer).__name__ for scorer, _ in slo.scorers] == ["SloScorer"]
+        assert isinstance(slo.picker, WeightedRandomPicker)
+        assert slo.judges
+        assert default.tracks
+        assert not default.judges
+
+    def test_all_built_in_profiles_are_made_of_known_plugins(self) -> None:
+        pipelines = make_pipelines(RoutingSettings())
+        assert set(pipelines) == set(BUILT_IN)
+        assert {name for weights in BUILT_IN.values() for name in weights} <= set(PLUGINS)
+
+    @pytest.mark.parametrize(
+        ("routing", "where", "known"),
+        [
+            ({"plugins": [{"type": "nonsense"}]}, "routing.plugins.0.type", "queue-scorer"),
+            ({"plugins": [{"type": "slo-scorer", "parameters": {"x": 1}}]}, "routing.plugins.0", "strategy"),
+            (
+                {"plugins": [{"type": "weighted-random-picker", "parameters": {"sharpness": "no"}}]},
+                "routing.plugins.0.parameters.sharpness",
+                "number",
+            ),
+            ({"plugins": [{"type": "random"}, {"type": "random"}]}, "routing.plugins.1", "second"),
+            (
+                {"scheduling_profiles": [{"name": "p", "plugins": [{"plugin_ref": "q"}]}]},
+                "routing.scheduling_profiles.p",
+                "queue-scorer",
+            ),
+            ({"profile": "nonsense"}, "routing.profile", "least_load"),
+            ({"fallback": "nonsense"}, "routing.fallback", "least_load"),
+        ],
+    )
+    def test_what_is_unknown_is_named_with_what_is_known(self, routing, where, known) -> None:
+        config = HeadwayConfig.model_validate({"routing": routing})
+        with pytest.raises(RoutingError) as raised:
+            make_pipelines(config.routing)
+        assert where in str(raised.value)
+        assert known in str(raised.value)
+        assert "\n" not in str(raised.value)
+
+    def test_named_plugins_have_their_own_parameters(self) -> None:
+        routing = {
+            "plugins": [{"type": "weighted-random-picker", "name": "soft", "parameters": {"sharpness": 2}}],
+            "scheduling_profiles": [{"name": "p", "plugins": [{"plugin_ref": "soft"}]}],
+        }
+        pipelines = make_pipelines(HeadwayConfig.model_validate({"routing": routing}).routing)
+        assert pipelines["p"].picker == WeightedRandomPicker(sharpness=2.0)
+        assert pipelines["slo"].picker == WeightedRandomPicker()

@@ -1,0 +1,287 @@
+"""The state machine: events, retries, holding, deadlines, restoring."""
+
+import numpy as np
+import pytest
+
+from headway.config.roles import Role
+from headway.routing import (
+    NOTHING,
+    Progress,
+    ReplicaState,
+    ReplicaUpdate,
+    RequestSlo,
+    RouteClass,
+    Running,
+    ShedReason,
+    SloRequired,
+)
+from headway.routing.columns import Column
+from headway.simulation.rules import EngineRules
+from tests.routing.routers import MIXED, OWN_ROWS, SPLIT, finish, gone, join, placed, request, router
+
+OFFLOAD = {"mode": "always", "heavy_tokens": 4096, "warm_tokens": 512}
+
+
+def table(made):
+    return made._fleet.table[OWN_ROWS]
+
+
+class TestEvents:
+    @pytest.mark.parametrize("pools", [MIXED, SPLIT])
+    @pytest.mark.parametrize(
+        "profile",
+        [
+            "random",
+            "round_robin",
+            "least_load",
+            "bin_pack",
+            "prefix",
+            "default",
+            "slo",
+            "pull",
+            "pull_bin_pack",
+        ],
+    )
+    def test_every_profile_places_and_all_books_close(self, pools, profile) -> None:
+        made = router(profile, pools, count=3)
+        for number in range(9):
+            placement = placed(
+                made.submit(
+                    0.1 * number,
+                    request(f"r{number}", arrival_s=0.1 * number, input_tokens=100, critical=True),
+                )
+            )
+            assert placement.split == (pools is SPLIT)
+        assert made.running == 9
+        for number in range(9):
+            finish(made, f"r{number}")
+        assert made.running == made.queued == 0
+        assert not table(made).any()
+        assert made.metrics()["ended"][("completed",)] == 9
+
+    def test_unknown_requests_are_ignored_and_counted(self) -> None:
+        made = router()
+        outcomes = [
+            made.prefilled(0.0, "x"),
+            made.first_token(0.0, "x"),
+            made.progress(0.0, [Progress("x", 3)]),
+            made.complete(0.0, "x", 1),
+            made.failed(0.0, "x", retry=True),
+            gone(made, "nobody"),
+        ]
+        assert outcomes == [NOTHING] * 6
+        assert sum(made.metrics()["unknown_events"].values()) == 6
+
+    def test_a_request_submitted_twice_is_placed_once(self) -> None:
+        made = router()
+        placed(made.submit(0.0, request()))
+        assert made.submit(0.0, request()) == NOTHING
+        assert made.running == 1
+
+    def test_a_first_token_says_that_the_prompt_is_computed(self) -> None:
+        made = router(count=1)
+        made.submit(0.0, request())
+        made.first_token(0.1, "r")
+        assert made._fleet.table[Column.WAITING].sum() == 0
+        assert made._fleet.table[Column.RUNNING].sum() == 1
+
+    def test_the_prediction_based_flag_needs_an_slo_and_takes_the_slo_profile(self) -> None:
+        with pytest.raises(SloRequired):
+            request(prediction_based=True)
+        made = router("least_load")
+        slo = RequestSlo(ttft_s=1.0, tpot_s=0.05)
+        placement = placed(made.submit(0.0, request(slo=slo, prediction_based=True)))
+        assert placement.profile == "slo"
+        assert placement.predicted_ttft_s is not None
+        assert placed(made.submit(0.0, request("other", slo=slo))).profile == "least_load"
+
+
+class TestHolding:
+    def test_requests_wait_for_a_ready_replica_and_go_when_it_comes(self) -> None:
+        made = router("least_load", count=0)
+        for number in range(20):
+            assert made.submit(0.0, request(f"r{number}")) == NOTHING
+        assert made.queued == 20
+        assert len(join(made, "mixed-0", now_s=1.0).placements) == 20
+        assert made.queued == 0
+
+    def test_both_roles_must_be_ready(self) -> None:
+        made = router("least_load", SPLIT, count=0)
+        made.submit(0.0, request())
+        assert join(made, "p", Role.PREFILL) == NOTHING
+        placement = placed(join(made, "d", Role.DECODE))
+        assert (placement.prefill_replica, placement.decode_replica) == ("p", "d")
+
+    def test_nobody_waits_longer_than_max_wait(self) -> None:
+        made = router("least_load", count=0, queue={"max_wait_s": 5.0})
+        made.submit(1.0, request(arrival_s=1.0))
+        assert made.next_due_s == 6.0
+        assert made.expire(5.9) == NOTHING
+        (shed,) = made.expire(6.0).sheds
+        assert shed.reason is ShedReason.WAITED_TOO_LONG
+        assert made.next_due_s == np.inf
+        assert made.queued == made.running == 0
+
+    def test_a_full_queue_sheds_the_newcomer(self) -> None:
+        made = router("least_load", count=0, queue={"max_requests": 1})
+        made.submit(0.0, request("a"))
+        (shed,) = made.submit(0.0, request("b")).sheds
+        assert (shed.request_id, shed.reason) == ("b", ShedReason.QUEUE_FULL)
+
+    def test_a_draining_replica_takes_nothing_new_but_keeps_what_it_has(self) -> None:
+        made = router("least_load", count=1)
+        placed(made.submit(0.0, request("a")))
+        made.replica_changed(
+            0.0, ReplicaUpdate(replica="mixed-0", role=Role.MIXED, state=ReplicaState.DRAINING)
+        )
+        assert made.submit(0.0, request("b")) == NOTHING
+        finish(made, "a")
+        assert made.queued == 1
+
+    def test_a_held_request_may_fail(self) -> None:
+        made = router("least_load", count=0)
+        made.submit(0.0, request())
+        assert made.failed(0.0, "r", retry=True) == NOTHING
+        assert made.queued == 1
+        made.failed(0.0, "r", retry=False)
+        assert made.queued == 0
+        assert join(made, "mixed-0") == NOTHING
+
+
+class TestRetries:
+    @pytest.mark.parametrize("pools", [MIXED, SPLIT])
+    @pytest.mark.parametrize("prefilled", [False, True])
+    def test_a_lost_attempt_goes_elsewhere(self, pools, prefilled) -> None:
+        made = router("least_load", pools)
+        first = placed(made.submit(0.0, request()))
+        if prefilled:
+            made.prefilled(0.1, "r")
+        gone(made, first.decode_replica, Role(first.decode_replica.split("-")[0]), 0.2)
+        second = placed(made.failed(0.2, "r", retry=True))
+        assert second.attempt == 2
+        assert second.decode_replica != first.decode_replica
+        finish(made, "r")
+        assert not table(made).any()
+
+    def test_without_a_replica_left_the_retry_waits(self) -> None:
+        made = router("least_load", count=1)
+        made.submit(0.0, request())
+        gone(made, "mixed-0")
+        assert made.failed(0.1, "r", retry=True) == NOTHING
+        assert made.queued == 1
+        assert placed(join(made, "new", now_s=0.2)).attempt == 2
+
+    def test_what_is_lost_with_a_replica_leaves_nothing_behind(self) -> None:
+        made = router("least_load", count=1)
+        made.submit(0.0, request())
+        gone(made, "mixed-0")
+        made.complete(1.0, "r", 3)
+        join(made, "next")
+        assert made.running == 0
+        assert not table(made).any()
+
+
+class TestOffload:
+    def make(self, **changes):
+        return router(
+            "least_load", count=2, offload={**OFFLOAD, **changes}, rules=EngineRules(chunk_tokens=2048)
+        )
+
+    def test_a_heavy_prompt_is_computed_elsewhere_with_a_deadline(self) -> None:
+        made = self.make()
+        placement = placed(made.submit(0.0, request(input_tokens=9000)))
+        assert placement.split
+        assert placement.route_class is RouteClass.HEAVY_P2P
+        assert 1.0 < placement.deadline_s == made.next_due_s < 60.0
+        made.prefilled(0.5, "r")
+        assert made.next_due_s == np.inf
+        finish(made, "r")
+        assert not table(made).any()
+
+    def test_small_prompts_stay(self) -> None:
+        placement = placed(self.make().submit(0.0, request(input_tokens=300)))
+        assert (placement.route_class, placement.split) == (RouteClass.WARM, False)
+
+    def test_a_deadline_that_passes_colocates(self) -> None:
+        made = self.make()
+        first = placed(made.submit(0.0, request(input_tokens=9000)))
+        second = placed(made.expire(first.deadline_s))
+        assert second.prefill_replica == second.decode_replica == first.decode_replica
+        assert (second.reason, second.attempt) == ("deadline_passed", 2)
+        assert second.route_class is RouteClass.HEAVY_COLO
+        assert made.next_due_s == np.inf
+        finish(made, "r")
+        assert not table(made).any()
+
+    def test_a_lost_prefill_replica_colocates(self) -> None:
+        made = self.make()
+        first = placed(made.submit(0.0, request(input_tokens=9000)))
+        gone(made, first.prefill_replica)
+        second = placed(made.failed(0.1, "r", retry=True))
+        assert second.prefill_replica == second.decode_replica == first.decode_replica
+        assert second.reason == "p_lost"
+        finish(made, "r")
+        assert not table(made).any()
+
+    def test_transferred_kv_is_in_the_decode_replicas_cache(self) -> None:
+        made = router(
+            "least_load",
+            offload=OFFLOAD,
+            rules=EngineRules(chunk_tokens=2048, prefix_cache_tokens=100_000),
+        )
+        blocks = tuple(range(17))
+        first = placed(made.submit(0.0, request(input_tokens=9000, blocks=blocks)))
+        made.prefilled(0.5, "r")
+        decode = made._fleet.get(first.decode_replica)
+        assert made._know.prefixes.run_at(decode.slot, blocks) == 17
+        tokens = made.metrics()["prompt_tokens"]
+        assert tokens[("external",)] == 9000
+
+
+class TestRestore:
+    @pytest.mark.parametrize("pools", [MIXED, SPLIT])
+    def test_the_books_are_as_before(self, pools) -> None:
+        before = router("slo", pools, count=3)
+        requests = [
+            request(f"r{n}", arrival_s=0.01 * n, slo=RequestSlo(ttft_s=5.0, tpot_s=0.1), critical=True)
+            for n in range(12)
+        ]
+        placements = {each.request_id: placed(before.submit(each.arrival_s, each)) for each in requests}
+        for number in range(0, 12, 2):
+            before.prefilled(0.5, f"r{number}")
+        after = router("slo", pools, count=3)
+        after.restore(
+            1.0,
+            [
+                Running(
+                    request=each,
+                    placement=placements[each.request_id],
+                    prefilled=number % 2 == 0,
+                    expected_output_tokens=before._records[each.request_id].expected_output,
+                )
+                for number, each in enumerate(requests)
+            ],
+        )
+        seconds = {Column.WORK_S}
+        same = [row for row in OWN_ROWS if row not in seconds] + [Column.TPOT_SLO_S]
+        assert (after._fleet.table[same] == before._fleet.table[same]).all()
+        assert after.running == 12
+        for each in requests:
+            finish(after, each.request_id, 2.0)
+        assert not table(after).any()
+
+    def test_requests_on_unknown_replicas_are_ignored(self) -> None:
+        other = router(count=1)
+        placement = placed(other.submit(0.0, request()))
+        made = router(count=0)
+        made.restore(0.0, [Running(request=request(), placement=placement)])
+        assert made.running == 0
+        assert made.metrics()["unknown_events"] == {("restore",): 1}
+
+    def test_a_deadline_survives(self) -> None:
+        before = router("least_load", offload=OFFLOAD)
+        placement = placed(before.submit(0.0, request(input_tokens=9000)))
+        after = router("least_load", offload=OFFLOAD)
+        after.restore(0.1, [Running(request=request(input_tokens=9000), placement=placement)])
+        assert after.next_due_s == placement.deadline_s
+        assert not placed(after.expire(placement.deadline_s)).split
