@@ -67,7 +67,7 @@ def execute(job: Job, progress: Progress | None = None) -> dict[str, Any]:
 def simulate_plan(plan: Plan, trace: Trace, job: Job, progress: Progress | None = None) -> dict[str, Any]:
     """Simulate on an open trace."""
     scenario = job.scenario(plan, trace)
-    known: Reach = reach(trace, plan.settings.slo, plan.profile, plan.transfer)
+    known: Reach = reach(trace, scenario.mix, plan.profile, plan.transfer)
     began = perf_counter()
     result = run(plan, scenario, trace, Watchers(progress=progress))
     wall_s = perf_counter() - began

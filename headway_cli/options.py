@@ -55,7 +55,12 @@ class RunOptions:
         bool, typer.Option("--aggregated", help="One pool of replicas that do both prefill and decode.")
     ] = False
     routing: Annotated[
-        str | None, typer.Option(metavar="NAME", help="random, round_robin or least_load.")
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Scheduling profile: random, round_robin, least_load, bin_pack, prefix, default, slo, pull, "
+            "pull_bin_pack, or one of the settings.",
+        ),
     ] = None
     rate_scale: Annotated[
         float, typer.Option(metavar="K", help="Superpose K shifted copies of the trace.")

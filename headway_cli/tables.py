@@ -26,6 +26,10 @@ def print_result(document: Document, out: Console) -> None:
     out.print(Text(headline(document), style="bold"))
     print_facts(figures(document), out)
     out.print(latency_table(document))
+    if "classes" in document:
+        out.print(class_table(document["classes"]))
+    if "routing_metrics" in document:
+        print_facts(routed(document), out)
     print_notes(document["notes"], out)
 
 
@@ -69,7 +73,7 @@ def _common_notes(rows: Sequence[Document]) -> list[str]:
 
 def print_facts(facts: Mapping[str, str], out: Console) -> None:
     """Names and sentences, in two columns."""
-    margin = max(map(len, facts)) + 2
+    margin = max(map(len, facts), default=0) + 2
     for name, text in facts.items():
         _print_wrapped(text, out, f"{name:<{margin}}", " " * margin)
 
@@ -101,6 +105,45 @@ def latency_table(document: Document) -> Table:
         table.add_row(name, *(milliseconds(document[key][quantile]) for quantile in QUANTILES))
     return table
 
+
+def class_table(classes: Document) -> Table:
+    """Each SLO class: its promises, how many requests, what came of them."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("class")
+    for column in OF_CLASS:
+        table.add_column(column, justify="right")
+    for name, row in classes.items():
+        table.add_row(Text(name), *(show(row) for show in OF_CLASS.values()))
+    return table
+
+
+def routed(document: Document) -> dict[str, str]:
+    """What the router did: placements and sheds by reason, and what prefix caches saved."""
+    metrics, hits = document["routing_metrics"], document["prefix_hits"]
+    facts = {"Placed": _counted(metrics.get("placements", {})), "Shed": _counted(metrics.get("sheds", {}))}
+    if hits["combined"]:
+        facts["Prefix hits"] = f"{percent(hits['local'])} local, {percent(hits['external'])} external"
+    return {name: text for name, text in facts.items() if text}
+
+
+def _counted(counts: Mapping[str, float]) -> str:
+    """`slo 120, slo/WARM 3`: the most frequent first."""
+    ordered = sorted(counts.items(), key=lambda item: -item[1])
+    return ", ".join(f"{name} {count:,.0f}" for name, count in ordered)
+
+
+# The columns of the table of classes; latencies in milliseconds.
+OF_CLASS: Mapping[str, Callable[[Document], str]] = {
+    "TTFT SLO": lambda row: milliseconds(row["slo"]["ttft_s"]),
+    "TPOT SLO": lambda row: milliseconds(row["slo"]["tpot_s"]),
+    "requests": lambda row: f"{row['requests']:,}",
+    "attained": lambda row: percent(row["attainment"]),
+    "goodput/s": lambda row: f"{row['goodput_rps']:.4g}",
+    "shed": lambda row: f"{row['shed']:,}",
+    "failed": lambda row: f"{row['failed']:,}",
+    "TTFT p90": lambda row: milliseconds(row["ttft_s"]["p90"]),
+    "TPOT p90": lambda row: milliseconds(row["tpot_s"]["p90"]),
+}
 
 # The columns of a comparison; latencies in milliseconds.
 COMPARED: Mapping[str, Callable[[Document], str]] = {

@@ -22,8 +22,8 @@ def figures(document: Document) -> dict[str, str]:
     ended = ", ".join(f"{document[key]:,} {key}" for key in ("completed", "failed", "shed") if document[key])
     return {
         "Requests": f"{document['requests']:,} in {duration(document['simulated_s'])}: {ended}",
-        "Attainment": f"{percent(document['attainment'])} within TTFT {slo['ttft_s'] * 1e3:g} ms and "
-        f"ITL {slo['itl_s'] * 1e3:g} ms, aim {percent(slo['attainment'])}, "
+        "Attainment": f"{percent(document['attainment'])} within {_promised(document)}, "
+        f"aim {percent(slo['attainment'])}, "
         f"attainable {percent(document['attainable'])}",
         "Goodput": f"{document['goodput_rps']:.4g} requests/s",
         "GPU-hours": f"{document['gpu_hours']:.4g}, {ratio(document['fluid_bound_ratio'])} "
@@ -31,6 +31,14 @@ def figures(document: Document) -> dict[str, str]:
         "Fleet": f"{fleet(document)}; {plural(document['scale_events'], 'scale event')}, "
         f"{plural(document['direction_reversals'], 'reversal')}",
     }
+
+
+def _promised(document: Document) -> str:
+    """What requests were judged by."""
+    slo = document["slo"]
+    if "classes" in document:
+        return "what their classes are promised"
+    return f"TTFT {slo['ttft_s'] * 1e3:g} ms and ITL {slo['itl_s'] * 1e3:g} ms"
 
 
 def fleet(document: Document) -> str:

@@ -139,7 +139,7 @@ class SloClass(Settings):
     """A class of requests: what they are promised, and what share of simulated requests they are."""
 
     ttft_ms: PositiveFloat | None = None
-    """Null: no promise."""
+    """Null: the deployment's."""
     tpot_ms: PositiveFloat | None = None
     critical: bool = False
     share: NonNegativeFloat = 1.0

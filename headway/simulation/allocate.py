@@ -8,17 +8,27 @@ from numpy.typing import NDArray
 from headway.simulation import layout
 from headway.simulation.histogram import BUCKETS
 from headway.simulation.iteration import Surface
-from headway.simulation.layout import NONE, ROLE_COUNT, SPARE_EVENTS, Arrivals, Prefix, World
+from headway.simulation.layout import (
+    NONE,
+    NOTICES_OF_A_REQUEST,
+    ROLE_COUNT,
+    SPARE_EVENTS,
+    Arrivals,
+    Prefix,
+    Routing,
+    World,
+)
 from headway.simulation.work import work_nodes
 from interp import Profile
 
 REPLICAS, REQUESTS, EVENTS, FINISHED, TRANSITIONS = 16, 4096, 16384, 65536, 4096
+ORDERS, NOTICES = 1024, 4096
 
 
 def empty_arrivals() -> Arrivals:
     """No requests."""
     whole = np.zeros(0, np.int64)
-    return Arrivals(np.zeros(0), whole, whole, whole, whole, whole)
+    return Arrivals(np.zeros(0), whole, whole, whole, whole, whole, whole)
 
 
 def make_world(profile: Profile, settings: NDArray[Any], blocks: NDArray[np.int64], seed: int) -> World:
@@ -61,6 +71,8 @@ def make_world(profile: Profile, settings: NDArray[Any], blocks: NDArray[np.int6
         ),
         finished=np.zeros(FINISHED, layout.REQUEST),
         transitions=np.zeros(TRANSITIONS, layout.TRANSITION),
+        orders=np.zeros(ORDERS, layout.ORDER),
+        notices=np.zeros(NOTICES, layout.NOTICE),
         histograms=np.zeros((2, BUCKETS), np.int64),
     )
     return grow_requests(world, REQUESTS)
@@ -76,6 +88,7 @@ def grow_requests(world: World, length: int) -> World:
     """The same world with room for `length` requests at a time."""
     used, clock = len(world.requests), world.clock[0]
     requests = _longer(world.requests, length)
+    requests["number"][used:] = NONE
     requests["next"][used:] = np.arange(used + 1, length + 1)
     requests["next"][-1] = clock["free_request"] if used else NONE
     clock["free_request"] = used
@@ -111,7 +124,15 @@ def make_room(world: World, count: int) -> World:
         world = world._replace(events=_longer(world.events, 2 * events + SPARE_EVENTS))
     if transitions + SPARE_EVENTS > len(world.transitions):
         world = world._replace(transitions=_longer(world.transitions, 2 * transitions + SPARE_EVENTS))
+    notices = int(clock["notices"]) + 2 * count
+    if notices + SPARE_EVENTS > len(world.notices):
+        world = world._replace(notices=_longer(world.notices, 2 * notices + SPARE_EVENTS))
     return world
+
+
+def grow_orders(world: World) -> World:
+    """The same world with room for twice as many orders."""
+    return world._replace(orders=_longer(world.orders, 2 * len(world.orders)))
 
 
 def make_space(world: World) -> World:
@@ -124,4 +145,7 @@ def make_space(world: World) -> World:
         world = world._replace(finished=_longer(world.finished, 2 * need))
     if int(clock["events"]) + need > len(world.events):
         world = world._replace(events=_longer(world.events, 2 * (int(clock["events"]) + need)))
+    notices = int(clock["notices"]) + NOTICES_OF_A_REQUEST * need
+    if world.settings[0]["routing"] == Routing.ROUTER and notices > len(world.notices):
+        world = world._replace(notices=_longer(world.notices, 2 * notices))
     return world

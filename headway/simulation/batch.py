@@ -18,8 +18,8 @@ from headway.simulation.records import count_first_token, end_request
 
 
 @compiled
-def _first_tokens(world: World, replica: int, at_s: float) -> int:
-    """Newcomers from a prefill replica get their first token with their first iteration; their number."""
+def first_tokens(world: World, replica: int, at_s: float) -> int:
+    """Newcomers prefilled elsewhere get their first token with their first iteration; their number."""
     unit = world.replicas[replica]
     request, count = unit.fresh_head, 0
     while request != NONE:
@@ -41,7 +41,7 @@ def account(world: World, replica: int, iterations: float) -> None:
         cell = find_cell(world.surface, batch, tokens)
         step = min(left, iterations_in_cell(cell, batch, tokens))
         first, last = itl_at(cell, tokens), itl_at(cell, tokens + (step - 1.0) * batch)
-        fresh = _first_tokens(world, replica, unit.checkpoint_s + first)
+        fresh = first_tokens(world, replica, unit.checkpoint_s + first)
         gaps = batch * int(step) - fresh
         window.gaps += gaps
         window.gap_s += batch * stretch_s(cell, batch, tokens, step) - fresh * first
@@ -69,10 +69,19 @@ def catch_up(world: World, replica: int) -> None:
 
 
 @compiled
+def need_tokens(world: World, replica: int, request: int) -> int:
+    """KV tokens that the request will fill here in the end: no output where it only computes its prompt."""
+    asked = world.requests[request]
+    if asked.decode_replica == replica:
+        return asked.input_tokens + asked.output_tokens
+    return asked.input_tokens
+
+
+@compiled
 def fits(world: World, replica: int, request: int, joining: int) -> bool:
     """Whether the request can be admitted while `joining` others are about to be: batch limit and KV."""
-    unit, asked, rules = world.replicas[replica], world.requests[request], world.settings[0]
-    need = asked.input_tokens + asked.output_tokens
+    unit, rules = world.replicas[replica], world.settings[0]
+    need = need_tokens(world, replica, request)
     return (
         unit.running + joining < rules.max_batch and unit.reserved_tokens + need <= rules.kv_capacity_tokens
     )
@@ -92,11 +101,20 @@ def dequeue(world: World, replica: int) -> int:
 
 @compiled
 def reserve(world: World, replica: int, request: int) -> None:
-    """Set KV aside for all tokens that the request will ever have; once."""
+    """Set KV aside for all tokens that the request will have here; once."""
     asked = world.requests[request]
     if asked.reserved == 0:
         asked.reserved = 1
-        world.replicas[replica].reserved_tokens += asked.input_tokens + asked.output_tokens
+        world.replicas[replica].reserved_tokens += need_tokens(world, replica, request)
+
+
+@compiled
+def unreserve(world: World, replica: int, request: int) -> None:
+    """Give back what was set aside, if anything."""
+    asked = world.requests[request]
+    if asked.reserved == 1:
+        asked.reserved = 0
+        world.replicas[replica].reserved_tokens -= need_tokens(world, replica, request)
 
 
 @compiled

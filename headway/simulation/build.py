@@ -10,7 +10,10 @@ What cannot be simulated is refused as early as it is known: `check_plan` before
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+
+import numpy as np
 
 from headway.config import HeadwayConfig, PlannerSettings, RoleName, resolve_profile
 from headway.planning import (
@@ -23,9 +26,12 @@ from headway.planning import (
     policy_settings,
 )
 from headway.planning.forecasting import LoadForecaster, make_forecaster
+from headway.routing import Router, RoutingError, make_router
+from headway.simulation.classes import request_classes
 from headway.simulation.demand import first_interval, size_fleet
 from headway.simulation.layout import Routing
 from headway.simulation.results import SimulationResult
+from headway.simulation.routed import Routed
 from headway.simulation.rules import MIXED_CHUNK_TOKENS, EngineRules, engine_profile, engine_rules
 from headway.simulation.scenario import Crash, Scenario, StartUp
 from headway.simulation.simulate import Watchers, simulate
@@ -54,6 +60,13 @@ MOST_DECISIONS = 1_000_000
 
 ADJUSTMENT_INTERVAL = "planner.adjustment_interval_s"
 WARM_UP_TRACE = "planner.load_predictor_warmup_trace"
+
+COMPILED = {
+    "random": Routing.RANDOM,
+    "round_robin": Routing.ROUND_ROBIN,
+    "least_load": Routing.LEAST_LOAD,
+}
+"""Scheduling profiles that the kernel itself knows."""
 
 POLICIES_WITHOUT_FORECAST = frozenset({"static", "threshold"})
 
@@ -99,6 +112,7 @@ def make_plan(config: HeadwayConfig) -> Plan:
         engine=_engine_rules(directory, config, profile),
     )
     check_plan(plan)
+    _check_routing(plan)
     return plan
 
 
@@ -114,6 +128,34 @@ def check_plan(plan: Plan) -> None:
     source = plan.config.planner.load_predictor_warmup_trace
     if source is not None and not Path(source).is_file():
         _check_source(source)
+
+
+def _check_routing(plan: Plan) -> None:
+    """Refuse settings that no router can be made of, and classes without requests."""
+    try:
+        _make_router(plan, np.random.default_rng(0))
+    except RoutingError as error:
+        raise PlanningError(str(error)) from error
+    request_classes(plan.config)
+
+
+def _routing(plan: Plan) -> Routing | Routed:
+    """The compiled form where the profile has one and nothing else asks for the router."""
+    settings = plan.config.routing
+    own = settings.profile in [profile.name for profile in settings.scheduling_profiles]
+    offloads = settings.offload.mode != "never" and Role.MIXED in plan.settings.limits
+    if settings.profile in COMPILED and not own and not offloads:
+        return COMPILED[settings.profile]
+    return Routed(
+        name=settings.profile,
+        make=partial(_make_router, plan),
+        most_tokens=plan.config.engine.max_model_tokens,
+        learn=settings.prediction if settings.prediction.learn else None,
+    )
+
+
+def _make_router(plan: Plan, generator: np.random.Generator) -> Router:
+    return make_router(plan.config, {"": plan.profile}, plan.engine, generator)
 
 
 def _check_source(source: str) -> None:
@@ -155,7 +197,8 @@ def make_scenario(plan: Plan, trace: Trace) -> Scenario:
         initial=initial_fleet(plan, trace),
         engine=plan.engine,
         start_up=StartUp(delay_s=simulation.start_up_delay_s, cv=simulation.start_up_delay_cv),
-        routing=Routing[config.routing.profile.upper()],
+        routing=_routing(plan),
+        classes=request_classes(config),
         crashes=tuple(Crash(at_s=crash.at_s, role=Role(crash.role)) for crash in simulation.crashes),
         seed=simulation.seed,
         drain_limit_s=simulation.drain_limit_s,

@@ -3,7 +3,7 @@
     fleet    the reference formulas with correction factors of 1 (`headway.planning.sizing`); a mixed replica
              does both works, so a mixed pool needs the sum of both requirements, before rounding
     reach    where the profile's TTFT at a request's input, or its least ITL at the request's context, is
-             above the SLO, no fleet meets that request; the other requests are attainable
+             above the SLO of its class, no fleet meets that request; the other requests are attainable
 
 Prefix reuse, which shortens prefills, is not counted in `reach`.
 """
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from headway.planning import LoadForecast, PolicySettings, Role, Slo
 from headway.planning.budget import fit
 from headway.planning.sizing import Aim, Requirement, size_decode, size_prefill
+from headway.simulation.classes import ClassMix
 from headway.simulation.rules import EngineRules
 from headway.workload import RequestChunk, Trace
 from interp import Profile
@@ -105,12 +106,14 @@ class Reach:
     best_itl_s: float = float("nan")
 
 
-def reach(trace: Trace, slo: Slo, profile: Profile, transfer: EngineRules | None = None) -> Reach:
+def reach(trace: Trace, slo: Slo | ClassMix, profile: Profile, transfer: EngineRules | None = None) -> Reach:
     """One pass over `trace`; `transfer` are the rules of split pools, None for mixed replicas."""
+    mix = slo if isinstance(slo, ClassMix) else ClassMix((), slo, 0)
     counts = np.zeros(6)
     tokens = np.zeros(2)
     for chunk in trace.chunks():
-        counts += _counts(chunk, slo, profile, transfer)
+        places = mix.draw(round(counts[0]) + np.arange(len(chunk)))
+        counts += _counts(chunk, mix.limits_s[:, places], profile, transfer)
         tokens += (chunk.input_tokens.sum(), chunk.output_tokens.sum())
     whole = [round(count) for count in counts]
     isl, osl = tokens / max(1, whole[0])
@@ -135,11 +138,14 @@ def _idle_ttft_s(profile: Profile, isl_tokens: FloatArray, transfer: EngineRules
     return ttft_s + transfer.transfer_latency_s + moved_s + _idle_itl_s(profile, isl_tokens)
 
 
-def _counts(chunk: RequestChunk, slo: Slo, profile: Profile, transfer: EngineRules | None) -> FloatArray:
+def _counts(
+    chunk: RequestChunk, limits_s: FloatArray, profile: Profile, transfer: EngineRules | None
+) -> FloatArray:
+    ttft_s, itl_s = limits_s
     isl, osl = chunk.input_tokens.astype(np.float64), chunk.output_tokens.astype(np.float64)
     covered = profile.coverage(isl, osl)
-    late = _idle_ttft_s(profile, isl, transfer) > slo.ttft_s
-    slow = (_idle_itl_s(profile, isl + osl / 2) > slo.itl_s) & (osl > 1)
+    late = _idle_ttft_s(profile, isl, transfer) > ttft_s
+    slow = (_idle_itl_s(profile, isl + osl / 2) > itl_s) & (osl > 1)
     too_long = isl + osl > profile.decode.table.max_kv_tokens
     return np.array(
         [

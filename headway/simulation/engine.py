@@ -10,12 +10,19 @@ KV is reserved for input + output tokens on admission, so usage never exceeds ca
 are the tokens present. A sequence that comes from a prefill replica enters the batch with its input tokens,
 and its first iteration yields its first token; one prefilled here already has that token. Each iteration adds
 one token per sequence.
+
+A mixed replica may also compute a prompt that decodes elsewhere, and decode what was prefilled elsewhere.
+Prefilled requests have a queue of their own and need only a place in the batch and KV: they are admitted at
+each boundary, in their order, before new prompts. While one of them waits for room no further prompt is
+begun, so that prompts do not take the room it waits for; a prompt already begun goes on beside it.
 """
 
+from headway.simulation import prefix
 from headway.simulation.batch import (
     account,
     dequeue,
     finish_decodes,
+    first_tokens,
     fits,
     join,
     reserve,
@@ -32,6 +39,7 @@ from headway.simulation.layout import (
     IDLE,
     NONE,
     PREFILLING,
+    Routing,
     World,
 )
 from headway.simulation.prefill import finish_chunk, iteration_s, plan_chunk
@@ -42,7 +50,7 @@ from headway.simulation.records import count_gap, log_transition
 def retire_if_drained(world: World, replica: int) -> None:
     """A draining replica that has nothing left is gone."""
     unit = world.replicas[replica]
-    if unit.state == DRAINING and unit.running == 0 and unit.waiting == 0:
+    if unit.state == DRAINING and unit.running == 0 and unit.waiting == 0 and unit.promised == 0:
         unit.state = GONE
         unit.version += 1
         log_transition(world, replica, GONE)
@@ -59,7 +67,7 @@ def _schedule(world: World, replica: int, time_s: float) -> None:
 @compiled
 def enqueue(world: World, replica: int, request: int) -> None:
     """Put a request at the end of the replica's queue, and wake or cut short what it does if that helps."""
-    unit, now_s = world.replicas[replica], world.clock[0].now_s
+    unit = world.replicas[replica]
     world.requests[request].next = NONE
     if unit.head == NONE:
         unit.head = request
@@ -67,15 +75,55 @@ def enqueue(world: World, replica: int, request: int) -> None:
         world.requests[unit.tail].next = request
     unit.tail = request
     unit.waiting += 1
+    _wake(world, replica, request, unit.head == request and unit.arrived_head == NONE)
+
+
+@compiled
+def receive(world: World, replica: int, request: int) -> None:
+    """A request comes whose prompt was computed elsewhere, with its KV."""
+    unit = world.replicas[replica]
+    if unit.role == DECODE:
+        enqueue(world, replica, request)
+        return
+    world.requests[request].next = NONE
+    if unit.arrived_head == NONE:
+        unit.arrived_head = request
+    else:
+        world.requests[unit.arrived_tail].next = request
+    unit.arrived_tail = request
+    unit.waiting += 1
+    _wake(world, replica, request, unit.arrived_head == request)
+
+
+@compiled
+def _wake(world: World, replica: int, request: int, is_next: bool) -> None:
+    """Start an idle replica; end a stretch early for a request that can then be admitted."""
+    unit, now_s = world.replicas[replica], world.clock[0].now_s
     if unit.phase == IDLE:
         if unit.boundary_s != now_s:
             _schedule(world, replica, now_s)
-    elif unit.phase == DECODING and unit.waiting == 1 and fits(world, replica, request, 0):
+    elif unit.phase == DECODING and is_next and fits(world, replica, request, 0):
         elapsed_s = now_s - unit.checkpoint_s
         ends = iterations_until(world.surface, unit.running, unit.kv_tokens, elapsed_s, unit.planned)
         if ends[0] < unit.planned:
             unit.planned = ends[0]
             _schedule(world, replica, unit.checkpoint_s + ends[1])
+
+
+@compiled
+def _admit_prefilled(world: World, replica: int) -> None:
+    """Let those with their KV here into the batch, beside a prompt that is half computed."""
+    unit = world.replicas[replica]
+    joining = 0
+    if unit.head != NONE and world.requests[unit.head].reserved == 1:
+        joining = 1
+    while unit.arrived_head != NONE and fits(world, replica, unit.arrived_head, joining):
+        request = unit.arrived_head
+        unit.arrived_head = world.requests[request].next
+        unit.waiting -= 1
+        reserve(world, replica, request)
+        prefix.insert(world, replica, request)
+        join(world, replica, request)
 
 
 @compiled
@@ -89,6 +137,8 @@ def _start(world: World, replica: int) -> None:
             reserve(world, replica, request)
             join(world, replica, request)
     else:
+        if unit.arrived_head != NONE:
+            _admit_prefilled(world, replica)
         chunk_s = plan_chunk(world, replica)
     unit.checkpoint_s = now_s
     if unit.role != DECODE and unit.chunk_requests > 0:
@@ -99,6 +149,8 @@ def _start(world: World, replica: int) -> None:
     elif unit.running > 0:
         unit.phase = DECODING
         unit.planned = float(world.finish_iteration[replica, 0] - unit.iteration)
+        if unit.fresh_head != NONE and world.settings[0].routing == Routing.ROUTER:
+            unit.planned = 1.0  # so that a router hears of first tokens when they leave
         _schedule(
             world, replica, now_s + duration_s(world.surface, unit.running, unit.kv_tokens, unit.planned)
         )
@@ -116,7 +168,8 @@ def boundary(world: World, replica: int) -> None:
         account(world, replica, unit.planned)
     elif unit.phase == PREFILLING:
         if unit.running > 0:
-            count_gap(world, world.clock[0].now_s - unit.checkpoint_s, unit.running)
+            fresh = first_tokens(world, replica, world.clock[0].now_s)
+            count_gap(world, world.clock[0].now_s - unit.checkpoint_s, unit.running - fresh)
             unit.kv_tokens += unit.running
             unit.iteration += 1
         finish_chunk(world, replica)

@@ -17,6 +17,8 @@ NONE = -1
 UNASSIGNED = -2
 SPARE_EVENTS = 64
 """Room that one event may need in any buffer, generously."""
+NOTICES_OF_A_REQUEST = 3
+"""Notices that one event may write of one request, at most."""
 PREFILL, DECODE, MIXED = 0, 1, 2
 ROLE_COUNT = 3
 
@@ -31,20 +33,29 @@ CRASHED, CANCELLED = 4, 5  # logged only: the slot is GONE
 # What a replica does until its next boundary.
 IDLE, DECODING, PREFILLING = 0, 1, 2
 
-# How a request ended.
-COMPLETED, FAILED = 0, 1
+# How a request ended; SHED only where a router says so.
+COMPLETED, FAILED, SHED = 0, 1, 2
+
+# What a router is told: its prompt is computed and travels, its first token left, it ended (value: output
+# tokens, NONE if it failed), its attempt was lost before the first token; a replica changed (value: its
+# state).
+PREFILLED, FIRST_TOKEN, ENDED, LOST, REPLICA_CHANGED = 0, 1, 2, 3, 4
 
 # Rows of `World.histograms`: the latencies of the current window.
 TTFT, ITL = 0, 1
 
 
 class Routing(IntEnum):
-    """Built-in routings, compiled; PYTHON hands each placement to a Python object."""
+    """Built-in routings, compiled; PYTHON hands each placement to a Python object, ROUTER all routing.
+
+    Under ROUTER a request is nowhere until an order places it, and the kernel writes notices (`notices`).
+    """
 
     RANDOM = 0
     ROUND_ROBIN = 1
     LEAST_LOAD = 2
     PYTHON = 3
+    ROUTER = 4
 
 
 class Exit(IntEnum):
@@ -56,6 +67,7 @@ class Exit(IntEnum):
     NEED_SPACE = 3
     FLEET_CHANGED = 4
     DONE = 5
+    NOTICES = 6
 
 
 REPLICA = np.dtype(
@@ -77,6 +89,9 @@ REPLICA = np.dtype(
         ("waiting", "i8"),
         ("head", "i4"),
         ("tail", "i4"),
+        ("arrived_head", "i4"),
+        ("arrived_tail", "i4"),
+        ("promised", "i8"),
         ("prompt_tokens", "i8"),
         ("chunk_requests", "i8"),
         ("chunk_last_tokens", "i8"),
@@ -104,17 +119,39 @@ REQUEST = np.dtype(
         ("finished_s", "f8"),
         ("cached_tokens", "i8"),
         ("prefilled_tokens", "i8"),
+        ("external_tokens", "i8"),
+        ("decode_serial", "i8"),
+        ("version", "i8"),
         ("next", "i4"),
         ("prefill_replica", "i4"),
         ("decode_replica", "i4"),
         ("outcome", "i4"),
         ("retries", "i4"),
         ("reserved", "i4"),
+        ("slo_class", "i4"),
+        ("abandoned", "i4"),
     ],
     align=True,
 )
 
 EVENT = np.dtype([("time_s", "f8"), ("order", "i8"), ("index", "i4"), ("version", "i4")], align=True)
+
+ORDER = np.dtype(
+    [
+        ("number", "i8"),
+        ("request", "i4"),
+        ("prefill", "i4"),
+        ("prefill_serial", "i8"),
+        ("decode", "i4"),
+        ("decode_serial", "i8"),
+    ],
+    align=True,
+)
+"""Where a request shall go, its former attempt given up; `prefill` NONE sheds it."""
+
+NOTICE = np.dtype([("kind", "i4"), ("index", "i4"), ("number", "i8"), ("value", "i8")], align=True)
+"""Something a router must know, at the time at which the kernel stopped: see the kinds above. `index` is a
+slot, `number` the request's number or the replica's serial."""
 
 TRANSITION = np.dtype([("time_s", "f8"), ("created_s", "f8"), ("role", "i4"), ("state", "i4")], align=True)
 
@@ -153,6 +190,9 @@ CLOCK = np.dtype(
         ("asked_request", "i4"),
         ("asked_role", "i4"),
         ("answer", "i4"),
+        ("orders", "i8"),
+        ("obeyed", "i8"),
+        ("notices", "i8"),
         ("ready", "i8", (ROLE_COUNT,)),
         ("turn", "i8", (ROLE_COUNT,)),
         ("parked_head", "i4", (ROLE_COUNT,)),
@@ -189,6 +229,7 @@ class Arrivals(NamedTuple):
     block_start: NDArray[np.int64]
     block_count: NDArray[np.int64]
     copy: NDArray[np.int64]
+    slo_class: NDArray[np.int64]
 
 
 class Prefix(NamedTuple):
@@ -222,4 +263,6 @@ class World(NamedTuple):
     prefix: Prefix
     finished: NDArray[Any]
     transitions: NDArray[Any]
+    orders: NDArray[Any]
+    notices: NDArray[Any]
     histograms: NDArray[np.int64]

@@ -1,6 +1,7 @@
 """Replicas come and go: start, readiness, draining, crash."""
 
 from headway.simulation import prefix
+from headway.simulation.attempts import forget, lose
 from headway.simulation.batch import catch_up
 from headway.simulation.engine import retire_if_drained
 from headway.simulation.events import push
@@ -18,8 +19,10 @@ from headway.simulation.layout import (
     READY,
     SERVING,
     STARTING,
+    Routing,
     World,
 )
+from headway.simulation.prefill import drop_abandoned
 from headway.simulation.records import end_request, log_transition
 
 
@@ -57,12 +60,24 @@ def _leave_service(world: World, replica: int) -> None:
 @compiled
 def _begin_anew(world: World, request: int) -> None:
     """Forget what a dead replica did for the request, and place it again."""
-    asked, clock = world.requests[request], world.clock[0]
-    asked.retries += 1
-    asked.reserved, asked.prefilled_tokens, asked.cached_tokens = 0, 0, 0
-    asked.prefill_started_s = asked.prefill_finished_s = -1.0
-    asked.decode_ready_s = asked.decode_started_s = -1.0
-    push(clock, world.events, clock.now_s, PLACE, request, 0)
+    if world.settings[0].routing == Routing.ROUTER:
+        lose(world, request)
+        return
+    world.requests[request].retries += 1
+    forget(world, request)
+    push(world.clock[0], world.events, world.clock[0].now_s, PLACE, request, 0)
+
+
+@compiled
+def _begin_all_anew(world: World, replica: int, request: int) -> None:
+    """The same for a queue that starts with `request`."""
+    while request != NONE:
+        following = world.requests[request].next
+        if world.requests[request].abandoned == 1:
+            drop_abandoned(world, replica, request)
+        else:
+            _begin_anew(world, request)
+        request = following
 
 
 @compiled
@@ -71,22 +86,19 @@ def crash(world: World, replica: int) -> None:
     unit = world.replicas[replica]
     catch_up(world, replica)
     _leave_service(world, replica)
+    log_transition(world, replica, CRASHED)
     for i in range(unit.running):
         request = world.finish_request[replica, i]
         if world.requests[request].first_token_s < 0.0:
             _begin_anew(world, request)
         else:
             end_request(world, request, FAILED)
-    request = unit.head
-    while request != NONE:
-        following = world.requests[request].next
-        _begin_anew(world, request)
-        request = following
+    _begin_all_anew(world, replica, unit.head)
+    _begin_all_anew(world, replica, unit.arrived_head)
     unit.running = unit.waiting = unit.kv_tokens = unit.reserved_tokens = unit.prompt_tokens = 0
-    unit.head = unit.tail = unit.fresh_head = NONE
+    unit.head = unit.tail = unit.arrived_head = unit.arrived_tail = unit.fresh_head = NONE
     unit.state, unit.phase = GONE, IDLE
     unit.version += 1
-    log_transition(world, replica, CRASHED)
 
 
 @compiled
@@ -107,8 +119,8 @@ def start_replica(world: World, replica: int, ready_s: float) -> None:
     unit.boundary_s = unit.checkpoint_s = -1.0
     unit.iteration = 0
     unit.running = unit.kv_tokens = unit.reserved_tokens = unit.waiting = 0
-    unit.prompt_tokens = unit.chunk_requests = unit.chunk_last_tokens = 0
-    unit.head = unit.tail = unit.fresh_head = NONE
+    unit.prompt_tokens = unit.chunk_requests = unit.chunk_last_tokens = unit.promised = 0
+    unit.head = unit.tail = unit.arrived_head = unit.arrived_tail = unit.fresh_head = NONE
     prefix.clear(world, replica)
     push(world.clock[0], world.events, ready_s, READY, replica, unit.version)
 

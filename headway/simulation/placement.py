@@ -81,6 +81,9 @@ def assign(world: World, request: int, replica: int) -> None:
 def place_request(world: World, request: int) -> bool:
     """Send a request to a replica; False when Python has to say which."""
     role = role_for(world, request)
+    if world.settings[0].routing == Routing.ROUTER:
+        world.clock[0].asked_request = request
+        return False
     if world.clock[0].ready[role] == 0:
         park(world, request, role)
     elif world.settings[0].routing == Routing.PYTHON:

@@ -3,11 +3,21 @@
 import numpy as np
 
 from headway.simulation import prefix
-from headway.simulation.batch import dequeue, fits, join, reserve
+from headway.simulation.batch import dequeue, fits, join, reserve, unreserve
 from headway.simulation.events import push
 from headway.simulation.jit import compiled
-from headway.simulation.layout import COMPLETED, NONE, PREFILL, TRANSFERRED, World
-from headway.simulation.records import count_first_token, end_request
+from headway.simulation.layout import (
+    COMPLETED,
+    DRAINING,
+    MIXED,
+    NONE,
+    PREFILL,
+    PREFILLED,
+    SERVING,
+    TRANSFERRED,
+    World,
+)
+from headway.simulation.records import count_first_token, end_request, free_slot, notify
 from interp.kernels import ttft_at
 
 
@@ -47,7 +57,7 @@ def plan_chunk(world: World, replica: int) -> float:
     while request != NONE and budget > 0:
         asked = world.requests[request]
         if unit.role != PREFILL and asked.reserved == 0:
-            if not fits(world, replica, request, unit.chunk_requests):
+            if unit.arrived_head != NONE or not fits(world, replica, request, unit.chunk_requests):
                 break
             reserve(world, replica, request)
         if asked.prefill_started_s < 0.0:
@@ -67,17 +77,55 @@ def plan_chunk(world: World, replica: int) -> float:
 
 
 @compiled
+def is_up(world: World, replica: int, serial: int) -> bool:
+    """Whether the replica that had this slot and serial still works."""
+    unit = world.replicas[replica]
+    return unit.serial == serial and (unit.state == SERVING or unit.state == DRAINING)  # noqa: PLR1714 - compiled
+
+
+@compiled
+def _send(world: World, replica: int, request: int) -> None:
+    """Let the KV of a computed prompt travel to where the request decodes.
+
+    A mixed replica that has leading blocks of the prompt cached takes only the rest; here the KV is free at
+    once.
+    """
+    unit, asked = world.replicas[replica], world.requests[request]
+    clock, rules = world.clock[0], world.settings[0]
+    moved = asked.input_tokens
+    if unit.role == MIXED:
+        unreserve(world, replica, request)
+        if is_up(world, asked.decode_replica, asked.decode_serial):
+            moved -= prefix.cached_tokens(world, asked.decode_replica, request)
+        asked.external_tokens = moved
+    delay_s = rules.transfer_latency_s + rules.transfer_s_per_token * moved
+    push(clock, world.events, clock.now_s + delay_s, TRANSFERRED, request, asked.version)
+    notify(world, PREFILLED, request, asked.number, 0)
+
+
+@compiled
+def drop_abandoned(world: World, replica: int, request: int) -> None:
+    """The iteration that still computed a withdrawn prompt is over, or its replica died."""
+    unit = world.replicas[replica]
+    unit.prompt_tokens -= world.requests[request].input_tokens
+    unreserve(world, replica, request)
+    free_slot(world, request)
+
+
+@compiled
 def _finish_prefill(world: World, replica: int) -> None:
     """The prompt at the head of the queue is computed: transfer its KV, or go on here."""
     request = dequeue(world, replica)
     unit, asked = world.replicas[replica], world.requests[request]
-    clock, rules = world.clock[0], world.settings[0]
+    clock = world.clock[0]
+    if asked.abandoned == 1:
+        drop_abandoned(world, replica, request)
+        return
     asked.prefill_finished_s = clock.now_s
     unit.prompt_tokens -= asked.input_tokens
     prefix.insert(world, replica, request)
-    if unit.role == PREFILL:
-        delay_s = rules.transfer_latency_s + rules.transfer_s_per_token * asked.input_tokens
-        push(clock, world.events, clock.now_s + delay_s, TRANSFERRED, request, 0)
+    if unit.role == PREFILL or asked.decode_replica != replica:
+        _send(world, replica, request)
         return
     count_first_token(world, request, clock.now_s)
     asked.decode_ready_s = clock.now_s
@@ -96,5 +144,5 @@ def finish_chunk(world: World, replica: int) -> None:
         _finish_prefill(world, replica)
     asked = world.requests[unit.head]
     asked.prefilled_tokens += unit.chunk_last_tokens
-    if asked.prefilled_tokens >= asked.input_tokens - asked.cached_tokens:
+    if asked.abandoned == 1 or asked.prefilled_tokens >= asked.input_tokens - asked.cached_tokens:
         _finish_prefill(world, replica)

@@ -1,124 +1,19 @@
 """What came of a simulation: attainment, latencies, cost, and how the fleet moved.
 
-Attainment is met / (completed + failed + shed), where a request met its SLOs if TTFT and, with two tokens or
-more, TPOT are within them. Latency means are exact; quantiles come from histograms (within 0.25 %). TTFT and
-ITL count every token that left, TPOT and E2E completed requests. The fluid bound is Σ work / best throughput
-under the SLO: GPU-hours of a fleet that is never idle, never queues and is infinitely divisible; prompt
-tokens that the run's own prefix caches saved are not in it.
+What is counted how is said in `tally`, the bound on cost in `fluid`. `classes` is in the summary where there
+are SLO classes, `routing_metrics` and `prefix_hits` where a router drove.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from headway.planning.types import Role, Slo
-from headway.simulation import layout
 from headway.simulation.fleet import ReplicaSeries
-from headway.simulation.histogram import BUCKETS, QUANTILES, buckets_of, quantile
-from headway.simulation.work import work_s
-from interp import Profile
+from headway.simulation.fluid import FluidBound
+from headway.simulation.tally import Latency, Tally, class_summary
 
-TOLERANCE = 1.0 + 1e-9
-CONTEXT_GRID = 4096
-ANY_ITL_S = 1e9
-
-
-@dataclass(slots=True)
-class Latency:
-    """One latency over the run: count, exact sum, histogram."""
-
-    count: int = 0
-    total_s: float = 0.0
-    counts: NDArray[np.int64] = field(default_factory=lambda: np.zeros(BUCKETS, np.int64))
-
-    def add(self, values_s: NDArray[np.float64]) -> None:
-        """Take in an array of values."""
-        self.merge(len(values_s), float(values_s.sum()), np.bincount(buckets_of(values_s), minlength=BUCKETS))
-
-    def merge(self, count: int, total_s: float, counts: NDArray[np.int64]) -> None:
-        """Take in a count, a sum and a histogram made elsewhere."""
-        self.count += count
-        self.total_s += total_s
-        self.counts += counts
-
-    def summary(self) -> dict[str, float | None]:
-        """Mean and quantiles in seconds; None where nothing was measured."""
-        if self.count == 0:
-            return dict.fromkeys(("mean", *QUANTILES))
-        quantiles = {name: quantile(self.counts, q) for name, q in QUANTILES.items()}
-        return {"mean": self.total_s / self.count, **quantiles}
-
-
-class FluidBound:
-    """GPU-seconds that the work done needs at least, with every GPU at its best throughput under the SLO.
-
-    Prompts cost their TTFT where a replica prefills one at a time; where iterations are shared only their
-    work (see `work`). Decode tokens cost one over the best throughput at the request's mean context; where
-    no batch meets the ITL target, one over the best without a target, so that the figure stays a bound.
-    """
-
-    def __init__(self, profile: Profile, slo: Slo, *, shared_iterations: bool) -> None:
-        self.gpu_seconds = 0.0
-        self._prefill, self._shared = profile.prefill, shared_iterations
-        longest = max(2.0, float(profile.decode.table.max_kv_tokens))
-        self._contexts = np.geomspace(1.0, longest, CONTEXT_GRID)
-        best = profile.decode.best_throughput_per_gpu(slo.itl_s, self._contexts)
-        any_itl = profile.decode.best_throughput_per_gpu(ANY_ITL_S, self._contexts)
-        throughput = np.where(best.feasible, best.throughput_per_gpu, any_itl.throughput_per_gpu)
-        self._seconds_per_token = 1.0 / np.maximum(throughput, 1e-12)
-
-    def add(
-        self,
-        computed_tokens: NDArray[np.int64],
-        decoded_tokens: NDArray[np.int64],
-        context: NDArray[np.float64],
-    ) -> None:
-        """Add requests: prompt tokens computed, tokens decoded, and mean context while decoding."""
-        if self._shared:
-            work = work_s(self._prefill.table, computed_tokens.astype(np.float64))
-            prefill_s = work * self._prefill.gpus_per_engine
-        else:
-            prefill_s = computed_tokens / np.asarray(self._prefill.throughput_per_gpu(computed_tokens))
-        decode_s = decoded_tokens * np.interp(context, self._contexts, self._seconds_per_token)
-        self.gpu_seconds += float(prefill_s.sum() + decode_s.sum())
-
-
-class Tally:
-    """Running totals over finished requests; memory does not grow with their number."""
-
-    def __init__(self, profile: Profile, slo: Slo, *, shared_iterations: bool) -> None:
-        self.slo = slo
-        self.fluid = FluidBound(profile, slo, shared_iterations=shared_iterations)
-        self.requests = self.completed = self.failed = self.met = self.retried = self.too_long = 0
-        self.cached_tokens = self.input_tokens = 0
-        self.latencies = {name: Latency() for name in ("ttft_s", "itl_s", "tpot_s", "e2e_s")}
-
-    def add(self, finished: NDArray[Any]) -> None:
-        """Count records of requests that ended."""
-        done = finished[finished["outcome"] == layout.COMPLETED]
-        ttft_s = done["first_token_s"] - done["arrival_s"]
-        decoded = done["output_tokens"] - 1
-        streamed = decoded > 0
-        tpot_s = (done["finished_s"] - done["first_token_s"])[streamed] / decoded[streamed]
-        met = ttft_s <= self.slo.ttft_s * TOLERANCE
-        met[streamed] &= tpot_s <= self.slo.itl_s * TOLERANCE
-        self.requests += len(finished)
-        self.completed += len(done)
-        self.failed += len(finished) - len(done)
-        self.retried += int((finished["retries"] > 0).sum())
-        self.too_long += int(
-            ((finished["outcome"] == layout.FAILED) & (finished["prefill_replica"] < 0)).sum()
-        )
-        self.met += int(met.sum())
-        self.input_tokens += int(done["input_tokens"].sum())
-        self.cached_tokens += int(done["cached_tokens"].sum())
-        self.latencies["tpot_s"].add(tpot_s)
-        self.latencies["e2e_s"].add(done["finished_s"] - done["arrival_s"])
-        context = done["input_tokens"] + done["output_tokens"] / 2.0
-        self.fluid.add(done["input_tokens"] - done["cached_tokens"], decoded, context)
+__all__ = ["FluidBound", "Interval", "Latency", "SimulationResult", "Tally"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,7 +46,6 @@ class SimulationResult:
     seed: int
     slo: Slo
     tally: Tally
-    shed: int
     gpu_hours: float
     simulated_s: float
     scale_events: Mapping[Role, int]
@@ -159,12 +53,12 @@ class SimulationResult:
     replicas: Mapping[Role, ReplicaSeries]
     intervals: tuple[Interval, ...]
     notes: tuple[str, ...] = ()
+    routing_metrics: Mapping[str, Mapping[str, float | None]] = field(default_factory=dict)
 
     @property
     def attainment(self) -> float | None:
         """Share of all requests that met all their SLOs; None without requests."""
-        total = self.tally.requests + self.shed
-        return self.tally.met / total if total else None
+        return self.tally.attainment
 
     def summary(self) -> dict[str, Any]:
         """The result as JSON-able data, `wall_s` apart, which whoever has a clock adds."""
@@ -174,9 +68,9 @@ class SimulationResult:
             "routing": self.routing,
             "seed": self.seed,
             "slo": {"ttft_s": self.slo.ttft_s, "itl_s": self.slo.itl_s},
-            "requests": tally.requests + self.shed,
+            "requests": tally.requests,
             "completed": tally.completed,
-            "shed": self.shed,
+            "shed": tally.shed,
             "failed": tally.failed,
             "retried": tally.retried,
             "attainment": self.attainment,
@@ -196,4 +90,19 @@ class SimulationResult:
                 for role, series in self.replicas.items()
             },
             "notes": list(self.notes),
+            **self._of_classes(),
+            **self._of_router(),
         }
+
+    def _of_classes(self) -> dict[str, Any]:
+        """`classes`, where there are any."""
+        tally = self.tally
+        pairs = zip(tally.mix.classes, tally.classes, strict=True)
+        rows = {of.name: class_summary(of, outcomes, self.simulated_s) for of, outcomes in pairs}
+        return {"classes": rows} if tally.mix.named else {}
+
+    def _of_router(self) -> dict[str, Any]:
+        """`routing_metrics` and `prefix_hits`, where a router drove."""
+        if not self.routing_metrics:
+            return {}
+        return {"routing_metrics": self.routing_metrics, "prefix_hits": self.tally.hits()}

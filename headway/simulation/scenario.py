@@ -9,7 +9,9 @@ from numpy.typing import NDArray
 
 from headway.planning.types import PoolLimits, Role, Slo
 from headway.simulation import layout
+from headway.simulation.classes import ClassMix, RequestClass
 from headway.simulation.layout import Routing
+from headway.simulation.routed import Routed
 from headway.simulation.routing import RoutingPolicy
 from headway.simulation.rules import EngineRules
 from interp import Profile
@@ -41,7 +43,10 @@ class Crash:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """One simulated deployment. `initial` is the fleet in service when the trace begins."""
+    """One simulated deployment. `initial` is the fleet in service when the trace begins.
+
+    Each request is judged by the SLO of its class among `classes`, without classes by `slo`.
+    """
 
     profile: Profile
     slo: Slo
@@ -49,10 +54,22 @@ class Scenario:
     initial: Mapping[Role, int]
     engine: EngineRules = field(default_factory=EngineRules)
     start_up: StartUp = field(default_factory=StartUp)
-    routing: Routing | RoutingPolicy = Routing.LEAST_LOAD
+    routing: Routing | RoutingPolicy | Routed = Routing.LEAST_LOAD
+    classes: Sequence[RequestClass] = ()
     crashes: Sequence[Crash] = ()
     seed: int = 0
     drain_limit_s: float = 14_400.0
+
+    @property
+    def mix(self) -> ClassMix:
+        """The classes of requests, and who belongs to which."""
+        return ClassMix(self.classes, self.slo, self.seed)
+
+    @property
+    def _code(self) -> Routing:
+        if isinstance(self.routing, Routing):
+            return self.routing
+        return Routing.ROUTER if isinstance(self.routing, Routed) else Routing.PYTHON
 
     @property
     def settings(self) -> NDArray[np.void]:
@@ -60,7 +77,7 @@ class Scenario:
         rules, prefill = self.engine, self.profile.prefill.table
         settings = np.zeros(1, layout.SETTINGS)
         settings["disaggregated"] = int(Role.MIXED not in self.pools)
-        settings["routing"] = self.routing if isinstance(self.routing, Routing) else Routing.PYTHON
+        settings["routing"] = self._code
         settings["max_batch"] = rules.max_batch_size
         settings["kv_capacity_tokens"] = int(self.profile.decode.table.max_kv_tokens)
         settings["chunk_tokens"] = rules.chunk_tokens

@@ -17,13 +17,18 @@ from headway.planning.forecasting import LoadForecaster
 from headway.planning.types import NAN, Decision, Observation, Policy
 from headway.simulation import kernel, layout, lifecycle
 from headway.simulation.allocate import make_space, make_world
+from headway.simulation.facts import Told
 from headway.simulation.fleet import Fleet
+from headway.simulation.fluid import FluidBound
 from headway.simulation.histogram import quantile
 from headway.simulation.jit import drop_stale_cache
 from headway.simulation.layout import Arrivals, Exit, Routing
-from headway.simulation.results import Interval, SimulationResult, Tally
+from headway.simulation.learner import Learner
+from headway.simulation.results import Interval, SimulationResult
+from headway.simulation.routed import Conductor, Routed, named
 from headway.simulation.routing import PlacementView
 from headway.simulation.scenario import Scenario
+from headway.simulation.tally import Tally
 from headway.workload import RequestChunk
 
 
@@ -79,17 +84,33 @@ class _Run:
     ) -> None:
         self.scenario, self.trace, self.policy = scenario, trace, policy
         self.forecaster, self.watchers = forecaster, watchers
-        streams = np.random.SeedSequence(scenario.seed).spawn(2)
+        streams = np.random.SeedSequence(scenario.seed).spawn(3)
         kernel_seed = int(streams[0].generate_state(1, np.uint64)[0])
         world = make_world(scenario.profile, scenario.settings, trace.blocks, kernel_seed)
         start_up_s = scenario.start_up.sampler(np.random.default_rng(streams[1]))
         self.fleet = Fleet(world, scenario.pools, start_up_s)
-        self.tally = Tally(scenario.profile, scenario.slo, shared_iterations=scenario.engine.chunk_tokens > 0)
+        self.mix = scenario.mix
+        shared = scenario.engine.chunk_tokens > 0
+        self.tally = Tally(self.mix, FluidBound(scenario.profile, scenario.slo, shared_iterations=shared))
+        self.conductor = self._conductor(np.random.default_rng(streams[2]))
         self.intervals: list[Interval] = []
         self.state: Any = policy.initial_state()
         self.chunks: Iterator[RequestChunk] = trace.chunks()
         self.ticked_s = 0.0
         self.met_before = self.ended_before = 0
+
+    def _conductor(self, generator: np.random.Generator) -> Conductor | None:
+        """Who drives the kernel, where a router routes."""
+        routed, rules = self.scenario.routing, self.fleet.world.settings[0]
+        if not isinstance(routed, Routed):
+            return None
+        told = Told(
+            classes=self.mix.classes,
+            most_tokens=routed.most_tokens or int(rules["kv_capacity_tokens"]),
+            block_tokens=self.scenario.engine.block_tokens,
+        )
+        learner = Learner(routed.learn) if routed.learn else None
+        return Conductor(self.fleet, routed.make(generator), told, learner)
 
     def result(self) -> SimulationResult:
         """Run to the end."""
@@ -100,9 +121,7 @@ class _Run:
         self._run()
         self._finish()
         clock = fleet.world.clock[0]
-        unfinished = int(clock["active"])
-        self.tally.requests += unfinished
-        self.tally.failed += unfinished
+        unfinished = self.tally.fail_unfinished(fleet.world.requests)
         notes = [f"{unfinished} requests had not ended at the drain limit"] if unfinished else []
         missed = len(scenario.crashes) - int(clock["crashes"])
         if missed:
@@ -114,7 +133,6 @@ class _Run:
             seed=scenario.seed,
             slo=scenario.slo,
             tally=self.tally,
-            shed=0,  # no routing sheds yet
             gpu_hours=fleet.gpu_hours(),
             simulated_s=float(clock["now_s"]),
             scale_events=fleet.scale_events,
@@ -122,6 +140,7 @@ class _Run:
             replicas=fleet.series,
             intervals=tuple(self.intervals),
             notes=tuple(notes),
+            routing_metrics=named(self.conductor.router.metrics()) if self.conductor else {},
         )
 
     def _run(self) -> None:
@@ -163,6 +182,7 @@ class _Run:
             clock["last_chunk"] = 1
             return
         whole = [chunk.input_tokens, chunk.output_tokens, chunk.block_start, chunk.block_count, chunk.copy]
+        whole.append(self.mix.draw(int(clock["numbered"]) + np.arange(len(chunk))))
         columns = Arrivals(np.array(chunk.arrival_s, np.float64), *(np.array(c, np.int64) for c in whole))
         self.fleet.world = self.fleet.world._replace(arrivals=columns)
         clock["arrivals"] = len(columns.arrival_s)
@@ -171,9 +191,11 @@ class _Run:
 
     def _advance(self, stop_s: float) -> Exit:
         """Run the kernel; placements that a Python routing decides are settled here."""
+        if self.conductor is not None:
+            return self.conductor.advance(stop_s)
         handle, routing = self.fleet.handle, self.scenario.routing
         code = kernel.run(handle, stop_s)
-        if not isinstance(routing, Routing):
+        if not isinstance(routing, Routing | Routed):
             placement = PlacementView(self.fleet.world)
             while code == Exit.NEED_PLACEMENT:
                 placement.answer(routing.pick(placement))
@@ -204,6 +226,8 @@ class _Run:
 
     def _observe(self) -> Observation:
         lifecycle.catch_up_all(self.fleet.handle)
+        if self.conductor is not None:
+            self.conductor.count_held()
         self._empty_buffers()
         window, now_s = self.fleet.world.window[0], float(self.fleet.world.clock[0]["now_s"])
         return Observation(

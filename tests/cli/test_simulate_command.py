@@ -165,6 +165,54 @@ def test_table_for_people(capsys: pytest.CaptureFixture[str]) -> None:
         assert word in ended.out
 
 
+CLASSES = """
+slo:
+  ttft_ms: 400
+  classes:
+    chat: {ttft_ms: 200, tpot_ms: 15, critical: true}
+    batch: {tpot_ms: 60, share: 3}
+"""
+
+
+@pytest.mark.parametrize("routing", ["slo", "least_load"])
+def test_classes_are_judged_apart_whatever_routes(
+    routing: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "classes.yaml"
+    path.write_text(CLASSES, encoding="utf-8")
+    flags = ("--config", path, "--static", "prefill=1,decode=1", "--routing", routing)
+    document = simulated(capsys, LOAD, *flags)
+    classes = document["classes"]
+    assert set(classes) == {"chat", "batch"}
+    assert sum(row["requests"] for row in classes.values()) == document["requests"]
+    assert classes["batch"]["requests"] > 2 * classes["chat"]["requests"]
+    assert classes["batch"]["slo"] == {"ttft_s": 0.4, "tpot_s": 0.06}
+    assert ("routing_metrics" in document) is (routing == "slo")
+    table = headway(capsys, "simulate", LOAD, *flags).out
+    assert "chat" in table
+    assert "TPOT SLO" in table
+
+
+def test_a_router_says_what_it_did(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ("--aggregated", "--static", "mixed=2", "--routing", "prefix", "--report", tmp_path / "page.html")
+    document = simulated(capsys, LOAD, *flags)
+    assert document["routing"] == "prefix"
+    placed = document["routing_metrics"]["placements"]
+    assert sum(placed.values()) == document["requests"]
+    assert all(name.startswith("prefix/") for name in placed)
+    assert set(document["prefix_hits"]) == {"local", "external", "combined"}
+    assert "Placed" in headway(capsys, "simulate", LOAD, *flags).out
+
+
+def test_an_unknown_routing_is_refused_by_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("routing: {profile: nearest}\n", encoding="utf-8")
+    said = headway(capsys, "check", path).complaint()
+    assert said.startswith(f"{path}: routing.profile: ")
+    assert "least_load" in said
+    assert "slo" in said
+
+
 def test_failed_write_leaves_the_old_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

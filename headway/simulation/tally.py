@@ -1,0 +1,164 @@
+"""Counting what came of requests: latencies, and attainment, for all and for each SLO class.
+
+A request met its SLOs if TTFT and, with two tokens or more, TPOT are within those of its class (without
+classes, of the deployment). Attainment is met / (completed + failed + shed). Means are exact; quantiles come
+from histograms (within 0.25 %). Over all, TTFT and ITL count every token that left, TPOT and E2E completed
+requests; the latencies of a class are those of completed requests.
+
+A prompt is looked up in the prefix cache of the replica that computes it, and once more where its KV comes to
+a mixed replica that decodes it: hits are local, and the rest of a prompt that came as KV is an external hit.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headway.simulation import layout
+from headway.simulation.classes import ClassMix, RequestClass
+from headway.simulation.fluid import FluidBound
+from headway.simulation.histogram import BUCKETS, QUANTILES, buckets_of, quantile
+
+TOLERANCE = 1.0 + 1e-9
+
+
+@dataclass(slots=True)
+class Latency:
+    """One latency over the run: count, exact sum, histogram."""
+
+    count: int = 0
+    total_s: float = 0.0
+    counts: NDArray[np.int64] = field(default_factory=lambda: np.zeros(BUCKETS, np.int64))
+
+    def add(self, values_s: NDArray[np.float64]) -> None:
+        """Take in an array of values."""
+        self.merge(len(values_s), float(values_s.sum()), np.bincount(buckets_of(values_s), minlength=BUCKETS))
+
+    def merge(self, count: int, total_s: float, counts: NDArray[np.int64]) -> None:
+        """Take in a count, a sum and a histogram made elsewhere."""
+        self.count += count
+        self.total_s += total_s
+        self.counts += counts
+
+    def summary(self) -> dict[str, float | None]:
+        """Mean and quantiles in seconds; None where nothing was measured."""
+        if self.count == 0:
+            return dict.fromkeys(("mean", *QUANTILES))
+        quantiles = {name: quantile(self.counts, q) for name, q in QUANTILES.items()}
+        return {"mean": self.total_s / self.count, **quantiles}
+
+
+class Outcomes:
+    """Counts of ended requests, and latencies of completed ones."""
+
+    def __init__(self, *latencies: str) -> None:
+        self.requests = self.completed = self.shed = self.failed = self.met = 0
+        self.latencies = {name: Latency() for name in latencies}
+
+    @property
+    def attainment(self) -> float | None:
+        """Share of all requests that met all their SLOs; None without requests."""
+        return self.met / self.requests if self.requests else None
+
+    def count(self, outcomes: NDArray[np.int32], met: int) -> None:
+        """Add requests that ended, `met` of them within their SLOs."""
+        self.requests += len(outcomes)
+        self.completed += int((outcomes == layout.COMPLETED).sum())
+        self.shed += int((outcomes == layout.SHED).sum())
+        self.failed += int((outcomes == layout.FAILED).sum())
+        self.met += met
+
+    def fail(self, count: int) -> None:
+        """Add requests that never ended."""
+        self.requests += count
+        self.failed += count
+
+
+class Tally(Outcomes):
+    """Running totals over finished requests; memory does not grow with their number."""
+
+    def __init__(self, mix: ClassMix, fluid: FluidBound) -> None:
+        super().__init__("ttft_s", "itl_s", "tpot_s", "e2e_s")
+        self.fluid = fluid
+        self.retried = self.too_long = 0
+        self.input_tokens = self.cached_tokens = self.received_tokens = self.external_tokens = 0
+        self.mix = mix
+        self.classes = tuple(Outcomes("ttft_s", "tpot_s") for _ in mix.classes)
+        self._ttft_s, self._tpot_s = mix.limits_s * TOLERANCE
+
+    def add(self, finished: NDArray[Any]) -> None:
+        """Count records of requests that ended."""
+        done = finished[finished["outcome"] == layout.COMPLETED]
+        of_class = done["slo_class"]
+        ttft_s = done["first_token_s"] - done["arrival_s"]
+        decoded = done["output_tokens"] - 1
+        streamed = decoded > 0
+        tpot_s = (done["finished_s"] - done["first_token_s"])[streamed] / decoded[streamed]
+        met = ttft_s <= self._ttft_s[of_class]
+        met[streamed] &= tpot_s <= self._tpot_s[of_class[streamed]]
+        self.count(finished["outcome"], int(met.sum()))
+        self.retried += int((finished["retries"] > 0).sum())
+        self.too_long += int(
+            ((finished["outcome"] == layout.FAILED) & (finished["prefill_replica"] < 0)).sum()
+        )
+        self.latencies["tpot_s"].add(tpot_s)
+        self.latencies["e2e_s"].add(done["finished_s"] - done["arrival_s"])
+        context = done["input_tokens"] + done["output_tokens"] / 2.0
+        self.fluid.add(done["input_tokens"] - done["cached_tokens"], decoded, context)
+        self._add_prefixes(done)
+        if self.mix.named:
+            self._add_classes(finished, met, ttft_s, (streamed, tpot_s))
+
+    def hits(self) -> dict[str, float]:
+        """Hit rates: of all tokens looked up, those found there, those that came as KV, and both."""
+        looked_up = max(1, self.input_tokens + self.received_tokens)
+        local = self.cached_tokens + self.received_tokens - self.external_tokens
+        rates = {"local": local / looked_up, "external": self.external_tokens / looked_up}
+        return {**rates, "combined": rates["local"] + rates["external"]}
+
+    def fail_unfinished(self, requests: NDArray[Any]) -> int:
+        """Count those among slots that hold a request as failed; their number."""
+        left = requests["slo_class"][requests["number"] >= 0]
+        self.fail(len(left))
+        for place, outcomes in enumerate(self.classes):
+            outcomes.fail(int((left == place).sum()))
+        return len(left)
+
+    def _add_prefixes(self, done: NDArray[Any]) -> None:
+        external = done["external_tokens"]
+        self.input_tokens += int(done["input_tokens"].sum())
+        self.cached_tokens += int(done["cached_tokens"].sum())
+        self.received_tokens += int(done["input_tokens"][external > 0].sum())
+        self.external_tokens += int(external.sum())
+
+    def _add_classes(
+        self,
+        finished: NDArray[Any],
+        met: NDArray[np.bool_],
+        ttft_s: NDArray[np.float64],
+        streams: tuple[NDArray[np.bool_], NDArray[np.float64]],
+    ) -> None:
+        """The same for each class; `met` and `ttft_s` are of completed ones, `streams` of those decoding."""
+        streamed, tpot_s = streams
+        of_done = finished["slo_class"][finished["outcome"] == layout.COMPLETED]
+        for place, outcomes in enumerate(self.classes):
+            mine = of_done == place
+            outcomes.count(finished["outcome"][finished["slo_class"] == place], int(met[mine].sum()))
+            outcomes.latencies["ttft_s"].add(ttft_s[mine])
+            outcomes.latencies["tpot_s"].add(tpot_s[mine[streamed]])
+
+
+def class_summary(of_class: RequestClass, outcomes: Outcomes, simulated_s: float) -> dict[str, Any]:
+    """One class as JSON-able data."""
+    return {
+        "slo": {"ttft_s": of_class.slo.ttft_s, "tpot_s": of_class.slo.itl_s},
+        "critical": of_class.critical,
+        "requests": outcomes.requests,
+        "completed": outcomes.completed,
+        "shed": outcomes.shed,
+        "failed": outcomes.failed,
+        "attainment": outcomes.attainment,
+        "goodput_rps": outcomes.met / simulated_s if simulated_s else 0.0,
+        **{name: latency.summary() for name, latency in outcomes.latencies.items()},
+    }
