@@ -64,7 +64,7 @@ def start(config: HeadwayConfig, application: str) -> str:
         )
     if before is not None and before != owner:
         logger.info("the control plane starts anew for %s with other settings", application)
-        _end(names.ACTORS)
+        _end(running())
     if before is not None and before.application != application:
         store.delete(STARTED)
     token = uuid.uuid4().hex
@@ -88,15 +88,21 @@ def stop(purge: bool = False, token: str | None = None, application: str | None 
     if token is not None and json.loads(store.get(OWNER) or b"{}").get("token") != token:
         return
     store.delete(STARTED)
-    _end(names.ACTORS)
+    _end(running())
     store.delete(OWNER)
     for key in store.keys() if purge else ():
         store.delete(key)
 
 
 def running() -> tuple[str, ...]:
-    """The names of our actors that are there."""
-    return tuple(name for name in names.ACTORS if _find(name) is not None)
+    """The names of our actors that are there; routers last."""
+    there = {
+        actor["name"]
+        for actor in ray.util.list_named_actors(all_namespaces=True)
+        if actor["namespace"] == names.NAMESPACE
+    }
+    routers = sorted(name for name in there if name.startswith(names.ROUTER_PREFIX))
+    return (*(name for name in names.ACTORS if name in there), *routers)
 
 
 def settings_json(config: HeadwayConfig) -> str:
@@ -126,11 +132,17 @@ def _owner(store: Store) -> Owner | None:
 
 
 def _makers(config: HeadwayConfig, settings: str, application: str) -> Mapping[str, Callable[[], Any]]:
-    """How each actor is created or, where it runs, found. The planner comes last: it asks the others."""
+    """How each actor is created or, where it runs, found. The planner comes last: it asks the others.
+
+    Routing has its actors where every request needs them; else the first gateway that does makes them.
+    """
     from actors.interpolator import Interpolator
+    from actors.latency_trainer import start_trainer
     from actors.metric_collector import MetricCollector
     from actors.planner import Planner
     from actors.predictor import Predictor
+    from actors.router import start_router
+    from actors.routing.starting import routing_actors
     from actors.virtual_connector import start_client, start_coordinator
 
     makers: dict[str, Callable[[], Any]] = {
@@ -141,6 +153,8 @@ def _makers(config: HeadwayConfig, settings: str, application: str) -> Mapping[s
     if config.connector.kind == "virtual":
         makers[names.VIRTUAL_CONNECTOR] = lambda: start_coordinator(settings)
         makers[names.VIRTUAL_CONNECTOR_CLIENT] = start_client
+    starters = (lambda: start_router(config, settings), lambda: start_trainer(settings))
+    makers.update(zip(routing_actors(config), starters, strict=False))
     makers[names.PLANNER] = lambda: _make(Planner, names.PLANNER, settings, application)
     return makers
 
@@ -168,7 +182,7 @@ def _find(name: str) -> Any:  # noqa: ANN401 - an actor handle, or None
 
 
 def _end(actors: tuple[str, ...]) -> None:
-    """Kill them, the planner first, and wait until their names are free."""
+    """Kill them, the planner before what it asks, and wait until their names are free."""
     for name in reversed(actors):
         if (actor := _find(name)) is not None:
             ray.kill(actor, no_restart=True)

@@ -10,6 +10,9 @@ INTERPOLATOR = "Interpolator"
 PLANNER = "Planner"
 VIRTUAL_CONNECTOR = "VirtualConnectorCoordinator"
 VIRTUAL_CONNECTOR_CLIENT = "VirtualConnectorClient"
+LATENCY_TRAINER = "LatencyTrainer"
+ROUTER_PREFIX = "Router:"
+"""Routers are named after the model whose requests they route: one shard a model."""
 
 ACTORS = (
     METRIC_COLLECTOR,
@@ -18,7 +21,14 @@ ACTORS = (
     PLANNER,
     VIRTUAL_CONNECTOR,
     VIRTUAL_CONNECTOR_CLIENT,
+    LATENCY_TRAINER,
 )
+"""All but the routers, whose names depend on the model (`router`)."""
+
+
+def router(model: str) -> str:
+    """The name of a model's router."""
+    return ROUTER_PREFIX + model
 
 
 def detached(name: str) -> dict[str, Any]:

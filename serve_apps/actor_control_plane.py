@@ -1,5 +1,6 @@
 """The control API's two sides over the named actors: calls with a timeout, and what their errors mean."""
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -8,6 +9,7 @@ from starlette.routing import BaseRoute
 
 from actors.calling import CallError, NamedActor
 from actors.names import PLANNER
+from actors.routing.starting import routing_actors
 from actors.virtual.client import AsyncVirtualConnectorClient
 from actors.virtual.errors import CoordinatorUnreachable, TooManyWaiters, UnknownDecision
 from headway.config import ConfigError, HeadwayConfig
@@ -16,19 +18,22 @@ from serve_apps.gateway.faults import InvalidRequest, Shed
 
 Document = Mapping[str, Any]
 TIMEOUT_S = 5.0
+HEALTH_TIMEOUT_S = 1.0
 
 
 class ActorControlPlane:
-    """`ControlPlane` over the actor `Planner`."""
+    """`ControlPlane` over the actor `Planner`; `others` are actors that only their health is asked of."""
 
-    def __init__(self, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(self, others: Sequence[str] = (), timeout_s: float = TIMEOUT_S) -> None:
         self._planner = NamedActor(PLANNER)
+        self._others = tuple(NamedActor(name) for name in others)
         self._timeout_s = timeout_s
 
     async def status(self) -> Document:
         """The status document."""
-        status: Document = await self._call("status")
-        return status
+        status, *healths = await asyncio.gather(self._call("status"), *map(_health, self._others))
+        others = {actor.name: health for actor, health in zip(self._others, healths, strict=True)}
+        return {**status, "components": {**status["components"], **others}}
 
     async def decisions(self, after: int, limit: int) -> Sequence[Document]:
         """The first `limit` decisions with higher ids, in order."""
@@ -90,7 +95,15 @@ class ActorScaling:
 def control_plane_routes(config: HeadwayConfig) -> list[BaseRoute]:
     """All routes of the control API, for a process that is part of the cluster."""
     scaling = ActorScaling() if config.connector.kind == "virtual" else None
-    return [*control_routes(ActorControlPlane()), *scaling_routes(scaling)]
+    return [*control_routes(ActorControlPlane(routing_actors(config))), *scaling_routes(scaling)]
+
+
+async def _health(actor: NamedActor) -> Document:
+    try:
+        ok, detail = await actor.call("ready", timeout_s=HEALTH_TIMEOUT_S)
+    except CallError as error:
+        return {"ok": False, "detail": str(error)}
+    return {"ok": ok, "detail": detail}
 
 
 @asynccontextmanager

@@ -14,6 +14,7 @@ from ray import serve
 from ray.serve.config import RequestRouterConfig
 from ray.serve.schema import LoggingConfig
 
+from actors.routing.use import stateless_profile
 from headway.config import ConfigError, HeadwayConfig, resolve_profile
 from headway.planning import Role
 from headway.planning.settings import pool_limits
@@ -103,7 +104,7 @@ def _routing(config: HeadwayConfig) -> RequestRouterConfig:
     return RequestRouterConfig.model_validate(
         {
             "request_router_class": HeadwayRouter,
-            "request_router_kwargs": {"profile": config.routing.profile},
+            "request_router_kwargs": {"profile": stateless_profile(config)},
             "request_routing_stats_period_s": STATS_PERIOD_S,
             "request_routing_stats_timeout_s": STATS_TIMEOUT_S,
         }

@@ -23,6 +23,7 @@ from headway.planning import Role
 from serve_apps.actor_control_plane import control_plane_routes
 from serve_apps.gateway.app import make_app
 from serve_apps.http_server import HttpServer
+from serve_apps.routed.metrics import RoutingMetrics
 from serve_apps.serve_backend import ServeBackend
 from serve_apps.slo_watch import follow_slo
 
@@ -40,8 +41,9 @@ class Gateway:
         others: Sequence[DeploymentHandle[Any]] = (),
     ) -> None:
         self._others = others
-        backend = ServeBackend(config, {Role(role): handle for role, handle in engines.items()})
-        self._serving = make_app(config, backend, control_plane_routes(config))
+        self._backend = ServeBackend(config, {Role(role): handle for role, handle in engines.items()})
+        self._serving = make_app(config, self._backend, control_plane_routes(config))
+        self._serving.state.registry.register(RoutingMetrics(config.model, self._backend.routing))
         self._server = HttpServer(self._serving, config.gateway.host, config.gateway.port)
         await self._server.start()
         store = InternalKvStore()
@@ -58,6 +60,7 @@ class Gateway:
     async def __del__(self) -> None:
         self._slo.cancel()
         await self._server.stop()
+        await self._backend.close()
 
     def _reachable(self) -> str:
         if self._server.host not in WILDCARDS:

@@ -68,6 +68,7 @@ class Membership:
 
     def __init__(self, rng: random.Random | None = None) -> None:
         self._members: dict[str, Member] = {}
+        self._dead: set[str] = set()
         self._rng = rng or random.Random()
         self._turn = itertools.count()
         self._watchers: list[Callable[[], None]] = []
@@ -95,11 +96,16 @@ class Membership:
 
     def remove(self, replica: str) -> None:
         """The replica is dead."""
+        self._dead.add(replica)
         self._members.pop(replica, None)
         self._changed()
 
+    def died(self, replica: str) -> bool:
+        """Whether a replica that is no longer here is dead; else it only takes nothing new."""
+        return replica in self._dead
+
     def watch(self, watcher: Callable[[], None]) -> None:
-        """Call this after every change of who runs."""
+        """Call this after every change of who runs, of what they report, and of who is suspect."""
         self._watchers.append(watcher)
 
     async def change(self) -> None:
@@ -120,6 +126,7 @@ class Membership:
         """The replica could not be reached just now."""
         if member := self._members.get(replica):
             member.suspect_until_s = now_s + SUSPECT_S
+            self._changed()
 
     def has_better(self, replica: str, now_s: float) -> bool:
         """Whether the replica is suspect or gone, and another runs that is not."""

@@ -1,73 +1,102 @@
-"""A request over Serve handles: prefill call -> decode stream, or one stream of a mixed replica.
+"""A request over Serve handles, from wherever it is placed to its last token.
 
-    attempt:   KV = Prefill.prefill(request)                       (disaggregated only)
-               chunks = Decode.decode_into_feed(request, KV)
+    no route     the gateway places it by itself                    `serve_apps.direct_path`
+    with route   the Router actor does, first asked when needed     `serve_apps.routed`
 
-Both replicas are picked here: the feed of a decoding one must be open (`serve_apps.feeds`), and one that
-costs an attempt is suspect, so that the next goes elsewhere. Routers can't know that: an engine that failed
-answers their calls, at once and with the least load of all, until Serve replaces it.
-
-A replica that dies before the first token has left costs an attempt, and the next begins with a new
-prefill, since the KV may have died with it. After the first token the stream ends with ReplicaLost. Nothing
-waits beyond the request's deadline (TimedOut), nor for a replica to exist at all longer than routers do
-(NotReady). Whoever closes the generator cancels the call under way, wherever it is.
+A replica that dies before the first token has left costs an attempt. After the first token the stream ends
+with ReplicaLost. Nothing waits beyond the request's deadline (TimedOut), nor for a replica to exist at all
+longer than routers do (NotReady). Whoever closes the generator cancels the call under way, wherever it is.
 """
 
 import asyncio
-import time
 from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 from ray.serve.handle import DeploymentHandle
 
+from actors.routing.use import needs_router, stateless_profile
 from headway.config import HeadwayConfig
 from headway.planning import Role
-from serve_apps.engines.protocol import EngineRequest, KvHandle, TokenChunk
-from serve_apps.feeds import Feeds, Output
-from serve_apps.gateway.backend import NotReady, Readiness, ReplicaLoad, ReplicaLost, TimedOut
-from serve_apps.membership import NO_REPLICA_S, Member, Membership, membership
-from serve_apps.serve_call import Lost, Untaken, ask, lean
+from serve_apps.direct_path import DirectPath
+from serve_apps.engines.protocol import EngineRequest, TokenChunk
+from serve_apps.gateway.backend import OnPlaced, Readiness, ReplicaLoad, ReplicaLost, TimedOut
+from serve_apps.membership import Member, Profile
+from serve_apps.phases import Phases
+from serve_apps.routed.book import Patience
+from serve_apps.routed.client import Link, RouterClient
+from serve_apps.routed.counts import Counts
+from serve_apps.routed.link import ActorLink
+from serve_apps.routed.path import RoutedPath
+from serve_apps.routed.surveyor import Surveyor
+from serve_apps.serve_call import Lost
 
 T = TypeVar("T")
 
-ATTEMPTS = 3
-"""Replicas that one request may see die before its first token, once they have taken it."""
 
-UNTAKEN_S = 0.01
-"""Seconds before the next choice when the replica chosen was gone."""
+class Flow(Protocol):
+    """An output under way, routed or not."""
+
+    async def next(self) -> TokenChunk | None:
+        """The next chunk, None at the end."""
+
+    def fail(self, error: Exception) -> None:
+        """End it with this error."""
+
+    def close(self) -> None:
+        """Abort it if it has not ended."""
+
+
+class Path(Protocol):
+    """One way to an output."""
+
+    async def first(self, request: EngineRequest, placed: OnPlaced | None) -> tuple[Flow, TokenChunk | None]:
+        """The output and its first chunk."""
 
 
 class ServeBackend:
     """Runs requests on the replicas of one application. Made and used on one event loop."""
 
-    def __init__(self, config: HeadwayConfig, handles: Mapping[Role, DeploymentHandle[Any]]) -> None:
+    def __init__(
+        self, config: HeadwayConfig, handles: Mapping[Role, DeploymentHandle[Any]], link: Link | None = None
+    ) -> None:
+        """`link` is for tests; without it the Router actor is called."""
+        self._config, self._handles, self._link = config, handles, link
         self._timeout_s = config.gateway.request_timeout_s
-        self._pools = {
-            role: membership(handle.app_name, handle.deployment_name) for role, handle in handles.items()
-        }
-        self._profile = config.routing.profile
-        decoding = Role.MIXED if Role.MIXED in handles else Role.DECODE
-        self._decoders = self._pools[decoding]
-        self._feeds = Feeds(handles[decoding], self._decoders)
-        prefill = handles.get(Role.PREFILL)
-        self._prefill = lean(prefill, "prefill") if prefill else None
+        self._phases = Phases(handles)
+        self._direct = DirectPath(self._phases, cast("Profile", stateless_profile(config)))
+        self._client: RouterClient | None = None
+        self._routed: RoutedPath | None = None
+        if needs_router(config):
+            self._router_path()
 
     def ready(self) -> Readiness:
         """Whether every pool has a running replica."""
-        missing = [role.value for role, pool in self._pools.items() if not len(pool)]
+        missing = [role.value for role, pool in self._phases.pools.items() if not len(pool)]
         return Readiness(
             ok=not missing, reason=f"no running replica: {', '.join(missing)}" if missing else ""
         )
 
     def replicas(self) -> Sequence[ReplicaLoad]:
         """The running replicas and what they last said of themselves."""
-        return [_load(role, member) for role, pool in self._pools.items() for member in pool.members]
+        return [_load(role, member) for role, pool in self._phases.pools.items() for member in pool.members]
 
-    async def generate(self, request: EngineRequest) -> AsyncGenerator[TokenChunk, None]:
+    def routing(self) -> Counts:
+        """What was routed."""
+        return Counts() if self._client is None else self._client.counts
+
+    async def close(self) -> None:
+        """Stop talking to the router."""
+        if self._client is not None:
+            await self._client.close()
+
+    async def generate(
+        self, request: EngineRequest, placed: OnPlaced | None = None
+    ) -> AsyncGenerator[TokenChunk, None]:
         """The output. Closing it aborts the request wherever it is."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._timeout_s
-        output, chunk = await self._within(deadline, self._first(request))
+        path: Path = self._direct if request.route is None else self._router_path()
+        output, chunk = await self._within(deadline, path.first(request, placed))
         expiry = loop.call_at(deadline, output.fail, _timed_out())
         try:
             while chunk is not None:
@@ -86,55 +115,19 @@ class ServeBackend:
         except TimeoutError:
             raise _timed_out() from None
 
-    async def _first(self, request: EngineRequest) -> tuple[Output, TokenChunk | None]:
-        losses: list[Lost] = []
-        while len(losses) < ATTEMPTS:
-            try:
-                return await self._attempt(request)
-            except Untaken:
-                # A scale-down may take more replicas at once than there are attempts.
-                await asyncio.sleep(UNTAKEN_S)
-            except Lost as loss:
-                losses.append(loss)
-        raise NotReady(f"{ATTEMPTS} attempts were lost, the last one so: {losses[-1]}") from losses[-1]
-
-    async def _attempt(self, request: EngineRequest) -> tuple[Output, TokenChunk | None]:
-        kv = await self._prefilled(self._prefill, request) if self._prefill else None
-        replica = await self._pick(self._decoders, "decoding")
-        output = self._feeds.start(replica, request, kv)
-        started = False
-        try:
-            chunk = await output.next()
-            started = True
-            return output, chunk
-        except Lost:
-            self._decoders.suspect(replica, time.monotonic())
-            raise
-        finally:
-            if not started:
-                output.close()
-
-    async def _prefilled(self, handle: DeploymentHandle[Any], request: EngineRequest) -> KvHandle:
-        pool = self._pools[Role.PREFILL]
-        replica = await self._pick(pool, "prefilling")
-        pool.sent(replica, request.request_id)
-        try:
-            kv: KvHandle = await ask(handle.options(session_id=replica), request)
-            return kv
-        except Lost:
-            pool.suspect(replica, time.monotonic())
-            raise
-        finally:
-            pool.done(replica, request.request_id)
-
-    async def _pick(self, pool: Membership, doing: str) -> str:
-        while (replica := pool.pick(self._profile, time.monotonic())) is None:
-            try:
-                async with asyncio.timeout(NO_REPLICA_S):
-                    await pool.change()
-            except TimeoutError:
-                raise NotReady(f"no {doing} replica is running") from None
-        return replica
+    def _router_path(self) -> RoutedPath:
+        """The way over the router, which is first spoken to when the first request needs it."""
+        if self._routed is None:
+            routing = self._config.routing
+            self._client = RouterClient(
+                self._link or ActorLink(self._config),
+                self._phases.pools,
+                lambda request: self._direct.place(request.request_id),
+                Patience(call_timeout_s=routing.call_timeout_ms / 1e3, max_wait_s=routing.queue.max_wait_s),
+                Surveyor(self._handles, self._phases.pools),
+            )
+            self._routed = RoutedPath(self._client, self._phases)
+        return self._routed
 
 
 def _timed_out() -> TimedOut:

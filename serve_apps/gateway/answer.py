@@ -28,6 +28,9 @@ _EVENTS = (
 class Answer(Protocol):
     """Takes the output of one request."""
 
+    def add_headers(self, headers: HeaderList) -> None:
+        """Add to the headers of the response, before its first text."""
+
     async def text(self, text: str) -> None:
         """Some output."""
 
@@ -85,6 +88,10 @@ class StreamedAnswer:
         self._headers = headers
         self._writer = EventWriter(envelope, with_usage=usage)
 
+    def add_headers(self, headers: HeaderList) -> None:
+        """Add to the headers of the response."""
+        self._headers = [*self._headers, *headers]
+
     async def text(self, text: str) -> None:
         """Some output, as an event."""
         if not self._channel.started:
@@ -108,6 +115,10 @@ class WholeAnswer:
         self._envelope = envelope
         self._headers = headers
         self._texts: list[str] = []
+
+    def add_headers(self, headers: HeaderList) -> None:
+        """Add to the headers of the response."""
+        self._headers = [*self._headers, *headers]
 
     async def text(self, text: str) -> None:
         """Some output, kept."""

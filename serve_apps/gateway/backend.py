@@ -8,11 +8,12 @@ BackendError(Exception)
 └── ReplicaLost       the replica died after the first token left    -> 502 / an error event in the stream
 """
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from headway.planning import Role
+from headway.routing.types import Placement
 from serve_apps.engines.protocol import EngineRequest, TokenChunk
 
 
@@ -63,10 +64,16 @@ class Readiness:
     reason: str = ""
 
 
+OnPlaced = Callable[[Placement], None]
+"""Hears, before the first token, where a request is served."""
+
+
 class Backend(Protocol):
     """Runs requests on replicas."""
 
-    def generate(self, request: EngineRequest) -> AsyncGenerator[TokenChunk, None]:
+    def generate(
+        self, request: EngineRequest, placed: OnPlaced | None = None
+    ) -> AsyncGenerator[TokenChunk, None]:
         """The output, streamed. Retries before the first token; closing it aborts the request everywhere."""
 
     def ready(self) -> Readiness:

@@ -8,14 +8,16 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import aclosing, suppress
+from typing import TypeVar
 
 from starlette.types import Receive, Scope, Send
 
+from headway.routing.types import Placement
 from serve_apps.engines.protocol import EngineRequest
 from serve_apps.gateway.answer import Answer, Channel, HeaderList, StreamedAnswer, WholeAnswer
-from serve_apps.gateway.backend import BackendError
+from serve_apps.gateway.backend import BackendError, OnPlaced
 from serve_apps.gateway.faults import (
     Broken,
     ClientGone,
@@ -28,11 +30,16 @@ from serve_apps.gateway.faults import (
     fault_of,
 )
 from serve_apps.gateway.meter import Meter
+from serve_apps.gateway.promises import Promise
 from serve_apps.gateway.receiving import Watch, read_body
 from serve_apps.gateway.request import Usage, Wanted
+from serve_apps.gateway.routes import explanation, route_request
 from serve_apps.gateway.state import GatewayState
 from serve_apps.gateway.stopping import StopCutter
 from serve_apps.gateway.wire import Api, Envelope
+
+T = TypeVar("T")
+Prompt = TypeVar("Prompt", str, str | Sequence[int])
 
 FAREWELL_S = 5.0
 """Seconds for saying what went wrong: a client that reads nothing would hold its request for ever."""
@@ -79,11 +86,15 @@ class Generation:
                 body = await read_body(scope["headers"], receive)
                 meter.received()
                 watch = Watch(deadline, receive)
+                promise = self._state.promises.read(scope["headers"])
+                meter.promised(promise)
                 wanted = self._api.read(body)
-                request = await self._engine_request(wanted)
+                request = await self._engine_request(wanted, promise, meter.arrived_s)
                 meter.accepted(request.input_tokens)
+                answer = self._answer(wanted, request, channel)
+                explain = _explaining(answer) if promise.explain else None
                 with self._state.slot():
-                    await self._relay(request, self._answer(wanted, request, channel), meter, watch)
+                    await self._relay(request, answer, meter, watch, explain)
         except (TimeoutError, BackendError) as error:
             if channel.ended:
                 return
@@ -98,7 +109,7 @@ class Generation:
             if watch is not None:
                 watch.stop()
 
-    async def _engine_request(self, wanted: Wanted) -> EngineRequest:
+    async def _engine_request(self, wanted: Wanted, promise: Promise, arrived_s: float) -> EngineRequest:
         """The request as engines see it: counted, and known to fit."""
         identity, settings = self._state.identity, self._state.settings
         if wanted.model != identity.model:
@@ -113,23 +124,30 @@ class Generation:
                 f" asked for: {input_tokens} of input and {max_tokens} of output",
                 param=self._api.prompt_param,
             )
+        request_id, route = self._api.id_prefix + uuid.uuid4().hex, None
+        if self._state.routes.needed(promise):
+            blocks = await self._beside(self._state.routes.blocks, wanted.prompt)
+            route = route_request(request_id, arrived_s, (input_tokens, max_tokens), blocks, promise)
         return EngineRequest(
-            request_id=self._api.id_prefix + uuid.uuid4().hex,
+            request_id=request_id,
             model=wanted.model,
             prompt=wanted.prompt,
             input_tokens=input_tokens,
             max_tokens=max_tokens,
             stop=wanted.stop,
             sampling=wanted.sampling,
+            route=route,
         )
 
     async def _count(self, prompt: str | Sequence[int]) -> int:
         if not isinstance(prompt, str):
             return len(prompt)
-        counter = self._state.counter
-        if len(prompt) < LONG_TEXT:
-            return counter.count(prompt)
-        return await asyncio.to_thread(counter.count, prompt)
+        return await self._beside(self._state.counter.count, prompt)
+
+    @staticmethod
+    async def _beside(work: Callable[[Prompt], T], prompt: Prompt) -> T:
+        """Work on a prompt, beside the event loop when it is long."""
+        return work(prompt) if len(prompt) < LONG_TEXT else await asyncio.to_thread(work, prompt)
 
     def _answer(self, wanted: Wanted, request: EngineRequest, channel: Channel) -> Answer:
         identity = self._state.identity
@@ -146,9 +164,16 @@ class Generation:
             return StreamedAnswer(channel, envelope, headers, usage=wanted.include_usage)
         return WholeAnswer(channel, envelope, headers)
 
-    async def _relay(self, request: EngineRequest, answer: Answer, meter: Meter, watch: Watch) -> None:
+    async def _relay(
+        self,
+        request: EngineRequest,
+        answer: Answer,
+        meter: Meter,
+        watch: Watch,
+        placed: OnPlaced | None,
+    ) -> None:
         """Pass the output on; leaving early closes the backend's generator, which aborts the request."""
-        async with aclosing(self._state.traffic.backend.generate(request)) as chunks:
+        async with aclosing(self._state.traffic.backend.generate(request, placed)) as chunks:
             cutter = StopCutter(request.stop) if request.stop else None
             async for text, count, reason in chunks:
                 meter.tokens(count)
@@ -167,6 +192,13 @@ class Generation:
             if whole:
                 # Lets the generator run out by itself: closed early it would abort what is complete.
                 await anext(chunks, None)
+
+
+def _explaining(answer: Answer) -> OnPlaced:
+    def placed(placement: Placement) -> None:
+        answer.add_headers(explanation(placement))
+
+    return placed
 
 
 async def _say(channel: Channel, fault: Fault) -> None:

@@ -4,25 +4,40 @@ from collections.abc import Callable
 
 from serve_apps.gateway.faults import Outcome
 from serve_apps.gateway.metrics import GatewayMetrics
+from serve_apps.gateway.promises import Promise
 
 
 class Meter:
     """Follows one request; `tokens` is on the path of every chunk and costs about a microsecond."""
 
-    __slots__ = ("_arrived_s", "_clock", "_first_s", "_input_tokens", "_last_s", "_metrics", "output_tokens")
+    __slots__ = (
+        "_clock",
+        "_first_s",
+        "_input_tokens",
+        "_last_s",
+        "_metrics",
+        "_promise",
+        "arrived_s",
+        "output_tokens",
+    )
 
     def __init__(self, metrics: GatewayMetrics, clock: Callable[[], float]) -> None:
         self._metrics = metrics
         self._clock = clock
-        self._arrived_s = clock()
+        self.arrived_s = clock()
         self._first_s: float | None = None
         self._last_s = 0.0
         self._input_tokens: int | None = None
+        self._promise = Promise()
         self.output_tokens = 0
 
     def received(self) -> None:
         """The body is here: the request's time begins."""
-        self._arrived_s = self._clock()
+        self.arrived_s = self._clock()
+
+    def promised(self, promise: Promise) -> None:
+        """The request is judged by this."""
+        self._promise = promise
 
     def accepted(self, input_tokens: int) -> None:
         """The request is valid."""
@@ -36,7 +51,7 @@ class Meter:
         now, metrics = self._clock(), self._metrics
         if self._first_s is None:
             self._first_s = now
-            metrics.ttft.observe(now - self._arrived_s)
+            metrics.ttft.observe(now - self.arrived_s)
             if count > 1:
                 metrics.itl.observe(0.0, count - 1)
         else:
@@ -49,7 +64,7 @@ class Meter:
         """The request is over."""
         metrics = self._metrics
         metrics.requests[outcome] += 1
-        metrics.durations.observe(outcome, self._clock() - self._arrived_s)
+        metrics.durations.observe(outcome, self._clock() - self.arrived_s)
         ttft_s, tpot_s = self._ttft_s(), self._tpot_s()
         if self._input_tokens is not None:
             metrics.input_tokens.observe(outcome, self._input_tokens)
@@ -58,10 +73,10 @@ class Meter:
             metrics.request_ttft.observe(outcome, ttft_s)
         if tpot_s is not None:
             metrics.request_tpot.observe(outcome, tpot_s)
-        metrics.judge(outcome, ttft_s, tpot_s)
+        metrics.judge(outcome, (ttft_s, tpot_s), self._promise)
 
     def _ttft_s(self) -> float | None:
-        return None if self._first_s is None else self._first_s - self._arrived_s
+        return None if self._first_s is None else self._first_s - self.arrived_s
 
     def _tpot_s(self) -> float | None:
         if self._first_s is None or self.output_tokens < 2:

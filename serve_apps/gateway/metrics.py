@@ -7,12 +7,14 @@
                 as gaps of 0: the gaps of a request add up to last token - first token, and are as many as
                 its tokens less one
     TPOT        (last token - first token) / (tokens - 1), for requests of at least 2 tokens
-    SLO met     ok, TTFT <= slo.ttft, and TPOT <= slo.itl where there are 2 tokens; everything else missed it.
+    SLO met     ok, TTFT within its SLO, and TPOT where there are 2 tokens; everything else missed it. SLOs
+                are the request's own (headers, class), or else the deployment's `slo.ttft` and `slo.itl`.
                 Not judged: requests that clients broke off, invalid ones, those too long for the model
 
 TTFT and ITL are observed as tokens leave, everything by outcome when a request ends.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol, get_args
 
@@ -21,12 +23,18 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from headway.planning import Slo
+from headway.routing.types import RequestSlo
 from serve_apps.gateway.backend import ReplicaLoad
 from serve_apps.gateway.faults import Outcome
 from serve_apps.gateway.histogram import Histogram, grid, whole_grid
+from serve_apps.gateway.promises import Promise
 
 UNJUDGED: frozenset[Outcome] = frozenset({"aborted", "invalid", "too_long"})
 LONGEST_S = 600.0
+
+Times = tuple[float | None, float | None]
+"""TTFT and TPOT of a request in seconds; None where there was no such time."""
+
 MOST_TOKENS = 2_000_000
 
 _REPLICA_GAUGES: tuple[tuple[str, str, Callable[[ReplicaLoad], float]], ...] = (
@@ -76,6 +84,7 @@ class GatewayMetrics(Collector):
         self.output_tokens = 0
         self.requests: dict[Outcome, int] = dict.fromkeys(get_args(Outcome), 0)
         self.slo_requests = {True: 0, False: 0}
+        self.slo_class_requests: Counter[tuple[str, bool]] = Counter()
         self.ttft, self.itl = Histogram(waits), Histogram(gaps)
         self.arrival_input_tokens = Histogram(counts)
         self.durations, self.request_ttft, self.request_tpot = (
@@ -90,13 +99,17 @@ class GatewayMetrics(Collector):
         self.arrivals += 1
         self.arrival_input_tokens.observe(input_tokens)
 
-    def judge(self, outcome: Outcome, ttft_s: float | None, tpot_s: float | None) -> None:
-        """Count whether a request met its SLOs; None where there was no such time."""
+    def judge(self, outcome: Outcome, times: Times, promise: Promise) -> None:
+        """Count whether a request met its SLOs."""
         if outcome in UNJUDGED:
             return
-        in_time = ttft_s is not None and ttft_s <= self.slo.ttft_s
-        met = outcome == "ok" and in_time and (tpot_s is None or tpot_s <= self.slo.itl_s)
+        ttft_s, tpot_s = times
+        slo = promise.slo or RequestSlo(ttft_s=self.slo.ttft_s, tpot_s=self.slo.itl_s)
+        in_time = ttft_s is not None and ttft_s <= slo.ttft_s
+        met = outcome == "ok" and in_time and (tpot_s is None or tpot_s <= slo.tpot_s)
         self.slo_requests[met] += 1
+        if promise.slo_class:
+            self.slo_class_requests[promise.slo_class, met] += 1
 
     def collect(self) -> Iterator[Metric]:
         """Everything as families of prometheus_client."""
@@ -114,9 +127,16 @@ class GatewayMetrics(Collector):
         judged = CounterMetricFamily("headway_slo_requests", "Requests judged", labels=("model", "met"))
         for met, count in self.slo_requests.items():
             judged.add_metric((self._model, str(met).lower()), count)
+        by_class = CounterMetricFamily(
+            "headway_slo_class_requests",
+            "Requests judged that name an SLO class",
+            labels=("model", "class", "met"),
+        )
+        for (slo_class, met), count in self.slo_class_requests.items():
+            by_class.add_metric((self._model, slo_class, str(met).lower()), count)
         tokens = CounterMetricFamily("headway_output_tokens", "Output tokens", labels=labels)
         tokens.add_metric((self._model,), self.output_tokens)
-        return iter((arrivals, requests, judged, tokens))
+        return iter((arrivals, requests, judged, by_class, tokens))
 
     def _histograms(self) -> Iterator[Metric]:
         for name, text, series in (

@@ -12,6 +12,8 @@ from serve_apps.gateway.backend import Backend, ReplicaLoad
 from serve_apps.gateway.faults import Shed
 from serve_apps.gateway.identity import Identity, identify
 from serve_apps.gateway.metrics import GatewayMetrics
+from serve_apps.gateway.promises import PromiseReader
+from serve_apps.gateway.routes import Routes
 from serve_apps.gateway.tokens import TokenCounter, make_counter
 
 
@@ -41,6 +43,8 @@ class GatewayState:
     traffic: Traffic
     metrics: GatewayMetrics
     registry: CollectorRegistry
+    promises: PromiseReader
+    routes: Routes
     clock: Callable[[], float]
 
     @property
@@ -81,5 +85,7 @@ def make_state(config: HeadwayConfig, backend: Backend, clock: Callable[[], floa
         traffic=traffic,
         metrics=metrics,
         registry=registry,
+        promises=PromiseReader(config.slo.classes, default_critical=config.routing.default_critical),
+        routes=Routes(config),
         clock=clock,
     )

@@ -8,8 +8,9 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 
 from headway.planning import Role
+from headway.routing.types import Placement
 from serve_apps.engines.protocol import EngineRequest, TokenChunk
-from serve_apps.gateway.backend import Readiness, ReplicaLoad
+from serve_apps.gateway.backend import OnPlaced, Readiness, ReplicaLoad
 
 WAIT = "wait"
 """A step at which the output stops until somebody closes it."""
@@ -24,15 +25,20 @@ class ScriptedBackend:
     script: Sequence[Step] = ()
     readiness: Readiness = field(default_factory=lambda: Readiness(ok=True))
     loads: Sequence[ReplicaLoad] = ()
+    placement: Placement | None = None
     requests: list[EngineRequest] = field(default_factory=list)
     begun: int = 0
     completed: int = 0
     aborted: int = 0
 
-    async def generate(self, request: EngineRequest) -> AsyncGenerator[TokenChunk, None]:
+    async def generate(
+        self, request: EngineRequest, placed: OnPlaced | None = None
+    ) -> AsyncGenerator[TokenChunk, None]:
         self.requests.append(request)
         self.begun += 1
         complete = False
+        if placed is not None and self.placement is not None:
+            placed(self.placement)
         try:
             for step in self.script:
                 match step:

@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from headway.config import HeadwayConfig
 from serve_apps.engines.protocol import EngineRequest, TokenChunk
 from serve_apps.gateway.app import Gateway, make_app
-from serve_apps.gateway.backend import Overloaded, ReplicaLost
+from serve_apps.gateway.backend import OnPlaced, Overloaded, ReplicaLost
 from serve_apps.gateway.faults import Outcome
 from serve_apps.gateway.histogram import Histogram, grid, whole_grid
 from tests.gateway.doubles import ScriptedBackend
@@ -37,7 +37,9 @@ class Timed(ScriptedBackend):
 
     clock: Clock
 
-    async def generate(self, request: EngineRequest) -> AsyncGenerator[TokenChunk, None]:
+    async def generate(
+        self, request: EngineRequest, placed: OnPlaced | None = None
+    ) -> AsyncGenerator[TokenChunk, None]:
         for step in self.script:
             match step:
                 case float():

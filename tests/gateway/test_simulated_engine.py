@@ -8,7 +8,7 @@ from headway.config import HeadwayConfig
 from headway.planning import Role
 from serve_apps.engines.protocol import EngineRequest, PromptTooLong, TokenChunk
 from serve_apps.engines.simulated import SimulatedEngine
-from serve_apps.gateway.backend import Readiness, ReplicaLoad, TooLong
+from serve_apps.gateway.backend import OnPlaced, Readiness, ReplicaLoad, TooLong
 from tests.gateway.conftest import client
 from tests.gateway.serving import Running, serving, until
 
@@ -22,7 +22,9 @@ class OneEngine:
     def __init__(self) -> None:
         self.engine = SimulatedEngine(CONFIG, Role.MIXED, "one")
 
-    async def generate(self, request: EngineRequest) -> AsyncGenerator[TokenChunk, None]:
+    async def generate(
+        self, request: EngineRequest, placed: OnPlaced | None = None
+    ) -> AsyncGenerator[TokenChunk, None]:
         chunks = self.engine.decode(request, None)
         try:
             async for chunk in chunks:

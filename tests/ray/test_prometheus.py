@@ -31,7 +31,7 @@ from headway.workload import open_trace
 from serve_apps.engines.protocol import EngineRequest, TokenChunk
 from serve_apps.engines.simulated import SimulatedEngine
 from serve_apps.gateway.app import make_app
-from serve_apps.gateway.backend import Readiness, ReplicaLoad
+from serve_apps.gateway.backend import OnPlaced, Readiness, ReplicaLoad
 from tests.exporter import free_port
 from tests.prometheus_process import PrometheusProcess
 
@@ -65,7 +65,9 @@ class OneEngine:
     def __init__(self, config: HeadwayConfig) -> None:
         self._engine = SimulatedEngine(config, Role.MIXED, "m0")
 
-    async def generate(self, request: EngineRequest) -> AsyncGenerator[TokenChunk, None]:
+    async def generate(
+        self, request: EngineRequest, placed: OnPlaced | None = None
+    ) -> AsyncGenerator[TokenChunk, None]:
         async for chunk in self._engine.decode(request, None):
             yield chunk
 

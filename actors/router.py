@@ -1,0 +1,140 @@
+"""The actor that routes: `headway.routing.Router` with a clock, a timer and several gateways.
+
+Named after the model, so that several models in one cluster have a router each. It keeps nothing in the
+store: after a crash the gateways say what they have, and the replicas too (`actors.routing.desk`). Times are
+those of this process' monotonic clock.
+"""
+
+import asyncio
+import logging
+import time
+import uuid
+from collections.abc import Sequence
+from math import inf, isfinite
+from typing import Any
+
+import numpy as np
+
+from actors import names
+from actors.routing.desk import Desk
+from actors.routing.messages import Answer, Batch, Letters
+from actors.routing.post import Post
+from headway.config import HeadwayConfig
+from headway.config.roles import Role
+from headway.routing import (
+    ReplicaUpdate,
+    RequestSlo,
+    RouteRequest,
+    Sample,
+    make_router,
+)
+from headway.routing.router import Router as RouterCore
+from headway.simulation.rules import engine_profile, engine_rules
+from predictors.latency import LatencyModel
+
+SWEEP_S = 5.0
+"""Seconds between two looks for gateways that have gone, whatever is due."""
+
+LEAST_S = 0.001
+"""Seconds between two looks at least."""
+
+logger = logging.getLogger(__name__)
+
+
+class Router:
+    """The router of one model."""
+
+    async def __init__(self, config_json: str) -> None:  # type: ignore[misc] # Ray awaits it
+        config = HeadwayConfig.model_validate_json(config_json)
+        self._config = config
+        _warm_up(config)
+        self._router = _made(config)
+        self._desk = Desk(self._router)
+        self._post = Post(self._desk, time.monotonic)
+        self._epoch = uuid.uuid4().hex
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_s = inf
+        self._set_timer()
+
+    async def exchange(self, gateway: str, batch: Batch) -> Answer:
+        """A gateway's events; what follows for it at once."""
+        answer = self._desk.exchange(time.monotonic(), gateway, batch)
+        self._post.deliver()
+        self._set_timer()
+        return answer
+
+    async def collect(self, gateway: str) -> Letters:
+        """What followed later for a gateway; answers when there is something, or after some seconds."""
+        return await self._post.collect(gateway)
+
+    async def take_samples(self) -> tuple[str, Sequence[Sample]]:
+        """This router's life, which changes with a restart, and the samples since the last call."""
+        return self._epoch, self._router.take_samples()
+
+    async def use_model(self, model: LatencyModel) -> None:
+        """Predict with this model from now on."""
+        self._router.use_model(model)
+
+    async def status(self) -> dict[str, Any]:
+        """Profile, gateways, requests held and on replicas, and the router's counters."""
+        return {
+            "profile": self._config.routing.profile,
+            "gateways": self._desk.gateways,
+            "queued": self._router.queued,
+            "running": self._router.running,
+            "epoch": self._epoch,
+            "metrics": {
+                name: {"/".join(map(str, labels)): value for labels, value in values.items()}
+                for name, values in self._router.metrics().items()
+            },
+        }
+
+    async def ready(self) -> tuple[bool, str]:
+        """Whether requests can be routed; they can as soon as there is this actor."""
+        return True, ""
+
+    def _expire(self) -> None:
+        self._timer, self._timer_s = None, inf
+        try:
+            self._desk.expire(time.monotonic())
+            self._post.deliver()
+        except Exception:
+            logger.exception("what was due could not be done")
+        self._set_timer()
+
+    def _set_timer(self) -> None:
+        """Wake up when something is due, at the latest for the next look around."""
+        now_s = time.monotonic()
+        due_s = self._router.next_due_s
+        due_s = min(max(due_s, now_s + LEAST_S), now_s + SWEEP_S) if isfinite(due_s) else now_s + SWEEP_S
+        if self._timer is not None and self._timer_s <= due_s:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_s = due_s
+        self._timer = asyncio.get_running_loop().call_later(due_s - now_s, self._expire)
+
+
+def _made(config: HeadwayConfig) -> RouterCore:
+    profile = engine_profile(config)
+    return make_router(config, {"": profile}, engine_rules(config, profile), np.random.default_rng())
+
+
+def _warm_up(config: HeadwayConfig) -> None:
+    """Place one request somewhere else: what is compiled when first used would hold up the first real one."""
+    router = _made(config)
+    for role in config.pools:
+        router.replica_changed(0.0, ReplicaUpdate(replica=role, role=Role(role)))
+    slo = RequestSlo(ttft_s=1.0, tpot_s=1.0)
+    router.submit(
+        0.0, RouteRequest(request_id="warm-up", arrival_s=0.0, input_tokens=1, max_tokens=1, slo=slo)
+    )
+    router.expire(1.0)
+
+
+def start_router(config: HeadwayConfig, settings_json: str) -> Any:  # noqa: ANN401 - an actor handle
+    """The router of the settings' model, created unless it runs."""
+    import ray
+
+    options = {**names.detached(names.router(config.model)), "max_task_retries": 0}
+    return ray.remote(Router).options(**options).remote(settings_json)

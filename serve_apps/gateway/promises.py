@@ -1,0 +1,161 @@
+"""What the headers of a request ask of routing: SLOs, class, criticality, session, and an explanation.
+
+    x-slo-ttft-ms, x-slo-tpot-ms             milliseconds above 0; also as x-llm-d-slo-*
+    x-prediction-based-scheduling            true | false | 1 | 0; true needs an SLO, of headers or class
+    x-headway-slo-class                      a name in `slo.classes`
+    x-headway-criticality                    critical | sheddable
+    x-session-id, x-headway-session          the conversation that the request belongs to
+    x-headway-explain                        true: the response's headers say where it was served, and why
+
+A class fills in what headers leave open. A header that is not what it should be is the client's error, which
+names it; where a header comes twice, the later one counts.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from headway.config.routing import SloClass
+from headway.routing.types import NO_SLO, RequestSlo
+from serve_apps.gateway.faults import InvalidRequest
+
+Headers = Iterable[tuple[bytes, bytes]]
+
+MOST_SESSION_CHARACTERS = 256
+SWITCH: Mapping[str, bool] = {"true": True, "1": True, "false": False, "0": False}
+CRITICALITY: Mapping[str, bool] = {"critical": True, "sheddable": False}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Promise:
+    """What one request asks for. `slo` None: nothing of its own, the deployment's counts."""
+
+    slo: RequestSlo | None = None
+    slo_class: str = ""
+    critical: bool = False
+    prediction_based: bool = False
+    session: str | None = None
+    explain: bool = False
+
+
+class PromiseReader:
+    """Reads headers, given the classes of the settings."""
+
+    def __init__(self, classes: Mapping[str, SloClass], *, default_critical: bool) -> None:
+        self._classes = classes
+        self._plain = Promise(critical=default_critical)
+
+    def read(self, headers: Headers) -> Promise:
+        """The promise; InvalidRequest names the header."""
+        said = {_NAMES[name]: (name, value) for name, value in headers if name in _NAMES}
+        return self._promise(said) if said else self._plain
+
+    def _promise(self, said: Mapping[str, tuple[bytes, bytes]]) -> Promise:
+        values = {
+            key: _READERS[key](name.decode(), _text(name, value)) for key, (name, value) in said.items()
+        }
+        slo_class = self._class(values.get("class"))
+        of_class = self._classes.get(slo_class)
+        slo = _slo(values, of_class)
+        prediction_based = bool(values.get("prediction", False))
+        if prediction_based and (slo is None or not slo.given):
+            header = said["prediction"][0].decode()
+            raise InvalidRequest(
+                f"{header}: needs an SLO: x-slo-ttft-ms, x-slo-tpot-ms, or x-headway-slo-class", param=header
+            )
+        by_class = self._plain.critical if of_class is None else of_class.critical
+        session = values.get("session")
+        return Promise(
+            slo=slo,
+            slo_class=slo_class,
+            critical=bool(values.get("criticality", by_class)),
+            prediction_based=prediction_based,
+            session=None if session is None else str(session),
+            explain=bool(values.get("explain", False)),
+        )
+
+    def _class(self, name: object) -> str:
+        if name is None:
+            return ""
+        if name not in self._classes:
+            known = ", ".join(sorted(self._classes)) or "there are none: see slo.classes in the settings"
+            header = "x-headway-slo-class"
+            raise InvalidRequest(f"{header}: unknown class {name!r}; known: {known}", param=header)
+        return str(name)
+
+
+def _slo(values: Mapping[str, object], of_class: SloClass | None) -> RequestSlo | None:
+    ttft, tpot = values.get("ttft"), values.get("tpot")
+    if ttft is None and tpot is None and of_class is None:
+        return None
+    promised = NO_SLO if of_class is None else class_slo(of_class)
+    return RequestSlo(
+        ttft_s=promised.ttft_s if ttft is None else _seconds(ttft),
+        tpot_s=promised.tpot_s if tpot is None else _seconds(tpot),
+    )
+
+
+def class_slo(settings: SloClass) -> RequestSlo:
+    """What a class is promised, in seconds."""
+    return RequestSlo(ttft_s=_seconds(settings.ttft_ms), tpot_s=_seconds(settings.tpot_ms))
+
+
+def _seconds(milliseconds: object) -> float:
+    return float(milliseconds) / 1e3 if isinstance(milliseconds, float | int) else math.inf
+
+
+def _text(name: bytes, value: bytes) -> str:
+    try:
+        return value.decode().strip()
+    except UnicodeDecodeError as error:
+        raise InvalidRequest(f"{name.decode()}: is not text", param=name.decode()) from error
+
+
+def _milliseconds(header: str, text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0.0 < value < math.inf:
+        raise InvalidRequest(f"{header}: should be milliseconds above 0, not {text!r:.80}", param=header)
+    return value
+
+
+def _choice(choices: Mapping[str, bool]) -> Callable[[str, str], bool]:
+    def read(header: str, text: str) -> bool:
+        if text.lower() not in choices:
+            known = ", ".join(choices)
+            raise InvalidRequest(f"{header}: should be one of {known}, not {text!r:.80}", param=header)
+        return choices[text.lower()]
+
+    return read
+
+
+def _session(header: str, text: str) -> str:
+    if not 0 < len(text) <= MOST_SESSION_CHARACTERS:
+        limits = f"1 to {MOST_SESSION_CHARACTERS} characters"
+        raise InvalidRequest(f"{header}: should have {limits}, not {len(text)}", param=header)
+    return text
+
+
+_NAMES: Mapping[bytes, str] = {
+    b"x-slo-ttft-ms": "ttft",
+    b"x-llm-d-slo-ttft-ms": "ttft",
+    b"x-slo-tpot-ms": "tpot",
+    b"x-llm-d-slo-tpot-ms": "tpot",
+    b"x-prediction-based-scheduling": "prediction",
+    b"x-headway-slo-class": "class",
+    b"x-headway-criticality": "criticality",
+    b"x-session-id": "session",
+    b"x-headway-session": "session",
+    b"x-headway-explain": "explain",
+}
+_READERS: Mapping[str, Callable[[str, str], object]] = {
+    "ttft": _milliseconds,
+    "tpot": _milliseconds,
+    "prediction": _choice(SWITCH),
+    "class": lambda _, text: text,
+    "criticality": _choice(CRITICALITY),
+    "session": _session,
+    "explain": _choice(SWITCH),
+}

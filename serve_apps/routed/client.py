@@ -1,0 +1,185 @@
+"""The gateway's line to the Router: events go out in batches, placements come back, and none gets lost.
+
+    out    one call at a time. A request that wants a place goes at once, or with the next call when one is
+           under way; everything else waits for company, `LINGER_S` at most
+    back   answers to these calls, and letters from one long poll: for requests that were held, and for those
+           whose placement is taken over by another
+
+Who gets no answer is placed without the router (`Book`). When the router does not know us any more, or a call
+is lost, a new session begins, and we tell it all that we have. One event loop.
+"""
+
+import asyncio
+import logging
+import time
+import uuid
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextvars import Context
+from typing import Any, Protocol
+
+from actors.routing.messages import Answer, Batch, Letters, OnReplica
+from headway.planning import Role
+from headway.routing.types import RouteRequest
+from serve_apps.membership import Membership
+from serve_apps.routed.book import Book, Fallback, Patience
+from serve_apps.routed.counts import Counts
+from serve_apps.routed.ticket import Ticket
+
+LINGER_S = 0.25
+TICK_S = 1.0
+"""Seconds between two reports of how far requests are."""
+RETRY_S = 0.2
+"""Seconds before a router that did not answer is called again."""
+CALL_LIMIT_S = 10.0
+"""Seconds after which a call is lost."""
+POLL_LIMIT_S = 30.0
+
+logger = logging.getLogger("ray.serve")
+
+Survey = Callable[[], Coroutine[Any, Any, Sequence[OnReplica]]]
+
+
+class Unreachable(Exception):
+    """A call of the router was lost."""
+
+
+class Link(Protocol):
+    """Calls of the router. Unreachable."""
+
+    async def exchange(self, gateway: str, batch: Batch) -> Answer:
+        """Events there, answers back."""
+
+    async def collect(self, gateway: str) -> Letters:
+        """What followed later; answers when there is something, or after some seconds."""
+
+
+class RouterClient:
+    """The tickets of one gateway. Made and used on one event loop; `survey` asks the replicas."""
+
+    def __init__(
+        self,
+        link: Link,
+        pools: Mapping[Role, Membership],
+        fallback: Fallback,
+        patience: Patience,
+        survey: Survey,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.name = uuid.uuid4().hex
+        self._link, self._survey = link, survey
+        self._book = Book(pools, fallback, patience, clock, self._wake)
+        self._greeted = self._report = False
+        self._due, self._up = asyncio.Event(), asyncio.Event()
+        self._linger: asyncio.TimerHandle | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        for work in (self._talk(), self._listen(), self._tick()):
+            self._begin(work)
+
+    @property
+    def counts(self) -> Counts:
+        """What was placed, shed, and placed without the router."""
+        return self._book.counts
+
+    def submit(self, request: RouteRequest) -> Ticket:
+        """A request wants a place."""
+        return self._book.submit(request)
+
+    async def close(self) -> None:
+        """Stop talking; what the router knows of us it forgets by itself."""
+        tasks = tuple(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _talk(self) -> None:
+        while True:
+            batch = await self._next()
+            if batch is None:
+                continue
+            try:
+                async with asyncio.timeout(CALL_LIMIT_S):
+                    answer = await self._link.exchange(self.name, batch)
+                self._take(batch, answer)
+            except (Unreachable, TimeoutError) as error:
+                await self._pause(error)
+            except Exception:
+                logger.exception("a batch of the router could not be handled")
+                await self._pause(None)
+
+    async def _next(self) -> Batch | None:
+        """The next batch, None when there turned out to be nothing to say."""
+        if self._greeted:
+            await self._due.wait()
+        self._due.clear()
+        if self._linger is not None:
+            self._linger.cancel()
+            self._linger = None
+        report, self._report = self._report, False
+        return self._book.batch(report=report) if self._greeted else self._book.hello()
+
+    def _take(self, batch: Batch, answer: Answer) -> None:
+        if not answer.known:
+            self._lose()
+            return
+        self._book.answered(answer)
+        if batch.hello:
+            self._greeted = True
+            self._book.counts.lives += 1
+            self._up.set()
+            self._due.set()
+        if answer.survey:
+            self._begin(self._look())
+
+    async def _listen(self) -> None:
+        while True:
+            await self._up.wait()
+            try:
+                async with asyncio.timeout(POLL_LIMIT_S):
+                    letters = await self._link.collect(self.name)
+                self._book.deliver(letters)
+            except (Unreachable, TimeoutError):
+                self._lose()
+            except Exception:
+                logger.exception("letters of the router could not be handled")
+                self._lose()
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            if not self._book.idle:
+                self._report = True
+                self._wake(urgent=True)
+
+    async def _look(self) -> None:
+        """Tell a router that began anew what the replicas have."""
+        try:
+            self._book.found(await self._survey())
+        except Exception:
+            # It is a help and no more: every gateway tells of its own requests.
+            logger.warning("the replicas could not be asked what they have", exc_info=True)
+
+    async def _pause(self, error: Exception | None) -> None:
+        if error is not None and not self._book.down:
+            logger.warning("the router does not answer: %s", error or type(error).__name__)
+        self._lose()
+        await asyncio.sleep(RETRY_S)
+
+    def _lose(self) -> None:
+        """Begin a new session."""
+        self._greeted = False
+        self._up.clear()
+        self._due.set()
+        self._book.lost()
+
+    def _wake(self, urgent: bool) -> None:
+        if urgent:
+            self._due.set()
+        elif self._linger is None and not self._due.is_set():
+            self._linger = asyncio.get_running_loop().call_later(LINGER_S, self._due.set)
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        # Not in the context of a request: Serve cancels with it whatever was called in its context.
+        task = asyncio.create_task(work, context=Context())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

@@ -1,0 +1,68 @@
+"""Routing as Prometheus sees it, with the gateway's own metrics. All series carry the label `model`.
+
+Placements, sheds and fallbacks are this gateway's; the queue and the prediction errors are the router's, as
+it last told them, the same at every gateway.
+"""
+
+from collections.abc import Callable, Iterator
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from serve_apps.routed.counts import Counts
+
+PREDICTION = "prediction"
+"""The router's figures of how predictions came out: (target, figure) -> value."""
+
+
+class RoutingMetrics(Collector):
+    """A collector over the counts of one gateway."""
+
+    def __init__(self, model: str, counts: Callable[[], Counts]) -> None:
+        self._model = model
+        self._counts = counts
+
+    def collect(self) -> Iterator[Metric]:
+        """Everything as families of prometheus_client."""
+        counts = self._counts()
+        yield from self._counters(counts)
+        yield from self._current(counts)
+
+    def _counters(self, counts: Counts) -> Iterator[Metric]:
+        placements = CounterMetricFamily(
+            "headway_router_placements",
+            "Placements carried out",
+            labels=("model", "profile", "route_class", "reason"),
+        )
+        for labels, count in counts.placements.items():
+            placements.add_metric((self._model, *labels), count)
+        yield placements
+        for name, text, by_reason in (
+            ("headway_router_sheds", "Requests that the router turned away", counts.sheds),
+            ("headway_router_fallback", "Requests placed without the router", counts.fallbacks),
+        ):
+            family = CounterMetricFamily(name, text, labels=("model", "reason"))
+            for reason, count in by_reason.items():
+                family.add_metric((self._model, reason), count)
+            yield family
+        sessions = CounterMetricFamily(
+            "headway_router_sessions", "Times that the router was met anew", labels=("model",)
+        )
+        sessions.add_metric((self._model,), counts.lives)
+        yield sessions
+
+    def _current(self, counts: Counts) -> Iterator[Metric]:
+        queued = GaugeMetricFamily(
+            "headway_router_queued_requests", "Requests that wait in the router", labels=("model",)
+        )
+        queued.add_metric((self._model,), counts.queued)
+        yield queued
+        figures = GaugeMetricFamily(
+            "headway_router_prediction",
+            "How predictions came out: error and bias as shares of what was measured, and pairs",
+            labels=("model", "target", "figure"),
+        )
+        for labels, value in counts.figures.get(PREDICTION, {}).items():
+            figures.add_metric((self._model, *labels), value)
+        yield figures

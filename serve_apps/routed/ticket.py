@@ -1,0 +1,140 @@
+"""One request as its gateway follows it, from asking for a place to its end.
+
+ASKED ──▶ PLACED ──▶ ENDED          HELD: the router has it and will say later
+  ╲──▶ HELD ──▶╱                    a lost attempt goes back to ASKED
+"""
+
+import asyncio
+from collections.abc import Callable
+from enum import Enum, auto
+from typing import Protocol
+
+from headway.routing.types import Placement, RouteRequest
+
+
+class State(Enum):
+    """How far the question of where to is."""
+
+    ASKED = auto()
+    HELD = auto()
+    PLACED = auto()
+    ENDED = auto()
+
+
+class Desk(Protocol):
+    """Where tickets tell what happens to them."""
+
+    def prefilled(self, ticket: "Ticket") -> None:
+        """Its prompt is computed."""
+
+    def first_token(self, ticket: "Ticket") -> None:
+        """Its first token has come."""
+
+    def again(self, ticket: "Ticket") -> None:
+        """Its attempt was lost; it wants another place."""
+
+    def ended(self, ticket: "Ticket", *, complete: bool) -> None:
+        """It has ended."""
+
+
+class Ticket:
+    """A request that is to be placed, or is."""
+
+    __slots__ = (
+        "_desk",
+        "_newer",
+        "_waiter",
+        "computed",
+        "output_tokens",
+        "placement",
+        "request",
+        "state",
+        "streaming",
+        "timer",
+        "told_tokens",
+    )
+
+    def __init__(self, request: RouteRequest, desk: Desk) -> None:
+        self.request = request
+        self.placement: Placement | None = None
+        self.state = State.ASKED
+        self.computed = self.streaming = False
+        self.output_tokens = self.told_tokens = 0
+        self.timer: asyncio.TimerHandle | None = None
+        self._desk = desk
+        self._waiter: asyncio.Future[Placement] | None = None
+        self._newer: Callable[[], None] | None = None
+
+    @property
+    def attempt(self) -> int:
+        """How often it has been placed."""
+        return 0 if self.placement is None else self.placement.attempt
+
+    async def placed(self) -> Placement:
+        """Where it goes. BackendError: nowhere."""
+        if self.state is State.PLACED and self.placement is not None:
+            return self.placement
+        if self._waiter is None:
+            self._waiter = asyncio.get_running_loop().create_future()
+        return await self._waiter
+
+    def again(self) -> None:
+        """Its attempt was lost: it wants another place, unless it has been given one meanwhile."""
+        self._waiter = None
+        self._desk.again(self)
+
+    def watch(self, newer: Callable[[], None] | None) -> None:
+        """Call this when another placement takes the place of the one that is carried out."""
+        self._newer = newer
+
+    def prefilled(self) -> None:
+        """Its prompt is computed, and not by the replica that decodes."""
+        if not self.computed:
+            self.computed = True
+            self._desk.prefilled(self)
+
+    def first_token(self) -> None:
+        """Its first token has come: from now on it stays where it is."""
+        self.computed = self.streaming = True
+        self._newer = None
+        self._desk.first_token(self)
+
+    def complete(self) -> None:
+        """It has all its tokens."""
+        if self.state is not State.ENDED:
+            self._desk.ended(self, complete=True)
+
+    def close(self) -> None:
+        """It has ended, if it had not yet."""
+        if self.state is not State.ENDED:
+            self._desk.ended(self, complete=False)
+
+    def take(self, placement: Placement) -> None:
+        """The router, or the gateway itself, has placed it."""
+        before, self.placement, self.state = self.state, placement, State.PLACED
+        self.computed = False
+        self.stop_timer()
+        if before is State.PLACED:
+            if self._newer is not None:
+                self._newer()
+        elif self._waiter is None:
+            self._waiter = asyncio.get_running_loop().create_future()
+            self._waiter.set_result(placement)
+        elif not self._waiter.done():
+            self._waiter.set_result(placement)
+
+    def refuse(self, error: Exception) -> None:
+        """There is no place for it."""
+        self.stop_timer()
+        if self._waiter is None:
+            self._waiter = asyncio.get_running_loop().create_future()
+        if not self._waiter.done():
+            self._waiter.set_exception(error)
+            # Whoever would have waited may have gone.
+            self._waiter.exception()
+
+    def stop_timer(self) -> None:
+        """Nothing is late any more."""
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None

@@ -1,0 +1,95 @@
+"""Samples in, models out: what is accepted reaches routers without a prior; nothing new trains nothing."""
+
+import pickle
+
+import numpy as np
+import pytest
+
+from actors.routing.training import Training
+from headway.config.routing import PredictionSettings
+from headway.routing import Sample
+from predictors.latency import LatencyFeatures, Target
+
+ROWS = 200
+SLOWER = 2.0
+"""Engines take so many times what the prior says."""
+
+
+def samples(rows: int, seed: int = 1, slower: float = SLOWER) -> list[Sample]:
+    generator = np.random.default_rng(seed)
+    made = []
+    for _ in range(rows):
+        running, tokens = int(generator.integers(0, 30)), float(generator.integers(100, 4000))
+        prior_s = tokens / 10_000
+        features = (running / 40, tokens, 0.0, float(running), 0.0, 0.0, 0.0, 50.0 * running)
+        noise = generator.lognormal(0.0, 0.05)
+        made.append(
+            Sample(
+                features=features,
+                prior_ttft_s=prior_s,
+                prior_tpot_s=0.01,
+                ttft_s=slower * prior_s * noise,
+                tpot_s=slower * 0.01 * noise,
+            )
+        )
+    return made
+
+
+def test_before_the_first_samples_there_is_no_model():
+    training = Training(PredictionSettings())
+    assert not training.train()
+    assert training.model is None
+    assert training.status()["trainings"] == 0
+
+
+def test_too_few_rows_leave_the_prior_in_place():
+    training = Training(PredictionSettings())
+    training.add(samples(5))
+    assert not training.train()
+    assert training.model is None
+    assert "too few rows" in training.status()["reports"]["ttft"]["reason"]
+
+
+def test_an_accepted_model_travels_without_a_prior_and_corrects_the_routers():
+    training = Training(PredictionSettings())
+    training.add(samples(ROWS))
+    assert training.train()
+    model = pickle.loads(pickle.dumps(training.model))
+    assert model.of(Target.TTFT).prior is None
+    assert model.of(Target.TTFT).learned is not None
+    assert model.level == pytest.approx(0.9)
+    features = LatencyFeatures.of(kv_usage=0.2, input_tokens=2000.0, waiting=0.0, running=8.0)
+    centre, quantile = model.of(Target.TTFT).predict(features.inputs(), np.array([0.2]))
+    assert centre[0] == pytest.approx(SLOWER * 0.2, rel=0.15)
+    assert quantile[0] >= centre[0]
+
+
+def test_without_anything_new_nothing_is_trained():
+    training = Training(PredictionSettings())
+    training.add(samples(ROWS))
+    training.train()
+    assert not training.train()
+    assert training.status()["trainings"] == 1
+
+
+def test_a_bad_batch_does_not_replace_a_good_model():
+    training = Training(PredictionSettings())
+    training.add(samples(ROWS))
+    training.train()
+    before = training.model
+    training.add(samples(ROWS // 4, seed=2, slower=1000.0))
+    assert not training.train()
+    features = LatencyFeatures.of(kv_usage=0.2, input_tokens=2000.0, waiting=0.0, running=8.0)
+    told = [
+        model.of(Target.TTFT).predict(features.inputs(), np.array([0.2]))[0][0]
+        for model in (before, training.model)
+    ]
+    assert told[0] == told[1]
+
+
+def test_the_window_is_bounded_by_the_settings():
+    training = Training(PredictionSettings(window_samples=50))
+    training.add(samples(ROWS))
+    rows = training.status()["rows"]
+    assert rows["ttft"] <= 50
+    assert rows["tpot"] <= 50

@@ -1,0 +1,150 @@
+"""Several gateways at one router: who is told what, and what a restart and a silent gateway do."""
+
+import pytest
+
+from actors.routing.desk import ORPHAN_S, SILENT_S
+from actors.routing.messages import Again, Completed, Failed, Placed, Submit, Surveyed
+from tests.actors.router_cases import asked, batch, desk, gone, hello, on, ready
+
+
+def placed(answer):
+    return {placement.request_id: placement.decode_replica for placement in answer.letters.placements}
+
+
+def test_a_gateway_that_has_not_said_hello_is_not_known():
+    assert not desk().exchange(0.0, "g", batch(Submit(0.0, asked("r")))).known
+
+
+def test_what_follows_at_once_comes_back_with_the_answer():
+    made = desk()
+    answer = made.exchange(0.0, "g", hello(ready("a"), Submit(0.0, asked("r"))))
+    assert answer.known
+    assert placed(answer) == {"r": "a"}
+    assert made.router.running == 1
+
+
+def test_times_are_shifted_to_the_routers_clock_and_never_go_back():
+    made = desk()
+    made.exchange(1000.0, "g", hello(sent_s=5.0))
+    made.exchange(1002.0, "g", batch(Submit(6.0, asked("r", arrival_s=5.5)), sent_s=7.0))
+    answer = made.exchange(1003.0, "g", batch(ready("a", 7.5), sent_s=8.0))
+    (placement,) = answer.letters.placements
+    # Arrived at 1000.5, placed at 1002.5.
+    assert placement.queued_s == pytest.approx(2.0)
+    late = made.exchange(1004.0, "g", batch(Submit(-500.0, asked("s", arrival_s=8.0)), sent_s=9.0))
+    assert placed(late) == {"s": "a"}
+
+
+def test_what_frees_room_for_anothers_request_goes_to_its_letters():
+    made = desk()
+    made.exchange(0.0, "one", hello())
+    made.exchange(0.0, "two", hello())
+    assert placed(made.exchange(1.0, "one", batch(Submit(0.0, asked("r"))))) == {}
+    assert placed(made.exchange(2.0, "two", batch(ready("a")))) == {}
+    assert made.has_letters() == ["one"]
+    (placement,) = made.take(3.0, "one").placements
+    assert (placement.request_id, placement.decode_replica) == ("r", "a")
+    assert made.has_letters() == []
+
+
+def test_a_lost_attempt_gets_another_place():
+    made = desk()
+    made.exchange(0.0, "g", hello(ready("a"), Submit(0.0, asked("r"))))
+    answer = made.exchange(1.0, "g", batch(ready("b"), gone("a"), Again(1.0, asked("r"))))
+    (placement,) = answer.letters.placements
+    assert (placement.decode_replica, placement.attempt) == ("b", 2)
+
+
+def test_a_lost_attempt_that_the_router_never_knew_is_a_new_request():
+    made = desk()
+    # Its replica has gone before the router heard of it, so that it can't be restored.
+    made.exchange(0.0, "g", hello(ready("b"), Placed(0.0, on("a", asked("r")))))
+    assert made.router.running == 0
+    assert placed(made.exchange(1.0, "g", batch(Again(1.0, asked("r"))))) == {"r": "b"}
+
+
+def test_a_hello_restores_what_runs_and_asks_anew_for_what_waits():
+    made = desk()
+    answer = made.exchange(
+        0.0, "g", hello(ready("a"), Placed(0.0, on("a", asked("r"))), Submit(0.0, asked("s")))
+    )
+    assert placed(answer) == {"s": "a"}
+    assert made.router.running == 2
+
+
+def test_what_a_later_hello_does_not_name_has_ended():
+    made = desk()
+    made.exchange(0.0, "g", hello(ready("a"), Submit(0.0, asked("r")), Submit(0.0, asked("s"))))
+    assert made.router.running == 2
+    kept = on("a", asked("r"))
+    made.exchange(1.0, "g", hello(ready("a"), Placed(0.0, kept), session=2))
+    assert made.router.running == 1
+    made.exchange(2.0, "g", batch(Completed(2.0, "r", 10), session=2))
+    assert made.router.running == 0
+
+
+def test_batches_of_an_earlier_session_are_not_heard():
+    made = desk()
+    made.exchange(0.0, "g", hello(ready("a"), session=2))
+    assert not made.exchange(1.0, "g", batch(Submit(0.0, asked("r")), session=1)).known
+    assert not made.exchange(1.0, "g", hello(Submit(0.0, asked("r")), session=1)).known
+    assert made.router.running == 0
+
+
+def test_a_request_placed_by_its_gateway_takes_the_place_of_the_routers_choice():
+    made = desk()
+    made.exchange(0.0, "g", hello(ready("a"), Submit(0.0, asked("r"))))
+    made.exchange(1.0, "g", batch(ready("b"), Placed(1.0, on("b", asked("r")))))
+    assert made.router.running == 1
+    # It runs on b: a newcomer prefers the empty one.
+    answer = made.exchange(2.0, "g", batch(*[Submit(2.0, asked(f"s{n}")) for n in range(2)]))
+    assert set(placed(answer).values()) == {"a", "b"}
+
+
+def test_only_the_first_gateway_is_asked_to_survey_the_replicas():
+    made = desk()
+    assert made.exchange(0.0, "one", hello()).survey
+    assert not made.exchange(0.0, "two", hello()).survey
+    assert not made.exchange(0.0, "one", hello(session=2)).survey
+
+
+def test_what_a_survey_finds_is_adopted_by_its_gateway_or_forgotten():
+    made = desk()
+    made.exchange(0.0, "one", hello(ready("a")))
+    found = (on("a", asked("r")), on("a", asked("s")))
+    made.exchange(1.0, "one", batch(Surveyed(1.0, found)))
+    assert made.router.running == 2
+    made.exchange(2.0, "two", hello(Placed(2.0, on("a", asked("r")))))
+    assert made.router.running == 2
+    made.take(1.0 + ORPHAN_S, "two")
+    made.expire(1.5 + ORPHAN_S)
+    assert made.router.running == 1
+    made.exchange(2.0 + ORPHAN_S, "two", batch(Failed(2.0, "r")))
+    assert made.router.running == 0
+
+
+def test_a_silent_gateway_is_gone_and_its_requests_with_it():
+    made = desk()
+    made.exchange(0.0, "one", hello(ready("a"), Submit(0.0, asked("r"))))
+    made.exchange(0.0, "two", hello(Submit(0.0, asked("s"))))
+    made.take(SILENT_S, "two")
+    made.expire(SILENT_S + 1.0)
+    assert made.gateways == 1
+    assert made.router.running == 1
+    assert not made.exchange(SILENT_S + 2.0, "one", batch()).known
+
+
+def test_what_waits_too_long_is_shed_by_letter():
+    made = desk(**{"routing.queue.max_wait_s": 5.0})
+    made.exchange(0.0, "g", hello(Submit(0.0, asked("r"))))
+    assert made.router.next_due_s == pytest.approx(5.0)
+    made.expire(6.0)
+    (shed,) = made.take(6.0, "g").sheds
+    assert shed.request_id == "r"
+
+
+def test_figures_come_once_a_second():
+    made = desk()
+    assert made.exchange(0.0, "g", hello()).figures is not None
+    assert made.exchange(0.5, "g", batch()).figures is None
+    assert made.exchange(1.0, "g", batch()).figures is not None

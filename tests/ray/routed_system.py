@@ -1,0 +1,104 @@
+"""An application whose requests the Router places, its gateway, and a client for it.
+
+Engines are simulated at a twentieth of their speed: some 150 ms a token. SLOs are in that time, and generous
+beside what engines take, so that a busy machine decides nothing.
+"""
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import Coroutine, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+import ray
+from prometheus_client.parser import text_string_to_metric_families
+from ray import serve
+
+from actors import control_plane, names
+from headway.config import load_config
+from tests.ray.clusters import wait_until
+from tests.ray.live_system import pids
+
+MODEL = "llama-3.1-8b"
+PATIENCE_S = 60.0
+ROUTED = {
+    "engine.time_scale": 0.05,
+    "engine.max_batch_size": 4,
+    "gateway.port": 0,
+    "routing.profile": "slo",
+    # A busy machine is no reason to place without the router.
+    "routing.call_timeout_ms": 10_000,
+    "pools": {"mixed": {"min_replicas": 2, "max_replicas": 2}},
+}
+
+
+@dataclass(frozen=True)
+class Answered:
+    """How a request ended: status, tokens, headers, and the kind of error in the stream."""
+
+    status: int
+    tokens: int
+    headers: Mapping[str, str]
+    error: str | None = None
+
+
+@dataclass(frozen=True)
+class Gateway:
+    url: str
+
+    def play(self, scenario: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run(asyncio.wait_for(scenario, PATIENCE_S))
+
+    async def ask(
+        self, http: aiohttp.ClientSession, input_tokens: int, max_tokens: int, **headers: str
+    ) -> Answered:
+        body = {"model": MODEL, "prompt": [1] * input_tokens, "max_tokens": max_tokens, "stream": True}
+        sent = {name.replace("_", "-"): value for name, value in headers.items()}
+        async with http.post(f"{self.url}/v1/completions", json=body, headers=sent) as answer:
+            if answer.status != 200:
+                return Answered(answer.status, 0, answer.headers)
+            lines = [line[6:] async for line in answer.content if line.startswith(b"data: ")]
+        events = [json.loads(line) for line in lines if not line.startswith(b"[DONE]")]
+        error = next((event["error"]["code"] for event in events if "error" in event), None)
+        tokens = sum(len(event["choices"][0]["text"].split()) for event in events if "choices" in event)
+        return Answered(answer.status, tokens, answer.headers, error)
+
+    async def samples(self, http: aiohttp.ClientSession, name: str) -> dict[tuple[str, ...], float]:
+        """A metric by its label values, the model left out."""
+        async with http.get(f"{self.url}/metrics") as answer:
+            text = await answer.text()
+        return {
+            tuple(value for label, value in sample.labels.items() if label != "model"): sample.value
+            for family in text_string_to_metric_families(text)
+            for sample in family.samples
+            if sample.name == name
+        }
+
+
+@contextmanager
+def deployed(**settings: Any) -> Iterator[Gateway]:
+    from serve_apps.builders import application
+
+    config = load_config(None, {**ROUTED, **settings})
+    handle = serve.run(application(config, control_plane=False), name="routed")
+    try:
+        (address,) = handle.addresses.remote().result()
+        wait_until(lambda: names.router(MODEL) in control_plane.running(), PATIENCE_S)
+        yield Gateway(address)
+    finally:
+        serve.delete("routed")
+        control_plane.stop(purge=True)
+
+
+def router_status() -> Mapping[str, Any]:
+    actor = ray.get_actor(names.router(MODEL), namespace=names.NAMESPACE)
+    status: Mapping[str, Any] = ray.get(actor.status.remote(), timeout=30)
+    return status
+
+
+def kill_router() -> None:
+    os.kill(pids(names.router(MODEL))[names.router(MODEL)], signal.SIGKILL)

@@ -1,0 +1,87 @@
+"""The actors of routing: there when the profile needs them, back after kill -9, gone with the others."""
+
+import os
+import signal
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+import ray
+
+from actors import control_plane, names
+from actors.routing.messages import Completed, FirstToken, Submit
+from headway.config import HeadwayConfig, load_config
+from tests.actors.router_cases import asked, batch, hello, ready
+from tests.ray.clusters import wait_until
+from tests.ray.live_system import pids
+
+MODEL = "m"
+ROUTER = names.router(MODEL)
+PATIENCE_S = 60.0
+APP = "nobody"
+
+
+def settings(**more: Any) -> HeadwayConfig:
+    return load_config(None, {"model": MODEL, "pools": {"mixed": {}}, **more})
+
+
+@pytest.fixture
+def plane(ray_cluster: str) -> Iterator[None]:
+    control_plane.start(settings(**{"routing.profile": "slo"}), APP)
+    yield
+    control_plane.stop(purge=True)
+
+
+def ask(name: str, method: str, *arguments: Any) -> Any:
+    actor = ray.get_actor(name, namespace=names.NAMESPACE)
+    return ray.get(getattr(actor, method).remote(*arguments), timeout=30)
+
+
+def status(name: str) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = ask(name, "status")
+    return found
+
+
+def test_they_run_where_the_profile_needs_them_and_end_with_the_others(plane: None) -> None:
+    assert {ROUTER, names.LATENCY_TRAINER} <= set(control_plane.running())
+    control_plane.start(settings(), APP)
+    assert not {ROUTER, names.LATENCY_TRAINER} & set(control_plane.running())
+    assert names.PLANNER in control_plane.running()
+    control_plane.start(settings(**{"routing.profile": "slo", "routing.prediction.learn": False}), APP)
+    assert ROUTER in control_plane.running()
+    assert names.LATENCY_TRAINER not in control_plane.running()
+    control_plane.stop()
+    assert control_plane.running() == ()
+
+
+def test_samples_reach_the_trainer_and_both_come_back_after_kill_nine(plane: None) -> None:
+    serve_some()
+    wait_until(lambda: status(names.LATENCY_TRAINER)["rows"]["ttft"] > 0, PATIENCE_S)
+    for name in (ROUTER, names.LATENCY_TRAINER):
+        os.kill(pids(name)[name], signal.SIGKILL)
+    wait_until(lambda: answers(ROUTER) and answers(names.LATENCY_TRAINER), PATIENCE_S)
+    assert status(ROUTER)["gateways"] == 0
+    assert status(names.LATENCY_TRAINER)["rows"]["ttft"] == 0
+    serve_some()
+    wait_until(lambda: status(names.LATENCY_TRAINER)["rows"]["ttft"] > 0, PATIENCE_S)
+
+
+def answers(name: str) -> bool:
+    try:
+        ask(name, "ready")
+    except ray.exceptions.RayError:
+        return False
+    return True
+
+
+def serve_some() -> None:
+    """Requests from their arrival to their end, told by a gateway whose clock begins with 0."""
+    requests = [asked(f"r{number}") for number in range(5)]
+    answer = ask(ROUTER, "exchange", "g", hello(ready("a"), *[Submit(0.0, one) for one in requests]))
+    assert len(answer.letters.placements) == 5
+    events = [
+        event
+        for one in requests
+        for event in (FirstToken(0.5, one.request_id), Completed(1.0, one.request_id, 10))
+    ]
+    assert ask(ROUTER, "exchange", "g", batch(*events, sent_s=1.0)).known

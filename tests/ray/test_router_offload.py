@@ -1,0 +1,104 @@
+"""An offloaded prefill whose replica dies or stalls is no error: the prompt is computed where it decodes."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import aiohttp
+import pytest
+from ray.serve.handle import DeploymentHandle
+
+from serve_apps.engines.protocol import RunningRequest
+from tests.ray.clusters import POLL_S, replicas, running_replicas, wait_until
+from tests.ray.routed_system import PATIENCE_S, Answered, Gateway, deployed, router_status
+
+APP, POOL = "routed", "Mixed"
+HEAVY = 4_000
+TOKENS = 4
+
+
+@pytest.fixture(scope="module")
+def gateway(ray_cluster: str) -> Iterator[Gateway]:
+    settings = {
+        "routing.profile": "least_load",
+        "routing.offload": {
+            "mode": "always",
+            "heavy_tokens": 2_000,
+            "deadline_factor": 1.0,
+            "deadline_slack_ms": 1_000,
+        },
+    }
+    with deployed(**settings) as gateway:
+        wait_until(lambda: router_status()["gateways"] == 1, PATIENCE_S)
+        yield gateway
+
+
+def call(replica: str, method: str, *arguments: Any) -> Any:
+    handle = DeploymentHandle(POOL, APP).options(session_id=replica, method_name=method)
+    return handle.remote(*arguments).result(timeout_s=PATIENCE_S)
+
+
+async def computing_elsewhere() -> str:
+    """The replica that computes a prompt for another one, once there is one."""
+    while True:
+        for one in replicas(APP, POOL):
+            found: list[RunningRequest] = await asyncio.to_thread(call, one["replica_id"], "running")
+            if any(request.prefill_only and request.phase == "prefill" for request in found):
+                return str(one["replica_id"])
+        await asyncio.sleep(POLL_S)
+
+
+def heavy(gateway: Gateway, fault: Callable[[str], None] | None) -> Answered:
+    """A long prompt; the replica that computes it for another suffers the fault meanwhile."""
+
+    async def scenario() -> Answered:
+        async with aiohttp.ClientSession() as http:
+            asked = asyncio.create_task(gateway.ask(http, HEAVY, TOKENS, x_headway_explain="true"))
+            if fault is not None:
+                await asyncio.to_thread(fault, await computing_elsewhere())
+            return await asked
+
+    answered: Answered = gateway.play(scenario())
+    return answered
+
+
+def test_a_long_prompt_is_computed_elsewhere(gateway: Gateway) -> None:
+    answer = heavy(gateway, None)
+    assert (answer.status, answer.tokens) == (200, TOKENS)
+    assert answer.headers["x-headway-route-class"] == "HEAVY_P2P"
+    assert answer.headers["x-headway-prefill-replica"] != answer.headers["x-headway-replica"]
+
+
+def test_a_prefill_that_stalls_is_given_up_at_its_deadline(gateway: Gateway) -> None:
+    stalled: list[str] = []
+
+    def stall(replica: str) -> None:
+        stalled.append(replica)
+        call(replica, "inject", "stall")
+
+    try:
+        answer = heavy(gateway, stall)
+    finally:
+        for replica in stalled:
+            call(replica, "inject", "clear")
+    assert (answer.status, answer.tokens, answer.error) == (200, TOKENS, None)
+    assert answer.headers["x-headway-route-class"] == "HEAVY_COLO"
+    assert answer.headers["x-headway-replica"] not in stalled
+    assert answer.headers["x-headway-prefill-replica"] == answer.headers["x-headway-replica"]
+
+
+def test_a_prefill_whose_replica_dies_is_computed_where_it_decodes(gateway: Gateway) -> None:
+    killed: list[str] = []
+
+    def kill(replica: str) -> None:
+        killed.append(replica)
+        victim = next(one for one in replicas(APP, POOL) if one["replica_id"] == replica)
+        os.kill(victim["pid"], signal.SIGKILL)
+
+    answer = heavy(gateway, kill)
+    assert (answer.status, answer.tokens, answer.error) == (200, TOKENS, None)
+    assert answer.headers["x-headway-route-class"] == "HEAVY_COLO"
+    assert answer.headers["x-headway-replica"] not in killed
+    wait_until(lambda: running_replicas(APP, POOL) == 2, PATIENCE_S)

@@ -1,0 +1,129 @@
+"""A gateway's client over a router in this process that can be slow, stall, die and come back."""
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+from typing import Any
+
+from actors.routing.desk import Desk
+from actors.routing.messages import Answer, Batch, Letters, OnReplica
+from actors.routing.post import Post
+from headway.planning import Role
+from headway.routing import Placement, RouteRequest
+from serve_apps.membership import Membership
+from serve_apps.routed.book import Patience
+from serve_apps.routed.client import RouterClient, Unreachable
+from tests.actors.router_cases import desk
+from tests.engines.virtual_loop import run
+
+CALL_S = 0.01
+"""What a call takes, there and back."""
+
+
+class Line:
+    """The link, and the router at its end."""
+
+    def __init__(self, **settings: Any) -> None:
+        self._settings = settings
+        self.batches: list[Batch] = []
+        self.dead = False
+        self._moving = asyncio.Event()
+        self._moving.set()
+        self._died = asyncio.Event()
+        self._begin()
+
+    def _begin(self) -> None:
+        self.desk: Desk = desk(**self._settings)
+        self.post = Post(self.desk, asyncio.get_running_loop().time)
+
+    def stall(self) -> None:
+        self._moving.clear()
+
+    def resume(self) -> None:
+        self._moving.set()
+
+    def die(self) -> None:
+        """Calls under way are lost, and so is every other until it is back."""
+        self.dead = True
+        died, self._died = self._died, asyncio.Event()
+        died.set()
+
+    def come_back(self) -> None:
+        """It knows nothing."""
+        self.dead = False
+        self._begin()
+
+    async def exchange(self, gateway: str, batch: Batch) -> Answer:
+        return await self._call(self._exchange(gateway, batch))
+
+    async def collect(self, gateway: str) -> Letters:
+        return await self._call(self.post.collect(gateway))
+
+    async def _exchange(self, gateway: str, batch: Batch) -> Answer:
+        await asyncio.sleep(CALL_S / 2)
+        await self._moving.wait()
+        self.batches.append(batch)
+        answer = self.desk.exchange(asyncio.get_running_loop().time(), gateway, batch)
+        self.post.deliver()
+        await asyncio.sleep(CALL_S / 2)
+        return answer
+
+    async def _call(self, work: Coroutine[Any, Any, Any]) -> Any:
+        if self.dead:
+            work.close()
+            raise Unreachable("dead")
+        call, death = asyncio.ensure_future(work), asyncio.ensure_future(self._died.wait())
+        try:
+            await asyncio.wait({call, death}, return_when=asyncio.FIRST_COMPLETED)
+            if not call.done():
+                raise Unreachable("died")
+            return call.result()
+        finally:
+            call.cancel()
+            death.cancel()
+
+
+class Gateway:
+    """A client, its pool of mixed replicas, and what the replicas would answer to a survey."""
+
+    def __init__(self, line: Line, *replicas: str, **patience: float) -> None:
+        self.line, self.pool = line, Membership()
+        self.pool.update((replica, {}) for replica in replicas)
+        self.found: Sequence[OnReplica] = ()
+        self.surveys = 0
+        self.client = RouterClient(
+            line,
+            {Role.MIXED: self.pool},
+            self._fall_back,
+            Patience(**patience),
+            self._survey,
+            clock=asyncio.get_running_loop().time,
+        )
+
+    def _fall_back(self, request: RouteRequest) -> Placement | None:
+        replica = self.pool.pick("least_load", asyncio.get_running_loop().time())
+        if replica is None:
+            return None
+        return Placement(
+            request_id=request.request_id,
+            prefill_replica=replica,
+            decode_replica=replica,
+            profile="least_load",
+            reason="fallback",
+        )
+
+    async def _survey(self) -> Sequence[OnReplica]:
+        self.surveys += 1
+        return self.found
+
+
+def play(scenario: Any, *replicas: str, settings: dict[str, Any] | None = None, **patience: float) -> None:
+    """Run a scenario of a gateway and its line in no time."""
+
+    async def played() -> None:
+        gateway = Gateway(Line(**(settings or {})), *replicas, **patience)
+        try:
+            await scenario(gateway, gateway.line)
+        finally:
+            await gateway.client.close()
+
+    run(played())

@@ -1,0 +1,206 @@
+"""Requests where the router puts them, over doubles of Serve's handles and a router in this process."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from headway.config import load_config
+from headway.planning import Role
+from headway.routing import Placement, RouteClass, RouteRequest
+from serve_apps.engines.protocol import EngineFailed, EngineRequest
+from serve_apps.gateway.backend import NotReady
+from serve_apps.serve_backend import ServeBackend
+from tests.serve_apps.routed_cases import Line
+from tests.serve_apps.serve_doubles import Engine, Handle
+
+TOKENS = 3
+SPLIT = {"pools": {"prefill": {}, "decode": {}}}
+OFFLOAD = {
+    "pools": {"mixed": {}},
+    "routing.profile": "least_load",
+    "routing.offload": {"mode": "always", "heavy_tokens": 2000},
+}
+NAMES = {Role.PREFILL: "Prefill", Role.DECODE: "Decode", Role.MIXED: "Mixed"}
+
+
+class World:
+    """A backend over two replicas of each role."""
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        config = load_config(None, {"routing.profile": "slo", **settings})
+        app = uuid4().hex
+        self.line = Line(**{"routing.profile": "slo", **settings})
+        self.handles = {Role(role): Handle(app, NAMES[Role(role)], 2) for role in config.pools}
+        self.backend = ServeBackend(config, self.handles, self.line)  # type: ignore[arg-type] # doubles
+        self.placements: list[Placement] = []
+
+    def engines(self, role: Role) -> list[Engine]:
+        return [replica.engine for replica in self.handles[role].replicas.values()]
+
+    def request(self, input_tokens: int = 10) -> EngineRequest:
+        name = uuid4().hex
+        route = RouteRequest(
+            request_id=name,
+            arrival_s=asyncio.get_running_loop().time(),
+            input_tokens=input_tokens,
+            max_tokens=TOKENS,
+            critical=True,
+        )
+        return EngineRequest(
+            request_id=name,
+            model="m",
+            prompt="x",
+            input_tokens=input_tokens,
+            max_tokens=TOKENS,
+            route=route,
+        )
+
+    async def tokens(self, input_tokens: int = 10) -> int:
+        stream = self.backend.generate(self.request(input_tokens), self.placements.append)
+        return sum([chunk.tokens async for chunk in stream])
+
+    async def quiet(self) -> None:
+        """Once the router has no request left."""
+        while self.line.desk.router.running or self.line.desk.router.queued:
+            await asyncio.sleep(0.01)
+
+
+def play(scenario: Callable[[World], Coroutine[Any, Any, None]], settings: dict[str, Any]) -> None:
+    async def bounded() -> None:
+        world = World(settings)
+        try:
+            await asyncio.wait_for(scenario(world), 20)
+        finally:
+            await world.backend.close()
+
+    asyncio.run(bounded())
+
+
+@pytest.mark.parametrize("settings", [SPLIT, {"pools": {"mixed": {}}}])
+def test_both_phases_run_where_they_were_placed(settings):
+    async def scenario(world: World) -> None:
+        assert await world.tokens() == TOKENS
+        (placement,) = world.placements
+        decoding = Role.MIXED if Role.MIXED in world.handles else Role.DECODE
+        (decoder,) = [engine for engine in world.engines(decoding) if engine.decoded]
+        assert decoder.replica == placement.decode_replica
+        for computer in (
+            [engine for engine in world.engines(Role.PREFILL) if engine.prefilled]
+            if (Role.PREFILL in world.handles)
+            else []
+        ):
+            assert computer.replica == placement.prefill_replica
+        await world.quiet()
+        assert world.backend.routing().placements.total() == 1
+
+    play(scenario, settings)
+
+
+@pytest.mark.parametrize("role", [Role.PREFILL, Role.DECODE])
+def test_an_engine_that_failed_costs_attempts_but_no_request(role: Role):
+    async def scenario(world: World) -> None:
+        world.engines(role)[0].broken = True
+        assert [await world.tokens() for _ in range(6)] == [TOKENS] * 6
+        used = {getattr(placement, f"{role}_replica") for placement in world.placements}
+        assert used == {world.engines(role)[1].replica}
+        await world.quiet()
+
+    play(scenario, SPLIT)
+
+
+def test_with_nothing_but_broken_engines_the_attempts_are_used_up():
+    async def scenario(world: World) -> None:
+        for engine in world.engines(Role.DECODE):
+            engine.broken = True
+        with pytest.raises(NotReady, match="attempts were lost"):
+            await world.tokens()
+        await world.quiet()
+
+    play(scenario, SPLIT)
+
+
+def test_a_client_that_leaves_is_forgotten():
+    async def scenario(world: World) -> None:
+        stream = world.backend.generate(world.request())
+        await anext(stream)
+        assert world.line.desk.router.running == 1
+        await stream.aclose()
+        await world.quiet()
+
+    play(scenario, SPLIT)
+
+
+def test_a_request_cancelled_before_its_first_token_is_forgotten():
+    async def scenario(world: World) -> None:
+        for engine in world.engines(Role.PREFILL):
+            engine.hangs = True
+        task = asyncio.create_task(world.tokens())
+        while not world.line.desk.router.running:
+            await asyncio.sleep(0.01)
+        task.cancel()
+        await asyncio.wait([task])
+        await world.quiet()
+        loads = [member.load for handle in world.handles.values() for member in handle.pool.members]
+        assert loads == [0] * 4
+
+    play(scenario, SPLIT)
+
+
+def test_an_offloaded_prefill_is_computed_by_another_replica():
+    async def scenario(world: World) -> None:
+        assert await world.tokens(4000) == TOKENS
+        (placement,) = world.placements
+        assert placement.route_class is RouteClass.HEAVY_P2P
+        assert {
+            engine.replica: (len(engine.prefilled), len(engine.decoded))
+            for engine in world.engines(Role.MIXED)
+        } == {placement.prefill_replica: (1, 0), placement.decode_replica: (0, 1)}
+        await world.quiet()
+
+    play(scenario, OFFLOAD)
+
+
+def test_an_offloaded_prefill_that_hangs_is_colocated_at_its_deadline():
+    async def scenario(world: World) -> None:
+        for engine in world.engines(Role.MIXED):
+            engine.hangs = True
+        task = asyncio.create_task(world.tokens(4000))
+        while not any(engine.prefilled for engine in world.engines(Role.MIXED)):
+            await asyncio.sleep(0.01)
+        world.line.desk.expire(world.line.desk.router.next_due_s)
+        world.line.post.deliver()
+        assert await task == TOKENS
+        (placement,) = world.placements
+        assert placement.route_class is RouteClass.HEAVY_COLO
+        assert placement.attempt == 2
+        assert not placement.split
+        await world.quiet()
+
+    play(scenario, OFFLOAD)
+
+
+def test_an_offloaded_prefill_that_fails_is_colocated():
+    async def scenario(world: World) -> None:
+        for engine in world.engines(Role.MIXED):
+            engine.prefill = _fail  # type: ignore[method-assign]
+        assert await world.tokens(4000) == TOKENS
+        (placement,) = world.placements
+        assert not placement.split
+        await world.quiet()
+
+    async def _fail(request: EngineRequest) -> None:
+        raise EngineFailed("failed")
+
+    play(scenario, OFFLOAD)
+
+
+def test_a_request_without_a_route_does_not_meet_the_router():
+    async def scenario(world: World) -> None:
+        plain = EngineRequest(request_id="plain", model="m", prompt="x", input_tokens=1, max_tokens=TOKENS)
+        assert sum([chunk.tokens async for chunk in world.backend.generate(plain)]) == TOKENS
+        assert not world.line.batches
+
+    play(scenario, {"pools": {"prefill": {}, "decode": {}}, "routing.profile": "least_load"})

@@ -1,0 +1,317 @@
+"""What becomes of requests between a gateway and its router: in batches, late, lost, and after a restart."""
+
+import asyncio
+
+import pytest
+
+from actors.routing.messages import Advanced, Completed, FirstToken, Placed, Submit
+from headway.planning import Role
+from headway.routing import ReplicaState, ReplicaUpdate
+from serve_apps.gateway.backend import NotReady, Overloaded
+from serve_apps.membership import SUSPECT_S
+from serve_apps.routed.client import CALL_LIMIT_S, LINGER_S, RETRY_S, TICK_S
+from tests.actors.router_cases import asked, on
+from tests.serve_apps.routed_cases import CALL_S, Gateway, Line, play
+
+TIMEOUT_S = 0.25
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def request(name: str, **fields):
+    return asked(name, now(), **fields)
+
+
+async def greeted(gateway: Gateway) -> None:
+    while gateway.client.counts.lives == 0:
+        await asyncio.sleep(CALL_S)
+    await asyncio.sleep(1.0)
+
+
+def submits(line: Line) -> list[list[str]]:
+    """The requests asked for, batch by batch."""
+    asked_for = [
+        [event.request.request_id for event in batch.events if isinstance(event, Submit)]
+        for batch in line.batches
+    ]
+    return [names for names in asked_for if names]
+
+
+def said(line: Line, kind: type) -> list:
+    return [event for batch in line.batches for event in batch.events if isinstance(event, kind)]
+
+
+def test_the_first_goes_at_once_and_the_others_with_the_next_call():
+    async def scenario(gateway: Gateway, line: Line) -> None:
+        await greeted(gateway)
+        begun_s = now()
+        first = gateway.client.submit(request("r0"))
+        await asyncio.sleep(CALL_S / 10)
+        others = [gateway.client.submit(request(f"r{n}")) for n in range(1, 6)]
+        assert (await first.placed()).decode_replica == "a"
+        assert now() - begun_s == pytest.approx(CALL_S)
+        placements = [await ticket.placed() for ticket in others]
+        assert now() - begun_s == pytest.approx(2 * CALL_S)
+        assert {placement.profile for placement in placements} == {"slo"}
+        assert submits(line) == [["r0"], ["r1", "r2", "r3", "r4", "r5"]]
+        assert sum(gateway.client.counts.placements.values()) == 6
+
+    play(scenario, "a")
+
+
+def test_what_is_not_urgent_waits_for_company():
+    async def scenario(gateway: Gateway, line: Line) -> None:
+        await greeted(gateway)
+        ticket = gateway.client.submit(request("r"))
+        await ticket.placed()
+        await asyncio.sleep(1.0)
+        calls, begun_s = len(line.batches), now()
+        ticket.first_token()
+        ticket.output_tokens = 7
+        ticket.complete()
+        await asyncio.sleep(0.9 * LINGER_S)
+        assert len(line.batches) == calls
+        await asyncio.sleep(0.2 * LINGER_S)
+        assert len(line.batches) == calls + 1
+        (first,), (done,) = said(line, FirstToken), said(line, Completed)
+        assert (first.at_s, done.output_tokens) == (begun_s, 7)
+        assert line.desk.router.running == 0
+
+    play(scenario, "a")
+
+
+def test_an_idle_gateway_is_quiet():
+    async def scenario(gateway: Gateway, line: Line) -> None:
+        await greeted(gateway)
+        calls = len(line.batches)
+        await asyncio.sleep(3600.0)
+        assert len(line.batches) == calls
+        assert line.desk.gateways == 1
+
+    play(scenario, "a")
+
+
+def test_progress_is_told_now_and_then_and_never_per_token():
+    async def scenario(gateway: Gateway, line: Line) -> None:
+        await greeted(gateway)
+        ticket = gateway.client.submit(request("r", max_tokens=1000))
+        await ticket.placed()
+        ticket.first_token()
+        for _ in range(1000):
+            await asyncio.sleep(0.01)
+            ticket.output_tokens += 1
+        told = [event.progress[0].output_tokens for event in said(line, Advanced)]
+        assert len(told) == pytest.approx(10.0 / TICK_S, abs=2)
+        assert told == sorted(set(told))
+        ticket.complete()
+
+    play(scenario, "a")
+
+
+def test_a_held_request_is_placed_by_letter_when_a_replica_comes():
+    async def scenario(gateway: Gateway, line: Line) -> None:
+        await greeted(gateway)
+        gateway.pool.remove("a")
+        await asyncio.sleep(2 * TICK_S)
+        ticket = gateway.client.submit(request("r"))
+        await asyncio.sleep(20 * TIMEOUT_S)
+        assert line.desk.router.queued == 1
+        gateway.pool.update([("b", {})])
+        placement = await ticket.placed()
+        assert placement.decode_replica == "b"
+        assert placement.queued_s > 10 * TIMEOUT_S
+        assert not gateway.client.counts.fallbacks
+
+    play(scenario, "a")
+
+
+def test_a_shed_request_is_refused_with_what_the_router_says():
+    async def scenario(gateway: Gateway, line: Line) -> None:
+        await greeted(gateway)
+        gateway.pool.remove("a")
+        await asyncio.sleep(2 * TICK_S)
+        ticket = gateway.client.submit(request("r"))
+        with pytest.raises(Overloaded, match="waited_too_long"):
+            await asyncio.gather(ticket.placed(), expire(line, 6.0))
+        assert gateway.client.counts.sheds["waited_too_long"] == 1
+
+    play(scenario, "a", settings={"routing.queue.max_wait_s": 5.0})
+
+
+async def expire(line: Line, after_s: float) -> None:
+    await asyncio.sleep(after_s)
+    line.desk.expire(now())
+    line.post.deliver()
+
+
+def test_without_an_answer_in_time_the_gateway_places_by_itself():
+    async def scenario(gateway: Gateway, line: Line) -> None:
+        await greeted(gateway)
+        line.stall()
+        begun_s = now()
+        first = await gateway.client.submit(request("r")).placed()
+        assert now() - begun_s == pytest.approx(TIMEOUT_S)
+        assert (first.reason, first.decode_replica) == ("fallback", "a")
+        # The next one does not wait again.
+        second = await gateway.client.submit(request("s")).placed()
+        assert now() - begun_s == pytest.approx(TIMEOUT_S)
+        assert second.reason == "fallback"
+        assert gateway.client.counts.fallbacks == {"timeout": 1, "unreachable": 1}
+        line.resume()
+        await asyncio.sleep(1.0)
+        # Its late answer changes nothing, and it knows of both.
+        assert line.desk.router.running == 2
+        assert (await gateway.client.submit(request("t")).placed()).profile == "slo"
+
+    play(scenario, "a")
+
+
+def test_a_router_that_dies_loses_no_request_and_learns_all_when_it_is_back():
+    async def scenario(gateway: Gateway, line: Line) -> None:
+        await greeted(gateway)
+        running = gateway.client.submit(request("running"))
+        await running.placed()
+        running.first_token()
+        running.output_tokens = 5
+        gateway.pool.remove("a")
+        await asyncio.sleep(1.0)
+        held = gateway.client.submit(request("held"))
+        await asyncio.sleep(1.0)
+        gateway.pool.update([("b", {})])
+        line.die()
+        assert (await gateway.client.submit(request("asked")).placed()).reason == "fallback"
+        await asyncio.sleep(2.0)
+        line.come_back()
+        placement = await held.placed()
+        assert (placement.profile, placement.decode_replica) == ("slo", "b")
+        await asyncio.sleep(RETRY_S)
+        # The one on a, which is dead, is not among them.
+        assert line.desk.router.running == 2
+        restored = {event.running.request.request_id: event.running for event in said(line, Placed)}
+        assert restored["running"].computed
+        assert restored["running"].output_tokens == 5
+        assert gateway.client.counts.lives == 2
+        assert gateway.surveys == 2
+
+    play(scenario, "a")
+
+
+def test_a_router_that_began_anew_between_two_calls_is_told_all():
+    async def scenario(gateway: Gateway, line: Line) -> None:
+        await greeted(gateway)
+        await gateway.client.submit(request("r")).placed()
+        line.come_back()
+        assert (await gateway.client.submit(request("s")).placed()).decode_replica == "a"
+        await asyncio.sleep(1.0)
+        assert line.desk.router.running == 2
+        assert gateway.client.counts.lives == 2
+
+    play(scenario, "a")
+
+
+def test_requests_found_on_replicas_are_told():
+    async def scenario(gateway: Gateway, line: Line) -> None:
+        gateway.found = [on("a", request("anothers"))]
+        await greeted(gateway)
+        assert line.desk.router.running == 1
+
+    play(scenario, "a")
+
+
+def test_who_was_held_is_placed_by_the_gateway_when_the_router_stays_away():
+    async def scenario(gateway: Gateway, line: Line) -> None:
+        await greeted(gateway)
+        gateway.pool.remove("a")
+        await asyncio.sleep(1.0)
+        held = gateway.client.submit(request("r"))
+        await asyncio.sleep(1.0)
+        gateway.pool.update([("b", {})])
+        line.die()
+        begun_s = now()
+        placement = await held.placed()
+        assert (placement.reason, placement.decode_replica) == ("fallback", "b")
+        assert now() - begun_s == pytest.approx(3.0, abs=RETRY_S)
+
+    play(scenario, "a", gone_s=3.0)
+
+
+def test_a_router_that_hangs_is_lost_after_a_while_and_met_anew():
+    async def scenario(gateway: Gateway, line: Line) -> None:
+        await greeted(gateway)
+        ticket = gateway.client.submit(request("r"))
+        await ticket.placed()
+        line.stall()
+        ticket.complete()
+        await asyncio.sleep(CALL_LIMIT_S + 1.0)
+        line.resume()
+        await asyncio.sleep(1.0)
+        assert gateway.client.counts.lives == 2
+        assert line.desk.router.running == 0
+
+    play(scenario, "a")
+
+
+def test_without_any_replica_and_router_a_request_is_refused():
+    async def scenario(gateway: Gateway, line: Line) -> None:
+        line.die()
+        with pytest.raises(NotReady):
+            await gateway.client.submit(request("r")).placed()
+
+    play(scenario)
+
+
+def test_a_newer_placement_is_heard_of_until_the_first_token():
+    async def scenario(gateway: Gateway, line: Line) -> None:
+        await greeted(gateway)
+        ticket, heard = gateway.client.submit(request("r")), []
+        await ticket.placed()
+        ticket.watch(lambda: heard.append(ticket.placement))
+        newer = on("b", ticket.request, attempt=2).placement
+        stale = on("c", ticket.request, attempt=1).placement
+        for placement in (stale, newer):
+            line.desk._gateways[gateway.client.name].placements.append(placement)
+            line.post.deliver()
+            await asyncio.sleep(0.1)
+        assert heard == [newer]
+        ticket.first_token()
+        line.desk._gateways[gateway.client.name].placements.append(
+            on("d", ticket.request, attempt=3).placement
+        )
+        line.post.deliver()
+        await asyncio.sleep(0.1)
+        assert ticket.placement == newer
+
+    play(scenario, "a", "b")
+
+
+def test_replicas_come_are_suspect_and_go():
+    async def scenario(gateway: Gateway, line: Line) -> None:
+        updates: list[ReplicaUpdate] = []
+        changed = line.desk.router.replica_changed
+        line.desk.router.replica_changed = lambda now_s, update: (
+            updates.append(update),
+            changed(now_s, update),
+        )[1]
+        await greeted(gateway)
+        gateway.pool.update([("a", {"running": 2, "waiting": 1, "kv_usage": 0.5}), ("b", {})])
+        await asyncio.sleep(2 * TICK_S)
+        gateway.pool.suspect("b", now())
+        await asyncio.sleep(SUSPECT_S + 2 * TICK_S)
+        ticket = gateway.client.submit(request("r"))
+        on_it = (await ticket.placed()).decode_replica
+        gateway.pool.update([])
+        await asyncio.sleep(2 * TICK_S)
+        ticket.complete()
+        await asyncio.sleep(2 * TICK_S)
+        states = {name: [update.state for update in updates if update.replica == name] for name in ("a", "b")}
+        ready, draining, gone = ReplicaState.READY, ReplicaState.DRAINING, ReplicaState.GONE
+        assert updates[0] == ReplicaUpdate(replica="a", role=Role.MIXED)
+        assert [update.load.running for update in updates if update.load] == [2]
+        # Who has left the list with a request of ours drains until that one has ended.
+        assert states[on_it][-2:] == [draining, gone]
+        assert [ready, draining, ready] == states["b"][:3]
+        assert states["a" if on_it == "b" else "b"][-2:] == [ready, gone]
+
+    play(scenario, "a")

@@ -1,0 +1,53 @@
+"""What a gateway exports of routing."""
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from headway.routing import Placement, RouteClass
+from serve_apps.routed.counts import Counts
+from serve_apps.routed.metrics import RoutingMetrics
+
+
+def scrape(counts: Counts) -> dict[tuple[str, ...], float]:
+    """Samples by name and label values, which Prometheus orders by the labels' names."""
+    registry = CollectorRegistry()
+    registry.register(RoutingMetrics("m", lambda: counts))
+    families = text_string_to_metric_families(generate_latest(registry).decode())
+    return {
+        (sample.name, *(value for label, value in sample.labels.items() if label != "model")): sample.value
+        for family in families
+        for sample in family.samples
+        if sample.labels["model"] == "m"
+    }
+
+
+def test_nothing_has_happened_yet():
+    assert scrape(Counts()) == {
+        ("headway_router_queued_requests",): 0.0,
+        ("headway_router_sessions_total",): 0.0,
+    }
+
+
+def test_placements_sheds_fallbacks_and_what_the_router_says():
+    counts = Counts(lives=2, queued=3)
+    placed = Placement(
+        request_id="r",
+        prefill_replica="p",
+        decode_replica="d",
+        profile="slo",
+        reason="p_idle_d_busy",
+        route_class=RouteClass.HEAVY_P2P,
+    )
+    for _ in range(2):
+        counts.placed(placed)
+    counts.sheds["no_headroom"] += 1
+    counts.fallbacks["timeout"] += 4
+    counts.figures = {"prediction": {("ttft", "error"): 0.05}, "queued": {(): 9.0}}
+    assert scrape(counts) == {
+        ("headway_router_placements_total", "slo", "p_idle_d_busy", "HEAVY_P2P"): 2.0,
+        ("headway_router_sheds_total", "no_headroom"): 1.0,
+        ("headway_router_fallback_total", "timeout"): 4.0,
+        ("headway_router_sessions_total",): 2.0,
+        ("headway_router_queued_requests",): 3.0,
+        ("headway_router_prediction", "error", "ttft"): 0.05,
+    }
