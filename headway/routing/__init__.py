@@ -1,9 +1,13 @@
-"""Routing: request + replicas → placement. Pure functions and one state machine without I/O."""
+"""Routing: request + replicas → placement. Pure functions and one state machine without I/O.
+
+The router itself is loaded when it is asked for: engines and gateways need the types alone, and start faster
+without compiled code and numpy.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 from headway.routing.errors import RoutingError, SloRequired
-from headway.routing.learning import Sample
-from headway.routing.making import make_router
-from headway.routing.router import Router
 from headway.routing.types import (
     NO_SLO,
     NOTHING,
@@ -21,6 +25,11 @@ from headway.routing.types import (
     Shed,
     ShedReason,
 )
+
+if TYPE_CHECKING:
+    from headway.routing.learning import Sample
+    from headway.routing.making import make_router
+    from headway.routing.router import Router
 
 __all__ = [
     "NOTHING",
@@ -44,3 +53,12 @@ __all__ = [
     "SloRequired",
     "make_router",
 ]
+
+_HEAVY = {"Router": "router", "Sample": "learning", "make_router": "making"}
+"""What is loaded on demand, and the module that has it."""
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HEAVY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HEAVY[name]}"), name)

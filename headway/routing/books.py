@@ -1,10 +1,10 @@
 """The entries of `ledger` in the fleet's table, compiled: each event writes a dozen cells.
 
-A slot of −1 stands for a replica that is GONE and has no cells.
+A slot of −1 stands for a replica that is GONE and has no cells. Figures come as one plain tuple, because
+handing named ones to compiled code takes longer than all the writing.
 """
 
 from math import exp
-from typing import NamedTuple
 
 from headway.routing.columns import Column
 from headway.routing.fleet import FloatArray
@@ -16,88 +16,103 @@ BUSY_UNTIL_S, RESERVED_TOKENS = int(Column.BUSY_UNTIL_S), int(Column.RESERVED_TO
 KV_TOKENS, COMING_TOKENS = int(Column.KV_TOKENS), int(Column.COMING_TOKENS)
 OUTPUT_TOKENS, LOAD = int(Column.OUTPUT_TOKENS), int(Column.LOAD)
 DUTY, DUTY_AT_S = int(Column.DUTY), int(Column.DUTY_AT_S)
+TPOT_SLO_S, TTFT_SLACK_S = int(Column.TPOT_SLO_S), int(Column.TTFT_SLACK_S)
 
+Entry = tuple[float, float, float, float, float, float, float, float, float]
+"""One request in numbers, in the order of the constants that follow."""
 
-class Entry(NamedTuple):
-    """One request in numbers. `held_tokens`: what its prompt holds at another replica that also decodes."""
-
-    prefill_slot: int
-    decode_slot: int
-    uncached_tokens: float
-    busy_s: float
-    work_s: float
-    held_tokens: float
-    prefill_load: float
-    need_tokens: float
-    mean_tokens: float
-    output_tokens: float
-    load: float
+OWN_UNCACHED, OWN_BUSY_S, OWN_WORK_S = 0, 1, 2
+OWN_HELD = 3
+"""Tokens that its prompt holds at another replica that also decodes."""
+OWN_PREFILL_LOAD, OWN_NEED, OWN_MEAN, OWN_OUTPUT, OWN_LOAD = 4, 5, 6, 7, 8
 
 
 @compiled
-def enter(table: FloatArray, entry: Entry, now_s: float, stay_s: float) -> None:
-    """The request is placed."""
-    slot = entry.prefill_slot
-    if slot >= 0:
-        _wait(table, entry, 1.0)
-        table[BUSY_UNTIL_S, slot] = max(table[BUSY_UNTIL_S, slot], now_s) + entry.busy_s
-        kept = exp((table[DUTY_AT_S, slot] - now_s) / stay_s)
-        table[DUTY, slot] = table[DUTY, slot] * kept + entry.work_s / stay_s
-        table[DUTY_AT_S, slot] = now_s
-    slot = entry.decode_slot
-    if slot >= 0:
-        table[COMING, slot] += 1.0
-        table[COMING_TOKENS, slot] += entry.mean_tokens
-        _hold(table, entry, 1.0)
+def enter(  # noqa: PLR0917 - plain figures, compiled
+    table: FloatArray,
+    prefill: int,
+    decode: int,
+    entry: Entry,
+    now_s: float,
+    stay_s: float,
+    slack_s: float,
+    guard_s: float,
+) -> None:
+    """The request is placed; `slack_s` and `guard_s` bind those that come after it."""
+    if prefill >= 0:
+        _wait(table, prefill, entry, 1.0)
+        table[BUSY_UNTIL_S, prefill] = max(table[BUSY_UNTIL_S, prefill], now_s) + entry[OWN_BUSY_S]
+        kept = exp((table[DUTY_AT_S, prefill] - now_s) / stay_s)
+        table[DUTY, prefill] = table[DUTY, prefill] * kept + entry[OWN_WORK_S] / stay_s
+        table[DUTY_AT_S, prefill] = now_s
+        table[TTFT_SLACK_S, prefill] = min(table[TTFT_SLACK_S, prefill], slack_s)
+    if decode >= 0:
+        table[COMING, decode] += 1.0
+        table[COMING_TOKENS, decode] += entry[OWN_MEAN]
+        _hold(table, decode, entry, 1.0)
+        table[TPOT_SLO_S, decode] = min(table[TPOT_SLO_S, decode], guard_s)
 
 
 @compiled
-def move(table: FloatArray, entry: Entry, now_s: float) -> None:
-    """Its prompt is computed."""
-    slot = entry.prefill_slot
-    if slot >= 0:
-        _wait(table, entry, -1.0)
-        table[BUSY_UNTIL_S, slot] = now_s + table[WORK_S, slot]
-    slot = entry.decode_slot
-    if slot >= 0:
-        table[COMING, slot] -= 1.0
-        table[COMING_TOKENS, slot] -= entry.mean_tokens
-        table[RUNNING, slot] += 1.0
-        table[KV_TOKENS, slot] += entry.mean_tokens
-    _settle(table, entry.prefill_slot)
+def move(  # noqa: PLR0917 - plain figures, compiled
+    table: FloatArray, prefill: int, decode: int, entry: Entry, now_s: float, slack_s: float
+) -> None:
+    """Its prompt is computed; `slack_s` is the least of those that still wait there."""
+    if prefill >= 0:
+        _wait(table, prefill, entry, -1.0)
+        table[BUSY_UNTIL_S, prefill] = now_s + table[WORK_S, prefill]
+        table[TTFT_SLACK_S, prefill] = slack_s
+    if decode >= 0:
+        table[COMING, decode] -= 1.0
+        table[COMING_TOKENS, decode] -= entry[OWN_MEAN]
+        table[RUNNING, decode] += 1.0
+        table[KV_TOKENS, decode] += entry[OWN_MEAN]
+    _settle(table, prefill)
 
 
 @compiled
-def leave(table: FloatArray, entry: Entry, prefilled: bool) -> None:
-    """It is no longer there; `prefilled` says which entries are left."""
-    if not prefilled and entry.prefill_slot >= 0:
-        _wait(table, entry, -1.0)
-    slot = entry.decode_slot
-    if slot >= 0:
-        there, tokens = (RUNNING, KV_TOKENS) if prefilled else (COMING, COMING_TOKENS)
-        table[there, slot] -= 1.0
-        table[tokens, slot] -= entry.mean_tokens
-        _hold(table, entry, -1.0)
-    _settle(table, entry.prefill_slot)
-    _settle(table, slot)
+def withdraw(  # noqa: PLR0917 - plain figures, compiled
+    table: FloatArray, prefill: int, decode: int, entry: Entry, slack_s: float, guard_s: float
+) -> None:
+    """It leaves before its prompt was computed; `slack_s` and `guard_s` are the least of those left."""
+    if prefill >= 0:
+        _wait(table, prefill, entry, -1.0)
+        table[TTFT_SLACK_S, prefill] = slack_s
+    if decode >= 0:
+        table[COMING, decode] -= 1.0
+        table[COMING_TOKENS, decode] -= entry[OWN_MEAN]
+        _hold(table, decode, entry, -1.0)
+        table[TPOT_SLO_S, decode] = guard_s
+    _settle(table, prefill)
+    _settle(table, decode)
 
 
 @compiled
-def _wait(table: FloatArray, entry: Entry, sign: float) -> None:
-    slot = entry.prefill_slot
+def leave(table: FloatArray, prefill: int, decode: int, entry: Entry, guard_s: float) -> None:
+    """It leaves its decode replica; `guard_s` is the least of those that are left there."""
+    if decode >= 0:
+        table[RUNNING, decode] -= 1.0
+        table[KV_TOKENS, decode] -= entry[OWN_MEAN]
+        _hold(table, decode, entry, -1.0)
+        table[TPOT_SLO_S, decode] = guard_s
+    _settle(table, prefill)
+    _settle(table, decode)
+
+
+@compiled
+def _wait(table: FloatArray, slot: int, entry: Entry, sign: float) -> None:
     table[WAITING, slot] += sign
-    table[PREFILL_TOKENS, slot] += sign * entry.uncached_tokens
-    table[WORK_S, slot] += sign * entry.busy_s
-    table[LOAD, slot] += sign * entry.prefill_load
-    table[RESERVED_TOKENS, slot] += sign * entry.held_tokens
+    table[PREFILL_TOKENS, slot] += sign * entry[OWN_UNCACHED]
+    table[WORK_S, slot] += sign * entry[OWN_BUSY_S]
+    table[LOAD, slot] += sign * entry[OWN_PREFILL_LOAD]
+    table[RESERVED_TOKENS, slot] += sign * entry[OWN_HELD]
 
 
 @compiled
-def _hold(table: FloatArray, entry: Entry, sign: float) -> None:
-    slot = entry.decode_slot
-    table[RESERVED_TOKENS, slot] += sign * entry.need_tokens
-    table[OUTPUT_TOKENS, slot] += sign * entry.output_tokens
-    table[LOAD, slot] += sign * entry.load
+def _hold(table: FloatArray, slot: int, entry: Entry, sign: float) -> None:
+    table[RESERVED_TOKENS, slot] += sign * entry[OWN_NEED]
+    table[OUTPUT_TOKENS, slot] += sign * entry[OWN_OUTPUT]
+    table[LOAD, slot] += sign * entry[OWN_LOAD]
 
 
 @compiled

@@ -33,6 +33,7 @@ class Fleet:
         self._names: dict[ReplicaId, Replica] = {}
         self._at: list[Replica | None] = []
         self._ready: dict[Role, SlotArray] = {role: np.empty(0, dtype=np.int64) for role in Role}
+        self._kinds: dict[Role, dict[int, str]] = {role: {} for role in Role}
 
     def __len__(self) -> int:
         return len(self._names)
@@ -59,6 +60,10 @@ class Fleet:
         """Slots of the replicas of `role` that take requests, by replica id."""
         return self._ready[role]
 
+    def kinds(self, role: Role) -> Mapping[int, str]:
+        """A GPU type for each profile (Column.KIND) that replicas of `role` ever had."""
+        return self._kinds[role]
+
     def has(self, roles: Sequence[Role]) -> bool:
         """Whether each of `roles` has a replica that takes requests."""
         return all(len(self._ready[role]) for role in roles)
@@ -70,6 +75,7 @@ class Fleet:
         replica = Replica(name, self._free.pop(), role, gpu_type)
         known = {**EMPTY, **cells}
         self.table[:, replica.slot] = [known.get(column, 0.0) for column in Column]
+        self._kinds[role].setdefault(int(known[Column.KIND]), gpu_type)
         self._names[name] = self._at[replica.slot] = replica
         return replica
 

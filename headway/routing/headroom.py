@@ -20,8 +20,10 @@ LEAST = 1e-6
 RESOLUTION = 0.02
 """Differences of headroom below this share of an SLO count less and less."""
 
-PROMPTS, CHUNKS = 1.0, 2.0
-"""A replica takes patient requests with at most so many prompts, or chunks of prompt tokens, outstanding."""
+CHUNKS = 2.0
+"""A replica takes patient requests with no prompt, or at most so many chunks of prompt tokens, outstanding.
+A prompt more would keep it no busier where the router hears of each prompt's end at once, and an urgent
+request that comes meanwhile would wait for two."""
 
 
 class Promise(NamedTuple):
@@ -29,7 +31,8 @@ class Promise(NamedTuple):
 
     `left_s` is what is left of the TTFT SLO. Predictions are multiplied by the two `safety` factors.
     `least_harm`: its own SLOs are lost and do not count. `patient`: it waits for a replica with a short
-    queue, of prompts or of `chunk_tokens`.
+    queue, of prompts or of `chunk_tokens`. `reserve` sequences more must still fit under the TPOT SLOs, where
+    one alone has `first_itl_s`. `void_s` is a TPOT SLO that is lost anyway and binds nobody.
     """
 
     ttft_s: float
@@ -43,6 +46,9 @@ class Promise(NamedTuple):
     highest: bool
     least_harm: bool
     patient: bool
+    reserve: float = 0.0
+    first_itl_s: float = 0.0
+    void_s: float = -1.0
 
 
 @compiled
@@ -56,9 +62,25 @@ def likeness(own_s: float, tightest_s: float) -> float:
 
 @compiled
 def has_room(table: FloatArray, slot: int, chunk_tokens: float) -> bool:
-    """Whether a prompt that comes now waits for little more than the one under way."""
-    short = table[WAITING, slot] <= PROMPTS
-    return bool(short or table[PREFILL_TOKENS, slot] <= CHUNKS * chunk_tokens)
+    """Whether a prompt that comes now is begun at once, or nearly so."""
+    idle = table[WAITING, slot] == 0.0
+    return bool(idle or table[PREFILL_TOKENS, slot] <= CHUNKS * chunk_tokens)
+
+
+@compiled
+def guard_s(table: FloatArray, slot: int, promise: Promise) -> float:
+    """The tightest TPOT SLO at a replica that can be kept; infinite if none can."""
+    tightest_s = float(table[TPOT_SLO_S, slot])
+    return inf if tightest_s == promise.void_s else tightest_s
+
+
+@compiled
+def reserve_s(rows: FloatArray, table: FloatArray, place: int, slot: int, promise: Promise) -> float:
+    """What `reserve` sequences more would add to TPOT: each as much as those there do on average."""
+    if promise.reserve == 0.0:
+        return 0.0
+    there = table[RUNNING, slot] + table[COMING, slot] + table[OTHER_REQUESTS, slot] + 1.0
+    return float(promise.reserve * max(0.0, rows[OTHERS, place] - promise.first_itl_s) / there)
 
 
 @compiled
@@ -78,11 +100,11 @@ def tpot_headroom_s(rows: FloatArray, place: int, tightest_s: float, promise: Pr
 def missing(rows: FloatArray, table: FloatArray, slots: SlotArray, place: int, promise: Promise) -> float:
     """What an invalid candidate lacks, relative to the SLOs; 0 for a valid one."""
     slot = slots[place]
-    tightest_s = table[TPOT_SLO_S, slot]
+    tightest_s = guard_s(table, slot, promise)
     queued_s = min(0.0, table[TTFT_SLACK_S, slot] - rows[DELAY, place])
     if promise.least_harm:
-        theirs_s = min(0.0, tightest_s - rows[OTHERS, place] * promise.tpot_safety)
-        return float(LEAST + 0.01 * rows[TTFT, place] - theirs_s / tightest_s - queued_s)
+        over_s = max(0.0, rows[OTHERS, place] * promise.tpot_safety - tightest_s)
+        return float(LEAST + 0.01 * rows[TTFT, place] + over_s / tightest_s - queued_s)
     there = table[RUNNING, slot] + table[COMING, slot] + table[WAITING, slot] + table[OTHER_REQUESTS, slot]
     lacking = 0.0
     if there == 0.0 and rows[TTFT, place] <= promise.left_s and rows[TPOT, place] <= promise.tpot_s:
@@ -91,8 +113,9 @@ def missing(rows: FloatArray, table: FloatArray, slots: SlotArray, place: int, p
         lacking -= promise.ttft_weight * min(0.0, ttft_headroom_s(rows, place, promise)) / promise.ttft_s
     limit_s = min(promise.tpot_s, tightest_s)
     if limit_s < inf:
-        under_s = min(0.0, tpot_headroom_s(rows, place, tightest_s, promise))
-        lacking -= (1.0 - promise.ttft_weight) * under_s / limit_s
+        under_s = tpot_headroom_s(rows, place, tightest_s, promise)
+        under_s -= reserve_s(rows, table, place, slot, promise)
+        lacking -= (1.0 - promise.ttft_weight) * min(0.0, under_s) / limit_s
     return float(lacking - queued_s)
 
 
@@ -123,7 +146,7 @@ def best_of(rows: FloatArray, table: FloatArray, slots: SlotArray, promise: Prom
         if has_room(table, slots[place], promise.chunk_tokens):
             soonest_s = min(soonest_s, rows[TTFT, place])
         ttft_s = ttft_headroom_s(rows, place, promise)
-        tpot_s = tpot_headroom_s(rows, place, table[TPOT_SLO_S, slots[place]], promise)
+        tpot_s = tpot_headroom_s(rows, place, guard_s(table, slots[place], promise), promise)
         most_ttft_s, least_ttft_s = max(most_ttft_s, ttft_s), min(least_ttft_s, ttft_s)
         most_tpot_s, least_tpot_s = max(most_tpot_s, tpot_s), min(least_tpot_s, tpot_s)
     return Best(most_ttft_s, most_ttft_s - least_ttft_s, most_tpot_s, most_tpot_s - least_tpot_s, soonest_s)
@@ -162,7 +185,7 @@ def judge(rows: FloatArray, table: FloatArray, slots: SlotArray, promise: Promis
         if promise.patient and not sooner and not has_room(table, slot, promise.chunk_tokens):
             out[place] = -LEAST
             continue
-        tightest_s = table[TPOT_SLO_S, slot]
+        tightest_s = guard_s(table, slot, promise)
         share = share_of(rows, place, tightest_s, promise, best)
         if not promise.highest:
             share = 1.0 - share

@@ -19,6 +19,7 @@ import numpy as np
 from headway.config.roles import Role
 from headway.routing.calibration import Calibration
 from headway.routing.columns import Column
+from headway.routing.demand import CriticalDemand
 from headway.routing.fleet import FloatArray
 from headway.routing.forecast import (
     DECODE_ROLE,
@@ -31,7 +32,7 @@ from headway.routing.forecast import (
     forecast,
 )
 from headway.routing.rules import EngineRulesLike
-from headway.routing.surfaces import Surfaces, surfaces_of
+from headway.routing.surfaces import Surfaces, itl_of, surfaces_of
 from interp import Profile
 from predictors.latency import LatencyFeatures, LatencyModel, TargetModel
 
@@ -71,6 +72,8 @@ class Latency:
         """Seconds that a request usually decodes, smoothed."""
         self.ttft_safety, self.tpot_safety = Calibration(), Calibration()
         """What headroom is measured with: predictions times these."""
+        self.critical = CriticalDemand()
+        """The critical load that was judged by these predictions."""
 
     def cells(self, gpu_type: str) -> Mapping[Column, float]:
         """What the table says of a replica of this type."""
@@ -92,6 +95,19 @@ class Latency:
         """What was predicted of a request by which it was placed, and what came."""
         self.ttft_safety.observe(ttft_s, measured_ttft_s)
         self.tpot_safety.observe(tpot_s, measured_tpot_s)
+
+    def shared_tpot_s(self, kind: int, sequences: float, kv_tokens: float, duty: float) -> float:
+        """TPOT where `sequences` > 0 with `kv_tokens` together share a replica whose prefill duty is `duty`.
+
+        Infinite where they do not fit, 0 where the kind has no profile.
+        """
+        if kind < 0:
+            return 0.0
+        surfaces = self._surfaces[kind]
+        if sequences > self._batching.max_batch or kv_tokens > surfaces.capacity_tokens or duty >= 1.0:
+            return inf
+        batch = max(sequences, 1.0)
+        return itl_of(surfaces, batch, max(kv_tokens * batch / sequences, batch)) / (1.0 - duty)
 
     def rows(self, question: "Question") -> FloatArray:
         """The forecast, f8[len(Row), C]; what belongs to the request's other role is not in it."""

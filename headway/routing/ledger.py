@@ -13,13 +13,10 @@ Prefill duty is a moving average of work placed, w seconds a time, over a decode
 """
 
 from headway.config.roles import Role
-from headway.routing.books import Entry, enter, leave, move
-from headway.routing.columns import Column
+from headway.routing.books import Entry, enter, leave, move, withdraw
 from headway.routing.fleet import Fleet, least_key
 from headway.routing.record import Phase, Record
 from headway.routing.replica import Replica
-
-TPOT_SLO_S, TTFT_SLACK_S = int(Column.TPOT_SLO_S), int(Column.TTFT_SLACK_S)
 
 
 class Ledger:
@@ -31,60 +28,60 @@ class Ledger:
     def placed(self, record: Record, now_s: float, stay_s: float) -> None:
         """Enter a request in `record.prefill` and `record.decode`; a decode usually stays `stay_s`."""
         prefill, decode = _replicas(record)
+        table, entry, slack_s, guard_s = self._fleet.table, record.entry, record.ttft_slack_s, record.guard_s
         record.phase, record.placed_s = Phase.PREFILL, now_s
-        enter(self._fleet.table, _entry(record, prefill, decode), now_s, stay_s)
+        enter(table, _slot(prefill), _slot(decode), entry, now_s, stay_s, slack_s, guard_s)
         if prefill.alive:
-            prefill.waiting.push(record.ttft_slack_s, record.number, record)
-            self._fleet.table[TTFT_SLACK_S, prefill.slot] = least_key(prefill.waiting)
+            prefill.waiting.push(slack_s, record.number, record)
         if decode.alive:
-            decode.running.push(record.guard_s, record.number, record)
-            self._fleet.table[TPOT_SLO_S, decode.slot] = least_key(decode.running)
+            decode.running.push(guard_s, record.number, record)
 
     def prefilled(self, record: Record, now_s: float) -> None:
         """The prompt is computed: the prefill replica's estimate starts anew from what is left."""
         prefill, decode = _replicas(record)
-        self._leave_queue(record, prefill)
-        move(self._fleet.table, _entry(record, prefill, decode), now_s)
+        prefill.waiting.discard(record.number)
+        slack_s = least_key(prefill.waiting)
+        move(self._fleet.table, _slot(prefill), _slot(decode), record.entry, now_s, slack_s)
         record.phase = Phase.DECODE
 
     def released(self, record: Record) -> None:
         """Take the request off its replicas, whatever its phase."""
         prefill, decode = _replicas(record)
-        prefilled = record.phase is Phase.DECODE
-        leave(self._fleet.table, _entry(record, prefill, decode), prefilled)
-        if not prefilled:
-            self._leave_queue(record, prefill)
-        if decode.alive:
-            decode.running.discard(record.number)
-            self._fleet.table[TPOT_SLO_S, decode.slot] = least_key(decode.running)
+        table, entry = self._fleet.table, record.entry
+        decode.running.discard(record.number)
+        guard_s = least_key(decode.running)
+        if record.phase is Phase.DECODE:
+            leave(table, _slot(prefill), _slot(decode), entry, guard_s)
+        else:
+            prefill.waiting.discard(record.number)
+            withdraw(table, _slot(prefill), _slot(decode), entry, least_key(prefill.waiting), guard_s)
         record.prefill = record.decode = None
         record.phase = Phase.QUEUED
 
-    def _leave_queue(self, record: Record, prefill: Replica) -> None:
-        if prefill.alive:
-            prefill.waiting.discard(record.number)
-            self._fleet.table[TTFT_SLACK_S, prefill.slot] = least_key(prefill.waiting)
+
+def entry_of(record: Record, busy_s: float, work_s: float, prefill_load: float, load: float) -> Entry:
+    """What the books say of a request at its two replicas."""
+    tokens, output = float(record.request.input_tokens), float(record.expected_output)
+    prefill, decode = _replicas(record)
+    split = prefill is not decode
+    return (
+        tokens - record.cached_tokens,
+        busy_s,
+        work_s,
+        tokens if split and prefill.role is Role.MIXED else 0.0,
+        prefill_load if split else 0.0,
+        tokens + output,
+        tokens + 0.5 * output,
+        output,
+        load,
+    )
+
+
+def _slot(replica: Replica) -> int:
+    return replica.slot if replica.alive else -1
 
 
 def _replicas(record: Record) -> tuple[Replica, Replica]:
     assert record.prefill is not None
     assert record.decode is not None
     return record.prefill, record.decode
-
-
-def _entry(record: Record, prefill: Replica, decode: Replica) -> Entry:
-    tokens, output = float(record.request.input_tokens), float(record.expected_output)
-    split = prefill is not decode
-    return Entry(
-        prefill.slot if prefill.alive else -1,
-        decode.slot if decode.alive else -1,
-        float(record.uncached_tokens),
-        record.busy_s,
-        record.work_s,
-        tokens if split and prefill.role is Role.MIXED else 0.0,
-        record.prefill_load if split else 0.0,
-        tokens + output,
-        tokens + 0.5 * output,
-        output,
-        record.load,
-    )

@@ -13,6 +13,7 @@ from headway.config.routing import OffloadSettings
 from headway.routing.columns import Column
 from headway.routing.forecast import Row
 from headway.routing.offload import (
+    HitRates,
     OffloadDecision,
     OffloadQuestion,
     OffloadReason,
@@ -42,6 +43,7 @@ class Offloading:
     def __init__(self, know: Knowledge, settings: OffloadSettings) -> None:
         self._know, self._settings = know, settings
         self._rate_rps, self._rate_at_s = 0.0, -inf
+        self._hits = HitRates()
 
     def arrived(self, now_s: float) -> None:
         """A request came: the rate at which others come to queue."""
@@ -55,12 +57,19 @@ class Offloading:
         """The decision for a request that the profile sends to `seat`, and P's seat if it is offloaded."""
         question = seat.question
         uncached = int(question.record.request.input_tokens - seat.cached_tokens)
+        if self._settings.mode != "never":
+            self._count(seat)
         route_class = classify(uncached, self._settings)
         if route_class is not RouteClass.HEAVY_COLO:
             return BELOW_THRESHOLD[route_class], None
         if self._settings.mode == "never":
             return NEVER, None
         return self._heavy(seat, question.about(question.role))
+
+    def _count(self, seat: Seat) -> None:
+        """How often prefixes are found: what P's cache is worth."""
+        tokens, cached = seat.question.record.request.input_tokens, int(seat.cached_tokens)
+        self._hits = self._hits.add(tokens, local_tokens=cached)
 
     def _heavy(self, seat: Seat, everyone: Question) -> tuple[OffloadDecision, Seat | None]:
         listed = np.nonzero(everyone.slots == seat.replica.slot)[0]
@@ -95,12 +104,13 @@ class Offloading:
             queue_s=seat.queue_s if known else 0.0,
             prefill_s=seat.work_s if known else nan,
             running=int(cell[Column.RUNNING]),
-            waiting=int(cell[Column.WAITING]),
+            waiting=int(cell[Column.COMING]),
             remaining_tokens=0.5 * cell[Column.OUTPUT_TOKENS] / there if there else 0.0,
             iteration_s=seat.iteration_s,
             arrival_rps=self._rate_rps / ready,
             outstanding_tokens=cell[Column.PREFILL_TOKENS] + cell[Column.KV_TOKENS],
             decode_tokens=cell[Column.KV_TOKENS],
+            reuse=self._hits.reuse,
         )
 
 

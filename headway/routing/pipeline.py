@@ -71,10 +71,11 @@ class Pipeline:
         """
         for each in self.filters:
             keep = each.keep(question)
-            if keep is not None and not keep.all():
-                if not keep.any():
-                    return each.refusal(question)
-                question.restrict(keep)
+            if keep is None or (kept := np.count_nonzero(keep)) == len(keep):
+                continue
+            if not kept:
+                return each.refusal(question)
+            question.restrict(keep)
         return self.picker.pick(question, self._scores(question), generator)
 
     def _scores(self, question: Question) -> FloatArray:

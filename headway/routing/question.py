@@ -1,6 +1,6 @@
 """One decision's question: which of these replicas, for this request, in this role."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 
@@ -181,13 +181,16 @@ class Question:
             self._forecast = self._forecast[:, keep]
         self.notes = {name: values[keep] for name, values in self.notes.items()}
 
+    def kinds(self) -> Sequence[int]:
+        """Profile kinds of the candidates that have a profile, ascending."""
+        known = self.know.fleet.kinds(self.role)
+        if len(known) == 1 and len(self.slots):
+            return [kind for kind in known if kind >= 0]
+        return sorted({int(kind) for kind in self.column(Column.KIND).tolist() if kind >= 0})
+
     def loads(self) -> Mapping[int, float | None]:
-        """The request's load by profile kind of the candidates (see `capacity`)."""
-        record, fleet = self.record, self.know.fleet
-        slo = record.slo if record.slo.given else self.know.slo
-        kinds: dict[int, float | None] = {}
-        for slot, kind in zip(self.slots.tolist(), self.column(Column.KIND).tolist(), strict=True):
-            if kind not in kinds:
-                gpu_type = fleet.at(slot).gpu_type
-                kinds[int(kind)] = self.know.capacity.load(self.pattern, gpu_type, self.role, slo)
-        return kinds
+        """The request's load by profile kind, for all kinds that the role ever had (see `capacity`)."""
+        record, know, role, pattern = self.record, self.know, self.role, self.pattern
+        slo = record.slo if record.slo.given else know.slo
+        kinds = know.fleet.kinds(role)
+        return {kind: know.capacity.load(pattern, gpu_type, role, slo) for kind, gpu_type in kinds.items()}

@@ -9,6 +9,7 @@ from headway.routing.offload.types import OffloadDecision
 from headway.routing.types import Placement, RequestSlo, RouteRequest
 
 if TYPE_CHECKING:
+    from headway.routing.books import Entry
     from headway.routing.learning import Tracked
     from headway.routing.pipeline import Pipeline
     from headway.routing.replica import Replica
@@ -31,11 +32,9 @@ class Record:
 
     `number` orders records by arrival. `slo` is what replicas are held to: the deployment's where the
     SLO-aware profile places a request without one. `expected_output` tokens are what it is thought to
-    produce, for life. The other fields are of the present attempt: `uncached_tokens` are computed at the
-    prefill replica, which is busy with them for `busy_s`, `work_s` of it beside the batch; `ttft_s` and
-    `tpot_s` are predicted from the placement on; `guard_s` is the TPOT SLO that newcomers there must keep,
-    infinite if nobody could; `ttft_slack_s` the same for TTFT;
-    `prefill_load` and `load` are shares of capacity (document 003) at the two replicas.
+    produce, for life. The other fields are of the present attempt: `entry` is what the books hold of it;
+    `ttft_s` and `tpot_s` are predicted from the placement on; `guard_s` is the TPOT SLO that newcomers there
+    must keep, infinite if nobody could; `ttft_slack_s` the same for TTFT.
     """
 
     request: RouteRequest
@@ -49,15 +48,11 @@ class Record:
     prefill: "Replica | None" = None
     decode: "Replica | None" = None
     cached_tokens: int = 0
-    uncached_tokens: int = 0
-    busy_s: float = 0.0
-    work_s: float = 0.0
+    entry: "Entry" = (0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
     ttft_s: float = nan
     tpot_s: float = nan
     ttft_slack_s: float = inf
     guard_s: float = inf
-    prefill_load: float = 0.0
-    load: float = 0.0
     output_tokens: int = 0
     placed_s: float = -1.0
     first_token_s: float = -1.0

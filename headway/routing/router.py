@@ -8,8 +8,8 @@
 
 Each event takes the time and returns the placements and sheds that follow, of any requests: what frees room
 places those that are held. Events of requests that are not known are ignored and counted. The same events
-with the same generator give the same outcomes. `scheduler` chooses, `ledger` keeps the books, `hold` is the
-queue; here is what follows from what.
+with the same generator give the same outcomes. `scheduler` chooses, `placing` writes down what was chosen,
+`hold` is the queue; here is what follows from what.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,14 +21,14 @@ from headway.routing.counters import Counters, Labels
 from headway.routing.hold import Hold
 from headway.routing.lazy_heap import LazyHeap
 from headway.routing.learning import Learning, Sample
-from headway.routing.ledger import Ledger
 from headway.routing.offload import OffloadDecision, after_deadline, after_loss
 from headway.routing.offloading import restored
 from headway.routing.pipeline import Pipeline
+from headway.routing.placing import Placing
 from headway.routing.question import Knowledge, Refusal
 from headway.routing.record import Phase, Record
 from headway.routing.replica import Replica
-from headway.routing.scheduler import Choice, Scheduler
+from headway.routing.scheduler import Scheduler
 from headway.routing.types import (
     NOTHING,
     Outcome,
@@ -62,11 +62,11 @@ class Router:
         scheduler: Scheduler,
     ) -> None:
         self._settings, self._pipelines, self._know, self._scheduler = settings, pipelines, know, scheduler
-        self._fleet, self._ledger, self._counters = know.fleet, Ledger(know.fleet), Counters()
+        self._fleet, self._counters, self._deadlines = know.fleet, Counters(), LazyHeap[Record]()
+        self._placing = Placing(know, scheduler, self._counters, self._deadlines)
         self._records: dict[str, Record] = {}
-        self._hold, self._deadlines = Hold(settings.queue), LazyHeap[Record]()
+        self._hold, self._number = Hold(settings.queue), 0
         self._learning, self._lengths = Learning(), OutputLengths()
-        self._number = 0
 
     @property
     def queued(self) -> int:
@@ -121,9 +121,7 @@ class Router:
         record = self._records.get(request_id)
         if record is None or record.phase is not Phase.PREFILL:
             return self._unknown("prefilled")
-        self._deadlines.discard(record.number)
-        self._remember(record)
-        self._ledger.prefilled(record, now_s)
+        self._placing.prefilled(now_s, record)
         return self._drain(now_s)
 
     def first_token(self, now_s: float, request_id: str) -> Outcome:
@@ -217,15 +215,14 @@ class Router:
             expected = each.expected_output_tokens
             record = self._recorded(each.request, expected or self._expected_output(each.request))
             choice = self._scheduler.chosen(now_s, record, prefill or decode, decode, restored(placement))
-            self._enter(now_s, record, choice)
+            self._placing.enter(now_s, record, choice)
             record.placement, record.attempt = placement, placement.attempt
             record.placed_s = each.request.arrival_s + placement.queued_s
             record.first_token_s, record.output_tokens = each.first_token_s, each.output_tokens
             if placement.deadline_s < inf and not each.prefilled:
                 self._deadlines.push(placement.deadline_s, record.number, record)
             if each.prefilled:
-                self._remember(record)
-                self._ledger.prefilled(record, now_s)
+                self._placing.prefilled(now_s, record)
         return self._drain(now_s)
 
     def _recorded(self, request: RouteRequest, expected_output: int) -> Record:
@@ -287,54 +284,13 @@ class Router:
             return choice
         if choice.pipeline is not record.pipeline:
             self._counters.count("fallbacks", "no_prediction")
-        return self._place(now_s, record, choice)
-
-    def _place(self, now_s: float, record: Record, choice: Choice) -> Placement:
-        self._enter(now_s, record, choice)
-        decision, predicted = choice.offload, choice.ttft_s == choice.ttft_s
-        record.attempt += 1
-        queued_s = now_s - record.request.arrival_s
-        deadline_s = inf if decision is None or decision.deadline_s is None else decision.deadline_s
-        placement = Placement(
-            request_id=record.request.request_id,
-            prefill_replica=choice.prefill.name,
-            decode_replica=choice.decode.name,
-            profile=choice.pipeline.name,
-            reason=choice.pipeline.name if decision is None else decision.reason,
-            route_class=None if decision is None else decision.route_class,
-            predicted_ttft_s=queued_s + choice.ttft_s if predicted else None,
-            predicted_tpot_s=choice.tpot_s if predicted else None,
-            cached_tokens=choice.cached_tokens,
-            deadline_s=deadline_s,
-            attempt=record.attempt,
-            queued_s=queued_s,
-        )
-        record.placement = placement
-        if deadline_s < inf:
-            self._deadlines.push(deadline_s, record.number, record)
-        self._counters.placed(placement)
-        return placement
-
-    def _enter(self, now_s: float, record: Record, choice: Choice) -> None:
-        """Write a choice in the books."""
-        request = record.request
-        record.prefill, record.decode, record.offload = choice.prefill, choice.decode, choice.offload
-        record.cached_tokens = choice.cached_tokens
-        record.uncached_tokens = request.input_tokens - choice.cached_tokens
-        record.busy_s, record.work_s = choice.busy_s, choice.work_s
-        record.prefill_load, record.load, record.tracked = choice.prefill_load, choice.load, choice.tracked
-        record.ttft_s, record.tpot_s = choice.ttft_s, choice.tpot_s
-        record.ttft_slack_s, record.guard_s = self._scheduler.guards(now_s, record, choice)
-        self._ledger.placed(record, now_s, self._know.latency.stay_s)
-        if choice.prefill.alive:
-            self._know.prefixes.insert(choice.prefill.slot, request.blocks)
-        self._know.sessions.placed(request.session, choice.prefill, choice.decode)
+        return self._placing.place(now_s, record, choice)
 
     def _colocated(self, now_s: float, record: Record, decode: Replica, decision: OffloadDecision) -> Outcome:
         """Give an offloaded prompt to D after all."""
         self._leave(record)
         choice = self._scheduler.chosen(now_s, record, decode, decode, decision)
-        return Outcome((self._place(now_s, record, choice),), ())
+        return Outcome((self._placing.place(now_s, record, choice),), ())
 
     def _survivor(self, record: Record) -> Replica | None:
         """D of an offloaded request whose prompt was at a P that is GONE."""
@@ -344,26 +300,12 @@ class Router:
             return decode
         return None
 
-    def _remember(self, record: Record) -> None:
-        """Count cache hits; the KV of an offloaded prompt is on its way to D, which caches it."""
-        request, decode = record.request, record.decode
-        self._counters.add("prompt_tokens", "all", request.input_tokens)
-        self._counters.add("prompt_tokens", "local", record.cached_tokens)
-        if record.split and decode is not None and decode.alive and decode.role is Role.MIXED:
-            blocks = self._know.prefixes.run_at(decode.slot, request.blocks)
-            cached = min(blocks * request.block_tokens, request.input_tokens)
-            self._counters.add("prompt_tokens", "all", request.input_tokens)
-            self._counters.add("prompt_tokens", "local", cached)
-            self._counters.add("prompt_tokens", "external", request.input_tokens - cached)
-            self._know.prefixes.insert(decode.slot, request.blocks)
-
     def _leave(self, record: Record) -> None:
         """Take a request from wherever it is."""
         if record.phase is Phase.QUEUED:
             self._hold.remove(record.request.request_id)
         else:
-            self._deadlines.discard(record.number)
-            self._ledger.released(record)
+            self._placing.released(record)
 
     def _learn(self, now_s: float, record: Record, output_tokens: int) -> None:
         """What a completed request teaches."""

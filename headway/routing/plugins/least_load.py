@@ -8,12 +8,11 @@ An engine's report adds requests that are not ours. Without a report ours count 
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from headway.config.roles import Role
 from headway.routing.columns import Column
 from headway.routing.fleet import FloatArray
 from headway.routing.question import Question
+from headway.routing.scans import requests_in
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +32,4 @@ class LeastLoad:
 
 def requests_at(question: Question) -> FloatArray:
     """Requests at each candidate or coming to it, those of others included, f8[C]."""
-    load = question.column(Column.RUNNING)
-    load += np.maximum(question.column(Column.COMING), question.column(Column.WAITING))
-    load += question.column(Column.OTHER_REQUESTS)
-    return load
+    return requests_in(question.know.fleet.table, question.slots)

@@ -9,8 +9,7 @@ import numpy as np
 
 from headway.routing.fleet import FloatArray
 from headway.routing.question import Question
-
-EQUAL = 1e-12
+from headway.routing.scans import best_places
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,9 +18,5 @@ class MaxScorePicker:
 
     def pick(self, question: Question, scores: FloatArray, generator: np.random.Generator) -> int:
         """Position of the best."""
-        best = scores[scores.argmax()]
-        if np.isnan(best):  # NaN comes first in argmax
-            scores = np.nan_to_num(scores, nan=-1.0)
-            best = scores[scores.argmax()]
-        (ties,) = (scores >= best - EQUAL).nonzero()
-        return int(ties[0] if len(ties) == 1 else ties[int(generator.random() * len(ties))])
+        best = best_places(scores)
+        return int(best[0] if len(best) == 1 else best[int(generator.random() * len(best))])

@@ -16,14 +16,19 @@ TTFT and TPOT are `forecast`'s, times a safety factor that follows the live erro
     score           (1 − b) that + b · likeness, b = `likeness_weight`, likeness = min(S_p, s) / max(S_p, s):
                     the tightest request sets what a replica can bear, so like keeps with like
 
+Room for critical requests (`demand`): where a request that is not critical is to be valid, h_p must also bear
+z √(λ τ) / R sequences more, each of which adds as much as those there do on average, (TPOT' − ITL(1)) / n.
+A TPOT SLO that the whole fleet could not keep for critical requests alone binds no other: s is infinite then.
+
 Invalid replicas are dropped. `patient`: a request that is not critical also passes by replicas that have a
-prompt in their queue already (or two chunks of prompt tokens), unless it would be served sooner there than
+prompt to compute already (or two chunks of prompt tokens), unless it would be served sooner there than
 at any that has none. Engines serve in order of arrival; what the router still holds can be overtaken by what
 is more urgent, what it has handed out cannot. Without `routing.slo.hold` nobody is patient.
 
 None valid:
     critical        all stay; score = 1 / (1 + what is missing, relative to the SLOs, same weights). If no
-                    idle replica could keep its SLO either, only what others lose counts: least harm.
+                    idle replica could keep its SLO either, or its TPOT SLO is lost to the fleet, only what
+                    others lose counts: least harm.
     otherwise       NO_HEADROOM; waiting may help until S_t − w falls below TTFT on an idle replica, and never
                     if not even that suffices.
 A share `exploration` of requests draws among all candidates alike, for the sake of training. Candidates
@@ -32,6 +37,7 @@ profile. Parameters left null are those of `routing.slo`.
 """
 
 from dataclasses import dataclass
+from functools import partial
 from math import inf
 from typing import Annotated, Literal
 
@@ -77,6 +83,7 @@ class SloScorer:
 
     def keep(self, question: Question) -> NDArray[np.bool_] | None:
         """bool[C]; None for all."""
+        _count(question)
         verdict = self._judged(question, least_harm=False)
         valid = verdict > 0.0
         if self.exploration and question.know.generator.random() < self.exploration:
@@ -105,6 +112,7 @@ class SloScorer:
 
     def _judged(self, question: Question, *, least_harm: bool) -> FloatArray:
         record, latency, table = question.record, question.know.latency, question.know.fleet.table
+        reserve, first_itl_s = _reserve(question)
         promise = Promise(
             ttft_s=record.slo.ttft_s,
             left_s=record.slo.ttft_s - question.waited_s,
@@ -117,13 +125,49 @@ class SloScorer:
             highest=self.strategy != "lowest",
             least_harm=least_harm,
             patient=self.patient and not record.request.critical and question.role is not Role.DECODE,
+            reserve=reserve,
+            first_itl_s=first_itl_s,
+            void_s=latency.critical.void_s,
         )
         return judge(question.forecast, table, question.slots, promise)
 
 
+def _count(question: Question) -> None:
+    """Tell of the demand, once for each request."""
+    record, latency, now_s = question.record, question.know.latency, question.now_s
+    if question.role is Role.PREFILL:
+        return
+    if not record.request.critical:
+        if question.waited_s <= 0.0:
+            latency.critical.other(now_s)
+        return
+    work_s = float(question.forecast[Row.WORK_S, 0])
+    output_tokens, work_s = float(record.expected_output), work_s if work_s < inf else 0.0
+    latency.critical.seen(now_s, record.slo.tpot_s, output_tokens, record.mean_tokens, work_s)
+    latency.critical.check(now_s, len(question.slots), partial(latency.shared_tpot_s, _kind(question)))
+
+
+def _reserve(question: Question) -> tuple[float, float]:
+    """The sequences that are to find room after this request, and the ITL of one alone."""
+    record, latency = question.record, question.know.latency
+    if record.request.critical or question.role is Role.PREFILL:
+        return 0.0, 0.0
+    reserve = latency.critical.room(question.now_s, latency.stay_s, len(question.slots))
+    if reserve == 0.0:
+        return 0.0, 0.0
+    return reserve, latency.shared_tpot_s(_kind(question), 1.0, record.mean_tokens, 0.0)
+
+
+def _kind(question: Question) -> int:
+    """The profile of the first candidate: it stands for the fleet."""
+    return int(question.know.fleet.table[Column.KIND, question.slots[0]])
+
+
 def lost(question: Question) -> bool:
-    """Whether not even an idle replica would keep the request's SLO any more."""
+    """Whether not even an idle replica would keep the request's SLO any more, or the fleet its TPOT."""
     slo = question.record.slo
+    if slo.tpot_s == question.know.latency.critical.void_s:
+        return True
     ttft_s, tpot_s = question.alone_s
     return ttft_s > slo.ttft_s - question.waited_s or tpot_s > slo.tpot_s
 
