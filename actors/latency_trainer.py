@@ -67,10 +67,12 @@ class LatencyTrainer:
         self._training.add(samples)
         fresh = False
         if time.monotonic() >= self._trained_s + self._settings.retrain_interval_s:
-            fresh = await asyncio.to_thread(self._training.train)
             self._trained_s = time.monotonic()
+            fresh = await asyncio.to_thread(self._training.train)
         model = self._training.model
         if model is not None and (fresh or epoch != self._epoch):
+            # Until the router has it: a call that fails is made again.
+            self._epoch = None
             await self._router.call("use_model", model, timeout_s=TIMEOUT_S)
         self._epoch = epoch
 

@@ -10,6 +10,7 @@ import logging
 import time
 import uuid
 from collections.abc import Sequence
+from itertools import product
 from math import inf, isfinite
 from typing import Any
 
@@ -121,14 +122,34 @@ def _made(config: HeadwayConfig) -> RouterCore:
 
 
 def _warm_up(config: HeadwayConfig) -> None:
-    """Place one request somewhere else: what is compiled when first used would hold up the first real one."""
+    """Route some requests elsewhere: what is compiled when first used would hold up the first real ones.
+
+    One that is placed, one for offload, a critical one whose SLO is lost, and one that is refused; each by
+    the deployment's profile, and by predictions as headers may ask.
+    """
     router = _made(config)
-    for role in config.pools:
-        router.replica_changed(0.0, ReplicaUpdate(replica=role, role=Role(role)))
-    slo = RequestSlo(ttft_s=1.0, tpot_s=1.0)
-    router.submit(
-        0.0, RouteRequest(request_id="warm-up", arrival_s=0.0, input_tokens=1, max_tokens=1, slo=slo)
+    for replica, role in product("ab", config.pools):
+        router.replica_changed(0.0, ReplicaUpdate(replica=role + replica, role=Role(role)))
+    kept, lost = RequestSlo(ttft_s=60.0, tpot_s=1.0), RequestSlo(ttft_s=1e-6, tpot_s=1e-6)
+    kinds = (
+        (1, kept, False),
+        (config.routing.offload.heavy_tokens, kept, False),
+        (1, lost, True),
+        (1, lost, False),
     )
+    for number, ((tokens, slo, critical), judged) in enumerate(product(kinds, (False, True))):
+        request = RouteRequest(
+            request_id=str(number),
+            arrival_s=0.0,
+            input_tokens=tokens,
+            max_tokens=1,
+            slo=slo,
+            critical=critical,
+            prediction_based=judged,
+        )
+        router.submit(0.0, request)
+        router.prefilled(0.0, request.request_id)
+        router.complete(0.0, request.request_id, 1)
     router.expire(1.0)
 
 

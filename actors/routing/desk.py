@@ -14,6 +14,7 @@ Pure: the time is an argument, and never goes backwards for the router, whatever
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import Any
 
 from actors.routing.messages import (
@@ -47,6 +48,8 @@ NOBODY = ""
 class _Gateway:
     session: int
     heard_s: float
+    shift_s: float
+    """The router's clock less the gateway's."""
     figures_s: float = float("-inf")
     placements: list[Placement] = field(default_factory=list)
     sheds: list[Shed] = field(default_factory=list)
@@ -90,14 +93,15 @@ class Desk:
 
     def exchange(self, now_s: float, name: str, batch: Batch) -> Answer:
         """Take a batch that has just come."""
-        gateway = self._gateways.get(name)
+        gateway, shift_s = self._gateways.get(name), now_s - batch.sent_s
         if batch.hello and (gateway is None or batch.session > gateway.session):
-            gateway = self._gateways[name] = _Gateway(batch.session, now_s)
-            self._greet(name, now_s - batch.sent_s, now_s, batch.events)
+            gateway = self._gateways[name] = _Gateway(batch.session, now_s, shift_s)
+            self._greet(name, shift_s, now_s, batch.events)
         elif gateway is None or gateway.session != batch.session:
             return Answer(known=False)
         else:
-            self._handle(name, now_s - batch.sent_s, now_s, batch.events)
+            gateway.shift_s = shift_s
+            self._handle(name, shift_s, now_s, batch.events)
         gateway.heard_s = now_s
         return Answer(
             known=True,
@@ -111,7 +115,7 @@ class Desk:
         """The letters of a gateway, which are hers then; it has been heard of."""
         gateway = self._gateways.get(name)
         if gateway is None:
-            return Letters()
+            return Letters(known=False)
         gateway.heard_s = now_s
         letters = Letters(tuple(gateway.placements), tuple(gateway.sheds))
         gateway.placements, gateway.sheds = [], []
@@ -187,7 +191,7 @@ class Desk:
             # The router never had it: its replicas were not known when it was to be restored.
             self._submit(name, shift_s, Submit(event.at_s, event.request))
             return
-        owned.placement = None
+        owned.gateway, owned.placement = name, None
         self._deliver(self.router.failed(event.at_s, event.request.request_id, retry=True))
 
     def _changed(self, _: str, __: float, event: Changed) -> None:
@@ -209,11 +213,16 @@ class Desk:
                 self._enter(NOBODY, shift_s, event.at_s, running)
 
     def _enter(self, name: str, shift_s: float, now_s: float, running: OnReplica) -> None:
-        running = running._replace(request=_shifted(running.request, shift_s))
-        request_id, before = running.request.request_id, self.router.running
+        running = OnReplica(
+            _shifted(running.request, shift_s),
+            _later(running.placement, shift_s),
+            running.computed,
+            running.output_tokens,
+        )
+        request_id = running.request.request_id
         self._owned[request_id] = _Owned(name, now_s, running.placement)
         outcome = self.router.restore(now_s, (_restored(running),))
-        if self.router.running == before:
+        if request_id not in self.router:
             del self._owned[request_id]
         self._deliver(outcome)
 
@@ -229,8 +238,8 @@ class Desk:
             owned = self._owned.get(placement.request_id)
             if owned is not None:
                 owned.placement = placement
-            if owned is not None and owned.gateway in self._gateways:
-                self._gateways[owned.gateway].placements.append(placement)
+            if owned is not None and (gateway := self._gateways.get(owned.gateway)) is not None:
+                gateway.placements.append(_later(placement, -gateway.shift_s))
         for shed in outcome.sheds:
             owned = self._owned.pop(shed.request_id, None)
             if owned is not None and owned.gateway in self._gateways:
@@ -259,6 +268,13 @@ def _restored(running: OnReplica) -> Running:
 def _shifted(request: RouteRequest, shift_s: float) -> RouteRequest:
     """The request on the router's clock."""
     return replace(request, arrival_s=request.arrival_s + shift_s)
+
+
+def _later(placement: Placement, shift_s: float) -> Placement:
+    """The placement on another clock."""
+    if placement.deadline_s == inf:
+        return placement
+    return replace(placement, deadline_s=placement.deadline_s + shift_s)
 
 
 def _same(one: Placement, other: Placement) -> bool:

@@ -4,10 +4,11 @@
     gateway ◀── Answer: what followed at once ─────
     gateway ◀── Letters: what followed later ────── (a long poll)
 
-Times in a batch are seconds on the gateway's monotonic clock, `sent_s` among them; the router shifts them to
-its own. A batch with `hello` begins a session and holds the gateway's whole state: replicas (Changed), then
-requests on replicas (Placed), then requests that want a placement (Submit). What the gateway had before and
-does not mention has ended. Batches of earlier sessions are not heard any more.
+All times, those of placements included, are seconds on the gateway's monotonic clock, `sent_s` of a batch
+among them. The router shifts them to its own and back: after its death it may run on another node. A batch
+with `hello` begins a session and holds the gateway's whole state: replicas (Changed), then requests on
+replicas (Placed), then requests that want a placement (Submit). What the gateway had before and does not
+mention has ended. Batches of earlier sessions are not heard any more.
 """
 
 from collections.abc import Mapping
@@ -112,10 +113,11 @@ class Batch(NamedTuple):
 
 
 class Letters(NamedTuple):
-    """What became of requests of one gateway."""
+    """What became of requests of one gateway. `known` false: the router has no such gateway."""
 
     placements: tuple[Placement, ...] = ()
     sheds: tuple[Shed, ...] = ()
+    known: bool = True
 
 
 class Answer(NamedTuple):

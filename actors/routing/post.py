@@ -19,9 +19,12 @@ class Post:
         self._waiters: dict[str, asyncio.Future[None]] = {}
 
     async def collect(self, name: str) -> Letters:
-        """The letters of a gateway, once there are some. A later poll of the same gateway ends this one."""
+        """The letters of a gateway, once there are some. A later poll of the same gateway ends this one.
+
+        A gateway that is not known is told at once: it may wait for what nobody remembers.
+        """
         letters = self._desk.take(self._clock(), name)
-        if letters.placements or letters.sheds:
+        if letters.placements or letters.sheds or not letters.known:
             return letters
         self._wake(name)
         waiter = self._waiters[name] = asyncio.get_running_loop().create_future()

@@ -84,6 +84,10 @@ class Router:
         first = self._deadlines.first()
         return min(self._hold.next_due_s, inf if first is None else first[0])
 
+    def __contains__(self, request_id: str) -> bool:
+        """Whether the request is here, held or on replicas."""
+        return request_id in self._records
+
     def metrics(self) -> Mapping[str, Mapping[Labels, float]]:
         """Counters by name and labels (see Counters), gauges, and the live error of predictions."""
         errors: dict[Labels, float] = {

@@ -1,6 +1,6 @@
 """The keys of a prompt's prefix blocks: equal keys, equal prompts up to there.
 
-    key(i) = blake2b(key(i − 1), block i),  key(−1) empty;  63 bits
+    key(i) = blake2b(key(i − 1), block i),  key(−1) empty for text, else b"ids";  63 bits
 
 A block is `block_tokens` token ids, or of text four times as many bytes, the estimate of `tokens`. Only whole
 blocks count. Keys are the same in every process.
@@ -18,10 +18,10 @@ ID_BYTES = array("I").itemsize
 def prefix_blocks(prompt: str | Sequence[int], block_tokens: int) -> tuple[int, ...]:
     """The keys of the whole blocks of a prompt, in order."""
     if isinstance(prompt, str):
-        data, size = prompt.encode(), BYTES_PER_TOKEN * block_tokens
+        data, size, digest = prompt.encode(), BYTES_PER_TOKEN * block_tokens, b""
     else:
-        data, size = array("I", prompt).tobytes(), ID_BYTES * block_tokens
-    keys, digest = [], b""
+        data, size, digest = array("I", prompt).tobytes(), ID_BYTES * block_tokens, b"ids"
+    keys = []
     for start in range(0, len(data) - size + 1, size):
         digest = blake2b(digest + data[start : start + size], digest_size=8).digest()
         keys.append(int.from_bytes(digest, "little") >> 1)

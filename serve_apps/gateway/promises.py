@@ -7,8 +7,9 @@
     x-session-id, x-headway-session          the conversation that the request belongs to
     x-headway-explain                        true: the response's headers say where it was served, and why
 
-A class fills in what headers leave open. A header that is not what it should be is the client's error, which
-names it; where a header comes twice, the later one counts.
+A class fills in what headers leave open; what a class leaves open is as the deployment's targets are at that
+moment. A header that is not what it should be is the client's error, which names it; where a header comes
+twice, the later one counts.
 """
 
 import math
@@ -16,12 +17,15 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from headway.config.routing import SloClass
+from headway.planning import Slo
 from headway.routing.types import NO_SLO, RequestSlo
 from serve_apps.gateway.faults import InvalidRequest
 
 Headers = Iterable[tuple[bytes, bytes]]
 
 MOST_SESSION_CHARACTERS = 256
+LEAST_MS, MOST_MS = 1e-6, 1e12
+"""Bounds of an SLO: what is divided by it, or by a thousand, stays above 0 and finite."""
 SWITCH: Mapping[str, bool] = {"true": True, "1": True, "false": False, "0": False}
 CRITICALITY: Mapping[str, bool] = {"critical": True, "sheddable": False}
 
@@ -39,10 +43,12 @@ class Promise:
 
 
 class PromiseReader:
-    """Reads headers, given the classes of the settings."""
+    """Reads headers, given the classes of the settings; `targets` are the deployment's, which may change."""
 
-    def __init__(self, classes: Mapping[str, SloClass], *, default_critical: bool) -> None:
-        self._classes = classes
+    def __init__(
+        self, classes: Mapping[str, SloClass], targets: Callable[[], Slo], *, default_critical: bool
+    ) -> None:
+        self._classes, self._targets = classes, targets
         self._plain = Promise(critical=default_critical)
 
     def read(self, headers: Headers) -> Promise:
@@ -56,7 +62,7 @@ class PromiseReader:
         }
         slo_class = self._class(values.get("class"))
         of_class = self._classes.get(slo_class)
-        slo = _slo(values, of_class)
+        slo = _slo(values, None if of_class is None else class_slo(of_class, self._targets()))
         prediction_based = bool(values.get("prediction", False))
         if prediction_based and (slo is None or not slo.given):
             header = said["prediction"][0].decode()
@@ -80,28 +86,27 @@ class PromiseReader:
         if name not in self._classes:
             known = ", ".join(sorted(self._classes)) or "there are none: see slo.classes in the settings"
             header = "x-headway-slo-class"
-            raise InvalidRequest(f"{header}: unknown class {name!r}; known: {known}", param=header)
+            raise InvalidRequest(f"{header}: unknown class {name!r:.80}; known: {known}", param=header)
         return str(name)
 
 
-def _slo(values: Mapping[str, object], of_class: SloClass | None) -> RequestSlo | None:
+def _slo(values: Mapping[str, object], of_class: RequestSlo | None) -> RequestSlo | None:
     ttft, tpot = values.get("ttft"), values.get("tpot")
-    if ttft is None and tpot is None and of_class is None:
-        return None
-    promised = NO_SLO if of_class is None else class_slo(of_class)
+    if ttft is None and tpot is None:
+        return of_class
+    promised = of_class or NO_SLO
+    return RequestSlo(ttft_s=_seconds(ttft, promised.ttft_s), tpot_s=_seconds(tpot, promised.tpot_s))
+
+
+def class_slo(settings: SloClass, targets: Slo) -> RequestSlo:
+    """What a class is promised, in seconds."""
     return RequestSlo(
-        ttft_s=promised.ttft_s if ttft is None else _seconds(ttft),
-        tpot_s=promised.tpot_s if tpot is None else _seconds(tpot),
+        ttft_s=_seconds(settings.ttft_ms, targets.ttft_s), tpot_s=_seconds(settings.tpot_ms, targets.itl_s)
     )
 
 
-def class_slo(settings: SloClass) -> RequestSlo:
-    """What a class is promised, in seconds."""
-    return RequestSlo(ttft_s=_seconds(settings.ttft_ms), tpot_s=_seconds(settings.tpot_ms))
-
-
-def _seconds(milliseconds: object) -> float:
-    return float(milliseconds) / 1e3 if isinstance(milliseconds, float | int) else math.inf
+def _seconds(milliseconds: object, otherwise_s: float) -> float:
+    return float(milliseconds) / 1e3 if isinstance(milliseconds, float | int) else otherwise_s
 
 
 def _text(name: bytes, value: bytes) -> str:
@@ -113,11 +118,13 @@ def _text(name: bytes, value: bytes) -> str:
 
 def _milliseconds(header: str, text: str) -> float:
     try:
-        value = float(text)
+        # Python would also take "1_000".
+        value = math.nan if "_" in text else float(text)
     except ValueError:
         value = math.nan
-    if not 0.0 < value < math.inf:
-        raise InvalidRequest(f"{header}: should be milliseconds above 0, not {text!r:.80}", param=header)
+    if not LEAST_MS <= value <= MOST_MS:
+        limits = f"milliseconds above 0, {LEAST_MS:g} to {MOST_MS:g}"
+        raise InvalidRequest(f"{header}: should be {limits}, not {text!r:.80}", param=header)
     return value
 
 

@@ -85,7 +85,9 @@ def make_state(config: HeadwayConfig, backend: Backend, clock: Callable[[], floa
         traffic=traffic,
         metrics=metrics,
         registry=registry,
-        promises=PromiseReader(config.slo.classes, default_critical=config.routing.default_critical),
+        promises=PromiseReader(
+            config.slo.classes, lambda: metrics.slo, default_critical=config.routing.default_critical
+        ),
         routes=Routes(config),
         clock=clock,
     )

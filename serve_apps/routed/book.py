@@ -3,6 +3,9 @@
 A request that wants a place (`submit`, `again`) gets it from the router (`hello`, `batch` -> `answered`,
 `deliver`), or by `fallback` when that takes too long or nobody answers (`lost`).
 
+A placement of our own is entered at its replicas at once: of many requests that are placed in the same moment
+each sees where the others went, which would be known otherwise only once they are sent.
+
 A placement that comes for a request which is placed already takes the place of the first one if its attempt
 is higher and no token has come; else it is old news: the events that follow set the router right.
 """
@@ -70,6 +73,7 @@ class Book:
         self.down = False
         """Whether the router is known not to answer."""
         self._gone = False
+        self._pools = pools
         self.census = Census(pools, self._in_use)
         self._fallback, self._patience, self._clock, self._wake = fallback, patience, clock, wake
         self._tickets: dict[str, Ticket] = {}
@@ -200,7 +204,11 @@ class Book:
             return
         self.counts.fallbacks[reason] += 1
         self.counts.placed(placement)
-        ticket.take(replace(placement, attempt=ticket.attempt + 1))
+        self._release(ticket)
+        queued_s = max(0.0, self._clock() - ticket.request.arrival_s)
+        ticket.take(replace(placement, attempt=ticket.attempt + 1, queued_s=queued_s))
+        for pool, replica in self._places(ticket):
+            pool.sent(replica, ticket.request.request_id)
         self._push(Placed(self._clock(), _on_replica(ticket)))
 
     def _hold(self, ticket: Ticket, longest_s: float) -> None:
@@ -215,6 +223,7 @@ class Book:
         if ticket.state is State.PLACED and placement.attempt <= ticket.attempt:
             return
         self.counts.placed(placement)
+        self._release(ticket)
         ticket.take(placement)
 
     def _shed(self, shed: Shed) -> None:
@@ -233,7 +242,18 @@ class Book:
     def _close(self, ticket: Ticket) -> None:
         ticket.state = State.ENDED
         ticket.stop_timer()
+        self._release(ticket)
         self._tickets.pop(ticket.request.request_id, None)
+
+    def _release(self, ticket: Ticket) -> None:
+        """Whatever was entered for it is not there, or no longer."""
+        for pool, replica in self._places(ticket):
+            pool.done(replica, ticket.request.request_id)
+
+    def _places(self, ticket: Ticket) -> Iterator[tuple[Membership, str]]:
+        if ticket.placement is not None:
+            replicas = {ticket.placement.prefill_replica, ticket.placement.decode_replica}
+            yield from ((pool, replica) for pool in self._pools.values() for replica in replicas)
 
     def _push(self, event: Event, *, urgent: bool = False) -> None:
         self._events.append(event)

@@ -138,6 +138,8 @@ class RouterClient:
                 async with asyncio.timeout(POLL_LIMIT_S):
                     letters = await self._link.collect(self.name)
                 self._book.deliver(letters)
+                if not letters.known and self._greeted:
+                    self._lose()
             except (Unreachable, TimeoutError):
                 self._lose()
             except Exception:

@@ -80,8 +80,9 @@ class RoutedPath:
     async def _begun(self, ticket: Ticket, request: EngineRequest) -> tuple[Output, TokenChunk | None]:
         losses: list[Lost] = []
         while len(losses) < ATTEMPTS:
+            placement = await ticket.placed()
             try:
-                return await self._unless_superseded(ticket, request)
+                return await self._unless_superseded(ticket, placement, request)
             except Superseded:
                 continue
             except Untaken:
@@ -89,13 +90,12 @@ class RoutedPath:
             except Lost as loss:
                 losses.append(loss)
             await self._staffed()
-            ticket.again()
+            ticket.again(placement)
         raise NotReady(f"{ATTEMPTS} attempts were lost, the last one so: {losses[-1]}") from losses[-1]
 
     async def _unless_superseded(
-        self, ticket: Ticket, request: EngineRequest
+        self, ticket: Ticket, placement: Placement, request: EngineRequest
     ) -> tuple[Output, TokenChunk | None]:
-        placement = await ticket.placed()
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(None) as attempt:

@@ -78,13 +78,14 @@ class Ticket:
             self._waiter = asyncio.get_running_loop().create_future()
         return await self._waiter
 
-    def again(self) -> None:
-        """Its attempt was lost: it wants another place, unless it has been given one meanwhile."""
-        self._waiter = None
-        self._desk.again(self)
+    def again(self, lost: Placement | None) -> None:
+        """An attempt was lost: it wants another place, unless it has been given one meanwhile."""
+        if self.placement is lost:
+            self._waiter = None
+            self._desk.again(self)
 
     def watch(self, newer: Callable[[], None] | None) -> None:
-        """Call this when another placement takes the place of the one that is carried out."""
+        """Call this, once, when another placement takes the place of the one that is carried out."""
         self._newer = newer
 
     def prefilled(self) -> None:
@@ -115,8 +116,9 @@ class Ticket:
         self.computed = False
         self.stop_timer()
         if before is State.PLACED:
-            if self._newer is not None:
-                self._newer()
+            newer, self._newer = self._newer, None
+            if newer is not None:
+                newer()
         elif self._waiter is None:
             self._waiter = asyncio.get_running_loop().create_future()
             self._waiter.set_result(placement)

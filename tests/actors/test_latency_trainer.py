@@ -1,11 +1,16 @@
 """Samples in, models out: what is accepted reaches routers without a prior; nothing new trains nothing."""
 
+import asyncio
 import pickle
+from typing import Any
 
 import numpy as np
 import pytest
 
+from actors.calling import TooSlow
+from actors.latency_trainer import LatencyTrainer
 from actors.routing.training import Training
+from headway.config import load_config
 from headway.config.routing import PredictionSettings
 from headway.routing import Sample
 from predictors.latency import LatencyFeatures, Target
@@ -93,3 +98,36 @@ def test_the_window_is_bounded_by_the_settings():
     rows = training.status()["rows"]
     assert rows["ttft"] <= 50
     assert rows["tpot"] <= 50
+
+
+class SlowRouter:
+    """Takes the first model, and not the second at once."""
+
+    def __init__(self) -> None:
+        self.samples, self.offered = [samples(ROWS, seed) for seed in (2, 1)], 0
+
+    async def call(self, method: str, *_: object, timeout_s: float) -> Any:
+        if method == "take_samples":
+            return "life", self.samples.pop() if self.samples else []
+        self.offered += 1
+        if self.offered == 2:
+            raise TooSlow("use_model")
+        return None
+
+
+def test_a_model_that_did_not_arrive_is_sent_again():
+    async def scenario() -> None:
+        trainer = LatencyTrainer.__new__(LatencyTrainer)
+        await LatencyTrainer.__init__(
+            trainer, load_config(None, {"routing.prediction.retrain_interval_s": 1e-9}).model_dump_json()
+        )
+        trainer._task.cancel()
+        trainer._router = router = SlowRouter()
+        await trainer._step()
+        with pytest.raises(TooSlow):
+            await trainer._step()
+        for _ in range(3):
+            await trainer._step()
+        assert router.offered == 3
+
+    asyncio.run(scenario())

@@ -3,7 +3,7 @@
 import pytest
 
 from actors.routing.desk import ORPHAN_S, SILENT_S
-from actors.routing.messages import Again, Completed, Failed, Placed, Submit, Surveyed
+from actors.routing.messages import Again, Completed, Failed, OnReplica, Placed, Submit, Surveyed
 from tests.actors.router_cases import asked, batch, desk, gone, hello, on, ready
 
 
@@ -59,8 +59,9 @@ def test_a_lost_attempt_that_the_router_never_knew_is_a_new_request():
     made = desk()
     # Its replica has gone before the router heard of it, so that it can't be restored.
     made.exchange(0.0, "g", hello(ready("b"), Placed(0.0, on("a", asked("r")))))
-    assert made.router.running == 0
+    assert "r" not in made.router
     assert placed(made.exchange(1.0, "g", batch(Again(1.0, asked("r"))))) == {"r": "b"}
+    assert "r" in made.router
 
 
 def test_a_hello_restores_what_runs_and_asks_anew_for_what_waits():
@@ -148,3 +149,37 @@ def test_figures_come_once_a_second():
     assert made.exchange(0.0, "g", hello()).figures is not None
     assert made.exchange(0.5, "g", batch()).figures is None
     assert made.exchange(1.0, "g", batch()).figures is not None
+
+
+OFFLOAD = {"routing.profile": "least_load", "routing.offload": {"mode": "always", "heavy_tokens": 2000}}
+
+
+def test_deadlines_are_on_the_gateways_clock_whatever_the_routers_is():
+    heavy, first = asked("r", 5.0, input_tokens=4000), desk(**OFFLOAD)
+    answer = first.exchange(1000.0, "g", hello(ready("a"), ready("b"), Submit(5.0, heavy), sent_s=5.0))
+    (placement,) = answer.letters.placements
+    assert placement.split
+    assert 5.0 < placement.deadline_s < 30.0
+    kept = OnReplica(heavy, placement, computed=False, output_tokens=0)
+    second = desk(**OFFLOAD)
+    second.exchange(50.0, "g", hello(ready("a"), ready("b"), Placed(6.0, kept), sent_s=6.0))
+    assert second.router.next_due_s == pytest.approx(placement.deadline_s + 44.0)
+    second.expire(placement.deadline_s + 44.0)
+    (colocated,) = second.take(60.0, "g").placements
+    assert (colocated.split, colocated.attempt) == (False, 2)
+
+
+def test_a_lost_attempt_of_nobodys_request_is_answered_to_the_gateway_that_asks():
+    made = desk()
+    made.exchange(0.0, "one", hello(ready("a"), ready("b")))
+    made.exchange(0.0, "two", hello())
+    made.exchange(1.0, "one", batch(Surveyed(1.0, (on("a", asked("r")),))))
+    assert placed(made.exchange(2.0, "two", batch(gone("a"), Again(2.0, asked("r"))))) == {"r": "b"}
+
+
+def test_an_unknown_gateway_is_told_so():
+    made = desk()
+    made.exchange(0.0, "g", hello())
+    assert made.take(1.0, "g").known
+    made.expire(SILENT_S + 2.0)
+    assert not made.take(SILENT_S + 3.0, "g").known

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from headway.config import HeadwayConfig
 from headway.config.routing import SloClass
+from headway.planning import Slo
 from headway.routing import Placement, RequestSlo, RouteClass
 from serve_apps.engines.protocol import TokenChunk
 from serve_apps.gateway.app import make_app
@@ -23,13 +24,20 @@ from tests.gateway.doubles import ScriptedBackend, chunks
 CLASSES = {
     "urgent": SloClass(ttft_ms=500.0, tpot_ms=50.0, critical=True),
     "batch": SloClass(ttft_ms=5000.0),
+    "plain": SloClass(),
 }
+
+
+TARGETS = Slo(ttft_s=3.0, itl_s=0.3)
+
+
+def reader(*, default_critical: bool = False) -> PromiseReader:
+    return PromiseReader(CLASSES, lambda: TARGETS, default_critical=default_critical)
 
 
 def read(default_critical: bool = False, **headers: str) -> Promise:
     raw = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
-    reader = PromiseReader(CLASSES, default_critical=default_critical)
-    return reader.read([(b"host", b"x"), *raw])
+    return reader(default_critical=default_critical).read([(b"host", b"x"), *raw])
 
 
 def test_without_headers_nothing_is_promised():
@@ -51,11 +59,21 @@ def test_a_class_promises_and_headers_go_before_it():
     assert read(x_headway_slo_class="urgent") == Promise(
         slo=RequestSlo(ttft_s=0.5, tpot_s=0.05), slo_class="urgent", critical=True
     )
-    assert read(x_headway_slo_class="batch").slo == RequestSlo(ttft_s=5.0, tpot_s=inf)
+    assert read(x_headway_slo_class="batch").slo == RequestSlo(ttft_s=5.0, tpot_s=0.3)
     assert not read(default_critical=True, x_headway_slo_class="batch").critical
     promise = read(x_headway_slo_class="urgent", x_slo_ttft_ms="100", x_headway_criticality="Sheddable")
     assert promise.slo == RequestSlo(ttft_s=0.1, tpot_s=0.05)
     assert not promise.critical
+
+
+def test_what_a_class_leaves_open_is_the_deployments_also_when_that_changes():
+    targets = [TARGETS]
+    live = PromiseReader(CLASSES, lambda: targets[-1], default_critical=False)
+    header = [(b"x-headway-slo-class", b"plain")]
+    assert live.read(header).slo == RequestSlo(ttft_s=3.0, tpot_s=0.3)
+    targets.append(Slo(ttft_s=1.0, itl_s=0.1))
+    assert live.read(header).slo == RequestSlo(ttft_s=1.0, tpot_s=0.1)
+    assert live.read([*header, (b"x-prediction-based-scheduling", b"1")]).prediction_based
 
 
 @pytest.mark.parametrize("name", ["x_session_id", "x_headway_session"])
@@ -75,11 +93,15 @@ WRONG = [
     ("x-slo-tpot-ms", "-5", "above 0"),
     ("x-slo-tpot-ms", "nan", "above 0"),
     ("x-llm-d-slo-ttft-ms", "inf", "above 0"),
+    ("x-slo-ttft-ms", "1e-323", "above 0"),
+    ("x-slo-tpot-ms", "1e308", "above 0"),
+    ("x-slo-tpot-ms", "1_000", "above 0"),
+    ("x-headway-slo-class", "g" * 5000, "unknown class 'g{79}; known"),
     ("x-llm-d-slo-tpot-ms", "", "above 0"),
     ("x-prediction-based-scheduling", "yes", "true, 1, false, 0"),
     ("x-prediction-based-scheduling", "true", "needs an SLO"),
     ("x-headway-explain", "", "true, 1, false, 0"),
-    ("x-headway-slo-class", "gold", "batch, urgent"),
+    ("x-headway-slo-class", "gold", "batch, plain, urgent"),
     ("x-headway-criticality", "high", "critical, sheddable"),
     ("x-session-id", "", "1 to 256 characters"),
     ("x-headway-session", "x" * 257, "1 to 256 characters"),
@@ -96,7 +118,7 @@ def test_what_is_wrong_is_said_with_the_headers_name(header, value, said):
 
 def test_a_header_that_is_no_text_is_said():
     with pytest.raises(InvalidRequest, match="is not text"):
-        PromiseReader(CLASSES, default_critical=False).read([(b"x-session-id", b"\xff\xfe")])
+        reader().read([(b"x-session-id", b"\xff\xfe")])
 
 
 @given(st.lists(st.tuples(st.sampled_from([name for name, *_ in WRONG]), st.text(max_size=5))))
@@ -104,7 +126,7 @@ def test_whatever_headers_hold_is_read_or_refused_by_name(headers):
     raw = [(name.encode(), value.encode()) for name, value in headers]
     refused = None
     try:
-        promise = PromiseReader(CLASSES, default_critical=False).read(raw)
+        promise = reader().read(raw)
     except InvalidRequest as error:
         refused, promise = error.param, Promise()
     assert refused is None or refused in {name for name, _ in headers}
@@ -216,6 +238,19 @@ def test_equal_keys_are_equal_prefixes(common, rest):
 def test_text_has_blocks_of_as_many_bytes_as_tokens_are_estimated_at():
     assert len(prefix_blocks("ä" * 64, 16)) == 2
     assert prefix_blocks("a" * 64 + "b", 16) == prefix_blocks("a" * 64 + "cd", 16)
+
+
+def test_text_and_ids_of_the_same_bytes_are_different_prompts():
+    assert not set(prefix_blocks("\x01\0\0\0" * 8, 8)) & set(prefix_blocks([1] * 8, 8))
+
+
+KEYS_OF_IDS = (6540716158938714846, 1955356899351995710)
+KEYS_OF_TEXT = (1405712029911552248, 5675653911891223862)
+
+
+def test_keys_are_the_same_in_every_process():
+    assert prefix_blocks([1, 2, 3, 4], 2) == KEYS_OF_IDS
+    assert prefix_blocks("abcdefgh", 1) == KEYS_OF_TEXT
 
 
 PLACEMENT = Placement(

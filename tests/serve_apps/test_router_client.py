@@ -4,7 +4,9 @@ import asyncio
 
 import pytest
 
-from actors.routing.messages import Advanced, Completed, FirstToken, Placed, Submit
+from actors.routing.desk import SILENT_S
+from actors.routing.messages import Advanced, Again, Completed, FirstToken, Placed, Submit
+from actors.routing.post import POLL_S
 from headway.planning import Role
 from headway.routing import ReplicaState, ReplicaUpdate
 from serve_apps.gateway.backend import NotReady, Overloaded
@@ -284,6 +286,60 @@ def test_a_newer_placement_is_heard_of_until_the_first_token():
         assert ticket.placement == newer
 
     play(scenario, "a", "b")
+
+
+def test_two_newer_placements_at_once_are_heard_of_once():
+    async def scenario(gateway: Gateway, line: Line) -> None:
+        await greeted(gateway)
+        ticket, heard = gateway.client.submit(request("r")), []
+        first = await ticket.placed()
+        ticket.watch(lambda: heard.append(ticket.placement))
+        newer = [on(name, ticket.request, attempt=number).placement for name, number in (("b", 2), ("c", 3))]
+        line.desk._gateways[gateway.client.name].placements += newer
+        line.post.deliver()
+        await asyncio.sleep(0.1)
+        assert heard == newer[:1]
+        assert await ticket.placed() == newer[1]
+        # The loss of an attempt that was given up already asks for nothing.
+        ticket.again(first)
+        assert await ticket.placed() == newer[1]
+        assert not said(line, Again)
+
+    play(scenario, "a", "b", "c")
+
+
+def test_who_are_placed_by_the_gateway_at_the_same_moment_are_spread():
+    async def scenario(gateway: Gateway, line: Line) -> None:
+        await greeted(gateway)
+        line.stall()
+        tickets = [gateway.client.submit(request(f"r{number}")) for number in range(10)]
+        placements = [await ticket.placed() for ticket in tickets]
+        assert {placement.reason for placement in placements} == {"fallback"}
+        assert [placement.queued_s for placement in placements] == [pytest.approx(TIMEOUT_S)] * 10
+        assert [member.load for member in gateway.pool.members] == [5, 5]
+        for ticket in tickets:
+            ticket.close()
+        assert [member.load for member in gateway.pool.members] == [0, 0]
+
+    play(scenario, "a", "b")
+
+
+def test_a_router_that_has_forgotten_a_gateway_is_met_anew_though_all_wait():
+    async def scenario(gateway: Gateway, line: Line) -> None:
+        await greeted(gateway)
+        gateway.pool.remove("a")
+        await asyncio.sleep(2 * TICK_S)
+        held = gateway.client.submit(request("r"))
+        await asyncio.sleep(TICK_S)
+        line.desk._gateways[gateway.client.name].heard_s = now() - SILENT_S - 1.0
+        line.desk.expire(now())
+        assert line.desk.router.queued == 0
+        await asyncio.sleep(POLL_S + 1.0)
+        assert line.desk.router.queued == 1
+        gateway.pool.update([("b", {})])
+        assert (await held.placed()).profile == "slo"
+
+    play(scenario, "a")
 
 
 def test_replicas_come_are_suspect_and_go():

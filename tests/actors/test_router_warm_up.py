@@ -1,0 +1,35 @@
+"""What is compiled when first used is used before the first request comes."""
+
+from typing import Any
+
+import pytest
+
+from actors.router import _warm_up
+from headway.config import load_config
+from headway.routing import headroom, latency, offloading
+
+MIXED: Any = {"mixed": {}}
+SPLIT: Any = {"prefill": {}, "decode": {}}
+
+
+@pytest.mark.parametrize("pools", [MIXED, SPLIT])
+@pytest.mark.parametrize("profile", ["slo", "least_load"])
+def test_refusals_and_offload_are_warm(monkeypatch: pytest.MonkeyPatch, pools: Any, profile: str) -> None:
+    called: set[str] = set()
+
+    def spy(module: Any, name: str) -> None:
+        function = getattr(module, name)
+
+        def spied(*given: Any) -> Any:
+            called.add(name)
+            return function(*given)
+
+        monkeypatch.setattr(module, name, spied)
+
+    spy(latency, "alone")
+    spy(latency, "forecast")
+    spy(offloading, "decide")
+    _warm_up(load_config(None, {"pools": pools, "routing.profile": profile, "routing.offload.mode": "cost"}))
+    wanted = {"alone", "forecast"} | ({"decide"} if pools is MIXED else set())
+    assert called == wanted
+    assert headroom.judge.signatures  # type: ignore[attr-defined] # a dispatcher of numba
