@@ -113,7 +113,7 @@ def decisions(router: Router, requests: Requests, count: int = 200) -> list[floa
 
 
 def pairs(router: Router, requests: Requests, count: int = 3000) -> list[float]:
-    """Requests through all their events, per second; the oldest of 640 completes as a new one comes."""
+    """Requests through all their events, per second; beside the 640, the oldest of 64 completes each time."""
     figures, now_s = [], 100.0
     under_way: deque[str] = deque()
     for _ in range(REPEATS):

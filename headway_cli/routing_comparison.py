@@ -4,6 +4,9 @@ runs      routings × loads × seeds; the seed thins and superposes the trace, d
 rows      one for each load and routing: means over the seeds and their standard deviations
 ahead     for each load and each other routing: the last routing's goodput minus the other's, seed by
           seed, with a 95 % confidence interval (Student's t) of the mean
+goodput   requests that met their SLOs, per second of the trace: the same seconds for all. A simulation's
+          own `goodput_rps` also counts the seconds until its last request has ended, of which a routing
+          that sheds has fewer.
 """
 
 from collections.abc import Mapping, Sequence
@@ -42,11 +45,9 @@ class RoutingComparison:
     def job(self, routing: str, rate_scale: float, seed: int) -> Job:
         """One simulation."""
         options = replace(self.options, rate_scale=rate_scale, seed=seed)
-        overrides = {**static_overrides("--fleet", self.fleet), "routing.profile": routing}
-        config = configuration(options, overrides)
         return Job(
             trace=self.trace,
-            config=config,
+            config=configuration(options, self._fixed(routing)),
             options=trace_options(options, seed),
             label=routing,
             settings_file=self.options.config,
@@ -54,8 +55,13 @@ class RoutingComparison:
 
     @property
     def first_seed(self) -> int:
-        """The seed of the settings; the others follow it."""
-        return self.options.seed or 0
+        """The seed of the flags, else of the settings; the others follow it."""
+        return configuration(self.options, self._fixed(self.routings[0])).simulation.seed
+
+    def _fixed(self, routing: str) -> dict[str, Any]:
+        """What the settings do not decide; `sized` is, under a static policy, its fleet from the start."""
+        fleet = static_overrides("--fleet", self.fleet)
+        return {**fleet, "simulation.initial": "sized", "routing.profile": routing}
 
 
 def parse_names(text: str) -> tuple[str, ...]:
@@ -76,6 +82,8 @@ def parse_loads(text: str) -> tuple[float, ...]:
         raise CliError(f"--loads: expected percentages such as 70,90,110, got {text!r}") from None
     if not loads or not all(0.0 < load <= 100.0 for load in loads):
         raise CliError(f"--loads: expected percentages above 0 and up to 10000, got {text!r}")
+    if repeated := next((load for load in loads if loads.count(load) > 1), None):
+        raise CliError(f"--loads: {100.0 * repeated:g} comes twice")
     return loads
 
 
@@ -102,6 +110,8 @@ def _rate_scales(comparison: RoutingComparison, plan: Plan) -> dict[float, float
         shared = plan.engine.chunk_tokens > 0
         demand = demand_gpu_s(trace, plan.profile, plan.settings.slo, shared_iterations=shared)
         fleet = initial_fleet(plan, trace)
+        if trace.duration_s <= 0.0:
+            raise CliError(f"{comparison.trace}: all requests arrive at once, which is no load to scale")
         unscaled = offered_load(demand, fleet, plan.settings.limits, trace.duration_s)
     if unscaled <= 0.0:
         raise CliError(f"{comparison.trace}: no load to scale")
@@ -131,7 +141,7 @@ def _combined(
     def of(load: float, routing: str) -> list[Document]:
         return [document for key, document in documents.items() if key[:2] == (load, routing)]
 
-    first = next(iter(documents.values()))
+    first = documents[comparison.loads[0], comparison.routings[0], comparison.first_seed]
     ours, others = comparison.routings[-1], comparison.routings[:-1]
     return {
         "trace": {**first["trace"], "rate_scale": None, "requests": None},
@@ -171,11 +181,17 @@ def _row(documents: Sequence[Document]) -> dict[str, Any]:
 def _figures(document: Document) -> dict[str, float | None]:
     return {
         "attainment": document["attainment"],
-        "goodput_rps": document["goodput_rps"],
+        "goodput_rps": _goodput_rps(document),
         "shed_share": _share(document, "shed"),
         "ttft_p90_s": document["ttft_s"]["p90"],
         "tpot_p90_s": document["tpot_s"]["p90"],
     }
+
+
+def _goodput_rps(document: Document) -> float:
+    """Requests that met their SLOs, per second of the trace; 0 without requests."""
+    met: float = (document["attainment"] or 0.0) * document["requests"]
+    return met / float(document["trace"]["duration_s"])
 
 
 def _share(counts: Document, key: str) -> float | None:
@@ -192,9 +208,9 @@ def _spread(values: Sequence[float | None]) -> dict[str, float | None]:
 
 def _ahead(ours: Sequence[Document], theirs: Sequence[Document]) -> dict[str, Any]:
     """The paired difference of goodput, absolute and relative to the other's mean."""
-    pairs = zip(ours, theirs, strict=True)
-    differences = [mine["goodput_rps"] - other["goodput_rps"] for mine, other in pairs]
-    base = fmean(document["goodput_rps"] for document in theirs)
+    pairs = zip(map(_goodput_rps, ours), map(_goodput_rps, theirs), strict=True)
+    differences = [mine - other for mine, other in pairs]
+    base = fmean(map(_goodput_rps, theirs))
     mean = fmean(differences)
     half = _half_width(differences)
     return {

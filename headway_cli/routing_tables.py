@@ -66,16 +66,26 @@ def _ahead(document: Document) -> Table:
         table.add_row(
             percent(row["load"]),
             Text(row["of"]),
-            f"{row['goodput_rps']:+.4g}",
-            "n/a" if row["relative"] is None else f"{row['relative'] * 100:+.3g} %",
-            interval(row["relative"], row["relative_half_width"]),
+            *lead(row),
         )
     return table
 
 
+def lead(row: Document) -> tuple[str, str, str]:
+    """Of an entry of `ahead`: the difference, the same relative to the other, and its interval."""
+    relative = row["relative"]
+    return (
+        f"{row['goodput_rps']:+.4g}",
+        "n/a" if relative is None else f"{relative * 100:+.3g} %",
+        interval(relative, row["relative_half_width"]),
+    )
+
+
 def interval(middle: float | None, half: float | None) -> str:
     """`+1.2 to +3.4 %`."""
-    if middle is None or half is None:
+    if middle is None:
+        return "n/a"
+    if half is None:
         return "one run"
     return f"{(middle - half) * 100:+.3g} to {(middle + half) * 100:+.3g} %"
 

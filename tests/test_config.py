@@ -128,6 +128,12 @@ def test_settings_are_frozen():
         ("metrics: {source: prometheus}", "metrics", "needs a url"),
         ("routing: {profile: [slo]}", "routing.profile", "string"),
         ("slo: {classes: {chat: {ttft: 3}}}", "slo.classes.chat.ttft", "did you mean 'ttft_ms'?"),
+        ("slo: {classes: {chat: {share: 1.0e+300}}}", "slo.classes.chat.share", "less than or equal to"),
+        (
+            "routing: {scheduling_profiles: [{name: a, plugins: []}, {name: a, plugins: []}]}",
+            "routing.scheduling_profiles",
+            "a second profile named 'a'",
+        ),
         ("simulation: {initial: many}", "simulation.initial", "{prefill: 2, decode: 3}"),
         ("simulation: {initial: {prefill: 0}}", "simulation.initial", "positive replica counts"),
         ("simulation: {crashes: [{at_s: 3}]}", "simulation.crashes.0.role", "field required"),

@@ -8,7 +8,7 @@ are is the business of `headway.routing`, which also checks references.
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from pydantic import AliasChoices, ConfigDict, Field
+from pydantic import AliasChoices, ConfigDict, Field, field_validator
 
 from headway.config.base import (
     MILLISECONDS,
@@ -134,6 +134,14 @@ class RoutingSettings(Settings):
     call_timeout_ms: PositiveFloat = 250.0
     """Live: milliseconds after which a gateway places a request by itself."""
 
+    @field_validator("scheduling_profiles")
+    @classmethod
+    def _told_apart(cls, profiles: tuple[SchedulingProfile, ...]) -> tuple[SchedulingProfile, ...]:
+        names = [profile.name for profile in profiles]
+        if repeated := next((name for name in names if names.count(name) > 1), None):
+            raise ValueError(f"a second profile named {repeated!r}")
+        return profiles
+
 
 class SloClass(Settings):
     """A class of requests: what they are promised, and what share of simulated requests they are."""
@@ -142,5 +150,5 @@ class SloClass(Settings):
     """Null: the deployment's."""
     tpot_ms: PositiveFloat | None = None
     critical: bool = False
-    share: NonNegativeFloat = 1.0
+    share: NonNegativeFloat = Field(default=1.0, le=1e9)
     """Simulation: this class's part of the requests, relative to the other classes' shares."""

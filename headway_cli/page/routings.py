@@ -1,13 +1,15 @@
 """The page of a comparison of routings: goodput, attainment per class and shed share over the load."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from html import escape
 from string import Template
 from typing import Any
 
 from headway_cli.page.charts import BLUE, FONT, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILLION
+from headway_cli.page.render import CHARTS_ID, CONFIG
 from headway_cli.page.template import STYLE
-from headway_cli.words import percent
+from headway_cli.routing_tables import lead
+from headway_cli.words import percent, plural
 
 Document = Mapping[str, Any]
 
@@ -20,7 +22,8 @@ PAGE = Template("""<!DOCTYPE html>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>Headway: $title</title>
-<style>$style</style>
+<style>$style
+th, td { white-space: nowrap; } td:nth-child(2), th:nth-child(2) { text-align: left; }</style>
 <script>$library</script>
 </head>
 <body>
@@ -29,6 +32,8 @@ PAGE = Template("""<!DOCTYPE html>
 $charts
 <h2>Figures</h2>
 <div class="wide">$table</div>
+$ahead
+<section id="notes"><h2>Notes</h2>$notes</section>
 </body>
 </html>
 """)
@@ -39,17 +44,19 @@ def render_routings(document: Document) -> str:
     from plotly.offline import get_plotlyjs
 
     figure = _draw(document)
-    config = {"displaylogo": False, "responsive": True}
     return PAGE.substitute(
         title=escape(f"routings on {document['trace']['name']}, fleet {document['fleet']}"),
         style=STYLE,
         subtitle=escape(
-            f"Profile {document['profile']}; {document['seeds']} runs of each. Bars are standard deviations. "
+            f"Profile {document['profile']}; {plural(document['seeds'], 'run')} of each. Bars are standard "
+            "deviations. Goodput is what met its SLOs, per second of the trace. "
             "100 % load is what the fleet does at best under the targets (fluid bound)."
         ),
         library=get_plotlyjs(),
-        charts=figure.to_html(full_html=False, include_plotlyjs=False, div_id="charts", config=config),
-        table=_table(document),
+        charts=figure.to_html(full_html=False, include_plotlyjs=False, div_id=CHARTS_ID, config=CONFIG),
+        table=_figures(document),
+        ahead=_ahead(document),
+        notes="".join(f"<p>{escape(note)}</p>" for note in document["notes"]) or "<p>none</p>",
     )
 
 
@@ -98,31 +105,49 @@ def _draw(document: Document) -> Any:  # noqa: ANN401 - a plotly figure
                 col=1,
             )
     figure.update_layout(
+        template="none",
         height=PANEL_PX * len(panels) + 80,
-        font={"family": FONT},
+        margin={"l": 64, "r": 24, "t": 84, "b": 56},
+        font={"family": FONT, "size": 12},
+        modebar={"bgcolor": "rgba(0,0,0,0)", "color": GREY, "activecolor": BLUE},
         paper_bgcolor="rgba(0,0,0,0)",
         plot_bgcolor="rgba(0,0,0,0)",
         legend={"orientation": "h", "y": 1.08},
     )
+    figure.update_xaxes(zeroline=False, ticksuffix=" %")
     figure.update_xaxes(title_text="load, % of the fluid bound", row=len(panels), col=1)
-    figure.update_yaxes(rangemode="tozero", gridcolor="rgba(128,128,128,0.3)")
+    figure.update_yaxes(rangemode="tozero", zeroline=False, automargin=True)
     return figure
 
 
-def _table(document: Document) -> str:
+def _figures(document: Document) -> str:
     classes = list(document["rows"][0]["classes"])
-    names = ("load", "routing", "goodput/s", "attained", *classes, "shed")
-    head = "".join(f"<th>{escape(name)}</th>" for name in names)
-    body = "".join(_table_row(row, classes) for row in document["rows"])
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    head = ("load", "routing", "goodput/s", "attained", *(f"{name} attained" for name in classes), "shed")
+    return _table(head, (_cells(row, classes) for row in document["rows"]))
 
 
-def _table_row(row: Document, classes: list[str]) -> str:
+def _cells(row: Document, classes: Iterable[str]) -> list[str]:
     shares = [row["attainment"], *(row["classes"][name]["attainment"] for name in classes), row["shed_share"]]
-    cells = [
+    return [
         percent(row["load"]),
-        escape(row["routing"]),
+        row["routing"],
         f"{row['goodput_rps']['mean']:.4g}",
         *(percent(share["mean"]) for share in shares),
     ]
-    return f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
+
+
+def _ahead(document: Document) -> str:
+    """Who is ahead by how much; nothing where only one routing ran."""
+    found = document["ahead"]
+    if not found:
+        return ""
+    head = ("load", "of", "goodput/s", "relative", "95 % interval")
+    table = _table(head, ((percent(row["load"]), row["of"], *lead(row)) for row in found))
+    title = escape(f"Goodput of {found[0]['routing']} beside the others")
+    return f'<h2>{title}</h2>\n<div class="wide">{table}</div>'
+
+
+def _table(head: Iterable[str], body: Iterable[Iterable[str]]) -> str:
+    titles = "".join(f"<th>{escape(name)}</th>" for name in head)
+    lines = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in cells)}</tr>" for cells in body)
+    return f"<table><thead><tr>{titles}</tr></thead><tbody>{lines}</tbody></table>"
