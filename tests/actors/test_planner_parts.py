@@ -66,7 +66,8 @@ def test_changes_survive_a_restart_and_the_slo_is_there_for_the_gateway() -> Non
     assert again.config.slo.ttft_ms == 250
     assert again.config.pools["decode"].max_replicas == 4
     assert again.changes == {"slo.ttft_ms": 250, "pools.decode.max_replicas": 4}
-    assert json.loads(store.get(KEY) or b"")["slo"] == {"ttft_ms": 250.0, "itl_ms": 20.0, "attainment": 0.99}
+    stored = json.loads(store.get(KEY) or b"")["slo"]
+    assert stored == {"ttft_ms": 250.0, "itl_ms": 20.0, "attainment": 0.99, "classes": {}}
 
 
 class FullStore(MemoryStore):
