@@ -1,6 +1,6 @@
 """One decision's question: which of these replicas, for this request, in this role."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import inf
 
@@ -180,13 +180,6 @@ class Question:
         if self._forecast is not None and self._forecast is not self._prior:
             self._forecast = self._forecast[:, keep]
         self.notes = {name: values[keep] for name, values in self.notes.items()}
-
-    def kinds(self) -> Sequence[int]:
-        """Profile kinds of the candidates that have a profile, ascending."""
-        known = self.know.fleet.kinds(self.role)
-        if len(known) == 1 and len(self.slots):
-            return [kind for kind in known if kind >= 0]
-        return sorted({int(kind) for kind in self.column(Column.KIND).tolist() if kind >= 0})
 
     def loads(self) -> Mapping[int, float | None]:
         """The request's load by profile kind, for all kinds that the role ever had (see `capacity`)."""

@@ -9,7 +9,7 @@ from pathlib import Path
 import interp
 from interp.jit import drop_older
 
-COMPILED = ("columns", "books", "surfaces", "forecast", "headroom", "scans", "plain")
+COMPILED = ("columns", "books", "surfaces", "forecast", "headroom", "scans")
 """Modules with compiled functions, and those that these take constants from."""
 
 
