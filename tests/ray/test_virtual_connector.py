@@ -262,7 +262,9 @@ def test_an_outside_program_comes_in_through_ray_client(start, ray_client_addres
 def control_server() -> Iterator[str]:
     """The control API over the actors, on a port of its own, in a thread."""
     loop = asyncio.new_event_loop()
-    app = Starlette(routes=[*control_routes(ActorControlPlane(timeout_s=2.0)), *scaling_routes(ActorScaling(2.0))])
+    app = Starlette(
+        routes=[*control_routes(ActorControlPlane(timeout_s=2.0)), *scaling_routes(ActorScaling(2.0))]
+    )
     server = HttpServer(app, "127.0.0.1", free_port())
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
