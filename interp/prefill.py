@@ -30,6 +30,17 @@ class PrefillTable:
     linear_s_per_token: float
     quadratic_s_per_token2: float
 
+    def work_nodes(self) -> tuple[FloatArray, FloatArray]:
+        """Nodes (tokens, seconds) of the prefill work curve W: what prompt tokens add to shared iterations.
+
+        The running maximum of TTFT, continued to 0 tokens with the slope of its first segment (not below 0);
+        linear in between. W(0) is the cost of an iteration without work.
+        """
+        tokens, seconds = np.asarray(self.isl_tokens, dtype=np.float64), np.maximum.accumulate(self.ttft_s)
+        slope = (seconds[1] - seconds[0]) / (tokens[1] - tokens[0])
+        start = max(0.0, float(seconds[0] - slope * tokens[0]))
+        return np.concatenate([[0.0], tokens]), np.concatenate([[start], seconds])
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PrefillSurface:

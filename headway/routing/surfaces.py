@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from headway.routing.fleet import FloatArray
-from interp import PrefillTable, Profile
+from interp import Profile
 from interp.jit import compiled
 from interp.kernels import bilinear, ttft_at
 
@@ -29,7 +29,7 @@ class Surfaces(NamedTuple):
 
 def surfaces_of(profile: Profile) -> Surfaces:
     """The surfaces of `profile`."""
-    tokens, seconds = work_nodes(profile.prefill.table)
+    tokens, seconds = profile.prefill.table.work_nodes()
     growth, decode = profile.prefill.table, profile.decode.table
     return Surfaces(
         work_tokens=tokens,
@@ -40,14 +40,6 @@ def surfaces_of(profile: Profile) -> Surfaces:
         itl_s=np.ascontiguousarray(decode.itl_s),
         capacity_tokens=float(decode.max_kv_tokens),
     )
-
-
-def work_nodes(table: PrefillTable) -> tuple[FloatArray, FloatArray]:
-    """Tokens and seconds of W's nodes, the first at 0 tokens; linear in between."""
-    tokens, seconds = np.asarray(table.isl_tokens, dtype=np.float64), np.maximum.accumulate(table.ttft_s)
-    slope = (seconds[1] - seconds[0]) / (tokens[1] - tokens[0])
-    start = max(0.0, float(seconds[0] - slope * tokens[0]))
-    return np.concatenate([[0.0], tokens]), np.concatenate([[start], seconds])
 
 
 @compiled

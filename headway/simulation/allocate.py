@@ -18,7 +18,6 @@ from headway.simulation.layout import (
     Routing,
     World,
 )
-from headway.simulation.work import work_nodes
 from interp import Profile
 
 REPLICAS, REQUESTS, EVENTS, FINISHED, TRANSITIONS = 16, 4096, 16384, 65536, 4096
@@ -38,7 +37,7 @@ def make_world(profile: Profile, settings: NDArray[Any], blocks: NDArray[np.int6
     clock["random"] = np.uint64(seed)
     clock["answer"] = clock["asked_request"] = layout.UNASSIGNED
     clock["parked_head"] = clock["parked_tail"] = NONE
-    work_tokens, work_s = work_nodes(prefill)
+    work_tokens, work_s = prefill.work_nodes()
     batch, cached = int(rules["max_batch"]), int(rules["cache_capacity_blocks"])
     table_size = 1 << max(0, (2 * cached - 1).bit_length())
     world = World(

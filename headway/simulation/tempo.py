@@ -8,7 +8,6 @@ its process should start without a compiler. Lists and bisection; a look-up take
 from bisect import bisect_right
 from collections.abc import Sequence
 
-from headway.simulation.work import work_nodes
 from interp import DecodeTable, PrefillTable, Profile
 
 
@@ -29,7 +28,7 @@ class PrefillTempo:
 
     def __init__(self, table: PrefillTable) -> None:
         self._tokens, self._seconds = table.isl_tokens.tolist(), table.ttft_s.tolist()
-        nodes, seconds = work_nodes(table)
+        nodes, seconds = table.work_nodes()
         self._work_tokens, self._work_s = nodes.tolist(), seconds.tolist()
         self._linear, self._quadratic = table.linear_s_per_token, table.quadratic_s_per_token2
 

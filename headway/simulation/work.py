@@ -19,17 +19,9 @@ from interp import PrefillTable
 FloatArray = NDArray[np.float64]
 
 
-def work_nodes(table: PrefillTable) -> tuple[FloatArray, FloatArray]:
-    """Tokens and seconds of the curve's nodes, the first at 0 tokens; linear in between."""
-    tokens, seconds = np.asarray(table.isl_tokens), np.maximum.accumulate(table.ttft_s)
-    slope = (seconds[1] - seconds[0]) / (tokens[1] - tokens[0])
-    start = max(0.0, float(seconds[0] - slope * tokens[0]))
-    return np.concatenate([[0.0], tokens]), np.concatenate([[start], seconds])
-
-
 def work_s(table: PrefillTable, tokens: FloatArray) -> FloatArray:
     """W at `tokens`, less W(0): seconds that whole prompts add."""
-    nodes, seconds = work_nodes(table)
+    nodes, seconds = table.work_nodes()
     beyond = np.maximum(tokens - nodes[-1], 0.0)
     growth = table.linear_s_per_token + table.quadratic_s_per_token2 * (tokens + nodes[-1])
     work: FloatArray = np.interp(tokens, nodes, seconds) + beyond * growth - seconds[0]
