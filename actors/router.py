@@ -29,6 +29,7 @@ from headway.routing import (
     Sample,
     make_router,
 )
+from headway.routing.gpu_profiles import named_profiles
 from headway.routing.router import Router as RouterCore
 from headway.simulation.rules import engine_profile, engine_rules
 from predictors.latency import LatencyModel
@@ -77,10 +78,11 @@ class Router:
         self._router.use_model(model)
 
     async def status(self) -> dict[str, Any]:
-        """Profile, gateways, requests held and on replicas, and the router's counters."""
+        """Profile, gateways, GPU types, requests held and on replicas, and the router's counters."""
         return {
             "profile": self._config.routing.profile,
             "gateways": self._desk.gateways,
+            "gpu_types": dict(self._router.gpu_types),
             "queued": self._router.queued,
             "running": self._router.running,
             "epoch": self._epoch,
@@ -118,7 +120,8 @@ class Router:
 
 def _made(config: HeadwayConfig) -> RouterCore:
     profile = engine_profile(config)
-    return make_router(config, {"": profile}, engine_rules(config, profile), np.random.default_rng())
+    profiles = {"": profile, **named_profiles(config)}
+    return make_router(config, profiles, engine_rules(config, profile), np.random.default_rng())
 
 
 def _warm_up(config: HeadwayConfig) -> None:

@@ -18,6 +18,7 @@ def check(
 ) -> None:
     """Validate a configuration file: keys and values, and what `simulate` and `up` would refuse."""
     from headway.config import load_config
+    from headway.routing.gpu_profiles import serves
     from headway.workload import open_trace
     from headway_cli.job import Job
     from headway_cli.live_check import check_live
@@ -30,3 +31,5 @@ def check(
     check_live(settings, config)
     pools = " and ".join(plan.settings.limits)
     print(f"{config}: ok, {plan.policy.name} policy on {pools} pools, profile {plan.profile_name}")
+    for gpu_type, name in settings.routing.gpu_profiles.items():
+        print(f"GPU type {gpu_type}: {serves(plan.gpu_profiles[gpu_type])}, from {name}")

@@ -15,9 +15,11 @@ from typing import Any, Literal
 import yaml
 
 from headway.config import ConfigError, HeadwayConfig, load_config, resolve_profile
+from headway.routing.gpu_profiles import named_profiles
 
 Topology = Literal["disaggregated", "aggregated"]
 
+GPU_PROFILES = "routing.gpu_profiles"
 FILE_SETTINGS = ("engine.profile", "gateway.tokenizer", "planner.load_predictor_warmup_trace")
 """Settings that may name a file or a directory."""
 
@@ -32,6 +34,7 @@ def read_arguments(arguments: Mapping[str, Any], topology: Topology) -> HeadwayC
     config = _of_topology(path, overrides, topology)
     config = load_config(path, {**overrides, **_pools(config), **_absolute(config, path)})
     resolve_profile(config.engine.profile)
+    named_profiles(config)
     return config
 
 
@@ -52,15 +55,22 @@ def _pools(config: HeadwayConfig) -> dict[str, Any]:
     return {"pools": {role: pool.model_dump(exclude_unset=True) for role, pool in config.pools.items()}}
 
 
-def _absolute(config: HeadwayConfig, path: str | None) -> dict[str, str]:
+def _absolute(config: HeadwayConfig, path: str | None) -> dict[str, Any]:
     base = Path(path).parent if path else Path()
-    found = {}
+    profiles = config.routing.gpu_profiles
+    found: dict[str, Any] = {}
+    if profiles:
+        found[GPU_PROFILES] = {kind: _found(base, value) or value for kind, value in profiles.items()}
     for key in FILE_SETTINGS:
         section, name = key.split(".")
-        value = getattr(getattr(config, section), name)
-        if value and (base / value).exists():
-            found[key] = str((base / value).absolute())
+        if place := _found(base, getattr(getattr(config, section), name)):
+            found[key] = place
     return found
+
+
+def _found(base: Path, value: str | None) -> str | None:
+    """The absolute path of what is there."""
+    return str((base / value).absolute()) if value and (base / value).exists() else None
 
 
 def _flat(tree: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:

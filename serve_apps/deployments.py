@@ -29,6 +29,7 @@ from serve_apps.engines.protocol import (
     TokenChunk,
 )
 from serve_apps.feed import Frame, Outlet
+from serve_apps.gpu_type import gpu_type_of_node
 
 logger = logging.getLogger(__name__)
 
@@ -51,6 +52,8 @@ class EngineReplica:
     def __init__(self, config: HeadwayConfig, make: EngineFactory = default_engine) -> None:
         self.replica = serve.get_replica_context().replica_id.unique_id
         self._model = config.model
+        settled = config.engine.gpu_type
+        self._gpu_type = gpu_type_of_node() if settled is None else settled
         self._engine = make(config, self.role, self.replica)
 
     async def abort(self, request_id: str) -> None:
@@ -69,8 +72,13 @@ class EngineReplica:
             return ()
 
     async def describe(self) -> Mapping[str, str]:
-        """What serves here: role, model and replica."""
-        return {"role": self.role.value, "model": self._model, "replica": self.replica}
+        """What serves here: role, model, replica and its GPU type, "" where nobody knows."""
+        return {
+            "role": self.role.value,
+            "model": self._model,
+            "replica": self.replica,
+            "gpu_type": self._gpu_type,
+        }
 
     async def inject(self, fault: str) -> None:
         """Make a simulated engine misbehave (`serve_apps.engines.simulated.Fault`); "clear" ends a stall."""
@@ -84,9 +92,9 @@ class EngineReplica:
             self._engine.inject(Fault(fault))
 
     async def record_routing_stats(self) -> dict[str, Any]:
-        """The engine's load, for routers; nothing once it has failed."""
+        """The engine's load and its GPU type, for routers; nothing once it has failed."""
         try:
-            return asdict(self._engine.stats())
+            return {**asdict(self._engine.stats()), "gpu_type": self._gpu_type}
         except EngineFailed:
             return {}
 

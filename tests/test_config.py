@@ -127,6 +127,8 @@ def test_settings_are_frozen():
         ("engine: {kind: quantum}", "engine.kind", "'simulated' or 'vllm'"),
         ("metrics: {source: prometheus}", "metrics", "needs a url"),
         ("routing: {profile: [slo]}", "routing.profile", "string"),
+        ("routing: {gpu_profiles: {L20: 20}}", "routing.gpu_profiles.L20", "string"),
+        ("routing: {gpu_profiles: {'': l20.json}}", "routing.gpu_profiles", "a GPU type has a name"),
         ("slo: {classes: {chat: {ttft: 3}}}", "slo.classes.chat.ttft", "did you mean 'ttft_ms'?"),
         ("slo: {classes: {chat: {share: 1.0e+300}}}", "slo.classes.chat.share", "less than or equal to"),
         (

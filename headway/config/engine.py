@@ -51,6 +51,8 @@ class EngineSettings(Settings):
     kind: Literal["simulated", "vllm"] = "simulated"
     profile: str = "profiles/llama-3.1-8b_h100_tp1"
     """A profile directory, or the name of an embedded profile."""
+    gpu_type: str | None = None
+    """What every replica runs on, a key of `routing.gpu_profiles`; null: live, what Ray says of its node."""
     max_batch_size: PositiveInt | None = Field(default=None, le=MOST_IN_A_BATCH)
     """Requests in one decode batch; null: the profile's meta.json, or else the largest batch sampled."""
     chunk_tokens: PositiveInt | None = Field(default=None, le=MOST_TOKENS)

@@ -13,10 +13,11 @@ def embedded_profiles(root: Path = EMBEDDED) -> tuple[str, ...]:
     return tuple(sorted(path.parent.name for path in root.glob(f"*/{_MARK}")))
 
 
-def resolve_profile(name: str, root: Path = EMBEDDED) -> Path:
+def resolve_profile(name: str, root: Path = EMBEDDED, key: str = "engine.profile") -> Path:
     """The directory of a profile: an existing directory wins, then a shipped profile of that name.
 
-    A leading `profiles/` is accepted before a shipped name. ConfigError lists the shipped names.
+    A leading `profiles/` is accepted before a shipped name. ConfigError begins with `key`, and
+    lists the shipped names.
     """
     if name and Path(name).is_dir():
         return Path(name)
@@ -25,4 +26,4 @@ def resolve_profile(name: str, root: Path = EMBEDDED) -> Path:
     if bare in known:
         return root / bare
     shipped = ", ".join(known) or "none"
-    raise ConfigError(f"engine.profile: {name!r} is neither a directory nor a shipped profile ({shipped})")
+    raise ConfigError(f"{key}: {name!r} is neither a directory nor a shipped profile ({shipped})")

@@ -129,10 +129,19 @@ class RoutingSettings(Settings):
     slo: SloRoutingSettings = SloRoutingSettings()
     offload: OffloadSettings = OffloadSettings()
     prediction: PredictionSettings = PredictionSettings()
+    gpu_profiles: Mapping[str, str] = {}
+    """By GPU type, as replicas report it: a profile directory, a shipped profile, or an AIBrix JSON file."""
     default_critical: bool = False
     """Whether a request that says nothing of it is critical."""
     call_timeout_ms: PositiveFloat = 250.0
     """Live: milliseconds after which a gateway places a request by itself."""
+
+    @field_validator("gpu_profiles")
+    @classmethod
+    def _typed(cls, profiles: Mapping[str, str]) -> Mapping[str, str]:
+        if "" in profiles:
+            raise ValueError("a GPU type has a name; replicas of no named type have engine.profile")
+        return profiles
 
     @field_validator("scheduling_profiles")
     @classmethod

@@ -73,11 +73,17 @@ class Fleet:
         if not self._free:
             self._widen()
         replica = Replica(name, self._free.pop(), role, gpu_type)
-        known = {**EMPTY, **cells}
-        self.table[:, replica.slot] = [known.get(column, 0.0) for column in Column]
-        self._kinds[role].setdefault(int(known[Column.KIND]), gpu_type)
+        self.table[:, replica.slot] = [EMPTY.get(column, 0.0) for column in Column]
+        self.set_type(replica, gpu_type, cells)
         self._names[name] = self._at[replica.slot] = replica
         return replica
+
+    def set_type(self, replica: Replica, gpu_type: str, cells: Mapping[Column, float]) -> None:
+        """It is of this type, of which `cells` are known."""
+        replica.gpu_type = gpu_type
+        for column, value in cells.items():
+            self.table[column, replica.slot] = value
+        self._kinds[replica.role].setdefault(int(self.table[Column.KIND, replica.slot]), gpu_type)
 
     def set_ready(self, replica: Replica, *, ready: bool) -> None:
         """Whether it takes requests."""

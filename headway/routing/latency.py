@@ -2,8 +2,9 @@
 
 The prior is `forecast`, on the state of the fleet. A trained model (`predictors.latency`) corrects it: its
 curves take the features and our prior's answer; trainers are given that answer with each sample
-(`learning.Sample`), so both mean the same prior. A replica whose GPU type has no profile (nor is there a
-default one) has NaN in all rows: no usable prediction. A correction that is not finite counts as none.
+(`learning.Sample`), so both mean the same prior. A replica whose GPU type has no surfaces (an AIBrix profile,
+or none at all and no default) has NaN in all rows: no usable prediction. A correction that is not finite
+counts as none.
 
 TTFT is from now on; what a request has already waited is the caller's business. In disaggregated pools the
 prefill candidates' TTFT contains the transfer and the best that the decode pool offers now, and the decode
@@ -50,24 +51,33 @@ FIRST_STAY_S = 5.0
 
 STAY_SMOOTHING = 0.02
 
+NO_PROFILE = -1
+
 
 class Latency:
-    """Forecasts for one deployment. `profiles` by GPU type, "" is the default."""
+    """Forecasts for one deployment. `profiles` by GPU type, "" is the default; None: it has no surfaces.
+
+    Column.KIND is a type's place among those with surfaces. Below 0 there are none: −1 where no profile is
+    known, −2 and so on for each type that only has capacities, since these tell its replicas apart.
+    """
 
     def __init__(
         self,
-        profiles: Mapping[str, Profile],
+        profiles: Mapping[str, Profile | None],
         rules: EngineRulesLike,
         *,
         quantile: bool = False,
     ) -> None:
         self.rules, self._quantile = rules, quantile
-        self._kinds = {gpu_type: kind for kind, gpu_type in enumerate(profiles)}
-        self._surfaces: list[Surfaces] = [surfaces_of(profile) for profile in profiles.values()]
+        known = {gpu_type: profile for gpu_type, profile in profiles.items() if profile is not None}
+        silent = [gpu_type for gpu_type in profiles if gpu_type not in known]
+        self._kinds = {gpu_type: kind for kind, gpu_type in enumerate(known)}
+        self._kinds |= {gpu_type: NO_PROFILE - place for place, gpu_type in enumerate(silent, start=1)}
+        self._surfaces: list[Surfaces] = [surfaces_of(profile) for profile in known.values()]
         self._batching = Batching(float(rules.max_batch_size), float(rules.chunk_tokens))
         self._model: LatencyModel | None = None
         self._unknown = False
-        """Whether there ever was a replica without a profile."""
+        """Whether there ever was a replica without surfaces."""
         self.stay_s = FIRST_STAY_S
         """Seconds that a request usually decodes, smoothed."""
         self.ttft_safety, self.tpot_safety = Calibration(), Calibration()
@@ -77,7 +87,7 @@ class Latency:
 
     def cells(self, gpu_type: str) -> Mapping[Column, float]:
         """What the table says of a replica of this type."""
-        kind = self._kinds.get(gpu_type, self._kinds.get("", -1))
+        kind = self._kinds.get(gpu_type, self._kinds.get("", NO_PROFILE))
         capacity = self._surfaces[kind].capacity_tokens if kind >= 0 else inf
         self._unknown |= kind < 0
         return {Column.KIND: float(kind), Column.CAPACITY_TOKENS: capacity}

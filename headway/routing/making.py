@@ -7,6 +7,7 @@ import numpy as np
 from headway.config import HeadwayConfig
 from headway.config.roles import Role
 from headway.routing.fleet import Fleet
+from headway.routing.gpu_profiles import GpuProfile
 from headway.routing.latency import Latency
 from headway.routing.offloading import Offloading
 from headway.routing.prefix import PrefixIndex
@@ -24,14 +25,14 @@ from interp import Profile
 
 def make_router(
     config: HeadwayConfig,
-    profiles: Mapping[str, Profile],
+    profiles: Mapping[str, GpuProfile],
     rules: EngineRulesLike,
     generator: np.random.Generator,
 ) -> Router:
     """The router of a deployment.
 
-    `profiles` are the engines' by GPU type, "" for replicas whose type has none of its own. Raises
-    RoutingError for settings that cannot be routed by.
+    `profiles` are the engines' by GPU type, "" for replicas whose type has none of its own; those of AIBrix
+    say nothing of latencies. Raises RoutingError for settings that cannot be routed by.
     """
     drop_stale_cache()
     settings = config.routing
@@ -43,7 +44,7 @@ def make_router(
         prefixes=PrefixIndex(rules.prefix_cache_tokens // rules.block_tokens),
         sessions=Sessions(),
         latency=Latency(
-            profiles,
+            {kind: profile if isinstance(profile, Profile) else None for kind, profile in profiles.items()},
             rules,
             quantile=settings.prediction.use == "quantile",
         ),

@@ -12,6 +12,7 @@ with the same generator give the same outcomes. `scheduler` chooses, `placing` w
 `hold` is the queue; here is what follows from what.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from math import inf, nan
 
@@ -77,6 +78,11 @@ class Router:
     def running(self) -> int:
         """Requests on replicas."""
         return len(self._records) - len(self._hold)
+
+    @property
+    def gpu_types(self) -> Mapping[str, int]:
+        """How many replicas there are of each GPU type."""
+        return Counter(replica.gpu_type for replica in self._fleet)
 
     @property
     def next_due_s(self) -> float:
@@ -188,6 +194,8 @@ class Router:
         if replica is None:
             cells = self._know.latency.cells(update.gpu_type)
             replica = self._fleet.add(update.replica, update.role, update.gpu_type, cells)
+        elif update.gpu_type not in {"", replica.gpu_type}:
+            self._fleet.set_type(replica, update.gpu_type, self._know.latency.cells(update.gpu_type))
         self._fleet.set_ready(replica, ready=update.state is ReplicaState.READY)
         if update.load is not None:
             self._fleet.report(replica, update.load)

@@ -22,7 +22,7 @@ from typing import Protocol
 import numpy as np
 
 from headway.config.roles import Role
-from headway.routing.capacity import CapacityTable
+from headway.routing.capacity import CapacitySource, CapacityTable
 from headway.routing.mixed_replica import PromptCost, Question, batch_itl_s, largest_point
 from headway.routing.patterns import DEFAULT_BUCKETS, Buckets
 from headway.routing.types import RequestSlo
@@ -103,10 +103,11 @@ class SurfaceCapacity:
 
 
 def capacity_table(
-    profiles: Mapping[str, Profile], rules: BatchRules, buckets: Buckets = DEFAULT_BUCKETS
+    profiles: Mapping[str, Profile | CapacitySource], rules: BatchRules, buckets: Buckets = DEFAULT_BUCKETS
 ) -> CapacityTable:
-    """Capacities by GPU type, each from its profile."""
-    return CapacityTable(
-        {gpu_type: SurfaceCapacity(profile=profile, rules=rules) for gpu_type, profile in profiles.items()},
-        buckets,
-    )
+    """Capacities by GPU type, each from its profile's surfaces, or from what is a source itself."""
+    sources = {
+        gpu_type: SurfaceCapacity(profile=profile, rules=rules) if isinstance(profile, Profile) else profile
+        for gpu_type, profile in profiles.items()
+    }
+    return CapacityTable(sources, buckets)

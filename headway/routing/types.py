@@ -156,7 +156,7 @@ class ReplicaLoad:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaUpdate:
-    """A replica came, changes, or went. `load` None: it has not said anything new."""
+    """A replica came, changes, or went. `gpu_type` "" and `load` None: it has not said anything new."""
 
     replica: ReplicaId
     role: Role

@@ -27,6 +27,7 @@ from headway.planning import (
 )
 from headway.planning.forecasting import LoadForecaster, make_forecaster
 from headway.routing import Router, RoutingError, make_router
+from headway.routing.gpu_profiles import GpuProfile, named_profiles
 from headway.simulation.classes import request_classes
 from headway.simulation.demand import first_interval, size_fleet
 from headway.simulation.layout import Routing
@@ -82,6 +83,8 @@ class Plan:
     policy: Policy
     forecaster: LoadForecaster
     engine: EngineRules
+    gpu_profiles: Mapping[str, GpuProfile]
+    """Those that routing names, by GPU type."""
 
     @property
     def transfer(self) -> EngineRules | None:
@@ -110,6 +113,7 @@ def make_plan(config: HeadwayConfig) -> Plan:
         policy=make_policy(config.planner.policy, settings, profile),
         forecaster=_forecaster(config.planner, settings.interval_s),
         engine=_engine_rules(directory, config, profile),
+        gpu_profiles=named_profiles(config),
     )
     check_plan(plan)
     _check_routing(plan)
@@ -151,11 +155,12 @@ def _routing(plan: Plan) -> Routing | Routed:
         make=partial(_make_router, plan),
         most_tokens=plan.config.engine.max_model_tokens,
         learn=settings.prediction if settings.prediction.learn else None,
+        gpu_type=plan.config.engine.gpu_type or "",
     )
 
 
 def _make_router(plan: Plan, generator: np.random.Generator) -> Router:
-    return make_router(plan.config, {"": plan.profile}, plan.engine, generator)
+    return make_router(plan.config, {"": plan.profile, **plan.gpu_profiles}, plan.engine, generator)
 
 
 def _check_source(source: str) -> None:

@@ -36,20 +36,24 @@ class Routed:
     """A scenario's router: its profile's name, and how to make it from the run's random generator.
 
     `most_tokens` bounds prompt and output of one request as routers know it; None: the KV capacity. `learn`
-    says how its latency model is trained meanwhile; None: not at all.
+    says how its latency model is trained meanwhile; None: not at all. All replicas are of `gpu_type`.
     """
 
     name: str
     make: Callable[[np.random.Generator], Router]
     most_tokens: int | None = None
     learn: PredictionSettings | None = None
+    gpu_type: str = ""
 
 
 class Conductor:
     """Drives the kernel of one run by a router."""
 
-    def __init__(self, fleet: Fleet, router: Router, told: Told, learner: Learner | None) -> None:
+    def __init__(
+        self, fleet: Fleet, router: Router, told: Told, learner: Learner | None, gpu_type: str = ""
+    ) -> None:
         self.router, self._fleet, self._told, self._learner = router, fleet, told, learner
+        self._gpu_type = gpu_type
         self._world = fleet.world
         self._facts = Facts(self._world, told)
         self._slots: dict[str, int] = {}
@@ -148,7 +152,8 @@ class Conductor:
         if state is ReplicaState.GONE:
             del self._roles[serial]
             self._gone.append(name)
-        return self.router.replica_changed(now_s, ReplicaUpdate(replica=name, role=role, state=state))
+        update = ReplicaUpdate(replica=name, role=role, state=state, gpu_type=self._gpu_type)
+        return self.router.replica_changed(now_s, update)
 
     def _order(self, outcome: Outcome) -> None:
         """Write down what the kernel shall do; the router's word on requests that have ended is void."""

@@ -110,7 +110,7 @@ class _Run:
             block_tokens=self.scenario.engine.block_tokens,
         )
         learner = Learner(routed.learn) if routed.learn else None
-        return Conductor(self.fleet, routed.make(generator), told, learner)
+        return Conductor(self.fleet, routed.make(generator), told, learner, routed.gpu_type)
 
     def result(self) -> SimulationResult:
         """Run to the end."""

@@ -236,6 +236,8 @@ def test_report_of_half_a_result(
     ("settings", "words"),
     [
         ("engine: {profile: nope}", ["engine.profile", "nope"]),
+        ("routing: {gpu_profiles: {L20: nope}}", ["routing.gpu_profiles.L20", "nope"]),
+        ("routing: {gpu_profiles: {L20: nope.json}}", ["routing.gpu_profiles.L20", "nope.json"]),
         ("simulation: {initial: {prefill: 99}}", ["simulation.initial.prefill", "99"]),
         ("planner: {load_predictor_warmup_trace: gone.csv}", ["planner.load_predictor_warmup_trace", "gone"]),
     ],

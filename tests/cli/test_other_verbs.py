@@ -49,6 +49,18 @@ def test_check_says_ok(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert "ok, threshold policy on mixed pools" in ended.out
 
 
+def test_check_says_what_was_read_for_gpu_types(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    profile, path = tmp_path / "l20.json", tmp_path / "mine.yaml"
+    profile.write_text('{"indexes": [[100], [1000]], "tputs": [[3.0]], "e2e": [[1.0]]}', encoding="utf-8")
+    path.write_text(
+        f"routing: {{gpu_profiles: {{H100: qwen3-32b_h100_tp2, L20: {profile}}}}}\n", encoding="utf-8"
+    )
+    ended = headway(capsys, "check", path)
+    assert ended.code == 0, ended.err
+    assert "GPU type H100: latency and capacity by surfaces, from qwen3-32b_h100_tp2" in ended.out
+    assert "GPU type L20: AIBrix capacity of mixed replicas, no latency prediction, from " in ended.out
+
+
 def test_the_example_is_valid(capsys: pytest.CaptureFixture[str]) -> None:
     example = Path(__file__).parents[2] / "examples" / "headway.yaml"
     ended = headway(capsys, "check", example)

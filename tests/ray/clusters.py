@@ -9,6 +9,8 @@ import ray
 from ray.serve._private.common import DeploymentID
 
 POLL_S = 0.05
+GPU_TYPE = "L20"
+"""What Ray says that the node has."""
 
 
 def wait_until(predicate: Callable[[], bool], timeout_s: float = 30.0) -> None:

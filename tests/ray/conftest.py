@@ -8,7 +8,7 @@ import pytest
 import ray
 from ray import serve
 
-from tests.ray.clusters import free_port
+from tests.ray.clusters import GPU_TYPE, free_port
 
 
 @pytest.fixture(scope="module")
@@ -17,6 +17,7 @@ def ray_cluster() -> Iterator[str]:
     with tempfile.TemporaryDirectory(prefix="hw-", dir="/tmp", ignore_cleanup_errors=True) as folder:
         context = ray.init(
             num_cpus=4,
+            labels={"ray.io/accelerator-type": GPU_TYPE},
             include_dashboard=False,
             log_to_driver=False,
             logging_level="error",

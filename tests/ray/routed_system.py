@@ -84,7 +84,8 @@ def deployed(**settings: Any) -> Iterator[Gateway]:
     from serve_apps.builders import application
 
     config = load_config(None, {**ROUTED, **settings})
-    handle = serve.run(application(config, control_plane=False), name="routed")
+    app = application(config, control_plane=False)
+    handle = serve.run(app, name="routed", external_scaler_enabled=True)
     try:
         (address,) = handle.addresses.remote().result()
         wait_until(lambda: names.router(MODEL) in control_plane.running(), PATIENCE_S)

@@ -69,6 +69,7 @@ def test_a_mixed_pool_keeps_its_settings():
         ({"config": "/nowhere/headway.yaml"}, "disaggregated", "/nowhere/headway.yaml"),
         ({"config": 3}, "disaggregated", "config"),
         ({"engine.profile": "nowhere"}, "disaggregated", "engine.profile"),
+        ({"routing.gpu_profiles.L20": "nowhere"}, "disaggregated", "routing.gpu_profiles.L20"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(arguments, topology, words):
@@ -88,6 +89,17 @@ def test_files_beside_the_config_travel_as_absolute_paths(config_file, monkeypat
     assert config.gateway.tokenizer is not None
     assert (elsewhere / config.gateway.tokenizer).samefile(tmp_path / "tokenizer.json")
     assert config.gateway.tokenizer.startswith("/")
+
+
+def test_profiles_of_gpu_types_travel_as_absolute_paths_or_shipped_names(config_file, tmp_path):
+    profile = '{"indexes": [[100], [1000]], "tputs": [[3.0]], "e2e": [[1.0]]}'
+    (tmp_path / "l20.json").write_text(profile)
+    config_file.write_text("routing: {gpu_profiles: {L20: l20.json, H100: qwen3-32b_h100_tp2}}\n")
+    config = read_arguments({"config": str(config_file)}, "aggregated")
+    assert config.routing.gpu_profiles == {
+        "L20": str(tmp_path / "l20.json"),
+        "H100": "qwen3-32b_h100_tp2",
+    }
 
 
 def test_a_shipped_profile_stays_a_name():

@@ -18,18 +18,18 @@ def replica(monkeypatch):
     """A maker of replicas, as Serve would start them."""
     names = iter(range(100))
 
-    def make(kind: type[EngineReplica]) -> EngineReplica:
+    def make(kind: type[EngineReplica], **engine) -> EngineReplica:
         replica_id = SimpleNamespace(unique_id=f"{kind.__name__}-{next(names)}")
         monkeypatch.setattr(
             deployments.serve, "get_replica_context", lambda: SimpleNamespace(replica_id=replica_id)
         )
-        return kind(config(kind))
+        return kind(config(kind, **engine))
 
     return make
 
 
-def config(kind: type[EngineReplica]) -> HeadwayConfig:
-    return config_of(MIXED if kind is Mixed else SPLIT)
+def config(kind: type[EngineReplica], **engine) -> HeadwayConfig:
+    return config_of(MIXED if kind is Mixed else SPLIT, **engine)
 
 
 def asked(max_tokens=6) -> EngineRequest:
@@ -118,3 +118,16 @@ def test_routers_see_totals_and_busy_time(replica):
     stats = run(look())
     assert (stats["prompt_tokens"], stats["cached_tokens"], stats["external_tokens"]) == (20, 0, 0)
     assert stats["busy_s"] > 0.0
+
+
+@pytest.mark.parametrize(
+    ("engine", "told"), [({}, "H100"), ({"gpu_type": "L20"}, "L20"), ({"gpu_type": ""}, "")]
+)
+def test_routers_see_the_gpu_type_of_the_settings_or_else_of_the_node(replica, monkeypatch, engine, told):
+    monkeypatch.setattr(deployments, "gpu_type_of_node", lambda: "H100")
+
+    async def look() -> tuple[str, str]:
+        mixed = replica(Mixed, **engine)
+        return (await mixed.record_routing_stats())["gpu_type"], (await mixed.describe())["gpu_type"]
+
+    assert run(look()) == (told, told)

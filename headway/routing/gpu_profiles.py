@@ -1,0 +1,44 @@
+"""Profiles of several GPU types, as `routing.gpu_profiles` names them.
+
+    a directory, or a shipped profile   surfaces: latency prediction and capacity, at `engine.time_scale`
+    a file                              AIBrix's JSON (`aibrix`): capacity of mixed replicas, as it stands
+                                        there; no prediction, so SLO-aware profiles pass by its replicas
+
+Replicas of a type that is not named have `engine.profile`, the type "". How engines batch is the same for
+all types.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from headway.config import ConfigError, HeadwayConfig, resolve_profile
+from headway.routing.aibrix import AibrixProfile, load_aibrix_profile
+from headway.routing.errors import RoutingError
+from interp import Profile, ProfileError, load_profile, scaled
+
+GpuProfile = Profile | AibrixProfile
+
+
+def named_profiles(config: HeadwayConfig) -> Mapping[str, GpuProfile]:
+    """By GPU type, without the default "". Raises ConfigError, one line that begins with the key."""
+    speed = config.engine.time_scale
+    return {
+        gpu_type: _load(f"routing.gpu_profiles.{gpu_type}", name, speed)
+        for gpu_type, name in config.routing.gpu_profiles.items()
+    }
+
+
+def serves(profile: GpuProfile) -> str:
+    """What routing knows of replicas with this profile, in words."""
+    if isinstance(profile, Profile):
+        return "latency and capacity by surfaces"
+    return "AIBrix capacity of mixed replicas, no latency prediction"
+
+
+def _load(key: str, name: str, speed: float) -> GpuProfile:
+    try:
+        if Path(name).is_file() or name.endswith(".json"):
+            return load_aibrix_profile(Path(name))
+        return scaled(load_profile(resolve_profile(name, key=key)), speed)
+    except (RoutingError, ProfileError) as error:
+        raise ConfigError(f"{key}: {error}") from error
