@@ -1,12 +1,12 @@
 """The actor that routes: `headway.routing.Router` with a clock, a timer and several gateways.
 
-Named after the model, so that several models in one cluster have a router each. It keeps nothing in the
-store: after a crash the gateways say what they have, and the replicas too (`actors.routing.desk`). Times are
-those of this process' monotonic clock.
+Named after the model, so that several models in one cluster have a router each. Requests without an SLO are
+held to the planner's, which is followed (`actors.slo_watch`). The actor keeps nothing in the store: after a
+crash the gateways say what they have, and the replicas too (`actors.routing.desk`). Times are those of this
+process' monotonic clock.
 """
 
 import asyncio
-import logging
 import time
 import uuid
 from collections.abc import Sequence
@@ -20,6 +20,8 @@ from actors import names
 from actors.routing.desk import Desk
 from actors.routing.messages import Answer, Batch, Letters
 from actors.routing.post import Post
+from actors.slo_watch import follow_slo
+from actors.store import InternalKvStore
 from headway.config import HeadwayConfig
 from headway.config.roles import Role
 from headway.routing import (
@@ -40,7 +42,8 @@ SWEEP_S = 5.0
 LEAST_S = 0.001
 """Seconds between two looks at least."""
 
-logger = logging.getLogger(__name__)
+AGAIN_S = 1.0
+"""Seconds until what was due and could not be done is tried again."""
 
 
 class Router:
@@ -57,6 +60,7 @@ class Router:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_s = inf
         self._set_timer()
+        self._slo = asyncio.create_task(follow_slo(InternalKvStore(), self._use_slo))
 
     async def exchange(self, gateway: str, batch: Batch) -> Answer:
         """A gateway's events; what follows for it at once."""
@@ -88,7 +92,7 @@ class Router:
             "epoch": self._epoch,
             "metrics": {
                 name: {"/".join(map(str, labels)): value for labels, value in values.items()}
-                for name, values in self._router.metrics().items()
+                for name, values in self._desk.metrics().items()
             },
         }
 
@@ -96,20 +100,20 @@ class Router:
         """Whether requests can be routed; they can as soon as there is this actor."""
         return True, ""
 
+    def _use_slo(self, ttft_s: float, itl_s: float) -> None:
+        self._router.use_slo(RequestSlo(ttft_s=ttft_s, tpot_s=itl_s))
+
     def _expire(self) -> None:
         self._timer, self._timer_s = None, inf
-        try:
-            self._desk.expire(time.monotonic())
-            self._post.deliver()
-        except Exception:
-            logger.exception("what was due could not be done")
-        self._set_timer()
+        done = self._desk.expire(time.monotonic())
+        self._post.deliver()
+        self._set_timer(LEAST_S if done else AGAIN_S)
 
-    def _set_timer(self) -> None:
+    def _set_timer(self, least_s: float = LEAST_S) -> None:
         """Wake up when something is due, at the latest for the next look around."""
         now_s = time.monotonic()
         due_s = self._router.next_due_s
-        due_s = min(max(due_s, now_s + LEAST_S), now_s + SWEEP_S) if isfinite(due_s) else now_s + SWEEP_S
+        due_s = min(max(due_s, now_s + least_s), now_s + SWEEP_S) if isfinite(due_s) else now_s + SWEEP_S
         if self._timer is not None and self._timer_s <= due_s:
             return
         if self._timer is not None:

@@ -18,6 +18,7 @@ BENCHMARKS: Mapping[str, str] = {
     "offload": "elastic prefill offload on 8 mixed replicas, by mode (minutes)",
     "simulator": "simulated requests per second, memory, cold start",
     "gateway": "server CPU per stream against Ray Serve's default path (minutes, starts a local Ray)",
+    "routed": "server CPU per stream through the Router against without (minutes, starts a local Ray)",
 }
 
 

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from headway_cli.routing_comparison import RoutingComparison
 
 DEFAULT_POLICIES = "reference,threshold"
+DEFAULT_LOADS = "70,90,110"
+DEFAULT_SEEDS = 3
 
 
 def register(app: typer.Typer) -> None:
@@ -45,12 +47,16 @@ def compare(
         str | None, typer.Option(metavar="FLEET", help="With --routings: prefill=4,decode=8, or mixed=8.")
     ] = None,
     loads: Annotated[
-        str,
-        typer.Option(metavar="LIST", help="With --routings: percent of what the fleet can do at best."),
-    ] = "70,90,110",
+        str | None,
+        typer.Option(
+            metavar="LIST",
+            help=f"With --routings: percent of what the fleet can do at best; else {DEFAULT_LOADS}.",
+        ),
+    ] = None,
     seeds: Annotated[
-        int, typer.Option(metavar="N", help="With --routings: runs of each, to show the spread.")
-    ] = 3,
+        int | None,
+        typer.Option(metavar="N", help=f"With --routings: runs of each, else {DEFAULT_SEEDS}; --seed first."),
+    ] = None,
     report: Annotated[
         str | None,
         typer.Option("--report", metavar="FILE", help="With --routings: write one self-contained HTML page."),
@@ -72,26 +78,28 @@ def compare(
     check_outputs({"--json": json, "--report": report}, (trace, options.config))
     processes = jobs or os.cpu_count() or 1
     if routings is None:
-        for flag, value in {"--fleet": fleet, "--report": report}.items():
+        for flag, value in {"--fleet": fleet, "--loads": loads, "--seeds": seeds, "--report": report}.items():
             if value is not None:
                 raise CliError(f"{flag}: goes with --routings")
-        _policies(trace, options, policies or DEFAULT_POLICIES, processes, json, static_sweep=static_sweep)
+        chosen = DEFAULT_POLICIES if policies is None else policies
+        _policies(trace, options, chosen, processes, json, static_sweep=static_sweep)
         return
     if policies is not None or static_sweep:
         raise CliError("--routings: compares routings on one fixed fleet, not policies or fleets")
     if fleet is None:
         raise CliError("--routings: needs --fleet, such as prefill=4,decode=8 or mixed=8")
-    if seeds < 1:
+    if seeds is not None and seeds < 1:
         raise CliError(f"--seeds: must be at least 1, got {seeds}")
-    from headway_cli.routing_comparison import RoutingComparison, parse_loads, parse_names
+    from headway_cli.routing_comparison import RoutingComparison, check_options, parse_loads, parse_names
 
+    check_options(options)
     comparison = RoutingComparison(
         trace=trace,
         options=options,
         fleet=fleet,
         routings=parse_names(routings),
-        loads=parse_loads(loads),
-        seeds=seeds,
+        loads=parse_loads(DEFAULT_LOADS if loads is None else loads),
+        seeds=DEFAULT_SEEDS if seeds is None else seeds,
         jobs=processes,
     )
     _routings(comparison, json, report)

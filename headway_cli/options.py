@@ -63,8 +63,8 @@ class RunOptions:
         ),
     ] = None
     rate_scale: Annotated[
-        float, typer.Option(metavar="K", help="Superpose K shifted copies of the trace.")
-    ] = 1.0
+        float | None, typer.Option(metavar="K", help="Superpose K shifted copies of the trace; else 1.")
+    ] = None
     start: Annotated[float, typer.Option(metavar="S", help="Leave out the first S seconds.")] = 0.0
     duration: Annotated[float | None, typer.Option(metavar="S", help="Use S seconds of the trace.")] = None
     trace_format: Annotated[

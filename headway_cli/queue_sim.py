@@ -53,10 +53,10 @@ def queue_sim(
 
     from headway.simulation.queueing import run_experiment
     from headway_cli.output import STDOUT, check_outputs, write_json, write_text
+    from headway_cli.page.queue_sim import render
     from headway_cli.progress import bar
     from headway_cli.queue_sim_document import make_document
     from headway_cli.queue_sim_options import Asked, experiment_of
-    from headway_cli.queue_sim_page import render
     from headway_cli.queue_sim_tables import print_document
     from headway_cli.tables import console
 

@@ -27,6 +27,17 @@ from headway_cli.wiring import configuration, static_overrides, trace_options
 
 Document = Mapping[str, Any]
 
+WITHOUT_MEANING: Mapping[str, str] = {
+    "rate_scale": "the load is that of --loads",
+    "routing": "--routings lists them",
+    "initial": "the fleet is that of --fleet from the start",
+    **dict.fromkeys(
+        ("predictor", "load_predictor_warmup_trace", "no_correction", "adjustment_interval"),
+        "for a fixed fleet nothing is planned",
+    ),
+}
+"""Options of a simulation that routings on a fixed fleet leave nothing to decide, and why."""
+
 FIGURES = ("attainment", "goodput_rps", "shed_share", "ttft_p90_s", "tpot_p90_s")
 
 
@@ -62,6 +73,14 @@ class RoutingComparison:
         """What the settings do not decide; `sized` is, under a static policy, its fleet from the start."""
         fleet = static_overrides("--fleet", self.fleet)
         return {**fleet, "simulation.initial": "sized", "routing.profile": routing}
+
+
+def check_options(options: RunOptions) -> None:
+    """CliError for an option that would change nothing."""
+    for name, why in WITHOUT_MEANING.items():
+        value = getattr(options, name)
+        if value is not None and value is not False:
+            raise CliError(f"--{name.replace('_', '-')}: does not go with --routings: {why}")
 
 
 def parse_names(text: str) -> tuple[str, ...]:

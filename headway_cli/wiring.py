@@ -70,7 +70,7 @@ def trace_options(options: RunOptions, seed: int) -> TraceOptions:
         format=options.trace_format,
         start_s=options.start,
         duration_s=options.duration,
-        rate_scale=options.rate_scale,
+        rate_scale=1.0 if options.rate_scale is None else options.rate_scale,
         seed=seed,
     )
 

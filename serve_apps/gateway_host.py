@@ -17,6 +17,7 @@ from ray.util import get_node_ip_address
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from actors.collector.addresses import GATEWAY_ADDRESS
+from actors.slo_watch import follow_slo
 from actors.store import InternalKvStore
 from headway.config import HeadwayConfig
 from headway.planning import Role
@@ -25,7 +26,6 @@ from serve_apps.gateway.app import make_app
 from serve_apps.http_server import HttpServer
 from serve_apps.routed.metrics import RoutingMetrics
 from serve_apps.serve_backend import ServeBackend
-from serve_apps.slo_watch import follow_slo
 
 WILDCARDS = {"0.0.0.0", "::"}
 

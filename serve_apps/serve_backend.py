@@ -108,6 +108,11 @@ class ServeBackend:
             expiry.cancel()
             output.close()
 
+    def complete(self, request_id: str) -> None:
+        """Book it as completed, with the tokens that came, where it was routed."""
+        if self._client is not None:
+            self._client.complete(request_id)
+
     async def _within(self, deadline: float, work: Coroutine[Any, Any, T]) -> T:
         try:
             async with asyncio.timeout_at(deadline):

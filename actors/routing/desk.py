@@ -4,12 +4,16 @@
     expire     what is due in the router
     take       what followed later for a gateway: its letters, once
 
+An event that cannot be handled is counted and logged (`faults`) and changes nothing for the others; a request
+that it would have placed is forgotten, and its gateway told to place it.
+
 What follows for another gateway's request goes to that one's letters. A gateway that says nothing for
 `SILENT_S` is gone, and its requests with it. After a restart the router knows nobody: the first to say hello
 is asked to survey the replicas, and requests found there that no gateway has named yet are kept as nobody's,
 for `ORPHAN_S`, since they load the replicas all the same.
 
-Pure: the time is an argument, and never goes backwards for the router, whatever clocks gateways have.
+Pure but for that log: the time is an argument, and never goes backwards for the router, whatever clocks
+gateways have.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,6 +21,7 @@ from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Any
 
+from actors.routing.faults import Faults
 from actors.routing.messages import (
     Advanced,
     Again,
@@ -53,6 +58,7 @@ class _Gateway:
     figures_s: float = float("-inf")
     placements: list[Placement] = field(default_factory=list)
     sheds: list[Shed] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -73,6 +79,7 @@ class Desk:
         self._owned: dict[str, _Owned] = {}
         self._now_s = float("-inf")
         self._surveyed = False
+        self._faults = Faults()
         self._handlers: Mapping[type, Callable[[str, float, Any], None]] = {
             Submit: self._submit,
             Again: self._again,
@@ -90,6 +97,13 @@ class Desk:
     def gateways(self) -> int:
         """How many are heard of."""
         return len(self._gateways)
+
+    def metrics(self) -> Figures:
+        """The router's, and `event_errors` by event: what could not be handled."""
+        errors: dict[tuple[str, ...], float] = {
+            (kind,): float(count) for kind, count in self._faults.counts.items()
+        }
+        return {**self.router.metrics(), "event_errors": errors}
 
     def exchange(self, now_s: float, name: str, batch: Batch) -> Answer:
         """Take a batch that has just come."""
@@ -117,17 +131,17 @@ class Desk:
         if gateway is None:
             return Letters(known=False)
         gateway.heard_s = now_s
-        letters = Letters(tuple(gateway.placements), tuple(gateway.sheds))
-        gateway.placements, gateway.sheds = [], []
+        letters = Letters(tuple(gateway.placements), tuple(gateway.sheds), tuple(gateway.failed))
+        gateway.placements, gateway.sheds, gateway.failed = [], [], []
         return letters
 
     def has_letters(self) -> list[str]:
         """The gateways that have yet to be told something."""
-        return [name for name, gateway in self._gateways.items() if gateway.placements or gateway.sheds]
+        return [name for name, one in self._gateways.items() if one.placements or one.sheds or one.failed]
 
-    def expire(self, now_s: float) -> None:
-        """Let the router do what is due; forget who has gone."""
-        self._deliver(self.router.expire(self._at(now_s, now_s)))
+    def expire(self, now_s: float) -> bool:
+        """Let the router do what is due, and whether it could; forget who has gone."""
+        done = self._faults.attempt("Expire", self._expire, now_s)
         for name in [name for name, one in self._gateways.items() if one.heard_s < now_s - SILENT_S]:
             del self._gateways[name]
             self._drop(now_s, [key for key, owned in self._owned.items() if owned.gateway == name])
@@ -139,6 +153,10 @@ class Desk:
                 if owned.gateway == NOBODY and owned.since_s < now_s - ORPHAN_S
             ],
         )
+        return done
+
+    def _expire(self, now_s: float) -> None:
+        self._deliver(self.router.expire(self._at(now_s, now_s)))
 
     def _greet(self, name: str, shift_s: float, now_s: float, events: Sequence[Event]) -> None:
         """A gateway begins anew: what it does not name has ended."""
@@ -148,15 +166,26 @@ class Desk:
         mine = [key for key, owned in self._owned.items() if owned.gateway == name and key not in named]
         self._drop(now_s, mine)
         self._drop(now_s, [event.request.request_id for event in wanting])
-        self._gateways[name].placements.clear()
-        self._gateways[name].sheds.clear()
+        self.take(now_s, name)
         self._handle(name, shift_s, now_s, wanting)
 
     def _handle(self, name: str, shift_s: float, now_s: float, events: Iterable[Event]) -> None:
         for event in events:
-            self._handlers[type(event)](
-                name, shift_s, event._replace(at_s=self._at(event.at_s + shift_s, now_s))
-            )
+            shifted = event._replace(at_s=self._at(event.at_s + shift_s, now_s))
+            handler = self._handlers[type(event)]
+            if not self._faults.attempt(type(event).__name__, handler, name, shift_s, shifted):
+                self._give_up(name, shifted)
+
+    def _give_up(self, name: str, event: Event) -> None:
+        """Forget the request that an event would have placed or ended: what is there may be half done."""
+        match event:
+            case Submit(request=request) | Again(request=request):
+                self._drop(event.at_s, [request.request_id])
+                self._gateways[name].failed.append(request.request_id)
+            case Placed(running=running):
+                self._drop(event.at_s, [running.request.request_id])
+            case Completed(request_id=request_id):
+                self._faults.attempt("Drop", self._forget, event.at_s, request_id)
 
     def _at(self, at_s: float, now_s: float) -> float:
         """The router's time of an event: not in the future, not before the last."""
@@ -229,7 +258,10 @@ class Desk:
     def _drop(self, now_s: float, request_ids: Iterable[str]) -> None:
         for request_id in request_ids:
             if self._owned.pop(request_id, None) is not None:
-                self._deliver(self.router.failed(self._at(now_s, now_s), request_id, retry=False))
+                self._faults.attempt("Drop", self._forget, now_s, request_id)
+
+    def _forget(self, now_s: float, request_id: str) -> None:
+        self._deliver(self.router.failed(self._at(now_s, now_s), request_id, retry=False))
 
     def _deliver(self, outcome: Outcome) -> None:
         if outcome is NOTHING:
@@ -249,7 +281,7 @@ class Desk:
         if now_s < gateway.figures_s + FIGURES_S:
             return None
         gateway.figures_s = now_s
-        return self.router.metrics()
+        return self.metrics()
 
     def _survey_due(self) -> bool:
         due, self._surveyed = not self._surveyed, True

@@ -113,10 +113,14 @@ class Batch(NamedTuple):
 
 
 class Letters(NamedTuple):
-    """What became of requests of one gateway. `known` false: the router has no such gateway."""
+    """What became of requests of one gateway. `known` false: the router has no such gateway.
+
+    `failed` are requests that the router could not handle and has forgotten: the gateway places them.
+    """
 
     placements: tuple[Placement, ...] = ()
     sheds: tuple[Shed, ...] = ()
+    failed: tuple[str, ...] = ()
     known: bool = True
 
 

@@ -24,7 +24,7 @@ class Post:
         A gateway that is not known is told at once: it may wait for what nobody remembers.
         """
         letters = self._desk.take(self._clock(), name)
-        if letters.placements or letters.sheds or not letters.known:
+        if letters != Letters():
             return letters
         self._wake(name)
         waiter = self._waiters[name] = asyncio.get_running_loop().create_future()

@@ -30,8 +30,13 @@ BELOW_THRESHOLD = {
     route_class: OffloadDecision(route_class=route_class, reason=OffloadReason.BELOW_THRESHOLD)
     for route_class in (RouteClass.WARM, RouteClass.MEDIUM)
 }
-NEVER = OffloadDecision(route_class=RouteClass.HEAVY_COLO, reason=OffloadReason.NEVER)
 """Decisions that need no figures of the fleet; `decide` says the same."""
+
+NEVER = {
+    route_class: OffloadDecision(route_class=route_class, reason=OffloadReason.NEVER)
+    for route_class in (RouteClass.WARM, RouteClass.MEDIUM, RouteClass.HEAVY_COLO)
+}
+"""What is said of requests where nothing is to be decided: their class."""
 
 RATE_MEMORY_S = 10.0
 """Arrivals are averaged over about so long."""
@@ -57,13 +62,12 @@ class Offloading:
         """The decision for a request that the profile sends to `seat`, and P's seat if it is offloaded."""
         question = seat.question
         uncached = int(question.record.request.input_tokens - seat.cached_tokens)
-        if self._settings.mode != "never":
-            self._count(seat)
         route_class = classify(uncached, self._settings)
+        if self._settings.mode == "never":
+            return NEVER[route_class], None
+        self._count(seat)
         if route_class is not RouteClass.HEAVY_COLO:
             return BELOW_THRESHOLD[route_class], None
-        if self._settings.mode == "never":
-            return NEVER, None
         return self._heavy(seat, question.about(question.role))
 
     def _count(self, seat: Seat) -> None:

@@ -10,6 +10,7 @@ from headway.config.roles import Role
 from headway.routing.counters import Counters
 from headway.routing.lazy_heap import LazyHeap
 from headway.routing.ledger import Ledger, entry_of
+from headway.routing.offload import OffloadReason
 from headway.routing.question import Knowledge
 from headway.routing.record import Record
 from headway.routing.scheduler import Choice, Scheduler
@@ -37,7 +38,7 @@ class Placing:
             prefill_replica=choice.prefill.name,
             decode_replica=choice.decode.name,
             profile=choice.pipeline.name,
-            reason=choice.pipeline.name if decision is None else decision.reason,
+            reason=_reason(choice),
             route_class=None if decision is None else decision.route_class,
             predicted_ttft_s=queued_s + choice.ttft_s if predicted else None,
             predicted_tpot_s=choice.tpot_s if predicted else None,
@@ -88,3 +89,11 @@ class Placing:
             self._counters.add("prompt_tokens", "local", cached)
             self._counters.add("prompt_tokens", "external", request.input_tokens - cached)
             self._know.prefixes.insert(decode.slot, request.blocks)
+
+
+def _reason(choice: Choice) -> str:
+    """The offload decision's reason; the profile's name where nothing was to be decided."""
+    decision = choice.offload
+    if decision is None or decision.reason is OffloadReason.NEVER:
+        return choice.pipeline.name
+    return decision.reason

@@ -21,9 +21,9 @@ from headway.routing.sessions import Sessions
 from headway.routing.types import RequestSlo, ShedReason
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Knowledge:
-    """What plugins may look at. `roles` are those that a request passes; `slo` is the deployment's."""
+    """What plugins may look at. `roles` are those that a request passes; `slo` is the deployment's now."""
 
     roles: tuple[Role, ...]
     fleet: Fleet

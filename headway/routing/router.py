@@ -37,6 +37,7 @@ from headway.routing.types import (
     Progress,
     ReplicaState,
     ReplicaUpdate,
+    RequestSlo,
     RouteRequest,
     Running,
     Shed,
@@ -113,6 +114,13 @@ class Router:
     def use_model(self, model: LatencyModel) -> None:
         """Correct predictions by this model from now on."""
         self._know.latency.use(model)
+
+    def use_slo(self, slo: RequestSlo) -> None:
+        """Hold requests without an SLO of their own to this one from now on.
+
+        Those that a profile judges by predictions keep the one with which they came.
+        """
+        self._know.slo = slo
 
     def take_samples(self) -> Sequence[Sample]:
         """Training samples since the last call, oldest first."""

@@ -33,6 +33,16 @@ LINE_STYLES: Mapping[str, dict[str, Any]] = {
     "p99": {"color": PURPLE, "width": 2},
 }
 FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", sans-serif'
+LAYOUT: Mapping[str, Any] = {
+    "template": "none",
+    "paper_bgcolor": "rgba(0,0,0,0)",
+    "plot_bgcolor": "rgba(0,0,0,0)",
+    "font": {"family": FONT, "size": 12},
+    "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": GREY, "activecolor": BLUE},
+    "hoverlabel": {"align": "left", "bgcolor": "#1d2733", "font": {"color": "#ffffff", "size": 12}},
+}
+"""What the charts of all pages have in common."""
+
 RIGHT_EDGE = 0.94
 PANEL_PX = 215
 MARGINS_PX = 110
@@ -84,16 +94,11 @@ class Board:
         self.figure.update_yaxes(rangemode="tozero", **axis)
         self.figure.update_yaxes(secondary_y=True, showgrid=False, tickmode="auto", nticks=5)
         self.figure.update_layout(
-            template="none",
+            **LAYOUT,
             height=self.rows * PANEL_PX + MARGINS_PX,
             margin={"l": 64, "r": 56, "t": 52, "b": 56},
-            paper_bgcolor="rgba(0,0,0,0)",
-            plot_bgcolor="rgba(0,0,0,0)",
-            font={"family": FONT, "size": 12},
-            modebar={"bgcolor": "rgba(0,0,0,0)", "color": GREY, "activecolor": BLUE},
             hovermode="closest",
             showlegend=True,
-            hoverlabel={"align": "left", "bgcolor": "#1d2733", "font": {"color": "#ffffff", "size": 12}},
             **{self._legend(row): self._legend_layout(row) for row in range(1, self.rows + 1)},
         )
         for row, title in enumerate(self._titles, start=1):

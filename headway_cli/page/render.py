@@ -2,12 +2,13 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
+from string import Template
 from typing import Any
 
 from headway_cli.page.charts import draw
 from headway_cli.page.reasons import MOST_DECISIONS, DecisionText, decisions
 from headway_cli.page.series import MOST_POINTS, interval_columns
-from headway_cli.page.template import PAGE, SCRIPT, STYLE
+from headway_cli.page.template import charts, notes, page
 from headway_cli.words import (
     LATENCIES,
     QUANTILES,
@@ -22,36 +23,51 @@ from headway_cli.words import (
 
 Document = Mapping[str, Any]
 
-CHARTS_ID = "charts"
-NOTES_SHOWN = 5
-CONFIG = {
-    "displaylogo": False,
-    "responsive": True,
-    "modeBarButtonsToRemove": ["lasso2d", "select2d", "autoScale2d"],
-}
+# On a narrow screen legends take several lines: titles move above them.
+SCRIPT = """
+(function () {
+  const charts = document.getElementById("charts"), tall = charts.layout.height;
+  const place = () => {
+    const narrow = window.innerWidth < 700, shift = narrow ? 52 : 20;
+    if (charts.layout.annotations[0].yshift === shift) return;
+    const change = { "margin.t": narrow ? 90 : 52, height: Math.round(tall * (narrow ? 1.3 : 1)) };
+    charts.parentElement.style.height = change.height + "px";
+    charts.layout.annotations.forEach((_, i) => { change["annotations[" + i + "].yshift"] = shift; });
+    Plotly.relayout(charts, change);
+  };
+  window.addEventListener("resize", place);
+  place();
+})();
+"""
+
+BODY = Template("""<section class="cards">
+$cards
+</section>
+<section class="pair">
+<div class="wide"><h2>Latencies</h2>$latencies</div>
+$notes
+</section>
+<h2>Over time</h2>
+<p class="hint">Point at a decision (diamond: the target changed) for its reasons. Drag to zoom all panels,
+double-click to return.</p>
+$charts
+<script>$script</script>
+$decisions""")
 
 
 def render(document: Document) -> str:
     """The page of one result; the same document (`wall_s` apart) gives the same text."""
-    from plotly.offline import get_plotlyjs
-
     initial = {role: series["desired"][0] for role, series in document["replicas"].items()}
     worded = decisions(document["intervals"], initial)
-    charts = draw(document, worded).to_html(
-        full_html=False, include_plotlyjs=False, div_id=CHARTS_ID, config=CONFIG, default_height="100%"
-    )
-    return PAGE.substitute(
-        title=escape(headline(document)),
-        style=STYLE,
-        subtitle=escape(_subtitle(document)),
+    body = BODY.substitute(
         cards="\n".join(_cards(document)),
         latencies=_latencies(document),
-        notes=_notes([*_merged(document), *document["notes"]]),
-        library=get_plotlyjs(),
-        charts=charts,
+        notes=notes([*_merged(document), *document["notes"]]),
+        charts=charts(draw(document, worded)),
         script=SCRIPT,
         decisions=_decisions(worded, document),
     )
+    return page(title=headline(document), subtitle=_subtitle(document), body=body)
 
 
 def _subtitle(document: Document) -> str:
@@ -99,18 +115,6 @@ def _latencies(document: Document) -> str:
         for key, name in LATENCIES
     )
     return f"<table><thead><tr><th>ms</th>{head}</tr></thead><tbody>{rows}</tbody></table>"
-
-
-def _notes(notes: Sequence[str]) -> str:
-    """The first ones at once, the rest on demand."""
-    shown, rest = _items(notes[:NOTES_SHOWN]), _items(notes[NOTES_SHOWN:])
-    more = f"<details><summary>{len(notes) - NOTES_SHOWN} more</summary>{rest}</details>" if rest else ""
-    return (shown or "<p>none</p>") + more
-
-
-def _items(notes: Sequence[str]) -> str:
-    items = "".join(f"<li>{escape(note)}</li>" for note in notes)
-    return f"<ul>{items}</ul>" if items else ""
 
 
 def _merged(document: Document) -> Iterator[str]:

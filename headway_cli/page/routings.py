@@ -2,12 +2,10 @@
 
 from collections.abc import Iterable, Mapping
 from html import escape
-from string import Template
 from typing import Any
 
-from headway_cli.page.charts import BLUE, FONT, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILLION
-from headway_cli.page.render import CHARTS_ID, CONFIG
-from headway_cli.page.template import STYLE
+from headway_cli.page.charts import BLUE, GREEN, GREY, LAYOUT, ORANGE, PURPLE, SKY, VERMILLION
+from headway_cli.page.template import charts, figures, notes, page
 from headway_cli.routing_tables import lead
 from headway_cli.words import percent, plural
 
@@ -16,47 +14,23 @@ Document = Mapping[str, Any]
 COLOURS = (GREY, SKY, ORANGE, PURPLE, BLUE, VERMILLION, GREEN)
 PANEL_PX = 260
 
-PAGE = Template("""<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>Headway: $title</title>
-<style>$style
-th, td { white-space: nowrap; } td:nth-child(2), th:nth-child(2) { text-align: left; }</style>
-<script>$library</script>
-</head>
-<body>
-<h1>$title</h1>
-<p>$subtitle</p>
-$charts
-<h2>Figures</h2>
-<div class="wide">$table</div>
-$ahead
-<section id="notes"><h2>Notes</h2>$notes</section>
-</body>
-</html>
-""")
-
 
 def render_routings(document: Document) -> str:
     """One self-contained page; the same document gives the same text."""
-    from plotly.offline import get_plotlyjs
-
-    figure = _draw(document)
-    return PAGE.substitute(
-        title=escape(f"routings on {document['trace']['name']}, fleet {document['fleet']}"),
-        style=STYLE,
-        subtitle=escape(
-            f"Profile {document['profile']}; {plural(document['seeds'], 'run')} of each. Bars are standard "
-            "deviations. Goodput is what met its SLOs, per second of the trace. "
-            "100 % load is what the fleet does at best under the targets (fluid bound)."
+    return page(
+        title=f"routings on {document['trace']['name']}, fleet {document['fleet']}",
+        subtitle=f"Profile {document['profile']}; {plural(document['seeds'], 'run')} of each. "
+        "Bars are standard deviations. Goodput is what met its SLOs, per second of the trace. "
+        "100 % load is what the fleet does at best under the targets (fluid bound).",
+        body="\n".join(
+            (
+                charts(_draw(document)),
+                "<h2>Figures</h2>",
+                _figures(document),
+                _ahead(document),
+                notes(document["notes"]),
+            )
         ),
-        library=get_plotlyjs(),
-        charts=figure.to_html(full_html=False, include_plotlyjs=False, div_id=CHARTS_ID, config=CONFIG),
-        table=_figures(document),
-        ahead=_ahead(document),
-        notes="".join(f"<p>{escape(note)}</p>" for note in document["notes"]) or "<p>none</p>",
     )
 
 
@@ -105,13 +79,9 @@ def _draw(document: Document) -> Any:  # noqa: ANN401 - a plotly figure
                 col=1,
             )
     figure.update_layout(
-        template="none",
+        **LAYOUT,
         height=PANEL_PX * len(panels) + 80,
         margin={"l": 64, "r": 24, "t": 84, "b": 56},
-        font={"family": FONT, "size": 12},
-        modebar={"bgcolor": "rgba(0,0,0,0)", "color": GREY, "activecolor": BLUE},
-        paper_bgcolor="rgba(0,0,0,0)",
-        plot_bgcolor="rgba(0,0,0,0)",
         legend={"orientation": "h", "y": 1.08},
     )
     figure.update_xaxes(zeroline=False, ticksuffix=" %")
@@ -123,7 +93,7 @@ def _draw(document: Document) -> Any:  # noqa: ANN401 - a plotly figure
 def _figures(document: Document) -> str:
     classes = list(document["rows"][0]["classes"])
     head = ("load", "routing", "goodput/s", "attained", *(f"{name} attained" for name in classes), "shed")
-    return _table(head, (_cells(row, classes) for row in document["rows"]))
+    return figures(head, (_cells(row, classes) for row in document["rows"]))
 
 
 def _cells(row: Document, classes: Iterable[str]) -> list[str]:
@@ -142,12 +112,6 @@ def _ahead(document: Document) -> str:
     if not found:
         return ""
     head = ("load", "of", "goodput/s", "relative", "95 % interval")
-    table = _table(head, ((percent(row["load"]), row["of"], *lead(row)) for row in found))
+    table = figures(head, ((percent(row["load"]), row["of"], *lead(row)) for row in found))
     title = escape(f"Goodput of {found[0]['routing']} beside the others")
-    return f'<h2>{title}</h2>\n<div class="wide">{table}</div>'
-
-
-def _table(head: Iterable[str], body: Iterable[Iterable[str]]) -> str:
-    titles = "".join(f"<th>{escape(name)}</th>" for name in head)
-    lines = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in cells)}</tr>" for cells in body)
-    return f"<table><thead><tr>{titles}</tr></thead><tbody>{lines}</tbody></table>"
+    return f"<h2>{title}</h2>\n{table}"

@@ -1,6 +1,17 @@
-"""The page around the charts: structure and style, without anything from a network."""
+"""The skeleton that every page fills in: structure and style, without anything from a network."""
 
+from collections.abc import Iterable, Sequence
+from html import escape
 from string import Template
+from typing import Any
+
+CHARTS_ID = "charts"
+NOTES_SHOWN = 5
+CONFIG = {
+    "displaylogo": False,
+    "responsive": True,
+    "modeBarButtonsToRemove": ["lasso2d", "select2d", "autoScale2d"],
+}
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #1d2733; --soft: #5b6875; --line: #d9dfe5;
@@ -27,6 +38,8 @@ ul { margin: 0; padding-left: 18px; } li { margin: 3px 0; overflow-wrap: anywher
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; font-size: 14px; }
 th, td { text-align: right; padding: 5px 10px; border-bottom: 1px solid var(--line); vertical-align: top; }
 th:first-child, td:first-child { text-align: left; padding-left: 0; }
+.figures th, .figures td { white-space: nowrap; }
+.figures th:nth-child(2), .figures td:nth-child(2) { text-align: left; }
 thead th { color: var(--soft); font-weight: 600; }
 td.why { text-align: left; min-width: 30ch; } thead th:last-child { padding-right: 0; }
 details th:last-child { text-align: left; }
@@ -35,29 +48,13 @@ td.moved { font-weight: 700; color: var(--bad); }
 details { margin-top: 24px; } summary { cursor: pointer; font-size: 17px; font-weight: 650; padding: 6px 0; }
 #charts text:not(.hovertext text) { fill: var(--ink) !important; }
 #charts .gridlayer path { stroke: var(--line) !important; }
+#charts .barlayer g.errorbar path { stroke: var(--ink) !important; }
 #charts .modebar-btn path { fill: var(--soft) !important; }
 .hint { font-size: 13px; }
 @media (prefers-color-scheme: dark) { #charts .plot { filter: brightness(1.3); } }
 @media (max-width: 700px) { body { padding: 18px 12px 40px; } h1 { font-size: 20px; }
   .pair { grid-template-columns: minmax(0, 1fr); } .value { font-size: 20px; }
   .cards { grid-template-columns: repeat(2, minmax(0, 1fr)); } }
-"""
-
-# On a narrow screen legends take several lines: titles move above them.
-SCRIPT = """
-(function () {
-  const charts = document.getElementById("charts"), tall = charts.layout.height;
-  const place = () => {
-    const narrow = window.innerWidth < 700, shift = narrow ? 52 : 20;
-    if (charts.layout.annotations[0].yshift === shift) return;
-    const change = { "margin.t": narrow ? 90 : 52, height: Math.round(tall * (narrow ? 1.3 : 1)) };
-    charts.parentElement.style.height = change.height + "px";
-    charts.layout.annotations.forEach((_, i) => { change["annotations[" + i + "].yshift"] = shift; });
-    Plotly.relayout(charts, change);
-  };
-  window.addEventListener("resize", place);
-  place();
-})();
 """
 
 PAGE = Template("""<!DOCTYPE html>
@@ -72,19 +69,44 @@ PAGE = Template("""<!DOCTYPE html>
 <body>
 <h1>$title</h1>
 <p>$subtitle</p>
-<section class="cards">
-$cards
-</section>
-<section class="pair">
-<div class="wide"><h2>Latencies</h2>$latencies</div>
-<div id="notes"><h2>Notes</h2>$notes</div>
-</section>
-<h2>Over time</h2>
-<p class="hint">Point at a decision (diamond: the target changed) for its reasons. Drag to zoom all panels,
-double-click to return.</p>
-$charts
-<script>$script</script>
-$decisions
+$body
 </body>
 </html>
 """)
+
+
+def page(*, title: str, subtitle: str, body: str) -> str:
+    """The page; `title` and `subtitle` are text, `body` is HTML."""
+    from plotly.offline import get_plotlyjs
+
+    return PAGE.substitute(
+        title=escape(title), subtitle=escape(subtitle), body=body, style=STYLE, library=get_plotlyjs()
+    )
+
+
+def charts(figure: Any) -> str:  # noqa: ANN401 - a plotly figure
+    """The figure as a part of a page; a page has one."""
+    html: str = figure.to_html(
+        full_html=False, include_plotlyjs=False, div_id=CHARTS_ID, config=CONFIG, default_height="100%"
+    )
+    return html
+
+
+def figures(head: Iterable[str], body: Iterable[Iterable[str]]) -> str:
+    """A table of text, whose first two columns say what a row is of."""
+    titles = "".join(f"<th>{escape(name)}</th>" for name in head)
+    lines = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in cells)}</tr>" for cells in body)
+    table = f"<table><thead><tr>{titles}</tr></thead><tbody>{lines}</tbody></table>"
+    return f'<div class="wide figures">{table}</div>'
+
+
+def notes(texts: Sequence[str]) -> str:
+    """The section of notes: the first ones at once, the rest on demand."""
+    shown, rest = _items(texts[:NOTES_SHOWN]), _items(texts[NOTES_SHOWN:])
+    more = f"<details><summary>{len(texts) - NOTES_SHOWN} more</summary>{rest}</details>" if rest else ""
+    return f'<section id="notes"><h2>Notes</h2>{shown or "<p>none</p>"}{more}</section>'
+
+
+def _items(texts: Sequence[str]) -> str:
+    items = "".join(f"<li>{escape(text)}</li>" for text in texts)
+    return f"<ul>{items}</ul>" if items else ""

@@ -76,6 +76,9 @@ class Backend(Protocol):
     ) -> AsyncGenerator[TokenChunk, None]:
         """The output, streamed. Retries before the first token; closing it aborts the request everywhere."""
 
+    def complete(self, request_id: str) -> None:
+        """The reader has all it wants of an output: closing it now is no failure. Any id is taken."""
+
     def ready(self) -> Readiness:
         """Whether every pool has a running replica."""
 

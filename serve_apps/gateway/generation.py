@@ -183,6 +183,7 @@ class Generation:
                 if reason is not None:
                     # From here on a disconnect is what servers report once the answer is complete.
                     watch.stop()
+                    self._state.traffic.backend.complete(request.request_id)
                     await answer.end(text, reason, Usage(request.input_tokens, meter.output_tokens))
                     break
                 if text:

@@ -102,6 +102,11 @@ class Book:
         """Its first token has come."""
         self._push(FirstToken(self._clock(), ticket.request.request_id))
 
+    def complete(self, request_id: str) -> None:
+        """It has all the tokens that are wanted of it; others than ours are not meant."""
+        if (ticket := self._tickets.get(request_id)) is not None:
+            ticket.complete()
+
     def ended(self, ticket: Ticket, *, complete: bool) -> None:
         """It has ended."""
         request_id, now_s = ticket.request.request_id, self._clock()
@@ -164,6 +169,10 @@ class Book:
             self._place(placement)
         for shed in letters.sheds:
             self._shed(shed)
+        for request_id in letters.failed:
+            ticket = self._tickets.get(request_id)
+            if ticket is not None and ticket.state in {State.ASKED, State.HELD}:
+                self._fall_back(ticket, "error")
 
     def lost(self) -> None:
         """The router does not answer: who waits for its answer is placed here; who is held waits for it."""

@@ -85,6 +85,10 @@ class RouterClient:
         """A request wants a place."""
         return self._book.submit(request)
 
+    def complete(self, request_id: str) -> None:
+        """The request has all the tokens that are wanted of it."""
+        self._book.complete(request_id)
+
     async def close(self) -> None:
         """Stop talking; what the router knows of us it forgets by itself."""
         tasks = tuple(self._tasks)

@@ -1,7 +1,7 @@
 """Routing as Prometheus sees it, with the gateway's own metrics. All series carry the label `model`.
 
-Placements, sheds and fallbacks are this gateway's; the queue and the prediction errors are the router's, as
-it last told them, the same at every gateway.
+Placements, sheds and fallbacks are this gateway's; the queue, the prediction errors and the events that could
+not be handled are the router's, as it last told them, the same at every gateway.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,6 +14,9 @@ from serve_apps.routed.counts import Counts
 
 PREDICTION = "prediction"
 """The router's figures of how predictions came out: (target, figure) -> value."""
+
+EVENT_ERRORS = "event_errors"
+"""How many events of a kind the router could not handle: (event,) -> value."""
 
 
 class RoutingMetrics(Collector):
@@ -51,6 +54,14 @@ class RoutingMetrics(Collector):
         )
         sessions.add_metric((self._model,), counts.lives)
         yield sessions
+        errors = CounterMetricFamily(
+            "headway_router_event_errors",
+            "Events that the router could not handle, of all gateways",
+            labels=("model", "event"),
+        )
+        for event, number in counts.figures.get(EVENT_ERRORS, {}).items():
+            errors.add_metric((self._model, *event), number)
+        yield errors
 
     def _current(self, counts: Counts) -> Iterator[Metric]:
         queued = GaugeMetricFamily(

@@ -3,7 +3,7 @@
 import pytest
 
 from actors.routing.desk import ORPHAN_S, SILENT_S
-from actors.routing.messages import Again, Completed, Failed, OnReplica, Placed, Submit, Surveyed
+from actors.routing.messages import Again, Completed, Failed, FirstToken, OnReplica, Placed, Submit, Surveyed
 from tests.actors.router_cases import asked, batch, desk, gone, hello, on, ready
 
 
@@ -149,6 +149,71 @@ def test_figures_come_once_a_second():
     assert made.exchange(0.0, "g", hello()).figures is not None
     assert made.exchange(0.5, "g", batch()).figures is None
     assert made.exchange(1.0, "g", batch()).figures is not None
+
+
+class Broken(Exception):
+    """What a router with a fault raises."""
+
+
+def breaks(made, method, *request_ids):
+    """Have the router raise in `method`, for these requests."""
+    works = getattr(made.router, method)
+
+    def broken(now_s, about=None, *rest, **options):
+        if getattr(about, "request_id", about) in request_ids:
+            raise Broken(method)
+        return works(now_s, about, *rest, **options)
+
+    setattr(made.router, method, broken)
+
+
+def test_an_event_that_cannot_be_handled_does_not_stop_the_others_of_its_batch(caplog):
+    made = desk()
+    breaks(made, "submit", "bad", "worse")
+    made.exchange(0.0, "g", hello(ready("a"), Submit(0.0, asked("r"))))
+    events = (Submit(1.0, asked("bad")), Submit(1.0, asked("s")), Completed(1.0, "r", 10))
+    answer = made.exchange(1.0, "g", batch(*events, Submit(1.0, asked("worse"))))
+    assert answer.known
+    assert placed(answer) == {"s": "a"}
+    assert answer.letters.failed == ("bad", "worse")
+    assert made.router.running == 1
+    assert made.metrics()["event_errors"] == {("Submit",): 2.0}
+    assert [record.exc_info[0] for record in caplog.records] == [Broken]
+    assert made.exchange(2.0, "g", batch(Failed(2.0, "s"))).letters.failed == ()
+
+
+def test_each_kind_of_failure_is_logged_once(caplog):
+    made = desk()
+    made.exchange(0.0, "g", hello(ready("a")))
+    breaks(made, "complete", "r")
+    breaks(made, "first_token", "r")
+    for _ in range(3):
+        events = (Submit(1.0, asked("r")), FirstToken(1.0, "r"), Completed(1.0, "r", 10))
+        made.exchange(1.0, "g", batch(*events))
+    assert made.metrics()["event_errors"] == {("FirstToken",): 3.0, ("Completed",): 3.0}
+    assert len(caplog.records) == 2
+    # It has ended all the same, and loads its replica no longer.
+    assert made.router.running == 0
+
+
+def test_a_request_whose_new_attempt_cannot_be_placed_is_given_back_and_forgotten():
+    made = desk()
+    made.exchange(0.0, "one", hello(ready("a"), Submit(0.0, asked("r"))))
+    breaks(made, "failed", "r")
+    answer = made.exchange(1.0, "one", batch(Again(1.0, asked("r"))))
+    assert answer.letters.failed == ("r",)
+    # Not even forgetting it works, which is counted too.
+    assert made.metrics()["event_errors"] == {("Again",): 1.0, ("Drop",): 1.0}
+
+
+def test_what_is_due_and_cannot_be_done_does_not_keep_gateways_that_have_gone():
+    made = desk()
+    made.exchange(0.0, "g", hello())
+    assert made.expire(0.0)
+    breaks(made, "expire", None)
+    assert not made.expire(SILENT_S + 1.0)
+    assert made.gateways == 0
+    assert made.metrics()["event_errors"] == {("Expire",): 1.0}
 
 
 OFFLOAD = {"routing.profile": "least_load", "routing.offload": {"mode": "always", "heavy_tokens": 2000}}

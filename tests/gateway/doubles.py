@@ -30,6 +30,7 @@ class ScriptedBackend:
     begun: int = 0
     completed: int = 0
     aborted: int = 0
+    told_complete: list[str] = field(default_factory=list)
 
     async def generate(
         self, request: EngineRequest, placed: OnPlaced | None = None
@@ -54,6 +55,9 @@ class ScriptedBackend:
         finally:
             self.completed += complete
             self.aborted += not complete
+
+    def complete(self, request_id: str) -> None:
+        self.told_complete.append(request_id)
 
     def ready(self) -> Readiness:
         return self.readiness

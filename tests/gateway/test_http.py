@@ -59,6 +59,7 @@ def test_a_client_gone_before_the_first_token(serve: Serve, stream):
     until(lambda: running.app.state.traffic.requests == 0)
     assert running.app.state.metrics.requests["aborted"] == 1
     assert running.app.state.metrics.slo_requests == {True: 0, False: 0}
+    assert backend.told_complete == []
 
 
 @pytest.mark.parametrize("stream", [False, True])

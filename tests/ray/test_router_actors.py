@@ -3,6 +3,7 @@
 import os
 import signal
 from collections.abc import Iterator, Mapping
+from itertools import count
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import ray
 from actors import control_plane, names
 from actors.routing.messages import Completed, FirstToken, Submit
 from headway.config import HeadwayConfig, load_config
+from headway.routing import RequestSlo
 from tests.actors.router_cases import asked, batch, hello, ready
 from tests.ray.clusters import wait_until
 from tests.ray.live_system import pids
@@ -64,6 +66,24 @@ def test_samples_reach_the_trainer_and_both_come_back_after_kill_nine(plane: Non
     assert status(names.LATENCY_TRAINER)["rows"]["ttft"] == 0
     serve_some()
     wait_until(lambda: status(names.LATENCY_TRAINER)["rows"]["ttft"] > 0, PATIENCE_S)
+
+
+def test_a_new_slo_reaches_the_router_and_the_one_after_it(plane: None) -> None:
+    numbers = count()
+
+    def sheds(session: int) -> bool:
+        plain = asked(f"r{next(numbers)}", slo=RequestSlo())
+        answer = ask(ROUTER, "exchange", "g", batch(Submit(0.0, plain), session=session))
+        return bool(answer.letters.sheds)
+
+    ask(ROUTER, "exchange", "g", hello(ready("a")))
+    assert not sheds(1)
+    ask(names.PLANNER, "update_settings", {"slo.ttft_ms": 0.001})
+    wait_until(lambda: sheds(1), PATIENCE_S)
+    os.kill(pids(ROUTER)[ROUTER], signal.SIGKILL)
+    wait_until(lambda: answers(ROUTER), PATIENCE_S)
+    ask(ROUTER, "exchange", "g", hello(ready("a"), session=2))
+    wait_until(lambda: sheds(2), PATIENCE_S)
 
 
 def answers(name: str) -> bool:

@@ -95,6 +95,16 @@ class TestEvents:
         assert placement.predicted_ttft_s is not None
         assert placed(made.submit(0.0, request("other", slo=slo))).profile == "least_load"
 
+    @pytest.mark.parametrize("profile", ["slo", "pull"])
+    def test_requests_without_an_slo_are_held_to_the_one_in_force(self, profile) -> None:
+        made = router(profile, slo={"ttft_ms": 10_000.0, "itl_ms": 1000.0})
+        placed(made.submit(0.0, request("before")))
+        made.use_slo(RequestSlo(ttft_s=1e-6, tpot_s=1e-6))
+        assert [shed.request_id for shed in made.submit(0.0, request("strict")).sheds] == ["strict"]
+        placed(made.submit(0.0, request("own", slo=RequestSlo(ttft_s=10.0, tpot_s=1.0))))
+        made.use_slo(RequestSlo(ttft_s=10.0, tpot_s=1.0))
+        placed(made.submit(0.0, request("after")))
+
 
 class TestHolding:
     def test_requests_wait_for_a_ready_replica_and_go_when_it_comes(self) -> None:
@@ -201,6 +211,15 @@ class TestOffload:
     def test_small_prompts_stay(self) -> None:
         placement = placed(self.make().submit(0.0, request(input_tokens=300)))
         assert (placement.route_class, placement.split) == (RouteClass.WARM, False)
+        assert placement.reason == "below_threshold"
+
+    @pytest.mark.parametrize(
+        ("tokens", "route_class"),
+        [(300, RouteClass.WARM), (2000, RouteClass.MEDIUM), (9000, RouteClass.HEAVY_COLO)],
+    )
+    def test_where_nothing_is_offloaded_the_profile_is_the_reason(self, tokens, route_class) -> None:
+        placement = placed(self.make(mode="never").submit(0.0, request(input_tokens=tokens)))
+        assert (placement.route_class, placement.reason) == (route_class, "least_load")
 
     def test_a_deadline_that_passes_colocates(self) -> None:
         made = self.make()

@@ -1,16 +1,20 @@
 """Requests where the router puts them, over doubles of Serve's handles and a router in this process."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+import json
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from typing import Any
 from uuid import uuid4
 
 import pytest
+from starlette.types import ASGIApp, Message
 
+from actors.routing.messages import Completed
 from headway.config import load_config
 from headway.planning import Role
 from headway.routing import Placement, RouteClass, RouteRequest
-from serve_apps.engines.protocol import EngineFailed, EngineRequest
+from serve_apps.engines.protocol import EngineFailed, EngineRequest, KvHandle, TokenChunk
+from serve_apps.gateway.app import make_app
 from serve_apps.gateway.backend import NotReady
 from serve_apps.serve_backend import ServeBackend
 from tests.serve_apps.routed_cases import Line
@@ -32,6 +36,7 @@ class World:
     def __init__(self, settings: dict[str, Any]) -> None:
         config = load_config(None, {"routing.profile": "slo", **settings})
         app = uuid4().hex
+        self.config = config
         self.line = Line(**{"routing.profile": "slo", **settings})
         self.handles = {Role(role): Handle(app, NAMES[Role(role)], 2) for role in config.pools}
         self.backend = ServeBackend(config, self.handles, self.line)  # type: ignore[arg-type] # doubles
@@ -129,8 +134,58 @@ def test_a_client_that_leaves_is_forgotten():
         assert world.line.desk.router.running == 1
         await stream.aclose()
         await world.quiet()
+        assert world.line.desk.router.metrics()["ended"] == {("failed",): 1}
 
     play(scenario, SPLIT)
+
+
+async def _two_and_no_end(request: EngineRequest, kv: KvHandle | None) -> AsyncGenerator[TokenChunk, None]:
+    yield TokenChunk(" x", 1)
+    yield TokenChunk(" x", 1)
+    await asyncio.Event().wait()
+
+
+async def _all_then_fails(request: EngineRequest, kv: KvHandle | None) -> AsyncGenerator[TokenChunk, None]:
+    yield TokenChunk(" done", request.max_tokens, "length")
+    raise EngineFailed("after the last token")
+
+
+@pytest.mark.parametrize(
+    ("decode", "stop", "text", "tokens"),
+    [(None, None, " x x x x x", 5), (_two_and_no_end, "x x", " ", 2), (_all_then_fails, None, " done", 5)],
+)
+def test_an_output_that_the_client_has_whole_is_booked_as_completed(decode, stop, text, tokens):
+    """At max_tokens, at a stop string, and where the replica is lost once all tokens have come."""
+
+    async def scenario(world: World) -> None:
+        for engine in world.engines(Role.DECODE):
+            engine.decode = decode or engine.decode  # type: ignore[method-assign]
+        gateway = make_app(world.config, world.backend)
+        body = {"model": world.config.model, "prompt": [1] * 10, "max_tokens": 5, "stop": stop}
+        assert await _asked(gateway, body) == text
+        await world.quiet()
+        assert world.line.desk.router.metrics()["ended"] == {("completed",): 1}
+        events = [event for batch in world.line.batches for event in batch.events]
+        assert [event.output_tokens for event in events if isinstance(event, Completed)] == [tokens]
+
+    play(scenario, SPLIT)
+
+
+async def _asked(app: ASGIApp, body: Mapping[str, Any]) -> str:
+    """The text of a completion."""
+    messages = [{"type": "http.request", "body": json.dumps(body).encode(), "more_body": False}]
+    sent: list[bytes] = []
+
+    async def receive() -> Message:
+        return messages.pop() if messages else await asyncio.Future()
+
+    async def send(message: Message) -> None:
+        sent.append(message.get("body", b""))
+
+    scope = {"type": "http", "method": "POST", "path": "/v1/completions", "headers": [], "root_path": ""}
+    await app(scope, receive, send)
+    text: str = json.loads(b"".join(sent))["choices"][0]["text"]
+    return text
 
 
 def test_a_request_cancelled_before_its_first_token_is_forgotten():

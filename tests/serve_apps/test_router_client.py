@@ -8,7 +8,7 @@ from actors.routing.desk import SILENT_S
 from actors.routing.messages import Advanced, Again, Completed, FirstToken, Placed, Submit
 from actors.routing.post import POLL_S
 from headway.planning import Role
-from headway.routing import ReplicaState, ReplicaUpdate
+from headway.routing import Outcome, ReplicaState, ReplicaUpdate, RouteRequest
 from serve_apps.gateway.backend import NotReady, Overloaded
 from serve_apps.membership import SUSPECT_S
 from serve_apps.routed.client import CALL_LIMIT_S, LINGER_S, RETRY_S, TICK_S
@@ -166,6 +166,28 @@ def test_without_an_answer_in_time_the_gateway_places_by_itself():
         # Its late answer changes nothing, and it knows of both.
         assert line.desk.router.running == 2
         assert (await gateway.client.submit(request("t")).placed()).profile == "slo"
+
+    play(scenario, "a")
+
+
+def test_a_request_that_the_router_cannot_handle_is_placed_by_the_gateway_and_by_nothing_else():
+    async def scenario(gateway: Gateway, line: Line) -> None:
+        await greeted(gateway)
+        works = line.desk.router.submit
+
+        def broken(now_s: float, asked: RouteRequest) -> Outcome:
+            if asked.request_id == "bad":
+                raise ArithmeticError
+            return works(now_s, asked)
+
+        line.desk.router.submit = broken  # type: ignore[method-assign]
+        bad, good = gateway.client.submit(request("bad")), gateway.client.submit(request("good"))
+        assert ((await bad.placed()).reason, (await good.placed()).profile) == ("fallback", "slo")
+        assert gateway.client.counts.fallbacks == {"error": 1}
+        await asyncio.sleep(1.0)
+        # The session goes on, and the router has learned where the request is.
+        assert gateway.client.counts.lives == 1
+        assert line.desk.router.running == 2
 
     play(scenario, "a")
 

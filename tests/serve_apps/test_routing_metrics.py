@@ -42,7 +42,11 @@ def test_placements_sheds_fallbacks_and_what_the_router_says():
         counts.placed(placed)
     counts.sheds["no_headroom"] += 1
     counts.fallbacks["timeout"] += 4
-    counts.figures = {"prediction": {("ttft", "error"): 0.05}, "queued": {(): 9.0}}
+    counts.figures = {
+        "prediction": {("ttft", "error"): 0.05},
+        "queued": {(): 9.0},
+        "event_errors": {("Submit",): 2.0},
+    }
     assert scrape(counts) == {
         ("headway_router_placements_total", "slo", "p_idle_d_busy", "HEAVY_P2P"): 2.0,
         ("headway_router_sheds_total", "no_headroom"): 1.0,
@@ -50,4 +54,5 @@ def test_placements_sheds_fallbacks_and_what_the_router_says():
         ("headway_router_sessions_total",): 2.0,
         ("headway_router_queued_requests",): 3.0,
         ("headway_router_prediction", "error", "ttft"): 0.05,
+        ("headway_router_event_errors_total", "Submit"): 2.0,
     }

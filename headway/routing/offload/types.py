@@ -34,6 +34,7 @@ class OffloadReason(StrEnum):
     NO_OTHER_REPLICA = "no_other_replica"
     ALWAYS = "always"
     NEVER = "never"
+    """The mode leaves nothing to decide; placements say the profile's name instead."""
     DEADLINE_PASSED = "deadline_passed"
     """Was offloaded, P was too late, colocated since."""
     P_LOST = "p_lost"

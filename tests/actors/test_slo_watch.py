@@ -1,11 +1,11 @@
-"""The gateway follows the planner's SLO."""
+"""Gateway and Router follow the planner's SLO."""
 
 import asyncio
 import json
 
 from actors.planning.settings import KEY
+from actors.slo_watch import follow_slo
 from actors.store import MemoryStore
-from serve_apps.slo_watch import follow_slo
 
 
 class Failing(MemoryStore):

@@ -3,17 +3,14 @@
 A pure function of the document. plotly is imported on use; nothing is loaded from a network.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from html import escape
-from string import Template
 from typing import Any
 
-from headway_cli.page.charts import BLUE, FONT, GREEN, GREY, ORANGE
-from headway_cli.page.render import CHARTS_ID, CONFIG
-from headway_cli.page.template import STYLE
+from headway_cli.page.charts import BLUE, GREEN, GREY, LAYOUT, ORANGE
+from headway_cli.page.template import charts, figures, notes, page
 from headway_cli.queue_sim_words import (
     HEAD,
-    Cells,
     Document,
     headline,
     orders,
@@ -32,49 +29,24 @@ COLUMNS = 2
 QUEUE_COLOURS: Mapping[str, str] = {"simple": BLUE, "slo": ORANGE, "slo-savable": GREEN}
 HEIGHT_PX = 720
 
-PAGE = Template("""<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>Headway: $title</title>
-<style>$style
-th, td { white-space: nowrap; } td:nth-child(2), th:nth-child(2) { text-align: left; }
-#charts g.errorbar path { stroke: var(--ink) !important; }</style>
-<script>$library</script>
-</head>
-<body>
-<h1>$title</h1>
-<p>$subtitle</p>
-$charts
-<h2>Policies</h2>
-<div class="wide">$policies</div>
-<h2>Patterns</h2>
-<div class="wide">$patterns</div>
-<section id="orders">$orders</section>
-<section id="notes"><h2>Notes</h2>$notes</section>
-</body>
-</html>
-""")
-
 
 def render(document: Document) -> str:
     """The page; the same document gives the same text."""
-    from plotly.offline import get_plotlyjs
-
-    charts = _draw(document).to_html(
-        full_html=False, include_plotlyjs=False, div_id=CHARTS_ID, config=CONFIG, default_height="100%"
-    )
-    return PAGE.substitute(
-        title=escape(headline(document)),
-        style=STYLE,
-        subtitle=escape(_subtitle(document)),
-        library=get_plotlyjs(),
-        charts=charts,
-        policies=_table(HEAD, rows(document)),
-        patterns=_table(pattern_head(document), pattern_rows(document)),
-        orders="".join(_order(title, lines) for title, lines in orders(document)),
-        notes="".join(f"<p>{escape(note)}</p>" for note in document["notes"]) or "<p>none</p>",
+    found = "".join(_order(title, lines) for title, lines in orders(document))
+    return page(
+        title=headline(document),
+        subtitle=_subtitle(document),
+        body="\n".join(
+            (
+                charts(_draw(document)),
+                "<h2>Policies</h2>",
+                figures(HEAD, rows(document)),
+                "<h2>Patterns</h2>",
+                figures(pattern_head(document), pattern_rows(document)),
+                f'<section id="orders">{found}</section>',
+                notes(document["notes"]),
+            )
+        ),
     )
 
 
@@ -136,23 +108,12 @@ def _lay_out(figure: Any) -> Any:  # noqa: ANN401 - a plotly figure
     figure.update_xaxes(automargin=True, showline=False, type="category")
     figure.update_annotations(font={"size": 14})
     return figure.update_layout(
-        template="none",
+        **LAYOUT,
         barmode="group",
         height=HEIGHT_PX,
         margin={"l": 48, "r": 16, "t": 84, "b": 48},
-        paper_bgcolor="rgba(0,0,0,0)",
-        plot_bgcolor="rgba(0,0,0,0)",
-        font={"family": FONT, "size": 12},
         legend={"orientation": "h", "x": 0.5, "xanchor": "center", "y": 1.07, "yanchor": "bottom"},
-        modebar={"bgcolor": "rgba(0,0,0,0)", "color": GREY, "activecolor": BLUE},
-        hoverlabel={"align": "left", "bgcolor": "#1d2733", "font": {"color": "#ffffff", "size": 12}},
     )
-
-
-def _table(head: Cells, body: Iterable[Cells]) -> str:
-    titles = "".join(f"<th>{escape(name)}</th>" for name in head)
-    lines = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in cells)}</tr>" for cells in body)
-    return f"<table><thead><tr>{titles}</tr></thead><tbody>{lines}</tbody></table>"
 
 
 def _order(title: str, lines: Mapping[str, str]) -> str:

@@ -1,6 +1,6 @@
-"""The gateway judges requests by the SLO that the planner has now: it reads what the planner stores.
+"""Gateways and the Router go by the SLO that the planner has now: they read what the planner stores.
 
-The planner writes its effective targets under one key of the store; a change reaches the gateway within
+The planner writes its effective targets under one key of the store; a change reaches whoever follows within
 `PERIOD_S`. A store that does not answer leaves the targets as they are.
 """
 
