@@ -9,7 +9,7 @@ process' monotonic clock.
 import asyncio
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import product
 from math import inf, isfinite
 from typing import Any
@@ -80,6 +80,11 @@ class Router:
     async def use_model(self, model: LatencyModel) -> None:
         """Predict with this model from now on."""
         self._router.use_model(model)
+
+    async def offload_traces(self, limit: int) -> list[Mapping[str, str | float | None]]:
+        """The latest `limit` offload traces, the oldest first (`OffloadTrace.breakdown`), in Unix time."""
+        shift_s = time.time() - time.monotonic()
+        return [trace.breakdown(shift_s) for trace in self._router.traces.latest(limit)]
 
     async def status(self) -> dict[str, Any]:
         """Profile, gateways, GPU types, requests held and on replicas, and the router's counters."""

@@ -11,6 +11,7 @@ shares the second 512-token block of its prompts: the first is the same in all r
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import nan
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -84,6 +85,8 @@ class Run:
     external: float
     unstarted: int
     given_up: int
+    transfer: float
+    """Measured transfers over the rule, at the end; NaN without any. The engines keep the rule."""
     load: float
     """The fluid bound of the work done over the GPU-hours there were."""
 
@@ -179,6 +182,7 @@ def run_of(records: NDArray[Any], summary: Mapping[str, Any]) -> Run:
         external=hits["external"],
         unstarted=int(((records["outcome"] != COMPLETED) & (records["first_token_s"] < 0.0)).sum()),
         given_up=int(by_reason.get("deadline_passed", 0) + by_reason.get("p_lost", 0)),
+        transfer=summary["routing_metrics"]["transfer"].get("factor", nan),
         load=summary["fluid_bound_gpu_hours"] / summary["gpu_hours"],
     )
 
@@ -222,6 +226,8 @@ def report(runs: Mapping[str, Sequence[Run]]) -> None:
             )
         ]
         print(f"| {mode} | {' | '.join(shares + hits)} |")
+    for mode in ("always", "heuristic", "cost"):
+        print(f"\ntransfer / rule, {mode}: {spread([run.transfer for run in runs[mode]], '{:.2f}')}")
     for mode in ("heuristic", "cost"):
         names = sorted({name for run in runs[mode] for name in run.reasons})
         shares = [

@@ -20,7 +20,7 @@ from headway_cli.sweep import Fleet, cheapest, grid, pareto
 from headway_cli.wiring import configuration, trace_options
 
 SHARED = ("profile", "trace", "slo", "routing", "seed", "attainable")
-LEFT_OUT = ("intervals",)
+LEFT_OUT = ("intervals", "utilisation")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,10 +3,12 @@
 import json
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from headway.routing.offload import OffloadTrace
 from headway.workload import whole_file
 from headway_cli.errors import CliError
 
@@ -53,6 +55,15 @@ def write_json(place: str, document: Mapping[str, Any]) -> None:
         sys.stdout.write(text)
     else:
         write_text(Path(place), text)
+
+
+@contextmanager
+def trace_lines(path: Path) -> Iterator[Callable[[Sequence[OffloadTrace]], None]]:
+    """What writes offload traces as JSON lines; the file appears whole when the block has ended well."""
+    with whole_file(path) as file:
+        yield lambda traces: file.writelines(
+            json.dumps(trace.breakdown(), allow_nan=False).encode() + b"\n" for trace in traces
+        )
 
 
 def write_text(path: Path, text: str) -> None:

@@ -30,18 +30,28 @@ def simulate(
     report: Annotated[
         str | None, typer.Option("--report", metavar="FILE", help="Write one self-contained HTML page.")
     ] = None,
+    offload_traces: Annotated[
+        str | None,
+        typer.Option(
+            "--offload-traces", metavar="FILE", help="With routing.offload: write JSON, a request a line."
+        ),
+    ] = None,
 ) -> None:
     """Simulate a policy on a trace: replica plan, latencies, SLO attainment and cost."""
+    from contextlib import nullcontext
     from pathlib import Path
 
     from headway_cli.job import Job, execute
-    from headway_cli.output import STDOUT, check_outputs, write_json, write_text
+    from headway_cli.output import STDOUT, check_outputs, trace_lines, write_json, write_text
     from headway_cli.progress import announce_compilation, bar
     from headway_cli.tables import console, print_result
     from headway_cli.wiring import configuration, trace_options
 
-    check_outputs({"--json": json, "--report": report}, (trace, options.config))
+    outputs = {"--json": json, "--report": report, "--offload-traces": offload_traces}
+    check_outputs(outputs, (trace, options.config))
     config = configuration(options, _policy(policy, static))
+    if offload_traces is not None and config.routing.offload.mode == "never":
+        raise CliError("--offload-traces: routing.offload.mode is never, so there are none")
     job = Job(
         trace=trace,
         config=config,
@@ -49,8 +59,9 @@ def simulate(
         settings_file=options.config,
     )
     announce_compilation()
-    with bar("simulating") as progress:
-        document = execute(job, progress)
+    traced = nullcontext() if offload_traces is None else trace_lines(Path(offload_traces))
+    with bar("simulating") as progress, traced as traces:
+        document = execute(job, progress, traces)
     if report is not None:
         from headway_cli.page import render
 

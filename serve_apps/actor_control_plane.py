@@ -8,7 +8,7 @@ from typing import Any
 from starlette.routing import BaseRoute
 
 from actors.calling import CallError, NamedActor
-from actors.names import PLANNER
+from actors.names import PLANNER, router
 from actors.routing.starting import routing_actors
 from actors.virtual.client import AsyncVirtualConnectorClient
 from actors.virtual.errors import CoordinatorUnreachable, TooManyWaiters, UnknownDecision
@@ -22,10 +22,10 @@ HEALTH_TIMEOUT_S = 1.0
 
 
 class ActorControlPlane:
-    """`ControlPlane` over the actor `Planner`; `others` are actors that only their health is asked of."""
+    """`ControlPlane` over the actor `Planner` and the model's `router`; `others` are asked how they are."""
 
-    def __init__(self, others: Sequence[str] = (), timeout_s: float = TIMEOUT_S) -> None:
-        self._planner = NamedActor(PLANNER)
+    def __init__(self, router: str, others: Sequence[str] = (), timeout_s: float = TIMEOUT_S) -> None:
+        self._planner, self._router = NamedActor(PLANNER), NamedActor(router)
         self._others = tuple(NamedActor(name) for name in others)
         self._timeout_s = timeout_s
 
@@ -43,6 +43,16 @@ class ActorControlPlane:
     async def decision(self, decision_id: int) -> Document | None:
         """One decision, None if there is none with this id."""
         found: Document | None = await self._call("decision", decision_id)
+        return found
+
+    async def offload_traces(self, limit: int) -> Sequence[Document]:
+        """The latest `limit` offload traces of the router, in order."""
+        try:
+            found: Sequence[Document] = await self._router.call(
+                "offload_traces", limit, timeout_s=self._timeout_s
+            )
+        except CallError as error:
+            raise Unavailable(str(error)) from error
         return found
 
     async def update_settings(self, changes: Document) -> Document:
@@ -95,7 +105,8 @@ class ActorScaling:
 def control_plane_routes(config: HeadwayConfig) -> list[BaseRoute]:
     """All routes of the control API, for a process that is part of the cluster."""
     scaling = ActorScaling() if config.connector.kind == "virtual" else None
-    return [*control_routes(ActorControlPlane(routing_actors(config))), *scaling_routes(scaling)]
+    plane = ActorControlPlane(router(config.model), routing_actors(config))
+    return [*control_routes(plane), *scaling_routes(scaling)]
 
 
 async def _health(actor: NamedActor) -> Document:

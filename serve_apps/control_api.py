@@ -3,6 +3,7 @@
     GET   /v1/control/status                     the status document
     GET   /v1/control/decisions?after=&limit=    {"decisions": [...]}: the first with higher ids, in order
     GET   /v1/control/decisions/{id}             one of them; 404
+    GET   /v1/control/offload-traces?limit=      {"traces": [...]}: the latest of the router, in order
     PATCH /v1/control/settings                   {"slo.ttft_ms": 200}: the changes in force; 400 names the key
 
     GET   /v1/scaling/decisions/next?after=&timeout_s=
@@ -34,6 +35,7 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 LONGEST_POLL_S = 300.0
 POLL_S = 30.0
 MOST_DECISIONS = 1_000
+MOST_TRACES = 10_000
 MOST_REASON = 1_000
 CLIENT_CLOSED = 499
 
@@ -60,7 +62,7 @@ class Unavailable(Fault):
 
 
 class ControlPlane(Protocol):
-    """The planner, as far as these routes need it. Raises Unavailable, and InvalidRequest for settings."""
+    """Planner and router as these routes need them. Raises Unavailable, and InvalidRequest for settings."""
 
     async def status(self) -> Document:
         """The status document."""
@@ -70,6 +72,9 @@ class ControlPlane(Protocol):
 
     async def decision(self, decision_id: int) -> Document | None:
         """One decision, None if there is none with this id."""
+
+    async def offload_traces(self, limit: int) -> Sequence[Document]:
+        """The latest `limit` offload traces of the router, in order."""
 
     async def update_settings(self, changes: Document) -> Document:
         """Change settings at run time, all of them or none."""
@@ -98,6 +103,7 @@ def control_routes(plane: ControlPlane) -> list[BaseRoute]:
         _route("GET", "/v1/control/status", api.status),
         _route("GET", "/v1/control/decisions", api.decisions),
         _route("GET", "/v1/control/decisions/{decision_id}", api.decision),
+        _route("GET", "/v1/control/offload-traces", api.offload_traces),
         _route("PATCH", "/v1/control/settings", api.settings),
     ]
 
@@ -138,6 +144,10 @@ class _Control:
         if found is None:
             raise NotFound(f"There is no decision {decision_id}", param="decision_id")
         return JSONResponse(found)
+
+    async def offload_traces(self, request: Request) -> Response:
+        limit = Query(request, ("limit",)).within("limit", 100, 1, MOST_TRACES)
+        return JSONResponse({"traces": list(await self._plane.offload_traces(limit))})
 
     async def settings(self, request: Request) -> Response:
         Query(request, ())

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from headway.routing.types import Placement, Shed
 
 Labels = tuple[str, ...]
+Figures = Mapping[Labels, float]
 
 NAMES = ("placements", "sheds", "fallbacks", "unknown_events", "ended", "prompt_tokens")
 
@@ -41,6 +42,6 @@ class Counters:
         """Count several."""
         self._counts[name][label,] += amount
 
-    def snapshot(self) -> Mapping[str, Mapping[Labels, float]]:
+    def snapshot(self) -> Mapping[str, Figures]:
         """All counters as they are now."""
         return {name: dict(counts) for name, counts in self._counts.items()}

@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 
 from headway.config.roles import Role
 from headway.routing.columns import EMPTY, Column
+from headway.routing.counters import Figures
 from headway.routing.lazy_heap import LazyHeap
+from headway.routing.offload.samples import SAMPLE_S, UtilisationSamples
 from headway.routing.record import Record
 from headway.routing.replica import Replica
 from headway.routing.types import ReplicaId, ReplicaLoad
@@ -34,6 +36,8 @@ class Fleet:
         self._at: list[Replica | None] = []
         self._ready: dict[Role, SlotArray] = {role: np.empty(0, dtype=np.int64) for role in Role}
         self._kinds: dict[Role, dict[int, str]] = {role: {} for role in Role}
+        self._reported: dict[Replica, tuple[float, float]] = {}
+        self._sampled_s = -inf
 
     def __len__(self) -> int:
         return len(self._names)
@@ -96,11 +100,12 @@ class Fleet:
         self.set_ready(replica, ready=False)
         replica.alive = False
         del self._names[replica.name]
+        self._reported.pop(replica, None)
         self._at[replica.slot] = None
         self.table[:, replica.slot] = 0.0
         self._free.append(replica.slot)
 
-    def report(self, replica: Replica, load: ReplicaLoad) -> None:
+    def report(self, now_s: float, replica: Replica, load: ReplicaLoad) -> None:
         """What its engine says; whatever is more than ours is somebody else's."""
         cell, slot = self.table[:, replica.slot], Column
         ours = cell[slot.RUNNING] + max(cell[slot.WAITING], cell[slot.COMING])
@@ -108,6 +113,24 @@ class Fleet:
         capacity = cell[slot.CAPACITY_TOKENS]
         used = load.kv_usage * capacity if capacity < inf else 0.0
         cell[slot.OTHER_TOKENS] = max(0.0, used - cell[slot.RESERVED_TOKENS])
+        if load.busy_s is not None:
+            if replica.utilisation is None:
+                replica.utilisation = UtilisationSamples(start_s=now_s, busy_s=load.busy_s)
+            self._reported[replica] = load.busy_s, load.kv_usage
+
+    def sample(self, now_s: float) -> None:
+        """Take the utilisation samples that are due. Who says nothing new has not computed meanwhile."""
+        if now_s < self._sampled_s + SAMPLE_S:
+            return
+        self._sampled_s = now_s
+        for replica, (busy_s, kv_usage) in self._reported.items():
+            if replica.utilisation is not None:
+                replica.utilisation.offer(now_s, busy_s, kv_usage)
+
+    def busy(self) -> Figures:
+        """The busy share of each replica at its last sample, by (role, replica)."""
+        latest = ((each, each.utilisation.latest) for each in self if each.utilisation is not None)
+        return {(each.role.value, each.name): one.busy for each, one in latest if one is not None}
 
     def _list(self, role: Role) -> None:
         listed = sorted((each for each in self if each.ready and each.role is role), key=lambda r: r.name)

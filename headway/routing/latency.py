@@ -12,7 +12,7 @@ candidates' TTFT what the chosen prefill replica takes.
 """
 
 from collections.abc import Mapping
-from math import inf
+from math import inf, nan
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -33,7 +33,7 @@ from headway.routing.forecast import (
     forecast,
 )
 from headway.routing.rules import EngineRulesLike
-from headway.routing.surfaces import Surfaces, itl_of, surfaces_of
+from headway.routing.surfaces import Surfaces, itl_of, surfaces_of, work_of
 from interp import Profile
 from predictors.latency import LatencyFeatures, LatencyModel, TargetModel
 
@@ -118,6 +118,29 @@ class Latency:
             return inf
         batch = max(sequences, 1.0)
         return itl_of(surfaces, batch, max(kv_tokens * batch / sequences, batch)) / (1.0 - duty)
+
+    def joining_s(self, table: FloatArray, slot: int, input_tokens: int) -> float:
+        """Seconds from the arrival of a prompt's KV at a mixed replica to its first token (`handover`).
+
+        The books still count it as coming. NaN without a profile, and where the batch or the KV has no room.
+        """
+        cell = table[:, slot].tolist()
+        kind, batch = int(cell[Column.KIND]), cell[Column.RUNNING] + cell[Column.OTHER_REQUESTS]
+        taken = cell[Column.RESERVED_TOKENS] + cell[Column.OTHER_TOKENS]
+        if kind < 0 or batch + 1.0 > self._batching.max_batch or taken > cell[Column.CAPACITY_TOKENS]:
+            return nan
+        surfaces, tokens = self._surfaces[kind], cell[Column.KV_TOKENS] + cell[Column.OTHER_TOKENS]
+        beside_s = self._chunk_s(surfaces, cell[Column.WAITING], cell[Column.PREFILL_TOKENS])
+        own_s = itl_of(surfaces, batch + 1.0, tokens + input_tokens) + beside_s
+        if batch > 0.0:
+            return own_s + 0.5 * (itl_of(surfaces, batch, max(tokens, batch)) + beside_s)
+        return own_s + (0.5 * (float(surfaces.work_s[0]) + beside_s) if beside_s > 0.0 else 0.0)
+
+    def _chunk_s(self, surfaces: Surfaces, waiting: float, tokens: float) -> float:
+        """Work that prompts of `tokens` together add to an iteration now."""
+        if waiting == 0.0:
+            return 0.0
+        return work_of(surfaces, min(tokens, self._batching.chunk_tokens or tokens / waiting))
 
     def rows(self, question: "Question") -> FloatArray:
         """The forecast, f8[len(Row), C]; what belongs to the request's other role is not in it."""

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from headway.routing.counters import Figures
 from headway.routing.fleet import FloatArray
 from headway.routing.record import Record
 from predictors.latency import (
@@ -94,6 +95,14 @@ class Learning:
         for target in Target:
             self._flush(target)
         return {target: error.figures() for target, error in self._errors.items()}
+
+    def figures(self) -> Figures:
+        """The same as metrics: by target, `error`, `bias` and `pairs`."""
+        return {
+            (target.value, name): float(getattr(figures, name))
+            for target, figures in self.errors().items()
+            for name in ("error", "bias", "pairs")
+        }
 
     def _pair(self, target: Target, predicted_s: float, measured_s: float) -> None:
         if 0.0 < predicted_s < inf and 0.0 < measured_s < inf:

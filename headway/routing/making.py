@@ -8,6 +8,7 @@ from headway.config import HeadwayConfig
 from headway.config.roles import Role
 from headway.routing.fleet import Fleet
 from headway.routing.gpu_profiles import GpuProfile
+from headway.routing.handover import Handovers
 from headway.routing.latency import Latency
 from headway.routing.offloading import Offloading
 from headway.routing.prefix import PrefixIndex
@@ -37,17 +38,20 @@ def make_router(
     drop_stale_cache()
     settings = config.routing
     pipelines = make_pipelines(settings)
+    fleet = Fleet()
+    latency = Latency(
+        {kind: profile if isinstance(profile, Profile) else None for kind, profile in profiles.items()},
+        rules,
+        quantile=settings.prediction.use == "quantile",
+    )
     know = Knowledge(
         roles=(Role.MIXED,) if Role.MIXED.value in config.pools else (Role.PREFILL, Role.DECODE),
-        fleet=Fleet(),
+        fleet=fleet,
         rules=rules,
         prefixes=PrefixIndex(rules.prefix_cache_tokens // rules.block_tokens),
         sessions=Sessions(),
-        latency=Latency(
-            {kind: profile if isinstance(profile, Profile) else None for kind, profile in profiles.items()},
-            rules,
-            quantile=settings.prediction.use == "quantile",
-        ),
+        latency=latency,
+        handovers=Handovers(fleet, latency),
         capacity=capacity_table(profiles, rules),
         handler=make_handler(settings, pipelines),
         slo=RequestSlo(ttft_s=config.slo.ttft_s, tpot_s=config.slo.itl_s),

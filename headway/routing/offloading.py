@@ -2,7 +2,7 @@
 
 D is the replica that the profile chose, where the session lives. P is the other ready replica that would be
 done with the prompt first, others' losses counted. The prediction of an offloaded request follows its way:
-queue and prefill at P, transfer, then D's next iteration.
+queue and prefill at P, transfer of what D has not cached (`handover`), then D's next iteration.
 """
 
 from math import exp, inf, nan
@@ -61,7 +61,7 @@ class Offloading:
     def considered(self, seat: Seat) -> tuple[OffloadDecision, Seat | None]:
         """The decision for a request that the profile sends to `seat`, and P's seat if it is offloaded."""
         question = seat.question
-        uncached = int(question.record.request.input_tokens - seat.cached_tokens)
+        uncached = int(seat.missing_tokens)
         route_class = classify(uncached, self._settings)
         if self._settings.mode == "never":
             return NEVER[route_class], None
@@ -92,7 +92,7 @@ class Offloading:
             now_s=everyone.now_s,
             d=self._site(at_d, len(everyone.slots)),
             p=None if other is None else self._site(other, len(everyone.slots)),
-            transfer_s=self._know.rules.transfer_s(everyone.record.request.input_tokens),
+            transfer_s=self._know.handovers.seconds(int(seat.missing_tokens)),
             chunk_tokens=self._know.rules.chunk_tokens,
             mean_outstanding_tokens=float(outstanding.mean()),
         )
@@ -104,7 +104,7 @@ class Offloading:
         there = cell[Column.RUNNING] + cell[Column.COMING]
         known = seat.ttft_s < inf
         return Site(
-            uncached_tokens=int(seat.question.record.request.input_tokens - seat.cached_tokens),
+            uncached_tokens=int(seat.missing_tokens),
             queue_s=seat.queue_s if known else 0.0,
             prefill_s=seat.work_s if known else nan,
             running=int(cell[Column.RUNNING]),

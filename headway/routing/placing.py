@@ -57,7 +57,7 @@ class Placing:
         """Write a choice in the books."""
         request = record.request
         record.prefill, record.decode, record.offload = choice.prefill, choice.decode, choice.offload
-        record.cached_tokens = choice.cached_tokens
+        record.cached_tokens, record.prefilled_s, record.handover = choice.cached_tokens, -1.0, None
         record.entry = entry_of(record, choice.busy_s, choice.work_s, choice.prefill_load, choice.load)
         record.ttft_s, record.tpot_s, record.tracked = choice.ttft_s, choice.tpot_s, choice.tracked
         record.ttft_slack_s, record.guard_s = self._scheduler.guards(now_s, record, choice)
@@ -88,6 +88,7 @@ class Placing:
             self._counters.add("prompt_tokens", "all", request.input_tokens)
             self._counters.add("prompt_tokens", "local", cached)
             self._counters.add("prompt_tokens", "external", request.input_tokens - cached)
+            self._know.handovers.sent(record, request.input_tokens - cached)
             self._know.prefixes.insert(decode.slot, request.blocks)
 
 

@@ -11,6 +11,7 @@ from headway.config.roles import Role
 from headway.routing.capacity import CapacityTable
 from headway.routing.columns import Column
 from headway.routing.fleet import Fleet, FloatArray, SlotArray
+from headway.routing.handover import Handovers
 from headway.routing.latency import Latency
 from headway.routing.patterns import Pattern, pattern_of
 from headway.routing.plugins.profile_handler import SloAwareProfileHandler
@@ -31,6 +32,7 @@ class Knowledge:
     prefixes: PrefixIndex
     sessions: Sessions
     latency: Latency
+    handovers: Handovers
     capacity: CapacityTable
     handler: SloAwareProfileHandler
     slo: RequestSlo

@@ -34,7 +34,8 @@ class Record:
     SLO-aware profile places a request without one. `expected_output` tokens are what it is thought to
     produce, for life. The other fields are of the present attempt: `entry` is what the books hold of it;
     `ttft_s` and `tpot_s` are predicted from the placement on; `guard_s` is the TPOT SLO that newcomers there
-    must keep, infinite if nobody could; `ttft_slack_s` the same for TTFT.
+    must keep, infinite if nobody could; `ttft_slack_s` the same for TTFT; `handover` is, while the KV of an
+    offloaded prompt is on its way, the nominal transfer and the wait at D (see the module of that name).
     """
 
     request: RouteRequest
@@ -55,9 +56,11 @@ class Record:
     guard_s: float = inf
     output_tokens: int = 0
     placed_s: float = -1.0
+    prefilled_s: float = -1.0
     first_token_s: float = -1.0
     tracked: "tuple[Tracked, ...]" = ()
     offload: OffloadDecision | None = None
+    handover: tuple[float, float] | None = None
     alone_s: tuple[float, float] | None = None
 
     @property

@@ -18,7 +18,7 @@ from math import inf, nan
 
 from headway.config.roles import Role
 from headway.config.routing import RoutingSettings
-from headway.routing.counters import Counters, Labels
+from headway.routing.counters import Counters, Figures
 from headway.routing.hold import Hold
 from headway.routing.lazy_heap import LazyHeap
 from headway.routing.learning import Learning, Sample
@@ -30,6 +30,7 @@ from headway.routing.question import Knowledge, Refusal
 from headway.routing.record import Phase, Record
 from headway.routing.replica import Replica
 from headway.routing.scheduler import Scheduler
+from headway.routing.tracing import Traces
 from headway.routing.types import (
     NOTHING,
     Outcome,
@@ -54,7 +55,7 @@ LEAST_GAPS = 32
 
 
 class Router:
-    """Routes the requests of one deployment. Made by `make_router`."""
+    """Routes the requests of one deployment. Made by `make_router`. `traces` are those of offload."""
 
     def __init__(
         self,
@@ -69,6 +70,7 @@ class Router:
         self._records: dict[str, Record] = {}
         self._hold, self._number = Hold(settings.queue), 0
         self._learning, self._lengths = Learning(), OutputLengths()
+        self.traces = Traces(settings.offload)
 
     @property
     def queued(self) -> int:
@@ -95,20 +97,15 @@ class Router:
         """Whether the request is here, held or on replicas."""
         return request_id in self._records
 
-    def metrics(self) -> Mapping[str, Mapping[Labels, float]]:
-        """Counters by name and labels (see Counters), gauges, and the live error of predictions."""
-        errors: dict[Labels, float] = {
-            (target.value, name): float(getattr(figures, name))
-            for target, figures in self._learning.errors().items()
-            for name in ("error", "bias", "pairs")
-        }
-        queued: dict[Labels, float] = {(): float(self.queued)}
-        running: dict[Labels, float] = {(): float(self.running)}
+    def metrics(self) -> Mapping[str, Figures]:
+        """Counters by name and labels (see Counters), gauges, and how predictions and transfers came out."""
         return {
             **self._counters.snapshot(),
-            "queued": queued,
-            "running": running,
-            "prediction": errors,
+            "queued": {(): float(self.queued)},
+            "running": {(): float(self.running)},
+            "prediction": self._learning.figures(),
+            "transfer": self._know.handovers.figures(),
+            "busy": self._fleet.busy(),
         }
 
     def use_model(self, model: LatencyModel) -> None:
@@ -139,6 +136,7 @@ class Router:
         record = self._records.get(request_id)
         if record is None or record.phase is not Phase.PREFILL:
             return self._unknown("prefilled")
+        record.prefilled_s = now_s
         self._placing.prefilled(now_s, record)
         return self._drain(now_s)
 
@@ -148,6 +146,7 @@ class Router:
         if record is None or record.phase is Phase.QUEUED:
             return self._unknown("first_token")
         record.first_token_s, record.output_tokens = now_s, max(1, record.output_tokens)
+        self._know.handovers.arrived(now_s, record)
         return self.prefilled(now_s, request_id) if record.phase is Phase.PREFILL else NOTHING
 
     def progress(self, now_s: float, progress: Sequence[Progress]) -> Outcome:
@@ -168,6 +167,7 @@ class Router:
         self._leave(record)
         self._counters.count("ended", "completed")
         self._learn(now_s, record, output_tokens)
+        self.traces.ended(record, now_s)
         return self._drain(now_s)
 
     def failed(self, now_s: float, request_id: str, *, retry: bool) -> Outcome:
@@ -184,6 +184,7 @@ class Router:
         if not retry:
             del self._records[request_id]
             self._leave(record)
+            self.traces.ended(record, None)
             return self._drain(now_s)
         if (decode := self._survivor(record)) is not None and record.offload is not None:
             return self._colocated(now_s, record, decode, after_loss(record.offload))
@@ -206,11 +207,12 @@ class Router:
             self._fleet.set_type(replica, update.gpu_type, self._know.latency.cells(update.gpu_type))
         self._fleet.set_ready(replica, ready=update.state is ReplicaState.READY)
         if update.load is not None:
-            self._fleet.report(replica, update.load)
+            self._fleet.report(now_s, replica, update.load)
         return self._drain(now_s)
 
     def expire(self, now_s: float) -> Outcome:
-        """What is due: requests that waited as long as they may, and offloaded prompts that are late."""
+        """What is due: requests that waited as long as they may, late offloaded prompts, samples of use."""
+        self._fleet.sample(now_s)
         placements: list[Placement] = []
         while (first := self._deadlines.first()) is not None and first[0] <= now_s:
             record = self._deadlines.item(first[1])

@@ -141,7 +141,7 @@ class Scheduler:
             tracked = [prefill.tracked()] if same else [prefill.tracked(), decode.tracked()]
         ttft_s = decode.ttft_s
         if split_mixed:
-            transfer_s = self._know.rules.transfer_s(prefill.question.record.request.input_tokens)
+            transfer_s = self._know.handovers.seconds(int(decode.missing_tokens))
             ttft_s = prefill.ttft_s + transfer_s + decode.iteration_s
         return Choice(
             pipeline=pipeline,

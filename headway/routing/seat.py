@@ -33,11 +33,15 @@ class Seat:
     prior_tpot_s: float
     question: Question
 
+    @property
+    def missing_tokens(self) -> float:
+        """Prompt tokens that the replica has not cached."""
+        return self.question.record.request.input_tokens - self.cached_tokens
+
     def busy_s(self) -> float:
         """How long the prompt keeps the replica busy, which packs prompts into iterations."""
         chunk = self.question.know.rules.chunk_tokens
-        uncached = self.question.record.request.input_tokens - self.cached_tokens
-        return self.work_s + self.iteration_s * (uncached / chunk if chunk else 1.0)
+        return self.work_s + self.iteration_s * (self.missing_tokens / chunk if chunk else 1.0)
 
     def tracked(self) -> Tracked | None:
         """What there is to learn from; None without a prediction."""

@@ -147,11 +147,15 @@ class ReplicaState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaLoad:
-    """What an engine says of itself: requests in the batch and queued, KV usage in [0, 1]."""
+    """What an engine says of itself: requests in the batch and queued, KV usage in [0, 1].
+
+    `busy_s` is how long it has computed since it began, None if it does not say.
+    """
 
     running: int
     waiting: int
     kv_usage: float
+    busy_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

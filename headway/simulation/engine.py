@@ -130,7 +130,7 @@ def _admit_prefilled(world: World, replica: int) -> None:
 def _start(world: World, replica: int) -> None:
     """Begin the next iteration or stretch of iterations, or fall idle."""
     unit, now_s = world.replicas[replica], world.clock[0].now_s
-    chunk_s, batch_s = 0.0, 0.0
+    chunk_s, batch_s, was_idle = 0.0, 0.0, unit.phase == IDLE
     if unit.role == DECODE:
         while unit.head != NONE and fits(world, replica, unit.head, 0):
             request = dequeue(world, replica)
@@ -157,6 +157,8 @@ def _start(world: World, replica: int) -> None:
     else:
         unit.phase = IDLE
         retire_if_drained(world, replica)
+    if was_idle != (unit.phase == IDLE):
+        unit.busy_s += -now_s if was_idle else now_s
 
 
 @compiled

@@ -70,6 +70,7 @@ class Exit(IntEnum):
     NOTICES = 6
 
 
+# `busy_s` of a replica is ends less beginnings of its busy times: while it computes, now is to be added.
 REPLICA = np.dtype(
     [
         ("role", "i4"),
@@ -80,6 +81,7 @@ REPLICA = np.dtype(
         ("created_s", "f8"),
         ("checkpoint_s", "f8"),
         ("boundary_s", "f8"),
+        ("busy_s", "f8"),
         ("iteration", "i8"),
         ("planned", "f8"),
         ("running", "i8"),

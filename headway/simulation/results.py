@@ -1,7 +1,7 @@
 """What came of a simulation: attainment, latencies, cost, and how the fleet moved.
 
 What is counted how is said in `tally`, the bound on cost in `fluid`. `classes` is in the summary where there
-are SLO classes, `routing_metrics` and `prefix_hits` where a router drove.
+are SLO classes, `routing_metrics`, `prefix_hits` and `utilisation` where a router drove.
 """
 
 from collections.abc import Mapping
@@ -54,6 +54,7 @@ class SimulationResult:
     intervals: tuple[Interval, ...]
     notes: tuple[str, ...] = ()
     routing_metrics: Mapping[str, Mapping[str, float | None]] = field(default_factory=dict)
+    utilisation: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def attainment(self) -> float | None:
@@ -102,7 +103,11 @@ class SimulationResult:
         return {"classes": rows} if tally.mix.named else {}
 
     def _of_router(self) -> dict[str, Any]:
-        """`routing_metrics` and `prefix_hits`, where a router drove."""
+        """`routing_metrics`, `prefix_hits` and `utilisation`, where a router drove."""
         if not self.routing_metrics:
             return {}
-        return {"routing_metrics": self.routing_metrics, "prefix_hits": self.tally.hits()}
+        return {
+            "routing_metrics": self.routing_metrics,
+            "prefix_hits": self.tally.hits(),
+            "utilisation": self.utilisation,
+        }

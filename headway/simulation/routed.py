@@ -10,7 +10,7 @@ knows only later or not at all (engine-reported load, tokens under way) the rout
 learns of load from its own placements. The pool that a request starts in counts those held as waiting.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, isnan
 
@@ -19,6 +19,7 @@ import numpy as np
 from headway.config.routing import PredictionSettings
 from headway.planning.types import Role
 from headway.routing import NOTHING, Outcome, ReplicaState, ReplicaUpdate, Router
+from headway.routing.offload import OffloadTrace
 from headway.simulation import kernel, layout
 from headway.simulation.allocate import grow_orders
 from headway.simulation.facts import Facts, Told
@@ -50,10 +51,17 @@ class Conductor:
     """Drives the kernel of one run by a router."""
 
     def __init__(
-        self, fleet: Fleet, router: Router, told: Told, learner: Learner | None, gpu_type: str = ""
+        self,
+        fleet: Fleet,
+        router: Router,
+        told: Told,
+        learner: Learner | None,
+        gpu_type: str = "",
+        *,
+        traces: Callable[[Sequence[OffloadTrace]], None] | None = None,
     ) -> None:
         self.router, self._fleet, self._told, self._learner = router, fleet, told, learner
-        self._gpu_type = gpu_type
+        self._gpu_type, self._traces = gpu_type, traces
         self._world = fleet.world
         self._facts = Facts(self._world, told)
         self._slots: dict[str, int] = {}
@@ -121,6 +129,8 @@ class Conductor:
         for name in self._gone:
             del self._replicas[name]
         self._gone.clear()
+        if self._traces is not None:
+            self._traces(self.router.traces.take())
 
     def _heard(self, now_s: float, kind: int, slot: int, number: int, value: int) -> Outcome:
         """What follows from one notice (`layout.NOTICE`)."""

@@ -6,8 +6,9 @@ It is the simulator's Planner actor: same Observation, same `plan`, virtual time
 takes time per request happens in the kernel; here is what happens per tick, per chunk, per full buffer.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from math import inf
 from typing import Any, Protocol
 
 import numpy as np
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 
 from headway.planning.forecasting import LoadForecaster
 from headway.planning.types import NAN, Decision, Observation, Policy
+from headway.routing.offload import OffloadTrace
 from headway.simulation import kernel, layout, lifecycle
 from headway.simulation.allocate import make_space, make_world
 from headway.simulation.facts import Told
@@ -29,6 +31,7 @@ from headway.simulation.routed import Conductor, Routed, named
 from headway.simulation.routing import PlacementView
 from headway.simulation.scenario import Scenario
 from headway.simulation.tally import Tally
+from headway.simulation.utilisation import Utilisation
 from headway.workload import RequestChunk
 
 
@@ -49,10 +52,13 @@ class RequestSource(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watchers:
-    """Who is told while a simulation runs: `progress(now_s, duration_s)`, each batch of finished records."""
+    """Who is told while a simulation runs: `progress(now_s, duration_s)`, each batch of finished records, and
+    offload traces as their requests end, where a router drives.
+    """
 
     progress: Callable[[float, float], None] | None = None
     finished: Callable[[NDArray[Any]], None] | None = None
+    traces: Callable[[Sequence[OffloadTrace]], None] | None = None
 
 
 def simulate(
@@ -93,6 +99,7 @@ class _Run:
         shared = scenario.engine.chunk_tokens > 0
         self.tally = Tally(self.mix, FluidBound(scenario.profile, scenario.slo, shared_iterations=shared))
         self.conductor = self._conductor(np.random.default_rng(streams[2]))
+        self.utilisation = None if self.conductor is None else Utilisation(self.fleet)
         self.intervals: list[Interval] = []
         self.state: Any = policy.initial_state()
         self.chunks: Iterator[RequestChunk] = trace.chunks()
@@ -110,7 +117,8 @@ class _Run:
             block_tokens=self.scenario.engine.block_tokens,
         )
         learner = Learner(routed.learn) if routed.learn else None
-        return Conductor(self.fleet, routed.make(generator), told, learner, routed.gpu_type)
+        router, traces = routed.make(generator), self.watchers.traces
+        return Conductor(self.fleet, router, told, learner, routed.gpu_type, traces=traces)
 
     def result(self) -> SimulationResult:
         """Run to the end."""
@@ -141,6 +149,7 @@ class _Run:
             intervals=tuple(self.intervals),
             notes=tuple(notes),
             routing_metrics=named(self.conductor.router.metrics()) if self.conductor else {},
+            utilisation=self.utilisation.summary() if self.utilisation else {},
         )
 
     def _run(self) -> None:
@@ -149,9 +158,12 @@ class _Run:
         tick_s = self.policy.interval_s
         while True:
             now_s = float(self.fleet.world.clock[0]["now_s"])
-            stop_s = min(tick_s, trace_s) if now_s < trace_s else min(tick_s, limit_s)
+            look_s = inf if self.utilisation is None else self.utilisation.due_s
+            stop_s = min(look_s, tick_s, trace_s if now_s < trace_s else limit_s)
             code = self._advance(stop_s)
             if code is Exit.REACHED:
+                if self.utilisation is not None and stop_s >= look_s:
+                    self.utilisation.look()
                 if stop_s >= tick_s:
                     self._tick()
                     tick_s += self.policy.interval_s

@@ -13,6 +13,7 @@ is higher and no token has come; else it is old news: the events that follow set
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 
 from actors.routing.messages import (
     Advanced,
@@ -95,12 +96,11 @@ class Book:
 
     def prefilled(self, ticket: Ticket) -> None:
         """Its prompt is computed."""
-        urgent = ticket.placement is not None and ticket.placement.deadline_s < float("inf")
-        self._push(Prefilled(self._clock(), ticket.request.request_id), urgent=urgent)
+        self._push(Prefilled(self._clock(), ticket.request.request_id), urgent=_has_deadline(ticket))
 
     def first_token(self, ticket: Ticket) -> None:
-        """Its first token has come."""
-        self._push(FirstToken(self._clock(), ticket.request.request_id))
+        """Its first token has come; the router measures how long KV travelled, which does not keep."""
+        self._push(FirstToken(self._clock(), ticket.request.request_id), urgent=_has_deadline(ticket))
 
     def complete(self, request_id: str) -> None:
         """It has all the tokens that are wanted of it; others than ours are not meant."""
@@ -286,6 +286,11 @@ class Book:
             for ticket in self._tickets.values()
             if ticket.placement is not None
         )
+
+
+def _has_deadline(ticket: Ticket) -> bool:
+    """Whether its prompt is offloaded, and the router waits to hear of it."""
+    return ticket.placement is not None and ticket.placement.deadline_s < inf
 
 
 def _on_replica(ticket: Ticket) -> OnReplica:

@@ -84,4 +84,5 @@ def _load(stats: Mapping[str, Any]) -> ReplicaLoad | None:
         running=int(stats.get("running", 0)),
         waiting=int(stats.get("waiting", 0)),
         kv_usage=float(stats.get("kv_usage", 0.0)),
+        busy_s=stats.get("busy_s"),
     )

@@ -1,6 +1,6 @@
 """Routing as Prometheus sees it, with the gateway's own metrics. All series carry the label `model`.
 
-Placements, sheds and fallbacks are this gateway's; the queue, the prediction errors and the events that could
+Placements, sheds and fallbacks are this gateway's; the queue, the gauges of `TOLD` and the events that could
 not be handled are the router's, as it last told them, the same at every gateway.
 """
 
@@ -12,8 +12,27 @@ from prometheus_client.registry import Collector
 
 from serve_apps.routed.counts import Counts
 
-PREDICTION = "prediction"
-"""The router's figures of how predictions came out: (target, figure) -> value."""
+TOLD = (
+    (
+        "prediction",
+        "headway_router_prediction",
+        "How predictions came out: error and bias as shares of what was measured, and pairs",
+        ("target", "figure"),
+    ),
+    (
+        "transfer",
+        "headway_router_transfer",
+        "KV transfers of offloaded prompts: measured over nominal time, and how many were measured",
+        ("figure",),
+    ),
+    (
+        "busy",
+        "headway_router_replica_busy",
+        "Share of some 5 s in which the replica computed, as last sampled",
+        ("role", "replica"),
+    ),
+)
+"""The router's figures that become gauges: (its name for it, name, text, labels)."""
 
 EVENT_ERRORS = "event_errors"
 """How many events of a kind the router could not handle: (event,) -> value."""
@@ -69,11 +88,8 @@ class RoutingMetrics(Collector):
         )
         queued.add_metric((self._model,), counts.queued)
         yield queued
-        figures = GaugeMetricFamily(
-            "headway_router_prediction",
-            "How predictions came out: error and bias as shares of what was measured, and pairs",
-            labels=("model", "target", "figure"),
-        )
-        for labels, value in counts.figures.get(PREDICTION, {}).items():
-            figures.add_metric((self._model, *labels), value)
-        yield figures
+        for figure, name, text, labels in TOLD:
+            family = GaugeMetricFamily(name, text, labels=("model", *labels))
+            for values, value in counts.figures.get(figure, {}).items():
+                family.add_metric((self._model, *values), value)
+            yield family

@@ -3,7 +3,19 @@
 import pytest
 
 from actors.routing.desk import ORPHAN_S, SILENT_S
-from actors.routing.messages import Again, Completed, Failed, FirstToken, OnReplica, Placed, Submit, Surveyed
+from actors.routing.messages import (
+    Again,
+    Changed,
+    Completed,
+    Failed,
+    FirstToken,
+    OnReplica,
+    Placed,
+    Submit,
+    Surveyed,
+)
+from headway.planning import Role
+from headway.routing import ReplicaLoad, ReplicaUpdate
 from tests.actors.router_cases import asked, batch, desk, gone, hello, on, ready
 
 
@@ -45,6 +57,20 @@ def test_what_frees_room_for_anothers_request_goes_to_its_letters():
     (placement,) = made.take(3.0, "one").placements
     assert (placement.request_id, placement.decode_replica) == ("r", "a")
     assert made.has_letters() == []
+
+
+def test_utilisation_is_sampled_while_replicas_say_nothing_new():
+    def says(busy_s, at_s):
+        load = ReplicaLoad(running=0, waiting=0, kv_usage=0.0, busy_s=busy_s)
+        return Changed(at_s, ReplicaUpdate(replica="a", role=Role.MIXED, load=load))
+
+    made = desk()
+    made.exchange(0.0, "g", hello(says(10.0, 0.0)))
+    made.exchange(4.0, "g", batch(says(12.0, 4.0), sent_s=4.0))
+    made.expire(5.0)
+    assert made.router.metrics()["busy"] == {("mixed", "a"): pytest.approx(0.4)}
+    made.expire(10.0)
+    assert made.router.metrics()["busy"] == {("mixed", "a"): 0.0}
 
 
 def test_a_lost_attempt_gets_another_place():

@@ -106,6 +106,7 @@ class Control:
 
     status: dict[str, Any] = field(default_factory=status)
     decisions: list[dict[str, Any]] = field(default_factory=lambda: [decision(n) for n in range(8)])
+    traces: list[dict[str, Any]] = field(default_factory=lambda: [{"request_id": f"r{n}"} for n in range(30)])
     patches: list[Any] = field(default_factory=list)
     authorisations: list[str | None] = field(default_factory=list)
     refuse: tuple[int, str] | None = None
@@ -124,6 +125,8 @@ class Control:
             query = {name: int(values[0]) for name, values in parse_qs(parts.query).items()}
             after, limit = query.get("after", -1), query.get("limit", 100)
             return 200, {"decisions": [row for row in self.decisions if row["id"] > after][:limit]}
+        if parts.path == "/v1/control/offload-traces":
+            return 200, {"traces": self.traces[-int(parse_qs(parts.query)["limit"][0]) :]}
         number = parts.path.rsplit("/", 1)[-1]
         found = [row for row in self.decisions if str(row["id"]) == number]
         return (200, found[0]) if found else (404, {"error": {"message": f"There is no decision {number}"}})

@@ -107,7 +107,7 @@ def test_the_address_and_key_of_the_environment(
     assert control.authorisations == ["Bearer secret", "Bearer other"]
 
 
-@pytest.mark.parametrize("verb", ["status", "decisions", "set"])
+@pytest.mark.parametrize("verb", ["status", "decisions", "offload-traces", "set"])
 def test_no_server(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     url = nobody()
     arguments = ("slo.ttft_ms=200",) if verb == "set" else ()
@@ -135,6 +135,12 @@ def test_decisions_are_a_line_each(control: Control, capsys: pytest.CaptureFixtu
 def test_decisions_as_json(control: Control, capsys: pytest.CaptureFixture[str]) -> None:
     lines = headway(capsys, "decisions", "--url", control.url, "--json").out.splitlines()
     assert [json.loads(line) for line in lines] == control.decisions
+
+
+def test_offload_traces_are_json_lines(control: Control, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = headway(capsys, "offload-traces", "--url", control.url, "--limit", "3").out.splitlines()
+    assert [json.loads(line) for line in lines] == control.traces[-3:]
+    assert len(headway(capsys, "offload-traces", "--url", control.url).out.splitlines()) == 20
 
 
 def test_no_decision_yet(control: Control, capsys: pytest.CaptureFixture[str]) -> None:

@@ -201,7 +201,22 @@ def test_a_router_says_what_it_did(tmp_path: Path, capsys: pytest.CaptureFixture
     assert sum(placed.values()) == document["requests"]
     assert all(name.startswith("prefix/") for name in placed)
     assert set(document["prefix_hits"]) == {"local", "external", "combined"}
+    assert set(document["utilisation"]) == {"mixed-0", "mixed-1"}
     assert "Placed" in headway(capsys, "simulate", LOAD, *flags).out
+
+
+def test_offload_traces_are_a_line_for_each_request(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, flags = tmp_path / "traces.jsonl", ("--aggregated", "--static", "mixed=2")
+    settings = tmp_path / "offload.yaml"
+    settings.write_text("routing: {offload: {mode: cost}}\n", encoding="utf-8")
+    document = simulated(capsys, LOAD, *flags, "--config", settings, "--offload-traces", path)
+    traces = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    assert sorted(int(trace["request_id"]) for trace in traces) == list(range(document["requests"]))
+    assert {trace["route_class"] for trace in traces} <= {"WARM", "MEDIUM", "HEAVY_COLO", "HEAVY_P2P"}
+    refused = headway(capsys, "simulate", LOAD, *flags, "--offload-traces", path).complaint()
+    assert "routing.offload.mode" in refused
 
 
 def test_an_unknown_routing_is_refused_by_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

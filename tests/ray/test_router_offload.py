@@ -3,20 +3,24 @@
 import asyncio
 import os
 import signal
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import aiohttp
 import pytest
 from ray.serve.handle import DeploymentHandle
 
+from actors import names
+from serve_apps.actor_control_plane import ActorControlPlane
 from serve_apps.engines.protocol import RunningRequest
 from tests.ray.clusters import POLL_S, replicas, running_replicas, wait_until
-from tests.ray.routed_system import PATIENCE_S, Answered, Gateway, deployed, router_status
+from tests.ray.routed_system import MODEL, PATIENCE_S, Answered, Gateway, deployed, router_status
 
 APP, POOL = "routed", "Mixed"
 HEAVY = 4_000
 TOKENS = 4
+STAMPS = ("t_proxy_recv", "t_prefill_sent", "t_prefill_done", "t_first_token", "t_done")
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +54,11 @@ async def computing_elsewhere() -> str:
         await asyncio.sleep(POLL_S)
 
 
+def traces() -> Sequence[Mapping[str, Any]]:
+    """What the router has recorded of offload decisions, by the way that the control API takes."""
+    return asyncio.run(ActorControlPlane(names.router(MODEL)).offload_traces(100))
+
+
 def heavy(gateway: Gateway, fault: Callable[[str], None] | None) -> Answered:
     """A long prompt; the replica that computes it for another suffers the fault meanwhile."""
 
@@ -69,6 +78,16 @@ def test_a_long_prompt_is_computed_elsewhere(gateway: Gateway) -> None:
     assert (answer.status, answer.tokens) == (200, TOKENS)
     assert answer.headers["x-headway-route-class"] == "HEAVY_P2P"
     assert answer.headers["x-headway-prefill-replica"] != answer.headers["x-headway-replica"]
+    wait_until(lambda: len(traces()) == 1, PATIENCE_S)
+    (trace,) = traces()
+    assert (trace["route_class"], trace["offload_decision_reason"]) == ("HEAVY_P2P", "always")
+    stamps = [trace[name] for name in STAMPS]
+    assert stamps == sorted(stamps)
+    assert trace["t_prefill_done"] < trace["t_first_token"]
+    assert abs(stamps[-1] - time.time()) < PATIENCE_S
+    metrics = router_status()["metrics"]
+    assert metrics["transfer"]["measured"] == 1
+    wait_until(lambda: len(router_status()["metrics"]["busy"]) == 2, PATIENCE_S)
 
 
 def test_a_prefill_that_stalls_is_given_up_at_its_deadline(gateway: Gateway) -> None:

@@ -263,7 +263,10 @@ def control_server() -> Iterator[str]:
     """The control API over the actors, on a port of its own, in a thread."""
     loop = asyncio.new_event_loop()
     app = Starlette(
-        routes=[*control_routes(ActorControlPlane(timeout_s=2.0)), *scaling_routes(ActorScaling(2.0))]
+        routes=[
+            *control_routes(ActorControlPlane("Router:m", timeout_s=2.0)),
+            *scaling_routes(ActorScaling(2.0)),
+        ]
     )
     server = HttpServer(app, "127.0.0.1", free_port())
     thread = threading.Thread(target=loop.run_forever)

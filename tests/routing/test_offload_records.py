@@ -2,6 +2,7 @@
 
 from math import inf, isnan, nan
 
+import numpy as np
 import pytest
 
 from headway.routing import RouteClass, RoutingError
@@ -25,9 +26,34 @@ def test_transfers_follow_the_rule_until_measured_and_the_measurements_then() ->
     assert once.measured == 201
 
 
-@pytest.mark.parametrize(
-    ("nominal_s", "measured_s"), [(0.0, 1.0), (1.0, nan), (nan, 1.0), (1.0, inf), (1.0, -1.0)]
-)
+@pytest.mark.parametrize("outlier_s", [1e9, -1e9])
+def test_one_outlier_moves_the_estimate_by_its_smoothing_and_the_rest_bring_it_back(outlier_s) -> None:
+    estimate = TransferEstimate(factor=2.0)
+    struck = estimate.observe(0.3, outlier_s)
+    assert abs(struck.factor - estimate.factor) == pytest.approx(0.1)
+    for _ in range(100):
+        struck = struck.observe(0.3, 0.6)
+    assert struck.factor == pytest.approx(2.0, rel=1e-3)
+
+
+def test_errors_as_often_long_as_short_leave_the_estimate_where_it_is() -> None:
+    """That of an expected wait may be larger than the transfer, so that some measurements are below 0."""
+    errors_s = np.random.default_rng(0).uniform(-0.3, 0.3, 4000)
+    estimate, factors = TransferEstimate(), []
+    for error_s in errors_s:
+        estimate = estimate.observe(0.1, 0.15 + error_s)
+        factors.append(estimate.factor)
+    assert np.mean(factors[500:]) == pytest.approx(1.5, rel=0.05)
+
+
+def test_the_factor_has_bounds() -> None:
+    high = low = TransferEstimate()
+    for _ in range(250):
+        high, low = high.observe(0.1, 1e6), low.observe(0.1, -1e6)
+    assert (low.factor, high.factor) == (0.05, 20.0)
+
+
+@pytest.mark.parametrize(("nominal_s", "measured_s"), [(0.0, 1.0), (1.0, nan), (nan, 1.0), (1.0, inf)])
 def test_measurements_that_say_nothing_change_nothing(nominal_s: float, measured_s: float) -> None:
     estimate = TransferEstimate().observe(1.0, 3.0)
     assert estimate.observe(nominal_s, measured_s) == estimate
@@ -93,6 +119,20 @@ def test_utilisation_is_sampled_at_its_interval() -> None:
     assert samples.offer(105.0, 4.0, 0.5)
     assert samples.offer(115.0, 6.0, 0.25)
     assert [sample.busy for sample in samples] == pytest.approx([0.8, 0.2])
-    assert samples.mean_busy == pytest.approx(0.5)
+    assert samples.mean_busy == pytest.approx(6.0 / 15.0)
     assert samples.offer(120.0, 11.0, 0.0)
     assert [sample.at_s for sample in samples] == [115.0, 120.0]
+    assert samples.latest == (120.0, 1.0, 0.0)
+
+
+def test_means_are_of_all_samples_those_that_are_not_kept_included() -> None:
+    samples = UtilisationSamples(start_s=100.0, busy_s=50.0, most=1)
+    assert samples.latest is None
+    for at_s, busy_s, kv_usage in ((105.0, 54.0, 0.5), (115.0, 56.0, 0.3), (120.0, 61.0, 0.1)):
+        samples.offer(at_s, busy_s, kv_usage)
+    assert samples.summary() == {
+        "mean_busy": pytest.approx(11.0 / 20.0),
+        "mean_kv_usage": pytest.approx(0.3),
+        "max_kv_usage": 0.5,
+        "samples": [[120.0, 1.0, 0.1]],
+    }

@@ -41,6 +41,10 @@ class Plane:
     async def decision(self, decision_id):
         return {"id": decision_id} if 0 <= decision_id < 10 else None
 
+    async def offload_traces(self, limit):
+        self.asked.append(limit)
+        return [{"request_id": "r"}]
+
     async def update_settings(self, changes):
         if "slo.ttft_ms" not in changes:
             raise InvalidRequest("slo.nonsense: cannot be changed while running")
@@ -138,6 +142,14 @@ async def test_status_and_decisions():
     assert client.plane.asked == [(6, 2), (-1, 100)]
 
 
+async def test_offload_traces():
+    client = Client()
+    for query in ("", "?limit=7"):
+        answer = await client.ask("GET", f"/v1/control/offload-traces{query}")
+        assert answer == (200, {"traces": [{"request_id": "r"}]})
+    assert client.plane.asked == [100, 7]
+
+
 async def test_a_decision_that_there_is_not():
     assert error(await Client().ask("GET", "/v1/control/decisions/10")) == (
         404,
@@ -185,6 +197,7 @@ async def test_a_planner_that_does_not_answer_is_503():
         ("/v1/control/decisions?limit=0", "limit", "should be between 1 and 1000, not 0"),
         ("/v1/control/decisions?limit=1001", "limit", "should be between 1 and 1000, not 1001"),
         ("/v1/control/decisions?after=1&after=2", "after", "should come once"),
+        ("/v1/control/offload-traces?limit=0", "limit", "should be between 1 and 10000, not 0"),
         ("/v1/control/decisions?since=1", "since", "unknown query parameter (known: after, limit)"),
         ("/v1/control/decisions/x", "decision_id", "should be a whole number, not 'x'"),
         ("/v1/control/status?x=1", "x", "unknown query parameter (known: there are none)"),

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from actors.routing.desk import SILENT_S
-from actors.routing.messages import Advanced, Again, Completed, FirstToken, Placed, Submit
+from actors.routing.messages import Advanced, Again, Completed, FirstToken, Placed, Prefilled, Submit
 from actors.routing.post import POLL_S
 from headway.planning import Role
 from headway.routing import Outcome, ReplicaState, ReplicaUpdate, RouteRequest
@@ -61,6 +61,24 @@ def test_the_first_goes_at_once_and_the_others_with_the_next_call():
         assert sum(gateway.client.counts.placements.values()) == 6
 
     play(scenario, "a")
+
+
+def test_the_router_hears_of_an_offloaded_prompt_and_its_first_token_at_once():
+    async def scenario(gateway: Gateway, line: Line) -> None:
+        await greeted(gateway)
+        ticket = gateway.client.submit(request("r", input_tokens=9000))
+        assert (await ticket.placed()).split
+        for tell, kind in ((ticket.prefilled, Prefilled), (ticket.first_token, FirstToken)):
+            await asyncio.sleep(1.0)
+            tell()
+            await asyncio.sleep(CALL_S)
+            assert len(said(line, kind)) == 1
+        ticket.complete()
+        await asyncio.sleep(2 * LINGER_S)
+        (trace,) = line.desk.router.traces.take()
+        assert trace.t_first_token - trace.t_prefill_done == pytest.approx(1.0 + CALL_S)
+
+    play(scenario, "a", "b", settings={"routing.offload": {"mode": "always", "heavy_tokens": 8000}})
 
 
 def test_what_is_not_urgent_waits_for_company():

@@ -44,6 +44,8 @@ def test_placements_sheds_fallbacks_and_what_the_router_says():
     counts.fallbacks["timeout"] += 4
     counts.figures = {
         "prediction": {("ttft", "error"): 0.05},
+        "transfer": {("factor",): 1.25},
+        "busy": {("mixed", "abc"): 0.5},
         "queued": {(): 9.0},
         "event_errors": {("Submit",): 2.0},
     }
@@ -55,4 +57,6 @@ def test_placements_sheds_fallbacks_and_what_the_router_says():
         ("headway_router_queued_requests",): 3.0,
         ("headway_router_prediction", "error", "ttft"): 0.05,
         ("headway_router_event_errors_total", "Submit"): 2.0,
+        ("headway_router_transfer", "factor"): 1.25,
+        ("headway_router_replica_busy", "abc", "mixed"): 0.5,
     }

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import nan
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from headway.routing.errors import RoutingError
 
@@ -70,6 +70,10 @@ class HitRates:
         return tokens / self.prompt_tokens if self.prompt_tokens else nan
 
 
+SAMPLE_S = 5.0
+"""Seconds between two samples of a replica (document 004)."""
+
+
 class UtilisationSample(NamedTuple):
     """A replica at one time: the share of the time since the last sample that it computed, and KV usage."""
 
@@ -80,30 +84,41 @@ class UtilisationSample(NamedTuple):
 
 @dataclass(slots=True)
 class UtilisationSamples:
-    """One replica's latest samples, `most` of them; `interval_s` apart at least (the document's 5 s).
+    """One replica's samples, `interval_s` apart at least (the document's 5 s); the latest `most` are kept.
 
-    `start_s` is when the replica began to serve.
+    From `start_s` on, when the replica began to serve or was first heard of; `busy_s` is what it had computed
+    by then. Means and maximum are of all samples, kept or not, and NaN without any.
     """
 
     start_s: float = 0.0
-    interval_s: float = 5.0
+    busy_s: float = 0.0
+    interval_s: float = SAMPLE_S
     most: int = 720
+    mean_busy: float = nan
+    mean_kv_usage: float = nan
+    max_kv_usage: float = nan
     _samples: deque[UtilisationSample] = field(default_factory=deque)
-    _busy_s: float = 0.0
+    _taken: int = 0
+    _at_s: float = field(init=False)
+    _busy_s: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._at_s, self._busy_s = self.start_s, self.busy_s
 
     def offer(self, at_s: float, busy_s: float, kv_usage: float) -> bool:
         """Take a sample if one is due; whether it was.
 
         `busy_s` is the total of seconds in which the replica has computed so far.
         """
-        elapsed_s = at_s - (self._samples[-1].at_s if self._samples else self.start_s)
+        elapsed_s = at_s - self._at_s
         if elapsed_s < self.interval_s:
             return False
-        share = min(max((busy_s - self._busy_s) / elapsed_s, 0.0), 1.0)
+        share = _share(busy_s - self._busy_s, elapsed_s)
         self._samples.append(UtilisationSample(at_s, share, kv_usage))
-        self._busy_s = busy_s
+        self._at_s, self._busy_s = at_s, busy_s
         if len(self._samples) > self.most:
             self._samples.popleft()
+        self._count(kv_usage)
         return True
 
     def __iter__(self) -> Iterator[UtilisationSample]:
@@ -113,6 +128,27 @@ class UtilisationSamples:
         return len(self._samples)
 
     @property
-    def mean_busy(self) -> float:
-        """Mean share over the samples, NaN without any."""
-        return sum(sample.busy for sample in self._samples) / len(self) if self._samples else nan
+    def latest(self) -> UtilisationSample | None:
+        """The last sample, None before the first."""
+        return self._samples[-1] if self._samples else None
+
+    def summary(self) -> dict[str, Any]:
+        """As JSON-able data, NaN included: the means, the maximum, and the samples [at_s, busy, kv_usage]."""
+        return {
+            "mean_busy": self.mean_busy,
+            "mean_kv_usage": self.mean_kv_usage,
+            "max_kv_usage": self.max_kv_usage,
+            "samples": [list(sample) for sample in self],
+        }
+
+    def _count(self, kv_usage: float) -> None:
+        """Add the sample just taken to means and maximum."""
+        self.mean_busy = _share(self._busy_s - self.busy_s, self._at_s - self.start_s)
+        before, self._taken = self._taken, self._taken + 1
+        self.mean_kv_usage = (before * self.mean_kv_usage + kv_usage) / self._taken if before else kv_usage
+        self.max_kv_usage = max(self.max_kv_usage, kv_usage) if before else kv_usage
+
+
+def _share(busy_s: float, elapsed_s: float) -> float:
+    """The part of the time that was busy; clocks that disagree a little do not leave [0, 1]."""
+    return min(max(busy_s / elapsed_s, 0.0), 1.0)

@@ -50,17 +50,20 @@ class OffloadTrace:
         """Arrival → last token."""
         return _span(self.t_proxy_recv, self.t_done)
 
-    def breakdown(self) -> Mapping[str, str | float | None]:
-        """The document's fields by their names, as JSON-able data."""
-        return {
-            "request_id": self.request_id,
-            "route_class": self.route_class.value,
-            "offload_decision_reason": self.offload_decision_reason.value,
+    def breakdown(self, shift_s: float = 0.0) -> Mapping[str, str | float | None]:
+        """The document's fields by their names, as JSON-able data; times on a clock ahead by `shift_s`."""
+        times_s = {
             "t_proxy_recv": self.t_proxy_recv,
             "t_prefill_sent": self.t_prefill_sent,
             "t_prefill_done": self.t_prefill_done,
             "t_first_token": self.t_first_token,
             "t_done": self.t_done,
+        }
+        return {
+            "request_id": self.request_id,
+            "route_class": self.route_class.value,
+            "offload_decision_reason": self.offload_decision_reason.value,
+            **{name: None if at_s is None else at_s + shift_s for name, at_s in times_s.items()},
         }
 
 
