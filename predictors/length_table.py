@@ -31,6 +31,9 @@ EDGES: list[int] = sorted({round(2.0 ** (step / PER_OCTAVE)) for step in range(2
 
 BINS = len(EDGES)
 
+ENDS: FloatArray = np.array([*EDGES, MOST_TOKENS], dtype=np.float64)
+"""Each bin's edge, and the end of the last."""
+
 HEAVIEST = 1e12
 """The weight of one length from which on all are divided by it."""
 
@@ -94,10 +97,10 @@ class LengthTable:
     @classmethod
     def of(cls, counts: Counts) -> "LengthTable":
         """The table of counts whose total weight is 1."""
-        below = np.concatenate([[0.0], np.cumsum(counts.weights)])
-        sums = np.concatenate([[0.0], np.cumsum(counts.sums)])
-        ends = np.array([*EDGES, MOST_TOKENS], dtype=np.float64)
-        return cls(truncated_mean=(sums + ends * (1.0 - below)).tolist(), below=below.tolist())
+        below, sums = np.zeros(BINS + 1), np.zeros(BINS + 1)
+        np.cumsum(counts.weights, out=below[1:])
+        np.cumsum(counts.sums, out=sums[1:])
+        return cls(truncated_mean=(sums + ENDS * (1.0 - below)).tolist(), below=below.tolist())
 
     def mean_up_to(self, tokens: int) -> float:
         """E[min(X, tokens)]; less than 1 token counts as 1."""

@@ -62,24 +62,21 @@ class _Learner:
         self._memory = memory
         self._unseen = 0
 
-    def observe(self, tokens: int, general: Counts) -> bool:
-        """Count a length; whether the table was renewed."""
+    def observe(self, tokens: int, general: Counts) -> Counts | None:
+        """Count a length; if the table was renewed, what of."""
         self.histogram.add(tokens)
         self.seen = min(self.seen + 1.0, self._memory)
         self._unseen += 1
         if self._unseen * RENEWALS < self.seen:
-            return False
-        self.renew(general)
-        return True
+            return None
+        return self.renew(general)
 
-    def renew(self, general: Counts) -> None:
-        """Build the table anew."""
+    def renew(self, general: Counts) -> Counts:
+        """Build the table anew, of what was counted, filled up from the `general` distribution."""
         self._unseen = 0
-        self.table = LengthTable.of(self.mixed(general))
-
-    def mixed(self, general: Counts) -> Counts:
-        """What was counted, filled up from the `general` distribution."""
-        return self.histogram.counts().mixed_with(general, STRENGTH)
+        mixed = self.histogram.counts().mixed_with(general, STRENGTH)
+        self.table = LengthTable.of(mixed)
+        return mixed
 
 
 class OutputLengths:
@@ -101,19 +98,19 @@ class OutputLengths:
         """Learn from a request that has ended of itself. One without output is passed over."""
         if output_tokens < 1:
             return
-        if self._all.observe(output_tokens, self._prior):
-            self._generalise()
+        if (general := self._all.observe(output_tokens, self._prior)) is not None:
+            self._generalise(general)
         octave = _octave(input_tokens)
         if octave not in self._octaves:
             self._octaves[octave] = _Learner(self._memory, self._all.table)
         self._octaves[octave].observe(output_tokens, self._general)
 
-    def _generalise(self) -> None:
+    def _generalise(self, general: Counts) -> None:
         """Take what all show; octaves that lean on it follow."""
-        self._general = self._all.mixed(self._prior)
+        self._general = general
         for learner in self._octaves.values():
             if learner.seen < RENEWALS:
-                learner.renew(self._general)
+                learner.renew(general)
 
     def predict(self, input_tokens: int, max_tokens: int) -> OutputLength:
         """What to expect; `max_tokens` below 1 counts as 1."""
@@ -130,8 +127,7 @@ class OutputLengths:
         found = {name: _counts(name, rows) for name, rows in state.items()}
         nothing = Counts(np.zeros(BINS), np.zeros(BINS))
         self._all = _Learner(self._memory, self._all.table, found.pop("all", nothing))
-        self._all.renew(self._prior)
-        self._general = self._all.mixed(self._prior)
+        self._general = self._all.renew(self._prior)
         self._octaves = {}
         for name, counts in found.items():
             learner = self._octaves[int(name)] = _Learner(self._memory, self._all.table, counts)

@@ -306,7 +306,7 @@ def _later(placement: Placement, shift_s: float) -> Placement:
     """The placement on another clock."""
     if placement.deadline_s == inf:
         return placement
-    return replace(placement, deadline_s=placement.deadline_s + shift_s)
+    return placement._replace(deadline_s=placement.deadline_s + shift_s)
 
 
 def _same(one: Placement, other: Placement) -> bool:

@@ -35,6 +35,7 @@ class Fleet:
         self._names: dict[ReplicaId, Replica] = {}
         self._at: list[Replica | None] = []
         self._ready: dict[Role, SlotArray] = {role: np.empty(0, dtype=np.int64) for role in Role}
+        self._ready_kinds: dict[Role, frozenset[int]] = {role: frozenset() for role in Role}
         self._kinds: dict[Role, dict[int, str]] = {role: {} for role in Role}
         self._reported: dict[Replica, tuple[float, float]] = {}
         self._sampled_s = -inf
@@ -63,6 +64,10 @@ class Fleet:
     def ready(self, role: Role) -> SlotArray:
         """Slots of the replicas of `role` that take requests, by replica id."""
         return self._ready[role]
+
+    def ready_kinds(self, role: Role) -> frozenset[int]:
+        """The profiles (Column.KIND) of those replicas."""
+        return self._ready_kinds[role]
 
     def kinds(self, role: Role) -> Mapping[int, str]:
         """A GPU type for each profile (Column.KIND) that replicas of `role` ever had."""
@@ -134,7 +139,8 @@ class Fleet:
 
     def _list(self, role: Role) -> None:
         listed = sorted((each for each in self if each.ready and each.role is role), key=lambda r: r.name)
-        self._ready[role] = np.array([each.slot for each in listed], dtype=np.int64)
+        slots = self._ready[role] = np.array([each.slot for each in listed], dtype=np.int64)
+        self._ready_kinds[role] = frozenset(self.table[Column.KIND, slots].astype(int).tolist())
 
     def _widen(self) -> None:
         old = self.slots

@@ -23,7 +23,7 @@ Everything is measured from now, and in seconds.
 
 from enum import IntEnum
 from math import exp
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -52,6 +52,9 @@ PREFILL_ROLE, DECODE_ROLE, MIXED_ROLE = 0, 1, 2
 MOST_DUTY = 0.95
 """Prefill duty beyond which TPOT is not extrapolated, where whole prompts set no bound."""
 
+FADED = -100.0
+"""Stays after which nothing is left of a duty; where `exp` runs into 0 it takes five times as long."""
+
 
 class Row(IntEnum):
     """The rows of a forecast, seconds each, one column per candidate; NaN without a profile."""
@@ -72,6 +75,9 @@ class Row(IntEnum):
     """An iteration of those running now."""
 
 
+ROWS = len(Row)
+
+
 class Newcomer(NamedTuple):
     """The request, in numbers: `expected_output` tokens, `stay_s` a usual time in the batch."""
 
@@ -88,6 +94,10 @@ class Batching(NamedTuple):
     chunk_tokens: float
 
 
+Figures = tuple[tuple[Any, ...], tuple[Any, ...], tuple[Any, ...]]
+"""A Newcomer, Surfaces and Batching as plain tuples: named, they take three times as long to hand over."""
+
+
 @compiled
 def queue_s(table: FloatArray, slot: int, now_s: float) -> float:
     """Prefill work that is outstanding at a replica."""
@@ -101,7 +111,8 @@ def queue_s(table: FloatArray, slot: int, now_s: float) -> float:
 @compiled
 def duty_at(table: FloatArray, slot: int, now_s: float, stay_s: float) -> float:
     """Smoothed prefill duty by now."""
-    return float(table[DUTY, slot] * exp((table[DUTY_AT_S, slot] - now_s) / stay_s))
+    stays = (table[DUTY_AT_S, slot] - now_s) / stay_s
+    return float(table[DUTY, slot] * exp(stays)) if stays > FADED else 0.0
 
 
 @compiled
@@ -121,10 +132,9 @@ def admission_s(
 
 
 @compiled
-def alone(
-    role: int, uncached: float, newcomer: Newcomer, surfaces: Surfaces, batching: Batching
-) -> tuple[float, float]:
+def alone(role: int, uncached: float, figures: Figures) -> tuple[float, float]:
     """TTFT and TPOT at an idle replica; the decode role's TTFT is its first iteration."""
+    newcomer, surfaces, batching = Newcomer(*figures[0]), Surfaces(*figures[1]), Batching(*figures[2])
     chunk = batching.chunk_tokens
     rounds = np.ceil(uncached / chunk) if chunk > 0.0 else 1.0
     prompt_s = rounds * surfaces.work_s[0] + work_of(surfaces, uncached)
@@ -140,13 +150,12 @@ def forecast(  # noqa: PLR0915, PLR0917 - one loop over candidates, compiled
     table: FloatArray,
     slots: SlotArray,
     cached: FloatArray,
-    newcomer: Newcomer,
     kind: int,
-    surfaces: Surfaces,
-    batching: Batching,
+    figures: Figures,
     out: FloatArray,
 ) -> None:
-    """Fill `out` f8[len(Row), C] for the candidates in `slots` whose profile is `kind`."""
+    """Fill `out` f8[ROWS, C] for the candidates in `slots` whose profile is `kind`."""
+    newcomer, surfaces, batching = Newcomer(*figures[0]), Surfaces(*figures[1]), Batching(*figures[2])
     chunk = batching.chunk_tokens
     mean_tokens = newcomer.input_tokens + 0.5 * newcomer.expected_output
     empty_s, stay_s = surfaces.work_s[0], newcomer.stay_s

@@ -26,6 +26,7 @@ from headway.routing.forecast import (
     DECODE_ROLE,
     MIXED_ROLE,
     PREFILL_ROLE,
+    ROWS,
     Batching,
     Newcomer,
     Row,
@@ -75,6 +76,7 @@ class Latency:
         self._kinds |= {gpu_type: NO_PROFILE - place for place, gpu_type in enumerate(silent, start=1)}
         self._surfaces: list[Surfaces] = [surfaces_of(profile) for profile in known.values()]
         self._batching = Batching(float(rules.max_batch_size), float(rules.chunk_tokens))
+        self._engines = [(tuple(surfaces), tuple(self._batching)) for surfaces in self._surfaces]
         self._model: LatencyModel | None = None
         self._unknown = False
         """Whether there ever was a replica without surfaces."""
@@ -143,14 +145,14 @@ class Latency:
         return work_of(surfaces, min(tokens, self._batching.chunk_tokens or tokens / waiting))
 
     def rows(self, question: "Question") -> FloatArray:
-        """The forecast, f8[len(Row), C]; what belongs to the request's other role is not in it."""
-        out = np.empty((len(Row), len(question.slots)))
+        """The forecast, f8[ROWS, C]; what belongs to the request's other role is not in it."""
+        out = np.empty((ROWS, len(question.slots)))
         if self._unknown or len(self._surfaces) != 1:
             out.fill(np.nan)
-        newcomer, table = self._newcomer(question), question.know.fleet.table
+        newcomer, table = tuple(self._newcomer(question)), question.know.fleet.table
         role, cached = ROLE_CODES[question.role], question.cached_tokens
-        for kind, surfaces in enumerate(self._surfaces):
-            forecast(role, table, question.slots, cached, newcomer, kind, surfaces, self._batching, out)
+        for kind, engine in enumerate(self._engines):
+            forecast(role, table, question.slots, cached, kind, (newcomer, *engine), out)
         return out
 
     def corrected(self, question: "Question", prior: FloatArray) -> FloatArray:
@@ -185,14 +187,13 @@ class Latency:
         return ttft_s, tpot_s
 
     def _alone_s(self, question: "Question") -> tuple[float, float]:
-        """One role's part, at the best of the candidates' types."""
-        table, newcomer = question.know.fleet.table, self._newcomer(question)
-        cached = question.cached_tokens
+        """One role's part, at the best of the ready replicas' types."""
+        newcomer, cached = tuple(self._newcomer(question)), question.cached_tokens
         uncached = question.record.request.input_tokens - (float(cached.max()) if len(cached) else 0.0)
-        kinds = {int(kind) for kind in table[Column.KIND].take(question.slots).tolist() if kind >= 0}
         best = [
-            alone(ROLE_CODES[question.role], uncached, newcomer, self._surfaces[kind], self._batching)
-            for kind in kinds
+            alone(ROLE_CODES[question.role], uncached, (newcomer, *self._engines[kind]))
+            for kind in question.know.fleet.ready_kinds(question.role)
+            if kind >= 0
         ]
         return min((ttft for ttft, _ in best), default=inf), min((tpot for _, tpot in best), default=inf)
 

@@ -9,7 +9,7 @@ with the decode replica's.
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import inf, nan
 from typing import NamedTuple
 
@@ -31,7 +31,7 @@ from predictors.latency import (
 MOST_SAMPLES = 20_000
 """Samples kept until they are taken; the oldest go first."""
 
-FLUSH = 64
+FLUSH = 512
 """Outcomes that are counted at once."""
 
 Features = tuple[float, ...]
@@ -47,8 +47,7 @@ class Tracked(NamedTuple):
     tpot_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
+class Sample(NamedTuple):
     """One row for training: features in the order of `predictors.latency.FIELDS`, prior, outcome.
 
     Seconds, NaN for a target that the row says nothing about. TTFT counts from the placement.

@@ -15,6 +15,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+MOST_TOKENS = 1 << 62
+"""No bound."""
+
 FEW = 6
 """Bits of a mask that are listed one by one; more are unpacked at once."""
 
@@ -60,8 +63,13 @@ class PrefixIndex:
                 return place
         return len(blocks)
 
-    def runs(self, blocks: Sequence[int], slots: int) -> NDArray[np.float64] | None:
-        """Leading blocks that each of `slots` replicas holds, f8[slots]; None if none holds any."""
+    def runs(
+        self, blocks: Sequence[int], slots: int, block_tokens: int = 1, most: int = MOST_TOKENS
+    ) -> NDArray[np.float64] | None:
+        """Tokens of leading blocks that each of `slots` replicas holds, at most `most`, f8[slots].
+
+        Blocks instead of tokens by default; None if none holds any.
+        """
         if not blocks:
             return None
         holders = self._holders
@@ -73,12 +81,12 @@ class PrefixIndex:
         for block in blocks[1:]:
             still = mask & holders.get(block, 0)
             if still != mask:
-                _assign(runs, mask & ~still, length)
+                _assign(runs, mask & ~still, min(length * block_tokens, most))
                 mask = still
                 if not mask:
                     return runs
             length += 1
-        _assign(runs, mask, length)
+        _assign(runs, mask, min(length * block_tokens, most))
         return runs
 
     def _drop(self, block: int, bit: int) -> None:
@@ -89,13 +97,13 @@ class PrefixIndex:
             del self._holders[block]
 
 
-def _assign(runs: NDArray[np.float64], mask: int, length: int) -> None:
+def _assign(runs: NDArray[np.float64], mask: int, tokens: int) -> None:
     """Set the run of all replicas in `mask`."""
     if mask.bit_count() <= FEW:
         while mask:
             lowest = mask & -mask
-            runs[lowest.bit_length() - 1] = length
+            runs[lowest.bit_length() - 1] = tokens
             mask ^= lowest
         return
     packed = np.frombuffer(mask.to_bytes((len(runs) + 7) // 8, "little"), dtype=np.uint8)
-    runs[np.unpackbits(packed, count=len(runs), bitorder="little").view(np.bool_)] = length
+    runs[np.unpackbits(packed, count=len(runs), bitorder="little").view(np.bool_)] = tokens

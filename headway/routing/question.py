@@ -96,7 +96,10 @@ class Question:
 
     @property
     def cached_tokens(self) -> FloatArray:
-        """Leading prompt tokens that each candidate is thought to hold, f8[C]; at least one is computed."""
+        """Leading prompt tokens that each candidate is thought to hold, f8[C]; at least one is computed.
+
+        Decode replicas compute no prompt and hold none.
+        """
         if self._cached is None:
             self._cached = self._cached_now()
         return self._cached
@@ -158,30 +161,37 @@ class Question:
             other.further_s = self.further_s
         return other
 
+    def narrowed(self, position: int) -> "Question":
+        """The question about one of the candidates, before a forecast was asked for."""
+        places = slice(position, position + 1)
+        other = self.about(self.role, self.slots[places])
+        other._cached = None if self._cached is None else self._cached[places]
+        return other
+
     def _cached_now(self) -> FloatArray:
         request, prefixes = self.record.request, self.know.prefixes
+        if self.role is Role.DECODE:
+            return np.zeros(len(self.slots))
         if len(self.slots) == 1:
             run = prefixes.run_at(int(self.slots[0]), request.blocks)
             return np.array([float(min(run * request.block_tokens, request.input_tokens - 1))])
-        runs = prefixes.runs(request.blocks, self.know.fleet.slots)
-        if runs is None:
-            return np.zeros(len(self.slots))
-        runs *= request.block_tokens
-        np.minimum(runs, request.input_tokens - 1, out=runs)
-        return runs.take(self.slots)
+        most = request.input_tokens - 1
+        tokens = prefixes.runs(request.blocks, self.know.fleet.slots, request.block_tokens, most)
+        return np.zeros(len(self.slots)) if tokens is None else tokens.take(self.slots)
 
     def restrict(self, keep: NDArray[np.bool_]) -> None:
         """Go on with those that `keep` marks."""
-        self.slots = self.slots[keep]
+        kept = keep.nonzero()[0]
+        self.slots = self.slots.take(kept)
         if self._cached is not None:
-            self._cached = self._cached[keep]
+            self._cached = self._cached.take(kept)
         if self._prior is not None:
             same = self._forecast is self._prior
-            self._prior = self._prior[:, keep]
+            self._prior = self._prior.take(kept, axis=1)
             self._forecast = self._prior if same else self._forecast
         if self._forecast is not None and self._forecast is not self._prior:
-            self._forecast = self._forecast[:, keep]
-        self.notes = {name: values[keep] for name, values in self.notes.items()}
+            self._forecast = self._forecast.take(kept, axis=1)
+        self.notes = {name: values.take(kept) for name, values in self.notes.items()}
 
     def loads(self) -> Mapping[int, float | None]:
         """The request's load by profile kind, for all kinds that the role ever had (see `capacity`)."""

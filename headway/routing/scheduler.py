@@ -135,11 +135,11 @@ class Scheduler:
     def _choice(
         self, pipeline: Pipeline, prefill: Seat, decode: Seat, decision: OffloadDecision | None = None
     ) -> Choice:
-        same, tracked = prefill is decode, list[Tracked | None]()
+        same, tracked = prefill is decode, tuple[Tracked, ...]()
         split_mixed = not same and prefill.replica.role is decode.replica.role
         if pipeline.tracks and not split_mixed:
-            tracked = [prefill.tracked()] if same else [prefill.tracked(), decode.tracked()]
-        ttft_s = decode.ttft_s
+            tracked = prefill.tracked() if same else prefill.tracked() + decode.tracked()
+        load, ttft_s = self._load(pipeline, decode), decode.ttft_s
         if split_mixed:
             transfer_s = self._know.handovers.seconds(int(decode.missing_tokens))
             ttft_s = prefill.ttft_s + transfer_s + decode.iteration_s
@@ -152,9 +152,9 @@ class Scheduler:
             work_s=prefill.work_s,
             ttft_s=ttft_s if pipeline.tracks else nan,
             tpot_s=decode.tpot_s if pipeline.tracks else nan,
-            prefill_load=self._load(pipeline, prefill),
-            load=self._load(pipeline, decode),
-            tracked=tuple(each for each in tracked if each is not None),
+            prefill_load=load if same else self._load(pipeline, prefill),
+            load=load,
+            tracked=tracked,
             offload=decision,
         )
 

@@ -43,18 +43,19 @@ class Seat:
         chunk = self.question.know.rules.chunk_tokens
         return self.work_s + self.iteration_s * (self.missing_tokens / chunk if chunk else 1.0)
 
-    def tracked(self) -> Tracked | None:
-        """What there is to learn from; None without a prediction."""
+    def tracked(self) -> tuple[Tracked, ...]:
+        """What there is to learn from; nothing without a prediction."""
         if not self.ttft_s < inf:
-            return None
+            return ()
         role = self.question.role
-        return Tracked(
+        row = Tracked(
             features=self._features(),
             prior_ttft_s=nan if role is Role.DECODE else self.prior_ttft_s,
             prior_tpot_s=nan if role is Role.PREFILL else self.prior_tpot_s,
             ttft_s=nan if role is Role.PREFILL else self.ttft_s,
             tpot_s=nan if role is Role.PREFILL else self.tpot_s,
         )
+        return (row,)
 
     def _features(self) -> Features:
         """The same as `Question.features` has for this candidate."""
@@ -76,8 +77,7 @@ def take_seat(question: Question, position: int) -> Seat:
     """The candidate at `position`. Where no forecast was asked for yet, only its own is computed."""
     replica = question.know.fleet.at(int(question.slots[position]))
     if not question.forecasted:
-        question = question.about(question.role, question.slots[position : position + 1])
-        position = 0
+        question, position = question.narrowed(position), 0
     rows = question.forecast[:, position].tolist()
     prior = rows if question.forecast is question.prior else question.prior[:, position].tolist()
     known = rows[OWN_WORK_S] < inf

@@ -74,15 +74,15 @@ class RouteRequest:
             raise SloRequired("prediction-based scheduling needs a TTFT or a TPOT SLO")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Placement:
+class Placement(NamedTuple):
     """Where a request goes. A later placement of the same request takes the place of an earlier one.
 
     `prefill_replica` and `decode_replica` are the same where one replica does both. `reason` says in a word
     why (an offload decision's reason, or the profile's name); `profile` names the scheduling profile that
     decided. Predictions are None where nothing was predicted. `cached_tokens` is what the prefill replica is
     thought to have of the prompt. `deadline_s` is when an offloaded prefill is given up; infinite otherwise.
-    `attempt` counts placements of this request from 1.
+    `attempt` counts placements of this request from 1. A named tuple, because one is made for every request:
+    that takes a third of a frozen dataclass's time. Name the arguments all the same.
     """
 
     request_id: str

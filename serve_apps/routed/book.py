@@ -215,7 +215,7 @@ class Book:
         self.counts.placed(placement)
         self._release(ticket)
         queued_s = max(0.0, self._clock() - ticket.request.arrival_s)
-        ticket.take(replace(placement, attempt=ticket.attempt + 1, queued_s=queued_s))
+        ticket.take(placement._replace(attempt=ticket.attempt + 1, queued_s=queued_s))
         for pool, replica in self._places(ticket):
             pool.sent(replica, ticket.request.request_id)
         self._push(Placed(self._clock(), _on_replica(ticket)))

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from ray.serve.handle import DeploymentHandle
@@ -62,5 +61,5 @@ def joined(before: OnReplica | None, seen: OnReplica) -> OnReplica:
     if before is None:
         return seen
     first, then = (before, seen) if seen.computed else (seen, before)
-    placement = replace(then.placement, prefill_replica=first.placement.prefill_replica)
+    placement = then.placement._replace(prefill_replica=first.placement.prefill_replica)
     return then._replace(placement=placement)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from headway.config.roles import Role
 from headway.routing import ReplicaState, ReplicaUpdate
 from headway.routing.columns import Column
-from headway.routing.scans import EQUAL, best_places, requests_in
+from headway.routing.scans import EQUAL, best_places, drawn, fewest, free_kv, requests_in, room_for
 from tests.routing.routers import MIXED, placed, request, router, surfaces
 
 scores = st.lists(st.sampled_from([0.0, 0.5, 0.5 + EQUAL / 2, 0.75, 1.0, np.nan]), min_size=1, max_size=20)
@@ -27,6 +27,37 @@ def test_requests_are_those_running_others_and_the_longer_of_coming_and_waiting(
     queued = np.maximum(table[Column.COMING], table[Column.WAITING])
     expected = (table[Column.RUNNING] + queued + table[Column.OTHER_REQUESTS])[slots]
     assert requests_in(table, slots).tolist() == expected.tolist()
+
+
+def test_the_fewest_score_highest() -> None:
+    assert fewest(np.array([3.0, 1.0, 5.0])).tolist() == [0.5, 1.0, 0.0]
+    assert fewest(np.array([2.0, 2.0])).tolist() == [1.0, 1.0]
+
+
+def test_free_kv_counts_what_others_hold_and_is_all_where_the_capacity_is_unknown() -> None:
+    table = np.zeros((len(Column), 4))
+    table[Column.CAPACITY_TOKENS] = [100.0, 100.0, np.inf, 100.0]
+    table[Column.KV_TOKENS] = [30.0, 90.0, 50.0, 10.0]
+    table[Column.OTHER_TOKENS] = [20.0, 90.0, 0.0, 0.0]
+    free = free_kv(table, int(Column.KV_TOKENS), np.array([2, 0, 1]))
+    assert free.tolist() == [1.0, 0.5, 0.0]
+
+
+def test_there_is_room_up_to_a_load_of_one_and_anyhow_where_nothing_is() -> None:
+    table = np.zeros((len(Column), 5))
+    table[Column.LOAD] = [0.7, 0.7, 0.0, 0.0, 0.1 * 9]
+    new = np.array([0.3, 0.31, 1.5, np.inf, 0.1])
+    assert room_for(table, np.arange(5), new).tolist() == [True, False, True, False, True]
+
+
+@given(scores, st.sampled_from([0.0, 1.0, 2.5]), st.floats(0.0, 1.0, exclude_max=True))
+def test_draws_are_weighted_by_the_score_to_the_sharpness(values, sharpness, lot) -> None:
+    plain = np.nan_to_num(np.array(values), nan=0.0)
+    weights = np.where(plain > 0.0, plain**sharpness, 0.0 if plain.any() else 1.0)
+    place = drawn(np.array(values), sharpness, lot)
+    before, total = float(weights[:place].sum()), float(weights.sum())
+    assert weights[place] > 0.0
+    assert before - 1e-9 <= lot * total <= before + weights[place] + 1e-9
 
 
 @pytest.mark.parametrize("profile", ["pull", "slo"])

@@ -17,10 +17,8 @@ from numpy.typing import NDArray
 from headway.routing.columns import Column
 from headway.routing.fleet import FloatArray
 from headway.routing.question import Question, Refusal
+from headway.routing.scans import room_for
 from headway.routing.types import ShedReason
-
-ROUNDING = 1e-9
-"""Loads are sums of fractions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,10 +27,7 @@ class CapacityFilter:
 
     def keep(self, question: Question) -> NDArray[np.bool_]:
         """bool[C]"""
-        new = new_loads(question)
-        load = question.column(Column.LOAD)
-        room: NDArray[np.bool_] = (load + new <= 1.0 + ROUNDING) | ((load == 0.0) & (new < inf))
-        return room
+        return room_for(question.know.fleet.table, question.slots, new_loads(question))
 
     def refusal(self, question: Question) -> Refusal:
         """Waiting helps unless no replica has capacity."""

@@ -8,12 +8,11 @@ counts as an empty cache.
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from headway.config.roles import Role
 from headway.routing.columns import Column
 from headway.routing.fleet import FloatArray
 from headway.routing.question import Question
+from headway.routing.scans import free_kv
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,8 +22,5 @@ class KvCacheScorer:
     def score(self, question: Question) -> FloatArray:
         """f8[C] in [0, 1]."""
         prefill = question.role is Role.PREFILL
-        tokens = question.column(Column.PREFILL_TOKENS if prefill else Column.KV_TOKENS)
-        tokens += question.column(Column.OTHER_TOKENS)
-        tokens /= question.column(Column.CAPACITY_TOKENS)
-        score: FloatArray = 1.0 - np.minimum(tokens, 1.0)
-        return score
+        tokens = Column.PREFILL_TOKENS if prefill else Column.KV_TOKENS
+        return free_kv(question.know.fleet.table, int(tokens), question.slots)

@@ -8,12 +8,11 @@ way. Without requests nothing waits.
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from headway.config.roles import Role
 from headway.routing.columns import Column
 from headway.routing.fleet import FloatArray
 from headway.routing.question import Question
+from headway.routing.scans import fewest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,9 +21,4 @@ class QueueScorer:
 
     def score(self, question: Question) -> FloatArray:
         """f8[C] in [0, 1]."""
-        waiting = question.column(Column.COMING if question.role is Role.DECODE else Column.WAITING)
-        least, most = waiting.min(), waiting.max()
-        if most == least:
-            return np.ones(len(waiting))
-        score: FloatArray = (most - waiting) / (most - least)
-        return score
+        return fewest(question.column(Column.COMING if question.role is Role.DECODE else Column.WAITING))

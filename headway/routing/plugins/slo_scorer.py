@@ -89,7 +89,7 @@ class SloScorer:
         if self.exploration and question.know.generator.random() < self.exploration:
             question.notes[NOTE] = np.ones(len(verdict))
             return np.isfinite(verdict)
-        if valid.any() or not question.record.request.critical:
+        if np.count_nonzero(valid) or not question.record.request.critical:
             question.notes[NOTE] = verdict
             return valid
         usable = np.isfinite(verdict)
@@ -129,7 +129,7 @@ class SloScorer:
             first_itl_s=first_itl_s,
             void_s=latency.critical.void_s,
         )
-        return judge(question.forecast, table, question.slots, promise)
+        return judge(question.forecast, table, question.slots, tuple(promise))
 
 
 def _count(question: Question) -> None:

@@ -15,6 +15,7 @@ from pydantic import Field
 
 from headway.routing.fleet import FloatArray
 from headway.routing.question import Question
+from headway.routing.scans import drawn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,14 +26,4 @@ class WeightedRandomPicker:
 
     def pick(self, question: Question, scores: FloatArray, generator: np.random.Generator) -> int:
         """Position of the one drawn."""
-        best = scores.max()
-        if not best > 0.0:
-            scores = np.nan_to_num(scores, nan=0.0)
-            best = scores.max()
-            if not best > 0.0:
-                return int(generator.random() * len(scores))
-        weights = (scores / best) ** self.sharpness
-        if self.sharpness == 0.0:
-            weights = (scores > 0.0).astype(np.float64)
-        total = weights.cumsum()
-        return int(total.searchsorted(generator.random() * total[-1], side="right"))
+        return drawn(scores, self.sharpness, generator.random())
