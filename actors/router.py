@@ -2,7 +2,7 @@
 
 Named after the model, so that several models in one cluster have a router each. Requests without an SLO are
 held to the planner's, which is followed (`actors.slo_watch`). The actor keeps nothing in the store: after a
-crash the gateways say what they have, and the replicas too (`actors.routing.desk`). Times are those of this
+crash the gateways say what they have, and the replicas too (`actors.routing`). Times are those of this
 process' monotonic clock.
 """
 
@@ -55,7 +55,7 @@ class Router:
         _warm_up(config)
         self._router = _made(config)
         self._desk = Desk(self._router)
-        self._post = Post(self._desk, time.monotonic)
+        self._post = Post(self._desk.gateways, time.monotonic)
         self._epoch = uuid.uuid4().hex
         self._timer: asyncio.TimerHandle | None = None
         self._timer_s = inf
@@ -90,7 +90,7 @@ class Router:
         """Profile, gateways, GPU types, requests held and on replicas, and the router's counters."""
         return {
             "profile": self._config.routing.profile,
-            "gateways": self._desk.gateways,
+            "gateways": len(self._desk.gateways),
             "gpu_types": dict(self._router.gpu_types),
             "queued": self._router.queued,
             "running": self._router.running,

@@ -6,11 +6,13 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from headway.routing.offload import OffloadTrace
 from headway.workload import whole_file
 from headway_cli.errors import CliError
+
+if TYPE_CHECKING:
+    from headway.routing.offload import OffloadTrace
 
 STDOUT = "-"
 TO_STDOUT = "--json"
@@ -58,7 +60,7 @@ def write_json(place: str, document: Mapping[str, Any]) -> None:
 
 
 @contextmanager
-def trace_lines(path: Path) -> Iterator[Callable[[Sequence[OffloadTrace]], None]]:
+def trace_lines(path: Path) -> Iterator[Callable[["Sequence[OffloadTrace]"], None]]:
     """What writes offload traces as JSON lines; the file appears whole when the block has ended well."""
     with whole_file(path) as file:
         yield lambda traces: file.writelines(

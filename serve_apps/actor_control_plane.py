@@ -7,8 +7,8 @@ from typing import Any
 
 from starlette.routing import BaseRoute
 
+from actors import names
 from actors.calling import CallError, NamedActor
-from actors.names import PLANNER, router
 from actors.routing.starting import routing_actors
 from actors.virtual.client import AsyncVirtualConnectorClient
 from actors.virtual.errors import CoordinatorUnreachable, TooManyWaiters, UnknownDecision
@@ -25,47 +25,44 @@ class ActorControlPlane:
     """`ControlPlane` over the actor `Planner` and the model's `router`; `others` are asked how they are."""
 
     def __init__(self, router: str, others: Sequence[str] = (), timeout_s: float = TIMEOUT_S) -> None:
-        self._planner, self._router = NamedActor(PLANNER), NamedActor(router)
+        self._planner, self._router = NamedActor(names.PLANNER), NamedActor(router)
         self._others = tuple(NamedActor(name) for name in others)
         self._timeout_s = timeout_s
 
     async def status(self) -> Document:
         """The status document."""
-        status, *healths = await asyncio.gather(self._call("status"), *map(_health, self._others))
+        status, *healths = await asyncio.gather(
+            self._call(self._planner, "status"), *map(_health, self._others)
+        )
         others = {actor.name: health for actor, health in zip(self._others, healths, strict=True)}
         return {**status, "components": {**status["components"], **others}}
 
     async def decisions(self, after: int, limit: int) -> Sequence[Document]:
         """The first `limit` decisions with higher ids, in order."""
-        found: Sequence[Document] = await self._call("decisions", after, limit)
+        found: Sequence[Document] = await self._call(self._planner, "decisions", after, limit)
         return found
 
     async def decision(self, decision_id: int) -> Document | None:
         """One decision, None if there is none with this id."""
-        found: Document | None = await self._call("decision", decision_id)
+        found: Document | None = await self._call(self._planner, "decision", decision_id)
         return found
 
     async def offload_traces(self, limit: int) -> Sequence[Document]:
         """The latest `limit` offload traces of the router, in order."""
-        try:
-            found: Sequence[Document] = await self._router.call(
-                "offload_traces", limit, timeout_s=self._timeout_s
-            )
-        except CallError as error:
-            raise Unavailable(str(error)) from error
+        found: Sequence[Document] = await self._call(self._router, "offload_traces", limit)
         return found
 
     async def update_settings(self, changes: Document) -> Document:
         """Change settings at run time, all of them or none."""
         try:
-            changed: Document = await self._call("update_settings", dict(changes))
+            changed: Document = await self._call(self._planner, "update_settings", dict(changes))
         except ConfigError as error:
             raise InvalidRequest(str(error)) from error
         return changed
 
-    async def _call(self, method: str, *args: object) -> Any:  # noqa: ANN401 - of the method
+    async def _call(self, actor: NamedActor, method: str, *args: object) -> Any:  # noqa: ANN401 - of the method
         try:
-            return await self._planner.call(method, *args, timeout_s=self._timeout_s)
+            return await actor.call(method, *args, timeout_s=self._timeout_s)
         except CallError as error:
             raise Unavailable(str(error)) from error
 
@@ -105,7 +102,7 @@ class ActorScaling:
 def control_plane_routes(config: HeadwayConfig) -> list[BaseRoute]:
     """All routes of the control API, for a process that is part of the cluster."""
     scaling = ActorScaling() if config.connector.kind == "virtual" else None
-    plane = ActorControlPlane(router(config.model), routing_actors(config))
+    plane = ActorControlPlane(names.router(config.model), routing_actors(config))
     return [*control_routes(plane), *scaling_routes(scaling)]
 
 

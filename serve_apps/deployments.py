@@ -52,8 +52,8 @@ class EngineReplica:
     def __init__(self, config: HeadwayConfig, make: EngineFactory = default_engine) -> None:
         self.replica = serve.get_replica_context().replica_id.unique_id
         self._model = config.model
-        settled = config.engine.gpu_type
-        self._gpu_type = gpu_type_of_node() if settled is None else settled
+        gpu_type = config.engine.gpu_type
+        self._gpu_type = gpu_type_of_node() if gpu_type is None else gpu_type
         self._engine = make(config, self.role, self.replica)
 
     async def abort(self, request_id: str) -> None:

@@ -17,14 +17,16 @@ class Faults:
         self.counts: Counter[str] = Counter()
         self._logged: set[tuple[str, type[Exception]]] = set()
 
-    def attempt(self, kind: str, work: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> bool:
-        """Do it; whether it was done."""
+    def attempt(
+        self, kind: str, work: Callable[P, None], *args: P.args, **kwargs: P.kwargs
+    ) -> Exception | None:
+        """Do it; what was raised, None if it was done."""
         try:
             work(*args, **kwargs)
         except Exception as error:
             self.counts[kind] += 1
             if (kind, type(error)) not in self._logged:
                 self._logged.add((kind, type(error)))
-                logger.exception("%s could not be handled; the next of its kind are only counted", kind)
-            return False
-        return True
+                logger.exception("%s: not all could be done; the next of its kind are only counted", kind)
+            return error
+        return None

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
-from actors.routing.desk import Desk
+from actors.routing.gateways import Gateways
 from actors.routing.messages import Letters
 
 POLL_S = 10.0
@@ -11,10 +11,10 @@ POLL_S = 10.0
 
 
 class Post:
-    """Delivers the letters of a desk. One event loop."""
+    """Delivers the gateways' letters. One event loop."""
 
-    def __init__(self, desk: Desk, clock: Callable[[], float]) -> None:
-        self._desk = desk
+    def __init__(self, gateways: Gateways, clock: Callable[[], float]) -> None:
+        self._gateways = gateways
         self._clock = clock
         self._waiters: dict[str, asyncio.Future[None]] = {}
 
@@ -23,7 +23,7 @@ class Post:
 
         A gateway that is not known is told at once: it may wait for what nobody remembers.
         """
-        letters = self._desk.take(self._clock(), name)
+        letters = self._gateways.take(self._clock(), name)
         if letters != Letters():
             return letters
         self._wake(name)
@@ -36,11 +36,11 @@ class Post:
         if self._waiters.get(name) is not waiter:
             return Letters()
         del self._waiters[name]
-        return self._desk.take(self._clock(), name)
+        return self._gateways.take(self._clock(), name)
 
     def deliver(self) -> None:
         """Wake the gateways that have letters."""
-        for name in self._desk.has_letters():
+        for name in self._gateways.with_letters():
             waiter = self._waiters.get(name)
             if waiter is not None and not waiter.done():
                 waiter.set_result(None)

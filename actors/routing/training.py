@@ -1,20 +1,15 @@
 """The training window and the model in place: samples in, models out, nothing else.
 
 Rows carry the prior's answer of the moment when they were placed; the trained model is handed on without any
-prior, since the router brings its own (`headway.routing.learning`).
+prior, since the router brings its own (`headway.routing.training`).
 """
 
 from collections.abc import Sequence
 from typing import Any
 
 from headway.config.routing import PredictionSettings
-from headway.routing.learning import (
-    RecordedPrior,
-    Sample,
-    recorded_priors,
-    training_samples,
-    without_priors,
-)
+from headway.routing.learning import Sample
+from headway.routing.training import RecordedPrior, recorded_priors, training_samples, without_priors
 from predictors.latency import LatencyModel, LatencySettings, Target, Trained, TrainingWindow, train
 
 

@@ -7,7 +7,7 @@ without compiled code and numpy.
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from headway.routing.errors import RoutingError, SloRequired
+from headway.routing.errors import RequestFault, RoutingError, SloRequired
 from headway.routing.types import (
     NO_SLO,
     NOTHING,
@@ -41,6 +41,7 @@ __all__ = [
     "ReplicaLoad",
     "ReplicaState",
     "ReplicaUpdate",
+    "RequestFault",
     "RequestSlo",
     "RouteClass",
     "RouteRequest",

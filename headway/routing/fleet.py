@@ -93,6 +93,8 @@ class Fleet:
         for column, value in cells.items():
             self.table[column, replica.slot] = value
         self._kinds[replica.role].setdefault(int(self.table[Column.KIND, replica.slot]), gpu_type)
+        if replica.ready:
+            self._list(replica.role)
 
     def set_ready(self, replica: Replica, *, ready: bool) -> None:
         """Whether it takes requests."""

@@ -94,7 +94,7 @@ class Batching(NamedTuple):
     chunk_tokens: float
 
 
-Figures = tuple[tuple[Any, ...], tuple[Any, ...], tuple[Any, ...]]
+PlainFigures = tuple[tuple[Any, ...], tuple[Any, ...], tuple[Any, ...]]
 """A Newcomer, Surfaces and Batching as plain tuples: named, they take three times as long to hand over."""
 
 
@@ -132,7 +132,7 @@ def admission_s(
 
 
 @compiled
-def alone(role: int, uncached: float, figures: Figures) -> tuple[float, float]:
+def alone(role: int, uncached: float, figures: PlainFigures) -> tuple[float, float]:
     """TTFT and TPOT at an idle replica; the decode role's TTFT is its first iteration."""
     newcomer, surfaces, batching = Newcomer(*figures[0]), Surfaces(*figures[1]), Batching(*figures[2])
     chunk = batching.chunk_tokens
@@ -151,7 +151,7 @@ def forecast(  # noqa: PLR0915, PLR0917 - one loop over candidates, compiled
     slots: SlotArray,
     cached: FloatArray,
     kind: int,
-    figures: Figures,
+    figures: PlainFigures,
     out: FloatArray,
 ) -> None:
     """Fill `out` f8[ROWS, C] for the candidates in `slots` whose profile is `kind`."""

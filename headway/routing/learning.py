@@ -1,38 +1,33 @@
-"""Predictions paired with outcomes: samples for training, and the live error of what was acted upon.
+"""What requests teach that complete: how long outputs are, and how predictions came out.
 
-A sample carries our prior's answer beside the features, because the prior knows more of the fleet than the
-features say. Trainers of `predictors.latency` want priors as functions of features: `recorded_priors` are
-such functions for rows that were recorded, and `without_priors` is the trained model without that memory.
-In disaggregated pools a request yields two samples, its TTFT with the prefill replica's features and its TPOT
-with the decode replica's.
+Predictions paired with outcomes are samples for training, and the live error of what was acted upon. A sample
+carries our prior's answer beside the features, because the prior knows more of the fleet than the features
+say (`training`). In disaggregated pools a request yields two samples, its TTFT with the prefill replica's
+features and its TPOT with the decode replica's.
 """
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import replace
 from math import inf, nan
 from typing import NamedTuple
 
 import numpy as np
 
 from headway.routing.counters import Figures
-from headway.routing.fleet import FloatArray
+from headway.routing.latency import Latency
 from headway.routing.record import Record
-from predictors.latency import (
-    ErrorFigures,
-    LatencyFeatures,
-    LatencyModel,
-    LatencySamples,
-    LiveError,
-    Priors,
-    Target,
-)
+from headway.routing.types import RouteRequest
+from predictors.latency import ErrorFigures, LiveError, Target
+from predictors.output_length import OutputLengths
 
 MOST_SAMPLES = 20_000
 """Samples kept until they are taken; the oldest go first."""
 
 FLUSH = 512
 """Outcomes that are counted at once."""
+
+LEAST_GAPS = 32
+"""Output tokens from which a TPOT says something of predictions: the mean of few gaps is mostly chance."""
 
 Features = tuple[float, ...]
 
@@ -61,27 +56,31 @@ class Sample(NamedTuple):
 
 
 class Learning:
-    """Outcomes of one router."""
+    """Outcomes of one router. Teaches `latency` how long requests stay, and how safe its predictions are."""
 
-    def __init__(self) -> None:
+    def __init__(self, latency: Latency) -> None:
+        self._latency, self._lengths = latency, OutputLengths()
         self._samples: deque[Sample] = deque(maxlen=MOST_SAMPLES)
         self._errors = {target: LiveError() for target in Target}
         self._pairs: dict[Target, list[tuple[float, float]]] = {target: [] for target in Target}
 
-    def ended(self, record: Record, ttft_s: float, tpot_s: float) -> None:
-        """A tracked request has been served; NaN for what could not be measured."""
-        for each in record.tracked:
-            self._pair(Target.TTFT, each.ttft_s, ttft_s)
-            self._pair(Target.TPOT, each.tpot_s, tpot_s)
-            self._samples.append(
-                Sample(
-                    features=each.features,
-                    prior_ttft_s=each.prior_ttft_s,
-                    prior_tpot_s=each.prior_tpot_s,
-                    ttft_s=ttft_s if each.prior_ttft_s == each.prior_ttft_s else nan,
-                    tpot_s=tpot_s if each.prior_tpot_s == each.prior_tpot_s else nan,
-                )
-            )
+    def expected_output(self, request: RouteRequest) -> int:
+        """Output tokens that a request is thought to produce."""
+        return max(1, round(self._lengths.predict(request.input_tokens, request.max_tokens).mean))
+
+    def completed(self, now_s: float, record: Record, output_tokens: int) -> None:
+        """A request has all its tokens."""
+        self._lengths.observe(record.request.input_tokens, output_tokens)
+        first_s = record.first_token_s
+        if first_s < 0.0:
+            return
+        self._latency.stayed(now_s - first_s)
+        if record.tracked:
+            tpot_s = (now_s - first_s) / (output_tokens - 1) if output_tokens > 1 else nan
+            ttft_s = first_s - record.placed_s
+            self._sample(record, ttft_s, tpot_s)
+            enough = output_tokens >= LEAST_GAPS
+            self._latency.ended(record.ttft_s, ttft_s, record.tpot_s, tpot_s if enough else nan)
 
     def take(self) -> Sequence[Sample]:
         """The samples since the last call, oldest first."""
@@ -103,6 +102,21 @@ class Learning:
             for name in ("error", "bias", "pairs")
         }
 
+    def _sample(self, record: Record, ttft_s: float, tpot_s: float) -> None:
+        """Samples of a tracked request; NaN for what could not be measured."""
+        for each in record.tracked:
+            self._pair(Target.TTFT, each.ttft_s, ttft_s)
+            self._pair(Target.TPOT, each.tpot_s, tpot_s)
+            self._samples.append(
+                Sample(
+                    features=each.features,
+                    prior_ttft_s=each.prior_ttft_s,
+                    prior_tpot_s=each.prior_tpot_s,
+                    ttft_s=ttft_s if each.prior_ttft_s == each.prior_ttft_s else nan,
+                    tpot_s=tpot_s if each.prior_tpot_s == each.prior_tpot_s else nan,
+                )
+            )
+
     def _pair(self, target: Target, predicted_s: float, measured_s: float) -> None:
         if 0.0 < predicted_s < inf and 0.0 < measured_s < inf:
             pairs = self._pairs[target]
@@ -117,51 +131,3 @@ class Learning:
             self._errors[target].observe(
                 predicted_s=predicted_s, quantile_s=predicted_s, measured_s=measured_s
             )
-
-
-def training_samples(samples: Sequence[Sample]) -> LatencySamples:
-    """Samples in the form that training windows take."""
-    table = np.array([each.features for each in samples], dtype=np.float64).reshape(-1, 8)
-    return LatencySamples(
-        features=LatencyFeatures.from_table(table),
-        ttft_s=np.array([each.ttft_s for each in samples]),
-        tpot_s=np.array([each.tpot_s for each in samples]),
-    )
-
-
-class RecordedPrior:
-    """A prior by look-up: features of a recorded sample → what our prior said then; NaN for others.
-
-    Of samples with the same features the latest counts. `most` rows are remembered.
-    """
-
-    def __init__(self, most: int = 4 * MOST_SAMPLES) -> None:
-        self._most = most
-        self._rows: dict[Features, float] = {}
-
-    def record(self, features: Features, prior_s: float) -> None:
-        """Remember a row."""
-        self._rows.pop(features, None)
-        self._rows[features] = prior_s
-        if len(self._rows) > self._most:
-            del self._rows[next(iter(self._rows))]
-
-    def __call__(self, features: LatencyFeatures) -> FloatArray:
-        """The recorded answers for rows of features, f8[N]."""
-        rows = features.table().tolist()
-        return np.array([self._rows.get(tuple(row), nan) for row in rows])
-
-
-def recorded_priors(ttft: RecordedPrior, tpot: RecordedPrior, samples: Sequence[Sample]) -> Priors:
-    """Priors for training that know `samples` too."""
-    for each in samples:
-        if each.prior_ttft_s == each.prior_ttft_s:
-            ttft.record(each.features, each.prior_ttft_s)
-        if each.prior_tpot_s == each.prior_tpot_s:
-            tpot.record(each.features, each.prior_tpot_s)
-    return Priors(ttft=ttft, tpot=tpot)
-
-
-def without_priors(model: LatencyModel) -> LatencyModel:
-    """The model for routers, which bring their own prior."""
-    return replace(model, ttft=replace(model.ttft, prior=None), tpot=replace(model.tpot, prior=None))

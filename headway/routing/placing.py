@@ -14,7 +14,7 @@ from headway.routing.offload import OffloadReason
 from headway.routing.question import Knowledge
 from headway.routing.record import Record
 from headway.routing.scheduler import Choice, Scheduler
-from headway.routing.types import Placement
+from headway.routing.types import Placement, Running
 
 
 class Placing:
@@ -65,6 +65,17 @@ class Placing:
         if choice.prefill.alive:
             self._know.prefixes.insert(choice.prefill.slot, request.blocks)
         self._know.sessions.placed(request.session, choice.prefill, choice.decode)
+
+    def resume(self, now_s: float, record: Record, choice: Choice, running: Running) -> None:
+        """Enter a request that is on its replicas already."""
+        self.enter(now_s, record, choice)
+        placement = record.placement = running.placement
+        record.attempt, record.placed_s = placement.attempt, running.request.arrival_s + placement.queued_s
+        record.first_token_s, record.output_tokens = running.first_token_s, running.output_tokens
+        if running.prefilled:
+            self.prefilled(now_s, record)
+        elif placement.deadline_s < inf:
+            self._deadlines.push(placement.deadline_s, record.number, record)
 
     def prefilled(self, now_s: float, record: Record) -> None:
         """Its prompt is computed."""

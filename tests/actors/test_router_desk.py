@@ -2,7 +2,7 @@
 
 import pytest
 
-from actors.routing.desk import ORPHAN_S, SILENT_S
+from actors.routing.gateways import ORPHAN_S, SILENT_S
 from actors.routing.messages import (
     Again,
     Changed,
@@ -53,10 +53,10 @@ def test_what_frees_room_for_anothers_request_goes_to_its_letters():
     made.exchange(0.0, "two", hello())
     assert placed(made.exchange(1.0, "one", batch(Submit(0.0, asked("r"))))) == {}
     assert placed(made.exchange(2.0, "two", batch(ready("a")))) == {}
-    assert made.has_letters() == ["one"]
-    (placement,) = made.take(3.0, "one").placements
+    assert made.gateways.with_letters() == ["one"]
+    (placement,) = made.gateways.take(3.0, "one").placements
     assert (placement.request_id, placement.decode_replica) == ("r", "a")
-    assert made.has_letters() == []
+    assert made.gateways.with_letters() == []
 
 
 def test_utilisation_is_sampled_while_replicas_say_nothing_new():
@@ -143,7 +143,7 @@ def test_what_a_survey_finds_is_adopted_by_its_gateway_or_forgotten():
     assert made.router.running == 2
     made.exchange(2.0, "two", hello(Placed(2.0, on("a", asked("r")))))
     assert made.router.running == 2
-    made.take(1.0 + ORPHAN_S, "two")
+    made.gateways.take(1.0 + ORPHAN_S, "two")
     made.expire(1.5 + ORPHAN_S)
     assert made.router.running == 1
     made.exchange(2.0 + ORPHAN_S, "two", batch(Failed(2.0, "r")))
@@ -154,9 +154,9 @@ def test_a_silent_gateway_is_gone_and_its_requests_with_it():
     made = desk()
     made.exchange(0.0, "one", hello(ready("a"), Submit(0.0, asked("r"))))
     made.exchange(0.0, "two", hello(Submit(0.0, asked("s"))))
-    made.take(SILENT_S, "two")
+    made.gateways.take(SILENT_S, "two")
     made.expire(SILENT_S + 1.0)
-    assert made.gateways == 1
+    assert len(made.gateways) == 1
     assert made.router.running == 1
     assert not made.exchange(SILENT_S + 2.0, "one", batch()).known
 
@@ -166,7 +166,7 @@ def test_what_waits_too_long_is_shed_by_letter():
     made.exchange(0.0, "g", hello(Submit(0.0, asked("r"))))
     assert made.router.next_due_s == pytest.approx(5.0)
     made.expire(6.0)
-    (shed,) = made.take(6.0, "g").sheds
+    (shed,) = made.gateways.take(6.0, "g").sheds
     assert shed.request_id == "r"
 
 
@@ -232,13 +232,53 @@ def test_a_request_whose_new_attempt_cannot_be_placed_is_given_back_and_forgotte
     assert made.metrics()["event_errors"] == {("Again",): 1.0, ("Drop",): 1.0}
 
 
+def test_held_requests_that_cannot_be_placed_are_given_back_and_hold_nobody_up():
+    made = desk(**{"routing.profile": "least_load"})
+    made.exchange(0.0, "one", hello(Submit(0.0, asked("good")), Submit(0.0, asked("bad"))))
+    made.exchange(0.0, "two", hello(Submit(0.0, asked("worse")), Submit(0.0, asked("behind"))))
+    choose = made.router._scheduler.choose
+
+    def broken(now_s, record):
+        if record.request.request_id in {"bad", "worse"}:
+            raise Broken
+        return choose(now_s, record)
+
+    made.router._scheduler.choose = broken
+    answer = made.exchange(1.0, "one", batch(ready("a", 1.0), sent_s=1.0))
+    assert (placed(answer), answer.letters.failed) == ({"good": "a"}, ("bad",))
+    assert made.gateways.with_letters() == ["two"]
+    letters = made.gateways.take(1.0, "two")
+    assert [placement.request_id for placement in letters.placements] == ["behind"]
+    assert letters.failed == ("worse",)
+    assert (made.router.queued, made.router.running, answer.queued) == (0, 2, 0)
+    assert made.metrics()["event_errors"] == {("Changed",): 1.0, ("Drop",): 1.0}
+    # Their gateways have placed them, and what follows is theirs.
+    made.exchange(2.0, "one", batch(Placed(2.0, on("a", asked("bad")))))
+    assert made.router.running == 3
+
+
+def test_a_survey_goes_on_behind_a_request_that_cannot_be_taken_up():
+    made = desk()
+    made.exchange(0.0, "g", hello(ready("a")))
+    works = made.router.restore
+
+    def broken(now_s, running):
+        if running[0].request.request_id == "bad":
+            raise Broken
+        return works(now_s, running)
+
+    made.router.restore = broken
+    made.exchange(1.0, "g", batch(Surveyed(1.0, (on("a", asked("bad")), on("a", asked("r"))))))
+    assert made.router.running == 1
+
+
 def test_what_is_due_and_cannot_be_done_does_not_keep_gateways_that_have_gone():
     made = desk()
     made.exchange(0.0, "g", hello())
     assert made.expire(0.0)
     breaks(made, "expire", None)
     assert not made.expire(SILENT_S + 1.0)
-    assert made.gateways == 0
+    assert len(made.gateways) == 0
     assert made.metrics()["event_errors"] == {("Expire",): 1.0}
 
 
@@ -256,7 +296,7 @@ def test_deadlines_are_on_the_gateways_clock_whatever_the_routers_is():
     second.exchange(50.0, "g", hello(ready("a"), ready("b"), Placed(6.0, kept), sent_s=6.0))
     assert second.router.next_due_s == pytest.approx(placement.deadline_s + 44.0)
     second.expire(placement.deadline_s + 44.0)
-    (colocated,) = second.take(60.0, "g").placements
+    (colocated,) = second.gateways.take(60.0, "g").placements
     assert (colocated.split, colocated.attempt) == (False, 2)
 
 
@@ -271,6 +311,6 @@ def test_a_lost_attempt_of_nobodys_request_is_answered_to_the_gateway_that_asks(
 def test_an_unknown_gateway_is_told_so():
     made = desk()
     made.exchange(0.0, "g", hello())
-    assert made.take(1.0, "g").known
+    assert made.gateways.take(1.0, "g").known
     made.expire(SILENT_S + 2.0)
-    assert not made.take(SILENT_S + 3.0, "g").known
+    assert not made.gateways.take(SILENT_S + 3.0, "g").known

@@ -8,7 +8,7 @@ import asyncio
 import json
 import os
 import signal
-from collections.abc import Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +17,7 @@ import aiohttp
 import ray
 from prometheus_client.parser import text_string_to_metric_families
 from ray import serve
+from ray.exceptions import RayError
 
 from actors import control_plane, names
 from headway.config import load_config
@@ -99,6 +100,14 @@ def router_status() -> Mapping[str, Any]:
     actor = ray.get_actor(names.router(MODEL), namespace=names.NAMESPACE)
     status: Mapping[str, Any] = ray.get(actor.status.remote(), timeout=30)
     return status
+
+
+def router_says(what: Callable[[Mapping[str, Any]], bool]) -> bool:
+    """Whether its status is so; while it is away it says nothing."""
+    try:
+        return what(router_status())
+    except (RayError, ValueError):
+        return False
 
 
 def kill_router() -> None:

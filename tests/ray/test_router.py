@@ -8,7 +8,15 @@ import aiohttp
 import pytest
 
 from tests.ray.clusters import POLL_S, replicas, wait_until
-from tests.ray.routed_system import PATIENCE_S, Answered, Gateway, deployed, kill_router, router_status
+from tests.ray.routed_system import (
+    PATIENCE_S,
+    Answered,
+    Gateway,
+    deployed,
+    kill_router,
+    router_says,
+    router_status,
+)
 
 Judged = Mapping[tuple[str, ...], float]
 """Requests by class and whether they met their SLO."""
@@ -92,10 +100,10 @@ def test_kill_nine_of_the_router_under_load_loses_no_request(gateway: Gateway) -
     ended, fell_back = gateway.play(scenario())
     assert [(answer.status, answer.tokens) for answer in ended] == [(200, 8)] * 24
     assert fell_back > 0
-    wait_until(lambda: router_status()["epoch"] != epoch, PATIENCE_S)
-    wait_until(lambda: router_status()["gateways"] == 1, PATIENCE_S)
+    wait_until(lambda: router_says(lambda status: status["epoch"] != epoch), PATIENCE_S)
+    wait_until(lambda: router_says(lambda status: status["gateways"] == 1), PATIENCE_S)
     # It has no request left over, and places again.
-    wait_until(lambda: router_status()["running"] == 0, PATIENCE_S)
+    wait_until(lambda: router_says(lambda status: status["running"] == 0), PATIENCE_S)
     gateway.play(placed_by_router(gateway))
 
 

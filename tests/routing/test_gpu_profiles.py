@@ -154,6 +154,19 @@ class TestPredicting:
         assert fast_s is not None
         assert slow_s > fast_s
 
+    def test_a_type_that_is_told_later_bounds_what_can_be_hoped_for(self) -> None:
+        """Of an SLO that the default profile could keep, and the replica's own cannot, nothing is held."""
+        made = router("slo", count=0, profiles={"slow": load_profile(resolve_profile(OTHER)), "": surfaces()})
+        join(made, "late")
+        fast_s = placed(made.submit(0.0, request("r", slo=self.SLO))).predicted_ttft_s
+        finish(made, "r")
+        assert fast_s is not None
+        join(made, "late", "slow")
+        tight = RequestSlo(ttft_s=1.5 * fast_s, tpot_s=0.1)
+        (shed,) = made.submit(9.0, request("s", arrival_s=9.0, slo=tight)).sheds
+        assert shed.reason is ShedReason.NO_HEADROOM
+        assert made.queued == 0
+
     @pytest.mark.parametrize("mode", ["always", "heuristic", "cost"])
     def test_offload_places_where_nothing_is_predicted(self, mode: str) -> None:
         made = router(

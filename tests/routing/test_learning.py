@@ -7,7 +7,7 @@ import pytest
 
 from headway.routing import RequestSlo
 from headway.routing.calibration import MOST, Calibration
-from headway.routing.learning import RecordedPrior, recorded_priors, training_samples, without_priors
+from headway.routing.training import RecordedPrior, recorded_priors, training_samples, without_priors
 from predictors.latency import TrainingWindow, train
 from tests.routing.routers import MIXED, SPLIT, placed, request, router
 

@@ -9,6 +9,7 @@ from headway.routing import (
     Progress,
     ReplicaState,
     ReplicaUpdate,
+    RequestFault,
     RequestSlo,
     RouteClass,
     Running,
@@ -156,6 +157,63 @@ class TestHolding:
         made.failed(0.0, "r", retry=False)
         assert made.queued == 0
         assert join(made, "mixed-0") == NOTHING
+
+
+class TestFaults:
+    def breaks(self, made, *request_ids):
+        """Have the scheduler fail on these requests."""
+        choose, chosen = made._scheduler.choose, made._scheduler.chosen
+
+        def guarded(work):
+            def run(now_s, record, *rest):
+                if record.request.request_id in request_ids:
+                    raise ZeroDivisionError
+                return work(now_s, record, *rest)
+
+            return run
+
+        made._scheduler.choose, made._scheduler.chosen = guarded(choose), guarded(chosen)
+
+    def test_what_was_placed_before_a_held_request_failed_comes_with_the_next_event(self) -> None:
+        made = router("least_load", count=0, queue={"max_wait_s": 5.0})
+        for number, name in enumerate(["old", "good", "bad", "behind"]):
+            made.submit(float(number), request(name, arrival_s=float(number)))
+        self.breaks(made, "bad")
+        with pytest.raises(RequestFault) as caught:
+            join(made, "mixed-0", now_s=5.5)
+        assert caught.value.request_id == "bad"
+        assert isinstance(caught.value.__cause__, ZeroDivisionError)
+        outcome = made.failed(5.5, "bad", retry=False)
+        assert [shed.request_id for shed in outcome.sheds] == ["old"]
+        assert [placement.request_id for placement in outcome.placements] == ["good", "behind"]
+        assert (made.running, made.queued) == (2, 0)
+        assert made.expire(5.5) == NOTHING
+
+    def test_an_event_that_anothers_fault_cuts_short_is_done(self) -> None:
+        made = router("least_load", count=1)
+        placed(made.submit(0.0, request("r")))
+        gone(made, "mixed-0")
+        made.submit(0.0, request("bad"))
+        self.breaks(made, "bad")
+        with pytest.raises(RequestFault):
+            join(made, "mixed-1")
+        with pytest.raises(RequestFault):
+            made.failed(1.0, "r", retry=True)
+        placement = placed(made.failed(1.0, "bad", retry=False))
+        assert (placement.request_id, placement.decode_replica, placement.attempt) == ("r", "mixed-1", 2)
+
+    def test_an_offloaded_prompt_that_cannot_be_taken_back_stops_no_other(self) -> None:
+        made = router("least_load", count=2, offload=OFFLOAD, rules=EngineRules(chunk_tokens=2048))
+        late = [placed(made.submit(0.0, request(name, input_tokens=9000))) for name in ("bad", "good")]
+        self.breaks(made, "bad")
+        due_s = max(placement.deadline_s for placement in late)
+        with pytest.raises(RequestFault) as caught:
+            made.expire(due_s)
+        assert caught.value.request_id == "bad"
+        assert made.failed(due_s, "bad", retry=False) == NOTHING
+        assert placed(made.expire(due_s)).reason == "deadline_passed"
+        finish(made, "good", due_s)
+        assert not table(made).any()
 
 
 class TestRetries:

@@ -33,7 +33,7 @@ class Line:
 
     def _begin(self) -> None:
         self.desk: Desk = desk(**self._settings)
-        self.post = Post(self.desk, asyncio.get_running_loop().time)
+        self.post = Post(self.desk.gateways, asyncio.get_running_loop().time)
 
     def stall(self) -> None:
         self._moving.clear()

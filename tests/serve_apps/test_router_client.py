@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from actors.routing.desk import SILENT_S
+from actors.routing.gateways import SILENT_S
 from actors.routing.messages import Advanced, Again, Completed, FirstToken, Placed, Prefilled, Submit
 from actors.routing.post import POLL_S
 from headway.planning import Role
@@ -108,7 +108,7 @@ def test_an_idle_gateway_is_quiet():
         calls = len(line.batches)
         await asyncio.sleep(3600.0)
         assert len(line.batches) == calls
-        assert line.desk.gateways == 1
+        assert len(line.desk.gateways) == 1
 
     play(scenario, "a")
 
@@ -313,12 +313,12 @@ def test_a_newer_placement_is_heard_of_until_the_first_token():
         newer = on("b", ticket.request, attempt=2).placement
         stale = on("c", ticket.request, attempt=1).placement
         for placement in (stale, newer):
-            line.desk._gateways[gateway.client.name].placements.append(placement)
+            line.desk.gateways.get(gateway.client.name).placements.append(placement)
             line.post.deliver()
             await asyncio.sleep(0.1)
         assert heard == [newer]
         ticket.first_token()
-        line.desk._gateways[gateway.client.name].placements.append(
+        line.desk.gateways.get(gateway.client.name).placements.append(
             on("d", ticket.request, attempt=3).placement
         )
         line.post.deliver()
@@ -335,7 +335,7 @@ def test_two_newer_placements_at_once_are_heard_of_once():
         first = await ticket.placed()
         ticket.watch(lambda: heard.append(ticket.placement))
         newer = [on(name, ticket.request, attempt=number).placement for name, number in (("b", 2), ("c", 3))]
-        line.desk._gateways[gateway.client.name].placements += newer
+        line.desk.gateways.get(gateway.client.name).placements += newer
         line.post.deliver()
         await asyncio.sleep(0.1)
         assert heard == newer[:1]
@@ -371,7 +371,7 @@ def test_a_router_that_has_forgotten_a_gateway_is_met_anew_though_all_wait():
         await asyncio.sleep(2 * TICK_S)
         held = gateway.client.submit(request("r"))
         await asyncio.sleep(TICK_S)
-        line.desk._gateways[gateway.client.name].heard_s = now() - SILENT_S - 1.0
+        line.desk.gateways.get(gateway.client.name).heard_s = now() - SILENT_S - 1.0
         line.desk.expire(now())
         assert line.desk.router.queued == 0
         await asyncio.sleep(POLL_S + 1.0)

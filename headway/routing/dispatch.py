@@ -1,0 +1,155 @@
+"""Which request goes to its place now, which waits, which is shed, and what of that is yet to be told.
+
+    settle     a request that is nowhere is placed, held or shed
+    drain      those held are shed where their time is over, and placed where they can be, by urgency
+    colocate   an offloaded prompt goes to D after all; `expire` does so with those that are late
+
+What follows is kept until it is told: where an event raises, what was placed and shed before comes with the
+next. RequestFault names a held or late request at whose turn it happened.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from math import inf
+
+from headway.config.routing import RoutingSettings
+from headway.routing.counters import Counters
+from headway.routing.errors import RequestFault
+from headway.routing.hold import Hold
+from headway.routing.lazy_heap import LazyHeap
+from headway.routing.offload import OffloadDecision, after_deadline
+from headway.routing.placing import Placing
+from headway.routing.question import Knowledge, Refusal
+from headway.routing.record import Phase, Record
+from headway.routing.replica import Replica
+from headway.routing.scheduler import Choice, Scheduler
+from headway.routing.types import NOTHING, Outcome, Placement, Shed, ShedReason
+
+TRIES = 2
+"""Held requests that find no room after one event, at most, before the rest is left for the next."""
+
+
+class Dispatch:
+    """Dispatches for one router, whose `records` are; those of requests that are shed are taken out."""
+
+    def __init__(
+        self,
+        settings: RoutingSettings,
+        know: Knowledge,
+        scheduler: Scheduler,
+        counters: Counters,
+        records: dict[str, Record],
+    ) -> None:
+        self._settings, self._know, self._scheduler = settings, know, scheduler
+        self._counters, self._records = counters, records
+        self._hold, self._deadlines = Hold(settings.queue), LazyHeap[Record]()
+        self.placing = Placing(know, scheduler, counters, self._deadlines)
+        self._placements: list[Placement] = []
+        self._sheds: list[Shed] = []
+
+    @property
+    def held(self) -> int:
+        """How many wait."""
+        return len(self._hold)
+
+    @property
+    def next_due_s(self) -> float:
+        """When `expire` is due next; infinite if never."""
+        first = self._deadlines.first()
+        return min(self._hold.next_due_s, inf if first is None else first[0])
+
+    def settle(self, now_s: float, record: Record) -> None:
+        """Place, hold or shed a request that is nowhere."""
+        answer = self._try(now_s, record)
+        if isinstance(answer, Placement):
+            return
+        if answer is not None and (answer.hopeful_until_s < now_s or not self._may_wait(record, answer)):
+            self._shed(record, answer.reason, answer.explain(), answer.retry_after_s)
+        elif self._hold.full:
+            self._shed(record, ShedReason.QUEUE_FULL, f"{self.held} requests wait")
+        else:
+            self._hold.add(now_s, record, answer, self._know)
+
+    def drain(self, now_s: float) -> Outcome:
+        """Shed those held whose time is over, and place those that can be, the most urgent first."""
+        if not self._hold:
+            return self.told()
+        for request_id, reason, detail in self._hold.due(now_s):
+            self._shed(self._records[request_id], reason, detail)
+        tries = TRIES
+        for request_id in self._hold.ordered(now_s):
+            with _turn_of(request_id):
+                answer = self._try(now_s, self._records[request_id])
+            if isinstance(answer, Placement):
+                self._hold.remove(request_id)
+            elif (tries := tries - 1) == 0 or answer is None:
+                break
+        return self.told()
+
+    def expire(self, now_s: float) -> Outcome:
+        """The same, after D was given what P has not done in time."""
+        while (first := self._deadlines.first()) is not None and first[0] <= now_s:
+            record = self._deadlines.item(first[1])
+            self._deadlines.discard(first[1])
+            decode = record.decode
+            if decode is not None and decode.alive and record.offload is not None:
+                with _turn_of(record.request.request_id):
+                    self.colocate(now_s, record, decode, after_deadline(record.offload))
+        return self.drain(now_s)
+
+    def colocate(self, now_s: float, record: Record, decode: Replica, decision: OffloadDecision) -> None:
+        """Give an offloaded prompt to D after all."""
+        self.leave(record)
+        self._place(now_s, record, self._scheduler.chosen(now_s, record, decode, decode, decision))
+
+    def leave(self, record: Record) -> None:
+        """Take a request from wherever it is."""
+        if record.phase is Phase.QUEUED:
+            self._hold.remove(record.request.request_id)
+        else:
+            self.placing.released(record)
+
+    def told(self) -> Outcome:
+        """All that was placed and shed and has not been told yet."""
+        if not (self._placements or self._sheds):
+            return NOTHING
+        outcome = Outcome(tuple(self._placements), tuple(self._sheds))
+        self._placements.clear()
+        self._sheds.clear()
+        return outcome
+
+    def _may_wait(self, record: Record, refusal: Refusal) -> bool:
+        judged = refusal.reason is ShedReason.NO_HEADROOM and record.pipeline.judges
+        return self._settings.slo.hold or not judged
+
+    def _try(self, now_s: float, record: Record) -> Placement | Refusal | None:
+        """Place a request; or why not, None where a role has no ready replica."""
+        if not self._know.fleet.has(self._know.roles):
+            return None
+        choice = self._scheduler.choose(now_s, record)
+        if isinstance(choice, Refusal):
+            return choice
+        if choice.pipeline is not record.pipeline:
+            self._counters.count("fallbacks", "no_prediction")
+        return self._place(now_s, record, choice)
+
+    def _place(self, now_s: float, record: Record, choice: Choice) -> Placement:
+        placement = self.placing.place(now_s, record, choice)
+        self._placements.append(placement)
+        return placement
+
+    def _shed(self, record: Record, reason: ShedReason, detail: str, retry_after_s: float = 1.0) -> None:
+        request_id = record.request.request_id
+        del self._records[request_id]
+        shed = Shed(request_id=request_id, reason=reason, detail=detail, retry_after_s=retry_after_s)
+        self._counters.shed(shed)
+        self._sheds.append(shed)
+
+
+@contextmanager
+def _turn_of(request_id: str) -> Iterator[None]:
+    """Whatever is raised here is for the sake of this request."""
+    try:
+        yield
+    except Exception as error:
+        raise RequestFault(request_id) from error
