@@ -114,6 +114,7 @@ class MetricCollector:
             self._store,
             timeout_s=settings.timeout_s,
             clock=self._clock,
+            single_requests=settings.preset == "headway",
         )
 
     async def _read_on(self, source: GatewaySource) -> None:

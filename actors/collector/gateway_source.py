@@ -9,12 +9,17 @@
     not Prometheus' text, over 16 MiB  `down`
     no series of this model yet        `starting`
 
+Our own gateway also tells the interval's requests one by one, at /metrics/requests. Where it does not (an
+older one, no answer, not all of them kept), the interval has no `traffic`, and is as good as without.
+
 After every interval, and every few reads, the tracker's state goes to the store.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import replace
+from math import isnan
 
 import aiohttp
 
@@ -22,12 +27,16 @@ from actors.collector.addresses import metrics_url, shown
 from actors.collector.assembly import unmeasured
 from actors.collector.errors import SourceDownError
 from actors.collector.exposition import parse
+from actors.collector.single_requests import clock_shift_s, decode, traffic_within
 from actors.collector.tracker import Tracker
 from actors.collector.values import Health, HealthStatus, Measured
 from actors.store import Store
+from headway.planning import Traffic
 
 MOST_BYTES = 16 * 2**20
 STORE_EVERY_S = 5.0
+REACH_FURTHER_S = 1.0
+"""The gateway is asked for more than the interval, whose ends it sees on its own clock."""
 STATE = "collector/state"
 ADDRESS = "collector/address"
 TEXT = {"Accept": "text/plain;version=0.0.4"}
@@ -46,12 +55,15 @@ class GatewaySource:
         *,
         timeout_s: float,
         clock: Callable[[], float],
+        single_requests: bool = False,
     ) -> None:
         self._tracker = tracker
         self._address = address
         self._store = store
         self._timeout_s = timeout_s
         self._clock = clock
+        self._single_requests = single_requests
+        self._no_traffic = ""
         self._reading = asyncio.Lock()
         self._session: aiohttp.ClientSession | None = None
         self._last_address = ""
@@ -61,13 +73,15 @@ class GatewaySource:
         self._restore()
 
     async def collect(self, start_s: float, end_s: float) -> Measured:
-        """Read once more, then measure."""
+        """Read once more, then measure, then ask for the requests of what was measured."""
         health = await self.read()
         if health.status is not HealthStatus.OK:
             return unmeasured(start_s, end_s, health.status, health.detail)
         measured = self._tracker.measure(start_s, end_s)
         self._keep(force=True)
-        return measured
+        if not self._single_requests or isnan(measured.requests):
+            return measured
+        return replace(measured, traffic=await self._traffic(measured.start_s, measured.end_s))
 
     async def probe(self) -> Health:
         """Read once, and see whether this model's series are there."""
@@ -97,18 +111,32 @@ class GatewaySource:
             return Health(status=HealthStatus.OK)
 
     def status(self) -> dict[str, object]:
-        """Address, reads, failures, time of the last read."""
+        """Address, reads, failures, time of the last read; why the last interval has no traffic."""
         return {
             "url": shown(metrics_url(self._address())),
             "reads": self._reads,
             "failures": self._failures,
             "last_read_at": self._tracker.newest_s,
+            "no_traffic": self._no_traffic,
         }
 
     async def close(self) -> None:
         """Close the connections."""
         if self._session is not None:
             await self._session.close()
+
+    async def _traffic(self, start_s: float, end_s: float) -> Traffic | None:
+        """The requests of an interval one by one, if the gateway has them all."""
+        asked_s = self._clock()
+        url = f"{metrics_url(self._last_address)}/requests?seconds={asked_s - start_s + REACH_FURTHER_S:.3f}"
+        try:
+            told = decode(await self._get(url))
+        except (SourceDownError, ValueError) as error:
+            self._no_traffic = str(error)
+            return None
+        traffic = traffic_within(told, clock_shift_s(told, asked_s, self._clock()), start_s, end_s)
+        self._no_traffic = "" if traffic is not None else "the gateway has not kept all of its requests"
+        return traffic
 
     async def _get(self, url: str) -> str:
         """The body. All that HTTP does to us is `SourceDownError`."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from headway.planning import Role
+from headway.planning import Role, Traffic
 
 NAN = float("nan")
 
@@ -57,7 +57,10 @@ class PoolLoad:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """One interval. `requests` are arrivals; `attainment` is the share of ended requests that met the SLO."""
+    """One interval. `requests` are arrivals; `attainment` is the share of ended requests that met the SLO.
+
+    `traffic` are the requests one by one, None where the source does not know them all.
+    """
 
     start_s: float
     end_s: float
@@ -71,3 +74,4 @@ class Measured:
     ttft_s: Latency = field(default_factory=Latency)
     itl_s: Latency = field(default_factory=Latency)
     load: Mapping[Role, PoolLoad] = field(default_factory=dict)
+    traffic: Traffic | None = None

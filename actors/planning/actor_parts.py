@@ -7,6 +7,7 @@ ends the wait. What an actor raises becomes PartError, with its name.
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from actors import names
@@ -59,8 +60,9 @@ class ActorParts:
         return forecast
 
     async def calibrate(self, observation: Observation) -> Mapping[str, Any]:
-        """Compare the surfaces with what was measured."""
-        ratios: Mapping[str, Any] = await self._call(names.INTERPOLATOR, "calibrate", observation)
+        """Compare the surfaces with what was measured; single requests need not travel for that."""
+        without = replace(observation, traffic=None)
+        ratios: Mapping[str, Any] = await self._call(names.INTERPOLATOR, "calibrate", without)
         return ratios
 
     def health(self) -> Mapping[str, PartHealth]:

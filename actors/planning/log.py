@@ -3,7 +3,8 @@
 A record, its id and the planner's memory are one put under `planner/decisions/ID`: there is no second place
 to disagree with it. The next id is one above the highest key, so it is used up exactly when its record is
 there. The oldest records are deleted beyond `keep`; since the highest always stays, no id comes back. A
-record may be written again under its id, as when its targets are reached.
+record may be written again under its id, as when its targets are reached. Only the newest memory is read, and
+it may be large: the two newest records have one, the second should the first become unreadable.
 
 An entry that cannot be read any more keeps its id and is left out of answers.
 """
@@ -22,6 +23,7 @@ logger = logging.getLogger(__name__)
 PREFIX = "planner/decisions/"
 WIDTH = 12
 KEEP = 1000
+MEMORIES = 2
 
 
 class DecisionLog:
@@ -58,6 +60,7 @@ class DecisionLog:
         self._ids.append(self._next)
         self.memory = memory
         self._next += 1
+        self.update(numbered["id"] - MEMORIES, {})
         self._prune()
         return numbered
 

@@ -44,6 +44,7 @@ def observe(
         request_duration_s=known.request_duration_s,
         pools={role: pool_state(pool, known.load.get(role, PoolLoad())) for role, pool in counts.items()},
         forecast=forecast,
+        traffic=known.traffic,
     )
 
 

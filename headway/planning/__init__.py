@@ -24,6 +24,7 @@ from headway.planning.types import (
     PoolState,
     Role,
     Slo,
+    Traffic,
 )
 
 _MAKERS: dict[str, Callable[[PolicySettings, Surfaces | None], Policy]] = {
@@ -56,6 +57,7 @@ __all__ = [
     "PoolState",
     "Role",
     "Slo",
+    "Traffic",
     "known",
     "make_policy",
     "policy_settings",

@@ -10,13 +10,14 @@ from typing import Any
 
 from headway.planning.errors import PlanningError
 from headway.planning.settings import PolicySettings
-from headway.planning.types import Observation, PoolState, Role
+from headway.planning.types import Observation, PoolState, Role, Traffic
 
 
 def jsonable(value: Any) -> Any:  # noqa: ANN401, PLR0911 - one return per kind of value
     """Dataclasses and mappings as dicts with string keys, tuples as lists, floats not finite as None.
 
-    Mappings over roles come in the order of `Role`, so that equal decisions have equal bytes.
+    Mappings over roles come in the order of `Role`, so that equal decisions have equal bytes. Of traffic
+    there are only counts: its columns may hold 100,000 requests an interval.
     """
     if isinstance(value, float):
         return float(value) if isfinite(value) else None
@@ -29,6 +30,8 @@ def jsonable(value: Any) -> Any:  # noqa: ANN401, PLR0911 - one return per kind 
         return {str(key): jsonable(value[key]) for key in keys}
     if isinstance(value, tuple | list):
         return [jsonable(item) for item in value]
+    if isinstance(value, Traffic):
+        return {"arrivals": len(value.arrival_s), "completions": len(value.completed_input_tokens)}
     if is_dataclass(value):
         return {item.name: jsonable(getattr(value, item.name)) for item in fields(value)}
     return int(value)

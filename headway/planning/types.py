@@ -6,8 +6,11 @@ observed is NaN; each policy states what it does then. Only value types and the 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from headway.config.roles import Role
 from headway.planning.errors import PlanningError
@@ -15,6 +18,7 @@ from headway.planning.errors import PlanningError
 __all__ = [
     "NAN",
     "Decision",
+    "FloatArray",
     "LoadForecast",
     "Observation",
     "Policy",
@@ -22,9 +26,12 @@ __all__ = [
     "PoolState",
     "Role",
     "Slo",
+    "Traffic",
 ]
 
 NAN = float("nan")
+
+FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,13 +86,42 @@ class LoadForecast:
     source: Mapping[str, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Traffic:
+    """The requests of one interval, one by one. Arrays are read-only f8.
+
+    `arrival_s[N]` ascending, on the observation's clock, and `input_tokens[N]`: of what arrived in
+    (now_s - interval_s, now_s]. `completed_input_tokens[M]`, `completed_output_tokens[M]`: of what completed
+    in it, in order of completion. PlanningError for arrays that are no such thing.
+    """
+
+    arrival_s: FloatArray
+    input_tokens: FloatArray
+    completed_input_tokens: FloatArray
+    completed_output_tokens: FloatArray
+
+    def __post_init__(self) -> None:
+        for item in fields(self):
+            column = np.asarray(getattr(self, item.name), np.float64).view()
+            column.flags.writeable = False
+            object.__setattr__(self, item.name, column)
+        if (self.arrival_s[1:] < self.arrival_s[:-1]).any():
+            raise PlanningError("traffic: arrivals are not in order")
+        if (
+            self.arrival_s.shape != self.input_tokens.shape
+            or self.completed_input_tokens.shape != self.completed_output_tokens.shape
+        ):
+            raise PlanningError("traffic: columns differ in length")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
     """One adjustment interval as measured.
 
     `requests` counts arrivals (0 is zero traffic, NaN is "not measured"); `isl_tokens` is the mean over
     arrivals, `osl_tokens` the mean over completions; `ttft_s` and `itl_s` are means over the tokens of the
-    interval. `forecast` is the load expected in the next interval, None when no predictor runs.
+    interval. `forecast` is the load expected in the next interval, None when no predictor runs. `traffic` is
+    None where nobody recorded single requests.
     """
 
     now_s: float
@@ -98,6 +134,7 @@ class Observation:
     pools: Mapping[Role, PoolState]
     request_duration_s: float = NAN
     forecast: LoadForecast | None = None
+    traffic: Traffic | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

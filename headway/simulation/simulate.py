@@ -31,6 +31,7 @@ from headway.simulation.routed import Conductor, Routed, named
 from headway.simulation.routing import PlacementView
 from headway.simulation.scenario import Scenario
 from headway.simulation.tally import Tally
+from headway.simulation.traffic import TrafficLog
 from headway.simulation.utilisation import Utilisation
 from headway.workload import RequestChunk
 
@@ -95,6 +96,7 @@ class _Run:
         world = make_world(scenario.profile, scenario.settings, trace.blocks, kernel_seed)
         start_up_s = scenario.start_up.sampler(np.random.default_rng(streams[1]))
         self.fleet = Fleet(world, scenario.pools, start_up_s)
+        self.traffic = TrafficLog(self.fleet)
         self.mix = scenario.mix
         shared = scenario.engine.chunk_tokens > 0
         self.tally = Tally(self.mix, FluidBound(scenario.profile, scenario.slo, shared_iterations=shared))
@@ -188,6 +190,7 @@ class _Run:
 
     def _load_arrivals(self) -> None:
         chunk = next(self.chunks, None)
+        self.traffic.chunk_taken()
         clock = self.fleet.world.clock[0]
         clock["next_arrival"] = clock["arrivals"] = 0
         if chunk is None:
@@ -218,6 +221,7 @@ class _Run:
         clock = self.fleet.world.clock[0]
         finished = self.fleet.world.finished[: clock["finished"]]
         self.tally.add(finished)
+        self.traffic.ended(finished)
         if self.watchers.finished:
             self.watchers.finished(finished.copy())
         clock["finished"] = 0
@@ -252,6 +256,7 @@ class _Run:
             itl_s=_ratio(window["gap_s"], window["gaps"]),
             request_duration_s=_ratio(window["duration_s"], window["completed"]),
             pools={role: self.fleet.state(role) for role in self.scenario.pools},
+            traffic=self.traffic.take(),
         )
 
     def _record(self, observation: Observation, decision: Decision | None) -> None:

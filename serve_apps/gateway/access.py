@@ -1,8 +1,8 @@
 """Who may use the gateway: API keys, compared in constant time; without keys only this machine.
 
-`/health`, `/ready` and `/metrics` are open: probes and Prometheus carry no keys, and what they read holds no
-content of requests. Everything else needs a key once there is one, unknown paths included: what is open is
-listed, not what is protected.
+`/health`, `/ready`, `/metrics` and `/metrics/requests` are open: probes, Prometheus and our collector carry
+no keys, and what they read holds no content of requests. Everything else needs a key once there is one,
+unknown paths included: what is open is listed, not what is protected.
 """
 
 import hmac
@@ -13,7 +13,7 @@ from hashlib import sha256
 from headway.config import ConfigError, GatewaySettings
 
 VARIABLE = "HEADWAY_API_KEYS"
-OPEN_PATHS = frozenset({"/health", "/ready", "/metrics"})
+OPEN_PATHS = frozenset({"/health", "/ready", "/metrics", "/metrics/requests"})
 
 Headers = Iterable[tuple[bytes, bytes]]
 

@@ -69,6 +69,8 @@ class Meter:
         if self._input_tokens is not None:
             metrics.input_tokens.observe(outcome, self._input_tokens)
             metrics.request_output_tokens.observe(outcome, self.output_tokens)
+            if outcome == "ok":
+                metrics.log.completed(self._input_tokens, self.output_tokens)
         if ttft_s is not None:
             metrics.request_ttft.observe(outcome, ttft_s)
         if tpot_s is not None:

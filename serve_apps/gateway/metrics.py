@@ -7,6 +7,7 @@
                 as gaps of 0: the gaps of a request add up to last token - first token, and are as many as
                 its tokens less one
     TPOT        (last token - first token) / (tokens - 1), for requests of at least 2 tokens
+    log         arrivals, and requests that ended well, one by one (`request_log`)
     SLO met     ok, TTFT within its SLO, and TPOT where there are 2 tokens; everything else missed it. SLOs
                 are the request's own (headers, class), or else the deployment's `slo.ttft` and `slo.itl`.
                 Not judged: requests that clients broke off, invalid ones, those too long for the model
@@ -28,6 +29,7 @@ from serve_apps.gateway.backend import ReplicaLoad
 from serve_apps.gateway.faults import Outcome
 from serve_apps.gateway.histogram import Histogram, grid, whole_grid
 from serve_apps.gateway.promises import Promise
+from serve_apps.gateway.request_log import RequestLog
 
 UNJUDGED: frozenset[Outcome] = frozenset({"aborted", "invalid", "too_long"})
 LONGEST_S = 600.0
@@ -80,6 +82,7 @@ class GatewayMetrics(Collector):
         waits = grid(1e-3, LONGEST_S, (slo.ttft_s,))
         gaps = grid(2.5e-4, LONGEST_S / 10, (slo.itl_s,))
         counts = whole_grid(MOST_TOKENS)
+        self.log = RequestLog()
         self.arrivals = 0
         self.output_tokens = 0
         self.requests: dict[Outcome, int] = dict.fromkeys(get_args(Outcome), 0)
@@ -98,6 +101,7 @@ class GatewayMetrics(Collector):
         """Count a valid request."""
         self.arrivals += 1
         self.arrival_input_tokens.observe(input_tokens)
+        self.log.arrived(input_tokens)
 
     def judge(self, outcome: Outcome, times: Times, promise: Promise) -> None:
         """Count whether a request met its SLOs."""

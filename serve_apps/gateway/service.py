@@ -1,4 +1,7 @@
-"""The routes beside generation: models, health, readiness, metrics; and its errors in OpenAI's form."""
+"""The routes beside generation: models, health, readiness, metrics; and its errors in OpenAI's form.
+
+`/metrics/requests?seconds=S` is for our own collector: the requests of the last S seconds, one by one.
+"""
 
 import math
 from collections.abc import Sequence
@@ -10,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
+from actors.collector.single_requests import encode
 from serve_apps.gateway.faults import Broken, Fault, UnknownModel, error_body
 from serve_apps.gateway.state import GatewayState
 from serve_apps.gateway.wire import CHAT_COMPLETIONS, COMPLETIONS
@@ -52,6 +56,17 @@ class Service:
         encode, content_type = choose_encoder(request.headers.get("accept", ""))
         return Response(encode(self._state.registry), headers={"content-type": content_type})
 
+    async def requests(self, request: Request) -> Response:
+        """The requests of the last `seconds`; without that, all that are kept."""
+        text = request.query_params.get("seconds", "inf")
+        try:
+            seconds = float(text)
+        except ValueError:
+            seconds = math.nan
+        if math.isnan(seconds):
+            raise HTTPException(400, f"seconds: {text!r} is no number")
+        return Response(encode(self._state.metrics.log.told(seconds)), media_type="application/json")
+
     async def elsewhere(self, _: Request) -> Response:
         """Generation is served before routing; what comes here had another root path."""
         raise HTTPException(404)
@@ -66,6 +81,7 @@ def make_service(state: GatewayState, extra_routes: Sequence[BaseRoute]) -> Star
         Route("/health", service.health),
         Route("/ready", service.ready),
         Route("/metrics", service.metrics),
+        Route("/metrics/requests", service.requests),
         # Only other methods than POST get here, which Starlette refuses with 405.
         Route(COMPLETIONS.path, service.elsewhere, methods=["POST"]),
         Route(CHAT_COMPLETIONS.path, service.elsewhere, methods=["POST"]),

@@ -111,6 +111,19 @@ def test_an_unreadable_entry_keeps_its_id_and_is_left_out() -> None:
     assert again.append(record(9))["id"] == 3
 
 
+def test_the_store_does_not_grow_by_the_planners_memory() -> None:
+    store, large = MemoryStore(), b"x" * 100_000
+    log = DecisionLog(store)
+    for number in range(20):
+        log.append(record(number), large)
+    assert sum(len(store.get(key) or b"") for key in store.keys(PREFIX)) < 3 * len(large)
+    again = DecisionLog(store)
+    assert again.memory == large
+    assert [item["made"] for item in again.after(-1, 100)] == list(range(20))
+    store.put(f"{PREFIX}{19:012d}", b"\x00 not json")
+    assert DecisionLog(store).memory == large
+
+
 def test_records_are_json_without_nan() -> None:
     store = MemoryStore()
     DecisionLog(store).append(record(1))

@@ -7,13 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pytest
 
 from actors.collector.values import HealthStatus, Measured
 from actors.connectors.protocol import Ready, Refused, Unreachable
 from actors.planning.parts import PartError
 from headway.config import ConfigError
-from headway.planning import LoadForecast, Observation, PlanningError, Role
+from headway.planning import LoadForecast, Observation, PlanningError, Role, Traffic
 from tests.actors.planner_cases import (
     EPOCH,
     NEVER,
@@ -86,6 +87,29 @@ def test_pools_follow_the_load_up_and_down() -> None:
         "sent",
         "unchanged",
     ]
+
+
+def test_the_policy_sees_single_requests_and_records_hold_their_counts() -> None:
+    count, seen = 50_000, []
+    columns = ("arrival_s", "input_tokens", "completed_input_tokens", "completed_output_tokens")
+    traffic = Traffic(**{name: np.full(count, 7.0) for name in columns})
+    deployment = deployed()
+    deployment.parts.collecting.usual = lambda: busy(HEAVY, traffic=traffic)
+    forecast = deployment.parts.forecast
+
+    async def forecasting(observation: Observation, tick: int) -> LoadForecast:
+        seen.append(observation.traffic)
+        return await forecast(observation, tick)
+
+    deployment.parts.forecast = forecasting
+    in_virtual_time(deployment.run_for(15.0))
+    (record,) = deployment.records()
+    assert seen == [traffic]
+    counts = {"arrivals": count, "completions": count}
+    assert record["measured"]["traffic"] == record["reasons"]["inputs"]["traffic"] == counts
+    assert deployment.loop.status()["measured"]["traffic"] == counts
+    assert len(json.dumps(record)) < 10_000
+    assert sum(len(deployment.store.get(key)) for key in deployment.store.keys("")) < 50_000
 
 
 def test_targets_are_asserted_again_at_every_tick() -> None:

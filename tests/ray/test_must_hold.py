@@ -41,6 +41,18 @@ def test_replicas_follow_a_step_up_and_down_and_no_request_fails(system: LiveSys
         assert up_s - (began_s + 15) <= 2 * system.interval_s
         assert came_to_run(records, role)
         assert down_s - (began_s + 45) <= 2 * system.interval_s
+    assert_single_requests_were_seen([record["measured"] for record in records])
+
+
+def assert_single_requests_were_seen(measured: list[dict[str, Any]]) -> None:
+    """The planner had the requests one by one, as many as were counted; borders may differ by a request."""
+    told = [interval for interval in measured if interval["traffic"] is not None]
+    assert len(told) > len(measured) / 2
+    for kind, total in (("arrivals", "requests"), ("completions", "completed")):
+        counted = sum(interval[total] for interval in told)
+        assert counted > 0
+        seen = sum(interval["traffic"][kind] for interval in told)
+        assert abs(seen - counted) <= max(3, 0.05 * counted), kind
 
 
 def broken(result: Mapping[str, Any]) -> list[dict[str, Any]]:

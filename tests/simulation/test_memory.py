@@ -1,6 +1,7 @@
-"""Memory does not grow with the length of the trace."""
+"""Memory does not grow with the length of the trace, only with the requests of one interval."""
 
 import tracemalloc
+from collections import deque
 from collections.abc import Iterator
 
 import numpy as np
@@ -37,7 +38,7 @@ class EndlessTrace:
 
 def peak_bytes(chunks: int) -> int:
     fleet = {Role.PREFILL: 2, Role.DECODE: 2}
-    policy = Schedule([fleet], interval_s=1e9)
+    policy = Schedule([fleet], interval_s=ROWS / 40.0, seen=deque(maxlen=1))
     tracemalloc.start()
     result = simulate(scenario(roofline_profile(), fleet), EndlessTrace(chunks), policy)
     peak = tracemalloc.get_traced_memory()[1]

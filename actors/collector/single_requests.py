@@ -1,0 +1,69 @@
+"""The gateway's requests one by one: how it tells them, and what a collector makes of them. Pure.
+
+    {"now_s": 1700000000.5, "whole_since_s": 1699999000.0, "rows": "base64 of ROW after ROW"}
+
+`now_s` is the gateway's clock at its answer, `whole_since_s` the time since when no row is missing. Rows are
+in the order of what they say happened. Both clocks are Unix seconds and usually agree; where the answer's
+`now_s` is not between question and answer, the gateway's times are shifted by the least that puts it there,
+so that intervals tile exactly where clocks agree, and to the time of one exchange where they do not.
+"""
+
+import base64
+import json
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headway.planning import Traffic
+
+ROW = np.dtype([("at_s", "<f8"), ("input_tokens", "<u4"), ("output_tokens", "<i4")])
+"""A request that arrived (`output_tokens` is ARRIVAL) or completed."""
+ARRIVAL = -1
+
+
+class Told(NamedTuple):
+    """What a gateway says; `rows` are of dtype ROW."""
+
+    now_s: float
+    whole_since_s: float
+    rows: NDArray[Any]
+
+
+def encode(told: Told) -> bytes:
+    """The answer's body."""
+    rows = base64.b64encode(told.rows.tobytes()).decode()
+    return json.dumps({**told._asdict(), "rows": rows}).encode()
+
+
+def decode(body: str) -> Told:
+    """What `encode` said; ValueError for anything else."""
+    try:
+        said = json.loads(body)
+        rows = np.frombuffer(base64.b64decode(said["rows"], validate=True), ROW)
+        return Told(float(said["now_s"]), float(said["whole_since_s"]), rows)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"no list of requests: {type(error).__name__}") from None
+
+
+def clock_shift_s(told: Told, asked_s: float, answered_s: float) -> float:
+    """Seconds to add to the gateway's times: 0 if it can have been `told.now_s` when it answered."""
+    return min(max(0.0, asked_s - told.now_s), answered_s - told.now_s)
+
+
+def traffic_within(told: Told, shift_s: float, start_s: float, end_s: float) -> Traffic | None:
+    """The requests of (start_s, end_s]; None where the gateway has not kept all of them."""
+    if told.whole_since_s + shift_s > start_s:
+        return None
+    at_s = told.rows["at_s"] + shift_s
+    within = (at_s > start_s) & (at_s <= end_s)
+    arrived = told.rows["output_tokens"] == ARRIVAL
+    arrivals, completions = np.flatnonzero(within & arrived), told.rows[within & ~arrived]
+    # A clock that was set back puts a later arrival before an earlier one.
+    arrivals = arrivals[np.argsort(at_s[arrivals], kind="stable")]
+    return Traffic(
+        arrival_s=at_s[arrivals],
+        input_tokens=told.rows["input_tokens"][arrivals],
+        completed_input_tokens=completions["input_tokens"],
+        completed_output_tokens=completions["output_tokens"],
+    )

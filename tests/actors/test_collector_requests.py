@@ -1,0 +1,269 @@
+"""Single requests from the gateway to the planner's observation: those of the interval, or none at all."""
+
+import base64
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from aiohttp import web
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import Counter, Gauge, generate_latest
+
+from actors.collector.single_requests import (
+    ARRIVAL,
+    ROW,
+    Told,
+    clock_shift_s,
+    decode,
+    encode,
+    traffic_within,
+)
+from actors.collector.values import Health, HealthStatus, Measured
+from actors.metric_collector import MetricCollector
+from actors.planning.observing import observe
+from actors.store import MemoryStore
+from headway.config import HeadwayConfig
+from serve_apps.gateway.request_log import RequestLog
+from tests.exporter import MODEL, Exporter
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+class Clock:
+    def __init__(self, now_s: float = 1_000.0) -> None:
+        self.now_s = now_s
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def told(*rows: tuple[float, int, int], now_s: float = 100.0, whole_since_s: float = 0.0) -> Told:
+    return Told(now_s, whole_since_s, np.array(list(rows), ROW))
+
+
+# --- what a gateway tells
+
+
+def test_what_is_told_arrives_as_it_was():
+    said = told((99.5, 10, ARRIVAL), (99.75, 4_000_000_000, 2_000_000_000), whole_since_s=3.25)
+    heard = decode(encode(said).decode())
+    assert heard[:2] == said[:2]
+    assert heard.rows.tolist() == said.rows.tolist()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "",
+        "# HELP headway_requests_total x\n",
+        "[]",
+        "null",
+        "{}",
+        '{"now_s": 1, "whole_since_s": 0}',
+        '{"now_s": 1, "whole_since_s": 0, "rows": "?"}',
+        '{"now_s": 1, "whole_since_s": 0, "rows": 5}',
+        '{"now_s": null, "whole_since_s": 0, "rows": ""}',
+        json.dumps({"now_s": 1, "whole_since_s": 0, "rows": base64.b64encode(b"123").decode()}),
+    ],
+)
+def test_anything_else_is_refused(body):
+    with pytest.raises(ValueError, match="no list of requests"):
+        decode(body)
+
+
+def test_the_interval_begins_after_its_start_and_ends_with_its_end():
+    said = told(
+        *((at_s, tokens, out) for at_s in (10.0, 15.0, 20.0) for tokens, out in ((1, ARRIVAL), (2, 7)))
+    )
+    traffic = traffic_within(said, 0.0, 10.0, 15.0)
+    assert traffic is not None
+    assert traffic.arrival_s.tolist() == [15.0]
+    assert (traffic.completed_input_tokens.tolist(), traffic.completed_output_tokens.tolist()) == ([2], [7])
+
+
+@given(
+    times=st.lists(st.floats(0, 100), max_size=50),
+    borders=st.lists(st.floats(0, 100), min_size=1, max_size=5),
+)
+def test_intervals_tile(times, borders):
+    said = told(*((at_s, number, ARRIVAL) for number, at_s in enumerate(sorted(times))), whole_since_s=-1.0)
+    ends = [-1.0, *sorted(borders), 100.0]
+    parts = [traffic_within(said, 0.0, *ends_of_one) for ends_of_one in pairwise(ends)]
+    assert np.concatenate([part.input_tokens for part in parts]).tolist() == list(range(len(times)))
+
+
+def test_rows_that_are_gone_leave_none_and_a_quiet_interval_is_empty():
+    assert traffic_within(told(whole_since_s=10.5), 0.0, 10.0, 20.0) is None
+    assert traffic_within(told(whole_since_s=10.0), 0.5, 10.0, 20.0) is None
+    quiet = traffic_within(told(whole_since_s=10.0), 0.0, 10.0, 20.0)
+    assert quiet is not None
+    assert len(quiet.arrival_s) == len(quiet.completed_input_tokens) == 0
+
+
+def test_arrivals_are_in_order_though_the_gateways_clock_was_set_back():
+    said = told((50.0, 1, ARRIVAL), (49.0, 2, ARRIVAL), (49.5, 9, 3), (49.5, 3, ARRIVAL))
+    traffic = traffic_within(said, 0.0, 10.0, 60.0)
+    assert traffic is not None
+    assert (traffic.arrival_s.tolist(), traffic.input_tokens.tolist()) == ([49.0, 49.5, 50.0], [2, 3, 1])
+
+
+@pytest.mark.parametrize(
+    ("gateway_s", "shift_s"), [(100.0, 0.0), (100.1, 0.0), (100.2, 0.0), (90.0, 10.0), (160.2, -60.0)]
+)
+def test_clocks_that_may_agree_do(gateway_s, shift_s):
+    assert clock_shift_s(told(now_s=gateway_s), 100.0, 100.2) == pytest.approx(shift_s)
+
+
+# --- the collector
+
+
+class Gateway:
+    """An exporter's metrics and a gateway's log on one port; `log` may be None or text."""
+
+    def __init__(self, exporter: Exporter, clock: Clock) -> None:
+        self.exporter = exporter
+        self.log: RequestLog | str | int = RequestLog(clock)
+        self.asked: list[str] = []
+        self.url = ""
+
+    async def answer(self, request: web.Request) -> web.Response:
+        self.asked.append(request.path)
+        if request.path == "/metrics":
+            return web.Response(body=generate_latest(self.exporter.registry))
+        if isinstance(self.log, int):
+            return web.Response(status=self.log)
+        if isinstance(self.log, str):
+            return web.Response(text=self.log)
+        return web.Response(body=encode(self.log.told(float(request.query["seconds"]))))
+
+    def serve(self, input_tokens: int, output_tokens: int) -> None:
+        assert isinstance(self.log, RequestLog)
+        self.exporter.serve([0.1], isl=float(input_tokens), osl=output_tokens)
+        self.log.arrived(input_tokens)
+        self.log.completed(input_tokens, output_tokens)
+
+
+@asynccontextmanager
+async def world(
+    clock: Clock, gateway_clock: Clock | None = None, model: str = MODEL, **metrics: Any
+) -> AsyncIterator[Any]:
+    """A gateway that was read once, and its collector."""
+    exporter = Exporter()
+    gateway = Gateway(exporter, gateway_clock or clock)
+    app = web.Application()
+    app.router.add_get("/{path:.*}", gateway.answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    gateway.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    given = {"url": gateway.url, "scrape_interval_s": 3600.0, "timeout_s": 5.0, **metrics}
+    config = HeadwayConfig.model_validate({"model": model, "metrics": given})
+    collector = MetricCollector(config.model_dump_json(), MemoryStore(), clock)
+    try:
+        await collector.ready()
+        yield gateway, collector
+    finally:
+        await collector.close()
+        await runner.cleanup()
+        exporter.stop()
+
+
+@pytest.mark.parametrize("off_s", [0.0, 40.0, -40.0])
+async def test_the_requests_of_each_interval_whatever_the_gateways_clock_says(off_s):
+    clock, theirs = Clock(), Clock(1_000.0 + off_s)
+    async with world(clock, theirs) as (gateway, collector):
+        seen = []
+        for count in (2, 0, 3):
+            for number in range(count):
+                for each in (clock, theirs):
+                    each.now_s += 1.0
+                gateway.serve(100 + number, 7 + number)
+            for each in (clock, theirs):
+                each.now_s += 10.0 - count
+            seen.append(await collector.collect(10.0))
+    assert [len(measured.traffic.arrival_s) for measured in seen] == [2, 0, 3]
+    assert seen[0].traffic.arrival_s == pytest.approx([1_001.0, 1_002.0])
+    assert seen[2].traffic.input_tokens.tolist() == [100, 101, 102]
+    assert seen[2].traffic.completed_output_tokens.tolist() == [7, 8, 9]
+    assert [measured.requests for measured in seen] == [2, 0, 3]
+
+
+@pytest.mark.parametrize(
+    ("log", "why"), [(404, "404"), (500, "500"), ("# HELP x y\n", "no list"), ("{}", "no list")]
+)
+async def test_a_gateway_without_a_log_is_measured_all_the_same(log, why):
+    clock = Clock()
+    async with world(clock) as (gateway, collector):
+        gateway.serve(100, 7)
+        gateway.log = log
+        clock.now_s += 10.0
+        measured = await collector.collect(10.0)
+        assert (measured.health, measured.requests) == (Health(status=HealthStatus.OK), 1.0)
+        assert measured.traffic is None
+        status = await collector.status()
+        assert why in status["no_traffic"]
+        assert status["failures"] == 0
+
+
+async def test_an_interval_in_which_requests_were_lost_has_no_traffic_and_the_next_one_has():
+    clock = Clock()
+    async with world(clock) as (gateway, collector):
+        clock.now_s += 4.0
+        gateway.log = RequestLog(clock)
+        gateway.serve(100, 7)
+        clock.now_s += 6.0
+        assert (await collector.collect(10.0)).traffic is None
+        assert "not kept" in (await collector.status())["no_traffic"]
+        clock.now_s += 10.0
+        assert (await collector.collect(10.0)).traffic is not None
+        assert (await collector.status())["no_traffic"] == ""
+
+
+async def test_only_our_own_gateway_is_asked():
+    clock = Clock()
+    async with world(clock, preset="dynamo") as (gateway, collector):
+        labels, registry = ("model", "status"), gateway.exporter.registry
+        ended = Counter("dynamo_frontend_requests", "x", labels, registry=registry)
+        Gauge("dynamo_frontend_inflight_requests", "x", ("model",), registry=registry).labels(MODEL).set(0)
+        await collector.ready()
+        ended.labels(MODEL, "success").inc(3)
+        clock.now_s += 10.0
+        measured = await collector.collect(10.0)
+        assert (measured.requests, measured.traffic) == (3.0, None)
+        assert set(gateway.asked) == {"/metrics"}
+
+
+async def test_nothing_is_asked_of_an_interval_that_was_not_measured():
+    clock = Clock()
+    async with world(clock, model="absent") as (gateway, collector):
+        clock.now_s += 10.0
+        measured = await collector.collect(10.0)
+        assert (measured.health.status, measured.traffic) == (HealthStatus.STARTING, None)
+        assert set(gateway.asked) == {"/metrics"}
+
+
+# --- the planner's observation
+
+
+def measured(status: HealthStatus) -> Measured:
+    traffic = traffic_within(told((95.0, 10, ARRIVAL), (96.0, 10, 5)), 0.0, 90.0, 100.0)
+    health = Health(status=status)
+    return Measured(start_s=90.0, end_s=100.0, health=health, requests=1.0, traffic=traffic)
+
+
+def test_the_policy_sees_the_traffic_of_usable_measurements_only():
+    for status in HealthStatus:
+        seen = observe(measured(status), {}, 10.0)
+        assert (seen.traffic is not None) == (status in {HealthStatus.OK, HealthStatus.PARTIAL}), status
+    assert observe(replace(measured(HealthStatus.OK), traffic=None), {}, 10.0).traffic is None

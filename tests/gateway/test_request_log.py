@@ -1,0 +1,106 @@
+"""The gateway's record of single requests: what is in it, how far back, and who may read it."""
+
+import json
+import time
+
+import numpy as np
+import pytest
+
+from actors.collector.single_requests import ARRIVAL, decode
+from serve_apps.gateway.backend import Overloaded, ReplicaLost
+from serve_apps.gateway.request_log import RequestLog
+from tests.gateway.conftest import Serve
+from tests.gateway.doubles import ScriptedBackend, chunks
+from tests.gateway.test_http import call, post
+
+ASKED = {"model": "m", "prompt": [7] * 12, "max_tokens": 9}
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def filled(requests: int, most_rows: int) -> tuple[RequestLog, Clock]:
+    """A request a second, of 1, 2, 3, … tokens."""
+    clock = Clock()
+    log = RequestLog(clock, most_rows)
+    for tokens in range(1, requests + 1):
+        clock.now_s += 1.0
+        log.arrived(tokens)
+    return log, clock
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"), [(2.5, [8, 9, 10]), (1.0, [10]), (0.0, []), (float("inf"), range(1, 11))]
+)
+def test_it_tells_as_far_back_as_it_is_asked(seconds, expected):
+    log, _ = filled(10, most_rows=64)
+    told = log.told(seconds)
+    assert list(told.rows["input_tokens"]) == list(expected)
+    assert (told.now_s, told.whole_since_s) == (1_010.0, 1_000.0)
+
+
+@pytest.mark.parametrize("requests", [4, 5, 7, 8, 9, 103])
+def test_the_oldest_rows_go_and_it_says_since_when_it_is_whole(requests):
+    log, clock = filled(requests, most_rows=4)
+    told = log.told(float("inf"))
+    assert list(told.rows["input_tokens"]) == list(range(requests - 3, requests + 1))
+    assert (np.diff(told.rows["at_s"]) > 0).all()
+    assert told.whole_since_s == (1_000.0 if requests == 4 else clock.now_s - 3.0)
+
+
+def test_arrivals_and_completions_with_their_lengths_at_their_times():
+    clock = Clock()
+    log = RequestLog(clock)
+    log.arrived(12)
+    clock.now_s += 2.0
+    log.completed(12, 5)
+    assert log.told(60.0).rows.tolist() == [(1_000.0, 12, ARRIVAL), (1_002.0, 12, 5)]
+
+
+def rows(running) -> list[tuple[int, int]]:
+    status, headers, body = call(running, "GET", "/metrics/requests?seconds=60")
+    assert (status, headers["content-type"]) == (200, "application/json")
+    told = decode(body.decode())
+    assert abs(told.now_s - time.time()) < 60.0
+    assert told.whole_since_s <= told.now_s
+    return [(row[1], row[2]) for row in told.rows.tolist()]
+
+
+def test_a_gateway_tells_its_requests(serve: Serve):
+    running = serve(chunks("a", "b", "c"))
+    assert rows(running) == []
+    assert post(running, ASKED)[0] == 200
+    assert post(running, ASKED | {"prompt": [7] * 30})[0] == 200
+    assert rows(running) == [(12, ARRIVAL), (12, 3), (30, ARRIVAL), (30, 3)]
+
+
+@pytest.mark.parametrize(
+    ("script", "asked", "expected"),
+    [
+        ([Overloaded("too much")], ASKED, [(12, ARRIVAL)]),
+        ([*chunks("a", "b")[:1], ReplicaLost("gone")], ASKED, [(12, ARRIVAL)]),
+        (chunks("a"), ASKED | {"max_tokens": -1}, []),
+        (chunks("a"), ASKED | {"model": "other"}, []),
+    ],
+)
+def test_failed_and_shed_requests_arrive_and_never_complete_and_invalid_ones_do_not_arrive(
+    serve: Serve, script, asked, expected
+):
+    running = serve(ScriptedBackend(script))
+    assert post(running, asked)[0] >= 400
+    assert rows(running) == expected
+
+
+def test_it_is_open_as_metrics_are_and_refuses_what_is_no_number(serve: Serve):
+    running = serve(chunks("a"), api_keys=["secret"])
+    assert call(running, "GET", "/metrics/requests")[0] == 200
+    assert call(running, "GET", "/metrics/requests/")[0] == 401
+    for seconds in ("nan", "ten", ""):
+        status, _, body = call(running, "GET", f"/metrics/requests?seconds={seconds}")
+        assert status == 400
+        assert "seconds" in json.loads(body)["error"]["message"]
