@@ -24,6 +24,7 @@ from actors.slo_watch import follow_slo
 from actors.store import InternalKvStore
 from headway.config import HeadwayConfig
 from headway.config.roles import Role
+from headway.planning.engine_rules import engine_profile, engine_rules
 from headway.routing import (
     ReplicaUpdate,
     RequestSlo,
@@ -33,7 +34,6 @@ from headway.routing import (
 )
 from headway.routing.gpu_profiles import named_profiles
 from headway.routing.router import Router as RouterCore
-from headway.simulation.rules import engine_profile, engine_rules
 from predictors.latency import LatencyModel
 
 SWEEP_S = 5.0

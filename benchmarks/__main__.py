@@ -1,4 +1,7 @@
-"""`python -m benchmarks [NAME ...] [--data DIR]`: run the benchmarks and print their figures."""
+"""`python -m benchmarks [NAME ...] [--data DIR]`: run the benchmarks and print their figures.
+
+The grid of `policies` takes hours and runs only when it is named.
+"""
 
 import argparse
 import pathlib
@@ -14,6 +17,7 @@ BENCHMARKS: Mapping[str, str] = {
     "waiting": "operations of the router's waiting queue, by how many wait",
     "estimator": "estimated against measured profiles",
     "baselines": "reference, threshold and static fleets on public traces (minutes)",
+    "policies": "planner policies at equal attainment over a grid of deployments (hours; --quick: one)",
     "routing": "cost of a routing decision and of a request's events",
     "offload": "elastic prefill offload on 8 mixed replicas, by mode (minutes)",
     "simulator": "simulated requests per second, memory, cold start",
@@ -21,18 +25,22 @@ BENCHMARKS: Mapping[str, str] = {
     "routed": "server CPU per stream through the Router against without (minutes, starts a local Ray)",
 }
 
+OPTIONS: Mapping[str, Sequence[str]] = {"policies": ("cells", "quick", "output", "workers")}
+"""Benchmarks that take more than the data directory."""
+
 
 def main(arguments: Sequence[str]) -> int:
     """Run what was asked for, all by default; the highest code that a benchmark returned."""
     chosen = _parse(arguments)
     code = 0
-    for name in chosen.names or BENCHMARKS:
+    for name in chosen.names or [name for name in BENCHMARKS if name not in OPTIONS]:
         print(f"\n== {name}: {BENCHMARKS[name]}", flush=True)
         module = f"benchmarks.{name}"
         if find_spec(module) is None:
             print("not there yet")
             continue
-        code = max(code, int(import_module(module).main(chosen.data)))
+        options = {key: getattr(chosen, key) for key in OPTIONS.get(name, ()) if getattr(chosen, key)}
+        code = max(code, int(import_module(module).main(chosen.data, **options)))
     return code
 
 
@@ -41,6 +49,11 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     listed = ", ".join(f"{name} ({what})" for name, what in BENCHMARKS.items())
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"{listed}; all by default")
     parser.add_argument("--data", type=pathlib.Path, help="directory with traces/ and profiles/")
+    policies = parser.add_argument_group("policies")
+    policies.add_argument("--cells", metavar="PATTERN", help="only cells of such names, as azure10_8b_*")
+    policies.add_argument("--quick", action="store_true", help="traces of an hour, no budgets")
+    policies.add_argument("--output", metavar="DIR", type=pathlib.Path, help="results; those there stay")
+    policies.add_argument("--workers", metavar="N", type=int, help="processes; else one per core")
     chosen = parser.parse_args(arguments)
     if strangers := [name for name in chosen.names if name not in BENCHMARKS]:
         parser.error(f"unknown benchmark {strangers[0]!r}; known: {', '.join(BENCHMARKS)}")

@@ -15,8 +15,8 @@ from pathlib import Path
 import uvloop
 
 from headway.config import HeadwayConfig
+from headway.planning.engine_rules import engine_profile, engine_rules
 from headway.planning.types import Role
-from headway.simulation.rules import engine_profile, engine_rules
 from headway.simulation.stepper import Stepper
 from serve_apps.engines import make_engine
 from serve_apps.engines.protocol import EngineRequest, KvHandle

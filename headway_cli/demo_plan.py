@@ -25,9 +25,9 @@ from numpy.typing import NDArray
 
 from headway.config import HeadwayConfig, load_config
 from headway.planning import Role
+from headway.planning.engine_rules import engine_profile
 from headway.planning.sizing import Aim, size_decode, size_prefill
 from headway.planning.types import LoadForecast
-from headway.simulation.rules import engine_profile
 from interp import Profile
 
 Floats = NDArray[np.float64]

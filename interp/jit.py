@@ -20,10 +20,22 @@ def compiled(function: Function) -> Function:
     Where neither can be written (a read-only image), it is compiled anew in each process. Division by zero
     gives infinity or NaN, as in numpy.
     """
+    return _compiled(function)
+
+
+def compiled_in_place(function: Function) -> Function:
+    """The same for a function that allocates nothing: references to its arrays are then not counted.
+
+    Where many arrays are passed on together, counting takes several times as long as short loops themselves.
+    """
+    return _compiled(function, _nrt=False)
+
+
+def _compiled(function: Function, **options: bool) -> Function:
     try:
-        return cast("Function", numba.njit(cache=True, error_model="numpy")(function))
+        return cast("Function", numba.njit(cache=True, error_model="numpy", **options)(function))
     except RuntimeError:
-        return cast("Function", numba.njit(error_model="numpy")(function))
+        return cast("Function", numba.njit(error_model="numpy", **options)(function))
 
 
 def drop_older(cached: Iterable[Path], sources: Iterable[Path]) -> bool:

@@ -13,7 +13,13 @@ from headway.config.errors import ConfigError
 from headway.config.live import ConnectorSettings, GatewaySettings, KubernetesSettings, MetricsSettings
 from headway.config.loading import json_schema, load_config
 from headway.config.models import HeadwayConfig, SloSettings
-from headway.config.planner import PlannerSettings, StaticFleet, TargetOngoing, ThresholdSettings
+from headway.config.planner import (
+    HeadwaySettings,
+    PlannerSettings,
+    StaticFleet,
+    TargetOngoing,
+    ThresholdSettings,
+)
 from headway.config.profiles import embedded_profiles, resolve_profile
 from headway.config.roles import Role
 from headway.config.routing import (
@@ -33,6 +39,7 @@ __all__ = [
     "EngineSettings",
     "GatewaySettings",
     "HeadwayConfig",
+    "HeadwaySettings",
     "KubernetesSettings",
     "KvTransfer",
     "MetricsSettings",

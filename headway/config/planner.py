@@ -44,6 +44,21 @@ class ThresholdSettings(Settings):
     """Seconds between two decisions of this policy."""
 
 
+class HeadwaySettings(Settings):
+    """Settings of the `headway` policy; `loss_budget` is its one safety setting."""
+
+    interval_s: PositiveFloat = Field(default=30.0, le=3600.0)
+    """Seconds between two decisions of this policy."""
+    loss_budget: NonNegativeFloat | None = Field(default=None, lt=1.0)
+    """Share of the requests that can keep their SLO and yet may miss it; null: 1 - `slo.attainment`."""
+    lead_s: NonNegativeFloat = Field(default=60.0, le=1e5)
+    """Seconds that a replica takes to start, until the first start has been seen."""
+    hold_s: NonNegativeFloat = Field(default=300.0, le=1e6)
+    """Seconds after a raise in which nothing is released."""
+    half_life_s: PositiveFloat = Field(default=7200.0, le=1e7)
+    """Age in seconds at which past traffic counts half."""
+
+
 class PlannerSettings(Settings):
     """The planner: policy, forecasts, interval and budget."""
 
@@ -63,3 +78,4 @@ class PlannerSettings(Settings):
     """A trace whose intervals the predictors see before the first decision."""
     static: StaticFleet = StaticFleet()
     threshold: ThresholdSettings = ThresholdSettings()
+    headway: HeadwaySettings = HeadwaySettings()

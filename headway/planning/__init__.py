@@ -10,6 +10,7 @@ A new policy is one module with a maker `(settings, profile) -> Policy`, and one
 from collections.abc import Callable
 
 from headway.planning.errors import PlanningError
+from headway.planning.hindsight import make_headway
 from headway.planning.reference import make_reference
 from headway.planning.settings import PolicySettings, policy_settings
 from headway.planning.static import make_static
@@ -28,6 +29,7 @@ from headway.planning.types import (
 )
 
 _MAKERS: dict[str, Callable[[PolicySettings, Surfaces | None], Policy]] = {
+    "headway": make_headway,
     "reference": make_reference,
     "static": make_static,
     "threshold": make_threshold,

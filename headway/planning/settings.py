@@ -4,10 +4,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from headway.config import HeadwayConfig, PoolSettings, StaticFleet, TargetOngoing, ThresholdSettings
+from headway.config import (
+    HeadwayConfig,
+    HeadwaySettings,
+    PoolSettings,
+    StaticFleet,
+    TargetOngoing,
+    ThresholdSettings,
+)
+from headway.planning.engine_rules import EngineRules, engine_rules
 from headway.planning.errors import PlanningError
 from headway.planning.surfaces import Surfaces
 from headway.planning.types import PoolLimits, Role, Slo
+from interp import Profile
 
 T = TypeVar("T")
 
@@ -22,7 +31,8 @@ class PolicySettings:
     """Settings of every policy; each reads what concerns it.
 
     `limits` names the pools there are. `interval_s` is the adjustment interval (the threshold policy has
-    its own). `max_gpu_budget` bounds the GPUs of all pools together, None does not.
+    its own). `max_gpu_budget` bounds the GPUs of all pools together, None does not. `attainment` is the share
+    of requests that shall meet the SLO. `engine` says how engines batch, None where no profile tells.
     """
 
     slo: Slo
@@ -32,6 +42,15 @@ class PolicySettings:
     no_correction: bool = False
     static: Mapping[Role, int] = field(default_factory=lambda: by_role(StaticFleet(), int))
     threshold: ThresholdSettings = field(default_factory=ThresholdSettings)
+    headway: HeadwaySettings = field(default_factory=HeadwaySettings)
+    attainment: float = 0.99
+    engine: EngineRules | None = None
+
+    @property
+    def loss_budget(self) -> float:
+        """Share of the requests that may miss the SLO."""
+        chosen = self.headway.loss_budget
+        return 1.0 - self.attainment if chosen is None else chosen
 
     def __post_init__(self) -> None:
         if not self.limits:
@@ -50,6 +69,9 @@ def policy_settings(config: HeadwayConfig, profile: Surfaces | None = None) -> P
         no_correction=config.planner.no_correction,
         static=by_role(config.planner.static, int),
         threshold=config.planner.threshold,
+        headway=config.planner.headway,
+        attainment=config.slo.attainment,
+        engine=engine_rules(config, profile) if isinstance(profile, Profile) else None,
     )
 
 

@@ -25,6 +25,7 @@ from headway.planning import (
     make_policy,
     policy_settings,
 )
+from headway.planning.engine_rules import MIXED_CHUNK_TOKENS, EngineRules, engine_profile, engine_rules
 from headway.planning.forecasting import LoadForecaster, make_forecaster
 from headway.routing import Router, RoutingError, make_router
 from headway.routing.gpu_profiles import GpuProfile, named_profiles
@@ -33,7 +34,6 @@ from headway.simulation.demand import first_interval, size_fleet
 from headway.simulation.layout import Routing
 from headway.simulation.results import SimulationResult
 from headway.simulation.routed import Routed
-from headway.simulation.rules import MIXED_CHUNK_TOKENS, EngineRules, engine_profile, engine_rules
 from headway.simulation.scenario import Crash, Scenario, StartUp
 from headway.simulation.simulate import Watchers, simulate
 from headway.workload import IntervalSeries, Trace, TraceError, TraceOptions, interval_series, open_trace
@@ -69,7 +69,7 @@ COMPILED = {
 }
 """Scheduling profiles that the kernel itself knows."""
 
-POLICIES_WITHOUT_FORECAST = frozenset({"static", "threshold"})
+POLICIES_WITHOUT_FORECAST = frozenset({"headway", "static", "threshold"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from headway.planning import LoadForecast, PolicySettings, Role, Slo
 from headway.planning.budget import fit
+from headway.planning.engine_rules import EngineRules
 from headway.planning.sizing import Aim, Requirement, size_decode, size_prefill
 from headway.simulation.classes import ClassMix
-from headway.simulation.rules import EngineRules
 from headway.workload import RequestChunk, Trace
 from interp import Profile
 

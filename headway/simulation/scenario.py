@@ -7,13 +7,13 @@ from math import log, sqrt
 import numpy as np
 from numpy.typing import NDArray
 
+from headway.planning.engine_rules import EngineRules
 from headway.planning.types import PoolLimits, Role, Slo
 from headway.simulation import layout
 from headway.simulation.classes import ClassMix, RequestClass
 from headway.simulation.layout import Routing
 from headway.simulation.routed import Routed
 from headway.simulation.routing import RoutingPolicy
-from headway.simulation.rules import EngineRules
 from interp import Profile
 
 

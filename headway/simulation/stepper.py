@@ -28,10 +28,10 @@ from itertools import count
 from math import inf
 from typing import NamedTuple
 
+from headway.planning.engine_rules import EngineRules
 from headway.planning.types import Role
 from headway.simulation.live_batch import JobState, LiveBatch, LiveJob, Place
 from headway.simulation.prefix_lru import PrefixLru
-from headway.simulation.rules import EngineRules
 from headway.simulation.tempo import Tempo
 from interp import Profile
 

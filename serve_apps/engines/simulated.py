@@ -25,10 +25,10 @@ from heapq import heappop, heappush
 from typing import NamedTuple
 
 from headway.config import HeadwayConfig
+from headway.planning.engine_rules import engine_profile, engine_rules
 from headway.planning.types import Role
 from headway.routing.types import RouteRequest
 from headway.simulation.live_batch import JobState
-from headway.simulation.rules import engine_profile, engine_rules
 from headway.simulation.stepper import Boundary, Stepper
 from serve_apps.engines.inbox import Inbox
 from serve_apps.engines.pacing import PausableTimer

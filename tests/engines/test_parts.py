@@ -7,8 +7,8 @@ import asyncio
 
 import pytest
 
+from headway.planning.engine_rules import engine_profile, engine_rules
 from headway.planning.types import Role
-from headway.simulation.rules import engine_profile, engine_rules
 from headway.simulation.tempo import Tempo
 from serve_apps.engines.protocol import EngineRequest, EngineStats, RequestAborted, TokenChunk
 from serve_apps.engines.simulated import Fault, SimulatedEngine

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from headway.config import ConfigError
+from headway.planning.engine_rules import engine_profile, engine_rules
 from headway.planning.types import Role
-from headway.simulation.rules import engine_profile, engine_rules
 from headway.simulation.tempo import Tempo
 from serve_apps.engines import make_engine
 from serve_apps.engines.protocol import EngineError, EngineFailed, KvHandle

@@ -18,6 +18,7 @@ from headway.planning import (
     Role,
     Slo,
 )
+from headway.planning.engine_rules import EngineRules
 from interp import DecodeSamples, PrefillSamples, Profile, build_profile
 
 NAN = float("nan")
@@ -77,6 +78,7 @@ def settings(**changes: Any) -> PolicySettings:
     base: dict[str, Any] = {
         "slo": Slo(ttft_s=0.2, itl_s=0.020),
         "limits": limits(prefill=PoolLimits(), decode=PoolLimits()),
+        "engine": EngineRules(max_batch_size=64),
     }
     return PolicySettings(**(base | changes))
 

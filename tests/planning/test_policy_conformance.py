@@ -144,7 +144,7 @@ def test_more_load_of_the_same_lengths_never_asks_for_fewer_replicas(requests, f
 def test_name_and_interval(name):
     policy = make(name)
     assert policy.name == name
-    assert policy.interval_s == (10.0 if name == "threshold" else 180.0)
+    assert policy.interval_s == {"threshold": 10.0, "headway": 30.0}.get(name, 180.0)
 
 
 def test_the_summary_is_one_line_for_people(name):
@@ -168,7 +168,7 @@ def test_an_observation_without_time_is_an_error(name, field, value):
 
 
 def test_an_unknown_policy_lists_the_known_ones():
-    with pytest.raises(PlanningError, match="unknown policy 'magic'; known: reference, static, threshold"):
+    with pytest.raises(PlanningError, match="unknown policy 'magic'; known: headway, reference"):
         make_policy("magic", settings(), PROFILE)
 
 

@@ -7,6 +7,7 @@ import numpy as np
 
 from headway.config import HeadwayConfig
 from headway.config.roles import Role
+from headway.planning.engine_rules import EngineRules, engine_profile
 from headway.routing import (
     Outcome,
     Placement,
@@ -18,7 +19,6 @@ from headway.routing import (
     make_router,
 )
 from headway.routing.columns import Column
-from headway.simulation.rules import EngineRules, engine_profile
 from interp import Profile
 
 PROFILE = "llama-3.1-8b_h100_tp1"

@@ -8,13 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headway.config.roles import Role
+from headway.planning.engine_rules import EngineRules
 from headway.routing import RequestSlo
 from headway.routing import capacity as capacity_module
 from headway.routing.capacity import CapacityTable, rounded_down
 from headway.routing.mixed_replica import PromptCost, Question, largest_point
 from headway.routing.patterns import Buckets, Pattern
 from headway.routing.surface_capacity import SurfaceCapacity, capacity_table
-from headway.simulation.rules import EngineRules
 from tests.simulation.worlds import ArrayTrace, roofline_profile, run, scenario
 
 PROFILE = roofline_profile()

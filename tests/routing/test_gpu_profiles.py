@@ -9,11 +9,11 @@ import pytest
 
 from headway.config import ConfigError, load_config, resolve_profile
 from headway.config.roles import Role
+from headway.planning.engine_rules import EngineRules
 from headway.routing import ReplicaState, ReplicaUpdate, RequestSlo, Router, ShedReason
 from headway.routing.aibrix import AibrixProfile, parse_aibrix_profile
 from headway.routing.gpu_profiles import named_profiles
 from headway.simulation.build import make_plan, make_scenario, run
-from headway.simulation.rules import EngineRules
 from headway.workload import open_trace
 from interp import Profile, load_profile
 from tests.routing.routers import SPLIT, finish, placed, request, router, surfaces

@@ -2,9 +2,9 @@
 
 import pytest
 
+from headway.planning.engine_rules import EngineRules
 from headway.planning.types import Role
 from headway.routing.offload import Site, delays_at
-from headway.simulation.rules import EngineRules
 from headway.simulation.stepper import Stepper
 from tests.simulation.worlds import constant_profile
 

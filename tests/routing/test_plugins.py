@@ -9,6 +9,7 @@ import yaml
 from headway.config import HeadwayConfig
 from headway.config.roles import Role
 from headway.config.routing import RoutingSettings
+from headway.planning.engine_rules import EngineRules
 from headway.routing import (
     ReplicaLoad,
     ReplicaUpdate,
@@ -34,7 +35,6 @@ from headway.routing.plugins.weighted_random import WeightedRandomPicker
 from headway.routing.profiles import BUILT_IN, PLUGINS, make_pipelines
 from headway.routing.question import Question
 from headway.routing.record import Record
-from headway.simulation.rules import EngineRules
 from tests.routing.routers import SPLIT, join, placed, request, router, settings, surfaces
 
 DOCUMENT_002 = """

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from headway.config.roles import Role
+from headway.planning.engine_rules import EngineRules
 from headway.routing import (
     NOTHING,
     Progress,
@@ -17,7 +18,6 @@ from headway.routing import (
     SloRequired,
 )
 from headway.routing.columns import Column
-from headway.simulation.rules import EngineRules
 from tests.routing.routers import MIXED, OWN_ROWS, SPLIT, finish, gone, join, placed, request, router
 
 OFFLOAD = {"mode": "always", "heavy_tokens": 4096, "warm_tokens": 512}

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headway.config.roles import Role
+from headway.planning.engine_rules import EngineRules
 from headway.routing import RequestSlo
-from headway.simulation.rules import EngineRules
 from tests.routing.routers import MIXED, OWN_ROWS, SPLIT, gone, join, request, router
 
 RULES = EngineRules(chunk_tokens=2048, prefix_cache_tokens=60_000, max_batch_size=8)

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, field
 
+from headway.planning.engine_rules import EngineRules
 from headway.planning.types import Role
-from headway.simulation.rules import EngineRules
 from headway.simulation.stepper import Stepper
 from tests.simulation.worlds import roofline_profile
 

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from headway.planning.engine_rules import EngineRules
 from headway.planning.types import Role
 from headway.simulation.layout import Routing
-from headway.simulation.rules import EngineRules
 from interp import PrefillSamples, build_profile
 from tests.simulation import plain_engine
 from tests.simulation.worlds import ArrayTrace, poisson_trace, roofline_profile, run, scenario

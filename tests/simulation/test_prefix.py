@@ -5,8 +5,8 @@ from collections import OrderedDict
 import numpy as np
 import pytest
 
+from headway.planning.engine_rules import EngineRules
 from headway.planning.types import Role
-from headway.simulation.rules import EngineRules
 from tests.simulation.worlds import ArrayTrace, roofline_profile, run, scenario
 
 BLOCK = 512

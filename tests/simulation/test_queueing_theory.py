@@ -5,8 +5,8 @@ from math import factorial
 import numpy as np
 import pytest
 
+from headway.planning.engine_rules import EngineRules
 from headway.planning.types import Role, Slo
-from headway.simulation.rules import EngineRules
 from tests.simulation.worlds import ArrayTrace, constant_profile, run, scenario
 
 WITHIN = 0.02

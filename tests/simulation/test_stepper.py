@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headway.planning.engine_rules import EngineRules
 from headway.planning.types import Role
-from headway.simulation.rules import EngineRules
 from headway.simulation.stepper import Stepper
 from headway.simulation.tempo import Tempo
 from tests.simulation.stepping import Seen, drive, jobs_of, steps_of

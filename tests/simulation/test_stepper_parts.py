@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headway.planning.engine_rules import EngineRules
 from headway.planning.types import Role
-from headway.simulation.rules import EngineRules
 from headway.simulation.stepper import Stepper
 from tests.simulation.stepping import Seen, steps_of
 from tests.simulation.worlds import constant_profile, roofline_profile

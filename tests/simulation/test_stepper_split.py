@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headway.planning.engine_rules import EngineRules
 from headway.planning.types import Role
 from headway.routing.types import NOTHING, Outcome, Placement, ReplicaUpdate, RouteRequest
 from headway.simulation.routed import Routed
-from headway.simulation.rules import EngineRules
 from headway.simulation.stepper import Stepper
 from tests.simulation.stepping import Seen
 from tests.simulation.worlds import ArrayTrace, roofline_profile, run, scenario

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from headway.planning.engine_rules import EngineRules
 from headway.planning.types import Decision, Observation, PoolLimits, Role, Slo
-from headway.simulation.rules import EngineRules
 from headway.simulation.scenario import Scenario
 from headway.simulation.simulate import Watchers, simulate
 from headway.workload import RequestChunk

@@ -1,0 +1,55 @@
+"""Planner policies at equal attainment: GPU-hours at 99 % of what is attainable, over a grid of deployments.
+
+    python -m benchmarks policies --data DIR [--cells 'azure10_8b_*'] [--quick] [--output DIR] [--workers N]
+
+Each policy has one safety setting, which is swept to the cheapest run that holds 99 %: cell by cell, and for
+all cells at once. Compared are `headway`, `reference` (the better of two intervals), `threshold` (default and
+tuned), the SLO-ratio law of KEDA set-ups, the best fixed fleet in hindsight, a clairvoyant plan, and the
+fluid bound. Results lie in the output directory as they come, and no run is made twice; remove a policy's
+folder there to measure it anew. `report.md` and `pareto.svg` are written at the end.
+"""
+
+import os
+from pathlib import Path
+
+OUTPUT = Path("out/policies")
+
+
+def main(
+    data: Path | None,
+    *,
+    cells: str = "*",
+    quick: bool = False,
+    output: Path = OUTPUT,
+    workers: int | None = None,
+) -> int:
+    """Run what is missing, print the report."""
+    from benchmarks.policies.cells import cells as matching
+    from benchmarks.policies.contenders import there
+    from benchmarks.policies.grid import run_grid
+    from benchmarks.policies.jobs import Place
+    from benchmarks.policies.plot import pareto_svg
+    from benchmarks.policies.report import markdown
+    from headway.config import load_config
+    from headway_cli.job import Job
+    from headway_cli.job import execute as simulate_once
+
+    if data is None or not (data / "traces").is_dir():
+        print("needs traces and profiles: --data DIR")
+        return 0
+    chosen = matching(cells, quick=quick)
+    if not chosen:
+        print(f"no cell is called {cells!r}")
+        return 1
+    # Compiles what is not in the cache, so that the processes do not each do it.
+    simulate_once(
+        Job(trace="steady:rate_rps=1,duration_s=10", config=load_config(None, {"planner.policy": "static"}))
+    )
+    place = Place(data=data.resolve(), output=output)
+    results = run_grid(place, chosen, there(), workers or os.cpu_count() or 1)
+    report = markdown(results)
+    output.mkdir(parents=True, exist_ok=True)
+    (output / "report.md").write_text(report)
+    (output / "pareto.svg").write_text(pareto_svg(results))
+    print(report)
+    return 0

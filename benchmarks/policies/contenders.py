@@ -1,0 +1,165 @@
+"""The policies of the benchmark: their safety settings from frugal to safe, and how a setting makes one.
+
+A contender has one knob, or one per pool; a grid's positions rise in safety. `family` names what is reported:
+of a family's contenders the cheapest counts, so that `reference` stands at its better interval and
+`threshold` at its better tuning. Those with `apart` knobs serve the comparison at one setting everywhere.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any
+
+from benchmarks.policies.scaled_reference import ScaledReference
+from benchmarks.policies.search import geometric
+from benchmarks.policies.slo_ratio import SloRatioPolicy
+from benchmarks.policies.world import Driver, World, best_batch
+from headway.config import TargetOngoing
+from headway.planning import Role, known
+from headway.planning.forecasting import make_forecaster
+
+FACTORS = geometric(0.35, 12.0, 1.15)
+LOSS_BUDGETS = geometric(0.2, 0.0002, 1.4)
+SHARES = geometric(0.1, 0.0003, 1.5)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What a policy is made for; `futures` is empty for all but the clairvoyant."""
+
+    world: World
+    delay_s: float
+    budget: int | None
+    futures: Sequence[Any] = ()
+
+
+Make = Callable[[Question, Sequence[float], int], Driver]
+"""A question, the knobs' values and the number of a rotation → what plans it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contender:
+    """One way to run a policy. `each` cell at its best, `everywhere` one setting: where it is compared."""
+
+    name: str
+    family: str
+    knobs: int
+    grid: Sequence[float]
+    make: Make
+    each: bool = True
+    everywhere: bool = True
+
+    def values(self, positions: Sequence[int]) -> list[float]:
+        return [self.grid[position] for position in positions]
+
+
+def _reference(interval_s: int) -> Make:
+    def make(question: Question, values: Sequence[float], turn: int) -> Driver:
+        del turn
+        overrides = {"planner.policy": "reference", "planner.adjustment_interval_s": interval_s}
+        plan = question.world.plan(overrides, question.budget)
+        factors = {Role.PREFILL: values[0], Role.DECODE: values[-1]}
+        forecaster = make_forecaster("constant", None, float(interval_s))
+        return ScaledReference(plan.settings, plan.policy, factors), forecaster
+
+    return make
+
+
+def _threshold(delays_s: tuple[float, float], targets: Callable[[World], Mapping[str, float]]) -> Make:
+    def make(question: Question, values: Sequence[float], turn: int) -> Driver:
+        del turn
+        overrides: dict[str, Any] = {
+            "planner.policy": "threshold",
+            "planner.threshold.upscale_delay_s": delays_s[0],
+            "planner.threshold.downscale_delay_s": delays_s[1],
+        }
+        for role, target in targets(question.world).items():
+            overrides[f"planner.threshold.target_ongoing.{role}"] = target / values[0]
+        return question.world.plan(overrides, question.budget).policy, None
+
+    return make
+
+
+def _default_targets(world: World) -> Mapping[str, float]:
+    del world
+    return TargetOngoing().model_dump()
+
+
+def _profiled_targets(world: World) -> Mapping[str, float]:
+    """What a load test would tell an operator: the decode batch that the ITL target allows."""
+    plan, rotation = world.plan({}), world.rotations[0]
+    context = float((rotation.input_tokens + rotation.output_tokens / 2).mean())
+    batch = best_batch(plan.profile, plan.settings.slo, context, plan.engine.max_batch_size)
+    return {"prefill": TargetOngoing().prefill, "decode": batch}
+
+
+def _slo_ratio(question: Question, values: Sequence[float], turn: int) -> Driver:
+    del turn
+    return SloRatioPolicy(question.world.plan({}, question.budget).settings, values[0]), None
+
+
+def _headway(question: Question, values: Sequence[float], turn: int) -> Driver:
+    del turn
+    overrides = {"planner.policy": "headway", "planner.headway.loss_budget": values[0]}
+    plan = question.world.plan(overrides, question.budget)
+    return plan.policy, plan.forecaster if plan.forecasts else None
+
+
+def _clairvoyant(question: Question, values: Sequence[float], turn: int) -> Driver:
+    from benchmarks.policies.clairvoyant import clairvoyant
+
+    settings = question.world.plan({}, question.budget).settings
+    return clairvoyant(settings, question.futures[turn], values[0], question.delay_s), None
+
+
+CONTENDERS: Sequence[Contender] = (
+    Contender(name="headway", family="headway", knobs=1, grid=LOSS_BUDGETS, make=_headway),
+    *(
+        Contender(
+            name=f"reference-{interval_s}s",
+            family="reference",
+            knobs=1,
+            grid=FACTORS,
+            make=_reference(interval_s),
+            everywhere=False,
+        )
+        for interval_s in (60, 180)
+    ),
+    *(
+        Contender(
+            name=f"reference-{interval_s}s-apart",
+            family="reference",
+            knobs=2,
+            grid=FACTORS,
+            make=_reference(interval_s),
+            each=False,
+        )
+        for interval_s in (60, 180)
+    ),
+    Contender(
+        name="threshold-default",
+        family="threshold",
+        knobs=1,
+        grid=FACTORS,
+        make=_threshold((30.0, 600.0), _default_targets),
+    ),
+    Contender(
+        name="threshold-tuned",
+        family="threshold",
+        knobs=1,
+        grid=FACTORS,
+        make=_threshold((0.0, 300.0), _profiled_targets),
+    ),
+    Contender(name="slo-ratio", family="slo-ratio", knobs=1, grid=FACTORS, make=_slo_ratio),
+    Contender(
+        name="clairvoyant", family="clairvoyant", knobs=1, grid=SHARES, make=_clairvoyant, everywhere=False
+    ),
+)
+
+
+def there() -> list[Contender]:
+    """The contenders whose policy exists in this version."""
+    absent = {"headway"} - set(known())
+    if find_spec("headway.planning.replay") is None:
+        absent.add("clairvoyant")
+    return [contender for contender in CONTENDERS if contender.family not in absent]

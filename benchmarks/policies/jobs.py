@@ -1,0 +1,169 @@
+"""The work that runs in processes: the facts of a base, and a contender on a cell."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from pathlib import Path
+
+from benchmarks.policies.book import BaseFacts, Book
+from benchmarks.policies.cells import Base, Cell
+from benchmarks.policies.contenders import CONTENDERS, Contender, Question
+from benchmarks.policies.search import Fleet, Knobs, cheapest_fleet, least
+from benchmarks.policies.world import Driver, Figures, World, gpus_of, world
+
+FIRST_S = 300.0
+"""The first fleet is the cheapest fixed one that holds the goal in so many seconds, chosen in hindsight."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where traces and profiles are, and where results go."""
+
+    data: Path
+    output: Path
+
+    def facts(self, base: Base) -> Path:
+        return self.output / "bases" / f"{base.name}.json"
+
+    def book(self, contender: Contender, cell: Cell) -> Path:
+        return self.output / contender.name / f"{cell.name}.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BaseJob:
+    """Find the facts of a base."""
+
+    place: Place
+    base: Base
+
+    @property
+    def name(self) -> str:
+        return f"static fleets {self.base.name}"
+
+    def run(self) -> None:
+        path = self.place.facts(self.base)
+        if path.is_file():
+            return
+        here = world(self.place.data, self.base)
+        static = _best_static(here, Book(self.place.output / "static" / f"{self.base.name}.json"))
+        reaches = here.reaches
+        BaseFacts(
+            requests=sum(known.requests for known in reaches),
+            attainable=here.attainable,
+            idle_ttft_s=reaches[0].best_ttft_s,
+            idle_itl_s=reaches[0].best_itl_s,
+            gpus=gpus_of(here.plan({}).settings),
+            initial=tuple(_first_fleets(here)),
+            static=static[0] if static else None,
+            static_figures=static[1] if static else None,
+        ).save(path)
+
+
+def _static(here: World, fleet: Fleet) -> Figures:
+    prefill, decode = fleet
+    plan = here.plan({"planner.static.prefill": prefill, "planner.static.decode": decode})
+    return here.measure(lambda turn: (plan.policy, None), [fleet] * len(here.rotations))
+
+
+def _best_static(here: World, book: Book) -> tuple[Fleet, Figures] | None:
+    def figures(knobs: Knobs) -> Figures:
+        return _static(here, (knobs[0], knobs[1]))
+
+    gpus = gpus_of(here.plan({}).settings)
+    fleet = cheapest_fleet(lambda fleet: book.figures(fleet, figures).held, here.guess(), gpus)
+    return fleet and (fleet, book.runs[fleet])
+
+
+def _first_fleets(here: World) -> Sequence[Fleet]:
+    """Of each rotation; where no fleet holds, the guess for the mean load."""
+    head, gpus = here.head(FIRST_S), gpus_of(here.plan({}).settings)
+    alone = [
+        replace(head, rotations=[rotation], reaches=[known])
+        for rotation, known in zip(head.rotations, head.reaches, strict=True)
+    ]
+    return [cheapest_fleet(partial(_holds, each), each.guess(), gpus) or each.guess() for each in alone]
+
+
+def _holds(here: World, fleet: Fleet) -> bool:
+    return _static(here, fleet).held
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellJob:
+    """Run a contender on a cell: at `positions`, or where none are given search each knob's least."""
+
+    place: Place
+    cell: Cell
+    contender_name: str
+    positions: Knobs = ()
+
+    @property
+    def contender(self) -> Contender:
+        return next(each for each in CONTENDERS if each.name == self.contender_name)
+
+    @property
+    def name(self) -> str:
+        return f"{self.contender_name} {self.cell.name}"
+
+    def run(self) -> tuple[int | None, ...]:
+        """The least position of each knob with all others widest; None where even the widest fails."""
+        contender = self.contender
+        book = Book(self.place.book(contender, self.cell))
+        if self.positions:
+            book.figures(self.positions, self._measure)
+            return self.positions
+        top = len(contender.grid) - 1
+
+        def holds(knob: int, position: int) -> bool:
+            knobs = [top] * contender.knobs
+            knobs[knob] = position
+            return book.figures(tuple(knobs), self._measure).held
+
+        return tuple(least(partial(holds, knob), top + 1) for knob in range(contender.knobs))
+
+    def _measure(self, knobs: Knobs) -> Figures:
+        base, contender = self.cell.base, self.contender
+        facts = BaseFacts.load(self.place.facts(base))
+        here = replace(world(self.place.data, base), most=facts.most)
+        budget = facts.budget if self.cell.budgeted else None
+        question = Question(
+            world=here,
+            delay_s=self.cell.delay_s,
+            budget=budget,
+            futures=_futures(self.place, base) if contender.family == "clairvoyant" else (),
+        )
+
+        def drive(turn: int) -> Driver:
+            return contender.make(question, contender.values(knobs), turn)
+
+        return here.measure(drive, facts.initial, self.cell.delay_s, budget)
+
+
+@lru_cache(maxsize=1)
+def _futures(place: Place, base: Base) -> Sequence[object]:
+    from benchmarks.policies.clairvoyant import futures
+
+    return futures(world(place.data, base), place.output)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FutureJob:
+    """Make the loss curves that the clairvoyant plan of a base reads."""
+
+    place: Place
+    base: Base
+
+    @property
+    def name(self) -> str:
+        return f"future {self.base.name}"
+
+    def run(self) -> None:
+        _futures(self.place, self.base)
+
+
+Job = BaseJob | FutureJob | CellJob
+
+
+def execute(job: Job) -> tuple[int | None, ...] | None:
+    """In a process of the pool."""
+    return job.run()

@@ -1,0 +1,109 @@
+"""The cheapest fleet that hindsight allows, for all pools together.
+
+Of each pool only the options matter that lose less than every cheaper one. Over all pools
+
+    minimise  Σ_r g_r cost_r   subject to   Σ_r lost_r ≤ budget · requests
+
+g_r being GPUs per replica: the loss budget goes where it saves most GPUs. Where even the dearest options lose
+more, those are taken. With a GPU budget that the result exceeds, the roles turn: the least loss whose
+replicas fit the GPUs. Options come sorted by cost, so for each option of the one pool that of the other is
+found by bisection; with one pool there is nothing to share.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headway.planning.hindsight.judging import FACTORS, Judgement
+from headway.planning.hindsight.levels import PREDICTORS, Predictor
+from headway.planning.types import Role
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """A predictor and a safety factor: replicas to order, and what the past would have lost and cost."""
+
+    predictor: Predictor
+    factor: float
+    replicas: int
+    expected: float
+    lost: float
+    cost: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Front:
+    """Options of one pool that lose less than every cheaper one: cost and loss f8[K], positions i8[K]."""
+
+    cost: FloatArray
+    lost: FloatArray
+    position: IntArray
+
+
+def front(cost: FloatArray, lost: FloatArray) -> Front:
+    """The efficient ones of f8[J, X] options, cheapest first."""
+    cost, lost = cost.ravel(), lost.ravel()
+    order = np.lexsort((lost, cost))
+    least = np.minimum.accumulate(lost[order])
+    better = np.append(True, least[1:] < least[:-1])
+    kept = order[better]
+    return Front(cost[kept], lost[kept], kept)
+
+
+def choose(
+    judgements: Mapping[Role, Judgement], gpus: Mapping[Role, int], loss_budget: float
+) -> Mapping[Role, Option]:
+    """One option per pool; `gpus` of one replica, `loss_budget` as a share of the requests judged."""
+    fronts = {role: front(each.cost * gpus[role], each.lost) for role, each in judgements.items()}
+    allowed = loss_budget * max((each.requests for each in judgements.values()), default=0.0)
+    chosen = _cheapest(list(fronts.values()), allowed)
+    places = {role: fronts[role].position[at] for role, at in zip(fronts, chosen, strict=True)}
+    return {role: _option(judgements[role], int(place)) for role, place in places.items()}
+
+
+def choose_within(
+    judgements: Mapping[Role, Judgement], gpus: Mapping[Role, int], gpu_budget: int
+) -> Mapping[Role, Option] | None:
+    """The options with the least loss whose replicas fit `gpu_budget` GPUs now; None if none do."""
+    fronts = {
+        role: front(each.lost, np.multiply(each.replicas, gpus[role], dtype=np.float64))
+        for role, each in judgements.items()
+    }
+    chosen = _cheapest(list(fronts.values()), float(gpu_budget), strictly=True)
+    if not chosen:
+        return None
+    places = {role: fronts[role].position[at] for role, at in zip(fronts, chosen, strict=True)}
+    return {role: _option(judgements[role], int(place)) for role, place in places.items()}
+
+
+def _cheapest(fronts: list[Front], allowed: float, *, strictly: bool = False) -> list[int]:
+    """Positions in the fronts of least summed cost with summed loss within `allowed`."""
+    dearest = [len(each.cost) - 1 for each in fronts]
+    if len(fronts) == 1:
+        within = np.nonzero(fronts[0].lost <= allowed)[0]
+        return [int(within[0])] if len(within) else ([] if strictly else dearest)
+    one, other = fronts
+    partner = np.searchsorted(-other.lost, -(allowed - one.lost), side="left")
+    possible = partner < len(other.cost)
+    if not possible.any():
+        return [] if strictly else dearest
+    cost = np.where(possible, one.cost + other.cost[np.minimum(partner, dearest[1])], np.inf)
+    first = int(np.argmin(cost))
+    return [first, int(partner[first])]
+
+
+def _option(judged: Judgement, place: int) -> Option:
+    row, column = divmod(place, len(FACTORS))
+    return Option(
+        predictor=PREDICTORS[row],
+        factor=float(FACTORS[column]),
+        replicas=int(judged.replicas[row, column]),
+        expected=float(judged.expected[row]),
+        lost=float(judged.lost[row, column]),
+        cost=float(judged.cost[row, column]),
+    )

@@ -1,0 +1,124 @@
+"""Hindsight: what each predictor, times a safety factor, would have lost and cost in the past.
+
+After interval i − h, predictor j said f_ij for interval i, h being the lead. Had x f_ij replicas been there,
+
+    lost_jx = Σ_i w_i L_i(⌈x f_ij⌉)          cost_jx = Σ_i w_i ⌈x f_ij⌉ / Σ_i w_i
+
+with L_i the loss curve of the interval (see `headway.planning.replay`) and w_i = 2^(−age / half-life). One
+figure holds the forecast's error, burstiness, lengths and queueing together, in the unit that counts.
+
+What has not been seen yet. The past is a small sample: h intervals are about one independent observation of
+the forecast's error, so n intervals are n / h, and the next may be worse than all of them with a chance of
+about 1 / (n / h + 1). With that weight every interval is judged as if load had grown by d in the lead:
+
+    d = unknown · (d0 + d1 lead) + (1 − unknown) · (d0 + VOLATILITY · 90 % of the level's changes over a lead)
+
+unknown = h / (n + h). d0 and d1 are a first guess for any traffic: 5 %, and 10 % a minute.
+
+What could not be known. An interval whose work is more than SURPRISE times all that had been seen when its
+forecast was made is not judged: no margin on an average is bought for a jump that has no precedent. When it
+comes again, it has one.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headway.planning.hindsight.history import PoolHistory
+from headway.planning.hindsight.levels import forecasts
+from interp.jit import compiled
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+FACTORS = np.geomspace(0.6, 10.0, 72)
+"""Safety factors that are tried, 4 % apart."""
+
+SURE_GROWTH, GROWTH_PER_MINUTE = 0.05, 0.1
+VOLATILITY = 1.2
+MATURE = 4
+"""Intervals that a predictor must have seen before it is judged."""
+
+STEADY = 5
+"""The row of `forecasts` whose changes are the level's: smoothing 0.2, without trend."""
+
+SURPRISE = 2.0
+ROUNDING = 1e-9
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Judgement:
+    """Of one pool: `lost` requests and `cost` in replicas f8[J, X], what each would order now (`replicas`
+    i8[J, X]), requests judged, the growth that was assumed, and the work expected by each predictor f8[J]."""
+
+    lost: FloatArray
+    cost: FloatArray
+    replicas: IntArray
+    requests: float
+    growth: float
+    expected: FloatArray
+
+
+def judge(history: PoolHistory, lead: int, interval_s: float, half_life: float) -> Judgement:
+    """All predictors and factors over a past that is not empty; `lead` and `half_life` in intervals."""
+    said = forecasts(history.work, lead)
+    count = len(history)
+    mature = count - 1 >= lead + MATURE
+    first = lead + MATURE if mature else max(0, min(MATURE, count - 2))
+    judged = np.arange(first, count)
+    heard = judged - lead if mature else judged
+    precedent = np.maximum.accumulate(history.work)[heard]
+    foreseeable = history.work[judged] <= SURPRISE * precedent
+    weights = 0.5 ** ((count - 1 - judged) / half_life) * foreseeable
+    unseen = 1.0 / (float(weights.sum()) / lead + 1.0)
+    growth = _growth(said[STEADY], lead, interval_s)
+    curves = (history.starts, history.lost, judged)
+    lost, cost = _totals(said[:, heard], weights * (1.0 - unseen), FACTORS, curves)
+    worse, _ = _totals(said[:, heard] / (1.0 + growth), weights * unseen, FACTORS, curves)
+    ordered = np.maximum(1, np.ceil(FACTORS * said[:, -1:] - ROUNDING)).astype(np.int64)
+    return Judgement(
+        lost=lost + worse,
+        cost=cost,
+        replicas=ordered,
+        requests=float(history.requests[judged] @ weights),
+        growth=growth,
+        expected=said[:, -1],
+    )
+
+
+def _growth(level: FloatArray, lead: int, interval_s: float) -> float:
+    """By how much the load may grow in a lead, as a fraction."""
+    guess = SURE_GROWTH + GROWTH_PER_MINUTE * lead * interval_s / 60.0
+    steady = np.log(np.maximum(level[MATURE:], ROUNDING))
+    count = len(steady)
+    if count < 6:
+        return guess
+    span = max(1, min(lead, count // 3))
+    change = float(np.quantile(np.abs(steady[span:] - steady[:-span]), 0.9))
+    seen = SURE_GROWTH + VOLATILITY * change * lead / span
+    unknown = lead / (count + lead)
+    return unknown * guess + (1.0 - unknown) * min(seen, 2.0 * guess)
+
+
+@compiled
+def _totals(
+    said: FloatArray,
+    weights: FloatArray,
+    factors: FloatArray,
+    curves: tuple[IntArray, IntArray, IntArray],
+) -> tuple[FloatArray, FloatArray]:
+    starts, lost, judged = curves
+    losses = np.zeros((said.shape[0], len(factors)))
+    costs = np.zeros((said.shape[0], len(factors)))
+    total = max(weights.sum(), 1e-300)
+    for j in range(said.shape[0]):
+        for x in range(len(factors)):
+            loss, cost = 0.0, 0.0
+            for i in range(len(judged)):
+                count = max(1, int(np.ceil(factors[x] * said[j, i] - ROUNDING)))
+                start, end = starts[judged[i]], starts[judged[i] + 1]
+                loss += weights[i] * lost[min(start + count, end - 1)]
+                cost += weights[i] * count
+            losses[j, x], costs[j, x] = loss, cost / total
+    return losses, costs

@@ -1,0 +1,149 @@
+"""One interval's requests → a loss curve and the work of each pool, added to its history.
+
+The interval is replayed after a run-up of the requests before it (RUN_UP_S), so that fleets are as busy when
+it begins as they would be. What arrived is known; how long outputs will be is drawn (`lengths`), and until
+something has completed nothing is learnt of decoding. Work beyond what a pool may have is not replayed: it
+asks for all.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headway.planning.hindsight.lengths import OutputSample
+from headway.planning.hindsight.state import HindsightState, PoolMemory
+from headway.planning.replay import (
+    LossCurve,
+    ReplayEngine,
+    Requests,
+    decode_losses,
+    decode_seconds,
+    mixed_losses,
+    mixed_seconds,
+    prefill_losses,
+    prefill_seconds,
+)
+from headway.planning.traffic import Traffic, synthetic_traffic
+from headway.planning.types import Observation, Role
+
+FloatArray = NDArray[np.float64]
+
+RUN_UP_S = {Role.PREFILL: 300.0, Role.DECODE: 120.0, Role.MIXED: 120.0}
+MOST_INTERVALS = 960
+MOST_JUDGED, MOST_RUN_UP = 10_000, 20_000
+"""Requests of one interval that are replayed, and of its run-up: about half a second of work."""
+
+MOST_REPLICAS = 4096
+"""The largest fleet that is replayed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """How a pool's requests are replayed, and what work they are: replica-seconds of each."""
+
+    losses: Callable[[ReplayEngine, Requests, int, int], LossCurve]
+    seconds: Callable[[ReplayEngine, Requests], FloatArray]
+
+
+STAGES = {
+    Role.PREFILL: Stage(losses=prefill_losses, seconds=prefill_seconds),
+    Role.DECODE: Stage(losses=decode_losses, seconds=decode_seconds),
+    Role.MIXED: Stage(losses=mixed_losses, seconds=mixed_seconds),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """What is planned for: the engine, and the replicas that each pool may have at most."""
+
+    engine: ReplayEngine
+    most: Mapping[Role, int]
+
+
+def learn(state: HindsightState, observation: Observation, planned: Planned) -> HindsightState:
+    """The state with one more interval. Nothing is learnt where the requests were not measured."""
+    traffic = observation.traffic or synthetic_traffic(observation)
+    roles = tuple(observation.pools)
+    if traffic is None:
+        return replace(state, pools={role: _skipped(state.pool(role)) for role in roles})
+    outputs = state.outputs.add(traffic.completed_input_tokens, traffic.completed_output_tokens)
+    arrived, outputs = _with_outputs(traffic, outputs)
+    begins_s = observation.now_s - observation.interval_s
+    recent = _joined(state.recent, arrived, begins_s - max(RUN_UP_S.values()))
+    pools = {
+        role: _learnt(state.pool(role), role, recent, observation, planned)
+        if role is Role.PREFILL or outputs.known or len(arrived.arrival_s) == 0
+        else _skipped(state.pool(role))
+        for role in roles
+    }
+    return replace(state, pools=pools, recent=recent, outputs=outputs)
+
+
+def _skipped(memory: PoolMemory) -> PoolMemory:
+    return replace(memory, history=memory.history.skip(MOST_INTERVALS))
+
+
+def _with_outputs(traffic: Traffic, outputs: OutputSample) -> tuple[Requests, OutputSample]:
+    inputs = traffic.input_tokens
+    if not outputs.known:
+        return Requests(traffic.arrival_s, inputs, np.ones(len(inputs))), outputs
+    drawn, outputs = outputs.draw(inputs)
+    return Requests(traffic.arrival_s, inputs, drawn), outputs
+
+
+def _joined(before: Requests, arrived: Requests, since_s: float) -> Requests:
+    first = int(np.searchsorted(before.arrival_s, since_s))
+    return Requests(*(np.concatenate([old[first:], new]) for old, new in zip(before, arrived, strict=True)))
+
+
+def _learnt(
+    memory: PoolMemory, role: Role, recent: Requests, observation: Observation, planned: Planned
+) -> PoolMemory:
+    begins_s = observation.now_s - observation.interval_s
+    own = _from(recent, _first(recent, begins_s))
+    work = float(STAGES[role].seconds(planned.engine, own).sum()) / observation.interval_s
+    prompts_s = prefill_seconds(planned.engine, own)
+    if work <= _most(role, planned):
+        curve = _curve(memory.guess, role, recent, begins_s, planned)
+    else:
+        curve = _all(own, role, planned)
+    return replace(
+        memory,
+        history=memory.history.add(work, curve, MOST_INTERVALS),
+        guess=max(1, len(curve.lost) - 1) if curve.requests else memory.guess,
+        seconds_each=float(prompts_s.mean()) if len(prompts_s) else memory.seconds_each,
+    )
+
+
+def _curve(guess: int, role: Role, recent: Requests, begins_s: float, planned: Planned) -> LossCurve:
+    """The interval's loss curve; of more than MOST_JUDGED requests the latest stand for all."""
+    own = len(recent.arrival_s) - _first(recent, begins_s)
+    judged = min(own, MOST_JUDGED)
+    first = len(recent.arrival_s) - judged
+    run_up = max(_first(recent, begins_s - RUN_UP_S[role]), first - MOST_RUN_UP)
+    replayed = _from(recent, run_up)
+    curve = STAGES[role].losses(planned.engine, replayed, first - run_up, min(guess, _most(role, planned)))
+    if judged == own:
+        return curve
+    share = own / judged
+    return LossCurve(round(curve.requests * share), np.rint(curve.lost * share).astype(np.int64))
+
+
+def _all(own: Requests, role: Role, planned: Planned) -> LossCurve:
+    """The curve of work that only the largest fleet is right for."""
+    requests = len(own.arrival_s)
+    return LossCurve(requests, np.append(np.full(_most(role, planned), requests), 0))
+
+
+def _most(role: Role, planned: Planned) -> int:
+    return min(planned.most[role], MOST_REPLICAS)
+
+
+def _from(requests: Requests, first: int) -> Requests:
+    return Requests(*(column[first:] for column in requests))
+
+
+def _first(requests: Requests, since_s: float) -> int:
+    return int(np.searchsorted(requests.arrival_s, since_s, side="right"))

@@ -1,0 +1,192 @@
+"""`headway`: the smallest fleet that would have kept the promises on the traffic of late, as it is forecast.
+
+Theory. Each interval
+
+    learn     replay its requests through fleets of 1, 2, 3… replicas of each pool: loss curves (`learning`)
+    judge     what past forecasts, times a safety factor, would have lost and cost by these (`judging`)
+    choose    the cheapest predictor and factor per pool within one loss budget for all pools (`choosing`)
+    add       what a queue that is already there needs (`backlog`)
+    release   slowly (`release`), then fit into limits and GPU budget
+
+The forecast is for the time when a replica ordered now will serve; that lead is learnt (`lead`). So nothing
+has to be set but the share of requests that may miss their SLO, and no average stands for a distribution.
+Peaks shorter than the lead cannot be followed by anyone: then the cheapest options are those that hold them,
+and the decision says so.
+
+Missing data: requests not measured → targets are held. No single requests (`observation.traffic`) → Poisson
+arrivals of mean lengths stand in. No output length known yet → decode holds. In the first LEARNING intervals
+targets do not fall below the desired counts.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from headway.planning.budget import Fit, check_budget, fit, gpus
+from headway.planning.errors import PlanningError
+from headway.planning.hindsight.backlog import extra_replicas
+from headway.planning.hindsight.choosing import Option, choose, choose_within
+from headway.planning.hindsight.judging import Judgement, judge
+from headway.planning.hindsight.lead import lead_intervals
+from headway.planning.hindsight.learning import Planned, learn
+from headway.planning.hindsight.reasons import Need, explain
+from headway.planning.hindsight.release import Hold
+from headway.planning.hindsight.state import HindsightState, PoolMemory
+from headway.planning.reasons import check, ordered
+from headway.planning.replay import ReplayEngine
+from headway.planning.settings import PolicySettings
+from headway.planning.surfaces import Surfaces
+from headway.planning.types import NAN, Decision, Observation, Role
+from interp import Profile
+
+LEARNING = 4
+"""Intervals in which targets do not fall."""
+
+STRICTER = 0.6
+"""Share of the loss budget that a smaller fleet must keep within to be released to."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeadwayPolicy:
+    """Plans by hindsight."""
+
+    settings: PolicySettings
+    engine: ReplayEngine
+
+    name = "headway"
+
+    @property
+    def interval_s(self) -> float:
+        """Seconds between two decisions."""
+        return self.settings.headway.interval_s
+
+    def initial_state(self) -> HindsightState:
+        """Nothing learnt."""
+        return HindsightState()
+
+    def plan(self, observation: Observation, state: HindsightState) -> Decision:
+        """One decision; see the module for missing data. PlanningError if a pool is missing."""
+        check(observation, self.settings)
+        roles = ordered(self.settings.limits)
+        most = {role: self.settings.limits[role].max_replicas for role in roles}
+        planned = Planned(engine=self.engine, most=most)
+        state = learn(state, _of_pools(observation, roles), planned)
+        memories = {role: self._started(state.pool(role), observation, role) for role in roles}
+        needs = self._needs(memories, observation)
+        holds = {role: self._hold(memories[role], needs[role], observation, role) for role in roles}
+        fitted = self._fit(holds)
+        pools = {role: self._ordered(memories[role], holds, fitted, observation, role) for role in roles}
+        reasons = explain(observation, self.settings, needs, holds, fitted)
+        return Decision(targets=fitted.targets, next_state=replace(state, pools=pools), reasons=reasons)
+
+    def _started(self, memory: PoolMemory, observation: Observation, role: Role) -> PoolMemory:
+        pool = observation.pools[role]
+        starts = memory.starts.observe(observation.now_s, observation.interval_s, pool)
+        return replace(memory, starts=starts, hold=memory.hold or Hold(target=pool.desired))
+
+    def _needs(self, memories: Mapping[Role, PoolMemory], observation: Observation) -> Mapping[Role, Need]:
+        leads_s = {role: self._lead_s(memory, observation) for role, memory in memories.items()}
+        judged = {
+            role: self._judge(memory, leads_s[role])
+            for role, memory in memories.items()
+            if observation.requests >= 0 and len(memory.history) >= 2
+        }
+        budget = self.settings.loss_budget
+        options, strict = self._choose(judged, budget), self._choose(judged, STRICTER * budget)
+        return {
+            role: self._need(memories[role], observation, role, _Choice(options, strict, judged, leads_s))
+            for role in memories
+        }
+
+    def _lead_s(self, memory: PoolMemory, observation: Observation) -> float:
+        return memory.starts.lead_s(observation.now_s, self.settings.headway.lead_s)
+
+    def _judge(self, memory: PoolMemory, lead_s: float) -> Judgement:
+        half_life = self.settings.headway.half_life_s / self.interval_s
+        return judge(memory.history, lead_intervals(lead_s, self.interval_s), self.interval_s, half_life)
+
+    def _choose(self, judged: Mapping[Role, Judgement], loss_budget: float) -> Mapping[Role, Option]:
+        if not judged:
+            return {}
+        each = {role: self.settings.limits[role].gpus_per_replica for role in judged}
+        chosen = choose(judged, each, loss_budget)
+        budget = self.settings.max_gpu_budget
+        wanted = {role: option.replicas for role, option in chosen.items()}
+        if budget is None or gpus(wanted, self.settings.limits) <= budget:
+            return chosen
+        return choose_within(judged, each, budget) or chosen
+
+    def _need(self, memory: PoolMemory, observation: Observation, role: Role, choice: "_Choice") -> Need:
+        pool, option = observation.pools[role], choice.options.get(role)
+        held = memory.hold.target if memory.hold else pool.desired
+        replicas = held if option is None else option.replicas
+        enough = replicas if option is None else max(replicas, choice.strict[role].replicas)
+        seconds_each = NAN if role is Role.DECODE or option is None else memory.seconds_each
+        extra = extra_replicas(pool, seconds_each, self.settings.slo.ttft_s, replicas)
+        learning = len(memory.history) <= LEARNING
+        judged = choice.judged.get(role)
+        return Need(
+            replicas=replicas + extra,
+            enough=max(enough + extra, held if learning else 0),
+            extra=extra,
+            option=option,
+            requests=0.0 if judged is None else judged.requests,
+            growth=0.0 if judged is None else judged.growth,
+            intervals=len(memory.history),
+            lead_s=choice.leads_s[role],
+            learning=learning,
+        )
+
+    def _hold(self, memory: PoolMemory, need: Need, observation: Observation, role: Role) -> Hold:
+        pool = observation.pools[role]
+        before = memory.hold or Hold(target=pool.desired)
+        return before.need(observation.now_s, need.replicas, need.enough, self.settings.headway.hold_s)
+
+    def _fit(self, holds: Mapping[Role, Hold]) -> Fit:
+        wished = {role: hold.target for role, hold in holds.items()}
+        return fit(wished, self.settings.limits, self.settings.max_gpu_budget)
+
+    def _ordered(
+        self,
+        memory: PoolMemory,
+        holds: Mapping[Role, Hold],
+        fitted: Fit,
+        observation: Observation,
+        role: Role,
+    ) -> PoolMemory:
+        target = fitted.targets[role]
+        starts = memory.starts.order(observation.now_s, observation.pools[role], target)
+        return replace(memory, starts=starts, hold=replace(holds[role], target=target))
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """What hindsight chose for each pool, with the loss budget and with a part of it, and why."""
+
+    options: Mapping[Role, Option]
+    strict: Mapping[Role, Option]
+    judged: Mapping[Role, Judgement]
+    leads_s: Mapping[Role, float]
+
+
+def _of_pools(observation: Observation, roles: tuple[Role, ...]) -> Observation:
+    """The observation with these pools alone, in their order."""
+    return replace(observation, pools={role: observation.pools[role] for role in roles})
+
+
+def make_headway(settings: PolicySettings, profile: Surfaces | None = None) -> HeadwayPolicy:
+    """PlanningError without a profile or engine rules, or where the minimums exceed the GPU budget."""
+    if not isinstance(profile, Profile):
+        raise PlanningError("planner.policy: headway needs a profile (engine.profile)")
+    if settings.engine is None:
+        raise PlanningError("planner.policy: headway needs to know how engines batch")
+    check_budget(settings.limits, settings.max_gpu_budget)
+    rules = settings.engine
+    engine = ReplayEngine(
+        profile=profile,
+        slo=settings.slo,
+        max_batch_size=rules.max_batch_size,
+        chunk_tokens=rules.chunk_tokens,
+        transfer_latency_s=rules.transfer_latency_s,
+        transfer_s_per_token=rules.kv_bytes_per_token / rules.transfer_bytes_per_s,
+    )
+    return HeadwayPolicy(settings, engine)

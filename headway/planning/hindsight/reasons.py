@@ -1,0 +1,86 @@
+"""A decision in an operator's words, and as data from which it can be followed."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from headway.planning.budget import Fit
+from headway.planning.hindsight.choosing import Option
+from headway.planning.hindsight.release import Hold
+from headway.planning.reasons import common, describe, jsonable, ordered, progress_warnings
+from headway.planning.settings import PolicySettings
+from headway.planning.types import Observation, Role
+
+PEAKY = 1.5
+"""Safety factor from which a pool is said to be held for peaks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Need:
+    """What one pool needs: replicas, of these `extra` for its queue; `option` None: nothing is known yet.
+
+    `enough` is what it may be released to.
+
+    `requests` and `intervals` are what hindsight rests on, `growth` what it assumed on top, `lead_s` the time
+    until a replica ordered now serves.
+    """
+
+    replicas: int
+    enough: int
+    extra: int
+    option: Option | None
+    requests: float
+    growth: float
+    intervals: int
+    lead_s: float
+    learning: bool
+
+
+def explain(
+    observation: Observation,
+    settings: PolicySettings,
+    needs: Mapping[Role, Need],
+    holds: Mapping[Role, Hold],
+    fitted: Fit,
+) -> Mapping[str, Any]:
+    """The reasons of one decision."""
+    reasons = common("headway", observation, settings)
+    reasons["settings"] |= {"loss_budget": settings.loss_budget, "headway": settings.headway.model_dump()}
+    cause = "; ".join(_cause(role, needs[role], holds[role]) for role in ordered(needs))
+    limited = f"; limited by {', '.join(fitted.limits)}" if fitted.limits else ""
+    reasons |= {
+        "needs": needs,
+        "holds": holds,
+        "limits": fitted.limits,
+        "targets": fitted.targets,
+        "warnings": [*progress_warnings(observation), *_warnings(needs)],
+        "summary": f"{cause}: {describe(fitted.targets, observation)}{limited}.",
+    }
+    plain: dict[str, Any] = jsonable(reasons)
+    return plain
+
+
+def _cause(role: Role, need: Need, hold: Hold) -> str:
+    if need.option is None:
+        return f"{role} is held, nothing is known yet of what it needs"
+    option = need.option
+    words = (
+        f"{role} needs {need.replicas}: work for {option.expected:.2f} replicas expected "
+        f"in {need.lead_s:.0f} s ({option.predictor.describe()}), times {option.factor:.2f} would have lost "
+        f"{option.lost / max(need.requests, 1.0):.2%} in the last {need.intervals} intervals"
+    )
+    if need.extra:
+        words += f", {need.extra} of them for the queue"
+    if need.learning:
+        words += ", not fewer than before while learning"
+    if hold.target > need.replicas:
+        words += f", {hold.target} are held for now"
+    return words
+
+
+def _warnings(needs: Mapping[Role, Need]) -> list[str]:
+    return [
+        f"{role}: peaks are shorter than a start takes ({need.lead_s:.0f} s); capacity for them is held"
+        for role, need in needs.items()
+        if need.option is not None and need.option.factor >= PEAKY and not need.learning
+    ]

@@ -1,0 +1,125 @@
+"""Loss curves: how many requests would have missed their SLO with n replicas, from few replays.
+
+More replicas lose no more (up to the luck of placement, which is smoothed away). So it is enough to know the
+curve from where much is lost to where next to nothing is, at counts a tenth apart; between two of them the
+logarithm of lost + 1 is taken as linear, as losses fall about exponentially with the spare capacity. Fewer
+replicas than the mean work keeps busy (`least`) fall behind sooner or later, however well they come through a
+short window: they lose everything.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import ceil, floor
+
+import numpy as np
+from numpy.typing import NDArray
+
+IntArray = NDArray[np.int64]
+
+MUCH, NOTHING = 0.3, 0.0005
+"""Shares of requests: above the first the curve is not looked at closely; the second counts as none."""
+
+STEP = 1.1
+MOST_TO_NARROW, MOST_REPLAYS = 6, 14
+"""Replays after which the search for the least count without losses ends, and that for the others; a guess
+near the answer needs fewer."""
+
+FINENESS = 32
+"""The least count without losses is found to one part in so many."""
+
+FEW, PLATEAU, PLATEAU_WIDTH = 0.1, 0.9, 1.25
+"""Where up to a few are lost, and wider fleets still lose almost as many, it is not for want of replicas."""
+
+FARTHEST = 4
+"""The climb to a count without losses ends at this multiple of where it began."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LossCurve:
+    """`lost` i8[C]: of `requests` attainable ones, those that n = 0..C-1 replicas lose.
+
+    `lost[0]` is `requests`, the curve never rises, and beyond C-1 its last value holds.
+    """
+
+    requests: int
+    lost: IntArray
+
+    def at(self, replicas: int) -> int:
+        """Requests lost with that many replicas."""
+        return int(self.lost[min(max(replicas, 0), len(self.lost) - 1)])
+
+    def guarded(self, least: int) -> "LossCurve":
+        """The same, but fewer than `least` replicas lose everything."""
+        width = max(len(self.lost), least + 1 if self.requests else 1)
+        lost = np.pad(self.lost, (0, width - len(self.lost)), mode="edge")
+        lost[: min(least, width)] = self.requests
+        return LossCurve(self.requests, lost)
+
+
+def loss_curve(lose: Callable[[int], int], requests: int, least: int, guess: int) -> LossCurve:
+    """The curve of `lose(n)`, which replays n replicas, searched from `guess`; below `least` all is lost."""
+    if requests == 0:
+        return LossCurve(0, np.zeros(1, np.int64))
+    least = max(1, least)
+    search = _Search(lose, int(NOTHING * requests), {0: requests, least - 1: requests})
+    start = max(least, guess)
+    top = search.climb(start, FARTHEST * start + 20, FEW * requests)
+    top = search.narrow(top, least)
+    search.descend(top, least, MUCH * requests)
+    return LossCurve(requests, search.filled(top))
+
+
+@dataclass(slots=True)
+class _Search:
+    """Replays so far, by their number of replicas."""
+
+    lose: Callable[[int], int]
+    nothing: int
+    known: dict[int, int]
+    replays: int = 0
+
+    def look(self, replicas: int) -> int:
+        if replicas not in self.known:
+            self.known[replicas] = self.lose(replicas)
+            self.replays += 1
+        return self.known[replicas]
+
+    def climb(self, start: int, limit: int, few: float) -> int:
+        """The first count from `start` on without losses, in widening steps; else where more stop helping."""
+        replicas, step = start, STEP
+        while self.look(replicas) > self.nothing and replicas < limit:
+            before, wider = replicas, min(limit, max(replicas + 1, ceil(replicas * step)))
+            replicas, step = wider, min(2.0, step * step)
+            lost = self.look(before)
+            flat = wider >= PLATEAU_WIDTH * before and self.look(wider) > PLATEAU * lost
+            if flat and lost <= few:
+                break
+        return replicas
+
+    def narrow(self, top: int, least: int) -> int:
+        """About the least count that loses no more than `top`."""
+        goal, low, step = max(self.nothing, self.look(top)), top, STEP
+        while low >= least and self.look(low) <= goal:
+            top, low = low, max(least - 1, min(low - 1, floor(low / step)))
+            step = min(2.0, step * step)
+        while top - low > max(1, top // FINENESS) and self.replays < MOST_TO_NARROW:
+            middle = (low + top) // 2
+            if self.look(middle) <= goal:
+                top = middle
+            else:
+                low = middle
+        return top
+
+    def descend(self, top: int, least: int, much: float) -> None:
+        """Look at counts below `top`, a tenth apart, until `much` is lost."""
+        replicas = top
+        while replicas > least and self.look(replicas) <= much and self.replays < MOST_REPLAYS:
+            replicas = max(least, min(replicas - 1, floor(replicas / STEP)))
+            self.look(replicas)
+
+    def filled(self, top: int) -> IntArray:
+        """The curve from 0 to `top`."""
+        counts = sorted(count for count in self.known if count <= top)
+        lost = np.minimum.accumulate([self.known[count] for count in counts])
+        between = np.expm1(np.interp(np.arange(top + 1), counts, np.log1p(lost)))
+        return np.rint(between).astype(np.int64)

@@ -1,0 +1,152 @@
+r"""What a replay knows of an engine, and what a request asks of an idle one and of a full one.
+
+    idle TTFT   prefill + KV transfer + the decode iteration that brings the first token; on a mixed replica
+                the prompt's last chunk brings it
+    idle TPOT   ITL of a batch of one at its mean context, isl + osl / 2
+
+A request that misses an SLO even so, or that does not fit the KV cache, is not attainable: no number of
+replicas helps, so it is not judged. It is served all the same, unless it does not fit.
+
+In a full batch of n sequences a token costs ITL(n) / n seconds of a replica. n is the batch limit, or what
+the KV cache holds of the mix; a request counts in the mix for as many iterations as it has output tokens:
+
+    need = Σ osl (isl + osl) / Σ osl        n = min(max_batch_size, max_kv_tokens / need)
+
+Only figures of single requests belong here; queues are in the modules that replay fleets.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from headway.planning.types import Slo
+from interp import Profile
+from interp.arrays import BoolArray, FloatArray
+
+TOLERANCE = 1.0 + 1e-9
+"""A latency counts as within its SLO up to rounding."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayEngine:
+    """An engine: its profile, SLO and batching rules.
+
+    `chunk_tokens` 0 means prompts are computed one at a time, whole; above 0 an iteration carries up to that
+    many prompt tokens, as mixed replicas always do. Moving a prompt's KV takes `transfer_latency_s` +
+    `transfer_s_per_token` × its tokens.
+    """
+
+    profile: Profile
+    slo: Slo
+    max_batch_size: int
+    chunk_tokens: int
+    transfer_latency_s: float
+    transfer_s_per_token: float
+
+    @property
+    def kv_capacity_tokens(self) -> float:
+        """Tokens that one replica's KV cache holds."""
+        return float(self.profile.decode.table.max_kv_tokens)
+
+
+class Requests(NamedTuple):
+    """Requests one by one, f8[N] each: `arrival_s` ascending, tokens at least 1; outputs known or imputed."""
+
+    arrival_s: FloatArray
+    input_tokens: FloatArray
+    output_tokens: FloatArray
+
+    def where(self, chosen: BoolArray) -> "Requests":
+        """Those that are `chosen`, in order."""
+        return Requests(*(column[chosen] for column in self))
+
+
+def fits(engine: ReplayEngine, requests: Requests) -> BoolArray:
+    """Whether prompt and output fit the KV cache, bool[N]; others are refused on arrival."""
+    needed: BoolArray = requests.input_tokens + requests.output_tokens <= engine.kv_capacity_tokens
+    return needed
+
+
+def attainable(engine: ReplayEngine, requests: Requests, *, mixed: bool = False) -> BoolArray:
+    """Whether an idle engine meets both SLOs for the request and has room for it, bool[N]."""
+    ttft_s = prompt_s(engine, requests)
+    if not mixed:
+        ttft_s = ttft_s + transfer_s(engine, requests) + _alone_s(engine, requests.input_tokens)
+    tpot_s = _alone_s(engine, requests.input_tokens + requests.output_tokens / 2.0)
+    in_time = ttft_s <= engine.slo.ttft_s * TOLERANCE
+    smooth = (tpot_s <= engine.slo.itl_s * TOLERANCE) | (requests.output_tokens <= 1.0)
+    met: BoolArray = in_time & smooth & fits(engine, requests)
+    return met
+
+
+def prompt_s(engine: ReplayEngine, requests: Requests) -> FloatArray:
+    """Seconds from the start of each prompt on an idle engine until it is computed, f8[N]."""
+    if engine.chunk_tokens == 0:
+        return np.asarray(engine.profile.prefill.ttft_s(requests.input_tokens))
+    chunks = np.ceil(requests.input_tokens / engine.chunk_tokens)
+    return _work_s(engine, requests.input_tokens) + chunks * _empty_iteration_s(engine)
+
+
+def transfer_s(engine: ReplayEngine, requests: Requests) -> FloatArray:
+    """Seconds that the KV of each prompt travels, f8[N]."""
+    return engine.transfer_latency_s + engine.transfer_s_per_token * requests.input_tokens
+
+
+def prefill_seconds(engine: ReplayEngine, requests: Requests) -> FloatArray:
+    """Seconds of a busy prefill replica that each prompt takes, f8[N]; chunked ones share full iterations."""
+    if engine.chunk_tokens == 0:
+        return prompt_s(engine, requests)
+    shares = requests.input_tokens / engine.chunk_tokens
+    return _work_s(engine, requests.input_tokens) + shares * _empty_iteration_s(engine)
+
+
+def decode_seconds(engine: ReplayEngine, requests: Requests) -> FloatArray:
+    """Seconds of a decode replica with a full batch that each output takes, f8[N]."""
+    outputs = requests.output_tokens
+    if len(outputs) == 0:
+        return np.zeros(0)
+    batch, context = full_batch(engine, requests)
+    usage = min(1.0, batch * context / engine.kv_capacity_tokens)
+    per_token_s = engine.profile.decode.itl_s(usage, context) / batch
+    return outputs * per_token_s
+
+
+def mixed_seconds(engine: ReplayEngine, requests: Requests) -> FloatArray:
+    """Seconds of a busy mixed replica that each request takes: chunks ride on iterations of a full batch."""
+    return _work_s(engine, requests.input_tokens) + decode_seconds(engine, requests)
+
+
+def busy_iteration_s(engine: ReplayEngine, requests: Requests) -> float:
+    """Seconds of an iteration of a well used decode replica: that of a full batch, at most the SLO."""
+    batch, context = full_batch(engine, requests)
+    usage = min(1.0, batch * context / engine.kv_capacity_tokens)
+    return min(engine.slo.itl_s, engine.profile.decode.itl_s(usage, context))
+
+
+def full_batch(engine: ReplayEngine, requests: Requests) -> tuple[float, float]:
+    """The largest batch of this mix, at least 1, and its mean context in tokens; of one request or more."""
+    inputs, outputs = requests.input_tokens, requests.output_tokens
+    need = float(np.average(inputs + outputs, weights=outputs))
+    context = float(np.average(inputs + outputs / 2.0, weights=outputs))
+    return max(1.0, min(float(engine.max_batch_size), engine.kv_capacity_tokens / need)), context
+
+
+def _alone_s(engine: ReplayEngine, context_tokens: FloatArray) -> FloatArray:
+    """Seconds of an iteration of one sequence with that context."""
+    usage = np.minimum(1.0, context_tokens / engine.kv_capacity_tokens)
+    return np.asarray(engine.profile.decode.itl_s(usage, context_tokens))
+
+
+def _work_s(engine: ReplayEngine, tokens: FloatArray) -> FloatArray:
+    """What whole prompts add to iterations that run anyway (`PrefillTable.work_nodes`)."""
+    table = engine.profile.prefill.table
+    nodes, seconds = table.work_nodes()
+    beyond = np.maximum(tokens - nodes[-1], 0.0)
+    growth = table.linear_s_per_token + table.quadratic_s_per_token2 * (tokens + nodes[-1])
+    work: FloatArray = np.interp(tokens, nodes, seconds) + beyond * growth - seconds[0]
+    return work
+
+
+def _empty_iteration_s(engine: ReplayEngine) -> float:
+    return float(engine.profile.prefill.table.work_nodes()[1][0])

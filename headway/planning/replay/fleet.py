@@ -1,0 +1,242 @@
+"""Replicas of a replay as arrays, and their decode batches: what the compiled loops share.
+
+A batch is a heap of sequences by the iteration at which they finish, so moving it on touches no sequence. m
+iterations of an unchanged batch are taken as m times the ITL halfway: exact where ITL is linear in the tokens
+present, and a batch rarely stays unchanged for long. KV is reserved for input + output tokens on admission;
+what counts for speed are the tokens present.
+"""
+
+from math import ceil
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headway.planning.replay.engine import ReplayEngine
+from interp.arrays import BoolArray, FloatArray
+from interp.jit import compiled_in_place
+from interp.kernels import bilinear, ttft_at
+
+IntArray = NDArray[np.int64]
+
+NONE = -1
+
+REPLICA = np.dtype(
+    [
+        ("time_s", "f8"),  # the boundary of iterations up to which the replica is accounted
+        ("next_s", "f8"),  # when something ends; infinity when idle
+        ("planned", "f8"),  # iterations of the batch from time_s to next_s
+        ("iteration", "f8"),
+        ("running", "i8"),
+        ("kv_tokens", "f8"),
+        ("reserved_tokens", "f8"),
+        ("load", "f8"),  # of what is here, by World.weight
+        ("head", "i8"),
+        ("tail", "i8"),
+        ("head_done", "f8"),  # prompt tokens of the head that are computed
+        ("chunk_requests", "i8"),
+        ("chunk_end", "f8"),  # what head_done of the chunk's last prompt will be
+    ],
+    align=True,
+)
+
+
+class World(NamedTuple):
+    """A fleet and its requests. `replicas` REPLICA[n]; heaps of the batches f8[n, B] and i8[n, B].
+
+    `ready_s`, `input_tokens`, `output_tokens`, `weight` (what it adds to a replica's load), `judged`,
+    `following` (in the queue), `first_s` and `finish_s` have one entry a request, in the order in which they
+    come. `pending` i8[1] counts the judged ones that have not ended.
+    """
+
+    kv: FloatArray
+    inv_context: FloatArray
+    itl_s: FloatArray
+    max_kv_tokens: float
+    max_batch: int
+    work_tokens: FloatArray
+    work_s: FloatArray
+    linear_s_per_token: float
+    quadratic_s_per_token2: float
+    chunk_tokens: float
+    replicas: NDArray[np.void]
+    finish_iteration: FloatArray
+    finish_request: IntArray
+    ready_s: FloatArray
+    input_tokens: FloatArray
+    output_tokens: FloatArray
+    weight: FloatArray
+    judged: BoolArray
+    following: IntArray
+    first_s: FloatArray
+    finish_s: FloatArray
+    pending: IntArray
+
+
+class Arrivals(NamedTuple):
+    """What comes to a pool, by `ready_s`: f8[N] each, and which of them are judged."""
+
+    ready_s: FloatArray
+    input_tokens: FloatArray
+    output_tokens: FloatArray
+    judged: BoolArray
+
+
+def make_world(engine: ReplayEngine, arrivals: Arrivals, replicas: int) -> World:
+    """`replicas` idle replicas, and all requests to come."""
+    decode, prefill = engine.profile.decode.table, engine.profile.prefill.table
+    work_tokens, work_s = prefill.work_nodes()
+    units, count = np.zeros(replicas, REPLICA), len(arrivals.ready_s)
+    units["next_s"], units["head"], units["tail"] = np.inf, NONE, NONE
+    room = min(engine.max_batch_size, count)
+    return World(
+        kv=decode.kv,
+        inv_context=decode.inv_context,
+        itl_s=decode.itl_s,
+        max_kv_tokens=float(decode.max_kv_tokens),
+        max_batch=engine.max_batch_size,
+        work_tokens=work_tokens,
+        work_s=work_s,
+        linear_s_per_token=float(prefill.linear_s_per_token),
+        quadratic_s_per_token2=float(prefill.quadratic_s_per_token2),
+        chunk_tokens=float(engine.chunk_tokens or np.inf),
+        replicas=units,
+        finish_iteration=np.empty((replicas, room)),
+        finish_request=np.empty((replicas, room), np.int64),
+        ready_s=arrivals.ready_s,
+        input_tokens=arrivals.input_tokens,
+        output_tokens=arrivals.output_tokens,
+        weight=np.ones(count),
+        judged=arrivals.judged,
+        following=np.full(count, NONE),
+        first_s=np.full(count, np.inf),
+        finish_s=np.full(count, np.inf),
+        pending=np.array([np.count_nonzero(arrivals.judged)]),
+    )
+
+
+@compiled_in_place
+def itl_at(world: World, batch: float, kv_tokens: float) -> float:
+    """Seconds of an iteration of `batch` sequences with `kv_tokens` tokens together."""
+    usage = kv_tokens / world.max_kv_tokens
+    return bilinear(usage, batch / kv_tokens, world.kv, world.inv_context, world.itl_s)
+
+
+@compiled_in_place
+def stretch_s(world: World, replica: int, iterations: float) -> float:
+    """Seconds that `iterations` iterations of the batch as it is take."""
+    unit = world.replicas[replica]
+    halfway = unit.kv_tokens + 0.5 * (iterations - 1.0) * unit.running
+    return iterations * itl_at(world, unit.running, halfway)
+
+
+@compiled_in_place
+def advance(world: World, replica: int, iterations: float, until_s: float) -> None:
+    """The batch has run `iterations` iterations, until `until_s`."""
+    unit = world.replicas[replica]
+    unit.iteration += iterations
+    unit.kv_tokens += iterations * unit.running
+    unit.time_s = until_s
+
+
+@compiled_in_place
+def iterations_to(world: World, replica: int, now_s: float) -> float:
+    """The least number of iterations from `time_s` on that end at or after `now_s`: 0 to those planned."""
+    unit = world.replicas[replica]
+    elapsed_s = now_s - unit.time_s
+    if elapsed_s <= 0.0:
+        return 0.0
+    guess = ceil(elapsed_s / itl_at(world, unit.running, unit.kv_tokens))
+    if guess > 1.0:
+        guess = ceil(elapsed_s * guess / stretch_s(world, replica, guess))
+    return min(float(guess), unit.planned)
+
+
+@compiled_in_place
+def enqueue(world: World, replica: int, request: int) -> None:
+    """Put a request at the end of the replica's queue."""
+    unit = world.replicas[replica]
+    if unit.head == NONE:
+        unit.head = request
+    else:
+        world.following[unit.tail] = request
+    unit.tail = request
+    unit.load += world.weight[request]
+
+
+@compiled_in_place
+def has_room(world: World, replica: int, request: int, joining: int) -> bool:
+    """Whether batch limit and KV admit the request, while `joining` others are about to join."""
+    unit = world.replicas[replica]
+    need = world.input_tokens[request] + world.output_tokens[request]
+    return unit.running + joining < world.max_batch and unit.reserved_tokens + need <= world.max_kv_tokens
+
+
+@compiled_in_place
+def reserve(world: World, replica: int, request: int) -> None:
+    """Set KV aside for all tokens of the request."""
+    world.replicas[replica].reserved_tokens += world.input_tokens[request] + world.output_tokens[request]
+
+
+@compiled_in_place
+def join(world: World, replica: int, request: int, produced: float) -> None:
+    """Add the request to the batch, with `produced` of its output tokens."""
+    unit = world.replicas[replica]
+    keys, requests = world.finish_iteration[replica], world.finish_request[replica]
+    key = unit.iteration + world.output_tokens[request] - produced
+    place = unit.running
+    unit.running += 1
+    unit.kv_tokens += world.input_tokens[request] + produced
+    while place > 0 and keys[(place - 1) >> 1] > key:
+        keys[place], requests[place] = keys[(place - 1) >> 1], requests[(place - 1) >> 1]
+        place = (place - 1) >> 1
+    keys[place], requests[place] = key, request
+
+
+@compiled_in_place
+def _leave(world: World, replica: int) -> int:
+    """Take the first to finish out of the batch."""
+    unit = world.replicas[replica]
+    keys, requests = world.finish_iteration[replica], world.finish_request[replica]
+    first = requests[0]
+    unit.running -= 1
+    size = unit.running
+    key, request, place = keys[size], requests[size], 0
+    while 2 * place + 1 < size:
+        child = 2 * place + 1
+        if child + 1 < size and keys[child + 1] < keys[child]:
+            child += 1
+        if key <= keys[child]:
+            break
+        keys[place], requests[place] = keys[child], requests[child]
+        place = child
+    keys[place], requests[place] = key, request
+    return first
+
+
+@compiled_in_place
+def end(world: World, replica: int, request: int) -> None:
+    """The request has all its tokens; its KV is free."""
+    unit = world.replicas[replica]
+    unit.load -= world.weight[request]
+    unit.reserved_tokens -= world.input_tokens[request] + world.output_tokens[request]
+    world.finish_s[request] = unit.time_s
+    if world.judged[request]:
+        world.pending[0] -= 1
+
+
+@compiled_in_place
+def retire(world: World, replica: int) -> None:
+    """End the sequences of the batch that have all their tokens."""
+    unit = world.replicas[replica]
+    while unit.running > 0 and world.finish_iteration[replica, 0] <= unit.iteration:
+        request = _leave(world, replica)
+        unit.kv_tokens -= world.input_tokens[request] + world.output_tokens[request]
+        end(world, replica, request)
+
+
+@compiled_in_place
+def work_until_s(world: World, tokens: float) -> float:
+    """The prefill work curve at `tokens` (see `PrefillTable.work_nodes`)."""
+    linear, quadratic = world.linear_s_per_token, world.quadratic_s_per_token2
+    return ttft_at(tokens, world.work_tokens, world.work_s, linear, quadratic)

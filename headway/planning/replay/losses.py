@@ -1,0 +1,184 @@
+"""Loss curves of recent requests: per pool, how many of them n replicas would have served too late.
+
+    prefill   lost if it waits longer than the TTFT SLO leaves after prompt, transfer and the first token of a
+              well used decode replica (`FIRST_TOKEN`). Where nothing is left any wait is too long.
+    decode    lost if TPOT is above the ITL SLO, or the first token late though the prompt did not wait.
+    mixed     lost if TTFT or TPOT is.
+
+So the losses of a prefill and of a decode pool add up, roughly, to those of both together. Requests before
+`judged_from` warm the fleet up, which begins idle. Decoding lasts beyond the last arrival; so that the last
+requests do not decode in batches that run empty, the judged ones arrive again and again until all of them
+have ended (at most as many again as came). Requests that no engine has room for take no part.
+"""
+
+from functools import cache
+from math import ceil
+from pathlib import Path
+
+import numpy as np
+
+import interp
+from headway.planning.replay.curve import LossCurve, loss_curve
+from headway.planning.replay.decode import replay_decode
+from headway.planning.replay.engine import (
+    TOLERANCE,
+    ReplayEngine,
+    Requests,
+    attainable,
+    busy_iteration_s,
+    decode_seconds,
+    fits,
+    mixed_seconds,
+    prefill_seconds,
+    prompt_s,
+    transfer_s,
+)
+from headway.planning.replay.fleet import Arrivals, World, make_world
+from headway.planning.replay.mixed import replay_mixed
+from headway.planning.replay.prefill import prefill_waits
+from interp.arrays import BoolArray, FloatArray
+from interp.jit import drop_older
+
+FIRST_TOKEN = 1.5
+"""Iterations from arrival at a decode replica to the first token: half of that under way, and one's own."""
+
+SPARE = 1.02
+"""Replicas must exceed the mean work by this factor to keep up."""
+
+
+def prefill_losses(engine: ReplayEngine, requests: Requests, judged_from: int, guess: int) -> LossCurve:
+    """Losses among requests[judged_from:] by replicas of a prefill pool, searched from `guess` replicas."""
+    requests, judged = _taken(engine, requests, judged_from, mixed=False)
+    if not judged.any():
+        return LossCurve(0, np.zeros(1, np.int64))
+    alone_s = prompt_s(engine, requests)
+    rest_s = alone_s + transfer_s(engine, requests) + FIRST_TOKEN * busy_iteration_s(engine, requests)
+    patience_s = np.maximum(0.0, engine.slo.ttft_s * TOLERANCE - rest_s)
+    waits = _chunked_waits if engine.chunk_tokens else _whole_waits
+
+    def lose(replicas: int) -> int:
+        late = waits(engine, requests, alone_s, replicas) > patience_s
+        return int(np.count_nonzero(late & judged))
+
+    work_s = prefill_seconds(engine, requests)
+    least = _least(requests, work_s, engine.slo.ttft_s + float(np.average(work_s, weights=work_s)))
+    return loss_curve(lose, int(np.count_nonzero(judged)), least, guess)
+
+
+def decode_losses(engine: ReplayEngine, requests: Requests, judged_from: int, guess: int) -> LossCurve:
+    """Losses among requests[judged_from:] by replicas of a decode pool, searched from `guess` replicas."""
+    requests, judged = _taken(engine, requests, judged_from, mixed=False)
+    return _decoding_losses(engine, requests, judged, guess, mixed=False)
+
+
+def mixed_losses(engine: ReplayEngine, requests: Requests, judged_from: int, guess: int) -> LossCurve:
+    """Losses among requests[judged_from:] by mixed replicas, searched from `guess` replicas."""
+    requests, judged = _taken(engine, requests, judged_from, mixed=True)
+    return _decoding_losses(engine, requests, judged, guess, mixed=True)
+
+
+def _decoding_losses(
+    engine: ReplayEngine, requests: Requests, judged: BoolArray, guess: int, *, mixed: bool
+) -> LossCurve:
+    if not judged.any():
+        return LossCurve(0, np.zeros(1, np.int64))
+    coming, since_s = _continued(engine, requests, judged, mixed=mixed)
+    replay = replay_mixed if mixed else replay_decode
+
+    def lose(replicas: int) -> int:
+        world = make_world(engine, coming, replicas)
+        replay(world)
+        return int(np.count_nonzero(_missed(engine, world, since_s) & coming.judged))
+
+    work_s = (mixed_seconds if mixed else decode_seconds)(engine, requests)
+    decode_s = busy_iteration_s(engine, requests) * requests.output_tokens
+    patience_s = engine.slo.ttft_s + float(np.average(decode_s, weights=work_s))
+    least = _least(requests, work_s, patience_s)
+    return loss_curve(lose, int(np.count_nonzero(judged)), least, guess)
+
+
+def _missed(engine: ReplayEngine, world: World, arrival_s: FloatArray) -> BoolArray:
+    """Which requests missed an SLO, by the times in `world`; all that have not ended did."""
+    decoded = np.maximum(world.output_tokens - 1.0, 1.0)
+    ended = np.isfinite(world.finish_s)
+    tpot_s = np.where(ended, world.finish_s, 0.0) - np.where(ended, world.first_s, 0.0)
+    late = world.first_s - arrival_s > engine.slo.ttft_s * TOLERANCE
+    slow = (tpot_s > engine.slo.itl_s * TOLERANCE * decoded) & (world.output_tokens > 1.0)
+    missed: BoolArray = late | slow | ~ended
+    return missed
+
+
+def _taken(
+    engine: ReplayEngine, requests: Requests, judged_from: int, *, mixed: bool
+) -> tuple[Requests, BoolArray]:
+    """The requests that take part, and which of them are judged."""
+    _drop_stale_cache()
+    inside = fits(engine, requests)
+    judged = np.arange(len(inside)) >= judged_from
+    requests, judged = requests.where(inside), judged[inside]
+    return requests, judged & attainable(engine, requests, mixed=mixed) if len(judged) else judged
+
+
+def _continued(
+    engine: ReplayEngine, requests: Requests, judged: BoolArray, *, mixed: bool
+) -> tuple[Arrivals, FloatArray]:
+    """What comes to the pool, and when each of it arrived: all requests, then the judged period repeated."""
+    count, first = len(judged), int(np.argmax(judged))
+    ready_s = requests.arrival_s
+    if not mixed:
+        ready_s = ready_s + prompt_s(engine, requests) + transfer_s(engine, requests)
+    again, later_s = _repeats(requests.arrival_s, first)
+    source = np.concatenate([np.arange(count), again])
+    delay_s = np.concatenate([np.zeros(count), later_s])
+    order = np.argsort(ready_s[source] + delay_s, kind="stable")
+    source, delay_s, own = source[order], delay_s[order], order < count
+    coming = Arrivals(
+        ready_s=ready_s[source] + delay_s,
+        input_tokens=requests.input_tokens[source],
+        output_tokens=np.maximum(1.0, np.rint(requests.output_tokens[source])),
+        judged=judged[source] & own,
+    )
+    return coming, requests.arrival_s[source] + delay_s
+
+
+def _repeats(arrival_s: FloatArray, first: int) -> tuple[FloatArray, FloatArray]:
+    """Which requests come again after the last one, and how much later: those from `first` on, in turns."""
+    count, begun = len(arrival_s), max(0, first - 1)
+    span_s, gaps = arrival_s[-1] - arrival_s[begun], count - 1 - begun
+    if span_s <= 0.0:
+        return np.zeros(0, np.int64), np.zeros(0)
+    turn, place = np.divmod(np.arange(count), gaps)
+    return begun + 1 + place, (turn + 1) * span_s
+
+
+def _whole_waits(engine: ReplayEngine, requests: Requests, alone_s: FloatArray, replicas: int) -> FloatArray:
+    return prefill_waits(requests.arrival_s, alone_s, replicas)
+
+
+def _chunked_waits(
+    engine: ReplayEngine, requests: Requests, alone_s: FloatArray, replicas: int
+) -> FloatArray:
+    """How much later than alone each prompt is computed where iterations carry chunks of several.
+
+    Each goes to the replica with the fewest prompt tokens.
+    """
+    ones = np.ones(len(alone_s))
+    world = make_world(
+        engine, Arrivals(requests.arrival_s, requests.input_tokens, ones, ones > 0.0), replicas
+    )
+    replay_mixed(world._replace(max_kv_tokens=np.inf, weight=requests.input_tokens))
+    return np.maximum(0.0, world.first_s - requests.arrival_s - alone_s)
+
+
+def _least(requests: Requests, work_s: FloatArray, patience_s: float) -> int:
+    """Replicas that the mean work keeps busy, up to `patience_s` after the last arrival."""
+    span_s = float(requests.arrival_s[-1] - requests.arrival_s[0]) + patience_s
+    return ceil(SPARE * float(work_s.sum()) / span_s)
+
+
+@cache
+def _drop_stale_cache() -> bool:
+    """Remove this package's compiled code if it is older than a source (see `interp.jit`); once a process."""
+    package = Path(__file__).parent
+    sources = [*package.glob("*.py"), *Path(interp.__file__).parent.glob("*.py")]
+    return drop_older(package.glob("__pycache__/*.nb[ci]"), sources)

@@ -1,0 +1,68 @@
+"""The search for a loss curve: few replays, exact where it looked, never rising."""
+
+import numpy as np
+import pytest
+
+from headway.planning.replay.curve import LossCurve, loss_curve
+
+
+def searched(lose, requests, least=1, guess=1):
+    """The curve, and the counts that were replayed."""
+    asked = []
+
+    def counting(replicas):
+        asked.append(replicas)
+        return lose(replicas)
+
+    return loss_curve(counting, requests, least, guess), asked
+
+
+def falling(scale):
+    """Losses that fall exponentially from 1000 above `scale` replicas."""
+    return lambda replicas: min(1000, int(1000 * np.exp(-20 * max(0.0, replicas / scale - 1))))
+
+
+@pytest.mark.parametrize("scale", [1, 3, 20, 300, 3000])
+@pytest.mark.parametrize("off", [0.5, 1.0, 1.4])
+def test_few_replays_find_the_curve(scale, off):
+    lose = falling(scale)
+    needed = next(count for count in range(1, 10 * scale + 10) if lose(count) == 0)
+    curve, asked = searched(lose, 1000, least=scale // 2, guess=max(1, int(off * needed)))
+    assert len(asked) == len(set(asked)) <= 14
+    assert needed <= len(curve.lost) - 1 <= needed * 1.3 + 1
+    much = next(count for count in range(1, needed + 1) if lose(count) <= 300)
+    for count in range(much, needed):
+        assert curve.at(count) == pytest.approx(lose(count), abs=120)
+
+
+def test_a_good_guess_takes_few_replays():
+    _, asked = searched(falling(40), 1000, least=30, guess=54)
+    assert len(asked) <= 8
+
+
+def test_counts_that_were_replayed_are_exact_and_luck_is_smoothed():
+    values = {1: 90, 2: 20, 3: 25, 4: 2, 5: 0}
+    curve, asked = searched(lambda n: values.get(n, 0), 100, guess=3)
+    assert sorted(asked) == [1, 2, 3, 4, 5]
+    assert curve.lost.tolist()[2:] == [20, 20, 2, 0]
+
+
+def test_what_replicas_do_not_help_is_not_searched_for():
+    curve, asked = searched(lambda n: 500 if n < 10 else 100, 1000, guess=8)
+    assert max(asked) < 40
+    assert curve.at(10) == curve.at(1000) == 100
+    assert curve.at(8) == 500
+
+
+def test_all_is_lost_below_the_least_count_which_is_not_replayed():
+    curve, asked = searched(lambda n: 0, 7, least=5, guess=2)
+    assert asked == [5]
+    assert curve.lost.tolist() == [7, 7, 7, 7, 7, 0]
+
+
+def test_the_guard_can_be_raised():
+    curve = LossCurve(9, np.array([9, 4, 0]))
+    assert curve.guarded(0).lost.tolist() == [9, 4, 0]
+    assert curve.guarded(2).lost.tolist() == [9, 9, 0]
+    assert curve.guarded(4).lost.tolist() == [9, 9, 9, 9, 0]
+    assert LossCurve(0, np.zeros(1, np.int64)).guarded(4).at(0) == 0

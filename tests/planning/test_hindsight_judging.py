@@ -1,0 +1,138 @@
+"""Hindsight: forecasts times factors against loss curves, and the cheapest joint choice."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headway.planning.hindsight.choosing import choose, choose_within, front
+from headway.planning.hindsight.history import PoolHistory
+from headway.planning.hindsight.judging import FACTORS, judge
+from headway.planning.hindsight.levels import PREDICTORS
+from headway.planning.replay import LossCurve
+from headway.planning.types import Role
+
+GPUS = {Role.PREFILL: 1, Role.DECODE: 1}
+INTERVAL_S = 30.0
+
+
+def curve(enough, requests=100):
+    """Fewer than `enough` replicas lose all, the others nothing."""
+    lost = np.full(enough + 1, requests)
+    lost[enough] = 0
+    return LossCurve(requests=requests, lost=lost)
+
+
+def past(works, enough, most=960):
+    history = PoolHistory()
+    for work, need in zip(works, enough, strict=True):
+        history = history.add(work, curve(need), most)
+    return history
+
+
+def chosen(history, budget=0.01, lead=1):
+    return choose({Role.PREFILL: judge(history, lead, INTERVAL_S, 240.0)}, GPUS, budget)[Role.PREFILL]
+
+
+def test_curves_of_different_lengths_are_kept_apart_and_the_oldest_forgotten():
+    history = past([1.0, 2.0, 3.0], [2, 5, 3], most=2)
+    assert history.work.tolist() == [2.0, 3.0]
+    assert np.diff(history.starts).tolist() == [6, 4]
+    assert history.lost.tolist() == [100] * 5 + [0] + [100] * 3 + [0]
+
+
+def test_an_interval_that_was_not_measured_asks_for_nothing():
+    history = past([1.0, 2.0], [2, 2]).skip(960)
+    assert history.work.tolist() == [1.0, 2.0, 2.0]
+    assert history.requests.tolist() == [100, 100, 0]
+    assert len(PoolHistory().skip(960)) == 0
+
+
+def test_the_factor_that_steady_traffic_needs_is_found():
+    option = chosen(past([2.0] * 200, [3] * 200))
+    assert option.replicas == 3
+    assert option.lost == 0.0
+
+
+def test_growth_not_seen_yet_is_reckoned_with_at_first_and_less_later():
+    needs = [chosen(past([10.0] * count, [11] * count), lead=6).replicas for count in (10, 400)]
+    assert needs[0] > needs[1] >= 11
+
+
+def test_a_longer_lead_never_makes_steady_traffic_cheaper():
+    costs = [chosen(past([10.0] * 100, [11] * 100), lead=lead).replicas for lead in (1, 3, 7)]
+    assert costs == sorted(costs)
+
+
+def test_rare_peaks_within_the_budget_are_let_go_and_others_are_held():
+    work = [2.0] * 400
+    rare = [9 if tick % 200 == 150 else 3 for tick in range(400)]
+    often = [9 if tick % 20 == 15 else 3 for tick in range(400)]
+    assert chosen(past(work, rare), budget=0.02).replicas == 3
+    assert 9 <= chosen(past(work, often), budget=0.02).replicas <= 10
+
+
+def test_peaks_that_announce_themselves_are_followed_by_what_remembers_them():
+    work = [6.0 if tick % 100 < 50 else 2.0 for tick in range(400)]
+    low = chosen(past(work[:399], [round(each) for each in work[:399]]), budget=0.05)
+    assert low.replicas < 8
+    assert low.cost < 8
+
+
+def test_a_jump_without_precedent_buys_no_margin_and_its_return_does():
+    once = [1.0] * 60 + [6.0] * 40
+    again = once + [1.0] * 60 + [6.0] * 40
+
+    def need(works):
+        return chosen(past(works, [round(work) + 1 for work in works]), lead=4).replicas
+
+    assert 7 <= need(once) <= 14
+    assert need(again[:-40]) <= 3
+    assert need(again + [1.0] * 60) >= 6
+
+
+def test_the_loss_budget_goes_where_it_saves_most():
+    prefill = past([2.0] * 300, [9 if tick % 50 == 25 else 3 for tick in range(300)])
+    decode = past([2.0] * 300, [4 if tick % 50 == 0 else 3 for tick in range(300)])
+    judged = {
+        role: judge(each, 1, INTERVAL_S, 240.0)
+        for role, each in ((Role.PREFILL, prefill), (Role.DECODE, decode))
+    }
+    both = choose(judged, GPUS, 0.025)
+    assert (both[Role.PREFILL].replicas, both[Role.DECODE].replicas) == (3, 4)
+
+
+def test_within_a_gpu_budget_the_least_is_lost():
+    judged = {role: judge(past([4.0] * 100, [6] * 100), 1, INTERVAL_S, 240.0) for role in GPUS}
+    tight = choose_within(judged, GPUS, 10)
+    assert sum(option.replicas for option in tight.values()) <= 10
+    assert max(option.replicas for option in tight.values()) >= 6
+    assert choose_within(judged, GPUS, 1) is None
+
+
+def test_more_loss_allowed_never_costs_more():
+    rng = np.random.default_rng(1)
+    work = rng.uniform(1.0, 3.0, 200)
+    judged = {
+        Role.PREFILL: judge(
+            past(work, np.ceil(work * rng.uniform(1.0, 2.0, 200)).astype(int)), 2, INTERVAL_S, 240.0
+        )
+    }
+    costs = [choose(judged, GPUS, budget)[Role.PREFILL].cost for budget in (0.0, 0.001, 0.01, 0.1, 0.5)]
+    assert costs == sorted(costs, reverse=True)
+
+
+@given(st.lists(st.tuples(st.floats(0, 9), st.floats(0, 9)), min_size=1, max_size=30))
+def test_a_front_is_what_no_other_option_beats(options):
+    cost, lost = np.array(options).T
+    kept = front(cost, lost)
+    assert (np.diff(kept.cost) > 0).all()
+    assert (np.diff(kept.lost) < 0).all()
+    for each_cost, each_lost in options:
+        assert ((kept.cost <= each_cost) & (kept.lost <= each_lost)).any()
+
+
+def test_two_intervals_are_enough_to_judge():
+    judged = judge(past([1.0, 1.0], [1, 1]), 3, INTERVAL_S, 240.0)
+    assert judged.lost.shape == (len(PREDICTORS), len(FACTORS))
+    assert judged.requests == pytest.approx(100.0 + 100.0 * 0.5 ** (1 / 240.0))

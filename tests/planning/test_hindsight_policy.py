@@ -1,0 +1,191 @@
+"""The policy as a whole: settles, holds without data, keeps budget and limits, learns its lead."""
+
+import json
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from planning_cases import NAN, PROFILE, limits, observed, settings
+
+from headway.planning import PlanningError, PoolLimits, PoolState, Role, make_policy
+from headway.planning.traffic import Traffic
+
+INTERVAL_S = 30.0
+
+
+def policy(**changes):
+    return make_policy("headway", settings(**changes), PROFILE)
+
+
+def traffic(tick, rate, *, even=False, isl=1000.0, osl=100.0):
+    rng = np.random.default_rng(tick)
+    count = round(rate * INTERVAL_S) if even else rng.poisson(rate * INTERVAL_S)
+    within = np.arange(1, count + 1) / count if even else np.sort(rng.uniform(0.0, 1.0, count))
+    arrival_s = (tick + within) * INTERVAL_S
+    lengths = np.full(count, isl)
+    return Traffic(
+        arrival_s=arrival_s,
+        input_tokens=lengths,
+        completed_input_tokens=lengths,
+        completed_output_tokens=np.full(count, osl),
+    )
+
+
+class Fleet:
+    """Pools that follow their targets after `delay` intervals."""
+
+    def __init__(self, delay=2, ready=2):
+        self.delay, self.ready = delay, dict.fromkeys((Role.PREFILL, Role.DECODE), ready)
+        self.ordered = {role: [] for role in self.ready}
+
+    def pools(self):
+        return {
+            role: PoolState(
+                desired=ready + sum(n for _, n in self.ordered[role]),
+                starting=sum(n for _, n in self.ordered[role]),
+                ready=ready,
+                draining=0,
+                running=5.0,
+                waiting=0.0,
+            )
+            for role, ready in self.ready.items()
+        }
+
+    def scale(self, tick, targets):
+        for role, target in targets.items():
+            more = target - self.pools()[role].desired
+            if more > 0:
+                self.ordered[role].append((tick + self.delay, more))
+            elif more < 0:
+                self.ordered[role] = []
+                self.ready[role] = min(self.ready[role], target)
+
+    def arrive(self, tick):
+        for role in self.ready:
+            self.ready[role] += sum(n for due, n in self.ordered[role] if due <= tick)
+            self.ordered[role] = [(due, n) for due, n in self.ordered[role] if due > tick]
+
+
+def run(planner, rates, fleet=None, *, even=False):
+    """Targets and reasons of each decision; a rate of None is an interval that was not measured."""
+    fleet, state, decisions = fleet or Fleet(), planner.initial_state(), []
+    for tick, rate in enumerate(rates):
+        fleet.arrive(tick)
+        seen = None if rate is None else traffic(tick, rate, even=even)
+        observation = observed(
+            now_s=(tick + 1) * INTERVAL_S,
+            interval_s=INTERVAL_S,
+            requests=NAN if seen is None else float(len(seen.arrival_s)),
+            isl_tokens=1000.0,
+            osl_tokens=100.0,
+            pools=fleet.pools(),
+            traffic=seen,
+        )
+        decision = planner.plan(observation, state)
+        state = decision.next_state
+        fleet.scale(tick, decision.targets)
+        decisions.append(decision)
+    return decisions
+
+
+def targets(decisions, role=Role.PREFILL):
+    return [decision.targets[role] for decision in decisions]
+
+
+def reversals(counts):
+    steps = [later - earlier for earlier, later in pairwise(counts) if later != earlier]
+    return sum(one * other < 0 for one, other in pairwise(steps))
+
+
+def test_constant_load_settles_and_stays():
+    decisions = run(policy(), [20.0] * 80, even=True)
+    for role in (Role.PREFILL, Role.DECODE):
+        last = targets(decisions[10:], role)
+        assert last == sorted(last, reverse=True)
+        assert last[30:] == [last[-1]] * len(last[30:])
+
+
+def test_chance_alone_hardly_moves_the_targets():
+    decisions = run(policy(), [20.0] * 100)[30:]
+    assert reversals(targets(decisions)) + reversals(targets(decisions, Role.DECODE)) <= 3
+
+
+def test_more_load_is_never_given_fewer_replicas():
+    fleets = [targets(run(policy(), [rate] * 40))[-1] for rate in (5.0, 20.0, 60.0, 120.0)]
+    assert fleets == sorted(fleets)
+    assert fleets[-1] > fleets[0]
+
+
+def test_a_rise_is_followed_and_a_fall_is_followed_slowly():
+    prefill = targets(run(policy(), [10.0] * 30 + [60.0] * 30 + [10.0] * 60))
+    assert prefill[59] > 2 * prefill[29]
+    assert prefill[65] > prefill[-1]
+
+
+def test_nothing_is_done_without_data():
+    decisions = run(policy(), [20.0] * 20 + [None] * 20)
+    assert targets(decisions[19:]) == [targets(decisions)[19]] * 21
+    assert run(policy(), [None] * 5)[-1].targets == {Role.PREFILL: 2, Role.DECODE: 2}
+
+
+def test_one_interval_without_requests_or_without_data_changes_little():
+    steady = targets(run(policy(), [20.0] * 60))
+    for gap in (0.0, None):
+        broken = targets(run(policy(), [20.0] * 40 + [gap] + [20.0] * 19))
+        assert max(abs(a - b) for a, b in zip(steady, broken, strict=True)) <= 1
+
+
+def test_without_traffic_the_minimum_is_reached():
+    assert run(policy(), [20.0] * 20 + [0.0] * 200)[-1].targets == {Role.PREFILL: 1, Role.DECODE: 1}
+
+
+def test_a_start_longer_than_the_interval_does_not_pile_up_orders():
+    highest = max(targets(run(policy(), [10.0] * 20 + [60.0] * 60, Fleet(delay=8))))
+    assert highest <= 4 * max(targets(run(policy(), [60.0] * 60, Fleet(delay=0))))
+
+
+def test_the_lead_is_learnt_from_starts():
+    decisions = run(policy(), [10.0] * 10 + [60.0] * 40, Fleet(delay=6))
+    lead_s = decisions[-1].reasons["needs"]["prefill"]["lead_s"]
+    assert lead_s == pytest.approx(6 * INTERVAL_S - INTERVAL_S / 2)
+
+
+def test_the_same_values_give_the_same_decision():
+    planner = policy()
+    state = run(planner, [20.0] * 10)[-1].next_state
+    observation = observed(now_s=330.0, interval_s=INTERVAL_S, requests=600.0, traffic=traffic(10, 20.0))
+    one, other = planner.plan(observation, state), planner.plan(observation, state)
+    assert one.targets == other.targets
+    assert json.dumps(one.reasons) == json.dumps(other.reasons)
+
+
+def test_budget_and_limits_are_kept():
+    bounds = limits(prefill=PoolLimits(max_replicas=6, gpus_per_replica=2), decode=PoolLimits(min_replicas=2))
+    for decision in run(policy(limits=bounds, max_gpu_budget=9), [10.0] * 10 + [200.0] * 10):
+        assert 1 <= decision.targets[Role.PREFILL] <= 6
+        assert decision.targets[Role.DECODE] >= 2
+        assert 2 * decision.targets[Role.PREFILL] + decision.targets[Role.DECODE] <= 9
+
+
+def test_counts_alone_are_planned_for_as_poisson_traffic():
+    planner = policy()
+    state, decision = planner.initial_state(), None
+    for tick in range(20):
+        observation = observed(now_s=(tick + 1) * INTERVAL_S, interval_s=INTERVAL_S, requests=600.0)
+        decision = planner.plan(observation, state)
+        state = decision.next_state
+    recorded = run(policy(), [20.0] * 20)[-1]
+    assert abs(decision.targets[Role.PREFILL] - recorded.targets[Role.PREFILL]) <= 1
+
+
+def test_reasons_say_it_in_words_and_hold_no_arrays():
+    reasons = run(policy(), [20.0] * 30)[-1].reasons
+    assert "work for" in reasons["summary"]
+    assert len(json.dumps(reasons)) < 8_000
+
+
+def test_it_needs_a_profile_and_the_rules_of_engines():
+    with pytest.raises(PlanningError, match="needs a profile"):
+        make_policy("headway", settings(), None)
+    with pytest.raises(PlanningError, match="how engines batch"):
+        make_policy("headway", settings(engine=None), PROFILE)
