@@ -104,6 +104,7 @@ def make_plan(config: HeadwayConfig) -> Plan:
     """
     directory = resolve_profile(config.engine.profile)
     profile = engine_profile(config)
+    rules = _engine_rules(directory, config, profile)
     settings = policy_settings(config, profile)
     plan = Plan(
         config=config,
@@ -112,7 +113,7 @@ def make_plan(config: HeadwayConfig) -> Plan:
         settings=settings,
         policy=make_policy(config.planner.policy, settings, profile),
         forecaster=_forecaster(config.planner, settings.interval_s),
-        engine=_engine_rules(directory, config, profile),
+        engine=rules,
         gpu_profiles=named_profiles(config),
     )
     check_plan(plan)

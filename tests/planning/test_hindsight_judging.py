@@ -136,3 +136,8 @@ def test_two_intervals_are_enough_to_judge():
     judged = judge(past([1.0, 1.0], [1, 1]), 3, INTERVAL_S, 240.0)
     assert judged.lost.shape == (len(PREDICTORS), len(FACTORS))
     assert judged.requests == pytest.approx(100.0 + 100.0 * 0.5 ** (1 / 240.0))
+
+
+def test_the_typical_need_is_what_half_of_the_intervals_had():
+    judged = judge(past([2.0] * 60, [9 if tick % 5 == 0 else 3 for tick in range(60)]), 1, INTERVAL_S, 240.0)
+    assert judged.typical == 3.0

@@ -189,3 +189,11 @@ def test_it_needs_a_profile_and_the_rules_of_engines():
         make_policy("headway", settings(), None)
     with pytest.raises(PlanningError, match="how engines batch"):
         make_policy("headway", settings(engine=None), PROFILE)
+
+
+def test_peaks_that_nobody_can_follow_are_held_and_said():
+    rates = [90.0 if tick % 9 == 8 else 10.0 for tick in range(100)]
+    reasons = run(policy(), rates, Fleet(delay=4))[-1].reasons
+    assert any("are held for them" in warning for warning in reasons["warnings"])
+    calm = run(policy(), [50.0] * 100)[-1].reasons
+    assert not any("are held for them" in warning for warning in calm["warnings"])

@@ -44,13 +44,15 @@ STEADY = 5
 """The row of `forecasts` whose changes are the level's: smoothing 0.2, without trend."""
 
 SURPRISE = 2.0
+USUAL_LOSS = 0.01
 ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Judgement:
     """Of one pool: `lost` requests and `cost` in replicas f8[J, X], what each would order now (`replicas`
-    i8[J, X]), requests judged, the growth that was assumed, and the work expected by each predictor f8[J]."""
+    i8[J, X]), requests judged, the growth that was assumed, and the work expected by each predictor f8[J].
+    `typical` is the median over intervals of the least replicas that lose at most USUAL_LOSS of them."""
 
     lost: FloatArray
     cost: FloatArray
@@ -58,6 +60,7 @@ class Judgement:
     requests: float
     growth: float
     expected: FloatArray
+    typical: float
 
 
 def judge(history: PoolHistory, lead: int, interval_s: float, half_life: float) -> Judgement:
@@ -84,6 +87,7 @@ def judge(history: PoolHistory, lead: int, interval_s: float, half_life: float) 
         requests=float(history.requests[judged] @ weights),
         growth=growth,
         expected=said[:, -1],
+        typical=_typical(history, judged),
     )
 
 
@@ -99,6 +103,21 @@ def _growth(level: FloatArray, lead: int, interval_s: float) -> float:
     seen = SURE_GROWTH + VOLATILITY * change * lead / span
     unknown = lead / (count + lead)
     return unknown * guess + (1.0 - unknown) * min(seen, 2.0 * guess)
+
+
+def _typical(history: PoolHistory, judged: IntArray) -> float:
+    busy = judged[history.requests[judged] > 0]
+    return float(np.median(_least(history.starts, history.lost, busy))) if len(busy) else 0.0
+
+
+@compiled
+def _least(starts: IntArray, lost: IntArray, judged: IntArray) -> IntArray:
+    least = np.zeros(len(judged), np.int64)
+    for i in range(len(judged)):
+        start, end = starts[judged[i]], starts[judged[i] + 1]
+        while least[i] < end - start - 1 and lost[start + least[i]] > USUAL_LOSS * lost[start]:
+            least[i] += 1
+    return least
 
 
 @compiled

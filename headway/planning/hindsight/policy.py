@@ -132,6 +132,7 @@ class HeadwayPolicy:
             requests=0.0 if judged is None else judged.requests,
             growth=0.0 if judged is None else judged.growth,
             intervals=len(memory.history),
+            typical=0.0 if judged is None else judged.typical,
             lead_s=choice.leads_s[role],
             learning=learning,
         )

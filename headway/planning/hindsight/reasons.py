@@ -12,7 +12,7 @@ from headway.planning.settings import PolicySettings
 from headway.planning.types import Observation, Role
 
 PEAKY = 1.5
-"""Safety factor from which a pool is said to be held for peaks."""
+"""Times the typical need from which a pool is said to be held for peaks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +22,7 @@ class Need:
     `enough` is what it may be released to.
 
     `requests` and `intervals` are what hindsight rests on, `growth` what it assumed on top, `lead_s` the time
-    until a replica ordered now serves.
+    until a replica ordered now serves, `typical` what half of the intervals needed.
     """
 
     replicas: int
@@ -32,6 +32,7 @@ class Need:
     requests: float
     growth: float
     intervals: int
+    typical: float
     lead_s: float
     learning: bool
 
@@ -80,7 +81,12 @@ def _cause(role: Role, need: Need, hold: Hold) -> str:
 
 def _warnings(needs: Mapping[Role, Need]) -> list[str]:
     return [
-        f"{role}: peaks are shorter than a start takes ({need.lead_s:.0f} s); capacity for them is held"
+        f"{role}: {need.typical:.0f} replicas are enough half of the time, but peaks come faster than one "
+        f"starts ({need.lead_s:.0f} s): {need.replicas} are held for them"
         for role, need in needs.items()
-        if need.option is not None and need.option.factor >= PEAKY and not need.learning
+        if need.option is not None and not need.learning and _holds_peaks(need)
     ]
+
+
+def _holds_peaks(need: Need) -> bool:
+    return need.replicas >= max(PEAKY * need.typical, need.typical + 2)
