@@ -1,6 +1,7 @@
 """The policy as a whole: settles, holds without data, keeps budget and limits, learns its lead."""
 
 import json
+import pickle
 from itertools import pairwise
 
 import numpy as np
@@ -197,3 +198,12 @@ def test_peaks_that_nobody_can_follow_are_held_and_said():
     assert any("are held for them" in warning for warning in reasons["warnings"])
     calm = run(policy(), [50.0] * 100)[-1].reasons
     assert not any("are held for them" in warning for warning in calm["warnings"])
+
+
+def test_a_state_survives_the_planner():
+    planner = policy()
+    state = run(planner, [20.0] * 30)[-1].next_state
+    observation = observed(now_s=930.0, interval_s=INTERVAL_S, requests=600.0, traffic=traffic(30, 20.0))
+    stored = pickle.dumps(state)
+    assert planner.plan(observation, pickle.loads(stored)).reasons == planner.plan(observation, state).reasons
+    assert len(stored) < 1_000_000
