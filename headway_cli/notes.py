@@ -22,6 +22,7 @@ def collect_notes(plan: Plan, trace: Trace, reach: Reach, result: SimulationResu
         *_requests(result),
         *_rows(trace),
         *_prefixes(plan, trace),
+        *without_offload(plan),
         *_repeated("decisions warned", result.intervals, "warnings"),
         *_repeated("decisions were limited", result.intervals, "limits"),
         *_failing_predictors(result.intervals),
@@ -70,6 +71,13 @@ def _rows(trace: Trace) -> Iterator[str]:
 def _prefixes(plan: Plan, trace: Trace) -> Iterator[str]:
     if trace.stats.blocks and not plan.engine.prefix_cache_tokens:
         yield "trace: its prefix blocks are not used, since engine.prefix_cache_tokens is not set"
+
+
+def without_offload(plan: Plan) -> Iterator[str]:
+    """That offload is set where there is none."""
+    mode = plan.config.routing.offload.mode
+    if mode != "never" and Role.MIXED not in plan.settings.limits:
+        yield f"routing.offload.mode: {mode} is for mixed pools; here nothing is offloaded"
 
 
 def _repeated(what: str, intervals: Iterable[Interval], key: str) -> Iterator[str]:

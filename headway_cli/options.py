@@ -84,6 +84,10 @@ class RunOptions:
     prefix_cache_tokens: Annotated[
         int | None, typer.Option(metavar="N", help="Tokens in the prefix cache of each replica.")
     ] = None
+    prefill_throughput: Annotated[
+        float | None,
+        typer.Option(metavar="R", help="With routing.offload: prompt tokens per second in its estimate."),
+    ] = None
     crash: Annotated[
         list[str] | None, typer.Option(metavar="ROLE@S", help="A replica dies at S seconds; repeatable.")
     ] = None

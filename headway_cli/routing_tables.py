@@ -76,7 +76,7 @@ def lead(row: Document) -> tuple[str, str, str]:
     relative = row["relative"]
     return (
         f"{row['goodput_rps']:+.4g}",
-        "n/a" if relative is None else f"{relative * 100:+.3g} %",
+        "n/a" if relative is None else f"{_percents(relative)} %",
         interval(relative, row["relative_half_width"]),
     )
 
@@ -87,7 +87,12 @@ def interval(middle: float | None, half: float | None) -> str:
         return "n/a"
     if half is None:
         return "one run"
-    return f"{(middle - half) * 100:+.3g} to {(middle + half) * 100:+.3g} %"
+    return f"{_percents(middle - half)} to {_percents(middle + half)} %"
+
+
+def _percents(share: float) -> str:
+    """With its sign, to three digits: `+1.23`, `+2,090`."""
+    return f"{float(f'{share * 100:.3g}'):+,.15g}"
 
 
 def share(value: float) -> str:

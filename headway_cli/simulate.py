@@ -52,6 +52,8 @@ def simulate(
     config = configuration(options, _policy(policy, static))
     if offload_traces is not None and config.routing.offload.mode == "never":
         raise CliError("--offload-traces: routing.offload.mode is never, so there are none")
+    if offload_traces is not None and "mixed" not in config.pools:
+        raise CliError("--offload-traces: offload is for mixed pools (--aggregated), so there are none")
     job = Job(
         trace=trace,
         config=config,

@@ -25,6 +25,7 @@ KEYS: Mapping[str, str] = {
     "chunk_tokens": "engine.chunk_tokens",
     "max_batch": "engine.max_batch_size",
     "prefix_cache_tokens": "engine.prefix_cache_tokens",
+    "prefill_throughput": "routing.offload.prefill_throughput",
     "seed": "simulation.seed",
 }
 STATIC = "planner.static."
@@ -39,6 +40,8 @@ def configuration(options: RunOptions, more: Mapping[str, Any] | None = None) ->
     overrides["simulation.crashes"] = [_crash(text) for text in options.crash or ()] or None
     overrides |= _pools(options)
     config = load_config(options.config, {**overrides, **(more or {})})
+    if options.prefill_throughput is not None and config.routing.offload.mode == "never":
+        raise CliError("--prefill-throughput: routing.offload.mode is never, so it would change nothing")
     _check_fleet(config, [key.removeprefix(STATIC) for key in more or {} if key.startswith(STATIC)])
     return config
 

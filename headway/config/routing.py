@@ -8,7 +8,7 @@ are is the business of `headway.routing`, which also checks references.
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from pydantic import AliasChoices, ConfigDict, Field, field_validator
+from pydantic import AliasChoices, ConfigDict, Field, field_validator, model_validator
 
 from headway.config.base import (
     MILLISECONDS,
@@ -97,14 +97,22 @@ class OffloadSettings(Settings):
         """The slack in seconds."""
         return self.deadline_slack_ms * MILLISECONDS
 
+    @model_validator(mode="after")
+    def _classes_in_order(self) -> "OffloadSettings":
+        if self.warm_tokens >= self.heavy_tokens:
+            raise ValueError(
+                f"warm_tokens {self.warm_tokens} should be below heavy_tokens {self.heavy_tokens}"
+            )
+        return self
+
 
 class PredictionSettings(Settings):
     """Latency prediction: the profile is the prior, what is measured corrects it."""
 
     learn: bool = True
     """Live: train on what is measured; false: the profile alone."""
-    quantile: PositiveFloat = Field(default=0.9, lt=1.0)
-    """Quantile that the model also predicts."""
+    quantile: PositiveFloat = Field(default=0.9, le=0.999)
+    """Quantile q that the model also predicts; from 0.91 on it takes 2 q / (1 - q) samples to begin."""
     use: Literal["mean", "quantile"] = "mean"
     """Which prediction headroom is measured with."""
     retrain_interval_s: PositiveFloat = 10.0

@@ -74,6 +74,10 @@ class Dispatch:
         """Shed those held whose time is over, and place those that can be, the most urgent first."""
         if not self._hold:
             return self.told()
+        if self._hold.unstaffed and self._know.fleet.has(self._know.roles):
+            for request_id, record in list(self._hold.unstaffed.items()):
+                with _turn_of(request_id):
+                    self._hold.staffed(now_s, record, self._know)
         for request_id, reason, detail in self._hold.due(now_s):
             self._shed(self._records[request_id], reason, detail)
         tries = TRIES

@@ -84,6 +84,8 @@ class Latency:
         """Seconds that a request usually decodes, smoothed."""
         self.ttft_safety, self.tpot_safety = Calibration(), Calibration()
         """What headroom is measured with: predictions times these."""
+        self.joined_safety = Calibration()
+        """The same for `joined_s` of those that were held."""
         self.critical = CriticalDemand()
         """The critical load that was judged by these predictions."""
 
@@ -185,6 +187,21 @@ class Latency:
             part_s, tpot_s = self._alone_s(question.about(role))
             ttft_s += part_s
         return ttft_s, tpot_s
+
+    def joined_s(self, question: "Question") -> float:
+        """The least TTFT where no prompt queues but all run that run now; infinite without a prediction.
+
+        Whoever gets a place that became free shares its iterations with the batch, after the one under way.
+        """
+        ttft_s = 0.0
+        for role in question.know.roles:
+            rows = question.about(role).prior
+            known = rows[:, np.isfinite(rows[Row.TTFT_S])]
+            part_s = known[Row.TTFT_S] - known[Row.QUEUE_S] + known[Row.ITERATION_S]
+            ttft_s += float(part_s.min(initial=inf))
+        if len(question.know.roles) > 1:
+            ttft_s += self.rules.transfer_s(question.record.request.input_tokens)
+        return ttft_s
 
     def _alone_s(self, question: "Question") -> tuple[float, float]:
         """One role's part, at the best of the ready replicas' types."""

@@ -75,9 +75,10 @@ class Learning:
         if first_s < 0.0:
             return
         self._latency.stayed(now_s - first_s)
+        ttft_s = first_s - record.placed_s
+        self._latency.joined_safety.observe(record.joined_s, ttft_s)
         if record.tracked:
             tpot_s = (now_s - first_s) / (output_tokens - 1) if output_tokens > 1 else nan
-            ttft_s = first_s - record.placed_s
             self._sample(record, ttft_s, tpot_s)
             enough = output_tokens >= LEAST_GAPS
             self._latency.ended(record.ttft_s, ttft_s, record.tpot_s, tpot_s if enough else nan)

@@ -93,15 +93,14 @@ class Pipeline:
 
 
 def make_pipeline(name: str, plugins: Sequence[tuple[object, float]], default_picker: Picker) -> Pipeline:
-    """The profile of `plugins` with their weights, in order; the last picker counts."""
-    pickers = [plugin for plugin, _ in plugins if isinstance(plugin, Picker)]
+    """The profile of `plugins` with their weights, in order."""
     return Pipeline(
         name=name,
         filters=tuple(plugin for plugin, _ in plugins if isinstance(plugin, Filter)),
         scorers=tuple(
             (plugin, weight) for plugin, weight in plugins if weight > 0 and isinstance(plugin, Scorer)
         ),
-        picker=pickers[-1] if pickers else default_picker,
+        picker=next((plugin for plugin, _ in plugins if isinstance(plugin, Picker)), default_picker),
         judges=any(isinstance(plugin, SloScorer) for plugin, _ in plugins),
         tracks=any(isinstance(plugin, SloScorer | SloRequestTracker) for plugin, _ in plugins),
         weighs=any(isinstance(plugin, CapacityFilter) for plugin, _ in plugins),

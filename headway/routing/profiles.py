@@ -6,7 +6,7 @@ out; it has its defaults then. Built-in profiles have defaults whatever the sett
 is a RoutingError that names the place and what there is.
 """
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import fields
 from typing import Any
 
@@ -14,7 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from headway.config.routing import PluginSettings, RoutingSettings, SchedulingProfile
 from headway.routing.errors import RoutingError
-from headway.routing.pipeline import Pipeline, make_pipeline
+from headway.routing.pipeline import Picker, Pipeline, make_pipeline
 from headway.routing.plugins.bin_pack import BinPack
 from headway.routing.plugins.capacity_filter import CapacityFilter
 from headway.routing.plugins.kv_cache import KvCacheScorer
@@ -93,33 +93,50 @@ def make_pipelines(settings: RoutingSettings) -> Mapping[str, Pipeline]:
     for key, name in (("profile", settings.profile), ("fallback", settings.fallback)):
         if name not in pipelines:
             raise RoutingError(f"routing.{key}: no profile {name!r}; known: {_listed(pipelines)}")
+    if pipelines[settings.fallback].judges:
+        others = _listed(name for name, pipeline in pipelines.items() if not pipeline.judges)
+        raise RoutingError(
+            f"routing.fallback: {settings.fallback!r} needs predictions itself; those that do not: {others}"
+        )
     return pipelines
 
 
-def make_handler(settings: RoutingSettings, profiles: Container[str]) -> SloAwareProfileHandler:
+def make_handler(settings: RoutingSettings, profiles: Collection[str]) -> SloAwareProfileHandler:
     """The profile handler of the settings, or the built-in one. Raises RoutingError."""
-    handlers = [
-        each for each in _named_plugins(settings).values() if isinstance(each, SloAwareProfileHandler)
-    ]
-    handler = handlers[0] if handlers else SloAwareProfileHandler()
+    named, given = _named_plugins(settings), list[tuple[str, SloAwareProfileHandler]]()
+    for place, each in enumerate(settings.plugins):
+        plugin = named[each.reference]
+        if isinstance(plugin, SloAwareProfileHandler):
+            given.append((f"routing.plugins.{place}", plugin))
+    if len(given) > 1:
+        raise RoutingError(f"{given[1][0]}: a second slo-aware-profile-handler; {given[0][0]} is one")
+    where, handler = given[0] if given else ("built-in", SloAwareProfileHandler())
     if handler.prediction not in profiles:
-        raise RoutingError(f"slo-aware-profile-handler: no profile {handler.prediction!r}")
+        raise RoutingError(
+            f"{where}.parameters.prediction: no profile {handler.prediction!r}; known: {_listed(profiles)}"
+        )
     return handler
 
 
 def _own_pipeline(profile: SchedulingProfile, named: Mapping[str, Any]) -> Pipeline:
+    where = f"routing.scheduling_profiles.{profile.name}"
+    if not profile.plugins:
+        raise RoutingError(f"{where}: no plugins; known: {_listed(named)}")
     weights = [(each.plugin_ref, each.weight) for each in profile.plugins]
-    return _pipeline(profile.name, weights, named, f"routing.scheduling_profiles.{profile.name}")
+    return _pipeline(profile.name, weights, named, where)
 
 
 def _pipeline(
-    name: str, weights: Iterable[tuple[str, float]], named: Mapping[str, Any], where: str
+    name: str, weights: Collection[tuple[str, float]], named: Mapping[str, Any], where: str
 ) -> Pipeline:
     chosen = []
     for reference, weight in weights:
         if reference not in named:
             raise RoutingError(f"{where}: no plugin {reference!r}; known: {_listed(named)}")
         chosen.append((named[reference], weight))
+    pickers = [reference for reference, _ in weights if isinstance(named[reference], Picker)]
+    if len(pickers) > 1:
+        raise RoutingError(f"{where}: one picker decides, not {' and '.join(pickers)}")
     return make_pipeline(name, chosen, MaxScorePicker())
 
 

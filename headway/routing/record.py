@@ -36,6 +36,7 @@ class Record:
     `ttft_s` and `tpot_s` are predicted from the placement on; `guard_s` is the TPOT SLO that newcomers there
     must keep, infinite if nobody could; `ttft_slack_s` the same for TTFT; `handover` is, while the KV of an
     offloaded prompt is on its way, the nominal transfer and the wait at D (see the module of that name).
+    `alone_s` and `joined_s` are what `Latency` says of an idle fleet, and of a busy one if it was held.
     """
 
     request: RouteRequest
@@ -58,6 +59,7 @@ class Record:
     placed_s: float = -1.0
     prefilled_s: float = -1.0
     first_token_s: float = -1.0
+    joined_s: float = nan
     tracked: "tuple[Tracked, ...]" = ()
     offload: OffloadDecision | None = None
     handover: tuple[float, float] | None = None

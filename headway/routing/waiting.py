@@ -9,8 +9,9 @@ A request waits here until a replica has room. s = start_by_s is the latest star
 
 Whatever the distribution of W, as long as it is the same for all, the greatest risk is the least slack, and
 all slacks shrink alike, so the order between two requests never changes: earliest latest start first, and
-keys can stay in heaps. Equals go by arrival. A request without an SLO (s infinite) has d = x: it ages
-towards its turn as its patience ends, and does not starve.
+keys can stay in heaps. Equals go by arrival. A request without an SLO (s infinite) has d = x: its turn
+comes as its patience ends. A turn is not yet room: whoever needs much may see what is freed taken by others
+until x, because no room is kept for it.
 
 Order "slo": every request that can still be saved goes before every lost one, by risk; the lost follow in
 order of their enqueueing, so that among them nobody is overtaken for ever. Order "fifo": all by enqueueing.

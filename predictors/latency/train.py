@@ -79,8 +79,8 @@ def _train_target(
     prior, in_place = alternatives
     count = len(measured)
     report = TargetReport(target=target, accepted=False, reason="", rows=count)
-    if count < settings.minimum_rows:
-        return in_place, replace(report, reason=f"kept: too few rows, {count} of {settings.minimum_rows}")
+    if count < settings.least_rows:
+        return in_place, replace(report, reason=f"kept: too few rows, {count} of {settings.least_rows}")
     cut = count - settings.holdout_of(count)
     older, held = measured.part(slice(cut)), measured.part(slice(cut, None))
     try:

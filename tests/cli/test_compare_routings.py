@@ -8,6 +8,7 @@ import pytest
 from cli_cases import headway, trace
 
 from headway_cli.routing_comparison import parse_loads
+from headway_cli.routing_tables import lead
 
 LOAD = "steady:rate_rps=10,duration_s=20,input_tokens=1000,output_tokens=60,seed=1"
 FLEET = ("--fleet", "mixed=1")
@@ -148,3 +149,17 @@ def test_requests_of_one_instant_are_no_load(
     single = trace(tmp_path, "7,500,20", "7,300,20")
     flags = ("--config", settings, "--routings", "slo", *QUICK)
     assert "no load to scale" in headway(capsys, "compare", single, *flags).complaint()
+
+
+@pytest.mark.parametrize(
+    ("relative", "half", "words"),
+    [
+        (0.151, 0.007, ("+15.1 %", "+14.4 to +15.8 %")),
+        (19.99, 0.9, ("+2,000 %", "+1,910 to +2,090 %")),
+        (-0.05, 0.05, ("-5 %", "-10 to +0 %")),
+        (None, None, ("n/a", "n/a")),
+    ],
+)
+def test_leads_are_plain_numbers(relative: float | None, half: float | None, words: tuple[str, str]) -> None:
+    row = {"goodput_rps": 1.5, "relative": relative, "relative_half_width": half}
+    assert lead(row) == ("+1.5", *words)

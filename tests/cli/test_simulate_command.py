@@ -219,6 +219,29 @@ def test_offload_traces_are_a_line_for_each_request(
     assert "routing.offload.mode" in refused
 
 
+def test_offload_in_disaggregated_pools_is_said_to_change_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings, why = tmp_path / "offload.yaml", "routing.offload.mode: cost is for mixed pools"
+    settings.write_text("routing: {offload: {mode: cost}}\n", encoding="utf-8")
+    assert f"note: {why}" in headway(capsys, "check", settings).out
+    assert any(note.startswith(why) for note in simulated(capsys, LOAD, "--config", settings)["notes"])
+    refused = headway(capsys, "simulate", LOAD, "--config", settings, "--offload-traces", tmp_path / "traces")
+    assert "--offload-traces: offload is for mixed pools" in refused.complaint()
+
+
+@pytest.mark.parametrize("quantile", [0.95, 0.99])
+def test_a_high_quantile_is_learned(
+    quantile: float, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = tmp_path / "quantile.yaml"
+    prediction = f"{{quantile: {quantile}, use: quantile, retrain_interval_s: 5}}"
+    settings.write_text(f"routing: {{profile: slo, prediction: {prediction}}}\n", encoding="utf-8")
+    flags = ("--aggregated", "--static", "mixed=2", "--config", settings)
+    document = simulated(capsys, "steady:rate_rps=20,duration_s=30", *flags)
+    assert document["completed"] + document["shed"] == document["requests"] > 0
+
+
 def test_an_unknown_routing_is_refused_by_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text("routing: {profile: nearest}\n", encoding="utf-8")

@@ -217,12 +217,22 @@ def test_the_conformal_factor_of_too_few_rows_is_the_largest_ratio_and_of_none_i
         {"most_shift": 1.0},
         {"margin": -1.0},
         {"half_life_rows": -1.0},
-        {"level": 0.99},
+        {"level": 0.95, "minimum_rows": 37},
+        {"level": 0.999, "holdout_rows": 998},
+        {"level": 0.9999},
     ],
 )
 def test_settings_out_of_range_are_refused(options):
     with pytest.raises(OptionError, match="latency"):
         LatencySettings(**options)
+
+
+@pytest.mark.parametrize(("level", "rows"), [(0.5, 20), (0.9, 20), (0.95, 38), (0.99, 198), (0.999, 1998)])
+def test_as_many_rows_as_the_quantile_takes_unless_told_otherwise(level, rows):
+    settings = LatencySettings(level=level)
+    assert settings.least_rows == rows
+    assert settings.least_holdout <= settings.holdout_of(rows) <= rows / 2
+    assert LatencySettings(level=level, minimum_rows=2000).least_rows == 2000
 
 
 def test_the_rate_beyond_what_was_seen_is_that_of_the_slope_as_a_whole():

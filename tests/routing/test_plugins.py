@@ -32,7 +32,7 @@ from headway.routing.plugins.random_ import RandomPicker
 from headway.routing.plugins.round_robin import RoundRobinPicker
 from headway.routing.plugins.session_affinity import SessionAffinityScorer
 from headway.routing.plugins.weighted_random import WeightedRandomPicker
-from headway.routing.profiles import BUILT_IN, PLUGINS, make_pipelines
+from headway.routing.profiles import BUILT_IN, PLUGINS, make_handler, make_pipelines
 from headway.routing.question import Question
 from headway.routing.record import Record
 from tests.routing.routers import SPLIT, join, placed, request, router, settings, surfaces
@@ -274,6 +274,21 @@ class TestSloScorer:
         (shed,) = made.expire(made.next_due_s).sheds
         assert shed.reason is ShedReason.NO_HEADROOM
 
+    @pytest.mark.parametrize(
+        ("ttft_s", "tpot_s", "waited_s", "words"),
+        [
+            (0.0004, 0.1, 0.0, "with 0.4 ms left, "),
+            (0.0004, 0.1, 0.0008, "with 0 ms left, "),
+            (5.0, 0.00025, 0.0, "for 0.25 ms, "),
+            (5.0, 0.1, 9.0, "with 0 ms left, "),
+            (0.0004, 1.2345, 0.0, "for 1234 ms, "),
+        ],
+    )
+    def test_what_is_missing_is_told_in_figures_that_say_it(self, ttft_s, tpot_s, waited_s, words) -> None:
+        hopeless = request(slo=RequestSlo(ttft_s=ttft_s, tpot_s=tpot_s))
+        (shed,) = router("slo").submit(waited_s, hopeless).sheds
+        assert words in shed.detail
+
     def test_holding_can_be_switched_off(self) -> None:
         config = settings("slo", slo={"hold": False})
         made = make_router(config, {"": surfaces()}, EngineRules(chunk_tokens=2048), np.random.default_rng(0))
@@ -348,6 +363,14 @@ class TestCapacityFilter:
         assert CapacityFilter().keep(question(made)).tolist() == [False, True]
 
 
+def profile(name: str, *plugins: str) -> dict[str, object]:
+    return {"name": name, "plugins": [{"plugin_ref": each} for each in plugins]}
+
+
+def handler(prediction: str, name: str | None = None) -> dict[str, object]:
+    return {"type": "slo-aware-profile-handler", "name": name, "parameters": {"prediction": prediction}}
+
+
 class TestProfiles:
     def test_document_002_loads_as_it_is(self) -> None:
         document = yaml.safe_load(DOCUMENT_002)
@@ -388,15 +411,36 @@ class TestProfiles:
             ),
             ({"profile": "nonsense"}, "routing.profile", "least_load"),
             ({"fallback": "nonsense"}, "routing.fallback", "least_load"),
+            ({"fallback": "slo"}, "routing.fallback: 'slo' needs predictions", "default, least_load"),
+            (
+                {"scheduling_profiles": [profile("p", "random", "queue-scorer", "round-robin")]},
+                "routing.scheduling_profiles.p",
+                "random and round-robin",
+            ),
+            (
+                {"plugins": [handler("nosuch")]},
+                "routing.plugins.0.parameters.prediction: no profile 'nosuch'",
+                "least_load",
+            ),
+            (
+                {"plugins": [{"type": "random"}, handler("slo"), handler("pull", "other")]},
+                "routing.plugins.2: a second slo-aware-profile-handler",
+                "routing.plugins.1",
+            ),
         ],
     )
     def test_what_is_unknown_is_named_with_what_is_known(self, routing, where, known) -> None:
         config = HeadwayConfig.model_validate({"routing": routing})
         with pytest.raises(RoutingError) as raised:
-            make_pipelines(config.routing)
+            make_handler(config.routing, make_pipelines(config.routing))
         assert where in str(raised.value)
         assert known in str(raised.value)
         assert "\n" not in str(raised.value)
+
+    def test_the_settings_handler_replaces_the_built_in_one_whatever_its_name(self) -> None:
+        given = RoutingSettings.model_validate({"plugins": [handler("pull", "mine")]})
+        assert make_handler(given, make_pipelines(given)).prediction == "pull"
+        assert make_handler(RoutingSettings(), make_pipelines(RoutingSettings())).prediction == "slo"
 
     def test_named_plugins_have_their_own_parameters(self) -> None:
         routing = {

@@ -172,17 +172,21 @@ def lost(question: Question) -> bool:
     return ttft_s > slo.ttft_s - question.waited_s or tpot_s > slo.tpot_s
 
 
+def hopeful_until_s(question: Question) -> float:
+    """Until when waiting may help: as long as an idle replica could keep the SLO; −inf if it cannot now."""
+    record, (ttft_s, tpot_s) = question.record, question.alone_s
+    start_by_s = record.request.arrival_s + record.slo.ttft_s - ttft_s
+    return start_by_s if tpot_s <= record.slo.tpot_s and question.now_s <= start_by_s else -inf
+
+
 def no_headroom(question: Question) -> Refusal:
     """What is missing, in words, and until when waiting may help."""
     record, rows = question.record, question.forecast
-    ttft_s, tpot_s = question.alone_s
-    start_by_s = record.request.arrival_s + record.slo.ttft_s - ttft_s
-    hopeful = tpot_s <= record.slo.tpot_s and question.now_s <= start_by_s
     best_ttft_s, left_s = float(np.nanmin(rows[Row.TTFT_S])), record.slo.ttft_s - question.waited_s
     return Refusal(
         reason=ShedReason.NO_HEADROOM,
         explain=lambda: _missing(question, best_ttft_s, left_s),
-        hopeful_until_s=start_by_s if hopeful else -inf,
+        hopeful_until_s=hopeful_until_s(question),
         retry_after_s=min(max(best_ttft_s - left_s, 1.0), 60.0),
     )
 
@@ -192,10 +196,12 @@ def _missing(question: Question, best_ttft_s: float, left_s: float) -> str:
     tightest_s = float(np.min(question.column(Column.TPOT_SLO_S)))
     return (
         f"{len(question.slots)} {question.role} replicas: TTFT at least {_ms(best_ttft_s)} with "
-        f"{_ms(left_s)} left, TPOT at least {_ms(best_tpot_s)} for {_ms(slo.tpot_s)}, "
+        f"{_ms(max(left_s, 0.0))} left, TPOT at least {_ms(best_tpot_s)} for {_ms(slo.tpot_s)}, "
         f"tightest running {_ms(tightest_s)}"
     )
 
 
 def _ms(seconds: float) -> str:
-    return "no limit" if seconds == inf else f"{seconds * 1e3:.0f} ms"
+    """In milliseconds, whole or to three digits."""
+    milliseconds = seconds * 1e3
+    return "no limit" if seconds == inf else f"{milliseconds:{'.0f' if milliseconds >= 100.0 else '.3g'}} ms"
