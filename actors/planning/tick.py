@@ -29,13 +29,14 @@ from actors.planning.parts import PartError
 from actors.planning.policies import InForce
 from actors.planning.records import REFUSED, UNREACHABLE, Considered, Record, make_record, targets_of
 from actors.planning.world import Deadline, World, ensure_policy
-from headway.planning import Decision, Observation, PlanningError, Role
+from headway.planning import Decision, Observation, PlanningError, Policy, Role
 from headway.planning.budget import fit
 
 FORECAST_UNTIL, APPLY_FROM = 0.7, 0.8
 """Shares of the deadline: when the forecast is not waited for any more, and when computing must end."""
 
 OBSERVE_UNTIL = 0.4
+REHEARSALS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +122,10 @@ async def _with_forecast(
 
 
 async def rehearse(world: World) -> None:
-    """Plan for made-up traffic, and forget it; PlanningError or PartError as a tick would raise them."""
+    """Plan for made-up traffic, and forget it; PlanningError or PartError as a tick would raise them.
+
+    Several times: a policy that learns uses, and compiles, more of itself once it has a past.
+    """
     in_force = world.refreshed()
     now_s = world.clock()
     typical = Measured(
@@ -135,7 +139,15 @@ async def rehearse(world: World) -> None:
         itl_s=Latency(mean=0.01),
     )
     observation = observe(typical, world.counts, in_force.policy.interval_s)
-    await world.compute(lambda: in_force.policy.plan(observation, in_force.policy.initial_state()))
+    await world.compute(lambda: _rehearsed(in_force.policy, observation))
+
+
+def _rehearsed(policy: Policy, observation: Observation) -> Decision:
+    decision = policy.plan(observation, policy.initial_state())
+    for tick in range(1, REHEARSALS):
+        later = replace(observation, now_s=observation.now_s + tick * policy.interval_s)
+        decision = policy.plan(later, decision.next_state)
+    return decision
 
 
 async def _decide(world: World, in_force: InForce, considered: Considered, deadline: Deadline) -> Decision:

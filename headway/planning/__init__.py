@@ -10,7 +10,6 @@ A new policy is one module with a maker `(settings, profile) -> Policy`, and one
 from collections.abc import Callable
 
 from headway.planning.errors import PlanningError
-from headway.planning.hindsight import make_headway
 from headway.planning.reference import make_reference
 from headway.planning.settings import PolicySettings, policy_settings
 from headway.planning.static import make_static
@@ -28,8 +27,16 @@ from headway.planning.types import (
     Traffic,
 )
 
+
+def _make_headway(settings: PolicySettings, profile: Surfaces | None) -> Policy:
+    """Imported when it is asked for: it brings a compiler, which engines that start fast do without."""
+    from headway.planning.hindsight import make_headway
+
+    return make_headway(settings, profile)
+
+
 _MAKERS: dict[str, Callable[[PolicySettings, Surfaces | None], Policy]] = {
-    "headway": make_headway,
+    "headway": _make_headway,
     "reference": make_reference,
     "static": make_static,
     "threshold": make_threshold,
