@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from headway_cli.errors import CliError
 from headway_cli.signals import uninterrupted
@@ -25,7 +26,11 @@ LONGEST_PARENT = 40
 
 REACHED_WITHIN_S = 10.0
 
-ENVIRONMENT = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
+ENVIRONMENT = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_gcs_server_port_wait_time_s": "60",  # 30 s, Ray's own, is not always enough on a busy machine
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,12 +56,18 @@ def cluster(address: str | None) -> Iterator[Cluster]:
 @contextmanager
 def _local() -> Iterator[Cluster]:
     directory = Path(tempfile.mkdtemp(prefix="headway-", dir=_short_parent()))
-    for name, value in ENVIRONMENT.items():
-        os.environ.setdefault(name, value)
+    prepare_environment()
     import ray
 
     try:
-        _start(directory)
+        start_ray(
+            address="local",
+            num_cpus=max(LEAST_CPUS, os.cpu_count() or 1),
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            _temp_dir=str(directory),
+        )
         _quieten()
         yield Cluster(address=ray.get_runtime_context().gcs_address, directory=directory)
     finally:
@@ -65,31 +76,25 @@ def _local() -> Iterator[Cluster]:
             shutil.rmtree(directory, ignore_errors=True)
 
 
-def _start(directory: Path) -> None:
-    """Start Ray; once more if that fails, since Ray gives up after 30 s, which a busy machine may need."""
+def prepare_environment() -> None:
+    """What Ray reads when it is imported or started, unless it is set already."""
+    for name, value in ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+
+
+def start_ray(**settings: Any) -> None:  # noqa: ANN401 - as ray.init takes them
+    """`ray.init` with these settings; once more if that fails, since a busy machine may be late for Ray."""
+    prepare_environment()
     import ray
 
     try:
-        _init(directory)
+        ray.init(**settings)
     except Exception as first:  # noqa: BLE001 - what Ray raises here is bare
         ray.shutdown()
         try:
-            _init(directory)
+            ray.init(**settings)
         except Exception as error:  # noqa: BLE001
             raise CliError(f"Ray did not start: {' '.join(str(error).split())}") from first
-
-
-def _init(directory: Path) -> None:
-    import ray
-
-    ray.init(
-        address="local",
-        num_cpus=max(LEAST_CPUS, os.cpu_count() or 1),
-        include_dashboard=False,
-        log_to_driver=False,
-        logging_level=logging.ERROR,
-        _temp_dir=str(directory),
-    )
 
 
 @contextmanager

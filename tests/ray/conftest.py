@@ -8,6 +8,7 @@ import pytest
 import ray
 from ray import serve
 
+from headway_cli.cluster import start_ray
 from tests.ray.clusters import GPU_TYPE, free_port
 
 
@@ -15,7 +16,7 @@ from tests.ray.clusters import GPU_TYPE, free_port
 def ray_cluster() -> Iterator[str]:
     """Ray and Serve on loopback, without dashboard, Serve's proxy on a free port; the cluster's address."""
     with tempfile.TemporaryDirectory(prefix="hw-", dir="/tmp", ignore_cleanup_errors=True) as folder:
-        context = ray.init(
+        start_ray(
             num_cpus=4,
             labels={"ray.io/accelerator-type": GPU_TYPE},
             include_dashboard=False,
@@ -26,7 +27,7 @@ def ray_cluster() -> Iterator[str]:
         )
         try:
             serve.start(http_options={"host": "127.0.0.1", "port": free_port()})
-            yield str(context.address_info["gcs_address"])
+            yield ray.get_runtime_context().gcs_address
         finally:
             serve.shutdown()
             ray.shutdown()
