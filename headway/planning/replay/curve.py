@@ -1,15 +1,21 @@
 """Loss curves: how many requests would have missed their SLO with n replicas, from few replays.
 
 More replicas lose no more (up to the luck of placement, which is smoothed away). So it is enough to know the
-curve from where much is lost to where next to nothing is, at counts a tenth apart; between two of them the
-logarithm of lost + 1 is taken as linear, as losses fall about exponentially with the spare capacity. Fewer
-replicas than the mean work keeps busy (`least`) fall behind sooner or later, however well they come through a
-short window: they lose everything.
+curve from where much is lost to where next to nothing is. Between two counts a < b that have been replayed
+the logarithm of lost + 1 is taken as linear, as losses fall about exponentially with the spare capacity; how
+wrong that can be grows with
+
+    (ln(lost_a + 1) − ln(lost_b + 1)) · ln(b / a)
+
+so the widest such gap is split next, until all are narrow or the replays are used up. Fewer replicas than the
+mean work keeps busy (`least`) fall behind sooner or later, however well they come through a short window:
+they lose everything.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import ceil, floor
+from itertools import pairwise
+from math import ceil, floor, log, log1p, sqrt
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,8 +33,12 @@ near the answer needs fewer."""
 FINENESS = 32
 """The least count without losses is found to one part in so many."""
 
-FEW, PLATEAU, PLATEAU_WIDTH = 0.1, 0.9, 1.25
-"""Where up to a few are lost, and wider fleets still lose almost as many, it is not for want of replicas."""
+NARROW = 0.1
+"""A gap that is not split: losses a factor e apart at counts a tenth apart."""
+
+FEW, SAVED, WIDER = 0.1, 0.001, 1.25
+"""Where no more than a few are lost, and a fleet so much wider saves no more than so many (or a tenth of
+these), it is not for want of replicas."""
 
 FARTHEST = 4
 """The climb to a count without losses ends at this multiple of where it began."""
@@ -61,11 +71,10 @@ def loss_curve(lose: Callable[[int], int], requests: int, least: int, guess: int
     if requests == 0:
         return LossCurve(0, np.zeros(1, np.int64))
     least = max(1, least)
-    search = _Search(lose, int(NOTHING * requests), {0: requests, least - 1: requests})
+    search = _Search(lose, requests, {0: requests, least - 1: requests})
     start = max(least, guess)
-    top = search.climb(start, FARTHEST * start + 20, FEW * requests)
-    top = search.narrow(top, least)
-    search.descend(top, least, MUCH * requests)
+    top = search.narrow(search.climb(start, FARTHEST * start + 20), least)
+    search.refine(top)
     return LossCurve(requests, search.filled(top))
 
 
@@ -74,7 +83,7 @@ class _Search:
     """Replays so far, by their number of replicas."""
 
     lose: Callable[[int], int]
-    nothing: int
+    requests: int
     known: dict[int, int]
     replays: int = 0
 
@@ -84,21 +93,26 @@ class _Search:
             self.replays += 1
         return self.known[replicas]
 
-    def climb(self, start: int, limit: int, few: float) -> int:
+    def climb(self, start: int, limit: int) -> int:
         """The first count from `start` on without losses, in widening steps; else where more stop helping."""
         replicas, step = start, STEP
-        while self.look(replicas) > self.nothing and replicas < limit:
-            before, wider = replicas, min(limit, max(replicas + 1, ceil(replicas * step)))
-            replicas, step = wider, min(2.0, step * step)
-            lost = self.look(before)
-            flat = wider >= PLATEAU_WIDTH * before and self.look(wider) > PLATEAU * lost
-            if flat and lost <= few:
+        while self.look(replicas) > int(NOTHING * self.requests) and replicas < limit:
+            wider = min(limit, max(replicas + 1, ceil(replicas * step)))
+            if wider >= WIDER * replicas and not self._helps(replicas, wider):
                 break
+            replicas, step = wider, min(2.0, step * step)
         return replicas
 
+    def _helps(self, replicas: int, wider: int) -> bool:
+        lost = self.look(replicas)
+        little = max(SAVED * self.requests, 0.1 * lost)
+        return lost > FEW * self.requests or lost - self.look(wider) > little
+
     def narrow(self, top: int, least: int) -> int:
-        """About the least count that loses no more than `top`."""
-        goal, low, step = max(self.nothing, self.look(top)), top, STEP
+        """About the least count that loses hardly more than `top`."""
+        lost = self.look(top)
+        goal = max(int(NOTHING * self.requests), lost + int(SAVED * self.requests) if lost else 0)
+        low, step = top, STEP
         while low >= least and self.look(low) <= goal:
             top, low = low, max(least - 1, min(low - 1, floor(low / step)))
             step = min(2.0, step * step)
@@ -110,12 +124,21 @@ class _Search:
                 low = middle
         return top
 
-    def descend(self, top: int, least: int, much: float) -> None:
-        """Look at counts below `top`, a tenth apart, until `much` is lost."""
-        replicas = top
-        while replicas > least and self.look(replicas) <= much and self.replays < MOST_REPLAYS:
-            replicas = max(least, min(replicas - 1, floor(replicas / STEP)))
-            self.look(replicas)
+    def refine(self, top: int) -> None:
+        """Split the widest gaps below `top`."""
+        while self.replays < MOST_REPLAYS:
+            counts = sorted(count for count in self.known if count <= top)
+            gaps = [(self._width(a, b), a, b) for a, b in pairwise(counts) if b - a > 1]
+            width, a, b = max(gaps, default=(0.0, 0, 0))
+            if width <= NARROW:
+                return
+            self.look(min(b - 1, max(a + 1, round(sqrt(max(a, 1) * b)))))
+
+    def _width(self, a: int, b: int) -> float:
+        """How much the losses differ between two counts, and how far these are apart."""
+        much = MUCH * self.requests
+        fall = log1p(min(self.known[a], much)) - log1p(min(self.known[b], much))
+        return fall * log(b / max(a, 1))
 
     def filled(self, top: int) -> IntArray:
         """The curve from 0 to `top`."""
