@@ -18,6 +18,7 @@ BENCHMARKS: Mapping[str, str] = {
     "estimator": "estimated against measured profiles",
     "baselines": "reference, threshold and static fleets on public traces (minutes)",
     "policies": "planner policies at equal attainment over a grid of deployments (hours; --quick: one)",
+    "gpu_types": "cheapest GPU types in whole replicas: cost, error of adding up capacities, time (minutes)",
     "routing": "cost of a routing decision and of a request's events",
     "offload": "elastic prefill offload on 8 mixed replicas, by mode (minutes)",
     "simulator": "simulated requests per second, memory, cold start",

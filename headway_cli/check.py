@@ -36,3 +36,7 @@ def check(
         print(f"note: {note}")
     for gpu_type, name in settings.routing.gpu_profiles.items():
         print(f"GPU type {gpu_type}: {serves(plan.gpu_profiles[gpu_type])}, from {name}")
+    if settings.gpu_types:
+        from headway.planning.gpu_types import candidates
+
+        print(f"GPU types of gpu-plan: {', '.join(candidates(settings))}")

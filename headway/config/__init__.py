@@ -8,7 +8,13 @@
 """
 
 from headway.config.base import RoleName
-from headway.config.engine import DEFAULT_KV_BYTES_PER_TOKEN, EngineSettings, KvTransfer, PoolSettings
+from headway.config.engine import (
+    DEFAULT_KV_BYTES_PER_TOKEN,
+    EngineSettings,
+    GpuTypeSettings,
+    KvTransfer,
+    PoolSettings,
+)
 from headway.config.errors import ConfigError
 from headway.config.live import ConnectorSettings, GatewaySettings, KubernetesSettings, MetricsSettings
 from headway.config.loading import json_schema, load_config
@@ -38,6 +44,7 @@ __all__ = [
     "Crash",
     "EngineSettings",
     "GatewaySettings",
+    "GpuTypeSettings",
     "HeadwayConfig",
     "HeadwaySettings",
     "KubernetesSettings",

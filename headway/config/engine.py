@@ -81,3 +81,14 @@ class PoolSettings(Settings):
         if self.min_replicas > self.max_replicas:
             raise ValueError(f"min_replicas {self.min_replicas} is above max_replicas {self.max_replicas}")
         return self
+
+
+class GpuTypeSettings(Settings):
+    """A GPU type that `headway gpu-plan` may choose."""
+
+    profile: str
+    """A profile directory, or the name of an embedded profile."""
+    price_per_gpu_hour: PositiveFloat = Field(le=1e9)
+    """In any unit: only ratios matter to the choice."""
+    max_gpus: NonNegativeInt | None = Field(default=None, le=MOST_REPLICAS)
+    """GPUs of it that there are, for all pools together; null: any number."""

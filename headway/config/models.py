@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import Field, field_validator, model_validator
 
 from headway.config.base import MILLISECONDS, PositiveFloat, RoleName, Settings
-from headway.config.engine import EngineSettings, PoolSettings
+from headway.config.engine import EngineSettings, GpuTypeSettings, PoolSettings
 from headway.config.live import ConnectorSettings, GatewaySettings, MetricsSettings
 from headway.config.planner import PlannerSettings
 from headway.config.routing import RoutingSettings, SloClass
@@ -52,6 +52,8 @@ class HeadwayConfig(Settings):
     engine: EngineSettings = EngineSettings()
     pools: Mapping[RoleName, PoolSettings] = Field(default_factory=_disaggregated_pools)
     """Either prefill and decode (one of them left out gets its defaults), or mixed alone."""
+    gpu_types: Mapping[str, GpuTypeSettings] = {}
+    """By name: what `headway gpu-plan` chooses among. Nothing else reads it."""
     planner: PlannerSettings = PlannerSettings()
     metrics: MetricsSettings = MetricsSettings()
     connector: ConnectorSettings = ConnectorSettings()

@@ -30,16 +30,16 @@ def replay_decode(world: World) -> None:
     """Fill in `first_s` and `finish_s`, until all judged requests have ended."""
     for request in range(len(world.ready_s)):
         now_s = world.ready_s[request]
-        replica = _least_loaded(world, now_s)
+        replica = least_loaded(world, now_s)
         if world.pending[0] == 0:
             return
         enqueue(world, replica, request)
-        _wake(world, replica, request, now_s)
-    _least_loaded(world, LAST_S)
+        wake(world, replica, request, now_s)
+    least_loaded(world, LAST_S)
 
 
 @compiled_in_place
-def _least_loaded(world: World, now_s: float) -> int:
+def least_loaded(world: World, now_s: float) -> int:
     """Let everything happen that does by `now_s`; the replica with the least load then."""
     best, least = 0, np.inf
     for replica in range(len(world.replicas)):
@@ -54,7 +54,7 @@ def _least_loaded(world: World, now_s: float) -> int:
 
 
 @compiled_in_place
-def _wake(world: World, replica: int, request: int, now_s: float) -> None:
+def wake(world: World, replica: int, request: int, now_s: float) -> None:
     """Begin the batch, or end its stretch early, for a request that can be admitted."""
     unit = world.replicas[replica]
     if unit.running == 0:

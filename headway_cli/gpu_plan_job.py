@@ -1,0 +1,193 @@
+"""The document of `headway gpu-plan`: the cheapest mix for a trace, what else it could be, and by interval.
+
+Costs are per hour, in the unit of the prices. The same input gives the same bytes.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from math import isfinite
+from typing import Any
+
+import numpy as np
+
+from headway.config import HeadwayConfig, load_config
+from headway.planning import PolicySettings, policy_settings
+from headway.planning.gpu_types import (
+    Candidate,
+    InfeasibleError,
+    Load,
+    Mix,
+    MixRules,
+    PoolNeed,
+    Supply,
+    candidates,
+    cheapest,
+    pool_needs,
+    rounded_up,
+    supplies,
+)
+from headway.planning.replay import Requests
+from headway.workload import Trace, TraceOptions, open_trace
+from headway_cli.errors import CliError
+from headway_cli.gpu_plan import GpuPlanOptions
+
+RUN_UP_S = 300.0
+"""Seconds before an interval that are replayed too, so that fleets are busy when it begins."""
+
+MOST_INTERVALS = 100_000
+
+LIVE = "live, a pool's replicas are of one type: the planner scales one count per pool"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """The configuration and what was made of it."""
+
+    settings: PolicySettings
+    candidates: Mapping[str, Candidate]
+    supply: Mapping[str, Supply]
+    rules: MixRules
+
+    def needs(self, requests: Requests, judged_from: int = 0) -> tuple[Mapping[str, PoolNeed], int]:
+        """What the pools need, and how many requests no type can keep."""
+        budget = self.settings.loss_budget
+        load = Load(requests=requests, judged_from=judged_from, loss_budget=budget)
+        found = pool_needs(self.candidates, load, self.settings.limits)
+        return found.pools, found.hopeless
+
+
+def plan_trace(place: str, options: GpuPlanOptions) -> dict[str, Any]:
+    """The plan as JSON-able data. CliError where none is possible, or a flag has no meaning."""
+    config = _configuration(options)
+    asked = _asked(config, options)
+    reading = TraceOptions(
+        format=options.trace_format,
+        start_s=options.start,
+        duration_s=options.duration,
+        rate_scale=options.rate_scale,
+        seed=config.simulation.seed,
+    )
+    with open_trace(place, reading) as trace:
+        if options.interval is not None and trace.duration_s > MOST_INTERVALS * options.interval:
+            raise CliError(f"--interval: the trace has more than {MOST_INTERVALS:,} of them")
+        requests = _requests(trace)
+        needs, hopeless = asked.needs(requests)
+        if hopeless == trace.request_count:
+            raise CliError("slo: no GPU type keeps it for any request, even on an idle engine")
+        document = {
+            "trace": _described(trace, options.rate_scale),
+            "slo": {
+                "ttft_s": config.slo.ttft_s,
+                "itl_s": config.slo.itl_s,
+                "loss_budget": asked.settings.loss_budget,
+            },
+            "gpu_types": {name: each.model_dump() for name, each in config.gpu_types.items()},
+            "hopeless": hopeless,
+            "needs": {pool: _need(need) for pool, need in needs.items()},
+            "plan": _row(cheapest(needs, asked.supply, asked.rules), needs),
+            "alternatives": _alternatives(needs, asked),
+            "notes": [LIVE],
+        }
+        if options.interval is not None:
+            document["intervals"] = list(_intervals(requests, trace.duration_s, options.interval, asked))
+    return document
+
+
+def _configuration(options: GpuPlanOptions) -> HeadwayConfig:
+    overrides = {
+        "slo.ttft_ms": options.ttft_ms,
+        "slo.itl_ms": options.itl_ms,
+        "slo.attainment": options.attainment,
+        "planner.max_gpu_budget": options.max_gpu_budget,
+        "simulation.seed": options.seed,
+    }
+    config = load_config(options.config, overrides)
+    if not config.gpu_types:
+        raise CliError(f"{options.config}: gpu_types: there are none to choose among")
+    if options.interval is not None and not (isfinite(options.interval) and options.interval > 0):
+        raise CliError(f"--interval: must be above 0 and finite, got {options.interval:g}")
+    return config
+
+
+def _asked(config: HeadwayConfig, options: GpuPlanOptions) -> _Asked:
+    settings = policy_settings(config)
+    rules = MixRules(
+        max_types=options.max_types, max_gpus=settings.max_gpu_budget, switching=options.switching
+    )
+    return _Asked(settings=settings, candidates=candidates(config), supply=supplies(config), rules=rules)
+
+
+def _requests(trace: Trace) -> Requests:
+    parts = [(chunk.arrival_s, chunk.input_tokens, chunk.output_tokens) for chunk in trace.chunks()]
+    return Requests(*(np.concatenate([np.zeros(0), *column]) for column in zip(*parts, strict=True)))
+
+
+def _described(trace: Trace, rate_scale: float) -> dict[str, Any]:
+    return {
+        "name": trace.name,
+        "requests": trace.request_count,
+        "duration_s": trace.duration_s,
+        "rate_scale": rate_scale,
+    }
+
+
+def _need(need: PoolNeed) -> dict[str, Any]:
+    return {
+        "gpus_per_replica": dict(need.gpus_per_replica),
+        "may_be_late": need.may_miss,
+        "shares": [
+            {"requests": share.requests, "replicas_alone": dict(share.replicas), "late": sorted(share.late)}
+            for share in need.shares
+        ],
+    }
+
+
+def _row(mix: Mix, needs: Mapping[str, PoolNeed]) -> dict[str, Any]:
+    return {
+        "replicas": {pool: dict(counts) for pool, counts in mix.replicas.items()},
+        "gpus": dict(mix.gpus(needs)),
+        "cost_per_hour": mix.cost_per_hour,
+    }
+
+
+def _alternatives(needs: Mapping[str, PoolNeed], asked: _Asked) -> list[dict[str, Any]]:
+    """Fractions rounded up, and each type alone: what they cost, or why they do not do."""
+    rows = []
+    rounded = rounded_up(needs, asked.supply, asked.rules)
+    beyond = [
+        name
+        for name, gpus in rounded.gpus(needs).items()
+        if (stock := asked.supply[name].max_gpus) is not None and gpus > stock
+    ]
+    problem = f"more GPUs than there are: {', '.join(beyond)}" if beyond else None
+    rows.append({"name": "rounded fractions", **_row(rounded, needs), "problem": problem})
+    for name in asked.supply:
+        alone = {pool: need.only(name) for pool, need in needs.items()}
+        try:
+            mix = cheapest(alone, asked.supply, asked.rules)
+        except InfeasibleError as error:
+            nothing = {"replicas": None, "gpus": None, "cost_per_hour": None}
+            rows.append({"name": f"only {name}", **nothing, "problem": str(error)})
+        else:
+            rows.append({"name": f"only {name}", **_row(mix, needs), "problem": None})
+    return rows
+
+
+def _intervals(
+    requests: Requests, duration_s: float, interval_s: float, asked: _Asked
+) -> Iterator[dict[str, Any]]:
+    """The plan of each interval, in which what ran before is worth keeping."""
+    rules = asked.rules
+    for number in range(max(1, int(np.ceil(duration_s / interval_s)))):
+        begin_s = number * interval_s
+        since, first, end = np.searchsorted(
+            requests.arrival_s, [begin_s - RUN_UP_S, begin_s, begin_s + interval_s]
+        )
+        part = Requests(*(column[since:end] for column in requests))
+        needs, hopeless = asked.needs(part, int(first - since))
+        try:
+            mix = cheapest(needs, asked.supply, rules)
+        except InfeasibleError as error:
+            raise CliError(f"from {begin_s:g} s on: {error}") from error
+        rules = replace(rules, running=mix.replicas)
+        yield {"start_s": begin_s, "requests": int(end - first), "hopeless": hopeless, **_row(mix, needs)}
