@@ -19,6 +19,7 @@ BENCHMARKS: Mapping[str, str] = {
     "baselines": "reference, threshold and static fleets on public traces (minutes)",
     "policies": "planner policies at equal attainment over a grid of deployments (hours; --quick: one)",
     "gpu_types": "cheapest GPU types in whole replicas: cost, error of adding up capacities, time (minutes)",
+    "decisions": "CPU time of a decision of headway, by past and deployments (minutes)",
     "routing": "cost of a routing decision and of a request's events",
     "offload": "elastic prefill offload on 8 mixed replicas, by mode (minutes)",
     "simulator": "simulated requests per second, memory, cold start",
@@ -26,7 +27,9 @@ BENCHMARKS: Mapping[str, str] = {
     "routed": "server CPU per stream through the Router against without (minutes, starts a local Ray)",
 }
 
-OPTIONS: Mapping[str, Sequence[str]] = {"policies": ("cells", "quick", "output", "workers")}
+OPTIONS: Mapping[str, Sequence[str]] = {
+    "policies": ("cells", "quick", "output", "workers", "ablation", "report")
+}
 """Benchmarks that take more than the data directory."""
 
 
@@ -51,10 +54,14 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"{listed}; all by default")
     parser.add_argument("--data", type=pathlib.Path, help="directory with traces/ and profiles/")
     policies = parser.add_argument_group("policies")
-    policies.add_argument("--cells", metavar="PATTERN", help="only cells of such names, as azure10_8b_*")
+    policies.add_argument(
+        "--cells", metavar="PATTERNS", help="only cells of such names, as azure10_8b_*,r1_*"
+    )
     policies.add_argument("--quick", action="store_true", help="traces of an hour, no budgets")
     policies.add_argument("--output", metavar="DIR", type=pathlib.Path, help="results; those there stay")
     policies.add_argument("--workers", metavar="N", type=int, help="processes; else one per core")
+    policies.add_argument("--ablation", action="store_true", help="headway with one idea off at a time")
+    policies.add_argument("--report", action="store_true", help="of what lies in --output; runs nothing")
     chosen = parser.parse_args(arguments)
     if strangers := [name for name in chosen.names if name not in BENCHMARKS]:
         parser.error(f"unknown benchmark {strangers[0]!r}; known: {', '.join(BENCHMARKS)}")

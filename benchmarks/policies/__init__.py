@@ -1,12 +1,15 @@
 """Planner policies at equal attainment: GPU-hours at 99 % of what is attainable, over a grid of deployments.
 
-    python -m benchmarks policies --data DIR [--cells 'azure10_8b_*'] [--quick] [--output DIR] [--workers N]
+    python -m benchmarks policies --data DIR [--cells 'azure10_8b_*,r1_*'] [--quick] [--output DIR]
+                                  [--workers N] [--ablation] [--report]
 
 Each policy has one safety setting, which is swept to the cheapest run that holds 99 %: cell by cell, and for
 all cells at once. Compared are `headway`, `reference` (the better of two intervals), `threshold` (default and
 tuned), the SLO-ratio law of KEDA set-ups, the best fixed fleet in hindsight, a clairvoyant plan, and the
 fluid bound. Results lie in the output directory as they come, and no run is made twice; remove a policy's
-folder there to measure it anew. `report.md` and `pareto.svg` are written at the end.
+folder there to measure it anew. `report.md` and `pareto.svg` are written at the end; `--report` writes them
+from what lies there, run to the end or not. `--ablation` measures `headway` with one idea off at a time
+instead, and writes `ablation.md`.
 """
 
 import os
@@ -22,17 +25,19 @@ def main(
     quick: bool = False,
     output: Path = OUTPUT,
     workers: int | None = None,
+    ablation: bool = False,
+    report: bool = False,
 ) -> int:
     """Run what is missing, print the report."""
+    from benchmarks.policies.ablation import ABLATIONS
+    from benchmarks.policies.ablation_report import ablation_markdown
     from benchmarks.policies.cells import cells as matching
     from benchmarks.policies.contenders import there
     from benchmarks.policies.grid import run_grid
     from benchmarks.policies.jobs import Place
     from benchmarks.policies.plot import pareto_svg
     from benchmarks.policies.report import markdown
-    from headway.config import load_config
-    from headway_cli.job import Job
-    from headway_cli.job import execute as simulate_once
+    from benchmarks.policies.results import gathered
 
     if data is None or not (data / "traces").is_dir():
         print("needs traces and profiles: --data DIR")
@@ -41,15 +46,27 @@ def main(
     if not chosen:
         print(f"no cell is called {cells!r}")
         return 1
-    # Compiles what is not in the cache, so that the processes do not each do it.
-    simulate_once(
-        Job(trace="steady:rate_rps=1,duration_s=10", config=load_config(None, {"planner.policy": "static"}))
-    )
     place = Place(data=data.resolve(), output=output)
-    results = run_grid(place, chosen, there(), workers or os.cpu_count() or 1)
-    report = markdown(results)
+    contenders = there()
+    if ablation:
+        contenders = [each for each in contenders if each.family == "headway"] + list(ABLATIONS)
+    if not report:
+        _compile()
+        run_grid(place, chosen, contenders, workers or os.cpu_count() or 1)
+    results = gathered(place, chosen, contenders)
     output.mkdir(parents=True, exist_ok=True)
-    (output / "report.md").write_text(report)
-    (output / "pareto.svg").write_text(pareto_svg(results))
-    print(report)
+    text = ablation_markdown(results) if ablation else markdown(results)
+    (output / ("ablation.md" if ablation else "report.md")).write_text(text)
+    if not ablation:
+        (output / "pareto.svg").write_text(pareto_svg(results))
+    print(text)
     return 0
+
+
+def _compile() -> None:
+    """What is not in the cache, so that the processes do not each do it."""
+    from headway.config import load_config
+    from headway_cli.job import Job, execute
+
+    config = load_config(None, {"planner.policy": "static"})
+    execute(Job(trace="steady:rate_rps=1,duration_s=10", config=config))

@@ -94,12 +94,13 @@ class Cell:
         return f"{self.base.name}_{self.delay_s}s_{'budget' if self.budgeted else 'free'}"
 
 
-def cells(pattern: str = "*", *, quick: bool = False) -> list[Cell]:
-    """The cells whose name matches; quick: hours only, no budget."""
+def cells(patterns: str = "*", *, quick: bool = False) -> list[Cell]:
+    """The cells whose name matches one of the patterns (by commas); quick: hours only, no budget."""
     return [
         cell
         for cell in _all()
-        if fnmatchcase(cell.name, pattern) and not (quick and (cell.base.days or cell.budgeted))
+        if any(fnmatchcase(cell.name, pattern.strip()) for pattern in patterns.split(","))
+        and not (quick and (cell.base.days or cell.budgeted))
     ]
 
 

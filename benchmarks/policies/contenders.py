@@ -8,18 +8,22 @@ of a family's contenders the cheapest counts, so that `reference` stands at its 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
+from math import log
 from typing import Any
 
 from benchmarks.policies.scaled_reference import ScaledReference
-from benchmarks.policies.search import geometric
+from benchmarks.policies.search import Knobs, geometric
 from benchmarks.policies.slo_ratio import SloRatioPolicy
 from benchmarks.policies.world import Driver, World, best_batch
 from headway.config import TargetOngoing
-from headway.planning import Role, known
+from headway.planning import Policy, Role, known
 from headway.planning.forecasting import make_forecaster
 
-FACTORS = geometric(0.35, 12.0, 1.15)
+FACTORS = geometric(0.35, 12.0, 1.15 ** (1 / 3))
 LOSS_BUDGETS = geometric(0.2, 0.0002, 1.4)
+ONE_PERCENT = min(range(len(LOSS_BUDGETS)), key=lambda place: abs(log(LOSS_BUDGETS[place] / 0.01)))
+"""Position of the loss budget that an attainment of 99 % asks for."""
+
 SHARES = geometric(0.1, 0.0003, 1.5)
 
 
@@ -39,7 +43,10 @@ Make = Callable[[Question, Sequence[float], int], Driver]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contender:
-    """One way to run a policy. `each` cell at its best, `everywhere` one setting: where it is compared."""
+    """One way to run a policy. `each` cell at its best, `everywhere` one setting: where it is compared.
+
+    `first` is the position that every search begins with, so that it is run in all cells.
+    """
 
     name: str
     family: str
@@ -48,9 +55,15 @@ class Contender:
     make: Make
     each: bool = True
     everywhere: bool = True
+    first: int | None = None
 
     def values(self, positions: Sequence[int]) -> list[float]:
         return [self.grid[position] for position in positions]
+
+    def alone(self, knob: int, position: int) -> Knobs:
+        """One knob there, all others widest."""
+        top = len(self.grid) - 1
+        return (*[top] * knob, position, *[top] * (self.knobs - knob - 1))
 
 
 def _reference(interval_s: int) -> Make:
@@ -98,11 +111,23 @@ def _slo_ratio(question: Question, values: Sequence[float], turn: int) -> Driver
     return SloRatioPolicy(question.world.plan({}, question.budget).settings, values[0]), None
 
 
+def headway(question: Question, values: Sequence[float], overrides: Mapping[str, Any]) -> Policy:
+    """The policy at a loss budget, with further settings.
+
+    It begins with the start-up delay that it will see: the first fleet's own starts have shown it.
+    """
+    own = {
+        "planner.policy": "headway",
+        "planner.headway.loss_budget": values[0],
+        "planner.headway.lead_s": question.delay_s,
+        **overrides,
+    }
+    return question.world.plan(own, question.budget).policy
+
+
 def _headway(question: Question, values: Sequence[float], turn: int) -> Driver:
     del turn
-    overrides = {"planner.policy": "headway", "planner.headway.loss_budget": values[0]}
-    plan = question.world.plan(overrides, question.budget)
-    return plan.policy, plan.forecaster if plan.forecasts else None
+    return headway(question, values, {}), None
 
 
 def _clairvoyant(question: Question, values: Sequence[float], turn: int) -> Driver:
@@ -113,7 +138,7 @@ def _clairvoyant(question: Question, values: Sequence[float], turn: int) -> Driv
 
 
 CONTENDERS: Sequence[Contender] = (
-    Contender(name="headway", family="headway", knobs=1, grid=LOSS_BUDGETS, make=_headway),
+    Contender(name="headway", family="headway", knobs=1, grid=LOSS_BUDGETS, make=_headway, first=ONE_PERCENT),
     *(
         Contender(
             name=f"reference-{interval_s}s",

@@ -9,37 +9,12 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from benchmarks.policies.book import BaseFacts, Book
-from benchmarks.policies.cells import Base, Cell
+from benchmarks.policies.cells import Cell
 from benchmarks.policies.contenders import Contender
-from benchmarks.policies.jobs import BaseJob, CellJob, FutureJob, Job, Place, execute
+from benchmarks.policies.jobs import BaseJob, CellJob, FutureJob, Job, Leasts, Place, execute
+from benchmarks.policies.results import Total, common_cells, gathered, possible_cells, total_of
 from benchmarks.policies.search import Knobs, cheapest_corner, corner
 from headway_cli.pool import sheltered, workers
-
-Leasts = tuple[int | None, ...]
-MAIN_FAMILIES = ("headway", "reference")
-"""The comparison at one setting everywhere covers the cells that all of these can hold."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Total:
-    """A contender at one setting on several cells."""
-
-    gpu_hours: float
-    failed: int
-
-    @property
-    def held(self) -> bool:
-        return self.failed == 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Everywhere:
-    """One setting on all `cells`; `knobs` and `total` are None where no setting holds them all."""
-
-    cells: int
-    holds: int
-    knobs: Knobs | None = None
-    total: Total | None = None
 
 
 @dataclass(slots=True)
@@ -102,86 +77,57 @@ def pool_of(count: int) -> Iterator[Pool]:
         yield Pool(executor, count)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Results:
-    """What the grid gave: facts per base, each contender's runs per cell, one setting everywhere."""
-
-    cells: Sequence[Cell]
-    contenders: Sequence[Contender]
-    facts: Mapping[Base, BaseFacts]
-    books: Mapping[tuple[str, Cell], Book]
-    everywhere: Mapping[str, Everywhere]
-
-
-def run_grid(place: Place, cells: Sequence[Cell], contenders: Sequence[Contender], processes: int) -> Results:
+def run_grid(place: Place, cells: Sequence[Cell], contenders: Sequence[Contender], processes: int) -> None:
     """Everything that is not on disk yet."""
-    bases = sorted({cell.base: None for cell in cells}, key=[cell.base for cell in cells].index)
+    bases = list(dict.fromkeys(cell.base for cell in cells))
     with pool_of(processes) as pool:
         pool.run([BaseJob(place=place, base=base) for base in bases])
-        facts = {base: BaseFacts.load(place.facts(base)) for base in bases}
-        possible = [cell for cell in cells if not cell.budgeted or facts[cell.base].budget]
+        possible = possible_cells(cells, {base: BaseFacts.load(place.facts(base)) for base in bases})
         if any(contender.family == "clairvoyant" for contender in contenders):
             pool.run([FutureJob(place=place, base=base) for base in bases])
+        leasts = _search(pool, place, possible, contenders)
+        known = gathered(place, possible, contenders)
+        common = common_cells(possible, contenders, known.books)
+        for contender in contenders:
+            if contender.everywhere:
+                _everywhere(pool, place, contender, {cell: leasts[contender.name, cell] for cell in common})
+
+
+def _search(
+    pool: Pool, place: Place, cells: Sequence[Cell], contenders: Sequence[Contender]
+) -> Mapping[tuple[str, Cell], Leasts]:
+    """Each knob's least position, of one cell of each base first: the others are searched from there."""
+    alike = [[cell for cell in cells if cell.base == base] for base in dict.fromkeys(c.base for c in cells)]
+    leaders = {group[0].base: group[(len(group) - 1) // 2] for group in alike}
+    leasts: dict[tuple[str, Cell], Leasts] = {}
+    for wave in (list(leaders.values()), [cell for cell in cells if cell != leaders[cell.base]]):
         jobs = [
-            CellJob(place=place, cell=cell, contender_name=contender.name)
-            for cell in possible
+            CellJob(
+                place=place,
+                cell=cell,
+                contender_name=contender.name,
+                near=leasts.get((contender.name, leaders[cell.base]), ()),
+            )
+            for cell in wave
             for contender in contenders
         ]
-        leasts = dict(zip([(job.contender_name, job.cell) for job in jobs], pool.run(jobs), strict=True))
-        common = common_cells(possible, contenders, leasts)
-        everywhere = {
-            contender.name: _everywhere(pool, place, contender, common, leasts)
-            for contender in contenders
-            if contender.everywhere
-        }
-    books = {
-        (contender.name, cell): Book(place.book(contender, cell))
-        for contender in contenders
-        for cell in possible
-    }
-    return Results(cells=possible, contenders=contenders, facts=facts, books=books, everywhere=everywhere)
+        found = zip(jobs, pool.run(jobs), strict=True)
+        leasts |= {(job.contender_name, job.cell): positions or (None,) for job, positions in found}
+    return leasts
 
 
-def common_cells(
-    cells: Sequence[Cell],
-    contenders: Sequence[Contender],
-    leasts: Mapping[tuple[str, Cell], Leasts | None],
-) -> list[Cell]:
-    """The cells that each main family can hold, with the one of its contenders that can hold most."""
-    common = list(cells)
-    for family in MAIN_FAMILIES:
-        held = [
-            [cell for cell in cells if corner([leasts[contender.name, cell] or (None,)]) is not None]
-            for contender in contenders
-            if contender.family == family and contender.everywhere
-        ]
-        if held:
-            most = max(held, key=len)
-            common = [cell for cell in common if cell in most]
-    return common
-
-
-def _everywhere(
-    pool: Pool,
-    place: Place,
-    contender: Contender,
-    cells: Sequence[Cell],
-    leasts: Mapping[tuple[str, Cell], Leasts | None],
-) -> Everywhere:
-    own = [leasts[contender.name, cell] or (None,) for cell in cells]
-    holds = sum(corner([positions]) is not None for positions in own)
-    start = corner(own)
+def _everywhere(pool: Pool, place: Place, contender: Contender, leasts: Mapping[Cell, Leasts]) -> None:
+    """Run what shows the cheapest setting that holds in all these cells."""
+    start = corner(list(leasts.values()))
     if start is None:
-        return Everywhere(cells=len(cells), holds=holds)
+        return
 
     def measure(knobs: Knobs) -> Total:
         name = contender.name
-        pool.run([CellJob(place=place, cell=cell, contender_name=name, positions=knobs) for cell in cells])
-        runs = [Book(place.book(contender, cell)).runs[knobs] for cell in cells]
-        total = sum(run.gpu_hours for run in runs)
-        return Total(gpu_hours=total, failed=sum(not run.held for run in runs))
+        pool.run([CellJob(place=place, cell=cell, contender_name=name, positions=knobs) for cell in leasts])
+        total = total_of([Book(place.book(contender, cell)) for cell in leasts], knobs)
+        if total is None:
+            raise AssertionError(f"{name} was run at {knobs} in every cell")
+        return total
 
-    found = cheapest_corner(measure, start, len(contender.grid))
-    if found is None:
-        return Everywhere(cells=len(cells), holds=holds)
-    return Everywhere(cells=len(cells), holds=holds, knobs=found[0], total=found[1])
+    cheapest_corner(measure, start, len(contender.grid))

@@ -5,11 +5,15 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
 
+from benchmarks.policies.ablation import ABLATIONS
 from benchmarks.policies.book import BaseFacts, Book
 from benchmarks.policies.cells import Base, Cell
 from benchmarks.policies.contenders import CONTENDERS, Contender, Question
 from benchmarks.policies.search import Fleet, Knobs, cheapest_fleet, least
 from benchmarks.policies.world import Driver, Figures, World, gpus_of, world
+
+Leasts = tuple[int | None, ...]
+"""The least position of each knob that holds, all others widest; None where not even the widest does."""
 
 FIRST_S = 300.0
 """The first fleet is the cheapest fixed one that holds the goal in so many seconds, chosen in hindsight."""
@@ -90,36 +94,54 @@ def _holds(here: World, fleet: Fleet) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellJob:
-    """Run a contender on a cell: at `positions`, or where none are given search each knob's least."""
+    """Run a contender on a cell: at `positions`, or where none are given search each knob's least.
+
+    `near` is what a cell of the same base needs: the search begins there, unless the contender says where.
+    """
 
     place: Place
     cell: Cell
     contender_name: str
     positions: Knobs = ()
+    near: Leasts = ()
 
     @property
     def contender(self) -> Contender:
-        return next(each for each in CONTENDERS if each.name == self.contender_name)
+        return next(each for each in (*CONTENDERS, *ABLATIONS) if each.name == self.contender_name)
 
     @property
     def name(self) -> str:
         return f"{self.contender_name} {self.cell.name}"
 
-    def run(self) -> tuple[int | None, ...]:
-        """The least position of each knob with all others widest; None where even the widest fails."""
+    def run(self) -> Leasts:
+        """What was found, or `positions`."""
         contender = self.contender
         book = Book(self.place.book(contender, self.cell))
         if self.positions:
             book.figures(self.positions, self._measure)
             return self.positions
-        top = len(contender.grid) - 1
 
         def holds(knob: int, position: int) -> bool:
-            knobs = [top] * contender.knobs
-            knobs[knob] = position
-            return book.figures(tuple(knobs), self._measure).held
+            return book.figures(contender.alone(knob, position), self._measure).held
 
-        return tuple(least(partial(holds, knob), top + 1) for knob in range(contender.knobs))
+        count = len(contender.grid)
+        return tuple(
+            least(partial(holds, knob), count, self._guess(knob, book)) for knob in range(contender.knobs)
+        )
+
+    def _guess(self, knob: int, book: Book) -> int | None:
+        """Where to begin: as the contender says, at what is known here, at what a cell nearby needs."""
+        contender, top = self.contender, len(self.contender.grid) - 1
+        if contender.first is not None:
+            return contender.first
+        runs = {place: book.runs.get(contender.alone(knob, place)) for place in range(top + 1)}
+        held = [place for place, run in runs.items() if run and run.held]
+        if held or runs[top]:
+            return min(held, default=top)
+        if not self.near:
+            return None
+        near = self.near[knob]
+        return top if near is None else near
 
     def _measure(self, knobs: Knobs) -> Figures:
         base, contender = self.cell.base, self.contender
@@ -164,6 +186,6 @@ class FutureJob:
 Job = BaseJob | FutureJob | CellJob
 
 
-def execute(job: Job) -> tuple[int | None, ...] | None:
+def execute(job: Job) -> Leasts | None:
     """In a process of the pool."""
     return job.run()

@@ -11,7 +11,7 @@ from math import exp, log, log10
 from statistics import fmean
 
 from benchmarks.policies.cells import Cell
-from benchmarks.policies.grid import Results
+from benchmarks.policies.results import Results
 from benchmarks.policies.summary import families, frontier
 from headway_cli.page.charts import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILLION
 

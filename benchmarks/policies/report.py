@@ -2,11 +2,12 @@
 
 from collections.abc import Iterator, Sequence
 
+from benchmarks.policies.asked import HEAD, asked_rows, delay_rows
 from benchmarks.policies.book import BUDGET_FACTOR, MOST_FACTOR
 from benchmarks.policies.cells import Cell
 from benchmarks.policies.contenders import CONTENDERS
-from benchmarks.policies.grid import Results
-from benchmarks.policies.summary import Best, Bests, Ratio, against, bests, families, one_setting, reversals
+from benchmarks.policies.results import Results
+from benchmarks.policies.summary import Best, Bests, Ratio, against, bests, covered, one_setting, reversals
 from benchmarks.policies.world import GOAL
 
 INTRODUCTION = f"""\
@@ -24,8 +25,17 @@ noise.
 def markdown(results: Results) -> str:
     """The whole report."""
     found = bests(results)
-    parts = [INTRODUCTION, *_absent(results), *_everywhere(results), *_ratios(results, found)]
-    return "\n".join([*parts, *_reversals(found), *_bases(results), *_cells(results, found)]) + "\n"
+    parts = [
+        INTRODUCTION,
+        *_covered(results),
+        *_asked(results, found),
+        *_everywhere(results),
+        *_ratios(results, found),
+        *_reversals(found),
+        *_bases(results),
+        *_cells(results, found),
+    ]
+    return "\n".join(parts) + "\n"
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -34,11 +44,28 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
 
 
-def _absent(results: Results) -> Iterator[str]:
-    there = families(results)
-    absent = dict.fromkeys(each.family for each in CONTENDERS if each.family not in there)
+def _covered(results: Results) -> Iterator[str]:
+    """What is missing, if anything is."""
+    cells = covered(results)
+    absent = dict.fromkeys(each.family for each in CONTENDERS if each.family not in cells)
     if absent:
         yield f"Not in this run: {', '.join(absent)}.\n"
+    partly = {family: len(own) for family, own in cells.items() if len(own) < len(results.cells)}
+    if partly:
+        counts = ", ".join(f"{family} {count}" for family, count in partly.items())
+        yield f"Not finished: of {len(results.cells)} cells {counts}. Ratios cover cells that both have.\n"
+    if results.missing:
+        yield f"Without facts yet, and left out: {', '.join(base.name for base in results.missing)}.\n"
+
+
+def _asked(results: Results, found: Bests) -> Iterator[str]:
+    if not found.get("headway"):
+        return
+    yield "## Asked and measured\n"
+    yield table(HEAD, list(asked_rows(results, found)))
+    yield "By start-up delay: geometric mean of the ratios, the worst, and the number of cells.\n"
+    head = ["delay", "× reference", "× static", "× clairvoyant", "changes of direction"]
+    yield table(head, list(delay_rows(results, found)))
 
 
 def _everywhere(results: Results) -> Iterator[str]:
@@ -48,7 +75,9 @@ def _everywhere(results: Results) -> Iterator[str]:
     rows = []
     for family, (name, entry) in chosen.items():
         if entry.total is None or entry.knobs is None:
-            rows.append([family, name, "none", f"each alone: {entry.holds} of {entry.cells}", "–", "–"])
+            rows.append(
+                [family, name, "none of those run", f"each alone: {entry.holds} of {entry.cells}", "–", "–"]
+            )
             continue
         values = contenders[name].values(entry.knobs)
         share = f"{entry.total.gpu_hours / reference.gpu_hours:.2f}" if reference else "–"
@@ -65,10 +94,10 @@ def _everywhere(results: Results) -> Iterator[str]:
 def _ratios(results: Results, found: Bests) -> Iterator[str]:
     yield "## Each cell at its best setting\n"
     yield "Geometric mean of the cost ratios, the worst ratio, and the number of cells that both hold.\n"
-    rows = []
+    rows, cells = [], covered(results)
     for family in found:
         ratios = against(results, found, family)
-        held = f"{len(found[family])} of {len(results.cells)}"
+        held = f"{len(found[family])} of {len(cells[family])}"
         rows.append([family, held, *(_ratio(each) for each in ratios.values())])
         head = ["policy", "cells held", *(f"× {name}" for name in ratios)]
     yield table(head, rows)
@@ -105,7 +134,7 @@ def _bases(results: Results) -> Iterator[str]:
                 f"{ttft_s:g} s ({ttft_s / facts.idle_ttft_s:.1f} ×)",
                 f"{1e3 * itl_s:g} ms ({itl_s / facts.idle_itl_s:.1f} ×)",
                 f"{facts.requests:,}",
-                f"{facts.attainable / facts.requests:.2%}",
+                f"{facts.attainable:,} ({facts.attainable / facts.requests:.2%})",
                 f"{facts.static[0]} + {facts.static[1]}" if facts.static else "none",
                 f"{static.gpu_hours:.1f}" if static else "–",
                 f"{static.fluid_gpu_hours:.1f}" if static else "–",
@@ -144,8 +173,8 @@ def _best(best: Best) -> str:
 
 def _missed(results: Results, family: str, cell: Cell) -> str:
     books = [results.books[each.name, cell] for each in results.contenders if each.family == family]
-    most = max((run.attainment for book in books for run in book.runs.values()), default=0.0)
-    return f"{most:.1%}"
+    shares = [run.attainment for book in books for run in book.runs.values()]
+    return f"{max(shares):.1%}" if cell in covered(results)[family] else "not finished"
 
 
 def _setting(values: Sequence[float]) -> str:

@@ -1,6 +1,6 @@
 """Searches that need few simulations. Each assumes that more safety, or one replica more, never loses.
 
-least            the first index of a grid that holds, by bisection
+least            the first index of a grid that holds, by bisection, or from a guess in widening steps
 cheapest_fleet   along the staircase of least decode counts, one prefill count after the other
 cheapest_corner  the cheapest knob positions that hold, best first from the corner below which none does
 """
@@ -42,10 +42,23 @@ def geometric(first: float, last: float, ratio: float) -> tuple[float, ...]:
     return (*(float(f"{first * step**place:.3g}") for place in range(count)), last)
 
 
-def least(holds: Callable[[int], bool], count: int) -> int | None:
-    """The least index below `count` that holds; None when not even the last does."""
-    found = bisect_left(range(count), True, key=holds)
+def least(holds: Callable[[int], bool], count: int, guess: int | None = None) -> int | None:
+    """The least index below `count` that holds; None when not even the last does. `guess` is tried first."""
+    low, high = (0, count) if guess is None else _bracket(holds, count, guess)
+    found = low + bisect_left(range(low, high), True, key=holds)
     return found if found < count else None
+
+
+def _bracket(holds: Callable[[int], bool], count: int, guess: int) -> tuple[int, int]:
+    """What is left to search: all below the first fail, the second holds or is `count`."""
+    low, high, place, step = 0, count, guess, 1
+    first = held = holds(guess)
+    while True:
+        low, high = (low, place) if held else (place + 1, high)
+        if low >= high or held != first:
+            return low, high
+        place = min(max(place - step if held else place + step, low), high - 1)
+        held, step = holds(place), 2 * step
 
 
 def cheapest_fleet(holds: Callable[[Fleet], bool], first: Fleet, gpus: Fleet) -> Fleet | None:

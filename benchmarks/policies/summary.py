@@ -6,7 +6,7 @@ from math import exp, log
 from statistics import fmean
 
 from benchmarks.policies.cells import Cell
-from benchmarks.policies.grid import Everywhere, Results
+from benchmarks.policies.results import Everywhere, Results, searched
 from benchmarks.policies.search import Knobs
 from benchmarks.policies.world import Figures
 
@@ -42,11 +42,28 @@ def families(results: Results) -> list[str]:
     return list(dict.fromkeys(contender.family for contender in results.contenders))
 
 
+def covered(results: Results) -> Mapping[str, Sequence[Cell]]:
+    """Per family the cells in which the searches of all that count there have ended."""
+    return {
+        family: [
+            cell
+            for cell in results.cells
+            if all(
+                searched(results.books[contender.name, cell], contender)
+                for contender in results.contenders
+                if contender.family == family and contender.each
+            )
+        ]
+        for family in families(results)
+    }
+
+
 def bests(results: Results) -> Bests:
-    """Each family's cheapest run that holds, per cell."""
+    """Each family's cheapest run that holds, per cell that it covers."""
     found: dict[str, dict[Cell, Best]] = {family: {} for family in families(results)}
+    cells = covered(results)
     for contender in results.contenders:
-        for cell in results.cells if contender.each else ():
+        for cell in cells[contender.family] if contender.each else ():
             run = results.books[contender.name, cell].cheapest()
             known = found[contender.family].get(cell)
             if run and (known is None or run[1].gpu_hours < known.figures.gpu_hours):

@@ -1,5 +1,6 @@
 """Cells, recordings, the benchmark's own policies, the runs on disk, and the report."""
 
+from dataclasses import replace
 from math import isclose, nan
 from pathlib import Path
 from typing import Any
@@ -10,15 +11,16 @@ import pytest
 
 from benchmarks.policies.book import BaseFacts, Book
 from benchmarks.policies.cells import Base, Cell, cells
-from benchmarks.policies.contenders import Contender
-from benchmarks.policies.grid import Everywhere, Results, Total, common_cells
+from benchmarks.policies.contenders import FACTORS, Contender
+from benchmarks.policies.jobs import CellJob, Place
 from benchmarks.policies.plot import LEVELS, curve, pareto_svg
 from benchmarks.policies.recording import Recording
 from benchmarks.policies.report import markdown
+from benchmarks.policies.results import Everywhere, Results, Total, common_cells, one_for_all, searched
 from benchmarks.policies.scaled_reference import ScaledReference
 from benchmarks.policies.slo_ratio import SloRatioPolicy
-from benchmarks.policies.summary import against, bests, one_setting, reversals
-from benchmarks.policies.world import Figures
+from benchmarks.policies.summary import against, bests, covered, one_setting, reversals
+from benchmarks.policies.world import GOAL, Figures
 from headway.planning import Decision, Observation, PolicySettings, PoolLimits, PoolState, Role, Slo
 
 HOUR = Base(trace="azure1", profile="8b", slo="tight")
@@ -54,6 +56,7 @@ class TestCells:
     def test_a_pattern_picks_by_name(self) -> None:
         assert {cell.delay_s for cell in cells("azure10_8b_tight_*_free")} == {0, 60, 180}
         assert cells("no such cell") == []
+        assert len(cells("azure10_8b_tight_0s_*, r1_70b_loose_180s_free")) == 3
 
 
 class TestRecording:
@@ -248,7 +251,7 @@ def results(tmp_path: Path) -> Results:
     for name, runs in known.items():
         for cell, run in runs.items():
             book = Book(tmp_path / name / f"{cell.name}.json")
-            book.figures((1,), lambda knobs, run=run: figures(*run))
+            book.figures((0 if run[0] >= GOAL else 2,), lambda knobs, run=run: figures(*run))
             books[name, cell] = book
     return Results(
         cells=every,
@@ -301,16 +304,92 @@ class TestSummary:
         chosen = one_setting(results)
         assert chosen["reference"][0] == "reference-180s"
 
-    def test_common_cells_are_those_that_each_family_can_hold(self) -> None:
-        every = [NEAR, FAR, LONG]
-        known = [contender("headway"), contender("reference-60s"), contender("reference-180s")]
-        leasts: dict[tuple[str, Cell], tuple[int | None, ...]] = {
-            (each.name, cell): (0,) for each in known for cell in every
-        }
-        leasts["headway", LONG] = (None,)
-        leasts["reference-60s", NEAR] = leasts["reference-60s", FAR] = (None,)
-        leasts["reference-180s", FAR] = (None,)
-        assert common_cells(every, known, leasts) == [NEAR]
+    def test_a_family_covers_a_cell_once_all_its_searches_have_ended(
+        self, results: Results, tmp_path: Path
+    ) -> None:
+        unfinished = Book(tmp_path / "begun.json")
+        unfinished.figures((1,), lambda knobs: figures(0.99, 5.0))
+        partly = replace(results, books={**results.books, ("reference-60s", NEAR): unfinished})
+        assert covered(partly)["reference"] == [FAR, LONG]
+        assert NEAR not in bests(partly)["reference"]
+        assert "reference 2" in markdown(partly)
+
+
+class TestCellJob:
+    def search(
+        self, output: Path, needs: int, near: tuple[int | None, ...], monkeypatch: pytest.MonkeyPatch
+    ) -> tuple[tuple[int | None, ...], list[int]]:
+        """What is found where `needs` is the least position that holds, and which positions were run."""
+        made: list[int] = []
+
+        def measure(job: CellJob, knobs: tuple[int, ...]) -> Figures:
+            made.append(knobs[0])
+            return figures(0.99 if knobs[0] >= needs else 0.9, 1.0)
+
+        monkeypatch.setattr(CellJob, "_measure", measure)
+        place = Place(data=Path("nowhere"), output=output)
+        job = CellJob(place=place, cell=NEAR, contender_name="threshold-tuned", near=near)
+        return job.run(), made
+
+    def test_it_begins_at_what_a_cell_nearby_needs(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        assert self.search(tmp_path / "a", 8, (8,), monkeypatch) == ((8,), [8, 7])
+        assert self.search(tmp_path / "b", 99, (None,), monkeypatch) == ((None,), [len(FACTORS) - 1])
+
+    @pytest.mark.parametrize("needs", [8, 99])
+    def test_what_is_known_here_is_not_run_again(
+        self, tmp_path: Path, needs: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        found, made = self.search(tmp_path, needs, (), monkeypatch)
+        assert made
+        assert self.search(tmp_path, needs, (3,), monkeypatch) == (found, [])
+
+
+class TestResults:
+    def test_a_search_has_ended_at_the_edge_or_with_the_widest(self, tmp_path: Path) -> None:
+        known = contender("headway")
+
+        def ended(**runs: float) -> bool:
+            book = Book(tmp_path / f"{len(list(tmp_path.iterdir()))}.json")
+            for place, attainment in runs.items():
+                book.figures((int(place[1:]),), lambda knobs, share=attainment: figures(share, 1.0))
+            return searched(book, known)
+
+        assert not ended()
+        assert not ended(p1=0.99)
+        assert not ended(p0=0.98, p2=0.99)
+        assert ended(p0=0.99)
+        assert ended(p0=0.98, p1=0.99)
+        assert ended(p2=0.98)
+
+    def test_of_two_knobs_each_is_searched_with_the_other_widest(self, tmp_path: Path) -> None:
+        known = replace(contender("reference-apart"), knobs=2)
+        book = Book(tmp_path / "cell.json")
+        for knobs in ((0, 2), (2, 1)):
+            book.figures(knobs, lambda _: figures(0.99, 1.0))
+        assert not searched(book, known)
+        book.figures((2, 0), lambda _: figures(0.9, 1.0))
+        assert searched(book, known)
+
+    def test_common_cells_are_those_that_each_family_can_hold(self, results: Results) -> None:
+        assert common_cells(results.cells, results.contenders, results.books) == [NEAR, LONG]
+
+    def test_a_family_that_was_not_run_leaves_the_common_cells_alone(self, results: Results) -> None:
+        nothing = {cell: Book(Path("nowhere")) for cell in results.cells}
+        books = {**results.books, **{("headway", cell): book for cell, book in nothing.items()}}
+        assert common_cells(results.cells, results.contenders, books) == [NEAR, LONG]
+
+    def test_one_setting_is_the_cheapest_that_was_run_and_holds_in_every_cell(self, results: Results) -> None:
+        known = contender("headway")
+        cells = [NEAR, FAR]
+        for cell in cells:
+            book = results.books["headway", cell]
+            book.figures((1,), lambda knobs: figures(0.995, 7.0))
+        results.books["headway", NEAR].figures((2,), lambda knobs: figures(1.0, 1.0))
+        assert one_for_all(known, cells, results.books) == Everywhere(
+            cells=2, holds=2, knobs=(1,), total=Total(gpu_hours=14.0, failed=0)
+        )
 
 
 class TestReport:
@@ -323,6 +402,21 @@ class TestReport:
         assert "| headway | 3 of 3 |" in report
         row = next(line for line in report.splitlines() if line.startswith(f"| {FAR.name} |"))
         assert "97.0%" in row
+        assert "Not finished" not in report
+
+    def test_what_was_asked_stands_beside_what_was_measured(self, results: Results) -> None:
+        report = markdown(results)
+        assert f"mean 1.12, worst 1.25 at {LONG.name} | 2 |" in report
+        assert "0.50 (55.0 over 110.0 of reference-180s)" in report
+        static = next(line for line in report.splitlines() if "static fleet, traces of hours" in line)
+        assert f"worst 1.20 at {FAR.name} | 2 | {FAR.name} 1.20 |" in static
+        assert "| 180 s | – | 1.20 (worst 1.20, 1) | 1.50 (worst 1.50, 1) | 1.0 |" in report
+
+    def test_without_the_policy_nothing_is_asked(self, results: Results) -> None:
+        books = {**results.books, **{("headway", cell): Book(Path("nowhere")) for cell in results.cells}}
+        report = markdown(replace(results, books=books, missing=[HOUR]))
+        assert "Asked and measured" not in report
+        assert f"left out: {HOUR.name}" in report
 
     def test_the_plot_has_a_panel_for_each_trace(self, results: Results) -> None:
         root = ET.fromstring(pareto_svg(results))

@@ -42,6 +42,32 @@ def test_least_is_found_with_few_trials(threshold: int) -> None:
     assert len(tried) <= 4
 
 
+@given(count=st.integers(1, 40), data=st.data())
+def test_a_guess_finds_the_same_and_is_tried_first(count: int, data: st.DataObject) -> None:
+    threshold, guess = data.draw(st.integers(0, count)), data.draw(st.integers(0, count - 1))
+    tried: list[int] = []
+
+    def holds(position: int) -> bool:
+        tried.append(position)
+        return position >= threshold
+
+    assert least(holds, count, guess) == (threshold if threshold < count else None)
+    assert tried[0] == guess
+    assert len(tried) == len(set(tried))
+
+
+@pytest.mark.parametrize(("threshold", "guess", "trials"), [(9, 9, 2), (10, 9, 2), (8, 9, 4), (26, 25, 1)])
+def test_a_good_guess_takes_few_trials(threshold: int, guess: int, trials: int) -> None:
+    tried: list[int] = []
+
+    def holds(position: int) -> bool:
+        tried.append(position)
+        return position >= threshold
+
+    least(holds, 26, guess)
+    assert len(tried) == trials
+
+
 @given(
     need=st.integers(1, 30),
     work=st.integers(1, 60),

@@ -130,14 +130,15 @@ def _totals(
     starts, lost, judged = curves
     losses = np.zeros((said.shape[0], len(factors)))
     costs = np.zeros((said.shape[0], len(factors)))
-    total = max(weights.sum(), 1e-300)
+    reached = np.zeros(len(factors))
     for j in range(said.shape[0]):
-        for x in range(len(factors)):
-            loss, cost = 0.0, 0.0
-            for i in range(len(judged)):
-                count = max(1, int(np.ceil(factors[x] * said[j, i] - ROUNDING)))
-                start, end = starts[judged[i]], starts[judged[i] + 1]
-                loss += weights[i] * lost[min(start + count, end - 1)]
-                cost += weights[i] * count
-            losses[j, x], costs[j, x] = loss, cost / total
-    return losses, costs
+        for i in range(len(judged)):
+            start, end = starts[judged[i]], starts[judged[i] + 1]
+            # Apart, the first of these loops runs on vectors.
+            for x in range(len(factors)):
+                count = max(1.0, np.ceil(factors[x] * said[j, i] - ROUNDING))
+                costs[j, x] += weights[i] * count
+                reached[x] = min(count, float(end - start - 1))
+            for x in range(len(factors)):
+                losses[j, x] += weights[i] * lost[start + int(reached[x])]
+    return losses, costs / max(weights.sum(), 1e-300)

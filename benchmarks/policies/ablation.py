@@ -1,0 +1,173 @@
+"""The policy `headway` with one idea off at a time, and what each of them is worth.
+
+    python -m benchmarks policies --data DIR --ablation [--cells PATTERNS]
+
+An idea is switched off from outside, by settings or by names of the policy's modules that stand for
+something else while it plans: the policy itself has no such switches. A name that is not there is an error.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from math import inf
+from types import MappingProxyType
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+
+from benchmarks.policies.contenders import LOSS_BUDGETS, ONE_PERCENT, Contender, Make, Question, headway
+from benchmarks.policies.world import Driver
+from headway.planning import Decision, Observation, Policy, Role
+from headway.planning.hindsight.choosing import Option, choose
+from headway.planning.hindsight.judging import STEADY, Judgement
+from headway.planning.hindsight.learning import Planned, learn
+from headway.planning.hindsight.levels import PREDICTORS, FloatArray, Predictor, forecasts
+from headway.planning.hindsight.state import HindsightState
+
+Forecasts = Callable[[FloatArray, int], FloatArray]
+HINDSIGHT = "headway.planning.hindsight"
+NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Idea:
+    """What is off, in the report's words; how: names below HINDSIGHT and their stand-ins, settings."""
+
+    name: str
+    off: str
+    stand_ins: Mapping[str, Any] = field(default_factory=dict)
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def contender(self) -> str:
+        """The name that its runs lie under."""
+        return f"headway~{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Without:
+    """A policy that plans with other values in the places of some names."""
+
+    inner: Policy
+    stand_ins: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        return self.inner.name
+
+    @property
+    def interval_s(self) -> float:
+        return self.inner.interval_s
+
+    def initial_state(self) -> Any:  # noqa: ANN401 - the inner policy's own
+        return self.inner.initial_state()
+
+    def plan(self, observation: Observation, state: Any) -> Decision:  # noqa: ANN401
+        with ExitStack() as stack:
+            for name, value in self.stand_ins.items():
+                stack.enter_context(patch(f"{HINDSIGHT}.{name}", value))
+            return self.inner.plan(observation, state)
+
+
+def _instead(unwanted: Callable[[Predictor], bool], row: Callable[[int], int]) -> Forecasts:
+    """Forecasts in which predictors say what others do, so that they are never better."""
+    rows = [row(place) if unwanted(each) else place for place, each in enumerate(PREDICTORS)]
+
+    def stand_in(work: FloatArray, lead: int) -> FloatArray:
+        said: FloatArray = forecasts(work, lead)[rows]
+        return said
+
+    return stand_in
+
+
+def _plain(place: int) -> int:
+    """The row of the same smoothing that holds nothing."""
+    return max(row for row in range(place + 1) if not PREDICTORS[row].holds)
+
+
+def _last(work: FloatArray, lead: int) -> FloatArray:
+    del lead
+    return np.tile(work, (len(PREDICTORS), 1))
+
+
+def _half_each(
+    judgements: Mapping[Role, Judgement], gpus: Mapping[Role, int], loss_budget: float
+) -> Mapping[Role, Option]:
+    share = loss_budget / len(judgements)
+    return {role: choose({role: each}, gpus, share)[role] for role, each in judgements.items()}
+
+
+def _of_means(state: HindsightState, observation: Observation, planned: Planned) -> HindsightState:
+    return learn(state, replace(observation, traffic=None), planned)
+
+
+IDEAS: Sequence[Idea] = (
+    Idea(
+        name="no-holds",
+        off="no peaks and swings",
+        stand_ins={"judging.forecasts": _instead(lambda each: bool(each.holds), _plain)},
+    ),
+    Idea(
+        name="no-trend",
+        off="no trends",
+        stand_ins={"judging.forecasts": _instead(lambda each: each.trend > 0.0, lambda _: STEADY)},
+    ),
+    Idea(name="last-value", off="the last value, no other forecast", stand_ins={"judging.forecasts": _last}),
+    Idea(
+        name="no-unseen",
+        off="no growth beyond what was seen",
+        stand_ins={"judging._growth": lambda level, lead, interval_s: 0.0},
+    ),
+    Idea(name="no-surprise", off="first jumps are judged", stand_ins={"judging.SURPRISE": inf}),
+    Idea(
+        name="split-budget", off="half the loss budget to each pool", stand_ins={"policy.choose": _half_each}
+    ),
+    Idea(
+        name="fast-release",
+        off="released at once",
+        stand_ins={"release.CONFIRM": 1},
+        overrides={"planner.headway.hold_s": 0.0},
+    ),
+    Idea(
+        name="full-release",
+        off="released to what the whole loss budget allows",
+        stand_ins={"policy.STRICTER": 1.0},
+    ),
+    Idea(
+        name="fixed-lead",
+        off="the start-up delay is not learnt",
+        stand_ins={"lead.Starts.lead_s": lambda starts, now_s, guess_s: guess_s},
+    ),
+    Idea(
+        name="no-backlog",
+        off="nothing is added for a queue",
+        stand_ins={"policy.extra_replicas": lambda pool, seconds_each, ttft_s, needed: 0},
+    ),
+    Idea(name="no-forgetting", off="the past counts whole", overrides={"planner.headway.half_life_s": 1e7}),
+    Idea(name="means", off="no single requests: means only", stand_ins={"policy.learn": _of_means}),
+)
+
+
+def _make(idea: Idea) -> Make:
+    def make(question: Question, values: Sequence[float], turn: int) -> Driver:
+        del turn
+        return Without(headway(question, values, idea.overrides), idea.stand_ins), None
+
+    return make
+
+
+def _contenders() -> Iterator[Contender]:
+    for idea in IDEAS:
+        yield Contender(
+            name=idea.contender,
+            family=idea.contender,
+            knobs=1,
+            grid=LOSS_BUDGETS,
+            make=_make(idea),
+            everywhere=False,
+            first=ONE_PERCENT,
+        )
+
+
+ABLATIONS: Sequence[Contender] = tuple(_contenders())
