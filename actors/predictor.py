@@ -33,7 +33,7 @@ class Predictor:
     ) -> None:
         self._config = HeadwayConfig.model_validate_json(config_json)
         self._store = InternalKvStore() if store is None else store
-        self._history = History(self._store, self._config.planner.adjustment_interval_s)
+        self._history = History(self._store, self._config.planner.interval_s)
         self._restore = restore
         self._models: Models | None = None
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="predictors")

@@ -11,7 +11,7 @@ from headway_cli.options import RunOptions, TraceArgument, spread
 if TYPE_CHECKING:
     from headway_cli.routing_comparison import RoutingComparison
 
-DEFAULT_POLICIES = "reference,threshold"
+DEFAULT_POLICIES = "headway,reference,threshold"
 DEFAULT_LOADS = "70,90,110"
 DEFAULT_SEEDS = 3
 
@@ -30,8 +30,8 @@ def compare(
         str | None,
         typer.Option(
             metavar="LIST",
-            help="Separated by commas: reference, threshold, static:prefill=4:decode=8, static:auto (the "
-            "cheapest fixed fleet that meets the target), reference:predictor=arima (a planner setting). "
+            help="Separated by commas: headway, reference, threshold, static:prefill=4:decode=8, static:auto "
+            "(the cheapest fixed fleet that meets the target), reference:predictor=arima (a setting). "
             f"By default {DEFAULT_POLICIES}.",
         ),
     ] = None,

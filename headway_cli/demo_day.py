@@ -15,8 +15,6 @@ SHAPES = (
 )
 SETTINGS = {
     "engine.profile": PROFILE,
-    "planner.policy": "reference",
-    "planner.adjustment_interval_s": 120.0,
     "slo.ttft_ms": 500.0,
     "slo.itl_ms": 25.0,
 }

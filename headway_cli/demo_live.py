@@ -27,11 +27,15 @@ from headway_cli.demo_view import DemoView, demo_view, print_plan
 from headway_cli.deployment import Deployed
 from headway_cli.errors import CliError
 from headway_cli.output import write_text
+from headway_cli.progress import say
 from headway_cli.signals import stop_signals
 from headway_cli.starting import running
 
 LOOK_EVERY_S = 1.0
 RATE_OVER_S = 5.0
+PLANS_WITHIN_S = 240.0
+PLANNING = ("running", "holding")
+
 SETTLED_WITHIN_S = 25.0
 """After the load: how long to wait for the fleet to be back at its minimum."""
 
@@ -56,6 +60,7 @@ def run_demo(*, duration_s: float, output: Path, keep: bool) -> None:
     print_plan(plan)
     began = time.monotonic()
     with running(plan.config) as deployed:
+        wait_until_planning(ControlClient(url=deployed.url))
         print(f"Up after {time.monotonic() - began:.0f} s: {deployed.openai_url}", flush=True)
         result = _play(plan, deployed)
         print_summary(result)
@@ -64,6 +69,19 @@ def run_demo(*, duration_s: float, output: Path, keep: bool) -> None:
             _stay(deployed)
     if result.tally.requests and not result.tally.completed:
         raise CliError("no request completed")
+
+
+def wait_until_planning(server: ControlClient, within_s: float = PLANS_WITHIN_S) -> None:
+    """Until the planner has compiled and rehearsed what it does: a load that came before would go unplanned.
+
+    CliError with the planner's own reason when it does not begin in time.
+    """
+    say("waiting until the planner is ready")
+    deadline = time.monotonic() + within_s
+    while (planner := server.get("/v1/control/status")["planner"])["state"] not in PLANNING:
+        if time.monotonic() > deadline:
+            raise CliError(f"the planner does not begin: {planner['reason']}")
+        time.sleep(LOOK_EVERY_S)
 
 
 def _play(plan: DemoPlan, deployed: Deployed) -> DemoResult:

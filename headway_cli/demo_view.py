@@ -57,11 +57,11 @@ def print_plan(plan: DemoPlan) -> None:
     needs = ", ".join(
         f"{role} {trough[role]:.1f} to {crest[role]:.1f}" for role in (Role.PREFILL, Role.DECODE)
     )
-    out.print(f"Needs       {needs} replicas, by the profile and the planner's formulas")
+    out.print(f"Needs       {needs} replicas, by the profile, on average")
     out.print(
         f"SLO         TTFT {slo.ttft_ms:g} ms, ITL {slo.itl_ms:g} ms "
         f"({slo.ttft_ms * SPEED:g} and {slo.itl_ms * SPEED:g} ms at the profile's speed), "
-        f"aim {percent(slo.attainment)}; a decision every {plan.config.planner.adjustment_interval_s:g} s"
+        f"aim {percent(slo.attainment)}; a decision every {plan.config.planner.interval_s:g} s"
     )
 
 

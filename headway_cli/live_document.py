@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from headway.planning import Slo
+from headway.simulation.build import POLICIES_WITHOUT_FORECAST
 from headway.simulation.results import FluidBound
 from headway_cli.status_view import SIMULATED
 
@@ -28,7 +29,7 @@ def live_document(result: "DemoResult") -> dict[str, Any]:
     desired = {role: series["desired"] for role, series in replicas.items()}
     return {
         "policy": config.planner.policy,
-        "predictor": config.planner.predictor,
+        "predictor": None if config.planner.policy in POLICIES_WITHOUT_FORECAST else config.planner.predictor,
         "routing": config.routing.profile,
         "seed": plan.seed,
         "profile": f"{config.engine.profile} at {config.engine.time_scale:g} × its speed",

@@ -10,6 +10,9 @@ from headway.simulation.results import Interval, SimulationResult
 from headway.workload import Trace
 from headway_cli.words import plural
 
+FORECASTING = ("predictor", "predictor_options", "load_predictor_warmup_trace")
+"""Keys of `planner` that matter only to policies that ask for a forecast."""
+
 DIGITS = re.compile(r"\d+(\.\d+)?")
 
 
@@ -23,6 +26,7 @@ def collect_notes(plan: Plan, trace: Trace, reach: Reach, result: SimulationResu
         *_rows(trace),
         *_prefixes(plan, trace),
         *without_offload(plan),
+        *without_forecast(plan),
         *_repeated("decisions warned", result.intervals, "warnings"),
         *_repeated("decisions were limited", result.intervals, "limits"),
         *_failing_predictors(result.intervals),
@@ -78,6 +82,15 @@ def without_offload(plan: Plan) -> Iterator[str]:
     mode = plan.config.routing.offload.mode
     if mode != "never" and Role.MIXED not in plan.settings.limits:
         yield f"routing.offload.mode: {mode} is for mixed pools; here nothing is offloaded"
+
+
+def without_forecast(plan: Plan) -> Iterator[str]:
+    """That predictors are set for a policy that does not ask them."""
+    planner = plan.config.planner
+    chosen = [key for key in FORECASTING if key in planner.model_fields_set]
+    if chosen and not plan.forecasts:
+        keys = ", ".join(f"planner.{key}" for key in chosen)
+        yield f"{keys}: the policy {plan.policy.name} asks for no forecast; it changes nothing here"
 
 
 def _repeated(what: str, intervals: Iterable[Interval], key: str) -> Iterator[str]:

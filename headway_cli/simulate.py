@@ -19,7 +19,7 @@ def simulate(
     options: RunOptions,
     trace: TraceArgument,
     policy: Annotated[
-        str | None, typer.Option(metavar="NAME", help="reference, threshold or static.")
+        str | None, typer.Option(metavar="NAME", help="headway, reference, threshold or static.")
     ] = None,
     static: Annotated[
         str | None, typer.Option(metavar="FLEET", help="Fixed fleet, prefill=4,decode=8; implies the policy.")

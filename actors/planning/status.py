@@ -81,8 +81,7 @@ def interval_s(config: HeadwayConfig, world: World) -> float:
     """Seconds between two ticks: the policy's own interval."""
     if world.in_force is not None:
         return world.in_force.policy.interval_s
-    planner = config.planner
-    return planner.threshold.interval_s if planner.policy == "threshold" else planner.adjustment_interval_s
+    return config.planner.interval_s
 
 
 def _pool(name: str, world: World) -> dict[str, Any]:

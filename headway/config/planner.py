@@ -47,8 +47,6 @@ class ThresholdSettings(Settings):
 class HeadwaySettings(Settings):
     """Settings of the `headway` policy; `loss_budget` is its one safety setting."""
 
-    interval_s: PositiveFloat = Field(default=30.0, le=3600.0)
-    """Seconds between two decisions of this policy."""
     loss_budget: NonNegativeFloat | None = Field(default=None, lt=1.0)
     """Share of the requests that can keep their SLO and yet may miss it; null: 1 - `slo.attainment`."""
     lead_s: NonNegativeFloat = Field(default=60.0, le=1e5)
@@ -59,13 +57,21 @@ class HeadwaySettings(Settings):
     """Age in seconds at which past traffic counts half."""
 
 
+PACES_S: Mapping[str, float] = {"headway": 30.0}
+"""Seconds between two decisions of a policy, where nothing is set."""
+
+SLOW_PACE_S = 180.0
+"""That of the others, as published for `reference`."""
+
+
 class PlannerSettings(Settings):
     """The planner: policy, forecasts, interval and budget."""
 
-    policy: str = "reference"
+    policy: str = "headway"
     predictor: str = "kalman"
     predictor_options: Mapping[str, Any] = Field(default_factory=dict)
-    adjustment_interval_s: PositiveFloat = 180.0
+    adjustment_interval_s: PositiveFloat | None = None
+    """Seconds between two decisions; null: the policy's own pace. `threshold` has a key of its own."""
     max_gpu_budget: PositiveInt | None = None
     """GPUs that all pools together may occupy; null: only `max_replicas` bounds them."""
     no_correction: bool = False
@@ -79,3 +85,10 @@ class PlannerSettings(Settings):
     static: StaticFleet = StaticFleet()
     threshold: ThresholdSettings = ThresholdSettings()
     headway: HeadwaySettings = HeadwaySettings()
+
+    @property
+    def interval_s(self) -> float:
+        """Seconds between two decisions of the policy."""
+        if self.policy == "threshold":
+            return self.threshold.interval_s
+        return self.adjustment_interval_s or PACES_S.get(self.policy, SLOW_PACE_S)

@@ -30,9 +30,9 @@ def by_role(settings: StaticFleet | TargetOngoing, kind: Callable[[Any], T]) -> 
 class PolicySettings:
     """Settings of every policy; each reads what concerns it.
 
-    `limits` names the pools there are. `interval_s` is the adjustment interval (the threshold policy has
-    its own). `max_gpu_budget` bounds the GPUs of all pools together, None does not. `attainment` is the share
-    of requests that shall meet the SLO. `engine` says how engines batch, None where no profile tells.
+    `limits` names the pools there are. `interval_s` lies between two decisions. `max_gpu_budget` bounds the
+    GPUs of all pools together, None does not. `attainment` is the share of requests that shall meet the SLO.
+    `engine` says how engines batch, None where no profile tells.
     """
 
     slo: Slo
@@ -64,7 +64,7 @@ def policy_settings(config: HeadwayConfig, profile: Surfaces | None = None) -> P
     return PolicySettings(
         slo=Slo(ttft_s=config.slo.ttft_s, itl_s=config.slo.itl_s),
         limits={Role(name): pool_limits(Role(name), pool, profile) for name, pool in config.pools.items()},
-        interval_s=config.planner.adjustment_interval_s,
+        interval_s=config.planner.interval_s,
         max_gpu_budget=config.planner.max_gpu_budget,
         no_correction=config.planner.no_correction,
         static=by_role(config.planner.static, int),

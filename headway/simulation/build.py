@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from headway.config import HeadwayConfig, PlannerSettings, RoleName, resolve_profile
+from headway.config.planner import SLOW_PACE_S
 from headway.planning import (
     PlanningError,
     Policy,
@@ -235,7 +236,7 @@ def initial_fleet(plan: Plan, trace: Trace) -> Mapping[Role, int]:
         return {role: pool.min_replicas for role, pool in limits.items()}
     if plan.policy.name == "static":
         return {role: plan.settings.static[role] for role in limits}
-    load, span_s = first_interval(trace, plan.settings.interval_s)
+    load, span_s = first_interval(trace, plan.config.planner.adjustment_interval_s or SLOW_PACE_S)
     return size_fleet(load, span_s, plan.settings, plan.profile)
 
 

@@ -56,6 +56,7 @@ def reason_lines(reasons: Row) -> Iterator[str]:
     yield from _forecast(reasons.get("forecast"))
     yield from _corrections(reasons.get("corrections") or {})
     yield from _needs(reasons.get("requirement") or {})
+    yield from _leads(reasons.get("needs") or {}, reasons.get("settings") or {})
     if limits := reasons.get("limits"):
         yield f"Limited by: {', '.join(limits)}"
     yield from (f"Warning: {warning}" for warning in reasons.get("warnings") or ())
@@ -82,6 +83,13 @@ def _needs(requirement: Mapping[str, Row]) -> Iterator[str]:
         count = "no number of" if replicas is None else f"{replicas:.3g}"
         load, throughput = need["load_tokens_per_s"], need["throughput_per_gpu"]
         yield f"Need: {role} {count} replicas for {load:,.0f} tokens/s at {throughput:,.0f} tokens/s per GPU"
+
+
+def _leads(needs: Mapping[str, Row], settings: Row) -> Iterator[str]:
+    """Of the policy `headway`: how far ahead each pool is planned, and what may be lost."""
+    leads = ", ".join(f"{role} {need['lead_s']:.0f} s" for role, need in needs.items())
+    if leads:
+        yield f"Lead: {leads} until a replica ordered now serves; {settings['loss_budget']:.2%} may be lost"
 
 
 FORECAST = (("requests", "requests"), ("isl_tokens", "input tokens"), ("osl_tokens", "output tokens"))

@@ -213,8 +213,12 @@ class ScriptedPools:
 
 
 def settings(**overrides: Any) -> HeadwayConfig:
-    """Ten-second intervals; keys with `__` for the dots."""
-    base = {"planner.adjustment_interval_s": INTERVAL_S, "planner.no_correction": True}
+    """The policy `reference`, every ten seconds; keys with `__` for the dots."""
+    base = {
+        "planner.policy": "reference",
+        "planner.adjustment_interval_s": INTERVAL_S,
+        "planner.no_correction": True,
+    }
     return load_config(None, base | {key.replace("__", "."): value for key, value in overrides.items()})
 
 

@@ -42,7 +42,10 @@ FLAGS = {
     "crash of an unknown role": (["--crash", "router@60"], ["simulation.crashes.0.role", "router"]),
     "crash of a pool that is not there": (["--crash", "mixed@60"], ["mixed", "no such role"]),
     "budget below the minimums": (["--max-gpu-budget", "1"], ["planner.max_gpu_budget", "2 GPUs"]),
-    "policy that needs other pools": (["--aggregated"], ["planner.policy", "prefill and decode"]),
+    "policy that needs other pools": (
+        ["--aggregated", "--policy", "reference"],
+        ["planner.policy", "prefill and decode"],
+    ),
     "scale of zero": (["--rate-scale", "0"], ["rate_scale", "0"]),
     "start beyond the end": (["--start", "9000"], ["start_s", "9000"]),
     "output without a folder": (["--report", "no/such/page.html"], ["--report", "no/such"]),

@@ -146,7 +146,9 @@ def test_scenario_has_what_the_settings_say() -> None:
 
 def test_warm_up_counts_the_intervals_that_were_seen() -> None:
     past = "steady:rate_rps=2,duration_s=1000"
-    plan = make_plan(load_config(None, {"planner.load_predictor_warmup_trace": past}))
+    plan = make_plan(
+        load_config(None, {"planner.policy": "reference", "planner.load_predictor_warmup_trace": past})
+    )
     assert warm_up(plan, rate_scale=3.0) == 5
     assert plan.forecaster.forecast().requests == pytest.approx(3 * 2 * 180, rel=0.1)
     assert warm_up(make_plan(load_config())) == 0
@@ -154,7 +156,8 @@ def test_warm_up_counts_the_intervals_that_were_seen() -> None:
 
 def test_a_warm_up_trace_that_is_too_short_names_the_key() -> None:
     key = "planner.load_predictor_warmup_trace"
-    plan = make_plan(load_config(None, {key: "steady:rate_rps=2,duration_s=100"}))
+    past = "steady:rate_rps=2,duration_s=100"
+    plan = make_plan(load_config(None, {"planner.policy": "reference", key: past}))
     with pytest.raises(PlanningError, match=rf"{key}: .*less than one interval of 180 s"):
         warm_up(plan)
 
@@ -177,7 +180,11 @@ def test_a_plan_is_refused_before_any_trace_is_read(key: str, value: object, fau
 
 @pytest.mark.parametrize(
     ("policy", "key"),
-    [("reference", "planner.adjustment_interval_s"), ("threshold", "planner.threshold.interval_s")],
+    [
+        ("headway", "planner.adjustment_interval_s"),
+        ("reference", "planner.adjustment_interval_s"),
+        ("threshold", "planner.threshold.interval_s"),
+    ],
 )
 def test_an_interval_far_too_short_for_the_trace_is_refused(policy: str, key: str) -> None:
     plan = make_plan(load_config(None, {"planner.policy": policy, key: 1e-5}))

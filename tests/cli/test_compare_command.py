@@ -25,7 +25,7 @@ def test_rows_equal_single_simulations(capsys: pytest.CaptureFixture[str]) -> No
     compared = json.loads(ended.out)
     assert [row["label"] for row in compared["policies"]] == policies.split(",")
     assert "× bound" in ended.err
-    single = json.loads(headway(capsys, "simulate", LOAD, *FLAGS, "--json", "-").out)
+    single = json.loads(headway(capsys, "simulate", LOAD, *FLAGS, "--policy", "reference", "--json", "-").out)
     row: dict[str, Any] = compared["policies"][0]
     for key in ("attainment", "gpu_hours", "direction_reversals", "ttft_s", "itl_s"):
         assert row[key] == single[key]

@@ -65,7 +65,7 @@ def test_the_example_is_valid(capsys: pytest.CaptureFixture[str]) -> None:
     example = Path(__file__).parents[2] / "examples" / "headway.yaml"
     ended = headway(capsys, "check", example)
     assert ended.code == 0
-    assert "ok, reference policy" in ended.out
+    assert "ok, headway policy" in ended.out
 
 
 def test_schema_is_a_json_schema(capsys: pytest.CaptureFixture[str]) -> None:

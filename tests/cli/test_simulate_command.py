@@ -117,10 +117,22 @@ def test_crashed_replica_is_replaced(capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_predictors_see_the_warm_up_trace(capsys: pytest.CaptureFixture[str]) -> None:
-    cold = simulated(capsys, LOAD, *FAST)
-    warm = simulated(capsys, LOAD, *FAST, "--load-predictor-warmup-trace", "steady:rate_rps=4,duration_s=900")
+    flags = (*FAST, "--policy", "reference")
+    cold = simulated(capsys, LOAD, *flags)
+    warm = simulated(
+        capsys, LOAD, *flags, "--load-predictor-warmup-trace", "steady:rate_rps=4,duration_s=900"
+    )
     assert cold["intervals"][0]["forecast"]["source"]["requests"].startswith("constant (warm-up")
     assert warm["intervals"][0]["forecast"]["source"]["requests"] == "kalman"
+
+
+def test_predictors_that_nothing_asks_are_said_to_change_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    def said(*flags: str) -> bool:
+        return any("asks for no forecast" in note for note in simulated(capsys, LOAD, *FAST, *flags)["notes"])
+
+    assert said("--predictor", "arima")
+    assert not said()
+    assert not said("--predictor", "constant", "--policy", "reference")
 
 
 def test_notes_say_what_is_wrong_with_the_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -275,7 +287,7 @@ def test_pipe_as_output_stays_a_pipe(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert headway(capsys, "simulate", LOAD, "--json", pipe).code == 0
     reader.join(10)
     assert pipe.is_fifo()
-    assert json.loads(received[0])["policy"] == "reference"
+    assert json.loads(received[0])["policy"] == "headway"
 
 
 def test_link_as_output_is_followed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -283,7 +295,7 @@ def test_link_as_output_is_followed(tmp_path: Path, capsys: pytest.CaptureFixtur
     link.symlink_to(tmp_path / "there.json")
     assert headway(capsys, "simulate", LOAD, "--json", link).code == 0
     assert link.is_symlink()
-    assert json.loads((tmp_path / "there.json").read_text("utf-8"))["policy"] == "reference"
+    assert json.loads((tmp_path / "there.json").read_text("utf-8"))["policy"] == "headway"
 
 
 def test_duration_beyond_the_end_is_no_idle_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -132,6 +132,14 @@ def test_a_front_is_what_no_other_option_beats(options):
         assert ((kept.cost <= each_cost) & (kept.lost <= each_lost)).any()
 
 
+def test_of_options_that_the_past_cannot_tell_apart_the_forecast_is_taken_at_its_word():
+    alike = np.zeros((2, 3))
+    assert front(alike, alike, np.array([2.0, 0.0, 1.0])).position.tolist() == [1]
+    judged = judge(past([0.4] * 12, [1] * 12), 3, INTERVAL_S, 240.0)
+    option = choose({Role.PREFILL: judged}, {Role.PREFILL: 1}, 0.01)[Role.PREFILL]
+    assert option.factor == pytest.approx(1.0, abs=0.03)
+
+
 def test_two_intervals_are_enough_to_judge():
     judged = judge(past([1.0, 1.0], [1, 1]), 3, INTERVAL_S, 240.0)
     assert judged.lost.shape == (len(PREDICTORS), len(FACTORS))

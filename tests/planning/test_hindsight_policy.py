@@ -15,7 +15,7 @@ INTERVAL_S = 30.0
 
 
 def policy(**changes):
-    return make_policy("headway", settings(**changes), PROFILE)
+    return make_policy("headway", settings(interval_s=INTERVAL_S, **changes), PROFILE)
 
 
 def traffic(tick, rate, *, even=False, isl=1000.0, osl=100.0):

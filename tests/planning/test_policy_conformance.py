@@ -144,7 +144,7 @@ def test_more_load_of_the_same_lengths_never_asks_for_fewer_replicas(requests, f
 def test_name_and_interval(name):
     policy = make(name)
     assert policy.name == name
-    assert policy.interval_s == {"threshold": 10.0, "headway": 30.0}.get(name, 180.0)
+    assert policy.interval_s == {"threshold": 10.0}.get(name, 180.0)
 
 
 def test_the_summary_is_one_line_for_people(name):
@@ -194,7 +194,18 @@ def test_settings_come_from_the_configuration():
 def test_the_default_configuration_makes_its_policy():
     config = HeadwayConfig()
     policy = make_policy(config.planner.policy, policy_settings(config, PROFILE), PROFILE)
-    assert policy.interval_s == config.planner.adjustment_interval_s
+    assert policy.name == "headway"
+
+
+@pytest.mark.parametrize(
+    ("policy", "pace_s"), [("headway", 30.0), ("reference", 180.0), ("static", 180.0), ("threshold", 10.0)]
+)
+def test_the_interval_is_the_policys_own_unless_it_is_set(policy, pace_s):
+    for key, wanted in (("planner.policy", pace_s), ("planner.adjustment_interval_s", 45.0)):
+        own_key = "planner.threshold.interval_s" if policy == "threshold" else key
+        overrides = {"planner.policy": policy} | ({} if wanted == pace_s else {own_key: wanted})
+        config = load_config(None, overrides)
+        assert make_policy(policy, policy_settings(config, PROFILE), PROFILE).interval_s == wanted
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,7 @@ SLOW = {
     "engine.start_up_s": 0.5,
     "slo.ttft_ms": 4000.0,
     "slo.itl_ms": 136.0,
+    "planner.policy": "reference",
     "planner.predictor": "constant",
     "planner.no_correction": True,
     "planner.adjustment_interval_s": 6.0,

@@ -58,6 +58,7 @@ def config(exporter: Exporter, **changes: Any) -> HeadwayConfig:
         "engine.time_scale": 0.1,
         "slo.ttft_ms": 3000.0,
         "slo.itl_ms": 200.0,
+        "planner.policy": "reference",
         "planner.predictor": "constant",
         "planner.no_correction": True,
         "planner.adjustment_interval_s": 3.0,

@@ -77,6 +77,7 @@ def started(cluster: Any) -> Nodes:
             "gateway.port": 0,
             "gateway.request_timeout_s": ANSWERED_IN_S,
             "pools": {"prefill": pool, "decode": pool},
+            "planner.policy": "reference",
             "planner.predictor": "constant",
             "planner.adjustment_interval_s": INTERVAL_S,
         },

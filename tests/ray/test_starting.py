@@ -151,7 +151,7 @@ def example(name: str, port: int) -> str:
     text = (EXAMPLES / f"{name}.yaml").read_text()
     for shipped, here in (
         ("port: 8000", f"port: {port}"),
-        ("adjustment_interval_s: 30", "adjustment_interval_s: 3600"),
+        ("{policy: headway}", "{policy: headway, adjustment_interval_s: 3600}"),
     ):
         assert shipped in text
         text = text.replace(shipped, here)

@@ -16,7 +16,7 @@ import pytest
 LONGEST_S = 420
 CONFIG = """
 engine: {profile: llama-3.1-8b_h100_tp1}
-planner: {predictor: constant, adjustment_interval_s: 2}
+planner: {policy: reference, predictor: constant, adjustment_interval_s: 2}
 pools: {prefill: {max_replicas: 1}, decode: {max_replicas: 1}}
 gateway: {port: 0}
 """

@@ -17,7 +17,11 @@ from headway_cli.page.reasons import decisions
 from headway_cli.page.series import MOST_POINTS, gpu_hours, interval_columns
 
 LOAD = "step:rate_rps=10,peak_rps=60,at_s=400,duration_s=900,input_tokens=800,output_tokens=60,seed=4"
-SETTINGS = {"planner.adjustment_interval_s": 60.0, "simulation.start_up_delay_s": 30.0}
+SETTINGS = {
+    "planner.policy": "reference",
+    "planner.adjustment_interval_s": 60.0,
+    "simulation.start_up_delay_s": 30.0,
+}
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +75,15 @@ def test_hover_carries_the_reasons(document: dict[str, Any]) -> None:
     hover = decisions(document["intervals"], {})[2].hover
     for word in ("Forecast:", "Corrections:", "Need: prefill"):
         assert word in hover
+
+
+def test_hover_says_what_headway_planned_from() -> None:
+    config = load_config(None, SETTINGS | {"planner.policy": "headway"})
+    rows = execute(Job(trace=LOAD, config=config))["intervals"]
+    hover = decisions(rows, {})[-1].hover.replace("<br>", " ")
+    assert hover.startswith("prefill needs")
+    for words in ("replicas expected", "would have lost", "Lead: prefill"):
+        assert words in hover
 
 
 def test_page_is_the_same_for_the_same_input(page: str, document: dict[str, Any]) -> None:

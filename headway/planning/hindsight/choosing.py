@@ -8,6 +8,9 @@ g_r being GPUs per replica: the loss budget goes where it saves most GPUs. Where
 more, those are taken. With a GPU budget that the result exceeds, the roles turn: the least loss whose
 replicas fit the GPUs. Options come sorted by cost, so for each option of the one pool that of the other is
 found by bisection; with one pool there is nothing to share.
+
+Options that the past cannot tell apart (one replica was always enough, whatever the factor) are not equal for
+what comes: of these the forecast is taken at its word, the factor nearest to 1.
 """
 
 from collections.abc import Mapping
@@ -22,6 +25,11 @@ from headway.planning.types import Role
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
+
+CORRECTION = np.abs(np.log(FACTORS))
+"""How far each factor is from the forecast itself."""
+
+EQUAL = np.zeros(1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,10 +53,11 @@ class Front:
     position: IntArray
 
 
-def front(cost: FloatArray, lost: FloatArray) -> Front:
-    """The efficient ones of f8[J, X] options, cheapest first."""
+def front(cost: FloatArray, lost: FloatArray, rank: FloatArray = EQUAL) -> Front:
+    """The efficient ones of f8[J, X] options, cheapest first; of equal ones the least `rank`, f8[X]."""
+    ranks = np.broadcast_to(rank, cost.shape).ravel()
     cost, lost = cost.ravel(), lost.ravel()
-    order = np.lexsort((lost, cost))
+    order = np.lexsort((ranks, lost, cost))
     least = np.minimum.accumulate(lost[order])
     better = np.append(True, least[1:] < least[:-1])
     kept = order[better]
@@ -59,7 +68,7 @@ def choose(
     judgements: Mapping[Role, Judgement], gpus: Mapping[Role, int], loss_budget: float
 ) -> Mapping[Role, Option]:
     """One option per pool; `gpus` of one replica, `loss_budget` as a share of the requests judged."""
-    fronts = {role: front(each.cost * gpus[role], each.lost) for role, each in judgements.items()}
+    fronts = {role: front(each.cost * gpus[role], each.lost, CORRECTION) for role, each in judgements.items()}
     allowed = loss_budget * max((each.requests for each in judgements.values()), default=0.0)
     chosen = _cheapest(list(fronts.values()), allowed)
     places = {role: fronts[role].position[at] for role, at in zip(fronts, chosen, strict=True)}

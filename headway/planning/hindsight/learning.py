@@ -114,6 +114,7 @@ def _learnt(
         history=memory.history.add(work, curve, MOST_INTERVALS),
         guess=max(1, len(curve.lost) - 1) if curve.requests else memory.guess,
         seconds_each=float(prompts_s.mean()) if len(prompts_s) else memory.seconds_each,
+        infeasible=1.0 - curve.requests / len(prompts_s) if len(prompts_s) else memory.infeasible,
     )
 
 

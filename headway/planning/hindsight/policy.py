@@ -15,7 +15,9 @@ and the decision says so.
 
 Missing data: requests not measured → targets are held. No single requests (`observation.traffic`) → Poisson
 arrivals of mean lengths stand in. No output length known yet → decode holds. In the first LEARNING intervals
-targets do not fall below the desired counts.
+targets do not fall below the desired counts. A pool that may have no replica (`min_replicas` 0) goes to none
+when no request came for the longest run-up (`learning`), and has one again at the first decision that sees a
+request.
 """
 
 from collections.abc import Mapping
@@ -35,7 +37,7 @@ from headway.planning.reasons import check, ordered
 from headway.planning.replay import ReplayEngine
 from headway.planning.settings import PolicySettings
 from headway.planning.surfaces import Surfaces
-from headway.planning.types import NAN, Decision, Observation, Role
+from headway.planning.types import NAN, Decision, Observation, PoolState, Role
 from interp import Profile
 
 LEARNING = 4
@@ -57,7 +59,7 @@ class HeadwayPolicy:
     @property
     def interval_s(self) -> float:
         """Seconds between two decisions."""
-        return self.settings.headway.interval_s
+        return self.settings.interval_s
 
     def initial_state(self) -> HindsightState:
         """Nothing learnt."""
@@ -71,7 +73,7 @@ class HeadwayPolicy:
         planned = Planned(engine=self.engine, most=most)
         state = learn(state, _of_pools(observation, roles), planned)
         memories = {role: self._started(state.pool(role), observation, role) for role in roles}
-        needs = self._needs(memories, observation)
+        needs = self._needs(memories, observation, idle=len(state.recent.arrival_s) == 0)
         holds = {role: self._hold(memories[role], needs[role], observation, role) for role in roles}
         fitted = self._fit(holds)
         pools = {role: self._ordered(memories[role], holds, fitted, observation, role) for role in roles}
@@ -83,7 +85,9 @@ class HeadwayPolicy:
         starts = memory.starts.observe(observation.now_s, observation.interval_s, pool)
         return replace(memory, starts=starts, hold=memory.hold or Hold(target=pool.desired))
 
-    def _needs(self, memories: Mapping[Role, PoolMemory], observation: Observation) -> Mapping[Role, Need]:
+    def _needs(
+        self, memories: Mapping[Role, PoolMemory], observation: Observation, *, idle: bool
+    ) -> Mapping[Role, Need]:
         leads_s = {role: self._lead_s(memory, observation) for role, memory in memories.items()}
         judged = {
             role: self._judge(memory, leads_s[role])
@@ -93,7 +97,9 @@ class HeadwayPolicy:
         budget = self.settings.loss_budget
         options, strict = self._choose(judged, budget), self._choose(judged, STRICTER * budget)
         return {
-            role: self._need(memories[role], observation, role, _Choice(options, strict, judged, leads_s))
+            role: self._need(
+                memories[role], observation, role, _Choice(options, strict, judged, leads_s, idle)
+            )
             for role in memories
         }
 
@@ -120,6 +126,8 @@ class HeadwayPolicy:
         held = memory.hold.target if memory.hold else pool.desired
         replicas = held if option is None else option.replicas
         enough = replicas if option is None else max(replicas, choice.strict[role].replicas)
+        if self.settings.limits[role].min_replicas == 0:
+            replicas, enough = _or_none(pool, replicas, enough, idle=choice.idle and option is not None)
         seconds_each = NAN if role is Role.DECODE or option is None else memory.seconds_each
         extra = extra_replicas(pool, seconds_each, self.settings.slo.ttft_s, replicas)
         learning = len(memory.history) <= LEARNING
@@ -135,6 +143,7 @@ class HeadwayPolicy:
             typical=0.0 if judged is None else judged.typical,
             lead_s=choice.leads_s[role],
             learning=learning,
+            infeasible=memory.infeasible,
         )
 
     def _hold(self, memory: PoolMemory, need: Need, observation: Observation, role: Role) -> Hold:
@@ -167,6 +176,14 @@ class _Choice:
     strict: Mapping[Role, Option]
     judged: Mapping[Role, Judgement]
     leads_s: Mapping[Role, float]
+    idle: bool
+
+
+def _or_none(pool: PoolState, replicas: int, enough: int, *, idle: bool) -> tuple[int, int]:
+    """The same for a pool that may have no replica: none when idle, one at least where a request is."""
+    if pool.running > 0 or pool.waiting > 0:
+        return max(1, replicas), max(1, enough)
+    return (0, 0) if idle else (replicas, enough)
 
 
 def _of_pools(observation: Observation, roles: tuple[Role, ...]) -> Observation:

@@ -1,6 +1,6 @@
 """A decision in an operator's words, and as data from which it can be followed."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,8 @@ class Need:
     `enough` is what it may be released to.
 
     `requests` and `intervals` are what hindsight rests on, `growth` what it assumed on top, `lead_s` the time
-    until a replica ordered now serves, `typical` what half of the intervals needed.
+    until a replica ordered now serves, `typical` what half of the intervals needed, `infeasible` the share
+    of the last requests that no fleet serves in time.
     """
 
     replicas: int
@@ -35,6 +36,7 @@ class Need:
     typical: float
     lead_s: float
     learning: bool
+    infeasible: float
 
 
 def explain(
@@ -54,7 +56,7 @@ def explain(
         "holds": holds,
         "limits": fitted.limits,
         "targets": fitted.targets,
-        "warnings": [*progress_warnings(observation), *_warnings(needs)],
+        "warnings": [*progress_warnings(observation), *_warnings(needs, settings.loss_budget)],
         "summary": f"{cause}: {describe(fitted.targets, observation)}{limited}.",
     }
     plain: dict[str, Any] = jsonable(reasons)
@@ -79,13 +81,20 @@ def _cause(role: Role, need: Need, hold: Hold) -> str:
     return words
 
 
-def _warnings(needs: Mapping[Role, Need]) -> list[str]:
-    return [
-        f"{role}: {need.typical:.0f} replicas are enough half of the time, but peaks come faster than one "
-        f"starts ({need.lead_s:.0f} s): {need.replicas} are held for them"
-        for role, need in needs.items()
-        if need.option is not None and not need.learning and _holds_peaks(need)
-    ]
+def _warnings(needs: Mapping[Role, Need], loss_budget: float) -> Iterator[str]:
+    for role, need in needs.items():
+        if need.option is not None and not need.learning and _holds_peaks(need):
+            usual = "1 replica is" if round(need.typical) == 1 else f"{need.typical:.0f} replicas are"
+            yield (
+                f"{role}: {usual} enough half of the time, but peaks come faster than one starts "
+                f"({need.lead_s:.0f} s): {need.replicas} are held for them"
+            )
+    infeasible = max(need.infeasible for need in needs.values())
+    if infeasible > loss_budget:
+        yield (
+            f"{infeasible:.1%} of the last requests miss their SLO on an idle engine, too: "
+            "no replicas are planned for them"
+        )
 
 
 def _holds_peaks(need: Need) -> bool:

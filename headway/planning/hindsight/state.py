@@ -25,6 +25,8 @@ class PoolMemory:
     guess: int = 1
     seconds_each: float = float("nan")
     """Mean engine seconds of a prompt in the last interval that had any."""
+    infeasible: float = 0.0
+    """Share of that interval's requests that miss their SLO on an idle engine, too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -1,0 +1,106 @@
+"""The policy `headway` where traffic or measurements are extreme: none at all, outliers, ever more load."""
+
+import dataclasses
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from planning_cases import NAN, limits, observed, steady
+from test_hindsight_policy import INTERVAL_S, Fleet, policy, run, targets, traffic
+
+from headway.planning import PoolLimits, Role, Slo
+
+BOTH = (Role.PREFILL, Role.DECODE)
+MAY_BE_EMPTY = limits(prefill=PoolLimits(min_replicas=0), decode=PoolLimits(min_replicas=0))
+
+
+class IdleFleet(Fleet):
+    """Nothing runs in it when it is looked at."""
+
+    def pools(self):
+        return {role: dataclasses.replace(pool, running=0.0) for role, pool in super().pools().items()}
+
+
+def after(decisions, tick, rate, **changes):
+    """The next observation of a steady run, with `changes`."""
+    return observed(
+        now_s=(tick + 1) * INTERVAL_S,
+        interval_s=INTERVAL_S,
+        traffic=traffic(tick, rate),
+        pools=Fleet(ready=max(decisions[-1].targets.values())).pools(),
+        **changes,
+    )
+
+
+def test_pools_that_may_be_empty_are_when_idle_and_come_back_with_the_first_request():
+    decisions = run(policy(limits=MAY_BE_EMPTY), [20.0] * 20 + [0.0] * 40 + [5.0] * 3, IdleFleet())
+    for role in BOTH:
+        counts = targets(decisions, role)
+        assert min(counts[20:28]) >= 1
+        assert counts[59] == 0
+        assert min(counts[60:]) >= 1
+
+
+def test_what_still_runs_keeps_a_replica():
+    decisions = run(policy(limits=MAY_BE_EMPTY), [20.0] * 20 + [0.0] * 40)
+    assert min(decisions[-1].targets.values()) == 1
+
+
+def test_a_waiting_request_starts_a_replica_even_where_arrivals_are_not_measured():
+    planner = policy(limits=MAY_BE_EMPTY)
+    state = run(planner, [20.0] * 20 + [0.0] * 40, IdleFleet())[-1].next_state
+    empty = Fleet(ready=0).pools()
+    waiting = {role: dataclasses.replace(pool, running=0.0, waiting=1.0) for role, pool in empty.items()}
+    unmeasured = observed(now_s=2000.0, interval_s=INTERVAL_S, requests=NAN, traffic=None, pools=waiting)
+    assert min(planner.plan(unmeasured, state).targets.values()) == 1
+
+
+@pytest.mark.parametrize("outlier", [{"ttft_s": 9.0}, {"itl_s": 1.2}, {"ttft_s": NAN, "itl_s": NAN}])
+def test_latencies_are_not_planned_from_so_an_outlier_moves_nothing(outlier):
+    planner = policy()
+    decisions = run(planner, [20.0] * 30)
+    state = decisions[-1].next_state
+    usual, odd = (planner.plan(after(decisions, 30, 20.0, **more), state) for more in ({}, outlier))
+    assert odd.targets == usual.targets
+
+
+@pytest.mark.parametrize("waiting", [1e3, 1e9])
+def test_a_queue_at_most_doubles_what_is_needed(waiting):
+    planner = policy()
+    decisions = run(planner, [20.0] * 30)
+    seen = after(decisions, 30, 20.0)
+    queued = {role: dataclasses.replace(pool, waiting=waiting) for role, pool in seen.pools.items()}
+    usual, odd = (
+        planner.plan(dataclasses.replace(seen, pools=pools), decisions[-1].next_state).reasons["needs"]
+        for pools in (seen.pools, queued)
+    )
+    assert usual["prefill"]["replicas"] < odd["prefill"]["replicas"] <= 2 * usual["prefill"]["replicas"]
+
+
+FORESEEABLE, SURPRISING = st.floats(1.0, 39.0), st.floats(41.0, 400.0)
+"""Requests per second after a steady 20: judged in hindsight, and not (see `judging`)."""
+
+
+@steady
+@given(st.tuples(FORESEEABLE, FORESEEABLE) | st.tuples(SURPRISING, SURPRISING))
+def test_more_load_in_the_last_interval_never_needs_fewer_replicas(rates):
+    planner = policy()
+    state = run(planner, [20.0] * 12, even=True)[-1].next_state
+    less, more = (
+        planner.plan(
+            observed(now_s=13 * INTERVAL_S, interval_s=INTERVAL_S, traffic=traffic(12, rate, even=True)),
+            state,
+        ).reasons["needs"]
+        for rate in sorted(rates)
+    )
+    assert all(more[role]["replicas"] >= less[role]["replicas"] for role in less)
+
+
+def test_what_no_engine_serves_in_time_is_said_and_not_planned_for():
+    decisions = run(policy(slo=Slo(ttft_s=0.02, itl_s=0.020)), [20.0] * 20)
+    assert any(
+        warning.startswith("100.0% of the last requests") for warning in decisions[-1].reasons["warnings"]
+    )
+    assert max(targets(decisions)) <= 2
+    feasible = run(policy(), [20.0] * 20)[-1].reasons["warnings"]
+    assert not any("idle engine" in warning for warning in feasible)
