@@ -22,6 +22,7 @@ from headway_cli import (
     report,
     schema,
     set_,
+    share,
     simulate,
     status,
     up,
@@ -32,6 +33,7 @@ from headway_cli.main import INTERRUPTED, READER_GONE, WRONG_INPUT
 VERBS = (
     simulate,
     compare,
+    share,
     queue_sim,
     gpu_plan,
     report,

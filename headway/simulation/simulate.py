@@ -75,11 +75,11 @@ def simulate(
     `scenario.drain_limit_s` after the trace count as failed.
     """
     drop_stale_cache()
-    return _Run(scenario, trace, policy, forecaster, watchers or Watchers()).result()
+    return Run(scenario, trace, policy, forecaster, watchers or Watchers()).result()
 
 
-class _Run:
-    """One simulation under way."""
+class Run:
+    """One simulation under way: `result`, or tick by tick `advance` and `act` until `finish`."""
 
     def __init__(
         self,
@@ -106,7 +106,11 @@ class _Run:
         self.state: Any = policy.initial_state()
         self.chunks: Iterator[RequestChunk] = trace.chunks()
         self.ticked_s = 0.0
+        self.tick_s = policy.interval_s
         self.met_before = self.ended_before = 0
+        self.fleet.world.clock["horizon_s"] = trace.duration_s
+        self.fleet.open(scenario.initial)
+        self.fleet.plan_crashes([(crash.role, crash.at_s) for crash in scenario.crashes])
 
     def _conductor(self, generator: np.random.Generator) -> Conductor | None:
         """Who drives the kernel, where a router routes."""
@@ -123,13 +127,18 @@ class _Run:
         return Conductor(self.fleet, router, told, learner, routed.gpu_type, traces=traces)
 
     def result(self) -> SimulationResult:
-        """Run to the end."""
+        """Run to the end; the policy decides at each tick."""
+        while (observation := self.advance()) is not None:
+            self.act(observation, self.policy.plan(observation, self.state))
+        return self.finish()
+
+    def finish(self) -> SimulationResult:
+        """The result, once `advance` has no more ticks; takes in what came after the last one."""
         scenario, fleet = self.scenario, self.fleet
-        fleet.world.clock["horizon_s"] = self.trace.duration_s
-        fleet.open(scenario.initial)
-        fleet.plan_crashes([(crash.role, crash.at_s) for crash in scenario.crashes])
-        self._run()
-        self._finish()
+        observation = self._observe()
+        if observation.interval_s > 0:
+            self._record(observation, None)
+        self._close_window()
         clock = fleet.world.clock[0]
         unfinished = self.tally.fail_unfinished(fleet.world.requests)
         notes = [f"{unfinished} requests had not ended at the drain limit"] if unfinished else []
@@ -154,25 +163,25 @@ class _Run:
             utilisation=self.utilisation.summary() if self.utilisation else {},
         )
 
-    def _run(self) -> None:
+    def advance(self) -> Observation | None:
+        """Run the kernel to the next tick and say what came; None at the end of the run."""
         trace_s = self.trace.duration_s
         limit_s = trace_s + self.scenario.drain_limit_s
-        tick_s = self.policy.interval_s
         while True:
             now_s = float(self.fleet.world.clock[0]["now_s"])
             look_s = inf if self.utilisation is None else self.utilisation.due_s
-            stop_s = min(look_s, tick_s, trace_s if now_s < trace_s else limit_s)
+            stop_s = min(look_s, self.tick_s, trace_s if now_s < trace_s else limit_s)
             code = self._advance(stop_s)
             if code is Exit.REACHED:
                 if self.utilisation is not None and stop_s >= look_s:
                     self.utilisation.look()
-                if stop_s >= tick_s:
-                    self._tick()
-                    tick_s += self.policy.interval_s
+                if stop_s >= self.tick_s:
+                    self.tick_s += self.policy.interval_s
+                    return self._tick()
                 if stop_s >= limit_s:
-                    return
+                    return None
             elif code is Exit.DONE:
-                return
+                return None
             elif code is Exit.NEED_ARRIVALS:
                 self._load_arrivals()
             elif code is Exit.FLEET_CHANGED:
@@ -181,12 +190,12 @@ class _Run:
                 self._empty_buffers()
                 self.fleet.world = make_space(self.fleet.world)
 
-    def _finish(self) -> None:
-        """Take in what came after the last tick."""
-        observation = self._observe()
-        if observation.interval_s > 0:
-            self._record(observation, None)
-        self._close_window()
+    def act(self, observation: Observation, decision: Decision) -> None:
+        """Carry out what was decided at the tick that `advance` returned."""
+        self.state = decision.next_state
+        self._record(observation, decision)
+        self.fleet.scale(decision.targets)
+        self._open_window(observation.now_s)
 
     def _load_arrivals(self) -> None:
         chunk = next(self.chunks, None)
@@ -227,18 +236,14 @@ class _Run:
         clock["finished"] = 0
         self.fleet.take_transitions()
 
-    def _tick(self) -> None:
+    def _tick(self) -> Observation:
         if self.watchers.progress:
             self.watchers.progress(float(self.fleet.world.clock[0]["now_s"]), self.trace.duration_s)
         observation = self._observe()
         if self.forecaster is not None:
             self.forecaster.observe(observation)
             observation = _with_forecast(observation, self.forecaster)
-        decision = self.policy.plan(observation, self.state)
-        self.state = decision.next_state
-        self._record(observation, decision)
-        self.fleet.scale(decision.targets)
-        self._open_window(observation.now_s)
+        return observation
 
     def _observe(self) -> Observation:
         lifecycle.catch_up_all(self.fleet.handle)

@@ -86,6 +86,10 @@ class Board:
         style = {"line": {"color": VERMILLION, "width": 1.5, "dash": "dash"}}
         self.line(row, name, np.array([0.0, until_s]), np.array([value, value]), **style)
 
+    def axis(self, row: int, title: str) -> None:
+        """The title of a panel's left axis."""
+        self.figure.update_yaxes(title_text=title, row=row, col=1, secondary_y=False)
+
     def finish(self, simulated_s: float) -> Any:  # noqa: ANN401 - a plotly figure
         """The figure with its layout."""
         axis = {"showline": False, "zeroline": False, "gridwidth": 1, "automargin": True}

@@ -150,3 +150,15 @@ def gpu_hours(document: Document) -> tuple[Floats, Floats]:
         total = np.concatenate([[0.0], np.cumsum(steps)[:-1]]) * document["gpus_per_replica"][role] / 3600.0
         spent += np.interp(times, pool.time_s, total)
     return times, spent
+
+
+def gpus_over_time(document: Document) -> tuple[Floats, Floats]:
+    """Times, and the GPUs that the desired replicas occupy from each on; none after the end."""
+    pools = {role: pool_columns(document, role) for role in document["replicas"]}
+    times = np.unique(np.concatenate([pool.time_s for pool in pools.values()]))
+    counts = np.zeros(len(times))
+    for role, pool in pools.items():
+        at = np.searchsorted(pool.time_s, times, side="right") - 1
+        counts += pool.desired[np.maximum(at, 0)] * document["gpus_per_replica"][role]
+    counts[-1] = 0.0
+    return times, counts

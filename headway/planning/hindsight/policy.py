@@ -13,6 +13,9 @@ has to be set but the share of requests that may miss their SLO, and no average 
 Peaks shorter than the lead cannot be followed by anyone: then the cheapest options are those that hold them,
 and the decision says so.
 
+Where several deployments share a budget (`headway.planning.sharing`), the steps are apart: `look` learns and
+judges, `demand` says what would be lost with how many GPUs, and `decide` plans within what was granted.
+
 Missing data: requests not measured → targets are held. No single requests (`observation.traffic`) → Poisson
 arrivals of mean lengths stand in. No output length known yet → decode holds. In the first LEARNING intervals
 targets do not fall below the desired counts. A pool that may have no replica (`min_replicas` 0) goes to none
@@ -27,15 +30,18 @@ from headway.planning.budget import Fit, check_budget, fit, gpus
 from headway.planning.errors import PlanningError
 from headway.planning.hindsight.backlog import extra_replicas
 from headway.planning.hindsight.choosing import Option, choose, choose_within
+from headway.planning.hindsight.demand import PoolWish, gpu_losses
 from headway.planning.hindsight.judging import Judgement, judge
 from headway.planning.hindsight.lead import lead_intervals
 from headway.planning.hindsight.learning import Planned, learn
-from headway.planning.hindsight.reasons import Need, explain
+from headway.planning.hindsight.outlook import Outlook
+from headway.planning.hindsight.reasons import Need, explain, with_grant
 from headway.planning.hindsight.release import Hold
 from headway.planning.hindsight.state import HindsightState, PoolMemory
 from headway.planning.reasons import check, ordered
 from headway.planning.replay import ReplayEngine
 from headway.planning.settings import PolicySettings
+from headway.planning.sharing import GpuLosses, Grant
 from headway.planning.surfaces import Surfaces
 from headway.planning.types import NAN, Decision, Observation, PoolState, Role
 from interp import Profile
@@ -67,40 +73,72 @@ class HeadwayPolicy:
 
     def plan(self, observation: Observation, state: HindsightState) -> Decision:
         """One decision; see the module for missing data. PlanningError if a pool is missing."""
+        return self.decide(self.look(observation, state))
+
+    def look(self, observation: Observation, state: HindsightState) -> Outlook:
+        """What is known after one more interval. PlanningError if a pool is missing."""
         check(observation, self.settings)
         roles = ordered(self.settings.limits)
         most = {role: self.settings.limits[role].max_replicas for role in roles}
         planned = Planned(engine=self.engine, most=most)
         state = learn(state, _of_pools(observation, roles), planned)
         memories = {role: self._started(state.pool(role), observation, role) for role in roles}
-        needs = self._needs(memories, observation, idle=len(state.recent.arrival_s) == 0)
-        holds = {role: self._hold(memories[role], needs[role], observation, role) for role in roles}
-        fitted = self._fit(holds)
-        pools = {role: self._ordered(memories[role], holds, fitted, observation, role) for role in roles}
-        reasons = explain(observation, self.settings, needs, holds, fitted)
-        return Decision(targets=fitted.targets, next_state=replace(state, pools=pools), reasons=reasons)
-
-    def _started(self, memory: PoolMemory, observation: Observation, role: Role) -> PoolMemory:
-        pool = observation.pools[role]
-        starts = memory.starts.observe(observation.now_s, observation.interval_s, pool)
-        return replace(memory, starts=starts, hold=memory.hold or Hold(target=pool.desired))
-
-    def _needs(
-        self, memories: Mapping[Role, PoolMemory], observation: Observation, *, idle: bool
-    ) -> Mapping[Role, Need]:
         leads_s = {role: self._lead_s(memory, observation) for role, memory in memories.items()}
         judged = {
             role: self._judge(memory, leads_s[role])
             for role, memory in memories.items()
             if observation.requests >= 0 and len(memory.history) >= 2
         }
-        budget = self.settings.loss_budget
-        options, strict = self._choose(judged, budget), self._choose(judged, STRICTER * budget)
-        return {
-            role: self._need(
-                memories[role], observation, role, _Choice(options, strict, judged, leads_s, idle)
+        pools = replace(state, pools=memories)
+        return Outlook(observation=observation, state=pools, judged=judged, leads_s=leads_s)
+
+    def demand(self, outlook: Outlook) -> GpuLosses:
+        """What would be lost with how many GPUs, up to what this policy holds where it has them."""
+        needs = self._needs(outlook)
+        fitted = self._fit(self._holds(outlook, needs))
+        wishes = {
+            role: PoolWish(
+                limits=self.settings.limits[role],
+                wanted=fitted.targets[role],
+                held=outlook.observation.pools[role].desired,
+                extra=need.extra,
+                option=None if need.learning else need.option,
+                judged=outlook.judged.get(role),
             )
-            for role in memories
+            for role, need in needs.items()
+        }
+        lead_s = max(outlook.leads_s.values())
+        moving = lead_s / max(lead_s + self.settings.headway.hold_s, 1e-9)
+        return gpu_losses(wishes, outlook.rate_rps, moving)
+
+    def decide(self, outlook: Outlook, grant: Grant | None = None) -> Decision:
+        """The decision, within the GPUs of `grant` where there is one."""
+        if grant is not None:
+            narrow = replace(self.settings, max_gpu_budget=grant.gpus)
+            decision = replace(self, settings=narrow).decide(outlook)
+            return replace(decision, reasons=with_grant(decision.reasons, grant))
+        observation, memories = outlook.observation, outlook.state.pools
+        needs = self._needs(outlook)
+        holds = self._holds(outlook, needs)
+        fitted = self._fit(holds)
+        pools = {role: self._ordered(memories[role], holds, fitted, observation, role) for role in memories}
+        reasons = explain(observation, self.settings, needs, holds, fitted)
+        state = replace(outlook.state, pools=pools)
+        return Decision(targets=fitted.targets, next_state=state, reasons=reasons)
+
+    def _started(self, memory: PoolMemory, observation: Observation, role: Role) -> PoolMemory:
+        pool = observation.pools[role]
+        starts = memory.starts.observe(observation.now_s, observation.interval_s, pool)
+        return replace(memory, starts=starts, hold=memory.hold or Hold(target=pool.desired))
+
+    def _needs(self, outlook: Outlook) -> Mapping[Role, Need]:
+        judged, budget = outlook.judged, self.settings.loss_budget
+        options, strict = self._choose(judged, budget), self._choose(judged, STRICTER * budget)
+        idle = len(outlook.state.recent.arrival_s) == 0
+        choice = _Choice(options, strict, judged, outlook.leads_s, idle)
+        return {
+            role: self._need(memory, outlook.observation, role, choice)
+            for role, memory in outlook.state.pools.items()
         }
 
     def _lead_s(self, memory: PoolMemory, observation: Observation) -> float:
@@ -145,6 +183,10 @@ class HeadwayPolicy:
             learning=learning,
             infeasible=memory.infeasible,
         )
+
+    def _holds(self, outlook: Outlook, needs: Mapping[Role, Need]) -> Mapping[Role, Hold]:
+        memories, observation = outlook.state.pools, outlook.observation
+        return {role: self._hold(memories[role], need, observation, role) for role, need in needs.items()}
 
     def _hold(self, memory: PoolMemory, need: Need, observation: Observation, role: Role) -> Hold:
         pool = observation.pools[role]

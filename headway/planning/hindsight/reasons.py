@@ -9,6 +9,7 @@ from headway.planning.hindsight.choosing import Option
 from headway.planning.hindsight.release import Hold
 from headway.planning.reasons import common, describe, jsonable, ordered, progress_warnings
 from headway.planning.settings import PolicySettings
+from headway.planning.sharing import Grant
 from headway.planning.types import Observation, Role
 
 PEAKY = 1.5
@@ -61,6 +62,18 @@ def explain(
     }
     plain: dict[str, Any] = jsonable(reasons)
     return plain
+
+
+def with_grant(reasons: Mapping[str, Any], grant: Grant) -> Mapping[str, Any]:
+    """The reasons of a decision within a share of a budget, and what it lacks."""
+    lacks = [f"shared budget: {grant.words}"] if grant.words else []
+    summary = f"{reasons['summary'].removesuffix('.')}; {grant.words}." if lacks else reasons["summary"]
+    return {
+        **reasons,
+        "grant": jsonable(grant),
+        "warnings": [*reasons["warnings"], *lacks],
+        "summary": summary,
+    }
 
 
 def _cause(role: Role, need: Need, hold: Hold) -> str:

@@ -1,0 +1,150 @@
+"""Several deployments, one GPU budget: how many GPUs each may hold until its next decision.
+
+Theory. Deployment k says what it would lose with g GPUs, L_k(g) requests/s, from its minimum m_k to the W_k
+that it wants (`hindsight.demand`); L_k never rises. Priorities are strict: of two ways to share, the better
+is the one in which the highest tier loses less, and only where that is equal the next tier counts. A priority
+is a promise of order; as an exchange rate between tiers nobody could say what it means. Inside a tier
+
+    minimise  Σ_k w_k L_k(g_k)   subject to   m_k ≤ g_k ≤ W_k,  Σ_k g_k ≤ B
+
+with weights w_k, what a request of each is worth: 1 unless told otherwise. Without them a tier prefers the
+deployments whose requests cost the fewest GPUs. L_k is not convex (with less than the work that comes nearly
+everything is late), so neither the steepest step nor a price per GPU finds the optimum. It is a
+multiple-choice knapsack, and the dynamic programme over GPUs is exact:
+
+    F_0(b) = 0        F_k(b) = min_g  F_{k-1}(b − g) + w_k L_k(g)
+
+in O(B · steps of L_k) a deployment. What no loss asks for but a deployment still holds, as its release is
+slow, comes last in its tier: so GPUs in use are not taken away for those below, while those above take them
+at once. What nobody wants is not given out.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headway.planning.errors import PlanningError
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class GpuLosses:
+    """`lost_rps` f8[W − m + 1], requests/s lost with m, m + 1, … W GPUs. PlanningError if that ever rises."""
+
+    minimum_gpus: int
+    lost_rps: FloatArray
+
+    def __post_init__(self) -> None:
+        if len(self.lost_rps) == 0 or not np.isfinite(self.lost_rps).all():
+            raise PlanningError("demand: losses are missing or not finite")
+        if (np.diff(self.lost_rps) > 0).any():
+            raise PlanningError("demand: more GPUs lose more requests")
+
+    @property
+    def wanted_gpus(self) -> int:
+        """GPUs beyond which nothing is asked for."""
+        return self.minimum_gpus + len(self.lost_rps) - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Demand:
+    """One deployment at its decision. A higher `priority` comes first; `weight` is the worth of a request."""
+
+    name: str
+    losses: GpuLosses
+    priority: int = 0
+    weight: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grant:
+    """GPUs that a deployment may hold of those it wanted; `ahead`: those that it lacks, by who got them."""
+
+    gpus: int
+    wanted: int
+    ahead: Mapping[str, int]
+
+    @property
+    def words(self) -> str:
+        """`holds 12 of 16 GPUs wanted; 4 went to chat (priority 2)`; empty when nothing is missing."""
+        if self.gpus >= self.wanted:
+            return ""
+        went = ", ".join(f"{gpus} went to {name}" for name, gpus in self.ahead.items())
+        return f"holds {self.gpus} of {self.wanted} GPUs wanted; {went or 'minimums take the others'}"
+
+
+def share(demands: Iterable[Demand], gpus: int) -> Mapping[str, Grant]:
+    """A grant for each name; the order of `demands` does not matter.
+
+    PlanningError when a name comes twice, or the minimums together exceed `gpus`.
+    """
+    ranked = sorted(demands, key=lambda demand: (-demand.priority, demand.name))
+    _check(ranked, gpus)
+    spare = gpus - sum(demand.losses.minimum_gpus for demand in ranked)
+    granted = dict[str, int]()
+    for _, members in groupby(ranked, key=lambda demand: demand.priority):
+        tier = list(members)
+        more = _share_tier(tier, spare)
+        spare -= sum(more)
+        granted |= {one.name: one.losses.minimum_gpus + own for one, own in zip(tier, more, strict=True)}
+    return {demand.name: _grant(demand, ranked, granted) for demand in ranked}
+
+
+def _check(ranked: Sequence[Demand], gpus: int) -> None:
+    names = [demand.name for demand in ranked]
+    if twice := {name for name in names if names.count(name) > 1}:
+        raise PlanningError(f"deployments: {min(twice)} is there twice")
+    if sum(demand.losses.minimum_gpus for demand in ranked) > gpus:
+        each = ", ".join(f"{demand.name} {demand.losses.minimum_gpus}" for demand in ranked)
+        raise PlanningError(f"gpus: {gpus} GPUs do not hold the minimums of all deployments ({each})")
+
+
+def _share_tier(tier: Sequence[Demand], spare: int) -> list[int]:
+    """GPUs on top of each minimum: what loses least, and then what else is wanted."""
+    totals, choices = np.zeros(spare + 1), list[IntArray]()
+    for demand in tier:
+        totals, chosen = spend(totals, demand.weight * demand.losses.lost_rps)
+        choices.append(chosen)
+    left, given = spare, list[int]()
+    for chosen in reversed(choices):
+        given.append(int(chosen[left]))
+        left -= given[-1]
+    given.reverse()
+    for at, demand in enumerate(tier):
+        more = min(left, len(demand.losses.lost_rps) - 1 - given[at])
+        given[at] += more
+        left -= more
+    return given
+
+
+def spend(totals: FloatArray, lost: FloatArray, unit: int = 1) -> tuple[FloatArray, IntArray]:
+    """One step of the programme: `totals` f8[B + 1] of those before, `lost` by units of `unit` GPUs.
+
+    The least sums f8[B + 1], and what the new one has of b GPUs in them, i8[B + 1]: the fewest where equal.
+    """
+    best, chosen = totals + lost[0], np.zeros(len(totals), np.int64)
+    for step in np.nonzero(np.diff(lost) < 0)[0] + 1:
+        took = int(step) * unit
+        if took >= len(totals):
+            break
+        candidate = totals[: len(totals) - took] + lost[step]
+        better = candidate < best[took:]
+        best[took:][better] = candidate[better]
+        chosen[took:][better] = took
+    return best, chosen
+
+
+def _grant(demand: Demand, ranked: Sequence[Demand], granted: Mapping[str, int]) -> Grant:
+    """Who has what it lacks: first whoever comes before all others, of its own tier or higher."""
+    missing, ahead = demand.losses.wanted_gpus - granted[demand.name], dict[str, int]()
+    for other in ranked:
+        above = granted[other.name] - other.losses.minimum_gpus
+        if other.name != demand.name and other.priority >= demand.priority and min(above, missing) > 0:
+            ahead[f"{other.name} (priority {other.priority})"] = min(above, missing)
+            missing -= min(above, missing)
+    return Grant(gpus=granted[demand.name], wanted=demand.losses.wanted_gpus, ahead=ahead)

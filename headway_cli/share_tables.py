@@ -1,0 +1,85 @@
+"""The document of `headway share` as text: one row a deployment, shared and split."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from headway_cli.page.series import gpus_over_time
+from headway_cli.tables import COMPARED, print_facts, print_notes
+from headway_cli.words import Document, percent, plural
+
+
+def headline(document: Document) -> str:
+    """What was simulated, in one line."""
+    return f"{plural(len(document['deployments']), 'deployment')} share {plural(document['gpus'], 'GPU')}"
+
+
+def totals(document: Document) -> dict[str, str]:
+    """The sums of each way to use the budget, as sentences."""
+    ways = {"Shared": document, **({"Split": document["split"]} if "split" in document else {})}
+    return {
+        name: f"{way['lost']:,} of {way['requests']:,} requests lost ({percent(_share(way))}), "
+        f"{way['gpu_hours']:.4g} GPU-hours, at most {way['most_gpus']:.0f} GPUs asked for at once"
+        for name, way in ways.items()
+    }
+
+
+def _share(way: Document) -> float | None:
+    return way["lost"] / way["requests"] if way["requests"] else None
+
+
+def rows(document: Document) -> list[list[str]]:
+    """Cells of the table; with a split, each deployment has two rows."""
+    found = [["shared", *_cells(row)] for row in document["deployments"]]
+    if "split" in document:
+        parts = document["split"]["parts"]
+        found += [[f"{parts[row['name']]} alone", *_cells(row)] for row in document["split"]["deployments"]]
+    return sorted(found, key=lambda cells: cells[1])
+
+
+def _cells(row: Document) -> list[str]:
+    return [row["name"], *(show(row) for show in SHOWN.values())]
+
+
+def _asked(row: Document) -> str:
+    _, counts = gpus_over_time(row)
+    return f"{min(counts[:-1], default=0):.0f} to {max(counts):.0f}"
+
+
+SHOWN: Mapping[str, Callable[[Document], str]] = {
+    "priority": lambda row: f"{row['priority']}",
+    "requests": lambda row: f"{row['requests']:,}",
+    "aim": lambda row: percent(row["slo"]["attainment"]),
+    "attained": COMPARED["attained"],
+    "attainable": lambda row: percent(row["attainable"]),
+    "GPU-hours": COMPARED["GPU-hours"],
+    "GPUs": _asked,
+    "reversals": COMPARED["reversals"],
+    "TTFT p99": COMPARED["TTFT p99"],
+    "ITL p99": COMPARED["ITL p99"],
+}
+HEAD: Sequence[str] = ("budget", "deployment", *SHOWN)
+
+
+def all_notes(document: Document) -> list[str]:
+    """The notes that each deployment alone has, under its name, then those of all."""
+    deployments = document["deployments"]
+    common = [note for note in deployments[0]["notes"] if all(note in row["notes"] for row in deployments)]
+    own = [f"{row['name']}: {note}" for row in deployments for note in row["notes"] if note not in common]
+    return [*own, *common]
+
+
+def print_shared(document: Document, out: Console) -> None:
+    """The whole document."""
+    out.print(Text(headline(document), style="bold"))
+    print_facts(totals(document), out)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    for at, name in enumerate(HEAD):
+        table.add_column(name, justify="left" if at < 2 else "right", no_wrap=at > 1)
+    for cells in rows(document):
+        table.add_row(*(Text(cell) for cell in cells))
+    out.print(table)
+    print_notes(all_notes(document), out)

@@ -1,0 +1,109 @@
+"""Deployments in lockstep on one budget: alone when it is ample, by priority when it is not."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from headway.planning import PlanningError, PolicySettings, PoolLimits, Role
+from headway.planning.engine_rules import EngineRules
+from headway.planning.hindsight import make_headway
+from headway.simulation.scenario import Scenario, StartUp
+from headway.simulation.sharing import Tenant, simulate_shared
+from headway.simulation.simulate import simulate
+from tests.simulation.worlds import SLO, ArrayTrace, roofline_profile
+
+PROFILE = roofline_profile()
+POOLS = {role: PoolLimits(max_replicas=20) for role in (Role.PREFILL, Role.DECODE)}
+RULES = EngineRules()
+
+
+def tenant(name, priority=0, *, rate=30.0, duration_s=900.0, seed=1, interval_s=30.0, initial=2):
+    rng = np.random.default_rng(seed)
+    arrival_s = np.sort(rng.uniform(0.0, duration_s, round(rate * duration_s)))
+    trace = ArrayTrace(
+        arrival_s=arrival_s,
+        input_tokens=np.full(len(arrival_s), 2000),
+        output_tokens=np.full(len(arrival_s), 60),
+    )
+    settings = PolicySettings(slo=SLO, limits=POOLS, interval_s=interval_s, engine=RULES)
+    scenario = Scenario(
+        profile=PROFILE,
+        slo=SLO,
+        pools=POOLS,
+        initial=dict.fromkeys(POOLS, initial),
+        engine=RULES,
+        start_up=StartUp(delay_s=30.0),
+    )
+    policy = make_headway(settings, PROFILE)
+    return Tenant(name=name, scenario=scenario, trace=trace, policy=policy, priority=priority)
+
+
+def asked(results):
+    """GPUs that all targets together ask for, decision by decision."""
+    rows = [[sum(one.targets.values()) for one in result.intervals] for result in results.values()]
+    longest = max(map(len, rows))
+    return np.sum([np.pad(row, (0, longest - len(row))) for row in rows], axis=0)
+
+
+@pytest.fixture(scope="module")
+def tight():
+    """Two alike that want five to nine GPUs each, on ten; the one that comes first ends first."""
+    first = tenant("first", priority=2, duration_s=600.0, initial=4)
+    return simulate_shared([first, tenant("second", priority=1, seed=2, initial=4)], 10)
+
+
+def test_with_an_ample_budget_each_is_as_if_alone():
+    one, other = tenant("one", duration_s=300.0), tenant("other", duration_s=300.0, seed=2, rate=10.0)
+    results = simulate_shared([one, other], 100)
+    for each in (one, other):
+        alone = simulate(each.scenario, each.trace, each.policy)
+        shared = results[each.name]
+        assert [row.targets for row in shared.intervals] == [row.targets for row in alone.intervals]
+        assert shared.attainment == alone.attainment
+        assert shared.gpu_hours == alone.gpu_hours
+
+
+def test_the_budget_holds_at_every_decision(tight):
+    assert asked(tight).max() == 10
+
+
+def test_the_higher_priority_is_served(tight):
+    assert tight["first"].attainment > 0.95
+    assert tight["second"].attainment < 0.9
+
+
+def test_what_one_does_not_need_any_more_goes_to_the_other(tight):
+    second = tight["second"].intervals
+    during = [sum(row.targets.values()) for row in second if 300.0 < row.end_s <= 600.0]
+    after = [sum(row.targets.values()) for row in second if row.end_s > 700.0 and row.targets]
+    assert max(during) < min(after)
+    assert any("went to first (priority 2)" in row.reasons["summary"] for row in second if row.targets)
+
+
+def test_the_order_of_deployments_does_not_matter(tight):
+    again = simulate_shared(
+        [
+            tenant("second", priority=1, seed=2, initial=4),
+            tenant("first", priority=2, duration_s=600.0, initial=4),
+        ],
+        10,
+    )
+    assert {name: again[name].summary() for name in tight} == {n: one.summary() for n, one in tight.items()}
+
+
+def test_first_fleets_are_cut_to_the_budget_in_proportion():
+    crowd = [tenant("large", initial=9, duration_s=60.0), tenant("small", initial=3, duration_s=60.0)]
+    results = simulate_shared(crowd, 12)
+    assert [sum(pool.desired[0] for pool in results[one.name].replicas.values()) for one in crowd] == [9, 3]
+
+
+def test_minimums_beyond_the_budget_are_refused():
+    with pytest.raises(PlanningError, match=r"3 GPUs do not hold .* \(one 2, other 2\)"):
+        simulate_shared([tenant("one", duration_s=60.0), tenant("other", duration_s=60.0)], 3)
+
+
+def test_intervals_that_differ_are_refused():
+    slower = replace(tenant("slower", duration_s=60.0, interval_s=60.0), priority=1)
+    with pytest.raises(PlanningError, match="need the same"):
+        simulate_shared([tenant("one", duration_s=60.0), slower], 20)
