@@ -1,6 +1,6 @@
 """`python -m benchmarks [NAME ...] [--data DIR]`: run the benchmarks and print their figures.
 
-The grid of `policies` takes hours and runs only when it is named.
+`policies` and `roles` take hours and run only when they are named.
 """
 
 import argparse
@@ -20,6 +20,7 @@ BENCHMARKS: Mapping[str, str] = {
     "policies": "planner policies at equal attainment over a grid of deployments (hours; --quick: one)",
     "gpu_types": "cheapest GPU types in whole replicas: cost, error of adding up capacities, time (minutes)",
     "decisions": "CPU time of a decision of headway, by past and deployments (minutes)",
+    "roles": "policy headway with replicas that change their role against without (an hour)",
     "routing": "cost of a routing decision and of a request's events",
     "offload": "elastic prefill offload on 8 mixed replicas, by mode (minutes)",
     "simulator": "simulated requests per second, memory, cold start",
@@ -28,7 +29,8 @@ BENCHMARKS: Mapping[str, str] = {
 }
 
 OPTIONS: Mapping[str, Sequence[str]] = {
-    "policies": ("cells", "quick", "output", "workers", "ablation", "report")
+    "policies": ("cells", "quick", "output", "workers", "ablation", "report"),
+    "roles": ("cells", "output", "workers"),
 }
 """Benchmarks that take more than the data directory."""
 
@@ -53,7 +55,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     listed = ", ".join(f"{name} ({what})" for name, what in BENCHMARKS.items())
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"{listed}; all by default")
     parser.add_argument("--data", type=pathlib.Path, help="directory with traces/ and profiles/")
-    policies = parser.add_argument_group("policies")
+    policies = parser.add_argument_group("policies, roles")
     policies.add_argument(
         "--cells", metavar="PATTERNS", help="only cells of such names, as azure10_8b_*,r1_*"
     )

@@ -9,12 +9,17 @@ from headway_cli.errors import CliError
 
 
 def check_live(config: HeadwayConfig, path: str | None) -> None:
-    """The gateway's keys and tokenizer, the object of a Kubernetes connector. CliError names file and key."""
+    """Gateway keys and tokenizer, the object of a Kubernetes connector, a planner that engines can follow.
+
+    CliError names file and key.
+    """
     from actors.connectors.kube.location import locate
+    from actors.planning.policies import refuse_role_changes
     from serve_apps.gateway.access import make_access
     from serve_apps.gateway.tokens import make_counter
 
     with _located(path):
+        refuse_role_changes(config)
         make_access(config.gateway)
         make_counter(config.gateway.tokenizer)
         if config.connector.kind == "kubernetes":
@@ -24,8 +29,9 @@ def check_live(config: HeadwayConfig, path: str | None) -> None:
 @contextmanager
 def _located(path: str | None) -> Iterator[None]:
     from actors.connectors.protocol import Refused
+    from headway.planning import PlanningError
 
     try:
         yield
-    except (ConfigError, Refused) as error:
+    except (ConfigError, PlanningError, Refused) as error:
         raise CliError(f"{path}: {error}" if path else str(error)) from error

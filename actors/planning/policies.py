@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from headway.config import HeadwayConfig
-from headway.planning import Policy, PolicySettings, Role, make_policy, policy_settings
+from headway.planning import PlanningError, Policy, PolicySettings, Role, make_policy, policy_settings
 from headway.planning.budget import check_budget
 from headway.simulation.build import POLICIES_WITHOUT_FORECAST
 from interp import Profile
@@ -28,7 +28,8 @@ class InForce:
 
 
 def put_in_force(config: HeadwayConfig, profile: Profile, version: tuple[int, int]) -> InForce:
-    """The policy of a configuration. PlanningError when it cannot be made."""
+    """The policy of a configuration. PlanningError when it cannot be made, or engines cannot follow it."""
+    refuse_role_changes(config)
     settings = policy_settings(config, profile)
     policy = make_policy(config.planner.policy, settings, profile)
     return InForce(policy=policy, settings=settings, version=version)
@@ -36,7 +37,16 @@ def put_in_force(config: HeadwayConfig, profile: Profile, version: tuple[int, in
 
 def check(config: HeadwayConfig, profile: Profile | None) -> None:
     """Refuse settings that no policy can be made from (PlanningError); as far as known without a profile."""
+    refuse_role_changes(config)
     if profile is not None:
         put_in_force(config, profile, (0, 0))
     else:
         check_budget(policy_settings(config).limits, config.planner.max_gpu_budget)
+
+
+def refuse_role_changes(config: HeadwayConfig) -> None:
+    """PlanningError where replicas shall change their role: the simulator's can, live engines cannot."""
+    if config.planner.headway.role_change_s is not None:
+        raise PlanningError(
+            "planner.headway.role_change_s: live engines cannot change their role yet; leave it null"
+        )

@@ -14,7 +14,7 @@ from typing import Any
 from benchmarks.policies.scaled_reference import ScaledReference
 from benchmarks.policies.search import Knobs, geometric
 from benchmarks.policies.slo_ratio import SloRatioPolicy
-from benchmarks.policies.world import Driver, World, best_batch
+from benchmarks.policies.world import ROLE_CHANGE_S, Driver, World, best_batch
 from headway.config import TargetOngoing
 from headway.planning import Policy, Role, known
 from headway.planning.forecasting import make_forecaster
@@ -130,6 +130,16 @@ def _headway(question: Question, values: Sequence[float], turn: int) -> Driver:
     return headway(question, values, {}), None
 
 
+def _role_changes(question: Question, values: Sequence[float], turn: int) -> Driver:
+    del turn
+    overrides = {
+        "planner.policy": "headway",
+        "planner.headway.loss_budget": values[0],
+        "planner.headway.role_change_s": ROLE_CHANGE_S,
+    }
+    return question.world.plan(overrides, question.budget).policy, None
+
+
 def _clairvoyant(question: Question, values: Sequence[float], turn: int) -> Driver:
     from benchmarks.policies.clairvoyant import clairvoyant
 
@@ -180,6 +190,12 @@ CONTENDERS: Sequence[Contender] = (
         name="clairvoyant", family="clairvoyant", knobs=1, grid=SHARES, make=_clairvoyant, everywhere=False
     ),
 )
+
+
+ROLE_CHANGES = Contender(
+    name="headway-roles", family="headway-roles", knobs=1, grid=LOSS_BUDGETS, make=_role_changes
+)
+"""Not part of the grid; see the benchmark `roles`."""
 
 
 def there() -> list[Contender]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from benchmarks.policies.ablation import ABLATIONS
 from benchmarks.policies.book import BaseFacts, Book
 from benchmarks.policies.cells import Base, Cell
-from benchmarks.policies.contenders import CONTENDERS, Contender, Question
+from benchmarks.policies.contenders import CONTENDERS, ROLE_CHANGES, Contender, Question
 from benchmarks.policies.search import Fleet, Knobs, cheapest_fleet, least
 from benchmarks.policies.world import Driver, Figures, World, gpus_of, world
 
@@ -107,7 +107,9 @@ class CellJob:
 
     @property
     def contender(self) -> Contender:
-        return next(each for each in (*CONTENDERS, *ABLATIONS) if each.name == self.contender_name)
+        return next(
+            each for each in (*CONTENDERS, *ABLATIONS, ROLE_CHANGES) if each.name == self.contender_name
+        )
 
     @property
     def name(self) -> str:

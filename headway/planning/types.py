@@ -7,6 +7,7 @@ observed is NaN; each policy states what it does then. Only value types and the 
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import numpy as np
@@ -17,6 +18,7 @@ from headway.planning.errors import PlanningError
 
 __all__ = [
     "NAN",
+    "NO_CHANGES",
     "Decision",
     "FloatArray",
     "LoadForecast",
@@ -25,6 +27,7 @@ __all__ = [
     "PoolLimits",
     "PoolState",
     "Role",
+    "RoleChanges",
     "Slo",
     "Traffic",
 ]
@@ -32,6 +35,11 @@ __all__ = [
 NAN = float("nan")
 
 FloatArray = NDArray[np.float64]
+
+RoleChanges = Mapping[tuple[Role, Role], int]
+"""How many replicas leave one role for another, as {(from, to): replicas}."""
+
+NO_CHANGES: RoleChanges = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,11 +147,16 @@ class Observation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """Targets per role, the state to pass to the next call, and why: JSON-able data to recompute it from."""
+    """Targets per role, the state to pass to the next call, and why: JSON-able data to recompute it from.
+
+    `changes` says how many of the replicas that the targets move shall change their role instead of ending
+    and starting; the targets count them in their new pool.
+    """
 
     targets: Mapping[Role, int]
     next_state: Any
     reasons: Mapping[str, Any]
+    changes: RoleChanges = field(default_factory=lambda: NO_CHANGES)
 
 
 class Policy(Protocol):

@@ -204,6 +204,7 @@ def make_scenario(plan: Plan, trace: Trace) -> Scenario:
         initial=initial_fleet(plan, trace),
         engine=plan.engine,
         start_up=StartUp(delay_s=simulation.start_up_delay_s, cv=simulation.start_up_delay_cv),
+        role_change_s=config.planner.headway.role_change_s,
         routing=_routing(plan),
         classes=request_classes(config),
         crashes=tuple(Crash(at_s=crash.at_s, role=Role(crash.role)) for crash in simulation.crashes),

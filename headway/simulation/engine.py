@@ -48,12 +48,13 @@ from headway.simulation.records import count_gap, log_transition
 
 @compiled
 def retire_if_drained(world: World, replica: int) -> None:
-    """A draining replica that has nothing left is gone."""
+    """A draining replica that has nothing left is gone; Python may want its GPUs for another role."""
     unit = world.replicas[replica]
     if unit.state == DRAINING and unit.running == 0 and unit.waiting == 0 and unit.promised == 0:
         unit.state = GONE
         unit.version += 1
         log_transition(world, replica, GONE)
+        world.clock[0].retired += 1
 
 
 @compiled

@@ -3,6 +3,10 @@
 desired → starting (start-up delay) → ready → draining (finishes what it has) → gone. GPU-seconds count from
 start to gone. Scaling down cancels the newest starting replicas first, then drains the emptiest ready ones
 (the newest of equals), as Ray Serve does. A crashed replica is replaced at once.
+
+A replica that changes its role drains, emptiest ones first, and is gone from its pool; in the same instant
+and on the same GPUs one of the other role begins, ready after `role_change_s`. Already while it drains it
+belongs to the desired count of the other pool. If that pool wants fewer meanwhile, it drains and is gone.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +15,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.planning.types import PoolLimits, PoolState, Role
+from headway.planning.errors import PlanningError
+from headway.planning.types import NO_CHANGES, PoolLimits, PoolState, Role, RoleChanges
 from headway.simulation import layout, lifecycle
 from headway.simulation.allocate import grow_replicas, make_room
 from headway.simulation.handle import handle_of
@@ -69,7 +74,11 @@ class Fleet:
     """The replicas of a world, grouped in pools."""
 
     def __init__(
-        self, world: World, pools: Mapping[Role, PoolLimits], start_up_s: Callable[[], float]
+        self,
+        world: World,
+        pools: Mapping[Role, PoolLimits],
+        start_up_s: Callable[[], float],
+        role_change_s: float | None = None,
     ) -> None:
         self._world = world
         self._handle = handle_of(world)
@@ -77,7 +86,8 @@ class Fleet:
         self.series = {role: ReplicaSeries() for role in pools}
         self.scale_events = dict.fromkeys(pools, 0)
         self.direction_reversals = dict.fromkeys(pools, 0)
-        self._start_up_s = start_up_s
+        self._start_up_s, self._role_change_s = start_up_s, role_change_s
+        self._changing: dict[int, Role] = {}
         self._counts = {role: Counts() for role in pools}
         self._last_direction = dict.fromkeys(pools, 0)
         self._serial = 0
@@ -112,8 +122,13 @@ class Fleet:
         for role, at_s in crashes:
             lifecycle.schedule_crash(self.handle, CODES[role], at_s)
 
-    def scale(self, targets: Mapping[Role, int]) -> None:
-        """Set desired counts; start or drain replicas to match."""
+    def scale(self, targets: Mapping[Role, int], changes: RoleChanges = NO_CHANGES) -> None:
+        """Set desired counts; let replicas change their role, then start or drain others to match.
+
+        PlanningError for changes where replicas cannot, or between pools that differ in GPUs per replica.
+        """
+        for (giver, taker), count in changes.items():
+            self._change(giver, taker, count)
         for role in self.pools:
             change = targets[role] - self._counts[role].desired
             if change:
@@ -126,7 +141,10 @@ class Fleet:
         self.take_transitions()
 
     def take_transitions(self) -> None:
-        """Account for what happened to replicas since the last call; replace the crashed."""
+        """Account for what happened to replicas since the last call.
+
+        The drained ones that change their role begin anew, the crashed are replaced.
+        """
         clock, crashed = self.world.clock[0], set()
         for entry in self.world.transitions[: clock["transitions"]]:
             role, state, time_s = ROLES[int(entry["role"])], int(entry["state"]), float(entry["time_s"])
@@ -138,7 +156,8 @@ class Fleet:
             if state == layout.CRASHED:
                 crashed.add(role)
             self.series[role].add(time_s, counts)
-        clock["transitions"] = 0
+        clock["transitions"] = clock["retired"] = 0
+        self._take_over()
         for role in self.pools:
             if role in crashed:
                 self._match(role)
@@ -171,11 +190,38 @@ class Fleet:
         up = np.flatnonzero(
             (units["role"] == CODES[role]) & np.isin(units["state"], (layout.STARTING, layout.SERVING))
         )
-        self._start(role, desired - len(up), self._start_up_s)
+        coming = [replica for replica, taker in self._changing.items() if taker is role]
+        for replica in coming[max(0, desired - len(up)) :]:
+            del self._changing[replica]
+        self._start(role, desired - len(up) - len(coming), self._start_up_s)
         self.world = make_room(self.world, len(up))
         for replica in self._victims(up)[: max(0, len(up) - desired)]:
             lifecycle.stop_replica(self.handle, int(replica))
         self.series[role].add(float(self.world.clock[0]["now_s"]), self._counts[role])
+
+    def _change(self, giver: Role, taker: Role, count: int) -> None:
+        """Let `count` serving replicas drain and then take the other role, fewer if there are not as many."""
+        if self._role_change_s is None:
+            raise PlanningError("this deployment's replicas cannot change their role")
+        if self.pools[giver].gpus_per_replica != self.pools[taker].gpus_per_replica:
+            raise PlanningError(f"a {giver} replica has other GPUs than a {taker} replica")
+        units = self.world.replicas
+        serving = np.flatnonzero((units["role"] == CODES[giver]) & (units["state"] == layout.SERVING))
+        self.world = make_room(self.world, count)
+        for replica in self._victims(serving)[:count].tolist():
+            self._changing[replica] = taker
+            lifecycle.stop_replica(self.handle, replica)
+        self.take_transitions()
+
+    def _take_over(self) -> None:
+        """Where a replica that changes its role is gone, one of the other role begins."""
+        now_s = float(self.world.clock[0]["now_s"])
+        gone = [slot for slot in self._changing if self.world.replicas["state"][slot] == layout.GONE]
+        self.world = make_room(self.world, len(gone))
+        for replica in gone:
+            role = self._changing.pop(replica)
+            self._begin(replica, role, self._role_change_s or 0.0)
+            self.series[role].add(now_s, self._counts[role])
 
     def _victims(self, replicas: NDArray[np.int64]) -> NDArray[np.int64]:
         """In the order in which they go: starting ones newest first, then the emptiest, newest of equals."""
@@ -187,12 +233,15 @@ class Fleet:
     def _start(self, role: Role, count: int, start_up_s: Callable[[], float]) -> None:
         self.world = make_room(self.world, max(0, count))
         for _ in range(count):
-            replica, now_s = self._free_slot(), float(self.world.clock[0]["now_s"])
-            unit = self.world.replicas[replica]
-            unit["role"], unit["serial"] = CODES[role], self._serial
-            self._serial += 1
-            lifecycle.start_replica(self.handle, replica, now_s + start_up_s())
-            self._counts[role].starting += 1
+            self._begin(self._free_slot(), role, start_up_s())
+
+    def _begin(self, replica: int, role: Role, delay_s: float) -> None:
+        """Let a replica of the role start in a free slot."""
+        unit, now_s = self.world.replicas[replica], float(self.world.clock[0]["now_s"])
+        unit["role"], unit["serial"] = CODES[role], self._serial
+        self._serial += 1
+        lifecycle.start_replica(self.handle, replica, now_s + delay_s)
+        self._counts[role].starting += 1
 
     def _free_slot(self) -> int:
         free = np.flatnonzero(self.world.replicas["state"] == layout.GONE)

@@ -115,8 +115,8 @@ def _standstill(world: World) -> int:
         return Exit.NEED_SPACE
     if clock.obeyed < clock.orders:
         return Exit.REACHED
-    if clock.notices > 0:
-        return Exit.NOTICES
+    if clock.retired > 0 or clock.notices > 0:
+        return Exit.FLEET_CHANGED if clock.retired > 0 else Exit.NOTICES
     if clock.next_arrival == clock.arrivals:
         if clock.last_chunk == 0:
             return Exit.NEED_ARRIVALS

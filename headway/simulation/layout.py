@@ -187,6 +187,7 @@ CLOCK = np.dtype(
         ("free_requests", "i8"),
         ("finished", "i8"),
         ("transitions", "i8"),
+        ("retired", "i8"),
         ("crashes", "i8"),
         ("random", "u8"),
         ("asked_request", "i4"),

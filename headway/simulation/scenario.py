@@ -45,6 +45,8 @@ class Crash:
 class Scenario:
     """One simulated deployment. `initial` is the fleet in service when the trace begins.
 
+    A drained replica takes another role in `role_change_s`; None: it cannot.
+
     Each request is judged by the SLO of its class among `classes`, without classes by `slo`.
     """
 
@@ -54,6 +56,7 @@ class Scenario:
     initial: Mapping[Role, int]
     engine: EngineRules = field(default_factory=EngineRules)
     start_up: StartUp = field(default_factory=StartUp)
+    role_change_s: float | None = None
     routing: Routing | RoutingPolicy | Routed = Routing.LEAST_LOAD
     classes: Sequence[RequestClass] = ()
     crashes: Sequence[Crash] = ()

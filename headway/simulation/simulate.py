@@ -95,7 +95,7 @@ class Run:
         kernel_seed = int(streams[0].generate_state(1, np.uint64)[0])
         world = make_world(scenario.profile, scenario.settings, trace.blocks, kernel_seed)
         start_up_s = scenario.start_up.sampler(np.random.default_rng(streams[1]))
-        self.fleet = Fleet(world, scenario.pools, start_up_s)
+        self.fleet = Fleet(world, scenario.pools, start_up_s, scenario.role_change_s)
         self.traffic = TrafficLog(self.fleet)
         self.mix = scenario.mix
         shared = scenario.engine.chunk_tokens > 0
@@ -194,7 +194,7 @@ class Run:
         """Carry out what was decided at the tick that `advance` returned."""
         self.state = decision.next_state
         self._record(observation, decision)
-        self.fleet.scale(decision.targets)
+        self.fleet.scale(decision.targets, decision.changes)
         self._open_window(observation.now_s)
 
     def _load_arrivals(self) -> None:

@@ -10,11 +10,13 @@ from hypothesis import strategies as st
 from actors.connectors.protocol import PoolCounts
 from actors.connectors.replicas import Replica
 from actors.planning.grid import Beat, first_beat, next_beat
+from actors.planning.policies import check
 from actors.planning.progress import Progress
 from actors.planning.settings import KEY, RuntimeSettings
 from actors.store import MemoryStore
 from headway.config import ConfigError, HeadwayConfig, load_config
-from headway.planning import Role
+from headway.planning import PlanningError, Role
+from tests.actors.planner_cases import PROFILE
 
 # --- the grid
 
@@ -52,6 +54,12 @@ def test_late_is_a_tenth_of_an_interval_or_a_second() -> None:
 
 
 # --- settings
+
+
+def test_replicas_that_change_their_role_are_refused() -> None:
+    for profile in (None, PROFILE):
+        with pytest.raises(PlanningError, match=r"^planner\.headway\.role_change_s: live engines"):
+            check(config(planner__headway__role_change_s=15.0), profile)
 
 
 def config(**overrides: object) -> HeadwayConfig:

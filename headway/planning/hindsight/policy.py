@@ -6,7 +6,7 @@ Theory. Each interval
     judge     what past forecasts, times a safety factor, would have lost and cost by these (`judging`)
     choose    the cheapest predictor and factor per pool within one loss budget for all pools (`choosing`)
     add       what a queue that is already there needs (`backlog`)
-    release   slowly (`release`), then fit into limits and GPU budget
+    release   slowly (`release`), or lend to a pool that rises (`lending`); fit into limits and GPU budget
 
 The forecast is for the time when a replica ordered now will serve; that lead is learnt (`lead`). So nothing
 has to be set but the share of requests that may miss their SLO, and no average stands for a distribution.
@@ -34,6 +34,7 @@ from headway.planning.hindsight.demand import PoolWish, gpu_losses
 from headway.planning.hindsight.judging import Judgement, judge
 from headway.planning.hindsight.lead import lead_intervals
 from headway.planning.hindsight.learning import Planned, learn
+from headway.planning.hindsight.lending import lend, role_changes
 from headway.planning.hindsight.outlook import Outlook
 from headway.planning.hindsight.reasons import Need, explain, with_grant
 from headway.planning.hindsight.release import Hold
@@ -43,7 +44,7 @@ from headway.planning.replay import ReplayEngine
 from headway.planning.settings import PolicySettings
 from headway.planning.sharing import GpuLosses, Grant
 from headway.planning.surfaces import Surfaces
-from headway.planning.types import NAN, Decision, Observation, PoolState, Role
+from headway.planning.types import NAN, NO_CHANGES, Decision, Observation, PoolState, Role, RoleChanges
 from interp import Profile
 
 LEARNING = 4
@@ -119,12 +120,19 @@ class HeadwayPolicy:
             return replace(decision, reasons=with_grant(decision.reasons, grant))
         observation, memories = outlook.observation, outlook.state.pools
         needs = self._needs(outlook)
-        holds = self._holds(outlook, needs)
+        holds = self._lent(self._holds(outlook, needs), needs, observation)
         fitted = self._fit(holds)
-        pools = {role: self._ordered(memories[role], holds, fitted, observation, role) for role in memories}
-        reasons = explain(observation, self.settings, needs, holds, fitted)
-        state = replace(outlook.state, pools=pools)
-        return Decision(targets=fitted.targets, next_state=state, reasons=reasons)
+        changes = self._changes(fitted, observation)
+        pools = {
+            role: self._ordered(memory, holds[role], fitted, observation, role, changes=changes)
+            for role, memory in memories.items()
+        }
+        return Decision(
+            targets=fitted.targets,
+            next_state=replace(outlook.state, pools=pools),
+            reasons=explain(observation, self.settings, needs, holds, fitted, changes=changes),
+            changes=changes,
+        )
 
     def _started(self, memory: PoolMemory, observation: Observation, role: Role) -> PoolMemory:
         pool = observation.pools[role]
@@ -193,6 +201,22 @@ class HeadwayPolicy:
         before = memory.hold or Hold(target=pool.desired)
         return before.need(observation.now_s, need.replicas, need.enough, self.settings.headway.hold_s)
 
+    def _lent(
+        self, holds: Mapping[Role, Hold], needs: Mapping[Role, Need], observation: Observation
+    ) -> Mapping[Role, Hold]:
+        if self.settings.headway.role_change_s is None:
+            return holds
+        limits, budget = self.settings.limits, self.settings.max_gpu_budget
+        lent = lend(holds, {role: need.enough for role, need in needs.items()}, observation.pools, limits)
+        if budget is None or gpus({role: hold.target for role, hold in lent.items()}, limits) <= budget:
+            return lent
+        return lend(holds, {role: need.replicas for role, need in needs.items()}, observation.pools, limits)
+
+    def _changes(self, fitted: Fit, observation: Observation) -> RoleChanges:
+        if self.settings.headway.role_change_s is None:
+            return NO_CHANGES
+        return role_changes(fitted.targets, observation.pools, self.settings.limits)
+
     def _fit(self, holds: Mapping[Role, Hold]) -> Fit:
         wished = {role: hold.target for role, hold in holds.items()}
         return fit(wished, self.settings.limits, self.settings.max_gpu_budget)
@@ -200,14 +224,20 @@ class HeadwayPolicy:
     def _ordered(
         self,
         memory: PoolMemory,
-        holds: Mapping[Role, Hold],
+        hold: Hold,
         fitted: Fit,
         observation: Observation,
         role: Role,
+        *,
+        changes: RoleChanges,
     ) -> PoolMemory:
         target = fitted.targets[role]
-        starts = memory.starts.order(observation.now_s, observation.pools[role], target)
-        return replace(memory, starts=starts, hold=replace(holds[role], target=target))
+        taken = sum(count for (_, taker), count in changes.items() if taker is role)
+        given = sum(count for (giver, _), count in changes.items() if giver is role)
+        pool = observation.pools[role]
+        moved = replace(pool, desired=pool.desired + taken - given)
+        starts = memory.starts.change(taken, given).order(observation.now_s, moved, target)
+        return replace(memory, starts=starts, hold=replace(hold, target=target))
 
 
 @dataclass(frozen=True, slots=True)

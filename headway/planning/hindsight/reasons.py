@@ -10,7 +10,7 @@ from headway.planning.hindsight.release import Hold
 from headway.planning.reasons import common, describe, jsonable, ordered, progress_warnings
 from headway.planning.settings import PolicySettings
 from headway.planning.sharing import Grant
-from headway.planning.types import Observation, Role
+from headway.planning.types import NO_CHANGES, Observation, Role, RoleChanges
 
 PEAKY = 1.5
 """Times the typical need from which a pool is said to be held for peaks."""
@@ -46,19 +46,23 @@ def explain(
     needs: Mapping[Role, Need],
     holds: Mapping[Role, Hold],
     fitted: Fit,
+    *,
+    changes: RoleChanges = NO_CHANGES,
 ) -> Mapping[str, Any]:
     """The reasons of one decision."""
     reasons = common("headway", observation, settings)
     reasons["settings"] |= {"loss_budget": settings.loss_budget, "headway": settings.headway.model_dump()}
     cause = "; ".join(_cause(role, needs[role], holds[role]) for role in ordered(needs))
+    changed = "".join(f"; {words}" for words in _changes(changes, settings))
     limited = f"; limited by {', '.join(fitted.limits)}" if fitted.limits else ""
     reasons |= {
         "needs": needs,
         "holds": holds,
         "limits": fitted.limits,
         "targets": fitted.targets,
+        "changes": {f"{giver}→{taker}": count for (giver, taker), count in changes.items()},
         "warnings": [*progress_warnings(observation), *_warnings(needs, settings.loss_budget)],
-        "summary": f"{cause}: {describe(fitted.targets, observation)}{limited}.",
+        "summary": f"{cause}: {describe(fitted.targets, observation)}{changed}{limited}.",
     }
     plain: dict[str, Any] = jsonable(reasons)
     return plain
@@ -92,6 +96,14 @@ def _cause(role: Role, need: Need, hold: Hold) -> str:
     if hold.target > need.replicas:
         words += f", {hold.target} are held for now"
     return words
+
+
+def _changes(changes: RoleChanges, settings: PolicySettings) -> list[str]:
+    return [
+        f"{count} of {giver} take over {taker} in {settings.headway.role_change_s:g} s once they have "
+        "drained, instead of starting"
+        for (giver, taker), count in changes.items()
+    ]
 
 
 def _warnings(needs: Mapping[Role, Need], loss_budget: float) -> Iterator[str]:
