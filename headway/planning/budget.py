@@ -46,15 +46,11 @@ def gpus(counts: Mapping[Role, int], limits: Mapping[Role, PoolLimits]) -> int:
 def fit(wished: Mapping[Role, int], limits: Mapping[Role, PoolLimits], budget: int | None) -> Fit:
     """Clamp to each pool's limits, then share the budget in proportion. The minimums must fit."""
     roles = [role for role in Role if role in limits]
-    clamped = {role: _clamp(wished[role], limits[role]) for role in roles}
+    clamped = {role: limits[role].clamped(wished[role]) for role in roles}
     hit = [note for role in roles if (note := _limit_hit(role, wished[role], limits[role]))]
     if budget is None or gpus(clamped, limits) <= budget:
         return Fit(targets=clamped, limits=tuple(hit))
     return Fit(targets=_share(clamped, limits, budget), limits=(*hit, GPU_BUDGET))
-
-
-def _clamp(count: int, pool: PoolLimits) -> int:
-    return max(pool.min_replicas, min(pool.max_replicas, count))
 
 
 def _limit_hit(role: Role, count: int, pool: PoolLimits) -> str | None:

@@ -66,6 +66,10 @@ class PoolLimits:
         if self.gpus_per_replica < 1:
             raise PlanningError(f"pools: gpus_per_replica {self.gpus_per_replica} is below 1")
 
+    def clamped(self, replicas: int) -> int:
+        """The nearest count that is allowed."""
+        return max(self.min_replicas, min(self.max_replicas, replicas))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolState:

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.planning.hindsight.choosing import choose, choose_within, front
+from headway.planning.hindsight.choosing import choose, front
 from headway.planning.hindsight.history import PoolHistory
 from headway.planning.hindsight.judging import FACTORS, judge
 from headway.planning.hindsight.levels import PREDICTORS
@@ -100,14 +100,6 @@ def test_the_loss_budget_goes_where_it_saves_most():
     }
     both = choose(judged, GPUS, 0.025)
     assert (both[Role.PREFILL].replicas, both[Role.DECODE].replicas) == (3, 4)
-
-
-def test_within_a_gpu_budget_the_least_is_lost():
-    judged = {role: judge(past([4.0] * 100, [6] * 100), 1, INTERVAL_S, 240.0) for role in GPUS}
-    tight = choose_within(judged, GPUS, 10)
-    assert sum(option.replicas for option in tight.values()) <= 10
-    assert max(option.replicas for option in tight.values()) >= 6
-    assert choose_within(judged, GPUS, 1) is None
 
 
 def test_more_loss_allowed_never_costs_more():

@@ -5,8 +5,7 @@ Of each pool only the options matter that lose less than every cheaper one. Over
     minimise  Σ_r g_r cost_r   subject to   Σ_r lost_r ≤ budget · requests
 
 g_r being GPUs per replica: the loss budget goes where it saves most GPUs. Where even the dearest options lose
-more, those are taken. With a GPU budget that the result exceeds, the roles turn: the least loss whose
-replicas fit the GPUs. Options come sorted by cost, so for each option of the one pool that of the other is
+more, those are taken. Options come sorted by cost, so for each option of the one pool that of the other is
 found by bisection; with one pool there is nothing to share.
 
 Options that the past cannot tell apart (one replica was always enough, whatever the factor) are not equal for
@@ -75,32 +74,17 @@ def choose(
     return {role: _option(judgements[role], int(place)) for role, place in places.items()}
 
 
-def choose_within(
-    judgements: Mapping[Role, Judgement], gpus: Mapping[Role, int], gpu_budget: int
-) -> Mapping[Role, Option] | None:
-    """The options with the least loss whose replicas fit `gpu_budget` GPUs now; None if none do."""
-    fronts = {
-        role: front(each.lost, np.multiply(each.replicas, gpus[role], dtype=np.float64))
-        for role, each in judgements.items()
-    }
-    chosen = _cheapest(list(fronts.values()), float(gpu_budget), strictly=True)
-    if not chosen:
-        return None
-    places = {role: fronts[role].position[at] for role, at in zip(fronts, chosen, strict=True)}
-    return {role: _option(judgements[role], int(place)) for role, place in places.items()}
-
-
-def _cheapest(fronts: list[Front], allowed: float, *, strictly: bool = False) -> list[int]:
+def _cheapest(fronts: list[Front], allowed: float) -> list[int]:
     """Positions in the fronts of least summed cost with summed loss within `allowed`."""
     dearest = [len(each.cost) - 1 for each in fronts]
     if len(fronts) == 1:
         within = np.nonzero(fronts[0].lost <= allowed)[0]
-        return [int(within[0])] if len(within) else ([] if strictly else dearest)
+        return [int(within[0])] if len(within) else dearest
     one, other = fronts
     partner = np.searchsorted(-other.lost, -(allowed - one.lost), side="left")
     possible = partner < len(other.cost)
     if not possible.any():
-        return [] if strictly else dearest
+        return dearest
     cost = np.where(possible, one.cost + other.cost[np.minimum(partner, dearest[1])], np.inf)
     first = int(np.argmin(cost))
     return [first, int(partner[first])]

@@ -26,10 +26,11 @@ request.
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from headway.planning.budget import Fit, check_budget, fit, gpus
+from headway.planning.budget import GPU_BUDGET, Fit, check_budget, fit, gpus
 from headway.planning.errors import PlanningError
 from headway.planning.hindsight.backlog import extra_replicas
-from headway.planning.hindsight.choosing import Option, choose, choose_within
+from headway.planning.hindsight.binding import divide, moving_share
+from headway.planning.hindsight.choosing import Option, choose
 from headway.planning.hindsight.demand import PoolWish, gpu_losses
 from headway.planning.hindsight.judging import Judgement, judge
 from headway.planning.hindsight.lead import lead_intervals
@@ -96,7 +97,7 @@ class HeadwayPolicy:
     def demand(self, outlook: Outlook) -> GpuLosses:
         """What would be lost with how many GPUs, up to what this policy holds where it has them."""
         needs = self._needs(outlook)
-        fitted = self._fit(self._holds(outlook, needs))
+        fitted = self._fit(self._holds(outlook, needs), outlook)
         wishes = {
             role: PoolWish(
                 limits=self.settings.limits[role],
@@ -108,8 +109,7 @@ class HeadwayPolicy:
             )
             for role, need in needs.items()
         }
-        lead_s = max(outlook.leads_s.values())
-        moving = lead_s / max(lead_s + self.settings.headway.hold_s, 1e-9)
+        moving = moving_share(outlook.leads_s, self.settings.headway.hold_s)
         return gpu_losses(wishes, outlook.rate_rps, moving)
 
     def decide(self, outlook: Outlook, grant: Grant | None = None) -> Decision:
@@ -121,7 +121,7 @@ class HeadwayPolicy:
         observation, memories = outlook.observation, outlook.state.pools
         needs = self._needs(outlook)
         holds = self._lent(self._holds(outlook, needs), needs, observation)
-        fitted = self._fit(holds)
+        fitted = self._fit(holds, outlook)
         changes = self._changes(fitted, observation)
         pools = {
             role: self._ordered(memory, holds[role], fitted, observation, role, changes=changes)
@@ -157,15 +157,8 @@ class HeadwayPolicy:
         return judge(memory.history, lead_intervals(lead_s, self.interval_s), self.interval_s, half_life)
 
     def _choose(self, judged: Mapping[Role, Judgement], loss_budget: float) -> Mapping[Role, Option]:
-        if not judged:
-            return {}
         each = {role: self.settings.limits[role].gpus_per_replica for role in judged}
-        chosen = choose(judged, each, loss_budget)
-        budget = self.settings.max_gpu_budget
-        wanted = {role: option.replicas for role, option in chosen.items()}
-        if budget is None or gpus(wanted, self.settings.limits) <= budget:
-            return chosen
-        return choose_within(judged, each, budget) or chosen
+        return choose(judged, each, loss_budget) if judged else {}
 
     def _need(self, memory: PoolMemory, observation: Observation, role: Role, choice: "_Choice") -> Need:
         pool, option = observation.pools[role], choice.options.get(role)
@@ -217,9 +210,23 @@ class HeadwayPolicy:
             return NO_CHANGES
         return role_changes(fitted.targets, observation.pools, self.settings.limits)
 
-    def _fit(self, holds: Mapping[Role, Hold]) -> Fit:
-        wished = {role: hold.target for role, hold in holds.items()}
-        return fit(wished, self.settings.limits, self.settings.max_gpu_budget)
+    def _fit(self, holds: Mapping[Role, Hold], outlook: Outlook) -> Fit:
+        limits, budget = self.settings.limits, self.settings.max_gpu_budget
+        free = fit({role: hold.target for role, hold in holds.items()}, limits, None)
+        if budget is None or gpus(free.targets, limits) <= budget:
+            return free
+        divided = divide(
+            {role: outlook.state.pool(role).history for role in holds},
+            free.targets,
+            {role: outlook.observation.pools[role].desired for role in holds},
+            limits,
+            budget,
+            moving=moving_share(outlook.leads_s, self.settings.headway.hold_s),
+            half_life=self.settings.headway.half_life_s / self.interval_s,
+        )
+        if divided is None:
+            return fit(free.targets, limits, budget)
+        return Fit(targets=divided, limits=(*free.limits, GPU_BUDGET))
 
     def _ordered(
         self,

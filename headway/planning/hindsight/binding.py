@@ -1,0 +1,96 @@
+"""Where the GPU budget binds: which pool gets how much of it, and when that changes.
+
+Every way to divide the budget between the pools is judged by the past. With n_r replicas of pool r an
+interval i would have lost the share l_ri(n_r) of its R_i requests there, and since a request needs all pools,
+
+    lost(n) = Σ_i w_i R_i (1 − Π_r (1 − l_ri(n_r)))          w_i as in `judging`
+
+So a pool is not given what another one would lose anyhow. No forecast takes part: in an overload forecasts of
+which pool will need more change from one interval to the next, and a GPU that changes hands serves nobody for
+a lead. For the same reason what is held stays until another division would have lost less than
+
+    (1 − φ) · lost(held)          φ = lead / (lead + hold)
+
+the lead being lost of the time for which it then stays at least. GPUs that nobody holds are free to go
+anywhere.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headway.planning.hindsight.history import PoolHistory
+from headway.planning.types import PoolLimits, Role
+
+FloatArray = NDArray[np.float64]
+
+Division = tuple[int, ...]
+"""Replicas of each pool, in the order of the limits."""
+
+
+def moving_share(leads_s: Mapping[Role, float], hold_s: float) -> float:
+    """The φ of the theory, by the longest lead."""
+    lead_s = max(leads_s.values())
+    return lead_s / max(lead_s + hold_s, 1e-9)
+
+
+def divide(
+    histories: Mapping[Role, PoolHistory],
+    wished: Mapping[Role, int],
+    held: Mapping[Role, int],
+    limits: Mapping[Role, PoolLimits],
+    budget: int,
+    *,
+    moving: float,
+    half_life: float,
+) -> Mapping[Role, int] | None:
+    """Counts between the minimums and `wished` within `budget` GPUs; None where a pool has no past.
+
+    `half_life` in intervals, `moving` is φ.
+    """
+    pools = list(wished)
+    count = min(len(histories[role]) for role in pools)
+    if count == 0:
+        return None
+    bounds = [limits[role] for role in pools]
+    ways = _divisions(bounds, [wished[role] for role in pools], budget)
+    weights = 0.5 ** (np.arange(count)[::-1] / half_life) * _requests(histories, count)
+    kept = np.ones((len(ways), count))
+    for place, role in enumerate(pools):
+        kept *= 1.0 - _shares(histories[role], [way[place] for way in ways], count)
+    lost = (1.0 - kept) @ weights
+    best = int(np.argmin(lost))
+    above = [all(now >= held[role] for now, role in zip(way, pools, strict=True)) for way in ways]
+    if any(above):
+        stay = int(np.argmin(np.where(above, lost, np.inf)))
+        best = best if lost[best] < (1.0 - moving) * lost[stay] else stay
+    return dict(zip(pools, ways[best], strict=True))
+
+
+def _divisions(bounds: Sequence[PoolLimits], wished: Sequence[int], budget: int) -> list[Division]:
+    """For each count of all pools but the last, the most of the last that fits."""
+    pool, gpus = bounds[0], bounds[0].gpus_per_replica
+    if len(bounds) == 1:
+        return [(min(wished[0], budget // gpus),)]
+    least = sum(each.min_replicas * each.gpus_per_replica for each in bounds[1:])
+    most = min(wished[0], (budget - least) // gpus)
+    return [
+        (count, *rest)
+        for count in range(pool.min_replicas, most + 1)
+        for rest in _divisions(bounds[1:], wished[1:], budget - count * gpus)
+    ]
+
+
+def _requests(histories: Mapping[Role, PoolHistory], count: int) -> FloatArray:
+    requests = np.array([history.requests[-count:] for history in histories.values()], np.float64)
+    most: FloatArray = requests.max(axis=0)
+    return most
+
+
+def _shares(history: PoolHistory, replicas: Sequence[int], count: int) -> FloatArray:
+    """Shares of the last `count` intervals' requests that so many replicas lose: f8[replicas, count]."""
+    starts, ends = history.starts[-count - 1 : -1], history.starts[-count:]
+    at = np.minimum(starts + np.array(replicas)[:, None], ends - 1)
+    shares: FloatArray = history.lost[at] / np.maximum(history.requests[-count:], 1)
+    return shares
