@@ -121,7 +121,7 @@ IDEAS: Sequence[Idea] = (
     ),
     Idea(name="no-surprise", off="first jumps are judged", stand_ins={"judging.SURPRISE": inf}),
     Idea(
-        name="split-budget", off="half the loss budget to each pool", stand_ins={"policy.choose": _half_each}
+        name="split-budget", off="half the loss budget to each pool", stand_ins={"needs.choose": _half_each}
     ),
     Idea(
         name="fast-release",
@@ -132,7 +132,7 @@ IDEAS: Sequence[Idea] = (
     Idea(
         name="full-release",
         off="released to what the whole loss budget allows",
-        stand_ins={"policy.STRICTER": 1.0},
+        stand_ins={"needs.STRICTER": 1.0},
     ),
     Idea(
         name="fixed-lead",
@@ -142,7 +142,7 @@ IDEAS: Sequence[Idea] = (
     Idea(
         name="no-backlog",
         off="nothing is added for a queue",
-        stand_ins={"policy.extra_replicas": lambda pool, seconds_each, ttft_s, needed: 0},
+        stand_ins={"needs.extra_replicas": lambda pool, seconds_each, ttft_s, needed: 0},
     ),
     Idea(name="no-forgetting", off="the past counts whole", overrides={"planner.headway.half_life_s": 1e7}),
     Idea(name="means", off="no single requests: means only", stand_ins={"policy.learn": _of_means}),

@@ -9,7 +9,7 @@ can keep form a share. It takes its part of n by its work W (seconds of a busy r
 also of a type that is late with it; a few requests may be served so, within the loss budget. Half of the
 budget is for them, and half for waiting, where types differ in what they can keep; else waiting has it all.
 
-Assumptions (docs/planning.md says what they cost):
+Assumptions (docs/gpu-types.md says what they cost):
 
 - Capacities add up in parts of the replicas needed alone. All fleets compared carry the same load, so
   economies of scale do not spoil it; waiting behind a slower replica does.

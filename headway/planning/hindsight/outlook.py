@@ -22,6 +22,11 @@ class Outlook:
     leads_s: Mapping[Role, float]
 
     @property
+    def idle(self) -> bool:
+        """Whether no request came for the longest run-up."""
+        return len(self.state.recent.arrival_s) == 0
+
+    @property
     def rate_rps(self) -> float:
         """Requests/s of late; 1 where none were ever measured, so that an unknown load counts."""
         intervals = [pool.history.requests[-LATELY:] for pool in self.state.pools.values()]

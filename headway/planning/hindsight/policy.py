@@ -28,16 +28,15 @@ from dataclasses import dataclass, replace
 
 from headway.planning.budget import GPU_BUDGET, Fit, check_budget, fit, gpus
 from headway.planning.errors import PlanningError
-from headway.planning.hindsight.backlog import extra_replicas
 from headway.planning.hindsight.binding import divide, moving_share
-from headway.planning.hindsight.choosing import Option, choose
 from headway.planning.hindsight.demand import PoolWish, gpu_losses
 from headway.planning.hindsight.judging import Judgement, judge
 from headway.planning.hindsight.lead import lead_intervals
 from headway.planning.hindsight.learning import Planned, learn
 from headway.planning.hindsight.lending import lend, role_changes
+from headway.planning.hindsight.needs import Need, needs_of
 from headway.planning.hindsight.outlook import Outlook
-from headway.planning.hindsight.reasons import Need, explain, with_grant
+from headway.planning.hindsight.reasons import explain, with_grant
 from headway.planning.hindsight.release import Hold
 from headway.planning.hindsight.state import HindsightState, PoolMemory
 from headway.planning.reasons import check, ordered
@@ -45,14 +44,8 @@ from headway.planning.replay import ReplayEngine
 from headway.planning.settings import PolicySettings
 from headway.planning.sharing import GpuLosses, Grant
 from headway.planning.surfaces import Surfaces
-from headway.planning.types import NAN, NO_CHANGES, Decision, Observation, PoolState, Role, RoleChanges
+from headway.planning.types import NO_CHANGES, Decision, Observation, Role, RoleChanges
 from interp import Profile
-
-LEARNING = 4
-"""Intervals in which targets do not fall."""
-
-STRICTER = 0.6
-"""Share of the loss budget that a smaller fleet must keep within to be released to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +89,7 @@ class HeadwayPolicy:
 
     def demand(self, outlook: Outlook) -> GpuLosses:
         """What would be lost with how many GPUs, up to what this policy holds where it has them."""
-        needs = self._needs(outlook)
+        needs = needs_of(outlook, self.settings)
         fitted = self._fit(self._holds(outlook, needs), outlook)
         wishes = {
             role: PoolWish(
@@ -119,7 +112,7 @@ class HeadwayPolicy:
             decision = replace(self, settings=narrow).decide(outlook)
             return replace(decision, reasons=with_grant(decision.reasons, grant))
         observation, memories = outlook.observation, outlook.state.pools
-        needs = self._needs(outlook)
+        needs = needs_of(outlook, self.settings)
         holds = self._lent(self._holds(outlook, needs), needs, observation)
         fitted = self._fit(holds, outlook)
         changes = self._changes(fitted, observation)
@@ -139,51 +132,12 @@ class HeadwayPolicy:
         starts = memory.starts.observe(observation.now_s, observation.interval_s, pool)
         return replace(memory, starts=starts, hold=memory.hold or Hold(target=pool.desired))
 
-    def _needs(self, outlook: Outlook) -> Mapping[Role, Need]:
-        judged, budget = outlook.judged, self.settings.loss_budget
-        options, strict = self._choose(judged, budget), self._choose(judged, STRICTER * budget)
-        idle = len(outlook.state.recent.arrival_s) == 0
-        choice = _Choice(options, strict, judged, outlook.leads_s, idle)
-        return {
-            role: self._need(memory, outlook.observation, role, choice)
-            for role, memory in outlook.state.pools.items()
-        }
-
     def _lead_s(self, memory: PoolMemory, observation: Observation) -> float:
         return memory.starts.lead_s(observation.now_s, self.settings.headway.lead_s)
 
     def _judge(self, memory: PoolMemory, lead_s: float) -> Judgement:
         half_life = self.settings.headway.half_life_s / self.interval_s
         return judge(memory.history, lead_intervals(lead_s, self.interval_s), self.interval_s, half_life)
-
-    def _choose(self, judged: Mapping[Role, Judgement], loss_budget: float) -> Mapping[Role, Option]:
-        each = {role: self.settings.limits[role].gpus_per_replica for role in judged}
-        return choose(judged, each, loss_budget) if judged else {}
-
-    def _need(self, memory: PoolMemory, observation: Observation, role: Role, choice: "_Choice") -> Need:
-        pool, option = observation.pools[role], choice.options.get(role)
-        held = memory.hold.target if memory.hold else pool.desired
-        replicas = held if option is None else option.replicas
-        enough = replicas if option is None else max(replicas, choice.strict[role].replicas)
-        if self.settings.limits[role].min_replicas == 0:
-            replicas, enough = _or_none(pool, replicas, enough, idle=choice.idle and option is not None)
-        seconds_each = NAN if role is Role.DECODE or option is None else memory.seconds_each
-        extra = extra_replicas(pool, seconds_each, self.settings.slo.ttft_s, replicas)
-        learning = len(memory.history) <= LEARNING
-        judged = choice.judged.get(role)
-        return Need(
-            replicas=replicas + extra,
-            enough=max(enough + extra, held if learning else 0),
-            extra=extra,
-            option=option,
-            requests=0.0 if judged is None else judged.requests,
-            growth=0.0 if judged is None else judged.growth,
-            intervals=len(memory.history),
-            typical=0.0 if judged is None else judged.typical,
-            lead_s=choice.leads_s[role],
-            learning=learning,
-            infeasible=memory.infeasible,
-        )
 
     def _holds(self, outlook: Outlook, needs: Mapping[Role, Need]) -> Mapping[Role, Hold]:
         memories, observation = outlook.state.pools, outlook.observation
@@ -215,17 +169,14 @@ class HeadwayPolicy:
         free = fit({role: hold.target for role, hold in holds.items()}, limits, None)
         if budget is None or gpus(free.targets, limits) <= budget:
             return free
-        divided = divide(
-            {role: outlook.state.pool(role).history for role in holds},
-            free.targets,
-            {role: outlook.observation.pools[role].desired for role in holds},
-            limits,
-            budget,
-            moving=moving_share(outlook.leads_s, self.settings.headway.hold_s),
-            half_life=self.settings.headway.half_life_s / self.interval_s,
+        histories = {role: outlook.state.pool(role).history for role in holds}
+        held = {role: outlook.observation.pools[role].desired for role in holds}
+        moving = moving_share(outlook.leads_s, self.settings.headway.hold_s)
+        half_life = self.settings.headway.half_life_s / self.interval_s
+        divided = (
+            divide(histories, free.targets, held, limits, budget, moving=moving, half_life=half_life)
+            or fit(free.targets, limits, budget).targets
         )
-        if divided is None:
-            return fit(free.targets, limits, budget)
         return Fit(targets=divided, limits=(*free.limits, GPU_BUDGET))
 
     def _ordered(
@@ -245,24 +196,6 @@ class HeadwayPolicy:
         moved = replace(pool, desired=pool.desired + taken - given)
         starts = memory.starts.change(taken, given).order(observation.now_s, moved, target)
         return replace(memory, starts=starts, hold=replace(hold, target=target))
-
-
-@dataclass(frozen=True, slots=True)
-class _Choice:
-    """What hindsight chose for each pool, with the loss budget and with a part of it, and why."""
-
-    options: Mapping[Role, Option]
-    strict: Mapping[Role, Option]
-    judged: Mapping[Role, Judgement]
-    leads_s: Mapping[Role, float]
-    idle: bool
-
-
-def _or_none(pool: PoolState, replicas: int, enough: int, *, idle: bool) -> tuple[int, int]:
-    """The same for a pool that may have no replica: none when idle, one at least where a request is."""
-    if pool.running > 0 or pool.waiting > 0:
-        return max(1, replicas), max(1, enough)
-    return (0, 0) if idle else (replicas, enough)
 
 
 def _of_pools(observation: Observation, roles: tuple[Role, ...]) -> Observation:

@@ -1,11 +1,10 @@
 """A decision in an operator's words, and as data from which it can be followed."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from headway.planning.budget import Fit
-from headway.planning.hindsight.choosing import Option
+from headway.planning.hindsight.needs import Need
 from headway.planning.hindsight.release import Hold
 from headway.planning.reasons import common, describe, jsonable, ordered, progress_warnings
 from headway.planning.settings import PolicySettings
@@ -14,30 +13,6 @@ from headway.planning.types import NO_CHANGES, Observation, Role, RoleChanges
 
 PEAKY = 1.5
 """Times the typical need from which a pool is said to be held for peaks."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Need:
-    """What one pool needs: replicas, of these `extra` for its queue; `option` None: nothing is known yet.
-
-    `enough` is what it may be released to.
-
-    `requests` and `intervals` are what hindsight rests on, `growth` what it assumed on top, `lead_s` the time
-    until a replica ordered now serves, `typical` what half of the intervals needed, `infeasible` the share
-    of the last requests that no fleet serves in time.
-    """
-
-    replicas: int
-    enough: int
-    extra: int
-    option: Option | None
-    requests: float
-    growth: float
-    intervals: int
-    typical: float
-    lead_s: float
-    learning: bool
-    infeasible: float
 
 
 def explain(
