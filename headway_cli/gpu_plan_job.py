@@ -178,11 +178,12 @@ def _intervals(
 ) -> Iterator[dict[str, Any]]:
     """The plan of each interval, in which what ran before is worth keeping."""
     rules = asked.rules
-    for number in range(max(1, int(np.ceil(duration_s / interval_s)))):
+    count = max(1, int(np.ceil(duration_s / interval_s)))
+    for number in range(count):
         begin_s = number * interval_s
-        since, first, end = np.searchsorted(
-            requests.arrival_s, [begin_s - RUN_UP_S, begin_s, begin_s + interval_s]
-        )
+        # The last arrival may be at the very end of the trace.
+        end_s = begin_s + interval_s if number + 1 < count else np.inf
+        since, first, end = np.searchsorted(requests.arrival_s, [begin_s - RUN_UP_S, begin_s, end_s])
         part = Requests(*(column[since:end] for column in requests))
         needs, hopeless = asked.needs(part, int(first - since))
         try:

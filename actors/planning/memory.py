@@ -50,6 +50,7 @@ def load_memory(data: bytes) -> Memory:
     """What was stored; empty when this version of Headway cannot read it, which is logged."""
     try:
         memory = pickle.loads(data) if data else Memory()
+        pickle.dumps(memory)  # AttributeError where a class has got a field since, which it would lack
     except (pickle.UnpicklingError, AttributeError, ImportError, TypeError, EOFError, ValueError) as error:
         logger.warning("the planner's stored state cannot be read, it begins anew: %s", error)
         return Memory()

@@ -119,7 +119,7 @@ IDEAS: Sequence[Idea] = (
         off="no growth beyond what was seen",
         stand_ins={"judging._growth": lambda level, lead, interval_s: 0.0},
     ),
-    Idea(name="no-surprise", off="first jumps are judged", stand_ins={"judging.SURPRISE": inf}),
+    Idea(name="no-surprise", off="first jumps are judged whole", stand_ins={"judging.SURPRISE": inf}),
     Idea(
         name="split-budget", off="half the loss budget to each pool", stand_ins={"needs.choose": _half_each}
     ),

@@ -16,7 +16,7 @@ multiple-choice knapsack, and the dynamic programme over GPUs is exact:
 
 in O(B · steps of L_k) a deployment. What no loss asks for but a deployment still holds, as its release is
 slow, comes last in its tier: so GPUs in use are not taken away for those below, while those above take them
-at once. What nobody wants is not given out.
+at once. What nobody wants, or what makes no whole replica of those who do, is not given out.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -34,10 +34,14 @@ IntArray = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class GpuLosses:
-    """`lost_rps` f8[W − m + 1], requests/s lost with m, m + 1, … W GPUs. PlanningError if that ever rises."""
+    """`lost_rps` f8[W − m + 1], requests/s lost with m, m + 1, … W GPUs. PlanningError if that ever rises.
+
+    What is held without a loss comes in steps of `unit_gpus`: of others no replica can be made.
+    """
 
     minimum_gpus: int
     lost_rps: FloatArray
+    unit_gpus: int = 1
 
     def __post_init__(self) -> None:
         if len(self.lost_rps) == 0 or not np.isfinite(self.lost_rps).all():
@@ -75,7 +79,9 @@ class Grant:
         if self.gpus >= self.wanted:
             return ""
         went = ", ".join(f"{gpus} went to {name}" for name, gpus in self.ahead.items())
-        return f"holds {self.gpus} of {self.wanted} GPUs wanted; {went or 'minimums take the others'}"
+        return (
+            f"holds {self.gpus} of {self.wanted} GPUs wanted; {went or 'the others leave no room for more'}"
+        )
 
 
 def share(demands: Iterable[Demand], gpus: int) -> Mapping[str, Grant]:
@@ -117,6 +123,7 @@ def _share_tier(tier: Sequence[Demand], spare: int) -> list[int]:
     given.reverse()
     for at, demand in enumerate(tier):
         more = min(left, len(demand.losses.lost_rps) - 1 - given[at])
+        more -= more % demand.losses.unit_gpus
         given[at] += more
         left -= more
     return given

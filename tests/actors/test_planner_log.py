@@ -1,6 +1,8 @@
 """The decision log under crashes: ids from 0, rising by one, no gap, no repeat, nothing half written."""
 
 import json
+import pickle
+from dataclasses import dataclass
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,6 +14,25 @@ from actors.store import MemoryStore
 
 class CrashError(Exception):
     """The process is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grown:
+    """A state that has got its second field in this version."""
+
+    first: int = 0
+    second: int = 0
+
+
+def _bare(kind: type[Grown]) -> Grown:
+    return object.__new__(kind)
+
+
+class _Older:
+    """Pickles as that state did before."""
+
+    def __reduce__(self) -> tuple[object, tuple[type[Grown]], list[int]]:
+        return _bare, (Grown,), [1]
 
 
 class CrashingStore(MemoryStore):
@@ -134,4 +155,5 @@ def test_records_are_json_without_nan() -> None:
 def test_a_memory_that_cannot_be_read_is_an_empty_one() -> None:
     assert load_memory(b"") == Memory()
     assert load_memory(b"\x80\x04nonsense") == Memory()
+    assert load_memory(pickle.dumps(Memory(policy="headway", state=_Older()))) == Memory()
     assert load_memory(Memory(policy="static", met=2.0).dump()) == Memory(policy="static", met=2.0)

@@ -125,8 +125,8 @@ class TestTable:
         )
         assert rows["| no single requests: means only"].endswith("| 0 of 0 | – |")
         assert (
-            rows["| first jumps are judged"]
-            == f"| first jumps are judged | 0 | {'– | ' * (len(HEAD) - 2)}"[:-1]
+            rows["| first jumps are judged whole"]
+            == f"| first jumps are judged whole | 0 | {'– | ' * (len(HEAD) - 2)}"[:-1]
         )
 
     def test_the_fixed_budget_is_about_one_percent(self) -> None:

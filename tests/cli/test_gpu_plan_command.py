@@ -53,6 +53,14 @@ def test_the_document(capsys, config):
     assert headway(capsys, *command).out == ended.out
 
 
+def test_the_request_at_the_very_end_is_part_of_the_last_interval(capsys, config, tmp_path):
+    trace = tmp_path / "even.csv"
+    rows = "".join(f"{time_s},1000,100\n" for time_s in (0, 100, 200, 300))
+    trace.write_text(f"timestamp_s,input_tokens,output_tokens\n{rows}", encoding="utf-8")
+    ended = headway(capsys, "gpu-plan", trace, "--config", config(), "--interval", "100", "--json", "-")
+    assert [row["requests"] for row in json.loads(ended.out)["intervals"]] == [1, 1, 2]
+
+
 def test_stock_that_is_not_enough_is_named(capsys, config):
     ended = headway(capsys, "gpu-plan", LOAD, "--config", config(", max_gpus: 1"), "--max-types", "2")
     assert ended.code == 0, ended

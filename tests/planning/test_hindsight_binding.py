@@ -24,14 +24,15 @@ def past(needed, requests=100):
     return history
 
 
-def divided(prefill, decode, budget, held=(1, 1), wished=(9, 9), moving=0.3, limits=LIMITS):
+def divided(prefill, decode, budget, held=(1, 1), wished=(9, 9), moving=0.3, limits=LIMITS, needed=(9, 9)):
     histories = {PREFILL: past(prefill), DECODE: past(decode)}
     found = divide(
         histories,
-        dict(zip(LIMITS, wished, strict=True)),
-        dict(zip(LIMITS, held, strict=True)),
-        limits,
-        budget,
+        wished=dict(zip(LIMITS, wished, strict=True)),
+        needed=dict(zip(LIMITS, needed, strict=True)),
+        held=dict(zip(LIMITS, held, strict=True)),
+        limits=limits,
+        budget=budget,
         moving=moving,
         half_life=240.0,
     )
@@ -48,6 +49,7 @@ def test_what_one_pool_loses_anyhow_the_other_is_not_given():
 
 def test_both_get_what_they_need_where_it_fits():
     assert divided([2] * 20, [4] * 20, 6) == (2, 4)
+    assert divided([2] * 20, [4] * 20, 8, needed=(2, 4), wished=(3, 6)) in {(2, 6), (3, 5)}
 
 
 @pytest.mark.parametrize(("moving", "found"), [(0.3, (3, 3)), (0.05, (4, 2))])
@@ -58,6 +60,12 @@ def test_a_little_better_is_no_reason_to_move(moving, found):
 
 def test_gpus_that_nobody_holds_go_where_they_save_most():
     assert divided([4] * 20, [2] * 20, 6, held=(2, 2), moving=0.99) == (4, 2)
+
+
+def test_needs_that_fit_are_had_whatever_the_past_says():
+    found = divided([5] * 20, [1] * 20, 7, held=(5, 2), needed=(1, 4))
+    assert found is not None
+    assert found[1] >= 4
 
 
 def test_without_a_past_there_is_no_answer():

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,6 +10,7 @@ from planning_cases import NAN, limits, observed, steady
 from test_hindsight_policy import INTERVAL_S, Fleet, policy, run, targets, traffic
 
 from headway.planning import PoolLimits, Role, Slo
+from headway.planning.traffic import Traffic
 
 BOTH = (Role.PREFILL, Role.DECODE)
 MAY_BE_EMPTY = limits(prefill=PoolLimits(min_replicas=0), decode=PoolLimits(min_replicas=0))
@@ -77,12 +79,8 @@ def test_a_queue_at_most_doubles_what_is_needed(waiting):
     assert usual["prefill"]["replicas"] < odd["prefill"]["replicas"] <= 2 * usual["prefill"]["replicas"]
 
 
-FORESEEABLE, SURPRISING = st.floats(1.0, 39.0), st.floats(41.0, 400.0)
-"""Requests per second after a steady 20: judged in hindsight, and not (see `judging`)."""
-
-
 @steady
-@given(st.tuples(FORESEEABLE, FORESEEABLE) | st.tuples(SURPRISING, SURPRISING))
+@given(st.tuples(st.floats(1.0, 400.0), st.floats(1.0, 400.0)))
 def test_more_load_in_the_last_interval_never_needs_fewer_replicas(rates):
     planner = policy()
     state = run(planner, [20.0] * 12, even=True)[-1].next_state
@@ -104,3 +102,74 @@ def test_what_no_engine_serves_in_time_is_said_and_not_planned_for():
     assert max(targets(decisions)) <= 2
     feasible = run(policy(), [20.0] * 20)[-1].reasons["warnings"]
     assert not any("idle engine" in warning for warning in feasible)
+
+
+def even_traffic(begin_s, end_s, *, isl=1000.0, osl=100.0):
+    """20 requests a second, the first of them with `isl` tokens."""
+    arrival_s = np.arange(begin_s, end_s, 0.05) + 0.05
+    inputs = np.full(len(arrival_s), 1000.0)
+    inputs[:1] = isl
+    outputs = np.full(len(arrival_s), osl)
+    return Traffic(
+        arrival_s=arrival_s,
+        input_tokens=inputs,
+        completed_input_tokens=np.full(len(arrival_s), 1000.0),
+        completed_output_tokens=outputs,
+    )
+
+
+def works_after(planner, state, ends_s, **lengths):
+    """The work of each pool's last interval, after intervals that end then."""
+    for end_s in ends_s:
+        seen = observed(
+            now_s=end_s,
+            interval_s=INTERVAL_S,
+            pools=Fleet().pools(),
+            traffic=even_traffic(end_s - INTERVAL_S, end_s, **lengths),
+        )
+        state = planner.plan(seen, state).next_state
+    assert (np.diff(state.recent.arrival_s) > 0.0).all()
+    return [pool.history.work[-1] for pool in state.pools.values()]
+
+
+@pytest.mark.parametrize("late_s", [2.0, 10.0])
+def test_what_a_late_tick_has_seen_is_not_counted_again_by_the_next(late_s):
+    planner = policy()
+    steady_works = works_after(planner, planner.initial_state(), [30.0, 60.0, 90.0])
+    assert works_after(planner, planner.initial_state(), [30.0, 60.0 + late_s, 90.0]) == pytest.approx(
+        steady_works
+    )
+
+
+@pytest.mark.parametrize("isl", [1e6, 1e7])
+def test_a_prompt_that_no_engine_has_room_for_is_no_work(isl):
+    planner = policy()
+    usual = works_after(planner, planner.initial_state(), [30.0, 60.0])
+    odd = works_after(planner, planner.initial_state(), [30.0, 60.0], isl=isl)
+    assert odd == pytest.approx(usual, rel=0.01)
+
+
+@pytest.mark.parametrize("lengths", [{"osl": 0.0}, {"isl": 0.0}, {"isl": NAN}])
+def test_lengths_of_nothing_count_as_one_token(lengths):
+    planner = policy()
+    works = works_after(planner, planner.initial_state(), [30.0, 60.0, 90.0], **lengths)
+    assert all(0.0 < work < 2.0 for work in works)
+
+
+def test_an_slo_that_is_loosened_releases_what_the_old_one_asked_for():
+    tight, loose = (policy(slo=Slo(ttft_s=ttft_s, itl_s=0.02)) for ttft_s in (0.085, 2.0))
+    before = run(tight, [20.0] * 60)[-1]
+    state, fleet, counts = before.next_state, Fleet(ready=max(before.targets.values())), []
+    for tick in range(60, 90):
+        seen = observed(
+            now_s=(tick + 1) * INTERVAL_S,
+            interval_s=INTERVAL_S,
+            pools=fleet.pools(),
+            traffic=traffic(tick, 20.0),
+        )
+        decision = loose.plan(seen, state)
+        fleet.scale(tick, decision.targets)
+        state = decision.next_state
+        counts.append(decision.targets[Role.PREFILL])
+    assert counts[0] == before.targets[Role.PREFILL]
+    assert counts[-1] == run(loose, [20.0] * 30)[-1].targets[Role.PREFILL] < counts[0]

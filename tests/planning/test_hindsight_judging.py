@@ -51,7 +51,7 @@ def test_an_interval_that_was_not_measured_asks_for_nothing():
 def test_the_factor_that_steady_traffic_needs_is_found():
     option = chosen(past([2.0] * 200, [3] * 200))
     assert option.replicas == 3
-    assert option.lost == 0.0
+    assert option.lost < 1.0
 
 
 def test_growth_not_seen_yet_is_reckoned_with_at_first_and_less_later():

@@ -141,8 +141,9 @@ def test_without_traffic_the_minimum_is_reached():
 
 
 def test_a_start_longer_than_the_interval_does_not_pile_up_orders():
+    # Twice for what a jump without precedent may be taken for, twice for the queue, and what grew meanwhile.
     highest = max(targets(run(policy(), [10.0] * 20 + [60.0] * 60, Fleet(delay=8))))
-    assert highest <= 4 * max(targets(run(policy(), [60.0] * 60, Fleet(delay=0))))
+    assert highest <= 6 * max(targets(run(policy(), [60.0] * 60, Fleet(delay=0))))
 
 
 def test_the_lead_is_learnt_from_starts():

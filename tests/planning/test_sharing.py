@@ -139,6 +139,14 @@ def test_what_is_held_above_yields_only_by_its_own_release():
     assert gpus(share([holding, needy], 5)) == {"holding": 4, "needy": 1}
 
 
+def test_what_makes_no_whole_replica_goes_to_those_below():
+    lost = np.zeros(5)
+    large = Demand(name="large", losses=GpuLosses(minimum_gpus=4, lost_rps=lost, unit_gpus=4), priority=1)
+    small = demand("small", 1, 9, 5, 0)
+    assert gpus(share([large, small], 7)) == {"large": 4, "small": 3}
+    assert gpus(share([large, small], 10)) == {"large": 8, "small": 2}
+
+
 def test_minimums_that_do_not_fit_are_one_clear_error():
     with pytest.raises(PlanningError, match=r"^gpus: 3 GPUs do not hold the minimums .* \(a 2, b 2\)$"):
         share([demand("b", 2, 0), demand("a", 2, 0)], 3)

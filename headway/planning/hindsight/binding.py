@@ -3,7 +3,7 @@
 Every way to divide the budget between the pools is judged by the past. With n_r replicas of pool r an
 interval i would have lost the share l_ri(n_r) of its R_i requests there, and since a request needs all pools,
 
-    lost(n) = Σ_i w_i R_i (1 − Π_r (1 − l_ri(n_r)))          w_i as in `judging`
+    lost(n) = Σ_i w_i R_i (1 − Π_r (1 − l_ri(n_r)))          w_i = 2^(−age / lead)
 
 So a pool is not given what another one would lose anyhow. No forecast takes part: in an overload forecasts of
 which pool will need more change from one interval to the next, and a GPU that changes hands serves nobody for
@@ -12,14 +12,18 @@ a lead. For the same reason what is held stays until another division would have
     (1 − φ) · lost(held)          φ = lead / (lead + hold)
 
 the lead being lost of the time for which it then stays at least. GPUs that nobody holds are free to go
-anywhere.
+anywhere. The past counts by half every lead, so that a mix of requests that is gone does not rule; where
+nothing is lost, nothing moves, so that what a burst taught is kept to the next. And where all that is needed
+now fits, it is had: only what is held beyond it is divided.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from headway.planning.budget import gpus
 from headway.planning.hindsight.history import PoolHistory
 from headway.planning.types import PoolLimits, Role
 
@@ -29,32 +33,31 @@ Division = tuple[int, ...]
 """Replicas of each pool, in the order of the limits."""
 
 
-def moving_share(leads_s: Mapping[Role, float], hold_s: float) -> float:
-    """The φ of the theory, by the longest lead."""
-    lead_s = max(leads_s.values())
+def moving_share(lead_s: float, hold_s: float) -> float:
+    """The φ of the theory."""
     return lead_s / max(lead_s + hold_s, 1e-9)
 
 
 def divide(
     histories: Mapping[Role, PoolHistory],
+    *,
     wished: Mapping[Role, int],
+    needed: Mapping[Role, int],
     held: Mapping[Role, int],
     limits: Mapping[Role, PoolLimits],
     budget: int,
-    *,
     moving: float,
     half_life: float,
 ) -> Mapping[Role, int] | None:
-    """Counts between the minimums and `wished` within `budget` GPUs; None where a pool has no past.
+    """Counts of at most `wished` within `budget` GPUs; None where a pool has no past.
 
-    `half_life` in intervals, `moving` is φ.
+    They are at least `needed` where that fits, and the minimums. `half_life` in intervals, `moving` is φ.
     """
     pools = list(wished)
     count = min(len(histories[role]) for role in pools)
     if count == 0:
         return None
-    bounds = [limits[role] for role in pools]
-    ways = _divisions(bounds, [wished[role] for role in pools], budget)
+    ways = _divisions([_bounds(role, limits, needed, wished, budget) for role in pools], budget)
     weights = 0.5 ** (np.arange(count)[::-1] / half_life) * _requests(histories, count)
     kept = np.ones((len(ways), count))
     for place, role in enumerate(pools):
@@ -68,17 +71,31 @@ def divide(
     return dict(zip(pools, ways[best], strict=True))
 
 
-def _divisions(bounds: Sequence[PoolLimits], wished: Sequence[int], budget: int) -> list[Division]:
+def _bounds(
+    role: Role,
+    limits: Mapping[Role, PoolLimits],
+    needed: Mapping[Role, int],
+    wished: Mapping[Role, int],
+    budget: int,
+) -> PoolLimits:
+    """From what a pool needs, or where that does not all fit from its minimum, to what it wishes."""
+    least = {each: limits[each].clamped(min(needed[each], wished[each])) for each in wished}
+    fits = gpus(least, limits) <= budget
+    low = least[role] if fits else limits[role].min_replicas
+    return replace(limits[role], min_replicas=low, max_replicas=wished[role])
+
+
+def _divisions(bounds: Sequence[PoolLimits], budget: int) -> list[Division]:
     """For each count of all pools but the last, the most of the last that fits."""
-    pool, gpus = bounds[0], bounds[0].gpus_per_replica
+    pool, each = bounds[0], bounds[0].gpus_per_replica
     if len(bounds) == 1:
-        return [(min(wished[0], budget // gpus),)]
-    least = sum(each.min_replicas * each.gpus_per_replica for each in bounds[1:])
-    most = min(wished[0], (budget - least) // gpus)
+        return [(min(pool.max_replicas, budget // each),)]
+    least = sum(other.min_replicas * other.gpus_per_replica for other in bounds[1:])
+    most = min(pool.max_replicas, (budget - least) // each)
     return [
         (count, *rest)
         for count in range(pool.min_replicas, most + 1)
-        for rest in _divisions(bounds[1:], wished[1:], budget - count * gpus)
+        for rest in _divisions(bounds[1:], budget - count * each)
     ]
 
 

@@ -17,6 +17,7 @@ so that deployments of equal need do not pass GPUs to and fro.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import gcd
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,4 +68,5 @@ def gpu_losses(pools: Mapping[Role, PoolWish], rate_rps: float, moving: float) -
     lost = rate_rps * np.minimum(shares, 1.0)
     now = min(max(held - minimum, 0), len(lost) - 1)
     lost[now + 1 :] = moving * lost[now] + (1.0 - moving) * lost[now + 1 :]
-    return GpuLosses(minimum_gpus=minimum, lost_rps=np.minimum.accumulate(lost))
+    unit = gcd(*(pool.limits.gpus_per_replica for pool in pools.values()))
+    return GpuLosses(minimum_gpus=minimum, lost_rps=np.minimum.accumulate(lost), unit_gpus=unit)

@@ -15,9 +15,9 @@ about 1 / (n / h + 1). With that weight every interval is judged as if load had 
 
 unknown = h / (n + h). d0 and d1 are a first guess for any traffic: 5 %, and 10 % a minute.
 
-What could not be known. An interval whose work is more than SURPRISE times all that had been seen when its
-forecast was made is not judged: no margin on an average is bought for a jump that has no precedent. When it
-comes again, it has one.
+What could not be known. Work of more than SURPRISE times all that had been seen when its forecast was made is
+judged as if it had been SURPRISE times that: no average is multiplied by more for a jump that has no
+precedent. When it comes again, it has one.
 """
 
 from dataclasses import dataclass
@@ -72,13 +72,15 @@ def judge(history: PoolHistory, lead: int, interval_s: float, half_life: float) 
     judged = np.arange(first, count)
     heard = judged - lead if mature else judged
     precedent = np.maximum.accumulate(history.work)[heard]
-    foreseeable = history.work[judged] <= SURPRISE * precedent
-    weights = 0.5 ** ((count - 1 - judged) / half_life) * foreseeable
+    surprise = np.maximum(1.0, history.work[judged] / np.maximum(SURPRISE * precedent, ROUNDING))
+    foreseen = said[:, heard] * surprise
+    weights = 0.5 ** ((count - 1 - judged) / half_life)
     unseen = 1.0 / (float(weights.sum()) / lead + 1.0)
     growth = _growth(said[STEADY], lead, interval_s)
-    curves = (history.starts, history.lost, judged)
-    lost, cost = _totals(said[:, heard], weights * (1.0 - unseen), FACTORS, curves)
-    worse, _ = _totals(said[:, heard] / (1.0 + growth), weights * unseen, FACTORS, curves)
+    curves = (history.starts, history.lost.astype(np.float64), judged)
+    lost, cost = _totals(foreseen, weights * (1.0 - unseen), FACTORS, curves)
+    grown = (*_grown(history.starts, history.lost, history.work, 1.0 + growth), judged)
+    worse, _ = _totals(foreseen, weights * unseen, FACTORS, grown)
     ordered = np.maximum(1, np.ceil(FACTORS * said[:, -1:] - ROUNDING)).astype(np.int64)
     return Judgement(
         lost=lost + worse,
@@ -121,11 +123,32 @@ def _least(starts: IntArray, lost: IntArray, judged: IntArray) -> IntArray:
 
 
 @compiled
+def _grown(starts: IntArray, lost: IntArray, work: FloatArray, times: float) -> tuple[IntArray, FloatArray]:
+    """The curves as if load had been so many times as large; between two counts logarithms are averaged."""
+    count = len(starts) - 1
+    begins = np.zeros(count + 1, np.int64)
+    for i in range(count):
+        begins[i + 1] = begins[i] + int(np.ceil((starts[i + 1] - starts[i] - 1) * times)) + 1
+    grown = np.zeros(begins[count])
+    for i in range(count):
+        start, last = starts[i], starts[i + 1] - starts[i] - 1
+        for n in range(begins[i + 1] - begins[i]):
+            place = min(n / times, float(last))
+            low = int(place)
+            share = place - low
+            below, above = np.log1p(lost[start + low]), np.log1p(lost[start + min(low + 1, last)])
+            grown[begins[i] + n] = np.expm1((1.0 - share) * below + share * above)
+            if n < work[i] * times:
+                grown[begins[i] + n] = lost[start]
+    return begins, grown
+
+
+@compiled
 def _totals(
     said: FloatArray,
     weights: FloatArray,
     factors: FloatArray,
-    curves: tuple[IntArray, IntArray, IntArray],
+    curves: tuple[IntArray, FloatArray, IntArray],
 ) -> tuple[FloatArray, FloatArray]:
     starts, lost, judged = curves
     losses = np.zeros((said.shape[0], len(factors)))

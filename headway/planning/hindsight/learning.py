@@ -3,7 +3,9 @@
 The interval is replayed after a run-up of the requests before it (RUN_UP_S), so that fleets are as busy when
 it begins as they would be. What arrived is known; how long outputs will be is drawn (`lengths`), and until
 something has completed nothing is learnt of decoding. Work beyond what a pool may have is not replayed: it
-asks for all.
+asks for all. Requests that fit no KV cache are refused on arrival and are no work.
+
+Intervals may overlap, as when a tick came late: what both have seen is taken from the later one.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,6 +27,7 @@ from headway.planning.replay import (
     prefill_losses,
     prefill_seconds,
 )
+from headway.planning.replay.engine import fits
 from headway.planning.traffic import Traffic, synthetic_traffic
 from headway.planning.types import Observation, Role
 
@@ -64,6 +67,7 @@ class Planned:
 
 def learn(state: HindsightState, observation: Observation, planned: Planned) -> HindsightState:
     """The state with one more interval. Nothing is learnt where the requests were not measured."""
+    state = state.under(planned.engine.slo)
     traffic = observation.traffic or synthetic_traffic(observation)
     roles = tuple(observation.pools)
     if traffic is None:
@@ -71,7 +75,7 @@ def learn(state: HindsightState, observation: Observation, planned: Planned) -> 
     outputs = state.outputs.add(traffic.completed_input_tokens, traffic.completed_output_tokens)
     arrived, outputs = _with_outputs(traffic, outputs)
     begins_s = observation.now_s - observation.interval_s
-    recent = _joined(state.recent, arrived, begins_s - max(RUN_UP_S.values()))
+    recent = _joined(state.recent, arrived, begins_s)
     pools = {
         role: _learnt(state.pool(role), role, recent, observation, planned)
         if role is Role.PREFILL or outputs.known or len(arrived.arrival_s) == 0
@@ -86,16 +90,18 @@ def _skipped(memory: PoolMemory) -> PoolMemory:
 
 
 def _with_outputs(traffic: Traffic, outputs: OutputSample) -> tuple[Requests, OutputSample]:
-    inputs = traffic.input_tokens
+    # Replays need a token at least; fmax takes a NaN for one, too.
+    inputs = np.fmax(1.0, traffic.input_tokens)
     if not outputs.known:
         return Requests(traffic.arrival_s, inputs, np.ones(len(inputs))), outputs
     drawn, outputs = outputs.draw(inputs)
-    return Requests(traffic.arrival_s, inputs, drawn), outputs
+    return Requests(traffic.arrival_s, inputs, np.fmax(1.0, drawn)), outputs
 
 
-def _joined(before: Requests, arrived: Requests, since_s: float) -> Requests:
-    first = int(np.searchsorted(before.arrival_s, since_s))
-    return Requests(*(np.concatenate([old[first:], new]) for old, new in zip(before, arrived, strict=True)))
+def _joined(before: Requests, arrived: Requests, begins_s: float) -> Requests:
+    """Those before the interval that its run-up needs, and its own."""
+    run_up = slice(_first(before, begins_s - max(RUN_UP_S.values())), _first(before, begins_s))
+    return Requests(*(np.concatenate([old[run_up], new]) for old, new in zip(before, arrived, strict=True)))
 
 
 def _learnt(
@@ -103,18 +109,19 @@ def _learnt(
 ) -> PoolMemory:
     begins_s = observation.now_s - observation.interval_s
     own = _from(recent, _first(recent, begins_s))
-    work = float(STAGES[role].seconds(planned.engine, own).sum()) / observation.interval_s
-    prompts_s = prefill_seconds(planned.engine, own)
+    served = own.where(fits(planned.engine, own))
+    work = float(STAGES[role].seconds(planned.engine, served).sum()) / observation.interval_s
+    prompts_s = prefill_seconds(planned.engine, served)
     if work <= _most(role, planned):
         curve = _curve(memory.guess, role, recent, begins_s, planned)
     else:
-        curve = _all(own, role, planned)
+        curve = _all(served, role, planned)
     return replace(
         memory,
         history=memory.history.add(work, curve, MOST_INTERVALS),
         guess=max(1, len(curve.lost) - 1) if curve.requests else memory.guess,
         seconds_each=float(prompts_s.mean()) if len(prompts_s) else memory.seconds_each,
-        infeasible=1.0 - curve.requests / len(prompts_s) if len(prompts_s) else memory.infeasible,
+        infeasible=1.0 - curve.requests / len(own.arrival_s) if len(own.arrival_s) else memory.infeasible,
     )
 
 

@@ -55,5 +55,5 @@ class OutputSample:
 
 
 def _class_of(input_tokens: FloatArray) -> NDArray[np.int64]:
-    octave: NDArray[np.int64] = np.log2(np.maximum(input_tokens, 1.0)).astype(np.int64)
+    octave: NDArray[np.int64] = np.log2(np.fmax(input_tokens, 1.0)).astype(np.int64)
     return np.minimum(octave, CLASSES - 1)

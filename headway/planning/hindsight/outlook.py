@@ -22,6 +22,11 @@ class Outlook:
     leads_s: Mapping[Role, float]
 
     @property
+    def lead_s(self) -> float:
+        """The longest lead."""
+        return max(self.leads_s.values())
+
+    @property
     def idle(self) -> bool:
         """Whether no request came for the longest run-up."""
         return len(self.state.recent.arrival_s) == 0

@@ -90,7 +90,7 @@ class HeadwayPolicy:
     def demand(self, outlook: Outlook) -> GpuLosses:
         """What would be lost with how many GPUs, up to what this policy holds where it has them."""
         needs = needs_of(outlook, self.settings)
-        fitted = self._fit(self._holds(outlook, needs), outlook)
+        fitted = self._fit(self._holds(outlook, needs), needs, outlook)
         wishes = {
             role: PoolWish(
                 limits=self.settings.limits[role],
@@ -102,7 +102,7 @@ class HeadwayPolicy:
             )
             for role, need in needs.items()
         }
-        moving = moving_share(outlook.leads_s, self.settings.headway.hold_s)
+        moving = moving_share(outlook.lead_s, self.settings.headway.hold_s)
         return gpu_losses(wishes, outlook.rate_rps, moving)
 
     def decide(self, outlook: Outlook, grant: Grant | None = None) -> Decision:
@@ -114,7 +114,7 @@ class HeadwayPolicy:
         observation, memories = outlook.observation, outlook.state.pools
         needs = needs_of(outlook, self.settings)
         holds = self._lent(self._holds(outlook, needs), needs, observation)
-        fitted = self._fit(holds, outlook)
+        fitted = self._fit(holds, needs, outlook)
         changes = self._changes(fitted, observation)
         pools = {
             role: self._ordered(memory, holds[role], fitted, observation, role, changes=changes)
@@ -164,20 +164,23 @@ class HeadwayPolicy:
             return NO_CHANGES
         return role_changes(fitted.targets, observation.pools, self.settings.limits)
 
-    def _fit(self, holds: Mapping[Role, Hold], outlook: Outlook) -> Fit:
+    def _fit(self, holds: Mapping[Role, Hold], needs: Mapping[Role, Need], outlook: Outlook) -> Fit:
         limits, budget = self.settings.limits, self.settings.max_gpu_budget
         free = fit({role: hold.target for role, hold in holds.items()}, limits, None)
         if budget is None or gpus(free.targets, limits) <= budget:
             return free
-        histories = {role: outlook.state.pool(role).history for role in holds}
-        held = {role: outlook.observation.pools[role].desired for role in holds}
-        moving = moving_share(outlook.leads_s, self.settings.headway.hold_s)
-        half_life = self.settings.headway.half_life_s / self.interval_s
-        divided = (
-            divide(histories, free.targets, held, limits, budget, moving=moving, half_life=half_life)
-            or fit(free.targets, limits, budget).targets
+        divided = divide(
+            {role: outlook.state.pool(role).history for role in holds},
+            wished=free.targets,
+            needed={role: need.replicas for role, need in needs.items()},
+            held={role: outlook.observation.pools[role].desired for role in holds},
+            limits=limits,
+            budget=budget,
+            moving=moving_share(outlook.lead_s, self.settings.headway.hold_s),
+            half_life=lead_intervals(outlook.lead_s, self.interval_s),
         )
-        return Fit(targets=divided, limits=(*free.limits, GPU_BUDGET))
+        targets = divided or fit(free.targets, limits, budget).targets
+        return Fit(targets=targets, limits=(*free.limits, GPU_BUDGET))
 
     def _ordered(
         self,
