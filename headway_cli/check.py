@@ -22,7 +22,7 @@ def check(
     from headway.workload import open_trace
     from headway_cli.job import Job
     from headway_cli.live_check import check_live
-    from headway_cli.notes import without_forecast, without_offload
+    from headway_cli.notes import tighter_classes, without_forecast, without_offload
 
     settings = load_config(config)
     job = Job(trace=ANY_LOAD, config=settings, settings_file=config)
@@ -32,7 +32,7 @@ def check(
     check_live(settings, config)
     pools = " and ".join(plan.settings.limits)
     print(f"{config}: ok, {plan.policy.name} policy on {pools} pools, profile {plan.profile_name}")
-    for note in (*without_offload(plan), *without_forecast(plan)):
+    for note in (*without_offload(plan), *without_forecast(plan), *tighter_classes(plan)):
         print(f"note: {note}")
     for gpu_type, name in settings.routing.gpu_profiles.items():
         print(f"GPU type {gpu_type}: {serves(plan.gpu_profiles[gpu_type])}, from {name}")

@@ -27,6 +27,7 @@ def collect_notes(plan: Plan, trace: Trace, reach: Reach, result: SimulationResu
         *_prefixes(plan, trace),
         *without_offload(plan),
         *without_forecast(plan),
+        *tighter_classes(plan),
         *_repeated("decisions warned", result.intervals, "warnings"),
         *_repeated("decisions were limited", result.intervals, "limits"),
         *_failing_predictors(result.intervals),
@@ -91,6 +92,21 @@ def without_forecast(plan: Plan) -> Iterator[str]:
     if chosen and not plan.forecasts:
         keys = ", ".join(f"planner.{key}" for key in chosen)
         yield f"{keys}: the policy {plan.policy.name} asks for no forecast; it changes nothing here"
+
+
+def tighter_classes(plan: Plan) -> Iterator[str]:
+    """That fleets are sized by the deployment's SLO, where a class is promised more."""
+    slo = plan.config.slo
+    tighter = [
+        name
+        for name, each in slo.classes.items()
+        if (each.ttft_ms or slo.ttft_ms) < slo.ttft_ms or (each.tpot_ms or slo.itl_ms) < slo.itl_ms
+    ]
+    if tighter and plan.policy.name != "static":
+        yield (
+            f"slo.classes: replicas are planned for slo.ttft_ms and slo.itl_ms, not for the tighter promises"
+            f" of {', '.join(tighter)}; set slo to the tightest that must hold"
+        )
 
 
 def _repeated(what: str, intervals: Iterable[Interval], key: str) -> Iterator[str]:

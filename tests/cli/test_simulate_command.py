@@ -135,6 +135,17 @@ def test_predictors_that_nothing_asks_are_said_to_change_nothing(capsys: pytest.
     assert not said("--predictor", "constant", "--policy", "reference")
 
 
+def test_classes_that_no_fleet_is_sized_for_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "classes.yaml"
+    config.write_text(
+        "slo: {ttft_ms: 500, itl_ms: 30, classes: {fast: {ttft_ms: 200}, slow: {ttft_ms: 900}}}"
+    )
+    notes = simulated(capsys, LOAD, *FAST, "--config", str(config))["notes"]
+    assert any("tighter promises of fast;" in note for note in notes)
+
+
 def test_notes_say_what_is_wrong_with_the_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = trace(tmp_path, "0,100,10", "30,100,10", "20,100,10", "31,130000,10", "32,100,0")
     notes = simulated(capsys, path, "--ttft-ms", "1", "--itl-ms", "0.5", "--policy", "threshold")["notes"]
