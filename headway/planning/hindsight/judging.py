@@ -9,7 +9,8 @@ figure holds the forecast's error, burstiness, lengths and queueing together, in
 
 What has not been seen yet. The past is a small sample: h intervals are about one independent observation of
 the forecast's error, so n intervals are n / h, and the next may be worse than all of them with a chance of
-about 1 / (n / h + 1). With that weight every interval is judged as if load had grown by d in the lead:
+about 1 / (n / h + 1). With that weight every interval is judged as if load had grown by d in the lead (and
+where replicas would be fewer than the level of the work times 1 + d, as lost):
 
     d = unknown · (d0 + d1 lead) + (1 − unknown) · (d0 + VOLATILITY · 90 % of the level's changes over a lead)
 
@@ -79,7 +80,7 @@ def judge(history: PoolHistory, lead: int, interval_s: float, half_life: float) 
     growth = _growth(said[STEADY], lead, interval_s)
     curves = (history.starts, history.lost.astype(np.float64), judged)
     lost, cost = _totals(foreseen, weights * (1.0 - unseen), FACTORS, curves)
-    grown = (*_grown(history.starts, history.lost, history.work, 1.0 + growth), judged)
+    grown = (*_grown(history.starts, history.lost, said[STEADY], 1.0 + growth), judged)
     worse, _ = _totals(foreseen, weights * unseen, FACTORS, grown)
     ordered = np.maximum(1, np.ceil(FACTORS * said[:, -1:] - ROUNDING)).astype(np.int64)
     return Judgement(
@@ -123,7 +124,7 @@ def _least(starts: IntArray, lost: IntArray, judged: IntArray) -> IntArray:
 
 
 @compiled
-def _grown(starts: IntArray, lost: IntArray, work: FloatArray, times: float) -> tuple[IntArray, FloatArray]:
+def _grown(starts: IntArray, lost: IntArray, level: FloatArray, times: float) -> tuple[IntArray, FloatArray]:
     """The curves as if load had been so many times as large; between two counts logarithms are averaged."""
     count = len(starts) - 1
     begins = np.zeros(count + 1, np.int64)
@@ -138,7 +139,7 @@ def _grown(starts: IntArray, lost: IntArray, work: FloatArray, times: float) -> 
             share = place - low
             below, above = np.log1p(lost[start + low]), np.log1p(lost[start + min(low + 1, last)])
             grown[begins[i] + n] = np.expm1((1.0 - share) * below + share * above)
-            if n < work[i] * times:
+            if n < level[i] * times:
                 grown[begins[i] + n] = lost[start]
     return begins, grown
 
