@@ -25,7 +25,7 @@ COLOURS = {
 LEVELS = (0.8, 0.9, 0.95, 0.97, 0.98, 0.985, 0.99, 0.995, 0.998)
 TICKS = (0.8, 0.9, 0.95, 0.98, 0.99, 0.998)
 WIDTH, HEIGHT, COLUMNS = 320, 240, 3
-LEFT, RIGHT, TOP, BOTTOM = 44, 12, 28, 34
+LEFT, RIGHT, TOP, BOTTOM = 44, 22, 28, 34
 LEGEND = 30
 LEAST, MOST = 0.5, 4.0
 """Costs relative to the static fleet that a panel covers, logarithmic; what lies beyond is at the edge."""
