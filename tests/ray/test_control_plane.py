@@ -100,22 +100,23 @@ def pid_of(name: str) -> int:
     return int(pid)
 
 
+def running_entries() -> list[dict[str, Any]]:
+    """What decisions have noted of replicas that run."""
+    return [entry for item in records() for entry in item["replicas"] if entry["running_at"]]
+
+
 def test_the_pools_follow_the_load_and_each_replica_is_traced(plane: None, exporter: Exporter) -> None:
     wait_until(lambda: planner("status")["planner"]["state"] == "running", PATIENCE_S)
     exporter.rate_rps = BUSY_RPS
     wait_until(lambda: running_replicas(APP, "Prefill") == 3, PATIENCE_S)
-    wait_until(
-        lambda: any(entry["running_at"] for item in records() for entry in item["replicas"]), PATIENCE_S
-    )
+    wait_until(lambda: any(entry["role"] == "prefill" for entry in running_entries()), PATIENCE_S)
     record = next(
         item for item in records() if item["targets"]["prefill"] > item["pools"]["prefill"]["desired"]
     )
     assert record["connector"]["status"] == "sent"
     assert record["measured"]["requests"] > 0
     assert record["forecast"]["requests"] > 0
-    traced = [entry for item in records() for entry in item["replicas"] if entry["running_at"]]
-    assert {entry["role"] for entry in traced} >= {"prefill"}
-    for entry in traced:
+    for entry in running_entries():
         assert record["created_at"] - 1.0 <= entry["starting_at"] < entry["running_at"]
     exporter.rate_rps = IDLE_RPS
     wait_until(lambda: running_replicas(APP, "Prefill") == 1, PATIENCE_S)

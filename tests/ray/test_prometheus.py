@@ -235,6 +235,7 @@ async def test_prometheus_stopped_and_started_again(port, prometheus, collector,
         assert isnan(down.requests)
         assert not (await collector.ready())[0]
         unseen = await load(url, write_trace(tmp_path / "trace.jsonl", 12, 0.05))
+        await asyncio.sleep(2.0 * FRESH_S)
         prometheus.start()
         found, before = await until_ok(collector, 2.0)
         assert set(before) <= {HealthStatus.DOWN, HealthStatus.STALE, HealthStatus.STARTING}
