@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from headway_cli.flags import spread
-from headway_cli.options import TraceArgument
+from headway_cli.options import Attainment, Duration, Itl, Start, TraceArgument, TraceFormat, Ttft
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,21 +22,16 @@ class GpuPlanOptions:
         float,
         typer.Option(metavar="SHARE", help="With --interval: running replicas count as this much cheaper."),
     ] = 0.1
-    ttft_ms: Annotated[float | None, typer.Option(metavar="MS", help="Target: time to first token.")] = None
-    itl_ms: Annotated[float | None, typer.Option(metavar="MS", help="Target: time between tokens.")] = None
-    attainment: Annotated[
-        float | None, typer.Option(metavar="SHARE", help="Share of requests that should meet both targets.")
-    ] = None
+    ttft_ms: Ttft = None
+    itl_ms: Itl = None
+    attainment: Attainment = None
     max_gpu_budget: Annotated[
         int | None, typer.Option(metavar="N", help="GPUs of all types and pools together.")
     ] = None
     rate_scale: Annotated[float, typer.Option(metavar="K", help="Superpose K shifted copies.")] = 1.0
-    start: Annotated[float, typer.Option(metavar="S", help="Leave out the first S seconds.")] = 0.0
-    duration: Annotated[float | None, typer.Option(metavar="S", help="Use S seconds of the trace.")] = None
-    trace_format: Annotated[
-        str | None,
-        typer.Option("--format", metavar="F", help="plain, azure, burstgpt or mooncake; else detected."),
-    ] = None
+    start: Start = 0.0
+    duration: Duration = None
+    trace_format: TraceFormat = None
     seed: Annotated[int | None, typer.Option(metavar="N", help="Seed of what is drawn.")] = None
 
 

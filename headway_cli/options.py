@@ -9,6 +9,18 @@ from headway_cli.flags import spread
 
 __all__ = ["RunOptions", "TraceArgument", "spread"]
 
+Ttft = Annotated[float | None, typer.Option(metavar="MS", help="Target: time to first token.")]
+Itl = Annotated[float | None, typer.Option(metavar="MS", help="Target: time between tokens.")]
+Attainment = Annotated[
+    float | None, typer.Option(metavar="SHARE", help="Share of requests that should meet both targets.")
+]
+Start = Annotated[float, typer.Option(metavar="S", help="Leave out the first S seconds.")]
+Duration = Annotated[float | None, typer.Option(metavar="S", help="Use S seconds of the trace.")]
+TraceFormat = Annotated[
+    str | None,
+    typer.Option("--format", metavar="F", help="plain, azure, burstgpt or mooncake; else detected."),
+]
+
 TraceArgument = Annotated[
     str, typer.Argument(metavar="TRACE", help="A trace file, or generated load such as steady:rate_rps=20.")
 ]
@@ -24,11 +36,9 @@ class RunOptions:
     config: Annotated[
         str | None, typer.Option(metavar="FILE", help="Settings (YAML); flags override its keys.")
     ] = None
-    ttft_ms: Annotated[float | None, typer.Option(metavar="MS", help="Target: time to first token.")] = None
-    itl_ms: Annotated[float | None, typer.Option(metavar="MS", help="Target: time between tokens.")] = None
-    attainment: Annotated[
-        float | None, typer.Option(metavar="SHARE", help="Share of requests that should meet both targets.")
-    ] = None
+    ttft_ms: Ttft = None
+    itl_ms: Itl = None
+    attainment: Attainment = None
     predictor: Annotated[
         str | None, typer.Option(metavar="NAME", help="Load predictor: constant, arima, kalman, prophet.")
     ] = None
@@ -65,12 +75,9 @@ class RunOptions:
     rate_scale: Annotated[
         float | None, typer.Option(metavar="K", help="Superpose K shifted copies of the trace; else 1.")
     ] = None
-    start: Annotated[float, typer.Option(metavar="S", help="Leave out the first S seconds.")] = 0.0
-    duration: Annotated[float | None, typer.Option(metavar="S", help="Use S seconds of the trace.")] = None
-    trace_format: Annotated[
-        str | None,
-        typer.Option("--format", metavar="F", help="plain, azure, burstgpt or mooncake; else detected."),
-    ] = None
+    start: Start = 0.0
+    duration: Duration = None
+    trace_format: TraceFormat = None
     start_up_delay: Annotated[
         float | None, typer.Option(metavar="S", help="Mean seconds until a new replica is ready.")
     ] = None

@@ -74,15 +74,7 @@ def cheapest_pair(prefill: Losses, decode: Losses, allowed: float, gpus: Fleet) 
 def engine_of(world: World) -> ReplayEngine:
     """The deployment's engine as replay knows it."""
     plan = world.plan({})
-    rules = plan.engine
-    return ReplayEngine(
-        profile=plan.profile,
-        slo=plan.settings.slo,
-        max_batch_size=rules.max_batch_size,
-        chunk_tokens=rules.chunk_tokens,
-        transfer_latency_s=rules.transfer_latency_s,
-        transfer_s_per_token=rules.kv_bytes_per_token / rules.transfer_bytes_per_s,
-    )
+    return ReplayEngine.of(plan.profile, plan.settings.slo, plan.engine)
 
 
 def foresee(engine: ReplayEngine, recording: Recording) -> Future:

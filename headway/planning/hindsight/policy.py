@@ -213,13 +213,4 @@ def make_headway(settings: PolicySettings, profile: Surfaces | None = None) -> H
     if settings.engine is None:
         raise PlanningError("planner.policy: headway needs to know how engines batch")
     check_budget(settings.limits, settings.max_gpu_budget)
-    rules = settings.engine
-    engine = ReplayEngine(
-        profile=profile,
-        slo=settings.slo,
-        max_batch_size=rules.max_batch_size,
-        chunk_tokens=rules.chunk_tokens,
-        transfer_latency_s=rules.transfer_latency_s,
-        transfer_s_per_token=rules.kv_bytes_per_token / rules.transfer_bytes_per_s,
-    )
-    return HeadwayPolicy(settings, engine)
+    return HeadwayPolicy(settings, ReplayEngine.of(profile, settings.slo, settings.engine))

@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from headway.planning.engine_rules import EngineRules
 from headway.planning.types import Slo
 from interp import Profile
 from interp.arrays import BoolArray, FloatArray
@@ -43,6 +44,18 @@ class ReplayEngine:
     chunk_tokens: int
     transfer_latency_s: float
     transfer_s_per_token: float
+
+    @classmethod
+    def of(cls, profile: Profile, slo: Slo, rules: EngineRules) -> "ReplayEngine":
+        """The engine of a deployment."""
+        return cls(
+            profile=profile,
+            slo=slo,
+            max_batch_size=rules.max_batch_size,
+            chunk_tokens=rules.chunk_tokens,
+            transfer_latency_s=rules.transfer_latency_s,
+            transfer_s_per_token=rules.kv_bytes_per_token / rules.transfer_bytes_per_s,
+        )
 
     @property
     def kv_capacity_tokens(self) -> float:
