@@ -58,7 +58,9 @@ def decode_lost(engines: Engines, requests: Requests, fleet: Fleet, alone: Mappi
     ready_s, requests = ready_s[order], Requests(*(column[order] for column in requests))
     can, judged = _reachable(engines, requests, fleet)
     outputs = np.maximum(1.0, np.rint(requests.output_tokens))
-    coming = Arrivals(ready_s, requests.input_tokens, outputs, np.ones(len(outputs), np.bool_))
+    coming = Arrivals(
+        ready_s, requests.input_tokens, np.zeros(len(outputs)), outputs, np.ones(len(outputs), np.bool_)
+    )
     worlds = {name: make_world(engines[name], coming, count) for name, count in fleet.items()}
     for number, now_s in enumerate(ready_s.tolist()):
         best: tuple[float, str, int] | None = None

@@ -5,7 +5,7 @@ Costs are per hour, in the unit of the prices. The same input gives the same byt
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from math import isfinite
+from math import inf, isfinite
 from typing import Any
 
 import numpy as np
@@ -48,10 +48,13 @@ class _Asked:
     supply: Mapping[str, Supply]
     rules: MixRules
 
-    def needs(self, requests: Requests, judged_from: int = 0) -> tuple[Mapping[str, PoolNeed], int]:
-        """What the pools need, and how many requests no type can keep."""
+    def needs(
+        self, requests: Requests, begin_s: float = -inf, since_s: float = -inf
+    ) -> tuple[Mapping[str, PoolNeed], int]:
+        """What the pools need for what comes from `begin_s` on, and how many requests no type can keep."""
+        judged_from = int(np.searchsorted(requests.arrival_s, begin_s))
         budget = self.settings.loss_budget
-        load = Load(requests=requests, judged_from=judged_from, loss_budget=budget)
+        load = Load(requests=requests, judged_from=judged_from, since_s=since_s, loss_budget=budget)
         found = pool_needs(self.candidates, load, self.settings.limits)
         return found.pools, found.hopeless
 
@@ -179,13 +182,15 @@ def _intervals(
     """The plan of each interval, in which what ran before is worth keeping."""
     rules = asked.rules
     count = max(1, int(np.ceil(duration_s / interval_s)))
+    longest_s = float(requests.output_tokens.max(initial=0.0)) * asked.settings.slo.itl_s
     for number in range(count):
         begin_s = number * interval_s
         # The last arrival may be at the very end of the trace.
         end_s = begin_s + interval_s if number + 1 < count else np.inf
-        since, first, end = np.searchsorted(requests.arrival_s, [begin_s - RUN_UP_S, begin_s, end_s])
-        part = Requests(*(column[since:end] for column in requests))
-        needs, hopeless = asked.needs(part, int(first - since))
+        since_s = begin_s - RUN_UP_S
+        oldest, first, end = np.searchsorted(requests.arrival_s, [since_s - longest_s, begin_s, end_s])
+        part = Requests(*(column[oldest:end] for column in requests))
+        needs, hopeless = asked.needs(part, begin_s, since_s)
         try:
             mix = cheapest(needs, asked.supply, rules)
         except InfeasibleError as error:

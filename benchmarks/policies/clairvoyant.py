@@ -33,6 +33,7 @@ from headway.planning.replay import (
     prefill_losses,
     prefill_seconds,
 )
+from headway.planning.replay.underway import may_last
 
 INTERVAL_S = 30.0
 PREFILL_WARM_UP_S, DECODE_WARM_UP_S = 300.0, 120.0
@@ -84,14 +85,18 @@ def foresee(engine: ReplayEngine, recording: Recording) -> Future:
         recording.input_tokens.astype(np.float64),
         recording.output_tokens.astype(np.float64),
     )
+    longest_s = float(requests.output_tokens.max(initial=0.0)) * engine.slo.itl_s
     edges_s = np.arange(0.0, recording.duration_s + INTERVAL_S, INTERVAL_S)
     prefill: list[LossCurve] = []
     decode: list[LossCurve] = []
     for begin_s, end_s in pairwise(edges_s.tolist()):
         window, judged = _window(requests, begin_s, end_s, PREFILL_WARM_UP_S)
         prefill.append(prefill_losses(engine, window, judged, _guess(prefill)))
-        window, judged = _window(requests, begin_s, end_s, DECODE_WARM_UP_S)
-        decode.append(decode_losses(engine, window, judged, _guess(decode)))
+        window, judged = _window(requests, begin_s, end_s, DECODE_WARM_UP_S + longest_s)
+        since_s = begin_s - DECODE_WARM_UP_S
+        lasting = may_last(engine, window, since_s)
+        judged = int(lasting[:judged].sum())
+        decode.append(decode_losses(engine, window.where(lasting), judged, _guess(decode), since_s))
     prompts = prefill_seconds(engine, requests)
     return Future(
         requests=_per_interval(attainable(engine, requests), recording, len(edges_s) - 1),

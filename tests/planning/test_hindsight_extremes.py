@@ -76,7 +76,8 @@ def test_a_queue_at_most_doubles_what_is_needed(waiting):
         planner.plan(dataclasses.replace(seen, pools=pools), decisions[-1].next_state).reasons["needs"]
         for pools in (seen.pools, queued)
     )
-    assert usual["prefill"]["replicas"] < odd["prefill"]["replicas"] <= 2 * usual["prefill"]["replicas"]
+    for role in ("prefill", "decode"):
+        assert usual[role]["replicas"] < odd[role]["replicas"] <= 2 * usual[role]["replicas"]
 
 
 @steady

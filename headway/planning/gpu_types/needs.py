@@ -23,7 +23,7 @@ lose more than the budget serves nothing. Without requests the pool's minimum is
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from math import ceil, isfinite
+from math import ceil, inf, isfinite
 
 import numpy as np
 
@@ -48,10 +48,14 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """Requests to serve: those from `judged_from` on count, the ones before warm the fleets up."""
+    """Requests to serve: those from `judged_from` on count, the ones before warm the fleets up.
+
+    What came before `since_s` is under way then (`headway.planning.replay.underway`).
+    """
 
     requests: Requests
     judged_from: int = 0
+    since_s: float = -inf
     loss_budget: float = 0.01
 
     @property
@@ -155,7 +159,8 @@ def _replicas_per_work(
         return NAN
     seconds = STAGES[role].seconds(engine, judged)
     guess = ceil(float(seconds.sum()) / max(1.0, float(np.ptp(judged.arrival_s))))
-    return crossing(STAGES[role].losses(engine, own, first, guess), loss_budget) / float(seconds.sum())
+    curve = STAGES[role].losses(engine, own, first, guess, load.since_s)
+    return crossing(curve, loss_budget) / float(seconds.sum())
 
 
 def crossing(curve: LossCurve, loss_budget: float) -> float:

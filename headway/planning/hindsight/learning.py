@@ -28,6 +28,7 @@ from headway.planning.replay import (
     prefill_seconds,
 )
 from headway.planning.replay.engine import fits
+from headway.planning.replay.underway import may_last
 from headway.planning.traffic import Traffic, synthetic_traffic
 from headway.planning.types import Observation, Role
 
@@ -46,7 +47,7 @@ MOST_REPLICAS = 4096
 class Stage:
     """How a pool's requests are replayed, and what work they are: replica-seconds of each."""
 
-    losses: Callable[[ReplayEngine, Requests, int, int], LossCurve]
+    losses: Callable[[ReplayEngine, Requests, int, int, float], LossCurve]
     seconds: Callable[[ReplayEngine, Requests], FloatArray]
 
 
@@ -75,7 +76,7 @@ def learn(state: HindsightState, observation: Observation, planned: Planned) -> 
     outputs = state.outputs.add(traffic.completed_input_tokens, traffic.completed_output_tokens)
     arrived, outputs = _with_outputs(traffic, outputs)
     begins_s = observation.now_s - observation.interval_s
-    recent = _joined(state.recent, arrived, begins_s)
+    recent = _joined(planned.engine, state.recent, arrived, begins_s)
     pools = {
         role: _learnt(state.pool(role), role, recent, observation, planned)
         if role is Role.PREFILL or outputs.known or len(arrived.arrival_s) == 0
@@ -98,10 +99,12 @@ def _with_outputs(traffic: Traffic, outputs: OutputSample) -> tuple[Requests, Ou
     return Requests(traffic.arrival_s, inputs, np.fmax(1.0, drawn)), outputs
 
 
-def _joined(before: Requests, arrived: Requests, begins_s: float) -> Requests:
-    """Those before the interval that its run-up needs, and its own."""
-    run_up = slice(_first(before, begins_s - max(RUN_UP_S.values())), _first(before, begins_s))
-    return Requests(*(np.concatenate([old[run_up], new]) for old, new in zip(before, arrived, strict=True)))
+def _joined(engine: ReplayEngine, before: Requests, arrived: Requests, begins_s: float) -> Requests:
+    """Those before the interval that its run-up needs or that may be under way, and its own."""
+    recent = before.arrival_s > begins_s - max(RUN_UP_S.values())
+    needed = recent | may_last(engine, before, begins_s - min(RUN_UP_S.values()))
+    run_up = before.where(needed & (before.arrival_s <= begins_s))
+    return Requests(*(np.concatenate([old, new]) for old, new in zip(run_up, arrived, strict=True)))
 
 
 def _learnt(
@@ -110,8 +113,8 @@ def _learnt(
     begins_s = observation.now_s - observation.interval_s
     own = _from(recent, _first(recent, begins_s))
     served = own.where(fits(planned.engine, own))
-    work = float(STAGES[role].seconds(planned.engine, served).sum()) / observation.interval_s
-    prompts_s = prefill_seconds(planned.engine, served)
+    seconds = STAGES[role].seconds(planned.engine, served)
+    work = float(seconds.sum()) / observation.interval_s
     if work <= _most(role, planned):
         curve = _curve(memory.guess, role, recent, begins_s, planned)
     else:
@@ -120,7 +123,7 @@ def _learnt(
         memory,
         history=memory.history.add(work, curve, MOST_INTERVALS),
         guess=max(1, len(curve.lost) - 1) if curve.requests else memory.guess,
-        seconds_each=float(prompts_s.mean()) if len(prompts_s) else memory.seconds_each,
+        seconds_each=float(seconds.mean()) if len(seconds) else memory.seconds_each,
         infeasible=1.0 - curve.requests / len(own.arrival_s) if len(own.arrival_s) else memory.infeasible,
     )
 
@@ -131,8 +134,9 @@ def _curve(guess: int, role: Role, recent: Requests, begins_s: float, planned: P
     judged = min(own, MOST_JUDGED)
     first = len(recent.arrival_s) - judged
     run_up = max(_first(recent, begins_s - RUN_UP_S[role]), first - MOST_RUN_UP)
-    replayed = _from(recent, run_up)
-    curve = STAGES[role].losses(planned.engine, replayed, first - run_up, min(guess, _most(role, planned)))
+    since_s = float(recent.arrival_s[run_up - 1]) if run_up else -np.inf
+    guess = min(guess, _most(role, planned))
+    curve = STAGES[role].losses(planned.engine, recent, first, guess, since_s)
     if judged == own:
         return curve
     share = own / judged

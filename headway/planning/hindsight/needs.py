@@ -7,9 +7,8 @@ from headway.planning.hindsight.backlog import extra_replicas
 from headway.planning.hindsight.choosing import Option, choose
 from headway.planning.hindsight.judging import Judgement
 from headway.planning.hindsight.outlook import Outlook
-from headway.planning.hindsight.state import PoolMemory
 from headway.planning.settings import PolicySettings
-from headway.planning.types import NAN, PoolState, Role
+from headway.planning.types import PoolState, Role
 
 LEARNING = 4
 """Intervals in which targets do not fall."""
@@ -69,7 +68,7 @@ def _need(
         enough = max(enough, strict.replicas)
     if settings.limits[role].min_replicas == 0:
         replicas, enough = _or_none(pool, replicas, enough, idle=outlook.idle and option is not None)
-    extra = _extra(role, pool, memory, settings, replicas) if option else 0
+    extra = extra_replicas(pool, memory.seconds_each, settings.slo.ttft_s, replicas) if option else 0
     learning = len(memory.history) <= LEARNING
     judged = outlook.judged.get(role)
     return Need(
@@ -85,11 +84,6 @@ def _need(
         learning=learning,
         infeasible=memory.infeasible,
     )
-
-
-def _extra(role: Role, pool: PoolState, memory: PoolMemory, settings: PolicySettings, replicas: int) -> int:
-    seconds_each = NAN if role is Role.DECODE else memory.seconds_each
-    return extra_replicas(pool, seconds_each, settings.slo.ttft_s, replicas)
 
 
 def _or_none(pool: PoolState, replicas: int, enough: int, *, idle: bool) -> tuple[int, int]:

@@ -44,9 +44,9 @@ REPLICA = np.dtype(
 class World(NamedTuple):
     """A fleet and its requests. `replicas` REPLICA[n]; heaps of the batches f8[n, B] and i8[n, B].
 
-    `ready_s`, `input_tokens`, `output_tokens`, `weight` (what it adds to a replica's load), `judged`,
-    `following` (in the queue), `first_s` and `finish_s` have one entry a request, in the order in which they
-    come. `pending` i8[1] counts the judged ones that have not ended.
+    `ready_s`, `input_tokens`, `computed_tokens`, `output_tokens`, `weight` (what it adds to a replica's
+    load), `judged`, `following` (in the queue), `first_s` and `finish_s` have one entry a request, in the
+    order in which they come. `pending` i8[1] counts the judged ones that have not ended.
     """
 
     kv: FloatArray
@@ -64,6 +64,7 @@ class World(NamedTuple):
     finish_request: IntArray
     ready_s: FloatArray
     input_tokens: FloatArray
+    computed_tokens: FloatArray
     output_tokens: FloatArray
     weight: FloatArray
     judged: BoolArray
@@ -74,10 +75,14 @@ class World(NamedTuple):
 
 
 class Arrivals(NamedTuple):
-    """What comes to a pool, by `ready_s`: f8[N] each, and which of them are judged."""
+    """What comes to a pool, by `ready_s`: f8[N] each, and which of them are judged.
+
+    A mixed replica has only what is left of `input_tokens` to compute.
+    """
 
     ready_s: FloatArray
     input_tokens: FloatArray
+    computed_tokens: FloatArray
     output_tokens: FloatArray
     judged: BoolArray
 
@@ -105,6 +110,7 @@ def make_world(engine: ReplayEngine, arrivals: Arrivals, replicas: int) -> World
         finish_request=np.empty((replicas, room), np.int64),
         ready_s=arrivals.ready_s,
         input_tokens=arrivals.input_tokens,
+        computed_tokens=arrivals.computed_tokens,
         output_tokens=arrivals.output_tokens,
         weight=np.ones(count),
         judged=arrivals.judged,

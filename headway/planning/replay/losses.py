@@ -5,10 +5,12 @@
     decode    lost if TPOT is above the ITL SLO, or the first token late though the prompt did not wait.
     mixed     lost if TTFT or TPOT is.
 
-So the losses of a prefill and of a decode pool add up, roughly, to those of both together. Requests before
-`judged_from` warm the fleet up, which begins idle. Decoding lasts beyond the last arrival; so that the last
-requests do not decode in batches that run empty, the judged ones arrive again and again until all of them
-have ended (at most as many again as came). Requests that no engine has room for take no part.
+So the losses of a prefill and of a decode pool add up, roughly, to those of both together. The replay runs
+from `since_s` on, with what is decoding by then under way (`underway`); requests before `judged_from` warm
+the fleet up. Decoding lasts beyond the last arrival; so that the last requests do not decode in batches that
+run empty, the latest ones come again and again until all judged ones have ended: the judged ones, and as many
+before them as decode at the same time (at most as many again as came). Requests that no engine has room for
+take no part.
 """
 
 from functools import cache
@@ -36,6 +38,7 @@ from headway.planning.replay.engine import (
 from headway.planning.replay.fleet import Arrivals, World, make_world
 from headway.planning.replay.mixed import replay_mixed
 from headway.planning.replay.prefill import prefill_waits
+from headway.planning.replay.underway import under_way
 from interp.arrays import BoolArray, FloatArray
 from interp.jit import drop_older
 
@@ -46,9 +49,13 @@ SPARE = 1.02
 """Replicas must exceed the mean work by this factor to keep up."""
 
 
-def prefill_losses(engine: ReplayEngine, requests: Requests, judged_from: int, guess: int) -> LossCurve:
+def prefill_losses(
+    engine: ReplayEngine, requests: Requests, judged_from: int, guess: int, since_s: float = -np.inf
+) -> LossCurve:
     """Losses among requests[judged_from:] by replicas of a prefill pool, searched from `guess` replicas."""
-    requests, judged = _taken(engine, requests, judged_from, mixed=False)
+    begun = int(np.searchsorted(requests.arrival_s, since_s, side="right"))
+    requests = Requests(*(column[begun:] for column in requests))
+    requests, judged = _taken(engine, requests, judged_from - begun, mixed=False)
     if not judged.any():
         return LossCurve(0, np.zeros(1, np.int64))
     alone_s = prompt_s(engine, requests)
@@ -65,30 +72,36 @@ def prefill_losses(engine: ReplayEngine, requests: Requests, judged_from: int, g
     return loss_curve(lose, int(np.count_nonzero(judged)), least, guess)
 
 
-def decode_losses(engine: ReplayEngine, requests: Requests, judged_from: int, guess: int) -> LossCurve:
+def decode_losses(
+    engine: ReplayEngine, requests: Requests, judged_from: int, guess: int, since_s: float = -np.inf
+) -> LossCurve:
     """Losses among requests[judged_from:] by replicas of a decode pool, searched from `guess` replicas."""
     requests, judged = _taken(engine, requests, judged_from, mixed=False)
-    return _decoding_losses(engine, requests, judged, guess, mixed=False)
+    return _decoding_losses(engine, requests, judged, guess, since_s, mixed=False)
 
 
-def mixed_losses(engine: ReplayEngine, requests: Requests, judged_from: int, guess: int) -> LossCurve:
+def mixed_losses(
+    engine: ReplayEngine, requests: Requests, judged_from: int, guess: int, since_s: float = -np.inf
+) -> LossCurve:
     """Losses among requests[judged_from:] by mixed replicas, searched from `guess` replicas."""
     requests, judged = _taken(engine, requests, judged_from, mixed=True)
-    return _decoding_losses(engine, requests, judged, guess, mixed=True)
+    return _decoding_losses(engine, requests, judged, guess, since_s, mixed=True)
 
 
 def _decoding_losses(
-    engine: ReplayEngine, requests: Requests, judged: BoolArray, guess: int, *, mixed: bool
+    engine: ReplayEngine, requests: Requests, judged: BoolArray, guess: int, since_s: float, *, mixed: bool
 ) -> LossCurve:
     if not judged.any():
         return LossCurve(0, np.zeros(1, np.int64))
-    coming, since_s = _continued(engine, requests, judged, mixed=mixed)
+    requests, left = under_way(engine, requests, since_s)
+    judged = judged[left]
+    coming, arrival_s = _continued(engine, requests, judged, since_s, mixed=mixed)
     replay = replay_mixed if mixed else replay_decode
 
     def lose(replicas: int) -> int:
         world = make_world(engine, coming, replicas)
         replay(world)
-        return int(np.count_nonzero(_missed(engine, world, since_s) & coming.judged))
+        return int(np.count_nonzero(_missed(engine, world, arrival_s) & coming.judged))
 
     work_s = (mixed_seconds if mixed else decode_seconds)(engine, requests)
     decode_s = busy_iteration_s(engine, requests) * requests.output_tokens
@@ -120,14 +133,19 @@ def _taken(
 
 
 def _continued(
-    engine: ReplayEngine, requests: Requests, judged: BoolArray, *, mixed: bool
+    engine: ReplayEngine, requests: Requests, judged: BoolArray, since_s: float, *, mixed: bool
 ) -> tuple[Arrivals, FloatArray]:
-    """What comes to the pool, and when each of it arrived: all requests, then the judged period repeated."""
+    """What comes to the pool, and when each of it arrived: all requests, then the latest repeated."""
     count, first = len(judged), int(np.argmax(judged))
+    found = requests.arrival_s <= since_s
     ready_s = requests.arrival_s
     if not mixed:
-        ready_s = ready_s + prompt_s(engine, requests) + transfer_s(engine, requests)
-    again, later_s = _repeats(requests.arrival_s, first)
+        coming_s = prompt_s(engine, requests) + transfer_s(engine, requests)
+        ready_s = ready_s + np.where(found, 0.0, coming_s)
+    lasting_s = np.average(requests.output_tokens, weights=requests.output_tokens)
+    latest_s = requests.arrival_s[-1] - lasting_s * busy_iteration_s(engine, requests)
+    latest = np.searchsorted(requests.arrival_s, max(latest_s, since_s), side="right")
+    again, later_s = _repeats(requests.arrival_s, min(first, int(latest)))
     source = np.concatenate([np.arange(count), again])
     delay_s = np.concatenate([np.zeros(count), later_s])
     order = np.argsort(ready_s[source] + delay_s, kind="stable")
@@ -135,6 +153,7 @@ def _continued(
     coming = Arrivals(
         ready_s=ready_s[source] + delay_s,
         input_tokens=requests.input_tokens[source],
+        computed_tokens=np.where(found, requests.input_tokens, 0.0)[source],
         output_tokens=np.maximum(1.0, np.rint(requests.output_tokens[source])),
         judged=judged[source] & own,
     )
@@ -163,9 +182,8 @@ def _chunked_waits(
     Each goes to the replica with the fewest prompt tokens.
     """
     ones = np.ones(len(alone_s))
-    world = make_world(
-        engine, Arrivals(requests.arrival_s, requests.input_tokens, ones, ones > 0.0), replicas
-    )
+    coming = Arrivals(requests.arrival_s, requests.input_tokens, np.zeros(len(alone_s)), ones, ones > 0.0)
+    world = make_world(engine, coming, replicas)
     replay_mixed(world._replace(max_kv_tokens=np.inf, weight=requests.input_tokens))
     return np.maximum(0.0, world.first_s - requests.arrival_s - alone_s)
 

@@ -121,6 +121,7 @@ def _plan_chunk(world: World, replica: int) -> float:
             if not has_room(world, replica, request, unit.chunk_requests):
                 break
             reserve(world, replica, request)
+            done = world.computed_tokens[request]
         tokens = min(world.input_tokens[request] - done, budget)
         added_s += work_until_s(world, done + tokens) - work_until_s(world, done)
         unit.chunk_requests += 1
