@@ -14,12 +14,12 @@ def check_live(config: HeadwayConfig, path: str | None) -> None:
     CliError names file and key.
     """
     from actors.connectors.kube.location import locate
-    from actors.planning.policies import refuse_role_changes
+    from actors.planning.policies import refuse_simulated_only
     from serve_apps.gateway.access import make_access
     from serve_apps.gateway.tokens import make_counter
 
     with _located(path):
-        refuse_role_changes(config)
+        refuse_simulated_only(config)
         make_access(config.gateway)
         make_counter(config.gateway.tokenizer)
         if config.connector.kind == "kubernetes":

@@ -29,7 +29,7 @@ class InForce:
 
 def put_in_force(config: HeadwayConfig, profile: Profile, version: tuple[int, int]) -> InForce:
     """The policy of a configuration. PlanningError when it cannot be made, or engines cannot follow it."""
-    refuse_role_changes(config)
+    refuse_simulated_only(config)
     settings = policy_settings(config, profile)
     policy = make_policy(config.planner.policy, settings, profile)
     return InForce(policy=policy, settings=settings, version=version)
@@ -37,15 +37,18 @@ def put_in_force(config: HeadwayConfig, profile: Profile, version: tuple[int, in
 
 def check(config: HeadwayConfig, profile: Profile | None) -> None:
     """Refuse settings that no policy can be made from (PlanningError); as far as known without a profile."""
-    refuse_role_changes(config)
+    refuse_simulated_only(config)
     if profile is not None:
         put_in_force(config, profile, (0, 0))
     else:
         check_budget(policy_settings(config).limits, config.planner.max_gpu_budget)
 
 
-def refuse_role_changes(config: HeadwayConfig) -> None:
-    """PlanningError where replicas shall change their role: the simulator's can, live engines cannot."""
+def refuse_simulated_only(config: HeadwayConfig) -> None:
+    """PlanningError for what only the simulator's replicas can: change their role, or all be gone."""
+    empty = next((role for role, pool in config.pools.items() if pool.min_replicas == 0), None)
+    if empty is not None:
+        raise PlanningError(f"pools.{empty}.min_replicas: live pools keep 1 at least, 0 is for simulation")
     if config.planner.headway.role_change_s is not None:
         raise PlanningError(
             "planner.headway.role_change_s: live engines cannot change their role yet; leave it null"

@@ -71,7 +71,8 @@ class EngineSettings(Settings):
 class PoolSettings(Settings):
     """What bounds one pool."""
 
-    min_replicas: ReplicaCount = 1
+    min_replicas: NonNegativeInt = Field(default=1, le=MOST_REPLICAS)
+    """0 lets an idle pool go to none, in simulation; live pools keep one at least."""
     max_replicas: ReplicaCount = 16
     gpus_per_replica: PositiveInt | None = Field(default=None, le=MOST_REPLICAS)
     """GPUs of one replica; null: as profiled."""

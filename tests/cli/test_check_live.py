@@ -27,6 +27,7 @@ def written(folder: Path, text: str) -> Path:
         ("connector: {kind: kubernetes, kubernetes: {target: kuberay}}", "connector.kubernetes.name"),
         ("metrics: {source: prometheus}", "needs a url"),
         ("planner: {headway: {role_change_s: 15}}", "planner.headway.role_change_s"),
+        ("pools: {decode: {min_replicas: 0}}", "pools.decode.min_replicas"),
     ],
 )
 def test_what_up_would_refuse(

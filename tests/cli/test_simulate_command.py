@@ -317,6 +317,24 @@ def test_duration_beyond_the_end_is_no_idle_time(tmp_path: Path, capsys: pytest.
     assert "trace: ends after 59 s, before the 9000 s that were asked for" in longer["notes"]
 
 
+def test_idle_pools_that_may_be_empty_are_and_come_back(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings, sparse = tmp_path / "zero.yaml", tmp_path / "sparse.csv"
+    settings.write_text("pools: {prefill: {min_replicas: 0}, decode: {min_replicas: 0}}", encoding="utf-8")
+    rows = [f"{visit * 1800 + second},800,200" for visit in range(3) for second in range(0, 120, 3)]
+    sparse.write_text("\n".join(["timestamp_s,input_tokens,output_tokens", *rows]), encoding="utf-8")
+    document = simulated(capsys, sparse, "--config", settings, "--start-up-delay", "20")
+    assert document["completed"] == document["requests"] == 120
+    for series in document["replicas"].values():
+        levels = [
+            count
+            for count, before in zip(series["desired"][1:], series["desired"], strict=False)
+            if count != before
+        ]
+        assert levels == [0, 1, 0, 1]
+
+
 def test_each_note_comes_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text("simulation: {drain_limit_s: 0}\n", encoding="utf-8")
