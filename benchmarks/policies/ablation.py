@@ -21,7 +21,7 @@ from benchmarks.policies.world import Driver
 from headway.planning import Decision, Observation, Policy, Role
 from headway.planning.hindsight.choosing import Option, choose
 from headway.planning.hindsight.judging import STEADY, Judgement
-from headway.planning.hindsight.learning import Planned, learn
+from headway.planning.hindsight.learning import RUN_UP_S, Planned, learn
 from headway.planning.hindsight.levels import PREDICTORS, FloatArray, Predictor, forecasts
 from headway.planning.hindsight.state import HindsightState
 
@@ -145,6 +145,14 @@ IDEAS: Sequence[Idea] = (
         stand_ins={"needs.extra_replicas": lambda pool, seconds_each, ttft_s, needed: 0},
     ),
     Idea(name="no-forgetting", off="the past counts whole", overrides={"planner.headway.half_life_s": 1e7}),
+    Idea(
+        name="idle-start",
+        off="replays begin with nothing under way",
+        stand_ins={
+            "learning.may_last": lambda engine, requests, since_s: requests.arrival_s > since_s,
+            "learning.RUN_UP_S": dict.fromkeys(RUN_UP_S, min(RUN_UP_S.values())),
+        },
+    ),
     Idea(name="means", off="no single requests: means only", stand_ins={"policy.learn": _of_means}),
 )
 
