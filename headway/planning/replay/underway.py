@@ -10,10 +10,16 @@ import numpy as np
 from headway.planning.replay.engine import ReplayEngine, Requests, busy_iteration_s, prompt_s
 from interp.arrays import BoolArray
 
+SLACK = 1.5
+"""By how much the pace may still change with the mix, where nothing may be lost."""
+
 
 def may_last(engine: ReplayEngine, requests: Requests, since_s: float) -> BoolArray:
-    """Which come after `since_s`, or would decode beyond it if they did so at the ITL SLO, bool[N]."""
-    lasting: BoolArray = requests.arrival_s + requests.output_tokens * engine.slo.itl_s > since_s
+    """Which come after `since_s`, or may still decode then, bool[N]: for some mix of them at least."""
+    if len(requests.arrival_s) == 0:
+        return np.zeros(0, np.bool_)
+    slowest_s = min(engine.slo.itl_s, SLACK * busy_iteration_s(engine, requests))
+    lasting: BoolArray = requests.arrival_s + requests.output_tokens * slowest_s > since_s
     return lasting
 
 

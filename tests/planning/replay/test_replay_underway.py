@@ -39,9 +39,21 @@ def test_without_a_beginning_all_come_as_they_are():
     assert left.all()
 
 
-def test_what_may_last_is_what_the_itl_slo_lets_decode_so_long():
+def test_what_may_last_is_what_could_decode_so_long():
     requests = of_arrays([0.0, 0.0, 60.0], [9, 9, 9], [999, 1001, 1])
-    assert may_last(engine(itl_s=0.05), requests, 50.0).tolist() == [False, True, True]
+    assert may_last(engine(itl_s=0.005), requests, 5.0).tolist() == [False, True, True]
+
+
+def test_a_patient_slo_does_not_keep_requests_for_ever():
+    requests = of_arrays([0.0, 9000.0], [500, 500], [1000, 1000])
+    assert may_last(engine(itl_s=1000.0), requests, 8999.0).tolist() == [False, True]
+    assert may_last(engine(), of_arrays([], [], []), 1.0).tolist() == []
+
+
+def test_whatever_is_under_way_is_among_what_may_last():
+    of, requests = engine(itl_s=0.02), load(8, 20, 400, 800, 900)
+    _, left = under_way(of, requests, 300.0)
+    assert not (left & ~may_last(of, requests, 300.0)).any()
 
 
 @pytest.mark.parametrize("losses", [decode_losses, mixed_losses])
