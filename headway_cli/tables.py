@@ -78,15 +78,15 @@ def print_facts(facts: Mapping[str, str], out: Console) -> None:
         _print_wrapped(text, out, f"{name:<{margin}}", " " * margin)
 
 
-def print_notes(notes: Sequence[str], out: Console) -> None:
-    """The notes, the first ones in full."""
+def print_notes(notes: Sequence[str], out: Console, rest: str = "--json") -> None:
+    """The notes, the first ones in full; `rest` is the flag that gives all."""
     if not notes:
         return
     out.print(Text("Notes", style="bold"))
     for note in notes[:NOTES_SHOWN]:
         _print_wrapped(note, out, "- ", "  ")
     if len(notes) > NOTES_SHOWN:
-        out.print(Text(f"- and {len(notes) - NOTES_SHOWN} more, see --json", style="dim"))
+        out.print(Text(f"- and {len(notes) - NOTES_SHOWN} more, see {rest}", style="dim"))
 
 
 def _print_wrapped(text: str, out: Console, first: str, rest: str) -> None:

@@ -91,11 +91,16 @@ class _Reading:
         return {"output_tokens": self._output_tokens, "input_tokens": self._input_tokens}
 
     def take(self, event: CompletionEvent, now_s: float) -> None:
-        """Note an event; one with text is a chunk, of as many tokens as its usage rose by."""
-        if event.has_text:
-            rise = None
-            if event.output_tokens is not None:
-                rise = event.output_tokens - (self._output_tokens or 0)
+        """Note an event; one with text is a chunk, of as many tokens as its usage rose by.
+
+        Tokens need not have text (a part of a character has none): where usage is said all along, an event
+        with which it rises is a chunk, too.
+        """
+        rise = None
+        if event.output_tokens is not None:
+            rise = event.output_tokens - (self._output_tokens or 0)
+        said_all_along = self._output_tokens is not None or not self._chunks
+        if event.has_text or (event.has_choice and said_all_along and rise):
             self._timer.chunk(now_s, rise)
             self._chunks += 1
         self._finished |= event.finished

@@ -34,8 +34,9 @@ class EventParser:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompletionEvent:
-    """One event: whether it carries text, ends a choice, counts tokens so far, or is an error."""
+    """One event: whether it is of a choice, carries text, ends it, counts tokens so far, or is an error."""
 
+    has_choice: bool = False
     has_text: bool = False
     finished: bool = False
     output_tokens: int | None = None
@@ -57,6 +58,7 @@ def read_event(data: bytes) -> CompletionEvent:
     usage = document.get("usage")
     usage = usage if isinstance(usage, dict) else {}
     return CompletionEvent(
+        has_choice=bool(choices),
         has_text=any(choice.get("text") for choice in choices),
         finished=any(choice.get("finish_reason") for choice in choices),
         output_tokens=_count(usage.get("completion_tokens")),

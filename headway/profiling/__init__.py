@@ -1,18 +1,24 @@
-"""Make the profile tables that `interp` reads: from an estimator, without a GPU.
+"""Make the profile tables that `interp` reads: from an estimator without a GPU, or by measuring an engine.
 
-`estimate(request)` samples an engine's latencies, `write_estimates` writes profile directories. Errors are
-drawn in `headway.profiling.errors`.
+`estimate(request)` samples an estimator's latencies, `write_estimates` writes profile directories. `sweep`
+measures any engine, `recommendation` chooses tensor-parallel sizes, `comparison` holds profiles against each
+other, `foreign` reads those of other systems. Errors are drawn in `headway.profiling.errors`.
 """
 
 from headway.profiling.errors import (
     DoesNotFitError,
     EstimateError,
     ExtraNotInstalledError,
+    ForeignProfileError,
+    IncompleteError,
+    MeasurementsError,
     NotMeasuredError,
     OutputExistsError,
     ProfilingError,
     RequestError,
+    TargetError,
     UnknownNameError,
+    UnmeasurableError,
 )
 from headway.profiling.estimate import estimate
 from headway.profiling.estimator import EngineFacts, EngineSpec, LatencyEstimator, Provenance
@@ -28,13 +34,18 @@ __all__ = [
     "EstimatedProfile",
     "Estimates",
     "ExtraNotInstalledError",
+    "ForeignProfileError",
+    "IncompleteError",
     "LatencyEstimator",
+    "MeasurementsError",
     "NotMeasuredError",
     "OutputExistsError",
     "ProfilingError",
     "Provenance",
     "RequestError",
+    "TargetError",
     "UnknownNameError",
+    "UnmeasurableError",
     "check_output",
     "estimate",
     "write_estimates",

@@ -7,6 +7,11 @@
     ├── UnknownNameError            a model, system, backend or quantisation nobody knows; lists the known
     ├── RequestError                a field of the request that makes no sense
     ├── OutputExistsError           a directory to be written is there already and is not empty
+    ├── TargetError                 an engine that is measured does not answer as it should
+    ├── UnmeasurableError           this engine cannot do what one point asks for; others may be measured
+    ├── MeasurementsError           points on disk that cannot be read, or answer another question
+    ├── IncompleteError             too few points for a profile
+    ├── ForeignProfileError         what should be imported is not what it says
     └── EstimateError               this tensor-parallel size cannot be estimated; others may
         ├── DoesNotFitError         the weights leave no room for a KV cache
         └── NotMeasuredError        the database has no measurements for a part of the model
@@ -31,6 +36,26 @@ class RequestError(ProfilingError):
 
 class OutputExistsError(ProfilingError):
     """A profile directory that would be overwritten."""
+
+
+class TargetError(ProfilingError):
+    """An engine under measurement that fails, or answers with something else than tokens."""
+
+
+class UnmeasurableError(ProfilingError):
+    """A point that this engine cannot do: too long, or more requests than it runs at once."""
+
+
+class MeasurementsError(ProfilingError):
+    """Measured points on disk that cannot be read, or that belong to another question."""
+
+
+class IncompleteError(ProfilingError):
+    """Too few measured points for a profile."""
+
+
+class ForeignProfileError(ProfilingError):
+    """A file of another system that is not what it says; names file and key."""
 
 
 class EstimateError(ProfilingError):

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import log2
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from headway.config.roles import Role
 from headway.routing.errors import RoutingError
@@ -64,56 +64,87 @@ class AibrixProfile:
         return self.requests[row][_nearest(self.input_tokens, input_tokens)]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AibrixTables:
+    """What a file says, `[output][input]`: RPS, and seconds where it has them."""
+
+    gpu: str
+    cost: float
+    output_tokens: tuple[float, ...]
+    input_tokens: tuple[float, ...]
+    rates_rps: Table
+    e2e_s: Table | None
+    ttft_s: Table | None
+    tpot_s: Table | None
+    slos: Mapping[str, float]
+
+
 def load_aibrix_profile(path: Path) -> AibrixProfile:
     """The profile in a file. Raises RoutingError, one line: file, key and fault."""
+    return parse_aibrix_profile(_content(path), str(path))
+
+
+def load_aibrix_tables(path: Path) -> AibrixTables:
+    """The tables in a file. Raises RoutingError, one line: file, key and fault."""
+    return _tables(_Reader.of(str(path), _content(path)))
+
+
+def _content(path: Path) -> object:
     try:
         if path.stat().st_size > MOST_BYTES:
             raise RoutingError(f"{path}: larger than {MOST_BYTES} bytes")
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content: object = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise RoutingError(f"{path}: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:
         raise RoutingError(f"{path}: not JSON: {str(error).splitlines()[0][:80]}") from error
-    return parse_aibrix_profile(content, str(path))
+    return content
 
 
 def parse_aibrix_profile(content: object, source: str) -> AibrixProfile:
     """The profile in parsed JSON; `source` begins the line of a RoutingError."""
-    if not isinstance(content, dict):
-        raise RoutingError(f"{source}: must be an object, is {type(content).__name__}")
-    reader = _Reader(source, content)
+    reader = _Reader.of(source, content)
+    tables = _tables(reader)
+    return AibrixProfile(
+        gpu=tables.gpu,
+        cost=tables.cost,
+        output_tokens=tables.output_tokens,
+        input_tokens=tables.input_tokens,
+        requests=_capacities(reader, tables.rates_rps, _stays(reader, tables)),
+        slos=tables.slos,
+    )
+
+
+def _tables(reader: "_Reader") -> AibrixTables:
     output_tokens, input_tokens = reader.indexes()
     shape = (len(output_tokens), len(input_tokens))
     rates = reader.table("tputs", shape)
     if rates is None:
         raise reader.fault("tputs", "missing")
-    slos = reader.slos()
-    stays = _stays(reader, output_tokens, shape, slos)
-    return AibrixProfile(
-        gpu=str(content.get("gpu", "")),
-        cost=reader.number("cost", content.get("cost", 0.0)),
+    return AibrixTables(
+        gpu=reader.text("gpu"),
+        cost=reader.number("cost", reader.get("cost", 0.0)),
         output_tokens=output_tokens,
         input_tokens=input_tokens,
-        requests=_capacities(reader, rates, stays),
-        slos=slos,
+        rates_rps=rates,
+        e2e_s=reader.table("e2e", shape),
+        ttft_s=reader.table("ttft", shape),
+        tpot_s=reader.table("tpot", shape),
+        slos=reader.slos(),
     )
 
 
-def _stays(
-    reader: "_Reader", output_tokens: tuple[float, ...], shape: tuple[int, int], slos: Mapping[str, float]
-) -> Table:
+def _stays(reader: "_Reader", tables: AibrixTables) -> Table:
     """Seconds from arrival to the last token, [output][input]."""
-    stays = reader.table("e2e", shape)
-    if stays is not None:
-        return stays
-    ttft, tpot = reader.table("ttft", shape), reader.table("tpot", shape)
-    if ttft is not None and tpot is not None:
+    if tables.e2e_s is not None:
+        return tables.e2e_s
+    if tables.ttft_s is not None and tables.tpot_s is not None:
         return tuple(
             tuple(first + (tokens - 1.0) * each for first, each in zip(firsts, eachs, strict=True))
-            for tokens, firsts, eachs in zip(output_tokens, ttft, tpot, strict=True)
+            for tokens, firsts, eachs in zip(tables.output_tokens, tables.ttft_s, tables.tpot_s, strict=True)
         )
-    if "e2e" in slos:
-        return ((slos["e2e"],) * shape[1],) * shape[0]
+    if "e2e" in tables.slos:
+        return ((tables.slos["e2e"],) * len(tables.input_tokens),) * len(tables.output_tokens)
     raise reader.fault("e2e", "missing, and neither ttft with tpot nor slos.e2e stands in for it")
 
 
@@ -140,6 +171,21 @@ class _Reader:
     def __init__(self, source: str, content: Mapping[str, Any]) -> None:
         self._source = source
         self._content = content
+
+    @classmethod
+    def of(cls, source: str, content: object) -> Self:
+        """The reader of parsed JSON, which must be an object."""
+        if not isinstance(content, dict):
+            raise RoutingError(f"{source}: must be an object, is {type(content).__name__}")
+        return cls(source, content)
+
+    def get(self, key: str, default: object) -> object:
+        """Whatever the key holds."""
+        return self._content.get(key, default)
+
+    def text(self, key: str) -> str:
+        """What the key holds, as text."""
+        return str(self._content.get(key, ""))
 
     def fault(self, key: str, what: str) -> RoutingError:
         """The error that says so, in one line."""

@@ -103,6 +103,18 @@ class EngineStats:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSizes:
+    """What an engine holds: tokens in its KV cache, input plus output of one request, requests in a batch.
+
+    Engines may say so with a method `sizes()`, and end with `close()`; both are outside the protocol.
+    """
+
+    kv_tokens: int
+    request_tokens: int
+    batch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunningRequest:
     """A request that is in an engine, queued ones included: what a router that starts anew has to know.
 

@@ -36,6 +36,7 @@ from serve_apps.engines.protocol import (
     EngineError,
     EngineFailed,
     EngineRequest,
+    EngineSizes,
     EngineStats,
     FinishReason,
     KvHandle,
@@ -133,6 +134,14 @@ class SimulatedEngine:
         """What the model has, in the order in which it came. EngineFailed once it has failed."""
         self._require_alive()
         return [self._running(state) for state in self._model.states()]
+
+    def sizes(self) -> EngineSizes:
+        """What the model holds."""
+        return EngineSizes(
+            kv_tokens=self._model.capacity_tokens,
+            request_tokens=self._longest_tokens,
+            batch=self._rules.max_batch_size,
+        )
 
     def healthy(self) -> bool:
         """Whether the engine has not failed; a stalled one looks healthy, as a hung one would."""

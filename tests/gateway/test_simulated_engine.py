@@ -1,61 +1,21 @@
 """The gateway over a simulated engine in the same process: what it says, and that slots are freed."""
 
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import Iterator
 
 import pytest
 
 from headway.config import HeadwayConfig
-from headway.planning import Role
-from serve_apps.engines.protocol import EngineRequest, PromptTooLong, TokenChunk
-from serve_apps.engines.simulated import SimulatedEngine
-from serve_apps.gateway.backend import OnPlaced, Readiness, ReplicaLoad, TooLong
 from tests.gateway.conftest import client
+from tests.gateway.one_engine import OneEngine
 from tests.gateway.serving import Running, serving, until
 
 CONFIG = HeadwayConfig.model_validate({"model": "m", "engine": {"time_scale": 2.0}})
 LONG = 50_000
 
 
-class OneEngine:
-    """A mixed engine, called directly."""
-
-    def __init__(self) -> None:
-        self.engine = SimulatedEngine(CONFIG, Role.MIXED, "one")
-
-    async def generate(
-        self, request: EngineRequest, placed: OnPlaced | None = None
-    ) -> AsyncGenerator[TokenChunk, None]:
-        chunks = self.engine.decode(request, None)
-        try:
-            async for chunk in chunks:
-                yield chunk
-        except PromptTooLong as error:
-            raise TooLong(str(error)) from error
-        finally:
-            await chunks.aclose()
-
-    def ready(self) -> Readiness:
-        return Readiness(ok=True)
-
-    def complete(self, request_id: str) -> None:
-        """Nobody keeps books."""
-
-    def replicas(self) -> Sequence[ReplicaLoad]:
-        stats = self.engine.stats()
-        return [
-            ReplicaLoad(
-                role=Role.MIXED,
-                replica="one",
-                running=stats.running,
-                waiting=stats.waiting,
-                kv_usage=stats.kv_usage,
-            )
-        ]
-
-
 @pytest.fixture(scope="module")
 def running() -> Iterator[Running]:
-    with serving(CONFIG, OneEngine()) as one:
+    with serving(CONFIG, OneEngine(CONFIG)) as one:
         yield one
 
 

@@ -54,6 +54,31 @@ def test_everything_arrives_and_is_counted() -> None:
     assert server.headers[0]["Authorization"] == "Bearer k"
 
 
+def test_tokens_without_text_count_where_usage_is_said_all_along() -> None:
+    """Half of a character has no text, and is a token all the same."""
+    counts = [{"usage": {"completion_tokens": count, "prompt_tokens": 20}} for count in (1, 2, 3)]
+    pieces = [event(**text(""), **counts[0]), event(**text("é"), **counts[1]), event(**text(""), **counts[2])]
+    end = event(choices=[], **counts[2])
+    records: list[RequestRecord] = []
+    with serving(script(*pieces, end, b"data: [DONE]\n\n")) as server:
+        run(server.url, watchers=Watchers(on_record=records.append))
+    assert {(record.chunks, record.output_tokens, record.outcome.value) for record in records} == {
+        (3, 3, "ok")
+    }
+
+
+def test_usage_that_comes_only_at_the_end_is_no_token() -> None:
+    pieces = [
+        event(**text("a")),
+        event(**text("b")),
+        event(**text("", "length"), usage={"completion_tokens": 2}),
+    ]
+    records: list[RequestRecord] = []
+    with serving(script(*pieces, b"data: [DONE]\n\n")) as server:
+        run(server.url, watchers=Watchers(on_record=records.append))
+    assert {(record.chunks, record.output_tokens) for record in records} == {(2, 2)}
+
+
 def test_a_stalling_server_does_not_slow_the_sender_and_its_stall_is_in_the_latencies() -> None:
     """Every answer waits for the last request: a closed loop would never send it."""
     with open_trace(BURST) as trace:

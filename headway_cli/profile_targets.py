@@ -1,0 +1,140 @@
+"""What `headway profile` measures: an engine made in this process, or an endpoint that runs.
+
+    simulated, vllm    one mixed replica, with settings of --config; TP is the GPUs of its pool
+    URL                whatever answers there; its TP is only known from --tp
+
+What the engine holds comes from the flags, else from the engine or the server itself; without --max-tokens
+the longest request is at most 131,072 tokens.
+"""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from headway.config import HeadwayConfig, load_config
+from headway.loadgen import LoadPlan, fetch_models
+from headway.planning.types import Role, Slo
+from headway.profiling.request import LONGEST_ISL_TOKENS
+from headway.profiling.sweep import Limits, Target
+from headway.profiling.sweep.endpoint import EndpointFacts, OpenAiTarget, endpoint_facts
+from headway_cli.errors import CliError
+from headway_cli.profile_options import ProfileOptions
+
+if TYPE_CHECKING:
+    from serve_apps.engines.protocol import EngineSizes
+
+ENGINES = ("simulated", "vllm")
+MOST_AT_ONCE = 256
+"""Requests in a batch where nobody says: vLLM's default of `max_num_seqs`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opened:
+    """A target that answers, what it holds, and what identifies it when a sweep is taken up again."""
+
+    target: Target
+    limits: Limits
+    question: Mapping[str, Any]
+
+
+def is_endpoint(engine: str) -> bool:
+    """Whether `engine` is an address."""
+    return "://" in engine
+
+
+def configuration(options: ProfileOptions, tp: int) -> HeadwayConfig:
+    """The settings of the engine at one TP. Raises ConfigError."""
+    overrides: dict[str, Any] = {"slo.ttft_ms": options.ttft_ms, "slo.itl_ms": options.itl_ms}
+    if options.engine in ENGINES:
+        overrides["engine.kind"] = options.engine
+        overrides["engine.max_batch_size"] = options.max_batch
+        overrides["engine.max_model_tokens"] = options.max_tokens
+    if options.engine == "simulated" and options.model is not None:
+        overrides["engine.profile"] = options.model.replace("{tp}", str(tp))
+    if options.engine == "vllm":
+        overrides["model"] = options.model
+        overrides["pools"] = {"mixed": {"gpus_per_replica": tp}}
+    return load_config(options.config, overrides)
+
+
+@asynccontextmanager
+async def open_target(options: ProfileOptions, tp: int) -> AsyncIterator[Opened]:
+    """The engine of `options` at one TP, for as long as the block runs."""
+    engine = options.engine or ""
+    opening = _endpoint(options, engine) if is_endpoint(engine) else _in_process(options, tp)
+    async with opening as opened:
+        yield opened
+
+
+@asynccontextmanager
+async def _in_process(options: ProfileOptions, tp: int) -> AsyncIterator[Opened]:
+    from headway_cli.profile_engine import Closes, EngineTarget, SaysSizes
+    from serve_apps.engines import make_engine
+
+    config = configuration(options, tp)
+    engine = make_engine(config, Role.MIXED, f"profile-tp{tp}")
+    try:
+        limits = _limits(options, engine.sizes() if isinstance(engine, SaysSizes) else None)
+        name = config.engine.profile if config.engine.kind == "simulated" else config.model
+        settings = config.engine.model_dump(mode="json")
+        yield Opened(
+            target=EngineTarget(engine, config.model),
+            limits=limits,
+            question=_question(options, tp, name, limits) | {"settings": settings},
+        )
+    finally:
+        if isinstance(engine, Closes):
+            engine.close()
+
+
+@asynccontextmanager
+async def _endpoint(options: ProfileOptions, url: str) -> AsyncIterator[Opened]:
+    key = os.environ.get(options.api_key_env)
+    model = options.model or (await fetch_models(url, key))[0]
+    limits = _limits(options, await endpoint_facts(url, key))
+    config = configuration(options, 1)
+    plan = LoadPlan(
+        url=url,
+        model=model,
+        slo=Slo(ttft_s=config.slo.ttft_s, itl_s=config.slo.itl_s),
+        api_key=key,
+        timeout_s=options.timeout,
+    )
+    async with OpenAiTarget(plan, asyncio.get_running_loop().time) as target:
+        yield Opened(
+            target=target,
+            limits=limits,
+            question=_question(options, int(options.tp), model, limits),
+        )
+
+
+def _limits(options: ProfileOptions, told: "EngineSizes | EndpointFacts | None") -> Limits:
+    """The flags, else what was told; raises CliError naming the flag that has to be given."""
+    max_kv_tokens = options.max_kv_tokens or (told.kv_tokens if told else None)
+    max_request_tokens = options.max_tokens or (told.request_tokens if told else None)
+    if max_kv_tokens is None:
+        raise CliError("--max-kv-tokens: needed, the engine does not say what its KV cache holds")
+    if max_request_tokens is None:
+        raise CliError("--max-tokens: needed, the engine does not say how long a request may be")
+    return Limits(
+        max_request_tokens=options.max_tokens or min(max_request_tokens, LONGEST_ISL_TOKENS),
+        max_kv_tokens=max_kv_tokens,
+        max_batch=options.max_batch or (told.batch if told else None) or MOST_AT_ONCE,
+        isl_points=options.isl_points,
+        kv_points=options.kv_points,
+        context_points=options.context_points,
+    )
+
+
+def _question(options: ProfileOptions, tp: int, model: str, limits: Limits) -> dict[str, Any]:
+    return {
+        "version": 1,
+        "engine": options.engine,
+        "model": model,
+        "tp": tp,
+        "repeats": options.repeats,
+        "limits": asdict(limits),
+    }

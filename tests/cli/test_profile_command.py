@@ -1,0 +1,181 @@
+"""`headway profile`: sweeps in virtual time, a real endpoint, and what is shown, compared and imported."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cli_cases import PROFILE, headway, profile_copy
+
+from headway.config import HeadwayConfig, resolve_profile
+from interp import load_profile, save_profile, scaled
+from tests.engines import virtual_loop
+from tests.gateway.one_engine import OneEngine
+from tests.gateway.serving import serving
+
+FEW = ("--isl-points", "3", "--kv-points", "2", "--context-points", "2", "--repeats", "1")
+SMALL = (*FEW, "--max-tokens", "2048", "--max-batch", "4")
+GATEWAY = HeadwayConfig.model_validate({"model": "m", "engine": {"time_scale": 0.5, "max_batch_size": 8}})
+
+
+@pytest.fixture
+def virtual_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asyncio, "run", virtual_loop.run)
+
+
+@pytest.fixture
+def sizes(tmp_path: Path) -> str:
+    """Two profiles to play: the second size is faster than the first, but less so than its GPUs cost."""
+    profile = load_profile(resolve_profile(PROFILE))
+    for tp, speed in ((1, 1.0), (2, 1.6)):
+        faster = scaled(profile, speed)
+        save_profile(tmp_path / f"p_tp{tp}", faster.prefill.samples, faster.decode.samples, {"tp": 1})
+    return str(tmp_path / "p_tp{tp}")
+
+
+def points(output: Path, tp: int = 1) -> list[str]:
+    return (output / "measurements" / f"tp{tp}.jsonl").read_text().splitlines()
+
+
+@pytest.mark.usefixtures("virtual_time")
+def test_a_profile_of_two_sizes_and_what_is_recommended(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], sizes: str
+) -> None:
+    output = tmp_path / "out"
+    arguments = ("--engine", "simulated", "--model", sizes, "--tp", "1,2", "--output", output, *SMALL)
+    load = ("--isl", "1000", "--osl", "100", "--ttft-ms", "20", "--itl-ms", "50")
+    ended = headway(capsys, "profile", *arguments, *load)
+    assert ended.code == 0, ended
+    assert "prefill: TP 2" in ended.out
+    assert "decode: TP 1" in ended.out
+    truth = load_profile(sizes.replace("{tp}", "2"))
+    found = load_profile(output / "tp2")
+    isl = found.prefill.samples.isl_tokens
+    assert np.allclose(found.prefill.samples.ttft_s, truth.prefill.ttft_s(isl))
+    assert found.gpus_per_engine == 2
+    chosen = load_profile(output / "recommended")
+    assert np.array_equal(chosen.prefill.samples.ttft_s, found.prefill.samples.ttft_s)
+    assert np.array_equal(chosen.decode.samples.itl_s, load_profile(output / "tp1").decode.samples.itl_s)
+    assert (chosen.prefill.gpus_per_engine, chosen.decode.gpus_per_engine) == (2, 1)
+    assert chosen.meta["recommended_for"] == {
+        "isl": 1000,
+        "itl_ms": 50,
+        "met": True,
+        "osl": 100,
+        "ttft_ms": 20,
+    }
+    page = (output / "report.html").read_text()
+    assert "Recommended" in page
+    assert "TP 2" in page
+
+
+@pytest.mark.usefixtures("virtual_time")
+def test_another_start_goes_on_and_another_question_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "out"
+    arguments = ("profile", "--engine", "simulated", "--model", PROFILE, "--output", output)
+    ended = headway(capsys, *arguments, *SMALL, "--budget", "0.001")
+    assert "at least" in ended.complaint() or "goes on" in ended.out
+    begun = points(output)
+    assert headway(capsys, *arguments, *SMALL).code == 0
+    assert points(output)[: len(begun)] == begun
+    everything = points(output)
+    assert headway(capsys, *arguments, *SMALL).code == 0
+    assert points(output) == everything
+    refused = headway(capsys, *arguments, *SMALL, "--max-kv-tokens", "9999")
+    assert "begun with limits" in refused.complaint()
+
+
+def test_a_running_endpoint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with serving(GATEWAY, OneEngine(GATEWAY)) as running:
+        small = (*FEW, "--max-tokens", "600", "--max-batch", "2", "--max-kv-tokens", "100000")
+        ended = headway(capsys, "profile", "--engine", running.url, "--output", tmp_path / "out", *small)
+        silent = headway(capsys, "profile", "--engine", running.url, "--output", tmp_path / "no", *FEW)
+    assert ended.code == 0, ended
+    profile = load_profile(tmp_path / "out" / "recommended")
+    assert profile.prefill.samples.isl_tokens.tolist()[0] == 128
+    assert profile.decode.table.max_kv_tokens == 100_000
+    assert running.url in str(profile.meta["source"])
+    assert silent.complaint().startswith("--max-kv-tokens: needed")
+
+
+def test_what_makes_no_sense_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "thesis.tex").touch()
+    out = ("--output", tmp_path / "out")
+    cases = {
+        "--engine: needed": (),
+        "--output: needed": ("--engine", "simulated"),
+        "--engine: 'trtllm' is neither": ("--engine", "trtllm", *out),
+        "--tp: expected distinct sizes": ("--engine", "simulated", "--tp", "1,1", *out),
+        "--tp: an endpoint has one size": ("--engine", "http://h", "--tp", "1,2", *out),
+        "--budget: expected minutes above 0": ("--engine", "simulated", "--budget", "0", *out),
+        "--repeats: expected at least 1": ("--engine", "simulated", "--repeats", "0", *out),
+        "isl: expected a number above 0": ("--engine", "simulated", "--isl", "0", *out),
+        "kv_points: expected at least 2": ("--engine", "simulated", "--kv-points", "1", *out),
+        "http://127.0.0.1:9/v1/models:": ("--engine", "http://127.0.0.1:9", *out),
+        f"--output: {tmp_path}/full is not empty": ("--engine", "simulated", "--output", tmp_path / "full"),
+    }
+    for complaint, arguments in cases.items():
+        assert headway(capsys, "profile", *arguments).complaint().startswith(complaint)
+    assert not (tmp_path / "out").exists()
+
+
+def test_show_says_what_a_profile_holds_and_draws_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ended = headway(capsys, "profile", "show", PROFILE, "--plot", tmp_path / "p.html")
+    assert "25 samples" in ended.out
+    assert "432,992 tokens" in ended.out
+    assert "Plotly" in (tmp_path / "p.html").read_text()
+
+
+def test_show_of_a_broken_profile_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    broken = profile_copy(tmp_path)
+    (broken / "selected_decode_interpolation" / "raw_data.npz").write_bytes(b"")
+    complaint = headway(capsys, "profile", "show", broken).complaint()
+    assert "selected_decode_interpolation/raw_data.npz: not a readable npz file" in complaint
+    assert "nowhere" in headway(capsys, "profile", "show", "nowhere").complaint()
+
+
+def test_compare(tmp_path: Path, capsys: pytest.CaptureFixture[str], sizes: str) -> None:
+    one, two = (sizes.replace("{tp}", tp) for tp in "12")
+    ended = headway(capsys, "profile", "compare", one, two, "--plot", tmp_path / "c.html")
+    rows = {line.split()[0]: line.split() for line in ended.out.splitlines() if line.strip()}
+    assert rows["TTFT"][1:4] == ["0.625"] * 3
+    assert rows["ITL"][1:4] == ["0.625"] * 3
+    assert (tmp_path / "c.html").is_file()
+
+
+def test_import(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = tmp_path / "gpu.json"
+    content = {
+        "indexes": [[100], [500, 1000]],
+        "tputs": [[4, 2]],
+        "ttft": [[0.2, 0.3]],
+        "tpot": [[0.02, 0.03]],
+    }
+    source.write_text(json.dumps(content))
+    output = tmp_path / "out"
+    needed = headway(capsys, "profile", "import", source, "--output", output).complaint()
+    assert needed.startswith("--max-kv-tokens: needed")
+    arguments = ("profile", "import", source, "--output", output, "--max-kv-tokens", "50000")
+    assert headway(capsys, *arguments).out == f"wrote {output}\n"
+    assert load_profile(output).prefill.ttft_s(500) == 0.2
+    assert "--overwrite replaces it" in headway(capsys, *arguments).complaint()
+    assert headway(capsys, *arguments, "--overwrite").code == 0
+    nothing = headway(capsys, "profile", "import", tmp_path, "--output", tmp_path / "o").complaint()
+    assert "holds neither prefill.npz nor decode.npz" in nothing
+
+
+def test_import_of_a_pre_swept_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = {"tp": [[1], [4]]}
+    prefill = {"prefill_isl": [[9.0, 99.0]] * 2, "prefill_ttft": [[1.0, 2.0]] * 2}
+    np.savez(tmp_path / "prefill.npz", **rows, **prefill, prefill_thpt_per_gpu=[[9e3, 4e4]] * 2)  # type: ignore[arg-type]
+    decode = {"max_kv_tokens": [[1000]] * 2, "x_kv_usage": [[0.5]] * 2, "y_context_length": [[100.0]] * 2}
+    np.savez(tmp_path / "decode.npz", **rows, **decode, z_itl=[[5.0]] * 2, z_thpt_per_gpu=[[1e3]] * 2)  # type: ignore[arg-type]
+    ended = headway(capsys, "profile", "import", tmp_path, "--output", tmp_path / "out")
+    assert ended.out == f"wrote {tmp_path}/out/tp1\nwrote {tmp_path}/out/tp4\n"
+    assert load_profile(tmp_path / "out" / "tp4").gpus_per_engine == 4
