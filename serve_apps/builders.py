@@ -15,10 +15,8 @@ from ray.serve.config import RequestRouterConfig
 from ray.serve.schema import LoggingConfig
 
 from actors.routing.use import stateless_profile
-from headway.config import ConfigError, HeadwayConfig, resolve_profile
+from headway.config import ConfigError, HeadwayConfig
 from headway.planning import Role
-from headway.planning.settings import pool_limits
-from interp import load_profile
 from serve_apps.arguments import Topology, read_arguments
 from serve_apps.control_plane_host import ControlPlane
 from serve_apps.deployments import Decode, EngineFactory, EngineReplica, Mixed, Prefill, default_engine
@@ -115,8 +113,10 @@ def _resources(config: HeadwayConfig, role: Role) -> dict[str, Any]:
     options: dict[str, Any] = {"num_cpus": 0, "runtime_env": {"env_vars": LEAN_REPLICA}}
     if config.engine.kind == "simulated":
         return options
-    profile = load_profile(resolve_profile(config.engine.profile))
-    return {**options, "num_gpus": pool_limits(role, config.pools[role.value], profile).gpus_per_replica}
+    from serve_apps.engines.vllm.arguments import gpus_of
+
+    # All of them in one actor, so on one node: vLLM spreads its own workers over them.
+    return {**options, "num_gpus": gpus_of(config, role)}
 
 
 def _deployment(kind: type, name: str, **options: Any) -> serve.Deployment:  # noqa: ANN401 - Serve's

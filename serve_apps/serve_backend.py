@@ -30,6 +30,9 @@ from serve_apps.routed.path import RoutedPath
 from serve_apps.routed.surveyor import Surveyor
 from serve_apps.serve_call import Lost
 
+TOTALS = ("prompt_tokens", "cached_tokens", "external_tokens", "preemptions")
+"""Of `EngineStats`, handed on as they are."""
+
 T = TypeVar("T")
 
 
@@ -147,4 +150,5 @@ def _load(role: Role, member: Member) -> ReplicaLoad:
         running=int(stats.get("running", 0)),
         waiting=int(stats.get("waiting", 0)),
         kv_usage=float(stats.get("kv_usage", 0.0)),
+        **{name: int(stats.get(name, 0)) for name in TOTALS},
     )

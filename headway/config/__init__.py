@@ -14,6 +14,7 @@ from headway.config.engine import (
     GpuTypeSettings,
     KvTransfer,
     PoolSettings,
+    VllmSettings,
 )
 from headway.config.errors import ConfigError
 from headway.config.live import ConnectorSettings, GatewaySettings, KubernetesSettings, MetricsSettings
@@ -64,6 +65,7 @@ __all__ = [
     "StaticFleet",
     "TargetOngoing",
     "ThresholdSettings",
+    "VllmSettings",
     "embedded_profiles",
     "json_schema",
     "load_config",

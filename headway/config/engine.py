@@ -1,6 +1,7 @@
 """Settings of the engines and of the pools that run them."""
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -45,10 +46,30 @@ class KvTransfer(Settings):
         return self.bandwidth_gb_s * 1e9
 
 
+class VllmSettings(Settings):
+    """What `kind: vllm` runs. Lengths and batches come from the keys of `engine`, GPUs from the pools."""
+
+    model: str | None = None
+    """A directory with the model, or its name on the Hugging Face hub; null: the deployment's `model`."""
+    dtype: str = "auto"
+    """Of weights and computation, such as bfloat16 or float32; auto: what the model's config.json says."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Auto: cpu where vLLM's CPU build is installed, else cuda."""
+    connector: Literal["nixl", "disk"] = "nixl"
+    """How the KV cache gets from prefill to decode: NIXL, or files below `storage`."""
+    storage: str = "/tmp/headway-kv"
+    """Disk connector: a directory that all replicas see. Files stay until somebody deletes them."""
+    host: str | None = None
+    """Address at which replicas fetch KV from each other; null: the machine's own towards other machines."""
+    args: Mapping[str, Any] = {}
+    """Further arguments of vLLM's AsyncEngineArgs, by name."""
+
+
 class EngineSettings(Settings):
     """The inference engine of a replica and its performance profile."""
 
     kind: Literal["simulated", "vllm"] = "simulated"
+    vllm: VllmSettings = VllmSettings()
     profile: str = "profiles/llama-3.1-8b_h100_tp1"
     """A profile directory, or the name of an embedded profile."""
     gpu_type: str | None = None

@@ -71,7 +71,7 @@ class GatewaySettings(Settings):
     request_timeout_s: PositiveFloat = 600.0
     """Seconds that one request may take; then it ends with status 504."""
     tokenizer: str | None = None
-    """A tokenizer.json, or a directory with one; null: lengths of text are estimated."""
+    """A tokenizer.json, or a directory with one; null: text is estimated. vLLM: the model's own, always."""
     default_max_tokens: PositiveInt = 256
     """Output tokens of a request that does not say."""
 

@@ -5,7 +5,7 @@
 Engines load when they are made: what only talks to them imports `protocol` and nothing heavy.
 """
 
-from headway.config import ConfigError, HeadwayConfig
+from headway.config import HeadwayConfig
 from headway.planning.types import Role
 from serve_apps.engines.protocol import Engine
 
@@ -15,8 +15,10 @@ def make_engine(config: HeadwayConfig, role: Role, engine_id: str) -> Engine:
 
     Raises ConfigError or ProfileError, each one line.
     """
-    if config.engine.kind != "simulated":
-        raise ConfigError(f"engine.kind: {config.engine.kind} is not available yet")
+    if config.engine.kind == "vllm":
+        from serve_apps.engines.vllm.engine import VllmEngine
+
+        return VllmEngine(config, role, engine_id)
     from serve_apps.engines.simulated import SimulatedEngine
 
     return SimulatedEngine(config, role, engine_id)

@@ -88,7 +88,8 @@ class EngineStats:
     `cached_tokens` found in the prefix cache and `external_tokens` received from another engine. So the local
     prefix-hit rate is cached / prompt, the external one external / prompt, and their sum is the part that
     did not have to be computed here. `busy_s` is the time spent computing: the difference of two samples over
-    the time between them is the utilisation.
+    the time between them is the utilisation. `preemptions`: requests that were thrown out of the batch, to be
+    computed again.
     """
 
     engine: str
@@ -100,6 +101,7 @@ class EngineStats:
     cached_tokens: int = 0
     external_tokens: int = 0
     busy_s: float = 0.0
+    preemptions: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

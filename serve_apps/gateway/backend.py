@@ -47,13 +47,20 @@ class ReplicaLost(BackendError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaLoad:
-    """One running replica: requests in its batch, requests that wait for it, KV usage in [0, 1]."""
+    """One running replica: requests in its batch, requests that wait for it, KV usage in [0, 1].
+
+    Totals since its start are those of `EngineStats`.
+    """
 
     role: Role
     replica: str
     running: int
     waiting: int
     kv_usage: float
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    external_tokens: int = 0
+    preemptions: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,11 +1,11 @@
-"""Chat messages as the text that an engine gets.
+"""Chat messages, and the text that simulated engines get of them.
 
     system: You are terse.
     user: Why is the sky blue?
     assistant:
 
-One line a message, `role: content`, and the role whose turn it is. The chat template of a real model belongs
-to its engine; this form only keeps roles and content apart, and its length is what is counted.
+One line a message, `role: content`, and the role whose turn it is. A real model has a chat template of its
+own (`prompts`); this form only keeps roles and content apart, and its length is what is counted.
 """
 
 from collections.abc import Sequence

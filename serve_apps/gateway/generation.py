@@ -8,7 +8,7 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import aclosing, suppress
 from typing import TypeVar
 
@@ -39,7 +39,7 @@ from serve_apps.gateway.stopping import StopCutter
 from serve_apps.gateway.wire import Api, Envelope
 
 T = TypeVar("T")
-Prompt = TypeVar("Prompt", str, str | Sequence[int])
+Prompt = TypeVar("Prompt")
 
 FAREWELL_S = 5.0
 """Seconds for saying what went wrong: a client that reads nothing would hold its request for ever."""
@@ -115,7 +115,7 @@ class Generation:
         if wanted.model != identity.model:
             text = f"The model {wanted.model!r} does not exist here; {identity.model!r} does"
             raise UnknownModel(text, param="model")
-        input_tokens = await self._count(wanted.prompt)
+        prompt, input_tokens = await self._beside(self._state.prompts.read, wanted, wanted.size)
         room = identity.max_tokens - input_tokens
         max_tokens = wanted.max_tokens or min(settings.default_max_tokens, max(1, room))
         if max_tokens > room:
@@ -126,12 +126,12 @@ class Generation:
             )
         request_id, route = self._api.id_prefix + uuid.uuid4().hex, None
         if self._state.routes.needed(promise):
-            blocks = await self._beside(self._state.routes.blocks, wanted.prompt)
+            blocks = await self._beside(self._state.routes.blocks, prompt, len(prompt))
             route = route_request(request_id, arrived_s, (input_tokens, max_tokens), blocks, promise)
         return EngineRequest(
             request_id=request_id,
             model=wanted.model,
-            prompt=wanted.prompt,
+            prompt=prompt,
             input_tokens=input_tokens,
             max_tokens=max_tokens,
             stop=wanted.stop,
@@ -139,15 +139,10 @@ class Generation:
             route=route,
         )
 
-    async def _count(self, prompt: str | Sequence[int]) -> int:
-        if not isinstance(prompt, str):
-            return len(prompt)
-        return await self._beside(self._state.counter.count, prompt)
-
     @staticmethod
-    async def _beside(work: Callable[[Prompt], T], prompt: Prompt) -> T:
-        """Work on a prompt, beside the event loop when it is long."""
-        return work(prompt) if len(prompt) < LONG_TEXT else await asyncio.to_thread(work, prompt)
+    async def _beside(work: Callable[[Prompt], T], prompt: Prompt, size: int) -> T:
+        """Work on a prompt of `size` characters or ids, beside the event loop when it is long."""
+        return work(prompt) if size < LONG_TEXT else await asyncio.to_thread(work, prompt)
 
     def _answer(self, wanted: Wanted, request: EngineRequest, channel: Channel) -> Answer:
         identity = self._state.identity

@@ -6,6 +6,7 @@ from typing import Any
 
 from headway.config import HeadwayConfig, resolve_profile
 from interp import load_profile
+from serve_apps.gateway.prompts import Prompts
 from serve_apps.gateway.tokens import Accuracy
 
 
@@ -43,14 +44,17 @@ class Identity:
         }
 
 
-def identify(config: HeadwayConfig, text_counts: Accuracy) -> Identity:
-    """The identity that the settings give; ConfigError or ProfileError where the profile can't be used."""
-    capacity = _kv_capacity(config)
+def identify(config: HeadwayConfig, prompts: Prompts) -> Identity:
+    """The identity that the settings give; ConfigError or ProfileError where the profile can't be used.
+
+    A request may be as long as the model was made for, or where nobody says, as a replica's KV cache.
+    """
+    capacity = prompts.max_tokens or _kv_capacity(config)
     return Identity(
         model=config.model,
         engine=config.engine.kind,
         max_tokens=min(config.engine.max_model_tokens or capacity, capacity),
-        text_counts=text_counts,
+        text_counts=prompts.accuracy,
         created=int(time.time()),
     )
 

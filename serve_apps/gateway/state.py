@@ -13,8 +13,9 @@ from serve_apps.gateway.faults import Shed
 from serve_apps.gateway.identity import Identity, identify
 from serve_apps.gateway.metrics import GatewayMetrics
 from serve_apps.gateway.promises import PromiseReader
+from serve_apps.gateway.prompts import Prompts, make_prompts
 from serve_apps.gateway.routes import Routes
-from serve_apps.gateway.tokens import TokenCounter, make_counter
+from serve_apps.gateway.vllm_metrics import VllmMetrics
 
 
 @dataclass(slots=True, kw_only=True)
@@ -39,7 +40,7 @@ class GatewayState:
 
     settings: GatewaySettings
     identity: Identity
-    counter: TokenCounter
+    prompts: Prompts
     traffic: Traffic
     metrics: GatewayMetrics
     registry: CollectorRegistry
@@ -72,16 +73,18 @@ class GatewayState:
 
 def make_state(config: HeadwayConfig, backend: Backend, clock: Callable[[], float]) -> GatewayState:
     """The state of a new gateway. ConfigError, ProfileError."""
-    counter, traffic = make_counter(config.gateway.tokenizer), Traffic(backend=backend)
-    identity = identify(config, counter.accuracy)
+    prompts, traffic = make_prompts(config), Traffic(backend=backend)
+    identity = identify(config, prompts)
     slo = Slo(ttft_s=config.slo.ttft_s, itl_s=config.slo.itl_s)
     metrics = GatewayMetrics(identity.model, identity.engine, slo, traffic)
     registry = CollectorRegistry()
     registry.register(metrics)
+    if config.engine.kind == "vllm":
+        registry.register(VllmMetrics(identity.model, traffic))
     return GatewayState(
         settings=config.gateway,
         identity=identity,
-        counter=counter,
+        prompts=prompts,
         traffic=traffic,
         metrics=metrics,
         registry=registry,

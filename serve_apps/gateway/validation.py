@@ -5,13 +5,13 @@ don't serve are refused by name (`unsupported`). Accepted and without effect are
 `safety_identifier` and `prompt_cache_key`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails, from_json
 
-from serve_apps.gateway.chat import Message, plain_messages, prompt_of
+from serve_apps.gateway.chat import Message, plain_messages
 from serve_apps.gateway.faults import InvalidRequest
 from serve_apps.gateway.request import Wanted
 from serve_apps.gateway.unsupported import CHAT, COMPLETION, Neutral, without_unsupported
@@ -81,7 +81,9 @@ class _Generation(_Strict):
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
     user: str | None = None
 
-    def wanted(self, prompt: str | list[int], max_tokens: int | None) -> Wanted:
+    def wanted(
+        self, max_tokens: int | None, *, prompt: str | list[int] = "", messages: Sequence[Message] = ()
+    ) -> Wanted:
         """The request without what only validation needed."""
         if self.stream_options is not None and not self.stream:
             text = "'stream_options' is only allowed when 'stream' is true"
@@ -90,6 +92,7 @@ class _Generation(_Strict):
         return Wanted(
             model=self.model,
             prompt=prompt,
+            messages=messages,
             max_tokens=max_tokens,
             stop=self.stop,
             stream=bool(self.stream),
@@ -116,7 +119,7 @@ Model = TypeVar("Model", bound=_Generation)
 def read_completion(body: bytes) -> Wanted:
     """The request of `/v1/completions`; InvalidRequest."""
     asked = _validated(_Completion, _fields(body, COMPLETION))
-    return asked.wanted(asked.prompt, asked.max_tokens)
+    return asked.wanted(asked.max_tokens, prompt=asked.prompt)
 
 
 def read_chat(body: bytes) -> Wanted:
@@ -125,7 +128,7 @@ def read_chat(body: bytes) -> Wanted:
     if asked.max_tokens is not None and asked.max_completion_tokens is not None:
         text = "'max_tokens' and 'max_completion_tokens' can't both be set"
         raise InvalidRequest(text, param="max_tokens")
-    return asked.wanted(prompt_of(asked.messages), asked.max_completion_tokens or asked.max_tokens)
+    return asked.wanted(asked.max_completion_tokens or asked.max_tokens, messages=asked.messages)
 
 
 def _fields(body: bytes, neutral: Neutral) -> dict[str, Any]:

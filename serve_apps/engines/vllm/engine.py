@@ -1,0 +1,213 @@
+"""One vLLM engine as a replica: AsyncLLM behind the engine protocol.
+
+    prefill   max_tokens 1 with `do_remote_decode`: vLLM keeps the prompt's blocks and says where they are:
+              that is the handle. They are freed when the decode side has read them or drops the request, and
+              unread ones after NIXL's lease of 30 s, which a waiting decode side renews
+    decode    with the handle: vLLM fetches the blocks before it schedules the request. KV that can't be
+              fetched, because its replica died, is computed here. Without: computes the prompt too
+    leaving   closing the iterator, or cancelling who waits in `prefill`, aborts in vLLM
+    death     vLLM computes in a process of its own. When that dies, everything here raises EngineFailed
+
+The first token belongs to decode: what prefill samples is thrown away.
+"""
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any
+
+from headway.config import ConfigError, HeadwayConfig
+from headway.planning.types import Role
+from serve_apps.engines.protocol import (
+    EngineError,
+    EngineFailed,
+    EngineRequest,
+    EngineSizes,
+    EngineStats,
+    FinishReason,
+    KvHandle,
+    PromptTooLong,
+    RequestAborted,
+    RunningRequest,
+    TokenChunk,
+)
+from serve_apps.engines.vllm.arguments import check_names, engine_arguments, kv_transfer, model_of, on_cpu
+from serve_apps.engines.vllm.checks import check_model
+from serve_apps.engines.vllm.environment import prepare
+from serve_apps.engines.vllm.sampling import decode_parameters, prefill_parameters
+from serve_apps.engines.vllm.stats import Statistics, logger_of
+from serve_apps.engines.vllm.streams import Attempt, Streams
+
+if TYPE_CHECKING:
+    from vllm import RequestOutput
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+ENDS: Mapping[str, FinishReason] = {"stop": "stop", "length": "length"}
+
+
+class VllmEngine:
+    """One replica of `role`; all calls belong to one event loop.
+
+    The constructor loads the model. ConfigError, one line, where that can't be done.
+    """
+
+    def __init__(self, config: HeadwayConfig, role: Role, engine_id: str) -> None:
+        self.role, self.engine_id = role, engine_id
+        self._statistics, self._streams = Statistics(), Streams()
+        check_model(config)
+        # Held for as long as the engine lives: it keeps the side channel's port.
+        self._port = prepare(config.engine.vllm, on_cpu=on_cpu(config.engine.vllm))
+        self._llm = _load(config, role, self._statistics)
+        self._longest_tokens: int = self._llm.model_config.max_model_len
+        self._default = self._llm.model_config.get_diff_sampling_param()
+
+    async def prefill(self, request: EngineRequest) -> KvHandle:
+        """Compute the prompt; vLLM keeps its KV for the decode side."""
+        self._require(self.role is not Role.DECODE, "does not prefill")
+        attempt = await self._begin(request, prefill_only=True)
+        parameters = prefill_parameters(self._default)
+        async with aclosing(self._outputs(attempt, parameters, delta=False)) as outputs:
+            async for output in outputs:
+                transfer = output.kv_transfer_params or {}
+        return KvHandle(
+            request_id=request.request_id,
+            engine_id=self.engine_id,
+            input_tokens=request.input_tokens,
+            transfer=transfer,
+        )
+
+    async def decode(self, request: EngineRequest, kv: KvHandle | None) -> AsyncGenerator[TokenChunk, None]:
+        """Stream the output; tokens that came since the last chunk was taken make one chunk."""
+        self._require(self.role is not Role.PREFILL, "does not decode")
+        self._require(kv is not None or self.role is Role.MIXED, "needs the KV of the prompt")
+        attempt = await self._begin(request, prefilled_elsewhere=kv is not None)
+        parameters = decode_parameters(request, kv, self._default)
+        async with aclosing(self._outputs(attempt, parameters, delta=True)) as outputs:
+            async for output in outputs:
+                (part,) = output.outputs
+                attempt.output_tokens += len(part.token_ids)
+                yield TokenChunk(part.text, len(part.token_ids), ENDS.get(part.finish_reason or ""))
+
+    async def abort(self, request_id: str) -> None:
+        """End the request if it is here; unknown ids are ignored."""
+        await self._end(request_id, RequestAborted(f"{request_id}: aborted"))
+
+    def stats(self) -> EngineStats:
+        """The load now. Raises EngineFailed once the engine has failed."""
+        self._require_alive()
+        return self._statistics.now(len(self._streams), self._streams.busy_s())
+
+    def running(self) -> Sequence[RunningRequest]:
+        """What is here, in the order in which it came. EngineFailed once it has failed."""
+        self._require_alive()
+        return self._streams.describe()
+
+    def sizes(self) -> EngineSizes:
+        """What the engine holds, as vLLM found when it had loaded the model."""
+        said = self._llm.vllm_config
+        return EngineSizes(
+            kv_tokens=said.cache_config.num_gpu_blocks * said.cache_config.block_size,
+            request_tokens=self._longest_tokens,
+            batch=said.scheduler_config.max_num_seqs,
+        )
+
+    def close(self) -> None:
+        """End the engine's process."""
+        self._llm.shutdown()
+        self._port.close()
+
+    async def _begin(
+        self, request: EngineRequest, *, prefill_only: bool = False, prefilled_elsewhere: bool = False
+    ) -> Attempt:
+        """A new attempt, in the place of an earlier one at the same request."""
+        self._require_alive()
+        request_id, asked = request.request_id, (request.input_tokens, request.max_tokens)
+        self._require(request.max_tokens >= 1, f"max_tokens of {request_id} must be at least 1")
+        if sum(asked) > self._longest_tokens:
+            raise PromptTooLong(
+                f"{asked[0]} input and {asked[1]} output tokens are more than the {self._longest_tokens} "
+                "that this model holds"
+            )
+        await self._end(request_id, RequestAborted(f"{request_id}: came again"))
+        return self._streams.begin(
+            request, prefill_only=prefill_only, prefilled_elsewhere=prefilled_elsewhere
+        )
+
+    async def _end(self, request_id: str, error: EngineError) -> None:
+        attempt = self._streams.end(request_id, error)
+        if attempt is not None:
+            await self._llm.abort(attempt.inner_id)
+
+    async def _outputs(
+        self, attempt: Attempt, parameters: Mapping[str, Any], *, delta: bool
+    ) -> "AsyncGenerator[RequestOutput, None]":
+        """What vLLM says of an attempt, its errors as ours; closing it aborts the attempt."""
+        from vllm.exceptions import VLLMError
+
+        try:
+            stream = self._llm.generate(
+                _prompt(attempt.request), _sampling(parameters, delta=delta), attempt.inner_id
+            )
+            async with aclosing(stream):
+                async for output in stream:
+                    self._raise_if_ended(attempt, output)
+                    yield output
+        except (VLLMError, ValueError) as error:
+            raise self._translated(error) from error
+        finally:
+            self._streams.leave(attempt)
+
+    def _raise_if_ended(self, attempt: Attempt, output: "RequestOutput") -> None:
+        if attempt.ended is not None:
+            raise attempt.ended
+        reason = output.outputs[0].finish_reason
+        self._require(reason is None or reason in ENDS, f"vLLM ended {attempt.inner_id} with {reason!r}")
+
+    def _translated(self, error: Exception) -> EngineError:
+        if self._llm.errored:
+            return self._failure()
+        cause = error.__cause__ or error
+        return EngineError(f"{self.role} engine {self.engine_id}: {_line(cause)}")
+
+    def _require(self, holds: bool, complaint: str) -> None:
+        if not holds:
+            raise EngineError(f"{self.role} engine {self.engine_id}: {complaint}")
+
+    def _require_alive(self) -> None:
+        if self._llm.errored:
+            raise self._failure()
+
+    def _failure(self) -> EngineFailed:
+        return EngineFailed(f"{self.role} engine {self.engine_id}: vLLM's engine process has died")
+
+
+def _load(config: HeadwayConfig, role: Role, statistics: Statistics) -> "AsyncLLM":
+    """A loaded engine. ConfigError with vLLM's reason in one line."""
+    from vllm.config import KVTransferConfig
+    from vllm.engine.arg_utils import AsyncEngineArgs
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+    check_names(config.engine.vllm)
+    transfer = KVTransferConfig(**kv_transfer(config, role))
+    try:
+        arguments = AsyncEngineArgs(**engine_arguments(config, role), kv_transfer_config=transfer)
+        return AsyncLLM.from_engine_args(arguments, stat_loggers=[logger_of(statistics)])
+    except (ValueError, RuntimeError, OSError, TypeError) as error:
+        raise ConfigError(f"engine.vllm: {model_of(config)} can't be loaded: {_line(error)}") from error
+
+
+def _prompt(request: EngineRequest) -> dict[str, Any]:
+    if isinstance(request.prompt, str):
+        return {"prompt": request.prompt}
+    return {"prompt_token_ids": list(request.prompt)}
+
+
+def _sampling(parameters: Mapping[str, Any], *, delta: bool) -> Any:  # noqa: ANN401 - vLLM's SamplingParams
+    from vllm import SamplingParams
+    from vllm.sampling_params import RequestOutputKind
+
+    kind = RequestOutputKind.DELTA if delta else RequestOutputKind.FINAL_ONLY
+    return SamplingParams(**parameters, output_kind=kind)
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(str(error).split()) or type(error).__name__

@@ -1,0 +1,87 @@
+"""The requests that are in an engine, by the ids that callers use.
+
+vLLM gets an id of its own for every attempt: callers retry under the same id, and vLLM may still be ending
+the attempt before. An attempt that somebody else ends knows why; whoever reads it is told.
+"""
+
+import itertools
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from serve_apps.engines.protocol import EngineError, EngineRequest, RunningRequest
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Attempt:
+    """One try at a request."""
+
+    inner_id: str
+    request: EngineRequest
+    prefill_only: bool
+    prefilled_elsewhere: bool
+    output_tokens: int = 0
+    ended: EngineError | None = None
+
+    def describe(self) -> RunningRequest:
+        """The request as a router wants to know it."""
+        computed = self.prefilled_elsewhere or self.output_tokens > 0
+        return RunningRequest(
+            request_id=self.request.request_id,
+            route=self.request.route,
+            phase="decode" if computed else "prefill",
+            input_tokens=self.request.input_tokens,
+            output_tokens=self.output_tokens,
+            prefilled_elsewhere=self.prefilled_elsewhere,
+            prefill_only=self.prefill_only,
+        )
+
+
+class Streams:
+    """What is here, in the order in which it came, and for how long anything was."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._attempts: dict[str, Attempt] = {}
+        self._numbers = itertools.count()
+        self._busy_s, self._busy_since = 0.0, 0.0
+
+    def __len__(self) -> int:
+        return len(self._attempts)
+
+    def begin(self, request: EngineRequest, *, prefill_only: bool, prefilled_elsewhere: bool) -> Attempt:
+        """A new attempt; the caller has ended an earlier one (`end`)."""
+        if not self._attempts:
+            self._busy_since = self._clock()
+        attempt = Attempt(
+            inner_id=f"{request.request_id}#{next(self._numbers)}",
+            request=request,
+            prefill_only=prefill_only,
+            prefilled_elsewhere=prefilled_elsewhere,
+        )
+        self._attempts[request.request_id] = attempt
+        return attempt
+
+    def end(self, request_id: str, error: EngineError) -> Attempt | None:
+        """Take an attempt out whose reader is to get `error`; None where there is none."""
+        attempt = self._attempts.get(request_id)
+        if attempt is not None:
+            attempt.ended = error
+            self.leave(attempt)
+        return attempt
+
+    def leave(self, attempt: Attempt) -> None:
+        """The attempt is over; nothing happens where it was taken out before."""
+        request_id = attempt.request.request_id
+        if self._attempts.get(request_id) is attempt:
+            del self._attempts[request_id]
+            if not self._attempts:
+                self._busy_s += self._clock() - self._busy_since
+
+    def busy_s(self) -> float:
+        """Seconds in which at least one request was here."""
+        return self._busy_s + (self._clock() - self._busy_since if self._attempts else 0.0)
+
+    def describe(self) -> list[RunningRequest]:
+        """What is here."""
+        return [attempt.describe() for attempt in self._attempts.values()]

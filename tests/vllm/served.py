@@ -1,0 +1,86 @@
+"""Real vLLM replicas behind the gateway, and what tests ask of them."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from openai import OpenAI
+from ray import serve
+
+from headway.config import load_config
+from headway.planning import Role
+from serve_apps.engines.protocol import EngineRequest, EngineStats
+from tests.ray.clusters import free_port
+
+APP = "headway"
+NAME = "tiny-llama"
+LONGEST = 2048
+KV_BYTES = 64 << 20
+TINY: dict[str, Any] = {
+    "model": NAME,
+    "engine.kind": "vllm",
+    "engine.max_model_tokens": LONGEST,
+    "engine.max_batch_size": 16,
+    "engine.vllm.dtype": "float32",
+    "engine.vllm.device": "cpu",
+    "engine.vllm.host": "127.0.0.1",
+    "engine.vllm.args": {"enforce_eager": True, "block_size": 32, "kv_cache_memory_bytes": KV_BYTES},
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Served:
+    url: str
+
+    def client(self) -> OpenAI:
+        return OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0, timeout=120)
+
+    def stats(self, deployment: str) -> EngineStats:
+        handle = serve.get_deployment_handle(deployment, APP)
+        said: EngineStats = handle.stats.remote().result(timeout_s=30)
+        return said
+
+
+@contextmanager
+def served(model: Path, *, control_plane: bool = False, **settings: Any) -> Iterator[Served]:
+    """The disaggregated application; gone again at the end."""
+    from serve_apps.builders import application
+
+    port = free_port()
+    overrides = {**TINY, "engine.vllm.model": str(model), "gateway.port": port, **settings}
+    app = application(load_config(None, overrides), control_plane=control_plane)
+    serve.run(app, name=APP, route_prefix="/", external_scaler_enabled=True)
+    try:
+        yield Served(url=f"http://127.0.0.1:{port}")
+    finally:
+        serve.delete(APP)
+
+
+def said_by_one_engine(model: str, prompts: list[str], max_tokens: int) -> list[str]:
+    """The greedy outputs of a separate, mixed engine, which reads text by itself; runs in any process."""
+    from serve_apps.engines import make_engine
+
+    config = load_config(None, {**TINY, "engine.vllm.model": model, "pools": {"mixed": {}}})
+    engine = make_engine(config, Role.MIXED, "reference")
+
+    async def say(number: int, prompt: str) -> str:
+        request = EngineRequest(
+            request_id=f"r{number}",
+            model=NAME,
+            prompt=prompt,
+            input_tokens=1,
+            max_tokens=max_tokens,
+            sampling={"temperature": 0.0},
+        )
+        return "".join([chunk.text async for chunk in engine.decode(request, None)])
+
+    async def say_all() -> list[str]:
+        return [await say(number, prompt) for number, prompt in enumerate(prompts)]
+
+    try:
+        return asyncio.run(say_all())
+    finally:
+        engine.close()

@@ -1,0 +1,88 @@
+"""One prefill and one decode replica of real vLLM behind the gateway: the KV travels, the answer is right."""
+
+import asyncio
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+
+import pytest
+from openai import OpenAI
+
+from tests.ray.clusters import wait_until
+from tests.vllm.served import NAME, Served, said_by_one_engine
+
+TOKENS = 24
+PROMPTS = [f"{number}. " + "The planner reads the load and counts. " * (number + 1) for number in range(10)]
+
+
+@pytest.fixture(scope="module")
+def expected(model: Path, system: Served) -> Iterator[list[str]]:
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as elsewhere:
+        yield elsewhere.submit(said_by_one_engine, str(model), PROMPTS, TOKENS).result(timeout=300)
+
+
+def streamed(client: OpenAI, prompt: str) -> tuple[str, str | None, int]:
+    events = client.completions.create(
+        model=NAME,
+        prompt=prompt,
+        max_tokens=TOKENS,
+        temperature=0,
+        stream=True,
+        stream_options={"include_usage": True},
+    )
+    text, reason, prompt_tokens = "", None, 0
+    for event in events:
+        for choice in event.choices:
+            text, reason = text + choice.text, choice.finish_reason or reason
+        prompt_tokens = event.usage.prompt_tokens if event.usage else prompt_tokens
+    return text, reason, prompt_tokens
+
+
+def test_the_outputs_are_those_of_one_engine_and_the_kv_came_from_the_other_side(
+    system: Served, expected: list[str]
+) -> None:
+    with system.client() as client:
+        answers = [streamed(client, prompt) for prompt in PROMPTS]
+    assert [text for text, _, _ in answers] == expected
+    assert len(set(expected)) == len(PROMPTS)
+    assert {reason for _, reason, _ in answers} <= {"length", "stop"}
+    asked = sum(tokens for _, _, tokens in answers)
+    decode, prefill = system.stats("Decode"), system.stats("Prefill")
+    assert (prefill.prompt_tokens, prefill.external_tokens) == (asked, 0)
+    assert decode.prompt_tokens == asked
+    assert 0 < decode.external_tokens <= asked
+    assert decode.external_tokens + decode.cached_tokens == asked
+
+
+def test_a_chat_goes_through_the_models_template(system: Served) -> None:
+    with system.client() as client:
+        answer = client.chat.completions.create(
+            model=NAME, messages=[{"role": "user", "content": "Hi"}], max_tokens=3, temperature=0
+        )
+    # <s> <user> Hi newline <assistant>, in the tokens of the model's own tokenizer.
+    assert answer.usage is not None
+    assert answer.usage.prompt_tokens == 18
+    assert answer.usage.completion_tokens == 3
+
+
+def test_a_client_that_leaves_frees_the_kv_on_both_sides(system: Served) -> None:
+    async def leave() -> None:
+        from openai import AsyncOpenAI
+
+        async with AsyncOpenAI(base_url=f"{system.url}/v1", api_key="none", max_retries=0) as client:
+            stream = await client.completions.create(
+                model=NAME, prompt="Why? " * 100, max_tokens=1000, stream=True
+            )
+            await anext(aiter(stream))
+            await asyncio.to_thread(wait_until, lambda: system.stats("Decode").kv_usage > 0)
+            await stream.close()
+
+    asyncio.run(leave())
+    for side in ("Prefill", "Decode"):
+        wait_until(lambda side=side: is_empty(system, side), 60)
+
+
+def is_empty(system: Served, side: str) -> bool:
+    stats = system.stats(side)
+    return (stats.running, stats.waiting, stats.kv_usage) == (0, 0, 0.0)
