@@ -22,21 +22,21 @@ def check_live(config: HeadwayConfig, path: str | None) -> None:
         refuse_simulated_only(config)
         make_access(config.gateway)
         if config.engine.kind == "vllm":
-            _check_vllm(config, path)
+            _check_vllm(path)
         else:
             make_counter(config.gateway.tokenizer)
         if config.connector.kind == "kubernetes":
             locate(config.connector.kubernetes, os.environ)
 
 
-def _check_vllm(config: HeadwayConfig, path: str | None) -> None:
+def _check_vllm(path: str | None) -> None:
     """The model, looked for beside the file; then what only vLLM itself knows."""
     from serve_apps.arguments import beside
     from serve_apps.engines.vllm.arguments import check_names
     from serve_apps.engines.vllm.checks import check_model
     from serve_apps.gateway.prompts import make_prompts
 
-    found = beside(config, path)
+    found = beside(path)
     check_model(found)
     check_names(found.engine.vllm)
     make_prompts(found)

@@ -22,7 +22,10 @@ class ProfileOptions:
     ] = None
     model: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Simulated: the profile that is played, {tp} in it stands for TP."),
+        typer.Option(
+            metavar="NAME",
+            help="Simulated: the profile that is played, {tp} in it stands for TP; vllm: a directory or hub name.",
+        ),
     ] = None
     isl: Annotated[float, typer.Option(metavar="TOKENS", help="Input tokens to recommend for.")] = 3000.0
     osl: Annotated[float, typer.Option(metavar="TOKENS", help="Output tokens to recommend for.")] = 150.0

@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from headway.config import HeadwayConfig, load_config
+from headway.config import HeadwayConfig
 from headway.loadgen import LoadPlan, fetch_models
 from headway.planning.types import Role, Slo
 from headway.profiling.request import LONGEST_ISL_TOKENS
@@ -55,9 +55,11 @@ def configuration(options: ProfileOptions, tp: int) -> HeadwayConfig:
     if options.engine == "simulated" and options.model is not None:
         overrides["engine.profile"] = options.model.replace("{tp}", str(tp))
     if options.engine == "vllm":
-        overrides["model"] = options.model
+        overrides["engine.vllm.model"] = options.model
         overrides["pools"] = {"mixed": {"gpus_per_replica": tp}}
-    return load_config(options.config, overrides)
+    from serve_apps.arguments import beside
+
+    return beside(options.config, overrides)
 
 
 @asynccontextmanager
@@ -73,12 +75,13 @@ async def open_target(options: ProfileOptions, tp: int) -> AsyncIterator[Opened]
 async def _in_process(options: ProfileOptions, tp: int) -> AsyncIterator[Opened]:
     from headway_cli.profile_engine import Closes, EngineTarget, SaysSizes
     from serve_apps.engines import make_engine
+    from serve_apps.engines.vllm.arguments import model_of
 
     config = configuration(options, tp)
     engine = make_engine(config, Role.MIXED, f"profile-tp{tp}")
     try:
         limits = _limits(options, engine.sizes() if isinstance(engine, SaysSizes) else None)
-        name = config.engine.profile if config.engine.kind == "simulated" else config.model
+        name = config.engine.profile if config.engine.kind == "simulated" else model_of(config)
         settings = config.engine.model_dump(mode="json")
         yield Opened(
             target=EngineTarget(engine, config.model),

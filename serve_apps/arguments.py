@@ -11,6 +11,7 @@ stay names.
 from collections.abc import Iterator, Mapping
 from operator import attrgetter
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 
 import yaml
@@ -38,15 +39,16 @@ def read_arguments(arguments: Mapping[str, Any], topology: Topology) -> HeadwayC
         raise ConfigError(f"config: should be the path of a file, not {path!r}")
     overrides = dict(_flat(given))
     config = _of_topology(path, overrides, topology)
-    config = load_config(path, {**overrides, **_pools(config), **_absolute(config, path)})
+    config = beside(path, {**overrides, **_pools(config)})
     resolve_profile(config.engine.profile)
     named_profiles(config)
     return config
 
 
-def beside(config: HeadwayConfig, path: str | None) -> HeadwayConfig:
-    """The settings of a file, with the files that they name as absolute paths."""
-    return load_config(path, {**_pools(config), **_absolute(config, path)})
+def beside(path: str | None, overrides: Mapping[str, Any] = MappingProxyType({})) -> HeadwayConfig:
+    """The settings of a file, with the files that they name, looked for beside it, as absolute paths."""
+    config = load_config(path, overrides)
+    return load_config(path, {**overrides, **_pools(config), **_absolute(config, path)})
 
 
 def _of_topology(path: str | None, overrides: Mapping[str, Any], topology: Topology) -> HeadwayConfig:

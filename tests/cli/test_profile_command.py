@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,8 @@ import pytest
 from cli_cases import PROFILE, headway, profile_copy
 
 from headway.config import HeadwayConfig, resolve_profile
+from headway_cli.profile_options import ProfileOptions
+from headway_cli.profile_targets import configuration
 from interp import load_profile, save_profile, scaled
 from tests.engines import virtual_loop
 from tests.gateway.one_engine import OneEngine
@@ -179,3 +182,13 @@ def test_import_of_a_pre_swept_folder(tmp_path: Path, capsys: pytest.CaptureFixt
     ended = headway(capsys, "profile", "import", tmp_path, "--output", tmp_path / "out")
     assert ended.out == f"wrote {tmp_path}/out/tp1\nwrote {tmp_path}/out/tp4\n"
     assert load_profile(tmp_path / "out" / "tp4").gpus_per_engine == 4
+
+
+def test_the_model_of_vllm_is_looked_for_beside_the_settings_unless_a_flag_says_it(tmp_path: Path) -> None:
+    (tmp_path / "tiny").mkdir()
+    settings = tmp_path / "mine.yaml"
+    settings.write_text("engine: {kind: vllm, vllm: {model: tiny}}", encoding="utf-8")
+    asked = ProfileOptions(engine="vllm", output="out", config=str(settings))
+    assert configuration(asked, 2).engine.vllm.model == str(tmp_path / "tiny")
+    assert configuration(asked, 2).pools["mixed"].gpus_per_replica == 2
+    assert configuration(replace(asked, model="org/other"), 1).engine.vllm.model == "org/other"
