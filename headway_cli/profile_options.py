@@ -24,7 +24,7 @@ class ProfileOptions:
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Simulated: the profile that is played, {tp} in it stands for TP; vllm: a directory or hub name.",
+            help="Simulated: the profile to play, {tp} stands for TP; vllm: a directory or hub name.",
         ),
     ] = None
     isl: Annotated[float, typer.Option(metavar="TOKENS", help="Input tokens to recommend for.")] = 3000.0
