@@ -142,8 +142,8 @@ def _continued(
     if not mixed:
         coming_s = prompt_s(engine, requests) + transfer_s(engine, requests)
         ready_s = ready_s + np.where(found, 0.0, coming_s)
-    lasting_s = np.average(requests.output_tokens, weights=requests.output_tokens)
-    latest_s = requests.arrival_s[-1] - lasting_s * busy_iteration_s(engine, requests)
+    lasting_tokens = np.average(requests.output_tokens, weights=requests.output_tokens)
+    latest_s = requests.arrival_s[-1] - lasting_tokens * busy_iteration_s(engine, requests)
     latest = np.searchsorted(requests.arrival_s, max(latest_s, since_s), side="right")
     again, later_s = _repeats(requests.arrival_s, min(first, int(latest)))
     source = np.concatenate([np.arange(count), again])
