@@ -6,7 +6,7 @@ An idea is switched off from outside, by settings or by names of the policy's mo
 something else while it plans: the policy itself has no such switches. A name that is not there is an error.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from math import inf
@@ -22,10 +22,9 @@ from headway.planning import Decision, Observation, Policy, Role
 from headway.planning.hindsight.choosing import Option, choose
 from headway.planning.hindsight.judging import STEADY, Judgement
 from headway.planning.hindsight.learning import RUN_UP_S, Planned, learn
-from headway.planning.hindsight.levels import PREDICTORS, FloatArray, Predictor, forecasts
+from headway.planning.hindsight.levels import SMOOTHINGS, FloatArray, forecasts
 from headway.planning.hindsight.state import HindsightState
 
-Forecasts = Callable[[FloatArray, int], FloatArray]
 HINDSIGHT = "headway.planning.hindsight"
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
@@ -70,25 +69,12 @@ class Without:
             return self.inner.plan(observation, state)
 
 
-def _instead(unwanted: Callable[[Predictor], bool], row: Callable[[int], int]) -> Forecasts:
-    """Forecasts in which predictors say what others do, so that they are never better."""
-    rows = [row(place) if unwanted(each) else place for place, each in enumerate(PREDICTORS)]
-
-    def stand_in(work: FloatArray, lead: int) -> FloatArray:
-        said: FloatArray = forecasts(work, lead)[rows]
-        return said
-
-    return stand_in
+def _one_level(work: FloatArray) -> FloatArray:
+    return np.tile(forecasts(work)[STEADY], (len(SMOOTHINGS), 1))
 
 
-def _plain(place: int) -> int:
-    """The row of the same smoothing that holds nothing."""
-    return max(row for row in range(place + 1) if not PREDICTORS[row].holds)
-
-
-def _last(work: FloatArray, lead: int) -> FloatArray:
-    del lead
-    return np.tile(work, (len(PREDICTORS), 1))
+def _last(work: FloatArray) -> FloatArray:
+    return np.tile(work, (len(SMOOTHINGS), 1))
 
 
 def _half_each(
@@ -103,16 +89,7 @@ def _of_means(state: HindsightState, observation: Observation, planned: Planned)
 
 
 IDEAS: Sequence[Idea] = (
-    Idea(
-        name="no-holds",
-        off="no peaks and swings",
-        stand_ins={"judging.forecasts": _instead(lambda each: bool(each.holds), _plain)},
-    ),
-    Idea(
-        name="no-trend",
-        off="no trends",
-        stand_ins={"judging.forecasts": _instead(lambda each: each.trend > 0.0, lambda _: STEADY)},
-    ),
+    Idea(name="one-level", off="one level, no choice", stand_ins={"judging.forecasts": _one_level}),
     Idea(name="last-value", off="the last value, no other forecast", stand_ins={"judging.forecasts": _last}),
     Idea(
         name="no-unseen",

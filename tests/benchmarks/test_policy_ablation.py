@@ -20,7 +20,7 @@ from headway.config import load_config
 from headway.config.planner import HeadwaySettings
 from headway.planning import Decision, Observation, Role
 from headway.planning.hindsight import release
-from headway.planning.hindsight.levels import PREDICTORS, forecasts
+from headway.planning.hindsight.levels import SMOOTHINGS, forecasts
 from headway.simulation.build import make_plan
 
 CELL = Cell(base=Base(trace="azure1", profile="8b", slo="tight"), delay_s=60)
@@ -75,13 +75,10 @@ class TestIdeas:
 
     def test_forecasts_without_an_idea_repeat_others(self) -> None:
         work = np.random.default_rng(1).uniform(1.0, 5.0, 60)
-        whole = forecasts(work, 3)
         said = {idea.name: idea.stand_ins.get("judging.forecasts") for idea in IDEAS}
-        plain = {row.tobytes() for row, each in zip(whole, PREDICTORS, strict=True) if not each.holds}
-        level = {row.tobytes() for row, each in zip(whole, PREDICTORS, strict=True) if not each.trend}
-        assert {row.tobytes() for row in said["no-holds"](work, 3)} == plain
-        assert {row.tobytes() for row in said["no-trend"](work, 3)} == level
-        assert {row.tobytes() for row in said["last-value"](work, 3)} == {work.tobytes()}
+        level = forecasts(work)[SMOOTHINGS.index(0.2)]
+        assert {row.tobytes() for row in said["one-level"](work)} == {level.tobytes()}
+        assert {row.tobytes() for row in said["last-value"](work)} == {work.tobytes()}
 
 
 class TestTable:
@@ -114,14 +111,15 @@ class TestTable:
                 tmp_path,
                 {
                     "headway": {at: (0.995, 10.0), at - 1: (0.991, 8.0), at - 2: (0.98, 7.0)},
-                    "headway~no-trend": {at: (0.985, 9.0), at + 1: (0.99, 12.0)},
+                    "headway~one-level": {at: (0.985, 9.0), at + 1: (0.99, 12.0)},
                     "headway~means": {at: (0.9, 5.0)},
                 },
             )
         )
         rows = {line.split(" | ")[0]: line for line in report.splitlines() if line.startswith("|")}
-        assert rows["| no trends"] == (
-            f"| no trends | 1 | 0.900 | 98.50% | 98.50% | 1.0 | 1 of 1 | 1.500 (1.50 at {CELL.name}) |"
+        assert rows["| one level, no choice"] == (
+            "| one level, no choice | 1 | 0.900 | 98.50% | 98.50% | 1.0 | 1 of 1 "
+            f"| 1.500 (1.50 at {CELL.name}) |"
         )
         assert rows["| no single requests: means only"].endswith("| 0 of 0 | – |")
         assert (

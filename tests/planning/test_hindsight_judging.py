@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from headway.planning.hindsight.choosing import choose, front
 from headway.planning.hindsight.history import PoolHistory
 from headway.planning.hindsight.judging import FACTORS, judge
-from headway.planning.hindsight.levels import PREDICTORS
+from headway.planning.hindsight.levels import SMOOTHINGS
 from headway.planning.replay import LossCurve
 from headway.planning.types import Role
 
@@ -72,13 +72,6 @@ def test_rare_peaks_within_the_budget_are_let_go_and_others_are_held():
     assert 9 <= chosen(past(work, often), budget=0.02).replicas <= 10
 
 
-def test_peaks_that_announce_themselves_are_followed_by_what_remembers_them():
-    work = [6.0 if tick % 100 < 50 else 2.0 for tick in range(400)]
-    low = chosen(past(work[:399], [round(each) for each in work[:399]]), budget=0.05)
-    assert low.replicas < 8
-    assert low.cost < 8
-
-
 def test_a_jump_without_precedent_buys_no_margin_and_its_return_does():
     once = [1.0] * 60 + [6.0] * 40
     again = once + [1.0] * 60 + [6.0] * 40
@@ -134,7 +127,7 @@ def test_of_options_that_the_past_cannot_tell_apart_the_forecast_is_taken_at_its
 
 def test_two_intervals_are_enough_to_judge():
     judged = judge(past([1.0, 1.0], [1, 1]), 3, INTERVAL_S, 240.0)
-    assert judged.lost.shape == (len(PREDICTORS), len(FACTORS))
+    assert judged.lost.shape == (len(SMOOTHINGS), len(FACTORS))
     assert judged.requests == pytest.approx(100.0 + 100.0 * 0.5 ** (1 / 240.0))
 
 

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headway.planning.hindsight.judging import FACTORS, Judgement
-from headway.planning.hindsight.levels import PREDICTORS, Predictor
+from headway.planning.hindsight.levels import SMOOTHINGS
 from headway.planning.types import Role
 
 FloatArray = NDArray[np.float64]
@@ -33,9 +33,9 @@ EQUAL = np.zeros(1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """A predictor and a safety factor: replicas to order, and what the past would have lost and cost."""
+    """A level and a safety factor: replicas to order, and what the past would have lost and cost."""
 
-    predictor: Predictor
+    smoothing: float
     factor: float
     replicas: int
     expected: float
@@ -93,7 +93,7 @@ def _cheapest(fronts: list[Front], allowed: float) -> list[int]:
 def _option(judged: Judgement, place: int) -> Option:
     row, column = divmod(place, len(FACTORS))
     return Option(
-        predictor=PREDICTORS[row],
+        smoothing=SMOOTHINGS[row],
         factor=float(FACTORS[column]),
         replicas=int(judged.replicas[row, column]),
         expected=float(judged.expected[row]),

@@ -1,6 +1,6 @@
 """What a deployment would lose with how many GPUs: what it says where several share a budget (`sharing`).
 
-Of each pool, the share of requests lost with n replicas is what the chosen predictor with the factor that
+Of each pool, the share of requests lost with n replicas is what the chosen forecast with the factor that
 orders n would have lost; with fewer than its least factor orders, all. Replicas for the queue come on top.
 Where not enough is known of a pool yet, each replica is taken for an equal part of the requests. Over the
 pools losses add up, and the GPUs between them go where they save most:
@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from headway.planning.hindsight.choosing import Option
 from headway.planning.hindsight.judging import Judgement
-from headway.planning.hindsight.levels import PREDICTORS
+from headway.planning.hindsight.levels import SMOOTHINGS
 from headway.planning.sharing import GpuLosses, spend
 from headway.planning.types import PoolLimits, Role
 
@@ -50,7 +50,7 @@ class PoolWish:
         counts = np.arange(self.limits.min_replicas, self.wanted + 1)
         if self.option is None or self.judged is None:
             return 1.0 - counts / max(self.wanted, 1)
-        row = PREDICTORS.index(self.option.predictor)
+        row = SMOOTHINGS.index(self.option.smoothing)
         shares = self.judged.lost[row] / max(self.judged.requests, 1.0)
         ordered = self.judged.replicas[row] + self.extra
         least = np.append(1.0, np.minimum.accumulate(np.minimum(shares, 1.0)))

@@ -1,6 +1,6 @@
-"""Hindsight: what each predictor, times a safety factor, would have lost and cost in the past.
+"""Hindsight: what each forecast, times a safety factor, would have lost and cost in the past.
 
-After interval i − h, predictor j said f_ij for interval i, h being the lead. Had x f_ij replicas been there,
+After interval i − h, forecast j said f_ij for interval i, h being the lead. Had x f_ij replicas been there,
 
     lost_jx = Σ_i w_i L_i(⌈x f_ij⌉)          cost_jx = Σ_i w_i ⌈x f_ij⌉ / Σ_i w_i
 
@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headway.planning.hindsight.history import PoolHistory
-from headway.planning.hindsight.levels import forecasts
+from headway.planning.hindsight.levels import SMOOTHINGS, forecasts
 from interp.jit import compiled
 
 FloatArray = NDArray[np.float64]
@@ -39,10 +39,10 @@ FACTORS = np.geomspace(0.6, 10.0, 72)
 SURE_GROWTH, GROWTH_PER_MINUTE = 0.05, 0.1
 VOLATILITY = 1.2
 MATURE = 4
-"""Intervals that a predictor must have seen before it is judged."""
+"""Intervals that a forecast must have seen before it is judged."""
 
-STEADY = 5
-"""The row of `forecasts` whose changes are the level's: smoothing 0.2, without trend."""
+STEADY = SMOOTHINGS.index(0.2)
+"""The row of `forecasts` whose changes say how fast the load grows."""
 
 SURPRISE = 2.0
 USUAL_LOSS = 0.01
@@ -52,7 +52,7 @@ ROUNDING = 1e-9
 @dataclass(frozen=True, slots=True, eq=False)
 class Judgement:
     """Of one pool: `lost` requests and `cost` in replicas f8[J, X], what each would order now (`replicas`
-    i8[J, X]), requests judged, the growth that was assumed, and the work expected by each predictor f8[J].
+    i8[J, X]), requests judged, the growth that was assumed, and the work that each expects f8[J].
     `typical` is the median over intervals of the least replicas that lose at most USUAL_LOSS of them."""
 
     lost: FloatArray
@@ -65,8 +65,8 @@ class Judgement:
 
 
 def judge(history: PoolHistory, lead: int, interval_s: float, half_life: float) -> Judgement:
-    """All predictors and factors over a past that is not empty; `lead` and `half_life` in intervals."""
-    said = forecasts(history.work, lead)
+    """All forecasts and factors over a past that is not empty; `lead` and `half_life` in intervals."""
+    said = forecasts(history.work)
     count = len(history)
     mature = count - 1 >= lead + MATURE
     first = lead + MATURE if mature else max(0, min(MATURE, count - 2))

@@ -4,7 +4,7 @@ Theory. Each interval
 
     learn     replay its requests through fleets of 1, 2, 3… replicas of each pool: loss curves (`learning`)
     judge     what past forecasts, times a safety factor, would have lost and cost by these (`judging`)
-    choose    the cheapest predictor and factor per pool within one loss budget for all pools (`choosing`)
+    choose    the cheapest forecast and factor per pool within one loss budget for all pools (`choosing`)
     add       what a queue that is already there needs (`backlog`)
     release   slowly (`release`), or lend to a pool that rises (`lending`); fit into limits and GPU budget
 
