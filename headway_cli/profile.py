@@ -1,11 +1,13 @@
-"""`headway profile`: measure an engine; `show`, `compare` and `import` profiles."""
+"""`headway profile`: measure an engine; `show`, `compare`, `import` and `export` profiles."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from headway_cli.control import UrlOption
 from headway_cli.flags import spread
+from headway_cli.load_options import KEY_VARIABLE, KeyVariable
 from headway_cli.profile_options import ProfileOptions
 
 Directory = Annotated[str, typer.Argument(metavar="DIR", help="A profile, or what `headway profile` wrote.")]
@@ -19,6 +21,7 @@ def register(app: typer.Typer) -> None:
     group.command("show")(show)
     group.command("compare")(compare)
     group.command("import")(import_)
+    group.command("export")(export)
     app.add_typer(group, name="profile")
 
 
@@ -108,3 +111,22 @@ def import_(
 
     for place in import_profiles(Path(source), Path(output), max_kv_tokens, tp, overwrite=overwrite):
         print(f"wrote {place}")
+
+
+def export(
+    output: Annotated[str, typer.Option(metavar="DIR", help="The profile directory to write.")],
+    url: UrlOption = None,
+    api_key_env: KeyVariable = KEY_VARIABLE,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a profile that exists.")] = False,
+) -> None:
+    """Write the profile that a running deployment plans by, with what traffic taught of it."""
+    from headway_cli.control import client
+    from headway_cli.profile_export import export_profile
+
+    refined = export_profile(client(url, api_key_env), Path(output), overwrite=overwrite)
+    how = (
+        "as measured"
+        if refined is None
+        else f"refined in {refined['cells']} cells, version {refined['version']}"
+    )
+    print(f"wrote {output}: {how}")

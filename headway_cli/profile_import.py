@@ -15,11 +15,16 @@ def import_profiles(
     """Write what `source` holds; the directories. CliError and ProfilingError have one line."""
     places = _read(source, output, max_kv_tokens, gpus)
     for place in places:
-        if place.exists() and not overwrite and (not place.is_dir() or any(place.iterdir())):
-            raise OutputExistsError(f"--output: {place} exists and is not empty; --overwrite replaces it")
+        refuse_what_exists(place, overwrite=overwrite)
     for place, found in places.items():
         save_profile(place, found.prefill, found.decode, found.meta)
     return list(places)
+
+
+def refuse_what_exists(place: Path, *, overwrite: bool) -> None:
+    """OutputExistsError where a profile would replace something and nobody asked for that."""
+    if place.exists() and not overwrite and (not place.is_dir() or any(place.iterdir())):
+        raise OutputExistsError(f"--output: {place} exists and is not empty; --overwrite replaces it")
 
 
 def _read(source: Path, output: Path, max_kv_tokens: int | None, gpus: int) -> dict[Path, ForeignProfile]:

@@ -60,15 +60,18 @@ def planner_facts(document: Document) -> dict[str, str]:
 
 
 def load_facts(document: Document) -> dict[str, str]:
-    """SLO attainment and the last interval's load, as named sentences."""
+    """SLO attainment, the last interval's load and what traffic taught of the profile, as named sentences."""
     slo, attained = document.get("slo") or {}, document.get("attainment") or {}
     facts = {
         "SLO": f"TTFT {shown(slo.get('ttft_ms'))} ms, ITL {shown(slo.get('itl_ms'))} ms: "
         f"{percent(attained.get('last_interval'))} in the last interval, "
         f"{percent(attained.get('total'))} in total, aim {percent(slo.get('attainment'))}"
     }
-    measured = document.get("measured")
-    return {**facts, "Measured": measured_text(measured)} if measured else facts
+    if measured := document.get("measured"):
+        facts["Measured"] = measured_text(measured)
+    if refined := document.get("refined"):
+        facts["Profile"] = f"refined by traffic in {refined['cells']} cells, version {refined['version']}"
+    return facts
 
 
 def measured_text(measured: Document) -> str:

@@ -22,10 +22,11 @@ HEALTH_TIMEOUT_S = 1.0
 
 
 class ActorControlPlane:
-    """`ControlPlane` over the actor `Planner` and the model's `router`; `others` are asked how they are."""
+    """`ControlPlane` over the actors; `router` is the model's, `others` are asked how they are."""
 
     def __init__(self, router: str, others: Sequence[str] = (), timeout_s: float = TIMEOUT_S) -> None:
         self._planner, self._router = NamedActor(names.PLANNER), NamedActor(router)
+        self._interpolator = NamedActor(names.INTERPOLATOR)
         self._others = tuple(NamedActor(name) for name in others)
         self._timeout_s = timeout_s
 
@@ -50,6 +51,13 @@ class ActorControlPlane:
     async def offload_traces(self, limit: int) -> Sequence[Document]:
         """The latest `limit` offload traces of the router, in order."""
         found: Sequence[Document] = await self._call(self._router, "offload_traces", limit)
+        return found
+
+    async def profile(self) -> Document:
+        """The profile that is planned by."""
+        found: Document = await self._call(self._interpolator, "document")
+        if not found:
+            raise Unavailable("the profile is not loaded: `headway status` says why")
         return found
 
     async def update_settings(self, changes: Document) -> Document:

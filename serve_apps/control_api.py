@@ -3,6 +3,7 @@
     GET   /v1/control/status                     the status document
     GET   /v1/control/decisions?after=&limit=    {"decisions": [...]}: the first with higher ids, in order
     GET   /v1/control/decisions/{id}             one of them; 404
+    GET   /v1/control/profile                    {"prefill": {...}, "decode": {...}, "meta": {...}}
     GET   /v1/control/offload-traces?limit=      {"traces": [...]}: the latest of the router, in order
     PATCH /v1/control/settings                   {"slo.ttft_ms": 200}: the changes in force; 400 names the key
 
@@ -62,7 +63,7 @@ class Unavailable(Fault):
 
 
 class ControlPlane(Protocol):
-    """Planner and router as these routes need them. Raises Unavailable, and InvalidRequest for settings."""
+    """What these routes need of the actors. Raises Unavailable, and InvalidRequest for settings."""
 
     async def status(self) -> Document:
         """The status document."""
@@ -75,6 +76,9 @@ class ControlPlane(Protocol):
 
     async def offload_traces(self, limit: int) -> Sequence[Document]:
         """The latest `limit` offload traces of the router, in order."""
+
+    async def profile(self) -> Document:
+        """The samples of the profile that is planned by, as arrays in seconds and tokens, and its `meta`."""
 
     async def update_settings(self, changes: Document) -> Document:
         """Change settings at run time, all of them or none."""
@@ -104,6 +108,7 @@ def control_routes(plane: ControlPlane) -> list[BaseRoute]:
         _route("GET", "/v1/control/decisions", api.decisions),
         _route("GET", "/v1/control/decisions/{decision_id}", api.decision),
         _route("GET", "/v1/control/offload-traces", api.offload_traces),
+        _route("GET", "/v1/control/profile", api.profile),
         _route("PATCH", "/v1/control/settings", api.settings),
     ]
 
@@ -148,6 +153,10 @@ class _Control:
     async def offload_traces(self, request: Request) -> Response:
         limit = Query(request, ("limit",)).within("limit", 100, 1, MOST_TRACES)
         return JSONResponse({"traces": list(await self._plane.offload_traces(limit))})
+
+    async def profile(self, request: Request) -> Response:
+        Query(request, ())
+        return JSONResponse(await self._plane.profile())
 
     async def settings(self, request: Request) -> Response:
         Query(request, ())

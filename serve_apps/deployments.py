@@ -19,6 +19,8 @@ from ray import serve
 
 from headway.config import HeadwayConfig
 from headway.planning import Role
+from headway.profiling.metering import LatencyMeter
+from serve_apps.engines.metered import MeteredEngine
 from serve_apps.engines.protocol import (
     Engine,
     EngineFailed,
@@ -30,6 +32,7 @@ from serve_apps.engines.protocol import (
 )
 from serve_apps.feed import Frame, Outlet
 from serve_apps.gpu_type import gpu_type_of_node
+from serve_apps.reporting import Reporter
 
 logger = logging.getLogger(__name__)
 
@@ -55,6 +58,7 @@ class EngineReplica:
         gpu_type = config.engine.gpu_type
         self._gpu_type = gpu_type_of_node() if gpu_type is None else gpu_type
         self._engine = make(config, self.role, self.replica)
+        self._serving = self._with_reports(config)
 
     async def abort(self, request_id: str) -> None:
         """End the request if it is here."""
@@ -102,6 +106,15 @@ class EngineReplica:
         """EngineFailed when the engine is broken, so that Serve replaces this replica."""
         self._engine.stats()
 
+    def _with_reports(self, config: HeadwayConfig) -> Engine | MeteredEngine:
+        """The engine as requests get it: metered, where the profile is refined by what it does."""
+        settings = config.engine.refinement
+        # A GPU type with a profile of its own says nothing of the deployment's.
+        if not settings.enabled or self._gpu_type in config.routing.gpu_profiles:
+            return self._engine
+        meter = LatencyMeter()
+        return MeteredEngine(self._engine, meter, Reporter(meter, settings.report_interval_s).start)
+
 
 class Prefill(EngineReplica):
     """Computes prompts; their KV stays here until a decode replica has fetched it."""
@@ -110,7 +123,7 @@ class Prefill(EngineReplica):
 
     async def prefill(self, request: EngineRequest) -> KvHandle:
         """Compute the prompt."""
-        return await self._engine.prefill(request)
+        return await self._serving.prefill(request)
 
 
 class Decode(EngineReplica):
@@ -124,7 +137,7 @@ class Decode(EngineReplica):
 
     async def decode(self, request: EngineRequest, kv: KvHandle | None) -> AsyncGenerator[TokenChunk, None]:
         """Stream the output; closing the stream ends the request in the engine."""
-        stream = cast("AsyncGenerator[TokenChunk, None]", self._engine.decode(request, kv))
+        stream = cast("AsyncGenerator[TokenChunk, None]", self._serving.decode(request, kv))
         async with aclosing(stream):
             async for chunk in stream:
                 yield chunk
@@ -157,4 +170,4 @@ class Mixed(Decode):
 
     async def prefill(self, request: EngineRequest) -> KvHandle:
         """Compute the prompt for another replica."""
-        return await self._engine.prefill(request)
+        return await self._serving.prefill(request)

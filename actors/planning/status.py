@@ -50,6 +50,7 @@ def status_document(world: World, loop: Progressing, components: Mapping[str, Pa
             "components": {**components, "Connector": {"ok": not world.fault, "detail": world.fault}},
             "connector": {"kind": world.kind, **_last_action(world.log.last)},
             "changes": world.settings.changes,
+            "refined": None if world.profile is None else world.profile.meta.get("refined"),
             "calibration": {
                 phase: {key: ratio.get(key) for key in ("smoothed", "last", "count")}
                 for phase, ratio in world.calibration.items()

@@ -14,6 +14,7 @@ from headway.config.engine import (
     GpuTypeSettings,
     KvTransfer,
     PoolSettings,
+    RefinementSettings,
     VllmSettings,
 )
 from headway.config.errors import ConfigError
@@ -55,6 +56,7 @@ __all__ = [
     "PlannerSettings",
     "PluginSettings",
     "PoolSettings",
+    "RefinementSettings",
     "Role",
     "RoleName",
     "RoutingSettings",

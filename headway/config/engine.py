@@ -65,6 +65,15 @@ class VllmSettings(Settings):
     """Further arguments of vLLM's AsyncEngineArgs, by name."""
 
 
+class RefinementSettings(Settings):
+    """Correcting and extending the profile where traffic has been; live only."""
+
+    enabled: bool = False
+    """Whether replicas report their latencies, and the planner goes by the profile that follows."""
+    report_interval_s: PositiveFloat = Field(default=5.0, ge=0.1, le=3600.0)
+    """Seconds between two reports of a replica."""
+
+
 class EngineSettings(Settings):
     """The inference engine of a replica and its performance profile."""
 
@@ -72,6 +81,7 @@ class EngineSettings(Settings):
     vllm: VllmSettings = VllmSettings()
     profile: str = "profiles/llama-3.1-8b_h100_tp1"
     """A profile directory, or the name of an embedded profile."""
+    refinement: RefinementSettings = RefinementSettings()
     gpu_type: str | None = None
     """What every replica runs on, a key of `routing.gpu_profiles`; null: live, what Ray says of its node."""
     max_batch_size: PositiveInt | None = Field(default=None, le=MOST_IN_A_BATCH)

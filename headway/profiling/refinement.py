@@ -1,7 +1,9 @@
 """A profile corrected and extended where traffic has been: bounded, versioned, never compounding.
 
-Running replicas report what a prefill took at its ISL (without queueing), and the ITL at a KV usage and mean
-context. Each sample gives a ratio to the profile that was measured beforehand,
+Running replicas report what a prefill took at its ISL (without queueing), and the ITL of a batch at its mean
+context (`metering`). Each report gives a ratio to the profile that was measured beforehand, at
+
+    KV usage = min(1, batch · context / KV capacity of the profile)            where the sweep has it, too
 
     r = ln(measured / profile), held within ± ln MOST_RATIO
     mean' = mean + max(1 / count, FORGETTING) · (r - mean)           per cell
@@ -13,8 +15,11 @@ where traffic is. Decode samples are added on the nearest sampled context, unles
 of them: lines stay lines. Everywhere else the profile is as it was. Ratios are always to the first profile,
 so nothing compounds.
 
-At most MOST_CELLS are kept; the one that was fed longest ago goes first. `version` rises with every change.
-Pure; a sample that is not finite and positive is left out.
+The largest batch stays what it was: that is a limit of the engine, which traffic keeps to anyway.
+
+At most MOST_CELLS are kept; the one that was fed longest ago goes first. `version` rises with every change;
+whether a change is worth a new profile says `moved`. Pure; a report that is not finite and positive is left
+out.
 """
 
 from collections.abc import Iterable, Mapping
@@ -32,15 +37,17 @@ FORGETTING = 0.02
 LEAST_SAMPLES = 20
 MOST_CELLS = 256
 CELLS_PER_OCTAVE, CELLS_OF_KV = 2, 10
+MATERIAL = 0.02
+"""Relative change of a cell's ratio that is worth a new profile."""
 
 
 class Seen(NamedTuple):
-    """One report: latency in seconds at `tokens` (ISL, or mean context) and, for decode, at a KV usage."""
+    """One report: what a prompt of `tokens` took, or the ITL of `batch` requests with that mean context."""
 
     phase: Phase
     tokens: float
     latency_s: float
-    kv_usage: float = 0.0
+    batch: float = 1.0
 
 
 class Cell(NamedTuple):
@@ -60,15 +67,15 @@ class CellMemory:
     log_tokens: float = 0.0
     kv_usage: float = 0.0
 
-    def with_seen(self, log_ratio: float, seen: Seen) -> "CellMemory":
+    def with_seen(self, log_ratio: float, tokens: float, kv_usage: float) -> "CellMemory":
         """With one more report."""
         count = self.count + 1
         weight = max(1.0 / count, FORGETTING)
         return CellMemory(
             count=count,
             log_ratio=self.log_ratio + weight * (log_ratio - self.log_ratio),
-            log_tokens=self.log_tokens + weight * (log(seen.tokens) - self.log_tokens),
-            kv_usage=self.kv_usage + weight * (seen.kv_usage - self.kv_usage),
+            log_tokens=self.log_tokens + weight * (log(tokens) - self.log_tokens),
+            kv_usage=self.kv_usage + weight * (kv_usage - self.kv_usage),
         )
 
 
@@ -90,40 +97,63 @@ def learn(refinement: Refinement, profile: Profile, reports: Iterable[Seen]) -> 
     cells, bound = dict(refinement.cells), log(MOST_RATIO)
     usable = [seen for seen in reports if _usable(seen)]
     for seen in usable:
-        cell = _cell(seen.phase, seen.tokens, seen.kv_usage)
-        ratio = log(seen.latency_s / _expected_s(profile, seen))
+        kv_usage = _kv_usage(profile, seen)
+        cell = _cell(seen.phase, seen.tokens, kv_usage)
+        ratio = log(seen.latency_s / _expected_s(profile, seen, kv_usage))
         memory = cells.pop(cell, CellMemory())
-        cells[cell] = memory.with_seen(min(max(ratio, -bound), bound), seen)
+        cells[cell] = memory.with_seen(min(max(ratio, -bound), bound), seen.tokens, kv_usage)
     for oldest in list(cells)[: max(0, len(cells) - MOST_CELLS)]:
         del cells[oldest]
     return Refinement(version=refinement.version + 1, cells=cells) if usable else refinement
 
 
+def moved(before: Refinement, after: Refinement) -> bool:
+    """Whether the profile of `after` differs from that of `before` by more than MATERIAL, or in its cells."""
+    then, now, most = before.sure, after.sure, log(1.0 + MATERIAL)
+    return then.keys() != now.keys() or any(
+        abs(memory.log_ratio - then[cell].log_ratio) > most for cell, memory in now.items()
+    )
+
+
 def refined(profile: Profile, refinement: Refinement) -> Profile:
-    """`profile` with what is sure; itself while nothing is."""
+    """`profile` with what is sure; itself while nothing is. Its `meta` says `refined`: version and cells."""
     sure = refinement.sure
     if not sure:
         return profile
-    said = {"version": refinement.version, "cells": len(sure)}
+    said = {
+        "max_batch_size": max(1.0, profile.decode.largest_batch),
+        "refined": {"version": refinement.version, "cells": len(sure)},
+    }
     return build_profile(
-        _refined_prefill(profile, sure), _refined_decode(profile, sure), {**profile.meta, "refined": said}
+        _refined_prefill(profile, sure), _refined_decode(profile, sure), {**profile.meta, **said}
     )
 
 
 def _usable(seen: Seen) -> bool:
-    positive = all(isfinite(value) and value > 0.0 for value in (seen.tokens, seen.latency_s))
-    return positive and (seen.phase is Phase.PREFILL or 0.0 < seen.kv_usage <= 1.0)
+    return all(isfinite(value) and value > 0.0 for value in (seen.tokens, seen.latency_s, seen.batch))
 
 
-def _expected_s(profile: Profile, seen: Seen) -> float:
+def _kv_usage(profile: Profile, seen: Seen) -> float:
+    """Of decode; 0 for prefill, which has none."""
+    if seen.phase is Phase.PREFILL:
+        return 0.0
+    return min(1.0, seen.batch * seen.tokens / float(profile.decode.table.max_kv_tokens))
+
+
+def _expected_s(profile: Profile, seen: Seen, kv_usage: float) -> float:
     if seen.phase is Phase.PREFILL:
         return profile.prefill.ttft_s(seen.tokens)
-    return profile.decode.itl_s(seen.kv_usage, seen.tokens)
+    return profile.decode.itl_s(kv_usage, seen.tokens)
 
 
 def _cell(phase: Phase, tokens: float, kv_usage: float) -> Cell:
     kv = 0 if phase is Phase.PREFILL else min(CELLS_OF_KV - 1, floor(CELLS_OF_KV * kv_usage))
-    return Cell(phase, floor(CELLS_PER_OCTAVE * log2(tokens)), kv)
+    return Cell(phase, octave(tokens), kv)
+
+
+def octave(tokens: float) -> int:
+    """Which half octave of tokens a length lies in."""
+    return floor(CELLS_PER_OCTAVE * log2(tokens))
 
 
 def _refined_prefill(profile: Profile, sure: Mapping[Cell, CellMemory]) -> PrefillSamples:

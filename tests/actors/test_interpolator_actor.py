@@ -1,17 +1,22 @@
-"""The Interpolator without Ray: surfaces by version, a profile that comes late, calibration that is kept."""
+"""The Interpolator without Ray: surfaces by version, a late profile, calibration and refinement kept."""
 
+import json
 import math
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import ANY
 
 import pytest
 
 from actors.interpolator import Interpolator
 from actors.store import MemoryStore
+from actors.surfaces import refining
 from actors.surfaces.calibration import KEY
 from headway.config import load_config
 from headway.planning import PoolState, Role
-from interp import save_profile
+from headway.profiling.refinement import LEAST_SAMPLES, Seen
+from headway.profiling.sweep import Phase
+from interp import DecodeSamples, PrefillSamples, build_profile, save_profile
 from tests.planning.planning_cases import OBSERVED, PROFILE
 
 
@@ -84,3 +89,98 @@ def test_a_mixed_pool_is_compared_in_both_phases(directory: Path) -> None:
     mixed = {Role.MIXED: PoolState(desired=2, starting=0, ready=2, draining=0)}
     ratios = make(directory).calibrate(replace(OBSERVED, pools=mixed))
     assert ratios["prefill"]["count"] == ratios["decode"]["count"] == 1
+
+
+REFINE = {"engine__refinement__enabled": True}
+SLOWER = [Seen(Phase.PREFILL, 1000.0, 0.060 * 1.5)]
+
+
+def taught(
+    interpolator: Interpolator, reports: list[Seen] = SLOWER, times: int = LEAST_SAMPLES
+) -> Interpolator:
+    for _ in range(times):
+        interpolator.learn(reports)
+    return interpolator
+
+
+def refinement(interpolator: Interpolator) -> dict[str, int]:
+    return interpolator.status()["refinement"]
+
+
+def test_reports_change_the_surfaces_once_there_are_enough(directory: Path) -> None:
+    interpolator = make(directory, **REFINE)
+    measured, _ = interpolator.surfaces()
+    taught(interpolator, times=LEAST_SAMPLES - 1)
+    assert interpolator.surfaces(measured) == (measured, None)
+    assert refinement(interpolator) == {
+        "version": LEAST_SAMPLES - 1,
+        "cells": 1,
+        "sure": 0,
+        "served_version": 0,
+    }
+    interpolator.learn(SLOWER)
+    version, profile = interpolator.surfaces(measured)
+    assert version != measured
+    assert profile is not None
+    assert profile.prefill.ttft_s(1000.0) == pytest.approx(0.090, rel=0.02)
+    assert profile.meta["refined"] == {"version": LEAST_SAMPLES, "cells": 1}
+    assert refinement(interpolator)["served_version"] == LEAST_SAMPLES
+
+
+def test_the_document_is_the_profile_that_is_served(directory: Path, tmp_path: Path) -> None:
+    assert make(tmp_path / "none").document() == {}
+    document = json.loads(json.dumps(taught(make(directory, **REFINE)).document()))
+    prefill, decode = PrefillSamples(**document["prefill"]), DecodeSamples(**document["decode"])
+    again = build_profile(prefill, decode, document["meta"])
+    assert again.prefill.ttft_s(1000.0) == pytest.approx(0.090, rel=0.02)
+    assert again.meta["refined"] == {"version": LEAST_SAMPLES, "cells": 1}
+
+
+def test_more_of_the_same_makes_no_new_surfaces(directory: Path) -> None:
+    interpolator = taught(make(directory, **REFINE))
+    version, _ = interpolator.surfaces()
+    taught(interpolator, times=50)
+    assert interpolator.surfaces(version) == (version, None)
+    assert refinement(interpolator)["version"] == LEAST_SAMPLES + 50
+    taught(interpolator, [Seen(Phase.PREFILL, 1000.0, 0.060)], times=10)
+    assert interpolator.surfaces(version)[0] != version
+
+
+def test_what_was_learnt_is_kept_for_this_profile_alone(directory: Path) -> None:
+    store = MemoryStore()
+    version, _ = taught(make(directory, store, **REFINE)).surfaces()
+    after = make(directory, store, **REFINE)
+    assert after.surfaces(version) == (version, None)
+    assert refinement(after)["version"] == LEAST_SAMPLES
+    after.learn(SLOWER)
+    assert refinement(after)["version"] == LEAST_SAMPLES + 1
+    assert refinement(make(directory, store, engine__time_scale=0.5, **REFINE))["version"] == 0
+
+
+@pytest.mark.parametrize(
+    "stored", [b"\xff", b"[]", b'{"profile": %d}', b'{"profile": %d, "version": 3, "cells": [["prefill"]]}']
+)
+def test_a_stored_refinement_that_cannot_be_read_begins_anew(directory: Path, stored: bytes) -> None:
+    store = MemoryStore()
+    version, _ = make(directory).surfaces()
+    store.put(refining.KEY, stored.replace(b"%d", str(version).encode()))
+    assert make(directory, store, **REFINE).surfaces() == (version, ANY)
+
+
+def test_switched_off_reports_change_nothing(directory: Path) -> None:
+    store = MemoryStore()
+    interpolator = make(directory, store)
+    version, _ = interpolator.surfaces()
+    assert taught(interpolator).surfaces(version) == (version, None)
+    assert refinement(interpolator) == {}
+    assert store.keys() == []
+
+
+def test_what_the_refined_profile_explains_is_not_in_the_calibration_as_well(directory: Path) -> None:
+    interpolator = make(directory, **REFINE)
+    slow = replace(OBSERVED, isl_tokens=1000.0, ttft_s=0.090)
+    assert interpolator.calibrate(slow)["prefill"]["smoothed"] == pytest.approx(1.5)
+    taught(interpolator)
+    after = interpolator.calibrate(slow)["prefill"]
+    assert after["count"] == 1
+    assert after["smoothed"] == pytest.approx(1.0, rel=0.02)

@@ -107,6 +107,7 @@ class Control:
     status: dict[str, Any] = field(default_factory=status)
     decisions: list[dict[str, Any]] = field(default_factory=lambda: [decision(n) for n in range(8)])
     traces: list[dict[str, Any]] = field(default_factory=lambda: [{"request_id": f"r{n}"} for n in range(30)])
+    profile: dict[str, Any] = field(default_factory=dict)
     patches: list[Any] = field(default_factory=list)
     authorisations: list[str | None] = field(default_factory=list)
     refuse: tuple[int, str] | None = None
@@ -119,8 +120,9 @@ class Control:
         if method == "PATCH":
             self.patches.append(loads(body))
             return 200, loads(body)
-        if parts.path == "/v1/control/status":
-            return 200, self.status
+        whole = {"/v1/control/status": self.status, "/v1/control/profile": self.profile}
+        if parts.path in whole:
+            return 200, whole[parts.path]
         if parts.path == "/v1/control/decisions":
             query = {name: int(values[0]) for name, values in parse_qs(parts.query).items()}
             after, limit = query.get("after", -1), query.get("limit", 100)

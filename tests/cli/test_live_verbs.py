@@ -14,10 +14,23 @@ import pytest
 from cli_cases import headway
 from control_server import Control, controlling, decision, measured, pool, status
 
+from interp import load_profile
+
 sys.path.append(str(Path(__file__).parents[1] / "loadgen"))
 from openai_server import never, script, serving, stream
 
 LOAD = "steady:rate_rps=30,duration_s=1,input_tokens=20,output_tokens=5,seed=2"
+PROFILE = {
+    "prefill": {"isl_tokens": [100.0, 1000.0], "ttft_s": [0.02, 0.2], "throughput_per_gpu": [5000.0, 5000.0]},
+    "decode": {
+        "max_kv_tokens": 100_000.0,
+        "kv_usage": [0.1, 0.5],
+        "context_tokens": [1000.0, 1000.0],
+        "itl_s": [0.01, 0.02],
+        "throughput_per_gpu": [1000.0, 2500.0],
+    },
+    "meta": {"refined": {"version": 41, "cells": 2}},
+}
 
 
 @pytest.fixture
@@ -66,6 +79,44 @@ def test_status_names_what_is_not_well(control: Control, capsys: pytest.CaptureF
     assert "holding (metrics are stale)" in out
     assert "2 failed ticks" in out
     assert "All parts" not in out
+
+
+def test_status_says_what_traffic_taught_of_the_profile(
+    control: Control, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "refined" not in headway(capsys, "status", "--url", control.url).out
+    control.status = status(refined={"version": 143, "cells": 6})
+    out = headway(capsys, "status", "--url", control.url).out
+    assert "Profile" in out
+    assert "refined by traffic in 6 cells, version 143" in out
+
+
+def test_the_profile_of_a_deployment_is_exported_as_one_that_loads(
+    control: Control, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    control.profile = PROFILE
+    export = ("profile", "export", "--url", control.url, "--output", tmp_path / "mine")
+    ended = headway(capsys, *export)
+    assert ended.out == f"wrote {tmp_path}/mine: refined in 2 cells, version 41\n"
+    profile = load_profile(tmp_path / "mine")
+    assert profile.prefill.ttft_s(1000.0) == pytest.approx(0.2)
+    assert profile.meta["refined"] == {"version": 41, "cells": 2}
+    assert "mine" in headway(capsys, "profile", "show", tmp_path / "mine").out
+    assert "--overwrite replaces it" in headway(capsys, *export).complaint()
+    control.profile = {**PROFILE, "meta": {}}
+    assert headway(capsys, *export, "--overwrite").out.endswith("mine: as measured\n")
+
+
+@pytest.mark.parametrize(
+    "answer", [{}, {"prefill": [], "decode": [], "meta": {}}, {"prefill": {"isl_tokens": ["x"]}}]
+)
+def test_what_is_no_profile_is_not_exported(
+    answer: dict[str, object], control: Control, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    control.profile = answer
+    export = ("profile", "export", "--url", control.url, "--output", tmp_path / "mine")
+    assert "the answer is not a profile" in headway(capsys, *export).complaint()
+    assert not (tmp_path / "mine").exists()
 
 
 def test_status_before_anything_is_known(control: Control, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,6 +13,7 @@ from headway.profiling.refinement import (
     Refinement,
     Seen,
     learn,
+    moved,
     refined,
 )
 from headway.profiling.sweep import Phase
@@ -27,7 +28,8 @@ def prefill(tokens: float, slower: float = 1.0) -> Seen:
 
 
 def decode(kv_usage: float, tokens: float, slower: float = 1.0) -> Seen:
-    return Seen(Phase.DECODE, tokens, PROFILE.decode.itl_s(kv_usage, tokens) * slower, kv_usage)
+    batch = kv_usage * float(PROFILE.decode.table.max_kv_tokens) / tokens
+    return Seen(Phase.DECODE, tokens, PROFILE.decode.itl_s(kv_usage, tokens) * slower, batch)
 
 
 def taught(*reports: Seen, times: int = LEAST_SAMPLES) -> Refinement:
@@ -82,7 +84,7 @@ def test_old_traffic_is_forgotten() -> None:
 def test_versions_rise_with_every_change_and_meta_says_which() -> None:
     state = taught(prefill(3000.0))
     assert learn(state, PROFILE, []) is state
-    assert learn(state, PROFILE, [Seen(Phase.PREFILL, nan, 1.0), Seen(Phase.DECODE, 10.0, 1.0, 1.5)]) is state
+    assert learn(state, PROFILE, [Seen(Phase.PREFILL, nan, 1.0), Seen(Phase.DECODE, 10.0, 1.0, 0.0)]) is state
     again = learn(state, PROFILE, [prefill(3000.0)])
     assert again.version == state.version + 1
     assert refined(PROFILE, again).meta["refined"] == {"version": 2, "cells": 1}
@@ -114,3 +116,21 @@ def test_memory_is_bounded_and_the_cell_fed_longest_ago_goes() -> None:
     assert min(cell.tokens for cell in state.cells) > min(
         cell.tokens for cell in learn(Refinement(), PROFILE, [decode(0.05, 300.0)]).cells
     )
+
+
+def test_a_new_profile_is_worth_a_new_cell_or_two_per_cent() -> None:
+    unsure, sure = taught(prefill(3069.0, 1.5), times=LEAST_SAMPLES - 1), taught(prefill(3069.0, 1.5))
+    assert not moved(Refinement(), unsure)
+    assert moved(unsure, sure)
+    assert not moved(sure, learn(sure, PROFILE, [prefill(3069.0, 1.5)] * 100))
+    assert not moved(sure, learn(sure, PROFILE, [prefill(3069.0, 1.4)]))
+    assert moved(sure, learn(sure, PROFILE, [prefill(3069.0, 1.0)] * 5))
+    assert moved(sure, learn(sure, PROFILE, [decode(0.35, 3104.0)] * LEAST_SAMPLES))
+
+
+def test_the_engines_largest_batch_stays() -> None:
+    known = PROFILE.decode.largest_batch
+    short = float(PROFILE.decode.domain.context_tokens[0])
+    found = refined(PROFILE, taught(decode(1.0, short * 1.4), decode(1.0, short / 4)))
+    assert float((found.decode.samples.batch_size).max()) > known
+    assert found.decode.largest_batch == known

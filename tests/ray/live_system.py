@@ -19,13 +19,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ray
 from ray import serve
 
 from headway.config import load_config
 from tests.ray.clusters import free_port, wait_until
+
+if TYPE_CHECKING:
+    from serve_apps.deployments import EngineFactory
 
 APPLICATION = "headway"
 SLOW = {
@@ -96,12 +99,15 @@ def headway(*verb: str) -> Sequence[str]:
 
 
 @contextmanager
-def live_system(overrides: Mapping[str, Any] | None = None) -> Iterator[LiveSystem]:
+def live_system(
+    overrides: Mapping[str, Any] | None = None, make: "EngineFactory | None" = None
+) -> Iterator[LiveSystem]:
     """The disaggregated application on the cluster that is there; gone again at the end, actors and all."""
     from serve_apps.builders import application
+    from serve_apps.deployments import default_engine
 
     config = load_config(None, {**SLOW, "gateway.port": free_port(), **(overrides or {})})
-    app = application(config)
+    app = application(config, make or default_engine)
     serve.run(app, name=APPLICATION, route_prefix="/", external_scaler_enabled=True)
     system = LiveSystem(
         url=f"http://127.0.0.1:{config.gateway.port}", interval_s=config.planner.adjustment_interval_s

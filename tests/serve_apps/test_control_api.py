@@ -45,6 +45,9 @@ class Plane:
         self.asked.append(limit)
         return [{"request_id": "r"}]
 
+    async def profile(self):
+        return {"prefill": {}, "decode": {}, "meta": {}}
+
     async def update_settings(self, changes):
         if "slo.ttft_ms" not in changes:
             raise InvalidRequest("slo.nonsense: cannot be changed while running")
@@ -148,6 +151,11 @@ async def test_offload_traces():
         answer = await client.ask("GET", f"/v1/control/offload-traces{query}")
         assert answer == (200, {"traces": [{"request_id": "r"}]})
     assert client.plane.asked == [100, 7]
+
+
+async def test_the_profile():
+    answer = await Client().ask("GET", "/v1/control/profile")
+    assert answer == (200, {"prefill": {}, "decode": {}, "meta": {}})
 
 
 async def test_a_decision_that_there_is_not():

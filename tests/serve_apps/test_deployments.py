@@ -131,3 +131,51 @@ def test_routers_see_the_gpu_type_of_the_settings_or_else_of_the_node(replica, m
         return (await mixed.record_routing_stats())["gpu_type"], (await mixed.describe())["gpu_type"]
 
     assert run(look()) == (told, told)
+
+
+class Reports:
+    """Reporters, by what they were made with."""
+
+    def __init__(self) -> None:
+        self.meters, self.periods_s, self.started = [], [], 0
+
+    def __call__(self, meter, period_s):
+        self.meters.append(meter)
+        self.periods_s.append(period_s)
+        return SimpleNamespace(start=self._start)
+
+    def _start(self) -> None:
+        self.started += 1
+
+
+@pytest.fixture
+def reports(monkeypatch) -> Reports:
+    found = Reports()
+    monkeypatch.setattr(deployments, "Reporter", found)
+    return found
+
+
+@pytest.mark.parametrize(("kind", "phases"), [(Prefill, ["prefill"]), (Mixed, ["prefill", "decode"])])
+def test_replicas_report_what_they_see_where_the_profile_is_refined(replica, reports, kind, phases):
+    async def serve():
+        serving = replica(kind, refinement={"enabled": True, "report_interval_s": 2.5})
+        if kind is Mixed:
+            await serving.decode_into_feed("gateway", 1, asked(20), None)
+        else:
+            await serving.prefill(asked())
+        assert (await serving.stats()).running == 0
+
+    run(serve())
+    (meter,) = reports.meters
+    assert (reports.periods_s, reports.started) == ([2.5], 1)
+    assert [seen.phase.value for seen in meter.take()] == phases
+
+
+def test_replicas_of_a_gpu_type_with_a_profile_of_its_own_do_not_report(replica, reports):
+    replica(Prefill)
+    settings = config(Prefill, gpu_type="L20", refinement={"enabled": True}).model_dump()
+    named = settings | {"routing": {"gpu_profiles": {"L20": "qwen3-32b_h100_tp2"}}}
+    Prefill(HeadwayConfig.model_validate(named))
+    assert reports.meters == []
+    Prefill(HeadwayConfig.model_validate(settings))
+    assert len(reports.meters) == 1
