@@ -1,4 +1,4 @@
-"""Real vLLM engines on CPUs, on a Ray of their own; skipped by name where vLLM is not installed, but in CI."""
+"""Real vLLM engines on CPUs, on a Ray of their own; skipped by name where vLLM is missing, but in CI."""
 
 import os
 from collections.abc import Iterator
