@@ -76,17 +76,19 @@ def _run(config: HeadwayConfig, application: Callable[[HeadwayConfig], Any]) -> 
             external_scaler_enabled=True,
         )
     except RuntimeError as error:
-        raise CliError(f"the application did not start: {error}; {_messages()}") from error
+        raise CliError(f"the application did not start: {error}; {why_not_up()}") from error
 
 
-def _messages() -> str:
+def why_not_up() -> str:
+    """What the deployments that did not start say, each in a line."""
     from ray import serve
 
     found = serve.status().applications.get(APPLICATION)
     if found is None:
         return "nothing is known of it"
-    parts = [found.message, *(part.message for part in found.deployments.values())]
-    return "; ".join(filter(None, parts))
+    # What a replica raised is the last line of a traceback.
+    said = (part.message.strip().split("\n")[-1] for part in found.deployments.values())
+    return "; ".join(dict.fromkeys(filter(None, said))) or found.message
 
 
 def exists() -> bool:

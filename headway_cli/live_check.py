@@ -32,14 +32,16 @@ def check_live(config: HeadwayConfig, path: str | None) -> None:
 def _check_vllm(path: str | None) -> None:
     """The model, looked for beside the file; then what only vLLM itself knows."""
     from serve_apps.arguments import beside
-    from serve_apps.engines.vllm.arguments import check_names
     from serve_apps.engines.vllm.checks import check_model
+    from serve_apps.engines.vllm.environment import quiet
+    from serve_apps.engines.vllm.loading import check_accepted
     from serve_apps.gateway.prompts import make_prompts
 
     found = beside(path)
     check_model(found)
-    check_names(found.engine.vllm)
-    make_prompts(found)
+    with quiet():
+        check_accepted(found)
+        make_prompts(found)
 
 
 @contextmanager

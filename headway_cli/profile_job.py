@@ -34,6 +34,7 @@ from headway_cli.profile_places import RECOMMENDED
 from headway_cli.profile_targets import ENGINES, configuration, is_endpoint, open_target
 from headway_cli.progress import bar
 from interp import Profile, build_profile, save_profile
+from serve_apps.engines.vllm.arguments import on_cpu
 
 MEASUREMENTS, PAGE = "measurements", "report.html"
 FILE_OF_TP = re.compile(r"tp([0-9]+)\.jsonl")
@@ -187,6 +188,8 @@ def _sizes(options: ProfileOptions) -> list[int]:
         raise CliError(f"--tp: expected distinct sizes such as 1,2,4, got {options.tp!r}")
     if options.engine and is_endpoint(options.engine) and len(sizes) > 1:
         raise CliError("--tp: an endpoint has one size; run again with the same --output for the next one")
+    if options.engine == "vllm" and sizes != ["1"] and on_cpu(configuration(options, 1).engine.vllm):
+        raise CliError("--tp: engines on CPUs are not split; 1 is their only size")
     return [int(size) for size in sizes]
 
 

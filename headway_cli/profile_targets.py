@@ -57,6 +57,8 @@ def configuration(options: ProfileOptions, tp: int) -> HeadwayConfig:
     if options.engine == "vllm":
         overrides["engine.vllm.model"] = options.model
         overrides["pools"] = {"mixed": {"gpus_per_replica": tp}}
+        if tp > 1:  # no replica, so no placement group
+            overrides["engine.vllm.args.distributed_executor_backend"] = "mp"
     from serve_apps.arguments import beside
 
     return beside(options.config, overrides)
@@ -76,9 +78,11 @@ async def _in_process(options: ProfileOptions, tp: int) -> AsyncIterator[Opened]
     from headway_cli.profile_engine import Closes, EngineTarget, SaysSizes
     from serve_apps.engines import make_engine
     from serve_apps.engines.vllm.arguments import model_of
+    from serve_apps.engines.vllm.environment import quiet
 
     config = configuration(options, tp)
-    engine = make_engine(config, Role.MIXED, f"profile-tp{tp}")
+    with quiet():
+        engine = make_engine(config, Role.MIXED, f"profile-tp{tp}")
     try:
         limits = _limits(options, engine.sizes() if isinstance(engine, SaysSizes) else None)
         name = config.engine.profile if config.engine.kind == "simulated" else model_of(config)

@@ -42,6 +42,7 @@ def read_arguments(arguments: Mapping[str, Any], topology: Topology) -> HeadwayC
     config = beside(path, {**overrides, **_pools(config)})
     resolve_profile(config.engine.profile)
     named_profiles(config)
+    _check_model(config)
     return config
 
 
@@ -49,6 +50,16 @@ def beside(path: str | None, overrides: Mapping[str, Any] = MappingProxyType({})
     """The settings of a file, with the files that they name, looked for beside it, as absolute paths."""
     config = load_config(path, overrides)
     return load_config(path, {**overrides, **_pools(config), **_absolute(config, path)})
+
+
+def _check_model(config: HeadwayConfig) -> None:
+    """A model that is here can be looked at before replicas fail one after the other."""
+    from serve_apps.engines.vllm.arguments import model_of
+    from serve_apps.engines.vllm.checks import check_directory
+
+    directory = Path(model_of(config))
+    if config.engine.kind == "vllm" and directory.is_dir():
+        check_directory(directory)
 
 
 def _of_topology(path: str | None, overrides: Mapping[str, Any], topology: Topology) -> HeadwayConfig:

@@ -73,7 +73,7 @@ def _engine(config: HeadwayConfig, role: Role) -> serve.Deployment:
         max_ongoing_requests=MOST_ONGOING,
         graceful_shutdown_timeout_s=config.gateway.request_timeout_s + DRAINING_MARGIN_S,
         request_router_config=_routing(config),
-        ray_actor_options=_resources(config, role),
+        **_resources(config, role),
     )
 
 
@@ -110,13 +110,16 @@ def _routing(config: HeadwayConfig) -> RequestRouterConfig:
 
 
 def _resources(config: HeadwayConfig, role: Role) -> dict[str, Any]:
+    """What Serve asks Ray for: of real engines the GPUs, in the actor or in a placement group on one node."""
     options: dict[str, Any] = {"num_cpus": 0, "runtime_env": {"env_vars": LEAN_REPLICA}}
     if config.engine.kind == "simulated":
-        return options
-    from serve_apps.engines.vllm.arguments import gpus_of
+        return {"ray_actor_options": options}
+    from serve_apps.engines.vllm.arguments import gpus_of, worker_bundles
 
-    # All of them in one actor, so on one node: vLLM spreads its own workers over them.
-    return {**options, "num_gpus": gpus_of(config, role)}
+    if bundles := worker_bundles(config, role):
+        group = {"placement_group_bundles": bundles, "placement_group_strategy": "STRICT_PACK"}
+        return {"ray_actor_options": {**options, "num_gpus": 0}, **group}
+    return {"ray_actor_options": {**options, "num_gpus": gpus_of(config, role)}}
 
 
 def _deployment(kind: type, name: str, **options: Any) -> serve.Deployment:  # noqa: ANN401 - Serve's

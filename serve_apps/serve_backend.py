@@ -30,7 +30,7 @@ from serve_apps.routed.path import RoutedPath
 from serve_apps.routed.surveyor import Surveyor
 from serve_apps.serve_call import Lost
 
-TOTALS = ("prompt_tokens", "cached_tokens", "external_tokens", "preemptions")
+TOTALS = ("prompt_tokens", "cached_tokens", "external_tokens", "preemptions", "output_tokens")
 """Of `EngineStats`, handed on as they are."""
 
 T = TypeVar("T")

@@ -89,7 +89,8 @@ class EngineStats:
     prefix-hit rate is cached / prompt, the external one external / prompt, and their sum is the part that
     did not have to be computed here. `busy_s` is the time spent computing: the difference of two samples over
     the time between them is the utilisation. `preemptions`: requests that were thrown out of the batch, to be
-    computed again.
+    computed again. `output_tokens` were produced here, those of prefill engines included, which nobody reads.
+    Simulated engines count neither.
     """
 
     engine: str
@@ -102,6 +103,7 @@ class EngineStats:
     external_tokens: int = 0
     busy_s: float = 0.0
     preemptions: int = 0
+    output_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -61,6 +61,7 @@ class ReplicaLoad:
     cached_tokens: int = 0
     external_tokens: int = 0
     preemptions: int = 0
+    output_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -176,6 +176,7 @@ class Generation:
                 if cutter is not None:
                     text, reason = cutter.cut(text, reason)  # noqa: PLW2901 - what leaves instead
                 if reason is not None:
+                    meter.finished(reason)
                     # From here on a disconnect is what servers report once the answer is complete.
                     watch.stop()
                     self._state.traffic.backend.complete(request.request_id)

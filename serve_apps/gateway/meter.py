@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from serve_apps.engines.protocol import FinishReason
 from serve_apps.gateway.faults import Outcome
 from serve_apps.gateway.metrics import GatewayMetrics
 from serve_apps.gateway.promises import Promise
@@ -17,6 +18,7 @@ class Meter:
         "_last_s",
         "_metrics",
         "_promise",
+        "_reason",
         "arrived_s",
         "output_tokens",
     )
@@ -29,6 +31,7 @@ class Meter:
         self._last_s = 0.0
         self._input_tokens: int | None = None
         self._promise = Promise()
+        self._reason: FinishReason | None = None
         self.output_tokens = 0
 
     def received(self) -> None:
@@ -60,12 +63,18 @@ class Meter:
         self.output_tokens += count
         metrics.output_tokens += count
 
+    def finished(self, reason: FinishReason) -> None:
+        """The output is complete; it counts if it also arrives."""
+        self._reason = reason
+
     def ended(self, outcome: Outcome) -> None:
         """The request is over."""
         metrics = self._metrics
         metrics.requests[outcome] += 1
         metrics.durations.observe(outcome, self._clock() - self.arrived_s)
         ttft_s, tpot_s = self._ttft_s(), self._tpot_s()
+        if outcome == "ok" and self._reason is not None:
+            metrics.finished[self._reason] += 1
         if self._input_tokens is not None:
             metrics.input_tokens.observe(outcome, self._input_tokens)
             metrics.request_output_tokens.observe(outcome, self.output_tokens)

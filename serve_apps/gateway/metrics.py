@@ -25,6 +25,7 @@ from prometheus_client.registry import Collector
 
 from headway.planning import Slo
 from headway.routing.types import RequestSlo
+from serve_apps.engines.protocol import FinishReason
 from serve_apps.gateway.backend import ReplicaLoad
 from serve_apps.gateway.faults import Outcome
 from serve_apps.gateway.histogram import Histogram, grid, whole_grid
@@ -86,6 +87,7 @@ class GatewayMetrics(Collector):
         self.arrivals = 0
         self.output_tokens = 0
         self.requests: dict[Outcome, int] = dict.fromkeys(get_args(Outcome), 0)
+        self.finished: dict[FinishReason, int] = dict.fromkeys(get_args(FinishReason), 0)
         self.slo_requests = {True: 0, False: 0}
         self.slo_class_requests: Counter[tuple[str, bool]] = Counter()
         self.ttft, self.itl = Histogram(waits), Histogram(gaps)

@@ -80,7 +80,7 @@ def make_state(config: HeadwayConfig, backend: Backend, clock: Callable[[], floa
     registry = CollectorRegistry()
     registry.register(metrics)
     if config.engine.kind == "vllm":
-        registry.register(VllmMetrics(identity.model, traffic))
+        registry.register(VllmMetrics(identity.model, traffic, metrics))
     return GatewayState(
         settings=config.gateway,
         identity=identity,

@@ -1,16 +1,24 @@
-"""The replicas' load under the names that vLLM's own servers use, by replica and role.
+"""What dashboards made for vLLM read: its names, over what replicas say and what this gateway measures.
 
-Dashboards made for vLLM read them. Every replica reports what it saw, so a request that is prefilled on one
-and decoded on another is in both.
+    replicas   labels `model_name`, `engine` (the replica), `role`. Every replica reports what it saw, so a
+               request that is prefilled on one and decoded on another is in both; the token that prefill
+               makes and throws away is in its `generation_tokens`
+    gateway    label `model_name`: requests as clients see them, network and queue of the router included, so
+               each counts once and times are no engine's. Buckets are the gateway's own. TTFT and ITL count
+               as tokens leave, all else as requests end that ended well
+
+Cache queries and hits follow from the origin of prompt tokens: each is looked for here first, and those not
+found are looked for at other replicas.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from serve_apps.gateway.backend import ReplicaLoad
-from serve_apps.gateway.metrics import Gauges
+from serve_apps.gateway.histogram import Histogram
+from serve_apps.gateway.metrics import GatewayMetrics, Gauges
 
 LABELS = ("model_name", "engine", "role")
 
@@ -21,34 +29,66 @@ GAUGES: tuple[tuple[str, str, Callable[[ReplicaLoad], float]], ...] = (
 )
 COUNTERS: tuple[tuple[str, str, Callable[[ReplicaLoad], float]], ...] = (
     ("vllm:prompt_tokens", "Tokens of prompts", lambda load: load.prompt_tokens),
+    ("vllm:generation_tokens", "Tokens produced", lambda load: load.output_tokens),
     ("vllm:num_preemptions", "Requests thrown out of the batch", lambda load: load.preemptions),
+    ("vllm:prefix_cache_queries", "Prompt tokens looked for here", lambda load: load.prompt_tokens),
+    ("vllm:prefix_cache_hits", "Prompt tokens found here", lambda load: load.cached_tokens),
+    (
+        "vllm:external_prefix_cache_queries",
+        "Prompt tokens not found here, looked for at other replicas",
+        lambda load: load.prompt_tokens - load.cached_tokens,
+    ),
+    (
+        "vllm:external_prefix_cache_hits",
+        "Prompt tokens whose KV came from other replicas",
+        lambda load: load.external_tokens,
+    ),
 )
 SOURCES: tuple[tuple[str, Callable[[ReplicaLoad], float]], ...] = (
     ("local_compute", lambda load: load.prompt_tokens - load.cached_tokens - load.external_tokens),
     ("local_cache_hit", lambda load: load.cached_tokens),
     ("external_kv_transfer", lambda load: load.external_tokens),
 )
+HISTOGRAMS: tuple[tuple[str, str, Callable[[GatewayMetrics], Histogram]], ...] = (
+    ("vllm:time_to_first_token_seconds", "TTFT at the gateway", lambda gateway: gateway.ttft),
+    ("vllm:inter_token_latency_seconds", "Gaps between tokens at the gateway", lambda gateway: gateway.itl),
+    (
+        "vllm:request_time_per_output_token_seconds",
+        "TPOT at the gateway",
+        lambda gateway: gateway.request_tpot.series["ok"],
+    ),
+    (
+        "vllm:e2e_request_latency_seconds",
+        "Time from request to end at the gateway",
+        lambda gateway: gateway.durations.series["ok"],
+    ),
+    ("vllm:request_prompt_tokens", "Tokens of prompts", lambda gateway: gateway.input_tokens.series["ok"]),
+    (
+        "vllm:request_generation_tokens",
+        "Tokens of outputs",
+        lambda gateway: gateway.request_output_tokens.series["ok"],
+    ),
+)
 
 
 class VllmMetrics(Collector):
     """A collector of prometheus_client."""
 
-    def __init__(self, model: str, gauges: Gauges) -> None:
-        self._model, self._gauges = model, gauges
+    def __init__(self, model: str, gauges: Gauges, measured: GatewayMetrics) -> None:
+        self._model, self._gauges, self._measured = model, gauges, measured
 
     def collect(self) -> Iterator[Metric]:
         """Everything as families of prometheus_client."""
-        loads = self._gauges.replicas()
-        for name, text, value in GAUGES:
-            gauge = GaugeMetricFamily(name, text, labels=LABELS)
-            for load in loads:
-                gauge.add_metric(self._labels(load), value(load))
-            yield gauge
-        for name, text, value in COUNTERS:
-            counter = CounterMetricFamily(name, text, labels=LABELS)
-            for load in loads:
-                counter.add_metric(self._labels(load), value(load))
-            yield counter
+        yield from self._of_replicas(self._gauges.replicas())
+        yield from self._of_gateway()
+
+    def _of_replicas(self, loads: Sequence[ReplicaLoad]) -> Iterator[Metric]:
+        for kind, table in ((GaugeMetricFamily, GAUGES), (CounterMetricFamily, COUNTERS)):
+            for name, text, value in table:
+                family = kind(name, text, labels=LABELS)
+                for load in loads:
+                    family.add_metric(self._labels(load), value(load))
+                yield family
         sources = CounterMetricFamily(
             "vllm:prompt_tokens_by_source", "Tokens of prompts by origin", labels=(*LABELS, "source")
         )
@@ -56,6 +96,18 @@ class VllmMetrics(Collector):
             for source, value in SOURCES:
                 sources.add_metric((*self._labels(load), source), value(load))
         yield sources
+
+    def _of_gateway(self) -> Iterator[Metric]:
+        for name, text, series in HISTOGRAMS:
+            family, found = HistogramMetricFamily(name, text, labels=LABELS[:1]), series(self._measured)
+            family.add_metric((self._model,), found.buckets(), found.total)
+            yield family
+        success = CounterMetricFamily(
+            "vllm:request_success", "Requests that ended well", labels=(*LABELS[:1], "finished_reason")
+        )
+        for reason, count in self._measured.finished.items():
+            success.add_metric((self._model, reason), count)
+        yield success
 
     def _labels(self, load: ReplicaLoad) -> tuple[str, str, str]:
         return self._model, load.replica, load.role.value

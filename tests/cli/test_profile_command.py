@@ -107,12 +107,14 @@ def test_a_running_endpoint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
 def test_what_makes_no_sense_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.tex").touch()
-    out = ("--output", tmp_path / "out")
+    out, cpu = ("--output", tmp_path / "out"), tmp_path / "cpu.yaml"
+    cpu.write_text("engine: {kind: vllm, vllm: {device: cpu}}", encoding="utf-8")
     cases = {
         "--engine: needed": (),
         "--output: needed": ("--engine", "simulated"),
         "--engine: 'trtllm' is neither": ("--engine", "trtllm", *out),
         "--tp: expected distinct sizes": ("--engine", "simulated", "--tp", "1,1", *out),
+        "--tp: engines on CPUs are not split": ("--engine", "vllm", "--config", cpu, "--tp", "2", *out),
         "--tp: an endpoint has one size": ("--engine", "http://h", "--tp", "1,2", *out),
         "--budget: expected minutes above 0": ("--engine", "simulated", "--budget", "0", *out),
         "--repeats: expected at least 1": ("--engine", "simulated", "--repeats", "0", *out),
@@ -191,4 +193,6 @@ def test_the_model_of_vllm_is_looked_for_beside_the_settings_unless_a_flag_says_
     asked = ProfileOptions(engine="vllm", output="out", config=str(settings))
     assert configuration(asked, 2).engine.vllm.model == str(tmp_path / "tiny")
     assert configuration(asked, 2).pools["mixed"].gpus_per_replica == 2
+    assert configuration(asked, 2).engine.vllm.args == {"distributed_executor_backend": "mp"}
+    assert configuration(asked, 1).engine.vllm.args == {}
     assert configuration(replace(asked, model="org/other"), 1).engine.vllm.model == "org/other"

@@ -1,6 +1,7 @@
 """What of the vLLM engine is a function of values, or of files: nothing here needs vLLM."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,10 +14,11 @@ from headway.planning import Role
 from serve_apps.engines.protocol import EngineRequest, KvHandle, RequestAborted
 from serve_apps.engines.vllm import checks
 from serve_apps.engines.vllm.arguments import check_reserved, engine_arguments, gpus_of, kv_transfer
-from serve_apps.engines.vllm.environment import reserve_port
+from serve_apps.engines.vllm.environment import quiet, reserve_port
 from serve_apps.engines.vllm.sampling import decode_parameters, prefill_parameters
 from serve_apps.engines.vllm.stats import Statistics
 from serve_apps.engines.vllm.streams import Streams
+from tests.engines.safetensors import safetensors
 
 VLLM = {"engine.kind": "vllm", "engine.vllm.device": "cpu", "model": "m"}
 
@@ -53,6 +55,7 @@ def test_settings_become_arguments_and_args_pass_through():
         "tensor_parallel_size": 1,
         "disable_log_stats": True,
         "distributed_executor_backend": "uni",
+        "use_tqdm_on_load": False,
         "enforce_eager": True,
     }
 
@@ -68,6 +71,8 @@ def test_a_replica_splits_the_model_over_the_gpus_of_its_pool():
     config = load_config(None, VLLM | gpus)
     assert [gpus_of(config, role) for role in (Role.PREFILL, Role.DECODE)] == [4, 1]
     assert engine_arguments(config, Role.PREFILL)["tensor_parallel_size"] == 4
+    assert engine_arguments(config, Role.PREFILL)["distributed_executor_backend"] == "ray"
+    assert "distributed_executor_backend" not in engine_arguments(config, Role.DECODE)
     assert gpus_of(load_config(None, VLLM | {"pools.prefill.gpus_per_replica": 4}), Role.PREFILL) == 0
 
 
@@ -77,6 +82,7 @@ def test_a_replica_splits_the_model_over_the_gpus_of_its_pool():
         ("max_num_seqs", "engine.max_batch_size"),
         ("model", "engine.vllm.model"),
         ("disable_log_stats", "Headway"),
+        ("pipeline_parallel_size", "Headway"),
     ],
 )
 def test_what_has_a_key_of_its_own_is_no_argument(name, setter):
@@ -191,20 +197,22 @@ def step(running: int, usage: float) -> SimpleNamespace:
     return SimpleNamespace(num_running_reqs=running, kv_cache_usage=usage)
 
 
-def tokens(total: int, local: int, external: int, preempted: int = 0) -> SimpleNamespace:
+def tokens(total: int, local: int, external: int, preempted: int = 0, output: int = 0) -> SimpleNamespace:
     prompt = SimpleNamespace(total=total, local_cache_hit=local, external_kv_transfer=external)
-    return SimpleNamespace(prompt_token_stats=prompt, num_preempted_reqs=preempted)
+    return SimpleNamespace(
+        prompt_token_stats=prompt, num_preempted_reqs=preempted, num_generation_tokens=output
+    )
 
 
 def test_totals_add_up_and_the_state_is_the_last():
     statistics = Statistics()
-    statistics.record(step(1, 0.25), tokens(100, 32, 60))
+    statistics.record(step(1, 0.25), tokens(100, 32, 60, output=1))
     statistics.record(step(2, 0.5), None)
-    statistics.record(None, tokens(50, 0, 50, preempted=1))
+    statistics.record(None, tokens(50, 0, 50, preempted=1, output=3))
     stats = statistics.now(here=3, busy_s=1.5)
     assert (stats.running, stats.waiting, stats.kv_usage, stats.busy_s) == (2, 1, 0.5, 1.5)
     assert (stats.prompt_tokens, stats.cached_tokens, stats.external_tokens) == (150, 32, 110)
-    assert (stats.engine, stats.preemptions) == ("vllm", 1)
+    assert (stats.engine, stats.preemptions, stats.output_tokens) == ("vllm", 1, 4)
 
 
 def test_vllm_is_silent_while_it_rests_so_its_last_word_is_no_load():
@@ -231,6 +239,18 @@ def test_a_reserved_port_is_nobody_elses_but_may_be_listened_on():
             engine.listen()
 
 
+# Quiet.
+
+
+def test_quiet_holds_for_the_block_and_leaves_what_somebody_has_set(monkeypatch):
+    monkeypatch.setenv("VLLM_LOGGING_LEVEL", "DEBUG")
+    monkeypatch.delenv("NIXL_LOG_LEVEL", raising=False)
+    with quiet():
+        assert (os.environ["VLLM_LOGGING_LEVEL"], os.environ["NIXL_LOG_LEVEL"]) == ("DEBUG", "ERROR")
+    assert os.environ["VLLM_LOGGING_LEVEL"] == "DEBUG"
+    assert "NIXL_LOG_LEVEL" not in os.environ
+
+
 # What is known beforehand.
 
 
@@ -245,7 +265,7 @@ def check(model: Path | str, **settings) -> None:
 
 def test_a_model_that_is_there_passes(installed, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"architectures": ["LlamaForCausalLM"]}))
-    (tmp_path / "model.safetensors").touch()
+    (tmp_path / "model.safetensors").write_bytes(safetensors(100))
     check(tmp_path)
     check("meta-llama/Llama-3.1-8B")
 

@@ -4,17 +4,11 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from headway.config import HeadwayConfig
-from headway.planning import Role
-from serve_apps.gateway.backend import ReplicaLoad
 from serve_apps.gateway.chat import Message
 from serve_apps.gateway.faults import InvalidRequest
 from serve_apps.gateway.prompts import ModelPrompts, PlainPrompts
 from serve_apps.gateway.request import Wanted
-from serve_apps.gateway.state import Traffic
 from serve_apps.gateway.tokens import EstimatedTokens
-from serve_apps.gateway.vllm_metrics import VllmMetrics
-from tests.gateway.doubles import ScriptedBackend
 
 BEGIN = 0
 
@@ -79,41 +73,3 @@ def test_without_a_model_text_stays_text():
     assert prompts.read(Wanted(model="m", prompt=[1, 2])) == ([1, 2], 2)
     text, tokens = prompts.read(Wanted(model="m", messages=[Message(role="user", content="Hi")]))
     assert (text, tokens) == ("user: Hi\nassistant:", 5)
-
-
-def test_replicas_under_vllms_names():
-    load = ReplicaLoad(
-        role=Role.DECODE,
-        replica="d1",
-        running=2,
-        waiting=1,
-        kv_usage=0.5,
-        prompt_tokens=100,
-        cached_tokens=30,
-        external_tokens=60,
-        preemptions=4,
-    )
-    metrics = VllmMetrics("m", Traffic(backend=ScriptedBackend(loads=[load])))
-    samples = {
-        (sample.name, sample.labels.get("source")): sample.value
-        for family in metrics.collect()
-        for sample in family.samples
-        if sample.labels["engine"] == "d1" and sample.labels["role"] == "decode"
-    }
-    assert samples == {
-        ("vllm:num_requests_running", None): 2,
-        ("vllm:num_requests_waiting", None): 1,
-        ("vllm:kv_cache_usage_perc", None): 0.5,
-        ("vllm:prompt_tokens_total", None): 100,
-        ("vllm:num_preemptions_total", None): 4,
-        ("vllm:prompt_tokens_by_source_total", "local_compute"): 10,
-        ("vllm:prompt_tokens_by_source_total", "local_cache_hit"): 30,
-        ("vllm:prompt_tokens_by_source_total", "external_kv_transfer"): 60,
-    }
-
-
-def test_a_simulated_deployment_has_none_of_these_names():
-    from serve_apps.gateway.app import make_app
-
-    app = make_app(HeadwayConfig(), ScriptedBackend())
-    assert not [family for family in app.state.registry.collect() if family.name.startswith("vllm:")]

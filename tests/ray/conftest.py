@@ -13,11 +13,15 @@ from tests.ray.clusters import GPU_TYPE, free_port
 
 
 @pytest.fixture(scope="module")
-def ray_cluster() -> Iterator[str]:
-    """Ray and Serve on loopback, without dashboard, Serve's proxy on a free port; the cluster's address."""
+def ray_cluster(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Ray and Serve on loopback, without dashboard, Serve's proxy on a free port; the cluster's address.
+
+    A parameter is the number of GPUs that Ray is made to believe in.
+    """
     with tempfile.TemporaryDirectory(prefix="hw-", dir="/tmp", ignore_cleanup_errors=True) as folder:
         start_ray(
             num_cpus=4,
+            num_gpus=getattr(request, "param", 0),
             labels={"ray.io/accelerator-type": GPU_TYPE},
             include_dashboard=False,
             log_to_driver=False,

@@ -59,7 +59,7 @@ class Replica(Decode):
     """The real deployment over such an engine, less Serve's context; prefills too."""
 
     def __init__(self, replica: str) -> None:
-        self._engine = self.engine = Engine(replica)
+        self._engine = self._serving = self.engine = Engine(replica)
         self._outlets = defaultdict(Outlet)
 
     async def prefill(self, request: EngineRequest) -> KvHandle:

@@ -79,6 +79,15 @@ def test_what_is_wrong_is_said_in_one_line(arguments, topology, words):
     assert "\n" not in str(caught.value)
 
 
+def test_a_broken_model_that_is_here_is_found_before_anything_is_deployed(config_file, tmp_path):
+    (tmp_path / "model").mkdir()
+    arguments = {"config": str(config_file), "engine.kind": "vllm", "engine.vllm.model": "model"}
+    with pytest.raises(ConfigError, match=rf"^engine.vllm.model: {tmp_path}/model: holds no config.json"):
+        read_arguments(arguments, "disaggregated")
+    elsewhere = arguments | {"engine.vllm.model": "/on/another/node"}
+    assert read_arguments(elsewhere, "disaggregated").engine.vllm.model == "/on/another/node"
+
+
 def test_files_beside_the_config_travel_as_absolute_paths(config_file, monkeypatch, tmp_path):
     (tmp_path / "tokenizer.json").write_text("{}")
     (tmp_path / "model").mkdir()

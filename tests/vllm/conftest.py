@@ -18,7 +18,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = str(Path(__file__).parent)
     missing = find_spec("vllm") is None and "CI" not in os.environ
     for item in items:
-        if not str(item.path).startswith(here) or "ray_cluster" not in getattr(item, "fixturenames", ()):
+        if not str(item.path).startswith(here):
             continue
         item.add_marker(pytest.mark.filterwarnings("ignore::ResourceWarning"))
         item.add_marker(pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"))

@@ -1,13 +1,16 @@
 """One prefill and one decode replica of real vLLM behind the gateway: the KV travels, the answer is right."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 from openai import OpenAI
+from prometheus_client.parser import text_string_to_metric_families
 
 from tests.ray.clusters import wait_until
 from tests.vllm.served import NAME, Served, said_by_one_engine
@@ -53,6 +56,41 @@ def test_the_outputs_are_those_of_one_engine_and_the_kv_came_from_the_other_side
     assert decode.prompt_tokens == asked
     assert 0 < decode.external_tokens <= asked
     assert decode.external_tokens + decode.cached_tokens == asked
+
+
+def test_metrics_under_vllms_names_count_what_engines_and_gateway_did(system: Served) -> None:
+    def counted() -> Counter[str]:
+        """Totals by vLLM's names; those of replicas are the decode side's."""
+        text = urlopen(f"{system.url}/metrics", timeout=30).read().decode()
+        totals = Counter[str]()
+        for family in text_string_to_metric_families(text):
+            for sample in family.samples:
+                if sample.labels.get("role") in (None, "decode"):
+                    totals[sample.name.removeprefix("vllm:")] += int(sample.value)
+        return totals
+
+    def settled() -> Counter[str]:
+        """When the replica has said to the gateway what it says to us."""
+        said = system.stats("Decode").output_tokens
+        wait_until(lambda: counted()["generation_tokens_total"] == said)
+        return counted()
+
+    before = settled()
+    with system.client() as client:
+        made = client.completions.create(
+            model=NAME, prompt="Count me. " * 9, max_tokens=TOKENS, temperature=0
+        )
+    assert made.usage is not None
+    wait_until(lambda: counted()["generation_tokens_total"] > before["generation_tokens_total"])
+    after = settled()
+    change = after - before
+    tokens = made.usage.completion_tokens
+    assert change["generation_tokens_total"] == change["request_generation_tokens_sum"] == tokens
+    assert change["prefix_cache_queries_total"] == made.usage.prompt_tokens
+    assert change["external_prefix_cache_hits_total"] > 0
+    assert change["request_prompt_tokens_sum"] == made.usage.prompt_tokens
+    assert change["request_success_total"] == change["time_to_first_token_seconds_count"] == 1
+    assert change["inter_token_latency_seconds_count"] == tokens - 1
 
 
 def test_a_chat_goes_through_the_models_template(system: Served) -> None:

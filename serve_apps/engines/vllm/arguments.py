@@ -3,12 +3,17 @@
     arguments(config, role) = what Headway sets, by `SET_BY` + `engine.vllm.args`
 
 What has a key of its own can't come through `args`: a fact stands in one place. On GPUs a replica's tensor
-parallelism is its number of GPUs: that of its pool, or as profiled. Unknown names are found where vLLM is
-installed (`check_names`).
+parallelism is its number of GPUs: that of its pool, or as profiled, which is what the planner counts too.
+
+    one GPU        the replica's actor holds it
+    several        a placement group of one bundle per GPU, all on one node; the replica's actor is in the
+                   first one and holds none, vLLM's own actors take them (`distributed_executor_backend: ray`)
+    several, mp    `args` asks for that: the replica's actor holds them all, vLLM starts processes below it
+
+Unknown names are found where vLLM is installed (`loading.check_names`).
 """
 
-from collections.abc import Mapping
-from dataclasses import fields
+from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, distribution
 from typing import Any
 
@@ -26,14 +31,15 @@ SET_BY: Mapping[str, str] = {
     "max_num_seqs": "engine.max_batch_size",
     "max_num_batched_tokens": "engine.chunk_tokens",
     "tensor_parallel_size": "pools.ROLE.gpus_per_replica",
+    "pipeline_parallel_size": "Headway",
+    "data_parallel_size": "Headway",
     "kv_transfer_config": "engine.vllm.connector",
     "served_model_name": "model",
     "disable_log_stats": "Headway",
 }
 """Arguments of vLLM and who sets them."""
 
-ON_CPU: Mapping[str, Any] = {"distributed_executor_backend": "uni"}
-"""What `args` may overrule: all of the engine in one process."""
+EXECUTOR = "distributed_executor_backend"
 
 KV_ROLES: Mapping[Role, str] = {
     Role.PREFILL: "kv_producer",
@@ -64,23 +70,38 @@ def gpus_of(config: HeadwayConfig, role: Role) -> int:
 def engine_arguments(config: HeadwayConfig, role: Role) -> dict[str, Any]:
     """All arguments but `kv_transfer_config`, whose value is vLLM's own (`kv_transfer`)."""
     check_reserved(config.engine.vllm)
-    engine, vllm = config.engine, config.engine.vllm
+    engine, vllm, gpus = config.engine, config.engine.vllm, gpus_of(config, role)
     said = {
         "max_model_len": engine.max_model_tokens,
         "max_num_seqs": engine.max_batch_size,
         "max_num_batched_tokens": engine.chunk_tokens,
     }
     return {
-        **(ON_CPU if on_cpu(vllm) else {}),
+        **_executor(gpus),
+        # Nobody watches a bar in a replica's log.
+        "use_tqdm_on_load": False,
         "model": model_of(config),
         "served_model_name": config.model,
         "dtype": vllm.dtype,
-        "tensor_parallel_size": max(1, gpus_of(config, role)),
+        "tensor_parallel_size": max(1, gpus),
         # Headway's own recorder is told all the same, and vLLM's are spared.
         "disable_log_stats": True,
         **{name: value for name, value in said.items() if value is not None},
         **vllm.args,
     }
+
+
+def worker_bundles(config: HeadwayConfig, role: Role) -> Sequence[Mapping[str, float]]:
+    """One GPU for each of vLLM's own actors; empty where the replica's actor holds what GPUs there are."""
+    spread = engine_arguments(config, role).get(EXECUTOR) == "ray"
+    return [{"GPU": 1.0}] * gpus_of(config, role) if spread else []
+
+
+def _executor(gpus: int) -> dict[str, Any]:
+    """What `args` may overrule: on CPUs all of the engine in one process."""
+    if gpus == 1:
+        return {}
+    return {EXECUTOR: "ray" if gpus else "uni"}
 
 
 def model_of(config: HeadwayConfig) -> str:
@@ -104,12 +125,3 @@ def check_reserved(settings: VllmSettings) -> None:
     """ConfigError where `args` says what another key says."""
     for name in sorted(settings.args.keys() & SET_BY.keys()):
         raise ConfigError(f"engine.vllm.args: {name}: is set by {SET_BY[name]}, not here")
-
-
-def check_names(settings: VllmSettings) -> None:
-    """ConfigError where vLLM has no argument of that name; imports vLLM."""
-    from vllm.engine.arg_utils import AsyncEngineArgs
-
-    known = {field.name for field in fields(AsyncEngineArgs)}
-    for name in sorted(settings.args.keys() - known):
-        raise ConfigError(f"engine.vllm.args: {name}: vLLM has no such engine argument")

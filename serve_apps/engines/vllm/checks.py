@@ -1,6 +1,7 @@
 """What can be said of a model and of the installation before anything is loaded; nothing heavy is imported.
 
-A directory must hold a config.json and weights. A name of the hub is only known to be one when it is fetched.
+A directory must hold a config.json and whole weights. A name of the hub is only known to be one when it is
+fetched. Whether vLLM knows the architecture is for vLLM to say (`loading.check_accepted`).
 """
 
 import json
@@ -10,8 +11,7 @@ from typing import Any
 
 from headway.config import ConfigError, HeadwayConfig
 from serve_apps.engines.vllm.arguments import check_reserved, model_of
-
-WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.gguf")
+from serve_apps.engines.vllm.weights import fault_of
 
 
 def check_installed() -> None:
@@ -31,11 +31,16 @@ def check_model(config: HeadwayConfig) -> None:
     model = model_of(config)
     directory = Path(model)
     if directory.is_dir():
-        read_config(directory)
-        if not any(found for pattern in WEIGHTS for found in directory.glob(pattern)):
-            raise _wrong(directory, f"holds no weights ({', '.join(WEIGHTS)})")
+        check_directory(directory)
     elif directory.is_absolute() or model.startswith(".") or model.count("/") > 1:
         raise _wrong(directory, "there is no such directory")
+
+
+def check_directory(directory: Path) -> None:
+    """ConfigError where what is there is no whole model."""
+    read_config(directory)
+    if fault := fault_of(directory):
+        raise _wrong(directory, fault)
 
 
 def read_config(directory: Path) -> dict[str, Any]:

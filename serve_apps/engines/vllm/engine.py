@@ -15,7 +15,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
-from headway.config import ConfigError, HeadwayConfig
+from headway.config import HeadwayConfig
 from headway.planning.types import Role
 from serve_apps.engines.protocol import (
     EngineError,
@@ -30,16 +30,16 @@ from serve_apps.engines.protocol import (
     RunningRequest,
     TokenChunk,
 )
-from serve_apps.engines.vllm.arguments import check_names, engine_arguments, kv_transfer, model_of, on_cpu
+from serve_apps.engines.vllm.arguments import on_cpu
 from serve_apps.engines.vllm.checks import check_model
 from serve_apps.engines.vllm.environment import prepare
+from serve_apps.engines.vllm.loading import load, one_line
 from serve_apps.engines.vllm.sampling import decode_parameters, prefill_parameters
-from serve_apps.engines.vllm.stats import Statistics, logger_of
+from serve_apps.engines.vllm.stats import Statistics
 from serve_apps.engines.vllm.streams import Attempt, Streams
 
 if TYPE_CHECKING:
     from vllm import RequestOutput
-    from vllm.v1.engine.async_llm import AsyncLLM
 
 ENDS: Mapping[str, FinishReason] = {"stop": "stop", "length": "length"}
 
@@ -56,7 +56,7 @@ class VllmEngine:
         check_model(config)
         # Held for as long as the engine lives: it keeps the side channel's port.
         self._port = prepare(config.engine.vllm, on_cpu=on_cpu(config.engine.vllm))
-        self._llm = _load(config, role, self._statistics)
+        self._llm = load(config, role, self._statistics)
         self._longest_tokens: int = self._llm.model_config.max_model_len
         self._default = self._llm.model_config.get_diff_sampling_param()
 
@@ -111,8 +111,10 @@ class VllmEngine:
         )
 
     def close(self) -> None:
-        """End the engine's process."""
+        """End the engine's process; nothing may be asked of it any more."""
         self._llm.shutdown()
+        # Here and now, not when the interpreter ends and vLLM's modules are gone: vLLM shuts down once more.
+        del self._llm
         self._port.close()
 
     async def _begin(
@@ -166,7 +168,7 @@ class VllmEngine:
         if self._llm.errored:
             return self._failure()
         cause = error.__cause__ or error
-        return EngineError(f"{self.role} engine {self.engine_id}: {_line(cause)}")
+        return EngineError(f"{self.role} engine {self.engine_id}: {one_line(cause)}")
 
     def _require(self, holds: bool, complaint: str) -> None:
         if not holds:
@@ -178,21 +180,6 @@ class VllmEngine:
 
     def _failure(self) -> EngineFailed:
         return EngineFailed(f"{self.role} engine {self.engine_id}: vLLM's engine process has died")
-
-
-def _load(config: HeadwayConfig, role: Role, statistics: Statistics) -> "AsyncLLM":
-    """A loaded engine. ConfigError with vLLM's reason in one line."""
-    from vllm.config import KVTransferConfig
-    from vllm.engine.arg_utils import AsyncEngineArgs
-    from vllm.v1.engine.async_llm import AsyncLLM
-
-    check_names(config.engine.vllm)
-    transfer = KVTransferConfig(**kv_transfer(config, role))
-    try:
-        arguments = AsyncEngineArgs(**engine_arguments(config, role), kv_transfer_config=transfer)
-        return AsyncLLM.from_engine_args(arguments, stat_loggers=[logger_of(statistics)])
-    except (ValueError, RuntimeError, OSError, TypeError) as error:
-        raise ConfigError(f"engine.vllm: {model_of(config)} can't be loaded: {_line(error)}") from error
 
 
 def _prompt(request: EngineRequest) -> dict[str, Any]:
@@ -207,7 +194,3 @@ def _sampling(parameters: Mapping[str, Any], *, delta: bool) -> Any:  # noqa: AN
 
     kind = RequestOutputKind.DELTA if delta else RequestOutputKind.FINAL_ONLY
     return SamplingParams(**parameters, output_kind=kind)
-
-
-def _line(error: BaseException) -> str:
-    return " ".join(str(error).split()) or type(error).__name__

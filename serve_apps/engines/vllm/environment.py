@@ -8,7 +8,9 @@ What somebody has set already stays, but for the side channel, which must be thi
 
 import os
 import socket
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 from headway.config import VllmSettings
 
@@ -20,6 +22,27 @@ ON_CPU: Mapping[str, str] = {
     # With it the executor "uni" keeps to the engine's process, which is one of its own all the same.
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
 }
+
+QUIET: Mapping[str, str] = {
+    "VLLM_LOGGING_LEVEL": "ERROR",
+    "NIXL_LOG_LEVEL": "ERROR",
+    "TORCH_CPP_LOG_LEVEL": "ERROR",
+    "PYTHONWARNINGS": "ignore::FutureWarning",
+}
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """For commands, whose output is their own: vLLM that is loaded in the block only logs errors."""
+    missing = {name: value for name, value in QUIET.items() if name not in os.environ}
+    os.environ.update(missing)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            yield
+    finally:
+        for name in missing:
+            del os.environ[name]
 
 
 def prepare(settings: VllmSettings, *, on_cpu: bool) -> socket.socket:

@@ -22,7 +22,7 @@ class Statistics:
         self.running = 0
         self.kv_usage = 0.0
         self.prompt_tokens = self.cached_tokens = self.external_tokens = 0
-        self.preemptions = 0
+        self.preemptions = self.output_tokens = 0
 
     def record(self, scheduler: "SchedulerStats | None", iteration: "IterationStats | None") -> None:
         """One step of the engine."""
@@ -35,6 +35,7 @@ class Statistics:
             self.cached_tokens += tokens.local_cache_hit
             self.external_tokens += tokens.external_kv_transfer
             self.preemptions += iteration.num_preempted_reqs
+            self.output_tokens += iteration.num_generation_tokens
 
     def now(self, here: int, busy_s: float) -> EngineStats:
         """The load with that many requests here."""
@@ -48,6 +49,7 @@ class Statistics:
             cached_tokens=self.cached_tokens,
             external_tokens=self.external_tokens,
             preemptions=self.preemptions,
+            output_tokens=self.output_tokens,
             busy_s=busy_s,
         )
 
