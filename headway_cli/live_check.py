@@ -32,13 +32,15 @@ def check_live(config: HeadwayConfig, path: str | None) -> None:
 def _check_vllm(path: str | None) -> None:
     """The model, looked for beside the file; then what only vLLM itself knows."""
     from serve_apps.arguments import beside
-    from serve_apps.engines.vllm.checks import check_model
+    from serve_apps.engines.vllm.arguments import model_of
+    from serve_apps.engines.vllm.checks import check_here, check_model
     from serve_apps.engines.vllm.environment import quiet
     from serve_apps.engines.vllm.loading import check_accepted
     from serve_apps.gateway.prompts import make_prompts
 
     found = beside(path)
     check_model(found)
+    check_here(model_of(found))
     with quiet():
         check_accepted(found)
         make_prompts(found)

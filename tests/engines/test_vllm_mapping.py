@@ -293,6 +293,12 @@ def test_a_directory_that_is_not_there(installed, model):
         check(model)
 
 
+def test_a_model_of_the_hub_must_be_in_the_cache_of_this_machine(tmp_path):
+    checks.check_here(str(tmp_path))
+    with pytest.raises(ConfigError, match=r"someone/nothing: is not on this machine; `hf download someone/"):
+        checks.check_here("someone/nothing")
+
+
 def test_what_is_not_installed_is_named(monkeypatch):
     monkeypatch.setattr(checks, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"^engine.kind: vllm is not installed here"):

@@ -1,7 +1,8 @@
 """What can be said of a model and of the installation before anything is loaded; nothing heavy is imported.
 
 A directory must hold a config.json and whole weights. A name of the hub is only known to be one when it is
-fetched. Whether vLLM knows the architecture is for vLLM to say (`loading.check_accepted`).
+fetched, which commands leave to people (`check_here`). Whether vLLM knows the architecture is for vLLM to say
+(`loading.check_accepted`).
 """
 
 import json
@@ -34,6 +35,16 @@ def check_model(config: HeadwayConfig) -> None:
         check_directory(directory)
     elif directory.is_absolute() or model.startswith(".") or model.count("/") > 1:
         raise _wrong(directory, "there is no such directory")
+
+
+def check_here(model: str) -> None:
+    """ConfigError where a model of the hub is not in this machine's cache: looking must not download it."""
+    from huggingface_hub import try_to_load_from_cache
+
+    if not Path(model).is_dir() and not isinstance(try_to_load_from_cache(model, "config.json"), str):
+        raise ConfigError(
+            f"engine.vllm.model: {model}: is not on this machine; `hf download {model}` fetches it"
+        )
 
 
 def check_directory(directory: Path) -> None:
