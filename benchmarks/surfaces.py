@@ -113,6 +113,24 @@ def _print_errors(profiles: list[tuple[str, Profile]]) -> None:
     _print_blends(profiles, thinned=True)
 
 
+def left_out(profile: Profile) -> tuple[FloatArray, FloatArray]:
+    """Errors of TTFT and ITL: each sample inside its line, asked of the surface through all others."""
+    return _prefills_left_out(profile), _samples_left_out(profile.decode.samples)
+
+
+def _prefills_left_out(profile: Profile) -> FloatArray:
+    samples, errors = profile.prefill.samples, []
+    for index in range(1, len(samples.isl_tokens) - 1):
+        columns = (samples.isl_tokens, samples.ttft_s, samples.throughput_per_gpu)
+        isl, ttft, throughput = (np.delete(column, index) for column in columns)
+        rest = PrefillSamples(isl_tokens=isl, ttft_s=ttft, throughput_per_gpu=throughput)
+        predicted = build_profile(rest, profile.decode.samples).prefill.ttft_s(
+            float(samples.isl_tokens[index])
+        )
+        errors.append(abs(predicted / samples.ttft_s[index] - 1))
+    return np.array(errors)
+
+
 def _print_blends(profiles: list[tuple[str, Profile]], *, thinned: bool) -> None:
     print(f"  {'profile':42} {'points':>8}" + "".join(f"{name:>18}" for name in BLENDS))
     rows = []
