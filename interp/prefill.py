@@ -21,24 +21,28 @@ from interp.samples import PrefillSamples
 class PrefillTable:
     """TTFT as arrays, for compiled code: N nodes, linear between them, held below the first.
 
-    Above the last node L:  ttft_s[-1] + (isl - L) * (linear_s_per_token + quadratic_s_per_token2 * (isl +
-    L)).
+    Above the last node L: ttft_s[-1] + (isl - L) * (linear_s_per_token + quadratic_s_per_token2 * (isl + L)).
+    `shortest_iteration_s` is the shortest ITL: what an iteration with hardly any work was seen to take.
     """
 
     isl_tokens: FloatArray
     ttft_s: FloatArray
+    shortest_iteration_s: float
     linear_s_per_token: float
     quadratic_s_per_token2: float
 
     def work_nodes(self) -> tuple[FloatArray, FloatArray]:
         """Nodes (tokens, seconds) of the prefill work curve W: what prompt tokens add to shared iterations.
 
-        The running maximum of TTFT, continued to 0 tokens with the slope of its first segment (not below 0);
-        linear in between. W(0) is the cost of an iteration without work.
+        The running maximum of TTFT, continued to 0 tokens with its slope up to the first sample of twice the
+        tokens, but not below 0 nor above the shortest iteration; linear in between. W(0) is the cost of an
+        iteration without work. Between samples closer to each other the slope would be one of noise, and what
+        a prompt pays for once, such as waking an idle engine, is no part of an iteration.
         """
         tokens, seconds = np.asarray(self.isl_tokens, dtype=np.float64), np.maximum.accumulate(self.ttft_s)
-        slope = (seconds[1] - seconds[0]) / (tokens[1] - tokens[0])
-        start = max(0.0, float(seconds[0] - slope * tokens[0]))
+        far = min(int(np.searchsorted(tokens, 2.0 * tokens[0])), len(tokens) - 1)
+        slope = (seconds[far] - seconds[0]) / (tokens[far] - tokens[0])
+        start = min(max(0.0, float(seconds[0] - slope * tokens[0])), self.shortest_iteration_s)
         return np.concatenate([[0.0], tokens]), np.concatenate([[start], seconds])
 
 
@@ -55,12 +59,13 @@ class PrefillSurface:
     gpus_per_engine: int
 
     @classmethod
-    def through(cls, samples: PrefillSamples, gpus_per_engine: int) -> Self:
-        """The surface through merged `samples`."""
+    def through(cls, samples: PrefillSamples, gpus_per_engine: int, shortest_iteration_s: float) -> Self:
+        """The surface through merged `samples`; for the last see `PrefillTable`."""
         model = fit_prefill(samples)
         table = PrefillTable(
             isl_tokens=samples.isl_tokens,
             ttft_s=samples.ttft_s,
+            shortest_iteration_s=shortest_iteration_s,
             linear_s_per_token=model.linear_s_per_token,
             quadratic_s_per_token2=model.quadratic_s_per_token2,
         )

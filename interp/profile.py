@@ -86,7 +86,7 @@ def build_profile(
         *falls_of_decode(decode),
     )
     return Profile(
-        prefill=PrefillSurface.through(prefill, gpus["prefill"]),
+        prefill=PrefillSurface.through(prefill, gpus["prefill"], float(decode.itl_s.min())),
         decode=DecodeSurface.through(decode, gpus["decode"], np.inf if max_batch is None else max_batch),
         meta=meta,
         notes=notes,

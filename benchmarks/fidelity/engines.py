@@ -1,8 +1,9 @@
 """The engines that are compared, under which load, with which profile.
 
-A profile of vLLM is made of as many sweeps as there are repeats, each right before a live replay, and every
-point has the runs of all of them: what slows the machine for a while then slows both sides, and a sample is
-the median over minutes.
+A profile of vLLM is made of as many sweeps as there are repeats, each on an engine of its own and right
+before a live replay on the same one, and every point has the runs of all of them: what slows the machine for
+a while then slows both sides, a sample is the median over minutes, and no sweep finds an engine that has met
+its lengths before.
 """
 
 import asyncio
@@ -66,8 +67,8 @@ async def of_vllm(repeats: int, folder: Path) -> tuple[Live, Simulated]:
     build(folder / "model")
     settings = {**ONE_REPLICA, "engine.vllm.model": str(folder / "model")}
     sweeps, played = list[Points](), {name: list[Figures]() for name in VLLM_LOADS}
-    async with vllm(beside(VLLM, settings)) as (target, limits):
-        for repeat in range(repeats):
+    for repeat in range(repeats):
+        async with vllm(beside(VLLM, settings)) as (target, limits):
             sweeps.append(await swept(target, limits, folder / f"{repeat}.jsonl", seed=repeat))
             await play(target, VLLM_LOADS, repeat, played)
     tables = swept_tables(merged(sweeps), gpus=1, max_kv_tokens=limits.max_kv_tokens)

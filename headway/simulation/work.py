@@ -3,8 +3,8 @@
 TTFT(u) of a whole prompt on an idle engine is the cost of an iteration plus the work of u tokens. Where
 iterations carry tokens of several prompts, or decodes as well, only the work adds up:
 
-    W(u)   the running maximum of TTFT over the samples, continued to 0 tokens with the slope of its first
-           segment (not below 0), and above the last sample as TTFT is
+    W(u)   the running maximum of TTFT over the samples, continued to 0 tokens with its slope at the first
+           ones (not below 0, nor above the shortest ITL), and above the last sample as TTFT is
     chunk  from `done` to `done + n` tokens of a prompt adds W(done + n) − W(done) >= 0
     W(0)   is the cost of an iteration without work, when no decode batch pays for it
 

@@ -1,5 +1,7 @@
 """The prefill surface: exact, monotone where the samples are, honest outside them."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -114,3 +116,25 @@ def test_tokens_that_are_not_positive_are_refused_by_name(isl: float, function: 
 def test_what_is_not_a_number_is_refused_by_name() -> None:
     with pytest.raises(InterpError, match="isl_tokens: expected a number"):
         surface(prefill_samples()).ttft_s("many")  # type: ignore[call-overload]
+
+
+TOKENS = np.array([100, 104, 150, 200, 400])
+
+
+def iteration_s(ttft_s: np.ndarray, itl_s: float) -> float:
+    """What an iteration without work costs."""
+    grid = grid_samples()
+    decode = replace(grid, itl_s=np.full_like(grid.itl_s, itl_s))
+    samples = PrefillSamples(isl_tokens=TOKENS, ttft_s=ttft_s, throughput_per_gpu=TOKENS / ttft_s)
+    return float(build_profile(samples, decode).prefill.table.work_nodes()[1][0])
+
+
+def test_noise_between_neighbours_does_not_decide_what_an_iteration_costs_without_work() -> None:
+    seconds = 0.003 + 2e-5 * TOKENS
+    assert iteration_s(seconds, 1.0) == pytest.approx(0.003)
+    assert iteration_s(seconds + np.array([0.0, 0.0004, 0.0, 0.0, 0.0]), 1.0) == pytest.approx(0.003)
+
+
+def test_an_iteration_without_work_takes_no_longer_than_the_shortest_itl() -> None:
+    assert iteration_s(0.003 + 2e-5 * TOKENS, 0.002) == pytest.approx(0.002)
+    assert iteration_s(2e-5 * TOKENS - 0.001, 0.002) == pytest.approx(0.0)

@@ -76,7 +76,10 @@ def test_the_tables_of_the_engine_are_found_and_written(tmp_path: pathlib.Path) 
     tables = swept_tables(measurements.points, gpus=1, max_kv_tokens=LIMITS.max_kv_tokens)
     assert tables.notes == ()
     prefill, decode = tables.prefill, tables.decode
-    assert np.allclose(prefill.ttft_s, truth.prefill.ttft_s(prefill.isl_tokens), rtol=1e-9)
+    # Runs are up to some tokens shorter than their point.
+    ttft_s = truth.prefill.ttft_s(prefill.isl_tokens)
+    assert (prefill.ttft_s <= ttft_s * (1 + 1e-9)).all()
+    assert np.allclose(prefill.ttft_s, ttft_s, rtol=0.005)
     assert decode.kv_usage.max() > 0.9
     expected = truth.decode.itl_s(decode.kv_usage, decode.context_tokens)
     assert np.allclose(decode.itl_s, expected, rtol=0.005)

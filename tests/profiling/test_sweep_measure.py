@@ -17,10 +17,10 @@ def run(target: ScriptedTarget, point: SweepPoint, repeats: int = 3) -> tuple[fl
     return asyncio.run(measure(target, point, repeats=repeats, seed=1))
 
 
-def test_a_prefill_asks_for_one_token_with_a_new_prompt_each_time() -> None:
+def test_a_prefill_asks_for_one_token_with_a_new_prompt_of_a_new_length_each_time() -> None:
     target = ScriptedTarget(itl_s=0.05)
     assert run(target, SweepPoint(phase=Phase.PREFILL, tokens=300)) == (0.05, 0.05, 0.05)
-    assert target.asked == [(300, 1)] * 4
+    assert target.asked == [(tokens, 1) for tokens in (300, 299, 298, 297)]
     assert len(set(target.prompts)) == 4
 
 

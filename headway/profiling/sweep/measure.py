@@ -6,9 +6,10 @@
     runs       `repeats`; up to twice as many while they do not agree (`robust`). One that fails is done
                again, until as many have failed
 
-Prompts are random token ids, so that no two share a prefix: those of a prefill are new in every run, those of
-a decode point the same in all of its runs. The ids lie within any vocabulary, beyond the markers that begin
-many.
+Prompts are random token ids, so that no two share a prefix: those of a prefill are new in every run, and each
+a token shorter than the one before, since traffic brings new lengths all the time and some engines prepare
+something for each (docs/fidelity.md). Those of a decode point are the same in all of its runs. The ids lie
+within any vocabulary, beyond the markers that begin many.
 """
 
 import asyncio
@@ -55,12 +56,14 @@ class _Prefill:
     def __init__(self, target: Target, point: SweepPoint, seed: int) -> None:
         self._target, self._point = target, point
         self._rng = np.random.default_rng((seed, point.tokens))
+        self._tokens = point.tokens
 
     async def warm_up(self) -> None:
         await self.once()
 
     async def once(self) -> float:
-        prompt = self._rng.integers(LOWEST_ID, HIGHEST_ID, self._point.tokens).tolist()
+        prompt = self._rng.integers(LOWEST_ID, HIGHEST_ID, self._tokens).tolist()
+        self._tokens = max(1, self._tokens - 1)
         return (await self._target.stream(prompt, self._point.output_tokens)).ttft_s
 
 

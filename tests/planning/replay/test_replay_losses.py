@@ -139,7 +139,7 @@ def test_a_curve_begins_with_all_and_never_rises(pool):
     assert curve.requests == attainable(of, requests, mixed=pool == "mixed")[500:].sum()
     assert curve.lost[0] == curve.at(0) == curve.requests
     assert (np.diff(curve.lost) <= 0).all()
-    assert curve.at(10_000) == curve.lost[-1] <= 0.001 * curve.requests
+    assert curve.at(10_000) == curve.lost[-1] <= 0.002 * curve.requests
     again = POOLS[pool](of, requests, 500, 3)
     assert again.lost.tolist() == curve.lost.tolist()
 
