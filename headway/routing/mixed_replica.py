@@ -56,11 +56,11 @@ class PromptCost:
 
     @classmethod
     def of(cls, surface: PrefillSurface, tokens: float, chunk_tokens: int) -> Self:
-        """From the profile: W0 continues TTFT's first segment to 0 tokens, W is what TTFT has beyond it."""
-        isl, ttft_s = surface.table.isl_tokens, surface.table.ttft_s
-        slope = max(0.0, float((ttft_s[1] - ttft_s[0]) / (isl[1] - isl[0])))
-        idle_s = max(0.0, float(ttft_s[0] - slope * isl[0]))
-        work_s = slope * tokens if tokens < isl[0] else max(0.0, surface.ttft_s(tokens) - idle_s)
+        """From the profile's work curve: W0 is that of no tokens, W what TTFT has beyond it."""
+        nodes, seconds = surface.table.work_nodes()
+        idle_s = float(seconds[0])
+        known_s = float(np.interp(tokens, nodes, seconds)) if tokens < nodes[1] else surface.ttft_s(tokens)
+        work_s = max(0.0, known_s - idle_s)
         share = tokens / chunk_tokens if chunk_tokens else 1.0
         return cls(idle_s=idle_s, work_s=work_s, iterations=ceil(share), share=share)
 

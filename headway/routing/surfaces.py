@@ -1,8 +1,8 @@
 """A profile's surfaces in the shape that compiled look-ups want, and the work curve of prompts.
 
 The work curve W(u) says what u prompt tokens add to an iteration that runs anyway: the running maximum of
-TTFT over the samples, continued to 0 tokens with the slope of its first segment (not below 0). W(0) is the
-cost of an iteration without work and without decodes. The simulator's engines are timed by the same curve.
+TTFT over the samples, continued to 0 tokens (`PrefillTable.work_nodes`). W(0) is the cost of an iteration
+without work and without decodes. The simulator's engines are timed by the same curve.
 """
 
 from typing import NamedTuple
