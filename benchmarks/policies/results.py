@@ -99,14 +99,10 @@ def common_cells(cells: Sequence[Cell], contenders: Sequence[Contender], books: 
     for family in MAIN_FAMILIES:
         rivals = [each for each in contenders if each.family == family and each.everywhere]
         if any(searched(books[each.name, cell], each) for each in rivals for cell in cells):
-            held = [[cell for cell in cells if _holds(books[each.name, cell], each)] for each in rivals]
+            held = [[cell for cell in cells if books[each.name, cell].cheapest()] for each in rivals]
             most = max(held, key=len)
             common = [cell for cell in common if cell in most]
     return common
-
-
-def _holds(book: Book, contender: Contender) -> bool:
-    return searched(book, contender) and book.cheapest() is not None
 
 
 def one_for_all(contender: Contender, cells: Sequence[Cell], books: Books) -> Everywhere:
