@@ -74,7 +74,8 @@ class ControllerActor:
         details = await self._call("get_deployment_details", self._application, name)
         if details is None:
             raise Refused(f"{self._application}: is not deployed any more")
-        return served(details.model_dump(mode="json"))
+        # Ray marks what is unset by values of another type than declared, which pydantic warns of.
+        return served(details.model_dump(mode="json", warnings=False))
 
     async def scale(self, name: str, replicas: int) -> None:
         """Ask for that many replicas."""

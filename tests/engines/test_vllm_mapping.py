@@ -104,10 +104,9 @@ def test_roles_of_the_transfer(role, kv_role):
     assert disk["kv_connector_extra_config"] == {"shared_storage_path": "/tmp/headway-kv"}
 
 
-def test_on_gpus_the_kv_stays_there():
-    assert "kv_buffer_device" not in kv_transfer(
-        load_config(None, VLLM | {"engine.vllm.device": "cuda"}), Role.DECODE
-    )
+def test_on_gpus_the_kv_stays_there_and_the_connector_is_vllms_own():
+    on_gpus = kv_transfer(load_config(None, VLLM | {"engine.vllm.device": "cuda"}), Role.DECODE)
+    assert not {"kv_buffer_device", "kv_connector_module_path"} & on_gpus.keys()
 
 
 # Sampling.

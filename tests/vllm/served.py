@@ -13,7 +13,7 @@ from ray import serve
 from headway.config import load_config
 from headway.planning import Role
 from serve_apps.engines.protocol import EngineRequest, EngineStats
-from tests.ray.clusters import free_port
+from tests.ray.clusters import free_port, replicas
 
 APP = "headway"
 NAME = "tiny-llama"
@@ -57,6 +57,19 @@ def served(model: Path, *, control_plane: bool = False, **settings: Any) -> Iter
         yield Served(url=f"http://127.0.0.1:{port}")
     finally:
         serve.delete(APP)
+
+
+def prefill_pid() -> int:
+    (replica,) = replicas(APP, "Prefill")
+    return int(replica["pid"])
+
+
+def engine_of(replica: int) -> int:
+    """The process in which vLLM computes for that replica."""
+    children = Path(f"/proc/{replica}/task").glob("*/children")
+    pids = [int(pid) for listed in children for pid in listed.read_text().split()]
+    (engine,) = [pid for pid in pids if b"EngineCore" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    return engine
 
 
 def said_by_one_engine(model: str, prompts: list[str], max_tokens: int) -> list[str]:

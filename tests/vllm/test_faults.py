@@ -11,7 +11,7 @@ from ray import serve
 
 from serve_apps.engines.protocol import EngineRequest, KvHandle
 from tests.ray.clusters import replicas, wait_until
-from tests.vllm.served import APP, NAME, Served
+from tests.vllm.served import APP, NAME, Served, engine_of, prefill_pid
 
 TOKENS = 200
 PROMPT = "Queues grow when nobody looks. " * 30
@@ -29,19 +29,6 @@ def answer(client: OpenAI, prompt: str) -> str | None:
             raise
         return None
     return made.choices[0].text
-
-
-def prefill_pid() -> int:
-    (replica,) = replicas(APP, "Prefill")
-    return int(replica["pid"])
-
-
-def engine_of(replica: int) -> int:
-    """The process in which vLLM computes for that replica."""
-    children = Path(f"/proc/{replica}/task").glob("*/children")
-    pids = [int(pid) for listed in children for pid in listed.read_text().split()]
-    (engine,) = [pid for pid in pids if b"EngineCore" in Path(f"/proc/{pid}/cmdline").read_bytes()]
-    return engine
 
 
 def is_back(killed: int) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
+from time import sleep
 from urllib.request import urlopen
 
 import pytest
@@ -13,7 +14,7 @@ from openai import OpenAI
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.ray.clusters import wait_until
-from tests.vllm.served import NAME, Served, said_by_one_engine
+from tests.vllm.served import NAME, Served, engine_of, prefill_pid, said_by_one_engine
 
 TOKENS = 24
 PROMPTS = [f"{number}. " + "The planner reads the load and counts. " * (number + 1) for number in range(10)]
@@ -119,6 +120,20 @@ def test_a_client_that_leaves_frees_the_kv_on_both_sides(system: Served) -> None
     asyncio.run(leave())
     for side in ("Prefill", "Decode"):
         wait_until(lambda side=side: is_empty(system, side), 60)
+
+
+def test_an_idle_engine_leaves_its_core_to_others(system: Served) -> None:
+    engine = engine_of(prefill_pid())
+    wait_until(lambda: is_empty(system, "Prefill"))
+    before_s = cpu_seconds(engine)
+    sleep(3)
+    assert cpu_seconds(engine) - before_s < 0.6
+
+
+def cpu_seconds(pid: int) -> float:
+    """What all threads of the process have taken so far."""
+    tasks = Path(f"/proc/{pid}/task").glob("*/schedstat")
+    return sum(int(task.read_text().split()[0]) for task in tasks) / 1e9
 
 
 def is_empty(system: Served, side: str) -> bool:

@@ -2,7 +2,7 @@
 
 The profile is another model's, slowed down: for the planner one decode replica sustains some 100 tokens/s
 under the ITL target, whatever the engines really do. Load comes from several clients at once, for as long as
-it takes a replica to load.
+it takes a replica to load; then from one, at most 60 tokens in two seconds.
 """
 
 import threading
@@ -34,8 +34,8 @@ def planned(ray_cluster: str, model: Path) -> Iterator[Served]:
 
 
 @contextmanager
-def load(client: OpenAI, clients: int, counts: list[int]) -> Iterator[None]:
-    """Each client asks again as soon as it is answered; `counts` gets the output tokens of every answer."""
+def load(client: OpenAI, clients: int, counts: list[int], pause_s: float = 0.0) -> Iterator[None]:
+    """Each client asks again that long after an answer; `counts` gets the output tokens of every answer."""
     over = threading.Event()
 
     def ask(number: int) -> None:
@@ -45,6 +45,7 @@ def load(client: OpenAI, clients: int, counts: list[int]) -> Iterator[None]:
             assert made.usage is not None
             assert made.choices[0].finish_reason in {"stop", "length"}
             counts.append(made.usage.completion_tokens)
+            over.wait(pause_s)
 
     with ThreadPoolExecutor(clients) as threads:
         pending = [threads.submit(ask, number) for number in range(clients)]
@@ -64,6 +65,6 @@ def test_decode_goes_from_one_to_two_and_back_and_no_request_fails(planned: Serv
             wait_until(lambda: running_replicas(APP, "Decode") == 2, START_S)
             here = len(counts)
             wait_until(lambda: len(counts) >= here + 4 * CLIENTS, 60)
-        with load(client, 1, counts):
+        with load(client, 1, counts, pause_s=2.0):
             wait_until(lambda: running_replicas(APP, "Decode") == 1, 120)
     assert min(counts) >= 1

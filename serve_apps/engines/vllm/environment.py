@@ -27,6 +27,7 @@ QUIET: Mapping[str, str] = {
     "VLLM_LOGGING_LEVEL": "ERROR",
     "NIXL_LOG_LEVEL": "ERROR",
     "TORCH_CPP_LOG_LEVEL": "ERROR",
+    "TORCH_LOGS": "-torch._library.triton",  # else it says that there is no Triton
     "PYTHONWARNINGS": "ignore::FutureWarning",
 }
 

@@ -1,0 +1,170 @@
+"""What the engine protocol promises, of a real vLLM engine: a mixed one in this process, on one loop."""
+
+import asyncio
+import os
+import warnings
+from collections.abc import Coroutine, Iterator, Sequence
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from headway.config import load_config
+from headway.planning.types import Role
+from serve_apps.engines import make_engine
+from serve_apps.engines.protocol import Engine, EngineRequest, PromptTooLong, RequestAborted, TokenChunk
+from tests.engines.engine_cases import collect, count_of, load_of, request, route, text_of, until
+from tests.vllm.served import LONGEST, TINY
+
+MANY = 1500
+"""Tokens that take seconds."""
+NO_LOAD = (0, 0, 0.0)
+WAIT_S = 60.0
+
+
+class Running:
+    """The engine and its loop, which outlives the tests."""
+
+    def __init__(self, model: Path, runner: asyncio.Runner) -> None:
+        self._runner = runner
+        self.engine = self.run(self._load(model))
+
+    async def _load(self, model: Path) -> Engine:
+        settings = {**TINY, "engine.vllm.model": str(model), "pools": {"mixed": {}}}
+        return make_engine(load_config(None, settings), Role.MIXED, "m-1")
+
+    def run(self, work: Coroutine[Any, Any, Any]) -> Any:
+        return self._runner.run(work)
+
+    async def say(self, asked: EngineRequest) -> list[TokenChunk]:
+        return await collect(self.engine.decode(asked, None))
+
+    def begin(self, *names: str, max_tokens: int = MANY) -> list["asyncio.Task[list[TokenChunk]]"]:
+        return [asyncio.create_task(self.say(asked(name, max_tokens=max_tokens))) for name in names]
+
+    async def until_running(self, *names: str) -> None:
+        await until(lambda: [one.request_id for one in self.engine.running()] == [*names], WAIT_S)
+
+    async def until_idle(self) -> None:
+        await until(lambda: load_of(self.engine) == NO_LOAD and not self.engine.running(), WAIT_S)
+
+
+@pytest.fixture(scope="module")
+def running(model: Path) -> Iterator[Running]:
+    with mock.patch.dict(os.environ), asyncio.Runner() as runner:
+        with warnings.catch_warnings(action="ignore"):
+            found = Running(model, runner)
+        try:
+            yield found
+        finally:
+            found.engine.close()
+
+
+def asked(name: str = "r", prompt: Sequence[int] = (), **more: Any) -> EngineRequest:
+    ids = [*(prompt or range(64, 164))]
+    return request(name, prompt=ids, input_tokens=len(ids), temperature=0.0, ignore_eos=True, **more)
+
+
+@pytest.mark.parametrize("max_tokens", [1, 2, 17])
+def test_a_stream_has_its_tokens_and_ends_with_one_reason(running: Running, max_tokens: int) -> None:
+    chunks = running.run(running.say(asked(max_tokens=max_tokens)))
+    assert count_of(chunks) == max_tokens
+    assert [chunk.finish_reason for chunk in chunks] == [None] * (len(chunks) - 1) + ["length"]
+    running.run(running.until_idle())
+
+
+def test_the_same_request_says_the_same_with_others_beside_it(running: Running) -> None:
+    async def both() -> tuple[str, list[list[TokenChunk]]]:
+        alone = text_of(await running.say(asked(max_tokens=30)))
+        many = [asked(f"{n}", range(64 + n, 164), max_tokens=30 - n) for n in range(12)]
+        return alone, await asyncio.gather(*map(running.say, many))
+
+    alone, beside = running.run(both())
+    assert text_of(beside[0]) == alone
+    assert [count_of(chunks) for chunks in beside] == [30 - n for n in range(12)]
+
+
+def test_what_can_never_fit_is_refused_and_leaves_nothing(running: Running) -> None:
+    with pytest.raises(PromptTooLong, match=f"^100 input and {LONGEST} output tokens are more than"):
+        running.run(running.say(asked(max_tokens=LONGEST)))
+    assert load_of(running.engine) == NO_LOAD
+
+
+def test_a_request_that_comes_again_takes_its_own_place(running: Running) -> None:
+    async def twice() -> None:
+        (first,) = running.begin("r")
+        await running.until_running("r")
+        assert count_of(await running.say(asked(max_tokens=30))) == 30
+        with pytest.raises(RequestAborted, match=r"^r: came again$"):
+            await first
+        await running.until_idle()
+
+    running.run(twice())
+
+
+def test_an_aborted_stream_ends_and_its_neighbour_goes_on(running: Running) -> None:
+    async def leave() -> None:
+        long, other = running.begin("long") + running.begin("other", max_tokens=200)
+        await until(lambda: load_of(running.engine)[0] == 2, WAIT_S)
+        await running.engine.abort("never seen")
+        await running.engine.abort("long")
+        with pytest.raises(RequestAborted, match=r"^long: aborted$"):
+            await long
+        assert count_of(await other) == 200
+        await running.until_idle()
+
+    running.run(leave())
+
+
+@pytest.mark.parametrize("way", ["closed", "cancelled"])
+def test_a_reader_that_leaves_frees_the_kv(running: Running, way: str) -> None:
+    async def leave() -> None:
+        if way == "cancelled":
+            (reader,) = running.begin("r")
+            await until(lambda: load_of(running.engine)[2] > 0.0, WAIT_S)
+            reader.cancel()
+        else:
+            async with aclosing(running.engine.decode(asked(max_tokens=MANY), None)) as stream:
+                await anext(stream)
+                assert load_of(running.engine)[0] == 1
+        await running.until_idle()
+
+    running.run(leave())
+
+
+def test_what_runs_is_listed_in_order_and_with_its_progress(running: Running) -> None:
+    known = route(input_tokens=100, session="s", blocks=(1, 2))
+
+    async def look() -> None:
+        others = running.begin("b", "a")
+        await running.until_running("b", "a")
+        async with aclosing(running.engine.decode(asked(max_tokens=MANY, route=known), None)) as stream:
+            seen = (await anext(stream)).tokens
+            found = running.engine.running()[-1]
+            assert (found.request_id, found.phase, found.input_tokens) == ("r", "decode", 100)
+            assert (found.route, found.prefilled_elsewhere, found.prefill_only) == (known, False, False)
+            assert seen <= found.output_tokens < MANY
+        for other in others:
+            other.cancel()
+        await running.until_idle()
+
+    running.run(look())
+
+
+def test_an_aborted_prompt_ends(running: Running) -> None:
+    # The last test: what nobody fetches stays for NIXL's lease of 30 s.
+    async def leave() -> None:
+        # More than run at once, each with a prompt of its own: the last one waits.
+        prompts = [asked(f"{n}", [64 + n, *range(64, 240)] * 8) for n in range(20)]
+        tasks = [asyncio.create_task(running.engine.prefill(prompt)) for prompt in prompts]
+        await until(lambda: len(running.engine.running()) == 20, WAIT_S)
+        assert running.engine.running()[-1].prefill_only
+        await running.engine.abort("19")
+        with pytest.raises(RequestAborted):
+            await tasks.pop()
+        handles = await asyncio.gather(*tasks)
+        assert [(kv.request_id, kv.engine_id) for kv in handles] == [(f"{n}", "m-1") for n in range(19)]
+
+    running.run(leave())
