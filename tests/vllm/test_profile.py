@@ -18,7 +18,7 @@ from tests.vllm.served import TINY
 ISL, OSL, INTERVAL_S = 128.0, 32.0, 60.0
 FEW = ("--isl-points", "2", "--kv-points", "2", "--context-points", "2", "--repeats", "1", "--budget", "5")
 SETTINGS = TINY | {"engine.max_model_tokens": 512, "engine.max_batch_size": 4}
-NOISE = ("INFO", "WARNING", "Exception ignored", "Traceback", "checkpoint shards")
+NOISE = ("INFO", "WARNING", "Exception ignored", "Traceback", "checkpoint shards", "Triton")
 
 
 @pytest.fixture(scope="module")
