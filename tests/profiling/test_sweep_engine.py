@@ -2,7 +2,7 @@
 
 import asyncio
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pytest
@@ -12,9 +12,12 @@ from headway.planning.engine_rules import engine_profile
 from headway.planning.types import Role
 from headway.profiling.errors import TargetError, UnmeasurableError
 from headway.profiling.sweep import (
+    Arrival,
     Limits,
     Measured,
     Measurements,
+    Phase,
+    StreamTimes,
     SweepOptions,
     SweepPoint,
     Target,
@@ -115,6 +118,32 @@ def test_a_second_start_measures_what_is_missing_and_no_more(tmp_path: pathlib.P
     idle = ScriptedTarget()
     asyncio.run(swept(idle, path, FEW))
     assert idle.asked == []
+
+
+class SlowAtFirst(ScriptedTarget):
+    """Prompts take a millisecond a token, and twice that in the beginning."""
+
+    async def stream(self, prompt: Sequence[int], output_tokens: int) -> StreamTimes:
+        slowness = 2.0 if len(self.asked) < 4 else 1.0
+        usual = await super().stream(prompt, output_tokens)
+        first_s = usual.arrivals[0].at_s
+        late_s = slowness * (1.0 + len(prompt) / 1000) - first_s
+        return StreamTimes(
+            sent_s=0.0, arrivals=tuple(Arrival(at_s + late_s, n) for at_s, n in usual.arrivals)
+        )
+
+
+def test_points_that_contradict_each_other_are_measured_again(tmp_path: pathlib.Path) -> None:
+    target = SlowAtFirst()
+    measurements, done, told = asyncio.run(swept(target, tmp_path / "tp1.jsonl", FEW))
+    assert done
+    prefill = sorted(point for point in measurements.points if point.phase is Phase.PREFILL)
+    assert [measurements.points[point].looks for point in prefill] == [3, 2, 1]
+    assert measurements.latencies_s()[prefill[0]] == pytest.approx(1.0 + prefill[0].tokens / 1000, rel=0.01)
+    alone = [prompt for prompt, (_, output) in zip(target.prompts, target.asked, strict=True) if output == 1]
+    assert len({len(prompt) for prompt in alone}) == len(alone)
+    looks = sum(found.looks for found in measurements.points.values())
+    assert told[-1] == (looks, looks, "")
 
 
 def test_no_point_is_begun_when_time_is_up(tmp_path: pathlib.Path) -> None:

@@ -31,6 +31,14 @@ def test_points_are_on_disk_as_they_come(path: pathlib.Path) -> None:
     assert found.latencies_s() == {PREFILL: pytest.approx(0.15), DECODE: None}
 
 
+def test_a_point_that_comes_again_has_the_runs_of_all_looks(path: pathlib.Path) -> None:
+    measurements = open_measurements(path, QUESTION)
+    for look in (Measured(runs_s=(0.3, 0.2)), Measured(runs_s=(0.1,)), Measured(unmeasurable="refused")):
+        measurements.keep(PREFILL, look)
+    added = Measured(runs_s=(0.3, 0.2, 0.1), looks=3)
+    assert measurements.points == open_measurements(path, QUESTION).points == {PREFILL: added}
+
+
 def test_another_question_is_refused_by_the_key_that_differs(path: pathlib.Path) -> None:
     open_measurements(path, QUESTION)
     with pytest.raises(

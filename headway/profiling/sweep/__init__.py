@@ -4,9 +4,9 @@
     done = await sweep(target, sweep_points(limits), measurements, options)
     tables = swept_tables(measurements.points, gpus=1, max_kv_tokens=limits.max_kv_tokens)
 
-`points` says where to measure, `order` in which order, `streams` and `robust` what the times of tokens mean:
-all pure. `measure` runs one point on a `Target`, `sweeping` all of them, `store` keeps them. `endpoint` is
-the target behind HTTP.
+`points` says where to measure, `order` in which order, `doubts` what to measure again, `streams` and `robust`
+what the times of tokens mean: all pure. `measure` runs one point on a `Target`, `sweeping` all of them,
+`store` keeps them. `endpoint` is the target behind HTTP.
 """
 
 from headway.profiling.sweep.points import Limits, Phase, SweepPoint, sweep_points

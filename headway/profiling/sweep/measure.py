@@ -26,12 +26,19 @@ from headway.profiling.sweep.target import Target
 LOWEST_ID, HIGHEST_ID = 64, 250
 
 
-async def measure(target: Target, point: SweepPoint, *, repeats: int, seed: int) -> tuple[float, ...]:
+async def measure(
+    target: Target, point: SweepPoint, *, repeats: int, seed: int, earlier: int = 0
+) -> tuple[float, ...]:
     """The latencies of a point in seconds, in the order of the runs: TTFT of a prefill, ITL of a decode.
 
+    `earlier` runs of it, warm-ups included, were there before: prompts and lengths go on from there.
     Raises UnmeasurableError where this engine cannot do that, TargetError where it fails.
     """
-    run = _Prefill(target, point, seed) if point.phase is Phase.PREFILL else _Decode(target, point, seed)
+    run = (
+        _Prefill(target, point, seed, earlier)
+        if point.phase is Phase.PREFILL
+        else _Decode(target, point, seed)
+    )
     await run.warm_up()
     values, failed = list[float](), 0
     while len(values) < repeats or (len(values) + failed < 2 * repeats and not _agree(values, repeats)):
@@ -53,10 +60,10 @@ def _agree(values: Sequence[float], repeats: int) -> bool:
 class _Prefill:
     """Runs of one prefill point."""
 
-    def __init__(self, target: Target, point: SweepPoint, seed: int) -> None:
+    def __init__(self, target: Target, point: SweepPoint, seed: int, earlier: int) -> None:
         self._target, self._point = target, point
-        self._rng = np.random.default_rng((seed, point.tokens))
-        self._tokens = point.tokens
+        self._rng = np.random.default_rng((seed, point.tokens, earlier))
+        self._tokens = max(1, point.tokens - earlier)
 
     async def warm_up(self) -> None:
         await self.once()

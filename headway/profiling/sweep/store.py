@@ -6,8 +6,8 @@ again.
     {"phase": "prefill", "tokens": 128, "batch": 1, "runs_s": [0.011, 0.012]}
     {"phase": "decode", "tokens": 4096, "batch": 300, "unmeasurable": "why"}
 
-Points are looked up by (phase, tokens, batch). A last line that was cut off by the end of a process is
-dropped.
+Points are looked up by (phase, tokens, batch). A point that comes again was looked at again: its runs add up.
+A last line that was cut off by the end of a process is dropped.
 """
 
 import json
@@ -23,15 +23,22 @@ from headway.profiling.sweep.robust import Summary, summarise
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """What is known of a point: the runs in seconds, or why there are none."""
+    """What is known of a point: the runs in seconds, over so many looks, or why there are none."""
 
     runs_s: tuple[float, ...] = ()
     unmeasurable: str | None = None
+    looks: int = 1
 
     @property
     def summary(self) -> Summary | None:
         """Median and spread of the runs; None where there are none."""
         return summarise(self.runs_s) if self.runs_s else None
+
+    def and_then(self, later: "Measured") -> "Measured":
+        """With a later look, which can't take back what was measured before."""
+        runs_s = (*self.runs_s, *later.runs_s)
+        unmeasurable = None if runs_s else self.unmeasurable
+        return Measured(runs_s=runs_s, unmeasurable=unmeasurable, looks=self.looks + later.looks)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -43,7 +50,7 @@ class Measurements:
     points: dict[SweepPoint, Measured] = field(default_factory=dict)
 
     def keep(self, point: SweepPoint, measured: Measured) -> None:
-        """Add a point, here and on disk."""
+        """Add a look at a point, here and on disk."""
         row: dict[str, Any] = {"phase": point.phase, "tokens": point.tokens, "batch": point.batch}
         if measured.unmeasurable is None:
             row["runs_s"] = list(measured.runs_s)
@@ -51,7 +58,11 @@ class Measurements:
             row["unmeasurable"] = measured.unmeasurable
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
-        self.points[point] = measured
+        self.add(point, measured)
+
+    def add(self, point: SweepPoint, measured: Measured) -> None:
+        """Add a look at a point, here alone."""
+        self.points[point] = self.points[point].and_then(measured) if point in self.points else measured
 
     def latencies_s(self) -> Mapping[SweepPoint, float | None]:
         """Every point that is done: its median latency, or None if it could not be measured."""
@@ -95,7 +106,7 @@ def read_measurements(path: Path) -> Measurements:
             point, measured = _point(json.loads(line))
         except (ValueError, KeyError, TypeError) as error:
             raise MeasurementsError(f"{path}: line {number} is no measured point") from error
-        found.points[point] = measured
+        found.add(point, measured)
     return found
 
 

@@ -1,9 +1,12 @@
-"""Measure the points of one engine, the most informative first, until none is left or time is up."""
+"""Measure the points of one engine, the most informative first, then again those that contradict each other,
+until none is left or time is up.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from headway.profiling.errors import UnmeasurableError
+from headway.profiling.sweep.doubts import doubtful
 from headway.profiling.sweep.measure import measure
 from headway.profiling.sweep.order import next_point
 from headway.profiling.sweep.points import SweepPoint
@@ -38,21 +41,28 @@ async def sweep(
 ) -> bool:
     """Measure what `measurements` lacks of `points`, and keep each point there as it comes.
 
-    Whether all points are done. Raises TargetError; what was measured until then is kept.
+    Whether all points are done, once at least. Raises TargetError; what was measured until then is kept.
     """
     while True:
-        point = next_point(points, measurements.latencies_s())
-        done = sum(each in measurements.points for each in points)
-        options.progress(done, len(points), "" if point is None else str(point))
+        found = measurements.points
+        missing = [each for each in points if each not in found]
+        again = [] if missing else doubtful(found)
+        point = next_point(points, measurements.latencies_s()) or next(iter(again), None)
+        done = sum(found[each].looks for each in points if each in found)
+        options.progress(done, done + len(missing) + len(again), "" if point is None else str(point))
         if point is None:
             return True
         if options.ends_s is not None and options.clock() >= options.ends_s:
-            return False
-        measurements.keep(point, await _measured(target, point, options))
+            return not missing
+        measurements.keep(point, await _measured(target, point, found.get(point), options))
 
 
-async def _measured(target: Target, point: SweepPoint, options: SweepOptions) -> Measured:
+async def _measured(
+    target: Target, point: SweepPoint, before: Measured | None, options: SweepOptions
+) -> Measured:
+    earlier = 0 if before is None else len(before.runs_s) + before.looks
     try:
-        return Measured(runs_s=await measure(target, point, repeats=options.repeats, seed=options.seed))
+        runs_s = await measure(target, point, repeats=options.repeats, seed=options.seed, earlier=earlier)
+        return Measured(runs_s=runs_s)
     except UnmeasurableError as error:
         return Measured(unmeasurable=str(error))
