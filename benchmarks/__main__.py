@@ -24,7 +24,7 @@ BENCHMARKS: Mapping[str, str] = {
     "routing": "cost of a routing decision and of a request's events",
     "offload": "elastic prefill offload on 8 mixed replicas, by mode (minutes)",
     "simulator": "simulated requests per second, memory, cold start",
-    "fidelity": "the simulator against live engines, surfaces at samples left out (minutes; with vLLM 8)",
+    "fidelity": "the simulator against live engines, surfaces at samples left out (minutes; with vLLM 10)",
     "gateway": "server CPU per stream against Ray Serve's default path (minutes, starts a local Ray)",
     "routed": "server CPU per stream through the Router against without (minutes, starts a local Ray)",
 }

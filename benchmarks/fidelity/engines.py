@@ -114,8 +114,7 @@ def merged(sweeps: Sequence[Points]) -> Points:
     """Every point with the runs of all sweeps; one that no sweep could measure stays unmeasurable."""
     found = dict[SweepPoint, Measured]()
     for point, measured in chain.from_iterable(points.items() for points in sweeps):
-        runs = (*found[point].runs_s, *measured.runs_s) if point in found else measured.runs_s
-        found[point] = Measured(runs_s=runs) if runs else measured
+        found[point] = found[point].and_then(measured) if point in found else measured
     return found
 
 
