@@ -29,7 +29,9 @@ REACHED_WITHIN_S = 10.0
 ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-    "RAY_gcs_server_port_wait_time_s": "60",  # 30 s, Ray's own, is not always enough on a busy machine
+    # gRPC's handlers for forks crash some of the children with which Ray starts its processes, before they
+    # have become those, and Ray does not notice. Read when grpc is imported, which Ray does.
+    "GRPC_ENABLE_FORK_SUPPORT": "0",
 }
 
 
@@ -83,18 +85,14 @@ def prepare_environment() -> None:
 
 
 def start_ray(**settings: Any) -> None:  # noqa: ANN401 - as ray.init takes them
-    """`ray.init` with these settings; once more if that fails, since a busy machine may be late for Ray."""
+    """`ray.init` with these settings; CliError with Ray's reason if it does not start."""
     prepare_environment()
     import ray
 
     try:
         ray.init(**settings)
-    except Exception as first:  # noqa: BLE001 - what Ray raises here is bare
-        ray.shutdown()
-        try:
-            ray.init(**settings)
-        except Exception as error:  # noqa: BLE001
-            raise CliError(f"Ray did not start: {' '.join(str(error).split())}") from first
+    except Exception as error:
+        raise CliError(f"Ray did not start: {' '.join(str(error).split())}") from error
 
 
 @contextmanager

@@ -4,6 +4,11 @@ import signal
 
 from hypothesis import settings
 
+from headway_cli.cluster import prepare_environment
+
+# Before any test module imports Ray.
+prepare_environment()
+
 # The same examples at every run: a failure that shows is one that shows again.
 settings.register_profile("headway", derandomize=True, deadline=None)
 settings.load_profile("headway")

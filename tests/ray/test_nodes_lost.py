@@ -20,7 +20,6 @@ from ray import serve
 from ray.cluster_utils import Cluster
 
 from headway.config import load_config
-from headway_cli.cluster import prepare_environment
 from serve_apps.builders import application
 from tests.ray.clusters import replicas, wait_until
 
@@ -56,7 +55,6 @@ def nodes() -> Iterator[Nodes]:
     ):
         # Ray notes the newest cluster in its default directory, where others' ray.init() would find it.
         patch.setenv("RAY_TMPDIR", folder)
-        prepare_environment()
         cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, **HEAD})
         try:
             for _ in range(2):
