@@ -78,9 +78,13 @@ async def _in_process(options: ProfileOptions, tp: int) -> AsyncIterator[Opened]
     from headway_cli.profile_engine import Closes, EngineTarget, SaysSizes
     from serve_apps.engines import make_engine
     from serve_apps.engines.vllm.arguments import model_of
+    from serve_apps.engines.vllm.checks import check_here, check_model
     from serve_apps.engines.vllm.environment import quiet
 
     config = configuration(options, tp)
+    if options.engine == "vllm":
+        check_model(config)
+        check_here(model_of(config))
     with quiet():
         engine = make_engine(config, Role.MIXED, f"profile-tp{tp}")
     try:

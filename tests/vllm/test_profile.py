@@ -28,17 +28,20 @@ def measured(model: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pat
     settings = load_config(None, SETTINGS | {"engine.vllm.model": "beside/the/file"})
     config = folder / "vllm.yaml"
     config.write_text(yaml.safe_dump({"engine": settings.engine.model_dump(mode="json")}), encoding="utf-8")
-    command = ["profile", "--engine", "vllm", "--model", model, "--config", config, *FEW]
-    ended = subprocess.run(
-        [sys.executable, "-m", "headway_cli", *command, "--output", folder / "out"],
+    ended = profiled("--model", model, "--config", config, *FEW, "--output", folder / "out")
+    assert ended.returncode == 0, ended.stdout
+    return folder / "out", ended.stdout
+
+
+def profiled(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "headway_cli", "profile", "--engine", "vllm", *arguments],
         check=False,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         timeout=300,
     )
-    assert ended.returncode == 0, ended.stdout
-    return folder / "out", ended.stdout
 
 
 def test_the_command_says_what_it_recommends_and_vllm_says_nothing(measured: tuple[Path, str]) -> None:
@@ -46,6 +49,14 @@ def test_the_command_says_what_it_recommends_and_vllm_says_nothing(measured: tup
     assert "prefill: TP 1, TTFT " in said
     assert "decode: TP 1, ITL " in said
     assert [noise for noise in NOISE if noise in said] == []
+
+
+def test_a_model_that_is_not_on_this_machine_is_one_line_and_nothing_is_fetched(tmp_path: Path) -> None:
+    ended = profiled("--model", "out/nothing", "--output", tmp_path / "out")
+    assert ended.returncode == 2
+    (line,) = ended.stdout.splitlines()
+    assert "out/nothing: is not on this machine; `hf download out/nothing` fetches it" in line
+    assert not (tmp_path / "out").exists()
 
 
 def test_the_profile_loads_and_knows_its_engine(measured: tuple[Path, str]) -> None:
