@@ -1,5 +1,6 @@
 """Settings of the whole suite."""
 
+import os
 import signal
 
 from hypothesis import settings
@@ -8,6 +9,8 @@ from headway_cli.cluster import prepare_environment
 
 # Before any test module imports Ray.
 prepare_environment()
+# Serve kills a proxy that takes 5 s to be ready, and its start fails by that; a busy machine may need longer.
+os.environ.setdefault("RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S", "60")
 
 # The same examples at every run: a failure that shows is one that shows again.
 settings.register_profile("headway", derandomize=True, deadline=None)
