@@ -39,7 +39,7 @@ def spread(kind: type[T]) -> Callable[[Callable[..., None]], Callable[..., None]
             function(**{collected: chosen}, **values)
 
         every = [*own, *options]
-        command.__signature__ = inspect.Signature(every)  # type: ignore[attr-defined]
+        command.__signature__ = inspect.Signature(every)  # type: ignore[attr-defined] # inspect reads it
         command.__annotations__ = {parameter.name: parameter.annotation for parameter in every}
         return command
 

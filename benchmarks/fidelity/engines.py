@@ -24,6 +24,7 @@ from headway.profiling.sweep import (
     SweepOptions,
     SweepPoint,
     Target,
+    add_look,
     open_measurements,
     sweep,
     sweep_points,
@@ -114,7 +115,7 @@ def merged(sweeps: Sequence[Points]) -> Points:
     """Every point with the runs of all sweeps; one that no sweep could measure stays unmeasurable."""
     found = dict[SweepPoint, Measured]()
     for point, measured in chain.from_iterable(points.items() for points in sweeps):
-        found[point] = found[point].and_then(measured) if point in found else measured
+        add_look(found, point, measured)
     return found
 
 

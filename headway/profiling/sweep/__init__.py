@@ -10,7 +10,13 @@ what the times of tokens mean: all pure. `measure` runs one point on a `Target`,
 """
 
 from headway.profiling.sweep.points import Limits, Phase, SweepPoint, sweep_points
-from headway.profiling.sweep.store import Measured, Measurements, open_measurements, read_measurements
+from headway.profiling.sweep.store import (
+    Measured,
+    Measurements,
+    add_look,
+    open_measurements,
+    read_measurements,
+)
 from headway.profiling.sweep.streams import Arrival, StreamTimes
 from headway.profiling.sweep.sweeping import SweepOptions, sweep
 from headway.profiling.sweep.tables import SweptTables, swept_tables
@@ -27,6 +33,7 @@ __all__ = [
     "SweepPoint",
     "SweptTables",
     "Target",
+    "add_look",
     "open_measurements",
     "read_measurements",
     "sweep",

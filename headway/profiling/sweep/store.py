@@ -41,6 +41,11 @@ class Measured:
         return Measured(runs_s=runs_s, unmeasurable=unmeasurable, looks=self.looks + later.looks)
 
 
+def add_look(points: dict[SweepPoint, Measured], point: SweepPoint, measured: Measured) -> None:
+    """A look at a point, after those that `points` has of it."""
+    points[point] = points[point].and_then(measured) if point in points else measured
+
+
 @dataclass(slots=True, kw_only=True)
 class Measurements:
     """The points measured so far, of one engine; `keep` writes each to `path` at once."""
@@ -58,11 +63,7 @@ class Measurements:
             row["unmeasurable"] = measured.unmeasurable
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
-        self.add(point, measured)
-
-    def add(self, point: SweepPoint, measured: Measured) -> None:
-        """Add a look at a point, here alone."""
-        self.points[point] = self.points[point].and_then(measured) if point in self.points else measured
+        add_look(self.points, point, measured)
 
     def latencies_s(self) -> Mapping[SweepPoint, float | None]:
         """Every point that is done: its median latency, or None if it could not be measured."""
@@ -106,7 +107,7 @@ def read_measurements(path: Path) -> Measurements:
             point, measured = _point(json.loads(line))
         except (ValueError, KeyError, TypeError) as error:
             raise MeasurementsError(f"{path}: line {number} is no measured point") from error
-        found.add(point, measured)
+        add_look(found.points, point, measured)
     return found
 
 
