@@ -49,7 +49,7 @@ class ExtensionPoint:
             raise ExtensionError(f"unknown {self.what} {name!r}; known: {', '.join(self.names())}")
         try:
             return entry.load()
-        except Exception as error:  # noqa: BLE001 - foreign code, which may raise anything on import
+        except Exception as error:
             raise ExtensionError(
                 f"{self.what} {name!r} of {entry.value} cannot be loaded: {type(error).__name__}: {error}"
             ) from error
