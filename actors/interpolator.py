@@ -21,9 +21,9 @@ from actors.store import InternalKvStore, Store
 from actors.surfaces.calibration import Calibration
 from actors.surfaces.refining import Refining
 from headway.config import ConfigError, HeadwayConfig
+from headway.engine import engine_profile
 from headway.planning import Observation
 from headway.profiling.refinement import Seen
-from headway.simulation.build import engine_profile
 from interp import DecodeSamples, PrefillSamples, Profile, ProfileError
 
 logger = logging.getLogger(__name__)

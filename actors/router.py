@@ -24,7 +24,7 @@ from actors.slo_watch import follow_slo
 from actors.store import InternalKvStore
 from headway.config import HeadwayConfig
 from headway.config.roles import Role
-from headway.planning.engine_rules import engine_profile, engine_rules
+from headway.engine import engine_profile, engine_rules
 from headway.routing import (
     ReplicaUpdate,
     RequestSlo,

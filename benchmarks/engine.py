@@ -15,9 +15,8 @@ from pathlib import Path
 import uvloop
 
 from headway.config import HeadwayConfig
-from headway.planning.engine_rules import engine_profile, engine_rules
+from headway.engine import LiveEngine, engine_profile, engine_rules
 from headway.planning.types import Role
-from headway.simulation.stepper import Stepper
 from serve_apps.engines import make_engine
 from serve_apps.engines.protocol import EngineRequest, KvHandle
 
@@ -60,13 +59,13 @@ def main(data: Path | None) -> int:
 def _model_us(batch: int) -> float:
     config = HeadwayConfig()
     profile = engine_profile(config)
-    stepper, number = Stepper(profile, engine_rules(config, profile), Role.DECODE), 0
+    engine, number = LiveEngine(profile, engine_rules(config, profile), Role.DECODE), 0
     begun_s = time.process_time()
     for _ in range(ITERATIONS):
-        while stepper.running + stepper.waiting < batch:
-            stepper.submit(str(number), INPUT_TOKENS, TOKENS + number % 101, prefilled=True, at_s=0.0)
+        while engine.running + engine.waiting < batch:
+            engine.submit(str(number), INPUT_TOKENS, TOKENS + number % 101, prefilled=True, at_s=0.0)
             number += 1
-        stepper.advance(stepper.next_boundary_s() or 0.0)
+        engine.advance(engine.next_boundary_s() or 0.0)
     return 1e6 * (time.process_time() - begun_s) / ITERATIONS
 
 

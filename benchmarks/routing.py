@@ -15,7 +15,7 @@ import numpy as np
 
 from headway.config import HeadwayConfig
 from headway.config.roles import Role
-from headway.planning.engine_rules import engine_profile, engine_rules
+from headway.engine import engine_profile, engine_rules
 from headway.routing import ReplicaUpdate, RequestSlo, Router, RouteRequest, make_router
 
 PROFILE = "llama-3.1-8b_h100_tp1"

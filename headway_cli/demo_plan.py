@@ -24,8 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headway.config import HeadwayConfig, load_config
+from headway.engine import engine_profile
 from headway.planning import Role
-from headway.planning.engine_rules import engine_profile
 from headway.planning.sizing import Aim, size_decode, size_prefill
 from headway.planning.types import LoadForecast
 from interp import Profile

@@ -12,7 +12,7 @@ from headway.config import (
     TargetOngoing,
     ThresholdSettings,
 )
-from headway.planning.engine_rules import EngineRules, engine_rules
+from headway.engine import EngineRules, engine_rules
 from headway.planning.errors import PlanningError
 from headway.planning.surfaces import Surfaces
 from headway.planning.types import PoolLimits, Role, Slo

@@ -17,6 +17,7 @@ import numpy as np
 
 from headway.config import HeadwayConfig, PlannerSettings, RoleName, resolve_profile
 from headway.config.planner import SLOW_PACE_S
+from headway.engine import EngineRules, engine_profile, engine_rules
 from headway.planning import (
     PlanningError,
     Policy,
@@ -26,7 +27,6 @@ from headway.planning import (
     make_policy,
     policy_settings,
 )
-from headway.planning.engine_rules import MIXED_CHUNK_TOKENS, EngineRules, engine_profile, engine_rules
 from headway.planning.forecasting import LoadForecaster, make_forecaster
 from headway.routing import Router, RoutingError, make_router
 from headway.routing.gpu_profiles import GpuProfile, named_profiles
@@ -41,21 +41,6 @@ from headway.workload import IntervalSeries, Trace, TraceError, TraceOptions, in
 from headway.workload.generators import looks_generated, parse_generator
 from interp import Profile, ProfileError
 from predictors import PredictorError
-
-__all__ = [
-    "MIXED_CHUNK_TOKENS",
-    "MOST_DECISIONS",
-    "Plan",
-    "check_decisions",
-    "check_plan",
-    "engine_profile",
-    "engine_rules",
-    "initial_fleet",
-    "make_plan",
-    "make_scenario",
-    "run",
-    "warm_up",
-]
 
 MOST_DECISIONS = 1_000_000
 """Decisions in one simulation, or intervals of a warm-up trace; each is kept in the result."""

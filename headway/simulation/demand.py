@@ -15,9 +15,9 @@ from math import ceil, isfinite
 import numpy as np
 from numpy.typing import NDArray
 
+from headway.engine import EngineRules
 from headway.planning import LoadForecast, PolicySettings, Role, Slo
 from headway.planning.budget import fit
-from headway.planning.engine_rules import EngineRules
 from headway.planning.sizing import Aim, Requirement, size_decode, size_prefill
 from headway.simulation.classes import ClassMix
 from headway.workload import RequestChunk, Trace

@@ -7,7 +7,7 @@ from math import log, sqrt
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.planning.engine_rules import EngineRules
+from headway.engine import EngineRules
 from headway.planning.types import PoolLimits, Role, Slo
 from headway.simulation import layout
 from headway.simulation.classes import ClassMix, RequestClass

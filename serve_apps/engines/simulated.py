@@ -1,6 +1,6 @@
 """The simulator's engine model on the real clock: an engine that costs no GPU and says nothing real.
 
-The model (`headway.simulation.stepper`) says when iterations end; this drives it with the event loop's clock
+The model (`headway.engine.live`) says when iterations end; this drives it with the event loop's clock
 and hands out its tokens. One timer per engine, set to the model's next boundary. Iterations end at model
 times: a loop that wakes up late finds several of them ended and hands their tokens out at once, so a busy
 machine makes streams coarser but the engine no slower.
@@ -25,11 +25,9 @@ from heapq import heappop, heappush
 from typing import NamedTuple
 
 from headway.config import HeadwayConfig
-from headway.planning.engine_rules import engine_profile, engine_rules
+from headway.engine import Boundary, JobState, LiveEngine, engine_profile, engine_rules
 from headway.planning.types import Role
 from headway.routing.types import RouteRequest
-from headway.simulation.live_batch import JobState
-from headway.simulation.stepper import Boundary, Stepper
 from serve_apps.engines.inbox import Inbox
 from serve_apps.engines.pacing import PausableTimer
 from serve_apps.engines.protocol import (
@@ -74,7 +72,7 @@ class SimulatedEngine:
         profile = engine_profile(config)
         self.role, self.engine_id = role, engine_id
         self._rules = engine_rules(config, profile)
-        self._model = Stepper(profile, self._rules, role)
+        self._model = LiveEngine(profile, self._rules, role)
         self._longest_tokens = min(
             config.engine.max_model_tokens or self._model.capacity_tokens, self._model.capacity_tokens
         )

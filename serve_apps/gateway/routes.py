@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from actors.routing.use import needs_router
 from headway.config import HeadwayConfig
-from headway.planning.engine_rules import EngineRules
+from headway.engine import EngineRules
 from headway.routing.types import NO_SLO, Placement, RouteRequest
 from serve_apps.gateway.prefix import prefix_blocks
 from serve_apps.gateway.promises import Promise

@@ -7,8 +7,8 @@ import numpy as np
 from actors.routing.desk import Desk
 from actors.routing.messages import Batch, Changed, Event, OnReplica
 from headway.config import load_config
+from headway.engine import engine_profile, engine_rules
 from headway.planning import Role
-from headway.planning.engine_rules import engine_profile, engine_rules
 from headway.routing import Placement, ReplicaState, ReplicaUpdate, RequestSlo, RouteRequest, make_router
 
 MIXED = {"pools": {"mixed": {}}, "routing.profile": "slo"}

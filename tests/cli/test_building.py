@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from headway.config import load_config, resolve_profile
+from headway.engine import MIXED_CHUNK_TOKENS, engine_rules
 from headway.planning import LoadForecast, PlanningError, Role, Slo
-from headway.simulation.build import MIXED_CHUNK_TOKENS, engine_rules, make_plan, make_scenario, run, warm_up
+from headway.simulation.build import make_plan, make_scenario, run, warm_up
 from headway.simulation.demand import first_interval, reach, requirements, size_fleet
 from headway.workload import open_trace
 from interp import Profile, ProfileError, load_profile

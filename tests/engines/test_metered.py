@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from headway.planning.engine_rules import engine_profile
+from headway.engine import engine_profile
 from headway.planning.types import Role
 from headway.profiling.metering import LatencyMeter
 from headway.profiling.sweep import Phase

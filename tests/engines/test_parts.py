@@ -7,9 +7,8 @@ import asyncio
 
 import pytest
 
-from headway.planning.engine_rules import engine_profile, engine_rules
+from headway.engine import IterationTimes, engine_profile, engine_rules
 from headway.planning.types import Role
-from headway.simulation.tempo import Tempo
 from serve_apps.engines.protocol import EngineRequest, EngineStats, RequestAborted, TokenChunk
 from serve_apps.engines.simulated import Fault, SimulatedEngine
 from tests.engines.engine_cases import MIXED, SPLIT, collect, config_of, count_of, handle, request, route
@@ -24,8 +23,8 @@ def engine_of(role: Role = Role.MIXED, **engine) -> SimulatedEngine:
     return SimulatedEngine(config_of(MIXED if role is Role.MIXED else SPLIT, **engine), role, f"{role}-1")
 
 
-def tempo_of(**engine) -> Tempo:
-    return Tempo(engine_profile(config_of(MIXED, **engine)))
+def iteration_times(**engine) -> IterationTimes:
+    return IterationTimes(engine_profile(config_of(MIXED, **engine)))
 
 
 def now_s() -> float:
@@ -60,9 +59,9 @@ def test_two_mixed_engines_share_a_request_on_time():
     asked = request(input_tokens=1000, max_tokens=3)
     first, second = (engine_of(kv_transfer=TRANSFER, **WHOLE) for _ in range(2))
     prefilled_s, token_s = run(share())
-    tempo = tempo_of(**WHOLE)
-    assert prefilled_s == pytest.approx(tempo.empty_s + tempo.work_s(1000) - tempo.work_s(0), abs=1e-9)
-    steps_s = [tempo.itl_s(1, 1000 + n) for n in range(3)]
+    times = iteration_times(**WHOLE)
+    assert prefilled_s == pytest.approx(times.empty_s + times.work_s(1000) - times.work_s(0), abs=1e-9)
+    steps_s = [times.itl_s(1, 1000 + n) for n in range(3)]
     rules = engine_rules(config_of(MIXED, kv_transfer=TRANSFER), engine_profile(config_of()))
     starts_s = prefilled_s + rules.transfer_s(1000)
     assert token_s == pytest.approx([starts_s + sum(steps_s[: n + 1]) for n in range(3)], abs=1e-9)
@@ -80,10 +79,10 @@ def test_prefilled_requests_do_not_wait_behind_prompts():
         await long
         return came_s
 
-    tempo = tempo_of()
-    chunk_s = tempo.work_s(20_000) - tempo.work_s(20_000 - 256) + tempo.empty_s
+    times = iteration_times()
+    chunk_s = times.work_s(20_000) - times.work_s(20_000 - 256) + times.empty_s
     assert run(first_token_s(handle())) < 0.101 + 3 * chunk_s
-    assert run(first_token_s(None)) > tempo.work_s(20_000)
+    assert run(first_token_s(None)) > times.work_s(20_000)
 
 
 def test_a_turn_of_a_conversation_computes_only_what_is_new():
@@ -96,7 +95,7 @@ def test_a_turn_of_a_conversation_computes_only_what_is_new():
         return seconds
 
     engine = engine_of(Role.PREFILL, prefix_cache_tokens=1_000_000)
-    alone_s = tempo_of().ttft_s(10 * BLOCK)
+    alone_s = iteration_times().ttft_s(10 * BLOCK)
     assert run(talk()) == pytest.approx([alone_s] * 3, abs=1e-9)
     assert totals(run_stats(engine)) == (60 * BLOCK, 30 * BLOCK, 0)
 
@@ -138,7 +137,7 @@ def test_only_what_is_not_cached_travels():
 
     transfer = {"latency_ms": 100, "bytes_per_token": 1000, "bandwidth_gb_s": 0.001}
     engine = engine_of(prefix_cache_tokens=1_000_000, kv_transfer=transfer)
-    expected_s = 0.1 + BLOCK * 1000 / 1e6 + tempo_of().itl_s(1, 3 * BLOCK)
+    expected_s = 0.1 + BLOCK * 1000 / 1e6 + iteration_times().itl_s(1, 3 * BLOCK)
     assert run(first_token_s()) == pytest.approx(expected_s, abs=1e-9)
 
 
@@ -168,7 +167,7 @@ def test_busy_time_gives_the_utilisation():
         await asyncio.sleep(9.0)
         return [*seen, engine.stats().busy_s]
 
-    ttft_s = tempo_of().ttft_s(8_000)
+    ttft_s = iteration_times().ttft_s(8_000)
     assert ttft_s > 0.05
     assert run(look()) == pytest.approx([0.0, 0.05, ttft_s, ttft_s], abs=1e-9)
 

@@ -8,9 +8,8 @@ import time
 import numpy as np
 import pytest
 
-from headway.planning.engine_rules import engine_profile, engine_rules
+from headway.engine import IterationTimes, engine_profile, engine_rules
 from headway.planning.types import Role
-from headway.simulation.tempo import Tempo
 from serve_apps.engines.protocol import EngineError, EngineFailed, KvHandle
 from serve_apps.engines.simulated import Fault, SimulatedEngine
 from tests.engines.engine_cases import (
@@ -57,8 +56,8 @@ def test_one_request_takes_what_the_profile_says():
     profile = engine_profile(config_of())
     rules = engine_rules(config_of(), profile)
     assert prefilled_s == pytest.approx(profile.prefill.ttft_s(1000), abs=1e-6)
-    tempo = Tempo(profile)
-    steps = [tempo.itl_s(1, 1000 + n) for n in range(40)]
+    times = IterationTimes(profile)
+    steps = [times.itl_s(1, 1000 + n) for n in range(40)]
     starts_s = prefilled_s + rules.transfer_s(1000)
     assert token_s == pytest.approx(starts_s + np.cumsum(steps), abs=1e-6)
 

@@ -7,6 +7,7 @@ from typing import Any
 import hypothesis
 import numpy as np
 
+from headway.engine import EngineRules
 from headway.planning import (
     Decision,
     LoadForecast,
@@ -18,7 +19,6 @@ from headway.planning import (
     Role,
     Slo,
 )
-from headway.planning.engine_rules import EngineRules
 from interp import DecodeSamples, PrefillSamples, Profile, build_profile
 
 NAN = float("nan")

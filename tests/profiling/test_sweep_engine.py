@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scripted_target import ScriptedTarget
 
-from headway.planning.engine_rules import engine_profile
+from headway.engine import engine_profile
 from headway.planning.types import Role
 from headway.profiling.errors import TargetError, UnmeasurableError
 from headway.profiling.sweep import (

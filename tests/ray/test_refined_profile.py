@@ -8,8 +8,8 @@ import ray
 
 from actors import names
 from headway.config import HeadwayConfig, load_config
+from headway.engine import engine_profile
 from headway.planning import Role
-from headway.planning.engine_rules import engine_profile
 from headway.profiling.refinement import LEAST_SAMPLES, MOST_RATIO
 from interp import Profile
 from serve_apps.deployments import EngineFactory, default_engine

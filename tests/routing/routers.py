@@ -7,7 +7,7 @@ import numpy as np
 
 from headway.config import HeadwayConfig
 from headway.config.roles import Role
-from headway.planning.engine_rules import EngineRules, engine_profile
+from headway.engine import EngineRules, engine_profile
 from headway.routing import (
     Outcome,
     Placement,

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headway.config.roles import Role
-from headway.planning.engine_rules import EngineRules
+from headway.engine import EngineRules
 from headway.routing import RequestSlo
 from headway.routing import capacity as capacity_module
 from headway.routing.capacity import CapacityTable, rounded_down

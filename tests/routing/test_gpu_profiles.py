@@ -9,7 +9,7 @@ import pytest
 
 from headway.config import ConfigError, load_config, resolve_profile
 from headway.config.roles import Role
-from headway.planning.engine_rules import EngineRules
+from headway.engine import EngineRules
 from headway.routing import ReplicaState, ReplicaUpdate, RequestSlo, Router, ShedReason
 from headway.routing.aibrix import AibrixProfile, parse_aibrix_profile
 from headway.routing.gpu_profiles import named_profiles

@@ -2,10 +2,9 @@
 
 import pytest
 
-from headway.planning.engine_rules import EngineRules
+from headway.engine import EngineRules, LiveEngine
 from headway.planning.types import Role
 from headway.routing.offload import Site, delays_at
-from headway.simulation.stepper import Stepper
 from tests.simulation.worlds import constant_profile
 
 ITL_S, TOKEN_S, CHUNK = 0.01, 1e-4, 1_000
@@ -17,14 +16,14 @@ def finished(
     decoding: int, tokens_left: int, *, queued: bool = False, prompt: bool = False
 ) -> dict[str, float]:
     """When each request ends, or has its prompt computed for another replica; the prompt comes at 0."""
-    stepper = Stepper(constant_profile(ITL_S, TOKEN_S), RULES, Role.MIXED)
+    engine = LiveEngine(constant_profile(ITL_S, TOKEN_S), RULES, Role.MIXED)
     for number in range(decoding):
-        stepper.submit(f"decoding {number}", 10, tokens_left, at_s=0.0, prefilled=True)
+        engine.submit(f"decoding {number}", 10, tokens_left, at_s=0.0, prefilled=True)
     if queued:
-        stepper.submit("queued", QUEUED, 500, at_s=0.0)
+        engine.submit("queued", QUEUED, 500, at_s=0.0)
     if prompt:
-        stepper.submit("prompt", PROMPT, 500, at_s=0.0, prefill_only=True)
-    ended = stepper.advance(1_000.0)
+        engine.submit("prompt", PROMPT, 500, at_s=0.0, prefill_only=True)
+    ended = engine.advance(1_000.0)
     return {name: each.at_s for each in ended for name in (*each.finished, *each.left)}
 
 

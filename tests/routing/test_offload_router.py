@@ -3,7 +3,7 @@
 import pytest
 
 from headway.config.roles import Role
-from headway.planning.engine_rules import EngineRules
+from headway.engine import EngineRules
 from headway.routing import ReplicaLoad, ReplicaUpdate, Running
 from headway.routing.offload import OffloadReason, OffloadTrace, TransferEstimate
 from headway.routing.tracing import Traces

@@ -9,7 +9,7 @@ import yaml
 from headway.config import HeadwayConfig
 from headway.config.roles import Role
 from headway.config.routing import RoutingSettings
-from headway.planning.engine_rules import EngineRules
+from headway.engine import EngineRules
 from headway.routing import (
     ReplicaLoad,
     ReplicaUpdate,

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from headway.config.roles import Role
-from headway.planning.engine_rules import EngineRules
+from headway.engine import EngineRules
 from headway.routing import (
     NOTHING,
     Progress,

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headway.config.roles import Role
-from headway.planning.engine_rules import EngineRules
+from headway.engine import EngineRules
 from headway.routing import RequestSlo
 from tests.routing.routers import MIXED, OWN_ROWS, SPLIT, gone, join, request, router
 
@@ -179,14 +179,14 @@ def test_the_order_in_which_replicas_came_does_not_matter(profile, order, number
 
 def test_predictions_come_close_to_the_engine_model() -> None:
     """An idle replica: what is predicted is what the engine takes."""
-    from headway.simulation.stepper import Stepper
+    from headway.engine import LiveEngine
     from tests.routing.routers import surfaces
 
     rules, profile = EngineRules(chunk_tokens=2048), surfaces()
     for tokens in (100, 3000, 20_000):
         made = router("slo", count=1, rules=rules)
         placement = made.submit(0.0, request(input_tokens=tokens, slo=SLOS[2], critical=True)).placements[0]
-        engine = Stepper(profile, rules, Role.MIXED)
+        engine = LiveEngine(profile, rules, Role.MIXED)
         engine.submit("r", tokens, 200, at_s=0.0)
         ended = engine.advance(100.0)
         first_s = next(each.at_s for each in ended if "r" in each.emitted)

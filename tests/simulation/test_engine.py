@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from headway.planning.engine_rules import EngineRules
+from headway.engine import EngineRules
 from headway.planning.types import Role
 from headway.simulation.layout import Routing
 from interp import PrefillSamples, build_profile

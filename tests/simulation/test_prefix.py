@@ -5,7 +5,7 @@ from collections import OrderedDict
 import numpy as np
 import pytest
 
-from headway.planning.engine_rules import EngineRules
+from headway.engine import EngineRules
 from headway.planning.types import Role
 from tests.simulation.worlds import ArrayTrace, roofline_profile, run, scenario
 

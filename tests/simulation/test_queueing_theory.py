@@ -5,7 +5,7 @@ from math import factorial
 import numpy as np
 import pytest
 
-from headway.planning.engine_rules import EngineRules
+from headway.engine import EngineRules
 from headway.planning.types import Role, Slo
 from tests.simulation.worlds import ArrayTrace, constant_profile, run, scenario
 

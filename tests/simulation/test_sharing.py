@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from headway.engine import EngineRules
 from headway.planning import PlanningError, PolicySettings, PoolLimits, Role
-from headway.planning.engine_rules import EngineRules
 from headway.planning.hindsight import make_headway
 from headway.simulation.scenario import Scenario, StartUp
 from headway.simulation.sharing import Tenant, simulate_shared

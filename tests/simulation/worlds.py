@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from headway.planning.engine_rules import EngineRules
+from headway.engine import EngineRules
 from headway.planning.types import Decision, Observation, PoolLimits, Role, Slo
 from headway.simulation.scenario import Scenario
 from headway.simulation.simulate import Watchers, simulate

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from headway.config import ConfigError, HeadwayConfig, resolve_profile
-from headway.planning.engine_rules import engine_rules
+from headway.engine import engine_rules
 from headway.planning.gpu_types.needs import Candidate
 from headway.planning.gpu_types.values import Supply
 from headway.planning.replay import ReplayEngine

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from headway.planning.engine_rules import EngineRules
+from headway.engine import EngineRules
 from headway.planning.types import Slo
 from interp import Profile
 from interp.arrays import BoolArray, FloatArray

@@ -5,7 +5,7 @@ from functools import cache
 import numpy as np
 
 from headway.config import resolve_profile
-from headway.planning.engine_rules import EngineRules
+from headway.engine import EngineRules
 from headway.planning.replay import ReplayEngine, Requests
 from headway.planning.types import Slo
 from headway.simulation.layout import Routing

@@ -7,9 +7,8 @@ starts fast.
 
 from dataclasses import dataclass
 
-from headway.config import DEFAULT_KV_BYTES_PER_TOKEN, HeadwayConfig, resolve_profile
+from headway.config import DEFAULT_KV_BYTES_PER_TOKEN, HeadwayConfig, Role, resolve_profile
 from headway.config.engine import MOST_IN_A_BATCH, MOST_KV_BYTES_PER_TOKEN
-from headway.planning.types import Role
 from interp import Profile, ProfileError, load_profile, scaled
 
 MIXED_CHUNK_TOKENS = 2048

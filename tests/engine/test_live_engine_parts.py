@@ -8,31 +8,30 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headway.planning.engine_rules import EngineRules
+from headway.engine import EngineRules, LiveEngine
 from headway.planning.types import Role
-from headway.simulation.stepper import Stepper
-from tests.simulation.stepping import Seen, steps_of
+from tests.engine.stepping import Seen, steps_of
 from tests.simulation.worlds import constant_profile, roofline_profile
 
 TEN_MS = constant_profile(0.01, 1e-4, capacity=1_000)
 
 
-def mixed_of(**rules) -> Stepper:
+def mixed_of(**rules) -> LiveEngine:
     return steps_of(TEN_MS, Role.MIXED, **{"chunk_tokens": 100} | rules)
 
 
-def seen_by(stepper, until_s=1e9) -> Seen:
+def seen_by(engine, until_s=1e9) -> Seen:
     seen = Seen()
-    seen.take(stepper.advance(until_s))
+    seen.take(engine.advance(until_s))
     return seen
 
 
 def test_a_prefilled_request_does_not_wait_for_the_prompt_under_way():
-    stepper = mixed_of()
-    stepper.submit("prompt", 300, 2, at_s=0.0)
-    stepper.submit("next prompt", 100, 1, at_s=0.0)
-    stepper.submit("came", 50, 3, prefilled=True, at_s=0.005)
-    seen = seen_by(stepper)
+    engine = mixed_of()
+    engine.submit("prompt", 300, 2, at_s=0.0)
+    engine.submit("next prompt", 100, 1, at_s=0.0)
+    engine.submit("came", 50, 3, prefilled=True, at_s=0.005)
+    seen = seen_by(engine)
     # Chunks end at 10 ms, then beside the batch at 30, 50 and 70 ms, then the rest decodes.
     assert seen.first_s == pytest.approx({"came": 0.03, "prompt": 0.05, "next prompt": 0.07})
     assert seen.finished_s == pytest.approx({"came": 0.07, "prompt": 0.07, "next prompt": 0.07})
@@ -40,66 +39,66 @@ def test_a_prefilled_request_does_not_wait_for_the_prompt_under_way():
 
 
 def test_whole_prompts_hold_a_prefilled_request_up_for_one_iteration():
-    stepper = mixed_of(chunk_tokens=0)
+    engine = mixed_of(chunk_tokens=0)
     for name in ("one", "two"):
-        stepper.submit(name, 300, 1, at_s=0.0)
-    stepper.submit("came", 50, 2, prefilled=True, at_s=0.01)
-    assert seen_by(stepper).first_s == pytest.approx({"one": 0.03, "came": 0.07, "two": 0.07})
+        engine.submit(name, 300, 1, at_s=0.0)
+    engine.submit("came", 50, 2, prefilled=True, at_s=0.01)
+    assert seen_by(engine).first_s == pytest.approx({"one": 0.03, "came": 0.07, "two": 0.07})
 
 
 def test_an_idle_replica_starts_a_prefilled_request_at_once():
-    stepper = mixed_of()
-    stepper.submit("came", 50, 3, prefilled=True, at_s=1.0)
-    seen = seen_by(stepper)
+    engine = mixed_of()
+    engine.submit("came", 50, 3, prefilled=True, at_s=1.0)
+    seen = seen_by(engine)
     assert seen.first_s == pytest.approx({"came": 1.01})
     assert seen.finished_s == pytest.approx({"came": 1.03})
 
 
 def test_a_prompt_for_another_replica_leaves_without_a_token():
-    stepper = mixed_of()
-    stepper.submit("goes", 150, 40, prefill_only=True, at_s=0.0)
-    stepper.submit("stays", 150, 1, at_s=0.0)
-    boundaries = stepper.advance(1e9)
+    engine = mixed_of()
+    engine.submit("goes", 150, 40, prefill_only=True, at_s=0.0)
+    engine.submit("stays", 150, 1, at_s=0.0)
+    boundaries = engine.advance(1e9)
     assert [(end.prefilled, end.left, end.emitted, end.finished) for end in boundaries] == [
         ((), (), (), ()),
         (("goes",), ("goes",), (), ()),
         (("stays",), (), ("stays",), ("stays",)),
     ]
     assert [end.at_s for end in boundaries] == pytest.approx([0.01, 0.02, 0.03])
-    assert (stepper.running, stepper.waiting, stepper.next_boundary_s()) == (0, 0, None)
+    assert (engine.running, engine.waiting, engine.next_boundary_s()) == (0, 0, None)
 
 
 def test_a_prompt_for_another_replica_needs_kv_for_itself_only():
-    stepper = mixed_of()
-    stepper.submit("decodes", 600, 100, prefilled=True, at_s=0.0)
-    stepper.submit("goes", 300, 500, prefill_only=True, at_s=0.0)
-    stepper.submit("stays", 100, 100, at_s=0.0)
-    seen = seen_by(stepper)
+    engine = mixed_of()
+    engine.submit("decodes", 600, 100, prefilled=True, at_s=0.0)
+    engine.submit("goes", 300, 500, prefill_only=True, at_s=0.0)
+    engine.submit("stays", 100, 100, at_s=0.0)
+    seen = seen_by(engine)
     assert seen.prefilled_s["goes"] == pytest.approx(0.06)
     # Once that KV is free again there is room for 200 more.
     assert seen.prefilled_s["stays"] == pytest.approx(0.08)
 
 
 def test_a_prompt_without_room_does_not_hold_prefilled_requests_up():
-    stepper = mixed_of()
-    stepper.submit("decodes", 300, 10, prefilled=True, at_s=0.0)
-    stepper.submit("large prompt", 600, 200, at_s=0.0)
-    stepper.submit("came", 500, 10, prefilled=True, at_s=0.005)
-    stepper.advance(0.0)
-    assert (stepper.running, stepper.waiting) == (1, 2)
-    seen = seen_by(stepper)
+    engine = mixed_of()
+    engine.submit("decodes", 300, 10, prefilled=True, at_s=0.0)
+    engine.submit("large prompt", 600, 200, at_s=0.0)
+    engine.submit("came", 500, 10, prefilled=True, at_s=0.005)
+    engine.advance(0.0)
+    assert (engine.running, engine.waiting) == (1, 2)
+    seen = seen_by(engine)
     assert seen.first_s["came"] == pytest.approx(0.02)
     assert seen.prefilled_s["large prompt"] > seen.finished_s["came"]
 
 
 def test_no_prompt_takes_the_room_that_a_prefilled_request_waits_for():
-    stepper = mixed_of()
-    stepper.submit("begun", 150, 10, at_s=0.0)
-    stepper.submit("decodes", 200, 10, prefilled=True, at_s=0.005)
-    stepper.submit("large came", 600, 200, prefilled=True, at_s=0.005)
-    stepper.submit("came behind it", 10, 10, prefilled=True, at_s=0.005)
-    stepper.submit("prompt", 50, 1, at_s=0.005)
-    seen = seen_by(stepper)
+    engine = mixed_of()
+    engine.submit("begun", 150, 10, at_s=0.0)
+    engine.submit("decodes", 200, 10, prefilled=True, at_s=0.005)
+    engine.submit("large came", 600, 200, prefilled=True, at_s=0.005)
+    engine.submit("came behind it", 10, 10, prefilled=True, at_s=0.005)
+    engine.submit("prompt", 50, 1, at_s=0.005)
+    seen = seen_by(engine)
     # What was begun goes on beside the batch; room comes when it and the decode have ended.
     assert seen.prefilled_s["begun"] == pytest.approx(0.01 + 0.015)
     assert seen.finished_s["decodes"] == pytest.approx(0.115)
@@ -108,44 +107,44 @@ def test_no_prompt_takes_the_room_that_a_prefilled_request_waits_for():
 
 
 def test_a_prompt_that_has_begun_keeps_its_place_in_the_batch():
-    stepper = mixed_of(max_batch_size=1)
-    stepper.submit("prompt", 250, 2, at_s=0.0)
-    stepper.submit("came", 50, 1, prefilled=True, at_s=0.005)
-    seen = seen_by(stepper)
+    engine = mixed_of(max_batch_size=1)
+    engine.submit("prompt", 250, 2, at_s=0.0)
+    engine.submit("came", 50, 1, prefilled=True, at_s=0.005)
+    seen = seen_by(engine)
     assert seen.first_s == pytest.approx({"prompt": 0.025, "came": 0.045})
 
 
 def test_received_prompts_are_cached_for_the_next_turn():
-    stepper = mixed_of(chunk_tokens=0, prefix_cache_tokens=1_000, block_tokens=100)
+    engine = mixed_of(chunk_tokens=0, prefix_cache_tokens=1_000, block_tokens=100)
     turns = [[7, 8], [7, 8, 9], [7, 8, 9]]
-    stepper.submit("first", 200, 1, prefilled=True, at_s=0.0, blocks=turns[0])
-    stepper.submit("second", 280, 1, at_s=1.0, blocks=turns[1])
-    seen = seen_by(stepper, until_s=2.0)
-    assert stepper.missing_tokens(280, turns[2]) == 1
-    stepper.submit("third", 280, 1, prefilled=True, at_s=2.0, blocks=turns[2])
-    stepper.advance(1e9)
+    engine.submit("first", 200, 1, prefilled=True, at_s=0.0, blocks=turns[0])
+    engine.submit("second", 280, 1, at_s=1.0, blocks=turns[1])
+    seen = seen_by(engine, until_s=2.0)
+    assert engine.missing_tokens(280, turns[2]) == 1
+    engine.submit("third", 280, 1, prefilled=True, at_s=2.0, blocks=turns[2])
+    engine.advance(1e9)
     assert seen.first_s["second"] == pytest.approx(1.008)
-    assert stepper.prompt_tokens == 200 + 280 + 280
-    assert stepper.cached_tokens == 0 + 200 + 279
-    assert stepper.external_tokens == 200 + 0 + 1
+    assert engine.prompt_tokens == 200 + 280 + 280
+    assert engine.cached_tokens == 0 + 200 + 279
+    assert engine.external_tokens == 200 + 0 + 1
 
 
 def test_a_decode_replica_receives_and_does_not_cache():
-    stepper = steps_of(prefix_cache_tokens=1_000, block_tokens=100)
+    engine = steps_of(prefix_cache_tokens=1_000, block_tokens=100)
     for name in "ab":
-        stepper.submit(name, 200, 1, prefilled=True, at_s=0.0, blocks=[7, 8])
-    stepper.advance(1e9)
-    assert (stepper.prompt_tokens, stepper.cached_tokens, stepper.external_tokens) == (400, 0, 400)
+        engine.submit(name, 200, 1, prefilled=True, at_s=0.0, blocks=[7, 8])
+    engine.advance(1e9)
+    assert (engine.prompt_tokens, engine.cached_tokens, engine.external_tokens) == (400, 0, 400)
 
 
 def test_states_say_how_far_requests_are():
-    stepper = mixed_of()
-    stepper.submit("decodes", 10, 9, prefilled=True, at_s=0.0)
-    stepper.submit("prompt", 150, 2, at_s=0.0)
-    stepper.submit("goes", 250, 2, prefill_only=True, at_s=0.0)
-    stepper.submit("comes", 10, 2, prefilled=True, at_s=5.0)
-    stepper.advance(0.045)
-    assert [tuple(state) for state in stepper.states()] == [
+    engine = mixed_of()
+    engine.submit("decodes", 10, 9, prefilled=True, at_s=0.0)
+    engine.submit("prompt", 150, 2, at_s=0.0)
+    engine.submit("goes", 250, 2, prefill_only=True, at_s=0.0)
+    engine.submit("comes", 10, 2, prefilled=True, at_s=5.0)
+    engine.advance(0.045)
+    assert [tuple(state) for state in engine.states()] == [
         ("decodes", True, 2, True, False),
         ("prompt", True, 1, False, False),
         ("goes", False, 0, False, True),
@@ -154,17 +153,17 @@ def test_states_say_how_far_requests_are():
 
 
 def test_busy_time_is_that_of_iterations():
-    stepper = mixed_of()
-    assert stepper.busy_s(1.0) == 0.0
-    stepper.submit("came", 10, 3, prefilled=True, at_s=1.0)
-    stepper.advance(1.01)
-    assert stepper.busy_s(1.016) == pytest.approx(0.016)
-    assert stepper.busy_s(9.0) == pytest.approx(0.02)
-    stepper.advance(9.0)
-    assert stepper.busy_s(9.0) == pytest.approx(0.03)
-    stepper.submit("prompt", 100, 1, at_s=9.0)
-    stepper.advance(20.0)
-    assert stepper.busy_s(20.0) == pytest.approx(0.04)
+    engine = mixed_of()
+    assert engine.busy_s(1.0) == 0.0
+    engine.submit("came", 10, 3, prefilled=True, at_s=1.0)
+    engine.advance(1.01)
+    assert engine.busy_s(1.016) == pytest.approx(0.016)
+    assert engine.busy_s(9.0) == pytest.approx(0.02)
+    engine.advance(9.0)
+    assert engine.busy_s(9.0) == pytest.approx(0.03)
+    engine.submit("prompt", 100, 1, at_s=9.0)
+    engine.advance(20.0)
+    assert engine.busy_s(20.0) == pytest.approx(0.04)
 
 
 @settings(max_examples=80, deadline=None, derandomize=True)
@@ -177,21 +176,21 @@ def test_a_mix_of_whole_and_half_requests_leaves_nothing_behind(seed, max_batch,
     rules = EngineRules(
         max_batch_size=max_batch, chunk_tokens=chunk_tokens, prefix_cache_tokens=1_000, block_tokens=50
     )
-    stepper, seen, kinds, lengths, aborted = Stepper(profile, rules, Role.MIXED), Seen(), {}, {}, set()
+    engine, seen, kinds, lengths, aborted = LiveEngine(profile, rules, Role.MIXED), Seen(), {}, {}, set()
     for number in range(40):
         name, at_s, kind = str(number), number * 0.01, random.integers(3)
         isl, osl = int(random.integers(1, 400)), int(random.integers(1, 60))
         blocks = [1000 * int(random.integers(3)) + n for n in range(isl // 50)]
-        stepper.submit(name, isl, osl, prefilled=kind == 1, prefill_only=kind == 2, at_s=at_s, blocks=blocks)
+        engine.submit(name, isl, osl, prefilled=kind == 1, prefill_only=kind == 2, at_s=at_s, blocks=blocks)
         kinds[name], lengths[name] = kind, osl
         if random.random() < 0.3:
             victim = str(random.integers(0, number + 1))
-            aborted |= {victim} if stepper.abort(victim) else set()
-        seen.take(stepper.advance(at_s))
-        assert 0 <= stepper.kv_tokens <= 3_000
-        assert stepper.running <= max_batch
-    seen.take(stepper.advance(1e9))
-    assert (stepper.running, stepper.waiting, stepper.kv_tokens, stepper._reserved_tokens) == (0, 0, 0, 0)
+            aborted |= {victim} if engine.abort(victim) else set()
+        seen.take(engine.advance(at_s))
+        assert 0 <= engine.kv_tokens <= 3_000
+        assert engine.running <= max_batch
+    seen.take(engine.advance(1e9))
+    assert (engine.running, engine.waiting, engine.kv_tokens, engine._reserved_tokens) == (0, 0, 0, 0)
     kept = kinds.keys() - aborted
     assert seen.finished_s.keys() == {name for name in kept if kinds[name] != 2}
     assert seen.prefilled_s.keys() - aborted == {name for name in kept if kinds[name] != 1}

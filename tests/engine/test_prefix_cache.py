@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.simulation.prefix_lru import PrefixLru
+from headway.engine.prefix_cache import PrefixCache
 
 
-def cache_of(capacity: int, *prompts: list[int]) -> PrefixLru:
-    cache = PrefixLru(capacity, block_tokens=10)
+def cache_of(capacity: int, *prompts: list[int]) -> PrefixCache:
+    cache = PrefixCache(capacity, block_tokens=10)
     for prompt in prompts:
         cache.insert(prompt)
     return cache

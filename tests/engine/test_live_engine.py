@@ -5,11 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headway.planning.engine_rules import EngineRules
+from headway.engine import EngineRules, IterationTimes, LiveEngine
 from headway.planning.types import Role
-from headway.simulation.stepper import Stepper
-from headway.simulation.tempo import Tempo
-from tests.simulation.stepping import Seen, drive, jobs_of, steps_of
+from tests.engine.stepping import Seen, drive, jobs_of, steps_of
 from tests.simulation.worlds import (
     ArrayTrace,
     constant_profile,
@@ -27,12 +25,12 @@ TRANSFER = {"transfer_latency_s": 0.003, "kv_bytes_per_token": 1.0, "transfer_by
 def split(profile, trace, rules) -> tuple[Seen, Seen]:
     """One prefill and one decode replica with a transfer between them."""
     jobs = jobs_of(trace)
-    prefill = drive(Stepper(profile, rules, Role.PREFILL), jobs, prompts=trace.prompts)
+    prefill = drive(LiveEngine(profile, rules, Role.PREFILL), jobs, prompts=trace.prompts)
     ready = [
         (number, prefill.prefilled_s[str(number)] + rules.transfer_s(isl), isl, osl)
         for number, _, isl, osl in jobs
     ]
-    return prefill, drive(Stepper(profile, rules, Role.DECODE), ready)
+    return prefill, drive(LiveEngine(profile, rules, Role.DECODE), ready)
 
 
 def column(seen: dict[str, float], count: int):
@@ -43,7 +41,9 @@ def assert_as_compiled(profile, trace, rules, mixed) -> None:
     initial = {Role.MIXED: 1} if mixed else {Role.PREFILL: 1, Role.DECODE: 1}
     _, records = run(scenario(profile, initial, engine=rules), trace)
     if mixed:
-        prefill = decode = drive(Stepper(profile, rules, Role.MIXED), jobs_of(trace), prompts=trace.prompts)
+        prefill = decode = drive(
+            LiveEngine(profile, rules, Role.MIXED), jobs_of(trace), prompts=trace.prompts
+        )
     else:
         prefill, decode = split(profile, trace, rules)
     count = len(trace.arrival_s)
@@ -132,11 +132,11 @@ def test_hits_equal_the_compiled_kernels():
         EngineRules(prefix_cache_tokens=40 * BLOCK, block_tokens=BLOCK),
     )
     _, records = run(scenario(roofline_profile(), {Role.MIXED: 1}, engine=rules), trace)
-    stepper = Stepper(roofline_profile(), rules, Role.MIXED)
-    drive(stepper, jobs_of(trace), prompts=trace.prompts)
-    assert 0 < stepper.cached_tokens == records["cached_tokens"].sum()
-    assert stepper.prompt_tokens == trace.input_tokens.sum()
-    assert stepper.external_tokens == 0
+    engine = LiveEngine(roofline_profile(), rules, Role.MIXED)
+    drive(engine, jobs_of(trace), prompts=trace.prompts)
+    assert 0 < engine.cached_tokens == records["cached_tokens"].sum()
+    assert engine.prompt_tokens == trace.input_tokens.sum()
+    assert engine.external_tokens == 0
 
 
 @pytest.mark.parametrize("late_s", [0.004, 0.3, 60.0])
@@ -144,114 +144,114 @@ def test_hits_equal_the_compiled_kernels():
 def test_a_late_driver_does_not_slow_the_engine_down(role, late_s):
     profile, jobs = roofline_profile(), jobs_of(poisson_trace(seed=2, count=60, rate_rps=10.0))
     rules = EngineRules(max_batch_size=8, chunk_tokens=512)
-    on_time, late = (drive(Stepper(profile, rules, role), jobs, late) for late in (0.0, late_s))
+    on_time, late = (drive(LiveEngine(profile, rules, role), jobs, late) for late in (0.0, late_s))
     assert late == on_time
 
 
 def test_requests_may_be_announced_before_they_come_in():
     profile, jobs = roofline_profile(), jobs_of(poisson_trace(seed=4, count=50, rate_rps=10.0))
-    stepper, seen = Stepper(profile, EngineRules(), Role.DECODE), Seen()
+    engine, seen = LiveEngine(profile, EngineRules(), Role.DECODE), Seen()
     for number, at_s, isl, osl in jobs:
-        stepper.submit(str(number), isl, osl, prefilled=True, at_s=at_s)
-    assert (stepper.running, stepper.waiting) == (0, 50)
-    seen.take(stepper.advance(1e9))
-    assert seen == drive(Stepper(profile, EngineRules(), Role.DECODE), jobs)
+        engine.submit(str(number), isl, osl, prefilled=True, at_s=at_s)
+    assert (engine.running, engine.waiting) == (0, 50)
+    seen.take(engine.advance(1e9))
+    assert seen == drive(LiveEngine(profile, EngineRules(), Role.DECODE), jobs)
 
 
 def test_a_time_that_is_past_means_now():
-    stepper, seen = Stepper(constant_profile(0.01, 1e-4), EngineRules(), Role.DECODE), Seen()
-    stepper.advance(5.0)
-    stepper.submit("a", 10, 3, prefilled=True, at_s=1.0)
-    assert stepper.next_boundary_s() == 5.0
-    seen.take(stepper.advance(6.0))
+    engine, seen = LiveEngine(constant_profile(0.01, 1e-4), EngineRules(), Role.DECODE), Seen()
+    engine.advance(5.0)
+    engine.submit("a", 10, 3, prefilled=True, at_s=1.0)
+    assert engine.next_boundary_s() == 5.0
+    seen.take(engine.advance(6.0))
     assert seen.first_s["a"] == pytest.approx(5.01)
     assert seen.finished_s["a"] == pytest.approx(5.03)
 
 
 def test_counts_follow_the_requests():
-    stepper = steps_of(max_batch_size=1)
-    stepper.submit("a", 100, 4, prefilled=True, at_s=0.0)
-    stepper.submit("b", 200, 4, prefilled=True, at_s=0.0)
-    stepper.advance(0.0)
-    assert (stepper.running, stepper.waiting, stepper.kv_tokens) == (1, 1, 100)
-    stepper.advance(stepper.next_boundary_s())
-    assert stepper.kv_tokens == 101
-    assert stepper.kv_usage == pytest.approx(0.101)
-    stepper.advance(1e9)
-    assert (stepper.running, stepper.waiting, stepper.kv_tokens) == (0, 0, 0)
-    assert stepper.next_boundary_s() is None
+    engine = steps_of(max_batch_size=1)
+    engine.submit("a", 100, 4, prefilled=True, at_s=0.0)
+    engine.submit("b", 200, 4, prefilled=True, at_s=0.0)
+    engine.advance(0.0)
+    assert (engine.running, engine.waiting, engine.kv_tokens) == (1, 1, 100)
+    engine.advance(engine.next_boundary_s())
+    assert engine.kv_tokens == 101
+    assert engine.kv_usage == pytest.approx(0.101)
+    engine.advance(1e9)
+    assert (engine.running, engine.waiting, engine.kv_tokens) == (0, 0, 0)
+    assert engine.next_boundary_s() is None
 
 
 def test_prompts_under_way_count_as_running():
-    stepper = steps_of(role=Role.PREFILL)
+    engine = steps_of(role=Role.PREFILL)
     for name in "abc":
-        stepper.submit(name, 100, 4, prefilled=False, at_s=0.0)
-    stepper.advance(0.0)
-    assert (stepper.running, stepper.waiting) == (1, 2)
+        engine.submit(name, 100, 4, prefilled=False, at_s=0.0)
+    engine.advance(0.0)
+    assert (engine.running, engine.waiting) == (1, 2)
 
 
 @pytest.mark.parametrize("moment", ["coming", "queued", "running"])
 def test_abort_frees_what_a_decode_holds(moment):
-    stepper = steps_of(max_batch_size=1)
+    engine = steps_of(max_batch_size=1)
     if moment == "queued":
-        stepper.submit("other", 100, 5, prefilled=True, at_s=0.0)
-    stepper.submit("a", 100, 5, prefilled=True, at_s=1.0)
-    stepper.advance(0.5 if moment == "coming" else 1.0)
-    assert stepper.abort("a")
-    assert not stepper.abort("a")
+        engine.submit("other", 100, 5, prefilled=True, at_s=0.0)
+    engine.submit("a", 100, 5, prefilled=True, at_s=1.0)
+    engine.advance(0.5 if moment == "coming" else 1.0)
+    assert engine.abort("a")
+    assert not engine.abort("a")
     seen = Seen()
-    stepper.submit("b", 900, 100, prefilled=True, at_s=1.0)
-    seen.take(stepper.advance(1e9))
+    engine.submit("b", 900, 100, prefilled=True, at_s=1.0)
+    seen.take(engine.advance(1e9))
     assert "a" not in seen.tokens
     assert seen.tokens["b"] == 100
-    assert (stepper.running, stepper.waiting, stepper.kv_tokens) == (0, 0, 0)
+    assert (engine.running, engine.waiting, engine.kv_tokens) == (0, 0, 0)
 
 
 @pytest.mark.parametrize("role", [Role.PREFILL, Role.MIXED])
 @pytest.mark.parametrize("victim", ["a", "b", "c"])
 def test_abort_of_a_prompt_under_way_leaves_the_others(role, victim):
-    stepper, seen = steps_of(role=role, chunk_tokens=150), Seen()
+    engine, seen = steps_of(role=role, chunk_tokens=150), Seen()
     for name in "abc":
-        stepper.submit(name, 100, 5, prefilled=False, at_s=0.0)
-    stepper.advance(0.0)
-    stepper.abort(victim)
-    seen.take(stepper.advance(1e9))
+        engine.submit(name, 100, 5, prefilled=False, at_s=0.0)
+    engine.advance(0.0)
+    engine.abort(victim)
+    seen.take(engine.advance(1e9))
     assert set(seen.prefilled_s) == set("abc") - {victim}
-    assert (stepper.running, stepper.waiting, stepper.kv_tokens) == (0, 0, 0)
-    assert stepper.next_boundary_s() is None
+    assert (engine.running, engine.waiting, engine.kv_tokens) == (0, 0, 0)
+    assert engine.next_boundary_s() is None
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(seed=st.integers(0, 2**32 - 1), role=st.sampled_from(list(Role)), max_batch=st.integers(1, 6))
 def test_aborts_at_any_time_leave_nothing_behind(seed, role, max_batch):
     random = np.random.default_rng(seed)
-    stepper = Stepper(
+    engine = LiveEngine(
         roofline_profile(capacity=3_000), EngineRules(max_batch_size=max_batch, chunk_tokens=200), role
     )
     seen, aborted = Seen(), set()
     for number in range(40):
         name, at_s = str(number), number * 0.01
         isl, osl = random.integers(1, 400), random.integers(1, 60)
-        stepper.submit(name, int(isl), int(osl), prefilled=role is Role.DECODE, at_s=at_s)
+        engine.submit(name, int(isl), int(osl), prefilled=role is Role.DECODE, at_s=at_s)
         if random.random() < 0.5:
             victim = str(random.integers(0, number + 1))
-            aborted |= {victim} if stepper.abort(victim) else set()
-        seen.take(stepper.advance(at_s))
-        assert 0 <= stepper.kv_tokens <= 3_000
-        assert stepper.running <= max_batch or role is Role.PREFILL
-    seen.take(stepper.advance(1e9))
-    assert (stepper.running, stepper.waiting, stepper.kv_tokens) == (0, 0, 0)
+            aborted |= {victim} if engine.abort(victim) else set()
+        seen.take(engine.advance(at_s))
+        assert 0 <= engine.kv_tokens <= 3_000
+        assert engine.running <= max_batch or role is Role.PREFILL
+    seen.take(engine.advance(1e9))
+    assert (engine.running, engine.waiting, engine.kv_tokens) == (0, 0, 0)
     ended = set(seen.prefilled_s if role is Role.PREFILL else seen.finished_s)
     assert ended == {str(n) for n in range(40)} - aborted
 
 
 def test_many_aborts_do_not_pile_up():
-    stepper = steps_of()
+    engine = steps_of()
     for number in range(1_000):
-        stepper.submit(str(number), 1, 900, prefilled=True, at_s=0.0)
-        stepper.advance(0.0)
-        assert stepper.abort(str(number))
-        assert len(stepper._batch._finishing) < 100
+        engine.submit(str(number), 1, 900, prefilled=True, at_s=0.0)
+        engine.advance(0.0)
+        assert engine.abort(str(number))
+        assert len(engine._batch._finishing) < 100
 
 
 @pytest.mark.parametrize(
@@ -264,18 +264,18 @@ def test_what_never_fits_is_refused(isl, osl, prefilled, fault):
 
 
 def test_a_request_that_is_here_is_refused():
-    stepper = steps_of()
-    stepper.submit("a", 10, 5, prefilled=True, at_s=0.0)
+    engine = steps_of()
+    engine.submit("a", 10, 5, prefilled=True, at_s=0.0)
     with pytest.raises(ValueError, match="already here"):
-        stepper.submit("a", 10, 5, prefilled=True, at_s=0.0)
+        engine.submit("a", 10, 5, prefilled=True, at_s=0.0)
 
 
 def test_look_ups_equal_the_profile_surfaces():
     profile, random = roofline_profile(), np.random.default_rng(1)
-    tempo, capacity = Tempo(profile), profile.decode.table.max_kv_tokens
+    times, capacity = IterationTimes(profile), profile.decode.table.max_kv_tokens
     for tokens in [1, 16, 17, 128, 8192, 8193, 50_000, *random.integers(1, 20_000, 50).tolist()]:
-        assert tempo.ttft_s(tokens) == pytest.approx(profile.prefill.ttft_s(tokens), rel=1e-12)
+        assert times.ttft_s(tokens) == pytest.approx(profile.prefill.ttft_s(tokens), rel=1e-12)
     for batch, context in random.integers(1, [80, 6_000], (200, 2)).tolist():
         kv_tokens = min(batch * context, 100_000)
         expected = profile.decode.itl_s(kv_tokens / capacity, kv_tokens / batch)
-        assert tempo.itl_s(batch, kv_tokens) == pytest.approx(expected, rel=1e-12)
+        assert times.itl_s(batch, kv_tokens) == pytest.approx(expected, rel=1e-12)

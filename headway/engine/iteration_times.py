@@ -11,19 +11,19 @@ from collections.abc import Sequence
 from interp import DecodeTable, PrefillTable, Profile
 
 
-class Tempo:
+class IterationTimes:
     """Seconds per iteration of the engine that `profile` describes."""
 
     def __init__(self, profile: Profile) -> None:
-        self._prefill = PrefillTempo(profile.prefill.table)
-        self.itl_s = DecodeTempo(profile.decode.table).itl_s
+        self._prefill = PrefillTimes(profile.prefill.table)
+        self.itl_s = DecodeTimes(profile.decode.table).itl_s
         self.ttft_s = self._prefill.ttft_s
         self.work_s = self._prefill.work_s
         self.empty_s = self._prefill.work_s(0)
         """An iteration that no decode batch pays for, without its work."""
 
 
-class PrefillTempo:
+class PrefillTimes:
     """TTFT of whole prompts, and the work curve of chunks (see `work`)."""
 
     def __init__(self, table: PrefillTable) -> None:
@@ -48,7 +48,7 @@ class PrefillTempo:
         return seconds[cell] + part * (seconds[cell + 1] - seconds[cell])
 
 
-class DecodeTempo:
+class DecodeTimes:
     """ITL of a batch: bilinear in KV usage and in one over the mean context, held at the table's edges."""
 
     def __init__(self, table: DecodeTable) -> None:

@@ -28,11 +28,11 @@ from itertools import count
 from math import inf
 from typing import NamedTuple
 
-from headway.planning.engine_rules import EngineRules
-from headway.planning.types import Role
-from headway.simulation.live_batch import JobState, LiveBatch, LiveJob, Place
-from headway.simulation.prefix_lru import PrefixLru
-from headway.simulation.tempo import Tempo
+from headway.config import Role
+from headway.engine.iteration_times import IterationTimes
+from headway.engine.live_batch import JobStage, JobState, LiveBatch, LiveJob
+from headway.engine.prefix_cache import PrefixCache
+from headway.engine.rules import EngineRules
 from interp import Profile
 
 
@@ -51,17 +51,17 @@ class Boundary(NamedTuple):
 _NOBODY: tuple[str, ...] = ()
 
 
-class Stepper:
+class LiveEngine:
     """One replica of `role`. Not safe for threads; times must not be NaN."""
 
     def __init__(self, profile: Profile, rules: EngineRules, role: Role) -> None:
-        self.role, self.rules, self.tempo = role, rules, Tempo(profile)
+        self.role, self.rules, self.times = role, rules, IterationTimes(profile)
         self.capacity_tokens = int(profile.decode.table.max_kv_tokens)
         self.prompt_tokens = self.cached_tokens = self.external_tokens = 0
         """Totals of prompts begun with or received: all tokens, those in the prefix cache, those received."""
         # A replica that computes no prompts has no use for a cache of them.
         blocks = 0 if role is Role.DECODE else rules.prefix_cache_tokens // rules.block_tokens
-        self._cache = PrefixLru(blocks, rules.block_tokens)
+        self._cache = PrefixCache(blocks, rules.block_tokens)
         self._jobs: dict[str, LiveJob] = {}
         self._coming: list[tuple[float, int, LiveJob]] = []
         self._prompts: deque[LiveJob] = deque()
@@ -78,7 +78,7 @@ class Stepper:
     @property
     def running(self) -> int:
         """Requests in the batch, and those whose prompts the iteration under way computes."""
-        return len(self._batch) + sum(job.place is Place.QUEUED for job, _ in self._chunk)
+        return len(self._batch) + sum(job.stage is JobStage.QUEUED for job, _ in self._chunk)
 
     @property
     def waiting(self) -> int:
@@ -149,9 +149,9 @@ class Stepper:
         job = self._jobs.get(request_id)
         if job is None:
             return False
-        if job.place is Place.QUEUED:
+        if job.stage is JobStage.QUEUED:
             self._queue_of(job).remove(job)
-        elif job.place is Place.RUNNING:
+        elif job.stage is JobStage.RUNNING:
             self._batch.leave(job)
         self._release(job)
         return True
@@ -181,14 +181,14 @@ class Stepper:
         return ended
 
     def _next_coming_s(self) -> float:
-        while self._coming and self._coming[0][2].place is Place.GONE:
+        while self._coming and self._coming[0][2].stage is JobStage.GONE:
             heappop(self._coming)
         return self._coming[0][0] if self._coming else inf
 
     def _arrive(self, at_s: float) -> None:
         """Queue the first of those to come; an idle replica starts as soon as all of that moment are here."""
         _, _, job = heappop(self._coming)
-        job.place = Place.QUEUED
+        job.stage = JobStage.QUEUED
         self._queue_of(job).append(job)
         self._now_s = at_s
         if self._idle:
@@ -233,7 +233,7 @@ class Stepper:
                 job.cached_tokens = job.input_tokens - self.missing_tokens(job.input_tokens, job.blocks)
                 self._count_prompt(job)
             tokens = int(min(job.left_tokens, budget))
-            added_s += self.tempo.work_s(job.done_tokens + tokens) - self.tempo.work_s(job.done_tokens)
+            added_s += self.times.work_s(job.done_tokens + tokens) - self.times.work_s(job.done_tokens)
             self._chunk.append((job, tokens))
             budget -= tokens
             if self.rules.chunk_tokens == 0:
@@ -246,10 +246,10 @@ class Stepper:
 
     def _iteration_s(self, batch: int, added_s: float) -> float:
         if batch:
-            return self.tempo.itl_s(batch, self._batch.kv_tokens) + added_s
+            return self.times.itl_s(batch, self._batch.kv_tokens) + added_s
         if self.rules.chunk_tokens == 0:
-            return self.tempo.ttft_s(self._chunk[0][1])
-        return self.tempo.empty_s + added_s
+            return self.times.ttft_s(self._chunk[0][1])
+        return self.times.empty_s + added_s
 
     def _end_iteration(self) -> Boundary:
         """The iteration under way ends now: tokens leave, prompts are done, sequences finish."""
@@ -272,7 +272,7 @@ class Stepper:
         computed = []
         for job, tokens in self._chunk:
             job.done_tokens += tokens
-            if job.place is Place.GONE or job.left_tokens > 0:
+            if job.stage is JobStage.GONE or job.left_tokens > 0:
                 continue
             self._prompts.popleft()
             if job.blocks:
@@ -297,7 +297,7 @@ class Stepper:
 
     def _release(self, job: LiveJob) -> None:
         """The request is no longer here."""
-        job.place = Place.GONE
+        job.stage = JobStage.GONE
         del self._jobs[job.request_id]
         if job.reserved:
             self._reserved_tokens -= job.need_tokens

@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 
 
-class PrefixLru:
+class PrefixCache:
     """At most `capacity_blocks` blocks; none with a capacity of 0."""
 
     __slots__ = ("_block_tokens", "_blocks", "_capacity")

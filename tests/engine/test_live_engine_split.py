@@ -11,12 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headway.planning.engine_rules import EngineRules
+from headway.engine import EngineRules, LiveEngine
 from headway.planning.types import Role
 from headway.routing.types import NOTHING, Outcome, Placement, ReplicaUpdate, RouteRequest
 from headway.simulation.routed import Routed
-from headway.simulation.stepper import Stepper
-from tests.simulation.stepping import Seen
+from tests.engine.stepping import Seen
 from tests.simulation.worlds import ArrayTrace, roofline_profile, run, scenario
 
 BLOCK = 128
@@ -64,7 +63,7 @@ class Pair:
     seen: Seen = field(default_factory=Seen)
 
     def __post_init__(self) -> None:
-        self.replicas = [Stepper(self.profile, self.rules, Role.MIXED) for _ in range(2)]
+        self.replicas = [LiveEngine(self.profile, self.rules, Role.MIXED) for _ in range(2)]
 
     def drive(self) -> Seen:
         for number, at_s in enumerate(self.trace.arrival_s.tolist()):

@@ -16,7 +16,7 @@ FEW = 64
 """Aborted requests that the heap of finishes may hold besides as many as the batch has."""
 
 
-class Place(Enum):
+class JobStage(Enum):
     """Where a request is."""
 
     COMING = auto()
@@ -35,7 +35,7 @@ class LiveJob:
     prefilled: bool
     prefill_only: bool
     blocks: Sequence[int]
-    place: Place = Place.COMING
+    stage: JobStage = JobStage.COMING
     cached_tokens: int = -1
     """Prompt tokens that need not be computed or sent; negative until the prefix cache was asked."""
     done_tokens: int = 0
@@ -83,7 +83,7 @@ class LiveBatch:
 
     def join(self, job: LiveJob, produced: int) -> None:
         """Take in a request that has `produced` output tokens already."""
-        job.place = Place.RUNNING
+        job.stage = JobStage.RUNNING
         job.finish_iteration = self._iteration + job.output_tokens - produced
         heappush(self._finishing, (job.finish_iteration, next(self._order), job))
         self._members[job.request_id] = job
@@ -94,12 +94,12 @@ class LiveBatch:
         """Let go of one that has not finished."""
         self._remove(job)
         if len(self._finishing) > 2 * len(self._members) + FEW:
-            self._finishing = [entry for entry in self._finishing if entry[2].place is Place.RUNNING]
+            self._finishing = [entry for entry in self._finishing if entry[2].stage is JobStage.RUNNING]
             heapify(self._finishing)
 
     def state(self, job: LiveJob) -> JobState:
         """How far a request of this replica is, whether it is in the batch or not."""
-        running = job.place is Place.RUNNING
+        running = job.stage is JobStage.RUNNING
         return JobState(
             request_id=job.request_id,
             computed=running or job.prefilled,
@@ -125,7 +125,7 @@ class LiveBatch:
         finished = []
         while finishing and finishing[0][0] <= self._iteration:
             job = heappop(finishing)[2]
-            if job.place is Place.RUNNING:
+            if job.stage is JobStage.RUNNING:
                 self._remove(job)
                 finished.append(job)
         return finished
@@ -135,6 +135,6 @@ class LiveBatch:
 
     def _remove(self, job: LiveJob) -> None:
         self.kv_tokens -= job.input_tokens + self._produced(job)
-        job.place = Place.GONE
+        job.stage = JobStage.GONE
         del self._members[job.request_id]
         self._names = None

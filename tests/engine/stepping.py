@@ -2,9 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from headway.planning.engine_rules import EngineRules
+from headway.engine import EngineRules, LiveEngine
 from headway.planning.types import Role
-from headway.simulation.stepper import Stepper
 from tests.simulation.worlds import roofline_profile
 
 
@@ -26,16 +25,16 @@ class Seen:
             self.finished_s |= dict.fromkeys(boundary.finished, boundary.at_s)
 
 
-def drive(stepper, jobs, late_s=0.0, prompts=()) -> Seen:
+def drive(engine, jobs, late_s=0.0, prompts=()) -> Seen:
     """Feed (number, at_s, input, output) in order of time; look at the clock `late_s` after each boundary."""
     seen = Seen()
     for number, at_s, isl, osl in sorted(jobs, key=lambda job: job[1]):
-        while (due_s := stepper.next_boundary_s()) is not None and due_s < at_s:
-            seen.take(stepper.advance(min(due_s + late_s, at_s)))
-        prefilled, blocks = stepper.role is Role.DECODE, prompts[number] if prompts else ()
-        stepper.submit(str(number), int(isl), int(osl), prefilled=prefilled, at_s=at_s, blocks=blocks)
-    while (due_s := stepper.next_boundary_s()) is not None:
-        seen.take(stepper.advance(due_s + late_s))
+        while (due_s := engine.next_boundary_s()) is not None and due_s < at_s:
+            seen.take(engine.advance(min(due_s + late_s, at_s)))
+        prefilled, blocks = engine.role is Role.DECODE, prompts[number] if prompts else ()
+        engine.submit(str(number), int(isl), int(osl), prefilled=prefilled, at_s=at_s, blocks=blocks)
+    while (due_s := engine.next_boundary_s()) is not None:
+        seen.take(engine.advance(due_s + late_s))
     return seen
 
 
@@ -44,5 +43,5 @@ def jobs_of(trace):
     return [(number, float(at_s), int(isl), int(osl)) for number, (at_s, isl, osl) in enumerate(columns)]
 
 
-def steps_of(profile=None, role=Role.DECODE, **rules) -> Stepper:
-    return Stepper(profile or roofline_profile(capacity=1_000), EngineRules(**rules), role)
+def steps_of(profile=None, role=Role.DECODE, **rules) -> LiveEngine:
+    return LiveEngine(profile or roofline_profile(capacity=1_000), EngineRules(**rules), role)
