@@ -1,16 +1,15 @@
 """`least-load`: the less outstanding, the better.
 
-    score = 1 / (1 + load),   load = uncached prompt tokens outstanding on prefill replicas,
-                                     requests that are there or on their way on the others
+    score = 1 / (1 + load),   load by `headway.routing.least_load`, prompt tokens without cached ones
 
 An engine's report adds requests that are not ours. Without a report ours count alone.
 """
 
 from dataclasses import dataclass
 
-from headway.config.roles import Role
 from headway.routing.columns import Column
 from headway.routing.fleet import FloatArray
+from headway.routing.least_load import counts_prompt_tokens
 from headway.routing.question import Question
 from headway.routing.scans import requests_in
 
@@ -21,10 +20,8 @@ class LeastLoad:
 
     def score(self, question: Question) -> FloatArray:
         """f8[C] in (0, 1]."""
-        if question.role is Role.PREFILL:
-            load = question.column(Column.PREFILL_TOKENS)
-        else:
-            load = requests_at(question)
+        by_tokens = counts_prompt_tokens(question.role)
+        load = question.column(Column.PREFILL_TOKENS) if by_tokens else requests_at(question)
         load += 1.0
         score: FloatArray = 1.0 / load
         return score

@@ -1,0 +1,23 @@
+"""The least-load rule, one for the scorer `least-load`, the compiled simulation and gateways on their own.
+
+    load     prompt tokens outstanding on prefill replicas, requests there or on their way on all others
+    choice   the least load; of equals the first
+
+A prompt's length says how long a prefill replica is busy with it; a batch is crowded by its requests, however
+long they are. Nothing here needs numpy, so that a gateway can import it. The simulation has the same rule
+compiled (`headway.simulation.placement`).
+"""
+
+from collections.abc import Iterable
+
+from headway.config.roles import Role
+
+
+def counts_prompt_tokens(role: Role) -> bool:
+    """True if replicas of `role` are compared by prompt tokens, False if by requests."""
+    return role is Role.PREFILL
+
+
+def least_loaded(loads: Iterable[float]) -> int:
+    """The position of the least of `loads`, the first of equals. ValueError if there are none."""
+    return min(enumerate(loads), key=lambda each: each[1])[0]
