@@ -31,6 +31,12 @@ class Calibration:
         self._level, self._log_factor = level, log(FIRST)
         self.factor = FIRST
 
+    def start_from(self, factor: float) -> None:
+        """Go on from a factor that was learnt before; one that is no number, or not positive, is ignored."""
+        if factor > 0.0:
+            self._log_factor = min(max(log(factor), 0.0), log(MOST))
+            self.factor = exp(self._log_factor)
+
     def observe(self, predicted_s: float, measured_s: float) -> None:
         """A pair; one without a prediction or a measurement says nothing."""
         if not (predicted_s > 0.0 and measured_s > 0.0):

@@ -5,7 +5,7 @@ the table is as wide as the fleet ever was. `ready(role)` lists slots in the ord
 decided does not depend on the order in which replicas came.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import inf
 
 import numpy as np
@@ -95,6 +95,13 @@ class Fleet:
         self._kinds[replica.role].setdefault(int(self.table[Column.KIND, replica.slot]), gpu_type)
         if replica.ready:
             self._list(replica.role)
+
+    def set_types(self, cells: Callable[[str], Mapping[Column, float]]) -> None:
+        """Set what is known of each GPU type anew, all kinds included."""
+        for kinds in self._kinds.values():
+            kinds.clear()
+        for replica in self:
+            self.set_type(replica, replica.gpu_type, cells(replica.gpu_type))
 
     def set_ready(self, replica: Replica, *, ready: bool) -> None:
         """Whether it takes requests."""

@@ -28,6 +28,11 @@ def named_profiles(config: HeadwayConfig) -> Mapping[str, GpuProfile]:
     }
 
 
+def surfaces_in(profiles: Mapping[str, GpuProfile]) -> Mapping[str, Profile | None]:
+    """The surfaces of each GPU type; None for AIBrix profiles, which have none."""
+    return {kind: profile if isinstance(profile, Profile) else None for kind, profile in profiles.items()}
+
+
 def serves(profile: GpuProfile) -> str:
     """What routing knows of replicas with this profile, in words."""
     if isinstance(profile, Profile):

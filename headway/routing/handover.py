@@ -18,7 +18,7 @@ the rule: the latency model learns their TTFT whole.
 from headway.routing.counters import Figures
 from headway.routing.fleet import Fleet
 from headway.routing.latency import Latency
-from headway.routing.offload.transfer import TransferEstimate
+from headway.routing.offload.transfer import LEAST, MOST, TransferEstimate
 from headway.routing.record import Record
 
 
@@ -32,6 +32,11 @@ class Handovers:
     def seconds(self, tokens: int) -> float:
         """What moving the KV of so many tokens is expected to take."""
         return self.estimate.seconds(self._latency.rules.transfer_s(tokens))
+
+    def start_from(self, factor: float) -> None:
+        """Go on from a factor that was learnt before; one that is no number, or not positive, is ignored."""
+        if factor > 0.0:
+            self.estimate = TransferEstimate(factor=min(max(factor, LEAST), MOST))
 
     def sent(self, record: Record, tokens: int) -> None:
         """A prompt is computed at P, and the KV of `tokens` sets out; to be told before the books are."""

@@ -70,16 +70,9 @@ class Latency:
         quantile: bool = False,
     ) -> None:
         self.rules, self._quantile = rules, quantile
-        known = {gpu_type: profile for gpu_type, profile in profiles.items() if profile is not None}
-        silent = [gpu_type for gpu_type in profiles if gpu_type not in known]
-        self._kinds = {gpu_type: kind for kind, gpu_type in enumerate(known)}
-        self._kinds |= {gpu_type: NO_PROFILE - place for place, gpu_type in enumerate(silent, start=1)}
-        self._surfaces: list[Surfaces] = [surfaces_of(profile) for profile in known.values()]
         self._batching = Batching(float(rules.max_batch_size), float(rules.chunk_tokens))
-        self._engines = [(tuple(surfaces), tuple(self._batching)) for surfaces in self._surfaces]
+        self.use_profiles(profiles)
         self._model: LatencyModel | None = None
-        self._unknown = False
-        """Whether there ever was a replica without surfaces."""
         self.stay_s = FIRST_STAY_S
         """Seconds that a request usually decodes, smoothed."""
         self.ttft_safety, self.tpot_safety = Calibration(), Calibration()
@@ -89,12 +82,27 @@ class Latency:
         self.critical = CriticalDemand()
         """The critical load that was judged by these predictions."""
 
+    def use_profiles(self, profiles: Mapping[str, Profile | None]) -> None:
+        """Predict by these surfaces from now on. Kinds change: the `cells` of all replicas are set anew."""
+        known = {gpu_type: profile for gpu_type, profile in profiles.items() if profile is not None}
+        silent = [gpu_type for gpu_type in profiles if gpu_type not in known]
+        self._kinds = {gpu_type: kind for kind, gpu_type in enumerate(known)}
+        self._kinds |= {gpu_type: NO_PROFILE - place for place, gpu_type in enumerate(silent, start=1)}
+        self._surfaces: list[Surfaces] = [surfaces_of(profile) for profile in known.values()]
+        self._engines = [(tuple(surfaces), tuple(self._batching)) for surfaces in self._surfaces]
+        self._unknown = False
+        """Whether these surfaces were ever asked about a replica that has none."""
+
     def cells(self, gpu_type: str) -> Mapping[Column, float]:
         """What the table says of a replica of this type."""
         kind = self._kinds.get(gpu_type, self._kinds.get("", NO_PROFILE))
         capacity = self._surfaces[kind].capacity_tokens if kind >= 0 else inf
         self._unknown |= kind < 0
         return {Column.KIND: float(kind), Column.CAPACITY_TOKENS: capacity}
+
+    def safety_factors(self) -> Mapping[str, Calibration]:
+        """What predictions are multiplied by, by name."""
+        return {"ttft": self.ttft_safety, "tpot": self.tpot_safety, "held_ttft": self.joined_safety}
 
     def use(self, model: LatencyModel) -> None:
         """Correct by this model from now on."""

@@ -7,7 +7,7 @@ import numpy as np
 from headway.config import HeadwayConfig
 from headway.config.roles import Role
 from headway.routing.fleet import Fleet
-from headway.routing.gpu_profiles import GpuProfile
+from headway.routing.gpu_profiles import GpuProfile, surfaces_in
 from headway.routing.handover import Handovers
 from headway.routing.latency import Latency
 from headway.routing.offloading import Offloading
@@ -21,7 +21,6 @@ from headway.routing.sessions import Sessions
 from headway.routing.stale import drop_stale_cache
 from headway.routing.surface_capacity import capacity_table
 from headway.routing.types import RequestSlo
-from interp import Profile
 
 
 def make_router(
@@ -39,11 +38,7 @@ def make_router(
     settings = config.routing
     pipelines = make_pipelines(settings)
     fleet = Fleet()
-    latency = Latency(
-        {kind: profile if isinstance(profile, Profile) else None for kind, profile in profiles.items()},
-        rules,
-        quantile=settings.prediction.use == "quantile",
-    )
+    latency = Latency(surfaces_in(profiles), rules, quantile=settings.prediction.use == "quantile")
     know = Knowledge(
         roles=(Role.MIXED,) if Role.MIXED.value in config.pools else (Role.PREFILL, Role.DECODE),
         fleet=fleet,

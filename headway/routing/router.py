@@ -16,11 +16,13 @@ An event that raises RequestFault is done, but for a request that it does not na
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from math import nan
 
 from headway.config.roles import Role
 from headway.config.routing import RoutingSettings
 from headway.routing.counters import Counters, Figures
 from headway.routing.dispatch import Dispatch
+from headway.routing.gpu_profiles import GpuProfile, surfaces_in
 from headway.routing.learning import Learning, Sample
 from headway.routing.offload import after_loss
 from headway.routing.offloading import restored
@@ -29,6 +31,7 @@ from headway.routing.question import Knowledge
 from headway.routing.record import Phase, Record
 from headway.routing.replica import Replica
 from headway.routing.scheduler import Scheduler
+from headway.routing.surface_capacity import capacity_table
 from headway.routing.tracing import Traces
 from headway.routing.types import (
     NOTHING,
@@ -98,6 +101,35 @@ class Router:
     def use_model(self, model: LatencyModel) -> None:
         """Correct predictions by this model from now on."""
         self._know.latency.use(model)
+
+    def use_profiles(self, profiles: Mapping[str, GpuProfile]) -> None:
+        """Go by these profiles from now on: predictions, capacities and offload of all GPU types.
+
+        Requests on replicas keep what was predicted of them; those that are held are judged anew.
+        """
+        know = self._know
+        know.latency.use_profiles(surfaces_in(profiles))
+        know.capacity = capacity_table(profiles, know.rules, know.capacity.buckets)
+        self._fleet.set_types(know.latency.cells)
+        for record in self._records.values():
+            if record.phase is Phase.QUEUED:
+                record.alone_s = None
+
+    @property
+    def corrections(self) -> Mapping[str, float]:
+        """What was learnt of the engines' speed: factors of predicted times, by name.
+
+        `ttft`, `tpot` stretch predictions for headroom, `held_ttft` those of requests that are held;
+        `transfer` multiplies the nominal time of moving KV.
+        """
+        factors = {name: each.factor for name, each in self._know.latency.safety_factors().items()}
+        return {**factors, "transfer": self._know.handovers.estimate.factor}
+
+    def use_corrections(self, corrections: Mapping[str, float]) -> None:
+        """Go on from `corrections` of a former router; those that are missing, or no factors, stay."""
+        for name, each in self._know.latency.safety_factors().items():
+            each.start_from(corrections.get(name, nan))
+        self._know.handovers.start_from(corrections.get("transfer", nan))
 
     def use_slo(self, slo: RequestSlo) -> None:
         """Hold requests without an SLO of their own to this one from now on.
