@@ -13,7 +13,7 @@ def check_live(config: HeadwayConfig, path: str | None) -> None:
 
     CliError names file and key.
     """
-    from actors.connectors.kube.location import locate
+    from actors.connectors.kube_object import locate
     from actors.planning.policies import refuse_simulated_only
     from serve_apps.gateway.access import make_access
     from serve_apps.gateway.tokens import make_counter

@@ -6,7 +6,7 @@ answer 409: then the object is read again and the patch computed anew, a few tim
 nothing differs, so that calling every tick is cheap. Each call ends within `connector.timeout_s`, retries
 included.
 
-How roles map to services, and what the counts mean, is told in `kube.dynamo_graph` and `kube.ray_service`.
+How roles map to services, and what the counts mean, stands in `dynamo_graph` and `ray_service`.
 """
 
 import asyncio
@@ -14,20 +14,31 @@ import os
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any
+from typing import Any, Protocol
 
-from actors.connectors.kube.api import Conflict, CustomObject
-from actors.connectors.kube.dynamo_graph import DynamoGraph
-from actors.connectors.kube.location import Location, locate
-from actors.connectors.kube.ray_service import RayServiceApplication
-from actors.connectors.kube.target import Manifest, Target, mapping
+from actors.connectors.dynamo_graph import DynamoGraph
+from actors.connectors.kube_object import Conflict, CustomObject, Manifest, locate, mapping
 from actors.connectors.protocol import Action, ConnectorError, PoolCounts, Ready, Refused, Unreachable
+from actors.connectors.ray_service import RayServiceApplication
 from headway.config import HeadwayConfig
 from headway.planning import Role
 
 ATTEMPTS = 5
 FIRST_PAUSE_S = 0.02
 DEFAULT_APPLICATION = "headway"
+
+
+class Target(Protocol):
+    """How one kind of object holds replica counts."""
+
+    def counts(self, manifest: Manifest) -> Mapping[Role, PoolCounts]:
+        """The pools as spec and status tell them; Refused where the structure is wrong."""
+
+    def patch(self, manifest: Manifest, targets: Mapping[Role, int]) -> dict[str, Any] | None:
+        """The `spec` of a merge patch that sets these counts; None if they are set. Refused as above."""
+
+    def problems(self, manifest: Manifest) -> list[str]:
+        """Why the object is not ready to be scaled, each with what and where; empty if it is."""
 
 
 class KubernetesConnector:
@@ -106,7 +117,7 @@ class KubernetesConnector:
 
     def _reached(self) -> CustomObject:
         if self._object is None:
-            location: Location = locate(self._settings, os.environ)
+            location = locate(self._settings, os.environ)
             self._object = CustomObject(location, self._settings.api_url, self._token)
         return self._object
 

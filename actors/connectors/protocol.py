@@ -9,7 +9,7 @@ All calls are coroutines; each ends within the timeout that its connector was ma
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from headway.planning import Role
 
@@ -56,6 +56,24 @@ class Ready:
     reason: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replica:
+    """One replica. `started_s` is the Unix time at which its process was asked for."""
+
+    role: Role
+    replica: str
+    phase: Literal["starting", "ready", "draining"]
+    started_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolsSnapshot:
+    """The pools at one moment, as counts and replica by replica."""
+
+    pools: Mapping[Role, PoolCounts]
+    replicas: tuple[Replica, ...]
+
+
 class Connector(Protocol):
     """Carries targets out. `set_targets` never waits for replicas: `state` shows how far they are."""
 
@@ -67,3 +85,11 @@ class Connector(Protocol):
 
     async def ready(self) -> Ready:
         """Whether the pools exist, serve one model, and have their first replicas."""
+
+
+@runtime_checkable
+class TellsReplicas(Protocol):
+    """A connector that knows each replica."""
+
+    async def snapshot(self) -> PoolsSnapshot:
+        """The pools now."""

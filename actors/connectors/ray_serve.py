@@ -15,8 +15,15 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
-from actors.connectors.protocol import Action, PoolCounts, Ready, Refused, Unreachable
-from actors.connectors.replicas import Replica, Snapshot
+from actors.connectors.protocol import (
+    Action,
+    PoolCounts,
+    PoolsSnapshot,
+    Ready,
+    Refused,
+    Replica,
+    Unreachable,
+)
 from actors.connectors.serve_control import (
     CallMissing,
     ScalingDisabled,
@@ -88,10 +95,10 @@ class RayServeConnector:
         """The pools now."""
         return (await self.snapshot()).pools
 
-    async def snapshot(self) -> Snapshot:
+    async def snapshot(self) -> PoolsSnapshot:
         """The pools now, replica by replica."""
         found = await self._within(self._read(self._roles))
-        return Snapshot(
+        return PoolsSnapshot(
             pools={role: counts_of(deployment) for role, deployment in found.items()},
             replicas=tuple(
                 replica for role, deployment in found.items() for replica in replicas_of(role, deployment)

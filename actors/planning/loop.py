@@ -16,8 +16,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from actors.connectors.protocol import ConnectorError
-from actors.connectors.replicas import TellsReplicas
+from actors.connectors.protocol import ConnectorError, TellsReplicas
 from actors.planning.grid import Beat, first_beat, next_beat
 from actors.planning.parts import PartError
 from actors.planning.policies import InForce, check

@@ -13,8 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from actors.connectors.protocol import PoolCounts
-from actors.connectors.replicas import Replica
+from actors.connectors.protocol import PoolCounts, Replica
 from actors.planning.records import Record, targets_of
 from headway.planning import Role
 

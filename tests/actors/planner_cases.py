@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from actors.collector.values import Health, HealthStatus, Latency, Measured, PoolLoad
-from actors.connectors.protocol import Action, PoolCounts, Ready
-from actors.connectors.replicas import Replica, Snapshot
+from actors.connectors.protocol import Action, PoolCounts, PoolsSnapshot, Ready, Replica
 from actors.planning.log import DecisionLog
 from actors.planning.loop import PlannerLoop
 from actors.planning.parts import PartHealth
@@ -189,7 +188,7 @@ class ScriptedPools:
     async def state(self) -> Mapping[Role, PoolCounts]:
         return (await self.snapshot()).pools
 
-    async def snapshot(self) -> Snapshot:
+    async def snapshot(self) -> PoolsSnapshot:
         await self.reading.play()
         replicas = tuple(
             Replica(
@@ -200,7 +199,9 @@ class ScriptedPools:
             )
             for name, (role, since_s) in self.born.items()
         )
-        return Snapshot(pools={role: self._counts(role, replicas) for role in self.counts}, replicas=replicas)
+        return PoolsSnapshot(
+            pools={role: self._counts(role, replicas) for role in self.counts}, replicas=replicas
+        )
 
     def _counts(self, role: Role, replicas: tuple[Replica, ...]) -> PoolCounts:
         phases = [replica.phase for replica in replicas if replica.role is role]

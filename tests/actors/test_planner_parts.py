@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.connectors.protocol import PoolCounts
-from actors.connectors.replicas import Replica
+from actors.connectors.protocol import PoolCounts, Replica
 from actors.planning.grid import Beat, first_beat, next_beat
 from actors.planning.policies import check
 from actors.planning.progress import Progress

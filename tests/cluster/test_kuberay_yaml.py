@@ -12,9 +12,14 @@ from typing import Any
 import pytest
 import yaml
 
-from actors.connectors.kube import serve_config
-from actors.connectors.kube.location import DYNAMO_GRAPH, RAY_SERVICE
-from actors.connectors.kube.ray_service import DEPLOYMENTS, RayServiceApplication
+from actors.connectors.kube_object import DYNAMO_GRAPH, RAY_SERVICE
+from actors.connectors.ray_service import (
+    DEPLOYMENTS,
+    RayServiceApplication,
+    applications,
+    deployments,
+    read_config,
+)
 from headway.planning import Role
 from serve_apps.arguments import read_arguments
 from tests.cluster.serve_files import assert_replicas_are_lean, the_application
@@ -111,9 +116,7 @@ def test_the_connector_can_scale_it(service: dict[str, Any]) -> None:
     spec = target.patch(service, {Role.PREFILL: 3, Role.DECODE: 4})
 
     assert spec is not None
-    changed = serve_config.deployments(
-        serve_config.applications(serve_config.read(spec["serveConfigV2"]))["headway"]
-    )
+    changed = deployments(applications(read_config(spec["serveConfigV2"]))["headway"])
     assert {name: item["num_replicas"] for name, item in changed.items()} == {
         "Gateway": 1,
         "Prefill": 3,

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from actors.connectors.kube.api import _configuration
+from actors.connectors.kube_object import _configuration
 from actors.connectors.kubernetes import KubernetesConnector
 from headway.config import HeadwayConfig
 from tests.kubernetes.api_server import ApiServer

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from actors.connectors.kube.location import locate
+from actors.connectors.kube_object import locate
 from actors.connectors.kubernetes import KubernetesConnector
 from actors.connectors.protocol import Refused
 from headway.config import HeadwayConfig

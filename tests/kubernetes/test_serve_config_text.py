@@ -4,7 +4,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.connectors.kube.serve_config import with_counts
+from actors.connectors.ray_service import with_counts
 from tests.kubernetes.manifests import SERVE_CONFIG
 
 SHARED = """

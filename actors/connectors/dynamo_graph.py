@@ -19,13 +19,18 @@ service), at most desired; from an operator so old that its status knows no serv
 Ready condition holds, else 0. Starting is what desired lacks. Draining is how many live replicas exceed
 desired: those whose pods end already are no longer in the status, so draining is a lower bound, and a surge
 of a rolling update counts into it.
+
+Model: `args` and `command` of the main container are lists whose items may each be one word or a piece of
+shell (`["-c", "python -m dynamo.vllm --model M"]`). `MODEL_FLAGS` are those of Dynamo's workers (vLLM,
+SGLang, TensorRT-LLM) and of its mocker in order of precedence: the name that requests carry comes before the
+name or path that the weights are loaded from.
 """
 
-from collections.abc import Mapping, Sequence
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from actors.connectors.kube.served_model import main_container, served_model
-from actors.connectors.kube.target import Manifest, condition, mapping
+from actors.connectors.kube_object import Manifest, condition, mapping
 from actors.connectors.protocol import PoolCounts, Refused
 from headway.planning import Role
 
@@ -35,6 +40,7 @@ LEGACY_NAMES: Mapping[Role, tuple[str, ...]] = {
 }
 FRONTEND = "frontend"
 WORKER = "worker"
+MODEL_FLAGS = ("--served-model-name", "--model-name", "--model", "--model-path")
 
 
 class DynamoGraph:
@@ -190,3 +196,30 @@ def _counts(manifest: Manifest, name: str) -> PoolCounts:
 
 def _number(value: object, otherwise: int) -> int:
     return value if isinstance(value, int) else otherwise
+
+
+def served_model(container: Mapping[str, Any]) -> str | None:
+    """The model's name as the command line gives it, None if it gives none or a variable."""
+    words = [*_words(container.get("command")), *_words(container.get("args"))]
+    for flag in MODEL_FLAGS:
+        for position, word in enumerate(words):
+            name = word.removeprefix(f"{flag}=") if word.startswith(f"{flag}=") else None
+            if word == flag and position + 1 < len(words):
+                name = words[position + 1]
+            if name and not name.startswith("$"):
+                return name
+    return None
+
+
+def main_container(service: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The container that runs the engine, in a service of a Dynamo graph."""
+    return mapping(mapping(service.get("extraPodSpec")).get("mainContainer"))
+
+
+def _words(value: object) -> Iterator[str]:
+    for item in [value] if isinstance(value, str) else value if isinstance(value, list) else []:
+        try:
+            yield from shlex.split(str(item))
+        except ValueError:
+            # A script with an unbalanced quote is the shell's to judge; whitespace still separates the flags.
+            yield from str(item).split()

@@ -1,9 +1,15 @@
-"""Reads and patches one custom object through the official client, and translates its errors.
+"""One custom object of a Kubernetes cluster: where it is, and how it is read and patched.
+
+Location. A Dynamo operator gives each container of a graph the graph's name in `DYN_PARENT_DGD_K8S_NAME`, so
+a control plane that runs as one of the graph's services needs no setting. The namespace is, in this order:
+the setting, `POD_NAMESPACE` (downward API), the service account's own file, `default`.
+
+Access goes through the official client, whose errors become
 
     ConnectorError
-    ├── Unreachable        no answer, too late, 429 or 5xx, or what answers is no Kubernetes API server
+    ├── Unreachable        no answer, too late, 429 or 5xx, or the answer is not from a Kubernetes API server
     │   └── Conflict       409: somebody changed the object since it was read; read it again
-    └── Refused            401, 403 (says which rule is missing), 404, 422 and other 4xx, no configuration
+    └── Refused            401, 403 (names the rule that is missing), 404, 422 and other 4xx, no configuration
 
 The client is synchronous; calls run in a thread. urllib3's own retries are off: they would multiply the
 timeout, and the planner asserts its targets again at the next tick anyway.
@@ -13,14 +19,22 @@ import asyncio
 import json
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from actors.connectors.kube.location import Location
-from actors.connectors.kube.target import Manifest, mapping
 from actors.connectors.protocol import ConnectorError, Refused, Unreachable
+from headway.config.live import KubernetesSettings
 
 if TYPE_CHECKING:
     from kubernetes.client import ApiException, CustomObjectsApi
+
+Manifest = Mapping[str, Any]
+"""An object as the API server returns it: parsed JSON."""
+
+PARENT_GRAPH = "DYN_PARENT_DGD_K8S_NAME"
+POD_NAMESPACE = "POD_NAMESPACE"
+SERVICE_ACCOUNT_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 MERGE_PATCH = "application/merge-patch+json"
 TOKEN = "HEADWAY_KUBERNETES_TOKEN"
@@ -28,6 +42,66 @@ FIELD_MANAGER = "headway"
 ADMISSION = "admission webhook"
 """What a 403 says when not the rights are missing, but an operator's validation refuses the change."""
 VERBS = {"get": "GET", "patch": "PATCH"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resource:
+    """A custom resource of the Kubernetes API."""
+
+    group: str
+    version: str
+    plural: str
+    kind: str
+
+    def __str__(self) -> str:
+        return f"{self.plural}.{self.group}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Location:
+    """One object: its resource, namespace and name."""
+
+    resource: Resource
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.resource.kind} {self.namespace}/{self.name}"
+
+
+DYNAMO_GRAPH = Resource(
+    group="nvidia.com", version="v1alpha1", plural="dynamographdeployments", kind="DynamoGraphDeployment"
+)
+RAY_SERVICE = Resource(group="ray.io", version="v1", plural="rayservices", kind="RayService")
+
+
+def locate(
+    settings: KubernetesSettings,
+    environment: Mapping[str, str],
+    namespace_file: Path = SERVICE_ACCOUNT_NAMESPACE,
+) -> Location:
+    """The object that the settings and the surroundings name; Refused if nothing gives its name."""
+    namespace = (
+        settings.namespace or environment.get(POD_NAMESPACE) or _from_file(namespace_file) or "default"
+    )
+    if settings.target == "kuberay":
+        if not settings.name:
+            raise Refused("connector.kubernetes.name: needed with target kuberay, the name of the RayService")
+        return Location(resource=RAY_SERVICE, namespace=namespace, name=settings.name)
+    name = settings.name or environment.get(PARENT_GRAPH)
+    if not name:
+        raise Refused(
+            f"no graph deployment is named: set connector.kubernetes.name, or {PARENT_GRAPH} as the "
+            "Dynamo operator does"
+        )
+    return Location(resource=DYNAMO_GRAPH, namespace=namespace, name=name)
+
+
+def _from_file(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8").strip() or None
+    except OSError:
+        return None
 
 
 class Conflict(Unreachable):
@@ -153,3 +227,17 @@ def _load_kubeconfig(configuration: object) -> None:
             "neither an in-cluster configuration nor a usable kubeconfig, and connector.kubernetes.api_url "
             f"is not set: {error}"
         ) from error
+
+
+def mapping(value: object) -> Mapping[str, Any]:
+    """The value if it is a mapping, else an empty one: manifests omit what is empty, or hold null."""
+    return value if isinstance(value, Mapping) else {}
+
+
+def condition(manifest: Manifest, kind: str) -> Mapping[str, Any] | None:
+    """The condition of this type in the object's status."""
+    conditions = mapping(manifest.get("status")).get("conditions")
+    for item in conditions if isinstance(conditions, list) else []:
+        if mapping(item).get("type") == kind:
+            return mapping(item)
+    return None

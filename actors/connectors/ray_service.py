@@ -4,30 +4,38 @@ KubeRay puts a changed config to Ray's dashboard; Serve then takes the counts fr
 deployment without `num_replicas` to its code's default. So every pool must be listed with a number. The
 text is replaced as a whole: only the object's resourceVersion keeps two writers from undoing each other.
 
-Counts: desired is the number in the config. The status knows no replica counts, only a state per deployment
+Counts: desired is the number in the config. The status has no replica counts, only a state per deployment
 (`status.activeServiceStatus.applicationStatuses.APP.serveDeploymentStatuses.NAME.status`), so:
 
     HEALTHY, and the operator has seen the newest spec    ready = desired
     anything else                                         ready = the smaller of desired and the last count
                                                           that was seen settled (0 before any was)
 
-Starting is what desired lacks; draining is not derivable and 0. With external scaling Serve stays HEALTHY
-while replicas start, so right after a change these counts run ahead; a planner in the same Ray cluster that
-uses the ray_serve connector sees the true ones. Use one of the two connectors, not both: each would undo
-the other.
+Starting is the difference to desired; draining cannot be derived and is 0. With external scaling Serve stays
+HEALTHY while replicas start, so right after a change these counts run ahead; a planner in the same Ray
+cluster that uses the ray_serve connector sees the true ones. Use one of the two connectors, not both: each
+would undo the other.
+
+Editing: parsing and writing the YAML again would lose comments and layout, so a number is replaced at the
+place where the parser found it. The result is parsed again and compared with the intended config; where the
+text is too clever for that (anchors shared by two deployments, merge keys), the whole config is written anew
+from its parsed form: correct, but without its comments.
 """
 
+import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from actors.connectors.kube import serve_config
-from actors.connectors.kube.target import Manifest, condition, mapping
+import yaml
+
+from actors.connectors.kube_object import Manifest, condition, mapping
 from actors.connectors.protocol import PoolCounts, Refused
 from headway.planning import Role
 
 DEPLOYMENTS: Mapping[Role, str] = {Role.PREFILL: "Prefill", Role.DECODE: "Decode", Role.MIXED: "Mixed"}
 HEALTHY = "HEALTHY"
 RUNNING = "RUNNING"
+COUNT = "num_replicas"
 
 
 class RayServiceApplication:
@@ -53,7 +61,7 @@ class RayServiceApplication:
         if not changed:
             return None
         text = mapping(manifest.get("spec"))["serveConfigV2"]
-        return {"serveConfigV2": serve_config.with_counts(text, self._application, changed)}
+        return {"serveConfigV2": with_counts(text, self._application, changed)}
 
     def problems(self, manifest: Manifest) -> list[str]:
         """What the config lacks, another model, or an application that does not run yet."""
@@ -79,8 +87,8 @@ class RayServiceApplication:
                 self._settled[role] = self._desired(manifest, role)
 
     def _app(self, manifest: Manifest) -> Mapping[str, Any]:
-        config = serve_config.read(mapping(manifest.get("spec")).get("serveConfigV2"))
-        found = serve_config.applications(config)
+        config = read_config(mapping(manifest.get("spec")).get("serveConfigV2"))
+        found = applications(config)
         if self._application not in found:
             there = ", ".join(map(repr, found)) or "none"
             raise Refused(
@@ -90,14 +98,14 @@ class RayServiceApplication:
 
     def _desired(self, manifest: Manifest, role: Role) -> int:
         name = DEPLOYMENTS[role]
-        found = serve_config.deployments(self._app(manifest))
+        found = deployments(self._app(manifest))
         where = f"spec.serveConfigV2: application {self._application!r}, deployment {name!r}"
         if name not in found:
             there = ", ".join(map(repr, found)) or "none"
-            raise Refused(f"{where}: not listed; there are {there}. List it with {serve_config.COUNT}")
-        count = found[name].get(serve_config.COUNT)
+            raise Refused(f"{where}: not listed; there are {there}. List it with {COUNT}")
+        count = found[name].get(COUNT)
         if isinstance(count, bool) or not isinstance(count, int):
-            raise Refused(f"{where}: {serve_config.COUNT} should be a number, not {count!r}")
+            raise Refused(f"{where}: {COUNT} should be a number, not {count!r}")
         return count
 
     def _model_problems(self, manifest: Manifest) -> list[str]:
@@ -135,3 +143,109 @@ def _observed(manifest: Manifest) -> bool:
     generation = mapping(manifest.get("metadata")).get("generation")
     observed = mapping(manifest.get("status")).get("observedGeneration")
     return not (isinstance(generation, int) and isinstance(observed, int)) or observed >= generation
+
+
+def read_config(text: object) -> Mapping[str, Any]:
+    """The parsed config; Refused if it is no YAML mapping."""
+    if not isinstance(text, str):
+        raise Refused("spec.serveConfigV2: missing, or no text")
+    try:
+        config = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise Refused(f"spec.serveConfigV2: no valid YAML: {error}") from error
+    if not isinstance(config, Mapping):
+        raise Refused("spec.serveConfigV2: should be a mapping with the key applications")
+    return config
+
+
+def applications(config: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """The applications by name."""
+    return {
+        str(mapping(item).get("name", "default")): mapping(item)
+        for item in _items(config.get("applications"))
+    }
+
+
+def deployments(application: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """The deployments of an application by name."""
+    return {str(mapping(item).get("name")): mapping(item) for item in _items(application.get("deployments"))}
+
+
+def with_counts(text: str, application: str, counts: Mapping[str, int]) -> str:
+    """The text with `num_replicas` of these deployments set. They must be listed in it."""
+    meant = _meant(read_config(text), application, counts)
+    edited = text
+    for deployment, count in counts.items():
+        edited = _edited(edited, application, deployment, count)
+    return edited if _parses_to(edited, meant) else yaml.safe_dump(meant, sort_keys=False)
+
+
+def _meant(config: Mapping[str, Any], application: str, counts: Mapping[str, int]) -> dict[str, Any]:
+    # Values that anchors share become values of their own, so that a count is set once.
+    meant: dict[str, Any] = _unshared(dict(config))
+    for item in _items(meant.get("applications")):
+        if item.get("name", "default") != application:
+            continue
+        for deployment in _items(item.get("deployments")):
+            if deployment.get("name") in counts:
+                deployment[COUNT] = counts[deployment["name"]]
+    return meant
+
+
+def _unshared(value: Any) -> Any:  # noqa: ANN401 - whatever YAML holds
+    if isinstance(value, Mapping):
+        return {key: _unshared(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_unshared(item) for item in value]
+    return copy.copy(value)
+
+
+def _parses_to(text: str, meant: Mapping[str, Any]) -> bool:
+    try:
+        return bool(yaml.safe_load(text) == meant)
+    except yaml.YAMLError:
+        return False
+
+
+def _edited(text: str, application: str, deployment: str, count: int) -> str:
+    node = _deployment_node(text, application, deployment)
+    if node is None:
+        return text
+    value = _child(node, COUNT)
+    if isinstance(value, yaml.ScalarNode):
+        return _replaced(text, value, str(count))
+    name = _child(node, "name")
+    if name is None:
+        return text
+    separator = ", " if node.flow_style else "\n" + " " * node.start_mark.column
+    return text[: name.end_mark.index] + f"{separator}{COUNT}: {count}" + text[name.end_mark.index :]
+
+
+def _replaced(text: str, node: yaml.ScalarNode, value: str) -> str:
+    return text[: node.start_mark.index] + value + text[node.end_mark.index :]
+
+
+def _deployment_node(text: str, application: str, deployment: str) -> yaml.MappingNode | None:
+    root = yaml.compose(text, Loader=yaml.SafeLoader)
+    found = _named(_child(root, "applications"), application, "default")
+    return _named(_child(found, "deployments"), deployment, None)
+
+
+def _named(sequence: yaml.Node | None, name: str, unnamed: str | None) -> yaml.MappingNode | None:
+    for item in sequence.value if isinstance(sequence, yaml.SequenceNode) else []:
+        own = _child(item, "name")
+        if isinstance(item, yaml.MappingNode) and (own.value if own is not None else unnamed) == name:
+            return item
+    return None
+
+
+def _child(node: yaml.Node | None, key: str) -> yaml.Node | None:
+    for own, value in node.value if isinstance(node, yaml.MappingNode) else []:
+        if own.value == key:
+            found: yaml.Node = value
+            return found
+    return None
+
+
+def _items(value: object) -> list[Any]:
+    return [item for item in value if isinstance(item, Mapping)] if isinstance(value, list) else []

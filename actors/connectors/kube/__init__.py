@@ -1,1 +1,0 @@
-"""Parts of the KubernetesConnector: where the object is, how it is reached, how its counts are read."""
