@@ -10,8 +10,12 @@ from starlette.routing import BaseRoute
 from actors import names
 from actors.calling import CallError, NamedActor
 from actors.routing.starting import routing_actors
-from actors.virtual.client import AsyncVirtualConnectorClient
-from actors.virtual.errors import CoordinatorUnreachable, TooManyWaiters, UnknownDecision
+from actors.virtual_connector import (
+    AsyncVirtualConnectorClient,
+    CoordinatorUnreachable,
+    TooManyWaiters,
+    UnknownDecision,
+)
 from headway.config import ConfigError, HeadwayConfig
 from serve_apps.control_api import NeverIssued, NotFound, Unavailable, control_routes, scaling_routes
 from serve_apps.gateway.faults import InvalidRequest, Shed

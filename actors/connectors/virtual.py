@@ -1,8 +1,8 @@
 """The connector to systems outside: proposals to the virtual connector's coordinator.
 
 `set_targets` is `sent` when a decision was issued, `pending` when it waits behind an earlier one, `unchanged`
-when the newest decision asks for it already; `detail` has the newest decision's id. How counts of replicas
-follow from answers is told in `actors.virtual.pools`.
+when the newest decision asks for it already; `detail` has the newest decision's id. The counts of
+replicas follow from answers (`actors.virtual_connector.ledger`).
 """
 
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from actors.calling import CallError, NamedActor
 from actors.connectors.protocol import Action, PoolCounts, Ready, Refused, Unreachable
 from actors.names import VIRTUAL_CONNECTOR
-from actors.virtual.errors import ScalingError
+from actors.virtual_connector import ScalingError
 from headway.config import HeadwayConfig
 from headway.planning import Role
 

@@ -6,9 +6,8 @@ import pytest
 from virtual_cases import Clock
 
 from actors.store import MemoryStore
-from actors.virtual.coordinator import VirtualConnectorCoordinator
-from actors.virtual.errors import TooManyWaiters, UnknownDecision
-from actors.virtual.waiting import Waiters
+from actors.virtual_connector.coordinator import VirtualConnectorCoordinator, Waiters
+from actors.virtual_connector.decision import TooManyWaiters, UnknownDecision
 from headway.config import HeadwayConfig
 
 SOON_S = 0.05
@@ -114,7 +113,7 @@ async def test_a_store_that_refuses_keeps_the_decision_back_and_the_timer_trying
                 raise ConnectionError("no store")
             super().put(key, value)
 
-    monkeypatch.setattr("actors.virtual.coordinator.RETRY_S", 0.01)
+    monkeypatch.setattr("actors.virtual_connector.coordinator.RETRY_S", 0.01)
     store = Refusing()
     coordinator = started(store, SOON_S)
     await coordinator.propose(*ask(2))

@@ -3,14 +3,18 @@
 import json
 
 import pytest
-from virtual_cases import RULES, TIMEOUT_S, Clock, new_book
+from virtual_cases import RULES, TIMEOUT_S, Clock, new_ledger
 
 from actors.store import MemoryStore
-from actors.virtual.book import KEY
-from actors.virtual.decision import ScalingDecision, plain
-from actors.virtual.errors import BadProposal, UnknownDecision, UnreadableLedger
-from actors.virtual.ledger import Answer, Rules
-from actors.virtual.pools import pool_counts
+from actors.virtual_connector.decision import (
+    BadProposal,
+    ScalingDecision,
+    UnknownDecision,
+    UnreadableLedger,
+    plain,
+)
+from actors.virtual_connector.ledger import DecisionAnswer, Rules, pool_counts
+from actors.virtual_connector.stored_ledger import KEY
 from headway.planning import Role
 
 
@@ -18,31 +22,31 @@ def targets(prefill: int, decode: int) -> dict[str, int]:
     return {"prefill": prefill, "decode": decode}
 
 
-def complete(book, decision_id):
-    return book.answer(Answer(decision_id=decision_id))
+def complete(kept, decision_id):
+    return kept.answer(DecisionAnswer(decision_id=decision_id))
 
 
-def fail(book, decision_id, reason="no nodes"):
-    return book.answer(Answer(decision_id=decision_id, failure=reason))
+def fail(kept, decision_id, reason="no nodes"):
+    return kept.answer(DecisionAnswer(decision_id=decision_id, failure=reason))
 
 
-def issued(book) -> tuple[int, dict[str, int]]:
-    decision = book.ledger.decision
+def issued(kept) -> tuple[int, dict[str, int]]:
+    decision = kept.ledger.decision
     return decision.decision_id, {role.value: count for role, count in decision.targets.items()}
 
 
 def test_the_first_decision_is_number_0_and_ids_rise_by_one():
-    book = new_book()
+    kept = new_ledger()
     for number in range(4):
-        assert book.propose(targets(1, number), {}) == {"status": "sent", "decision_id": number}
-        complete(book, number)
-    assert issued(book) == (3, targets(1, 3))
+        assert kept.propose(targets(1, number), {}) == {"status": "sent", "decision_id": number}
+        complete(kept, number)
+    assert issued(kept) == (3, targets(1, 3))
 
 
 def test_a_decision_carries_time_and_reasons():
-    book = new_book(clock=Clock(1234.5))
-    book.propose(targets(2, 5), {"summary": "more load", "headroom_s": float("nan")})
-    assert book.ledger.decision.document() == {
+    kept = new_ledger(clock=Clock(1234.5))
+    kept.propose(targets(2, 5), {"summary": "more load", "headroom_s": float("nan")})
+    assert kept.ledger.decision.document() == {
         "decision_id": 0,
         "num_prefill": 2,
         "num_decode": 5,
@@ -54,94 +58,94 @@ def test_a_decision_carries_time_and_reasons():
 
 
 def test_the_first_proposal_is_a_decision_even_if_it_asks_for_the_minimum():
-    assert new_book().propose(targets(1, 1), {})["status"] == "sent"
+    assert new_ledger().propose(targets(1, 1), {})["status"] == "sent"
 
 
 @pytest.mark.parametrize("answered", [True, False])
 def test_equal_targets_make_no_new_decision(answered):
-    book = new_book()
-    book.propose(targets(2, 3), {})
+    kept = new_ledger()
+    kept.propose(targets(2, 3), {})
     if answered:
-        complete(book, 0)
-    assert book.propose(targets(2, 3), {"summary": "again"}) == {"status": "unchanged", "decision_id": 0}
-    assert book.propose({"decode": 3}, {})["status"] == "unchanged"
+        complete(kept, 0)
+    assert kept.propose(targets(2, 3), {"summary": "again"}) == {"status": "unchanged", "decision_id": 0}
+    assert kept.propose({"decode": 3}, {})["status"] == "unchanged"
 
 
 def test_a_partial_update_keeps_the_other_role():
-    book = new_book()
-    book.propose(targets(2, 3), {})
-    complete(book, 0)
-    book.propose({"decode": 7}, {})
-    assert issued(book) == (1, targets(2, 7))
+    kept = new_ledger()
+    kept.propose(targets(2, 3), {})
+    complete(kept, 0)
+    kept.propose({"decode": 7}, {})
+    assert issued(kept) == (1, targets(2, 7))
 
 
 def test_a_partial_update_before_any_decision_takes_the_minimum_for_the_rest():
     rules = Rules(floor={Role.PREFILL: 4, Role.DECODE: 2}, scaling_timeout_s=TIMEOUT_S)
-    book = new_book(rules=rules)
-    book.propose({"decode": 7}, {})
-    assert issued(book) == (0, targets(4, 7))
+    kept = new_ledger(rules=rules)
+    kept.propose({"decode": 7}, {})
+    assert issued(kept) == (0, targets(4, 7))
 
 
 def test_partial_updates_meet_in_the_wish():
-    book = new_book()
-    book.propose(targets(1, 1), {})
-    book.propose({"prefill": 5}, {})
-    book.propose({"decode": 6}, {})
-    complete(book, 0)
-    assert issued(book) == (1, targets(5, 6))
+    kept = new_ledger()
+    kept.propose(targets(1, 1), {})
+    kept.propose({"prefill": 5}, {})
+    kept.propose({"decode": 6}, {})
+    complete(kept, 0)
+    assert issued(kept) == (1, targets(5, 6))
 
 
 def test_a_pending_decision_blocks_and_the_newest_wish_follows_its_answer():
     clock = Clock(100.0)
-    book = new_book(clock=clock)
-    book.propose(targets(1, 1), {})
-    assert book.propose(targets(2, 2), {})["status"] == "pending"
-    reply = book.propose(targets(3, 3), {"summary": "newest"})
+    kept = new_ledger(clock=clock)
+    kept.propose(targets(1, 1), {})
+    assert kept.propose(targets(2, 2), {})["status"] == "pending"
+    reply = kept.propose(targets(3, 3), {"summary": "newest"})
     assert reply == {
         "status": "pending",
         "decision_id": 0,
         "wish": targets(3, 3),
         "free_at_s": 100.0 + TIMEOUT_S,
     }
-    assert issued(book) == (0, targets(1, 1))
-    complete(book, 0)
-    assert issued(book) == (1, targets(3, 3))
-    assert book.ledger.decision.reasons == {"summary": "newest"}
-    assert book.ledger.wish is None
+    assert issued(kept) == (0, targets(1, 1))
+    complete(kept, 0)
+    assert issued(kept) == (1, targets(3, 3))
+    assert kept.ledger.decision.reasons == {"summary": "newest"}
+    assert kept.ledger.wish is None
 
 
 def test_a_wish_that_returns_to_the_pending_targets_is_taken_back():
-    book = new_book()
-    book.propose(targets(1, 1), {})
-    book.propose(targets(2, 2), {})
-    assert book.propose(targets(1, 1), {})["status"] == "unchanged"
-    complete(book, 0)
-    assert issued(book) == (0, targets(1, 1))
+    kept = new_ledger()
+    kept.propose(targets(1, 1), {})
+    kept.propose(targets(2, 2), {})
+    assert kept.propose(targets(1, 1), {})["status"] == "unchanged"
+    complete(kept, 0)
+    assert issued(kept) == (0, targets(1, 1))
 
 
 def test_the_timeout_frees_the_way_to_the_second():
     clock = Clock(100.0)
-    book = new_book(clock=clock)
-    book.propose(targets(1, 1), {})
-    book.propose(targets(2, 2), {})
-    assert book.due_in_s == TIMEOUT_S
+    kept = new_ledger(clock=clock)
+    kept.propose(targets(1, 1), {})
+    kept.propose(targets(2, 2), {})
+    assert kept.due_in_s == TIMEOUT_S
     clock.now_s += TIMEOUT_S - 0.001
-    book.elapse()
-    assert issued(book)[0] == 0
+    kept.elapse()
+    assert issued(kept)[0] == 0
     clock.now_s = 100.0 + TIMEOUT_S
-    book.elapse()
-    assert issued(book) == (1, targets(2, 2))
-    assert book.ledger.pending
-    assert book.due_in_s is None
+    kept.elapse()
+    assert issued(kept) == (1, targets(2, 2))
+    assert kept.ledger.pending
+    assert kept.due_in_s is None
 
 
 def test_the_timeout_is_measured_across_a_restart():
     clock, store = Clock(100.0), MemoryStore()
-    book = new_book(store, clock)
-    book.propose(targets(1, 1), {})
-    book.propose(targets(2, 2), {})
+    kept = new_ledger(store, clock)
+    kept.propose(targets(1, 1), {})
+    kept.propose(targets(2, 2), {})
     clock.now_s += TIMEOUT_S - 1.0
-    reborn = new_book(store, clock)
+    reborn = new_ledger(store, clock)
     reborn.elapse()
     assert (issued(reborn)[0], reborn.due_in_s) == (0, 1.0)
     clock.now_s += 1.0
@@ -151,132 +155,132 @@ def test_the_timeout_is_measured_across_a_restart():
 
 def test_after_the_timeout_the_newest_proposal_is_issued_not_the_older_wish():
     clock = Clock()
-    book = new_book(clock=clock)
-    book.propose(targets(1, 1), {})
-    book.propose(targets(2, 2), {})
+    kept = new_ledger(clock=clock)
+    kept.propose(targets(1, 1), {})
+    kept.propose(targets(2, 2), {})
     clock.now_s += TIMEOUT_S
-    assert book.propose(targets(3, 3), {}) == {"status": "sent", "decision_id": 1}
-    assert issued(book) == (1, targets(3, 3))
+    assert kept.propose(targets(3, 3), {}) == {"status": "sent", "decision_id": 1}
+    assert issued(kept) == (1, targets(3, 3))
 
 
 def test_a_timed_out_decision_is_not_issued_again_for_the_same_targets():
     clock = Clock()
-    book = new_book(clock=clock)
-    book.propose(targets(1, 1), {})
+    kept = new_ledger(clock=clock)
+    kept.propose(targets(1, 1), {})
     clock.now_s += 2 * TIMEOUT_S
-    assert book.propose(targets(1, 1), {})["status"] == "unchanged"
-    assert book.ledger.pending
+    assert kept.propose(targets(1, 1), {})["status"] == "unchanged"
+    assert kept.ledger.pending
 
 
 def test_an_overtaken_decision_may_still_be_answered_and_leaves_the_newer_one_pending():
     clock = Clock()
-    book = new_book(clock=clock)
-    book.propose(targets(1, 2), {})
+    kept = new_ledger(clock=clock)
+    kept.propose(targets(1, 2), {})
     clock.now_s += TIMEOUT_S
-    book.propose(targets(1, 3), {})
-    assert complete(book, 0) == {"decision_id": 0, "counted": True, "acknowledged_id": 0}
-    assert book.ledger.pending
-    assert book.ledger.completed.targets == {Role.PREFILL: 1, Role.DECODE: 2}
+    kept.propose(targets(1, 3), {})
+    assert complete(kept, 0) == {"decision_id": 0, "counted": True, "acknowledged_id": 0}
+    assert kept.ledger.pending
+    assert kept.ledger.completed.targets == {Role.PREFILL: 1, Role.DECODE: 2}
 
 
 def test_many_overtaken_decisions_are_bounded():
     clock = Clock()
-    book = new_book(clock=clock)
+    kept = new_ledger(clock=clock)
     for number in range(40):
-        book.propose(targets(1, number), {"text": "x" * 1000})
+        kept.propose(targets(1, number), {"text": "x" * 1000})
         clock.now_s += TIMEOUT_S
-    assert len(book.ledger.overtaken) == 16
-    assert complete(book, 0)["counted"]
-    assert book.ledger.completed is None
-    complete(book, 38)
-    assert book.ledger.completed.targets == {Role.PREFILL: 1, Role.DECODE: 38}
-    assert book.ledger.overtaken == ()
+    assert len(kept.ledger.overtaken) == 16
+    assert complete(kept, 0)["counted"]
+    assert kept.ledger.completed is None
+    complete(kept, 38)
+    assert kept.ledger.completed.targets == {Role.PREFILL: 1, Role.DECODE: 38}
+    assert kept.ledger.overtaken == ()
 
 
 def test_an_old_id_never_lowers_the_acknowledged_one():
-    book = new_book()
+    kept = new_ledger()
     for number in range(3):
-        book.propose(targets(1, number), {})
-        complete(book, number)
-    assert complete(book, 0) == {"decision_id": 0, "counted": False, "acknowledged_id": 2}
-    assert fail(book, 1) == {"decision_id": 1, "counted": False, "acknowledged_id": 2}
-    assert book.ledger.failure is None
+        kept.propose(targets(1, number), {})
+        complete(kept, number)
+    assert complete(kept, 0) == {"decision_id": 0, "counted": False, "acknowledged_id": 2}
+    assert fail(kept, 1) == {"decision_id": 1, "counted": False, "acknowledged_id": 2}
+    assert kept.ledger.failure is None
 
 
 @pytest.mark.parametrize("decision_id", [-1, 1, 99, True, "0", 0.0, None])
 def test_an_id_that_was_never_issued_is_an_error(decision_id):
-    book = new_book()
-    book.propose(targets(1, 1), {})
+    kept = new_ledger()
+    kept.propose(targets(1, 1), {})
     with pytest.raises(UnknownDecision, match=r"was never issued: the newest is 0$"):
-        complete(book, decision_id)
-    assert book.ledger.acknowledged_id == -1
+        complete(kept, decision_id)
+    assert kept.ledger.acknowledged_id == -1
 
 
 def test_before_the_first_decision_every_id_is_unknown():
     with pytest.raises(UnknownDecision, match="decision 0 was never issued: there is none yet"):
-        fail(new_book(), 0)
+        fail(new_ledger(), 0)
 
 
 def test_a_failure_frees_the_way_and_is_seen():
-    book = new_book(clock=Clock(50.0))
-    book.propose(targets(1, 1), {})
-    book.propose(targets(2, 2), {})
-    assert fail(book, 0, "quota")["counted"]
-    assert issued(book) == (1, targets(2, 2))
-    failure = book.ledger.failure
+    kept = new_ledger(clock=Clock(50.0))
+    kept.propose(targets(1, 1), {})
+    kept.propose(targets(2, 2), {})
+    assert fail(kept, 0, "quota")["counted"]
+    assert issued(kept) == (1, targets(2, 2))
+    failure = kept.ledger.failure
     assert (failure.decision_id, failure.reason, failure.at_s) == (0, "quota", 50.0)
 
 
 def test_after_a_failure_the_same_targets_make_a_new_decision():
-    book = new_book()
-    book.propose(targets(1, 1), {})
-    fail(book, 0)
-    assert book.ledger.decision.status == "failed"
-    assert book.propose(targets(1, 1), {}) == {"status": "sent", "decision_id": 1}
-    assert book.propose(targets(1, 1), {}) == {"status": "unchanged", "decision_id": 1}
+    kept = new_ledger()
+    kept.propose(targets(1, 1), {})
+    fail(kept, 0)
+    assert kept.ledger.decision.status == "failed"
+    assert kept.propose(targets(1, 1), {}) == {"status": "sent", "decision_id": 1}
+    assert kept.propose(targets(1, 1), {}) == {"status": "unchanged", "decision_id": 1}
 
 
 def test_the_first_answer_counts():
-    book = new_book()
-    book.propose(targets(1, 1), {})
-    fail(book, 0)
-    assert not complete(book, 0)["counted"]
-    assert (book.ledger.decision.status, book.ledger.completed) == ("failed", None)
+    kept = new_ledger()
+    kept.propose(targets(1, 1), {})
+    fail(kept, 0)
+    assert not complete(kept, 0)["counted"]
+    assert (kept.ledger.decision.status, kept.ledger.completed) == ("failed", None)
 
 
 def test_a_failure_is_forgotten_when_a_later_decision_is_carried_out():
-    book = new_book()
-    book.propose(targets(1, 1), {})
-    fail(book, 0)
-    book.propose(targets(1, 1), {})
-    complete(book, 1)
-    assert book.ledger.failure is None
+    kept = new_ledger()
+    kept.propose(targets(1, 1), {})
+    fail(kept, 0)
+    kept.propose(targets(1, 1), {})
+    complete(kept, 1)
+    assert kept.ledger.failure is None
 
 
 def test_a_clock_set_back_neither_ends_a_wait_early_nor_never():
     clock = Clock(1_000_000.0)
-    book = new_book(clock=clock)
-    book.propose(targets(1, 1), {})
-    book.propose(targets(2, 2), {})
+    kept = new_ledger(clock=clock)
+    kept.propose(targets(1, 1), {})
+    kept.propose(targets(2, 2), {})
     clock.now_s = 500_000.0
-    book.elapse()
-    assert issued(book)[0] == 0
-    assert book.due_in_s == TIMEOUT_S
+    kept.elapse()
+    assert issued(kept)[0] == 0
+    assert kept.due_in_s == TIMEOUT_S
     clock.now_s += TIMEOUT_S
-    book.elapse()
-    assert issued(book) == (1, targets(2, 2))
+    kept.elapse()
+    assert issued(kept) == (1, targets(2, 2))
 
 
 def test_the_ledger_outlives_its_process_whole():
     clock, store = Clock(), MemoryStore()
-    book = new_book(store, clock)
-    book.propose(targets(1, 1), {"nested": {"list": [1, 2.5, None, "x"]}})
-    fail(book, 0)
-    book.propose(targets(2, 1), {})
+    kept = new_ledger(store, clock)
+    kept.propose(targets(1, 1), {"nested": {"list": [1, 2.5, None, "x"]}})
+    fail(kept, 0)
+    kept.propose(targets(2, 1), {})
     clock.now_s += TIMEOUT_S
-    book.propose(targets(2, 2), {})
-    book.propose(targets(2, 3), {"why": "wish"})
-    assert new_book(store, clock).ledger == book.ledger
+    kept.propose(targets(2, 2), {})
+    kept.propose(targets(2, 3), {"why": "wish"})
+    assert new_ledger(store, clock).ledger == kept.ledger
 
 
 def test_an_unchanged_ledger_is_not_written_again():
@@ -288,11 +292,11 @@ def test_an_unchanged_ledger_is_not_written_again():
             super().put(key, value)
 
     store = Counting()
-    book = new_book(store)
-    book.propose(targets(1, 1), {})
+    kept = new_ledger(store)
+    kept.propose(targets(1, 1), {})
     for _ in range(3):
-        book.propose(targets(1, 1), {})
-        book.elapse()
+        kept.propose(targets(1, 1), {})
+        kept.elapse()
     assert store.puts == 1
 
 
@@ -301,7 +305,7 @@ def test_a_ledger_that_cannot_be_read_stops_the_start(stored):
     store = MemoryStore()
     store.put(KEY, stored)
     with pytest.raises(UnreadableLedger, match="the stored ledger"):
-        new_book(store)
+        new_ledger(store)
 
 
 @pytest.mark.parametrize(
@@ -316,29 +320,29 @@ def test_a_ledger_that_cannot_be_read_stops_the_start(stored):
     ],
 )
 def test_targets_that_make_no_sense_are_refused(asked, message):
-    book = new_book()
+    kept = new_ledger()
     with pytest.raises(BadProposal, match=message):
-        book.propose(asked, {})
-    assert book.ledger.decision is None
+        kept.propose(asked, {})
+    assert kept.ledger.decision is None
 
 
 def test_a_mixed_pool_has_neither_of_the_two_numbers():
-    book = new_book(rules=Rules(floor={Role.MIXED: 1}, scaling_timeout_s=TIMEOUT_S))
-    book.propose({"mixed": 3}, {})
-    document = book.ledger.decision.document()
+    kept = new_ledger(rules=Rules(floor={Role.MIXED: 1}, scaling_timeout_s=TIMEOUT_S))
+    kept.propose({"mixed": 3}, {})
+    document = kept.ledger.decision.document()
     assert (document["num_prefill"], document["num_decode"]) == (None, None)
     assert document["targets"] == {"mixed": 3}
 
 
 def test_a_change_of_pools_goes_on_with_the_next_id():
     store = MemoryStore()
-    old = new_book(store)
+    old = new_ledger(store)
     old.propose(targets(2, 2), {})
     old.propose(targets(3, 3), {})
-    book = new_book(store, rules=Rules(floor={Role.MIXED: 2}, scaling_timeout_s=TIMEOUT_S))
-    assert book.propose({}, {})["status"] == "pending"
-    complete(book, 0)
-    assert issued(book) == (1, {"mixed": 2})
+    kept = new_ledger(store, rules=Rules(floor={Role.MIXED: 2}, scaling_timeout_s=TIMEOUT_S))
+    assert kept.propose({}, {})["status"] == "pending"
+    complete(kept, 0)
+    assert issued(kept) == (1, {"mixed": 2})
 
 
 def test_a_decision_is_the_same_after_a_trip_through_json():
@@ -353,19 +357,19 @@ def test_reasons_become_strict_json():
     assert plain(untidy) == {"decode": [1, None], "3": {"x": "<class 'object'>"}}
 
 
-def counts(book) -> dict[str, tuple[int, int, int, int]]:
-    found = pool_counts(book.ledger, RULES)
+def counts(kept) -> dict[str, tuple[int, int, int, int]]:
+    found = pool_counts(kept.ledger, RULES)
     return {role.value: (c.desired, c.starting, c.ready, c.draining) for role, c in found.items()}
 
 
 def test_answers_stand_for_replicas():
-    book = new_book()
-    assert counts(book) == {"prefill": (1, 0, 1, 0), "decode": (1, 0, 1, 0)}
-    book.propose(targets(1, 4), {})
-    assert counts(book)["decode"] == (4, 3, 1, 0)
-    complete(book, 0)
-    assert counts(book)["decode"] == (4, 0, 4, 0)
-    book.propose(targets(1, 2), {})
-    assert counts(book)["decode"] == (2, 0, 2, 2)
-    fail(book, 1)
-    assert counts(book)["decode"] == (4, 0, 4, 0)
+    kept = new_ledger()
+    assert counts(kept) == {"prefill": (1, 0, 1, 0), "decode": (1, 0, 1, 0)}
+    kept.propose(targets(1, 4), {})
+    assert counts(kept)["decode"] == (4, 3, 1, 0)
+    complete(kept, 0)
+    assert counts(kept)["decode"] == (4, 0, 4, 0)
+    kept.propose(targets(1, 2), {})
+    assert counts(kept)["decode"] == (2, 0, 2, 2)
+    fail(kept, 1)
+    assert counts(kept)["decode"] == (4, 0, 4, 0)

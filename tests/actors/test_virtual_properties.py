@@ -1,7 +1,7 @@
 """Any sequence of events, with the process dying anywhere in it: what must hold whatever happens.
 
 The model knows what was last asked for and what anyone was told; it restates the promises, not the code. A
-death takes place before the put, between put and reply, or between two events; then a new book reads the
+death takes place before the put, between put and reply, or between two events; then a new ledger reads the
 store.
 """
 
@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from virtual_cases import RULES, TIMEOUT_S, Clock, Killed, MortalStore
 
-from actors.virtual.book import Book
-from actors.virtual.errors import UnknownDecision
-from actors.virtual.ledger import Answer
+from actors.virtual_connector.decision import UnknownDecision
+from actors.virtual_connector.ledger import DecisionAnswer
+from actors.virtual_connector.stored_ledger import StoredLedger
 
 POOLS = ("prefill", "decode")
 COUNTS = st.integers(0, 3)
@@ -22,13 +22,13 @@ IDS = st.integers(-2, 40)
 
 
 class VirtualConnector(RuleBasedStateMachine):
-    """One book, the events that reach it, and what everybody has seen of it."""
+    """One ledger, the events that reach it, and what everybody has seen of it."""
 
     @initialize()
     def begin(self) -> None:
         self.store = MortalStore()
         self.clock = Clock()
-        self.book = self.opened()
+        self.ledger = self.opened()
         self.asked = {role.value: count for role, count in RULES.floor.items()}
         self.proposed = False
         self.told: dict[int, tuple[dict[str, int], float]] = {}
@@ -36,8 +36,8 @@ class VirtualConnector(RuleBasedStateMachine):
         self.since_s = self.clock.now_s
         self.look()
 
-    def opened(self) -> Book:
-        return Book(self.store, RULES, self.clock)
+    def opened(self) -> StoredLedger:
+        return StoredLedger(self.store, RULES, self.clock)
 
     def step(self, dies: str | None, event) -> bool:
         """Run the event; whether it reached the store if the process died of it, else True."""
@@ -45,7 +45,7 @@ class VirtualConnector(RuleBasedStateMachine):
         try:
             event()
         except Killed:
-            self.book = self.opened()
+            self.ledger = self.opened()
             return dies == "after"
         finally:
             self.store.dies = None
@@ -53,7 +53,7 @@ class VirtualConnector(RuleBasedStateMachine):
 
     def look(self) -> None:
         """What any client sees now is remembered: it must never be contradicted."""
-        ledger = self.book.ledger
+        ledger = self.ledger.ledger
         if ledger.decision is None:
             assert not self.told
             return
@@ -70,61 +70,61 @@ class VirtualConnector(RuleBasedStateMachine):
 
     @rule(named=TARGETS, dies=DEATHS)
     def propose(self, named, dies) -> None:
-        before = self.book.ledger
-        if not self.step(dies, lambda: self.book.propose(named, {"named": named})):
-            assert self.book.ledger == before
+        before = self.ledger.ledger
+        if not self.step(dies, lambda: self.ledger.propose(named, {"named": named})):
+            assert self.ledger.ledger == before
             return
         self.asked |= named
         self.proposed = True
-        issued = self.book.ledger.last_id - before.last_id
+        issued = self.ledger.ledger.last_id - before.last_id
         first_or_failed = before.decision is None or before.decision.status == "failed"
         assert issued == 1 if first_or_failed else issued in (0, 1)
         self.look()
 
     @rule(decision_id=IDS, reason=st.none() | st.text(max_size=5), dies=DEATHS)
     def answer(self, decision_id, reason, dies) -> None:
-        before = self.book.ledger
-        said = Answer(decision_id=decision_id, failure=reason)
+        before = self.ledger.ledger
+        said = DecisionAnswer(decision_id=decision_id, failure=reason)
         if not 0 <= decision_id <= before.last_id:
             try:
-                self.book.answer(said)
+                self.ledger.answer(said)
             except UnknownDecision:
-                assert self.book.ledger == before
+                assert self.ledger.ledger == before
                 return
             raise AssertionError(f"{decision_id} was never issued")
-        if self.step(dies, lambda: self.book.answer(said)):
-            assert self.book.ledger.acknowledged_id == max(decision_id, before.acknowledged_id)
+        if self.step(dies, lambda: self.ledger.answer(said)):
+            assert self.ledger.ledger.acknowledged_id == max(decision_id, before.acknowledged_id)
         else:
-            assert self.book.ledger == before
+            assert self.ledger.ledger == before
         self.look()
 
-    @precondition(lambda self: self.book.ledger.pending)
+    @precondition(lambda self: self.ledger.ledger.pending)
     @rule(failed=st.booleans(), dies=DEATHS)
     def answer_the_newest(self, failed, dies) -> None:
-        self.answer(self.book.ledger.last_id, "broken" if failed else None, dies)
+        self.answer(self.ledger.ledger.last_id, "broken" if failed else None, dies)
 
     @rule(seconds=st.sampled_from([0.0, 0.5, TIMEOUT_S / 2, TIMEOUT_S - 0.5, TIMEOUT_S, 1e6]), dies=DEATHS)
     def time_passes(self, seconds, dies) -> None:
         self.clock.now_s += seconds
-        self.step(dies, self.book.elapse)
+        self.step(dies, self.ledger.elapse)
         self.look()
 
     @rule(seconds=st.sampled_from([0.001, TIMEOUT_S / 2, 1e5]), dies=DEATHS)
     def the_clock_is_set_back(self, seconds, dies) -> None:
         self.clock.now_s -= seconds
         self.since_s = min(self.since_s, self.clock.now_s)
-        self.step(dies, self.book.elapse)
+        self.step(dies, self.ledger.elapse)
         self.look()
 
     @rule()
     def killed(self) -> None:
-        before = self.book.ledger
-        self.book = self.opened()
-        assert self.book.ledger == before
+        before = self.ledger.ledger
+        self.ledger = self.opened()
+        assert self.ledger.ledger == before
 
     @invariant()
     def what_was_asked_for_is_issued_or_wished(self) -> None:
-        ledger = self.book.ledger
+        ledger = self.ledger.ledger
         latest = ledger.wish or ledger.decision
         assert (latest is None) == (not self.proposed)
         if latest is not None:
@@ -132,21 +132,21 @@ class VirtualConnector(RuleBasedStateMachine):
 
     @invariant()
     def a_wish_waits_only_while_something_is_pending(self) -> None:
-        ledger = self.book.ledger
+        ledger = self.ledger.ledger
         if ledger.wish is not None:
             assert ledger.pending
             assert ledger.wish.targets != ledger.decision.targets
 
     @invariant()
     def no_wait_is_longer_than_the_timeout(self) -> None:
-        self.book.elapse()
+        self.ledger.elapse()
         self.look()
-        if self.book.due_in_s is not None:
-            assert 0.0 < self.book.due_in_s <= TIMEOUT_S
+        if self.ledger.due_in_s is not None:
+            assert 0.0 < self.ledger.due_in_s <= TIMEOUT_S
 
     @invariant()
     def nothing_is_pending_below_an_answer(self) -> None:
-        ledger = self.book.ledger
+        ledger = self.ledger.ledger
         assert all(one.decision_id > ledger.acknowledged_id for one in ledger.overtaken)
         if ledger.decision is not None:
             assert (ledger.decision.status == "pending") == ledger.pending

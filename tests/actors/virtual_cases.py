@@ -1,8 +1,8 @@
 """What tests of the virtual connector share: rules, a clock that is set, and a store that dies on demand."""
 
 from actors.store import MemoryStore
-from actors.virtual.book import Book
-from actors.virtual.ledger import Rules
+from actors.virtual_connector.ledger import Rules
+from actors.virtual_connector.stored_ledger import StoredLedger
 from headway.planning import Role
 
 TIMEOUT_S = 1800.0
@@ -39,5 +39,7 @@ class MortalStore(MemoryStore):
             raise Killed
 
 
-def new_book(store: MemoryStore | None = None, clock: Clock | None = None, rules: Rules = RULES) -> Book:
-    return Book(store or MemoryStore(), rules, clock or Clock())
+def new_ledger(
+    store: MemoryStore | None = None, clock: Clock | None = None, rules: Rules = RULES
+) -> StoredLedger:
+    return StoredLedger(store or MemoryStore(), rules, clock or Clock())

@@ -12,7 +12,7 @@ from actors.calling import ActorGone
 from actors.connectors.protocol import Connector
 from actors.connectors.virtual import VirtualConnector
 from actors.store import MemoryStore
-from actors.virtual.coordinator import VirtualConnectorCoordinator
+from actors.virtual_connector import VirtualConnectorCoordinator
 from headway.config import HeadwayConfig
 from tests.kubernetes.worlds import dynamo, kuberay
 

@@ -24,7 +24,6 @@ from actors.connectors.protocol import Unreachable
 from actors.connectors.virtual import VirtualConnector
 from actors.names import NAMESPACE, VIRTUAL_CONNECTOR, VIRTUAL_CONNECTOR_CLIENT
 from actors.store import InternalKvStore
-from actors.virtual.book import KEY
 from actors.virtual_connector import (
     AsyncVirtualConnectorClient,
     CoordinatorUnreachable,
@@ -33,6 +32,7 @@ from actors.virtual_connector import (
     start_client,
     start_coordinator,
 )
+from actors.virtual_connector.stored_ledger import KEY
 from headway.config import HeadwayConfig
 from headway.planning import Role
 from serve_apps.actor_control_plane import ActorControlPlane, ActorScaling

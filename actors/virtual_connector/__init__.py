@@ -6,19 +6,22 @@
     client.complete(decision)                           # or client.fail(decision, "no such nodes")
 
 `start_client` starts the same client as the actor `VirtualConnectorClient`, for Ray Client; over HTTP it is
-`serve_apps.control_api`. What may happen to a decision stands in `actors.virtual.ledger`.
+`serve_apps.control_api`. The rules for a decision stand in `ledger`.
 """
 
 from typing import Any
 
 from actors.names import VIRTUAL_CONNECTOR, VIRTUAL_CONNECTOR_CLIENT, detached
-from actors.virtual.client import AsyncVirtualConnectorClient, VirtualConnectorClient
-from actors.virtual.client_actor import VirtualConnectorClientActor
-from actors.virtual.coordinator import VirtualConnectorCoordinator
-from actors.virtual.decision import ScalingDecision
-from actors.virtual.errors import (
+from actors.virtual_connector.client import (
+    AsyncVirtualConnectorClient,
+    VirtualConnectorClient,
+    VirtualConnectorClientActor,
+)
+from actors.virtual_connector.coordinator import VirtualConnectorCoordinator
+from actors.virtual_connector.decision import (
     BadProposal,
     CoordinatorUnreachable,
+    ScalingDecision,
     ScalingError,
     TooManyWaiters,
     UnknownDecision,

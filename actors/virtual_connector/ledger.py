@@ -1,12 +1,12 @@
-"""What may happen to decisions that an outside system carries out. Pure: the clock is an argument.
+"""The rules for decisions that an outside system carries out. Pure: the clock is an argument.
 
 The ledger is one value. Each function here takes it, an event and the time, and returns the next ledger;
-whoever keeps it (`book`) stores the whole of it before anyone is told.
+`stored_ledger` stores the whole of it before any reply.
 
 Ids. The first decision is 0; the next is always the newest plus one, so an id exists exactly if it lies in
 0..newest. `acknowledged_id` is the highest answered one; it only rises, and all below it count as answered.
 
-Targets. A role that nobody has spoken about has its `floor`. A proposal changes the roles that it names and
+Targets. A role that no proposal has named has its `floor`. A proposal changes the roles that it names and
 keeps the others as last wished. What has been asked for is therefore always the wish or, without one,
 the newest decision. The first proposal always makes a decision: the outside knows nothing yet.
 
@@ -21,14 +21,23 @@ answer to a decision counts, later ones change nothing.
 
 Time is the wall clock, the only one that outlives a restart. Set forward, it may end a wait early. Set back,
 the wait begins anew at the time that is seen first, so that it ends at most `scaling_timeout_s` later.
+
+Pools. Replicas are not reported, so answers stand for them:
+
+    there    = the targets of the newest completed decision; before any, the pool's floor: the deployment was
+               started with its minimum
+    desired  = the targets of the newest decision; where that failed, `there`: it was never taken as a target
+    ready    = min(there, desired)     starting = what is missing     draining = what is too many
+
+so that desired = ready + starting always.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from actors.virtual.decision import ScalingDecision
-from actors.virtual.errors import BadProposal, UnknownDecision
+from actors.connectors.protocol import PoolCounts
+from actors.virtual_connector.decision import BadProposal, ScalingDecision, UnknownDecision
 from headway.planning import Role
 
 MOST_REPLICAS = 1_000_000
@@ -46,14 +55,14 @@ class Rules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
-    """What is to be issued next, complete."""
+    """The targets to be issued next, of all pools."""
 
     targets: Mapping[Role, int]
     reasons: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Completed:
+class CompletedDecision:
     """The newest decision that was carried out."""
 
     decision_id: int
@@ -61,7 +70,7 @@ class Completed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
+class FailedDecision:
     """The last failure, until a later decision is carried out."""
 
     decision_id: int
@@ -70,8 +79,8 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """What an outside system says of a decision: carried out, or why it failed."""
+class DecisionAnswer:
+    """The answer of an outside system: the decision was carried out, or why it failed."""
 
     decision_id: int
     failure: str | None = None
@@ -79,14 +88,14 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ledger:
-    """All there is to know. `waiting_since_s` is when the wait for the newest decision's answer began."""
+    """The whole state. `waiting_since_s` is when the wait for the newest decision's answer began."""
 
     decision: ScalingDecision | None = None
     waiting_since_s: float = 0.0
     acknowledged_id: int = -1
     overtaken: tuple[ScalingDecision, ...] = ()
-    completed: Completed | None = None
-    failure: Failure | None = None
+    completed: CompletedDecision | None = None
+    failure: FailedDecision | None = None
     wish: Wish | None = None
 
     @property
@@ -125,7 +134,7 @@ def propose(
     return elapse(replace(ledger, wish=wish), rules, now_s)
 
 
-def answer(ledger: Ledger, rules: Rules, said: Answer, now_s: float) -> Ledger:
+def answer(ledger: Ledger, rules: Rules, said: DecisionAnswer, now_s: float) -> Ledger:
     """Take an answer. An id at or below the acknowledged one changes nothing."""
     if not _is_whole(said.decision_id) or not 0 <= said.decision_id <= ledger.last_id:
         raise UnknownDecision(f"decision {said.decision_id!r} was never issued: {newest(ledger)}")
@@ -159,7 +168,7 @@ def _issued(ledger: Ledger, wish: Wish, now_s: float) -> Ledger:
     return replace(ledger, decision=decision, waiting_since_s=now_s, overtaken=overtaken, wish=None)
 
 
-def _settled(ledger: Ledger, said: Answer, now_s: float) -> Ledger:
+def _settled(ledger: Ledger, said: DecisionAnswer, now_s: float) -> Ledger:
     failed = said.failure is not None
     decision = ledger.decision
     if decision is not None and decision.decision_id == said.decision_id:
@@ -174,18 +183,18 @@ def _settled(ledger: Ledger, said: Answer, now_s: float) -> Ledger:
     )
 
 
-def _carried_out(ledger: Ledger, decision_id: int) -> Completed | None:
-    """The decision as completed; what was, where its targets are no longer known."""
+def _carried_out(ledger: Ledger, decision_id: int) -> CompletedDecision | None:
+    """The decision as completed; the one before, where its targets are no longer remembered."""
     for one in (ledger.decision, *ledger.overtaken):
         if one is not None and one.decision_id == decision_id:
-            return Completed(decision_id=decision_id, targets=one.targets)
+            return CompletedDecision(decision_id=decision_id, targets=one.targets)
     return ledger.completed
 
 
-def _failure(said: Answer, now_s: float) -> Failure | None:
+def _failure(said: DecisionAnswer, now_s: float) -> FailedDecision | None:
     if said.failure is None:
         return None
-    return Failure(decision_id=said.decision_id, reason=said.failure, at_s=now_s)
+    return FailedDecision(decision_id=said.decision_id, reason=said.failure, at_s=now_s)
 
 
 def _in_force(ledger: Ledger, targets: Mapping[Role, int]) -> bool:
@@ -208,3 +217,23 @@ def _check(targets: Mapping[Role, int], rules: Rules) -> None:
 
 def _is_whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
+
+
+def pool_counts(ledger: Ledger, rules: Rules) -> dict[Role, PoolCounts]:
+    """The four counts of every configured pool."""
+    there: Mapping[Role, int] = ledger.completed.targets if ledger.completed else {}
+    newest = ledger.decision
+    wanted: Mapping[Role, int] = newest.targets if newest and newest.status != "failed" else there
+    return {
+        role: _counts(wanted.get(role, there.get(role, floor)), there.get(role, floor))
+        for role, floor in rules.floor.items()
+    }
+
+
+def _counts(desired: int, there: int) -> PoolCounts:
+    return PoolCounts(
+        desired=desired,
+        starting=max(0, desired - there),
+        ready=min(there, desired),
+        draining=max(0, there - desired),
+    )

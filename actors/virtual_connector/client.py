@@ -1,19 +1,25 @@
-"""How outside systems follow the coordinator from a Ray driver, worker or actor.
+"""Clients with which outside systems follow the coordinator from a Ray driver, worker or actor.
 
-`VirtualConnectorClient` is for plain code, `AsyncVirtualConnectorClient` for coroutines. `wait` outlasts a
-coordinator that restarts or is not there yet: it asks again until its time is over, and only then says that
-nobody answered. The other calls ask once. All of them may be repeated safely.
+`VirtualConnectorClient` is for plain code, `AsyncVirtualConnectorClient` for coroutines,
+`VirtualConnectorClientActor` for programs that have Ray Client and nothing of ours. `wait` outlasts a
+coordinator that restarts or does not run yet: it asks again until its time is over, and raises
+CoordinatorUnreachable only then. The other calls ask once. All of them may be repeated safely.
 """
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from actors.calling import ActorGone, NamedActor, TooSlow
 from actors.names import VIRTUAL_CONNECTOR
-from actors.virtual.decision import ScalingDecision
-from actors.virtual.errors import CoordinatorUnreachable
+from actors.virtual_connector.decision import (
+    CoordinatorUnreachable,
+    ScalingDecision,
+    ScalingError,
+    UnknownDecision,
+)
 
 CALL_TIMEOUT_S = 10.0
 SLICE_S = 30.0
@@ -25,7 +31,7 @@ AnyDecision = ScalingDecision | Mapping[str, Any] | int
 
 
 class _Patience:
-    """The time that a wait has, None for ever."""
+    """The time that is left for a wait; None waits for ever."""
 
     def __init__(self, timeout_s: float | None) -> None:
         self._deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
@@ -78,7 +84,7 @@ class VirtualConnectorClient:
         return counted
 
     def state(self) -> dict[str, Any]:
-        """All that the coordinator knows."""
+        """The coordinator's whole state, as plain data."""
         state: dict[str, Any] = self._call("state")
         return state
 
@@ -127,7 +133,7 @@ class AsyncVirtualConnectorClient:
         return counted
 
     async def state(self) -> dict[str, Any]:
-        """All that the coordinator knows."""
+        """The coordinator's whole state, as plain data."""
         state: dict[str, Any] = await self._call("state")
         return state
 
@@ -136,6 +142,56 @@ class AsyncVirtualConnectorClient:
             return await self._coordinator.call(method, *args, timeout_s=self._timeout_s + extra_s)
         except (ActorGone, TooSlow) as error:
             raise CoordinatorUnreachable(str(error)) from error
+
+
+class VirtualConnectorClientActor:
+    """`AsyncVirtualConnectorClient` as an actor: all arguments, results and errors have built-in types.
+
+    The caller could not unpickle others. Decisions are dictionaries, `UnknownDecision` becomes LookupError,
+    and a coordinator that does not answer ConnectionError.
+    """
+
+    def __init__(self, timeout_s: float = CALL_TIMEOUT_S) -> None:
+        self._client = AsyncVirtualConnectorClient(timeout_s)
+
+    async def wait(self, timeout_s: float | None = None, after: int | None = None) -> dict[str, Any] | None:
+        """The newest decision that is not answered (or is above `after`); None when the time is over."""
+        with _built_in_errors():
+            decision = await self._client.wait(timeout_s, after)
+        return None if decision is None else decision.document()
+
+    async def get(self) -> dict[str, Any] | None:
+        """The newest decision, None before the first."""
+        with _built_in_errors():
+            decision = await self._client.get()
+        return None if decision is None else decision.document()
+
+    async def complete(self, decision: Mapping[str, Any] | int) -> bool:
+        """The decision, or the one of this id, was carried out."""
+        with _built_in_errors():
+            return await self._client.complete(decision)
+
+    async def fail(self, decision: Mapping[str, Any] | int, reason: str) -> bool:
+        """The decision, or the one of this id, could not be carried out."""
+        with _built_in_errors():
+            return await self._client.fail(decision, reason)
+
+    async def state(self) -> dict[str, Any]:
+        """The coordinator's whole state, as plain data."""
+        with _built_in_errors():
+            return await self._client.state()
+
+
+@contextmanager
+def _built_in_errors() -> Iterator[None]:
+    try:
+        yield
+    except UnknownDecision as error:
+        raise LookupError(str(error)) from None
+    except CoordinatorUnreachable as error:
+        raise ConnectionError(str(error)) from None
+    except ScalingError as error:
+        raise RuntimeError(str(error)) from None
 
 
 def id_of(decision: AnyDecision) -> int:

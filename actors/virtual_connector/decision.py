@@ -1,4 +1,12 @@
-"""A scaling decision as outside systems see it, and as JSON."""
+"""A scaling decision as outside systems see it, its JSON form, and the errors of the virtual connector.
+
+ScalingError(Exception)
+├── BadProposal              targets that name no pool, or an impossible count
+├── UnknownDecision          an id that was never issued
+├── TooManyWaiters           the coordinator holds as many waiting calls as it can
+├── UnreadableLedger         the stored ledger cannot be read; ids might go back, so nothing starts
+└── CoordinatorUnreachable   the coordinator does not answer, or there is none
+"""
 
 import math
 from collections.abc import Mapping
@@ -8,6 +16,30 @@ from typing import Any, Literal, Self
 from headway.planning import Role
 
 Status = Literal["pending", "completed", "failed"]
+
+
+class ScalingError(Exception):
+    """Base of the virtual connector's errors; the text is one line for people."""
+
+
+class BadProposal(ScalingError):
+    """Targets that name no pool, or an impossible count."""
+
+
+class UnknownDecision(ScalingError):
+    """An id that was never issued."""
+
+
+class TooManyWaiters(ScalingError):
+    """The coordinator holds as many waiting calls as it can."""
+
+
+class UnreadableLedger(ScalingError):
+    """The stored ledger cannot be read."""
+
+
+class CoordinatorUnreachable(ScalingError):
+    """The coordinator does not answer, or there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
