@@ -1,6 +1,6 @@
 """`python -m benchmarks [NAME ...] [--data DIR]`: run the benchmarks and print their figures.
 
-`policies` and `roles` take hours and run only when they are named.
+`policies` and `roles` take hours and run only when they are named; so does `size`, which measures no speed.
 """
 
 import argparse
@@ -23,6 +23,7 @@ BENCHMARKS: Mapping[str, str] = {
     "roles": "policy headway with replicas that change their role against without (an hour)",
     "routing": "cost of a routing decision and of a request's events",
     "offload": "elastic prefill offload on 8 mixed replicas, by mode (minutes)",
+    "size": "lines, files, import circles; files that a tick and a request cross (--journeys: minutes)",
     "simulator": "simulated requests per second, memory, cold start",
     "fidelity": "the simulator against live engines, surfaces at samples left out (minutes; with vLLM 10)",
     "gateway": "server CPU per stream against Ray Serve's default path (minutes, starts a local Ray)",
@@ -32,6 +33,7 @@ BENCHMARKS: Mapping[str, str] = {
 OPTIONS: Mapping[str, Sequence[str]] = {
     "policies": ("cells", "quick", "output", "workers", "ablation", "report"),
     "roles": ("cells", "output", "workers"),
+    "size": ("root", "journeys"),
 }
 """Benchmarks that take more than the data directory."""
 
@@ -65,6 +67,9 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     policies.add_argument("--workers", metavar="N", type=int, help="processes; else one per core")
     policies.add_argument("--ablation", action="store_true", help="headway with one idea off at a time")
     policies.add_argument("--report", action="store_true", help="of what lies in --output; runs nothing")
+    size = parser.add_argument_group("size")
+    size.add_argument("--root", metavar="DIR", type=pathlib.Path, help="another checkout than this one")
+    size.add_argument("--journeys", action="store_true", help="also run its live system and trace it")
     chosen = parser.parse_args(arguments)
     if strangers := [name for name in chosen.names if name not in BENCHMARKS]:
         parser.error(f"unknown benchmark {strangers[0]!r}; known: {', '.join(BENCHMARKS)}")
