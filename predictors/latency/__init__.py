@@ -19,7 +19,6 @@ from predictors.latency.live import ErrorFigures, LiveError
 from predictors.latency.model import LatencyModel, LatencyPrediction, Prior, Priors, TargetModel, cold_model
 from predictors.latency.samples import LatencySamples, Target, samples_from_json
 from predictors.latency.settings import LatencySettings
-from predictors.latency.storage import model_from_dict, model_to_dict
 from predictors.latency.train import Trained, train
 from predictors.latency.window import TrainingWindow
 
@@ -40,8 +39,6 @@ __all__ = [
     "Trained",
     "TrainingWindow",
     "cold_model",
-    "model_from_dict",
-    "model_to_dict",
     "samples_from_json",
     "train",
 ]

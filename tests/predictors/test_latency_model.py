@@ -1,7 +1,7 @@
 """Prediction: cold start, missing parts, missing data, pickling, and what holds for any input."""
 
-import json
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,12 +13,12 @@ from predictors.errors import ArgumentError
 from predictors.latency import (
     FIELDS,
     LatencyFeatures,
+    LatencyModel,
     LatencyPrediction,
     Priors,
+    Target,
     TrainingWindow,
     cold_model,
-    model_from_dict,
-    model_to_dict,
     samples_from_json,
     train,
 )
@@ -41,6 +41,12 @@ MODELS = {
 
 def one_row(**changes) -> LatencyFeatures:
     return LatencyFeatures.of(**{"kv_usage": 0.5, "input_tokens": 100, "waiting": 0, "running": 8, **changes})
+
+
+def over(model: LatencyModel, priors: Priors) -> LatencyModel:
+    """The same curves over other priors, where the model has one."""
+    parts = {target.value: replace(model.of(target), prior=priors.of(target)) for target in Target}
+    return replace(model, **parts)
 
 
 def columns(prediction: LatencyPrediction) -> np.ndarray:
@@ -97,8 +103,7 @@ def test_finite_features_give_positive_finite_ordered_answers(name, table):
     bounded = Priors(
         ttft=lambda features: np.full(len(features), 0.1), tpot=lambda features: np.full(len(features), 0.02)
     )
-    model = model_from_dict(model_to_dict(MODELS[name]), bounded)
-    prediction = model.predict(features)
+    prediction = over(MODELS[name], bounded).predict(features)
     answers = columns(prediction)
     assert np.isfinite(answers).all()
     assert (answers > 0).all()
@@ -123,41 +128,10 @@ def test_beyond_what_was_seen_the_queue_keeps_costing_time():
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_models_survive_pickling_and_plain_data(name):
+def test_models_survive_pickling(name):
     model, features = MODELS[name], load(20, np.random.default_rng(3))
     expected = columns(model.predict(features))
-    priors = Priors(ttft=model.ttft.prior, tpot=model.tpot.prior)
-    restored = model_from_dict(json.loads(json.dumps(model_to_dict(model))), priors)
     np.testing.assert_array_equal(columns(pickle.loads(pickle.dumps(model)).predict(features)), expected)
-    np.testing.assert_array_equal(columns(restored.predict(features)), expected)
-
-
-@pytest.mark.parametrize(
-    ("path", "value"),
-    [
-        (("format",), 99),
-        (("inputs",), ["kv_usage"]),
-        (("level",), "high"),
-        (("learned", "ttft", "factor"), float("nan")),
-        (("learned", "ttft", "centre", "weights"), [1.0]),
-        (("learned", "ttft", "centre", "start"), "text"),
-        (("learned", "ttft", "quantile", "source"), [99]),
-        (("learned", "ttft"), {}),
-    ],
-)
-def test_broken_plain_data_is_refused(path, value):
-    data = json.loads(json.dumps(model_to_dict(MODELS["prior and data"])))
-    part = data
-    for key in path[:-1]:
-        part = part[key]
-    part[path[-1]] = value
-    with pytest.raises(ArgumentError, match="latency model"):
-        model_from_dict(data, PRIORS)
-
-
-def test_plain_data_of_a_model_with_a_prior_needs_one():
-    with pytest.raises(ArgumentError, match="needs the prior"):
-        model_from_dict(model_to_dict(MODELS["prior and data"]), Priors())
 
 
 def test_features_broadcast_and_are_read_only():
