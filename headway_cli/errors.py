@@ -11,7 +11,7 @@ from headway.planning.errors import PlanningError
 from headway.profiling.errors import ProfilingError
 from headway.workload.errors import TraceError
 from interp.errors import InterpError
-from predictors.errors import PredictorError
+from predictors.checks import PredictorError
 
 
 class CliError(Exception):

@@ -12,11 +12,10 @@ observed: no clock, no global random numbers. Heavy libraries load when the firs
 fitted.
 """
 
-from predictors.errors import ArgumentError, ModelError, OptionError, PredictorError, UnknownPredictorError
-from predictors.forecast import Distribution, Forecast
+from predictors.checks import ArgumentError, ModelError, OptionError, PredictorError, UnknownPredictorError
 from predictors.guard import GuardedPredictor
-from predictors.registry import Predictor, known, make, option_names
-from predictors.warmup import warm_start
+from predictors.model import Distribution, Forecast
+from predictors.registry import Predictor, known, make, option_names, warm_start
 
 __all__ = [
     "ArgumentError",

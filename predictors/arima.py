@@ -30,11 +30,8 @@ from typing import Any
 
 import numpy as np
 
-from predictors.cleaning import fill_gaps
-from predictors.errors import ModelError, library_call
-from predictors.forecast import FloatArray, LogNormal, Normal
-from predictors.model import Prediction, Traits
-from predictors.options import flag, whole
+from predictors.checks import ModelError, flag, library_call, whole
+from predictors.model import FloatArray, LogNormal, Normal, Prediction, Traits
 
 RECENT = 5
 STALE = 6.0
@@ -45,8 +42,8 @@ LIBRARY_FAILURES = (ValueError, ArithmeticError, RuntimeError, IndexError)  # Li
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Found:
-    """What a search found, as plain numbers; the library's model is rebuilt from them when needed."""
+class FittedArima:
+    """Order and parameters of a fit, as plain numbers; the library's model is rebuilt from them."""
 
     order: tuple[int, int, int]
     intercept: bool
@@ -72,10 +69,10 @@ def _statsmodels(action: str) -> Iterator[None]:
         yield
 
 
-def _random_walk(scale: float, points: int) -> Found:
+def _random_walk(scale: float, points: int) -> FittedArima:
     """The model of a flat window, for which auto-ARIMA would return white noise around 0."""
     variance = np.array([FLAT_VARIANCE])
-    return Found(order=(0, 1, 0), intercept=False, parameters=variance, scale=scale, points=points)
+    return FittedArima(order=(0, 1, 0), intercept=False, parameters=variance, scale=scale, points=points)
 
 
 def without_lone_spike(values: FloatArray) -> FloatArray:
@@ -86,6 +83,17 @@ def without_lone_spike(values: FloatArray) -> FloatArray:
     return np.where(values == ranked[-1], np.nan, values)
 
 
+def fill_gaps(values: FloatArray) -> FloatArray:
+    """Copy of `values` (n,) without NaN, for models that need equal spacing.
+
+    A gap takes the straight line between its measured neighbours; one at the end takes the last measured
+    value. At least one value must be finite.
+    """
+    index = np.arange(values.size)
+    measured = np.isfinite(values)
+    return np.interp(index, index[measured], values[measured])
+
+
 class ArimaModel:
     """Auto-ARIMA. Options: `log1p`, `search_every` (observations), `max_terms` (limit of p and of q)."""
 
@@ -94,15 +102,15 @@ class ArimaModel:
         self.traits = Traits(name="arima", minimum_points=20, max_points=200, refit_every=every, lazy=True)
         self._log1p = flag("arima", "log1p", log1p)
         self._max_terms = whole("arima", "max_terms", max_terms, low=1)
-        self._found: Found | None = None
+        self._found: FittedArima | None = None
         self._values: list[float] = []
         self._spike = np.inf
         self._stale = False
-        self._filtered: Any = None
+        self._filtered: Any = None  # statsmodels' results, rebuilt on demand; too heavy to pickle
 
     @property
     def stale(self) -> bool:
-        """Whether the errors since the last search are too large for the model found then."""
+        """True if the errors since the last search are too large for the model found then."""
         return self._stale
 
     def fit(self, values: FloatArray) -> None:
@@ -159,7 +167,7 @@ class ArimaModel:
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_filtered": None}
 
-    def _search(self, values: FloatArray, scale: float) -> Found:
+    def _search(self, values: FloatArray, scale: float) -> FittedArima:
         from pmdarima import auto_arima
 
         with _statsmodels("pmdarima auto_arima"):
@@ -175,7 +183,7 @@ class ArimaModel:
                 error_action="ignore",
                 suppress_warnings=False,
             )
-        return Found(
+        return FittedArima(
             order=best.order,
             intercept=bool(best.with_intercept),
             parameters=np.asarray(best.params(), dtype=np.float64),
@@ -183,7 +191,7 @@ class ArimaModel:
             points=values.size,
         )
 
-    def _filter(self, found: Found) -> Any:  # noqa: ANN401 - statsmodels is not typed
+    def _filter(self, found: FittedArima) -> Any:  # noqa: ANN401 - statsmodels is not typed
         if self._filtered is None:
             from statsmodels.tsa.statespace.sarimax import SARIMAX
 
@@ -193,7 +201,7 @@ class ArimaModel:
                 self._filtered = model.filter(found.parameters)
         return self._filtered
 
-    def _last_found(self) -> Found:
+    def _last_found(self) -> FittedArima:
         if self._found is None:
             raise ModelError("not fitted")
         return self._found

@@ -7,25 +7,114 @@
 | the model failed (fit, update, predict, nonsense) | constant, source `constant (arima failed: reason)`   |
 | otherwise                                         | the model's, source its name                         |
 
-What enters the history is the table in `cleaning.py`; when a model is fitted is told in `schedule.py`.
-Quantiles are the model's own where it has a distribution, else they come from the errors of its own past
-forecasts (`residuals.py`), as do the constant's. Means and quantiles are never below 0.
+`Intake` decides what enters the history, `schedule.py` when the model is fitted. Quantiles are the model's
+own where it has a distribution. Otherwise they come from the errors of its own past forecasts
+(`ResidualTracker`), as do the constant's. Means and quantiles are never below 0.
 
 `forecast` is pure: asking twice gives equal answers and changes no later one. The same observations give
 the same forecasts; pickling keeps them. Memory is bounded by `max_points`, whatever the number of
 observations.
 """
 
+import math
+
 import numpy as np
 
-from predictors.cleaning import Intake
-from predictors.constant import ConstantModel
-from predictors.errors import ArgumentError, ModelError
-from predictors.forecast import FloatArray, Forecast, Normal
-from predictors.model import Model
-from predictors.options import whole
-from predictors.residuals import STEPS, ResidualTracker
+from predictors.checks import ArgumentError, ModelError, is_number, whole
+from predictors.model import ConstantModel, FloatArray, Forecast, Model, Normal, Residual
 from predictors.schedule import Scheduled
+
+GAP = math.nan
+
+
+class Intake:
+    """Cleans one observation at a time and counts what it had to change.
+
+    | observation                             | result                                                    |
+    |-----------------------------------------|-----------------------------------------------------------|
+    | NaN or infinite, after the start        | a gap: time moves on, no value; counted in `missing`      |
+    | NaN or infinite, before the start       | counted in `missing`, nothing else                        |
+    | negative                                | taken as 0 (no load is negative); counted in `clipped`    |
+    | 0 before the first positive observation | skipped (service not started); counted in `leading_zeros` |
+    | 0 afterwards                            | a value like any other                                    |
+
+    The series starts at its first positive observation.
+    """
+
+    def __init__(self) -> None:
+        self.missing = 0
+        self.clipped = 0
+        self.leading_zeros = 0
+        self.largest = 0.0
+
+    @property
+    def started(self) -> bool:
+        """True once a positive value has been seen."""
+        return self.largest > 0.0
+
+    def clean(self, value: float) -> float | None:
+        """The value >= 0 to keep, `GAP` for an interval without a measurement, or None to ignore it.
+
+        Raises:
+            ArgumentError: `value` is not a number.
+        """
+        number = _as_float(value)
+        if not math.isfinite(number):
+            self.missing += 1
+            return GAP if self.started else None
+        if number < 0.0:
+            self.clipped += 1
+            number = 0.0
+        if number == 0.0 and not self.started:
+            self.leading_zeros += 1
+            return None
+        self.largest = max(self.largest, number)
+        return number
+
+
+def _as_float(value: float) -> float:
+    if not is_number(value):
+        raise ArgumentError(f"observe: value must be a number, got {value!r:.80}")
+    try:
+        return float(value)
+    except OverflowError:
+        raise ArgumentError("observe: value must be a number that a float can hold") from None
+
+
+POINTS = 256
+STEPS = 8
+
+
+class ResidualTracker:
+    """Keeps the last `POINTS` errors of forecasts for each of the first `STEPS` steps ahead.
+
+    After each observation the predictor's next `STEPS` means are noted. When an interval is measured, the
+    note made k intervals earlier yields one error k steps ahead: e_k = y(t) - m_k(t - k). So quantiles follow
+    the load's recent behaviour and memory is bounded.
+    """
+
+    def __init__(self) -> None:
+        self._expected = np.full((STEPS, STEPS), np.nan)
+        self._errors = np.full((POINTS, STEPS), np.nan)
+        self._rows = 0
+
+    def measure(self, value: float) -> None:
+        """Compare an interval with what was expected of it; NaN (not measured) yields no error."""
+        if np.isfinite(value):
+            # The diagonal holds, for each k, what was expected of this interval k intervals ago.
+            with np.errstate(over="ignore"):
+                errors = value - self._expected.diagonal()
+            self._errors[self._rows % POINTS] = np.where(np.isfinite(errors), errors, np.nan)
+            self._rows += 1
+
+    def expect(self, mean: FloatArray | None) -> None:
+        """Note the means of the next `STEPS` intervals, or that there is no forecast."""
+        self._expected[1:] = self._expected[:-1]
+        self._expected[0] = np.nan if mean is None else mean
+
+    def around(self, mean: FloatArray) -> Residual:
+        """The errors so far as a distribution around `mean`; independent of later observations."""
+        return Residual(mean=mean, residuals=self._errors[: self._rows].copy())
 
 
 class GuardedPredictor:
@@ -74,12 +163,12 @@ class GuardedPredictor:
 
     @property
     def failures(self) -> int:
-        """How often the model, or the library under it, failed."""
+        """Failures of the model, or of the library under it."""
         return self._scheduled.journal.failures
 
     @property
     def last_failure(self) -> str | None:
-        """Why it failed last, in one line."""
+        """The last failure, in one line."""
         return self._scheduled.journal.last_failure
 
     @property

@@ -22,10 +22,8 @@ import math
 
 import numpy as np
 
-from predictors.errors import ModelError, library_call
-from predictors.forecast import FloatArray
-from predictors.model import Prediction, Traits
-from predictors.options import number, whole
+from predictors.checks import ModelError, library_call, number, whole
+from predictors.model import FloatArray, Prediction, Traits
 
 RATIOS = np.array([(a, c) for a in (0.01, 0.1, 1.0, 10.0) for c in (0.0, 0.03, 0.3)])
 TINY = float(np.finfo(np.float64).tiny)

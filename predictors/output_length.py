@@ -1,29 +1,156 @@
-"""Output length: how many tokens a request will yield, from how many alike ones did (document 003).
+"""Output length: the tokens that a request will yield, learned from requests like it.
 
-Requests are alike when their input lengths lie in one octave. Per octave a histogram of output lengths that
-forgets (`length_table`), and one of all requests. What is known of few is filled up with what is known of
-more, k = STRENGTH observations' worth each time:
+Requests are alike when their input lengths lie in one octave. Each octave has a histogram of output lengths
+that forgets; a further one is of all requests. Few observations are filled up from the more general
+distribution, which is worth k = STRENGTH of them:
 
     all      = (counts of all + k prior) / (n + k)         prior: exponential of mean `prior_tokens`
     octave   = (counts there  + k all)   / (n there + k)
 
-The client's `max_tokens` m bounds the output: the mean is E[min(X, m)], a quantile min(x_q, m). Observed
-lengths count as they were: those that were cut at m teach nothing about what lies beyond it.
+The client's `max_tokens` m bounds the output: the mean is E[min(X, m)], a quantile min(x_q, m). Lengths that
+were cut at m are counted as they were: they teach nothing about what lies beyond it.
 
-`predict` changes nothing and answers from tables that `observe` renews, with every observation at first, then
-with every n / RENEWALS; those of octaves with few of their own whenever that of all is. An answer is a value:
-it stays as it is while the predictor learns on, so a request keeps its prediction for life. `state` and
-`restore` carry the counts over a restart as plain JSON values.
+Histograms have bins from one whole number up to, and without, the next edge; eight to the octave, so 9 %
+wide, and one number each below 12. Per bin j: weight w_j, and the sum s_j of weight × length, so means are
+exact.
+
+    G(m) = E[min(X, m)]     at an edge exactly: Σ_{j below} s_j + m Σ_{j from m on} w_j  (W = 1)
+    F(x) = P(X < x)         at an edge exactly
+
+Both are linear in between. G is concave, so the truncated mean errs to the low side, within a bin.
+
+`predict` changes nothing and answers from tables. `observe` renews a table with every observation at first,
+then with every n / RENEWALS; tables of octaves with few observations follow whenever that of all is renewed.
+An answer stays as it is while the predictor learns on, so a request keeps its prediction for life.
 """
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
-from predictors.errors import ArgumentError, OptionError
-from predictors.length_table import BINS, Counts, Histogram, LengthTable, exponential_counts
+from predictors.checks import ArgumentError, OptionError
+
+FloatArray = NDArray[np.float64]
+
+PER_OCTAVE = 8
+
+MOST_TOKENS = 1 << 20
+"""Longer ones count as this long."""
+
+EDGES: list[int] = sorted({round(2.0 ** (step / PER_OCTAVE)) for step in range(20 * PER_OCTAVE + 1)})
+"""Of the bins; the last bin ends with MOST_TOKENS itself."""
+
+BINS = len(EDGES)
+
+ENDS: FloatArray = np.array([*EDGES, MOST_TOKENS], dtype=np.float64)
+"""Each bin's edge, and the end of the last."""
+
+HEAVIEST = 1e12
+"""The weight of one length from which on all are divided by it."""
+
+
+class BinCounts(NamedTuple):
+    """Weights and sums per bin, f8[BINS] each."""
+
+    weights: FloatArray
+    sums: FloatArray
+
+    @property
+    def total(self) -> float:
+        """The weight of all."""
+        return float(self.weights.sum())
+
+    def mixed_with(self, other: "BinCounts", strength: float) -> "BinCounts":
+        """These, and the `other` distribution as if seen `strength` times; of total weight 1."""
+        part = strength / other.total
+        whole = self.total + strength
+        return BinCounts(
+            (self.weights + part * other.weights) / whole,
+            (self.sums + part * other.sums) / whole,
+        )
+
+
+class Histogram:
+    """BinCounts of lengths that forget exponentially.
+
+    Each length counts 1 - 1/memory of the one after it, so about `memory` of them are remembered.
+    """
+
+    __slots__ = ("_growth", "_sums", "_weight", "_weights")
+
+    def __init__(self, memory: float, counts: BinCounts | None = None) -> None:
+        self._growth = 1.0 / (1.0 - 1.0 / memory)
+        self._weight = 1.0
+        self._weights = np.zeros(BINS) if counts is None else counts.weights.copy()
+        self._sums = np.zeros(BINS) if counts is None else counts.sums.copy()
+
+    def add(self, tokens: int) -> None:
+        """Count a length of at least 1."""
+        tokens = min(tokens, MOST_TOKENS)
+        # The next weight grows instead of all old ones shrinking: one multiplication, not one for each bin.
+        self._weight *= self._growth
+        place = bisect_right(EDGES, tokens) - 1
+        self._weights[place] += self._weight
+        self._sums[place] += self._weight * tokens
+        if self._weight > HEAVIEST:
+            self._weights /= self._weight
+            self._sums /= self._weight
+            self._weight = 1.0
+
+    def counts(self) -> BinCounts:
+        """In units of the last length's weight."""
+        return BinCounts(self._weights / self._weight, self._sums / self._weight)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LengthTable:
+    """G and F of a distribution at the edges of the bins and at the end of the last."""
+
+    truncated_mean: list[float]
+    below: list[float]
+
+    @classmethod
+    def of(cls, counts: BinCounts) -> "LengthTable":
+        """The table of counts whose total weight is 1."""
+        below, sums = np.zeros(BINS + 1), np.zeros(BINS + 1)
+        np.cumsum(counts.weights, out=below[1:])
+        np.cumsum(counts.sums, out=sums[1:])
+        return cls(truncated_mean=(sums + ENDS * (1.0 - below)).tolist(), below=below.tolist())
+
+    def mean_up_to(self, tokens: int) -> float:
+        """E[min(X, tokens)]; less than 1 token counts as 1."""
+        if tokens >= MOST_TOKENS:
+            return self.truncated_mean[-1]
+        place = bisect_right(EDGES, tokens) - 1
+        if place < 0:
+            return 1.0
+        low, high = EDGES[place], EDGES[place + 1]
+        start, end = self.truncated_mean[place], self.truncated_mean[place + 1]
+        return start + (end - start) * (tokens - low) / (high - low)
+
+    def quantile(self, level: float) -> float:
+        """The length that a share `level` in (0, 1) does not exceed."""
+        place = max(0, min(bisect_left(self.below, level), BINS) - 1)
+        low = EDGES[place]
+        last = EDGES[place + 1] - 1 if place + 1 < BINS else MOST_TOKENS
+        share = self.below[place + 1] - self.below[place]
+        part = (level - self.below[place]) / share if share > 0.0 else 0.0
+        return low + min(1.0, part) * (last - low)
+
+
+def exponential_counts(mean_tokens: float) -> BinCounts:
+    """An exponential distribution of about this mean, of at least 1 token each; total weight 1."""
+    ends = np.array([*EDGES, np.inf])
+    weights = -np.diff(np.exp(-(ends - 1.0) / mean_tokens))
+    middles = np.array(
+        [(low + high - 1) / 2 for low, high in zip(EDGES, [*EDGES[1:], MOST_TOKENS + 1], strict=True)]
+    )
+    return BinCounts(weights, weights * middles)
+
 
 STRENGTH = 8.0
 """Observations that the more general distribution is worth."""
@@ -51,19 +178,19 @@ class OutputLength:
 
 
 class _Learner:
-    """A histogram, its table, and when to renew that."""
+    """A histogram and its table, renewed as observations come."""
 
     __slots__ = ("_memory", "_unseen", "histogram", "seen", "table")
 
-    def __init__(self, memory: float, table: LengthTable, counts: Counts | None = None) -> None:
+    def __init__(self, memory: float, table: LengthTable, counts: BinCounts | None = None) -> None:
         self.histogram = Histogram(memory, counts)
         self.table = table
         self.seen = 0.0 if counts is None else counts.total
         self._memory = memory
         self._unseen = 0
 
-    def observe(self, tokens: int, general: Counts) -> Counts | None:
-        """Count a length; if the table was renewed, what of."""
+    def observe(self, tokens: int, general: BinCounts) -> BinCounts | None:
+        """Count a length; the distribution of the renewed table, None if it was not renewed."""
         self.histogram.add(tokens)
         self.seen = min(self.seen + 1.0, self._memory)
         self._unseen += 1
@@ -71,8 +198,8 @@ class _Learner:
             return None
         return self.renew(general)
 
-    def renew(self, general: Counts) -> Counts:
-        """Build the table anew, of what was counted, filled up from the `general` distribution."""
+    def renew(self, general: BinCounts) -> BinCounts:
+        """Rebuild the table from the counts, filled up from the `general` distribution."""
         self._unseen = 0
         mixed = self.histogram.counts().mixed_with(general, STRENGTH)
         self.table = LengthTable.of(mixed)
@@ -105,27 +232,27 @@ class OutputLengths:
             self._octaves[octave] = _Learner(self._memory, self._all.table)
         self._octaves[octave].observe(output_tokens, self._general)
 
-    def _generalise(self, general: Counts) -> None:
-        """Take what all show; octaves that lean on it follow."""
+    def _generalise(self, general: BinCounts) -> None:
+        """Take over the distribution of all requests; octaves that lean on it follow."""
         self._general = general
         for learner in self._octaves.values():
             if learner.seen < RENEWALS:
                 learner.renew(general)
 
     def predict(self, input_tokens: int, max_tokens: int) -> OutputLength:
-        """What to expect; `max_tokens` below 1 counts as 1."""
+        """The prediction for a request; `max_tokens` below 1 counts as 1."""
         table = self._octaves.get(_octave(input_tokens), self._all).table
         return OutputLength(table.mean_up_to(max_tokens), max_tokens, table)
 
     def state(self) -> dict[str, list[list[float]]]:
-        """What was counted, as JSON values: per octave, and for "all", rows of bin, weight and sum."""
+        """The counts as JSON values: per octave, and for "all", rows of bin, weight and sum."""
         learners = {"all": self._all, **{str(octave): self._octaves[octave] for octave in self._octaves}}
         return {name: _rows(learner.histogram.counts()) for name, learner in learners.items()}
 
     def restore(self, state: Mapping[str, Any]) -> Self:
         """Take a former `state` in place of what was counted; self. Raises ArgumentError for other values."""
         found = {name: _counts(name, rows) for name, rows in state.items()}
-        nothing = Counts(np.zeros(BINS), np.zeros(BINS))
+        nothing = BinCounts(np.zeros(BINS), np.zeros(BINS))
         self._all = _Learner(self._memory, self._all.table, found.pop("all", nothing))
         self._general = self._all.renew(self._prior)
         self._octaves = {}
@@ -139,16 +266,16 @@ def _octave(input_tokens: int) -> int:
     return min(max(0, int(input_tokens)).bit_length(), OCTAVES)
 
 
-def _rows(counts: Counts) -> list[list[float]]:
+def _rows(counts: BinCounts) -> list[list[float]]:
     used = np.flatnonzero(counts.weights)
     return [[int(place), float(counts.weights[place]), float(counts.sums[place])] for place in used]
 
 
-def _counts(name: str, rows: Any) -> Counts:  # noqa: ANN401
+def _counts(name: str, rows: Any) -> BinCounts:  # noqa: ANN401
     """The counts of a state's entry."""
     if name != "all" and not (name.isdecimal() and int(name) <= OCTAVES):
         raise ArgumentError(f"output length state: no such octave: {name!r:.40}")
-    counts = Counts(np.zeros(BINS), np.zeros(BINS))
+    counts = BinCounts(np.zeros(BINS), np.zeros(BINS))
     try:
         for place, weight, total in rows:
             if not (0 <= place < BINS and 0.0 < weight < np.inf and weight <= total < np.inf):

@@ -25,10 +25,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from predictors.errors import ModelError, library_call
-from predictors.forecast import FloatArray, Normal
-from predictors.model import Prediction, Traits
-from predictors.options import number
+from predictors.checks import ModelError, library_call, number
+from predictors.model import FloatArray, Normal, Prediction, Traits
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -1,18 +1,17 @@
-"""Names → predictors. A new one is a file with a `Model`, and a row here, imported when asked for."""
+"""Names → predictors, imported when asked for. A new one is a file with a `Model` and a row here."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 from importlib import import_module
 from typing import Any, Protocol
 
-from predictors.errors import OptionError, UnknownPredictorError
-from predictors.forecast import Forecast
+from predictors.checks import OptionError, UnknownPredictorError
 from predictors.guard import GuardedPredictor
-from predictors.model import Model
+from predictors.model import Forecast, Model
 
 MODELS = {
-    "constant": "predictors.constant:ConstantModel",
+    "constant": "predictors.model:ConstantModel",
     "arima": "predictors.arima:ArimaModel",
     "kalman": "predictors.kalman:KalmanModel",
     "prophet": "predictors.prophet_:ProphetModel",
@@ -21,7 +20,7 @@ COMMON_OPTIONS = ("minimum_points", "max_points")
 
 
 class Predictor(Protocol):
-    """History → forecast, one number per interval. What it does in each odd case is told in `guard.py`."""
+    """History → forecast, one number per interval. The tables in `guard.py` list every odd case."""
 
     def observe(self, value: float) -> None:
         """Take in the load of the interval that just ended; NaN when it was not measured."""
@@ -39,9 +38,9 @@ def make(name: str, **options: Any) -> GuardedPredictor:  # noqa: ANN401 - each 
     """A new predictor without history.
 
     Args:
-        name: one of `known()`. options: those of the model class (its constructor), and for every predictor
-        `minimum_points` (measured
-            values before it answers itself) and `max_points` (length of the window that it learns from).
+        name: one of `known()`.
+        options: those of the model's constructor, and for every predictor `minimum_points` (measured values
+            before it answers itself) and `max_points` (length of the window that it learns from).
 
     Raises:
         UnknownPredictorError: no such name; lists the known ones.
@@ -73,3 +72,15 @@ def _check_names(name: str, options: dict[str, Any], accepted: tuple[str, ...]) 
             near = get_close_matches(option, accepted, n=1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise OptionError(f"{name}: unknown option {option!r}{hint} (known: {', '.join(accepted)})")
+
+
+def warm_start(predictor: Predictor, values: Iterable[float]) -> None:
+    """Observe `values` in order, oldest first, NaN where an interval was not measured.
+
+    Constant and Kalman do the work of each observation; ARIMA and Prophet fit once, at the next forecast.
+
+    Raises:
+        ArgumentError: a value is not a number.
+    """
+    for value in values:
+        predictor.observe(value)

@@ -23,16 +23,15 @@ from itertools import islice
 
 import numpy as np
 
-from predictors.errors import ModelError
-from predictors.forecast import FloatArray
-from predictors.model import Model, Prediction
+from predictors.checks import ModelError
+from predictors.model import FloatArray, Model, Prediction
 
 RUNAWAY = 10.0
 FAR_TAIL = 0.999
 
 
 class Journal:
-    """What went wrong under one predictor: model failures, and warnings of the libraries below."""
+    """Troubles under one predictor: model failures, and warnings of the libraries below."""
 
     def __init__(self) -> None:
         self.failures = 0

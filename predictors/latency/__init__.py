@@ -13,13 +13,19 @@
 Seconds and tokens. Nothing here reads a clock or draws a random number.
 """
 
-from predictors.latency.features import FIELDS, LatencyFeatures
-from predictors.latency.judge import TargetReport
-from predictors.latency.live import ErrorFigures, LiveError
-from predictors.latency.model import LatencyModel, LatencyPrediction, Prior, Priors, TargetModel, cold_model
-from predictors.latency.samples import LatencySamples, Target, samples_from_json
-from predictors.latency.settings import LatencySettings
-from predictors.latency.train import Trained, train
+from predictors.latency.features import FIELDS, LatencyFeatures, LatencySamples, Target, samples_from_json
+from predictors.latency.fit import LatencySettings
+from predictors.latency.model import (
+    ErrorFigures,
+    LatencyModel,
+    LatencyPrediction,
+    LiveError,
+    Prior,
+    Priors,
+    TargetModel,
+    cold_model,
+)
+from predictors.latency.train import TargetReport, Trained, train
 from predictors.latency.window import TrainingWindow
 
 __all__ = [

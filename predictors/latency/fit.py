@@ -1,27 +1,104 @@
-"""Weights of the additive model: relative quantile regression with weights that are not negative.
+"""Fitting and calibrating a curve: settings, relative quantile regression, split-conformal calibration.
 
 With design rows a_i, outcomes y_i > 0 and relative errors e_i = 1 - a_i·β / y_i, minimise over β ≥ 0
 
     Σ_i w_i ρ(e_i) + m Σ_j s_j² (β_j - β⁰_j)² + β·B·β,        ρ(e) = e (level - [e < 0])
 
-ρ is the pinball loss (Koenker & Bassett 1978), here of the error relative to the outcome: at level 0.5 half
-the mean absolute percentage error, so the central curve is the one which that measure asks for, and one
-request that timed out cannot bend it. β⁰ is what is believed without data, s_j the root mean square of
-a_ij / y_i, so m counts rows. B is what bends cost (`curve.py`).
+ρ is the pinball loss (Koenker & Bassett 1978), here of the error relative to the outcome. At level 0.5 it is
+half the mean absolute percentage error, so the central curve is the one which that measure asks for, and one
+request that timed out cannot bend it. β⁰ is the belief without data, s_j the root mean square of a_ij / y_i,
+so m counts rows. B is the cost of bends (`curve.py`).
 
 Solved by iteratively reweighted least squares: ρ(e) ≈ e² |level - [e < 0]| / max(|e|, ε), each step a
 non-negative least squares problem (Lawson & Hanson 1974) of the size of β, on the Cholesky factor of the
 normal equations.
+
+Calibration (Vovk et al. 2005; Romano, Patterson & Candès 2019): a quantile curve q(x) was fitted without n
+held-out rows. With the ratios r_i = y_i / q(x_i) of those rows sorted, let k = ⌈(n + 1) level⌉; the
+calibrated curve is r_(k) · q(x). If the held-out rows and the next one are exchangeable, P(y ≤ r_(k) q(x)) ≥
+level, and at most level + 1 / (n + 1) where ratios do not tie, whatever the curve and the distribution. That
+holds on average over loads, not at each load, and over draws of the held-out rows: the coverage of one factor
+varies by about √(level (1 - level) / n). Live traffic drifts, so rows of the past are not exchangeable with
+the next. The newest rows are held out to keep that last gap small, and live coverage is measured
+(`model.LiveError`).
 """
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 from scipy.linalg import LinAlgError, cholesky, solve_triangular
 from scipy.optimize import nnls
 
-from predictors.errors import library_call
+from predictors.checks import library_call, number, whole
 from predictors.latency.features import FloatArray
+
+OWNER = "latency"
+ROUNDING = 1e-9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatencySettings:
+    """Settings of training and judging the latency model.
+
+    `level`              the quantile, in (0, 1)
+    `minimum_rows`       measured rows of a target below which its prior answers alone; None: 20, or as many
+                         as the quantile takes, half of them held out
+    `holdout_share`      newest share of the rows that judges and calibrates, never more than
+    `holdout_rows`       this many; None: 100, few enough not to age the model, or what the quantile takes
+    `half_life_rows`     a row's weight in training halves every so many newer rows, down to
+    `least_weight`       this much, so that a regime seen long ago is not forgotten
+    `prior_rows`         rows that the prior's shape is worth: few, for it may be another engine's
+    `bend_rows`          rows that the smoothness of each input's effect is worth: steadies what lies beyond
+    `most_shift`         held-out rows of which half lie further off than this factor are not believed
+    `margin`             a candidate may be worse than the best alternative by this share of its error
+
+    Raises:
+        OptionError: a value out of range, or a holdout too small to hold the quantile.
+    """
+
+    level: float = 0.9
+    minimum_rows: int | None = None
+    holdout_share: float = 0.2
+    holdout_rows: int | None = None
+    half_life_rows: float = 500.0
+    least_weight: float = 0.05
+    prior_rows: float = 0.03
+    bend_rows: float = 0.003
+    most_shift: float = 3.0
+    margin: float = 0.25
+
+    def __post_init__(self) -> None:
+        number(OWNER, "level", self.level, above=0.0, up_to=0.999)
+        number(OWNER, "holdout_share", self.holdout_share, above=0.0, up_to=0.9)
+        number(OWNER, "half_life_rows", self.half_life_rows, above=0.0)
+        number(OWNER, "least_weight", self.least_weight, above=0.0, up_to=1.0)
+        number(OWNER, "prior_rows", self.prior_rows, above=0.0)
+        number(OWNER, "most_shift", self.most_shift, above=1.0)
+        number(OWNER, "bend_rows", self.bend_rows, above=-ROUNDING)
+        number(OWNER, "margin", self.margin, above=-1.0)
+        whole(OWNER, "holdout_rows", self.most_holdout, low=self.least_holdout)
+        whole(OWNER, "minimum_rows", self.least_rows, low=2 * self.least_holdout)
+
+    @property
+    def least_holdout(self) -> int:
+        """Rows that split-conformal calibration needs at least: level / (1 - level), rounded up."""
+        return max(1, math.ceil(self.level / (1.0 - self.level) - ROUNDING))
+
+    @property
+    def least_rows(self) -> int:
+        """`minimum_rows`, or its default."""
+        return max(20, 2 * self.least_holdout) if self.minimum_rows is None else self.minimum_rows
+
+    @property
+    def most_holdout(self) -> int:
+        """`holdout_rows`, or its default."""
+        return max(100, self.least_holdout) if self.holdout_rows is None else self.holdout_rows
+
+    def holdout_of(self, rows: int) -> int:
+        """The number of `rows` that are held out."""
+        return min(max(round(self.holdout_share * rows), self.least_holdout), self.most_holdout)
+
 
 STEPS = 15
 SMOOTHING = 0.02
@@ -81,3 +158,21 @@ def _least_squares(
         right = solve_triangular(lower, weighted.sum(axis=1) + towards, lower=True)
         beta, _ = nnls(lower.T, right)
     return np.asarray(beta, dtype=np.float64)
+
+
+LARGEST_FACTOR = 100.0
+"""A calibration beyond this, up or down, says that the rows are broken rather than that the curve is."""
+
+
+def conformal_factor(outcome_s: FloatArray, quantile_s: FloatArray, level: float) -> float:
+    """r_(k) from held-out outcomes (n,) and the curve's answers (n,), both > 0.
+
+    With fewer rows than level / (1 - level) there is no such ratio; the largest is taken, and nothing is
+    guaranteed. Without any row the factor is 1.
+    """
+    if len(outcome_s) == 0:
+        return 1.0
+    ratios = np.sort(outcome_s / quantile_s)
+    rank = math.ceil((len(ratios) + 1) * level - ROUNDING)
+    factor = float(ratios[min(rank, len(ratios)) - 1])
+    return min(max(factor, 1.0 / LARGEST_FACTOR), LARGEST_FACTOR)

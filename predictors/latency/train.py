@@ -13,24 +13,132 @@ quantile.
 | the candidate's error exceeds that of the prior alone by `margin`      | kept: worse than the prior  |
 | otherwise                                                              | accepted                    |
 
-What is accepted is then refreshed: the centre is fitted anew to all rows, and used if it explains the older
-rows as well as before (within `margin`). So what broken rows would teach is met by a judge first, and a sound
+An accepted candidate is then refreshed: the centre is fitted anew to all rows, and used if it explains the
+older rows as well as before (within `margin`). So a judge is the first to meet broken rows, and a sound
 centre is not a hundred rows old. The quantile stays as calibrated, on rows that it was not fitted to.
 
-A lasting change is taken up once its rows outweigh the older ones among those fitted; a passing one never is.
-Training is a function of its arguments: nothing in it is random.
+The comparison is even where the held-out rows are newer than those that the model in place was fitted to.
+Train again once about as many rows have arrived as are held out; sooner, it favours the model in place a
+little. A lasting change is taken up once its rows outweigh the older ones among those fitted; a passing one
+never is. Training is a function of its arguments: nothing in it is random.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from predictors.errors import ModelError
+import numpy as np
+
+from predictors.checks import ModelError
 from predictors.latency.curve import CENTRE, Learned, Rows, calibration, fit_curve
-from predictors.latency.judge import Measured, TargetReport, judged, objection, score, shift
-from predictors.latency.model import LatencyModel, Priors, TargetModel, cold_model
-from predictors.latency.samples import Target
-from predictors.latency.settings import LatencySettings
+from predictors.latency.features import BoolArray, FloatArray, LatencyFeatures, Target
+from predictors.latency.fit import LatencySettings
+from predictors.latency.model import LatencyModel, Prior, Priors, TargetModel, answers, ask, cold_model
 from predictors.latency.window import TrainingWindow
+
+NOT_JUDGED = math.nan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetReport:
+    """The outcome of training for one target.
+
+    Errors are mean absolute percentage errors on the held-out rows, as shares (0.05 is 5 %); coverages the
+    share of these rows at or below the quantile; NaN where there was nothing to judge. `coverage` is the
+    candidate's before calibration; `previous_coverage` that of the model in place. `factor` is the
+    candidate's calibration.
+    """
+
+    target: Target
+    accepted: bool
+    reason: str
+    rows: int
+    held_out: int = 0
+    candidate_error: float = NOT_JUDGED
+    previous_error: float = NOT_JUDGED
+    prior_error: float = NOT_JUDGED
+    coverage: float = NOT_JUDGED
+    previous_coverage: float = NOT_JUDGED
+    factor: float = NOT_JUDGED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Measured:
+    """Measured rows, oldest first, without those where the prior has no answer."""
+
+    features: LatencyFeatures
+    outcome_s: FloatArray
+    prior_s: FloatArray | None
+
+    def __len__(self) -> int:
+        return len(self.outcome_s)
+
+    @classmethod
+    def held_by(cls, window: TrainingWindow, target: Target, prior: Prior | None) -> "Measured":
+        """The rows of `window` for `target`."""
+        features, outcome_s = window.rows(target)
+        if prior is None or len(outcome_s) == 0:
+            return cls(features=features, outcome_s=outcome_s, prior_s=None)
+        prior_s = ask(prior, features)
+        every = cls(features=features, outcome_s=outcome_s, prior_s=prior_s)
+        return every if np.isfinite(prior_s).all() else every.part(np.isfinite(prior_s))
+
+    def part(self, which: slice | BoolArray) -> "Measured":
+        """The rows that a slice or a mask picks."""
+        prior_s = None if self.prior_s is None else self.prior_s[which]
+        features = LatencyFeatures.from_table(self.features.table()[which])
+        return Measured(features=features, outcome_s=self.outcome_s[which], prior_s=prior_s)
+
+    def rows(self) -> Rows:
+        """The rows as curves are fitted to them."""
+        return Rows(inputs=self.features.inputs(), outcome_s=self.outcome_s, prior_s=self.prior_s)
+
+
+def judged(
+    report: TargetReport, held: Measured, models: tuple[TargetModel, TargetModel, TargetModel]
+) -> TargetReport:
+    """The report with the errors of candidate, model in place and prior on the held-out rows."""
+    (error, coverage), (previous_error, previous_coverage), (prior_error, _) = (
+        score(model, held) for model in models
+    )
+    return replace(
+        report,
+        held_out=len(held.outcome_s),
+        candidate_error=error,
+        coverage=coverage,
+        previous_error=previous_error,
+        previous_coverage=previous_coverage,
+        prior_error=prior_error,
+    )
+
+
+def score(model: TargetModel, held: Measured) -> tuple[float, float]:
+    """Mean absolute percentage error and coverage where the model answers; NaN where it nowhere does."""
+    centre, quantile = answers(model, held.features)
+    answered = np.isfinite(centre)
+    if not answered.any():
+        return NOT_JUDGED, NOT_JUDGED
+    outcome_s = held.outcome_s[answered]
+    error = np.abs(centre[answered] / outcome_s - 1.0).mean()
+    return float(error), float((outcome_s <= quantile[answered]).mean())
+
+
+def shift(candidate: TargetModel, held: Measured) -> float:
+    """The median ratio of held-out outcomes to the candidate, above or below 1 alike: always >= 1."""
+    centre, _ = answers(candidate, held.features)
+    return math.exp(abs(float(np.median(np.log(held.outcome_s / centre)))))
+
+
+def objection(report: TargetReport, off: float, settings: LatencySettings) -> str | None:
+    """The reason not to use the candidate, or None; `off` is its `shift`. NaN, not judged, is no reason."""
+    slack = 1.0 + settings.margin
+    if off > settings.most_shift:
+        return f"half of the held-out rows are {off:.1f} times off"
+    if report.candidate_error > slack * report.previous_error:
+        return f"error {report.candidate_error:.1%}, the model in place has {report.previous_error:.1%}"
+    if report.candidate_error > slack * report.prior_error:
+        return f"error {report.candidate_error:.1%}, the prior alone has {report.prior_error:.1%}"
+    return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +150,7 @@ class Trained:
 
     @property
     def accepted(self) -> bool:
-        """Whether any target has a new curve."""
+        """True if any target has a new curve."""
         return any(report.accepted for report in self.reports.values())
 
 
@@ -113,7 +221,7 @@ def _calibrated(
 def _refreshed(
     candidate: TargetModel, measured: Measured, older: Measured, settings: LatencySettings
 ) -> TargetModel:
-    """The candidate with its centre fitted to all rows, unless that spoils what it knew of the older ones."""
+    """The candidate with its centre fitted to all rows, unless that spoils its fit to the older ones."""
     assert candidate.learned is not None, "a candidate has been fitted"
     centre = fit_curve(measured.rows(), CENTRE, settings)
     fresh = replace(candidate, learned=replace(candidate.learned, centre=centre))

@@ -17,10 +17,17 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from predictors.latency.features import FIELDS, LARGEST, BoolArray, FloatArray, LatencyFeatures
-from predictors.latency.samples import LatencySamples, Target
-from predictors.latency.settings import OWNER
-from predictors.options import number, whole
+from predictors.checks import number, whole
+from predictors.latency.features import (
+    FIELDS,
+    LARGEST,
+    BoolArray,
+    FloatArray,
+    LatencyFeatures,
+    LatencySamples,
+    Target,
+)
+from predictors.latency.fit import OWNER
 
 EDGES: Mapping[str, tuple[float, ...]] = {
     "kv_usage": (0.1, 0.5, 0.8),
@@ -85,7 +92,7 @@ class TrainingWindow:
         return int(sound.sum())
 
     def rows(self, target: Target) -> tuple[LatencyFeatures, FloatArray]:
-        """What is held for a target, in order of arrival: features, and outcomes in seconds, shape (N,)."""
+        """The rows held for a target, in order of arrival: features, and outcomes in seconds, shape (N,)."""
         held = sorted(row for stratum in self._strata[target].values() for row in stratum)
         table = np.array([values for _, values, _ in held], dtype=np.float64)
         return LatencyFeatures.from_table(table), np.array([outcome for *_, outcome in held])

@@ -5,8 +5,8 @@ import pmdarima
 import pytest
 
 import predictors
+from predictors import ModelError
 from predictors.arima import ArimaModel, without_lone_spike
-from predictors.errors import ModelError
 
 
 def autoregression(points: int, *, weight: float = 0.8, seed: int = 1) -> np.ndarray:

@@ -3,8 +3,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from predictors.forecast import Forecast, LogNormal, Normal, Residual
-from predictors.residuals import POINTS, STEPS, ResidualTracker
+from predictors.guard import POINTS, STEPS, ResidualTracker
+from predictors.model import Forecast, LogNormal, Normal, Residual
 
 NONE = np.nan
 

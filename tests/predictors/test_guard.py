@@ -6,11 +6,9 @@ import warnings
 import numpy as np
 import pytest
 
-from predictors import GuardedPredictor, warm_start
-from predictors.cleaning import fill_gaps
-from predictors.errors import ModelError
-from predictors.forecast import Normal
-from predictors.model import Prediction, Traits
+from predictors import GuardedPredictor, ModelError, warm_start
+from predictors.arima import fill_gaps
+from predictors.model import Normal, Prediction, Traits
 
 EVERY = 10
 

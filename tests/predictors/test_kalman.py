@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import predictors
-from predictors.errors import ModelError
+from predictors import ModelError
 from predictors.kalman import KalmanModel
 
 

@@ -6,7 +6,7 @@ import pickle
 import numpy as np
 import pytest
 
-from predictors.errors import ArgumentError, OptionError
+from predictors import ArgumentError, OptionError
 from predictors.latency import LiveError
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from latency_cases import PRIORS, load, measured, prior_tpot_s, prior_ttft_s
 
-from predictors.errors import ArgumentError
+from predictors import ArgumentError
 from predictors.latency import (
     FIELDS,
     LatencyFeatures,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from latency_cases import PRIORS, error, load, measured, prior_ttft_s, true_tpot_s, true_ttft_s
 
-from predictors.errors import OptionError
+from predictors import OptionError
 from predictors.latency import (
     LatencyFeatures,
     LatencyModel,
@@ -18,7 +18,7 @@ from predictors.latency import (
     cold_model,
     train,
 )
-from predictors.latency.conformal import conformal_factor
+from predictors.latency.fit import conformal_factor
 
 FRESH = measured(400, seed=99)
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from latency_cases import measured
 
-from predictors.errors import OptionError
+from predictors import OptionError
 from predictors.latency import LatencyFeatures, LatencySamples, Target, TrainingWindow
 
 

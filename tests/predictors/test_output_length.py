@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from predictors.errors import ArgumentError, OptionError
-from predictors.length_table import MOST_TOKENS
-from predictors.output_length import OutputLengths
+from predictors import ArgumentError, OptionError
+from predictors.output_length import MOST_TOKENS, OutputLengths
 
 ANY = 10**6
 

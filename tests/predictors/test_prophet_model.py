@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 import predictors
-from predictors.errors import ModelError
+from predictors import ModelError
 from predictors.prophet_ import ProphetModel, predictive_std
 
 pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword")
