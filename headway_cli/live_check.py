@@ -15,8 +15,8 @@ def check_live(config: HeadwayConfig, path: str | None) -> None:
     """
     from actors.connectors.kube_object import locate
     from actors.planning.policies import refuse_simulated_only
-    from serve_apps.gateway.access import make_access
-    from serve_apps.gateway.tokens import make_counter
+    from serve_apps.gateway.app import make_access
+    from serve_apps.gateway.request import make_counter
 
     with _located(path):
         refuse_simulated_only(config)
@@ -33,10 +33,8 @@ def _check_vllm(path: str | None) -> None:
     """The model, looked for beside the file; then what only vLLM itself knows."""
     from serve_apps.arguments import beside
     from serve_apps.engines.vllm.arguments import model_of
-    from serve_apps.engines.vllm.checks import check_here, check_model
-    from serve_apps.engines.vllm.environment import quiet
-    from serve_apps.engines.vllm.loading import check_accepted
-    from serve_apps.gateway.prompts import make_prompts
+    from serve_apps.engines.vllm.loading import check_accepted, check_here, check_model, quiet
+    from serve_apps.gateway.request import make_prompts
 
     found = beside(path)
     check_model(found)

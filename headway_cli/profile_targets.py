@@ -78,8 +78,7 @@ async def _in_process(options: ProfileOptions, tp: int) -> AsyncIterator[Opened]
     from headway_cli.profile_engine import Closes, EngineTarget, SaysSizes
     from serve_apps.engines import make_engine
     from serve_apps.engines.vllm.arguments import model_of
-    from serve_apps.engines.vllm.checks import check_here, check_model
-    from serve_apps.engines.vllm.environment import quiet
+    from serve_apps.engines.vllm.loading import check_here, check_model, quiet
 
     config = configuration(options, tp)
     if options.engine == "vllm":

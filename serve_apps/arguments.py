@@ -55,7 +55,7 @@ def beside(path: str | None, overrides: Mapping[str, Any] = MappingProxyType({})
 def _check_model(config: HeadwayConfig) -> None:
     """A model that is here can be looked at before replicas fail one after the other."""
     from serve_apps.engines.vllm.arguments import model_of
-    from serve_apps.engines.vllm.checks import check_directory
+    from serve_apps.engines.vllm.loading import check_directory
 
     directory = Path(model_of(config))
     if config.engine.kind == "vllm" and directory.is_dir():

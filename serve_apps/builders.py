@@ -18,7 +18,7 @@ from actors.routing.use import stateless_profile
 from headway.config import ConfigError, HeadwayConfig
 from headway.planning import Role
 from serve_apps.arguments import Topology, read_arguments
-from serve_apps.control_plane_host import ControlPlane
+from serve_apps.control_plane import ControlPlane
 from serve_apps.deployments import Decode, EngineFactory, EngineReplica, Mixed, Prefill, default_engine
 from serve_apps.gateway_host import Gateway
 from serve_apps.request_router import HeadwayRouter

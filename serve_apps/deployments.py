@@ -1,11 +1,7 @@
-"""Serve deployments `Prefill`, `Decode` and `Mixed`: one inference engine each, reached through handles.
+"""The GPU type of the node that this process runs on, as Ray names it, such as H100 or L20.
 
-RUNNING means that the constructor has returned, so the constructor loads the engine: Serve's state is the
-readiness of the engine. The engine does its own queueing; Serve's bound on requests in flight only has to
-stay out of its way. A replica that is scaled down drains: its time for that exceeds the longest request.
-Everything that the caller cancels or closes arrives here as CancelledError in `prefill` or at a `yield` of
-`decode`, and ends the engine's part. A call that was lost on the way may be made again under the same request
-id: the engine lets the new attempt take the place of the old one (`serve_apps.engines.protocol`).
+Ray labels a node with the accelerator that it finds. Who starts a node by hand may label it too, or give it
+the resource `accelerator_type:NAME`.
 """
 
 import logging
@@ -15,12 +11,13 @@ from contextlib import aclosing
 from dataclasses import asdict
 from typing import Any, cast
 
+import ray
 from ray import serve
+from ray.exceptions import RayError
 
 from headway.config import HeadwayConfig
 from headway.planning import Role
 from headway.profiling.metering import LatencyMeter
-from serve_apps.engines.metered import MeteredEngine
 from serve_apps.engines.protocol import (
     Engine,
     EngineFailed,
@@ -31,10 +28,35 @@ from serve_apps.engines.protocol import (
     TokenChunk,
 )
 from serve_apps.feed import Frame, Outlet
-from serve_apps.gpu_type import gpu_type_of_node
-from serve_apps.reporting import Reporter
+from serve_apps.latency_reports import MeteredEngine, Reporter
+
+LABEL = "ray.io/accelerator-type"
+
+
+RESOURCE = "accelerator_type:"
+
 
 logger = logging.getLogger(__name__)
+
+
+def gpu_type_of_node() -> str:
+    """The type, "" where nobody knows it."""
+    if not ray.is_initialized():
+        return ""  # to ask would start a cluster
+    try:
+        context = ray.get_runtime_context()
+        labelled = context.get_node_labels().get(LABEL)
+        return str(labelled) if labelled else _by_resource(context.get_node_id())
+    except RayError:
+        logger.warning("Ray does not say what GPU this node has", exc_info=True)
+        return ""
+
+
+def _by_resource(node_id: str) -> str:
+    nodes = ray.nodes()  # type: ignore[no-untyped-call]
+    named = (name for node in nodes if node["NodeID"] == node_id for name in node["Resources"])
+    return min((name.removeprefix(RESOURCE) for name in named if name.startswith(RESOURCE)), default="")
+
 
 EngineFactory = Callable[[HeadwayConfig, Role, str], Engine]
 """Settings, role and a name that is unique in the cluster -> a loaded engine."""

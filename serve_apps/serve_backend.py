@@ -1,7 +1,7 @@
 """A request over Serve handles, from wherever it is placed to its last token.
 
-    no route     the gateway places it by itself                    `serve_apps.direct_path`
-    with route   the Router actor does, first asked when needed     `serve_apps.routed`
+    no route     the gateway places it by itself                    `serve_apps.paths`
+    with route   the Router actor does, first asked when needed     `serve_apps.paths`
 
 A replica that dies before the first token has left costs an attempt. After the first token the stream ends
 with ReplicaLost. Nothing waits beyond the request's deadline (TimedOut), nor for a replica to exist at all
@@ -17,17 +17,14 @@ from ray.serve.handle import DeploymentHandle
 from actors.routing.use import needs_router, stateless_profile
 from headway.config import HeadwayConfig
 from headway.planning import Role
-from serve_apps.direct_path import DirectPath
 from serve_apps.engines.protocol import EngineRequest, TokenChunk
 from serve_apps.gateway.backend import OnPlaced, Readiness, ReplicaLoad, ReplicaLost, TimedOut
 from serve_apps.membership import Member, Profile
-from serve_apps.phases import Phases
-from serve_apps.routed.book import Patience
-from serve_apps.routed.client import Link, RouterClient
-from serve_apps.routed.counts import Counts
-from serve_apps.routed.link import ActorLink
-from serve_apps.routed.path import RoutedPath
-from serve_apps.routed.surveyor import Surveyor
+from serve_apps.paths import DirectPath, Phases, RoutedPath
+from serve_apps.routed.client import ActorLink, Link, RouterClient
+from serve_apps.routed.metrics import Counts
+from serve_apps.routed.replicas import Surveyor
+from serve_apps.routed.table import Patience
 from serve_apps.serve_call import Lost
 
 TOTALS = ("prompt_tokens", "cached_tokens", "external_tokens", "preemptions", "output_tokens")

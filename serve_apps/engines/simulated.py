@@ -28,8 +28,6 @@ from headway.config import HeadwayConfig
 from headway.engine import Boundary, JobState, LiveEngine, engine_profile, engine_rules
 from headway.planning.types import Role
 from headway.routing.types import RouteRequest
-from serve_apps.engines.inbox import Inbox
-from serve_apps.engines.pacing import PausableTimer
 from serve_apps.engines.protocol import (
     EngineError,
     EngineFailed,
@@ -43,7 +41,7 @@ from serve_apps.engines.protocol import (
     RunningRequest,
     TokenChunk,
 )
-from serve_apps.engines.text import SimulatedText
+from serve_apps.engines.simulated_output import Inbox, PausableTimer, SimulatedText
 
 
 class Fault(StrEnum):

@@ -8,9 +8,11 @@ BackendError(Exception)
 └── ReplicaLost       the replica died after the first token left    -> 502 / an error event in the stream
 """
 
-from collections.abc import AsyncGenerator, Callable, Sequence
+import json
+import math
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Literal, Protocol
 
 from headway.planning import Role
 from headway.routing.types import Placement
@@ -92,3 +94,125 @@ class Backend(Protocol):
 
     def replicas(self) -> Sequence[ReplicaLoad]:
         """The running replicas and their load."""
+
+
+Outcome = Literal["ok", "invalid", "too_long", "shed", "not_ready", "timeout", "aborted", "failed"]
+
+
+class Fault(Exception):
+    """A request that ends without an answer; the text is for the client."""
+
+    status: ClassVar[int] = 500
+    outcome: ClassVar[Outcome] = "failed"
+    type: ClassVar[str] = "server_error"
+    code: ClassVar[str | None] = None
+
+    def __init__(self, message: str, *, param: str | None = None, retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.param = param
+        self.retry_after_s = retry_after_s
+
+    def body(self) -> bytes:
+        """The error as JSON."""
+        return error_body(str(self), self.type, self.param, self.code)
+
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        """What the error adds to the response's headers."""
+        if self.retry_after_s is None:
+            return []
+        seconds, milliseconds = math.ceil(self.retry_after_s), math.ceil(1e3 * self.retry_after_s)
+        return [(b"retry-after", b"%d" % seconds), (b"retry-after-ms", b"%d" % milliseconds)]
+
+
+class InvalidRequest(Fault):
+    """The request is not one that the API knows; `param` names the field."""
+
+    status, outcome, type = 400, "invalid", "invalid_request_error"
+
+
+class Unauthorized(Fault):
+    """No key, or a wrong one."""
+
+    status, type, code = 401, "invalid_request_error", "invalid_api_key"
+
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        """How to authenticate."""
+        return [(b"www-authenticate", b"Bearer")]
+
+
+class UnknownModel(Fault):
+    """Another model than the one served here."""
+
+    status, outcome, type, code = 404, "invalid", "invalid_request_error", "model_not_found"
+
+
+class BodyTooLarge(Fault):
+    """More bytes than any request needs."""
+
+    status, outcome, type, code = 413, "invalid", "invalid_request_error", "request_too_large"
+
+
+class TooLongForModel(Fault):
+    """Input and output tokens together never fit the model."""
+
+    status, outcome, type, code = 413, "too_long", "invalid_request_error", "context_length_exceeded"
+
+
+class Shed(Fault):
+    """Too much is in flight."""
+
+    status, outcome, type, code = 429, "shed", "rate_limit_error", "rate_limit_exceeded"
+
+
+class Broken(Fault):
+    """An error of ours."""
+
+    code = "internal_error"
+
+
+class Lost(Fault):
+    """The replica died and the request can't be repeated."""
+
+    status, code = 502, "replica_lost"
+
+
+class Unready(Fault):
+    """No replica can take a request now."""
+
+    status, outcome, code = 503, "not_ready", "not_ready"
+
+
+class Expired(Fault):
+    """The request's time is over."""
+
+    status, outcome, code = 504, "timeout", "timeout"
+
+
+class ClientGone(Fault):
+    """The client has closed its connection."""
+
+    outcome = "aborted"
+
+
+def error_body(message: str, kind: str, param: str | None, code: str | None) -> bytes:
+    """An error in OpenAI's form."""
+    error = {"message": message, "type": kind, "param": param, "code": code}
+    return json.dumps({"error": error}).encode()
+
+
+_FAULTS: Mapping[type[BackendError], Callable[[str, float], Fault]] = {
+    NotReady: lambda text, wait_s: Unready(text, retry_after_s=wait_s),
+    Overloaded: lambda text, wait_s: Shed(text, retry_after_s=wait_s),
+    TooLong: lambda text, _: TooLongForModel(text),
+    TimedOut: lambda text, _: Expired(text),
+    ReplicaLost: lambda text, _: Lost(text),
+}
+
+
+def fault_of(error: BackendError, retry_after_s: float) -> Fault:
+    """What the client is told of a backend's error; `retry_after_s` where the error does not say."""
+    wait_s = error.retry_after_s if isinstance(error, Overloaded) else retry_after_s
+    for kind, fault in _FAULTS.items():
+        if isinstance(error, kind):
+            return fault(str(error), wait_s)
+    return Broken(str(error))

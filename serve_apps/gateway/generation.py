@@ -1,51 +1,153 @@
-"""One request for output: read, validate, count, admit, relay, measure. The same for both APIs.
-
-The order is that of the checks: body, fields, model, length, slots; a request that fails one is not weighed
-by the next. What the client, the deadline or the backend do wrong meets in one place, `__call__`.
-"""
+"""The client's side of a request: its body, and noticing that it has gone."""
 
 import asyncio
 import logging
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import aclosing, suppress
 from typing import TypeVar
 
 from starlette.types import Receive, Scope, Send
 
 from headway.routing.types import Placement
-from serve_apps.engines.protocol import EngineRequest
-from serve_apps.gateway.answer import Answer, Channel, HeaderList, StreamedAnswer, WholeAnswer
-from serve_apps.gateway.backend import BackendError, OnPlaced
-from serve_apps.gateway.faults import (
+from serve_apps.engines.protocol import EngineRequest, FinishReason
+from serve_apps.gateway.backend import (
+    BackendError,
+    BodyTooLarge,
     Broken,
     ClientGone,
     Expired,
     Fault,
     Lost,
+    OnPlaced,
     Outcome,
     TooLongForModel,
     UnknownModel,
     fault_of,
 )
-from serve_apps.gateway.meter import Meter
-from serve_apps.gateway.promises import Promise
-from serve_apps.gateway.receiving import Watch, read_body
 from serve_apps.gateway.request import Usage, Wanted
-from serve_apps.gateway.routes import explanation, route_request
+from serve_apps.gateway.request_times import Meter
+from serve_apps.gateway.responses import (
+    Answer,
+    Api,
+    Channel,
+    Envelope,
+    HeaderList,
+    StreamedAnswer,
+    WholeAnswer,
+)
+from serve_apps.gateway.slo_targets import Promise, explanation, route_request
 from serve_apps.gateway.state import GatewayState
-from serve_apps.gateway.stopping import StopCutter
-from serve_apps.gateway.wire import Api, Envelope
+
+MOST_BODY_BYTES = 16 * 2**20
+"""Room for the longest contexts: a million tokens take a few bytes each."""
+
+
+async def read_body(headers: Iterable[tuple[bytes, bytes]], receive: Receive) -> bytes:
+    """The body; BodyTooLarge as soon as that is known, ClientGone."""
+    for name, value in headers:
+        if name == b"content-length" and value.isdigit() and int(value) > MOST_BODY_BYTES:
+            raise _too_large()
+    parts, size, more = [], 0, True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGone("The client went away before its request was complete")
+        parts.append(message.get("body", b""))
+        size += len(parts[-1])
+        if size > MOST_BODY_BYTES:
+            raise _too_large()
+        more = message.get("more_body", False)
+    return b"".join(parts)
+
+
+def _too_large() -> BodyTooLarge:
+    return BodyTooLarge(f"The body is larger than {MOST_BODY_BYTES} bytes")
+
+
+class Watch:
+    """Ends a request's deadline early when the client goes away.
+
+    The deadline does the cancelling, so that an own end and one that somebody else asked for stay apart.
+    """
+
+    __slots__ = ("_deadline", "_task", "gone")
+
+    def __init__(self, deadline: asyncio.Timeout, receive: Receive) -> None:
+        self.gone = False
+        self._deadline = deadline
+        self._task = asyncio.create_task(self._wait(receive))
+
+    def stop(self) -> None:
+        """No longer watch: the answer is complete, or the request over."""
+        self._task.cancel()
+
+    async def _wait(self, receive: Receive) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        if not self._deadline.expired():
+            self.gone = True
+            self._deadline.reschedule(asyncio.get_running_loop().time())
+
+
+class StopCutter:
+    """Fed with chunks of text, gives out what surely comes before any stop string."""
+
+    __slots__ = ("_held", "_longest", "_stopped", "_stops")
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        self._stops = tuple(stops)
+        self._longest = max(map(len, self._stops)) - 1
+        self._held = ""
+        self._stopped = False
+
+    def cut(self, text: str, reason: FinishReason | None) -> tuple[str, FinishReason | None]:
+        """What can be given out of a chunk, and why the text ends with it, if it does."""
+        text = self._feed(text)
+        if self._stopped:
+            return text, "stop"
+        return (text, None) if reason is None else (text + self._held, reason)
+
+    def _feed(self, text: str) -> str:
+        """What can be given out now."""
+        text = self._held + text
+        begin = _first_stop(text, self._stops)
+        if begin is not None:
+            self._stopped, self._held = True, ""
+            return text[:begin]
+        keep = len(text) - self._possible_beginning(text)
+        self._held = text[keep:]
+        return text[:keep]
+
+    def _possible_beginning(self, text: str) -> int:
+        """The length of the longest suffix that is a proper prefix of a stop string."""
+        for length in range(min(self._longest, len(text)), 0, -1):
+            suffix = text[-length:]
+            if any(len(stop) > length and stop.startswith(suffix) for stop in self._stops):
+                return length
+        return 0
+
+
+def _first_stop(text: str, stops: Sequence[str]) -> int | None:
+    """Where the stop string begins that is complete first."""
+    found = ((begin + len(stop), begin) for stop in stops if (begin := text.find(stop)) >= 0)
+    return min(found, default=(0, None))[1]
+
 
 T = TypeVar("T")
+
+
 Prompt = TypeVar("Prompt")
+
 
 FAREWELL_S = 5.0
 """Seconds for saying what went wrong: a client that reads nothing would hold its request for ever."""
 
+
 LONG_TEXT = 16_384
 """Characters from which a text is counted beside the event loop, which would stand still meanwhile."""
+
 
 logger = logging.getLogger(__name__)
 

@@ -1,10 +1,66 @@
-"""What a completion and a chat completion come down to."""
+"""Chat messages, and the text that simulated engines get of them.
 
+    system: You are terse.
+    user: Why is the sky blue?
+    assistant:
+
+One line a message, `role: content`, and the role whose turn it is. A real model has a chat template of its
+own (`prompts`); this form only keeps roles and content apart, and its length is what is counted.
+"""
+
+from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from hashlib import blake2b
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
-from serve_apps.gateway.chat import Message
+from pydantic import BaseModel, ConfigDict, field_validator
+
+from headway.config import ConfigError, HeadwayConfig
+from serve_apps.gateway.backend import InvalidRequest
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+
+class Message(BaseModel):
+    """One message; `content` is text, or parts that are all text, joined."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    role: Literal["developer", "system", "user", "assistant"]
+    content: str
+    name: str | None = None
+
+    @field_validator("content", mode="before")
+    @classmethod
+    def _join_parts(cls, content: Any) -> Any:  # noqa: ANN401 - whatever the client sent
+        if isinstance(content, list):
+            return "".join(_part_text(index, part) for index, part in enumerate(content))
+        if not isinstance(content, str):
+            raise ValueError("should be a string or an array of text parts")
+        return content
+
+
+def _part_text(index: int, part: object) -> str:
+    kind = part.get("type") if isinstance(part, dict) else None
+    if not isinstance(part, dict) or not isinstance(kind, str):
+        raise ValueError(f"part {index} should be an object with a type")
+    if kind != "text":
+        raise ValueError(f"part {index} is of type {kind!r}, which is not supported here: only text")
+    if strangers := sorted(part.keys() - {"type", "text"}):
+        raise ValueError(f"part {index} has an unknown field {strangers[0]!r}")
+    text = part.get("text")
+    if not isinstance(text, str):
+        raise ValueError(f"part {index} should hold its text as a string")
+    return text
+
+
+def prompt_of(messages: Sequence[Message]) -> str:
+    """The messages as one text that ends where the assistant goes on."""
+    lines = [f"{message.role}: {message.content}\n" for message in messages]
+    return "".join(lines) + "assistant:"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,3 +90,172 @@ class Usage(NamedTuple):
 
     input_tokens: int
     output_tokens: int
+
+
+BYTES_PER_TOKEN = 4
+
+
+Accuracy = Literal["exact", "estimated"]
+
+
+class TokenCounter(Protocol):
+    """Counts the tokens of a text."""
+
+    accuracy: Accuracy
+
+    def count(self, text: str) -> int:
+        """Tokens of `text`, at least 1."""
+
+
+class EstimatedTokens:
+    """A quarter of the bytes."""
+
+    accuracy: Accuracy = "estimated"
+
+    def count(self, text: str) -> int:
+        """Tokens of `text`, at least 1."""
+        return max(1, -(-len(text.encode()) // BYTES_PER_TOKEN))
+
+
+class CountedTokens:
+    """As many as the model's tokenizer makes of it, special tokens included."""
+
+    accuracy: Accuracy = "exact"
+
+    def __init__(self, tokenizer: "Tokenizer") -> None:
+        self._tokenizer = tokenizer
+
+    def count(self, text: str) -> int:
+        """Tokens of `text`, at least 1."""
+        return max(1, len(self._tokenizer.encode(text).ids))
+
+
+def make_counter(path: str | None) -> TokenCounter:
+    """The counter for `gateway.tokenizer`: a tokenizer.json, a directory with one, or null. ConfigError."""
+    if path is None:
+        return EstimatedTokens()
+    file = Path(path) / "tokenizer.json" if Path(path).is_dir() else Path(path)
+    return CountedTokens(_load(file))
+
+
+def _load(file: Path) -> "Tokenizer":
+    from tokenizers import Tokenizer
+
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"gateway.tokenizer: {file}: {_line(error)}") from error
+    try:
+        tokenizer = Tokenizer.from_str(text)
+    except Exception as error:  # bare ones are what the library raises
+        raise ConfigError(f"gateway.tokenizer: {file} is no tokenizer: {_line(error)}") from error
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
+
+
+def _line(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return " ".join(str(error).split())
+
+
+Read = tuple[str | Sequence[int], int]
+"""The prompt of an engine, and its tokens."""
+
+
+class Prompts(Protocol):
+    """Reads prompts."""
+
+    accuracy: Accuracy
+    max_tokens: int | None
+
+    def read(self, wanted: Wanted) -> Read:
+        """The prompt of a request. InvalidRequest where the model can't read it."""
+
+
+class PlainPrompts:
+    """Text stays text."""
+
+    max_tokens: int | None = None
+
+    def __init__(self, counter: TokenCounter) -> None:
+        self._counter = counter
+        self.accuracy = counter.accuracy
+
+    def read(self, wanted: Wanted) -> Read:
+        """The prompt, and its tokens as counted or estimated."""
+        prompt = prompt_of(wanted.messages) if wanted.messages else wanted.prompt
+        return prompt, self._counter.count(prompt) if isinstance(prompt, str) else len(prompt)
+
+
+class ModelPrompts:
+    """As the model reads it. `max_tokens`: what it was made for, None where it doesn't say."""
+
+    accuracy: Accuracy = "exact"
+
+    def __init__(self, tokenizer: Any, max_tokens: int | None) -> None:  # noqa: ANN401 - transformers has no types
+        self._tokenizer = tokenizer
+        self._known_ids = len(tokenizer)
+        self.max_tokens = max_tokens
+
+    def read(self, wanted: Wanted) -> Read:
+        """Token ids. InvalidRequest for a chat without a template, no tokens at all, or unknown ones."""
+        if wanted.messages:
+            ids = self._chat(wanted.messages)
+        elif isinstance(wanted.prompt, str):
+            ids = self._tokenizer.encode(wanted.prompt)
+        else:
+            ids = wanted.prompt
+            if max(ids) >= self._known_ids:
+                text = f"Invalid 'prompt': this model has token ids below {self._known_ids}"
+                raise InvalidRequest(text, param="prompt")
+        if not ids:
+            raise InvalidRequest("Invalid 'prompt': for this model it has no tokens", param="prompt")
+        return ids, len(ids)
+
+    def _chat(self, messages: Sequence[Message]) -> Sequence[int]:
+        said = [message.model_dump(exclude_none=True) for message in messages]
+        try:
+            text = self._tokenizer.apply_chat_template(said, add_generation_prompt=True, tokenize=False)
+        except Exception as error:  # templates are programs of the model's authors
+            reason = " ".join(str(error).split())
+            text = f"The model's chat template does not take these messages: {reason}"
+            raise InvalidRequest(text, param="messages") from error
+        ids: Sequence[int] = self._tokenizer.encode(text, add_special_tokens=False)
+        return ids
+
+
+def make_prompts(config: HeadwayConfig) -> Prompts:
+    """The reader of the model that is served. ConfigError, one line."""
+    if config.engine.kind == "vllm":
+        return _model_prompts(config.engine.vllm.model or config.model)
+    return PlainPrompts(make_counter(config.gateway.tokenizer))
+
+
+def _model_prompts(model: str) -> ModelPrompts:
+    try:
+        from transformers import AutoConfig, AutoTokenizer
+
+        tokenizer = AutoTokenizer.from_pretrained(model)
+        described = AutoConfig.from_pretrained(model).get_text_config()
+    except (ImportError, OSError, ValueError) as error:
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"engine.vllm.model: {model}: no tokenizer: {reason}") from error
+    return ModelPrompts(tokenizer, getattr(described, "max_position_embeddings", None))
+
+
+ID_BYTES = array("I").itemsize
+
+
+def prefix_blocks(prompt: str | Sequence[int], block_tokens: int) -> tuple[int, ...]:
+    """The keys of the whole blocks of a prompt, in order."""
+    if isinstance(prompt, str):
+        data, size, digest = prompt.encode(), BYTES_PER_TOKEN * block_tokens, b""
+    else:
+        data, size, digest = array("I", prompt).tobytes(), ID_BYTES * block_tokens, b"ids"
+    keys = []
+    for start in range(0, len(data) - size + 1, size):
+        digest = blake2b(digest + data[start : start + size], digest_size=8).digest()
+        keys.append(int.from_bytes(digest, "little") >> 1)
+    return tuple(keys)

@@ -1,8 +1,7 @@
-"""From a body to a valid request; what is wrong with it is said with the field's name.
+"""Fields that OpenAI defines and this gateway does not serve, with the values that ask for nothing.
 
-Types are strict (no "1" for 1), ranges are those of OpenAI, unknown fields are errors, and fields that we
-don't serve are refused by name (`unsupported`). Accepted and without effect are `user`, `metadata`,
-`safety_identifier` and `prompt_cache_key`.
+A client library may send such a field with its neutral value; anything else is refused by name, because
+an answer that silently leaves out what was asked for is worse than none.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,15 +10,104 @@ from typing import Annotated, Any, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails, from_json
 
-from serve_apps.gateway.chat import Message, plain_messages
-from serve_apps.gateway.faults import InvalidRequest
-from serve_apps.gateway.request import Wanted
-from serve_apps.gateway.unsupported import CHAT, COMPLETION, Neutral, without_unsupported
+from serve_apps.gateway.backend import InvalidRequest
+from serve_apps.gateway.request import Message, Wanted
+
+Neutral = Mapping[str, Sequence[Any]]
+
+
+COMPLETION: Neutral = {
+    "n": (None, 1),
+    "best_of": (None, 1),
+    "logprobs": (None,),
+    "echo": (None, False),
+    "suffix": (None, ""),
+    "logit_bias": (None, {}),
+}
+
+
+CHAT: Neutral = {
+    "n": (None, 1),
+    "logprobs": (None, False),
+    "top_logprobs": (None,),
+    "logit_bias": (None, {}),
+    "tools": (None,),
+    "tool_choice": (None, "none"),
+    "parallel_tool_calls": (None,),
+    "functions": (None,),
+    "function_call": (None, "none"),
+    "response_format": (None, {"type": "text"}),
+    "audio": (None,),
+    "modalities": (None, ["text"]),
+    "moderation": (None,),
+    "prediction": (None,),
+    "web_search_options": (None,),
+    "reasoning_effort": (None, "none"),
+    "verbosity": (None,),
+    "store": (None, False),
+    "service_tier": (None, "auto", "default"),
+    "prompt_cache_options": (None,),
+    "prompt_cache_retention": (None,),
+}
+
+
+MESSAGE: Neutral = {
+    "tool_calls": (None, []),
+    "tool_call_id": (None,),
+    "function_call": (None,),
+    "audio": (None,),
+    "refusal": (None,),
+    "annotations": (None, []),
+}
+
+
+def without_unsupported(fields: Mapping[str, Any], neutral: Neutral, where: str = "") -> dict[str, Any]:
+    """The other fields. InvalidRequest names the first unsupported one whose value asks for something."""
+    for name in fields.keys() & neutral.keys():
+        value = fields[name]
+        # The types too: in Python 1 equals true, in JSON it does not.
+        if not any(type(value) is type(allowed) and value == allowed for allowed in neutral[name]):
+            raise InvalidRequest(_refusal(where + name, neutral[name]), param=where + name)
+    return {name: value for name, value in fields.items() if name not in neutral}
+
+
+def _refusal(name: str, allowed: Sequence[Any]) -> str:
+    said = [str(value).lower() if isinstance(value, bool) else repr(value) for value in allowed[1:]]
+    only = f" other than {' or '.join(said)}" if said else ""
+    return f"Unsupported parameter: {name!r}{only} is not supported here"
+
+
+def plain_messages(messages: object) -> object:
+    """Messages without fields that ask for nothing. InvalidRequest names what is not supported."""
+    if not isinstance(messages, list):
+        return messages
+    return [_plain_message(index, message) for index, message in enumerate(messages)]
+
+
+def _plain_message(index: int, message: object) -> object:
+    if not isinstance(message, dict):
+        return message
+    where = f"messages[{index}]."
+    if message.get("role") in {"tool", "function"}:
+        raise InvalidRequest(
+            f"Unsupported value: '{where}role' {message['role']!r} is not supported here: no tools",
+            param=f"{where}role",
+        )
+    return without_unsupported(message, MESSAGE, where)
+
 
 MOST_STOPS = 4
+
+
 MOST_STOP_CHARACTERS = 1024
+
+
 MOST_TOKEN_ID = 2**31 - 1
+
+
 PROMPT = "should be a string, an array of token ids, or an array with exactly one of these"
+
+
 SAMPLING = ("temperature", "top_p", "frequency_penalty", "presence_penalty", "seed")
 
 
@@ -53,7 +141,11 @@ def _prompt(value: object) -> object:
 
 
 MetadataKey = Annotated[str, Field(max_length=64)]
+
+
 MetadataValue = Annotated[str, Field(max_length=512)]
+
+
 TokenCount = Annotated[int, Field(ge=1)]
 
 

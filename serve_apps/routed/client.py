@@ -17,24 +17,40 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextvars import Context
 from typing import Any, Protocol
 
+import ray
+from ray.exceptions import RayError
+
+from actors import names
 from actors.routing.messages import Answer, Batch, Letters, OnReplica
+from actors.routing.starting import start_routing
+from headway.config import HeadwayConfig
 from headway.planning import Role
 from headway.routing.types import RouteRequest
 from serve_apps.membership import Membership
-from serve_apps.routed.book import Book, Fallback, Patience
-from serve_apps.routed.counts import Counts
-from serve_apps.routed.ticket import Ticket
+from serve_apps.routed.metrics import Counts
+from serve_apps.routed.requests import Ticket
+from serve_apps.routed.table import Book, Fallback, Patience
 
 LINGER_S = 0.25
+
+
 TICK_S = 1.0
 """Seconds between two reports of how far requests are."""
+
+
 RETRY_S = 0.2
 """Seconds before a router that did not answer is called again."""
+
+
 CALL_LIMIT_S = 10.0
 """Seconds after which a call is lost."""
+
+
 POLL_LIMIT_S = 30.0
 
+
 logger = logging.getLogger("ray.serve")
+
 
 Survey = Callable[[], Coroutine[Any, Any, Sequence[OnReplica]]]
 
@@ -189,3 +205,50 @@ class RouterClient:
         task = asyncio.create_task(work, context=Context())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+class ActorLink:
+    """The router of one model, on one event loop."""
+
+    def __init__(self, config: HeadwayConfig) -> None:
+        self._config = config
+        self._handle: Any = None
+        self._found = False
+
+    async def exchange(self, gateway: str, batch: Batch) -> Answer:
+        """Events there, answers back."""
+        actor = await self._actor()
+        answer: Answer = await self._call(actor.exchange, gateway, batch)
+        return answer
+
+    async def collect(self, gateway: str) -> Letters:
+        """What followed later."""
+        actor = await self._actor()
+        letters: Letters = await self._call(actor.collect, gateway)
+        return letters
+
+    async def _call(self, method: Any, *arguments: object) -> Any:  # noqa: ANN401 - of the method
+        try:
+            return await method.remote(*arguments)
+        except (RayError, ConnectionError) as error:
+            self._handle = None
+            lines = str(error).strip().splitlines()
+            raise Unreachable(lines[0] if lines else type(error).__name__) from error
+
+    async def _actor(self) -> Any:  # noqa: ANN401 - an actor handle
+        if self._handle is None:
+            try:
+                self._handle = await asyncio.to_thread(self._look_up)
+            except (RayError, ConnectionError, ValueError) as error:
+                raise Unreachable(f"there is no {names.router(self._config.model)}") from error
+        return self._handle
+
+    def _look_up(self) -> Any:  # noqa: ANN401
+        try:
+            actor = ray.get_actor(names.router(self._config.model), namespace=names.NAMESPACE)
+        except ValueError:
+            if self._found:
+                raise
+            actor = start_routing(self._config)
+        self._found = True
+        return actor

@@ -1,16 +1,35 @@
-"""Routing as Prometheus sees it, with the gateway's own metrics. All series carry the label `model`.
+"""What this gateway has seen of routing, and what the router last said of itself."""
 
-Placements, sheds and fallbacks are this gateway's; the queue, the gauges of `TOLD` and the events that could
-not be handled are the router's, as it last told them, the same at every gateway.
-"""
-
+from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from serve_apps.routed.counts import Counts
+from actors.routing.messages import Figures
+from headway.routing.types import Placement
+
+
+@dataclass(slots=True)
+class Counts:
+    """`placements` by profile, route class and reason; `sheds` and `fallbacks` by reason.
+
+    `lives` counts the sessions with a router: above 1 it, or the way to it, was lost meanwhile.
+    """
+
+    placements: Counter[tuple[str, str, str]] = field(default_factory=Counter)
+    sheds: Counter[str] = field(default_factory=Counter)
+    fallbacks: Counter[str] = field(default_factory=Counter)
+    lives: int = 0
+    queued: int = 0
+    figures: Figures = field(default_factory=dict)
+
+    def placed(self, placement: Placement) -> None:
+        """Count a placement."""
+        self.placements[placement.profile, str(placement.route_class or ""), placement.reason] += 1
+
 
 TOLD = (
     (
@@ -33,6 +52,7 @@ TOLD = (
     ),
 )
 """The router's figures that become gauges: (its name for it, name, text, labels)."""
+
 
 EVENT_ERRORS = "event_errors"
 """How many events of a kind the router could not handle: (event,) -> value."""

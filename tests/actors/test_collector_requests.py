@@ -29,7 +29,7 @@ from actors.metric_collector import MetricCollector
 from actors.planning.observing import observe
 from actors.store import MemoryStore
 from headway.config import HeadwayConfig
-from serve_apps.gateway.request_log import RequestLog
+from serve_apps.gateway.metrics import RequestLog
 from tests.exporter import MODEL, Exporter
 
 pytestmark = pytest.mark.anyio

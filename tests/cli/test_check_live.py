@@ -33,7 +33,7 @@ def test_a_model_that_vllm_could_not_load(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("serve_apps.engines.vllm.checks.find_spec", lambda name: object())
+    monkeypatch.setattr("serve_apps.engines.vllm.loading.find_spec", lambda name: object())
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_text('{"architectures": ["X"]}')
     path = written(tmp_path, f"engine: {{kind: vllm, vllm: {vllm}}}")

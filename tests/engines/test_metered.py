@@ -8,9 +8,9 @@ from headway.engine import engine_profile
 from headway.planning.types import Role
 from headway.profiling.metering import LatencyMeter
 from headway.profiling.sweep import Phase
-from serve_apps.engines.metered import MeteredEngine
 from serve_apps.engines.protocol import EngineFailed
 from serve_apps.engines.simulated import Fault, SimulatedEngine
+from serve_apps.latency_reports import MeteredEngine
 from tests.engines.engine_cases import collect, config_of, handle, pools_of, request, route
 from tests.engines.virtual_loop import run
 

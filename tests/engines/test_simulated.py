@@ -354,7 +354,10 @@ def test_text_follows_prompt_and_seed():
 
 
 def test_text_is_the_same_in_every_process():
-    code = "from serve_apps.engines.text import SimulatedText as T; print(T('hello', 7).tokens(0, 6), end='')"
+    code = (
+        "from serve_apps.engines.simulated_output import SimulatedText;"
+        "print(SimulatedText('hello', 7).tokens(0, 6), end='')"
+    )
     others = {
         subprocess.run(
             [sys.executable, "-c", code],

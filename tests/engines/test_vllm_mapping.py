@@ -12,12 +12,11 @@ import pytest
 from headway.config import ConfigError, load_config
 from headway.planning import Role
 from serve_apps.engines.protocol import EngineRequest, KvHandle, RequestAborted
-from serve_apps.engines.vllm import checks
+from serve_apps.engines.vllm import loading
 from serve_apps.engines.vllm.arguments import check_reserved, engine_arguments, gpus_of, kv_transfer
-from serve_apps.engines.vllm.environment import quiet, reserve_port
-from serve_apps.engines.vllm.sampling import decode_parameters, prefill_parameters
-from serve_apps.engines.vllm.stats import Statistics
-from serve_apps.engines.vllm.streams import Streams
+from serve_apps.engines.vllm.engine import decode_parameters, prefill_parameters
+from serve_apps.engines.vllm.loading import quiet, reserve_port
+from serve_apps.engines.vllm.requests import Statistics, Streams
 from tests.engines.safetensors import safetensors
 
 VLLM = {"engine.kind": "vllm", "engine.vllm.device": "cpu", "model": "m"}
@@ -255,11 +254,11 @@ def test_quiet_holds_for_the_block_and_leaves_what_somebody_has_set(monkeypatch)
 
 @pytest.fixture
 def installed(monkeypatch):
-    monkeypatch.setattr(checks, "find_spec", lambda name: object())
+    monkeypatch.setattr(loading, "find_spec", lambda name: object())
 
 
 def check(model: Path | str, **settings) -> None:
-    checks.check_model(load_config(None, VLLM | {"engine.vllm.model": str(model)} | settings))
+    loading.check_model(load_config(None, VLLM | {"engine.vllm.model": str(model)} | settings))
 
 
 def test_a_model_that_is_there_passes(installed, tmp_path):
@@ -293,16 +292,16 @@ def test_a_directory_that_is_not_there(installed, model):
 
 
 def test_a_model_of_the_hub_must_be_in_the_cache_of_this_machine(tmp_path):
-    checks.check_here(str(tmp_path))
+    loading.check_here(str(tmp_path))
     with pytest.raises(ConfigError, match=r"someone/nothing: is not on this machine; `hf download someone/"):
-        checks.check_here("someone/nothing")
+        loading.check_here("someone/nothing")
 
 
 def test_what_is_not_installed_is_named(monkeypatch):
-    monkeypatch.setattr(checks, "find_spec", lambda name: None)
+    monkeypatch.setattr(loading, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"^engine.kind: vllm is not installed here"):
         check("m")
-    monkeypatch.setattr(checks, "find_spec", lambda name: None if name == "nixl" else object())
+    monkeypatch.setattr(loading, "find_spec", lambda name: None if name == "nixl" else object())
     with pytest.raises(ConfigError, match=r"^engine.vllm.connector: nixl is not installed here"):
         check("m")
     check("m", **{"engine.vllm.connector": "disk"})

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from serve_apps.engines.vllm.weights import INDEX, fault_of, safetensors_bytes
+from serve_apps.engines.vllm.loading import INDEX, fault_of, safetensors_bytes
 from tests.engines.safetensors import safetensors
 
 WHOLE = safetensors(1_000)

@@ -10,9 +10,8 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
 from headway.config import ConfigError, GatewaySettings, HeadwayConfig
-from serve_apps.gateway.access import make_access
-from serve_apps.gateway.app import make_app
-from serve_apps.gateway.tokens import EstimatedTokens, make_counter
+from serve_apps.gateway.app import make_access, make_app
+from serve_apps.gateway.request import EstimatedTokens, make_counter
 from tests.gateway.doubles import ScriptedBackend
 
 NO_ENVIRONMENT: dict[str, str] = {}

@@ -14,9 +14,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from headway.config import HeadwayConfig
 from serve_apps.engines.protocol import EngineRequest, TokenChunk
 from serve_apps.gateway.app import Gateway, make_app
-from serve_apps.gateway.backend import OnPlaced, Overloaded, ReplicaLost
-from serve_apps.gateway.faults import Outcome
-from serve_apps.gateway.histogram import Histogram, grid, whole_grid
+from serve_apps.gateway.backend import OnPlaced, Outcome, Overloaded, ReplicaLost
+from serve_apps.gateway.metrics import Histogram, grid, whole_grid
 from tests.gateway.doubles import ScriptedBackend
 
 CONFIG = HeadwayConfig.model_validate({"model": "m", "slo": {"ttft_ms": 300, "itl_ms": 20}})

@@ -4,11 +4,8 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from serve_apps.gateway.chat import Message
-from serve_apps.gateway.faults import InvalidRequest
-from serve_apps.gateway.prompts import ModelPrompts, PlainPrompts
-from serve_apps.gateway.request import Wanted
-from serve_apps.gateway.tokens import EstimatedTokens
+from serve_apps.gateway.backend import InvalidRequest
+from serve_apps.gateway.request import EstimatedTokens, Message, ModelPrompts, PlainPrompts, Wanted
 
 BEGIN = 0
 

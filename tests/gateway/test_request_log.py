@@ -8,7 +8,7 @@ import pytest
 
 from actors.collector.single_requests import ARRIVAL, decode
 from serve_apps.gateway.backend import Overloaded, ReplicaLost
-from serve_apps.gateway.request_log import RequestLog
+from serve_apps.gateway.metrics import RequestLog
 from tests.gateway.conftest import Serve
 from tests.gateway.doubles import ScriptedBackend, chunks
 from tests.gateway.test_http import call, post

@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serve_apps.gateway.faults import InvalidRequest
+from serve_apps.gateway.backend import InvalidRequest
 from serve_apps.gateway.request import Wanted
-from serve_apps.gateway.unsupported import CHAT, COMPLETION
-from serve_apps.gateway.validation import read_chat, read_completion
+from serve_apps.gateway.validation import CHAT, COMPLETION, read_chat, read_completion
 
 USER = {"role": "user", "content": "Hi"}
 

@@ -7,12 +7,11 @@ import pytest
 from headway.config import HeadwayConfig
 from headway.planning import Role, Slo
 from serve_apps.engines.protocol import FinishReason
-from serve_apps.gateway.backend import ReplicaLoad
-from serve_apps.gateway.faults import Outcome
-from serve_apps.gateway.meter import Meter
+from serve_apps.engines.vllm.metrics import VllmMetrics
+from serve_apps.gateway.backend import Outcome, ReplicaLoad
 from serve_apps.gateway.metrics import GatewayMetrics
+from serve_apps.gateway.request_times import Meter
 from serve_apps.gateway.state import Traffic
-from serve_apps.gateway.vllm_metrics import VllmMetrics
 from tests.gateway.doubles import ScriptedBackend
 
 LOAD = ReplicaLoad(

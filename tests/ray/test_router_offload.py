@@ -12,7 +12,7 @@ import pytest
 from ray.serve.handle import DeploymentHandle
 
 from actors import names
-from serve_apps.actor_control_plane import ActorControlPlane
+from serve_apps.control_plane import ActorControlPlane
 from serve_apps.engines.protocol import RunningRequest
 from tests.ray.clusters import POLL_S, replicas, running_replicas, wait_until
 from tests.ray.routed_system import MODEL, PATIENCE_S, Answered, Gateway, deployed, router_status

@@ -35,9 +35,9 @@ from actors.virtual_connector import (
 from actors.virtual_connector.stored_ledger import KEY
 from headway.config import HeadwayConfig
 from headway.planning import Role
-from serve_apps.actor_control_plane import ActorControlPlane, ActorScaling
 from serve_apps.control_api import control_routes, scaling_routes
-from serve_apps.http_server import HttpServer
+from serve_apps.control_plane import ActorControlPlane, ActorScaling
+from serve_apps.gateway_host import HttpServer
 from tests.ray.clusters import free_port, wait_until
 
 HERE = Path(__file__).parent

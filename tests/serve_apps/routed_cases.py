@@ -10,8 +10,8 @@ from actors.routing.post import Post
 from headway.planning import Role
 from headway.routing import Placement, RouteRequest
 from serve_apps.membership import Membership
-from serve_apps.routed.book import Patience
 from serve_apps.routed.client import RouterClient, Unreachable
+from serve_apps.routed.table import Patience
 from tests.actors.router_cases import desk
 from tests.engines.virtual_loop import run
 

@@ -3,7 +3,7 @@
 from headway.planning import Role
 from headway.routing import ReplicaUpdate
 from serve_apps.membership import Membership
-from serve_apps.routed.census import Census
+from serve_apps.routed.replicas import Census
 
 LOAD = {"running": 0, "waiting": 0, "kv_usage": 0.0}
 

@@ -9,7 +9,7 @@ import pytest
 from starlette.applications import Starlette
 
 from serve_apps.control_api import NeverIssued, NotFound, Unavailable, control_routes, scaling_routes
-from serve_apps.gateway.faults import InvalidRequest
+from serve_apps.gateway.backend import InvalidRequest
 
 DECISION = {"decision_id": 3, "num_prefill": 1, "num_decode": 2, "created_at": 5.0, "reasons": {}}
 NEXT = "/v1/scaling/decisions/next"

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 from ray.exceptions import RaySystemError
 
-from serve_apps import gpu_type
-from serve_apps.gpu_type import gpu_type_of_node
+from serve_apps import deployments
+from serve_apps.deployments import gpu_type_of_node
 
 HERE = "node-1"
 
@@ -30,12 +30,13 @@ def ray_saying(labels, resources, *, running=True):
     ],
 )
 def test_the_label_comes_first_then_the_resource_of_this_node(monkeypatch, labels, resources, told):
-    monkeypatch.setattr(gpu_type, "ray", ray_saying(labels, resources))
+    monkeypatch.setattr(deployments, "ray", ray_saying(labels, resources))
     assert gpu_type_of_node() == told
 
 
 def test_without_ray_none_is_started(monkeypatch):
-    monkeypatch.setattr(gpu_type, "ray", ray_saying({"ray.io/accelerator-type": "H100"}, {}, running=False))
+    absent = ray_saying({"ray.io/accelerator-type": "H100"}, {}, running=False)
+    monkeypatch.setattr(deployments, "ray", absent)
     assert gpu_type_of_node() == ""
 
 
@@ -45,5 +46,5 @@ def test_a_replica_starts_although_ray_does_not_say(monkeypatch):
 
     silent = ray_saying({}, {})
     silent.nodes = fail
-    monkeypatch.setattr(gpu_type, "ray", silent)
+    monkeypatch.setattr(deployments, "ray", silent)
     assert gpu_type_of_node() == ""

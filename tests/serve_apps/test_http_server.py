@@ -5,7 +5,7 @@ import socket
 import aiohttp
 import pytest
 
-from serve_apps.http_server import HttpServer, listening_socket
+from serve_apps.gateway_host import HttpServer, listening_socket
 
 
 def app_that(started: asyncio.Event, release: asyncio.Event):

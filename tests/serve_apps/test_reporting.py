@@ -6,7 +6,7 @@ import pytest
 
 from actors.calling import ActorGone, TooSlow
 from headway.profiling.metering import LatencyMeter
-from serve_apps.reporting import Reporter
+from serve_apps.latency_reports import Reporter
 from tests.engines.virtual_loop import run
 
 PERIOD_S = 5.0

@@ -4,8 +4,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from headway.routing import Placement, RouteClass
-from serve_apps.routed.counts import Counts
-from serve_apps.routed.metrics import RoutingMetrics
+from serve_apps.routed.metrics import Counts, RoutingMetrics
 
 
 def scrape(counts: Counts) -> dict[tuple[str, ...], float]:

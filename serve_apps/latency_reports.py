@@ -1,10 +1,13 @@
 """An engine whose own latencies are metered on the way out (`headway.profiling.metering`): of any kind."""
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import cast
 
+from actors import names
+from actors.calling import CallError, NamedActor
 from headway.profiling.metering import LatencyMeter
 from serve_apps.engines.protocol import Engine, EngineRequest, KvHandle, TokenChunk
 
@@ -46,3 +49,37 @@ class MeteredEngine:
     def _cached_tokens(self) -> int:
         """Found in the prefix cache so far; engines count them before the prompt's first token is out."""
         return self._engine.stats().cached_tokens
+
+
+TIMEOUT_S = 5.0
+
+
+logger = logging.getLogger(__name__)
+
+
+class Reporter:
+    """Sends a meter's reports from the first request on; without requests there is nothing to say."""
+
+    def __init__(self, meter: LatencyMeter, period_s: float, actor: NamedActor | None = None) -> None:
+        self._meter, self._period_s = meter, period_s
+        self._actor = actor or NamedActor(names.INTERPOLATOR)
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin, unless it has begun; on the event loop of the engine."""
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(self._period_s)
+            if seen := self._meter.take():
+                await self._send(seen)
+
+    async def _send(self, seen: tuple[object, ...]) -> None:
+        try:
+            await self._actor.call("learn", seen, timeout_s=TIMEOUT_S)
+        except CallError as error:
+            logger.debug("a report is lost: %s", error)
+        except Exception:
+            logger.exception("the Interpolator failed on a report")

@@ -36,12 +36,13 @@ from headway.planning import Role
 from headway.routing.types import Placement, Progress, RouteRequest, Shed
 from serve_apps.gateway.backend import BackendError, NotReady, Overloaded
 from serve_apps.membership import Membership
-from serve_apps.routed.census import Census
-from serve_apps.routed.counts import Counts
-from serve_apps.routed.ticket import State, Ticket
+from serve_apps.routed.metrics import Counts
+from serve_apps.routed.replicas import Census
+from serve_apps.routed.requests import State, Ticket
 
 Fallback = Callable[[RouteRequest], Placement | None]
 """Places a request without the router; None when no replica runs."""
+
 
 SLACK_S = 5.0
 """Seconds beyond the longest wait after which the router has forgotten a request."""

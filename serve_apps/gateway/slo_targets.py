@@ -13,20 +13,31 @@ twice, the later one counts.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from actors.routing.use import needs_router
+from headway.config import HeadwayConfig
 from headway.config.routing import SloClass
+from headway.engine import EngineRules
 from headway.planning import Slo
-from headway.routing.types import NO_SLO, RequestSlo
-from serve_apps.gateway.faults import InvalidRequest
+from headway.routing.types import NO_SLO, Placement, RequestSlo, RouteRequest
+from serve_apps.gateway.backend import InvalidRequest
+from serve_apps.gateway.request import prefix_blocks
 
 Headers = Iterable[tuple[bytes, bytes]]
 
+
 MOST_SESSION_CHARACTERS = 256
+
+
 LEAST_MS, MOST_MS = 1e-6, 1e12
 """Bounds of an SLO: what is divided by it, or by a thousand, stays above 0 and finite."""
+
+
 SWITCH: Mapping[str, bool] = {"true": True, "1": True, "false": False, "0": False}
+
+
 CRITICALITY: Mapping[str, bool] = {"critical": True, "sheddable": False}
 
 
@@ -157,6 +168,8 @@ _NAMES: Mapping[bytes, str] = {
     b"x-headway-session": "session",
     b"x-headway-explain": "explain",
 }
+
+
 _READERS: Mapping[str, Callable[[str, str], object]] = {
     "ttft": _milliseconds,
     "tpot": _milliseconds,
@@ -166,3 +179,60 @@ _READERS: Mapping[str, Callable[[str, str], object]] = {
     "session": _session,
     "explain": _choice(SWITCH),
 }
+
+
+BLOCK_TOKENS = EngineRules().block_tokens
+"""Tokens of a prefix block, as in the simulated engines' cache."""
+
+
+class Routes:
+    """Makes the router's view of requests."""
+
+    def __init__(self, config: HeadwayConfig) -> None:
+        self._always = needs_router(config)
+        self._prefixes = bool(config.engine.prefix_cache_tokens)
+
+    def needed(self, promise: Promise) -> bool:
+        """Whether the router is asked."""
+        return self._always or promise.prediction_based
+
+    def blocks(self, prompt: str | Sequence[int]) -> tuple[int, ...]:
+        """The prompt's prefix blocks; none where replicas keep none."""
+        return prefix_blocks(prompt, BLOCK_TOKENS) if self._prefixes else ()
+
+
+def route_request(
+    request_id: str, arrival_s: float, lengths: tuple[int, int], blocks: tuple[int, ...], promise: Promise
+) -> RouteRequest:
+    """The request for the router; `lengths` are its input tokens and its bound on output tokens."""
+    return RouteRequest(
+        request_id=request_id,
+        arrival_s=arrival_s,
+        input_tokens=lengths[0],
+        max_tokens=lengths[1],
+        slo=promise.slo or NO_SLO,
+        slo_class=promise.slo_class,
+        critical=promise.critical,
+        prediction_based=promise.prediction_based,
+        session=promise.session,
+        blocks=blocks,
+        block_tokens=BLOCK_TOKENS,
+    )
+
+
+def explanation(placement: Placement) -> list[tuple[bytes, bytes]]:
+    """The headers that say where a request is served."""
+    said = {
+        b"x-headway-replica": placement.decode_replica,
+        b"x-headway-prefill-replica": placement.prefill_replica,
+        b"x-headway-route-class": placement.route_class,
+        b"x-headway-route-reason": placement.reason,
+        b"x-headway-predicted-ttft-ms": _as_milliseconds(placement.predicted_ttft_s),
+        b"x-headway-predicted-tpot-ms": _as_milliseconds(placement.predicted_tpot_s),
+        b"x-headway-queued-ms": _as_milliseconds(placement.queued_s),
+    }
+    return [(name, str(value).encode()) for name, value in said.items() if value is not None]
+
+
+def _as_milliseconds(seconds: float | None) -> str | None:
+    return None if seconds is None else f"{1e3 * seconds:.3f}"

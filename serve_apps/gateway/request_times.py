@@ -3,9 +3,9 @@
 from collections.abc import Callable
 
 from serve_apps.engines.protocol import FinishReason
-from serve_apps.gateway.faults import Outcome
+from serve_apps.gateway.backend import Outcome
 from serve_apps.gateway.metrics import GatewayMetrics
-from serve_apps.gateway.promises import Promise
+from serve_apps.gateway.slo_targets import Promise
 
 
 class Meter:

@@ -5,10 +5,12 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
+from ray import serve
 from starlette.routing import BaseRoute
 
-from actors import names
+from actors import control_plane, names
 from actors.calling import CallError, NamedActor
+from actors.external_scaling import keep_external_scaling
 from actors.routing.starting import routing_actors
 from actors.virtual_connector import (
     AsyncVirtualConnectorClient,
@@ -18,10 +20,14 @@ from actors.virtual_connector import (
 )
 from headway.config import ConfigError, HeadwayConfig
 from serve_apps.control_api import NeverIssued, NotFound, Unavailable, control_routes, scaling_routes
-from serve_apps.gateway.faults import InvalidRequest, Shed
+from serve_apps.gateway.backend import InvalidRequest, Shed
 
 Document = Mapping[str, Any]
+
+
 TIMEOUT_S = 5.0
+
+
 HEALTH_TIMEOUT_S = 1.0
 
 
@@ -136,3 +142,16 @@ async def _faults() -> AsyncIterator[None]:
         raise Shed(str(error), retry_after_s=1.0) from error
     except CoordinatorUnreachable as error:
         raise Unavailable(str(error)) from error
+
+
+class ControlPlane:
+    """Starts the named actors, and keeps the application open to their replica counts."""
+
+    async def __init__(self, config: HeadwayConfig) -> None:  # type: ignore[misc] # Serve awaits it
+        application = serve.get_replica_context().app_name
+        self._token = await asyncio.to_thread(control_plane.start, config, application)
+        self._scaling = asyncio.create_task(keep_external_scaling(application))
+
+    async def __del__(self) -> None:
+        self._scaling.cancel()
+        await asyncio.to_thread(control_plane.stop, token=self._token)

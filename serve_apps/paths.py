@@ -1,0 +1,263 @@
+"""The two phases of a request on replicas that are named: what every path to an output is made of.
+
+    kv            = prefill(replica, request)
+    output, chunk = decode(replica, request, kv)       the first chunk tells that it has begun
+
+A replica that costs an attempt is suspect, so that the next goes elsewhere: an engine that failed answers its
+calls, at once and with the least load of all, until Serve replaces it.
+"""
+
+import asyncio
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from ray.serve.handle import DeploymentHandle
+
+from headway.planning import Role
+from headway.routing.types import Placement
+from serve_apps.engines.protocol import EngineRequest, KvHandle, TokenChunk
+from serve_apps.feed import Feeds, Output
+from serve_apps.gateway.backend import NotReady, OnPlaced
+from serve_apps.membership import NO_REPLICA_S, Membership, Profile, membership
+from serve_apps.routed.client import RouterClient
+from serve_apps.routed.requests import Ticket
+from serve_apps.serve_call import Lost, Untaken, ask, lean
+
+ATTEMPTS = 3
+"""Replicas that one request may see die before its first token, once they have taken it."""
+
+
+UNTAKEN_S = 0.01
+"""Seconds before the next choice when the replica chosen was gone."""
+
+
+class Phases:
+    """The pools of one application. Made and used on one event loop."""
+
+    def __init__(self, handles: Mapping[Role, DeploymentHandle[Any]]) -> None:
+        self.pools = {
+            role: membership(handle.app_name, handle.deployment_name) for role, handle in handles.items()
+        }
+        self.mixed = Role.MIXED in handles
+        """Whether the replicas do both phases."""
+        self.computing_role, self.decoding_role = (
+            (Role.MIXED, Role.MIXED) if self.mixed else (Role.PREFILL, Role.DECODE)
+        )
+        decoding = handles[self.decoding_role]
+        self._feeds = Feeds(decoding, self.decoders)
+        self._prefill = lean(handles[self.computing_role], "prefill")
+
+    @property
+    def computers(self) -> Membership:
+        """The replicas that compute prompts."""
+        return self.pools[self.computing_role]
+
+    @property
+    def decoders(self) -> Membership:
+        """The replicas that decode."""
+        return self.pools[self.decoding_role]
+
+    async def prefill(self, replica: str, request: EngineRequest) -> KvHandle:
+        """Compute the prompt there. Lost, or a BackendError."""
+        pool = self.computers
+        pool.sent(replica, request.request_id)
+        try:
+            kv: KvHandle = await ask(self._prefill.options(session_id=replica), request)
+            return kv
+        except Lost:
+            pool.suspect(replica, time.monotonic())
+            raise
+        finally:
+            pool.done(replica, request.request_id)
+
+    async def decode(
+        self, replica: str, request: EngineRequest, kv: KvHandle | None
+    ) -> tuple[Output, TokenChunk | None]:
+        """Begin to decode there; the output and its first chunk. Lost, or a BackendError."""
+        output = self._feeds.start(replica, request, kv)
+        started = False
+        try:
+            chunk = await output.next()
+            started = True
+            return output, chunk
+        except Lost:
+            self.decoders.suspect(replica, time.monotonic())
+            raise
+        finally:
+            if not started:
+                output.close()
+
+
+class DirectPath:
+    """Picks replicas by profile."""
+
+    def __init__(self, phases: Phases, profile: Profile) -> None:
+        self._phases = phases
+        self._profile: Profile = profile
+
+    async def first(
+        self, request: EngineRequest, placed: OnPlaced | None
+    ) -> tuple[Output, TokenChunk | None]:
+        """The output and its first chunk. BackendError."""
+        losses: list[Lost] = []
+        while len(losses) < ATTEMPTS:
+            try:
+                return await self._attempt(request, placed)
+            except Untaken:
+                # A scale-down may take more replicas at once than there are attempts.
+                await asyncio.sleep(UNTAKEN_S)
+            except Lost as loss:
+                losses.append(loss)
+        raise NotReady(f"{ATTEMPTS} attempts were lost, the last one so: {losses[-1]}") from losses[-1]
+
+    async def _attempt(
+        self, request: EngineRequest, placed: OnPlaced | None
+    ) -> tuple[Output, TokenChunk | None]:
+        phases, computer, kv = self._phases, None, None
+        if not phases.mixed:
+            computer = await self._pick(phases.computers, "prefilling")
+            kv = await phases.prefill(computer, request)
+        decoder = await self._pick(phases.decoders, "decoding")
+        begun = await phases.decode(decoder, request, kv)
+        if placed is not None:
+            placed(self._placement(request.request_id, computer or decoder, decoder))
+        return begun
+
+    async def _pick(self, pool: Membership, doing: str) -> str:
+        while (replica := pool.pick(self._profile, time.monotonic())) is None:
+            try:
+                async with asyncio.timeout(NO_REPLICA_S):
+                    await pool.change()
+            except TimeoutError:
+                raise NotReady(f"no {doing} replica is running") from None
+        return replica
+
+    def place(self, request_id: str) -> Placement | None:
+        """A placement by this profile; None when a pool has no replica."""
+        now_s, phases = time.monotonic(), self._phases
+        decoder = phases.decoders.pick(self._profile, now_s)
+        computer = decoder if phases.mixed else phases.computers.pick(self._profile, now_s)
+        if computer is None or decoder is None:
+            return None
+        return self._placement(request_id, computer, decoder, reason="fallback")
+
+    def _placement(self, request_id: str, computer: str, decoder: str, reason: str = "") -> Placement:
+        return Placement(
+            request_id=request_id,
+            prefill_replica=computer,
+            decode_replica=decoder,
+            profile=self._profile,
+            reason=reason or self._profile,
+        )
+
+
+class Superseded(Exception):
+    """Another placement has taken the place of the one that was carried out."""
+
+
+class RoutedOutput:
+    """An output whose progress the router hears of."""
+
+    __slots__ = ("_output", "_ticket")
+
+    def __init__(self, output: Output, ticket: Ticket) -> None:
+        self._output = output
+        self._ticket = ticket
+
+    async def next(self) -> TokenChunk | None:
+        """The next chunk, None at the end. Lost, or a BackendError."""
+        chunk = await self._output.next()
+        if chunk is None:
+            self._ticket.complete()
+        else:
+            self._ticket.output_tokens += chunk.tokens
+        return chunk
+
+    def fail(self, error: Exception) -> None:
+        """End it with this error."""
+        self._output.fail(error)
+
+    def close(self) -> None:
+        """Abort it if it has not ended."""
+        self._ticket.close()
+        self._output.close()
+
+
+class RoutedPath:
+    """Carries out placements."""
+
+    def __init__(self, client: RouterClient, phases: Phases) -> None:
+        self._client, self._phases = client, phases
+
+    async def first(
+        self, request: EngineRequest, placed: OnPlaced | None
+    ) -> tuple[RoutedOutput, TokenChunk | None]:
+        """The output and its first chunk. BackendError."""
+        assert request.route is not None, "only requests with a route are routed"
+        await self._staffed()
+        ticket = self._client.submit(request.route)
+        try:
+            output, chunk = await self._begun(ticket, request)
+        except BaseException:
+            ticket.close()
+            raise
+        ticket.first_token()
+        ticket.output_tokens += 0 if chunk is None else chunk.tokens
+        if placed is not None and ticket.placement is not None:
+            placed(ticket.placement)
+        return RoutedOutput(output, ticket), chunk
+
+    async def _begun(self, ticket: Ticket, request: EngineRequest) -> tuple[Output, TokenChunk | None]:
+        losses: list[Lost] = []
+        while len(losses) < ATTEMPTS:
+            placement = await ticket.placed()
+            try:
+                return await self._unless_superseded(ticket, placement, request)
+            except Superseded:
+                continue
+            except Untaken:
+                await asyncio.sleep(UNTAKEN_S)
+            except Lost as loss:
+                losses.append(loss)
+            await self._staffed()
+            ticket.again(placement)
+        raise NotReady(f"{ATTEMPTS} attempts were lost, the last one so: {losses[-1]}") from losses[-1]
+
+    async def _unless_superseded(
+        self, ticket: Ticket, placement: Placement, request: EngineRequest
+    ) -> tuple[Output, TokenChunk | None]:
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(None) as attempt:
+                ticket.watch(lambda: attempt.reschedule(loop.time()))
+                return await self._attempt(ticket, request, placement)
+        except TimeoutError:
+            if not attempt.expired():
+                raise
+            raise Superseded from None
+        except Lost:
+            if ticket.placement is placement:
+                raise
+            raise Superseded from None
+        finally:
+            ticket.watch(None)
+
+    async def _attempt(
+        self, ticket: Ticket, request: EngineRequest, placement: Placement
+    ) -> tuple[Output, TokenChunk | None]:
+        kv = None
+        if placement.split or not self._phases.mixed:
+            kv = await self._phases.prefill(placement.prefill_replica, request)
+            ticket.prefilled()
+        return await self._phases.decode(placement.decode_replica, request, kv)
+
+    async def _staffed(self) -> None:
+        """Return when every pool has a replica. NotReady."""
+        for role, pool in self._phases.pools.items():
+            while not len(pool):
+                try:
+                    async with asyncio.timeout(NO_REPLICA_S):
+                        await pool.change()
+                except TimeoutError:
+                    raise NotReady(f"no {role} replica is running") from None
