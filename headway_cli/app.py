@@ -1,68 +1,164 @@
-"""The verbs, and how a command ends: an exit code and, for wrong input, one line instead of a traceback."""
+"""The verbs, and how a command ends: an exit code and, for wrong input, one line instead of a traceback.
+
+A verb is one line in VERBS. Its module is imported when the verb is run, so that `headway --help` loads
+none of the heavy libraries.
+"""
 
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
-from headway_cli import (
-    check,
-    compare,
-    decisions,
-    demo,
-    down,
-    estimate,
-    generate,
-    gpu_plan,
-    load,
-    offload_traces,
-    profile,
-    queue_sim,
-    report,
-    schema,
-    set_,
-    share,
-    simulate,
-    status,
-    up,
-)
-from headway_cli.errors import USER_ERRORS
-from headway_cli.main import INTERRUPTED, READER_GONE, WRONG_INPUT
+from headway_cli import INTERRUPTED, READER_GONE, WRONG_INPUT
+
+NO_RICH: dict[str, Any] = {"rich_markup_mode": None, "add_completion": False}
+
+
+@dataclass(frozen=True, slots=True)
+class Verb:
+    """A verb's name, `module:attribute` of its function (or of its `typer.Typer`), and the line of help."""
+
+    name: str
+    place: str
+    summary: str
+
+    def load(self) -> Any:  # noqa: ANN401 - a command of the click that typer bundles
+        """Import the module, and make a command of the function."""
+        module, _, attribute = self.place.partition(":")
+        found = getattr(import_module(f"headway_cli.{module}"), attribute)
+        if not isinstance(found, typer.Typer):
+            function, found = found, typer.Typer(**NO_RICH)
+            found.command(self.name)(function)
+        return get_command(found)
+
 
 VERBS = (
-    simulate,
-    compare,
-    share,
-    queue_sim,
-    gpu_plan,
-    report,
-    generate,
-    estimate,
-    profile,
-    check,
-    schema,
-    up,
-    down,
-    status,
-    decisions,
-    offload_traces,
-    set_,
-    load,
-    demo,
+    Verb(
+        "simulate",
+        "simulate:simulate",
+        "Simulate a policy on a trace: replica plan, latencies, SLO attainment and cost.",
+    ),
+    Verb(
+        "compare",
+        "compare:compare",
+        "Compare policies on one trace, or routings: attainment, goodput, GPU-hours, stability.",
+    ),
+    Verb("report", "simulate:report", "Render a result as one self-contained HTML page."),
+    Verb(
+        "generate",
+        "simulate:generate",
+        "Write generated load (or any trace, scaled) as a trace file in the plain form.",
+    ),
+    Verb(
+        "profile",
+        "profile:verbs",
+        "Measure an engine's latencies, and recommend tensor-parallel sizes for a load and its SLO.",
+    ),
+    Verb(
+        "check",
+        "check:check",
+        "Validate a configuration file: keys and values, and what `simulate` and `up` would refuse.",
+    ),
+    Verb("schema", "check:schema", "Print the JSON schema of the configuration file."),
+    Verb(
+        "up",
+        "up:up",
+        "Start gateway, engines and control plane on Ray, and print the addresses; Ctrl-C ends it.",
+    ),
+    Verb(
+        "down",
+        "up:down",
+        "End what `headway up` started; with --address, delete the application from that cluster.",
+    ),
+    Verb(
+        "status",
+        "status:status",
+        "Show a running deployment: pools, SLO attainment, the last decision and why.",
+    ),
+    Verb(
+        "decisions",
+        "decisions:decisions",
+        "Show the planner's decisions: what was measured, decided and done.",
+    ),
+    Verb(
+        "offload-traces",
+        "decisions:offload_traces",
+        "Show where long prompts were computed and when, as JSON lines: document 004's time stamps.",
+    ),
+    Verb(
+        "set",
+        "set_:set_",
+        "Change settings of a running planner: SLO, GPU budget, minimum and maximum replicas.",
+    ),
+    Verb(
+        "load",
+        "load:load",
+        "Replay a trace against an OpenAI endpoint: latencies and SLO attainment, as clients see them.",
+    ),
+    Verb(
+        "demo",
+        "demo:demo",
+        "Run everything on a local Ray with simulated engines, and watch replica counts follow a load.",
+    ),
 )
+STUDIES = (
+    Verb(
+        "share",
+        "studies.share:share",
+        "Simulate deployments that share a GPU budget by priority: attainment, cost, who held what.",
+    ),
+    Verb(
+        "gpu-plan",
+        "studies.gpu_plan:gpu_plan",
+        "Choose GPU types and counts for a trace: the cheapest whole replicas that keep the SLO.",
+    ),
+    Verb(
+        "queue-sim",
+        "studies.queue_sim:queue_sim",
+        "Compare push and pull, simple and SLO-aware queues: waits and SLO violations, over many seeds.",
+    ),
+    Verb(
+        "estimate",
+        "studies.estimate:estimate",
+        "Estimate performance profiles with AI Configurator (optional extra `estimate`), no GPU needed.",
+    ),
+)
+
+
+class _Verbs(TyperGroup):
+    """The group of all verbs: names and summaries for the help, the module of the one that is run."""
+
+    def __init__(self, **settings: Any) -> None:  # noqa: ANN401 - as typer makes groups
+        verbs = {verb.name: TyperCommand(verb.name, help=verb.summary) for verb in (*VERBS, *STUDIES)}
+        super().__init__(**{**settings, "commands": verbs})
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:  # noqa: ANN401 - as below
+        name, _, rest = super().resolve_command(ctx, args)
+        verb = next(verb for verb in (*VERBS, *STUDIES) if verb.name == name)
+        return name, verb.load(), rest
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401 - typer keeps these types private
+        for title, verbs in (("Commands", VERBS), ("Studies", STUDIES)):
+            room = formatter.width - 6 - max(len(verb.name) for verb in verbs)
+            rows = [(verb.name, self.commands[verb.name].get_short_help_str(room)) for verb in verbs]
+            with formatter.section(title):
+                formatter.write_dl(rows)
+
 
 app = typer.Typer(
     name="headway",
+    cls=_Verbs,
     help="Keep LLM inference inside its latency targets on as few GPUs as possible, live and simulated.",
-    add_completion=False,
     no_args_is_help=False,
-    rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    **NO_RICH,
 )
-for verb in VERBS:
-    verb.register(app)
 
 
 @app.callback(invoke_without_command=True)
@@ -73,6 +169,8 @@ def _root(context: typer.Context) -> None:
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command; its exit code."""
+    from headway_cli.errors import USER_ERRORS
+
     try:
         code = get_command(app)(list(arguments), prog_name="headway", standalone_mode=False)
         sys.stdout.flush()

@@ -1,29 +1,30 @@
-"""`headway check`: is this configuration file valid, and does what it names exist?"""
+"""`headway check` and `headway schema`: what `simulate` and `up` would refuse of a configuration file."""
 
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated
 
 import typer
 
+from headway.config import ConfigError, HeadwayConfig, json_schema, load_config
+from headway.planning import PlanningError
+from headway.planning.gpu_types import candidates
+from headway.routing.gpu_profiles import serves
+from headway.workload import open_trace
+from headway_cli.errors import CliError
+from headway_cli.job import Job
+from headway_cli.notes import tighter_classes, without_forecast, without_offload
+
 ANY_LOAD = "steady:rate_rps=1,duration_s=10"
 """Stands for a trace, so that everything that `simulate` would refuse is refused."""
-
-
-def register(app: typer.Typer) -> None:
-    """Add the verb."""
-    app.command("check")(check)
 
 
 def check(
     config: Annotated[str, typer.Argument(metavar="CONFIG", help="A configuration file (YAML).")],
 ) -> None:
     """Validate a configuration file: keys and values, and what `simulate` and `up` would refuse."""
-    from headway.config import load_config
-    from headway.routing.gpu_profiles import serves
-    from headway.workload import open_trace
-    from headway_cli.job import Job
-    from headway_cli.live_check import check_live
-    from headway_cli.notes import tighter_classes, without_forecast, without_offload
-
     settings = load_config(config)
     job = Job(trace=ANY_LOAD, config=settings, settings_file=config)
     plan = job.warmed_plan()
@@ -37,6 +38,55 @@ def check(
     for gpu_type, name in settings.routing.gpu_profiles.items():
         print(f"GPU type {gpu_type}: {serves(plan.gpu_profiles[gpu_type])}, from {name}")
     if settings.gpu_types:
-        from headway.planning.gpu_types import candidates
-
         print(f"GPU types of gpu-plan: {', '.join(candidates(settings))}")
+
+
+def schema() -> None:
+    """Print the JSON schema of the configuration file."""
+    print(json.dumps(json_schema(), indent=2))
+
+
+def check_live(config: HeadwayConfig, path: str | None) -> None:
+    """Check what only live operation needs: keys, tokenizer, model, Kubernetes object, planner.
+
+    CliError names file and key.
+    """
+    from actors.connectors.kube_object import locate
+    from actors.planning.policies import refuse_simulated_only
+    from serve_apps.gateway.app import make_access
+    from serve_apps.gateway.request import make_counter
+
+    with _located(path):
+        refuse_simulated_only(config)
+        make_access(config.gateway)
+        if config.engine.kind == "vllm":
+            _check_vllm(path)
+        else:
+            make_counter(config.gateway.tokenizer)
+        if config.connector.kind == "kubernetes":
+            locate(config.connector.kubernetes, os.environ)
+
+
+def _check_vllm(path: str | None) -> None:
+    """Check the model, looked for beside the file; then ask vLLM itself."""
+    from serve_apps.arguments import beside
+    from serve_apps.engines.vllm.arguments import model_of
+    from serve_apps.engines.vllm.loading import check_accepted, check_here, check_model, quiet
+    from serve_apps.gateway.request import make_prompts
+
+    found = beside(path)
+    check_model(found)
+    check_here(model_of(found))
+    with quiet():
+        check_accepted(found)
+        make_prompts(found)
+
+
+@contextmanager
+def _located(path: str | None) -> Iterator[None]:
+    from actors.connectors.protocol import Refused
+
+    try:
+        yield
+    except (ConfigError, PlanningError, Refused) as error:
+        raise CliError(f"{path}: {error}" if path else str(error)) from error

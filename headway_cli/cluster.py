@@ -7,16 +7,18 @@ nothing listens for HTTP but the gateway. Its processes end with the command, al
 import logging
 import os
 import shutil
+import signal
 import socket
 import tempfile
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from headway_cli.errors import CliError
-from headway_cli.signals import uninterrupted
 
 LEAST_CPUS = 8
 """Logical CPUs that a local Ray counts at least: engines and actors ask for none, and share what there is."""
@@ -33,6 +35,8 @@ ENVIRONMENT = {
     # have become those, and Ray does not notice. Read when grpc is imported, which Ray does.
     "GRPC_ENABLE_FORK_SUPPORT": "0",
 }
+
+STOPPING = (signal.SIGINT, signal.SIGTERM)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,3 +137,32 @@ def _quieten() -> None:
 def _short_parent() -> str:
     parent = tempfile.gettempdir()
     return parent if len(parent) <= LONGEST_PARENT else "/tmp"
+
+
+@contextmanager
+def stop_signals() -> Iterator[threading.Event]:
+    """An event that SIGINT and SIGTERM set, instead of what they did before."""
+    told = threading.Event()
+
+    def tell(_number: int, _frame: FrameType | None) -> None:
+        told.set()
+
+    with _handled_by(tell):
+        yield told
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """SIGINT and SIGTERM have no effect within."""
+    with _handled_by(signal.SIG_IGN):
+        yield
+
+
+@contextmanager
+def _handled_by(handler: signal.Handlers | Callable[[int, FrameType | None], Any]) -> Iterator[None]:
+    before = {number: signal.signal(number, handler) for number in STOPPING}
+    try:
+        yield
+    finally:
+        for number, former in before.items():
+            signal.signal(number, former)

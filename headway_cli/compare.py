@@ -1,24 +1,30 @@
 """`headway compare`: several policies, or several routings on a fixed fleet, in parallel processes."""
 
 import os
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import Annotated
 
 import typer
 
+from headway_cli.compare_policies import Comparison, parse_policies, run_comparison
+from headway_cli.compare_routings import (
+    RoutingComparison,
+    check_options,
+    compare_routings,
+    parse_loads,
+    parse_names,
+)
 from headway_cli.errors import CliError
-from headway_cli.options import RunOptions, TraceArgument, spread
-
-if TYPE_CHECKING:
-    from headway_cli.routing_comparison import RoutingComparison
+from headway_cli.flags import spread
+from headway_cli.options import RunOptions, TraceArgument
+from headway_cli.output import STDOUT, check_outputs, write_json, write_text
+from headway_cli.routings_view import print_routings, render_routings
+from headway_cli.tables import console, print_comparison
+from headway_cli.terminal import announce_compilation
 
 DEFAULT_POLICIES = "headway,reference,threshold"
 DEFAULT_LOADS = "70,90,110"
 DEFAULT_SEEDS = 3
-
-
-def register(app: typer.Typer) -> None:
-    """Add the verb."""
-    app.command("compare")(compare)
 
 
 @spread(RunOptions)
@@ -71,8 +77,6 @@ def compare(
     jobs: Annotated[int | None, typer.Option(metavar="N", help="Processes; else one per core.")] = None,
 ) -> None:
     """Compare policies on one trace, or routings: attainment, goodput, GPU-hours, stability."""
-    from headway_cli.output import check_outputs
-
     if jobs is not None and jobs < 1:
         raise CliError(f"--jobs: must be at least 1, got {jobs}")
     check_outputs({"--json": json, "--report": report}, (trace, options.config))
@@ -90,7 +94,6 @@ def compare(
         raise CliError("--routings: needs --fleet, such as prefill=4,decode=8 or mixed=8")
     if seeds is not None and seeds < 1:
         raise CliError(f"--seeds: must be at least 1, got {seeds}")
-    from headway_cli.routing_comparison import RoutingComparison, check_options, parse_loads, parse_names
 
     check_options(options)
     comparison = RoutingComparison(
@@ -108,12 +111,6 @@ def compare(
 def _policies(
     trace: str, options: RunOptions, policies: str, processes: int, json: str | None, *, static_sweep: bool
 ) -> None:
-    from headway_cli.comparison import Comparison, run_comparison
-    from headway_cli.output import STDOUT, write_json
-    from headway_cli.policies import parse_policies
-    from headway_cli.progress import announce_compilation
-    from headway_cli.tables import console, print_comparison
-
     comparison = Comparison(
         trace=trace,
         options=options,
@@ -128,20 +125,10 @@ def _policies(
     print_comparison(result, console(to_stderr=json == STDOUT))
 
 
-def _routings(comparison: "RoutingComparison", json: str | None, report: str | None) -> None:
-    from pathlib import Path
-
-    from headway_cli.output import STDOUT, write_json, write_text
-    from headway_cli.progress import announce_compilation
-    from headway_cli.routing_comparison import compare_routings
-    from headway_cli.routing_tables import print_routings
-    from headway_cli.tables import console
-
+def _routings(comparison: RoutingComparison, json: str | None, report: str | None) -> None:
     announce_compilation()
     result = compare_routings(comparison)
     if report is not None:
-        from headway_cli.page.routings import render_routings
-
         write_text(Path(report), render_routings(result))
     if json is not None:
         write_json(json, result)

@@ -17,16 +17,21 @@ import typer
 from headway.loadgen.plan import authorisation, base_url
 from headway.loadgen.sse import error_text
 from headway_cli.errors import CliError
-from headway_cli.load_options import KEY_VARIABLE
 
 URL_VARIABLE = "HEADWAY_URL"
 DEFAULT_URL = "http://127.0.0.1:8000"
+KEY_VARIABLE = "HEADWAY_API_KEY"
+"""The environment variable that holds the key, unless --api-key-env names another."""
+
 TIMEOUT_S = 10.0
 LONGEST_ANSWER = 64 << 20
 
 UrlOption = Annotated[
     str | None,
     typer.Option("--url", metavar="URL", help=f"The server; default: {URL_VARIABLE}, or {DEFAULT_URL}."),
+]
+KeyVariable = Annotated[
+    str, typer.Option("--api-key-env", metavar="NAME", help="Environment variable that holds the API key.")
 ]
 
 

@@ -1,14 +1,60 @@
-"""`headway demo`: the whole system live on this machine, following a load; or a simulated day."""
+"""`headway demo`: the whole system live on this machine, following a load; or a simulated day.
 
+Live, everything is one process: the replay runs in its event loop; once a second it reads the status
+document of the control API in a thread beside it. What is shown comes from that document and from the
+replay's own totals, nothing else.
+
+The simulated day is three hours: a sine from trough to crest and back, and a burst every 40 minutes.
+"""
+
+import asyncio
+import os
+import signal
+import tempfile
+import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from headway.config import load_config
+from headway.loadgen import LoadPlan, Progress, Tally, Watchers, replay
+from headway.planning import Slo
+from headway.workload import open_trace
+from headway_cli.cluster import stop_signals
+from headway_cli.control import ControlClient
+from headway_cli.decisions import DecisionLog
+from headway_cli.demo_plan import DemoPlan, make_demo_plan, write_load
+from headway_cli.demo_record import DemoResult, History, Moment, live_document, read_pools
+from headway_cli.demo_view import DemoView, demo_view, print_plan, print_summary
+from headway_cli.deployment import Deployed
+from headway_cli.errors import CliError
+from headway_cli.job import Job, execute
+from headway_cli.output import check_outputs, write_text
+from headway_cli.page.result import render
+from headway_cli.tables import console, print_result
+from headway_cli.terminal import announce_compilation, bar, say
+from headway_cli.up import running
 
-def register(app: typer.Typer) -> None:
-    """Add the verb."""
-    app.command("demo")(demo)
+PROFILE = "llama-3.1-8b_h100_tp1"
+SHAPES = (
+    "diurnal:rate_rps=45,amplitude=0.75,period_s=10800,duration_s=10800,"
+    "input_tokens=1400,output_tokens=260,input_cv=0.8,output_cv=0.6,seed=1",
+    "burst:rate_rps=0,peak_rps=40,burst_s=300,every_s=2400,duration_s=10800,"
+    "input_tokens=500,output_tokens=120,seed=2",
+)
+SETTINGS = {
+    "engine.profile": PROFILE,
+    "slo.ttft_ms": 500.0,
+    "slo.itl_ms": 25.0,
+}
+LOOK_EVERY_S = 1.0
+RATE_OVER_S = 5.0
+PLANS_WITHIN_S = 240.0
+PLANNING = ("running", "holding")
+SETTLED_WITHIN_S = 25.0
+"""After the load: how long to wait for the fleet to be back at its minimum."""
 
 
 def demo(
@@ -23,17 +69,11 @@ def demo(
     ] = False,
 ) -> None:
     """Run everything on a local Ray with simulated engines, and watch replica counts follow a load."""
-    from headway_cli.output import check_outputs
-
     _make_parent(Path(output))
     check_outputs({"--output": output})
     if simulate:
-        from headway_cli.demo_day import simulate_day
-
         simulate_day(output)
     else:
-        from headway_cli.demo_live import run_demo
-
         run_demo(duration_s=duration, output=Path(output), keep=keep)
 
 
@@ -41,3 +81,165 @@ def _make_parent(output: Path) -> None:
     """Only the default's own folder is made; a path that the user named must exist."""
     if output.parent == Path("out"):
         output.parent.mkdir(exist_ok=True)
+
+
+def simulate_day(output: str) -> None:
+    """Simulate the day, write the report and print the result."""
+    announce_compilation()
+    with tempfile.TemporaryDirectory() as folder:
+        trace = Path(folder, "made-up-day.csv")
+        _write_day(trace)
+        with bar("simulating") as progress:
+            document = execute(Job(trace=str(trace), config=load_config(None, SETTINGS)), progress)
+    write_text(Path(output), render(document))
+    print_result(document, console())
+    print(f"\nThe report: {output}")
+
+
+def _write_day(path: Path) -> None:
+    """Both shapes in one trace, in the order of arrival."""
+    rows: list[tuple[float, int, int]] = []
+    for shape in SHAPES:
+        with open_trace(shape) as trace:
+            for chunk in trace.chunks():
+                columns = (chunk.arrival_s, chunk.input_tokens, chunk.output_tokens)
+                rows += zip(*(column.tolist() for column in columns), strict=True)
+    rows.sort()
+    lines = [f"{at_s!r},{tokens_in},{tokens_out}\n" for at_s, tokens_in, tokens_out in rows]
+    path.write_text("timestamp_s,input_tokens,output_tokens\n" + "".join(lines), encoding="ascii")
+
+
+def run_demo(*, duration_s: float, output: Path, keep: bool) -> None:
+    """The whole demo. CliError when something does not come up or the load does not get through."""
+    plan = make_demo_plan(duration_s)
+    print_plan(plan)
+    began = time.monotonic()
+    with running(plan.config) as deployed:
+        wait_until_planning(ControlClient(url=deployed.url))
+        print(f"Up after {time.monotonic() - began:.0f} s: {deployed.openai_url}", flush=True)
+        result = _play(plan, deployed)
+        print_summary(result)
+        _write_page(result, output)
+        if keep:
+            _stay(deployed)
+    if result.tally.requests and not result.tally.completed:
+        raise CliError("no request completed")
+
+
+def wait_until_planning(server: ControlClient, within_s: float = PLANS_WITHIN_S) -> None:
+    """Until the planner has compiled and rehearsed what it does: a load that came before would go unplanned.
+
+    CliError with the planner's own reason when it does not begin in time.
+    """
+    say("waiting until the planner is ready")
+    deadline = time.monotonic() + within_s
+    while (planner := server.get("/v1/control/status")["planner"])["state"] not in PLANNING:
+        if time.monotonic() > deadline:
+            raise CliError(f"the planner does not begin: {planner['reason']}")
+        time.sleep(LOOK_EVERY_S)
+
+
+def _play(plan: DemoPlan, deployed: Deployed) -> DemoResult:
+    import uvloop
+
+    server = ControlClient(url=deployed.url)
+    history = History()
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        demo_view(plan) as view,
+        asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+    ):
+        trace = Path(folder, "demo.csv")
+        write_load(plan, trace)
+        began_at = time.time()
+        tally = runner.run(_replay(plan, trace, server, Watch(server, history, view)))
+    return DemoResult(
+        plan=plan,
+        tally=tally,
+        history=history,
+        decisions=[dict(record) for record in DecisionLog(server).every()],
+        began_at=began_at,
+    )
+
+
+async def _replay(plan: DemoPlan, trace: Path, server: ControlClient, watch: "Watch") -> Tally:
+    slo = Slo(ttft_s=plan.config.slo.ttft_s, itl_s=plan.config.slo.itl_s)
+    load = LoadPlan(url=server.url, model=plan.config.model, slo=slo, timeout_s=120.0)
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGINT, stop.set)
+    with open_trace(str(trace)) as opened:
+        tally = await replay(
+            opened, load, Watchers(on_progress=watch.look, progress_every_s=LOOK_EVERY_S), stop
+        )
+    if stop.is_set():
+        raise KeyboardInterrupt
+    await watch.until_settled(plan, tally)
+    return tally
+
+
+class Watch:
+    """Looks at the deployment, and remembers and shows what it sees."""
+
+    def __init__(self, server: ControlClient, history: History, view: DemoView) -> None:
+        self._server, self._history, self._view = server, history, view
+        self._sent: list[tuple[float, int]] = []
+
+    async def look(self, progress: Progress) -> None:
+        """One look. A status that does not come is a gap, not an end."""
+        try:
+            status = await asyncio.to_thread(self._server.get, "/v1/control/status")
+        except CliError as error:
+            self._view.trouble(str(error))
+            return
+        moment = Moment(
+            time_s=progress.elapsed_s,
+            pools=read_pools(status),
+            rate_rps=self._rate(progress),
+            in_flight=progress.in_flight,
+            attainment=progress.tally.attainment,
+            failed=progress.tally.failed + progress.tally.shed,
+            decision=status["last_decision"],
+        )
+        self._history.add(moment)
+        self._view.show(self._history, status)
+
+    def _rate(self, progress: Progress) -> float:
+        """Requests per second over the last seconds."""
+        self._sent.append((progress.elapsed_s, progress.sent))
+        while len(self._sent) > 2 and progress.elapsed_s - self._sent[0][0] > RATE_OVER_S:
+            self._sent.pop(0)
+        (since_s, before), (now_s, sent) = self._sent[0], self._sent[-1]
+        return (sent - before) / (now_s - since_s) if now_s > since_s else 0.0
+
+    async def until_settled(self, plan: DemoPlan, tally: Tally) -> None:
+        """Go on looking until every pool is back at its minimum, for a while."""
+        last = self._history.moments[-1].time_s if self._history.moments else 0.0
+        clock = _clock_from(last)
+        minimum = {role: pool.min_replicas for role, pool in plan.config.pools.items()}
+        while clock() < last + SETTLED_WITHIN_S and not self._settled(minimum):
+            await asyncio.sleep(LOOK_EVERY_S)
+            await self.look(Progress(elapsed_s=clock(), sent=tally.requests, in_flight=0, tally=tally))
+
+    def _settled(self, minimum: dict[Any, int]) -> bool:
+        pools = self._history.moments[-1].pools if self._history.moments else {}
+        return all(
+            pools.get(role, {}).get("ready") == count and not pools[role]["draining"]
+            for role, count in minimum.items()
+        )
+
+
+def _clock_from(start_s: float) -> Callable[[], float]:
+    began = time.monotonic() - start_s
+    return lambda: time.monotonic() - began
+
+
+def _write_page(result: DemoResult, output: Path) -> None:
+    write_text(output, render(live_document(result)))
+    print(f"\nThe report: {os.path.relpath(output)}")
+
+
+def _stay(deployed: Deployed) -> None:
+    with stop_signals() as told:
+        print(f"\nStill up: {deployed.openai_url}")
+        print(f"headway status --url {deployed.url} --watch    shows it; Ctrl-C ends it.", flush=True)
+        told.wait()

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from headway.config import HeadwayConfig, load_config
+from headway_cli.check import check_live
 from headway_cli.control import ControlClient
 from headway_cli.errors import CliError
-from headway_cli.live_check import check_live
 
 APPLICATION = "headway"
 READY_WITHIN_S = 300.0

@@ -1,16 +1,95 @@
 """`headway load`: a trace, replayed against an OpenAI endpoint in an open loop."""
 
-from typing import Annotated
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from io import TextIOBase
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.text import Text
 
-from headway_cli.load_options import LoadOptions
-from headway_cli.options import TraceArgument, spread
+from headway.config import HeadwayConfig, load_config
+from headway.loadgen import (
+    LoadError,
+    LoadPlan,
+    PromptForm,
+    RequestRecord,
+    Tally,
+    Watchers,
+    fetch_models,
+    replay,
+)
+from headway.loadgen import Progress as LoadProgress
+from headway.planning import Slo
+from headway.workload import Trace, TraceOptions, open_trace
+from headway_cli import INTERRUPTED
+from headway_cli.control import KEY_VARIABLE, KeyVariable
+from headway_cli.errors import CliError
+from headway_cli.flags import spread
+from headway_cli.job import source_name
+from headway_cli.options import TraceArgument
+from headway_cli.output import STDOUT, check_outputs, write_json
+from headway_cli.tables import console, latency_table, print_facts, print_notes
+from headway_cli.terminal import error_console
+from headway_cli.words import Document, duration, milliseconds, percent
+
+Tell = Callable[[LoadProgress], None]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the verb."""
-    app.command("load")(load)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadOptions:
+    """One replay's settings as flags; latencies in milliseconds, as people write them."""
+
+    model: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The model; default: the first that the server lists.")
+    ] = None
+    api_key_env: KeyVariable = KEY_VARIABLE
+    config: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Settings (YAML) that hold the targets.")
+    ] = None
+    ttft_ms: Annotated[float | None, typer.Option(metavar="MS", help="Target: time to first token.")] = None
+    itl_ms: Annotated[float | None, typer.Option(metavar="MS", help="Target: time per output token.")] = None
+    time_scale: Annotated[float, typer.Option(metavar="K", help="Play trace time K times as fast.")] = 1.0
+    rate_scale: Annotated[
+        float, typer.Option(metavar="K", help="Superpose K shifted copies of the trace.")
+    ] = 1.0
+    start: Annotated[float, typer.Option(metavar="S", help="Leave out the first S seconds.")] = 0.0
+    duration: Annotated[float | None, typer.Option(metavar="S", help="Use S seconds of the trace.")] = None
+    trace_format: Annotated[
+        str | None,
+        typer.Option("--format", metavar="F", help="plain, azure, burstgpt or mooncake; else detected."),
+    ] = None
+    prompt: Annotated[
+        str, typer.Option(metavar="FORM", help="tokens: arrays of token ids; text: words, about as many.")
+    ] = "tokens"
+    ignore_eos: Annotated[
+        bool, typer.Option("--ignore-eos", help="Ask for the whole output length (servers that know it).")
+    ] = False
+    max_in_flight: Annotated[
+        int, typer.Option(metavar="N", help="Beyond N requests at once, count as failed instead of sending.")
+    ] = 4096
+    timeout: Annotated[float, typer.Option(metavar="S", help="Seconds that one request may take.")] = 600.0
+    seed: Annotated[int, typer.Option(metavar="N", help="Seed of prompts and of generated load.")] = 0
+
+    def trace_options(self) -> "TraceOptions":
+        """How to read the trace."""
+        return TraceOptions(
+            format=self.trace_format,
+            start_s=self.start,
+            duration_s=self.duration,
+            rate_scale=self.rate_scale,
+            seed=self.seed,
+        )
 
 
 @spread(LoadOptions)
@@ -27,13 +106,6 @@ def load(
     ] = None,
 ) -> None:
     """Replay a trace against an OpenAI endpoint: latencies and SLO attainment, as clients see them."""
-    from headway.workload import open_trace
-    from headway_cli.load_job import LoadJob, run_load
-    from headway_cli.load_table import print_load
-    from headway_cli.main import INTERRUPTED
-    from headway_cli.output import STDOUT, check_outputs, write_json
-    from headway_cli.tables import console
-
     check_outputs({"--json": json, "--records": records}, (trace, options.config))
     with open_trace(trace, options.trace_options()) as opened:
         job = LoadJob(trace=opened, source=trace, url=url, options=options, records=records)
@@ -43,3 +115,173 @@ def load(
     print_load(document, console(to_stderr=json == STDOUT))
     if interrupted:
         raise typer.Exit(INTERRUPTED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadJob:
+    """A trace, the server, the flags, and where each request's line goes."""
+
+    trace: Trace
+    source: str
+    url: str
+    options: LoadOptions
+    records: str | None = None
+
+
+def run_load(job: LoadJob) -> tuple[dict[str, Any], bool]:
+    """Replay; the document, and whether an interrupt cut it short."""
+    import uvloop
+
+    config = load_config(
+        job.options.config, {"slo.ttft_ms": job.options.ttft_ms, "slo.itl_ms": job.options.itl_ms}
+    )
+    key = os.environ.get(job.options.api_key_env)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        model = job.options.model or runner.run(fetch_models(job.url, key))[0]
+        plan = _plan(job, config, model, key)
+        began = datetime.now(UTC)
+        tally, interrupted = runner.run(_replay(job, plan))
+    return _document(job, plan, config, tally, began), interrupted
+
+
+def _plan(job: LoadJob, config: HeadwayConfig, model: str, key: str | None) -> LoadPlan:
+    options = job.options
+    return LoadPlan(
+        url=job.url,
+        model=model,
+        slo=Slo(ttft_s=config.slo.ttft_s, itl_s=config.slo.itl_s),
+        api_key=key,
+        time_scale=options.time_scale,
+        prompt=_form(options.prompt),
+        ignore_eos=options.ignore_eos,
+        max_in_flight=options.max_in_flight,
+        timeout_s=options.timeout,
+        seed=options.seed,
+    )
+
+
+def _form(name: str) -> PromptForm:
+    try:
+        return PromptForm(name)
+    except ValueError:
+        raise LoadError(f"--prompt: {name!r} is neither tokens nor text") from None
+
+
+async def _replay(job: LoadJob, plan: LoadPlan) -> tuple[Tally, bool]:
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGINT, stop.set)
+    span_s = job.trace.duration_s / plan.time_scale
+    try:
+        with _record_writer(job.records) as on_record, load_bar(job.trace.request_count, span_s) as tell:
+            tally = await replay(job.trace, plan, Watchers(on_record=on_record, on_progress=tell), stop)
+    finally:
+        asyncio.get_running_loop().remove_signal_handler(signal.SIGINT)
+    return tally, stop.is_set()
+
+
+@contextmanager
+def _record_writer(place: str | None) -> Iterator[Callable[[RequestRecord], None] | None]:
+    if place is None:
+        yield None
+        return
+    try:
+        with Path(place).open("w", encoding="utf-8") as file:
+            yield lambda record: _write_record(file, record)
+    except OSError as error:
+        raise CliError(f"{place} cannot be written: {error.strerror or error}") from error
+
+
+def _write_record(file: TextIOBase, record: RequestRecord) -> None:
+    row = {
+        "index": record.index,
+        "intended_s": record.intended_s,
+        "lag_s": record.lag_s,
+        "ttft_s": record.ttft_s,
+        "tpot_s": record.tpot_s,
+        "e2e_s": record.e2e_s,
+        "input_tokens": record.input_tokens,
+        "requested_tokens": record.requested_tokens,
+        "output_tokens": record.output_tokens,
+        "outcome": record.outcome,
+        "status": record.status,
+        "detail": record.detail,
+    }
+    file.write(json.dumps(row) + "\n")
+
+
+def _document(
+    job: LoadJob, plan: LoadPlan, config: HeadwayConfig, tally: Tally, began: datetime
+) -> dict[str, Any]:
+    stats = job.trace.stats
+    return {
+        "url": plan.url,
+        "model": plan.model,
+        "started_at": began.isoformat(timespec="milliseconds"),
+        "trace": {
+            "name": source_name(job.source),
+            "rate_scale": job.options.rate_scale,
+            "time_scale": plan.time_scale,
+            "start_s": job.options.start,
+            "duration_s": job.trace.duration_s,
+            "requests": job.trace.request_count,
+            "isl_mean_tokens": stats.isl_mean,
+            "osl_mean_tokens": stats.osl_mean,
+            "reordered_rows": stats.reordered,
+            "skipped_rows": stats.skipped_zero_input + stats.skipped_zero_output,
+        },
+        "prompt": plan.prompt,
+        "slo": {"ttft_s": plan.slo.ttft_s, "itl_s": plan.slo.itl_s, "attainment": config.slo.attainment},
+        **tally.summary(),
+    }
+
+
+@contextmanager
+def load_bar(requests: int, span_s: float) -> Iterator[Tell | None]:
+    """A bar over the trace's time, with the figures so far; None when standard error is no terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    columns = (BarColumn(bar_width=24), TextColumn("{task.description}"), TimeRemainingColumn())
+    with Progress(*columns, console=error_console(), transient=True) as progress:
+        task = progress.add_task("waiting for the first answer", total=span_s)
+
+        def tell(state: LoadProgress) -> None:
+            text = f"{state.sent:,} of {requests:,} sent, {figures(state)}"
+            progress.update(task, completed=min(state.elapsed_s, span_s), description=text)
+
+        yield tell
+
+
+def figures(state: LoadProgress) -> str:
+    """`3.2/s, 14 in flight, 98.7 % within SLO, 2 failed`."""
+    tally = state.tally
+    parts = [
+        f"{state.sent / state.elapsed_s:.3g}/s" if state.elapsed_s else "0/s",
+        f"{state.in_flight} in flight",
+        f"{percent(tally.attainment)} within SLO",
+    ]
+    parts += [f"{count} {name}" for name, count in (("failed", tally.failed), ("shed", tally.shed)) if count]
+    return ", ".join(parts)
+
+
+def print_load(document: Document, out: Console) -> None:
+    """Headline, figures, latencies, notes."""
+    trace = document["trace"]
+    out.print(Text(f"{trace['name']} on {document['model']} at {document['url']}", style="bold"))
+    print_facts(load_figures(document), out)
+    out.print(latency_table(document))
+    print_notes(document["notes"], out)
+
+
+def load_figures(document: Document) -> dict[str, str]:
+    """The headline figures by name, as sentences."""
+    slo, lag = document["slo"], document["send_lag_s"]
+    ended = ", ".join(f"{count:,} {name}" for name, count in document["outcomes"].items())
+    return {
+        "Requests": f"{document['requests']:,} in {duration(document['duration_s'])}: {ended or 'none'}",
+        "Attainment": f"{percent(document['attainment'])} within TTFT {slo['ttft_s'] * 1e3:g} ms and "
+        f"ITL {slo['itl_s'] * 1e3:g} ms, aim {percent(slo['attainment'])}",
+        "Goodput": f"{document['goodput_rps']:.4g} requests/s",
+        "Tokens": f"{document['input_tokens']:,} in, {document['output_tokens']:,} out",
+        "Send lag": f"p99 {milliseconds(lag['p99'])} ms, highest {milliseconds(lag['max'])} ms",
+    }

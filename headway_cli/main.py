@@ -1,17 +1,11 @@
-"""Entry point. It imports nothing heavy itself, so that an interrupt at any moment finds it prepared.
-
-Exit codes: 0 done; 1 the reader of our output left; 2 wrong input, with one line on stderr; 130 interrupted;
-143 ended by SIGTERM.
-"""
+"""Entry point. It imports nothing heavy itself, so that an interrupt at any moment finds it prepared."""
 
 import os
 import signal
 import sys
 from types import FrameType
 
-WRONG_INPUT = 2
-READER_GONE = 1
-INTERRUPTED = 130
+from headway_cli import INTERRUPTED
 
 
 def main() -> None:

@@ -1,40 +1,40 @@
 """`headway profile`: measure an engine; `show`, `compare`, `import` and `export` profiles."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from headway_cli.control import UrlOption
+from headway.config import resolve_profile
+from headway.profiling import OutputExistsError
+from headway.profiling.comparison import compare_profiles
+from headway.profiling.foreign import ForeignProfile, import_aibrix, import_pre_swept, is_pre_swept
+from headway_cli.control import KEY_VARIABLE, ControlClient, KeyVariable, UrlOption, client
+from headway_cli.errors import CliError
 from headway_cli.flags import spread
-from headway_cli.load_options import KEY_VARIABLE, KeyVariable
-from headway_cli.profile_options import ProfileOptions
+from headway_cli.output import check_outputs, write_text
+from headway_cli.page.profile import render
+from headway_cli.profile_run import PAGE, RECOMMENDED, run_profile
+from headway_cli.profile_targets import ProfileOptions
+from headway_cli.profile_view import chosen, print_profile, print_ratios, profile_entry, recommendation_lines
+from headway_cli.tables import console
+from interp import DecodeSamples, PrefillSamples, ProfileError, load_profile, save_profile
 
 Directory = Annotated[str, typer.Argument(metavar="DIR", help="A profile, or what `headway profile` wrote.")]
 Plot = Annotated[str | None, typer.Option(metavar="FILE", help="Write the curves as an HTML page.")]
+PATH = "/v1/control/profile"
 
 
-def register(app: typer.Typer) -> None:
-    """Add the verb and those below it."""
-    group = typer.Typer(rich_markup_mode=None, add_completion=False)
-    group.callback(invoke_without_command=True)(profile)
-    group.command("show")(show)
-    group.command("compare")(compare)
-    group.command("import")(import_)
-    group.command("export")(export)
-    app.add_typer(group, name="profile")
+verbs = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 
+@verbs.callback(invoke_without_command=True)
 @spread(ProfileOptions)
 def profile(*, options: ProfileOptions, context: typer.Context) -> None:
     """Measure an engine's latencies, and recommend tensor-parallel sizes for a load and its SLO."""
     if context.invoked_subcommand is not None:
         return
-    from headway_cli.output import write_text
-    from headway_cli.page.profile import render
-    from headway_cli.profile_document import chosen, profile_entry, recommendation_lines
-    from headway_cli.profile_job import PAGE, run_profile
-    from headway_cli.profile_places import RECOMMENDED
 
     run = run_profile(options)
     entries = [
@@ -51,16 +51,9 @@ def profile(*, options: ProfileOptions, context: typer.Context) -> None:
     print(f"wrote {root / RECOMMENDED}, {', '.join(f'tp{tp}' for tp in run.swept)} and {PAGE} beside it")
 
 
+@verbs.command("show")
 def show(directory: Directory, plot: Plot = None) -> None:
     """Check a profile and say what is in it."""
-    from headway_cli.output import check_outputs, write_text
-    from headway_cli.page.profile import render
-    from headway_cli.profile_document import profile_entry
-    from headway_cli.profile_places import profile_places
-    from headway_cli.profile_tables import print_profile
-    from headway_cli.tables import console
-    from interp import load_profile
-
     check_outputs({"--plot": plot})
     entries = [profile_entry(name, load_profile(place)) for name, place in profile_places(directory).items()]
     if plot is not None:
@@ -69,21 +62,13 @@ def show(directory: Directory, plot: Plot = None) -> None:
         print_profile(entry, console())
 
 
+@verbs.command("compare")
 def compare(
     first: Annotated[str, typer.Argument(metavar="A", help="A profile directory.")],
     second: Annotated[str, typer.Argument(metavar="B", help="The profile that is held against it.")],
     plot: Plot = None,
 ) -> None:
     """Say how much slower or faster B is than A, at the samples of A."""
-    from headway.profiling.comparison import compare_profiles
-    from headway_cli.output import check_outputs, write_text
-    from headway_cli.page.profile import render
-    from headway_cli.profile_document import profile_entry
-    from headway_cli.profile_places import profile_places
-    from headway_cli.profile_tables import print_ratios
-    from headway_cli.tables import console
-    from interp import load_profile
-
     check_outputs({"--plot": plot})
     one, other = (load_profile(next(iter(profile_places(place).values()))) for place in (first, second))
     if plot is not None:
@@ -93,6 +78,7 @@ def compare(
     print_ratios(f"{second} / {first}", compare_profiles(one, other), console())
 
 
+@verbs.command("import")
 def import_(
     source: Annotated[
         str, typer.Argument(metavar="SOURCE", help="AIBrix's JSON, or a folder with prefill.npz, decode.npz.")
@@ -107,12 +93,11 @@ def import_(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace profiles that exist.")] = False,
 ) -> None:
     """Turn a profile of another system into profile directories."""
-    from headway_cli.profile_import import import_profiles
-
     for place in import_profiles(Path(source), Path(output), max_kv_tokens, tp, overwrite=overwrite):
         print(f"wrote {place}")
 
 
+@verbs.command("export")
 def export(
     output: Annotated[str, typer.Option(metavar="DIR", help="The profile directory to write.")],
     url: UrlOption = None,
@@ -120,9 +105,6 @@ def export(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a profile that exists.")] = False,
 ) -> None:
     """Write the profile that a running deployment plans by, with what traffic taught of it."""
-    from headway_cli.control import client
-    from headway_cli.profile_export import export_profile
-
     refined = export_profile(client(url, api_key_env), Path(output), overwrite=overwrite)
     how = (
         "as measured"
@@ -130,3 +112,64 @@ def export(
         else f"refined in {refined['cells']} cells, version {refined['version']}"
     )
     print(f"wrote {output}: {how}")
+
+
+def profile_places(name: str) -> Mapping[str, Path]:
+    """By their names: a profile directory or an embedded profile; of a run, the recommended one and every TP.
+
+    Raises ConfigError.
+    """
+    place = resolve_profile(name, key="profile")
+    if not (place / RECOMMENDED).is_dir():
+        return {place.resolve().name: place}
+    sizes = sorted((path for path in place.glob("tp*") if path.is_dir()), key=_size)
+    return {path.name: path for path in (place / RECOMMENDED, *sizes)}
+
+
+def _size(path: Path) -> int:
+    digits = path.name.removeprefix("tp")
+    return int(digits) if digits.isdecimal() else 0
+
+
+def import_profiles(
+    source: Path, output: Path, max_kv_tokens: int | None, gpus: int, *, overwrite: bool
+) -> Sequence[Path]:
+    """Write what `source` holds; the directories. CliError and ProfilingError have one line."""
+    places = _read(source, output, max_kv_tokens, gpus)
+    for place in places:
+        refuse_what_exists(place, overwrite=overwrite)
+    for place, found in places.items():
+        save_profile(place, found.prefill, found.decode, found.meta)
+    return list(places)
+
+
+def refuse_what_exists(place: Path, *, overwrite: bool) -> None:
+    """OutputExistsError where a profile would replace something and nobody asked for that."""
+    if place.exists() and not overwrite and (not place.is_dir() or any(place.iterdir())):
+        raise OutputExistsError(f"--output: {place} exists and is not empty; --overwrite replaces it")
+
+
+def _read(source: Path, output: Path, max_kv_tokens: int | None, gpus: int) -> dict[Path, ForeignProfile]:
+    if source.is_dir():
+        if not is_pre_swept(source):
+            raise CliError(f"{source}: holds neither prefill.npz nor decode.npz")
+        return {output / f"tp{found.tp}": found for found in import_pre_swept(source)}
+    if max_kv_tokens is None or max_kv_tokens < 1:
+        raise CliError("--max-kv-tokens: needed for an AIBrix profile, which does not say it")
+    if gpus < 1:
+        raise CliError(f"--tp: expected at least 1, got {gpus}")
+    return {output: import_aibrix(source, max_kv_tokens=max_kv_tokens, gpus=gpus)}
+
+
+def export_profile(server: ControlClient, output: Path, *, overwrite: bool) -> Mapping[str, Any] | None:
+    """Write it; what `meta` says of its refinement, None where it is as measured. CliError has one line."""
+    refuse_what_exists(output, overwrite=overwrite)
+    document = server.get(PATH)
+    try:
+        prefill = PrefillSamples(**document["prefill"])
+        decode = DecodeSamples(**document["decode"])
+        meta = dict(document["meta"])
+    except (KeyError, TypeError, ValueError, ProfileError) as error:
+        raise CliError(f"{server.url}{PATH}: the answer is not a profile: {error}") from error
+    save_profile(output, prefill, decode, meta)
+    return meta.get("refined")

@@ -9,26 +9,71 @@ the longest request is at most 131,072 tokens.
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from itertools import count
+from typing import Annotated, Any, Protocol, runtime_checkable
+
+import typer
 
 from headway.config import HeadwayConfig
 from headway.loadgen import LoadPlan, fetch_models
 from headway.planning.types import Role, Slo
+from headway.profiling.errors import TargetError, UnmeasurableError
 from headway.profiling.request import LONGEST_ISL_TOKENS
-from headway.profiling.sweep import Limits, Target
+from headway.profiling.sweep import Arrival, Limits, StreamTimes, Target
 from headway.profiling.sweep.endpoint import EndpointFacts, OpenAiTarget, endpoint_facts
+from headway_cli.control import KEY_VARIABLE, KeyVariable
 from headway_cli.errors import CliError
-from headway_cli.profile_options import ProfileOptions
-
-if TYPE_CHECKING:
-    from serve_apps.engines.protocol import EngineSizes
+from headway_cli.options import Itl, Ttft
+from serve_apps.engines.protocol import Engine, EngineError, EngineRequest, EngineSizes, PromptTooLong
 
 ENGINES = ("simulated", "vllm")
 MOST_AT_ONCE = 256
 """Requests in a batch where nobody says: vLLM's default of `max_num_seqs`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileOptions:
+    """One run of the profiler as flags; latencies in milliseconds, as people write them."""
+
+    engine: Annotated[
+        str | None,
+        typer.Option(metavar="ENGINE", help="simulated, vllm, or the address of an OpenAI endpoint."),
+    ] = None
+    output: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Points, profiles and page go here; again to go on.")
+    ] = None
+    model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Simulated: the profile to play, {tp} stands for TP; vllm: a directory or hub name.",
+        ),
+    ] = None
+    isl: Annotated[float, typer.Option(metavar="TOKENS", help="Input tokens to recommend for.")] = 3000.0
+    osl: Annotated[float, typer.Option(metavar="TOKENS", help="Output tokens to recommend for.")] = 150.0
+    ttft_ms: Ttft = None
+    itl_ms: Itl = None
+    tp: Annotated[str, typer.Option(metavar="LIST", help="Tensor-parallel sizes, such as 1,2,4.")] = "1"
+    config: Annotated[str | None, typer.Option(metavar="FILE", help="Settings (YAML) of the engine.")] = None
+    budget: Annotated[
+        float | None, typer.Option(metavar="MIN", help="Begin no point after so many minutes.")
+    ] = None
+    repeats: Annotated[int, typer.Option(metavar="N", help="Runs of a point that count.")] = 3
+    isl_points: Annotated[int, typer.Option(metavar="N", help="Granularity of prefill.")] = 16
+    kv_points: Annotated[int, typer.Option(metavar="N", help="Granularity of decode: KV usages.")] = 6
+    context_points: Annotated[int, typer.Option(metavar="N", help="Granularity of decode: contexts.")] = 6
+    max_tokens: Annotated[
+        int | None, typer.Option(metavar="N", help="Input plus output of the longest request.")
+    ] = None
+    max_kv_tokens: Annotated[
+        int | None, typer.Option(metavar="N", help="Tokens in the KV cache of one engine.")
+    ] = None
+    max_batch: Annotated[int | None, typer.Option(metavar="N", help="Requests that run at once.")] = None
+    timeout: Annotated[float, typer.Option(metavar="S", help="Seconds that one request may take.")] = 600.0
+    api_key_env: KeyVariable = KEY_VARIABLE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +120,6 @@ async def open_target(options: ProfileOptions, tp: int) -> AsyncIterator[Opened]
 
 @asynccontextmanager
 async def _in_process(options: ProfileOptions, tp: int) -> AsyncIterator[Opened]:
-    from headway_cli.profile_engine import Closes, EngineTarget, SaysSizes
     from serve_apps.engines import make_engine
     from serve_apps.engines.vllm.arguments import model_of
     from serve_apps.engines.vllm.loading import check_here, check_model, quiet
@@ -121,7 +165,7 @@ async def _endpoint(options: ProfileOptions, url: str) -> AsyncIterator[Opened]:
         )
 
 
-def _limits(options: ProfileOptions, told: "EngineSizes | EndpointFacts | None") -> Limits:
+def _limits(options: ProfileOptions, told: EngineSizes | EndpointFacts | None) -> Limits:
     """The flags, else what was told; raises CliError naming the flag that has to be given."""
     max_kv_tokens = options.max_kv_tokens or (told.kv_tokens if told else None)
     max_request_tokens = options.max_tokens or (told.request_tokens if told else None)
@@ -148,3 +192,54 @@ def _question(options: ProfileOptions, tp: int, model: str, limits: Limits) -> d
         "repeats": options.repeats,
         "limits": asdict(limits),
     }
+
+
+@runtime_checkable
+class SaysSizes(Protocol):
+    """An engine that says what it holds."""
+
+    def sizes(self) -> EngineSizes:
+        """What it holds."""
+
+
+@runtime_checkable
+class Closes(Protocol):
+    """An engine that holds more than memory of this process."""
+
+    def close(self) -> None:
+        """Let go of it."""
+
+
+class EngineTarget:
+    """A mixed engine, called directly on the running loop, whose clock is read."""
+
+    def __init__(self, engine: Engine, model: str) -> None:
+        self._engine, self._model = engine, model
+        self._numbers = count()
+
+    async def stream(self, prompt: Sequence[int], output_tokens: int) -> StreamTimes:
+        """Serve one request to its end."""
+        now_s, arrivals = asyncio.get_running_loop().time, list[Arrival]()
+        request = self._request(prompt, output_tokens)
+        sent_s = now_s()
+        try:
+            async for chunk in self._engine.decode(request, None):
+                if chunk.tokens:
+                    arrivals.append(Arrival(now_s(), chunk.tokens))
+        except PromptTooLong as error:
+            raise UnmeasurableError(str(error)) from error
+        except EngineError as error:
+            raise TargetError(str(error)) from error
+        if not arrivals:
+            raise TargetError("the engine gave no token")
+        return StreamTimes(sent_s=sent_s, arrivals=tuple(arrivals))
+
+    def _request(self, prompt: Sequence[int], output_tokens: int) -> EngineRequest:
+        return EngineRequest(
+            request_id=f"profile-{next(self._numbers)}",
+            model=self._model,
+            prompt=prompt,
+            input_tokens=len(prompt),
+            max_tokens=output_tokens,
+            sampling={"temperature": 0.0, "ignore_eos": True},
+        )

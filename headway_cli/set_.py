@@ -1,16 +1,14 @@
 """`headway set`: change SLO, budget or pool limits of a running deployment."""
 
-from typing import Annotated
+import json
+from collections.abc import Iterable
+from json import dumps
+from typing import Annotated, Any
 
 import typer
 
-from headway_cli.control import UrlOption
-from headway_cli.load_options import KEY_VARIABLE, KeyVariable
-
-
-def register(app: typer.Typer) -> None:
-    """Add the verb."""
-    app.command("set")(set_)
+from headway_cli.control import KEY_VARIABLE, KeyVariable, UrlOption, client
+from headway_cli.errors import CliError
 
 
 def set_(
@@ -23,9 +21,28 @@ def set_(
     api_key_env: KeyVariable = KEY_VARIABLE,
 ) -> None:
     """Change settings of a running planner: SLO, GPU budget, minimum and maximum replicas."""
-    from json import dumps
-
-    from headway_cli.control import client
-    from headway_cli.settings_text import parse_changes
-
     print(dumps(client(url, api_key_env).patch("/v1/control/settings", parse_changes(changes)), indent=1))
+
+
+def parse_changes(pairs: Iterable[str]) -> dict[str, Any]:
+    """A value is JSON where it reads as JSON (numbers, true, null), text otherwise."""
+    changes: dict[str, Any] = {}
+    for pair in pairs:
+        key, equals, text = (part.strip() for part in pair.partition("="))
+        if not (key and equals and text):
+            raise CliError(f"expected KEY=VALUE such as slo.ttft_ms=250, got {pair!r}")
+        if key in changes:
+            raise CliError(f"{key} is given twice")
+        changes[key] = _value(text)
+    return changes
+
+
+def _value(text: str) -> Any:  # noqa: ANN401 - any JSON value
+    try:
+        return json.loads(text, parse_constant=_refuse)
+    except ValueError:
+        return text
+
+
+def _refuse(name: str) -> None:
+    raise ValueError(name)

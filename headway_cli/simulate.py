@@ -1,16 +1,27 @@
-"""`headway simulate`: one policy on one trace."""
+"""`headway simulate`, `report` and `generate`: one policy on one trace, its page, and traces to simulate."""
 
+from contextlib import nullcontext
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from headway.workload import TraceOptions, open_trace, write_trace
 from headway_cli.errors import CliError
-from headway_cli.options import RunOptions, TraceArgument, spread
-
-
-def register(app: typer.Typer) -> None:
-    """Add the verb."""
-    app.command("simulate")(simulate)
+from headway_cli.flags import spread
+from headway_cli.job import Job, execute
+from headway_cli.options import (
+    RunOptions,
+    TraceArgument,
+    configuration,
+    static_overrides,
+    trace_options,
+)
+from headway_cli.output import STDOUT, check_outputs, trace_lines, write_json, write_text
+from headway_cli.page.result import render
+from headway_cli.result_file import read_result
+from headway_cli.tables import console, print_result
+from headway_cli.terminal import announce_compilation, bar
 
 
 @spread(RunOptions)
@@ -38,15 +49,6 @@ def simulate(
     ] = None,
 ) -> None:
     """Simulate a policy on a trace: replica plan, latencies, SLO attainment and cost."""
-    from contextlib import nullcontext
-    from pathlib import Path
-
-    from headway_cli.job import Job, execute
-    from headway_cli.output import STDOUT, check_outputs, trace_lines, write_json, write_text
-    from headway_cli.progress import announce_compilation, bar
-    from headway_cli.tables import console, print_result
-    from headway_cli.wiring import configuration, trace_options
-
     outputs = {"--json": json, "--report": report, "--offload-traces": offload_traces}
     check_outputs(outputs, (trace, options.config))
     config = configuration(options, _policy(policy, static))
@@ -65,8 +67,6 @@ def simulate(
     with bar("simulating") as progress, traced as traces:
         document = execute(job, progress, traces)
     if report is not None:
-        from headway_cli.page import render
-
         write_text(Path(report), render(document))
     if json is not None:
         write_json(json, document)
@@ -74,10 +74,33 @@ def simulate(
 
 
 def _policy(policy: str | None, static: str | None) -> dict[str, object]:
-    from headway_cli.wiring import static_overrides
-
     if static is None:
         return {"planner.policy": policy}
     if policy not in (None, "static"):
         raise CliError(f"--static: a fixed fleet does not go with --policy {policy}")
     return static_overrides("--static", static)
+
+
+def report(
+    result: Annotated[str, typer.Argument(metavar="RESULT", help="What `headway simulate --json` wrote.")],
+    output: Annotated[str, typer.Option(metavar="FILE", help="Where the HTML page goes.")] = "report.html",
+) -> None:
+    """Render a result as one self-contained HTML page."""
+    check_outputs({"--output": output}, (result,))
+    write_text(Path(output), render(read_result(result)))
+    print(f"wrote {output}")
+
+
+def generate(
+    spec: Annotated[
+        str, typer.Argument(metavar="SPEC", help="Such as diurnal:rate_rps=20,amplitude=0.6,duration_s=7200.")
+    ],
+    output: Annotated[str, typer.Option(metavar="FILE", help="The trace; gzip if it ends in .gz.")],
+    rate_scale: Annotated[float, typer.Option(metavar="K", help="Superpose K shifted copies.")] = 1.0,
+    seed: Annotated[int, typer.Option(metavar="N", help="Seed, where SPEC names none.")] = 0,
+) -> None:
+    """Write generated load (or any trace, scaled) as a trace file in the plain form."""
+    check_outputs({"--output": output}, (spec,))
+    with open_trace(spec, TraceOptions(rate_scale=rate_scale, seed=seed)) as trace:
+        write_trace(trace, Path(output))
+        print(f"wrote {output}: {trace.request_count:,} requests in {trace.duration_s:g} s")

@@ -14,6 +14,30 @@ WIDTH_OF_FILES = 120
 NOTES_SHOWN = 8
 MINIMUM_WIDTH = 40
 
+# The columns of the table of classes; latencies in milliseconds.
+OF_CLASS: Mapping[str, Callable[[Document], str]] = {
+    "TTFT SLO": lambda row: milliseconds(row["slo"]["ttft_s"]),
+    "TPOT SLO": lambda row: milliseconds(row["slo"]["tpot_s"]),
+    "requests": lambda row: f"{row['requests']:,}",
+    "attained": lambda row: percent(row["attainment"]),
+    "goodput/s": lambda row: f"{row['goodput_rps']:.4g}",
+    "shed": lambda row: f"{row['shed']:,}",
+    "failed": lambda row: f"{row['failed']:,}",
+    "TTFT p90": lambda row: milliseconds(row["ttft_s"]["p90"]),
+    "TPOT p90": lambda row: milliseconds(row["tpot_s"]["p90"]),
+}
+# The columns of a comparison; latencies in milliseconds.
+COMPARED: Mapping[str, Callable[[Document], str]] = {
+    "attained": lambda row: percent(row["attainment"]),
+    "goodput/s": lambda row: f"{row['goodput_rps']:.4g}",
+    "GPU-hours": lambda row: f"{row['gpu_hours']:.4g}",
+    "× bound": lambda row: "n/a" if row["fluid_bound_ratio"] is None else f"{row['fluid_bound_ratio']:.2f}",
+    "scalings": lambda row: f"{row['scale_events']:,}",
+    "reversals": lambda row: f"{row['direction_reversals']:,}",
+    "TTFT p99": lambda row: milliseconds(row["ttft_s"]["p99"]),
+    "ITL p99": lambda row: milliseconds(row["itl_s"]["p99"]),
+}
+
 
 def console(*, to_stderr: bool = False) -> Console:
     """Where tables go; a fixed width where nobody has a window."""
@@ -130,29 +154,3 @@ def _counted(counts: Mapping[str, float]) -> str:
     """`slo 120, slo/WARM 3`: the most frequent first."""
     ordered = sorted(counts.items(), key=lambda item: -item[1])
     return ", ".join(f"{name} {count:,.0f}" for name, count in ordered)
-
-
-# The columns of the table of classes; latencies in milliseconds.
-OF_CLASS: Mapping[str, Callable[[Document], str]] = {
-    "TTFT SLO": lambda row: milliseconds(row["slo"]["ttft_s"]),
-    "TPOT SLO": lambda row: milliseconds(row["slo"]["tpot_s"]),
-    "requests": lambda row: f"{row['requests']:,}",
-    "attained": lambda row: percent(row["attainment"]),
-    "goodput/s": lambda row: f"{row['goodput_rps']:.4g}",
-    "shed": lambda row: f"{row['shed']:,}",
-    "failed": lambda row: f"{row['failed']:,}",
-    "TTFT p90": lambda row: milliseconds(row["ttft_s"]["p90"]),
-    "TPOT p90": lambda row: milliseconds(row["tpot_s"]["p90"]),
-}
-
-# The columns of a comparison; latencies in milliseconds.
-COMPARED: Mapping[str, Callable[[Document], str]] = {
-    "attained": lambda row: percent(row["attainment"]),
-    "goodput/s": lambda row: f"{row['goodput_rps']:.4g}",
-    "GPU-hours": lambda row: f"{row['gpu_hours']:.4g}",
-    "× bound": lambda row: "n/a" if row["fluid_bound_ratio"] is None else f"{row['fluid_bound_ratio']:.2f}",
-    "scalings": lambda row: f"{row['scale_events']:,}",
-    "reversals": lambda row: f"{row['direction_reversals']:,}",
-    "TTFT p99": lambda row: milliseconds(row["ttft_s"]["p99"]),
-    "ITL p99": lambda row: milliseconds(row["itl_s"]["p99"]),
-}

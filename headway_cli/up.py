@@ -1,21 +1,40 @@
-"""`headway up`: the whole system on a Ray of its own, or on a cluster that is there."""
+"""`headway up` and `headway down`: the whole system on a Ray of its own, or on a cluster that is there.
 
-from typing import TYPE_CHECKING, Annotated
+It runs in the foreground, on another's cluster, or in the background. Whatever ends it (Ctrl-C, SIGTERM of
+`headway down`, an error), what it started is gone before it exits; while it cleans up, further interrupts are
+ignored.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
 
 import typer
 
-if TYPE_CHECKING:
-    from headway_cli.deployment import Deployed
+from headway.config import HeadwayConfig
+from headway_cli import ownership
+from headway_cli.cluster import cluster, stop_signals, uninterrupted
+from headway_cli.deployment import AlreadyThere, Deployed, delete, deploy, settings
+from headway_cli.errors import CliError
+from headway_cli.ownership import announce, log_file, owning
+from headway_cli.terminal import say
 
 AddressOption = Annotated[
     str | None,
     typer.Option("--address", metavar="ADDR", help="A Ray cluster that runs already, such as auto."),
 ]
 
-
-def register(app: typer.Typer) -> None:
-    """Add the verb."""
-    app.command("up")(up)
+Announce = Callable[[Deployed], None]
+Tell = Callable[[str | None, Path | None], None]
+STARTED_WITHIN_S = 420.0
+POLL_S = 0.2
+GONE_WITHIN_S = 120.0
 
 
 def up(
@@ -29,9 +48,6 @@ def up(
     ] = False,
 ) -> None:
     """Start gateway, engines and control plane on Ray, and print the addresses; Ctrl-C ends it."""
-    from headway_cli.deployment import settings
-    from headway_cli.starting import start_detached, stay_on_cluster, stay_up
-
     found = settings(config)
     if address is not None:
         stay_on_cluster(found, address, _announce, stay=not detach)
@@ -42,7 +58,114 @@ def up(
         stay_up(found, _announce)
 
 
-def _announce(deployed: "Deployed") -> None:
+def _announce(deployed: Deployed) -> None:
     """Where to go."""
     print(f"OpenAI API  {deployed.openai_url}")
     print(f"Control     {deployed.url}/v1/control/status (headway status --url {deployed.url})", flush=True)
+
+
+def down(address: AddressOption = None) -> None:
+    """End what `headway up` started; with --address, delete the application from that cluster."""
+    print(stop_owner() if address is None else stop_on_cluster(address))
+
+
+def nobody(_url: str | None, _directory: Path | None) -> None:
+    """Who hears of nothing."""
+
+
+def stay_up(config: HeadwayConfig, announce_to_user: Announce) -> None:
+    """A local Ray with everything on it, until this process is told to end."""
+    with owning(), running(config, announce) as deployed, stop_signals() as told_to_stop:
+        announce_to_user(deployed)
+        print("Ctrl-C ends it.", flush=True)
+        told_to_stop.wait()
+
+
+@contextmanager
+def running(config: HeadwayConfig, tell: Tell = nobody) -> Iterator[Deployed]:
+    """Everything on a local Ray, as long as the block lasts. `tell` hears of address and directory."""
+    tell(None, None)
+    say("starting Ray")
+    with cluster(None) as ray_cluster:
+        tell(None, ray_cluster.directory)
+        deployed = deploy(config, say)
+        tell(deployed.url, ray_cluster.directory)
+        yield deployed
+        say("stopping")
+
+
+def stay_on_cluster(config: HeadwayConfig, address: str, announce_to_user: Announce, *, stay: bool) -> None:
+    """The application on a cluster that is there; it goes when this process does, unless `stay` is False."""
+    with cluster(address):
+        deployed = _deployed_whole(config)
+        announce_to_user(deployed)
+        if not stay:
+            print(f"It stays on the cluster; headway down --address {address} ends it.")
+            return
+        try:
+            with stop_signals() as told_to_stop:
+                print("Ctrl-C ends it.", flush=True)
+                told_to_stop.wait()
+        finally:
+            with uninterrupted():
+                delete()
+
+
+def _deployed_whole(config: HeadwayConfig) -> Deployed:
+    """What failed or was interrupted half way does not stay on the other's cluster."""
+    try:
+        return deploy(config, say)
+    except AlreadyThere:
+        raise
+    except BaseException:
+        with uninterrupted():
+            delete()
+        raise
+
+
+def start_detached(config: str | None) -> Deployed:
+    """`headway up` as a process of its own; returns when it serves, CliError has its last words if not."""
+    if ownership.is_up():
+        raise CliError(ownership.already_up(ownership.current_or_none()))
+    command = [sys.executable, "-m", "headway_cli", "up", *([] if config is None else [config])]
+    with log_file().open("wb") as log:
+        child = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+        )
+    say(f"starting in the background; {log_file()} has its output")
+    deadline = time.monotonic() + STARTED_WITHIN_S
+    while time.monotonic() < deadline:
+        if child.poll() is not None:
+            raise CliError(_last_words())
+        owner = ownership.current_or_none()
+        if owner is not None and owner.pid == child.pid and owner.url is not None:
+            return Deployed(url=owner.url)
+        time.sleep(POLL_S)
+    child.terminate()
+    raise CliError(f"not up after {STARTED_WITHIN_S:g} s; see {log_file()}")
+
+
+def _last_words() -> str:
+    lines = log_file().read_text(encoding="utf-8", errors="replace").split("\n")
+    said = [line for line in lines if line.startswith("headway: ")]
+    return said[-1].removeprefix("headway: ") if said else f"it ended at once; see {log_file()}"
+
+
+def stop_owner() -> str:
+    """End the process that holds the lock; what there is to say. CliError if it does not end."""
+    owner = ownership.current()
+    if owner is None:
+        return "nothing is up"
+    os.kill(owner.pid, signal.SIGTERM)
+    deadline = time.monotonic() + GONE_WITHIN_S
+    while ownership.is_up() or ownership.start_time(owner.pid) == owner.started:
+        if time.monotonic() > deadline:
+            raise CliError(f"process {owner.pid} has not ended within {GONE_WITHIN_S:g} s")
+        time.sleep(POLL_S)
+    return f"ended (process {owner.pid})"
+
+
+def stop_on_cluster(address: str) -> str:
+    """Delete the application and the control plane's actors from a cluster; what there is to say."""
+    with cluster(address):
+        return "deleted the application and its actors" if delete() else "no application headway was there"

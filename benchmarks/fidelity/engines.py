@@ -31,7 +31,7 @@ from headway.profiling.sweep import (
     swept_tables,
 )
 from headway.workload import open_trace
-from headway_cli.profile_engine import EngineTarget
+from headway_cli.profile_targets import EngineTarget
 from interp import save_profile
 from serve_apps.arguments import beside
 from serve_apps.engines import make_engine

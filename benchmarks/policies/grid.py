@@ -14,7 +14,7 @@ from benchmarks.policies.contenders import Contender
 from benchmarks.policies.jobs import BaseJob, CellJob, FutureJob, Job, Leasts, Place, execute
 from benchmarks.policies.results import Total, common_cells, gathered, possible_cells, total_of
 from benchmarks.policies.search import Knobs, cheapest_corner, corner
-from headway_cli.pool import sheltered, workers
+from headway_cli.workers import sheltered, workers
 
 
 @dataclass(slots=True)

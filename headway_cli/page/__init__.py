@@ -4,7 +4,3 @@
 the skeleton of all pages, those of the other comparisons among them (`routings`, `queue_sim`). `wall_s` is
 left out, so that the same input gives the same bytes. plotly is imported on use.
 """
-
-from headway_cli.page.render import render
-
-__all__ = ["render"]

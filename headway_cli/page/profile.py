@@ -1,6 +1,6 @@
 """Profiles → one self-contained HTML page: their curves, what was chosen, and the samples.
 
-A pure function of the document (`headway_cli.profile_document`). A colour is a profile; in the decode panels
+A pure function of the document (`headway_cli.profile_view`). A colour is a profile; in the decode panels
 the lines of one colour are its contexts, the longer the darker. Stars are the chosen points, dashed lines the
 targets. plotly is imported on use.
 """
@@ -11,7 +11,7 @@ from typing import Any
 
 from headway_cli.page.charts import BLUE, GREEN, GREY, LAYOUT, ORANGE, PURPLE, SKY, VERMILLION
 from headway_cli.page.template import charts, figures, notes, page
-from headway_cli.profile_document import Document, recommendation_lines
+from headway_cli.profile_view import Document, recommendation_lines
 
 COLOURS = (BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILLION)
 PANELS = (

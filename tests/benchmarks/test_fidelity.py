@@ -10,7 +10,7 @@ from benchmarks.surfaces import left_out
 from headway.planning.types import Role
 from headway.profiling.sweep import Arrival, Measured, Phase, StreamTimes, SweepPoint
 from headway.workload import open_trace
-from headway_cli.profile_engine import EngineTarget
+from headway_cli.profile_targets import EngineTarget
 from interp import DecodeSamples, PrefillSamples, build_profile
 from serve_apps.arguments import beside
 from serve_apps.engines import make_engine

@@ -11,8 +11,8 @@ from headway.config import load_config
 from headway.planning import Role
 from headway.simulation.build import make_plan
 from headway.workload import open_trace
-from headway_cli.policies import parse_policies
-from headway_cli.sweep import Fleet, cheapest, grid, pareto, ranges
+from headway_cli.compare_policies import parse_policies
+from headway_cli.static_fleets import Fleet, cheapest, grid, pareto, ranges
 
 LOAD = "ramp:rate_rps=10,peak_rps=60,duration_s=360,input_tokens=900,output_tokens=80,seed=5"
 FLAGS = ("--adjustment-interval", "60", "--ttft-ms", "400")

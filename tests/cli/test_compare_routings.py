@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from cli_cases import headway, trace
 
-from headway_cli.routing_comparison import parse_loads
-from headway_cli.routing_tables import lead
+from headway_cli.compare_routings import parse_loads
+from headway_cli.routings_view import lead
 
 LOAD = "steady:rate_rps=10,duration_s=20,input_tokens=1000,output_tokens=60,seed=1"
 FLEET = ("--fleet", "mixed=1")

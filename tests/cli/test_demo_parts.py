@@ -11,13 +11,12 @@ from control_server import AT, decision
 from headway.loadgen import Tally
 from headway.planning import Role, Slo
 from headway.workload import open_trace
-from headway_cli.demo_history import History, Moment, read_pools, sparkline
-from headway_cli.demo_live import DemoResult
+from headway_cli.demo import DemoResult
 from headway_cli.demo_plan import CREST, make_demo_plan, write_load
-from headway_cli.demo_summary import example, facts, gpu_text, starts
+from headway_cli.demo_record import History, Moment, live_document, read_pools, sparkline
+from headway_cli.demo_view import example, facts, gpu_text, starts
 from headway_cli.job import Job, execute
-from headway_cli.live_document import live_document
-from headway_cli.page import render
+from headway_cli.page.result import render
 from headway_cli.result_file import read_result
 
 

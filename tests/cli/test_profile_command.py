@@ -10,8 +10,7 @@ import pytest
 from cli_cases import PROFILE, headway, profile_copy
 
 from headway.config import HeadwayConfig, resolve_profile
-from headway_cli.profile_options import ProfileOptions
-from headway_cli.profile_targets import configuration
+from headway_cli.profile_targets import ProfileOptions, configuration
 from interp import load_profile, save_profile, scaled
 from tests.engines import virtual_loop
 from tests.gateway.one_engine import OneEngine

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from cli_cases import headway
 
-from headway_cli.page.share import render
-from headway_cli.share_file import SharedBudget
+from headway_cli.studies.share import SharedBudget
+from headway_cli.studies.share_view import render
 
 LOAD = "steady:rate_rps=8,duration_s=240,input_tokens=3000,output_tokens=60"
 GOOD = f"""\
@@ -43,8 +43,7 @@ def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def document(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    from headway_cli.share_file import read_shared
-    from headway_cli.share_job import run_shared, run_split
+    from headway_cli.studies.share import read_shared, run_shared, run_split
 
     path = tmp_path_factory.mktemp("share") / "share.yaml"
     path.write_text(GOOD, encoding="utf-8")

@@ -347,8 +347,8 @@ def test_each_note_comes_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ("module", "number", "code", "said"),
     [
         ("headway_cli.app", signal.SIGINT, 130, "headway: interrupted\n"),
-        ("headway_cli.page", signal.SIGINT, 130, "headway: interrupted\n"),
-        ("headway_cli.page", signal.SIGTERM, 143, ""),
+        ("headway_cli.page.result", signal.SIGINT, 130, "headway: interrupted\n"),
+        ("headway_cli.page.result", signal.SIGTERM, 143, ""),
     ],
 )
 def test_signal_during_an_import(module: str, number: int, code: int, said: str) -> None:
@@ -361,6 +361,6 @@ def test_interrupt(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Monke
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("headway_cli.job.execute", interrupted)
+    monkeypatch.setattr("headway_cli.simulate.execute", interrupted)
     ended = headway(capsys, "simulate", LOAD)
     assert (ended.code, ended.err) == (130, "headway: interrupted\n")

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import pytest
 
 from headway.config import load_config
-from headway_cli import starting
+from headway_cli import up as starting
 from headway_cli.cluster import Cluster
 from headway_cli.deployment import AlreadyThere, Deployed
 from headway_cli.errors import CliError

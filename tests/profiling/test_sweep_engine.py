@@ -26,7 +26,7 @@ from headway.profiling.sweep import (
     sweep_points,
     swept_tables,
 )
-from headway_cli.profile_engine import EngineTarget, SaysSizes
+from headway_cli.profile_targets import EngineTarget, SaysSizes
 from interp import load_profile, save_profile
 from serve_apps.engines import make_engine
 from serve_apps.engines.protocol import EngineSizes

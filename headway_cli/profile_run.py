@@ -29,14 +29,12 @@ from headway.profiling.sweep import (
     swept_tables,
 )
 from headway_cli.errors import CliError
-from headway_cli.profile_options import ProfileOptions
-from headway_cli.profile_places import RECOMMENDED
-from headway_cli.profile_targets import ENGINES, configuration, is_endpoint, open_target
-from headway_cli.progress import bar
+from headway_cli.profile_targets import ENGINES, ProfileOptions, configuration, is_endpoint, open_target
+from headway_cli.terminal import bar
 from interp import Profile, build_profile, save_profile
 from serve_apps.engines.vllm.arguments import on_cpu
 
-MEASUREMENTS, PAGE = "measurements", "report.html"
+MEASUREMENTS, RECOMMENDED, PAGE = "measurements", "recommended", "report.html"
 FILE_OF_TP = re.compile(r"tp([0-9]+)\.jsonl")
 SECONDS_PER_MINUTE = 60.0
 

@@ -1,6 +1,10 @@
-"""The document of `headway gpu-plan` on the terminal."""
+"""The document of `headway gpu-plan` on the terminal, and the solver's own output kept out of it."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import ctypes
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 from rich import box
 from rich.console import Console
@@ -9,6 +13,8 @@ from rich.text import Text
 
 from headway_cli.tables import print_facts, print_notes
 from headway_cli.words import Document, percent
+
+STDOUT, STDERR = 1, 2
 
 
 def print_plan(document: Document, out: Console) -> None:
@@ -70,3 +76,17 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
     for cells in rows:
         table.add_row(*map(Text, cells))
     return table
+
+
+@contextmanager
+def stdout_of_c_to_stderr() -> Iterator[None]:
+    """What compiled code writes to standard output in this block goes to standard error."""
+    sys.stdout.flush()
+    kept = os.dup(STDOUT)
+    os.dup2(STDERR, STDOUT)
+    try:
+        yield
+    finally:
+        ctypes.CDLL(None).fflush(None)
+        os.dup2(kept, STDOUT)
+        os.close(kept)

@@ -6,8 +6,10 @@ from typing import Annotated
 
 import typer
 
+from headway import profiling
 from headway_cli.errors import CliError
 from headway_cli.flags import spread
+from headway_cli.terminal import bar
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,11 +32,6 @@ class Sampling:
     batch_points: Annotated[int | None, typer.Option(metavar="N", help="Batches sampled per context.")] = None
 
 
-def register(app: typer.Typer) -> None:
-    """Add the verb."""
-    app.command("estimate")(estimate)
-
-
 @spread(Sampling)
 def estimate(
     *,
@@ -46,9 +43,6 @@ def estimate(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace profiles that exist.")] = False,
 ) -> None:
     """Estimate performance profiles with AI Configurator (optional extra `estimate`), no GPU needed."""
-    from headway import profiling
-    from headway_cli.progress import bar
-
     values = {item.name: getattr(sampling, item.name) for item in fields(sampling)}
     given = {name: value for name, value in values.items() if value is not None}
     request = profiling.EstimateRequest(model=model, system=system, tps=_sizes(tp), **given)

@@ -20,10 +20,9 @@ from headway.simulation.offered_load import demand_gpu_s, offered_load
 from headway.workload import open_trace
 from headway_cli.errors import CliError
 from headway_cli.job import Job
-from headway_cli.options import RunOptions
-from headway_cli.pool import gather, sheltered, work, workers
-from headway_cli.progress import bar
-from headway_cli.wiring import configuration, static_overrides, trace_options
+from headway_cli.options import RunOptions, configuration, static_overrides, trace_options
+from headway_cli.terminal import bar
+from headway_cli.workers import gather, sheltered, work, workers
 
 Document = Mapping[str, Any]
 

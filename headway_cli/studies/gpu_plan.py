@@ -1,14 +1,16 @@
-"""The document of `headway gpu-plan`: the cheapest mix for a trace, what else it could be, and by interval.
+"""`headway gpu-plan`: the cheapest GPU types for a trace, in whole replicas.
 
-Costs are per hour, in the unit of the prices. The same input gives the same bytes.
+The document holds the cheapest mix, what else it could be, and the mix of each interval. Costs are per hour,
+in the unit of the prices. The same input gives the same bytes.
 """
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import inf, isfinite
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+import typer
 
 from headway.config import HeadwayConfig, load_config
 from headway.planning import PolicySettings, policy_settings
@@ -29,18 +31,66 @@ from headway.planning.gpu_types import (
 from headway.planning.replay import Requests
 from headway.workload import Trace, TraceOptions, open_trace
 from headway_cli.errors import CliError
-from headway_cli.gpu_plan import GpuPlanOptions
+from headway_cli.flags import spread
+from headway_cli.options import Attainment, Duration, Itl, Start, TraceArgument, TraceFormat, Ttft
+from headway_cli.output import STDOUT, check_outputs, write_json
+from headway_cli.studies.gpu_plan_view import print_plan, stdout_of_c_to_stderr
+from headway_cli.tables import console
+from headway_cli.terminal import announce_compilation
 
 RUN_UP_S = 300.0
 """Seconds before an interval that are replayed too, so that fleets are busy when it begins."""
-
 MOST_INTERVALS = 100_000
-
 LIVE = "live, a pool's replicas are of one type: the planner scales one count per pool"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Asked:
+class GpuPlanOptions:
+    """What is planned for; None means "not given": the configuration decides."""
+
+    config: Annotated[str, typer.Option(metavar="FILE", help="Settings (YAML) with gpu_types.")]
+    interval: Annotated[
+        float | None, typer.Option(metavar="S", help="Also a plan for each S seconds of the trace.")
+    ] = None
+    max_types: Annotated[int | None, typer.Option(metavar="K", help="GPU types in one pool at most.")] = None
+    switching: Annotated[
+        float,
+        typer.Option(metavar="SHARE", help="With --interval: running replicas count as this much cheaper."),
+    ] = 0.1
+    ttft_ms: Ttft = None
+    itl_ms: Itl = None
+    attainment: Attainment = None
+    max_gpu_budget: Annotated[
+        int | None, typer.Option(metavar="N", help="GPUs of all types and pools together.")
+    ] = None
+    rate_scale: Annotated[float, typer.Option(metavar="K", help="Superpose K shifted copies.")] = 1.0
+    start: Start = 0.0
+    duration: Duration = None
+    trace_format: TraceFormat = None
+    seed: Annotated[int | None, typer.Option(metavar="N", help="Seed of what is drawn.")] = None
+
+
+@spread(GpuPlanOptions)
+def gpu_plan(
+    *,
+    options: GpuPlanOptions,
+    trace: TraceArgument,
+    json: Annotated[
+        str | None, typer.Option("--json", metavar="FILE", help="Write the plan; - is standard output.")
+    ] = None,
+) -> None:
+    """Choose GPU types and counts for a trace: the cheapest whole replicas that keep the SLO."""
+    check_outputs({"--json": json}, (trace, options.config))
+    announce_compilation()
+    with stdout_of_c_to_stderr():
+        document = plan_trace(trace, options)
+    if json is not None:
+        write_json(json, document)
+    print_plan(document, console(to_stderr=json == STDOUT))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
     """The configuration and what was made of it."""
 
     settings: PolicySettings
@@ -62,7 +112,7 @@ class _Asked:
 def plan_trace(place: str, options: GpuPlanOptions) -> dict[str, Any]:
     """The plan as JSON-able data. CliError where none is possible, or a flag has no meaning."""
     config = _configuration(options)
-    asked = _asked(config, options)
+    asked = _question(config, options)
     reading = TraceOptions(
         format=options.trace_format,
         start_s=options.start,
@@ -112,12 +162,12 @@ def _configuration(options: GpuPlanOptions) -> HeadwayConfig:
     return config
 
 
-def _asked(config: HeadwayConfig, options: GpuPlanOptions) -> _Asked:
+def _question(config: HeadwayConfig, options: GpuPlanOptions) -> Question:
     settings = policy_settings(config)
     rules = MixRules(
         max_types=options.max_types, max_gpus=settings.max_gpu_budget, switching=options.switching
     )
-    return _Asked(settings=settings, candidates=candidates(config), supply=supplies(config), rules=rules)
+    return Question(settings=settings, candidates=candidates(config), supply=supplies(config), rules=rules)
 
 
 def _requests(trace: Trace) -> Requests:
@@ -153,7 +203,7 @@ def _row(mix: Mix, needs: Mapping[str, PoolNeed]) -> dict[str, Any]:
     }
 
 
-def _alternatives(needs: Mapping[str, PoolNeed], asked: _Asked) -> list[dict[str, Any]]:
+def _alternatives(needs: Mapping[str, PoolNeed], asked: Question) -> list[dict[str, Any]]:
     """Fractions rounded up, and each type alone: what they cost, or why they do not do."""
     rows = []
     rounded = rounded_up(needs, asked.supply, asked.rules)
@@ -177,7 +227,7 @@ def _alternatives(needs: Mapping[str, PoolNeed], asked: _Asked) -> list[dict[str
 
 
 def _intervals(
-    requests: Requests, duration_s: float, interval_s: float, asked: _Asked
+    requests: Requests, duration_s: float, interval_s: float, asked: Question
 ) -> Iterator[dict[str, Any]]:
     """The plan of each interval, in which what ran before is worth keeping."""
     rules = asked.rules

@@ -1,26 +1,93 @@
-"""Running a comparison: candidates → jobs → one document with a row for each.
+"""Comparing policies on one trace: `--policies reference,static:prefill=4:decode=8` gives a row each.
+
+An item is NAME[:KEY=VALUE…]. A key is a role (the fleet of `static`) or a key of `planner` in the
+configuration (`reference:predictor=arima`). `static:auto` is the cheapest fixed fleet that meets the SLO.
 
 All settings are checked in this process before any other starts, and a tiny simulation compiles what is not
 in the cache, so that the processes do not each do it.
 """
 
+from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+import yaml
+
 from headway.config import load_config
+from headway.planning import Role
 from headway.simulation.build import Plan
 from headway.workload import open_trace
+from headway_cli.errors import CliError
 from headway_cli.job import Job, execute
-from headway_cli.options import RunOptions
-from headway_cli.policies import AUTO, Candidate, any_fleet, static_candidate
-from headway_cli.pool import gather, opened, sheltered, work, workers
-from headway_cli.progress import bar
-from headway_cli.sweep import Fleet, cheapest, grid, pareto
-from headway_cli.wiring import configuration, trace_options
+from headway_cli.options import RunOptions, configuration, trace_options
+from headway_cli.static_fleets import Fleet, cheapest, grid, pareto
+from headway_cli.terminal import bar
+from headway_cli.workers import gather, opened, sheltered, work, workers
+
+AUTO = "static:auto"
 
 SHARED = ("profile", "trace", "slo", "routing", "seed", "attainable")
 LEFT_OUT = ("intervals", "utilisation")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """One policy to compare: its label, and the configuration keys that make it."""
+
+    label: str
+    overrides: dict[str, Any] = field(default_factory=dict)
+
+
+def parse_policies(text: str) -> tuple[Candidate, ...]:
+    """The candidates in their order; CliError for an item that cannot be read or comes twice."""
+    candidates = tuple(_candidate(item.strip()) for item in text.split(",") if item.strip())
+    if not candidates:
+        raise CliError("--policies: no policy given")
+    labels = [candidate.label for candidate in candidates]
+    if repeated := next((label for label in labels if labels.count(label) > 1), None):
+        raise CliError(f"--policies: {repeated} comes twice")
+    return candidates
+
+
+def static_candidate(counts: dict[Role, int]) -> Candidate:
+    """A fixed fleet."""
+    keys: dict[str, Any] = {f"planner.static.{role}": count for role, count in counts.items()}
+    label = ":".join(["static", *(f"{role}={count}" for role, count in counts.items())])
+    return Candidate(label=label, overrides={"planner.policy": "static", **keys})
+
+
+def any_fleet(label: str) -> Candidate:
+    """A stand-in for a fixed fleet that is not known yet: its policy goes with any pools."""
+    return Candidate(label=label, overrides={"planner.policy": "threshold"})
+
+
+def _candidate(item: str) -> Candidate:
+    if item == AUTO:
+        return any_fleet(AUTO)
+    name, *pairs = item.split(":")
+    keys: dict[str, Any] = {}
+    for key, value in _overrides(item, pairs):
+        if key in keys:
+            raise CliError(f"--policies: {item}: {key} is given twice")
+        keys[key] = value
+    return Candidate(label=item, overrides={"planner.policy": name, **keys})
+
+
+def _overrides(item: str, pairs: list[str]) -> Iterator[tuple[str, Any]]:
+    for pair in pairs:
+        key, equals, value = (part.strip() for part in pair.partition("="))
+        if not key or not equals or not value:
+            raise CliError(f"--policies: {item}: expected KEY=VALUE, got {pair!r}")
+        name = f"planner.static.{key}" if key in set(Role) else f"planner.{key}"
+        yield name, _value(f"--policies: {item}: {key}", value)
+
+
+def _value(place: str, text: str) -> Any:  # noqa: ANN401 - any setting
+    try:
+        return yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise CliError(f"{place}: {text[:40]!r} is not a value in YAML") from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

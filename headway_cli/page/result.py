@@ -1,4 +1,4 @@
-"""Document → HTML text."""
+"""The page of one simulation: figures, charts over time, and every decision with its reasons."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape

@@ -1,0 +1,290 @@
+"""`headway queue-sim`: push and pull routing with simple and SLO-aware queues, on patterns and consumers.
+
+A set-up is built in or a YAML file (examples/queue-sim.yaml is one):
+
+    patterns:  {NAME: {arrival_rps, slo_s}}
+    consumers: a list of {name, count, patterns: {NAME: {throughput_rps, latency_s}}}, one item per GPU type
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from math import isfinite
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import typer
+from pydantic import Field, ValidationError, field_validator, model_validator
+
+from headway.config.base import PositiveFloat, PositiveInt, Settings
+from headway.config.errors import ConfigError
+from headway.config.faults import describe
+from headway.config.reading import read_yaml
+from headway.simulation.queueing import (
+    SETUPS,
+    Amount,
+    Consumer,
+    Duration,
+    Experiment,
+    Passing,
+    Pattern,
+    Policy,
+    Profile,
+    QueueingError,
+    QueuePolicy,
+    Requests,
+    Routing,
+    Service,
+    Setup,
+    all_policies,
+    run_experiment,
+)
+from headway_cli.errors import CliError
+from headway_cli.output import STDOUT, check_outputs, write_json, write_text
+from headway_cli.studies.queue_sim_view import make_document, print_document, render
+from headway_cli.tables import console
+from headway_cli.terminal import bar
+
+DEFAULT_REQUESTS = 4_000
+MOST_REQUESTS = 10_000_000
+MOST_SEEDS = 10_000
+LEAST_SCALE, MOST_SCALE = 1e-6, 1e6
+Choice = TypeVar("Choice", bound=Enum)
+MOST = 1e6
+MOST_CONSUMERS = 10_000
+MOST_PATTERNS = 100
+Rate = Annotated[PositiveFloat, Field(le=MOST)]
+Seconds = Annotated[PositiveFloat, Field(ge=1 / MOST, le=MOST)]
+Name = Annotated[str, Field(min_length=1, max_length=60)]
+
+
+def queue_sim(
+    *,
+    setup: Annotated[
+        str, typer.Option(metavar="NAME", help="ideal-single, ideal-double, multi, or a YAML file.")
+    ] = "multi",
+    policies: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LIST",
+            help="Separated by commas: random-push, least-load-push, least-load-pull, bin-pack-pull, each "
+            "with :simple, :slo or :slo-savable, or without for all three. Else everything.",
+        ),
+    ] = None,
+    seeds: Annotated[int, typer.Option(metavar="N", help="Independent runs of each policy.")] = 20,
+    requests: Annotated[int | None, typer.Option(metavar="N", help="Requests in a run; else 4000.")] = None,
+    duration: Annotated[
+        float | None, typer.Option(metavar="S", help="Or: the requests that arrive in S seconds.")
+    ] = None,
+    consumers: Annotated[
+        int | None, typer.Option(metavar="N", help="GPUs, where all are of one type; else the set-up's.")
+    ] = None,
+    rate_scale: Annotated[float, typer.Option(metavar="K", help="Arrival rates times K.")] = 1.0,
+    service: Annotated[
+        str, typer.Option(metavar="KIND", help="Latencies: deterministic, or exponential with that mean.")
+    ] = "deterministic",
+    passing: Annotated[
+        str,
+        typer.Option(
+            metavar="WHEN",
+            help="When bin-pack-pull may start a request before one that does not fit: never, slack (while "
+            "that one can still meet its SLO), always.",
+        ),
+    ] = "slack",
+    json: Annotated[
+        str | None, typer.Option("--json", metavar="FILE", help="Write the results; - is standard output.")
+    ] = None,
+    plot: Annotated[str | None, typer.Option(metavar="FILE", help="Write charts as an HTML page.")] = None,
+) -> None:
+    """Compare push and pull, simple and SLO-aware queues: waits and SLO violations, over many seeds."""
+    options = QueueSimOptions(
+        setup=setup,
+        policies=policies,
+        seeds=seeds,
+        requests=requests,
+        duration_s=duration,
+        consumers=consumers,
+        rate_scale=rate_scale,
+        service=service,
+        passing=passing,
+    )
+    check_outputs({"--json": json, "--plot": plot}, (setup,))
+    experiment = experiment_of(options)
+    with bar(f"{seeds} seeds of {len(experiment.policies)} policies") as report:
+        document = make_document(experiment, run_experiment(experiment, report))
+    if json is not None:
+        write_json(json, document)
+    if plot is not None:
+        write_text(Path(plot), render(document))
+    print_document(document, console(to_stderr=json == STDOUT))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueSimOptions:
+    """The flags as they were given."""
+
+    setup: str
+    policies: str | None
+    seeds: int
+    requests: int | None
+    duration_s: float | None
+    consumers: int | None
+    rate_scale: float
+    service: str
+    passing: str
+
+
+def experiment_of(options: QueueSimOptions) -> Experiment:
+    """What to run."""
+    setup = _chosen_setup(options)
+    passing = _choice("--passing", options.passing, Passing)
+    _within("--seeds", options.seeds, 1, MOST_SEEDS)
+    return Experiment(
+        setup=setup,
+        policies=parse_policies(options.policies, passing),
+        seeds=options.seeds,
+        amount=_amount(options, setup),
+        service=_choice("--service", options.service, Service),
+    )
+
+
+def parse_policies(text: str | None, passing: Passing) -> tuple[Policy, ...]:
+    """`least-load-pull:slo,random-push`; a routing without a queue policy means all, no text everything."""
+    if text is None:
+        return all_policies(passing=passing)
+    items = [item.strip() for item in text.split(",") if item.strip()]
+    if not items:
+        raise CliError("--policies: names no policy")
+    policies = tuple(policy for item in items for policy in _policies(item, passing))
+    if len(set(policies)) < len(policies):
+        twice = next(policy for policy in policies if policies.count(policy) > 1)
+        raise CliError(f"--policies: {twice.label} comes twice")
+    return policies
+
+
+def _policies(item: str, passing: Passing) -> tuple[Policy, ...]:
+    name, colon, queue = item.partition(":")
+    routing = _choice("--policies", name, Routing)
+    if not colon:
+        return all_policies((routing,), passing)
+    return (Policy(routing=routing, queue=_choice("--policies", queue, QueuePolicy), passing=passing),)
+
+
+def _chosen_setup(options: QueueSimOptions) -> Setup:
+    setup = SETUPS[options.setup] if options.setup in SETUPS else _from_file(options.setup)
+    _within("--rate-scale", options.rate_scale, LEAST_SCALE, MOST_SCALE)
+    if options.consumers is not None:
+        _within("--consumers", options.consumers, 1, MOST_CONSUMERS)
+        try:
+            setup = setup.resized(options.consumers)
+        except QueueingError as error:
+            raise CliError(f"--consumers: {error}") from error
+    return setup.scaled(options.rate_scale)
+
+
+def _from_file(place: str) -> Setup:
+    path = Path(place)
+    if not path.suffix and not path.exists():
+        raise CliError(f"--setup: unknown {place!r}; known: {', '.join(SETUPS)}, or a YAML file")
+    return read_setup(path)
+
+
+def _amount(options: QueueSimOptions, setup: Setup) -> Amount:
+    if options.duration_s is None:
+        count = DEFAULT_REQUESTS if options.requests is None else options.requests
+        _within("--requests", count, 1, MOST_REQUESTS)
+        return Requests(count)
+    if options.requests is not None:
+        raise CliError("--duration: cannot be combined with --requests")
+    if not (isfinite(options.duration_s) and options.duration_s > 0):
+        raise CliError(f"--duration: must be a number of seconds above 0, got {options.duration_s:g}")
+    if (expected := setup.arrival_rps * options.duration_s) > MOST_REQUESTS:
+        raise CliError(f"--duration: about {expected:.3g} requests, at most {MOST_REQUESTS:,} are simulated")
+    return Duration(options.duration_s)
+
+
+def _within(flag: str, value: float, least: float, most: float) -> None:
+    if not least <= value <= most:
+        raise CliError(f"{flag}: must be between {least:,g} and {most:,.0f}, got {value:g}")
+
+
+def _choice(flag: str, text: str, kind: type[Choice]) -> Choice:
+    known: Mapping[str, Choice] = {member.value: member for member in kind}
+    if text not in known:
+        raise CliError(f"{flag}: unknown {text!r}; known: {', '.join(known)}")
+    return known[text]
+
+
+class PatternSettings(Settings):
+    """A producer."""
+
+    arrival_rps: Rate
+    slo_s: Seconds
+
+
+class ProfileSettings(Settings):
+    """What a GPU type does with a pattern."""
+
+    throughput_rps: Rate
+    latency_s: Seconds
+
+    @model_validator(mode="after")
+    def _can_run(self) -> "ProfileSettings":
+        self.profile()
+        return self
+
+    def profile(self) -> Profile:
+        """The value that the simulator takes."""
+        return Profile(throughput_rps=self.throughput_rps, latency_s=self.latency_s)
+
+
+class ConsumerSettings(Settings):
+    """A GPU type, and how many there are."""
+
+    name: Name
+    count: Annotated[PositiveInt, Field(le=MOST_CONSUMERS)] = 1
+    patterns: Annotated[dict[Name, ProfileSettings], Field(min_length=1)]
+
+
+class SetupSettings(Settings):
+    """The file."""
+
+    patterns: Annotated[dict[Name, PatternSettings], Field(min_length=1, max_length=MOST_PATTERNS)]
+    consumers: Annotated[list[ConsumerSettings], Field(min_length=1)]
+
+    @field_validator("consumers")
+    @classmethod
+    def _not_too_many(cls, consumers: list[ConsumerSettings]) -> list[ConsumerSettings]:
+        if (count := sum(one.count for one in consumers)) > MOST_CONSUMERS:
+            raise ValueError(f"{count} consumers in all, at most {MOST_CONSUMERS} are simulated")
+        return consumers
+
+
+def read_setup(path: Path) -> Setup:
+    """The set-up in a file; ConfigError has one line: file, key, fault."""
+    tree: dict[str, Any] = read_yaml(path)
+    try:
+        settings = SetupSettings.model_validate(tree)
+    except ValidationError as error:
+        key, fault = describe(error, SetupSettings.model_json_schema())
+        raise ConfigError(f"{path}: {key}: {fault}" if key else f"{path}: {fault}") from error
+    try:
+        return _setup(path.name, settings)
+    except QueueingError as error:
+        raise ConfigError(f"{path}: {error}") from error
+
+
+def _setup(name: str, settings: SetupSettings) -> Setup:
+    return Setup(
+        name=name,
+        patterns=tuple(
+            Pattern(name=pattern, arrival_rps=given.arrival_rps, slo_s=given.slo_s)
+            for pattern, given in settings.patterns.items()
+        ),
+        consumers=tuple(one for given in settings.consumers for one in _alike(given)),
+    )
+
+
+def _alike(settings: ConsumerSettings) -> tuple[Consumer, ...]:
+    profiles = {name: given.profile() for name, given in settings.patterns.items()}
+    return (Consumer(kind=settings.name, profiles=profiles),) * settings.count
