@@ -10,7 +10,7 @@ from headway.loadgen.errors import LoadError
 from headway.planning.errors import PlanningError
 from headway.profiling.errors import ProfilingError
 from headway.workload.errors import TraceError
-from interp.errors import InterpError
+from interp import InterpError
 from predictors.checks import PredictorError
 
 

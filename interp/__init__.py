@@ -5,14 +5,12 @@ alike, say where they extrapolate, and never guess silently. Seconds and tokens 
 the other packages.
 """
 
-from interp.best import BestPoint
-from interp.decode import DecodeSurface
+from interp.arrays import InterpError, ProfileError
+from interp.decode import BestPoint, DecodeSurface
 from interp.decode_table import DecodeTable
-from interp.errors import InterpError, ProfileError
 from interp.prefill import PrefillSurface, PrefillTable
-from interp.profile import Coverage, Profile, build_profile
+from interp.profile import Coverage, Profile, build_profile, scaled
 from interp.samples import DecodeSamples, PrefillSamples
-from interp.scaling import scaled
 from interp.storage import load_profile, save_profile
 
 __all__ = [

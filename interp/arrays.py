@@ -1,7 +1,10 @@
-"""Scalars in, scalars out; arrays in, arrays out: the shape rules that every surface follows.
+"""Arguments and answers of every surface: scalars in, scalars out; arrays in, arrays out; and the exceptions.
 
 A query is broadcast as numpy would, flattened to contiguous float64 for the numeric part, and given its shape
 back afterwards. NaN passes through; a token count that is zero, negative or infinite is refused by name.
+
+    InterpError                 an argument that no surface can answer (a context of 0 tokens, say)
+    └── ProfileError            a profile that cannot be read, is not valid, or cannot be written
 """
 
 import math
@@ -12,14 +15,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from interp.errors import InterpError
+
+class InterpError(ValueError):
+    """An argument that no surface can answer; the message names it."""
+
+
+class ProfileError(InterpError):
+    """A profile directory or table that is not valid; the message names the file and the key."""
+
 
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
 Numbers = NDArray[Any]
 """An array argument of any real dtype."""
 
-Question = float | Numbers
+RealOrArray = float | Numbers
 """One argument of a query: a number or an array of numbers."""
 
 
@@ -35,7 +45,7 @@ class Query:
         return values[0].item() if self.shape == () else values.reshape(self.shape)
 
 
-def query(**arguments: Question) -> Query:
+def query(**arguments: RealOrArray) -> Query:
     """Broadcast `arguments`; those whose name ends in `_tokens` must be positive and finite, or NaN.
 
     Raises InterpError naming the argument that is not numeric, does not broadcast or is not positive.
@@ -61,14 +71,14 @@ def ascending_union(*parts: FloatArray | Sequence[float]) -> FloatArray:
 
 
 def _scalar_query(arguments: Mapping[str, Any]) -> Query:
-    """The same for plain numbers, which need no broadcasting: a planner asks one at a time."""
+    """A query of plain numbers without broadcasting: the planner asks one at a time, and this is faster."""
     for name, value in arguments.items():
         if name.endswith("_tokens") and (value <= 0 or value == math.inf):
             raise InterpError(f"{name}: must be positive and finite, got {value:g}")
     return Query(shape=(), flat=tuple(np.array([value], dtype=np.float64) for value in arguments.values()))
 
 
-def _numeric(name: str, value: Question) -> FloatArray:
+def _numeric(name: str, value: RealOrArray) -> FloatArray:
     try:
         return np.asarray(value, dtype=np.float64)
     except (TypeError, ValueError) as error:

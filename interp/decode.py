@@ -1,7 +1,7 @@
 """The decode surface: ITL and throughput per GPU over KV usage and context length, and its inverse.
 
-The values come from one product table (`interp.decode_table`); this module puts questions to it. KV usage is
-clamped to [0, 1]. Answers outside the sampled domain (`interp.domain`) are marked by `extrapolated`.
+The values come from one product table (`interp.decode_table`). KV usage is clamped to [0, 1]. Answers outside
+the sampled domain (`interp.lines`) are marked by `extrapolated`.
 
 The inverse searches the KV usages an engine can reach at a context: from the first sampled one to
 `domain_end_kv`, which is where the largest batch that was ever sampled (or that the engine allows, if that is
@@ -9,16 +9,33 @@ smaller) fills it, and never short of what was sampled at that context.
 """
 
 from dataclasses import dataclass
-from typing import Self, overload
+from typing import Generic, Self, TypeVar, overload
 
 import numpy as np
 
-from interp.arrays import BoolArray, FloatArray, Numbers, Question, query
-from interp.best import BestPoint
+from interp.arrays import BoolArray, FloatArray, Numbers, RealOrArray, query
 from interp.decode_table import DecodeBounds, DecodeTable, build_table
-from interp.domain import SampledDomain
-from interp.lines import lines_of
+from interp.lines import SampledDomain, lines_of
 from interp.samples import DecodeSamples
+
+Value = TypeVar("Value", float, FloatArray)
+Truth = TypeVar("Truth", bool, BoolArray)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class BestPoint(Generic[Value, Truth]):
+    """The point of highest throughput whose ITL meets a target; scalars or arrays, as the arguments were.
+
+    `throughput_per_gpu` in output tokens per second per GPU, `itl_s` (at most the target) and `kv_usage` say
+    which point. Where no point meets the target, `feasible` is False and the point is that of least ITL.
+    `extrapolated`: the point lies outside the samples. A NaN argument gives NaN, not feasible, extrapolated.
+    """
+
+    throughput_per_gpu: Value
+    itl_s: Value
+    kv_usage: Value
+    feasible: Truth
+    extrapolated: Truth
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -54,31 +71,31 @@ class DecodeSurface:
     @overload
     def itl_s(self, kv_usage: float, context_tokens: float) -> float: ...
     @overload
-    def itl_s(self, kv_usage: Numbers, context_tokens: Question) -> FloatArray: ...
+    def itl_s(self, kv_usage: Numbers, context_tokens: RealOrArray) -> FloatArray: ...
     @overload
     def itl_s(self, kv_usage: float, context_tokens: Numbers) -> FloatArray: ...
-    def itl_s(self, kv_usage: Question, context_tokens: Question) -> float | FloatArray:
+    def itl_s(self, kv_usage: RealOrArray, context_tokens: RealOrArray) -> float | FloatArray:
         """Seconds between tokens of a batch of mean `context_tokens` that fills `kv_usage` of the cache."""
         return self._look_up(self.table.itl_s, kv_usage, context_tokens)
 
     @overload
     def throughput_per_gpu(self, kv_usage: float, context_tokens: float) -> float: ...
     @overload
-    def throughput_per_gpu(self, kv_usage: Numbers, context_tokens: Question) -> FloatArray: ...
+    def throughput_per_gpu(self, kv_usage: Numbers, context_tokens: RealOrArray) -> FloatArray: ...
     @overload
     def throughput_per_gpu(self, kv_usage: float, context_tokens: Numbers) -> FloatArray: ...
-    def throughput_per_gpu(self, kv_usage: Question, context_tokens: Question) -> float | FloatArray:
+    def throughput_per_gpu(self, kv_usage: RealOrArray, context_tokens: RealOrArray) -> float | FloatArray:
         """Output tokens per second per GPU of such a batch."""
         return self._look_up(self.table.throughput_per_gpu, kv_usage, context_tokens)
 
     @overload
     def extrapolated(self, kv_usage: float, context_tokens: float) -> bool: ...
     @overload
-    def extrapolated(self, kv_usage: Numbers, context_tokens: Question) -> BoolArray: ...
+    def extrapolated(self, kv_usage: Numbers, context_tokens: RealOrArray) -> BoolArray: ...
     @overload
     def extrapolated(self, kv_usage: float, context_tokens: Numbers) -> BoolArray: ...
-    def extrapolated(self, kv_usage: Question, context_tokens: Question) -> bool | BoolArray:
-        """Whether the point lies outside the sampled domain; NaN does."""
+    def extrapolated(self, kv_usage: RealOrArray, context_tokens: RealOrArray) -> bool | BoolArray:
+        """True where the point lies outside the sampled domain; NaN does."""
         asked = query(kv_usage=kv_usage, context_tokens=context_tokens)
         answer: bool | BoolArray = asked.answer(~self.domain.contains(*asked.flat))
         return answer
@@ -87,7 +104,7 @@ class DecodeSurface:
     def domain_end_kv(self, context_tokens: float) -> float: ...
     @overload
     def domain_end_kv(self, context_tokens: Numbers) -> FloatArray: ...
-    def domain_end_kv(self, context_tokens: Question) -> float | FloatArray:
+    def domain_end_kv(self, context_tokens: RealOrArray) -> float | FloatArray:
         """The highest KV usage that an engine is taken to reach at this mean context."""
         asked = query(context_tokens=context_tokens)
         answer: float | FloatArray = asked.answer(self._end(asked.flat[0]))
@@ -97,14 +114,14 @@ class DecodeSurface:
     def best_throughput_per_gpu(self, itl_s: float, context_tokens: float) -> BestPoint[float, bool]: ...
     @overload
     def best_throughput_per_gpu(
-        self, itl_s: Numbers, context_tokens: Question
+        self, itl_s: Numbers, context_tokens: RealOrArray
     ) -> BestPoint[FloatArray, BoolArray]: ...
     @overload
     def best_throughput_per_gpu(
         self, itl_s: float, context_tokens: Numbers
     ) -> BestPoint[FloatArray, BoolArray]: ...
     def best_throughput_per_gpu(
-        self, itl_s: Question, context_tokens: Question
+        self, itl_s: RealOrArray, context_tokens: RealOrArray
     ) -> BestPoint[float, bool] | BestPoint[FloatArray, BoolArray]:
         """The highest throughput at `context_tokens` with an ITL of at most `itl_s` seconds.
 
@@ -133,7 +150,7 @@ class DecodeSurface:
         )
 
     def _look_up(
-        self, values: FloatArray, kv_usage: Question, context_tokens: Question
+        self, values: FloatArray, kv_usage: RealOrArray, context_tokens: RealOrArray
     ) -> float | FloatArray:
         from interp.kernels import bilinear_many
 

@@ -5,8 +5,7 @@ context line, and 1 (one token). Between nodes a value is linear in both. Linear
 fixed number of tokens K in the cache the roofline  a + b * K + c * n  has n = K / context, so it is exactly
 linear in it.
 
-- Each line is continued over the axis (`interp.lines`) and bounded where the sampled domain needs it
-  (`interp.domain`).
+- Each line is continued over the axis (`interp.lines`) and bounded where the sampled domain needs it.
 - Above the longest context ITL is held, on the safe side; throughput falls as 1 / context, as the batch does.
 - Below the shortest context ITL grows by the roofline's batch term, c * K * (1 - 1 / context_min) at one
   token, and throughput is what the arithmetic says, n / ITL, times what was measured relative to it at the
@@ -18,11 +17,9 @@ from typing import Self
 
 import numpy as np
 
-from interp.arrays import FloatArray, ascending_union
-from interp.domain import SampledDomain, bounded
-from interp.errors import ProfileError
+from interp.arrays import FloatArray, ProfileError, ascending_union
 from interp.fit import DecodeModel, fit_decode
-from interp.lines import lines_of
+from interp.lines import SampledDomain, bounded, lines_of
 from interp.samples import DecodeSamples
 
 MOST_NODES = 2_000_000
@@ -46,7 +43,7 @@ class DecodeTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DecodeBounds:
-    """What a row of a table can still offer, f8[L, M] each: the search for the best point ends early with it.
+    """Bounds of what a row of a table can still offer, f8[L, M] each; they end the search for the best point.
 
     `least_itl_after_s`: the least ITL from a node on; `most_throughput_before`: the highest up to a node.
     """

@@ -1,4 +1,4 @@
-"""How loops are compiled: one typed decorator for this package, the simulator's kernel and the router.
+"""The decorator that compiles loops, for this package, the engine model, the simulator and the router.
 
 numba keeps compiled code on disk and checks only the file of the function itself; an edit of a callee or a
 constant in a neighbouring file would go unnoticed. `drop_older` compares the cache with all of its sources.

@@ -3,7 +3,7 @@
 Tables are given as plain arrays (see `DecodeTable`, `PrefillTable`). `ttft_at` and `bilinear` are compiled
 functions of scalars that other compiled code may call; the `*_many` functions loop over flat arrays. NaN
 arguments give NaN. All of it is ordinary floating point in a fixed order (no fast-math), so results do not
-depend on the machine's mood: a look-up at a point that `best_many` returned gives exactly the ITL that it
+vary from run to run: a look-up at a point that `best_many` returned gives exactly the ITL that it
 returned.
 
 Best point. At a fixed context the blended ITL and throughput are piecewise linear in KV usage with the same
@@ -69,7 +69,7 @@ def locate(axis: FloatArray, value: float) -> tuple[int, float]:
 
 @compiled
 def along_cell(axis: FloatArray, cell: int, value: float) -> float:
-    """How far along its cell `value` lies, clamped to [0, 1]; NaN stays NaN."""
+    """The part of its cell that lies below `value`, clamped to [0, 1]; NaN stays NaN."""
     fraction = (value - axis[cell]) / (axis[cell + 1] - axis[cell])
     if fraction < 0.0:
         return 0.0
@@ -221,6 +221,7 @@ def crossing(
     width = kv_axis[cell + 1] - kv_axis[cell]
     kv = kv_axis[cell] + width * ((target - ends[0]) / (ends[1] - ends[0]))
     kv = min(max(kv, start), stop)
+    # Rounding may put the crossing a bit past the target: step back, doubling, until the ITL meets it.
     meets, step = (start if rising else stop), 2.0**-52 * stop
     while kv != meets and blend(ends[0], ends[1], along_cell(kv_axis, cell, kv)) > target:
         kv = max(kv - step, start) if rising else min(kv + step, stop)

@@ -12,7 +12,7 @@ from typing import Any, Self, overload
 
 import numpy as np
 
-from interp.arrays import BoolArray, FloatArray, Numbers, Question, query
+from interp.arrays import BoolArray, FloatArray, Numbers, RealOrArray, query
 from interp.fit import fit_prefill
 from interp.samples import PrefillSamples
 
@@ -75,7 +75,7 @@ class PrefillSurface:
     def ttft_s(self, isl_tokens: float) -> float: ...
     @overload
     def ttft_s(self, isl_tokens: Numbers) -> FloatArray: ...
-    def ttft_s(self, isl_tokens: Question) -> float | FloatArray:
+    def ttft_s(self, isl_tokens: RealOrArray) -> float | FloatArray:
         """Seconds until the first token of a prompt of `isl_tokens`, without queueing."""
         asked = query(isl_tokens=isl_tokens)
         return _float_or_array(asked.answer(self._ttft(asked.flat[0])))
@@ -84,7 +84,7 @@ class PrefillSurface:
     def throughput_per_gpu(self, isl_tokens: float) -> float: ...
     @overload
     def throughput_per_gpu(self, isl_tokens: Numbers) -> FloatArray: ...
-    def throughput_per_gpu(self, isl_tokens: Question) -> float | FloatArray:
+    def throughput_per_gpu(self, isl_tokens: RealOrArray) -> float | FloatArray:
         """Input tokens per second per GPU when prompts of `isl_tokens` run one after the other."""
         asked = query(isl_tokens=isl_tokens)
         (isl,) = asked.flat
@@ -98,8 +98,8 @@ class PrefillSurface:
     def extrapolated(self, isl_tokens: float) -> bool: ...
     @overload
     def extrapolated(self, isl_tokens: Numbers) -> BoolArray: ...
-    def extrapolated(self, isl_tokens: Question) -> bool | BoolArray:
-        """Whether `isl_tokens` lies outside the samples; NaN does."""
+    def extrapolated(self, isl_tokens: RealOrArray) -> bool | BoolArray:
+        """True where `isl_tokens` lies outside the samples; NaN does."""
         asked = query(isl_tokens=isl_tokens)
         (isl,) = asked.flat
         inside = (isl >= self.samples.isl_tokens[0]) & (isl <= self.samples.isl_tokens[-1])

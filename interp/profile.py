@@ -3,24 +3,31 @@
 GPUs per engine are not in the tables but follow from them: an engine yields isl / ttft input tokens per
 second in prefill and n / itl output tokens per second in decode; the tables say how much of that falls on one
 GPU; the ratio, at the median sample, is the count. `meta` overrides it where it says `gpus_per_engine` or
-`tp`. What looks odd is kept and said in `notes`.
+`tp`.
+
+`notes` say what looks odd: repeats, GPU counts that do not fit, and curves that are not monotone. A first
+token is not expected sooner for a longer prompt, nor the next token sooner in a fuller batch. Real
+measurements do that; the surfaces keep them as they are.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import isfinite
 from typing import Any
 
 import numpy as np
 
-from interp.arrays import FloatArray, Question, query
+from interp.arrays import FloatArray, ProfileError, RealOrArray, query
 from interp.decode import DecodeSurface
-from interp.errors import ProfileError
-from interp.notes import falls_of_decode, falls_of_prefill
+from interp.decode_table import DecodeBounds
+from interp.lines import lines_of
 from interp.prefill import PrefillSurface
 from interp.samples import DecodeSamples, PrefillSamples
 
+MS_PER_S = 1000.0
+
 MISFIT = 0.25
-"""How far, relatively, tables may be from a whole number of GPUs before that is said."""
+"""Relative distance of the tables from a whole number of GPUs above which a note says so."""
 
 MOST = 1e9
 """No count in `meta` is larger."""
@@ -49,8 +56,8 @@ class Profile:
         """GPUs of one engine; the larger count where the prefill and the decode engine differ."""
         return max(self.prefill.gpus_per_engine, self.decode.gpus_per_engine)
 
-    def coverage(self, isl_tokens: Question, osl_tokens: Question) -> Coverage:
-        """How much of a load lies outside the samples, given each request's input and output tokens.
+    def coverage(self, isl_tokens: RealOrArray, osl_tokens: RealOrArray) -> Coverage:
+        """Shares of a load outside the samples, given each request's input and output tokens.
 
         A request's mean context is isl + osl / 2. NaN counts as outside. Without requests the shares are 0.
         """
@@ -82,8 +89,8 @@ def build_profile(
         *prefill_repeats,
         *decode_repeats,
         *gpu_notes,
-        *falls_of_prefill(prefill),
-        *falls_of_decode(decode),
+        *_falls_of_prefill(prefill),
+        *_falls_of_decode(decode),
     )
     return Profile(
         prefill=PrefillSurface.through(prefill, gpus["prefill"], float(decode.itl_s.min())),
@@ -134,3 +141,77 @@ def _count(meta: Mapping[str, Any], key: str) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 1 <= value <= MOST:
         raise ProfileError(f"meta.json: {key}: must be a number from 1 to {MOST:g}, is {value!r:.80}")
     return float(value)
+
+
+def _falls_of_prefill(samples: PrefillSamples) -> list[str]:
+    """The note, if any, on TTFT that falls as ISL rises; `samples` in order."""
+    return _falls("prefill TTFT", "ISL", samples.isl_tokens, samples.ttft_s)
+
+
+def _falls_of_decode(samples: DecodeSamples) -> list[str]:
+    """The notes on ITL that falls as KV usage rises, one per context line; `samples` merged."""
+    notes: list[str] = []
+    for line in lines_of(samples):
+        notes += _falls(f"decode ITL at context {line.context_tokens:g}", "kv", line.kv, line.itl_s)
+    return notes
+
+
+def _falls(what: str, along: str, axis: FloatArray, seconds: FloatArray) -> list[str]:
+    steps = np.diff(seconds)
+    if not (steps < 0).any():
+        return []
+    worst, ms = int(np.argmin(steps)), seconds * MS_PER_S
+    share = steps[worst] / seconds[worst]
+    times = np.count_nonzero(steps < 0)
+    where = f"between {along} {axis[worst]:.4g} and {axis[worst + 1]:.4g}"
+    by = f"from {ms[worst]:.4g} to {ms[worst + 1]:.4g} ms ({share:.1%})"
+    return [f"{what} falls {times} time{'s' if times > 1 else ''}, most {where}: {by}"]
+
+
+def scaled(profile: Profile, speed: float) -> Profile:
+    """`profile` at `speed` times its pace, with a note that says so; `profile` itself at speed 1.
+
+    Every time is divided by the speed and every throughput multiplied by it; lengths, batches, KV capacity
+    and GPUs stay. All rules of the surfaces (blends, bounds, continuations, work curves) are linear in time,
+    so scaling the tables gives the surfaces that the scaled samples would give. Raises ProfileError for a
+    speed that is not positive and finite.
+    """
+    if not (isfinite(speed) and speed > 0):
+        raise ProfileError(f"speed: must be positive and finite, is {speed:g}")
+    if speed == 1:
+        return profile
+    return replace(
+        profile,
+        prefill=_scaled_prefill(profile.prefill, speed),
+        decode=_scaled_decode(profile.decode, speed),
+        notes=(*profile.notes, f"all times scaled: an engine {speed:g} times as fast as the one profiled"),
+    )
+
+
+def _scaled_prefill(surface: PrefillSurface, speed: float) -> PrefillSurface:
+    samples, table = surface.samples, surface.table
+    return replace(
+        surface,
+        samples=replace(
+            samples, ttft_s=samples.ttft_s / speed, throughput_per_gpu=samples.throughput_per_gpu * speed
+        ),
+        table=replace(
+            table,
+            ttft_s=table.ttft_s / speed,
+            linear_s_per_token=table.linear_s_per_token / speed,
+            quadratic_s_per_token2=table.quadratic_s_per_token2 / speed,
+        ),
+    )
+
+
+def _scaled_decode(surface: DecodeSurface, speed: float) -> DecodeSurface:
+    samples, table = surface.samples, surface.table
+    table = replace(table, itl_s=table.itl_s / speed, throughput_per_gpu=table.throughput_per_gpu * speed)
+    return replace(
+        surface,
+        samples=replace(
+            samples, itl_s=samples.itl_s / speed, throughput_per_gpu=samples.throughput_per_gpu * speed
+        ),
+        table=table,
+        bounds=DecodeBounds.of(table),
+    )

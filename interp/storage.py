@@ -22,12 +22,17 @@ import numpy as np
 from numpy.lib.npyio import NpzFile
 from numpy.typing import ArrayLike
 
-from interp.arrays import FloatArray
-from interp.checks import cache_size, length_of_all, positive, two_different, unit_interval
-from interp.errors import ProfileError
-from interp.notes import MS_PER_S
-from interp.profile import Profile, build_profile
-from interp.samples import DecodeSamples, PrefillSamples
+from interp.arrays import FloatArray, ProfileError
+from interp.profile import MS_PER_S, Profile, build_profile
+from interp.samples import (
+    DecodeSamples,
+    PrefillSamples,
+    cache_size,
+    length_of_all,
+    positive,
+    two_different,
+    unit_interval,
+)
 
 PREFILL_FILE = Path("selected_prefill_interpolation", "raw_data.npz")
 DECODE_FILE = Path("selected_decode_interpolation", "raw_data.npz")
