@@ -21,6 +21,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import ray
@@ -137,12 +138,10 @@ def _makers(config: HeadwayConfig, settings: str, application: str) -> Mapping[s
     Routing has its actors where every request needs them; else the first gateway that does makes them.
     """
     from actors.interpolator import Interpolator
-    from actors.latency_trainer import start_trainer
     from actors.metric_collector import MetricCollector
     from actors.planner import Planner
     from actors.predictor import Predictor
-    from actors.router import start_router
-    from actors.routing.starting import routing_actors
+    from actors.routing_actors import routing_actors
     from actors.virtual_connector import start_client, start_coordinator
 
     makers: dict[str, Callable[[], Any]] = {
@@ -153,8 +152,7 @@ def _makers(config: HeadwayConfig, settings: str, application: str) -> Mapping[s
     if config.connector.kind == "virtual":
         makers[names.VIRTUAL_CONNECTOR] = lambda: start_coordinator(settings)
         makers[names.VIRTUAL_CONNECTOR_CLIENT] = start_client
-    starters = (lambda: start_router(config, settings), lambda: start_trainer(settings))
-    makers.update(zip(routing_actors(config), starters, strict=False))
+    makers |= {name: partial(start, settings) for name, start in routing_actors(config).items()}
     makers[names.PLANNER] = lambda: _make(Planner, names.PLANNER, settings, application)
     return makers
 

@@ -7,22 +7,77 @@
 It keeps nothing in the store. After its own crash the window starts empty and the router keeps its model;
 after the router's crash the router gets the last model again. Only one router has to be asked: a cluster has
 one control plane, and that one model.
+
+Training rows carry the prior's value at the moment of placement. The trained model is handed on without any
+prior, since the router brings its own (`headway.routing.training`).
 """
 
 import asyncio
 import logging
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from actors import names
 from actors.calling import ActorGone, CallError, NamedActor
-from actors.routing.training import Training
 from headway.config import HeadwayConfig
+from headway.config.routing import PredictionSettings
+from headway.routing.learning import Sample
+from headway.routing.training import RecordedPrior, recorded_priors, training_samples, without_priors
+from predictors.latency import LatencyModel, LatencySettings, Target, Trained, TrainingWindow, train
 
 PULL_S = 2.0
 TIMEOUT_S = 10.0
 
 logger = logging.getLogger(__name__)
+
+
+class Training:
+    """The training window and the model in place. `add` and `train` may run in different threads in turn."""
+
+    def __init__(self, settings: PredictionSettings) -> None:
+        self._settings = LatencySettings(level=settings.quantile)
+        self._window = TrainingWindow(most_rows=settings.window_samples)
+        self._ttft, self._tpot = RecordedPrior(), RecordedPrior()
+        self._trained: Trained | None = None
+        self._trainings = self._accepted = self._fresh_rows = 0
+
+    @property
+    def model(self) -> LatencyModel | None:
+        """The model for routers, None before the first that was accepted."""
+        return None if self._trained is None or not self._accepted else without_priors(self._trained.model)
+
+    def add(self, samples: Sequence[Sample]) -> None:
+        """Take in samples, oldest first."""
+        if samples:
+            recorded_priors(self._ttft, self._tpot, samples)
+            self._fresh_rows += self._window.add(training_samples(samples))
+
+    def train(self) -> bool:
+        """Train on the window unless nothing is new; True if a new model was accepted."""
+        if not self._fresh_rows:
+            return False
+        self._fresh_rows = 0
+        previous = None if self._trained is None else self._trained.model
+        priors = recorded_priors(self._ttft, self._tpot, ())
+        self._trained = train(self._window, priors, previous, self._settings)
+        self._trainings += 1
+        self._accepted += self._trained.accepted
+        return self._trained.accepted
+
+    def status(self) -> dict[str, Any]:
+        """Plain JSON: rows held, refused, trainings, and the last report of each target."""
+        reports = {} if self._trained is None else self._trained.reports
+        return {
+            "rows": {target.value: self._window.size(target) for target in Target},
+            "refused": dict(self._window.refused),
+            "trainings": self._trainings,
+            "accepted": self._accepted,
+            "reports": {
+                target.value: {"accepted": report.accepted, "reason": report.reason, "rows": report.rows}
+                for target, report in reports.items()
+            },
+        }
 
 
 class LatencyTrainer:
@@ -40,11 +95,11 @@ class LatencyTrainer:
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def status(self) -> dict[str, Any]:
-        """Rows held per target, trainings, what became of the last one, and whether the router answers."""
+        """Rows held per target, trainings, the last reports, and the last failure to reach the router."""
         return {**self._training.status(), "errors": self._errors, "failure": self._failure}
 
     async def ready(self) -> tuple[bool, str]:
-        """Whether the router answers; if not, why not."""
+        """True if the router answers, else False and the reason."""
         return not self._failure, self._failure
 
     async def _run(self) -> None:
@@ -75,11 +130,3 @@ class LatencyTrainer:
             self._epoch = None
             await self._router.call("use_model", model, timeout_s=TIMEOUT_S)
         self._epoch = epoch
-
-
-def start_trainer(settings_json: str) -> Any:  # noqa: ANN401 - an actor handle
-    """The trainer, created unless it runs."""
-    import ray
-
-    options = names.detached(names.LATENCY_TRAINER)
-    return ray.remote(LatencyTrainer).options(**options).remote(settings_json)

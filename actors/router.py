@@ -16,10 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from actors import names
-from actors.routing.desk import Desk
-from actors.routing.messages import Answer, Batch, Letters
-from actors.routing.post import Post
+from actors.routing.gateway_sessions import GatewaySessions
+from actors.routing.mailboxes import Mailboxes
+from actors.routing.messages import Batch, BatchAnswer, Messages
 from actors.slo_watch import follow_slo
 from actors.store import InternalKvStore
 from headway.config import HeadwayConfig
@@ -54,24 +53,24 @@ class Router:
         self._config = config
         _warm_up(config)
         self._router = _made(config)
-        self._desk = Desk(self._router)
-        self._post = Post(self._desk.gateways, time.monotonic)
+        self._sessions = GatewaySessions(self._router)
+        self._mailboxes = Mailboxes(self._sessions.gateways, time.monotonic)
         self._epoch = uuid.uuid4().hex
         self._timer: asyncio.TimerHandle | None = None
         self._timer_s = inf
         self._set_timer()
         self._slo = asyncio.create_task(follow_slo(InternalKvStore(), self._use_slo))
 
-    async def exchange(self, gateway: str, batch: Batch) -> Answer:
+    async def exchange(self, gateway: str, batch: Batch) -> BatchAnswer:
         """A gateway's events; what follows for it at once."""
-        answer = self._desk.exchange(time.monotonic(), gateway, batch)
-        self._post.deliver()
+        answer = self._sessions.exchange(time.monotonic(), gateway, batch)
+        self._mailboxes.deliver()
         self._set_timer()
         return answer
 
-    async def collect(self, gateway: str) -> Letters:
+    async def collect(self, gateway: str) -> Messages:
         """What followed later for a gateway; answers when there is something, or after some seconds."""
-        return await self._post.collect(gateway)
+        return await self._mailboxes.collect(gateway)
 
     async def take_samples(self) -> tuple[str, Sequence[Sample]]:
         """This router's life, which changes with a restart, and the samples since the last call."""
@@ -90,14 +89,14 @@ class Router:
         """Profile, gateways, GPU types, requests held and on replicas, and the router's counters."""
         return {
             "profile": self._config.routing.profile,
-            "gateways": len(self._desk.gateways),
+            "gateways": len(self._sessions.gateways),
             "gpu_types": dict(self._router.gpu_types),
             "queued": self._router.queued,
             "running": self._router.running,
             "epoch": self._epoch,
             "metrics": {
                 name: {"/".join(map(str, labels)): value for labels, value in values.items()}
-                for name, values in self._desk.metrics().items()
+                for name, values in self._sessions.metrics().items()
             },
         }
 
@@ -110,8 +109,8 @@ class Router:
 
     def _expire(self) -> None:
         self._timer, self._timer_s = None, inf
-        done = self._desk.expire(time.monotonic())
-        self._post.deliver()
+        done = self._sessions.expire(time.monotonic())
+        self._mailboxes.deliver()
         self._set_timer(LEAST_S if done else AGAIN_S)
 
     def _set_timer(self, least_s: float = LEAST_S) -> None:
@@ -163,11 +162,3 @@ def _warm_up(config: HeadwayConfig) -> None:
         router.prefilled(0.0, request.request_id)
         router.complete(0.0, request.request_id, 1)
     router.expire(1.0)
-
-
-def start_router(config: HeadwayConfig, settings_json: str) -> Any:  # noqa: ANN401 - an actor handle
-    """The router of the settings' model, created unless it runs."""
-    import ray
-
-    options = {**names.detached(names.router(config.model)), "max_task_retries": 0}
-    return ray.remote(Router).options(**options).remote(settings_json)

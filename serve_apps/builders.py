@@ -14,7 +14,7 @@ from ray import serve
 from ray.serve.config import RequestRouterConfig
 from ray.serve.schema import LoggingConfig
 
-from actors.routing.use import stateless_profile
+from actors.routing_actors import stateless_profile
 from headway.config import ConfigError, HeadwayConfig
 from headway.planning import Role
 from serve_apps.arguments import Topology, read_arguments

@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeVar, cast
 
 from ray.serve.handle import DeploymentHandle
 
-from actors.routing.use import needs_router, stateless_profile
+from actors.routing_actors import needs_router, stateless_profile
 from headway.config import HeadwayConfig
 from headway.planning import Role
 from serve_apps.engines.protocol import EngineRequest, TokenChunk

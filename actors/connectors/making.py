@@ -12,7 +12,7 @@ def make_connector(config: HeadwayConfig, application: str) -> Connector:
 
             return RayServeConnector(config, application)
         case "virtual":
-            from actors.connectors.virtual import VirtualConnector
+            from actors.virtual_connector.connector import VirtualConnector
 
             return VirtualConnector(config)
         case "kubernetes":

@@ -60,7 +60,7 @@ AskModel = Callable[[str, str], Awaitable[str | None]]
 
 async def allow_scaling(application: str) -> None:
     """Have Serve accept replica counts for a running application, without restarting it."""
-    from actors.external_scaling import enable_external_scaling
+    from actors.connectors.external_scaling import enable_external_scaling
 
     await asyncio.to_thread(enable_external_scaling, application)
 

@@ -1,1 +1,1 @@
-"""The Router actor's insides: what gateways and router tell each other, and who owns which request."""
+"""Parts of the Router actor: messages, mailboxes and sessions of its gateways."""

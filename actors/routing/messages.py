@@ -1,14 +1,14 @@
-"""What gateways and the Router actor tell each other.
+"""The messages between gateways and the Router actor.
 
     gateway ── Batch: all events since the last ──▶ Router
-    gateway ◀── Answer: what followed at once ─────
-    gateway ◀── Letters: what followed later ────── (a long poll)
+    gateway ◀── BatchAnswer: outcomes at once ───── Router
+    gateway ◀── Messages: later outcomes ────────── Router      (a long poll)
 
 All times, those of placements included, are seconds on the gateway's monotonic clock, `sent_s` of a batch
 among them. The router shifts them to its own and back: after its death it may run on another node. A batch
 with `hello` begins a session and holds the gateway's whole state: replicas (Changed), then requests on
-replicas (Placed), then requests that want a placement (Submit). What the gateway had before and does not
-mention has ended. Batches of earlier sessions are not heard any more.
+replicas (Placed), then requests that want a placement (Submit). Requests that it does not name have ended.
+Batches of earlier sessions are refused. The names of events are label values of the metric `event_errors`.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ Figures = Mapping[str, Mapping[tuple[str, ...], float]]
 
 
 class OnReplica(NamedTuple):
-    """A request that a replica has: where it was put, whether its prompt is computed, its output so far."""
+    """A request on replicas: its placement, `computed` once its prompt is, and its output so far."""
 
     request: RouteRequest
     placement: Placement
@@ -51,7 +51,7 @@ class FirstToken(NamedTuple):
 
 
 class Advanced(NamedTuple):
-    """How far running requests are."""
+    """Output of running requests so far."""
 
     at_s: float
     progress: tuple[Progress, ...]
@@ -87,14 +87,14 @@ class Changed(NamedTuple):
 
 
 class Placed(NamedTuple):
-    """The gateway has placed it by itself, or had it placed before the router began anew."""
+    """The gateway has placed the request by itself, or had it placed before the router began anew."""
 
     at_s: float
     running: OnReplica
 
 
 class Surveyed(NamedTuple):
-    """What replicas say that they have, whoever sent it there."""
+    """The requests that replicas report, of any gateway."""
 
     at_s: float
     running: tuple[OnReplica, ...]
@@ -112,8 +112,8 @@ class Batch(NamedTuple):
     hello: bool = False
 
 
-class Letters(NamedTuple):
-    """What became of requests of one gateway. `known` false: the router has no such gateway.
+class Messages(NamedTuple):
+    """Outcomes of requests of one gateway. `known` false: the router has no such gateway.
 
     `failed` are requests that the router could not handle and has forgotten: the gateway places them.
     """
@@ -124,15 +124,15 @@ class Letters(NamedTuple):
     known: bool = True
 
 
-class Answer(NamedTuple):
-    """What followed from a batch. `known` false: the router has no such session, it wants a hello.
+class BatchAnswer(NamedTuple):
+    """The answer to a batch. `known` false: the router has no such session, it wants a hello.
 
     `queued` requests of all gateways wait in the router. `figures` come about once a second. `survey`: the
     router began anew and asks for what the replicas have.
     """
 
     known: bool
-    letters: Letters = Letters()
+    messages: Messages = Messages()
     queued: int = 0
     figures: Figures | None = None
     survey: bool = False

@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from actors.routing.use import needs_router
+from actors.routing_actors import needs_router
 from headway.config import HeadwayConfig
 from headway.config.routing import SloClass
 from headway.engine import EngineRules

@@ -2,7 +2,7 @@
 
     out    one call at a time. A request that wants a place goes at once, or with the next call when one is
            under way; everything else waits for company, `LINGER_S` at most
-    back   answers to these calls, and letters from one long poll: for requests that were held, and for those
+    back   answers to these calls, and messages from one long poll: for requests that were held, and for those
            whose placement is taken over by another
 
 Who gets no answer is placed without the router (`Book`). When the router does not know us any more, or a call
@@ -21,8 +21,8 @@ import ray
 from ray.exceptions import RayError
 
 from actors import names
-from actors.routing.messages import Answer, Batch, Letters, OnReplica
-from actors.routing.starting import start_routing
+from actors.routing.messages import Batch, BatchAnswer, Messages, OnReplica
+from actors.routing_actors import start_routing
 from headway.config import HeadwayConfig
 from headway.planning import Role
 from headway.routing.types import RouteRequest
@@ -62,10 +62,10 @@ class Unreachable(Exception):
 class Link(Protocol):
     """Calls of the router. Unreachable."""
 
-    async def exchange(self, gateway: str, batch: Batch) -> Answer:
+    async def exchange(self, gateway: str, batch: Batch) -> BatchAnswer:
         """Events there, answers back."""
 
-    async def collect(self, gateway: str) -> Letters:
+    async def collect(self, gateway: str) -> Messages:
         """What followed later; answers when there is something, or after some seconds."""
 
 
@@ -138,7 +138,7 @@ class RouterClient:
         report, self._report = self._report, False
         return self._book.batch(report=report) if self._greeted else self._book.hello()
 
-    def _take(self, batch: Batch, answer: Answer) -> None:
+    def _take(self, batch: Batch, answer: BatchAnswer) -> None:
         if not answer.known:
             self._lose()
             return
@@ -156,14 +156,14 @@ class RouterClient:
             await self._up.wait()
             try:
                 async with asyncio.timeout(POLL_LIMIT_S):
-                    letters = await self._link.collect(self.name)
-                self._book.deliver(letters)
-                if not letters.known and self._greeted:
+                    messages = await self._link.collect(self.name)
+                self._book.deliver(messages)
+                if not messages.known and self._greeted:
                     self._lose()
             except (Unreachable, TimeoutError):
                 self._lose()
             except Exception:
-                logger.exception("letters of the router could not be handled")
+                logger.exception("messages of the router could not be handled")
                 self._lose()
 
     async def _tick(self) -> None:
@@ -215,17 +215,17 @@ class ActorLink:
         self._handle: Any = None
         self._found = False
 
-    async def exchange(self, gateway: str, batch: Batch) -> Answer:
+    async def exchange(self, gateway: str, batch: Batch) -> BatchAnswer:
         """Events there, answers back."""
         actor = await self._actor()
-        answer: Answer = await self._call(actor.exchange, gateway, batch)
+        answer: BatchAnswer = await self._call(actor.exchange, gateway, batch)
         return answer
 
-    async def collect(self, gateway: str) -> Letters:
+    async def collect(self, gateway: str) -> Messages:
         """What followed later."""
         actor = await self._actor()
-        letters: Letters = await self._call(actor.collect, gateway)
-        return letters
+        messages: Messages = await self._call(actor.collect, gateway)
+        return messages
 
     async def _call(self, method: Any, *arguments: object) -> Any:  # noqa: ANN401 - of the method
         try:

@@ -18,14 +18,14 @@ from math import inf
 from actors.routing.messages import (
     Advanced,
     Again,
-    Answer,
     Batch,
+    BatchAnswer,
     Changed,
     Completed,
     Event,
     Failed,
     FirstToken,
-    Letters,
+    Messages,
     OnReplica,
     Placed,
     Prefilled,
@@ -153,24 +153,24 @@ class Book:
         """Whether a report would hold nothing."""
         return not self._tickets and not self._events and not self.census.stale
 
-    def answered(self, answer: Answer) -> None:
+    def answered(self, answer: BatchAnswer) -> None:
         """A batch has arrived: who got no place is held."""
         self.down = self._gone = False
         self.counts.queued = answer.queued
         if answer.figures is not None:
             self.counts.figures = answer.figures
-        self.deliver(answer.letters)
+        self.deliver(answer.messages)
         for ticket in self._asked:
             if ticket.state in {State.ASKED, State.HELD}:
                 self._hold(ticket, self._patience.max_wait_s + SLACK_S)
 
-    def deliver(self, letters: Letters) -> None:
+    def deliver(self, messages: Messages) -> None:
         """What became of requests."""
-        for placement in letters.placements:
+        for placement in messages.placements:
             self._place(placement)
-        for shed in letters.sheds:
+        for shed in messages.sheds:
             self._shed(shed)
-        for request_id in letters.failed:
+        for request_id in messages.failed:
             ticket = self._tickets.get(request_id)
             if ticket is not None and ticket.state in {State.ASKED, State.HELD}:
                 self._fall_back(ticket, "error")

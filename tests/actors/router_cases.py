@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from actors.routing.desk import Desk
+from actors.routing.gateway_sessions import GatewaySessions
 from actors.routing.messages import Batch, Changed, Event, OnReplica
 from headway.config import load_config
 from headway.engine import engine_profile, engine_rules
@@ -14,10 +14,11 @@ from headway.routing import Placement, ReplicaState, ReplicaUpdate, RequestSlo, 
 MIXED = {"pools": {"mixed": {}}, "routing.profile": "slo"}
 
 
-def desk(**settings: Any) -> Desk:
+def sessions(**settings: Any) -> GatewaySessions:
     config = load_config(None, {**MIXED, **settings})
     profile = engine_profile(config)
-    return Desk(make_router(config, {"": profile}, engine_rules(config, profile), np.random.default_rng(1)))
+    rules = engine_rules(config, profile)
+    return GatewaySessions(make_router(config, {"": profile}, rules, np.random.default_rng(1)))
 
 
 def asked(request_id: str, arrival_s: float = 0.0, **fields: Any) -> RouteRequest:

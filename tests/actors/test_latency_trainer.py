@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from actors.calling import TooSlow
-from actors.latency_trainer import LatencyTrainer
-from actors.routing.training import Training
+from actors.latency_trainer import LatencyTrainer, Training
 from headway.config import load_config
 from headway.config.routing import PredictionSettings
 from headway.routing import Sample

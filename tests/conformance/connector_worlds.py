@@ -10,9 +10,9 @@ from typing import Any, Protocol
 
 from actors.calling import ActorGone
 from actors.connectors.protocol import Connector
-from actors.connectors.virtual import VirtualConnector
 from actors.store import MemoryStore
 from actors.virtual_connector import VirtualConnectorCoordinator
+from actors.virtual_connector.connector import VirtualConnector
 from headway.config import HeadwayConfig
 from tests.kubernetes.worlds import dynamo, kuberay
 

@@ -74,7 +74,7 @@ def test_a_new_slo_reaches_the_router_and_the_one_after_it(plane: None) -> None:
     def sheds(session: int) -> bool:
         plain = asked(f"r{next(numbers)}", slo=RequestSlo())
         answer = ask(ROUTER, "exchange", "g", batch(Submit(0.0, plain), session=session))
-        return bool(answer.letters.sheds)
+        return bool(answer.messages.sheds)
 
     ask(ROUTER, "exchange", "g", hello(ready("a")))
     assert not sheds(1)
@@ -98,7 +98,7 @@ def serve_some() -> None:
     """Requests from their arrival to their end, told by a gateway whose clock begins with 0."""
     requests = [asked(f"r{number}") for number in range(5)]
     answer = ask(ROUTER, "exchange", "g", hello(ready("a"), *[Submit(0.0, one) for one in requests]))
-    assert len(answer.letters.placements) == 5
+    assert len(answer.messages.placements) == 5
     events = [
         event
         for one in requests

@@ -21,7 +21,6 @@ from starlette.applications import Starlette
 
 from actors.calling import ActorGone, NamedActor, TooSlow
 from actors.connectors.protocol import Unreachable
-from actors.connectors.virtual import VirtualConnector
 from actors.names import NAMESPACE, VIRTUAL_CONNECTOR, VIRTUAL_CONNECTOR_CLIENT
 from actors.store import InternalKvStore
 from actors.virtual_connector import (
@@ -32,6 +31,7 @@ from actors.virtual_connector import (
     start_client,
     start_coordinator,
 )
+from actors.virtual_connector.connector import VirtualConnector
 from actors.virtual_connector.stored_ledger import KEY
 from headway.config import HeadwayConfig
 from headway.planning import Role

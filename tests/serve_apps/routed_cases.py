@@ -4,15 +4,15 @@ import asyncio
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
-from actors.routing.desk import Desk
-from actors.routing.messages import Answer, Batch, Letters, OnReplica
-from actors.routing.post import Post
+from actors.routing.gateway_sessions import GatewaySessions
+from actors.routing.mailboxes import Mailboxes
+from actors.routing.messages import Batch, BatchAnswer, Messages, OnReplica
 from headway.planning import Role
 from headway.routing import Placement, RouteRequest
 from serve_apps.membership import Membership
 from serve_apps.routed.client import RouterClient, Unreachable
 from serve_apps.routed.table import Patience
-from tests.actors.router_cases import desk
+from tests.actors.router_cases import sessions
 from tests.engines.virtual_loop import run
 
 CALL_S = 0.01
@@ -32,8 +32,8 @@ class Line:
         self._begin()
 
     def _begin(self) -> None:
-        self.desk: Desk = desk(**self._settings)
-        self.post = Post(self.desk.gateways, asyncio.get_running_loop().time)
+        self.sessions: GatewaySessions = sessions(**self._settings)
+        self.mailboxes = Mailboxes(self.sessions.gateways, asyncio.get_running_loop().time)
 
     def stall(self) -> None:
         self._moving.clear()
@@ -52,18 +52,18 @@ class Line:
         self.dead = False
         self._begin()
 
-    async def exchange(self, gateway: str, batch: Batch) -> Answer:
+    async def exchange(self, gateway: str, batch: Batch) -> BatchAnswer:
         return await self._call(self._exchange(gateway, batch))
 
-    async def collect(self, gateway: str) -> Letters:
-        return await self._call(self.post.collect(gateway))
+    async def collect(self, gateway: str) -> Messages:
+        return await self._call(self.mailboxes.collect(gateway))
 
-    async def _exchange(self, gateway: str, batch: Batch) -> Answer:
+    async def _exchange(self, gateway: str, batch: Batch) -> BatchAnswer:
         await asyncio.sleep(CALL_S / 2)
         await self._moving.wait()
         self.batches.append(batch)
-        answer = self.desk.exchange(asyncio.get_running_loop().time(), gateway, batch)
-        self.post.deliver()
+        answer = self.sessions.exchange(asyncio.get_running_loop().time(), gateway, batch)
+        self.mailboxes.deliver()
         await asyncio.sleep(CALL_S / 2)
         return answer
 

@@ -69,7 +69,7 @@ class World:
 
     async def quiet(self) -> None:
         """Once the router has no request left."""
-        while self.line.desk.router.running or self.line.desk.router.queued:
+        while self.line.sessions.router.running or self.line.sessions.router.queued:
             await asyncio.sleep(0.01)
 
 
@@ -131,10 +131,10 @@ def test_a_client_that_leaves_is_forgotten():
     async def scenario(world: World) -> None:
         stream = world.backend.generate(world.request())
         await anext(stream)
-        assert world.line.desk.router.running == 1
+        assert world.line.sessions.router.running == 1
         await stream.aclose()
         await world.quiet()
-        assert world.line.desk.router.metrics()["ended"] == {("failed",): 1}
+        assert world.line.sessions.router.metrics()["ended"] == {("failed",): 1}
 
     play(scenario, SPLIT)
 
@@ -164,7 +164,7 @@ def test_an_output_that_the_client_has_whole_is_booked_as_completed(decode, stop
         body = {"model": world.config.model, "prompt": [1] * 10, "max_tokens": 5, "stop": stop}
         assert await _asked(gateway, body) == text
         await world.quiet()
-        assert world.line.desk.router.metrics()["ended"] == {("completed",): 1}
+        assert world.line.sessions.router.metrics()["ended"] == {("completed",): 1}
         events = [event for batch in world.line.batches for event in batch.events]
         assert [event.output_tokens for event in events if isinstance(event, Completed)] == [tokens]
 
@@ -193,7 +193,7 @@ def test_a_request_cancelled_before_its_first_token_is_forgotten():
         for engine in world.engines(Role.PREFILL):
             engine.hangs = True
         task = asyncio.create_task(world.tokens())
-        while not world.line.desk.router.running:
+        while not world.line.sessions.router.running:
             await asyncio.sleep(0.01)
         task.cancel()
         await asyncio.wait([task])
@@ -225,8 +225,8 @@ def test_an_offloaded_prefill_that_hangs_is_colocated_at_its_deadline():
         task = asyncio.create_task(world.tokens(4000))
         while not any(engine.prefilled for engine in world.engines(Role.MIXED)):
             await asyncio.sleep(0.01)
-        world.line.desk.expire(world.line.desk.router.next_due_s)
-        world.line.post.deliver()
+        world.line.sessions.expire(world.line.sessions.router.next_due_s)
+        world.line.mailboxes.deliver()
         assert await task == TOKENS
         (placement,) = world.placements
         assert placement.route_class is RouteClass.HEAVY_COLO

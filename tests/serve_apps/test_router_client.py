@@ -4,9 +4,8 @@ import asyncio
 
 import pytest
 
-from actors.routing.gateways import SILENT_S
+from actors.routing.mailboxes import POLL_S, SILENT_S
 from actors.routing.messages import Advanced, Again, Completed, FirstToken, Placed, Prefilled, Submit
-from actors.routing.post import POLL_S
 from headway.planning import Role
 from headway.routing import Outcome, ReplicaState, ReplicaUpdate, RouteRequest
 from serve_apps.gateway.backend import NotReady, Overloaded
@@ -75,7 +74,7 @@ def test_the_router_hears_of_an_offloaded_prompt_and_its_first_token_at_once():
             assert len(said(line, kind)) == 1
         ticket.complete()
         await asyncio.sleep(2 * LINGER_S)
-        (trace,) = line.desk.router.traces.take()
+        (trace,) = line.sessions.router.traces.take()
         assert trace.t_first_token - trace.t_prefill_done == pytest.approx(1.0 + CALL_S)
 
     play(scenario, "a", "b", settings={"routing.offload": {"mode": "always", "heavy_tokens": 8000}})
@@ -97,7 +96,7 @@ def test_what_is_not_urgent_waits_for_company():
         assert len(line.batches) == calls + 1
         (first,), (done,) = said(line, FirstToken), said(line, Completed)
         assert (first.at_s, done.output_tokens) == (begun_s, 7)
-        assert line.desk.router.running == 0
+        assert line.sessions.router.running == 0
 
     play(scenario, "a")
 
@@ -108,7 +107,7 @@ def test_an_idle_gateway_is_quiet():
         calls = len(line.batches)
         await asyncio.sleep(3600.0)
         assert len(line.batches) == calls
-        assert len(line.desk.gateways) == 1
+        assert len(line.sessions.gateways) == 1
 
     play(scenario, "a")
 
@@ -137,7 +136,7 @@ def test_a_held_request_is_placed_by_letter_when_a_replica_comes():
         await asyncio.sleep(2 * TICK_S)
         ticket = gateway.client.submit(request("r"))
         await asyncio.sleep(20 * TIMEOUT_S)
-        assert line.desk.router.queued == 1
+        assert line.sessions.router.queued == 1
         gateway.pool.update([("b", {})])
         placement = await ticket.placed()
         assert placement.decode_replica == "b"
@@ -162,8 +161,8 @@ def test_a_shed_request_is_refused_with_what_the_router_says():
 
 async def expire(line: Line, after_s: float) -> None:
     await asyncio.sleep(after_s)
-    line.desk.expire(now())
-    line.post.deliver()
+    line.sessions.expire(now())
+    line.mailboxes.deliver()
 
 
 def test_without_an_answer_in_time_the_gateway_places_by_itself():
@@ -182,7 +181,7 @@ def test_without_an_answer_in_time_the_gateway_places_by_itself():
         line.resume()
         await asyncio.sleep(1.0)
         # Its late answer changes nothing, and it knows of both.
-        assert line.desk.router.running == 2
+        assert line.sessions.router.running == 2
         assert (await gateway.client.submit(request("t")).placed()).profile == "slo"
 
     play(scenario, "a")
@@ -191,21 +190,21 @@ def test_without_an_answer_in_time_the_gateway_places_by_itself():
 def test_a_request_that_the_router_cannot_handle_is_placed_by_the_gateway_and_by_nothing_else():
     async def scenario(gateway: Gateway, line: Line) -> None:
         await greeted(gateway)
-        works = line.desk.router.submit
+        works = line.sessions.router.submit
 
         def broken(now_s: float, asked: RouteRequest) -> Outcome:
             if asked.request_id == "bad":
                 raise ArithmeticError
             return works(now_s, asked)
 
-        line.desk.router.submit = broken  # type: ignore[method-assign]
+        line.sessions.router.submit = broken  # type: ignore[method-assign]
         bad, good = gateway.client.submit(request("bad")), gateway.client.submit(request("good"))
         assert ((await bad.placed()).reason, (await good.placed()).profile) == ("fallback", "slo")
         assert gateway.client.counts.fallbacks == {"error": 1}
         await asyncio.sleep(1.0)
         # The session goes on, and the router has learned where the request is.
         assert gateway.client.counts.lives == 1
-        assert line.desk.router.running == 2
+        assert line.sessions.router.running == 2
 
     play(scenario, "a")
 
@@ -230,7 +229,7 @@ def test_a_router_that_dies_loses_no_request_and_learns_all_when_it_is_back():
         assert (placement.profile, placement.decode_replica) == ("slo", "b")
         await asyncio.sleep(RETRY_S)
         # The one on a, which is dead, is not among them.
-        assert line.desk.router.running == 2
+        assert line.sessions.router.running == 2
         restored = {event.running.request.request_id: event.running for event in said(line, Placed)}
         assert restored["running"].computed
         assert restored["running"].output_tokens == 5
@@ -247,7 +246,7 @@ def test_a_router_that_began_anew_between_two_calls_is_told_all():
         line.come_back()
         assert (await gateway.client.submit(request("s")).placed()).decode_replica == "a"
         await asyncio.sleep(1.0)
-        assert line.desk.router.running == 2
+        assert line.sessions.router.running == 2
         assert gateway.client.counts.lives == 2
 
     play(scenario, "a")
@@ -257,7 +256,7 @@ def test_requests_found_on_replicas_are_told():
     async def scenario(gateway: Gateway, line: Line) -> None:
         gateway.found = [on("a", request("anothers"))]
         await greeted(gateway)
-        assert line.desk.router.running == 1
+        assert line.sessions.router.running == 1
 
     play(scenario, "a")
 
@@ -290,7 +289,7 @@ def test_a_router_that_hangs_is_lost_after_a_while_and_met_anew():
         line.resume()
         await asyncio.sleep(1.0)
         assert gateway.client.counts.lives == 2
-        assert line.desk.router.running == 0
+        assert line.sessions.router.running == 0
 
     play(scenario, "a")
 
@@ -313,15 +312,15 @@ def test_a_newer_placement_is_heard_of_until_the_first_token():
         newer = on("b", ticket.request, attempt=2).placement
         stale = on("c", ticket.request, attempt=1).placement
         for placement in (stale, newer):
-            line.desk.gateways.get(gateway.client.name).placements.append(placement)
-            line.post.deliver()
+            line.sessions.gateways.get(gateway.client.name).placements.append(placement)
+            line.mailboxes.deliver()
             await asyncio.sleep(0.1)
         assert heard == [newer]
         ticket.first_token()
-        line.desk.gateways.get(gateway.client.name).placements.append(
+        line.sessions.gateways.get(gateway.client.name).placements.append(
             on("d", ticket.request, attempt=3).placement
         )
-        line.post.deliver()
+        line.mailboxes.deliver()
         await asyncio.sleep(0.1)
         assert ticket.placement == newer
 
@@ -335,8 +334,8 @@ def test_two_newer_placements_at_once_are_heard_of_once():
         first = await ticket.placed()
         ticket.watch(lambda: heard.append(ticket.placement))
         newer = [on(name, ticket.request, attempt=number).placement for name, number in (("b", 2), ("c", 3))]
-        line.desk.gateways.get(gateway.client.name).placements += newer
-        line.post.deliver()
+        line.sessions.gateways.get(gateway.client.name).placements += newer
+        line.mailboxes.deliver()
         await asyncio.sleep(0.1)
         assert heard == newer[:1]
         assert await ticket.placed() == newer[1]
@@ -371,11 +370,11 @@ def test_a_router_that_has_forgotten_a_gateway_is_met_anew_though_all_wait():
         await asyncio.sleep(2 * TICK_S)
         held = gateway.client.submit(request("r"))
         await asyncio.sleep(TICK_S)
-        line.desk.gateways.get(gateway.client.name).heard_s = now() - SILENT_S - 1.0
-        line.desk.expire(now())
-        assert line.desk.router.queued == 0
+        line.sessions.gateways.get(gateway.client.name).heard_s = now() - SILENT_S - 1.0
+        line.sessions.expire(now())
+        assert line.sessions.router.queued == 0
         await asyncio.sleep(POLL_S + 1.0)
-        assert line.desk.router.queued == 1
+        assert line.sessions.router.queued == 1
         gateway.pool.update([("b", {})])
         assert (await held.placed()).profile == "slo"
 
@@ -385,8 +384,8 @@ def test_a_router_that_has_forgotten_a_gateway_is_met_anew_though_all_wait():
 def test_replicas_come_are_suspect_and_go():
     async def scenario(gateway: Gateway, line: Line) -> None:
         updates: list[ReplicaUpdate] = []
-        changed = line.desk.router.replica_changed
-        line.desk.router.replica_changed = lambda now_s, update: (
+        changed = line.sessions.router.replica_changed
+        line.sessions.router.replica_changed = lambda now_s, update: (
             updates.append(update),
             changed(now_s, update),
         )[1]

@@ -1,32 +1,33 @@
-"""What gateways say becomes events of the router; what follows goes to those whose requests it is about.
+"""The sessions of gateways with one router: their batches become its events, its outcomes their messages.
 
     exchange   a gateway's batch: events to the router; back, all that follows for this gateway
-    expire     what is due in the router
-    gateways   who they are, whose request is whose, and what follows later for each: its letters
+    expire     outcomes that are due in the router
+    gateways   names, the owner of each request, and the messages that follow later for each gateway
 
-An event that cannot be handled is counted and logged (`faults`) and changes nothing for the others. A request
-that could not be placed, by its own event or while another's was handled, is forgotten, and its gateway told
-to place it.
+An event that cannot be handled is counted and logged (`Faults`) and changes nothing for the others. A request
+that could not be placed, by its own event or while another's was handled, is forgotten, and its gateway is
+asked to place it.
 
-After a restart the router knows nobody: the first to say hello is asked to survey the replicas, and requests
-found there that no gateway has named yet are kept as nobody's.
+After a restart the router has no sessions: the first gateway to say hello is asked to survey the replicas,
+and requests found there that no gateway has named yet are kept without an owner.
 
 Pure but for that log: the time is an argument, and never goes backwards for the router, whatever clocks
 gateways have.
 """
 
+import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import inf
 from typing import Any, ParamSpec
 
-from actors.routing.faults import Faults
-from actors.routing.gateways import NOBODY, Gateway, Gateways, later
+from actors.routing.mailboxes import NOBODY, Gateway, Gateways, later
 from actors.routing.messages import (
     Advanced,
     Again,
-    Answer,
     Batch,
+    BatchAnswer,
     Changed,
     Completed,
     Event,
@@ -48,9 +49,36 @@ FIGURES_S = 1.0
 
 P = ParamSpec("P")
 
+logger = logging.getLogger(__name__)
 
-class Desk:
-    """Where the gateways of one router are heard."""
+
+class Faults:
+    """Failures that must not take other events with them: counted by kind, logged the first time.
+
+    `counts` has a kind only once it has failed.
+    """
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self._logged: set[tuple[str, type[Exception]]] = set()
+
+    def attempt(
+        self, kind: str, work: Callable[P, None], *args: P.args, **kwargs: P.kwargs
+    ) -> Exception | None:
+        """Do `work`; the error that it raised, None if it was done."""
+        try:
+            work(*args, **kwargs)
+        except Exception as error:
+            self.counts[kind] += 1
+            if (kind, type(error)) not in self._logged:
+                self._logged.add((kind, type(error)))
+                logger.exception("%s: not all could be done; the next of its kind are only counted", kind)
+            return error
+        return None
+
+
+class GatewaySessions:
+    """All gateways of one router."""
 
     def __init__(self, router: Router) -> None:
         self.router, self.gateways = router, Gateways()
@@ -71,33 +99,33 @@ class Desk:
         }
 
     def metrics(self) -> Figures:
-        """The router's, and `event_errors` by event: what could not be handled."""
+        """The router's metrics, and `event_errors`: events that could not be handled, by name."""
         errors: dict[tuple[str, ...], float] = {
             (kind,): float(count) for kind, count in self._faults.counts.items()
         }
         return {**self.router.metrics(), "event_errors": errors}
 
-    def exchange(self, now_s: float, name: str, batch: Batch) -> Answer:
+    def exchange(self, now_s: float, name: str, batch: Batch) -> BatchAnswer:
         """Take a batch that has just come."""
         gateway, shift_s = self.gateways.get(name), now_s - batch.sent_s
         if batch.hello and (gateway is None or batch.session > gateway.session):
             gateway = self.gateways.greeted(name, batch.session, now_s, shift_s)
             self._greet(name, shift_s, now_s, batch.events)
         elif gateway is None or gateway.session != batch.session:
-            return Answer(known=False)
+            return BatchAnswer(known=False)
         else:
             gateway.shift_s = shift_s
             self._handle(name, shift_s, now_s, batch.events)
-        return Answer(
+        return BatchAnswer(
             known=True,
-            letters=self.gateways.take(now_s, name),
+            messages=self.gateways.take(now_s, name),
             queued=self.router.queued,
             figures=self._figures(now_s, gateway),
             survey=batch.hello and self._survey_due(),
         )
 
     def expire(self, now_s: float) -> bool:
-        """Let the router do what is due, and whether it could; forget who has gone."""
+        """Let the router do what is due, and forget gateways that have gone; False if the router failed."""
         done = self._attempt("Expire", self._expire, now_s)
         self._drop(now_s, self.gateways.forget_silent(now_s))
         return done
@@ -106,13 +134,13 @@ class Desk:
         self._deliver(self.router.expire(self._at(now_s, now_s)))
 
     def _greet(self, name: str, shift_s: float, now_s: float, events: Sequence[Event]) -> None:
-        """A gateway begins anew: what it does not name has ended."""
+        """A gateway begins anew: requests that it does not name have ended."""
         wanting = [event for event in events if isinstance(event, Submit)]
         self._handle(name, shift_s, now_s, [event for event in events if not isinstance(event, Submit)])
         named = {event.running.request.request_id for event in events if isinstance(event, Placed)}
         self._drop(now_s, [mine for mine in self.gateways.requests(name) if mine not in named])
         self._drop(now_s, [event.request.request_id for event in wanting])
-        self.gateways.take(now_s, name)  # what followed for them is void
+        self.gateways.take(now_s, name)  # outcomes for the earlier session are void
         self._handle(name, shift_s, now_s, wanting)
 
     def _handle(self, name: str, shift_s: float, now_s: float, events: Iterable[Event]) -> None:
@@ -123,7 +151,7 @@ class Desk:
                 self._give_up(shifted)
 
     def _attempt(self, kind: str, work: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> bool:
-        """Do it, and whether it was done; requests that could not be placed meanwhile are given back."""
+        """Do `work`; True if it was done. Requests that could not be placed meanwhile are given back."""
         error = self._faults.attempt(kind, work, *args, **kwargs)
         if isinstance(error, RequestFault):
             self._give_back(error.request_id)
@@ -131,7 +159,7 @@ class Desk:
         return error is None
 
     def _give_up(self, event: Event) -> None:
-        """Forget the request that an event would have placed or ended: what is there may be half done."""
+        """Forget the request that an event would have placed or ended: it may be half done."""
         match event:
             case Submit(request=request) | Again(request=request):
                 self._give_back(request.request_id)
@@ -141,7 +169,7 @@ class Desk:
                 self._attempt("Drop", self._forget, event.at_s, request_id)
 
     def _give_back(self, request_id: str) -> None:
-        """Forget a request, and have its gateway place it; and those that cannot be placed in its stead."""
+        """Forget a request and have its gateway place it; the same for any that fails in its stead."""
         failing: str | None = request_id
         while failing is not None:
             self.gateways.give_back(failing)

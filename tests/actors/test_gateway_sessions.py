@@ -2,7 +2,7 @@
 
 import pytest
 
-from actors.routing.gateways import ORPHAN_S, SILENT_S
+from actors.routing.mailboxes import ORPHAN_S, SILENT_S
 from actors.routing.messages import (
     Again,
     Changed,
@@ -16,19 +16,19 @@ from actors.routing.messages import (
 )
 from headway.planning import Role
 from headway.routing import ReplicaLoad, ReplicaUpdate
-from tests.actors.router_cases import asked, batch, desk, gone, hello, on, ready
+from tests.actors.router_cases import asked, batch, gone, hello, on, ready, sessions
 
 
 def placed(answer):
-    return {placement.request_id: placement.decode_replica for placement in answer.letters.placements}
+    return {placement.request_id: placement.decode_replica for placement in answer.messages.placements}
 
 
 def test_a_gateway_that_has_not_said_hello_is_not_known():
-    assert not desk().exchange(0.0, "g", batch(Submit(0.0, asked("r")))).known
+    assert not sessions().exchange(0.0, "g", batch(Submit(0.0, asked("r")))).known
 
 
 def test_what_follows_at_once_comes_back_with_the_answer():
-    made = desk()
+    made = sessions()
     answer = made.exchange(0.0, "g", hello(ready("a"), Submit(0.0, asked("r"))))
     assert answer.known
     assert placed(answer) == {"r": "a"}
@@ -36,11 +36,11 @@ def test_what_follows_at_once_comes_back_with_the_answer():
 
 
 def test_times_are_shifted_to_the_routers_clock_and_never_go_back():
-    made = desk()
+    made = sessions()
     made.exchange(1000.0, "g", hello(sent_s=5.0))
     made.exchange(1002.0, "g", batch(Submit(6.0, asked("r", arrival_s=5.5)), sent_s=7.0))
     answer = made.exchange(1003.0, "g", batch(ready("a", 7.5), sent_s=8.0))
-    (placement,) = answer.letters.placements
+    (placement,) = answer.messages.placements
     # Arrived at 1000.5, placed at 1002.5.
     assert placement.queued_s == pytest.approx(2.0)
     late = made.exchange(1004.0, "g", batch(Submit(-500.0, asked("s", arrival_s=8.0)), sent_s=9.0))
@@ -48,15 +48,15 @@ def test_times_are_shifted_to_the_routers_clock_and_never_go_back():
 
 
 def test_what_frees_room_for_anothers_request_goes_to_its_letters():
-    made = desk()
+    made = sessions()
     made.exchange(0.0, "one", hello())
     made.exchange(0.0, "two", hello())
     assert placed(made.exchange(1.0, "one", batch(Submit(0.0, asked("r"))))) == {}
     assert placed(made.exchange(2.0, "two", batch(ready("a")))) == {}
-    assert made.gateways.with_letters() == ["one"]
+    assert made.gateways.with_messages() == ["one"]
     (placement,) = made.gateways.take(3.0, "one").placements
     assert (placement.request_id, placement.decode_replica) == ("r", "a")
-    assert made.gateways.with_letters() == []
+    assert made.gateways.with_messages() == []
 
 
 def test_utilisation_is_sampled_while_replicas_say_nothing_new():
@@ -64,7 +64,7 @@ def test_utilisation_is_sampled_while_replicas_say_nothing_new():
         load = ReplicaLoad(running=0, waiting=0, kv_usage=0.0, busy_s=busy_s)
         return Changed(at_s, ReplicaUpdate(replica="a", role=Role.MIXED, load=load))
 
-    made = desk()
+    made = sessions()
     made.exchange(0.0, "g", hello(says(10.0, 0.0)))
     made.exchange(4.0, "g", batch(says(12.0, 4.0), sent_s=4.0))
     made.expire(5.0)
@@ -74,15 +74,15 @@ def test_utilisation_is_sampled_while_replicas_say_nothing_new():
 
 
 def test_a_lost_attempt_gets_another_place():
-    made = desk()
+    made = sessions()
     made.exchange(0.0, "g", hello(ready("a"), Submit(0.0, asked("r"))))
     answer = made.exchange(1.0, "g", batch(ready("b"), gone("a"), Again(1.0, asked("r"))))
-    (placement,) = answer.letters.placements
+    (placement,) = answer.messages.placements
     assert (placement.decode_replica, placement.attempt) == ("b", 2)
 
 
 def test_a_lost_attempt_that_the_router_never_knew_is_a_new_request():
-    made = desk()
+    made = sessions()
     # Its replica has gone before the router heard of it, so that it can't be restored.
     made.exchange(0.0, "g", hello(ready("b"), Placed(0.0, on("a", asked("r")))))
     assert "r" not in made.router
@@ -91,7 +91,7 @@ def test_a_lost_attempt_that_the_router_never_knew_is_a_new_request():
 
 
 def test_a_hello_restores_what_runs_and_asks_anew_for_what_waits():
-    made = desk()
+    made = sessions()
     answer = made.exchange(
         0.0, "g", hello(ready("a"), Placed(0.0, on("a", asked("r"))), Submit(0.0, asked("s")))
     )
@@ -100,7 +100,7 @@ def test_a_hello_restores_what_runs_and_asks_anew_for_what_waits():
 
 
 def test_what_a_later_hello_does_not_name_has_ended():
-    made = desk()
+    made = sessions()
     made.exchange(0.0, "g", hello(ready("a"), Submit(0.0, asked("r")), Submit(0.0, asked("s"))))
     assert made.router.running == 2
     kept = on("a", asked("r"))
@@ -111,7 +111,7 @@ def test_what_a_later_hello_does_not_name_has_ended():
 
 
 def test_batches_of_an_earlier_session_are_not_heard():
-    made = desk()
+    made = sessions()
     made.exchange(0.0, "g", hello(ready("a"), session=2))
     assert not made.exchange(1.0, "g", batch(Submit(0.0, asked("r")), session=1)).known
     assert not made.exchange(1.0, "g", hello(Submit(0.0, asked("r")), session=1)).known
@@ -119,7 +119,7 @@ def test_batches_of_an_earlier_session_are_not_heard():
 
 
 def test_a_request_placed_by_its_gateway_takes_the_place_of_the_routers_choice():
-    made = desk()
+    made = sessions()
     made.exchange(0.0, "g", hello(ready("a"), Submit(0.0, asked("r"))))
     made.exchange(1.0, "g", batch(ready("b"), Placed(1.0, on("b", asked("r")))))
     assert made.router.running == 1
@@ -129,14 +129,14 @@ def test_a_request_placed_by_its_gateway_takes_the_place_of_the_routers_choice()
 
 
 def test_only_the_first_gateway_is_asked_to_survey_the_replicas():
-    made = desk()
+    made = sessions()
     assert made.exchange(0.0, "one", hello()).survey
     assert not made.exchange(0.0, "two", hello()).survey
     assert not made.exchange(0.0, "one", hello(session=2)).survey
 
 
 def test_what_a_survey_finds_is_adopted_by_its_gateway_or_forgotten():
-    made = desk()
+    made = sessions()
     made.exchange(0.0, "one", hello(ready("a")))
     found = (on("a", asked("r")), on("a", asked("s")))
     made.exchange(1.0, "one", batch(Surveyed(1.0, found)))
@@ -151,7 +151,7 @@ def test_what_a_survey_finds_is_adopted_by_its_gateway_or_forgotten():
 
 
 def test_a_silent_gateway_is_gone_and_its_requests_with_it():
-    made = desk()
+    made = sessions()
     made.exchange(0.0, "one", hello(ready("a"), Submit(0.0, asked("r"))))
     made.exchange(0.0, "two", hello(Submit(0.0, asked("s"))))
     made.gateways.take(SILENT_S, "two")
@@ -162,7 +162,7 @@ def test_a_silent_gateway_is_gone_and_its_requests_with_it():
 
 
 def test_what_waits_too_long_is_shed_by_letter():
-    made = desk(**{"routing.queue.max_wait_s": 5.0})
+    made = sessions(**{"routing.queue.max_wait_s": 5.0})
     made.exchange(0.0, "g", hello(Submit(0.0, asked("r"))))
     assert made.router.next_due_s == pytest.approx(5.0)
     made.expire(6.0)
@@ -171,7 +171,7 @@ def test_what_waits_too_long_is_shed_by_letter():
 
 
 def test_figures_come_once_a_second():
-    made = desk()
+    made = sessions()
     assert made.exchange(0.0, "g", hello()).figures is not None
     assert made.exchange(0.5, "g", batch()).figures is None
     assert made.exchange(1.0, "g", batch()).figures is not None
@@ -194,22 +194,22 @@ def breaks(made, method, *request_ids):
 
 
 def test_an_event_that_cannot_be_handled_does_not_stop_the_others_of_its_batch(caplog):
-    made = desk()
+    made = sessions()
     breaks(made, "submit", "bad", "worse")
     made.exchange(0.0, "g", hello(ready("a"), Submit(0.0, asked("r"))))
     events = (Submit(1.0, asked("bad")), Submit(1.0, asked("s")), Completed(1.0, "r", 10))
     answer = made.exchange(1.0, "g", batch(*events, Submit(1.0, asked("worse"))))
     assert answer.known
     assert placed(answer) == {"s": "a"}
-    assert answer.letters.failed == ("bad", "worse")
+    assert answer.messages.failed == ("bad", "worse")
     assert made.router.running == 1
     assert made.metrics()["event_errors"] == {("Submit",): 2.0}
     assert [record.exc_info[0] for record in caplog.records] == [Broken]
-    assert made.exchange(2.0, "g", batch(Failed(2.0, "s"))).letters.failed == ()
+    assert made.exchange(2.0, "g", batch(Failed(2.0, "s"))).messages.failed == ()
 
 
 def test_each_kind_of_failure_is_logged_once(caplog):
-    made = desk()
+    made = sessions()
     made.exchange(0.0, "g", hello(ready("a")))
     breaks(made, "complete", "r")
     breaks(made, "first_token", "r")
@@ -223,17 +223,17 @@ def test_each_kind_of_failure_is_logged_once(caplog):
 
 
 def test_a_request_whose_new_attempt_cannot_be_placed_is_given_back_and_forgotten():
-    made = desk()
+    made = sessions()
     made.exchange(0.0, "one", hello(ready("a"), Submit(0.0, asked("r"))))
     breaks(made, "failed", "r")
     answer = made.exchange(1.0, "one", batch(Again(1.0, asked("r"))))
-    assert answer.letters.failed == ("r",)
+    assert answer.messages.failed == ("r",)
     # Not even forgetting it works, which is counted too.
     assert made.metrics()["event_errors"] == {("Again",): 1.0, ("Drop",): 1.0}
 
 
 def test_held_requests_that_cannot_be_placed_are_given_back_and_hold_nobody_up():
-    made = desk(**{"routing.profile": "least_load"})
+    made = sessions(**{"routing.profile": "least_load"})
     made.exchange(0.0, "one", hello(Submit(0.0, asked("good")), Submit(0.0, asked("bad"))))
     made.exchange(0.0, "two", hello(Submit(0.0, asked("worse")), Submit(0.0, asked("behind"))))
     choose = made.router._scheduler.choose
@@ -245,11 +245,11 @@ def test_held_requests_that_cannot_be_placed_are_given_back_and_hold_nobody_up()
 
     made.router._scheduler.choose = broken
     answer = made.exchange(1.0, "one", batch(ready("a", 1.0), sent_s=1.0))
-    assert (placed(answer), answer.letters.failed) == ({"good": "a"}, ("bad",))
-    assert made.gateways.with_letters() == ["two"]
-    letters = made.gateways.take(1.0, "two")
-    assert [placement.request_id for placement in letters.placements] == ["behind"]
-    assert letters.failed == ("worse",)
+    assert (placed(answer), answer.messages.failed) == ({"good": "a"}, ("bad",))
+    assert made.gateways.with_messages() == ["two"]
+    messages = made.gateways.take(1.0, "two")
+    assert [placement.request_id for placement in messages.placements] == ["behind"]
+    assert messages.failed == ("worse",)
     assert (made.router.queued, made.router.running, answer.queued) == (0, 2, 0)
     assert made.metrics()["event_errors"] == {("Changed",): 1.0, ("Drop",): 1.0}
     # Their gateways have placed them, and what follows is theirs.
@@ -258,7 +258,7 @@ def test_held_requests_that_cannot_be_placed_are_given_back_and_hold_nobody_up()
 
 
 def test_a_survey_goes_on_behind_a_request_that_cannot_be_taken_up():
-    made = desk()
+    made = sessions()
     made.exchange(0.0, "g", hello(ready("a")))
     works = made.router.restore
 
@@ -273,7 +273,7 @@ def test_a_survey_goes_on_behind_a_request_that_cannot_be_taken_up():
 
 
 def test_what_is_due_and_cannot_be_done_does_not_keep_gateways_that_have_gone():
-    made = desk()
+    made = sessions()
     made.exchange(0.0, "g", hello())
     assert made.expire(0.0)
     breaks(made, "expire", None)
@@ -286,13 +286,13 @@ OFFLOAD = {"routing.profile": "least_load", "routing.offload": {"mode": "always"
 
 
 def test_deadlines_are_on_the_gateways_clock_whatever_the_routers_is():
-    heavy, first = asked("r", 5.0, input_tokens=4000), desk(**OFFLOAD)
+    heavy, first = asked("r", 5.0, input_tokens=4000), sessions(**OFFLOAD)
     answer = first.exchange(1000.0, "g", hello(ready("a"), ready("b"), Submit(5.0, heavy), sent_s=5.0))
-    (placement,) = answer.letters.placements
+    (placement,) = answer.messages.placements
     assert placement.split
     assert 5.0 < placement.deadline_s < 30.0
     kept = OnReplica(heavy, placement, computed=False, output_tokens=0)
-    second = desk(**OFFLOAD)
+    second = sessions(**OFFLOAD)
     second.exchange(50.0, "g", hello(ready("a"), ready("b"), Placed(6.0, kept), sent_s=6.0))
     assert second.router.next_due_s == pytest.approx(placement.deadline_s + 44.0)
     second.expire(placement.deadline_s + 44.0)
@@ -301,7 +301,7 @@ def test_deadlines_are_on_the_gateways_clock_whatever_the_routers_is():
 
 
 def test_a_lost_attempt_of_nobodys_request_is_answered_to_the_gateway_that_asks():
-    made = desk()
+    made = sessions()
     made.exchange(0.0, "one", hello(ready("a"), ready("b")))
     made.exchange(0.0, "two", hello())
     made.exchange(1.0, "one", batch(Surveyed(1.0, (on("a", asked("r")),))))
@@ -309,7 +309,7 @@ def test_a_lost_attempt_of_nobodys_request_is_answered_to_the_gateway_that_asks(
 
 
 def test_an_unknown_gateway_is_told_so():
-    made = desk()
+    made = sessions()
     made.exchange(0.0, "g", hello())
     assert made.gateways.take(1.0, "g").known
     made.expire(SILENT_S + 2.0)

@@ -1,0 +1,175 @@
+"""The gateways of one router: the owner of each request, and the messages that wait for each gateway.
+
+A gateway that says nothing for `SILENT_S` is gone, and its requests with it. A request that was found on a
+replica and that no gateway has named yet belongs to `NOBODY`, and is kept for `ORPHAN_S`, since it loads the
+replica all the same; its outcomes are dropped.
+
+Messages are collected by long polls: each gateway waits in one call, which returns when there are some.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from math import inf
+
+from actors.routing.messages import Messages
+from headway.routing.types import Outcome, Placement, Shed
+
+SILENT_S = 30.0
+ORPHAN_S = 30.0
+NOBODY = ""
+POLL_S = 10.0
+"""Seconds after which a poll is answered with nothing, so that both sides know that the other lives."""
+
+
+@dataclass(slots=True)
+class Gateway:
+    """A gateway that has said hello, and its messages. `shift_s` is the router's clock less the gateway's."""
+
+    session: int
+    heard_s: float
+    shift_s: float
+    figures_s: float = -inf
+    placements: list[Placement] = field(default_factory=list)
+    sheds: list[Shed] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class OwnedRequest:
+    """The owner of a request, and where the router put it; None while it is held."""
+
+    gateway: str
+    since_s: float
+    placement: Placement | None = None
+
+
+class Gateways:
+    """Gateways by name, and the owners of requests by id."""
+
+    def __init__(self) -> None:
+        self._gateways: dict[str, Gateway] = {}
+        self._owned: dict[str, OwnedRequest] = {}
+
+    def __len__(self) -> int:
+        return len(self._gateways)
+
+    def get(self, name: str) -> Gateway | None:
+        """The gateway of that name, None if it is not known."""
+        return self._gateways.get(name)
+
+    def greeted(self, name: str, session: int, now_s: float, shift_s: float) -> Gateway:
+        """Begin a session of this gateway; earlier messages are void. It keeps its requests."""
+        gateway = self._gateways[name] = Gateway(session, now_s, shift_s)
+        return gateway
+
+    def own(self, request_id: str, name: str, now_s: float, placement: Placement | None = None) -> None:
+        """The request is this gateway's, or `NOBODY`'s."""
+        self._owned[request_id] = OwnedRequest(name, now_s, placement)
+
+    def owned(self, request_id: str) -> OwnedRequest | None:
+        """The owner and placement of a request, None if it is not here."""
+        return self._owned.get(request_id)
+
+    def release(self, request_id: str) -> bool:
+        """The request has ended; True if it was here."""
+        return self._owned.pop(request_id, None) is not None
+
+    def requests(self, name: str) -> list[str]:
+        """The requests of a gateway."""
+        return [request_id for request_id, owned in self._owned.items() if owned.gateway == name]
+
+    def deliver(self, outcome: Outcome) -> None:
+        """Note the placements, and write to the gateways that own the requests."""
+        for placement in outcome.placements:
+            owned = self._owned.get(placement.request_id)
+            if owned is not None:
+                owned.placement = placement
+            if owned is not None and (gateway := self._gateways.get(owned.gateway)) is not None:
+                gateway.placements.append(later(placement, -gateway.shift_s))
+        for shed in outcome.sheds:
+            if (gateway := self._released_by(shed.request_id)) is not None:
+                gateway.sheds.append(shed)
+
+    def give_back(self, request_id: str) -> None:
+        """Have its gateway place the request."""
+        if (gateway := self._released_by(request_id)) is not None:
+            gateway.failed.append(request_id)
+
+    def take(self, now_s: float, name: str) -> Messages:
+        """Hand over the messages of a gateway, which counts as a sign of life."""
+        gateway = self._gateways.get(name)
+        if gateway is None:
+            return Messages(known=False)
+        gateway.heard_s = now_s
+        messages = Messages(tuple(gateway.placements), tuple(gateway.sheds), tuple(gateway.failed))
+        gateway.placements, gateway.sheds, gateway.failed = [], [], []
+        return messages
+
+    def with_messages(self) -> list[str]:
+        """Names of the gateways with messages."""
+        return [name for name, one in self._gateways.items() if one.placements or one.sheds or one.failed]
+
+    def forget_silent(self, now_s: float) -> list[str]:
+        """Forget gateways that have gone; their requests, and those without an owner for too long."""
+        for name in [name for name, one in self._gateways.items() if one.heard_s < now_s - SILENT_S]:
+            del self._gateways[name]
+        return [
+            request_id
+            for request_id, owned in self._owned.items()
+            if owned.gateway not in self._gateways
+            and (owned.gateway != NOBODY or owned.since_s < now_s - ORPHAN_S)
+        ]
+
+    def _released_by(self, request_id: str) -> Gateway | None:
+        owned = self._owned.pop(request_id, None)
+        return None if owned is None else self._gateways.get(owned.gateway)
+
+
+class Mailboxes:
+    """Long polls for the gateways' messages. One event loop."""
+
+    def __init__(self, gateways: Gateways, clock: Callable[[], float]) -> None:
+        self._gateways = gateways
+        self._clock = clock
+        self._waiters: dict[str, asyncio.Future[None]] = {}
+
+    async def collect(self, name: str) -> Messages:
+        """The messages of a gateway, once there are some. A later poll of the same gateway ends this one.
+
+        A gateway without a session gets its answer at once: the requests that it waits for are not here.
+        """
+        messages = self._gateways.take(self._clock(), name)
+        if messages != Messages():
+            return messages
+        self._wake(name)
+        waiter = self._waiters[name] = asyncio.get_running_loop().create_future()
+        try:
+            async with asyncio.timeout(POLL_S):
+                await waiter
+        except TimeoutError:
+            pass
+        if self._waiters.get(name) is not waiter:
+            return Messages()
+        del self._waiters[name]
+        return self._gateways.take(self._clock(), name)
+
+    def deliver(self) -> None:
+        """Wake the polls of gateways that have messages."""
+        for name in self._gateways.with_messages():
+            waiter = self._waiters.get(name)
+            if waiter is not None and not waiter.done():
+                waiter.set_result(None)
+
+    def _wake(self, name: str) -> None:
+        """End an earlier poll of this gateway: its caller has gone."""
+        earlier = self._waiters.pop(name, None)
+        if earlier is not None and not earlier.done():
+            earlier.set_result(None)
+
+
+def later(placement: Placement, shift_s: float) -> Placement:
+    """The placement on a clock that is ahead by `shift_s`."""
+    if placement.deadline_s == inf:
+        return placement
+    return placement._replace(deadline_s=placement.deadline_s + shift_s)
