@@ -16,7 +16,7 @@ from actors.forecasts.history import History, Interval
 from actors.forecasts.models import Models, restore_models, save_models
 from actors.store import InternalKvStore, Store
 from headway.config import HeadwayConfig
-from headway.planning import LoadForecast
+from headway.planning import LoadForecast, decision_interval_s
 from headway.workload import TraceError
 from predictors import PredictorError
 
@@ -33,7 +33,7 @@ class Predictor:
     ) -> None:
         self._config = HeadwayConfig.model_validate_json(config_json)
         self._store = InternalKvStore() if store is None else store
-        self._history = History(self._store, self._config.planner.interval_s)
+        self._history = History(self._store, decision_interval_s(self._config.planner))
         self._restore = restore
         self._models: Models | None = None
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="predictors")

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from headway.loadgen import Tally
-from headway.planning import Slo
-from headway.simulation.build import POLICIES_WITHOUT_FORECAST
+from headway.planning import Slo, policy_kind
 from headway.simulation.results import FluidBound
 from headway_cli.demo_plan import DemoPlan
 from headway_cli.status import SIMULATED
@@ -130,7 +129,7 @@ def live_document(result: DemoResult) -> dict[str, Any]:
     desired = {role: series["desired"] for role, series in replicas.items()}
     return {
         "policy": config.planner.policy,
-        "predictor": None if config.planner.policy in POLICIES_WITHOUT_FORECAST else config.planner.predictor,
+        "predictor": config.planner.predictor if policy_kind(config.planner.policy).forecasts else None,
         "routing": config.routing.profile,
         "seed": plan.seed,
         "profile": f"{config.engine.profile} at {config.engine.time_scale:g} × its speed",

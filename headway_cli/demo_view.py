@@ -11,7 +11,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from headway.planning import Role
+from headway.planning import Role, decision_interval_s
 from headway_cli.decisions import print_story
 from headway_cli.demo_plan import SPEED, DemoPlan
 from headway_cli.demo_record import DemoResult, History, Moment, sparkline
@@ -66,7 +66,7 @@ def print_plan(plan: DemoPlan) -> None:
     out.print(
         f"SLO         TTFT {slo.ttft_ms:g} ms, ITL {slo.itl_ms:g} ms "
         f"({slo.ttft_ms * SPEED:g} and {slo.itl_ms * SPEED:g} ms at the profile's speed), "
-        f"aim {percent(slo.attainment)}; a decision every {plan.config.planner.interval_s:g} s"
+        f"aim {percent(slo.attainment)}; a decision every {decision_interval_s(plan.config.planner):g} s"
     )
 
 

@@ -102,7 +102,7 @@ def tighter_classes(plan: Plan) -> Iterator[str]:
         for name, each in slo.classes.items()
         if (each.ttft_ms or slo.ttft_ms) < slo.ttft_ms or (each.tpot_ms or slo.itl_ms) < slo.itl_ms
     ]
-    if tighter and plan.policy.name != "static":
+    if tighter and plan.kind.fixed_fleet is None:
         yield (
             f"slo.classes: replicas are planned for slo.ttft_ms and slo.itl_ms, not for the tighter promises"
             f" of {', '.join(tighter)}; set slo to the tightest that must hold"

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from actors.forecasts.history import History
 from actors.store import Store
 from headway.config import HeadwayConfig
-from headway.planning import LoadForecast
+from headway.planning import LoadForecast, decision_interval_s
 from headway.planning.forecasting import LoadForecaster, make_forecaster
 from headway.workload import TraceOptions, interval_series, open_trace
 
@@ -82,7 +82,7 @@ def save_models(models: Models, store: Store) -> None:
 
 def _new_models(config: HeadwayConfig, made_from: str) -> Models:
     planner = config.planner
-    interval_s = planner.interval_s
+    interval_s = decision_interval_s(planner)
     forecaster = make_forecaster(planner.predictor, planner.predictor_options, interval_s)
     models = Models(made_from=made_from, forecaster=forecaster)
     if planner.load_predictor_warmup_trace is not None:
@@ -98,4 +98,4 @@ def _fingerprint(config: HeadwayConfig) -> str:
     planner = config.planner
     options = sorted((key, repr(value)) for key, value in planner.predictor_options.items())
     source = planner.load_predictor_warmup_trace
-    return repr((planner.predictor, options, planner.interval_s, source))
+    return repr((planner.predictor, options, decision_interval_s(planner), source))

@@ -3,9 +3,16 @@
 from dataclasses import dataclass
 
 from headway.config import HeadwayConfig
-from headway.planning import PlanningError, Policy, PolicySettings, Role, make_policy, policy_settings
+from headway.planning import (
+    PlanningError,
+    Policy,
+    PolicySettings,
+    Role,
+    make_policy,
+    policy_kind,
+    policy_settings,
+)
 from headway.planning.budget import check_budget
-from headway.simulation.build import POLICIES_WITHOUT_FORECAST
 from interp import Profile
 
 
@@ -16,11 +23,8 @@ class InForce:
     policy: Policy
     settings: PolicySettings
     version: tuple[int, int]
-
-    @property
-    def forecasts(self) -> bool:
-        """Whether the policy asks for a forecast."""
-        return self.policy.name not in POLICIES_WITHOUT_FORECAST
+    forecasts: bool
+    """Whether the policy asks for a forecast."""
 
     def gpus_per_replica(self, role: Role) -> int:
         """GPUs that one replica occupies."""
@@ -32,7 +36,8 @@ def put_in_force(config: HeadwayConfig, profile: Profile, version: tuple[int, in
     refuse_simulated_only(config)
     settings = policy_settings(config, profile)
     policy = make_policy(config.planner.policy, settings, profile)
-    return InForce(policy=policy, settings=settings, version=version)
+    forecasts = policy_kind(config.planner.policy).forecasts
+    return InForce(policy=policy, settings=settings, version=version, forecasts=forecasts)
 
 
 def check(config: HeadwayConfig, profile: Profile | None) -> None:
@@ -49,7 +54,6 @@ def refuse_simulated_only(config: HeadwayConfig) -> None:
     empty = next((role for role, pool in config.pools.items() if pool.min_replicas == 0), None)
     if empty is not None:
         raise PlanningError(f"pools.{empty}.min_replicas: live pools keep 1 at least, 0 is for simulation")
-    if config.planner.headway.role_change_s is not None:
-        raise PlanningError(
-            "planner.headway.role_change_s: live engines cannot change their role yet; leave it null"
-        )
+    for name, section in config.planner.sections.items():
+        if (refusal := policy_kind(name).refuse_live(section)) is not None:
+            raise PlanningError(refusal)

@@ -8,6 +8,7 @@ from actors.planning.parts import PartHealth
 from actors.planning.records import Record
 from actors.planning.world import World
 from headway.config import HeadwayConfig
+from headway.planning import decision_interval_s
 from headway.planning.reasons import jsonable
 
 State = Literal["waiting", "running", "holding", "stopped"]
@@ -82,7 +83,7 @@ def interval_s(config: HeadwayConfig, world: World) -> float:
     """Seconds between two ticks: the policy's own interval."""
     if world.in_force is not None:
         return world.in_force.policy.interval_s
-    return config.planner.interval_s
+    return decision_interval_s(config.planner)
 
 
 def _pool(name: str, world: World) -> dict[str, Any]:

@@ -15,9 +15,9 @@ from benchmarks.policies.scaled_reference import ScaledReference
 from benchmarks.policies.search import Knobs, geometric
 from benchmarks.policies.slo_ratio import SloRatioPolicy
 from benchmarks.policies.world import ROLE_CHANGE_S, Driver, World, best_batch
-from headway.config import TargetOngoing
 from headway.planning import Policy, Role, known
 from headway.planning.forecasting import make_forecaster
+from headway.planning.threshold import TargetOngoing
 
 FACTORS = geometric(0.35, 12.0, 1.15 ** (1 / 3))
 LOSS_BUDGETS = geometric(0.2, 0.0002, 1.4)

@@ -7,7 +7,15 @@
 `errors` has the one exception.
 """
 
-from headway.config.base import RoleName
+from headway.config.base import (
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    ReplicaCount,
+    RoleName,
+    Settings,
+)
 from headway.config.engine import (
     DEFAULT_KV_BYTES_PER_TOKEN,
     EngineSettings,
@@ -21,13 +29,7 @@ from headway.config.errors import ConfigError
 from headway.config.live import ConnectorSettings, GatewaySettings, KubernetesSettings, MetricsSettings
 from headway.config.loading import json_schema, load_config
 from headway.config.models import HeadwayConfig, SloSettings
-from headway.config.planner import (
-    HeadwaySettings,
-    PlannerSettings,
-    StaticFleet,
-    TargetOngoing,
-    ThresholdSettings,
-)
+from headway.config.planner import POLICIES, PlannerSettings
 from headway.config.profiles import embedded_profiles, resolve_profile
 from headway.config.roles import Role
 from headway.config.routing import (
@@ -41,6 +43,7 @@ from headway.config.simulation import Crash, SimulationSettings
 
 __all__ = [
     "DEFAULT_KV_BYTES_PER_TOKEN",
+    "POLICIES",
     "ConfigError",
     "ConnectorSettings",
     "Crash",
@@ -48,25 +51,27 @@ __all__ = [
     "GatewaySettings",
     "GpuTypeSettings",
     "HeadwayConfig",
-    "HeadwaySettings",
     "KubernetesSettings",
     "KvTransfer",
     "MetricsSettings",
+    "NonNegativeFloat",
+    "NonNegativeInt",
     "OffloadSettings",
     "PlannerSettings",
     "PluginSettings",
     "PoolSettings",
+    "PositiveFloat",
+    "PositiveInt",
     "RefinementSettings",
+    "ReplicaCount",
     "Role",
     "RoleName",
     "RoutingSettings",
     "SchedulingProfile",
+    "Settings",
     "SimulationSettings",
     "SloClass",
     "SloSettings",
-    "StaticFleet",
-    "TargetOngoing",
-    "ThresholdSettings",
     "VllmSettings",
     "embedded_profiles",
     "json_schema",

@@ -5,11 +5,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import ValidationError, create_model
 
 from headway.config.errors import ConfigError
 from headway.config.faults import describe
 from headway.config.models import HeadwayConfig
+from headway.config.planner import planner_model
 from headway.config.reading import read_yaml
 
 OPTIONS = "options"
@@ -40,7 +41,11 @@ def load_config(path: str | Path | None = None, overrides: Mapping[str, Any] = D
 @cache
 def json_schema() -> dict[str, Any]:
     """The JSON schema of the configuration file."""
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **HeadwayConfig.model_json_schema()}
+    planner = planner_model()
+    whole = create_model(
+        "HeadwayConfig", __base__=HeadwayConfig, __doc__=HeadwayConfig.__doc__, planner=(planner, planner())
+    )
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **whole.model_json_schema()}
 
 
 def _with(tree: Mapping[str, Any], key: str, value: Any) -> dict[str, Any]:  # noqa: ANN401 - any setting

@@ -1,72 +1,42 @@
-"""Settings of the planner: which policy, which predictor, and what the simple policies need.
+"""Settings of the planner: which policy, which predictor, and the sections of single policies.
 
 Names of policies and predictors are checked by their registries (`headway.planning.make_policy`,
-`predictors.make`), which list the known ones; the defaults of `threshold` follow Ray Serve's autoscaler.
+`predictors.make`), which list the known ones. The section `planner.NAME` belongs to the policy NAME, built in
+or from an installed package, and is checked by the settings model that the policy declares.
 """
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol, runtime_checkable
 
-from pydantic import Field
+from pydantic import Field, create_model, model_validator
 
-from headway.config.base import NonNegativeFloat, PositiveFloat, PositiveInt, ReplicaCount, Settings
-
-
-class StaticFleet(Settings):
-    """Fixed replica counts of the `static` policy; only the roles that have a pool are used."""
-
-    prefill: ReplicaCount = 1
-    decode: ReplicaCount = 1
-    mixed: ReplicaCount = 1
+from headway.config.base import PositiveFloat, PositiveInt, Settings
+from headway.extensions import ExtensionError, ExtensionPoint
 
 
-class TargetOngoing(Settings):
-    """Running plus waiting requests that one replica should carry, per role.
+@runtime_checkable
+class DeclaresSettings(Protocol):
+    """The part of a policy's declaration (`headway.planning.PolicyKind`) that configuration reads."""
 
-    Prefill keeps Ray Serve's `target_ongoing_requests` of 2: one in service, one waiting. Decode and mixed
-    replicas batch; 32 is a plain starting value, not derived from profile or SLO, as in today's practice.
-    """
-
-    prefill: PositiveFloat = 2.0
-    decode: PositiveFloat = 32.0
-    mixed: PositiveFloat = 32.0
+    @property
+    def settings(self) -> type[Settings] | None:
+        """The model of the policy's section; None: it has none."""
 
 
-class ThresholdSettings(Settings):
-    """Settings of the `threshold` policy; delays are Ray Serve's defaults."""
-
-    target_ongoing: TargetOngoing = TargetOngoing()
-    upscale_delay_s: NonNegativeFloat = 30.0
-    """Seconds for which more replicas must be wanted before they are asked for."""
-    downscale_delay_s: NonNegativeFloat = 600.0
-    """Seconds over which the largest wish is kept."""
-    interval_s: PositiveFloat = 10.0
-    """Seconds between two decisions of this policy."""
-
-
-class HeadwaySettings(Settings):
-    """Settings of the `headway` policy; `loss_budget` is its one safety setting."""
-
-    loss_budget: NonNegativeFloat | None = Field(default=None, lt=1.0)
-    """Share of the requests that can keep their SLO and yet may miss it; null: 1 - `slo.attainment`."""
-    lead_s: NonNegativeFloat = Field(default=60.0, le=1e5)
-    """Seconds that a replica takes to start, until the first start has been seen."""
-    hold_s: NonNegativeFloat = Field(default=300.0, le=1e6)
-    """Seconds after a raise in which nothing is released."""
-    half_life_s: PositiveFloat = Field(default=7200.0, le=1e7)
-    """Age in seconds at which past traffic counts half."""
-    role_change_s: NonNegativeFloat | None = Field(default=None, le=1e5)
-    """Simulation: seconds in which a drained replica takes the other role; null: it cannot."""
+POLICIES = ExtensionPoint(
+    "headway.policies",
+    "policy",
+    {
+        "headway": "headway.planning.hindsight:HEADWAY",
+        "reference": "headway.planning.reference:REFERENCE",
+        "static": "headway.planning.static:STATIC",
+        "threshold": "headway.planning.threshold:THRESHOLD",
+    },
+)
+"""All policies: each name is declared by a `headway.planning.PolicyKind`."""
 
 
-PACES_S: Mapping[str, float] = {"headway": 30.0}
-"""Seconds between two decisions of a policy, where nothing is set."""
-
-SLOW_PACE_S = 180.0
-"""That of the others, as published for `reference`."""
-
-
-class PlannerSettings(Settings):
+class PlannerSettings(Settings, extra="allow"):
     """The planner: policy, forecasts, interval and budget."""
 
     policy: str = "headway"
@@ -84,13 +54,61 @@ class PlannerSettings(Settings):
     """Live: seconds that one tick may take; null: half an interval, at most 30."""
     load_predictor_warmup_trace: str | None = None
     """A trace whose intervals the predictors see before the first decision."""
-    static: StaticFleet = StaticFleet()
-    threshold: ThresholdSettings = ThresholdSettings()
-    headway: HeadwaySettings = HeadwaySettings()
 
     @property
-    def interval_s(self) -> float:
-        """Seconds between two decisions of the policy."""
-        if self.policy == "threshold":
-            return self.threshold.interval_s
-        return self.adjustment_interval_s or PACES_S.get(self.policy, SLOW_PACE_S)
+    def sections(self) -> Mapping[str, Settings]:
+        """The sections given, by the name of their policy."""
+        return self.model_extra or {}
+
+    def section(self, policy: str) -> Settings | None:
+        """The settings of one policy: its section, or the defaults of it; None: it has no section."""
+        model = _section_model(policy)
+        return self.sections.get(policy) or (None if model is None else model())
+
+    @model_validator(mode="before")
+    @classmethod
+    def _policies_check_their_sections(cls, given: Any) -> Any:  # noqa: ANN401 - whatever the file holds
+        if not isinstance(given, Mapping) or given.keys() <= cls.model_fields.keys():
+            return given
+        others = {key: value for key, value in given.items() if key not in cls.model_fields}
+        # A model of just these sections: its errors carry dotted keys, and unknown keys are among them.
+        model = create_model(
+            "Sections", __base__=Settings, **_section_fields(filter(POLICIES.__contains__, others))
+        )
+        sections = model.model_validate(others)
+        return {**given, **{name: getattr(sections, name) for name in others}}
+
+
+def planner_model() -> type[PlannerSettings]:
+    """The planner's settings with the sections of all policies as fields, for the published schema."""
+    return create_model(
+        "PlannerSettings",
+        __base__=PlannerSettings,
+        __doc__=PlannerSettings.__doc__,
+        __cls_kwargs__={"extra": "forbid"},
+        **_section_fields(filter(_loads, POLICIES.names())),
+    )
+
+
+def _section_fields(policies: Iterable[str]) -> dict[str, Any]:
+    """Fields for `create_model`: the sections of these policies, as far as they have one."""
+    models = {name: _section_model(name) for name in policies}
+    return {name: (model, model()) for name, model in models.items() if model is not None}
+
+
+def _loads(policy: str) -> bool:
+    try:
+        _section_model(policy)
+    except ValueError:
+        return False
+    return True
+
+
+def _section_model(policy: str) -> type[Settings] | None:
+    try:
+        declared = POLICIES.load(policy)
+    except ExtensionError as error:
+        raise ValueError(str(error)) from error
+    if not isinstance(declared, DeclaresSettings):
+        raise ValueError(f"policy {policy!r} is declared by {type(declared).__name__}, not by a PolicyKind")
+    return declared.settings

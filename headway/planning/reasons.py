@@ -9,7 +9,7 @@ from math import isfinite, isnan
 from typing import Any
 
 from headway.planning.errors import PlanningError
-from headway.planning.settings import PolicySettings
+from headway.planning.policies import PolicySettings
 from headway.planning.types import Observation, PoolState, Role, Traffic
 
 

@@ -32,8 +32,8 @@ from headway.planning.corrections import Correction, correct_decode, correct_pre
 from headway.planning.errors import PlanningError
 from headway.planning.explain import summarise, warnings
 from headway.planning.load import Lengths, counted, known_lengths, positive, resolve_forecast
+from headway.planning.policies import PolicyKind, PolicySettings
 from headway.planning.reasons import check, common, jsonable, ordered
-from headway.planning.settings import PolicySettings
 from headway.planning.sizing import Aim, Requirement, Sizing, size_decode, size_prefill
 from headway.planning.surfaces import Surfaces
 from headway.planning.types import Decision, LoadForecast, Observation, Role
@@ -166,12 +166,13 @@ def requirement_data(requirement: Mapping[Role, Requirement]) -> Mapping[Role, M
     return {role: {**jsonable(need), "replicas": need.replicas} for role, need in requirement.items()}
 
 
-def make_reference(settings: PolicySettings, profile: Surfaces | None = None) -> ReferencePolicy:
-    """PlanningError unless there are a profile, both pools, and room for their minimums in the budget."""
+def make_reference(settings: PolicySettings, profile: Surfaces) -> ReferencePolicy:
+    """PlanningError unless there are both pools, and room for their minimums in the budget."""
     if set(settings.limits) != {Role.PREFILL, Role.DECODE}:
         found = ", ".join(ordered(settings.limits))
         raise PlanningError(f"planner.policy: reference needs the pools prefill and decode, found {found}")
-    if profile is None:
-        raise PlanningError("planner.policy: reference needs a profile (engine.profile)")
     check_budget(settings.limits, settings.max_gpu_budget)
     return ReferencePolicy(settings, profile)
+
+
+REFERENCE = PolicyKind(build=make_reference, forecasts=True, needs_surfaces=True)

@@ -6,12 +6,21 @@ Counts outside a pool's limits or above the GPU budget are an error at the start
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from headway.config import ReplicaCount, Settings
 from headway.planning.budget import fit, gpus
 from headway.planning.errors import PlanningError
+from headway.planning.policies import PolicyKind, PolicySettings
 from headway.planning.reasons import check, common, describe, jsonable, ordered, progress_warnings
-from headway.planning.settings import PolicySettings
 from headway.planning.surfaces import Surfaces
-from headway.planning.types import Decision, Observation, Role
+from headway.planning.types import Decision, Observation, PoolLimits, Role
+
+
+class StaticFleet(Settings):
+    """Fixed replica counts of the `static` policy; only the roles that have a pool are used."""
+
+    prefill: ReplicaCount = 1
+    decode: ReplicaCount = 1
+    mixed: ReplicaCount = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,21 +53,27 @@ class StaticPolicy:
 
 
 def make_static(settings: PolicySettings, profile: Surfaces | None = None) -> StaticPolicy:
-    """The policy for the pools there are. PlanningError when a count is missing or does not fit."""
+    """The policy for the pools there are. PlanningError when a count does not fit."""
     del profile  # a fixed fleet needs none
-    for role in ordered(settings.limits):
-        _check_count(role, settings)
-    targets = {role: settings.static[role] for role in ordered(settings.limits)}
+    targets = fixed_fleet(settings)
+    for role, count in targets.items():
+        _check_count(role, count, settings.limits[role])
     if fit(targets, settings.limits, settings.max_gpu_budget).targets != targets:
         needed, budget = gpus(targets, settings.limits), settings.max_gpu_budget
         raise PlanningError(f"planner.static: needs {needed} GPUs, planner.max_gpu_budget is {budget}")
     return StaticPolicy(settings, targets)
 
 
-def _check_count(role: Role, settings: PolicySettings) -> None:
-    pool, count = settings.limits[role], settings.static.get(role)
-    if count is None:
-        raise PlanningError(f"planner.static.{role}: missing")
+def fixed_fleet(settings: PolicySettings) -> Mapping[Role, int]:
+    """The counts that are set, of the pools there are."""
+    fleet = settings.section("static", StaticFleet)
+    return {role: getattr(fleet, role) for role in ordered(settings.limits)}
+
+
+def _check_count(role: Role, count: int, pool: PoolLimits) -> None:
     if not pool.min_replicas <= count <= pool.max_replicas:
         allowed = f"{pool.min_replicas} to {pool.max_replicas}"
         raise PlanningError(f"planner.static.{role}: {count} is outside what pools.{role} allows, {allowed}")
+
+
+STATIC = PolicyKind(build=make_static, settings=StaticFleet, fixed_fleet=fixed_fleet)

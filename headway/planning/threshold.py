@@ -23,12 +23,36 @@ from dataclasses import dataclass, field, replace
 from math import ceil, isfinite
 from typing import Any
 
-from headway.config import ThresholdSettings
+from headway.config import NonNegativeFloat, PositiveFloat, Settings
 from headway.planning.budget import check_budget, fit
+from headway.planning.policies import PolicyKind, PolicySettings
 from headway.planning.reasons import check, common, describe, jsonable, ordered, progress_warnings
-from headway.planning.settings import PolicySettings, by_role
 from headway.planning.surfaces import Surfaces
 from headway.planning.types import Decision, Observation, PoolState, Role
+
+
+class TargetOngoing(Settings):
+    """Running plus waiting requests that one replica should carry, per role.
+
+    Prefill keeps Ray Serve's `target_ongoing_requests` of 2: one in service, one waiting. Decode and mixed
+    replicas batch; 32 is a plain starting value, not derived from profile or SLO, as in today's practice.
+    """
+
+    prefill: PositiveFloat = 2.0
+    decode: PositiveFloat = 32.0
+    mixed: PositiveFloat = 32.0
+
+
+class ThresholdSettings(Settings):
+    """Settings of the `threshold` policy; delays are Ray Serve's defaults."""
+
+    target_ongoing: TargetOngoing = TargetOngoing()
+    upscale_delay_s: NonNegativeFloat = 30.0
+    """Seconds for which more replicas must be wanted before they are asked for."""
+    downscale_delay_s: NonNegativeFloat = 600.0
+    """Seconds over which the largest wish is kept."""
+    interval_s: PositiveFloat = 10.0
+    """Seconds between two decisions of this policy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,18 +107,19 @@ class ThresholdPolicy:
     """Concurrency thresholds per role."""
 
     settings: PolicySettings
-    target_ongoing: Mapping[Role, float]
+    own: ThresholdSettings
 
     name = "threshold"
 
     @property
     def interval_s(self) -> float:
         """Seconds between two decisions."""
-        return self._delays.interval_s
+        return self.own.interval_s
 
     @property
-    def _delays(self) -> ThresholdSettings:
-        return self.settings.threshold
+    def target_ongoing(self) -> Mapping[Role, float]:
+        """Requests that one replica of each role should carry."""
+        return {role: getattr(self.own.target_ongoing, role) for role in Role}
 
     def initial_state(self) -> ThresholdState:
         """Nothing remembered; the first decision starts from the desired counts."""
@@ -114,7 +139,7 @@ class ThresholdPolicy:
             "threshold": {
                 role: self._arithmetic(role, observation.pools[role], wishes[role]) for role in roles
             },
-            "delays": self._delays.model_dump(),
+            "delays": self.own.model_dump(),
             "memory": before,
             "wished": targets,
             "held": held,
@@ -136,7 +161,7 @@ class ThresholdPolicy:
 
     def _remember(self, memory: PoolMemory, wish: Wish | None, now_s: float) -> PoolMemory:
         wish = wish or Wish(at_s=now_s, replicas=memory.target)
-        return memory.observe(wish, self._delays.downscale_delay_s).decide(wish, self._delays.upscale_delay_s)
+        return memory.observe(wish, self.own.downscale_delay_s).decide(wish, self.own.upscale_delay_s)
 
     def _arithmetic(self, role: Role, pool: PoolState, wish: Wish | None) -> Mapping[str, Any]:
         return {
@@ -166,4 +191,7 @@ def make_threshold(settings: PolicySettings, profile: Surfaces | None = None) ->
     """The policy for the pools there are. PlanningError when their minimums exceed the GPU budget."""
     del profile  # thresholds are plain numbers
     check_budget(settings.limits, settings.max_gpu_budget)
-    return ThresholdPolicy(settings, by_role(settings.threshold.target_ongoing, float))
+    return ThresholdPolicy(settings, settings.section("threshold", ThresholdSettings))
+
+
+THRESHOLD = PolicyKind(build=make_threshold, settings=ThresholdSettings, interval_key="interval_s")

@@ -16,18 +16,21 @@ from pathlib import Path
 import numpy as np
 
 from headway.config import HeadwayConfig, PlannerSettings, RoleName, resolve_profile
-from headway.config.planner import SLOW_PACE_S
 from headway.engine import EngineRules, engine_profile, engine_rules
 from headway.planning import (
     PlanningError,
     Policy,
+    PolicyKind,
     PolicySettings,
     PoolLimits,
     Role,
+    interval_key,
     make_policy,
+    policy_kind,
     policy_settings,
 )
 from headway.planning.forecasting import LoadForecaster, make_forecaster
+from headway.planning.policies import PUBLISHED_INTERVAL_S
 from headway.routing import Router, RoutingError, make_router
 from headway.routing.gpu_profiles import GpuProfile, named_profiles
 from headway.simulation.classes import request_classes
@@ -55,8 +58,6 @@ COMPILED = {
 }
 """Scheduling profiles that the kernel itself knows."""
 
-POLICIES_WITHOUT_FORECAST = frozenset({"headway", "static", "threshold"})
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
@@ -73,6 +74,11 @@ class Plan:
     """Those that routing names, by GPU type."""
 
     @property
+    def kind(self) -> PolicyKind:
+        """The declaration of the policy."""
+        return policy_kind(self.config.planner.policy)
+
+    @property
     def transfer(self) -> EngineRules | None:
         """The engine rules where KV moves between pools; None for mixed replicas."""
         return None if Role.MIXED in self.settings.limits else self.engine
@@ -80,7 +86,7 @@ class Plan:
     @property
     def forecasts(self) -> bool:
         """Whether the policy asks for a forecast."""
-        return self.policy.name not in POLICIES_WITHOUT_FORECAST
+        return self.kind.forecasts
 
 
 def make_plan(config: HeadwayConfig) -> Plan:
@@ -189,7 +195,7 @@ def make_scenario(plan: Plan, trace: Trace) -> Scenario:
         initial=initial_fleet(plan, trace),
         engine=plan.engine,
         start_up=StartUp(delay_s=simulation.start_up_delay_s, cv=simulation.start_up_delay_cv),
-        role_change_s=config.planner.headway.role_change_s,
+        role_change_s=plan.kind.role_change_s(config.planner.section(config.planner.policy)),
         routing=_routing(plan),
         classes=request_classes(config),
         crashes=tuple(Crash(at_s=crash.at_s, role=Role(crash.role)) for crash in simulation.crashes),
@@ -200,9 +206,7 @@ def make_scenario(plan: Plan, trace: Trace) -> Scenario:
 
 def check_decisions(plan: Plan, trace: Trace) -> None:
     """Refuse a trace in which the policy would decide more than `MOST_DECISIONS` times (PlanningError)."""
-    of_threshold = plan.policy.name == "threshold"
-    key = "planner.threshold.interval_s" if of_threshold else ADJUSTMENT_INTERVAL
-    _check_intervals(trace, plan.policy.interval_s, key)
+    _check_intervals(trace, plan.policy.interval_s, interval_key(plan.config.planner.policy))
 
 
 def _check_intervals(trace: Trace, interval_s: float, key: str) -> None:
@@ -220,9 +224,9 @@ def initial_fleet(plan: Plan, trace: Trace) -> Mapping[Role, int]:
         return _named_fleet(wanted, limits)
     if wanted == "min":
         return {role: pool.min_replicas for role, pool in limits.items()}
-    if plan.policy.name == "static":
-        return {role: plan.settings.static[role] for role in limits}
-    load, span_s = first_interval(trace, plan.config.planner.adjustment_interval_s or SLOW_PACE_S)
+    if plan.kind.fixed_fleet is not None:
+        return plan.kind.fixed_fleet(plan.settings)
+    load, span_s = first_interval(trace, plan.config.planner.adjustment_interval_s or PUBLISHED_INTERVAL_S)
     return size_fleet(load, span_s, plan.settings, plan.profile)
 
 

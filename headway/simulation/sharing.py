@@ -14,7 +14,7 @@ import numpy as np
 
 from headway.planning.budget import fit, gpus
 from headway.planning.errors import PlanningError
-from headway.planning.hindsight import HeadwayPolicy
+from headway.planning.hindsight.policy import HeadwayPolicy
 from headway.planning.sharing import Demand, GpuLosses, share
 from headway.planning.types import Observation
 from headway.simulation.jit import drop_stale_cache

@@ -28,6 +28,7 @@ from headway.planning.gpu_types import (
     rounded_up,
     supplies,
 )
+from headway.planning.hindsight import loss_budget
 from headway.planning.replay import Requests
 from headway.workload import Trace, TraceOptions, open_trace
 from headway_cli.errors import CliError
@@ -103,7 +104,7 @@ class Question:
     ) -> tuple[Mapping[str, PoolNeed], int]:
         """What the pools need for what comes from `begin_s` on, and how many requests no type can keep."""
         judged_from = int(np.searchsorted(requests.arrival_s, begin_s))
-        budget = self.settings.loss_budget
+        budget = loss_budget(self.settings)
         load = Load(requests=requests, judged_from=judged_from, since_s=since_s, loss_budget=budget)
         found = pool_needs(self.candidates, load, self.settings.limits)
         return found.pools, found.hopeless
@@ -132,7 +133,7 @@ def plan_trace(place: str, options: GpuPlanOptions) -> dict[str, Any]:
             "slo": {
                 "ttft_s": config.slo.ttft_s,
                 "itl_s": config.slo.itl_s,
-                "loss_budget": asked.settings.loss_budget,
+                "loss_budget": loss_budget(asked.settings),
             },
             "gpu_types": {name: each.model_dump() for name, each in config.gpu_types.items()},
             "hopeless": hopeless,

@@ -24,7 +24,7 @@ from headway.config.errors import ConfigError
 from headway.config.faults import describe
 from headway.config.loading import OPTIONS
 from headway.config.reading import read_yaml
-from headway.planning.hindsight import HeadwayPolicy
+from headway.planning.hindsight.policy import HeadwayPolicy
 from headway.simulation.build import Plan
 from headway.simulation.demand import reach
 from headway.simulation.sharing import Tenant, simulate_shared

@@ -17,9 +17,8 @@ from benchmarks.policies.contenders import CONTENDERS, LOSS_BUDGETS, ONE_PERCENT
 from benchmarks.policies.results import Results
 from benchmarks.policies.world import Figures
 from headway.config import load_config
-from headway.config.planner import HeadwaySettings
 from headway.planning import Decision, Observation, Role
-from headway.planning.hindsight import release
+from headway.planning.hindsight import HeadwaySettings, release
 from headway.planning.hindsight.levels import SMOOTHINGS, forecasts
 from headway.simulation.build import make_plan
 

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from planning_cases import limits, observed, steady
 from test_hindsight_policy import INTERVAL_S, Fleet, policy, traffic
 
-from headway.config import HeadwaySettings
 from headway.planning import PoolLimits, PoolState, Role
 from headway.planning.budget import fit
+from headway.planning.hindsight import HeadwaySettings
 from headway.planning.hindsight.lending import lend, role_changes
 from headway.planning.hindsight.release import Hold
 
@@ -121,7 +121,7 @@ def shifted(planner, calm=40, ticks=60):
 
 
 def test_a_pool_that_is_held_gives_when_the_mix_of_requests_shifts():
-    changing = policy(headway=HeadwaySettings(role_change_s=10.0))
+    changing = policy(sections={"headway": HeadwaySettings(role_change_s=10.0)})
     given_away = [decision for decision in shifted(changing) if decision.changes]
     assert given_away
     assert {pair for decision in given_away for pair in decision.changes} == {(DECODE, PREFILL)}

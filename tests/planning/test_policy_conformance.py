@@ -21,13 +21,14 @@ from headway.planning import (
     policy_settings,
 )
 from headway.planning.budget import gpus
+from headway.planning.static import StaticFleet
 
 BOUNDS = limits(
     prefill=PoolLimits(min_replicas=1, max_replicas=12, gpus_per_replica=2),
     decode=PoolLimits(min_replicas=2, max_replicas=20, gpus_per_replica=1),
 )
 BUDGET = 24
-FLEET = {Role.PREFILL: 3, Role.DECODE: 4}
+SECTIONS = {"static": StaticFleet(prefill=3, decode=4)}
 
 count = st.one_of(st.just(float("nan")), st.just(0.0), st.floats(0, 1e7))
 tokens = st.one_of(st.just(float("nan")), st.floats(1, 2e5))
@@ -57,7 +58,7 @@ observations = st.builds(
 
 
 def make(name):
-    return make_policy(name, settings(limits=BOUNDS, max_gpu_budget=BUDGET, static=FLEET), PROFILE)
+    return make_policy(name, settings(limits=BOUNDS, max_gpu_budget=BUDGET, sections=SECTIONS), PROFILE)
 
 
 def later(observation, tick):
@@ -112,7 +113,7 @@ def test_a_decision_is_a_function_of_its_arguments(policy_name, earlier, now):
 def test_the_order_of_pools_in_mappings_does_not_matter(policy_name, observation):
     straight = first(make(policy_name), observation)
     other = make_policy(
-        policy_name, settings(limits=turned(BOUNDS), max_gpu_budget=BUDGET, static=turned(FLEET)), PROFILE
+        policy_name, settings(limits=turned(BOUNDS), max_gpu_budget=BUDGET, sections=SECTIONS), PROFILE
     )
     mirrored = later(observation, 1)
     mirrored = observed(

@@ -4,12 +4,13 @@ import pytest
 from planning_cases import NAN, OBSERVED, first, limits, observed, run, settings
 
 from headway.planning import PlanningError, PoolLimits, Role, make_policy
+from headway.planning.static import StaticFleet
 
-FLEET = {Role.PREFILL: 2, Role.DECODE: 5, Role.MIXED: 9}
+FLEET = StaticFleet(prefill=2, decode=5, mixed=9)
 
 
 def static(**changes):
-    return make_policy("static", settings(**({"static": FLEET} | changes)))
+    return make_policy("static", settings(**({"sections": {"static": FLEET}} | changes)))
 
 
 def test_the_fleet_is_the_same_whatever_is_observed():
@@ -37,7 +38,6 @@ def test_a_mixed_fleet():
             r"static\.decode: 5 is outside .* 6 to ",
         ),
         ({"max_gpu_budget": 6}, r"static: needs 7 GPUs, planner\.max_gpu_budget is 6"),
-        ({"static": {Role.PREFILL: 2}}, r"static\.decode: missing"),
     ],
 )
 def test_a_fleet_that_does_not_fit_is_refused(changes, message):

@@ -6,9 +6,8 @@ import json
 import pytest
 from planning_cases import DISAGGREGATED, NAN, POOL, first, limits, observed, settings
 
-from headway.config import TargetOngoing, ThresholdSettings
 from headway.planning import PlanningError, PoolLimits, Role, make_policy
-from headway.planning.threshold import PoolMemory, Wish
+from headway.planning.threshold import PoolMemory, TargetOngoing, ThresholdSettings, Wish
 
 DECODE, MIXED = Role.DECODE, Role.MIXED
 
@@ -19,7 +18,9 @@ def threshold(up=30.0, down=600.0, **changes):
         target_ongoing=targets, upscale_delay_s=up, downscale_delay_s=down, interval_s=10
     )
     bounds = limits(prefill=PoolLimits(max_replicas=50), decode=PoolLimits(max_replicas=50))
-    return make_policy("threshold", settings(**({"threshold": delays, "limits": bounds} | changes)))
+    return make_policy(
+        "threshold", settings(**({"sections": {"threshold": delays}, "limits": bounds} | changes))
+    )
 
 
 def at(now_s, ongoing, **load):

@@ -7,7 +7,7 @@ import pytest
 
 from headway.engine import EngineRules
 from headway.planning import PlanningError, PolicySettings, PoolLimits, Role
-from headway.planning.hindsight import make_headway
+from headway.planning.hindsight.policy import make_headway
 from headway.simulation.scenario import Scenario, StartUp
 from headway.simulation.sharing import Tenant, simulate_shared
 from headway.simulation.simulate import simulate

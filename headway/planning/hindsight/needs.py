@@ -3,11 +3,12 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from headway.planning.hindsight import loss_budget
 from headway.planning.hindsight.backlog import extra_replicas
 from headway.planning.hindsight.choosing import Option, choose
 from headway.planning.hindsight.judging import Judgement
 from headway.planning.hindsight.outlook import Outlook
-from headway.planning.settings import PolicySettings
+from headway.planning.policies import PolicySettings
 from headway.planning.types import PoolState, Role
 
 LEARNING = 4
@@ -43,8 +44,8 @@ class Need:
 
 def needs_of(outlook: Outlook, settings: PolicySettings) -> Mapping[Role, Need]:
     """Of each pool."""
-    options = _choose(outlook.judged, settings, settings.loss_budget)
-    strict = _choose(outlook.judged, settings, STRICTER * settings.loss_budget)
+    options = _choose(outlook.judged, settings, loss_budget(settings))
+    strict = _choose(outlook.judged, settings, STRICTER * loss_budget(settings))
     return {
         role: _need(role, outlook, settings, options.get(role), strict.get(role))
         for role in outlook.state.pools
@@ -52,10 +53,10 @@ def needs_of(outlook: Outlook, settings: PolicySettings) -> Mapping[Role, Need]:
 
 
 def _choose(
-    judged: Mapping[Role, Judgement], settings: PolicySettings, loss_budget: float
+    judged: Mapping[Role, Judgement], settings: PolicySettings, may_miss: float
 ) -> Mapping[Role, Option]:
     each = {role: settings.limits[role].gpus_per_replica for role in judged}
-    return choose(judged, each, loss_budget) if judged else {}
+    return choose(judged, each, may_miss) if judged else {}
 
 
 def _need(

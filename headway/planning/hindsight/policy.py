@@ -28,6 +28,7 @@ from dataclasses import dataclass, replace
 
 from headway.planning.budget import GPU_BUDGET, Fit, check_budget, fit, gpus
 from headway.planning.errors import PlanningError
+from headway.planning.hindsight import HeadwaySettings, headway_settings
 from headway.planning.hindsight.binding import divide, moving_share
 from headway.planning.hindsight.demand import PoolWish, gpu_losses
 from headway.planning.hindsight.judging import Judgement, judge
@@ -39,9 +40,9 @@ from headway.planning.hindsight.outlook import Outlook
 from headway.planning.hindsight.reasons import explain, with_grant
 from headway.planning.hindsight.release import Hold
 from headway.planning.hindsight.state import HindsightState, PoolMemory
+from headway.planning.policies import PolicySettings
 from headway.planning.reasons import check, ordered
 from headway.planning.replay import ReplayEngine
-from headway.planning.settings import PolicySettings
 from headway.planning.sharing import GpuLosses, Grant
 from headway.planning.surfaces import Surfaces
 from headway.planning.types import NO_CHANGES, Decision, Observation, Role, RoleChanges
@@ -56,6 +57,11 @@ class HeadwayPolicy:
     engine: ReplayEngine
 
     name = "headway"
+
+    @property
+    def own(self) -> HeadwaySettings:
+        """The settings of this policy alone."""
+        return headway_settings(self.settings)
 
     @property
     def interval_s(self) -> float:
@@ -102,7 +108,7 @@ class HeadwayPolicy:
             )
             for role, need in needs.items()
         }
-        moving = moving_share(outlook.lead_s, self.settings.headway.hold_s)
+        moving = moving_share(outlook.lead_s, self.own.hold_s)
         return gpu_losses(wishes, outlook.rate_rps, moving)
 
     def decide(self, outlook: Outlook, grant: Grant | None = None) -> Decision:
@@ -133,10 +139,10 @@ class HeadwayPolicy:
         return replace(memory, starts=starts, hold=memory.hold or Hold(target=pool.desired))
 
     def _lead_s(self, memory: PoolMemory, observation: Observation) -> float:
-        return memory.starts.lead_s(observation.now_s, self.settings.headway.lead_s)
+        return memory.starts.lead_s(observation.now_s, self.own.lead_s)
 
     def _judge(self, memory: PoolMemory, lead_s: float) -> Judgement:
-        half_life = self.settings.headway.half_life_s / self.interval_s
+        half_life = self.own.half_life_s / self.interval_s
         return judge(memory.history, lead_intervals(lead_s, self.interval_s), self.interval_s, half_life)
 
     def _holds(self, outlook: Outlook, needs: Mapping[Role, Need]) -> Mapping[Role, Hold]:
@@ -146,12 +152,12 @@ class HeadwayPolicy:
     def _hold(self, memory: PoolMemory, need: Need, observation: Observation, role: Role) -> Hold:
         pool = observation.pools[role]
         before = memory.hold or Hold(target=pool.desired)
-        return before.need(observation.now_s, need.replicas, need.enough, self.settings.headway.hold_s)
+        return before.need(observation.now_s, need.replicas, need.enough, self.own.hold_s)
 
     def _lent(
         self, holds: Mapping[Role, Hold], needs: Mapping[Role, Need], observation: Observation
     ) -> Mapping[Role, Hold]:
-        if self.settings.headway.role_change_s is None:
+        if self.own.role_change_s is None:
             return holds
         limits, budget = self.settings.limits, self.settings.max_gpu_budget
         lent = lend(holds, {role: need.enough for role, need in needs.items()}, observation.pools, limits)
@@ -160,7 +166,7 @@ class HeadwayPolicy:
         return lend(holds, {role: need.replicas for role, need in needs.items()}, observation.pools, limits)
 
     def _changes(self, fitted: Fit, observation: Observation) -> RoleChanges:
-        if self.settings.headway.role_change_s is None:
+        if self.own.role_change_s is None:
             return NO_CHANGES
         return role_changes(fitted.targets, observation.pools, self.settings.limits)
 
@@ -176,7 +182,7 @@ class HeadwayPolicy:
             held={role: outlook.observation.pools[role].desired for role in holds},
             limits=limits,
             budget=budget,
-            moving=moving_share(outlook.lead_s, self.settings.headway.hold_s),
+            moving=moving_share(outlook.lead_s, self.own.hold_s),
             half_life=lead_intervals(outlook.lead_s, self.interval_s),
         )
         targets = divided or fit(free.targets, limits, budget).targets
@@ -206,7 +212,7 @@ def _of_pools(observation: Observation, roles: tuple[Role, ...]) -> Observation:
     return replace(observation, pools={role: observation.pools[role] for role in roles})
 
 
-def make_headway(settings: PolicySettings, profile: Surfaces | None = None) -> HeadwayPolicy:
+def make_headway(settings: PolicySettings, profile: Surfaces | None) -> HeadwayPolicy:
     """PlanningError without a profile or engine rules, or where the minimums exceed the GPU budget."""
     if not isinstance(profile, Profile):
         raise PlanningError("planner.policy: headway needs a profile (engine.profile)")

@@ -4,10 +4,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from headway.planning.budget import Fit
+from headway.planning.hindsight import HeadwaySettings, headway_settings, loss_budget
 from headway.planning.hindsight.needs import Need
 from headway.planning.hindsight.release import Hold
+from headway.planning.policies import PolicySettings
 from headway.planning.reasons import common, describe, jsonable, ordered, progress_warnings
-from headway.planning.settings import PolicySettings
 from headway.planning.sharing import Grant
 from headway.planning.types import NO_CHANGES, Observation, Role, RoleChanges
 
@@ -25,10 +26,13 @@ def explain(
     changes: RoleChanges = NO_CHANGES,
 ) -> Mapping[str, Any]:
     """The reasons of one decision."""
-    reasons = common("headway", observation, settings)
-    reasons["settings"] |= {"loss_budget": settings.loss_budget, "headway": settings.headway.model_dump()}
+    own, reasons = headway_settings(settings), common("headway", observation, settings)
+    reasons["settings"] |= {
+        "loss_budget": loss_budget(settings),
+        "headway": own.model_dump(),
+    }
     cause = "; ".join(_cause(role, needs[role], holds[role]) for role in ordered(needs))
-    changed = "".join(f"; {words}" for words in _changes(changes, settings))
+    changed = "".join(f"; {words}" for words in _changes(changes, own))
     limited = f"; limited by {', '.join(fitted.limits)}" if fitted.limits else ""
     reasons |= {
         "needs": needs,
@@ -36,7 +40,7 @@ def explain(
         "limits": fitted.limits,
         "targets": fitted.targets,
         "changes": {f"{giver}→{taker}": count for (giver, taker), count in changes.items()},
-        "warnings": [*progress_warnings(observation), *_warnings(needs, settings.loss_budget)],
+        "warnings": [*progress_warnings(observation), *_warnings(needs, loss_budget(settings))],
         "summary": f"{cause}: {describe(fitted.targets, observation)}{changed}{limited}.",
     }
     plain: dict[str, Any] = jsonable(reasons)
@@ -73,15 +77,15 @@ def _cause(role: Role, need: Need, hold: Hold) -> str:
     return words
 
 
-def _changes(changes: RoleChanges, settings: PolicySettings) -> list[str]:
+def _changes(changes: RoleChanges, own: HeadwaySettings) -> list[str]:
     return [
-        f"{count} of {giver} take over {taker} in {settings.headway.role_change_s:g} s once they have "
+        f"{count} of {giver} take over {taker} in {own.role_change_s:g} s once they have "
         "drained, instead of starting"
         for (giver, taker), count in changes.items()
     ]
 
 
-def _warnings(needs: Mapping[Role, Need], loss_budget: float) -> Iterator[str]:
+def _warnings(needs: Mapping[Role, Need], may_miss: float) -> Iterator[str]:
     for role, need in needs.items():
         if need.option is not None and not need.learning and _holds_peaks(need):
             usual = "1 replica is" if round(need.typical) == 1 else f"{need.typical:.0f} replicas are"
@@ -90,7 +94,7 @@ def _warnings(needs: Mapping[Role, Need], loss_budget: float) -> Iterator[str]:
                 f"({need.lead_s:.0f} s): {need.replicas} are held for them"
             )
     infeasible = max(need.infeasible for need in needs.values())
-    if infeasible > loss_budget:
+    if infeasible > may_miss:
         yield (
             f"{infeasible:.1%} of the last requests miss their SLO on an idle engine, too: "
             "no replicas are planned for them"

@@ -18,7 +18,7 @@ from importlib.metadata import PackageNotFoundError, distribution
 from typing import Any
 
 from headway.config import ConfigError, HeadwayConfig, VllmSettings, resolve_profile
-from headway.planning.settings import pool_limits
+from headway.planning.policies import pool_limits
 from headway.planning.types import Role
 from interp import load_profile
 

@@ -1,0 +1,148 @@
+"""What a policy is made from, what it declares about itself, and making one by name.
+
+A policy is one file that ends in its declaration, a `PolicyKind`, and one line that names it: in
+`headway.config.POLICIES`, or as an entry point of the group `headway.policies` in any installed package.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from headway.config import POLICIES, HeadwayConfig, PlannerSettings, PoolSettings, Settings
+from headway.engine import EngineRules, engine_rules
+from headway.extensions import ExtensionError
+from headway.planning.errors import PlanningError
+from headway.planning.surfaces import Surfaces
+from headway.planning.types import Policy, PoolLimits, Role, Slo
+from interp import Profile
+
+S = TypeVar("S", bound=Settings)
+
+PUBLISHED_INTERVAL_S = 180.0
+"""Seconds between two decisions in the documents that `reference` follows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicySettings:
+    """Settings of every policy; each reads what concerns it.
+
+    `limits` names the pools there are. `interval_s` lies between two decisions. `max_gpu_budget` bounds the
+    GPUs of all pools together, None does not. `attainment` is the share of requests that shall meet the SLO.
+    `engine` says how engines batch, None where no profile tells. `sections` are the settings of single
+    policies, by policy, as far as they were given.
+    """
+
+    slo: Slo
+    limits: Mapping[Role, PoolLimits]
+    interval_s: float = PUBLISHED_INTERVAL_S
+    max_gpu_budget: int | None = None
+    no_correction: bool = False
+    attainment: float = 0.99
+    engine: EngineRules | None = None
+    sections: Mapping[str, Settings] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.limits:
+            raise PlanningError("pools: at least one pool is needed")
+        if not self.interval_s > 0:
+            raise PlanningError(f"planner.adjustment_interval_s: {self.interval_s} is not positive")
+
+    def section(self, policy: str, model: type[S]) -> S:
+        """A policy's own settings: the section given, or its defaults."""
+        given = self.sections.get(policy)
+        return given if isinstance(given, model) else model()
+
+
+def _none(section: Any) -> None:  # noqa: ANN401 - each policy's section is its own
+    del section
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyKind:
+    """A policy as the rest of Headway sees it before one is made."""
+
+    build: Callable[[PolicySettings, Any], Policy]
+    """From the settings and the profile, a `Surfaces` (or None unless `needs_surfaces`).
+
+    PlanningError where they do not fit."""
+    settings: type[Settings] | None = None
+    """The model of the section `planner.NAME`, every key with a default; None: the policy has no section."""
+    interval_s: float = PUBLISHED_INTERVAL_S
+    """Seconds between two decisions where nothing is set."""
+    interval_key: str | None = None
+    """The key of its own section that sets the interval; None: `planner.adjustment_interval_s` does."""
+    forecasts: bool = False
+    """Whether its observations shall bring a forecast of the load."""
+    needs_surfaces: bool = False
+    """Whether it cannot be made without a profile."""
+    fixed_fleet: Callable[[PolicySettings], Mapping[Role, int]] | None = None
+    """The counts that it keeps, with which a simulation then begins; None: they follow the load."""
+    role_change_s: Callable[[Any], float | None] = _none
+    """Section → seconds in which a drained replica takes another role; None: its decisions ask for none."""
+    refuse_live: Callable[[Any], str | None] = _none
+    """Section → why it cannot be used in live operation, `planner.NAME.KEY: …`; None: it can."""
+
+
+def known() -> tuple[str, ...]:
+    """The names of all policies, sorted."""
+    return POLICIES.names()
+
+
+def policy_kind(name: str) -> PolicyKind:
+    """The declaration of a policy. PlanningError lists the known names."""
+    try:
+        kind = POLICIES.load(name)
+    except ExtensionError as error:
+        raise PlanningError(f"planner.policy: {error}") from error
+    if not isinstance(kind, PolicyKind):
+        raise PlanningError(
+            f"planner.policy: {name!r} is declared by {type(kind).__name__}, not by a PolicyKind"
+        )
+    return kind
+
+
+def make_policy(name: str, settings: PolicySettings, profile: Surfaces | None = None) -> Policy:
+    """The policy of that name. PlanningError lists the known names, or says which setting does not fit."""
+    kind = policy_kind(name)
+    if kind.needs_surfaces and profile is None:
+        raise PlanningError(f"planner.policy: {name} needs a profile (engine.profile)")
+    return kind.build(settings, profile)
+
+
+def policy_settings(config: HeadwayConfig, profile: Surfaces | None = None) -> PolicySettings:
+    """The settings of a configuration; GPUs per replica left open are as profiled, or 1."""
+    return PolicySettings(
+        slo=Slo(ttft_s=config.slo.ttft_s, itl_s=config.slo.itl_s),
+        limits={Role(name): pool_limits(Role(name), pool, profile) for name, pool in config.pools.items()},
+        interval_s=decision_interval_s(config.planner),
+        max_gpu_budget=config.planner.max_gpu_budget,
+        no_correction=config.planner.no_correction,
+        attainment=config.slo.attainment,
+        engine=engine_rules(config, profile) if isinstance(profile, Profile) else None,
+        sections=config.planner.sections,
+    )
+
+
+def pool_limits(role: Role, pool: PoolSettings, profile: Surfaces | None) -> PoolLimits:
+    """One pool's limits. A mixed replica is the engine of the decode profile."""
+    profiled = {} if profile is None else {Role.PREFILL: profile.prefill.gpus_per_engine}
+    fallback = 1 if profile is None else profile.decode.gpus_per_engine
+    return PoolLimits(
+        min_replicas=pool.min_replicas,
+        max_replicas=pool.max_replicas,
+        gpus_per_replica=pool.gpus_per_replica or profiled.get(role, fallback),
+    )
+
+
+def interval_key(policy: str) -> str:
+    """The configuration key that sets the interval of a policy."""
+    own = policy_kind(policy).interval_key
+    return "planner.adjustment_interval_s" if own is None else f"planner.{policy}.{own}"
+
+
+def decision_interval_s(planner: PlannerSettings) -> float:
+    """Seconds between two decisions of the policy that is set. PlanningError for an unknown one."""
+    kind = policy_kind(planner.policy)
+    if kind.interval_key is None:
+        return planner.adjustment_interval_s or kind.interval_s
+    return float(getattr(planner.section(planner.policy), kind.interval_key))
