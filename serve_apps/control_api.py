@@ -163,7 +163,7 @@ class Unavailable(Fault):
         super().__init__(message, retry_after_s=1.0)
 
 
-class ControlPlane(Protocol):
+class ControlQueries(Protocol):
     """What these routes need of the actors. Raises Unavailable, and InvalidRequest for settings."""
 
     async def status(self) -> Document:
@@ -201,7 +201,7 @@ class Scaling(Protocol):
         """The decision could not be carried out; whether this answer counts."""
 
 
-def control_routes(plane: ControlPlane) -> list[BaseRoute]:
+def control_routes(plane: ControlQueries) -> list[BaseRoute]:
     """The routes of `/v1/control`."""
     api = _Control(plane)
     return [
@@ -229,7 +229,7 @@ def scaling_routes(scaling: Scaling | None) -> list[BaseRoute]:
 
 
 class _Control:
-    def __init__(self, plane: ControlPlane) -> None:
+    def __init__(self, plane: ControlQueries) -> None:
         self._plane = plane
 
     async def status(self, request: Request) -> Response:

@@ -27,8 +27,8 @@ from serve_apps.engines.protocol import (
     RunningRequest,
     TokenChunk,
 )
-from serve_apps.feed import Frame, Outlet
-from serve_apps.latency_reports import MeteredEngine, Reporter
+from serve_apps.feed import FeedSender, Frame
+from serve_apps.latency_reports import LatencyReporter, MeasuredEngine
 
 LABEL = "ray.io/accelerator-type"
 
@@ -108,14 +108,14 @@ class EngineReplica:
 
     async def inject(self, fault: str) -> None:
         """Make a simulated engine misbehave (`serve_apps.engines.simulated.Fault`); "clear" ends a stall."""
-        from serve_apps.engines.simulated import Fault, SimulatedEngine
+        from serve_apps.engines.simulated import InjectedFault, SimulatedEngine
 
         if not isinstance(self._engine, SimulatedEngine):
             raise NotImplementedError(f"the engine of {self.replica} is real and takes no faults")
         if fault == "clear":
             self._engine.clear()
         else:
-            self._engine.inject(Fault(fault))
+            self._engine.inject(InjectedFault(fault))
 
     async def record_routing_stats(self) -> dict[str, Any]:
         """The engine's load and its GPU type, for routers; nothing once it has failed."""
@@ -128,14 +128,14 @@ class EngineReplica:
         """EngineFailed when the engine is broken, so that Serve replaces this replica."""
         self._engine.stats()
 
-    def _with_reports(self, config: HeadwayConfig) -> Engine | MeteredEngine:
+    def _with_reports(self, config: HeadwayConfig) -> Engine | MeasuredEngine:
         """The engine as requests get it: metered, where the profile is refined by what it does."""
         settings = config.engine.refinement
         # A GPU type with a profile of its own says nothing of the deployment's.
         if not settings.enabled or self._gpu_type in config.routing.gpu_profiles:
             return self._engine
         meter = LatencyMeter()
-        return MeteredEngine(self._engine, meter, Reporter(meter, settings.report_interval_s).start)
+        return MeasuredEngine(self._engine, meter, LatencyReporter(meter, settings.report_interval_s).start)
 
 
 class Prefill(EngineReplica):
@@ -155,7 +155,7 @@ class Decode(EngineReplica):
 
     def __init__(self, config: HeadwayConfig, make: EngineFactory = default_engine) -> None:
         super().__init__(config, make)
-        self._outlets: dict[str, Outlet] = defaultdict(Outlet)
+        self._outlets: dict[str, FeedSender] = defaultdict(FeedSender)
 
     async def decode(self, request: EngineRequest, kv: KvHandle | None) -> AsyncGenerator[TokenChunk, None]:
         """Stream the output; closing the stream ends the request in the engine."""

@@ -31,7 +31,7 @@ from serve_apps.serve_call import FOREIGN, Lost, ask, cancel, lean, lost
 Frame = Sequence[tuple[int, str, int, FinishReason | None]]
 
 
-class Outlet:
+class FeedSender:
     """Chunks on a replica that wait to be sent to one gateway."""
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class Outlet:
             yield chunks
 
 
-class Stream:
+class ChunkStream:
     """One output as it arrives at the gateway: chunks in order, then the end or an error. One taker."""
 
     __slots__ = ("_chunks", "_error", "_received", "_sent", "_waiter")
@@ -116,7 +116,7 @@ logger = logging.getLogger("ray.serve")
 class Output:
     """One request that runs on a decoding replica."""
 
-    def __init__(self, stream: Stream, task: "asyncio.Task[int]", forget: Callable[[], None]) -> None:
+    def __init__(self, stream: ChunkStream, task: "asyncio.Task[int]", forget: Callable[[], None]) -> None:
         self._stream = stream
         self._task = task
         self._forget = forget
@@ -144,12 +144,12 @@ class Output:
             self._stream.end(task.result())
 
 
-class Feed:
+class ReplicaFeed:
     """The feed of one replica and the streams on it."""
 
     def __init__(self, handle: DeploymentHandle[Any]) -> None:
         self.reader = uuid.uuid4().hex
-        self.streams: dict[int, Stream] = {}
+        self.streams: dict[int, ChunkStream] = {}
         # In a context of its own: Serve cancels with a request whatever was called in the request's context.
         self.task = asyncio.create_task(self._read(handle), context=Context())
 
@@ -169,14 +169,14 @@ class Feed:
                 stream.fail(loss)
 
 
-class Feeds:
+class PoolFeeds:
     """The feeds of one pool."""
 
     def __init__(self, handle: DeploymentHandle[Any], pool: Membership) -> None:
         self._feed = lean(handle, "feed", stream=True)
         self._run = lean(handle, "decode_into_feed")
         self._pool = pool
-        self._feeds: dict[str, Feed] = {}
+        self._feeds: dict[str, ReplicaFeed] = {}
         self._keys = itertools.count()
         pool.watch(self._retire)
 
@@ -184,9 +184,9 @@ class Feeds:
         """Run a request on that replica."""
         feed = self._feeds.get(replica)
         if feed is None or feed.task.done():
-            feed = self._feeds[replica] = Feed(self._feed.options(session_id=replica))
+            feed = self._feeds[replica] = ReplicaFeed(self._feed.options(session_id=replica))
         key = next(self._keys)
-        stream = feed.streams[key] = Stream()
+        stream = feed.streams[key] = ChunkStream()
         self._pool.sent(replica, request.request_id)
         task = asyncio.create_task(ask(self._run.options(session_id=replica), feed.reader, key, request, kv))
 
@@ -201,5 +201,5 @@ class Feeds:
         for replica in [replica for replica, feed in self._feeds.items() if self._is_over(replica, feed)]:
             self._feeds.pop(replica).task.cancel()
 
-    def _is_over(self, replica: str, feed: Feed) -> bool:
+    def _is_over(self, replica: str, feed: ReplicaFeed) -> bool:
         return not feed.streams and replica not in self._pool

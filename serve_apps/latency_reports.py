@@ -12,7 +12,7 @@ from headway.profiling.metering import LatencyMeter
 from serve_apps.engines.protocol import Engine, EngineRequest, KvHandle, TokenChunk
 
 
-class MeteredEngine:
+class MeasuredEngine:
     """The two calls that take time; all others belong to the engine itself. `used` hears of each call."""
 
     def __init__(self, engine: Engine, meter: LatencyMeter, used: Callable[[], None]) -> None:
@@ -57,7 +57,7 @@ TIMEOUT_S = 5.0
 logger = logging.getLogger(__name__)
 
 
-class Reporter:
+class LatencyReporter:
     """Sends a meter's reports from the first request on; without requests there is nothing to say."""
 
     def __init__(self, meter: LatencyMeter, period_s: float, actor: NamedActor | None = None) -> None:

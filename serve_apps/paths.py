@@ -17,11 +17,11 @@ from ray.serve.handle import DeploymentHandle
 from headway.planning import Role
 from headway.routing.types import Placement
 from serve_apps.engines.protocol import EngineRequest, KvHandle, TokenChunk
-from serve_apps.feed import Feeds, Output
+from serve_apps.feed import Output, PoolFeeds
 from serve_apps.gateway.backend import NotReady, OnPlaced
 from serve_apps.membership import NO_REPLICA_S, Membership, Profile, membership
 from serve_apps.routed.client import RouterClient
-from serve_apps.routed.requests import Ticket
+from serve_apps.routed.requests import RoutedRequest
 from serve_apps.serve_call import Lost, Untaken, ask, lean
 
 ATTEMPTS = 3
@@ -41,26 +41,26 @@ class Phases:
         }
         self.mixed = Role.MIXED in handles
         """Whether the replicas do both phases."""
-        self.computing_role, self.decoding_role = (
+        self.prefill_role, self.decode_role = (
             (Role.MIXED, Role.MIXED) if self.mixed else (Role.PREFILL, Role.DECODE)
         )
-        decoding = handles[self.decoding_role]
-        self._feeds = Feeds(decoding, self.decoders)
-        self._prefill = lean(handles[self.computing_role], "prefill")
+        decoding = handles[self.decode_role]
+        self._feeds = PoolFeeds(decoding, self.decode_pool)
+        self._prefill = lean(handles[self.prefill_role], "prefill")
 
     @property
-    def computers(self) -> Membership:
+    def prefill_pool(self) -> Membership:
         """The replicas that compute prompts."""
-        return self.pools[self.computing_role]
+        return self.pools[self.prefill_role]
 
     @property
-    def decoders(self) -> Membership:
+    def decode_pool(self) -> Membership:
         """The replicas that decode."""
-        return self.pools[self.decoding_role]
+        return self.pools[self.decode_role]
 
     async def prefill(self, replica: str, request: EngineRequest) -> KvHandle:
         """Compute the prompt there. Lost, or a BackendError."""
-        pool = self.computers
+        pool = self.prefill_pool
         pool.sent(replica, request.request_id)
         try:
             kv: KvHandle = await ask(self._prefill.options(session_id=replica), request)
@@ -82,7 +82,7 @@ class Phases:
             started = True
             return output, chunk
         except Lost:
-            self.decoders.suspect(replica, time.monotonic())
+            self.decode_pool.suspect(replica, time.monotonic())
             raise
         finally:
             if not started:
@@ -114,14 +114,14 @@ class DirectPath:
     async def _attempt(
         self, request: EngineRequest, placed: OnPlaced | None
     ) -> tuple[Output, TokenChunk | None]:
-        phases, computer, kv = self._phases, None, None
+        phases, prefill_replica, kv = self._phases, None, None
         if not phases.mixed:
-            computer = await self._pick(phases.computers, "prefilling")
-            kv = await phases.prefill(computer, request)
-        decoder = await self._pick(phases.decoders, "decoding")
-        begun = await phases.decode(decoder, request, kv)
+            prefill_replica = await self._pick(phases.prefill_pool, "prefilling")
+            kv = await phases.prefill(prefill_replica, request)
+        decode_replica = await self._pick(phases.decode_pool, "decoding")
+        begun = await phases.decode(decode_replica, request, kv)
         if placed is not None:
-            placed(self._placement(request.request_id, computer or decoder, decoder))
+            placed(self._placement(request.request_id, prefill_replica or decode_replica, decode_replica))
         return begun
 
     async def _pick(self, pool: Membership, doing: str) -> str:
@@ -136,17 +136,19 @@ class DirectPath:
     def place(self, request_id: str) -> Placement | None:
         """A placement by this profile; None when a pool has no replica."""
         now_s, phases = time.monotonic(), self._phases
-        decoder = phases.decoders.pick(self._profile, now_s)
-        computer = decoder if phases.mixed else phases.computers.pick(self._profile, now_s)
-        if computer is None or decoder is None:
+        decode_replica = phases.decode_pool.pick(self._profile, now_s)
+        prefill_replica = decode_replica if phases.mixed else phases.prefill_pool.pick(self._profile, now_s)
+        if prefill_replica is None or decode_replica is None:
             return None
-        return self._placement(request_id, computer, decoder, reason="fallback")
+        return self._placement(request_id, prefill_replica, decode_replica, reason="fallback")
 
-    def _placement(self, request_id: str, computer: str, decoder: str, reason: str = "") -> Placement:
+    def _placement(
+        self, request_id: str, prefill_replica: str, decode_replica: str, reason: str = ""
+    ) -> Placement:
         return Placement(
             request_id=request_id,
-            prefill_replica=computer,
-            decode_replica=decoder,
+            prefill_replica=prefill_replica,
+            decode_replica=decode_replica,
             profile=self._profile,
             reason=reason or self._profile,
         )
@@ -159,19 +161,19 @@ class Superseded(Exception):
 class RoutedOutput:
     """An output whose progress the router hears of."""
 
-    __slots__ = ("_output", "_ticket")
+    __slots__ = ("_output", "_routed")
 
-    def __init__(self, output: Output, ticket: Ticket) -> None:
+    def __init__(self, output: Output, routed: RoutedRequest) -> None:
         self._output = output
-        self._ticket = ticket
+        self._routed = routed
 
     async def next(self) -> TokenChunk | None:
         """The next chunk, None at the end. Lost, or a BackendError."""
         chunk = await self._output.next()
         if chunk is None:
-            self._ticket.complete()
+            self._routed.complete()
         else:
-            self._ticket.output_tokens += chunk.tokens
+            self._routed.output_tokens += chunk.tokens
         return chunk
 
     def fail(self, error: Exception) -> None:
@@ -180,7 +182,7 @@ class RoutedOutput:
 
     def close(self) -> None:
         """Abort it if it has not ended."""
-        self._ticket.close()
+        self._routed.close()
         self._output.close()
 
 
@@ -196,24 +198,24 @@ class RoutedPath:
         """The output and its first chunk. BackendError."""
         assert request.route is not None, "only requests with a route are routed"
         await self._staffed()
-        ticket = self._client.submit(request.route)
+        routed = self._client.submit(request.route)
         try:
-            output, chunk = await self._begun(ticket, request)
+            output, chunk = await self._begun(routed, request)
         except BaseException:
-            ticket.close()
+            routed.close()
             raise
-        ticket.first_token()
-        ticket.output_tokens += 0 if chunk is None else chunk.tokens
-        if placed is not None and ticket.placement is not None:
-            placed(ticket.placement)
-        return RoutedOutput(output, ticket), chunk
+        routed.first_token()
+        routed.output_tokens += 0 if chunk is None else chunk.tokens
+        if placed is not None and routed.placement is not None:
+            placed(routed.placement)
+        return RoutedOutput(output, routed), chunk
 
-    async def _begun(self, ticket: Ticket, request: EngineRequest) -> tuple[Output, TokenChunk | None]:
+    async def _begun(self, routed: RoutedRequest, request: EngineRequest) -> tuple[Output, TokenChunk | None]:
         losses: list[Lost] = []
         while len(losses) < ATTEMPTS:
-            placement = await ticket.placed()
+            placement = await routed.placed()
             try:
-                return await self._unless_superseded(ticket, placement, request)
+                return await self._unless_superseded(routed, placement, request)
             except Superseded:
                 continue
             except Untaken:
@@ -221,35 +223,35 @@ class RoutedPath:
             except Lost as loss:
                 losses.append(loss)
             await self._staffed()
-            ticket.again(placement)
+            routed.again(placement)
         raise NotReady(f"{ATTEMPTS} attempts were lost, the last one so: {losses[-1]}") from losses[-1]
 
     async def _unless_superseded(
-        self, ticket: Ticket, placement: Placement, request: EngineRequest
+        self, routed: RoutedRequest, placement: Placement, request: EngineRequest
     ) -> tuple[Output, TokenChunk | None]:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(None) as attempt:
-                ticket.watch(lambda: attempt.reschedule(loop.time()))
-                return await self._attempt(ticket, request, placement)
+                routed.watch(lambda: attempt.reschedule(loop.time()))
+                return await self._attempt(routed, request, placement)
         except TimeoutError:
             if not attempt.expired():
                 raise
             raise Superseded from None
         except Lost:
-            if ticket.placement is placement:
+            if routed.placement is placement:
                 raise
             raise Superseded from None
         finally:
-            ticket.watch(None)
+            routed.watch(None)
 
     async def _attempt(
-        self, ticket: Ticket, request: EngineRequest, placement: Placement
+        self, routed: RoutedRequest, request: EngineRequest, placement: Placement
     ) -> tuple[Output, TokenChunk | None]:
         kv = None
         if placement.split or not self._phases.mixed:
             kv = await self._phases.prefill(placement.prefill_replica, request)
-            ticket.prefilled()
+            routed.prefilled()
         return await self._phases.decode(placement.decode_replica, request, kv)
 
     async def _staffed(self) -> None:

@@ -21,10 +21,10 @@ from serve_apps.engines.protocol import EngineRequest, TokenChunk
 from serve_apps.gateway.backend import OnPlaced, Readiness, ReplicaLoad, ReplicaLost, TimedOut
 from serve_apps.membership import Member, Profile
 from serve_apps.paths import DirectPath, Phases, RoutedPath
-from serve_apps.routed.client import ActorLink, Link, RouterClient
-from serve_apps.routed.metrics import Counts
-from serve_apps.routed.replicas import Surveyor
-from serve_apps.routed.table import Patience
+from serve_apps.routed.client import ActorLink, RouterClient, RouterLink
+from serve_apps.routed.metrics import RoutingCounts
+from serve_apps.routed.replicas import ReplicaSurvey
+from serve_apps.routed.table import WaitLimits
 from serve_apps.serve_call import Lost
 
 TOTALS = ("prompt_tokens", "cached_tokens", "external_tokens", "preemptions", "output_tokens")
@@ -57,7 +57,10 @@ class ServeBackend:
     """Runs requests on the replicas of one application. Made and used on one event loop."""
 
     def __init__(
-        self, config: HeadwayConfig, handles: Mapping[Role, DeploymentHandle[Any]], link: Link | None = None
+        self,
+        config: HeadwayConfig,
+        handles: Mapping[Role, DeploymentHandle[Any]],
+        link: RouterLink | None = None,
     ) -> None:
         """`link` is for tests; without it the Router actor is called."""
         self._config, self._handles, self._link = config, handles, link
@@ -80,9 +83,9 @@ class ServeBackend:
         """The running replicas and what they last said of themselves."""
         return [_load(role, member) for role, pool in self._phases.pools.items() for member in pool.members]
 
-    def routing(self) -> Counts:
+    def routing(self) -> RoutingCounts:
         """What was routed."""
-        return Counts() if self._client is None else self._client.counts
+        return RoutingCounts() if self._client is None else self._client.counts
 
     async def close(self) -> None:
         """Stop talking to the router."""
@@ -109,7 +112,7 @@ class ServeBackend:
             output.close()
 
     def complete(self, request_id: str) -> None:
-        """Book it as completed, with the tokens that came, where it was routed."""
+        """Count it as completed, with the tokens that came, where it was routed."""
         if self._client is not None:
             self._client.complete(request_id)
 
@@ -128,8 +131,8 @@ class ServeBackend:
                 self._link or ActorLink(self._config),
                 self._phases.pools,
                 lambda request: self._direct.place(request.request_id),
-                Patience(call_timeout_s=routing.call_timeout_ms / 1e3, max_wait_s=routing.queue.max_wait_s),
-                Surveyor(self._handles, self._phases.pools),
+                WaitLimits(call_timeout_s=routing.call_timeout_ms / 1e3, max_wait_s=routing.queue.max_wait_s),
+                ReplicaSurvey(self._handles, self._phases.pools),
             )
             self._routed = RoutedPath(self._client, self._phases)
         return self._routed

@@ -44,7 +44,7 @@ from serve_apps.engines.protocol import (
 from serve_apps.engines.simulated_output import Inbox, PausableTimer, SimulatedText
 
 
-class Fault(StrEnum):
+class InjectedFault(StrEnum):
     """What can be made to go wrong, for tests and demonstrations."""
 
     FAIL = "fail"
@@ -143,11 +143,11 @@ class SimulatedEngine:
         """Whether the engine has not failed; a stalled one looks healthy, as a hung one would."""
         return not self._failed
 
-    def inject(self, fault: Fault) -> None:
+    def inject(self, fault: InjectedFault) -> None:
         """Make something go wrong, now."""
-        if fault is Fault.EXIT:
+        if fault is InjectedFault.EXIT:
             os._exit(1)
-        if fault is Fault.STALL:
+        if fault is InjectedFault.STALL:
             self._timer.pause()
             return
         self._failed = True

@@ -182,7 +182,7 @@ def _json(status: int, body: bytes, headers: dict[str, str]) -> Response:
 _SANE_ID = re.compile(rb"[A-Za-z0-9._:+/=@-]{1,128}")
 
 
-class Gateway:
+class GatewayApp:
     """The ASGI application; `state` is what may be read and changed while it runs."""
 
     def __init__(self, state: GatewayState, access: Access, extra_routes: Sequence[BaseRoute]) -> None:
@@ -221,10 +221,10 @@ def make_app(
     backend: Backend,
     extra_routes: Sequence[BaseRoute] = (),
     clock: Callable[[], float] = time.monotonic,
-) -> Gateway:
+) -> GatewayApp:
     """The gateway over `backend`, with further routes behind the same keys. ConfigError, ProfileError."""
     access = make_access(config.gateway)
-    return Gateway(make_state(config, backend, clock), access, extra_routes)
+    return GatewayApp(make_state(config, backend, clock), access, extra_routes)
 
 
 def _path(scope: Scope) -> str:

@@ -170,7 +170,7 @@ class Broken(Fault):
     code = "internal_error"
 
 
-class Lost(Fault):
+class OutputLost(Fault):
     """The replica died and the request can't be repeated."""
 
     status, code = 502, "replica_lost"
@@ -205,7 +205,7 @@ _FAULTS: Mapping[type[BackendError], Callable[[str, float], Fault]] = {
     Overloaded: lambda text, wait_s: Shed(text, retry_after_s=wait_s),
     TooLong: lambda text, _: TooLongForModel(text),
     TimedOut: lambda text, _: Expired(text),
-    ReplicaLost: lambda text, _: Lost(text),
+    ReplicaLost: lambda text, _: OutputLost(text),
 }
 
 

@@ -19,15 +19,15 @@ from serve_apps.gateway.backend import (
     ClientGone,
     Expired,
     Fault,
-    Lost,
     OnPlaced,
     Outcome,
+    OutputLost,
     TooLongForModel,
     UnknownModel,
     fault_of,
 )
-from serve_apps.gateway.request import Usage, Wanted
-from serve_apps.gateway.request_times import Meter
+from serve_apps.gateway.request import GenerationRequest, Usage
+from serve_apps.gateway.request_times import RequestTimes
 from serve_apps.gateway.responses import (
     Answer,
     Api,
@@ -37,7 +37,7 @@ from serve_apps.gateway.responses import (
     StreamedAnswer,
     WholeAnswer,
 )
-from serve_apps.gateway.slo_targets import Promise, explanation, route_request
+from serve_apps.gateway.slo_targets import SloTargets, explanation, route_request
 from serve_apps.gateway.state import GatewayState
 
 MOST_BODY_BYTES = 16 * 2**20
@@ -66,7 +66,7 @@ def _too_large() -> BodyTooLarge:
     return BodyTooLarge(f"The body is larger than {MOST_BODY_BYTES} bytes")
 
 
-class Watch:
+class DisconnectWatch:
     """Ends a request's deadline early when the client goes away.
 
     The deadline does the cancelling, so that an own end and one that somebody else asked for stay apart.
@@ -162,10 +162,10 @@ class Generation:
     async def __call__(self, scope: Scope, receive: Receive, send: Send, headers: HeaderList) -> None:
         """Serve one request."""
         state = self._state
-        channel, meter = Channel(send, headers), Meter(state.metrics, state.clock)
+        channel, times = Channel(send, headers), RequestTimes(state.metrics, state.clock)
         outcome: Outcome = "aborted"
         try:
-            await self._serve(scope, receive, channel, meter)
+            await self._serve(scope, receive, channel, times)
             outcome = "ok"
         except ClientGone:
             pass
@@ -178,25 +178,25 @@ class Generation:
             await _say(channel, Broken("The gateway failed; its log says why"))
         finally:
             # A cancellation from outside passes through and counts as aborted.
-            meter.ended(outcome)
+            times.ended(outcome)
 
-    async def _serve(self, scope: Scope, receive: Receive, channel: Channel, meter: Meter) -> None:
+    async def _serve(self, scope: Scope, receive: Receive, channel: Channel, times: RequestTimes) -> None:
         """The request within its deadline."""
         timeout_s, watch = self._state.settings.request_timeout_s, None
         try:
             async with asyncio.timeout(timeout_s) as deadline:
                 body = await read_body(scope["headers"], receive)
-                meter.received()
-                watch = Watch(deadline, receive)
-                promise = self._state.promises.read(scope["headers"])
-                meter.promised(promise)
-                wanted = self._api.read(body)
-                request = await self._engine_request(wanted, promise, meter.arrived_s)
-                meter.accepted(request.input_tokens)
-                answer = self._answer(wanted, request, channel)
-                explain = _explaining(answer) if promise.explain else None
+                times.received()
+                watch = DisconnectWatch(deadline, receive)
+                targets = self._state.slo_targets.read(scope["headers"])
+                times.judged_by(targets)
+                asked = self._api.read(body)
+                request = await self._engine_request(asked, targets, times.arrived_s)
+                times.accepted(request.input_tokens)
+                answer = self._answer(asked, request, channel)
+                explain = _explaining(answer) if targets.explain else None
                 with self._state.slot():
-                    await self._relay(request, answer, meter, watch, explain)
+                    await self._relay(request, answer, times, watch, explain)
         except (TimeoutError, BackendError) as error:
             if channel.ended:
                 return
@@ -211,15 +211,17 @@ class Generation:
             if watch is not None:
                 watch.stop()
 
-    async def _engine_request(self, wanted: Wanted, promise: Promise, arrived_s: float) -> EngineRequest:
+    async def _engine_request(
+        self, asked: GenerationRequest, targets: SloTargets, arrived_s: float
+    ) -> EngineRequest:
         """The request as engines see it: counted, and known to fit."""
         identity, settings = self._state.identity, self._state.settings
-        if wanted.model != identity.model:
-            text = f"The model {wanted.model!r} does not exist here; {identity.model!r} does"
+        if asked.model != identity.model:
+            text = f"The model {asked.model!r} does not exist here; {identity.model!r} does"
             raise UnknownModel(text, param="model")
-        prompt, input_tokens = await self._beside(self._state.prompts.read, wanted, wanted.size)
+        prompt, input_tokens = await self._beside(self._state.prompts.read, asked, asked.size)
         room = identity.max_tokens - input_tokens
-        max_tokens = wanted.max_tokens or min(settings.default_max_tokens, max(1, room))
+        max_tokens = asked.max_tokens or min(settings.default_max_tokens, max(1, room))
         if max_tokens > room:
             raise TooLongForModel(
                 f"This model holds at most {identity.max_tokens} tokens, but {input_tokens + max_tokens} were"
@@ -227,17 +229,17 @@ class Generation:
                 param=self._api.prompt_param,
             )
         request_id, route = self._api.id_prefix + uuid.uuid4().hex, None
-        if self._state.routes.needed(promise):
+        if self._state.routes.needed(targets):
             blocks = await self._beside(self._state.routes.blocks, prompt, len(prompt))
-            route = route_request(request_id, arrived_s, (input_tokens, max_tokens), blocks, promise)
+            route = route_request(request_id, arrived_s, (input_tokens, max_tokens), blocks, targets)
         return EngineRequest(
             request_id=request_id,
-            model=wanted.model,
+            model=asked.model,
             prompt=prompt,
             input_tokens=input_tokens,
             max_tokens=max_tokens,
-            stop=wanted.stop,
-            sampling=wanted.sampling,
+            stop=asked.stop,
+            sampling=asked.sampling,
             route=route,
         )
 
@@ -246,7 +248,7 @@ class Generation:
         """Work on a prompt of `size` characters or ids, beside the event loop when it is long."""
         return work(prompt) if size < LONG_TEXT else await asyncio.to_thread(work, prompt)
 
-    def _answer(self, wanted: Wanted, request: EngineRequest, channel: Channel) -> Answer:
+    def _answer(self, asked: GenerationRequest, request: EngineRequest, channel: Channel) -> Answer:
         identity = self._state.identity
         envelope = Envelope(
             api=self._api,
@@ -255,39 +257,39 @@ class Generation:
             model=identity.model,
             fingerprint=identity.fingerprint,
         )
-        counts = identity.text_counts if isinstance(wanted.prompt, str) else "exact"
+        counts = identity.text_counts if isinstance(asked.prompt, str) else "exact"
         headers = [(b"x-headway-token-count", counts.encode())]
-        if wanted.stream:
-            return StreamedAnswer(channel, envelope, headers, usage=wanted.include_usage)
+        if asked.stream:
+            return StreamedAnswer(channel, envelope, headers, usage=asked.include_usage)
         return WholeAnswer(channel, envelope, headers)
 
     async def _relay(
         self,
         request: EngineRequest,
         answer: Answer,
-        meter: Meter,
-        watch: Watch,
+        times: RequestTimes,
+        watch: DisconnectWatch,
         placed: OnPlaced | None,
     ) -> None:
         """Pass the output on; leaving early closes the backend's generator, which aborts the request."""
         async with aclosing(self._state.traffic.backend.generate(request, placed)) as chunks:
             cutter = StopCutter(request.stop) if request.stop else None
             async for text, count, reason in chunks:
-                meter.tokens(count)
+                times.tokens(count)
                 whole = reason is not None
                 if cutter is not None:
                     text, reason = cutter.cut(text, reason)  # noqa: PLW2901 - what leaves instead
                 if reason is not None:
-                    meter.finished(reason)
+                    times.finished(reason)
                     # From here on a disconnect is what servers report once the answer is complete.
                     watch.stop()
                     self._state.traffic.backend.complete(request.request_id)
-                    await answer.end(text, reason, Usage(request.input_tokens, meter.output_tokens))
+                    await answer.end(text, reason, Usage(request.input_tokens, times.output_tokens))
                     break
                 if text:
                     await answer.text(text)
             else:
-                raise Lost("The output ended before it was complete")
+                raise OutputLost("The output ended before it was complete")
             if whole:
                 # Lets the generator run out by itself: closed early it would abort what is complete.
                 await anext(chunks, None)

@@ -24,7 +24,7 @@ from headway.planning import Slo
 from headway.routing.types import RequestSlo
 from serve_apps.engines.protocol import FinishReason
 from serve_apps.gateway.backend import Outcome, ReplicaLoad
-from serve_apps.gateway.slo_targets import Promise
+from serve_apps.gateway.slo_targets import SloTargets
 
 PER_OCTAVE = 4
 
@@ -149,17 +149,17 @@ class GatewayMetrics(Collector):
         self.arrival_input_tokens.observe(input_tokens)
         self.log.arrived(input_tokens)
 
-    def judge(self, outcome: Outcome, times: Times, promise: Promise) -> None:
+    def judge(self, outcome: Outcome, times: Times, targets: SloTargets) -> None:
         """Count whether a request met its SLOs."""
         if outcome in UNJUDGED:
             return
         ttft_s, tpot_s = times
-        slo = promise.slo or RequestSlo(ttft_s=self.slo.ttft_s, tpot_s=self.slo.itl_s)
+        slo = targets.slo or RequestSlo(ttft_s=self.slo.ttft_s, tpot_s=self.slo.itl_s)
         in_time = ttft_s is not None and ttft_s <= slo.ttft_s
         met = outcome == "ok" and in_time and (tpot_s is None or tpot_s <= slo.tpot_s)
         self.slo_requests[met] += 1
-        if promise.slo_class:
-            self.slo_class_requests[promise.slo_class, met] += 1
+        if targets.slo_class:
+            self.slo_class_requests[targets.slo_class, met] += 1
 
     def collect(self) -> Iterator[Metric]:
         """Everything as families of prometheus_client."""

@@ -64,7 +64,7 @@ def prompt_of(messages: Sequence[Message]) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class GenerationRequest:
     """A valid request. `max_tokens` is None where the client did not say.
 
     It asks with a prompt, text or token ids, or with the messages of a chat.
@@ -170,7 +170,7 @@ class Prompts(Protocol):
     accuracy: Accuracy
     max_tokens: int | None
 
-    def read(self, wanted: Wanted) -> Read:
+    def read(self, asked: GenerationRequest) -> Read:
         """The prompt of a request. InvalidRequest where the model can't read it."""
 
 
@@ -183,9 +183,9 @@ class PlainPrompts:
         self._counter = counter
         self.accuracy = counter.accuracy
 
-    def read(self, wanted: Wanted) -> Read:
+    def read(self, asked: GenerationRequest) -> Read:
         """The prompt, and its tokens as counted or estimated."""
-        prompt = prompt_of(wanted.messages) if wanted.messages else wanted.prompt
+        prompt = prompt_of(asked.messages) if asked.messages else asked.prompt
         return prompt, self._counter.count(prompt) if isinstance(prompt, str) else len(prompt)
 
 
@@ -199,14 +199,14 @@ class ModelPrompts:
         self._known_ids = len(tokenizer)
         self.max_tokens = max_tokens
 
-    def read(self, wanted: Wanted) -> Read:
+    def read(self, asked: GenerationRequest) -> Read:
         """Token ids. InvalidRequest for a chat without a template, no tokens at all, or unknown ones."""
-        if wanted.messages:
-            ids = self._chat(wanted.messages)
-        elif isinstance(wanted.prompt, str):
-            ids = self._tokenizer.encode(wanted.prompt)
+        if asked.messages:
+            ids = self._chat(asked.messages)
+        elif isinstance(asked.prompt, str):
+            ids = self._tokenizer.encode(asked.prompt)
         else:
-            ids = wanted.prompt
+            ids = asked.prompt
             if max(ids) >= self._known_ids:
                 text = f"Invalid 'prompt': this model has token ids below {self._known_ids}"
                 raise InvalidRequest(text, param="prompt")

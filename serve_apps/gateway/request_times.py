@@ -5,10 +5,10 @@ from collections.abc import Callable
 from serve_apps.engines.protocol import FinishReason
 from serve_apps.gateway.backend import Outcome
 from serve_apps.gateway.metrics import GatewayMetrics
-from serve_apps.gateway.slo_targets import Promise
+from serve_apps.gateway.slo_targets import SloTargets
 
 
-class Meter:
+class RequestTimes:
     """Follows one request; `tokens` is on the path of every chunk and costs about a microsecond."""
 
     __slots__ = (
@@ -17,8 +17,8 @@ class Meter:
         "_input_tokens",
         "_last_s",
         "_metrics",
-        "_promise",
         "_reason",
+        "_targets",
         "arrived_s",
         "output_tokens",
     )
@@ -30,7 +30,7 @@ class Meter:
         self._first_s: float | None = None
         self._last_s = 0.0
         self._input_tokens: int | None = None
-        self._promise = Promise()
+        self._targets = SloTargets()
         self._reason: FinishReason | None = None
         self.output_tokens = 0
 
@@ -38,9 +38,9 @@ class Meter:
         """The body is here: the request's time begins."""
         self.arrived_s = self._clock()
 
-    def promised(self, promise: Promise) -> None:
+    def judged_by(self, targets: SloTargets) -> None:
         """The request is judged by this."""
-        self._promise = promise
+        self._targets = targets
 
     def accepted(self, input_tokens: int) -> None:
         """The request is valid."""
@@ -84,7 +84,7 @@ class Meter:
             metrics.request_ttft.observe(outcome, ttft_s)
         if tpot_s is not None:
             metrics.request_tpot.observe(outcome, tpot_s)
-        metrics.judge(outcome, (ttft_s, tpot_s), self._promise)
+        metrics.judge(outcome, (ttft_s, tpot_s), self._targets)
 
     def _ttft_s(self) -> float | None:
         return None if self._first_s is None else self._first_s - self.arrived_s

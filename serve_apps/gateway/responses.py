@@ -14,7 +14,7 @@ from starlette.types import Send
 
 from serve_apps.engines.protocol import FinishReason
 from serve_apps.gateway.backend import Fault
-from serve_apps.gateway.request import Usage, Wanted
+from serve_apps.gateway.request import GenerationRequest, Usage
 from serve_apps.gateway.validation import read_chat, read_completion
 
 DONE = b"data: [DONE]\n\n"
@@ -36,7 +36,7 @@ class Api:
     stream_object: str
     whole_object: str
     prompt_param: str
-    read: Callable[[bytes], Wanted]
+    read: Callable[[bytes], GenerationRequest]
     delta: Callable[[str, bool], dict[str, Any]]
     whole: Callable[[str], dict[str, Any]]
 

@@ -42,7 +42,7 @@ CRITICALITY: Mapping[str, bool] = {"critical": True, "sheddable": False}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Promise:
+class SloTargets:
     """What one request asks for. `slo` None: nothing of its own, the deployment's counts."""
 
     slo: RequestSlo | None = None
@@ -53,21 +53,21 @@ class Promise:
     explain: bool = False
 
 
-class PromiseReader:
+class SloTargetReader:
     """Reads headers, given the classes of the settings; `targets` are the deployment's, which may change."""
 
     def __init__(
         self, classes: Mapping[str, SloClass], targets: Callable[[], Slo], *, default_critical: bool
     ) -> None:
         self._classes, self._targets = classes, targets
-        self._plain = Promise(critical=default_critical)
+        self._plain = SloTargets(critical=default_critical)
 
-    def read(self, headers: Headers) -> Promise:
+    def read(self, headers: Headers) -> SloTargets:
         """The promise; InvalidRequest names the header."""
         said = {_NAMES[name]: (name, value) for name, value in headers if name in _NAMES}
-        return self._promise(said) if said else self._plain
+        return self._of_headers(said) if said else self._plain
 
-    def _promise(self, said: Mapping[str, tuple[bytes, bytes]]) -> Promise:
+    def _of_headers(self, said: Mapping[str, tuple[bytes, bytes]]) -> SloTargets:
         values = {
             key: _READERS[key](name.decode(), _text(name, value)) for key, (name, value) in said.items()
         }
@@ -82,7 +82,7 @@ class PromiseReader:
             )
         by_class = self._plain.critical if of_class is None else of_class.critical
         session = values.get("session")
-        return Promise(
+        return SloTargets(
             slo=slo,
             slo_class=slo_class,
             critical=bool(values.get("criticality", by_class)),
@@ -105,8 +105,8 @@ def _slo(values: Mapping[str, object], of_class: RequestSlo | None) -> RequestSl
     ttft, tpot = values.get("ttft"), values.get("tpot")
     if ttft is None and tpot is None:
         return of_class
-    promised = of_class or NO_SLO
-    return RequestSlo(ttft_s=_seconds(ttft, promised.ttft_s), tpot_s=_seconds(tpot, promised.tpot_s))
+    otherwise = of_class or NO_SLO
+    return RequestSlo(ttft_s=_seconds(ttft, otherwise.ttft_s), tpot_s=_seconds(tpot, otherwise.tpot_s))
 
 
 def class_slo(settings: SloClass, targets: Slo) -> RequestSlo:
@@ -192,9 +192,9 @@ class Routes:
         self._always = needs_router(config)
         self._prefixes = bool(config.engine.prefix_cache_tokens)
 
-    def needed(self, promise: Promise) -> bool:
+    def needed(self, targets: SloTargets) -> bool:
         """Whether the router is asked."""
-        return self._always or promise.prediction_based
+        return self._always or targets.prediction_based
 
     def blocks(self, prompt: str | Sequence[int]) -> tuple[int, ...]:
         """The prompt's prefix blocks; none where replicas keep none."""
@@ -202,7 +202,7 @@ class Routes:
 
 
 def route_request(
-    request_id: str, arrival_s: float, lengths: tuple[int, int], blocks: tuple[int, ...], promise: Promise
+    request_id: str, arrival_s: float, lengths: tuple[int, int], blocks: tuple[int, ...], targets: SloTargets
 ) -> RouteRequest:
     """The request for the router; `lengths` are its input tokens and its bound on output tokens."""
     return RouteRequest(
@@ -210,11 +210,11 @@ def route_request(
         arrival_s=arrival_s,
         input_tokens=lengths[0],
         max_tokens=lengths[1],
-        slo=promise.slo or NO_SLO,
-        slo_class=promise.slo_class,
-        critical=promise.critical,
-        prediction_based=promise.prediction_based,
-        session=promise.session,
+        slo=targets.slo or NO_SLO,
+        slo_class=targets.slo_class,
+        critical=targets.critical,
+        prediction_based=targets.prediction_based,
+        session=targets.session,
         blocks=blocks,
         block_tokens=BLOCK_TOKENS,
     )

@@ -15,7 +15,7 @@ from serve_apps.engines.vllm.metrics import VllmMetrics
 from serve_apps.gateway.backend import Backend, ReplicaLoad, Shed
 from serve_apps.gateway.metrics import GatewayMetrics
 from serve_apps.gateway.request import Accuracy, Prompts, make_prompts
-from serve_apps.gateway.slo_targets import PromiseReader, Routes
+from serve_apps.gateway.slo_targets import Routes, SloTargetReader
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +98,7 @@ class GatewayState:
     traffic: Traffic
     metrics: GatewayMetrics
     registry: CollectorRegistry
-    promises: PromiseReader
+    slo_targets: SloTargetReader
     routes: Routes
     clock: Callable[[], float]
 
@@ -142,7 +142,7 @@ def make_state(config: HeadwayConfig, backend: Backend, clock: Callable[[], floa
         traffic=traffic,
         metrics=metrics,
         registry=registry,
-        promises=PromiseReader(
+        slo_targets=SloTargetReader(
             config.slo.classes, lambda: metrics.slo, default_critical=config.routing.default_critical
         ),
         routes=Routes(config),

@@ -11,7 +11,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from pydantic_core import ErrorDetails, from_json
 
 from serve_apps.gateway.backend import InvalidRequest
-from serve_apps.gateway.request import Message, Wanted
+from serve_apps.gateway.request import GenerationRequest, Message
 
 Neutral = Mapping[str, Sequence[Any]]
 
@@ -173,15 +173,15 @@ class _Generation(_Strict):
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
     user: str | None = None
 
-    def wanted(
+    def request(
         self, max_tokens: int | None, *, prompt: str | list[int] = "", messages: Sequence[Message] = ()
-    ) -> Wanted:
+    ) -> GenerationRequest:
         """The request without what only validation needed."""
         if self.stream_options is not None and not self.stream:
             text = "'stream_options' is only allowed when 'stream' is true"
             raise InvalidRequest(text, param="stream_options")
         said = ((name, getattr(self, name)) for name in SAMPLING)
-        return Wanted(
+        return GenerationRequest(
             model=self.model,
             prompt=prompt,
             messages=messages,
@@ -208,19 +208,19 @@ class _Chat(_Generation):
 Model = TypeVar("Model", bound=_Generation)
 
 
-def read_completion(body: bytes) -> Wanted:
+def read_completion(body: bytes) -> GenerationRequest:
     """The request of `/v1/completions`; InvalidRequest."""
     asked = _validated(_Completion, _fields(body, COMPLETION))
-    return asked.wanted(asked.max_tokens, prompt=asked.prompt)
+    return asked.request(asked.max_tokens, prompt=asked.prompt)
 
 
-def read_chat(body: bytes) -> Wanted:
+def read_chat(body: bytes) -> GenerationRequest:
     """The request of `/v1/chat/completions`; InvalidRequest."""
     asked = _validated(_Chat, _fields(body, CHAT))
     if asked.max_tokens is not None and asked.max_completion_tokens is not None:
         text = "'max_tokens' and 'max_completion_tokens' can't both be set"
         raise InvalidRequest(text, param="max_tokens")
-    return asked.wanted(asked.max_completion_tokens or asked.max_tokens, messages=asked.messages)
+    return asked.request(asked.max_completion_tokens or asked.max_tokens, messages=asked.messages)
 
 
 def _fields(body: bytes, neutral: Neutral) -> dict[str, Any]:

@@ -27,9 +27,9 @@ from headway.config import HeadwayConfig
 from headway.planning import Role
 from headway.routing.types import RouteRequest
 from serve_apps.membership import Membership
-from serve_apps.routed.metrics import Counts
-from serve_apps.routed.requests import Ticket
-from serve_apps.routed.table import Book, Fallback, Patience
+from serve_apps.routed.metrics import RoutingCounts
+from serve_apps.routed.requests import RoutedRequest
+from serve_apps.routed.table import Fallback, RequestTable, WaitLimits
 
 LINGER_S = 0.25
 
@@ -52,14 +52,14 @@ POLL_LIMIT_S = 30.0
 logger = logging.getLogger("ray.serve")
 
 
-Survey = Callable[[], Coroutine[Any, Any, Sequence[OnReplica]]]
+AskReplicas = Callable[[], Coroutine[Any, Any, Sequence[OnReplica]]]
 
 
 class Unreachable(Exception):
     """A call of the router was lost."""
 
 
-class Link(Protocol):
+class RouterLink(Protocol):
     """Calls of the router. Unreachable."""
 
     async def exchange(self, gateway: str, batch: Batch) -> BatchAnswer:
@@ -74,17 +74,17 @@ class RouterClient:
 
     def __init__(
         self,
-        link: Link,
+        link: RouterLink,
         pools: Mapping[Role, Membership],
         fallback: Fallback,
-        patience: Patience,
-        survey: Survey,
+        limits: WaitLimits,
+        survey: AskReplicas,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.name = uuid.uuid4().hex
         self._link, self._survey = link, survey
-        self._book = Book(pools, fallback, patience, clock, self._wake)
+        self._table = RequestTable(pools, fallback, limits, clock, self._wake)
         self._greeted = self._report = False
         self._due, self._up = asyncio.Event(), asyncio.Event()
         self._linger: asyncio.TimerHandle | None = None
@@ -93,17 +93,17 @@ class RouterClient:
             self._begin(work)
 
     @property
-    def counts(self) -> Counts:
+    def counts(self) -> RoutingCounts:
         """What was placed, shed, and placed without the router."""
-        return self._book.counts
+        return self._table.counts
 
-    def submit(self, request: RouteRequest) -> Ticket:
+    def submit(self, request: RouteRequest) -> RoutedRequest:
         """A request wants a place."""
-        return self._book.submit(request)
+        return self._table.submit(request)
 
     def complete(self, request_id: str) -> None:
         """The request has all the tokens that are wanted of it."""
-        self._book.complete(request_id)
+        self._table.complete(request_id)
 
     async def close(self) -> None:
         """Stop talking; what the router knows of us it forgets by itself."""
@@ -136,16 +136,16 @@ class RouterClient:
             self._linger.cancel()
             self._linger = None
         report, self._report = self._report, False
-        return self._book.batch(report=report) if self._greeted else self._book.hello()
+        return self._table.batch(report=report) if self._greeted else self._table.hello()
 
     def _take(self, batch: Batch, answer: BatchAnswer) -> None:
         if not answer.known:
             self._lose()
             return
-        self._book.answered(answer)
+        self._table.answered(answer)
         if batch.hello:
             self._greeted = True
-            self._book.counts.lives += 1
+            self._table.counts.sessions += 1
             self._up.set()
             self._due.set()
         if answer.survey:
@@ -157,7 +157,7 @@ class RouterClient:
             try:
                 async with asyncio.timeout(POLL_LIMIT_S):
                     messages = await self._link.collect(self.name)
-                self._book.deliver(messages)
+                self._table.deliver(messages)
                 if not messages.known and self._greeted:
                     self._lose()
             except (Unreachable, TimeoutError):
@@ -169,20 +169,20 @@ class RouterClient:
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(TICK_S)
-            if not self._book.idle:
+            if not self._table.idle:
                 self._report = True
                 self._wake(urgent=True)
 
     async def _look(self) -> None:
         """Tell a router that began anew what the replicas have."""
         try:
-            self._book.found(await self._survey())
+            self._table.found(await self._survey())
         except Exception:
             # It is a help and no more: every gateway tells of its own requests.
             logger.warning("the replicas could not be asked what they have", exc_info=True)
 
     async def _pause(self, error: Exception | None) -> None:
-        if error is not None and not self._book.down:
+        if error is not None and not self._table.down:
             logger.warning("the router does not answer: %s", error or type(error).__name__)
         self._lose()
         await asyncio.sleep(RETRY_S)
@@ -192,7 +192,7 @@ class RouterClient:
         self._greeted = False
         self._up.clear()
         self._due.set()
-        self._book.lost()
+        self._table.lost()
 
     def _wake(self, urgent: bool) -> None:
         if urgent:

@@ -13,7 +13,7 @@ from headway.routing.types import Placement
 
 
 @dataclass(slots=True)
-class Counts:
+class RoutingCounts:
     """`placements` by profile, route class and reason; `sheds` and `fallbacks` by reason.
 
     `lives` counts the sessions with a router: above 1 it, or the way to it, was lost meanwhile.
@@ -22,7 +22,7 @@ class Counts:
     placements: Counter[tuple[str, str, str]] = field(default_factory=Counter)
     sheds: Counter[str] = field(default_factory=Counter)
     fallbacks: Counter[str] = field(default_factory=Counter)
-    lives: int = 0
+    sessions: int = 0
     queued: int = 0
     figures: Figures = field(default_factory=dict)
 
@@ -31,7 +31,7 @@ class Counts:
         self.placements[placement.profile, str(placement.route_class or ""), placement.reason] += 1
 
 
-TOLD = (
+ROUTER_GAUGES = (
     (
         "prediction",
         "headway_router_prediction",
@@ -61,7 +61,7 @@ EVENT_ERRORS = "event_errors"
 class RoutingMetrics(Collector):
     """A collector over the counts of one gateway."""
 
-    def __init__(self, model: str, counts: Callable[[], Counts]) -> None:
+    def __init__(self, model: str, counts: Callable[[], RoutingCounts]) -> None:
         self._model = model
         self._counts = counts
 
@@ -71,7 +71,7 @@ class RoutingMetrics(Collector):
         yield from self._counters(counts)
         yield from self._current(counts)
 
-    def _counters(self, counts: Counts) -> Iterator[Metric]:
+    def _counters(self, counts: RoutingCounts) -> Iterator[Metric]:
         placements = CounterMetricFamily(
             "headway_router_placements",
             "Placements carried out",
@@ -91,7 +91,7 @@ class RoutingMetrics(Collector):
         sessions = CounterMetricFamily(
             "headway_router_sessions", "Times that the router was met anew", labels=("model",)
         )
-        sessions.add_metric((self._model,), counts.lives)
+        sessions.add_metric((self._model,), counts.sessions)
         yield sessions
         errors = CounterMetricFamily(
             "headway_router_event_errors",
@@ -102,13 +102,13 @@ class RoutingMetrics(Collector):
             errors.add_metric((self._model, *event), number)
         yield errors
 
-    def _current(self, counts: Counts) -> Iterator[Metric]:
+    def _current(self, counts: RoutingCounts) -> Iterator[Metric]:
         queued = GaugeMetricFamily(
             "headway_router_queued_requests", "Requests that wait in the router", labels=("model",)
         )
         queued.add_metric((self._model,), counts.queued)
         yield queued
-        for figure, name, text, labels in TOLD:
+        for figure, name, text, labels in ROUTER_GAUGES:
             family = GaugeMetricFamily(name, text, labels=("model", *labels))
             for values, value in counts.figures.get(figure, {}).items():
                 family.add_metric((self._model, *values), value)

@@ -23,13 +23,13 @@ InUse = Callable[[str], bool]
 """Whether requests of ours are on that replica."""
 
 
-class Census:
+class ReplicaDiff:
     """Follows the pools of one application."""
 
     def __init__(self, pools: Mapping[Role, Membership], in_use: InUse) -> None:
         self._pools = pools
         self._in_use = in_use
-        self._told: dict[str, ReplicaUpdate] = {}
+        self._reported: dict[str, ReplicaUpdate] = {}
         self.stale = True
         """Whether there may be news."""
         for pool in pools.values():
@@ -37,7 +37,7 @@ class Census:
 
     def all(self, now_s: float) -> Sequence[ReplicaUpdate]:
         """Every replica, for a router that knows none."""
-        self._told = {}
+        self._reported = {}
         return [update for update in self._difference(now_s) if update.state is not ReplicaState.GONE]
 
     def news(self, now_s: float) -> Sequence[ReplicaUpdate]:
@@ -55,22 +55,22 @@ class Census:
                 seen.add(member.replica)
                 self.stale |= member.suspect_until_s > now_s
                 update = _update(role, member, now_s)
-                if self._told.get(member.replica) != update:
-                    self._told[member.replica] = update
+                if self._reported.get(member.replica) != update:
+                    self._reported[member.replica] = update
                     updates.append(update)
-        for replica in sorted(self._told.keys() - seen):
-            updates += self._left(self._told[replica])
+        for replica in sorted(self._reported.keys() - seen):
+            updates += self._left(self._reported[replica])
         return updates
 
-    def _left(self, told: ReplicaUpdate) -> list[ReplicaUpdate]:
+    def _left(self, reported: ReplicaUpdate) -> list[ReplicaUpdate]:
         """What becomes of a replica that is no longer listed, where that is new."""
-        if self._pools[told.role].died(told.replica) or not self._in_use(told.replica):
-            del self._told[told.replica]
-            return [ReplicaUpdate(replica=told.replica, role=told.role, state=ReplicaState.GONE)]
+        if self._pools[reported.role].died(reported.replica) or not self._in_use(reported.replica):
+            del self._reported[reported.replica]
+            return [ReplicaUpdate(replica=reported.replica, role=reported.role, state=ReplicaState.GONE)]
         self.stale = True
-        left = ReplicaUpdate(replica=told.replica, role=told.role, state=ReplicaState.DRAINING)
-        self._told[told.replica] = left
-        return [] if left == told else [left]
+        left = ReplicaUpdate(replica=reported.replica, role=reported.role, state=ReplicaState.DRAINING)
+        self._reported[reported.replica] = left
+        return [] if left == reported else [left]
 
 
 def _update(role: Role, member: Member, now_s: float) -> ReplicaUpdate:
@@ -95,7 +95,7 @@ def _load(stats: Mapping[str, Any]) -> ReplicaLoad | None:
     )
 
 
-class Surveyor:
+class ReplicaSurvey:
     """Asks every replica of the pools."""
 
     def __init__(

@@ -12,7 +12,7 @@ from typing import Protocol
 from headway.routing.types import Placement, RouteRequest
 
 
-class State(Enum):
+class RequestState(Enum):
     """How far the question of where to is."""
 
     ASKED = auto()
@@ -21,47 +21,47 @@ class State(Enum):
     ENDED = auto()
 
 
-class Desk(Protocol):
+class RequestObserver(Protocol):
     """Where tickets tell what happens to them."""
 
-    def prefilled(self, ticket: "Ticket") -> None:
+    def prefilled(self, routed: "RoutedRequest") -> None:
         """Its prompt is computed."""
 
-    def first_token(self, ticket: "Ticket") -> None:
+    def first_token(self, routed: "RoutedRequest") -> None:
         """Its first token has come."""
 
-    def again(self, ticket: "Ticket") -> None:
+    def again(self, routed: "RoutedRequest") -> None:
         """Its attempt was lost; it wants another place."""
 
-    def ended(self, ticket: "Ticket", *, complete: bool) -> None:
+    def ended(self, routed: "RoutedRequest", *, complete: bool) -> None:
         """It has ended."""
 
 
-class Ticket:
+class RoutedRequest:
     """A request that is to be placed, or is."""
 
     __slots__ = (
-        "_desk",
         "_newer",
+        "_observer",
         "_waiter",
         "computed",
         "output_tokens",
         "placement",
+        "reported_tokens",
         "request",
         "state",
         "streaming",
         "timer",
-        "told_tokens",
     )
 
-    def __init__(self, request: RouteRequest, desk: Desk) -> None:
+    def __init__(self, request: RouteRequest, observer: RequestObserver) -> None:
         self.request = request
         self.placement: Placement | None = None
-        self.state = State.ASKED
+        self.state = RequestState.ASKED
         self.computed = self.streaming = False
-        self.output_tokens = self.told_tokens = 0
+        self.output_tokens = self.reported_tokens = 0
         self.timer: asyncio.TimerHandle | None = None
-        self._desk = desk
+        self._observer = observer
         self._waiter: asyncio.Future[Placement] | None = None
         self._newer: Callable[[], None] | None = None
 
@@ -72,7 +72,7 @@ class Ticket:
 
     async def placed(self) -> Placement:
         """Where it goes. BackendError: nowhere."""
-        if self.state is State.PLACED and self.placement is not None:
+        if self.state is RequestState.PLACED and self.placement is not None:
             return self.placement
         if self._waiter is None:
             self._waiter = asyncio.get_running_loop().create_future()
@@ -82,7 +82,7 @@ class Ticket:
         """An attempt was lost: it wants another place, unless it has been given one meanwhile."""
         if self.placement is lost:
             self._waiter = None
-            self._desk.again(self)
+            self._observer.again(self)
 
     def watch(self, newer: Callable[[], None] | None) -> None:
         """Call this, once, when another placement takes the place of the one that is carried out."""
@@ -92,30 +92,30 @@ class Ticket:
         """Its prompt is computed, and not by the replica that decodes."""
         if not self.computed:
             self.computed = True
-            self._desk.prefilled(self)
+            self._observer.prefilled(self)
 
     def first_token(self) -> None:
         """Its first token has come: from now on it stays where it is."""
         self.computed = self.streaming = True
         self._newer = None
-        self._desk.first_token(self)
+        self._observer.first_token(self)
 
     def complete(self) -> None:
         """It has all its tokens."""
-        if self.state is not State.ENDED:
-            self._desk.ended(self, complete=True)
+        if self.state is not RequestState.ENDED:
+            self._observer.ended(self, complete=True)
 
     def close(self) -> None:
         """It has ended, if it had not yet."""
-        if self.state is not State.ENDED:
-            self._desk.ended(self, complete=False)
+        if self.state is not RequestState.ENDED:
+            self._observer.ended(self, complete=False)
 
     def take(self, placement: Placement) -> None:
         """The router, or the gateway itself, has placed it."""
-        before, self.placement, self.state = self.state, placement, State.PLACED
+        before, self.placement, self.state = self.state, placement, RequestState.PLACED
         self.computed = False
         self.stop_timer()
-        if before is State.PLACED:
+        if before is RequestState.PLACED:
             newer, self._newer = self._newer, None
             if newer is not None:
                 newer()

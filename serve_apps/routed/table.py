@@ -36,9 +36,9 @@ from headway.planning import Role
 from headway.routing.types import Placement, Progress, RouteRequest, Shed
 from serve_apps.gateway.backend import BackendError, NotReady, Overloaded
 from serve_apps.membership import Membership
-from serve_apps.routed.metrics import Counts
-from serve_apps.routed.replicas import Census
-from serve_apps.routed.requests import State, Ticket
+from serve_apps.routed.metrics import RoutingCounts
+from serve_apps.routed.replicas import ReplicaDiff
+from serve_apps.routed.requests import RequestState, RoutedRequest
 
 Fallback = Callable[[RouteRequest], Placement | None]
 """Places a request without the router; None when no replica runs."""
@@ -49,7 +49,7 @@ SLACK_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Patience:
+class WaitLimits:
     """How long a request waits, in seconds."""
 
     call_timeout_s: float = 0.25
@@ -60,60 +60,60 @@ class Patience:
     """In the queue of a router that has gone."""
 
 
-class Book:
+class RequestTable:
     """Tickets and events. `wake(urgent)` is called when there is something to send."""
 
     def __init__(
         self,
         pools: Mapping[Role, Membership],
         fallback: Fallback,
-        patience: Patience,
+        limits: WaitLimits,
         clock: Callable[[], float],
         wake: Callable[[bool], None],
     ) -> None:
-        self.counts = Counts()
+        self.counts = RoutingCounts()
         self.down = False
         """Whether the router is known not to answer."""
         self._gone = False
         self._pools = pools
-        self.census = Census(pools, self._in_use)
-        self._fallback, self._patience, self._clock, self._wake = fallback, patience, clock, wake
-        self._tickets: dict[str, Ticket] = {}
+        self.diff = ReplicaDiff(pools, self._in_use)
+        self._fallback, self._limits, self._clock, self._wake = fallback, limits, clock, wake
+        self._requests: dict[str, RoutedRequest] = {}
         self._events: list[Event] = []
-        self._asking: list[Ticket] = []
-        self._asked: list[Ticket] = []
+        self._asking: list[RoutedRequest] = []
+        self._asked: list[RoutedRequest] = []
         self._session = 0
 
-    def submit(self, request: RouteRequest) -> Ticket:
+    def submit(self, request: RouteRequest) -> RoutedRequest:
         """A request wants a place."""
-        ticket = self._tickets[request.request_id] = Ticket(request, self)
-        self._ask(ticket, Submit(self._clock(), request))
-        return ticket
+        routed = self._requests[request.request_id] = RoutedRequest(request, self)
+        self._ask(routed, Submit(self._clock(), request))
+        return routed
 
-    def again(self, ticket: Ticket) -> None:
+    def again(self, routed: RoutedRequest) -> None:
         """It wants another place."""
-        ticket.state = State.ASKED
-        self._ask(ticket, Again(self._clock(), ticket.request))
+        routed.state = RequestState.ASKED
+        self._ask(routed, Again(self._clock(), routed.request))
 
-    def prefilled(self, ticket: Ticket) -> None:
+    def prefilled(self, routed: RoutedRequest) -> None:
         """Its prompt is computed."""
-        self._push(Prefilled(self._clock(), ticket.request.request_id), urgent=_has_deadline(ticket))
+        self._push(Prefilled(self._clock(), routed.request.request_id), urgent=_has_deadline(routed))
 
-    def first_token(self, ticket: Ticket) -> None:
+    def first_token(self, routed: RoutedRequest) -> None:
         """Its first token has come; the router measures how long KV travelled, which does not keep."""
-        self._push(FirstToken(self._clock(), ticket.request.request_id), urgent=_has_deadline(ticket))
+        self._push(FirstToken(self._clock(), routed.request.request_id), urgent=_has_deadline(routed))
 
     def complete(self, request_id: str) -> None:
         """It has all the tokens that are wanted of it; others than ours are not meant."""
-        if (ticket := self._tickets.get(request_id)) is not None:
-            ticket.complete()
+        if (routed := self._requests.get(request_id)) is not None:
+            routed.complete()
 
-    def ended(self, ticket: Ticket, *, complete: bool) -> None:
+    def ended(self, routed: RoutedRequest, *, complete: bool) -> None:
         """It has ended."""
-        request_id, now_s = ticket.request.request_id, self._clock()
-        self._close(ticket)
+        request_id, now_s = routed.request.request_id, self._clock()
+        self._close(routed)
         if complete:
-            self._push(Completed(now_s, request_id, ticket.output_tokens))
+            self._push(Completed(now_s, request_id, routed.output_tokens))
         else:
             self._push(Failed(now_s, request_id))
 
@@ -129,11 +129,13 @@ class Book:
         self._session += 1
         self._events.clear()
         self._asking = []
-        self._asked = [ticket for ticket in self._tickets.values() if ticket.state is not State.PLACED]
+        self._asked = [
+            routed for routed in self._requests.values() if routed.state is not RequestState.PLACED
+        ]
         events: list[Event] = [
-            *(Changed(now_s, update) for update in self.census.all(now_s)),
+            *(Changed(now_s, update) for update in self.diff.all(now_s)),
             *(Placed(now_s, running) for running in self._running()),
-            *(Submit(now_s, ticket.request) for ticket in self._asked),
+            *(Submit(now_s, routed.request) for routed in self._asked),
         ]
         return Batch(self._session, now_s, tuple(events), hello=True)
 
@@ -143,7 +145,7 @@ class Book:
         events, self._events = self._events, []
         self._asked, self._asking = self._asking, []
         begun_s = events[0].at_s if events else now_s
-        news = [Changed(begun_s, update) for update in self.census.news(now_s)]
+        news = [Changed(begun_s, update) for update in self.diff.news(now_s)]
         if report and (progress := self._progress()):
             events.append(Advanced(now_s, progress))
         return Batch(self._session, now_s, (*news, *events)) if news or events else None
@@ -151,7 +153,7 @@ class Book:
     @property
     def idle(self) -> bool:
         """Whether a report would hold nothing."""
-        return not self._tickets and not self._events and not self.census.stale
+        return not self._requests and not self._events and not self.diff.stale
 
     def answered(self, answer: BatchAnswer) -> None:
         """A batch has arrived: who got no place is held."""
@@ -160,9 +162,9 @@ class Book:
         if answer.figures is not None:
             self.counts.figures = answer.figures
         self.deliver(answer.messages)
-        for ticket in self._asked:
-            if ticket.state in {State.ASKED, State.HELD}:
-                self._hold(ticket, self._patience.max_wait_s + SLACK_S)
+        for routed in self._asked:
+            if routed.state in {RequestState.ASKED, RequestState.HELD}:
+                self._hold(routed, self._limits.max_wait_s + SLACK_S)
 
     def deliver(self, messages: Messages) -> None:
         """What became of requests."""
@@ -171,98 +173,96 @@ class Book:
         for shed in messages.sheds:
             self._shed(shed)
         for request_id in messages.failed:
-            ticket = self._tickets.get(request_id)
-            if ticket is not None and ticket.state in {State.ASKED, State.HELD}:
-                self._fall_back(ticket, "error")
+            routed = self._requests.get(request_id)
+            if routed is not None and routed.state in {RequestState.ASKED, RequestState.HELD}:
+                self._fall_back(routed, "error")
 
     def lost(self) -> None:
         """The router does not answer: who waits for its answer is placed here; who is held waits for it."""
         self.down = True
         self._events.clear()
-        for ticket in [*self._tickets.values()]:
-            if ticket.state is State.ASKED:
-                self._fall_back(ticket, "unreachable")
-            elif ticket.state is State.HELD and not self._gone:
-                self._hold(ticket, self._patience.gone_s)
+        for routed in [*self._requests.values()]:
+            if routed.state is RequestState.ASKED:
+                self._fall_back(routed, "unreachable")
+            elif routed.state is RequestState.HELD and not self._gone:
+                self._hold(routed, self._limits.gone_s)
         self._gone = True
 
-    def _ask(self, ticket: Ticket, event: Event) -> None:
+    def _ask(self, routed: RoutedRequest, event: Event) -> None:
         if self.down:
-            self._fall_back(ticket, "unreachable")
+            self._fall_back(routed, "unreachable")
             return
-        ticket.timer = asyncio.get_running_loop().call_later(
-            self._patience.call_timeout_s, self._late, ticket
-        )
-        self._asking.append(ticket)
+        routed.timer = asyncio.get_running_loop().call_later(self._limits.call_timeout_s, self._late, routed)
+        self._asking.append(routed)
         self._push(event, urgent=True)
 
-    def _late(self, ticket: Ticket) -> None:
+    def _late(self, routed: RoutedRequest) -> None:
         """A question has had no answer, or a request was held for too long."""
-        ticket.timer = None
-        if ticket.state is State.ASKED:
+        routed.timer = None
+        if routed.state is RequestState.ASKED:
             self.down = True
-            self._fall_back(ticket, "timeout")
-        elif ticket.state is State.HELD and self.down:
-            self._fall_back(ticket, "unreachable")
-        elif ticket.state is State.HELD:
-            self._refuse(ticket, Overloaded("the request waited for a replica as long as a request may"))
+            self._fall_back(routed, "timeout")
+        elif routed.state is RequestState.HELD and self.down:
+            self._fall_back(routed, "unreachable")
+        elif routed.state is RequestState.HELD:
+            self._refuse(routed, Overloaded("the request waited for a replica as long as a request may"))
 
-    def _fall_back(self, ticket: Ticket, reason: str) -> None:
-        placement = self._fallback(ticket.request)
+    def _fall_back(self, routed: RoutedRequest, reason: str) -> None:
+        placement = self._fallback(routed.request)
         if placement is None:
-            self._refuse(ticket, NotReady("no replica is running"))
+            self._refuse(routed, NotReady("no replica is running"))
             return
         self.counts.fallbacks[reason] += 1
         self.counts.placed(placement)
-        self._release(ticket)
-        queued_s = max(0.0, self._clock() - ticket.request.arrival_s)
-        ticket.take(placement._replace(attempt=ticket.attempt + 1, queued_s=queued_s))
-        for pool, replica in self._places(ticket):
-            pool.sent(replica, ticket.request.request_id)
-        self._push(Placed(self._clock(), _on_replica(ticket)))
+        self._release(routed)
+        queued_s = max(0.0, self._clock() - routed.request.arrival_s)
+        routed.take(placement._replace(attempt=routed.attempt + 1, queued_s=queued_s))
+        for pool, replica in self._places(routed):
+            pool.sent(replica, routed.request.request_id)
+        self._push(Placed(self._clock(), _on_replica(routed)))
 
-    def _hold(self, ticket: Ticket, longest_s: float) -> None:
-        ticket.stop_timer()
-        ticket.state = State.HELD
-        ticket.timer = asyncio.get_running_loop().call_later(longest_s, self._late, ticket)
+    def _hold(self, routed: RoutedRequest, longest_s: float) -> None:
+        routed.stop_timer()
+        routed.state = RequestState.HELD
+        routed.timer = asyncio.get_running_loop().call_later(longest_s, self._late, routed)
 
     def _place(self, placement: Placement) -> None:
-        ticket = self._tickets.get(placement.request_id)
-        if ticket is None or ticket.streaming:
+        routed = self._requests.get(placement.request_id)
+        if routed is None or routed.streaming:
             return
-        if ticket.state is State.PLACED and placement.attempt <= ticket.attempt:
+        if routed.state is RequestState.PLACED and placement.attempt <= routed.attempt:
             return
         self.counts.placed(placement)
-        self._release(ticket)
-        ticket.take(placement)
+        self._release(routed)
+        routed.take(placement)
 
     def _shed(self, shed: Shed) -> None:
-        ticket = self._tickets.get(shed.request_id)
-        if ticket is None or ticket.state is State.PLACED:
+        routed = self._requests.get(shed.request_id)
+        if routed is None or routed.state is RequestState.PLACED:
             return
         self.counts.sheds[str(shed.reason)] += 1
-        self._close(ticket)
+        self._close(routed)
         text = f"{shed.reason}: {shed.detail}" if shed.detail else str(shed.reason)
-        ticket.refuse(Overloaded(text, shed.retry_after_s))
+        routed.refuse(Overloaded(text, shed.retry_after_s))
 
-    def _refuse(self, ticket: Ticket, error: BackendError) -> None:
-        self.ended(ticket, complete=False)
-        ticket.refuse(error)
+    def _refuse(self, routed: RoutedRequest, error: BackendError) -> None:
+        self.ended(routed, complete=False)
+        routed.refuse(error)
 
-    def _close(self, ticket: Ticket) -> None:
-        ticket.state = State.ENDED
-        ticket.stop_timer()
-        self._release(ticket)
-        self._tickets.pop(ticket.request.request_id, None)
+    def _close(self, routed: RoutedRequest) -> None:
+        routed.state = RequestState.ENDED
+        routed.stop_timer()
+        self._release(routed)
+        self._requests.pop(routed.request.request_id, None)
 
-    def _release(self, ticket: Ticket) -> None:
+    def _release(self, routed: RoutedRequest) -> None:
         """Whatever was entered for it is not there, or no longer."""
-        for pool, replica in self._places(ticket):
-            pool.done(replica, ticket.request.request_id)
+        for pool, replica in self._places(routed):
+            pool.done(replica, routed.request.request_id)
 
-    def _places(self, ticket: Ticket) -> Iterator[tuple[Membership, str]]:
-        if ticket.placement is not None:
-            replicas = {ticket.placement.prefill_replica, ticket.placement.decode_replica}
+    def _places(self, routed: RoutedRequest) -> Iterator[tuple[Membership, str]]:
+        if routed.placement is not None:
+            replicas = {routed.placement.prefill_replica, routed.placement.decode_replica}
             yield from ((pool, replica) for pool in self._pools.values() for replica in replicas)
 
     def _push(self, event: Event, *, urgent: bool = False) -> None:
@@ -271,29 +271,31 @@ class Book:
         self._wake(urgent or self.counts.queued > 0)
 
     def _running(self) -> Iterator[OnReplica]:
-        for ticket in self._tickets.values():
-            if ticket.state is State.PLACED:
-                yield _on_replica(ticket)
+        for routed in self._requests.values():
+            if routed.state is RequestState.PLACED:
+                yield _on_replica(routed)
 
     def _progress(self) -> tuple[Progress, ...]:
-        moved = [ticket for ticket in self._tickets.values() if ticket.output_tokens > ticket.told_tokens]
-        for ticket in moved:
-            ticket.told_tokens = ticket.output_tokens
-        return tuple(Progress(ticket.request.request_id, ticket.output_tokens) for ticket in moved)
+        moved = [
+            routed for routed in self._requests.values() if routed.output_tokens > routed.reported_tokens
+        ]
+        for routed in moved:
+            routed.reported_tokens = routed.output_tokens
+        return tuple(Progress(routed.request.request_id, routed.output_tokens) for routed in moved)
 
     def _in_use(self, replica: str) -> bool:
         return any(
-            replica in {ticket.placement.prefill_replica, ticket.placement.decode_replica}
-            for ticket in self._tickets.values()
-            if ticket.placement is not None
+            replica in {routed.placement.prefill_replica, routed.placement.decode_replica}
+            for routed in self._requests.values()
+            if routed.placement is not None
         )
 
 
-def _has_deadline(ticket: Ticket) -> bool:
+def _has_deadline(routed: RoutedRequest) -> bool:
     """Whether its prompt is offloaded, and the router waits to hear of it."""
-    return ticket.placement is not None and ticket.placement.deadline_s < inf
+    return routed.placement is not None and routed.placement.deadline_s < inf
 
 
-def _on_replica(ticket: Ticket) -> OnReplica:
-    assert ticket.placement is not None, "it has been placed"
-    return OnReplica(ticket.request, ticket.placement, ticket.computed, ticket.output_tokens)
+def _on_replica(routed: RoutedRequest) -> OnReplica:
+    assert routed.placement is not None, "it has been placed"
+    return OnReplica(routed.request, routed.placement, routed.computed, routed.output_tokens)

@@ -9,8 +9,8 @@ from headway.planning.types import Role
 from headway.profiling.metering import LatencyMeter
 from headway.profiling.sweep import Phase
 from serve_apps.engines.protocol import EngineFailed
-from serve_apps.engines.simulated import Fault, SimulatedEngine
-from serve_apps.latency_reports import MeteredEngine
+from serve_apps.engines.simulated import InjectedFault, SimulatedEngine
+from serve_apps.latency_reports import MeasuredEngine
 from tests.engines.engine_cases import collect, config_of, handle, pools_of, request, route
 from tests.engines.virtual_loop import run
 
@@ -20,7 +20,7 @@ def metered(role: Role, **engine):
     config = config_of(pools_of(role), **engine)
     meter, calls = LatencyMeter(), []
     inner = SimulatedEngine(config, role, "e")
-    return MeteredEngine(inner, meter, lambda: calls.append(1)), inner, meter, calls
+    return MeasuredEngine(inner, meter, lambda: calls.append(1)), inner, meter, calls
 
 
 def profile(**engine):
@@ -91,7 +91,7 @@ def test_streams_that_are_closed_and_engines_that_fail_leave_nothing_behind():
         await collect(engine.decode(request("b", input_tokens=1000, max_tokens=2), None))
         tokens = {seen.tokens for seen in meter.take() if seen.phase is Phase.PREFILL}
         assert tokens == {100, 1000}
-        inner.inject(Fault.FAIL)
+        inner.inject(InjectedFault.FAIL)
         with pytest.raises(EngineFailed):
             await engine.prefill(request("c"))
         return meter.take()

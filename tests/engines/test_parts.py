@@ -10,7 +10,7 @@ import pytest
 from headway.engine import IterationTimes, engine_profile, engine_rules
 from headway.planning.types import Role
 from serve_apps.engines.protocol import EngineRequest, EngineStats, RequestAborted, TokenChunk
-from serve_apps.engines.simulated import Fault, SimulatedEngine
+from serve_apps.engines.simulated import InjectedFault, SimulatedEngine
 from tests.engines.engine_cases import MIXED, SPLIT, collect, config_of, count_of, handle, request, route
 from tests.engines.virtual_loop import run
 
@@ -177,7 +177,7 @@ def test_a_stalled_engine_is_not_busy():
         engine = engine_of()
         stream = engine.decode(request(max_tokens=50), None)
         await anext(stream)
-        engine.inject(Fault.STALL)
+        engine.inject(InjectedFault.STALL)
         before_s = engine.stats().busy_s
         await asyncio.sleep(5.0)
         return [before_s, engine.stats().busy_s]

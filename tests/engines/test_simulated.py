@@ -11,7 +11,7 @@ import pytest
 from headway.engine import IterationTimes, engine_profile, engine_rules
 from headway.planning.types import Role
 from serve_apps.engines.protocol import EngineError, EngineFailed, KvHandle
-from serve_apps.engines.simulated import Fault, SimulatedEngine
+from serve_apps.engines.simulated import InjectedFault, SimulatedEngine
 from tests.engines.engine_cases import (
     MIXED,
     SPLIT,
@@ -228,7 +228,7 @@ def test_a_failed_engine_raises_everywhere_and_for_good():
             asyncio.create_task(collect(stream_of(engine, request(str(n), max_tokens=500)))) for n in range(3)
         ]
         await asyncio.sleep(0.5)
-        engine.inject(Fault("fail"))
+        engine.inject(InjectedFault("fail"))
         for stream in streams:
             with pytest.raises(EngineFailed):
                 await stream
@@ -251,7 +251,7 @@ def test_a_failed_prefill_engine_holds_nothing():
         await engine.prefill(request())
         waiting = asyncio.create_task(engine.prefill(request("b", input_tokens=10_000)))
         await asyncio.sleep(0.01)
-        engine.inject(Fault.FAIL)
+        engine.inject(InjectedFault.FAIL)
         with pytest.raises(EngineFailed):
             await waiting
         await asyncio.sleep(10.0)
@@ -270,7 +270,7 @@ def test_a_stalled_engine_stands_still_and_then_goes_on():
 
         reader = asyncio.create_task(read())
         await asyncio.sleep(0.3)
-        engine.inject(Fault.STALL)
+        engine.inject(InjectedFault.STALL)
         before = count_of(chunks)
         late = asyncio.create_task(collect(stream_of(engine, request("late"))))
         await asyncio.sleep(50.0)
@@ -296,8 +296,8 @@ def test_a_request_can_leave_a_stalled_engine():
         engine = engine_of(Role.MIXED)
         stream = stream_of(engine, request(max_tokens=100))
         await anext(stream)
-        engine.inject(Fault.STALL)
-        engine.inject(Fault.STALL)
+        engine.inject(InjectedFault.STALL)
+        engine.inject(InjectedFault.STALL)
         await stream.aclose()
         assert load_of(engine) == IDLE
 
@@ -309,7 +309,7 @@ def test_exit_ends_the_process():
         "from tests.engines.engine_cases import *; from tests.engines.virtual_loop import run\n"
         "from serve_apps.engines.simulated import *\n"
         "engine = SimulatedEngine(config_of(), Role.DECODE, 'd')\n"
-        "async def leave():\n    engine.inject(Fault.EXIT)\n    print('still here')\nrun(leave())"
+        "async def leave():\n    engine.inject(InjectedFault.EXIT)\n    print('still here')\nrun(leave())"
     )
     ended = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60

@@ -11,7 +11,7 @@ import uvicorn
 from starlette.routing import BaseRoute
 
 from headway.config import HeadwayConfig
-from serve_apps.gateway.app import Gateway, make_app
+from serve_apps.gateway.app import GatewayApp, make_app
 from serve_apps.gateway.backend import Backend
 
 DEADLINE_S = 20.0
@@ -21,7 +21,7 @@ DEADLINE_S = 20.0
 class Running:
     """A gateway that answers."""
 
-    app: Gateway
+    app: GatewayApp
     port: int
 
     @property

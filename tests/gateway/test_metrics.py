@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from headway.config import HeadwayConfig
 from serve_apps.engines.protocol import EngineRequest, TokenChunk
-from serve_apps.gateway.app import Gateway, make_app
+from serve_apps.gateway.app import GatewayApp, make_app
 from serve_apps.gateway.backend import OnPlaced, Outcome, Overloaded, ReplicaLost
 from serve_apps.gateway.metrics import Histogram, grid, whole_grid
 from tests.gateway.doubles import ScriptedBackend
@@ -49,13 +49,13 @@ class Timed(ScriptedBackend):
                     yield step
 
 
-def gateway(script: Sequence[Any]) -> Gateway:
+def gateway(script: Sequence[Any]) -> GatewayApp:
     backend = Timed(script)
     backend.clock = Clock()
     return make_app(CONFIG, backend, clock=backend.clock)
 
 
-def ask(app: Gateway, **fields: Any) -> None:
+def ask(app: GatewayApp, **fields: Any) -> None:
     body = json.dumps({"model": "m", "prompt": [1] * 10, "stream": True} | fields).encode()
     messages = [{"type": "http.request", "body": body, "more_body": False}]
 
@@ -71,7 +71,7 @@ def ask(app: Gateway, **fields: Any) -> None:
     asyncio.run(app(scope, receive, send))
 
 
-def scrape(app: Gateway) -> dict[tuple[str, tuple[str, ...]], float]:
+def scrape(app: GatewayApp) -> dict[tuple[str, tuple[str, ...]], float]:
     """Samples by name and label values other than the model, as Prometheus reads them."""
     from prometheus_client import generate_latest
 

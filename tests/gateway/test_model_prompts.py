@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from serve_apps.gateway.backend import InvalidRequest
-from serve_apps.gateway.request import EstimatedTokens, Message, ModelPrompts, PlainPrompts, Wanted
+from serve_apps.gateway.request import EstimatedTokens, GenerationRequest, Message, ModelPrompts, PlainPrompts
 
 BEGIN = 0
 
@@ -33,7 +33,7 @@ class Letters:
 
 
 def read(**fields) -> tuple[str | Sequence[int], int]:
-    return ModelPrompts(Letters(), 100).read(Wanted(model="m", **fields))
+    return ModelPrompts(Letters(), 100).read(GenerationRequest(model="m", **fields))
 
 
 def test_text_becomes_token_ids_with_what_begins_them():
@@ -61,12 +61,12 @@ def test_what_the_template_refuses_is_the_clients_error_in_one_line():
 
 def test_no_tokens_are_no_prompt():
     with pytest.raises(InvalidRequest, match="has no tokens"):
-        ModelPrompts(Letters(begins=False), None).read(Wanted(model="m", prompt=""))
+        ModelPrompts(Letters(begins=False), None).read(GenerationRequest(model="m", prompt=""))
 
 
 def test_without_a_model_text_stays_text():
     prompts = PlainPrompts(EstimatedTokens())
-    assert prompts.read(Wanted(model="m", prompt="12345678")) == ("12345678", 2)
-    assert prompts.read(Wanted(model="m", prompt=[1, 2])) == ([1, 2], 2)
-    text, tokens = prompts.read(Wanted(model="m", messages=[Message(role="user", content="Hi")]))
+    assert prompts.read(GenerationRequest(model="m", prompt="12345678")) == ("12345678", 2)
+    assert prompts.read(GenerationRequest(model="m", prompt=[1, 2])) == ([1, 2], 2)
+    text, tokens = prompts.read(GenerationRequest(model="m", messages=[Message(role="user", content="Hi")]))
     assert (text, tokens) == ("user: Hi\nassistant:", 5)

@@ -9,17 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serve_apps.gateway.backend import InvalidRequest
-from serve_apps.gateway.request import Wanted
+from serve_apps.gateway.request import GenerationRequest
 from serve_apps.gateway.validation import CHAT, COMPLETION, read_chat, read_completion
 
 USER = {"role": "user", "content": "Hi"}
 
 
-def completion(**fields: Any) -> Wanted:
+def completion(**fields: Any) -> GenerationRequest:
     return read_completion(json.dumps({"model": "m", "prompt": "Hi"} | fields).encode())
 
 
-def chat(**fields: Any) -> Wanted:
+def chat(**fields: Any) -> GenerationRequest:
     return read_chat(json.dumps({"model": "m", "messages": [USER]} | fields).encode())
 
 

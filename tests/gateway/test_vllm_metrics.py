@@ -10,7 +10,7 @@ from serve_apps.engines.protocol import FinishReason
 from serve_apps.engines.vllm.metrics import VllmMetrics
 from serve_apps.gateway.backend import Outcome, ReplicaLoad
 from serve_apps.gateway.metrics import GatewayMetrics
-from serve_apps.gateway.request_times import Meter
+from serve_apps.gateway.request_times import RequestTimes
 from serve_apps.gateway.state import Traffic
 from tests.gateway.doubles import ScriptedBackend
 
@@ -37,14 +37,14 @@ class Served:
         self.metrics = GatewayMetrics("m", "vllm", Slo(ttft_s=1.0, itl_s=0.1), TRAFFIC)
 
     def serve(self, gaps_s: tuple[float, ...], reason: FinishReason | None, outcome: Outcome) -> None:
-        meter = Meter(self.metrics, lambda: self.now_s)
-        meter.accepted(10)
+        times = RequestTimes(self.metrics, lambda: self.now_s)
+        times.accepted(10)
         for gap_s in gaps_s:
             self.now_s += gap_s
-            meter.tokens(1)
+            times.tokens(1)
         if reason is not None:
-            meter.finished(reason)
-        meter.ended(outcome)
+            times.finished(reason)
+        times.ended(outcome)
 
     def scrape(self) -> Mapping[tuple[str, ...], float]:
         return {

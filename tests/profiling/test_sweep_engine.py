@@ -30,7 +30,7 @@ from headway_cli.profile_targets import EngineTarget, SaysSizes
 from interp import load_profile, save_profile
 from serve_apps.engines import make_engine
 from serve_apps.engines.protocol import EngineSizes
-from serve_apps.engines.simulated import Fault
+from serve_apps.engines.simulated import InjectedFault
 from tests.engines.engine_cases import MIXED, SPLIT, config_of
 from tests.engines.virtual_loop import run
 
@@ -169,6 +169,6 @@ def test_what_an_engine_raises_is_said_as_the_sweep_understands_it() -> None:
     assert isinstance(engine, SaysSizes)
     assert engine.sizes() == EngineSizes(kv_tokens=432_992, request_tokens=1000, batch=7)
     engine = make_engine(config_of(), Role.MIXED, "two")
-    engine.inject(Fault.FAIL)
+    engine.inject(InjectedFault.FAIL)
     with pytest.raises(TargetError, match="failed, as it was told to"):
         run(EngineTarget(engine, "m").stream(range(20), 5))

@@ -11,7 +11,7 @@ from headway.planning import Role
 from headway.routing import Placement, RouteRequest
 from serve_apps.membership import Membership
 from serve_apps.routed.client import RouterClient, Unreachable
-from serve_apps.routed.table import Patience
+from serve_apps.routed.table import WaitLimits
 from tests.actors.router_cases import sessions
 from tests.engines.virtual_loop import run
 
@@ -94,7 +94,7 @@ class Gateway:
             line,
             {Role.MIXED: self.pool},
             self._fall_back,
-            Patience(**patience),
+            WaitLimits(**patience),
             self._survey,
             clock=asyncio.get_running_loop().time,
         )

@@ -14,7 +14,7 @@ from serve_apps.engines.protocol import (
     RunningRequest,
     TokenChunk,
 )
-from serve_apps.feed import Outlet
+from serve_apps.feed import FeedSender
 from serve_apps.membership import ReplicaGone, membership
 
 
@@ -60,7 +60,7 @@ class Replica(Decode):
 
     def __init__(self, replica: str) -> None:
         self._engine = self._serving = self.engine = Engine(replica)
-        self._outlets = defaultdict(Outlet)
+        self._outlets = defaultdict(FeedSender)
 
     async def prefill(self, request: EngineRequest) -> KvHandle:
         return await self.engine.prefill(request)

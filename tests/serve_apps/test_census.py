@@ -3,14 +3,14 @@
 from headway.planning import Role
 from headway.routing import ReplicaUpdate
 from serve_apps.membership import Membership
-from serve_apps.routed.replicas import Census
+from serve_apps.routed.replicas import ReplicaDiff
 
 LOAD = {"running": 0, "waiting": 0, "kv_usage": 0.0}
 
 
 def test_a_gpu_type_that_is_reported_later_is_news():
     pool = Membership()
-    census = Census({Role.MIXED: pool}, lambda replica: False)
+    census = ReplicaDiff({Role.MIXED: pool}, lambda replica: False)
     pool.update([("a", {})])
     assert census.news(0.0) == [ReplicaUpdate(replica="a", role=Role.MIXED)]
     pool.update([("a", {**LOAD, "gpu_type": "L20"})])

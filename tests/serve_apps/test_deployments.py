@@ -151,7 +151,7 @@ class Reports:
 @pytest.fixture
 def reports(monkeypatch) -> Reports:
     found = Reports()
-    monkeypatch.setattr(deployments, "Reporter", found)
+    monkeypatch.setattr(deployments, "LatencyReporter", found)
     return found
 
 

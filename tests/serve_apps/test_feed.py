@@ -4,7 +4,7 @@ from contextlib import aclosing
 import pytest
 
 from serve_apps.engines.protocol import TokenChunk
-from serve_apps.feed import Outlet, Stream
+from serve_apps.feed import ChunkStream, FeedSender
 
 
 async def settle() -> None:
@@ -14,7 +14,7 @@ async def settle() -> None:
 
 def test_what_comes_in_one_step_leaves_in_one_frame():
     async def scenario() -> None:
-        outlet, frames = Outlet(), []
+        outlet, frames = FeedSender(), []
 
         async def read() -> None:
             async with aclosing(outlet.frames()) as all_frames:
@@ -38,7 +38,7 @@ def test_what_comes_in_one_step_leaves_in_one_frame():
 
 def test_what_was_put_before_anybody_read_is_in_the_first_frame():
     async def scenario() -> None:
-        outlet = Outlet()
+        outlet = FeedSender()
         outlet.put(7, TokenChunk("early", 1))
         async with aclosing(outlet.frames()) as frames:
             assert await anext(frames) == [(7, "early", 1, None)]
@@ -48,7 +48,7 @@ def test_what_was_put_before_anybody_read_is_in_the_first_frame():
 
 def test_a_stream_ends_when_it_has_all_chunks_also_when_the_end_is_known_first():
     async def scenario() -> None:
-        stream = Stream()
+        stream = ChunkStream()
         stream.end(2)
         taking = asyncio.create_task(stream.next())
         await settle()
@@ -64,7 +64,7 @@ def test_a_stream_ends_when_it_has_all_chunks_also_when_the_end_is_known_first()
 
 def test_a_slow_taker_gets_one_joined_chunk():
     async def scenario() -> None:
-        stream = Stream()
+        stream = ChunkStream()
         for text in "abc":
             stream.put(TokenChunk(text, 2))
         stream.put(TokenChunk("d", 1, "length"))
@@ -77,7 +77,7 @@ def test_a_slow_taker_gets_one_joined_chunk():
 
 def test_an_error_comes_after_what_came_before_it_and_the_first_one_counts():
     async def scenario() -> None:
-        stream = Stream()
+        stream = ChunkStream()
         stream.put(TokenChunk("a", 1))
         stream.fail(ValueError("first"))
         stream.fail(ValueError("second"))
@@ -91,7 +91,7 @@ def test_an_error_comes_after_what_came_before_it_and_the_first_one_counts():
 
 def test_a_waiting_taker_hears_of_an_error():
     async def scenario() -> None:
-        stream = Stream()
+        stream = ChunkStream()
         taking = asyncio.create_task(stream.next())
         await settle()
         stream.fail(ValueError("lost"))

@@ -6,7 +6,7 @@ import pytest
 
 from actors.calling import ActorGone, TooSlow
 from headway.profiling.metering import LatencyMeter
-from serve_apps.latency_reports import Reporter
+from serve_apps.latency_reports import LatencyReporter
 from tests.engines.virtual_loop import run
 
 PERIOD_S = 5.0
@@ -33,7 +33,7 @@ def prompt(meter: LatencyMeter) -> None:
 
 async def reported(actor: Interpolator, prompts: int, gap_s: float) -> list[tuple[float, str, int]]:
     meter = LatencyMeter()
-    reporter = Reporter(meter, PERIOD_S, actor)  # type: ignore[arg-type]
+    reporter = LatencyReporter(meter, PERIOD_S, actor)  # type: ignore[arg-type]
     for _ in range(prompts):
         reporter.start()
         prompt(meter)

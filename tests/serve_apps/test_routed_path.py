@@ -90,14 +90,14 @@ def test_both_phases_run_where_they_were_placed(settings):
         assert await world.tokens() == TOKENS
         (placement,) = world.placements
         decoding = Role.MIXED if Role.MIXED in world.handles else Role.DECODE
-        (decoder,) = [engine for engine in world.engines(decoding) if engine.decoded]
-        assert decoder.replica == placement.decode_replica
-        for computer in (
+        (decode_replica,) = [engine for engine in world.engines(decoding) if engine.decoded]
+        assert decode_replica.replica == placement.decode_replica
+        for prefill_replica in (
             [engine for engine in world.engines(Role.PREFILL) if engine.prefilled]
             if (Role.PREFILL in world.handles)
             else []
         ):
-            assert computer.replica == placement.prefill_replica
+            assert prefill_replica.replica == placement.prefill_replica
         await world.quiet()
         assert world.backend.routing().placements.total() == 1
 

@@ -26,7 +26,7 @@ def request(name: str, **fields):
 
 
 async def greeted(gateway: Gateway) -> None:
-    while gateway.client.counts.lives == 0:
+    while gateway.client.counts.sessions == 0:
         await asyncio.sleep(CALL_S)
     await asyncio.sleep(1.0)
 
@@ -53,7 +53,7 @@ def test_the_first_goes_at_once_and_the_others_with_the_next_call():
         others = [gateway.client.submit(request(f"r{n}")) for n in range(1, 6)]
         assert (await first.placed()).decode_replica == "a"
         assert now() - begun_s == pytest.approx(CALL_S)
-        placements = [await ticket.placed() for ticket in others]
+        placements = [await routed.placed() for routed in others]
         assert now() - begun_s == pytest.approx(2 * CALL_S)
         assert {placement.profile for placement in placements} == {"slo"}
         assert submits(line) == [["r0"], ["r1", "r2", "r3", "r4", "r5"]]
@@ -65,14 +65,14 @@ def test_the_first_goes_at_once_and_the_others_with_the_next_call():
 def test_the_router_hears_of_an_offloaded_prompt_and_its_first_token_at_once():
     async def scenario(gateway: Gateway, line: Line) -> None:
         await greeted(gateway)
-        ticket = gateway.client.submit(request("r", input_tokens=9000))
-        assert (await ticket.placed()).split
-        for tell, kind in ((ticket.prefilled, Prefilled), (ticket.first_token, FirstToken)):
+        routed = gateway.client.submit(request("r", input_tokens=9000))
+        assert (await routed.placed()).split
+        for tell, kind in ((routed.prefilled, Prefilled), (routed.first_token, FirstToken)):
             await asyncio.sleep(1.0)
             tell()
             await asyncio.sleep(CALL_S)
             assert len(said(line, kind)) == 1
-        ticket.complete()
+        routed.complete()
         await asyncio.sleep(2 * LINGER_S)
         (trace,) = line.sessions.router.traces.take()
         assert trace.t_first_token - trace.t_prefill_done == pytest.approx(1.0 + CALL_S)
@@ -83,13 +83,13 @@ def test_the_router_hears_of_an_offloaded_prompt_and_its_first_token_at_once():
 def test_what_is_not_urgent_waits_for_company():
     async def scenario(gateway: Gateway, line: Line) -> None:
         await greeted(gateway)
-        ticket = gateway.client.submit(request("r"))
-        await ticket.placed()
+        routed = gateway.client.submit(request("r"))
+        await routed.placed()
         await asyncio.sleep(1.0)
         calls, begun_s = len(line.batches), now()
-        ticket.first_token()
-        ticket.output_tokens = 7
-        ticket.complete()
+        routed.first_token()
+        routed.output_tokens = 7
+        routed.complete()
         await asyncio.sleep(0.9 * LINGER_S)
         assert len(line.batches) == calls
         await asyncio.sleep(0.2 * LINGER_S)
@@ -115,16 +115,16 @@ def test_an_idle_gateway_is_quiet():
 def test_progress_is_told_now_and_then_and_never_per_token():
     async def scenario(gateway: Gateway, line: Line) -> None:
         await greeted(gateway)
-        ticket = gateway.client.submit(request("r", max_tokens=1000))
-        await ticket.placed()
-        ticket.first_token()
+        routed = gateway.client.submit(request("r", max_tokens=1000))
+        await routed.placed()
+        routed.first_token()
         for _ in range(1000):
             await asyncio.sleep(0.01)
-            ticket.output_tokens += 1
+            routed.output_tokens += 1
         told = [event.progress[0].output_tokens for event in said(line, Advanced)]
         assert len(told) == pytest.approx(10.0 / TICK_S, abs=2)
         assert told == sorted(set(told))
-        ticket.complete()
+        routed.complete()
 
     play(scenario, "a")
 
@@ -134,11 +134,11 @@ def test_a_held_request_is_placed_by_letter_when_a_replica_comes():
         await greeted(gateway)
         gateway.pool.remove("a")
         await asyncio.sleep(2 * TICK_S)
-        ticket = gateway.client.submit(request("r"))
+        routed = gateway.client.submit(request("r"))
         await asyncio.sleep(20 * TIMEOUT_S)
         assert line.sessions.router.queued == 1
         gateway.pool.update([("b", {})])
-        placement = await ticket.placed()
+        placement = await routed.placed()
         assert placement.decode_replica == "b"
         assert placement.queued_s > 10 * TIMEOUT_S
         assert not gateway.client.counts.fallbacks
@@ -151,9 +151,9 @@ def test_a_shed_request_is_refused_with_what_the_router_says():
         await greeted(gateway)
         gateway.pool.remove("a")
         await asyncio.sleep(2 * TICK_S)
-        ticket = gateway.client.submit(request("r"))
+        routed = gateway.client.submit(request("r"))
         with pytest.raises(Overloaded, match="waited_too_long"):
-            await asyncio.gather(ticket.placed(), expire(line, 6.0))
+            await asyncio.gather(routed.placed(), expire(line, 6.0))
         assert gateway.client.counts.sheds["waited_too_long"] == 1
 
     play(scenario, "a", settings={"routing.queue.max_wait_s": 5.0})
@@ -203,7 +203,7 @@ def test_a_request_that_the_router_cannot_handle_is_placed_by_the_gateway_and_by
         assert gateway.client.counts.fallbacks == {"error": 1}
         await asyncio.sleep(1.0)
         # The session goes on, and the router has learned where the request is.
-        assert gateway.client.counts.lives == 1
+        assert gateway.client.counts.sessions == 1
         assert line.sessions.router.running == 2
 
     play(scenario, "a")
@@ -233,7 +233,7 @@ def test_a_router_that_dies_loses_no_request_and_learns_all_when_it_is_back():
         restored = {event.running.request.request_id: event.running for event in said(line, Placed)}
         assert restored["running"].computed
         assert restored["running"].output_tokens == 5
-        assert gateway.client.counts.lives == 2
+        assert gateway.client.counts.sessions == 2
         assert gateway.surveys == 2
 
     play(scenario, "a")
@@ -247,7 +247,7 @@ def test_a_router_that_began_anew_between_two_calls_is_told_all():
         assert (await gateway.client.submit(request("s")).placed()).decode_replica == "a"
         await asyncio.sleep(1.0)
         assert line.sessions.router.running == 2
-        assert gateway.client.counts.lives == 2
+        assert gateway.client.counts.sessions == 2
 
     play(scenario, "a")
 
@@ -281,14 +281,14 @@ def test_who_was_held_is_placed_by_the_gateway_when_the_router_stays_away():
 def test_a_router_that_hangs_is_lost_after_a_while_and_met_anew():
     async def scenario(gateway: Gateway, line: Line) -> None:
         await greeted(gateway)
-        ticket = gateway.client.submit(request("r"))
-        await ticket.placed()
+        routed = gateway.client.submit(request("r"))
+        await routed.placed()
         line.stall()
-        ticket.complete()
+        routed.complete()
         await asyncio.sleep(CALL_LIMIT_S + 1.0)
         line.resume()
         await asyncio.sleep(1.0)
-        assert gateway.client.counts.lives == 2
+        assert gateway.client.counts.sessions == 2
         assert line.sessions.router.running == 0
 
     play(scenario, "a")
@@ -306,23 +306,23 @@ def test_without_any_replica_and_router_a_request_is_refused():
 def test_a_newer_placement_is_heard_of_until_the_first_token():
     async def scenario(gateway: Gateway, line: Line) -> None:
         await greeted(gateway)
-        ticket, heard = gateway.client.submit(request("r")), []
-        await ticket.placed()
-        ticket.watch(lambda: heard.append(ticket.placement))
-        newer = on("b", ticket.request, attempt=2).placement
-        stale = on("c", ticket.request, attempt=1).placement
+        routed, heard = gateway.client.submit(request("r")), []
+        await routed.placed()
+        routed.watch(lambda: heard.append(routed.placement))
+        newer = on("b", routed.request, attempt=2).placement
+        stale = on("c", routed.request, attempt=1).placement
         for placement in (stale, newer):
             line.sessions.gateways.get(gateway.client.name).placements.append(placement)
             line.mailboxes.deliver()
             await asyncio.sleep(0.1)
         assert heard == [newer]
-        ticket.first_token()
+        routed.first_token()
         line.sessions.gateways.get(gateway.client.name).placements.append(
-            on("d", ticket.request, attempt=3).placement
+            on("d", routed.request, attempt=3).placement
         )
         line.mailboxes.deliver()
         await asyncio.sleep(0.1)
-        assert ticket.placement == newer
+        assert routed.placement == newer
 
     play(scenario, "a", "b")
 
@@ -330,18 +330,18 @@ def test_a_newer_placement_is_heard_of_until_the_first_token():
 def test_two_newer_placements_at_once_are_heard_of_once():
     async def scenario(gateway: Gateway, line: Line) -> None:
         await greeted(gateway)
-        ticket, heard = gateway.client.submit(request("r")), []
-        first = await ticket.placed()
-        ticket.watch(lambda: heard.append(ticket.placement))
-        newer = [on(name, ticket.request, attempt=number).placement for name, number in (("b", 2), ("c", 3))]
+        routed, heard = gateway.client.submit(request("r")), []
+        first = await routed.placed()
+        routed.watch(lambda: heard.append(routed.placement))
+        newer = [on(name, routed.request, attempt=number).placement for name, number in (("b", 2), ("c", 3))]
         line.sessions.gateways.get(gateway.client.name).placements += newer
         line.mailboxes.deliver()
         await asyncio.sleep(0.1)
         assert heard == newer[:1]
-        assert await ticket.placed() == newer[1]
+        assert await routed.placed() == newer[1]
         # The loss of an attempt that was given up already asks for nothing.
-        ticket.again(first)
-        assert await ticket.placed() == newer[1]
+        routed.again(first)
+        assert await routed.placed() == newer[1]
         assert not said(line, Again)
 
     play(scenario, "a", "b", "c")
@@ -352,12 +352,12 @@ def test_who_are_placed_by_the_gateway_at_the_same_moment_are_spread():
         await greeted(gateway)
         line.stall()
         tickets = [gateway.client.submit(request(f"r{number}")) for number in range(10)]
-        placements = [await ticket.placed() for ticket in tickets]
+        placements = [await routed.placed() for routed in tickets]
         assert {placement.reason for placement in placements} == {"fallback"}
         assert [placement.queued_s for placement in placements] == [pytest.approx(TIMEOUT_S)] * 10
         assert [member.load for member in gateway.pool.members] == [5, 5]
-        for ticket in tickets:
-            ticket.close()
+        for routed in tickets:
+            routed.close()
         assert [member.load for member in gateway.pool.members] == [0, 0]
 
     play(scenario, "a", "b")
@@ -394,11 +394,11 @@ def test_replicas_come_are_suspect_and_go():
         await asyncio.sleep(2 * TICK_S)
         gateway.pool.suspect("b", now())
         await asyncio.sleep(SUSPECT_S + 2 * TICK_S)
-        ticket = gateway.client.submit(request("r"))
-        on_it = (await ticket.placed()).decode_replica
+        routed = gateway.client.submit(request("r"))
+        on_it = (await routed.placed()).decode_replica
         gateway.pool.update([])
         await asyncio.sleep(2 * TICK_S)
-        ticket.complete()
+        routed.complete()
         await asyncio.sleep(2 * TICK_S)
         states = {name: [update.state for update in updates if update.replica == name] for name in ("a", "b")}
         ready, draining, gone = ReplicaState.READY, ReplicaState.DRAINING, ReplicaState.GONE

@@ -4,10 +4,10 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from headway.routing import Placement, RouteClass
-from serve_apps.routed.metrics import Counts, RoutingMetrics
+from serve_apps.routed.metrics import RoutingCounts, RoutingMetrics
 
 
-def scrape(counts: Counts) -> dict[tuple[str, ...], float]:
+def scrape(counts: RoutingCounts) -> dict[tuple[str, ...], float]:
     """Samples by name and label values, which Prometheus orders by the labels' names."""
     registry = CollectorRegistry()
     registry.register(RoutingMetrics("m", lambda: counts))
@@ -21,14 +21,14 @@ def scrape(counts: Counts) -> dict[tuple[str, ...], float]:
 
 
 def test_nothing_has_happened_yet():
-    assert scrape(Counts()) == {
+    assert scrape(RoutingCounts()) == {
         ("headway_router_queued_requests",): 0.0,
         ("headway_router_sessions_total",): 0.0,
     }
 
 
 def test_placements_sheds_fallbacks_and_what_the_router_says():
-    counts = Counts(lives=2, queued=3)
+    counts = RoutingCounts(sessions=2, queued=3)
     placed = Placement(
         request_id="r",
         prefill_replica="p",

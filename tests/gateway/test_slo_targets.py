@@ -17,7 +17,7 @@ from serve_apps.engines.protocol import TokenChunk
 from serve_apps.gateway.app import make_app
 from serve_apps.gateway.backend import InvalidRequest, Overloaded
 from serve_apps.gateway.request import prefix_blocks
-from serve_apps.gateway.slo_targets import Promise, PromiseReader
+from serve_apps.gateway.slo_targets import SloTargetReader, SloTargets
 from tests.gateway.doubles import ScriptedBackend, chunks
 
 CLASSES = {
@@ -30,18 +30,18 @@ CLASSES = {
 TARGETS = Slo(ttft_s=3.0, itl_s=0.3)
 
 
-def reader(*, default_critical: bool = False) -> PromiseReader:
-    return PromiseReader(CLASSES, lambda: TARGETS, default_critical=default_critical)
+def reader(*, default_critical: bool = False) -> SloTargetReader:
+    return SloTargetReader(CLASSES, lambda: TARGETS, default_critical=default_critical)
 
 
-def read(default_critical: bool = False, **headers: str) -> Promise:
+def read(default_critical: bool = False, **headers: str) -> SloTargets:
     raw = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
     return reader(default_critical=default_critical).read([(b"host", b"x"), *raw])
 
 
 def test_without_headers_nothing_is_promised():
-    assert read() == Promise()
-    assert read(default_critical=True) == Promise(critical=True)
+    assert read() == SloTargets()
+    assert read(default_critical=True) == SloTargets(critical=True)
 
 
 @pytest.mark.parametrize("prefix", ["x_slo", "x_llm_d_slo"])
@@ -55,7 +55,7 @@ def test_a_dimension_that_is_not_named_is_not_promised():
 
 
 def test_a_class_promises_and_headers_go_before_it():
-    assert read(x_headway_slo_class="urgent") == Promise(
+    assert read(x_headway_slo_class="urgent") == SloTargets(
         slo=RequestSlo(ttft_s=0.5, tpot_s=0.05), slo_class="urgent", critical=True
     )
     assert read(x_headway_slo_class="batch").slo == RequestSlo(ttft_s=5.0, tpot_s=0.3)
@@ -67,7 +67,7 @@ def test_a_class_promises_and_headers_go_before_it():
 
 def test_what_a_class_leaves_open_is_the_deployments_also_when_that_changes():
     targets = [TARGETS]
-    live = PromiseReader(CLASSES, lambda: targets[-1], default_critical=False)
+    live = SloTargetReader(CLASSES, lambda: targets[-1], default_critical=False)
     header = [(b"x-headway-slo-class", b"plain")]
     assert live.read(header).slo == RequestSlo(ttft_s=3.0, tpot_s=0.3)
     targets.append(Slo(ttft_s=1.0, itl_s=0.1))
@@ -127,7 +127,7 @@ def test_whatever_headers_hold_is_read_or_refused_by_name(headers):
     try:
         promise = reader().read(raw)
     except InvalidRequest as error:
-        refused, promise = error.param, Promise()
+        refused, promise = error.param, SloTargets()
     assert refused is None or refused in {name for name, _ in headers}
     assert promise.slo is None or min(promise.slo.ttft_s, promise.slo.tpot_s) > 0
 
