@@ -9,7 +9,7 @@ from headway.config import ConfigError
 from headway.loadgen.errors import LoadError
 from headway.planning.errors import PlanningError
 from headway.profiling.errors import ProfilingError
-from headway.workload.errors import TraceError
+from headway.workload import TraceError
 from interp import InterpError
 from predictors.checks import PredictorError
 

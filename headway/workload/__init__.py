@@ -1,17 +1,18 @@
 """Workloads: request traces in the formats that people have, and generated load, in chunks of columns."""
 
-from headway.workload.errors import TraceError
+from headway.workload.csv_format import CsvFormat
+from headway.workload.export import IntervalSeries, interval_series, whole_file, write_trace
 from headway.workload.formats import known_formats
 from headway.workload.generators import known_generators
-from headway.workload.opening import open_trace
-from headway.workload.series import IntervalSeries, interval_series
-from headway.workload.trace import BLOCK_TOKENS, RequestChunk, Trace, TraceOptions, TraceStats
-from headway.workload.whole_file import whole_file
-from headway.workload.writing import write_trace
+from headway.workload.json_lines import JsonLinesFormat
+from headway.workload.text import TraceError
+from headway.workload.trace import BLOCK_TOKENS, RequestChunk, Trace, TraceOptions, TraceStats, open_trace
 
 __all__ = [
     "BLOCK_TOKENS",
+    "CsvFormat",
     "IntervalSeries",
+    "JsonLinesFormat",
     "RequestChunk",
     "Trace",
     "TraceError",

@@ -1,4 +1,4 @@
-"""The trace formats that people have, as a table, and how to tell them apart by the first line.
+"""The trace formats: built in or brought by an installed package, and which one a file has.
 
 | format   | lines                                                         | time                     |
 |----------|---------------------------------------------------------------|--------------------------|
@@ -7,91 +7,99 @@
 | burstgpt | `Timestamp,…,Request tokens,Response tokens,…` (BurstGPT)     | seconds                  |
 | mooncake | JSON objects `timestamp, input_length, output_length, hash_ids` | milliseconds           |
 
-A further CSV format is a further row of `CSV_FORMATS`; other columns are ignored, their order does not
-matter.
+A format whose rows are CSV or JSON objects is a `CsvFormat` or a `JsonLinesFormat` that names its columns or
+keys: one value, and one line in `FORMATS` or in the entry points of any installed package. Any other format
+is a class of the shape of `TraceFormat`. Further columns and keys are ignored, their order does not matter.
 """
 
-import csv
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
-from types import MappingProxyType
+from typing import Protocol
 
-from headway.workload.errors import TraceError, at_line
+from headway.extensions import ExtensionError, ExtensionPoint
+from headway.workload.csv_format import header_names
+from headway.workload.spool import Batch
+from headway.workload.text import Piece, TraceError, at_line
 
-JSON_LINES = "mooncake"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CsvFormat:
-    """The columns of a CSV format; `datetimes` says that the time is written as date and time."""
-
-    time: str
-    input_tokens: str
-    output_tokens: str
-    datetimes: bool = False
-
-    def columns(self) -> tuple[str, str, str]:
-        """Time, input tokens, output tokens."""
-        return (self.time, self.input_tokens, self.output_tokens)
-
-
-CSV_FORMATS: Mapping[str, CsvFormat] = MappingProxyType(
+FORMATS = ExtensionPoint(
+    "headway.trace_formats",
+    "trace format",
     {
-        "plain": CsvFormat(time="timestamp_s", input_tokens="input_tokens", output_tokens="output_tokens"),
-        "azure": CsvFormat(
-            time="TIMESTAMP", input_tokens="ContextTokens", output_tokens="GeneratedTokens", datetimes=True
-        ),
-        "burstgpt": CsvFormat(
-            time="Timestamp", input_tokens="Request tokens", output_tokens="Response tokens"
-        ),
-    }
+        "plain": "headway.workload.csv_format:PLAIN",
+        "azure": "headway.workload.csv_format:AZURE",
+        "burstgpt": "headway.workload.csv_format:BURSTGPT",
+        "mooncake": "headway.workload.json_lines:MOONCAKE",
+    },
 )
+"""In the order in which formats are tried: of two that fit a first line equally well the earlier wins."""
+
+
+class RecordReader(Protocol):
+    """Parses the pieces of one file in order."""
+
+    time_field: str
+    """The field that holds the time, for error messages."""
+
+    def parse(self, piece: Piece) -> Batch:
+        """The rows of a piece; raises TraceError with the line of the first faulty row."""
+        ...
+
+
+class TraceFormat(Protocol):
+    """A trace format."""
+
+    @property
+    def has_header(self) -> bool:
+        """True if the first line names the columns and holds no request."""
+        ...
+
+    def match(self, first_line: str) -> float:
+        """The share of the format's columns or keys in a first line, in [0, 1]; 0: not this format."""
+        ...
+
+    def reader(self, path: Path, line: int, first_line: str) -> RecordReader:
+        """The reader of a file with that first line; raises TraceError where the line does not suffice."""
+        ...
 
 
 def known_formats() -> tuple[str, ...]:
     """The names that `TraceOptions.format` takes."""
-    return (*CSV_FORMATS, JSON_LINES)
+    return tuple(_names())
 
 
 def check_format(name: str | None) -> None:
     """Raise TraceError unless `name` is a known format or None."""
-    if name is not None and name not in known_formats():
+    if name is not None and name not in FORMATS:
         raise TraceError(f"unknown trace format {name!r}; known: {', '.join(known_formats())}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
-    """Where a CSV file keeps what we read: field positions, and how many fields a row has."""
-
-    format: CsvFormat
-    positions: tuple[int, int, int]
-    fields: int
-
-
-def csv_layout(path: Path, line: int, header: str, name: str | None) -> Layout:
-    """Where a CSV header puts the columns of the format `name`, or of the best fit; raises TraceError."""
-    names = _header_names(path, line, header)
-    chosen = CSV_FORMATS[name] if name else _best_fit(path, line, names)
-    for column in chosen.columns():
-        if column not in names:
-            raise at_line(path, line, column, f"missing column; the header is {header[:200]!r}")
-        if names.count(column) > 1:
-            raise at_line(path, line, column, "the header has this column twice")
-    time, tokens_in, tokens_out = (names.index(column) for column in chosen.columns())
-    return Layout(format=chosen, positions=(time, tokens_in, tokens_out), fields=len(names))
-
-
-def _header_names(path: Path, line: int, header: str) -> list[str]:
-    try:
-        return [field.strip() for field in next(csv.reader([header]))]
-    except csv.Error as error:
-        raise at_line(path, line, "header", str(error)) from error
-
-
-def _best_fit(path: Path, line: int, names: list[str]) -> CsvFormat:
-    best = max(CSV_FORMATS.values(), key=lambda candidate: len(set(candidate.columns()) & set(names)))
-    if not set(best.columns()) & set(names):
+def format_of(path: Path, line: int, first_line: str, name: str | None) -> TraceFormat:
+    """The format `name`, or the one that fits the first line best; raises TraceError where none fits."""
+    if name is not None:
+        return _load(name)
+    best, share = None, 0.0
+    for candidate in _names():
+        # A perfect fit ends the search, so that packages beside this one are only asked about unknown lines.
+        if share >= 1.0:
+            break
+        found = _load(candidate)
+        if (fit := found.match(first_line)) > share:
+            best, share = found, fit
+    if best is None:
+        header_names(path, line, first_line)  # a line that is no CSV at all has its own error
         known = ", ".join(known_formats())
         raise at_line(path, line, "header", f"no trace format has these columns; known formats: {known}")
     return best
+
+
+def _names() -> Iterator[str]:
+    yield from FORMATS.builtin
+    yield from (name for name in FORMATS.names() if name not in FORMATS.builtin)
+
+
+def _load(name: str) -> TraceFormat:
+    try:
+        found: TraceFormat = FORMATS.load(name)
+    except ExtensionError as error:
+        raise TraceError(str(error)) from error
+    return found

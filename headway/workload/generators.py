@@ -1,5 +1,14 @@
 """Generated load: `NAME:key=value,…` wherever a trace file is accepted, as in `steady:rate_rps=20,seed=1`.
 
+A shape is an arrival rate λ(t), in requests per second, t seconds after the start:
+
+    steady    λ = r ramp      λ = r + (p − r) · t / duration                    linear from r to p step      λ
+    = p while at ≤ t < back_at, else r diurnal   λ = r · (1 − a · cos(2π t / period))              mean r over
+    whole periods, starts at the trough burst     λ = p in the last burst_s seconds of every period of
+    every_s, else r
+
+r is `rate_rps`, p `peak_rps`, a `amplitude`. A further shape is a further class and its row in `SHAPES`.
+
 Arrivals are a Poisson process of rate λ(t), by thinning (Lewis and Shedler 1979): draw a homogeneous
 process at the highest rate, keep an arrival at t with probability λ(t) / highest. Lengths are lognormal
 with mean m and coefficient of variation c: σ² = ln(1 + c²), μ = ln m − σ²/2, rounded, at least 1 token; c =
@@ -12,16 +21,118 @@ from dataclasses import dataclass, fields
 from math import inf, log, log1p, sqrt
 from sys import float_info
 from types import MappingProxyType
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from headway.workload.batch import Columns, to_records
-from headway.workload.errors import TraceError
-from headway.workload.ingest import Counts, Ingested
-from headway.workload.shapes import SHAPES, Shape
-from headway.workload.spool import SpoolWriter
-from headway.workload.values import MAX_TOKENS
+from headway.workload.ingest import Ingested, RowCounts
+from headway.workload.spool import Columns, SpoolWriter, to_records
+from headway.workload.text import MAX_TOKENS, TraceError
+
+Array = npt.NDArray[np.float64]
+
+
+class Shape(Protocol):
+    """An arrival rate over time."""
+
+    def rate(self, time_s: Array, duration_s: float) -> Array:
+        """Requests per second at each time, in a load that lasts `duration_s`."""
+        ...
+
+    def highest(self) -> float:
+        """A bound that the rate never exceeds."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Steady:
+    """A constant rate."""
+
+    rate_rps: float = 10.0
+
+    def rate(self, time_s: Array, duration_s: float) -> Array:
+        """The rate, everywhere."""
+        return np.full(len(time_s), self.rate_rps)
+
+    def highest(self) -> float:
+        """The rate."""
+        return self.rate_rps
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ramp:
+    """A straight line from one rate to another over the whole duration."""
+
+    rate_rps: float = 1.0
+    peak_rps: float = 20.0
+
+    def rate(self, time_s: Array, duration_s: float) -> Array:
+        """Linear in time."""
+        return self.rate_rps + (self.peak_rps - self.rate_rps) * time_s / duration_s
+
+    def highest(self) -> float:
+        """The higher end."""
+        return max(self.rate_rps, self.peak_rps)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """A jump to another rate, and back if `back_at_s` is given."""
+
+    rate_rps: float = 5.0
+    peak_rps: float = 20.0
+    at_s: float = 600.0
+    back_at_s: float = inf
+
+    def rate(self, time_s: Array, duration_s: float) -> Array:
+        """The peak from `at_s` to before `back_at_s`."""
+        return np.where((time_s >= self.at_s) & (time_s < self.back_at_s), self.peak_rps, self.rate_rps)
+
+    def highest(self) -> float:
+        """The higher of both."""
+        return max(self.rate_rps, self.peak_rps)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diurnal:
+    """A day's sine around a mean rate; `amplitude` is its share of the mean."""
+
+    rate_rps: float = 10.0
+    amplitude: float = 0.5
+    period_s: float = 86400.0
+
+    def rate(self, time_s: Array, duration_s: float) -> Array:
+        """Lowest at the start, highest half a period later."""
+        return self.rate_rps * (1 - self.amplitude * np.cos(2 * np.pi * time_s / self.period_s))
+
+    def highest(self) -> float:
+        """The crest."""
+        return self.rate_rps * (1 + self.amplitude)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Burst:
+    """Bursts of `burst_s` at `peak_rps`, one at the end of every `every_s`."""
+
+    rate_rps: float = 5.0
+    peak_rps: float = 50.0
+    burst_s: float = 30.0
+    every_s: float = 600.0
+
+    def rate(self, time_s: Array, duration_s: float) -> Array:
+        """The peak within bursts."""
+        return np.where(time_s % self.every_s >= self.every_s - self.burst_s, self.peak_rps, self.rate_rps)
+
+    def highest(self) -> float:
+        """The higher of both."""
+        return max(self.rate_rps, self.peak_rps)
+
+
+SHAPES: Mapping[str, type[Steady | Ramp | Step | Diurnal | Burst]] = MappingProxyType(
+    {"steady": Steady, "ramp": Ramp, "step": Step, "diurnal": Diurnal, "burst": Burst}
+)
+
 
 DRAWS = 65536
 POSITIVE = frozenset({"duration_s", "input_tokens", "output_tokens", "period_s", "every_s"})
@@ -40,8 +151,8 @@ MAX_REQUESTS = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
-    """What all shapes share: duration, mean lengths and their coefficients of variation."""
+class LoadSize:
+    """Keys of all shapes: duration, mean lengths and their coefficients of variation."""
 
     duration_s: float = 3600.0
     input_tokens: float = 1000.0
@@ -55,7 +166,7 @@ class Generator:
     """A shape, its load, and the seed of all draws."""
 
     shape: Shape
-    load: Load
+    load: LoadSize
     seed: int
 
 
@@ -65,7 +176,7 @@ def known_generators() -> tuple[str, ...]:
 
 
 def looks_generated(source: str) -> bool:
-    """Whether `source` reads as a specification rather than a path: a known name, or `NAME:…=…`."""
+    """True if `source` reads as a specification rather than a path: a known name, or `NAME:…=…`."""
     name, colon, rest = source.partition(":")
     return name in SHAPES or (bool(colon) and "=" in rest and name.isidentifier())
 
@@ -76,11 +187,11 @@ def parse_generator(spec: str, seed: int) -> Generator:
     if name not in SHAPES:
         raise TraceError(f"{spec}: unknown generator {name!r}; known: {', '.join(known_generators())}")
     kind = SHAPES[name]
-    own, common = ({field.name for field in fields(part)} for part in (kind, Load))
+    own, common = ({field.name for field in fields(part)} for part in (kind, LoadSize))
     given = _parse_pairs(spec, rest, own | common | {"seed"})
     generator = Generator(
         shape=kind(**{key: value for key, value in given.items() if key in own}),
-        load=Load(**{key: value for key, value in given.items() if key in common}),
+        load=LoadSize(**{key: value for key, value in given.items() if key in common}),
         seed=int(given.get("seed", seed)),
     )
     _check_size(spec, generator)
@@ -131,7 +242,7 @@ def generate(spec: str, generator: Generator) -> Ingested:
             rows += len(times)
         if not rows:
             raise TraceError(f"{spec}: empty trace: no request arrives in {load.duration_s:g} s")
-        return Ingested(spool=writer.finish(), span_s=load.duration_s, counts=Counts(rows_read=rows))
+        return Ingested(spool=writer.finish(), span_s=load.duration_s, counts=RowCounts(rows_read=rows))
 
 
 def _arrivals(generator: Generator, rng: np.random.Generator) -> Iterator[npt.NDArray[np.float64]]:

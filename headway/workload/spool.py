@@ -2,7 +2,7 @@
 
 One file of `RECORD`s sorted by arrival, one of int64 prefix block ids, both in a temporary directory that
 goes with the spool. Slices are read with ordinary reads rather than through a map of the whole file, so
-that resident memory stays that of a slice.
+that resident memory stays that of a slice. A `Batch` holds parsed rows on their way there.
 """
 
 import os
@@ -11,13 +11,14 @@ import tempfile
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 
 import numpy as np
 import numpy.typing as npt
 
-from headway.workload.errors import TraceError
+from headway.workload.text import TraceError
 
 RECORD = np.dtype(
     [
@@ -135,3 +136,34 @@ def _remove_directory(directory: Path, owner: int) -> None:
     """Remove the spool, but not from a forked child that merely inherited the object."""
     if os.getpid() == owner:
         shutil.rmtree(directory, ignore_errors=True)
+
+
+Times = npt.NDArray[np.float64 | np.int64]
+"""Seconds, or nanoseconds as integers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """Rows of one piece: `records` (times not yet rebased), `lines` (1-based in the file), new `blocks`."""
+
+    records: Records
+    lines: npt.NDArray[np.int64]
+    blocks: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Columns:
+    """Times (seconds, or nanoseconds as int64) and token counts of consecutive rows."""
+
+    times: Times
+    input_tokens: npt.NDArray[np.int64]
+    output_tokens: npt.NDArray[np.int64]
+
+
+def to_records(columns: Columns) -> Records:
+    """Records without prefix blocks."""
+    records = np.zeros(len(columns.times), RECORD)
+    records["arrival_s"] = columns.times
+    records["input_tokens"] = columns.input_tokens
+    records["output_tokens"] = columns.output_tokens
+    return records

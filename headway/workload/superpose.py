@@ -60,7 +60,7 @@ class Scaling:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class CopyRun:
     """Rows `low` to `high` of one copy, in order of time: arrival − start_s + offset_s − wrapped_s."""
 
     cut: Cut
@@ -166,13 +166,13 @@ def _times(records: Records) -> npt.NDArray[np.float64]:
     return np.ascontiguousarray(records["arrival_s"])
 
 
-def _runs_of_copy(cut: Cut, scaling: Scaling, copy: int, keep: float) -> list[Run]:
+def _runs_of_copy(cut: Cut, scaling: Scaling, copy: int, keep: float) -> list[CopyRun]:
     """The two runs of a rotated copy, the one with the lower rows first; the unshifted copy is one run."""
     offset_s = (copy * GOLDEN % 1.0) * scaling.window_s
     offset_s = offset_s % cut.span_s if cut.span_s > 0 else 0.0
 
-    def run(low: int, high: int, wrapped_s: float) -> Run:
-        return Run(
+    def run(low: int, high: int, wrapped_s: float) -> CopyRun:
+        return CopyRun(
             cut=cut,
             copy=copy,
             low=low,
@@ -190,7 +190,7 @@ def _runs_of_copy(cut: Cut, scaling: Scaling, copy: int, keep: float) -> list[Ru
     return [run(cut.first_row, wrap_row, 0.0), run(wrap_row, cut.last_row, cut.span_s)]
 
 
-def _count(run: Run) -> int:
+def _count(run: CopyRun) -> int:
     if run.keep >= 1:
         return run.high - run.low
     starts = range(run.low, run.high, 65536)

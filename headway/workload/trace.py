@@ -1,4 +1,4 @@
-"""The values of a workload: requests in chunks of columns, and the trace that yields them.
+"""A workload: requests in chunks of columns, opened from a file or a generator, cut and scaled by options.
 
 A trace is a finite, time-ordered list of requests. It is never held in memory: it lies in a spool of fixed
 records on disk (`spool.py`) and is read, superposed and cut in bounded pieces (`superpose.py`), as often as
@@ -8,15 +8,18 @@ one likes. Times are seconds after the start of the trace or of the cut.
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import isfinite
+from pathlib import Path
 from types import TracebackType
 
 import numpy as np
 import numpy.typing as npt
 
-from headway.workload.errors import TraceError
 from headway.workload.formats import check_format
+from headway.workload.generators import generate, looks_generated, parse_generator
+from headway.workload.ingest import Ingested, ingest_file
 from headway.workload.spool import Spool
-from headway.workload.superpose import Superposition
+from headway.workload.superpose import Cut, Scaling, Superposition
+from headway.workload.text import TraceError
 
 BLOCK_TOKENS = 512
 """Tokens of one prefix block in Mooncake's traces."""
@@ -27,14 +30,13 @@ MAX_RATE_SCALE = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceOptions:
-    """How to read a trace: what part of it, how often superposed, how tolerant of disorder.
+    """Options of reading a trace: the part of it, superposition, tolerance of disorder.
 
     `format` None detects it from the first line. `start_s` counts from the first request; `duration_s` None
     goes to the end, as does one beyond it. `rate_scale` k superposes k shifted copies, a fraction thins one
-    more. `seed` decides
-    the thinning (and a generator's draws where its specification names no seed). `reorder_window_s` bounds
-    how far back in time a row may jump. `shift_window_s` bounds the shift of a copy, None is min(600 s, a
-    tenth of the span).
+    more. `seed` decides the thinning (and a generator's draws where its specification names no seed).
+    `reorder_window_s` bounds how far back in time a row may jump. `shift_window_s` bounds the shift of a
+    copy, None is min(600 s, a tenth of the span).
     """
 
     format: str | None = None
@@ -68,7 +70,7 @@ def _check(option: str, value: float | None, above: float | None = None) -> None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceStats:
-    """What was read (counts of rows, over the whole source) and what was kept (of the cut, before scaling).
+    """Rows that were read (of the whole source) and requests that were kept (of the cut, before scaling).
 
     `reordered` rows came after a later one; rows without output (failed requests) or without input are
     skipped; ISL and OSL are the input and output tokens of a request; `blocks` counts prefix block ids.
@@ -151,3 +153,107 @@ class Trace:
         self, kind: type[BaseException] | None, error: BaseException | None, trail: TracebackType | None
     ) -> None:
         self.close()
+
+
+MAX_SHIFT_S = 600.0
+SHIFT_SHARE = 0.1
+STATS_ROWS = 65536
+
+
+def open_trace(source: str | Path, options: TraceOptions | None = None) -> Trace:
+    """Open a trace file (of any format in `formats.py`, gzip or not) or a generator specification.
+
+    Cuts first (`start_s`, `duration_s`), then scales. A path that exists is a file whatever it is called. The
+    trace owns temporary files, see `Trace`. Raises TraceError for whatever is wrong with source or options.
+    """
+    chosen = options or TraceOptions()
+    ingested = _ingest(source, chosen)
+    try:
+        return _trace(str(source), ingested, chosen)
+    except TraceError:
+        ingested.spool.close()
+        raise
+
+
+def _ingest(source: str | Path, options: TraceOptions) -> Ingested:
+    if isinstance(source, str) and looks_generated(source) and not Path(source).exists():
+        if options.format is not None:
+            raise TraceError(f"{source}: format {options.format}: generated load has no format")
+        return generate(source, parse_generator(source, options.seed))
+    return ingest_file(Path(source), options.format, options.reorder_window_s)
+
+
+def _trace(name: str, ingested: Ingested, options: TraceOptions) -> Trace:
+    cut = _cut(name, ingested, options)
+    window_s = min(MAX_SHIFT_S, cut.span_s * SHIFT_SHARE)
+    scaling = Scaling(
+        rate_scale=options.rate_scale,
+        window_s=window_s if options.shift_window_s is None else options.shift_window_s,
+        seed=options.seed,
+    )
+    plan = Superposition(cut, scaling)
+    if not plan.count():
+        raise TraceError(f"{name}: rate_scale {options.rate_scale:g} leaves none of {cut.rows()} requests")
+    return Trace(
+        name=name,
+        spool=ingested.spool,
+        plan=plan,
+        duration_s=cut.span_s,
+        stats=_stats(ingested, cut),
+    )
+
+
+def _cut(name: str, ingested: Ingested, options: TraceOptions) -> Cut:
+    """The rows from `start_s` to before `start_s + duration_s`; raises TraceError when there are none.
+
+    A duration beyond the end is cut to it: time after the last arrival is no part of the workload.
+    """
+    spool, start_s = ingested.spool, options.start_s
+    left_s = ingested.span_s - start_s
+    if left_s < 0:
+        raise TraceError(
+            f"{name}: start_s {start_s:.15g} is beyond the end: the trace is {ingested.span_s:.15g} s long"
+        )
+    first, last, span_s = spool.first_row(start_s, lambda arrival: arrival), len(spool), left_s
+    if options.duration_s is not None and options.duration_s <= left_s:
+        span_s = options.duration_s
+        last = spool.first_row(span_s, lambda arrival: arrival - start_s)
+    if first >= last:
+        part = f"from start_s {start_s:.15g} for {span_s:.15g} s"
+        raise TraceError(f"{name}: no requests {part}: the trace is {ingested.span_s:.15g} s long")
+    return Cut(spool=spool, start_s=start_s, span_s=span_s, first_row=first, last_row=last)
+
+
+def _stats(ingested: Ingested, cut: Cut) -> TraceStats:
+    inputs, outputs = _Lengths(), _Lengths()
+    blocks = 0
+    for at in range(cut.first_row, cut.last_row, STATS_ROWS):
+        records = cut.spool.read(at, min(at + STATS_ROWS, cut.last_row))
+        inputs.add(records["input_tokens"])
+        outputs.add(records["output_tokens"])
+        blocks += int(records["block_count"].sum(dtype=np.int64))
+    counts = ingested.counts
+    return TraceStats(
+        rows_read=counts.rows_read,
+        reordered=counts.reordered,
+        skipped_zero_output=counts.skipped_zero_output,
+        skipped_zero_input=counts.skipped_zero_input,
+        requests=cut.rows(),
+        isl_mean=inputs.total / cut.rows(),
+        isl_max=inputs.highest,
+        osl_mean=outputs.total / cut.rows(),
+        osl_max=outputs.highest,
+        blocks=blocks,
+    )
+
+
+class _Lengths:
+    """The sum and the highest of token counts."""
+
+    def __init__(self) -> None:
+        self.total = 0
+        self.highest = 0
+
+    def add(self, tokens: npt.NDArray[np.int64]) -> None:
+        self.total += int(tokens.sum())
+        self.highest = max(self.highest, int(tokens.max()))

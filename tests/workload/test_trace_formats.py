@@ -12,9 +12,7 @@ from hypothesis import strategies as st
 from trace_files import PLAIN_HEADER, as_bytes, plain, whole, write
 
 from headway.workload import RequestChunk, TraceError, TraceOptions, known_formats, open_trace
-from headway.workload.csv_fast import parse_columns
-from headway.workload.csv_reader import CsvReader
-from headway.workload.formats import csv_layout
+from headway.workload.csv_format import PLAIN, CsvReader, parse_columns
 from headway.workload.text import Piece
 
 
@@ -157,7 +155,7 @@ NUMBERS = st.one_of(
 @given(rows=st.lists(st.tuples(NUMBERS, NUMBERS, NUMBERS), min_size=1, max_size=4))
 def test_what_the_fast_parse_takes_the_careful_one_reads_alike(rows: list[tuple[str, str, str]]) -> None:
     path = Path("t.csv")
-    layout = csv_layout(path, 1, PLAIN_HEADER, None)
+    layout = PLAIN.layout(path, 1, PLAIN_HEADER)
     data = "".join(",".join(row) + "\n" for row in rows).encode()
     fast = parse_columns(data, layout)
     reader = CsvReader(path, layout)

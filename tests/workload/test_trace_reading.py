@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from trace_files import as_bytes, plain, whole
 
 from headway.workload import TraceError, TraceOptions, open_trace
-from headway.workload.reorder import Reorderer, TooLateError
+from headway.workload.ingest import Reorderer, TooLateError
 from headway.workload.spool import RECORD
 
 
