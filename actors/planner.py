@@ -1,6 +1,6 @@
-"""The actor that plans: the loop of `actors.planning`, its calls, and how it comes back after a crash.
+"""The actor that plans: the loop of `actors.planning`, its calls, and its return after a crash.
 
-Whether the loop shall run is in the store (`planner/started`): `start` writes it, `stop` removes it. A
+The store has `planner/started` while the loop shall run: `start` writes it, `stop` removes it. A
 planner that Ray starts again after a crash finds it there and goes on by itself, with ids, grid, targets and
 policy state of the planner before it.
 """
@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from actors.connectors.making import make_connector
-from actors.planning.actor_parts import ActorParts
+from actors.planning.context import PlannerContext
+from actors.planning.control_actors import NamedControlActors
 from actors.planning.log import DecisionLog
 from actors.planning.loop import PlannerLoop
 from actors.planning.settings import RuntimeSettings
-from actors.planning.world import World
 from actors.store import InternalKvStore
 from headway.config import HeadwayConfig
 
@@ -30,18 +30,17 @@ class Planner:
         config = HeadwayConfig.model_validate_json(config_json)
         self._store = InternalKvStore()
         self._log = DecisionLog(self._store)
-        self._world = World(
-            parts=ActorParts(),
+        context = PlannerContext(
+            actors=NamedControlActors(),
             connector=make_connector(config, application),
-            kind=config.connector.kind,
             log=self._log,
             settings=RuntimeSettings(config, self._store),
             clock=time.time,
         )
-        self._loop = PlannerLoop(self._world)
+        started = self._store.get(STARTED) is not None
+        self._loop = PlannerLoop(context, resume=started)
         self._task: asyncio.Task[None] | None = None
-        if self._store.get(STARTED) is not None:
-            self._world.resume()
+        if started:
             self._begin()
 
     async def start(self) -> None:
@@ -58,16 +57,17 @@ class Planner:
             self._task = None
 
     async def status(self) -> dict[str, Any]:
-        """The status document, see `actors.planning.status`."""
-        return self._loop.status()
+        """The status document, see `headway.planning.records`."""
+        return self._loop.status().document()
 
     async def decisions(self, after: int = -1, limit: int = 100) -> list[dict[str, Any]]:
         """Records with ids above `after`, lowest first; at most `limit` of them."""
-        return self._log.after(after, min(limit, MOST_RECORDS))
+        return [record.document() for record in self._log.after(after, min(limit, MOST_RECORDS))]
 
     async def decision(self, id: int) -> dict[str, Any] | None:  # noqa: A002 - the name that callers use
         """The record of that id; None when there is none, or none any more."""
-        return self._log.get(id)
+        record = self._log.get(id)
+        return None if record is None else record.document()
 
     async def update_settings(self, changes: Mapping[str, Any]) -> dict[str, Any]:
         """Change settings while running, by dotted key; all changes in force. ConfigError when refused."""

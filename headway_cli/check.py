@@ -52,7 +52,7 @@ def check_live(config: HeadwayConfig, path: str | None) -> None:
     CliError names file and key.
     """
     from actors.connectors.kube_object import locate
-    from actors.planning.policies import refuse_simulated_only
+    from actors.planning.context import refuse_simulated_only
     from serve_apps.gateway.app import make_access
     from serve_apps.gateway.request import make_counter
 

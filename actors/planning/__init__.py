@@ -1,7 +1,6 @@
-"""The live planner's loop without Ray: one tick, the steady grid, the decision log, settings, progress.
+"""The live planner without Ray: one tick, the steady grid of ticks, the decision log, settings, status.
 
-`loop` runs ticks (`tick`) on a grid (`grid`) and follows what becomes of them (`progress`); `observing` makes
-what a policy reads, `records` what people read, `log` keeps it, `settings` changes it while it runs, `memory`
-is what one tick leaves to the next, `status` is the document that is shown. `parts` names what is asked of
-the other actors; `actor_parts` asks them, and is the one module here that knows Ray.
+`loop` runs a `tick` whenever one is due and lets `progress` follow the targets until replicas run. Both act
+on the collaborators in `context`, of which only `control_actors` uses Ray. `log` keeps decisions, `settings`
+changes what the planner goes by while it runs, and `status` is the document that is shown.
 """

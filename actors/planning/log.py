@@ -12,11 +12,15 @@ An entry that cannot be read any more keeps its id and is left out of answers.
 import base64
 import json
 import logging
+import pickle
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import isfinite
 from typing import Any
 
-from actors.planning.records import Record
+from actors.collector.values import Measured
 from actors.store import Store
+from headway.planning.records import DecisionRecord
 
 logger = logging.getLogger(__name__)
 
@@ -24,6 +28,52 @@ PREFIX = "planner/decisions/"
 WIDTH = 12
 KEEP = 1000
 MEMORIES = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannerMemory:
+    """What one tick leaves to the next, also to that of a restarted planner.
+
+    `state` is that of the policy named; `ended` and `met` count the requests that have ended so far and those
+    that met their SLO.
+    """
+
+    policy: str = ""
+    state: Any = None
+    ended: float = 0.0
+    met: float = 0.0
+
+    @property
+    def attainment(self) -> float | None:
+        """The share of all requests that met their SLO; None before any has ended."""
+        return self.met / self.ended if self.ended > 0 else None
+
+    def counting(self, measured: Measured) -> "PlannerMemory":
+        """With one more interval's requests, if it is known how many of them met the SLO.
+
+        An interval weighs as many requests as completed in it or arrived, whichever is more: nothing
+        completes in an outage, and it must count all the same.
+        """
+        counts = [count for count in (measured.completed, measured.requests) if isfinite(count)]
+        if not isfinite(measured.attainment) or not counts:
+            return self
+        ended = max(counts)
+        return replace(self, ended=self.ended + ended, met=self.met + measured.attainment * ended)
+
+    def dump(self) -> bytes:
+        """Bytes for the store."""
+        return pickle.dumps(self)
+
+
+def load_memory(data: bytes) -> PlannerMemory:
+    """What was stored; empty when this version of Headway cannot read it, which is logged."""
+    try:
+        memory = pickle.loads(data) if data else PlannerMemory()
+        pickle.dumps(memory)  # AttributeError where a class has got a field since, which it would lack
+    except (pickle.UnpicklingError, AttributeError, ImportError, TypeError, EOFError, ValueError) as error:
+        logger.warning("the planner's stored state cannot be read, it begins anew: %s", error)
+        return PlannerMemory()
+    return memory if isinstance(memory, PlannerMemory) else PlannerMemory()
 
 
 class DecisionLog:
@@ -35,7 +85,7 @@ class DecisionLog:
         ids = sorted(int(key.removeprefix(PREFIX)) for key in store.keys(PREFIX))
         self._next = ids[-1] + 1 if ids else 0
         self._ids = ids
-        self._records: dict[int, Record] = {}
+        self._records: dict[int, DecisionRecord] = {}
         self.memory = b""
         """What was stored with the newest readable record."""
         for number in ids:
@@ -48,50 +98,50 @@ class DecisionLog:
         return self._next
 
     @property
-    def last(self) -> Record | None:
+    def last(self) -> DecisionRecord | None:
         """The newest record."""
         return self._records[max(self._records)] if self._records else None
 
-    def append(self, record: Mapping[str, Any], memory: bytes = b"") -> Record:
+    def append(self, record: DecisionRecord, memory: bytes = b"") -> DecisionRecord:
         """Store a record under the next id, which it gets as `id`."""
-        numbered = {"id": self._next, **record}
+        numbered = record.model_copy(update={"id": self._next})
         self._put(numbered, memory)
         self._records[self._next] = numbered
         self._ids.append(self._next)
         self.memory = memory
         self._next += 1
-        self.update(numbered["id"] - MEMORIES, {})
+        self.update(numbered.id - MEMORIES, {})
         self._prune()
         return numbered
 
-    def update(self, number: int, changes: Mapping[str, Any]) -> Record | None:
+    def update(self, number: int, changes: Mapping[str, Any]) -> DecisionRecord | None:
         """Store a record again with changed fields; None when it is no longer kept."""
         if (record := self._records.get(number)) is None:
             return None
-        changed = {**record, **changes, "id": number}
+        changed = record.model_copy(update=changes)
         self._put(changed, self.memory if number == self._next - 1 else b"")
         self._records[number] = changed
         return changed
 
-    def get(self, number: int) -> Record | None:
+    def get(self, number: int) -> DecisionRecord | None:
         """The record of that id, None when there is none."""
         return self._records.get(number)
 
-    def after(self, number: int, limit: int) -> list[Record]:
+    def after(self, number: int, limit: int) -> list[DecisionRecord]:
         """At most `limit` records with higher ids, lowest first."""
         ids = sorted(key for key in self._records if key > number)
         return [self._records[key] for key in ids[: max(0, limit)]]
 
-    def _put(self, record: Record, memory: bytes) -> None:
-        entry = {"record": record, "memory": base64.b64encode(memory).decode()}
+    def _put(self, record: DecisionRecord, memory: bytes) -> None:
+        entry = {"record": record.document(), "memory": base64.b64encode(memory).decode()}
         text = json.dumps(entry, allow_nan=False, separators=(",", ":"))
-        self._store.put(_key(record["id"]), text.encode())
+        self._store.put(_key(record.id), text.encode())
 
     def _restore(self, number: int) -> None:
         data = self._store.get(_key(number))
         try:
             entry = json.loads(data or b"")
-            self._records[number] = {**entry["record"], "id": number}
+            self._records[number] = DecisionRecord.model_validate({**entry["record"], "id": number})
             self.memory = base64.b64decode(entry["memory"])
         except (ValueError, KeyError, TypeError) as error:
             logger.warning("decision %d cannot be read: %s", number, error)

@@ -6,6 +6,13 @@ States: `waiting` (the deployment or an actor is not ready: probed every second,
 of one event loop. The watcher asks the connector for its state every `WATCH_S` while an action is unfinished,
 else every `IDLE_S`.
 
+The grid does not drift, and a restart continues it:
+
+    due(k + n) = due(k) + n * interval        n = the first whole number that is not in the past, at least 1
+
+The numbers of ticks that were missed are skipped, so that anything that counts intervals sees the gap. A
+clock that was set back would leave the next tick far in the future: then the grid begins anew.
+
 After a restart the loop goes on where the log ends: its grid continues, the policy's state comes back, and
 the last targets are asserted again at once, cut to today's limits.
 """
@@ -14,21 +21,27 @@ import asyncio
 import logging
 from collections.abc import Mapping
 from contextlib import suppress
+from math import ceil, floor
 from typing import Any
 
 from actors.connectors.protocol import ConnectorError, TellsReplicas
-from actors.planning.grid import Beat, first_beat, next_beat
-from actors.planning.parts import PartError
-from actors.planning.policies import InForce, check
+from actors.planning.context import CurrentPolicy, Deadline, PlannerContext, PlannerState, PolicyInForce
+from actors.planning.control_actors import ActorFailure
+from actors.planning.log import PlannerMemory, load_memory
 from actors.planning.progress import Progress
-from actors.planning.records import DRY_RUN, REFUSED, Record, targets_of
-from actors.planning.status import Progressing, interval_s, status_document
-from actors.planning.tick import apply, rehearse, run_tick
-from actors.planning.world import Deadline, World, ensure_policy
+from actors.planning.status import LoopCounters, status_document
+from actors.planning.tick import Tick, TickTime, apply, rehearse
 from headway.planning import Observation, PlanningError
 from headway.planning.budget import fit
+from headway.planning.records import DRY_RUN, REFUSED, DecisionRecord, StatusDocument
 
 logger = logging.getLogger(__name__)
+
+SLACK_S = 1e-6
+"""Rounding of Unix times."""
+
+LATE_SHARE, LATE_S = 0.1, 1.0
+"""A tick that begins later than this share of an interval, or this many seconds, after it was due is late."""
 
 PROBE_S = 1.0
 PROBE_TIMEOUT_S = 10.0
@@ -39,20 +52,45 @@ AFTER_FAILURE_S = 1.0
 CALIBRATE_S = 5.0
 
 
-class PlannerLoop:
-    """One planner. `run` is the loop; the other methods may be called while it runs."""
+def first_tick(now_s: float, interval_s: float) -> TickTime:
+    """A new grid: the first tick is due when there is one whole interval to look back on."""
+    due_s = now_s + interval_s
+    return TickTime(tick=floor(due_s / interval_s), due_s=due_s)
 
-    def __init__(self, world: World) -> None:
-        self._world = world
-        self._at = Progressing()
+
+def next_tick(last: TickTime, now_s: float, interval_s: float) -> tuple[TickTime, int]:
+    """The tick after `last`, and how many were missed in between."""
+    if now_s < last.due_s - interval_s:
+        return TickTime(tick=last.tick + 1, due_s=now_s + interval_s), 0
+    steps = max(1, ceil((now_s - last.due_s - SLACK_S) / interval_s))
+    return TickTime(tick=last.tick + steps, due_s=last.due_s + steps * interval_s), steps - 1
+
+
+def is_late(time: TickTime, now_s: float, interval_s: float) -> bool:
+    """True for a tick that begins now and should have begun well before."""
+    return now_s - time.due_s > min(LATE_S, LATE_SHARE * interval_s)
+
+
+class PlannerLoop:
+    """One planner. `run` is the loop; the other methods may be called while it runs.
+
+    With `resume` it goes on where the planner that wrote the log ended.
+    """
+
+    def __init__(self, context: PlannerContext, *, resume: bool = False) -> None:
+        self._context = context
+        memory = load_memory(context.log.memory) if resume else PlannerMemory()
+        self.state = PlannerState(policy=CurrentPolicy(context.settings), memory=memory)
+        self._resumed = resume
+        self._counters = LoopCounters()
         self._progress = Progress()
-        self._beat: Beat | None = None
+        self._last: TickTime | None = None
         self._begun = asyncio.Event()
         self._rehearsed: tuple[int, int] | None = None
 
     async def run(self) -> None:
-        """Plan until cancelled. A failure that nobody foresaw is counted and logged, and the loop goes on."""
-        self._at.state, self._at.reason = "waiting", "starting"
+        """Plan until cancelled. An unforeseen failure is counted and logged, and the loop goes on."""
+        self._counters.state, self._counters.reason = "waiting", "starting"
         watcher = asyncio.create_task(self._watch())
         try:
             while True:
@@ -60,131 +98,129 @@ class PlannerLoop:
                     await self._wait_until_ready()
                     await self._resume()
                     while True:
-                        await self._one_tick()
+                        time, missed = self._schedule()
+                        await asyncio.sleep(self._delay_s(time))
+                        await self._tick(time, missed)
                 except Exception:
                     self._fail("unforeseen failure, see the log of the Planner")
                     logger.exception("the planner's loop failed and goes on")
                     await asyncio.sleep(AFTER_FAILURE_S)
         finally:
             watcher.cancel()
-            self._at.state, self._at.reason, self._at.next_tick_at = "stopped", "stopped", None
+            self._counters.state, self._counters.reason = "stopped", "stopped"
+            self._counters.next_tick_at = None
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> StatusDocument:
         """The status document."""
-        return status_document(self._world, self._at, self._world.parts.health())
+        return status_document(self._context, self.state, self._counters)
 
     def update_settings(self, changes: Mapping[str, Any]) -> dict[str, Any]:
         """Change settings from the next tick on. ConfigError when they are refused; then nothing changes."""
-        return self._world.settings.update(changes, lambda config: check(config, self._world.profile))
+        return self._context.settings.update(changes, self.state.policy.check)
 
     async def _wait_until_ready(self) -> None:
         while reason := await self._unready():
-            if reason != self._at.reason:
+            if reason != self._counters.reason:
                 logger.info("waiting: %s", reason)
-            self._at.state, self._at.reason = "waiting", reason
+            self._counters.state, self._counters.reason = "waiting", reason
             await asyncio.sleep(PROBE_S)
-        self._at.state, self._at.reason = "running", ""
+        self._counters.state, self._counters.reason = "running", ""
 
     async def _unready(self) -> str:
-        """Empty, or who is not ready and why."""
-        deadline = Deadline(PROBE_TIMEOUT_S)
+        """Empty, or what is not ready and why."""
+        deadline, actors = Deadline(PROBE_TIMEOUT_S), self._context.actors
         try:
-            ready = await deadline.within(1.0, self._world.connector.ready())
+            ready = await deadline.within(1.0, self._context.connector.ready())
             if not ready.ok:
                 return f"deployment: {ready.reason}"
-            if reason := await deadline.within(1.0, self._world.parts.ready()):
+            if reason := await deadline.within(1.0, actors.ready()):
                 return reason
-            await self._rehearse(await ensure_policy(self._world, deadline))
+            await self._rehearse(await self.state.policy.refresh(actors, deadline))
         except ConnectorError as error:
             return f"deployment: {error}"
-        except (PartError, PlanningError) as error:
+        except (ActorFailure, PlanningError) as error:
             return str(error)
         except TimeoutError:
             return f"no answer within {PROBE_TIMEOUT_S:g} s"
         return ""
 
-    async def _rehearse(self, in_force: InForce) -> None:
-        """Plan once for nothing: the first look into a profile compiles, for longer than a tick may take."""
-        if self._rehearsed != in_force.version:
-            self._at.reason = "the surfaces are being compiled"
-            self._world.counts = await self._world.connector.state()
-            await rehearse(self._world)
-            self._rehearsed = in_force.version
+    async def _rehearse(self, policy: PolicyInForce) -> None:
+        # The first look into a profile compiles, for longer than a tick may take.
+        if self._rehearsed != policy.version:
+            self._counters.reason = "the surfaces are being compiled"
+            self.state.counts = await self._context.connector.state()
+            await rehearse(self._context, self.state)
+            self._rehearsed = policy.version
 
     async def _resume(self) -> None:
         """After a restart: the grid, and the last targets, go on."""
-        last = self._world.log.last
-        if self._beat is None and last is not None and self._world.resumed:
-            self._beat = Beat(tick=last["tick"], due_s=last["due_at"])
+        last = self._context.log.last
+        if self._last is None and last is not None and self._resumed:
+            self._last = TickTime(tick=last.tick, due_s=last.due_at)
             await self._reassert(last)
 
-    async def _reassert(self, last: Record) -> None:
-        force = self._world.in_force
-        targets = targets_of(last)
-        if force is None or last["dry_run"] or set(targets) != set(force.settings.limits):
+    async def _reassert(self, last: DecisionRecord) -> None:
+        policy = self.state.policy.in_force
+        if policy is None or last.dry_run or set(last.targets) != set(policy.settings.limits):
             return
-        if self._world.settings.config.planner.dry_run:
+        if self._context.settings.config.planner.dry_run:
             return
-        fitted = fit(targets, force.settings.limits, force.settings.max_gpu_budget).targets
-        applied = await apply(self._world, last, fitted)
-        if applied["reached_at"] is None:
+        fitted = fit(last.targets, policy.settings.limits, policy.settings.max_gpu_budget).targets
+        applied = await apply(self._context, last, fitted)
+        if applied.reached_at is None:
             self._follow(applied)
 
-    async def _one_tick(self) -> None:
-        world = self._world
-        beat, missed = self._next_beat()
-        self._at.next_tick_at = beat.due_s
-        await asyncio.sleep(min(max(0.0, beat.due_s - world.clock()), self._interval_s))
-        self._beat = beat
-        self._at.ticks += 1
-        self._at.missed_ticks += missed
-        self._at.late_ticks += beat.late(world.clock(), self._interval_s)
-        self._at.last_tick_at = world.clock()
+    def _schedule(self) -> tuple[TickTime, int]:
+        """The next tick, and how many were missed before it."""
+        now_s, interval_s = self._context.clock(), self.state.policy.interval_s
+        if self._last is None:
+            time, missed = first_tick(now_s, interval_s), 0
+        else:
+            time, missed = next_tick(self._last, now_s, interval_s)
+        self._counters.next_tick_at = time.due_s
+        return time, missed
+
+    def _delay_s(self, time: TickTime) -> float:
+        return min(max(0.0, time.due_s - self._context.clock()), self.state.policy.interval_s)
+
+    async def _tick(self, time: TickTime, missed: int) -> None:
+        counters, now_s = self._counters, self._context.clock()
+        self._last = time
+        counters.ticks += 1
+        counters.missed_ticks += missed
+        counters.late_ticks += is_late(time, now_s, self.state.policy.interval_s)
+        counters.last_tick_at = now_s
         try:
-            outcome = await run_tick(world, beat, self._deadline_s())
-        except (PartError, ConnectorError, PlanningError, TimeoutError) as error:
+            outcome = await Tick(self._context, self.state, time, self._deadline_s()).run()
+        except (ActorFailure, ConnectorError, PlanningError, TimeoutError) as error:
             self._fail(str(error) or "the tick did not end within its deadline")
             return
-        self._at.state = "holding" if outcome.holding else "running"
-        self._at.reason = outcome.holding
-        if outcome.record["connector"]["status"] not in (DRY_RUN, REFUSED):
+        counters.state = "holding" if outcome.holding else "running"
+        counters.reason = outcome.holding
+        if outcome.record.connector.status not in (DRY_RUN, REFUSED):
             self._follow(outcome.record)
-        await self._calibrate(outcome.observation)
-
-    def _next_beat(self) -> tuple[Beat, int]:
-        now_s = self._world.clock()
-        if self._beat is None:
-            return first_beat(now_s, self._interval_s), 0
-        return next_beat(self._beat, now_s, self._interval_s)
-
-    @property
-    def _interval_s(self) -> float:
-        return interval_s(self._world.settings.config, self._world)
+        await self._calibrate(outcome.observation, time)
 
     def _deadline_s(self) -> float:
-        stated = self._world.settings.config.planner.tick_deadline_s
-        return stated or min(LONGEST_DEADLINE_S, self._interval_s / 2)
+        stated = self._context.settings.config.planner.tick_deadline_s
+        return stated or min(LONGEST_DEADLINE_S, self.state.policy.interval_s / 2)
 
-    async def _calibrate(self, observation: Observation) -> None:
-        work = self._world.parts.calibrate(observation)
+    async def _calibrate(self, observation: Observation, time: TickTime) -> None:
+        # It may fail without harm, so the next tick does not wait for it.
+        until_next_s = time.due_s + self.state.policy.interval_s - self._context.clock()
+        deadline = Deadline(min(CALIBRATE_S, max(0.0, until_next_s)))
         try:
-            self._world.calibration = await Deadline(self._spare_s()).within(1.0, work)
-        except (PartError, TimeoutError) as error:
+            self.state.calibration = await deadline.within(1.0, self._context.actors.calibrate(observation))
+        except (ActorFailure, TimeoutError) as error:
             logger.warning("calibration: %s", str(error) or "no answer in time")
 
-    def _spare_s(self) -> float:
-        """Seconds for what may fail without harm: the next tick does not wait for it."""
-        if self._beat is None:
-            return 0.0
-        return min(CALIBRATE_S, max(0.0, self._beat.due_s + self._interval_s - self._world.clock()))
-
-    def _follow(self, record: Record) -> None:
+    def _follow(self, record: DecisionRecord) -> None:
         self._progress.begin(record)
         self._begun.set()
 
     def _fail(self, reason: str) -> None:
-        self._at.failed_ticks += 1
-        self._at.state, self._at.reason = "holding", reason
+        self._counters.failed_ticks += 1
+        self._counters.state, self._counters.reason = "holding", reason
         logger.warning("no decision: %s", reason)
 
     async def _watch(self) -> None:
@@ -196,18 +232,18 @@ class PlannerLoop:
             try:
                 await self._look()
             except (ConnectorError, TimeoutError) as error:
-                self._world.fault = str(error) or "no answer in time"
+                self.state.connector_fault = str(error) or "no answer in time"
             except Exception:
                 logger.exception("following the last decision failed and goes on")
 
     async def _look(self) -> None:
-        world, replicas = self._world, None
+        connector, replicas = self._context.connector, None
         async with asyncio.timeout(WATCH_TIMEOUT_S):
-            if isinstance(world.connector, TellsReplicas):
-                snapshot = await world.connector.snapshot()
-                world.counts, replicas = snapshot.pools, snapshot.replicas
+            if isinstance(connector, TellsReplicas):
+                snapshot = await connector.snapshot()
+                counts, replicas = snapshot.pools, snapshot.replicas
             else:
-                world.counts = await world.connector.state()
-        world.fault = ""
-        for number, changes in self._progress.see(world.clock(), world.counts, replicas).items():
-            world.log.update(number, changes)
+                counts = await connector.state()
+        self.state.counts, self.state.connector_fault = counts, ""
+        for number, changes in self._progress.see(self._context.clock(), counts, replicas).items():
+            self._context.log.update(number, changes)

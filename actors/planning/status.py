@@ -1,24 +1,23 @@
-"""The status document: what `GET /v1/control/status` answers. Plain JSON, null for unknown."""
+"""The status document of the planner, see `headway.planning.records.StatusDocument`."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import asdict, dataclass
+from typing import Any
 
-from actors.planning.parts import PartHealth
-from actors.planning.records import Record
-from actors.planning.world import World
-from headway.config import HeadwayConfig
-from headway.planning import decision_interval_s
+from actors.planning.context import PlannerContext, PlannerState
+from headway.config import HeadwayConfig, PoolSettings
+from headway.planning import PoolLimits, Role
 from headway.planning.reasons import jsonable
-
-State = Literal["waiting", "running", "holding", "stopped"]
+from headway.planning.records import DecisionRecord, PlannerPhase, StatusDocument
 
 
 @dataclass(slots=True, kw_only=True)
-class Progressing:
-    """Where the loop stands. `missed_ticks`: skipped, as a tick or a restart took longer than an interval."""
+class LoopCounters:
+    """The loop's phase and its counts of ticks.
 
-    state: State = "waiting"
+    `missed_ticks` were skipped, as a tick or a restart took longer than an interval.
+    """
+
+    state: PlannerPhase = "waiting"
     reason: str = "not started"
     ticks: int = 0
     late_ticks: int = 0
@@ -28,89 +27,82 @@ class Progressing:
     next_tick_at: float | None = None
 
 
-def status_document(world: World, loop: Progressing, components: Mapping[str, PartHealth]) -> dict[str, Any]:
+def status_document(context: PlannerContext, state: PlannerState, loop: LoopCounters) -> StatusDocument:
     """The whole document."""
-    config = world.settings.config
-    document: dict[str, Any] = jsonable(
-        {
-            "model": config.model,
-            "engine": {
-                "kind": config.engine.kind,
-                "simulated": config.engine.kind == "simulated",
-                "time_scale": config.engine.time_scale,
-            },
-            "slo": config.slo.model_dump(),
-            "planner": _planner(config, world, loop),
-            "pools": {name: _pool(name, world) for name in config.pools},
-            "attainment": {
-                "last_interval": None if world.measured is None else world.measured.attainment,
-                "total": world.memory.attainment,
-            },
-            "measured": world.measured,
-            "last_decision": _last_decision(world.log.last),
-            "components": {**components, "Connector": {"ok": not world.fault, "detail": world.fault}},
-            "connector": {"kind": world.kind, **_last_action(world.log.last)},
-            "changes": world.settings.changes,
-            "refined": None if world.profile is None else world.profile.meta.get("refined"),
-            "calibration": {
-                phase: {key: ratio.get(key) for key in ("smoothed", "last", "count")}
-                for phase, ratio in world.calibration.items()
-            },
-        }
-    )
-    return document
+    config, last, fault = context.settings.config, context.log.last, state.connector_fault
+    profile = state.policy.profile
+    document = {
+        "model": config.model,
+        "engine": {
+            "kind": config.engine.kind,
+            "simulated": config.engine.kind == "simulated",
+            "time_scale": config.engine.time_scale,
+        },
+        "slo": config.slo.model_dump(),
+        "planner": _planner(config, state, loop),
+        "pools": {name: _pool(Role(name), pool, state) for name, pool in config.pools.items()},
+        "attainment": {
+            "last_interval": None if state.measured is None else state.measured.attainment,
+            "total": state.memory.attainment,
+        },
+        "measured": state.measured,
+        "last_decision": last and _last_decision(last),
+        "components": {
+            **{name: health.document() for name, health in context.actors.health().items()},
+            "Connector": {"ok": not fault, "detail": fault},
+        },
+        "connector": {"kind": config.connector.kind, **_last_answer(last)},
+        "changes": context.settings.changes,
+        "refined": None if profile is None else profile.meta.get("refined"),
+        "calibration": {
+            phase: {key: ratio.get(key) for key in ("smoothed", "last", "count")}
+            for phase, ratio in state.calibration.items()
+        },
+    }
+    return StatusDocument.model_validate(jsonable(document))
 
 
-def _planner(config: HeadwayConfig, world: World, loop: Progressing) -> dict[str, Any]:
+def _planner(config: HeadwayConfig, state: PlannerState, loop: LoopCounters) -> dict[str, Any]:
+    counters = asdict(loop)
     return {
-        "state": loop.state,
-        "reason": loop.reason,
+        "state": counters.pop("state"),
+        "reason": counters.pop("reason"),
         "dry_run": config.planner.dry_run,
         "policy": config.planner.policy,
         "predictor": config.planner.predictor,
-        "interval_s": interval_s(config, world),
+        "interval_s": state.policy.interval_s,
         "max_gpu_budget": config.planner.max_gpu_budget,
-        "ticks": loop.ticks,
-        "late_ticks": loop.late_ticks,
-        "missed_ticks": loop.missed_ticks,
-        "failed_ticks": loop.failed_ticks,
-        "last_tick_at": loop.last_tick_at,
-        "next_tick_at": loop.next_tick_at,
+        **counters,
     }
 
 
-def interval_s(config: HeadwayConfig, world: World) -> float:
-    """Seconds between two ticks: the policy's own interval."""
-    if world.in_force is not None:
-        return world.in_force.policy.interval_s
-    return decision_interval_s(config.planner)
-
-
-def _pool(name: str, world: World) -> dict[str, Any]:
-    pool = world.settings.config.pools[name]  # type: ignore[index] # a name of its own keys
-    counts = next((counts for role, counts in world.counts.items() if role == name), None)
-    load = {} if world.measured is None else world.measured.load
-    carried = next((item for role, item in load.items() if role == name), None)
-    limits = {} if world.in_force is None else world.in_force.settings.limits
-    profiled = next((limit.gpus_per_replica for role, limit in limits.items() if role == name), None)
-    known = {} if counts is None else jsonable(counts)
+def _pool(role: Role, pool: PoolSettings, state: PlannerState) -> dict[str, Any]:
+    counts = state.counts.get(role)
+    load = None if state.measured is None else state.measured.load.get(role)
+    in_force = state.policy.in_force
+    limits: PoolLimits | None = None if in_force is None else in_force.settings.limits.get(role)
     return {
-        **{key: known.get(key) for key in ("desired", "starting", "ready", "draining")},
-        "running": None if carried is None else carried.running,
-        "waiting": None if carried is None else carried.waiting,
-        "kv_usage": None if carried is None else carried.kv_usage,
+        **{key: getattr(counts, key, None) for key in ("desired", "starting", "ready", "draining")},
+        **{key: getattr(load, key, None) for key in ("running", "waiting", "kv_usage")},
         "min_replicas": pool.min_replicas,
         "max_replicas": pool.max_replicas,
-        "gpus_per_replica": profiled or pool.gpus_per_replica,
+        "gpus_per_replica": pool.gpus_per_replica if limits is None else limits.gpus_per_replica,
     }
 
 
-def _last_decision(record: Record | None) -> dict[str, Any] | None:
+def _last_decision(record: DecisionRecord) -> dict[str, Any]:
+    return {
+        "id": record.id,
+        "created_at": record.created_at,
+        "targets": record.targets,
+        "summary": record.summary,
+        "reached_at": record.reached_at,
+        "notes": record.notes,
+        "status": record.connector.status,
+    }
+
+
+def _last_answer(record: DecisionRecord | None) -> dict[str, Any]:
     if record is None:
-        return None
-    shown = {key: record[key] for key in ("id", "created_at", "targets", "summary", "reached_at", "notes")}
-    return {**shown, "status": record["connector"]["status"]}
-
-
-def _last_action(record: Record | None) -> dict[str, Any]:
-    return {} if record is None else {key: record["connector"].get(key) for key in ("status", "detail")}
+        return {}
+    return {"status": record.connector.status, "detail": record.connector.detail}

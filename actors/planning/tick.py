@@ -1,12 +1,12 @@
-"""One tick: synced? → observe → compute → revalidate → apply → record.
+"""One tick: synced? → observe → compute → revalidate → record → apply.
 
 | what is missing                               | what the tick does                                         |
 |-----------------------------------------------|------------------------------------------------------------|
 | the collector does not answer, or its data is | the observation is NaN: the policy holds, as it documents  |
 | starting, stale or down                       |                                                            |
 | the connector does not say how the pools are  | their last counts stand in, the observation is NaN; none   |
-|                                               | known yet: PartError, nothing is decided                   |
-| the Interpolator does not answer              | the last surfaces; none yet: PartError                     |
+|                                               | known yet: ActorFailure, nothing is decided                |
+| the Interpolator does not answer              | the last surfaces; none yet: ActorFailure                  |
 | no forecast in time                           | the policy goes on without one; the record says so         |
 | the connector refuses, or does not answer     | the record says so; the next tick asserts again            |
 
@@ -16,118 +16,203 @@ apply. Settings or surfaces that changed while the policy was at work make it pl
 """
 
 import asyncio
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from math import isnan
 from typing import Any
 
-from actors.collector.values import Health, HealthStatus, Latency, Measured
+from actors.collector.assembly import unmeasured
+from actors.collector.values import Health, HealthStatus, Latency, Measured, PoolLoad
 from actors.connectors.protocol import ConnectorError, PoolCounts, Refused
-from actors.planning.grid import Beat
-from actors.planning.observing import USABLE, observe, unmeasured
-from actors.planning.parts import PartError
-from actors.planning.policies import InForce
-from actors.planning.records import REFUSED, UNREACHABLE, Considered, Record, make_record, targets_of
-from actors.planning.world import Deadline, World, ensure_policy
-from headway.planning import Decision, Observation, PlanningError, Policy, Role
+from actors.planning.context import Deadline, PlannerContext, PlannerState, PolicyInForce
+from actors.planning.control_actors import ActorFailure
+from headway.planning import Decision, Observation, PlanningError, Policy, PoolState, Role
 from headway.planning.budget import fit
+from headway.planning.reasons import describe, jsonable
+from headway.planning.records import DRY_RUN, PLANNED, REFUSED, UNREACHABLE, ConnectorAnswer, DecisionRecord
 
-FORECAST_UNTIL, APPLY_FROM = 0.7, 0.8
-"""Shares of the deadline: when the forecast is not waited for any more, and when computing must end."""
+OBSERVE_UNTIL, FORECAST_UNTIL, APPLY_FROM = 0.4, 0.7, 0.8
+"""Shares of the deadline after which observing, the forecast and computing are not waited for any more."""
 
-OBSERVE_UNTIL = 0.4
 REHEARSALS = 3
+
+USABLE = frozenset({HealthStatus.OK, HealthStatus.PARTIAL})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """What became of a tick. `holding` is empty, or says why nothing new could be decided."""
+class TickTime:
+    """The number of a tick, which only rises, and the Unix time at which it is due."""
 
-    record: Record
+    tick: int
+    due_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecisionInputs:
+    """Everything that one decision is made from. `notes` are lines on what was missing."""
+
+    measured: Measured
+    counts: Mapping[Role, PoolCounts]
+    observation: Observation
+    previous: Mapping[Role, int]
+    notes: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TickOutcome:
+    """The record of a tick. `holding` is empty, or says why nothing new could be decided."""
+
+    record: DecisionRecord
     observation: Observation
     holding: str = ""
 
 
-async def run_tick(world: World, beat: Beat, deadline_s: float) -> Outcome:
-    """One decision. PartError, PlanningError or TimeoutError when none could be made: nothing was changed."""
-    deadline = Deadline(deadline_s)
-    in_force = await ensure_policy(world, deadline)
-    considered = await _look(world, in_force, beat, deadline)
-    considered = await _with_forecast(world, in_force, considered, deadline)
-    decision = await _decide(world, in_force, considered, deadline)
-    record = _store(world, considered, decision)
-    if not record["dry_run"]:
-        record = await apply(world, record, decision.targets, deadline)
-    return Outcome(record=record, observation=considered.observation, holding=_why_holding(considered))
+class Tick:
+    """One tick, from the first question to the connector's answer."""
 
+    def __init__(
+        self, context: PlannerContext, state: PlannerState, time: TickTime, deadline_s: float
+    ) -> None:
+        self._context, self._state, self._time = context, state, time
+        self._deadline = Deadline(deadline_s)
 
-async def _look(world: World, in_force: InForce, beat: Beat, deadline: Deadline) -> Considered:
-    interval_s = in_force.policy.interval_s
-    measured, (counts, why_not) = await asyncio.gather(
-        _collect(world, interval_s, deadline), _count(world, deadline)
-    )
-    world.measured = measured
-    notes = [why_not] if why_not else []
-    planned_on = measured
-    if why_not:
-        health = Health(status=HealthStatus.DOWN, detail=why_not)
-        planned_on = Measured(start_s=measured.start_s, end_s=measured.end_s, health=health)
-    if measured.health.detail:
-        notes.append(f"metrics {measured.health.status}: {measured.health.detail}")
-    observation = observe(planned_on, counts, interval_s)
-    return Considered(
-        beat=beat,
-        measured=measured,
-        counts=counts,
-        observation=observation,
-        previous=targets_of(world.log.last) or {role: pool.desired for role, pool in counts.items()},
-        notes=notes,
-    )
+    async def run(self) -> TickOutcome:
+        """One decision.
 
+        ActorFailure, PlanningError or TimeoutError when none could be made: then nothing was changed.
+        """
+        policy = await self._state.policy.refresh(self._context.actors, self._deadline)
+        inputs = await self._observe(policy.policy.interval_s)
+        if policy.forecasts:
+            inputs = await self._with_forecast(inputs)
+        decision = await self._decide(policy, inputs)
+        record = self._store(inputs, decision)
+        if not record.dry_run:
+            record = await apply(self._context, record, decision.targets, self._deadline)
+        return TickOutcome(record=record, observation=inputs.observation, holding=_why_holding(inputs))
 
-async def _collect(world: World, interval_s: float, deadline: Deadline) -> Measured:
-    try:
-        return await deadline.within(OBSERVE_UNTIL, world.parts.collect(interval_s))
-    except (PartError, TimeoutError) as error:
-        why = str(error) or "MetricCollector: no answer in time"
-        return unmeasured(world.clock(), interval_s, HealthStatus.DOWN, why)
-
-
-async def _count(world: World, deadline: Deadline) -> tuple[Mapping[Role, PoolCounts], str]:
-    try:
-        world.counts = await deadline.within(OBSERVE_UNTIL, world.connector.state())
-    except (ConnectorError, TimeoutError) as error:
-        why = world.fault = f"pools: {str(error) or 'no answer in time'}"
-        if not world.counts:
-            raise PartError(why) from error
-        return world.counts, why
-    world.fault = ""
-    return world.counts, ""
-
-
-async def _with_forecast(
-    world: World, in_force: InForce, considered: Considered, deadline: Deadline
-) -> Considered:
-    if not in_force.forecasts:
-        return considered
-    observation = considered.observation
-    try:
-        forecast = await deadline.within(
-            FORECAST_UNTIL, world.parts.forecast(observation, considered.beat.tick)
+    async def _observe(self, interval_s: float) -> DecisionInputs:
+        measured, missing_counts = await asyncio.gather(self._collect(interval_s), self._count())
+        self._state.measured = measured
+        notes = [missing_counts] if missing_counts else []
+        if measured.health.detail:
+            notes.append(f"metrics {measured.health.status}: {measured.health.detail}")
+        counts, last = self._state.counts, self._context.log.last
+        # Old counts do not go with fresh traffic: a policy would see replicas that may be gone carry it.
+        span = measured.start_s, measured.end_s
+        shown = unmeasured(*span, HealthStatus.DOWN, missing_counts) if missing_counts else measured
+        return DecisionInputs(
+            measured=measured,
+            counts=counts,
+            observation=observe(shown, counts, interval_s),
+            previous=last.targets if last else {role: pool.desired for role, pool in counts.items()},
+            notes=notes,
         )
-    except (PartError, TimeoutError) as error:
-        note = f"no forecast: {str(error) or 'Predictor: not in time'}"
-        return replace(considered, notes=[*considered.notes, note])
-    return replace(considered, observation=replace(observation, forecast=forecast))
+
+    async def _collect(self, interval_s: float) -> Measured:
+        try:
+            return await self._deadline.within(OBSERVE_UNTIL, self._context.actors.collect(interval_s))
+        except (ActorFailure, TimeoutError) as error:
+            now_s, why = self._context.clock(), str(error) or "MetricCollector: no answer in time"
+            return unmeasured(now_s - interval_s, now_s, HealthStatus.DOWN, why)
+
+    async def _count(self) -> str:
+        """Bring the counts of the pools up to date; empty, or why they are those from before."""
+        state = self._state
+        try:
+            state.counts = await self._deadline.within(OBSERVE_UNTIL, self._context.connector.state())
+            state.connector_fault = ""
+        except (ConnectorError, TimeoutError) as error:
+            state.connector_fault = f"pools: {str(error) or 'no answer in time'}"
+            if not state.counts:
+                raise ActorFailure(state.connector_fault) from error
+        return state.connector_fault
+
+    async def _with_forecast(self, inputs: DecisionInputs) -> DecisionInputs:
+        asked = self._context.actors.forecast(inputs.observation, self._time.tick)
+        try:
+            forecast = await self._deadline.within(FORECAST_UNTIL, asked)
+        except (ActorFailure, TimeoutError) as error:
+            note = f"no forecast: {str(error) or 'Predictor: not in time'}"
+            return replace(inputs, notes=[*inputs.notes, note])
+        return replace(inputs, observation=replace(inputs.observation, forecast=forecast))
+
+    async def _decide(self, policy: PolicyInForce, inputs: DecisionInputs) -> Decision:
+        """Plan, once more if settings have changed meanwhile; the result is within limits and budget."""
+        decision = await self._compute(policy, inputs)
+        latest = self._state.policy.current()
+        if latest.version != policy.version:
+            decision, policy = await self._compute(latest, inputs), latest
+        _check(decision.targets, policy)
+        return decision
+
+    async def _compute(self, policy: PolicyInForce, inputs: DecisionInputs) -> Decision:
+        memory, planner = self._state.memory, policy.policy
+        state = memory.state if memory.policy == planner.name else planner.initial_state()
+        work = self._context.compute(lambda: planner.plan(inputs.observation, state))
+        return await self._deadline.within(APPLY_FROM, work)
+
+    def _store(self, inputs: DecisionInputs, decision: Decision) -> DecisionRecord:
+        context = self._context
+        memory = self._state.memory.counting(inputs.measured)
+        memory = replace(memory, policy=context.settings.config.planner.policy, state=decision.next_state)
+        stored = context.log.append(self._record(inputs, decision), memory.dump())
+        self._state.memory = memory
+        return stored
+
+    def _record(self, inputs: DecisionInputs, decision: Decision) -> DecisionRecord:
+        """The record of a decision that is about to be applied."""
+        measured, observation, config = inputs.measured, inputs.observation, self._context.settings.config
+        dry_run, kind = config.planner.dry_run, config.connector.kind
+        document = {
+            "tick": self._time.tick,
+            "due_at": self._time.due_s,
+            "created_at": self._context.clock(),
+            "interval": {"start_s": measured.start_s, "end_s": measured.end_s},
+            "measured": measured,
+            "forecast": observation.forecast,
+            "pools": inputs.counts,
+            "previous_targets": inputs.previous,
+            "targets": decision.targets,
+            "reasons": decision.reasons,
+            "summary": decision.reasons.get("summary") or describe(decision.targets, observation),
+            "notes": inputs.notes,
+            "connector": {"kind": kind, "status": DRY_RUN if dry_run else PLANNED, "detail": {}},
+            "dry_run": dry_run,
+            "replicas": [],
+            "reached_at": None,
+        }
+        return DecisionRecord.model_validate(jsonable(document))
 
 
-async def rehearse(world: World) -> None:
-    """Plan for made-up traffic, and forget it; PlanningError or PartError as a tick would raise them.
+async def apply(
+    context: PlannerContext,
+    record: DecisionRecord,
+    targets: Mapping[Role, int],
+    deadline: Deadline | None = None,
+) -> DecisionRecord:
+    """Hand targets to the connector and note in the record what it answered."""
+    call = context.connector.set_targets(targets, {"decision": record.id, **record.reasons})
+    status: str
+    detail: Mapping[str, Any]
+    try:
+        action = await (deadline.within(1.0, call) if deadline else call)
+        status, detail = action.status, action.detail
+    except Refused as error:
+        status, detail = REFUSED, {"error": str(error)}
+    except (ConnectorError, TimeoutError) as error:
+        status, detail = UNREACHABLE, {"error": str(error) or "no answer in time"}
+    kind = context.settings.config.connector.kind
+    answer = ConnectorAnswer(kind=kind, status=status, detail=detail, at=context.clock())
+    return context.log.update(record.id, {"connector": answer}) or record
+
+
+async def rehearse(context: PlannerContext, state: PlannerState) -> None:
+    """Plan for made-up traffic, and forget it; PlanningError or ActorFailure as a tick would raise them.
 
     Several times: a policy that learns uses, and compiles, more of itself once it has a past.
     """
-    in_force = world.refreshed()
-    now_s = world.clock()
+    policy, now_s = state.policy.current().policy, context.clock()
     typical = Measured(
         start_s=now_s,
         end_s=now_s,
@@ -138,8 +223,8 @@ async def rehearse(world: World) -> None:
         ttft_s=Latency(mean=0.1),
         itl_s=Latency(mean=0.01),
     )
-    observation = observe(typical, world.counts, in_force.policy.interval_s)
-    await world.compute(lambda: _rehearsed(in_force.policy, observation))
+    observation = observe(typical, state.counts, policy.interval_s)
+    await context.compute(lambda: _rehearsed(policy, observation))
 
 
 def _rehearsed(policy: Policy, observation: Observation) -> Decision:
@@ -150,66 +235,39 @@ def _rehearsed(policy: Policy, observation: Observation) -> Decision:
     return decision
 
 
-async def _decide(world: World, in_force: InForce, considered: Considered, deadline: Deadline) -> Decision:
-    """Plan; once more if settings have changed meanwhile. Then check the result against limits and budget."""
-    decision = await _compute(world, in_force, considered, deadline)
-    latest = world.refreshed()
-    if latest.version != in_force.version:
-        decision, in_force = await _compute(world, latest, considered, deadline), latest
-    _check(decision.targets, in_force)
-    return decision
+def observe(measured: Measured, counts: Mapping[Role, PoolCounts], interval_s: float) -> Observation:
+    """The observation that a policy plans from, without a forecast.
+
+    Data that is not fit to plan on becomes NaN, for which every policy states what it does: it holds.
+    """
+    if measured.health.status not in USABLE:
+        measured = Measured(start_s=measured.start_s, end_s=measured.end_s, health=measured.health)
+    return Observation(
+        now_s=measured.end_s,
+        interval_s=interval_s,
+        requests=measured.requests,
+        isl_tokens=measured.isl_tokens,
+        osl_tokens=measured.osl_tokens,
+        ttft_s=measured.ttft_s.mean,
+        itl_s=measured.itl_s.mean,
+        request_duration_s=measured.request_duration_s,
+        pools={
+            role: PoolState(**asdict(pool), **asdict(measured.load.get(role, PoolLoad())))
+            for role, pool in counts.items()
+        },
+        traffic=measured.traffic,
+    )
 
 
-async def _compute(world: World, in_force: InForce, considered: Considered, deadline: Deadline) -> Decision:
-    return await deadline.within(APPLY_FROM, world.compute(lambda: _plan(world, in_force, considered)))
-
-
-def _plan(world: World, in_force: InForce, considered: Considered) -> Decision:
-    same = world.memory.policy == in_force.policy.name
-    state = world.memory.state if same else in_force.policy.initial_state()
-    return in_force.policy.plan(considered.observation, state)
-
-
-def _check(targets: Mapping[Role, int], in_force: InForce) -> None:
-    limits = in_force.settings.limits
+def _check(targets: Mapping[Role, int], policy: PolicyInForce) -> None:
+    name, limits, budget = policy.policy.name, policy.settings.limits, policy.settings.max_gpu_budget
     if set(targets) != set(limits):
-        raise PlanningError(
-            f"{in_force.policy.name}: targets for {sorted(targets)}, pools are {sorted(limits)}"
-        )
-    fitted = fit(targets, limits, in_force.settings.max_gpu_budget).targets
-    if fitted != dict(targets):
-        raise PlanningError(f"{in_force.policy.name}: targets {dict(targets)} are outside limits or budget")
+        raise PlanningError(f"{name}: targets for {sorted(targets)}, pools are {sorted(limits)}")
+    if fit(targets, limits, budget).targets != dict(targets):
+        raise PlanningError(f"{name}: targets {dict(targets)} are outside limits or budget")
 
 
-def _store(world: World, considered: Considered, decision: Decision) -> Record:
-    planner = world.settings.config.planner
-    memory = world.memory.counting(considered.measured)
-    memory = replace(memory, policy=planner.policy, state=decision.next_state)
-    dry_run = planner.dry_run
-    record = make_record(considered, decision, world.clock(), world.kind, dry_run)
-    stored = world.log.append(record, memory.dump())
-    world.memory = memory
-    return stored
-
-
-async def apply(
-    world: World, record: Record, targets: Mapping[Role, int], deadline: Deadline | None = None
-) -> Record:
-    """Hand targets to the connector and note in the record what it said."""
-    call = world.connector.set_targets(targets, {"decision": record["id"], **record["reasons"]})
-    try:
-        action = await (deadline.within(1.0, call) if deadline else call)
-        result: dict[str, Any] = {"status": action.status, "detail": dict(action.detail)}
-    except Refused as error:
-        result = {"status": REFUSED, "detail": {"error": str(error)}}
-    except (ConnectorError, TimeoutError) as error:
-        result = {"status": UNREACHABLE, "detail": {"error": str(error) or "no answer in time"}}
-    result["at"] = world.clock()
-    changed = world.log.update(record["id"], {"connector": {"kind": world.kind, **result}})
-    return changed or record
-
-
-def _why_holding(considered: Considered) -> str:
-    if considered.measured.health.status not in USABLE or isnan(considered.observation.requests):
-        return "; ".join(considered.notes) or "the request count was not measured"
+def _why_holding(inputs: DecisionInputs) -> str:
+    if inputs.measured.health.status not in USABLE or isnan(inputs.observation.requests):
+        return "; ".join(inputs.notes) or "the request count was not measured"
     return ""

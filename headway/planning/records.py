@@ -20,7 +20,7 @@ from headway.config.roles import Role
 
 PLANNED, DRY_RUN, UNREACHABLE, REFUSED = "planned", "dry_run", "unreachable", "refused"
 
-PlannerState = Literal["waiting", "running", "holding", "stopped"]
+PlannerPhase = Literal["waiting", "running", "holding", "stopped"]
 
 
 class _Document(BaseModel):
@@ -226,7 +226,7 @@ class SloFigures(_Document):
 class PlannerFigures(_Document):
     """The planner's loop. `missed_ticks` were skipped, as a tick or a restart took more than an interval."""
 
-    state: PlannerState
+    state: PlannerPhase
     reason: str = ""
     dry_run: bool = False
     policy: str | None = None

@@ -10,14 +10,14 @@ from typing import Any
 
 from actors.collector.values import Health, HealthStatus, Latency, Measured, PoolLoad
 from actors.connectors.protocol import Action, PoolCounts, PoolsSnapshot, Ready, Replica
+from actors.planning.context import PlannerContext, PlannerState
 from actors.planning.log import DecisionLog
 from actors.planning.loop import PlannerLoop
-from actors.planning.parts import PartHealth
 from actors.planning.settings import RuntimeSettings
-from actors.planning.world import World
 from actors.store import MemoryStore, Store
 from headway.config import HeadwayConfig, load_config
 from headway.planning import Decision, LoadForecast, Observation, Role
+from headway.planning.records import ComponentHealth
 from interp import Profile
 from tests.planning.planning_cases import PROFILE
 
@@ -117,7 +117,7 @@ def unhealthy(status: HealthStatus, detail: str = "said so") -> Measured:
 
 
 @dataclass
-class ScriptedParts:
+class ScriptedActors:
     """The other actors by script. `seen` has each (tick, requests) that the predictor was shown."""
 
     readiness: Script = field(default_factory=lambda: Script(""))
@@ -149,7 +149,7 @@ class ScriptedParts:
     async def calibrate(self, observation: Observation) -> Mapping[str, Any]:
         return {}
 
-    def health(self) -> Mapping[str, PartHealth]:
+    def health(self) -> Mapping[str, ComponentHealth]:
         return {}
 
 
@@ -225,31 +225,41 @@ def settings(**overrides: Any) -> HeadwayConfig:
 
 @dataclass
 class Deployment:
-    """One planner and its world; `again` is what a restart after `kill -9` makes of them."""
+    """One planner and its surroundings; `again` is what a restart after `kill -9` makes of them."""
 
     config: HeadwayConfig = field(default_factory=settings)
     store: Store = field(default_factory=MemoryStore)
-    parts: ScriptedParts = field(default_factory=ScriptedParts)
+    actors: ScriptedActors = field(default_factory=ScriptedActors)
     pools: ScriptedPools = field(default_factory=ScriptedPools)
     resumed: bool = False
+    compute: Callable[[Callable[[], Decision]], Awaitable[Decision]] = inline
 
     def __post_init__(self) -> None:
         self.log = DecisionLog(self.store)
-        self.world = World(
-            parts=self.parts,
+        self.settings = RuntimeSettings(self.config, self.store)
+        context = PlannerContext(
+            actors=self.actors,
             connector=self.pools,
-            kind="ray_serve",
             log=self.log,
-            settings=RuntimeSettings(self.config, self.store),
+            settings=self.settings,
             clock=clock,
-            compute=inline,
+            compute=self._compute,
         )
-        if self.resumed:
-            self.world.resume()
-        self.loop = PlannerLoop(self.world)
+        self.loop = PlannerLoop(context, resume=self.resumed)
+
+    async def _compute(self, work: Callable[[], Decision]) -> Decision:
+        # Tests replace `compute` while the loop runs.
+        return await self.compute(work)
+
+    @property
+    def state(self) -> PlannerState:
+        return self.loop.state
+
+    def status(self) -> dict[str, Any]:
+        return self.loop.status().document()
 
     def again(self) -> "Deployment":
-        return Deployment(self.config, self.store, self.parts, self.pools, resumed=True)
+        return Deployment(self.config, self.store, self.actors, self.pools, resumed=True)
 
     async def run_for(self, seconds: float) -> None:
         """Let the loop run, then end it."""
@@ -266,7 +276,7 @@ class Deployment:
             await asyncio.wait([task])
 
     def records(self) -> list[dict[str, Any]]:
-        return self.log.after(-1, 10_000)
+        return [record.document() for record in self.log.after(-1, 10_000)]
 
     def times(self) -> list[float]:
         return [round(record["created_at"] - EPOCH, 6) for record in self.records()]

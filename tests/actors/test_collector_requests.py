@@ -26,7 +26,7 @@ from actors.collector.single_requests import (
 )
 from actors.collector.values import Health, HealthStatus, Measured
 from actors.metric_collector import MetricCollector
-from actors.planning.observing import observe
+from actors.planning.tick import observe
 from actors.store import MemoryStore
 from headway.config import HeadwayConfig
 from serve_apps.gateway.metrics import RequestLog

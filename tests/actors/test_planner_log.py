@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.planning.log import PREFIX, DecisionLog
-from actors.planning.memory import Memory, load_memory
+from actors.planning.log import PREFIX, DecisionLog, PlannerMemory, load_memory
 from actors.store import MemoryStore
+from headway.planning.records import DecisionRecord, IntervalSpan
 
 
 class CrashError(Exception):
@@ -62,8 +62,9 @@ class CrashingStore(MemoryStore):
         write()
 
 
-def record(number: int = 0) -> dict:
-    return {"made": number, "targets": {}, "replicas": [], "reached_at": None}
+def record(number: int = 0) -> DecisionRecord:
+    interval = IntervalSpan(start_s=0.0, end_s=1.0)
+    return DecisionRecord(tick=number, created_at=1.0, interval=interval, targets={}, reached_at=None)
 
 
 lives = st.lists(
@@ -83,40 +84,40 @@ def test_ids_rise_by_one_across_any_crash(lives, keep: int) -> None:
             for step in steps:
                 if step == "append":
                     made += 1
-                    appended = log.append(record(made), Memory(ended=float(made)).dump())
-                    assert ever.setdefault(appended["id"], made) == made
+                    appended = log.append(record(made), PlannerMemory(ended=float(made)).dump())
+                    assert ever.setdefault(appended.id, made) == made
                 elif log.last is not None:
-                    log.update(log.last["id"], {"reached_at": 1.0})
+                    log.update(log.last.id, {"reached_at": 1.0})
         except CrashError:
             pass
         store.plan(None, False)
         seen = DecisionLog(store, keep=keep)
         for item in seen.after(-1, 100):
-            assert ever.setdefault(item["id"], item["made"]) == item["made"]
+            assert ever.setdefault(item.id, item.tick) == item.tick
         assert sorted(ever) == list(range(seen.next_id))
         assert len(store.keys(PREFIX)) <= keep
         if seen.last is not None:
-            assert seen.last["id"] == seen.next_id - 1
-            assert load_memory(seen.memory).ended == seen.last["made"]
+            assert seen.last.id == seen.next_id - 1
+            assert load_memory(seen.memory).ended == seen.last.tick
 
 
 def test_old_records_go_and_their_ids_never_come_back() -> None:
     store = MemoryStore()
     log = DecisionLog(store, keep=3)
     for number in range(5):
-        assert log.append(record(number))["id"] == number
-    assert [item["id"] for item in log.after(-1, 10)] == [2, 3, 4]
+        assert log.append(record(number)).id == number
+    assert [item.id for item in log.after(-1, 10)] == [2, 3, 4]
     assert log.get(1) is None
     assert log.update(1, {"reached_at": 2.0}) is None
     assert DecisionLog(store, keep=1).next_id == 5
-    assert [item["id"] for item in DecisionLog(store, keep=1).after(-1, 10)] == [4]
+    assert [item.id for item in DecisionLog(store, keep=1).after(-1, 10)] == [4]
 
 
 def test_pages_are_lowest_first_and_bounded() -> None:
     log = DecisionLog(MemoryStore())
     for number in range(6):
         log.append(record(number))
-    assert [item["id"] for item in log.after(1, 3)] == [2, 3, 4]
+    assert [item.id for item in log.after(1, 3)] == [2, 3, 4]
     assert log.after(5, 3) == []
     assert log.after(-1, 0) == []
 
@@ -125,11 +126,11 @@ def test_an_unreadable_entry_keeps_its_id_and_is_left_out() -> None:
     store = MemoryStore()
     log = DecisionLog(store)
     for number in range(3):
-        log.append(record(number), Memory(ended=float(number)).dump())
+        log.append(record(number), PlannerMemory(ended=float(number)).dump())
     store.put(f"{PREFIX}{2:012d}", b"\x00 not json")
     again = DecisionLog(store)
-    assert [item["id"] for item in again.after(-1, 10)] == [0, 1]
-    assert again.append(record(9))["id"] == 3
+    assert [item.id for item in again.after(-1, 10)] == [0, 1]
+    assert again.append(record(9)).id == 3
 
 
 def test_the_store_does_not_grow_by_the_planners_memory() -> None:
@@ -140,7 +141,7 @@ def test_the_store_does_not_grow_by_the_planners_memory() -> None:
     assert sum(len(store.get(key) or b"") for key in store.keys(PREFIX)) < 3 * len(large)
     again = DecisionLog(store)
     assert again.memory == large
-    assert [item["made"] for item in again.after(-1, 100)] == list(range(20))
+    assert [item.tick for item in again.after(-1, 100)] == list(range(20))
     store.put(f"{PREFIX}{19:012d}", b"\x00 not json")
     assert DecisionLog(store).memory == large
 
@@ -153,7 +154,9 @@ def test_records_are_json_without_nan() -> None:
 
 
 def test_a_memory_that_cannot_be_read_is_an_empty_one() -> None:
-    assert load_memory(b"") == Memory()
-    assert load_memory(b"\x80\x04nonsense") == Memory()
-    assert load_memory(pickle.dumps(Memory(policy="headway", state=_Older()))) == Memory()
-    assert load_memory(Memory(policy="static", met=2.0).dump()) == Memory(policy="static", met=2.0)
+    assert load_memory(b"") == PlannerMemory()
+    assert load_memory(b"\x80\x04nonsense") == PlannerMemory()
+    assert load_memory(pickle.dumps(PlannerMemory(policy="headway", state=_Older()))) == PlannerMemory()
+    assert load_memory(PlannerMemory(policy="static", met=2.0).dump()) == PlannerMemory(
+        policy="static", met=2.0
+    )

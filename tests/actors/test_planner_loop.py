@@ -12,7 +12,7 @@ import pytest
 
 from actors.collector.values import HealthStatus, Measured
 from actors.connectors.protocol import Ready, Refused, Unreachable
-from actors.planning.parts import PartError
+from actors.planning.control_actors import ActorFailure
 from headway.config import ConfigError
 from headway.planning import LoadForecast, Observation, PlanningError, Role, Traffic
 from tests.actors.planner_cases import (
@@ -20,7 +20,7 @@ from tests.actors.planner_cases import (
     NEVER,
     Deployment,
     Script,
-    ScriptedParts,
+    ScriptedActors,
     ScriptedPools,
     busy,
     in_virtual_time,
@@ -44,24 +44,24 @@ def test_ticks_come_on_a_steady_grid_from_one_interval_after_ready() -> None:
 
 
 def test_a_slow_collector_does_not_make_the_grid_drift() -> None:
-    deployment = deployed(parts=ScriptedParts(collecting=Script(busy, delay_s=1.5)))
+    deployment = deployed(actors=ScriptedActors(collecting=Script(busy, delay_s=1.5)))
     in_virtual_time(deployment.run_for(45.0))
     assert deployment.times() == [11.5, 21.5, 31.5, 41.5]
-    assert deployment.parts.collecting.calls == [10.0, 20.0, 30.0, 40.0]
-    assert deployment.loop.status()["planner"]["late_ticks"] == 0
+    assert deployment.actors.collecting.calls == [10.0, 20.0, 30.0, 40.0]
+    assert deployment.status()["planner"]["late_ticks"] == 0
 
 
 def test_nothing_is_decided_before_everything_is_ready_and_the_reason_shows() -> None:
     deployment = deployed()
     deployment.pools.readiness.answers = [Ready(ok=False, reason="Decode has no running replica")] * 3
-    deployment.parts.readiness.answers = ["Interpolator: no such profile directory"] * 2
+    deployment.actors.readiness.answers = ["Interpolator: no such profile directory"] * 2
 
     async def story() -> list[str]:
         reasons = []
         async with deployment.running():
             for _ in range(6):
                 await asyncio.sleep(1.0 - 1e-9)
-                planner = deployment.loop.status()["planner"]
+                planner = deployment.status()["planner"]
                 reasons.append(f"{planner['state']}: {planner['reason']}")
             await asyncio.sleep(10.0)
         return reasons
@@ -76,7 +76,7 @@ def test_nothing_is_decided_before_everything_is_ready_and_the_reason_shows() ->
 
 def test_pools_follow_the_load_up_and_down() -> None:
     deployment = deployed()
-    deployment.parts.collecting.answers = [lambda: busy(HEAVY)] * 2 + [lambda: busy(LIGHT)] * 2
+    deployment.actors.collecting.answers = [lambda: busy(HEAVY)] * 2 + [lambda: busy(LIGHT)] * 2
     in_virtual_time(deployment.run_for(45.0))
     decode = [record["targets"]["decode"] for record in deployment.records()]
     assert decode[0] == decode[1] > 1
@@ -94,20 +94,20 @@ def test_the_policy_sees_single_requests_and_records_hold_their_counts() -> None
     columns = ("arrival_s", "input_tokens", "completed_input_tokens", "completed_output_tokens")
     traffic = Traffic(**{name: np.full(count, 7.0) for name in columns})
     deployment = deployed()
-    deployment.parts.collecting.usual = lambda: busy(HEAVY, traffic=traffic)
-    forecast = deployment.parts.forecast
+    deployment.actors.collecting.usual = lambda: busy(HEAVY, traffic=traffic)
+    forecast = deployment.actors.forecast
 
     async def forecasting(observation: Observation, tick: int) -> LoadForecast:
         seen.append(observation.traffic)
         return await forecast(observation, tick)
 
-    deployment.parts.forecast = forecasting
+    deployment.actors.forecast = forecasting
     in_virtual_time(deployment.run_for(15.0))
     (record,) = deployment.records()
     assert seen == [traffic]
     counts = {"arrivals": count, "completions": count}
     assert record["measured"]["traffic"] == record["reasons"]["inputs"]["traffic"] == counts
-    assert deployment.loop.status()["measured"]["traffic"] == counts
+    assert deployment.status()["measured"]["traffic"] == counts
     assert len(json.dumps(record)) < 10_000
     assert sum(len(deployment.store.get(key)) for key in deployment.store.keys("")) < 50_000
 
@@ -138,13 +138,13 @@ def test_counts_that_someone_else_changed_are_set_back_at_the_next_tick() -> Non
 @pytest.mark.parametrize("status", [HealthStatus.STARTING, HealthStatus.STALE, HealthStatus.DOWN])
 def test_data_that_is_not_fit_to_plan_on_is_a_hold(status: HealthStatus) -> None:
     deployment = deployed()
-    deployment.parts.collecting.answers = [lambda: busy(HEAVY)]
-    deployment.parts.collecting.usual = lambda: unhealthy(status, "the newest sample is old")
+    deployment.actors.collecting.answers = [lambda: busy(HEAVY)]
+    deployment.actors.collecting.usual = lambda: unhealthy(status, "the newest sample is old")
     in_virtual_time(deployment.run_for(25.0))
     first, second = deployment.records()
     assert second["targets"] == first["targets"]
     assert second["reasons"]["kind"] == "hold"
-    planner = deployment.loop.status()["planner"]
+    planner = deployment.status()["planner"]
     assert second["notes"] == [f"metrics {status}: the newest sample is old"]
     assert planner["failed_ticks"] == 0
     assert len(deployment.pools.calls) == 2
@@ -152,14 +152,14 @@ def test_data_that_is_not_fit_to_plan_on_is_a_hold(status: HealthStatus) -> None
 
 def test_the_state_says_holding_and_why_and_running_again_afterwards() -> None:
     deployment = deployed()
-    deployment.parts.collecting.answers = [lambda: unhealthy(HealthStatus.DOWN, "refused")]
+    deployment.actors.collecting.answers = [lambda: unhealthy(HealthStatus.DOWN, "refused")]
 
     async def story() -> list[tuple[str, str]]:
         seen = []
         async with deployment.running():
             for _ in range(2):
                 await asyncio.sleep(10.5)
-                planner = deployment.loop.status()["planner"]
+                planner = deployment.status()["planner"]
                 seen.append((planner["state"], planner["reason"]))
         return seen
 
@@ -167,11 +167,11 @@ def test_the_state_says_holding_and_why_and_running_again_afterwards() -> None:
 
 
 @pytest.mark.parametrize(
-    "answer", [PartError("MetricCollector: gone"), Script], ids=["error", "no answer at all"]
+    "answer", [ActorFailure("MetricCollector: gone"), Script], ids=["error", "no answer at all"]
 )
 def test_a_collector_that_does_not_answer_is_a_hold_within_the_deadline(answer: object) -> None:
     script = Script(busy, delay_s=NEVER) if answer is Script else Script(answer)
-    deployment = deployed(parts=ScriptedParts(collecting=script))
+    deployment = deployed(actors=ScriptedActors(collecting=script))
     in_virtual_time(deployment.run_for(15.0))
     (record,) = deployment.records()
     assert record["targets"] == {"prefill": 1, "decode": 1}
@@ -182,24 +182,24 @@ def test_a_collector_that_does_not_answer_is_a_hold_within_the_deadline(answer: 
 
 def test_without_the_state_of_the_pools_the_last_counts_hold() -> None:
     deployment = deployed()
-    deployment.parts.collecting.answers = [lambda: busy(HEAVY)]
+    deployment.actors.collecting.answers = [lambda: busy(HEAVY)]
 
     async def story() -> None:
         async with deployment.running():
             await asyncio.sleep(15.0)
             deployment.pools.reading.usual = Unreachable("Serve's controller does not answer")
-            deployment.parts.collecting.usual = lambda: busy(LIGHT)
+            deployment.actors.collecting.usual = lambda: busy(LIGHT)
             await asyncio.sleep(10.0)
 
     in_virtual_time(story())
     first, second = deployment.records()
     assert second["targets"] == first["targets"]
     assert "Serve's controller does not answer" in second["notes"][0]
-    assert deployment.loop.status()["planner"]["state"] in ("holding", "stopped")
+    assert deployment.status()["planner"]["state"] in ("holding", "stopped")
 
 
 def test_a_late_forecast_is_not_waited_for() -> None:
-    deployment = deployed(parts=ScriptedParts(forecasting=Script(None, delay_s=NEVER)))
+    deployment = deployed(actors=ScriptedActors(forecasting=Script(None, delay_s=NEVER)))
     in_virtual_time(deployment.run_for(25.0))
     record = deployment.records()[0]
     assert record["created_at"] - EPOCH == 13.5
@@ -210,8 +210,10 @@ def test_a_late_forecast_is_not_waited_for() -> None:
 
 def test_a_forecast_is_what_is_planned_for() -> None:
     given = LoadForecast(requests=HEAVY, isl_tokens=1000.0, osl_tokens=200.0, source={"requests": "kalman"})
-    quiet = deployed(parts=ScriptedParts(collecting=Script(lambda: busy(LIGHT))))
-    warned = deployed(parts=ScriptedParts(collecting=Script(lambda: busy(LIGHT)), forecasting=Script(given)))
+    quiet = deployed(actors=ScriptedActors(collecting=Script(lambda: busy(LIGHT))))
+    warned = deployed(
+        actors=ScriptedActors(collecting=Script(lambda: busy(LIGHT)), forecasting=Script(given))
+    )
     for deployment in (quiet, warned):
         in_virtual_time(deployment.run_for(15.0))
     assert warned.records()[0]["targets"]["decode"] > quiet.records()[0]["targets"]["decode"] == 1
@@ -221,7 +223,7 @@ def test_a_forecast_is_what_is_planned_for() -> None:
 def test_the_predictor_sees_each_tick_once_under_rising_numbers() -> None:
     deployment = deployed()
     in_virtual_time(deployment.run_for(35.0))
-    ticks = [tick for tick, _ in deployment.parts.seen]
+    ticks = [tick for tick, _ in deployment.actors.seen]
     assert ticks == [ticks[0], ticks[0] + 1, ticks[0] + 2]
     assert [record["tick"] for record in deployment.records()] == ticks
 
@@ -246,7 +248,7 @@ def test_a_connector_that_hangs_ends_with_the_deadline_and_the_grid_stays() -> N
 
 def test_dry_run_decides_and_sets_nothing() -> None:
     deployment = deployed(config=settings(planner__dry_run=True))
-    deployment.parts.collecting.usual = lambda: busy(HEAVY)
+    deployment.actors.collecting.usual = lambda: busy(HEAVY)
     in_virtual_time(deployment.run_for(15.0))
     (record,) = deployment.records()
     assert record["targets"]["decode"] > 1
@@ -259,9 +261,9 @@ def test_a_failure_that_nobody_foresaw_is_counted_and_the_loop_goes_on(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     deployment = deployed()
-    deployment.parts.collecting.answers = [ZeroDivisionError("what is this?")]
+    deployment.actors.collecting.answers = [ZeroDivisionError("what is this?")]
     in_virtual_time(deployment.run_for(25.0))
-    assert deployment.loop.status()["planner"]["failed_ticks"] == 1
+    assert deployment.status()["planner"]["failed_ticks"] == 1
     assert deployment.times() == [20.0]
     assert "what is this?" in caplog.text
 
@@ -278,12 +280,12 @@ def test_a_policy_that_cannot_plan_is_a_failed_tick(monkeypatch: pytest.MonkeyPa
             async def broken(work: object) -> None:
                 raise PlanningError("observation.pools: no entry for decode")
 
-            failing.world.compute = broken
+            failing.compute = broken
             await asyncio.sleep(10.0)
 
     in_virtual_time(story())
     assert failing.records() == []
-    assert failing.loop.status()["planner"]["failed_ticks"] == 1
+    assert failing.status()["planner"]["failed_ticks"] == 1
 
 
 def test_ticks_that_were_missed_are_skipped_and_counted() -> None:
@@ -298,14 +300,14 @@ def test_ticks_that_were_missed_are_skipped_and_counted() -> None:
 
     in_virtual_time(story())
     assert [time for time, _ in deployment.pools.calls] == [10.0, 40.0, 50.0]
-    assert deployment.loop.status()["planner"]["missed_ticks"] == 2
-    ticks = [tick for tick, _ in deployment.parts.seen]
+    assert deployment.status()["planner"]["missed_ticks"] == 2
+    ticks = [tick for tick, _ in deployment.actors.seen]
     assert [tick - ticks[0] for tick in ticks] == [0, 3, 4]
 
 
 def test_reached_at_and_the_times_of_each_new_replica() -> None:
     deployment = deployed(pools=ScriptedPools(start_s=3.1))
-    deployment.parts.collecting.usual = lambda: busy(HEAVY)
+    deployment.actors.collecting.usual = lambda: busy(HEAVY)
     in_virtual_time(deployment.run_for(15.0))
     (record,) = deployment.records()
     new = record["targets"]["decode"] - 1 + record["targets"]["prefill"] - 1
@@ -318,7 +320,7 @@ def test_reached_at_and_the_times_of_each_new_replica() -> None:
 
 def test_the_watcher_looks_often_only_while_something_is_under_way() -> None:
     deployment = deployed(pools=ScriptedPools(start_s=3.1))
-    deployment.parts.collecting.usual = lambda: busy(HEAVY)
+    deployment.actors.collecting.usual = lambda: busy(HEAVY)
     in_virtual_time(deployment.run_for(20.0))
     looks = deployment.pools.reading.calls
     while_moving = [at for at in looks if 10.0 < at <= 13.3]
@@ -329,12 +331,12 @@ def test_the_watcher_looks_often_only_while_something_is_under_way() -> None:
 
 def test_a_restarted_planner_continues_grid_ids_state_and_asserts_the_last_targets_at_once() -> None:
     deployment = deployed()
-    deployment.parts.collecting.usual = lambda: busy(HEAVY)
+    deployment.actors.collecting.usual = lambda: busy(HEAVY)
     with virtual() as run:
         run(deployment.run_for(24.0))
         wanted = dict(deployment.pools.calls[-1][1])
         deployment.pools.counts = {Role.PREFILL: 1, Role.DECODE: 1}
-        deployment.parts.collecting.usual = lambda: unhealthy(HealthStatus.DOWN)
+        deployment.actors.collecting.usual = lambda: unhealthy(HealthStatus.DOWN)
         again = deployment.again()
         run(again.run_for(20.0))
     assert again.pools.calls[2] == (24.0, wanted)
@@ -345,7 +347,7 @@ def test_a_restarted_planner_continues_grid_ids_state_and_asserts_the_last_targe
 
 def test_a_planner_that_died_before_it_applied_its_decision_leaves_it_to_the_next() -> None:
     deployment = deployed()
-    deployment.parts.collecting.usual = lambda: busy(HEAVY)
+    deployment.actors.collecting.usual = lambda: busy(HEAVY)
     deployment.pools.setting.delay_s = NEVER
     with virtual() as run:
         run(deployment.run_for(10.5))
@@ -367,16 +369,16 @@ def test_a_restart_after_a_long_absence_skips_what_was_missed() -> None:
         again = deployment.again()
         run(again.run_for(10.0))
     assert again.times() == [10.0, 20.0, 130.0]
-    assert again.loop.status()["planner"]["missed_ticks"] == 10
+    assert again.status()["planner"]["missed_ticks"] == 10
 
 
 def test_a_planner_that_was_stopped_and_started_anew_does_not_bring_old_targets_back() -> None:
     deployment = deployed()
-    deployment.parts.collecting.usual = lambda: busy(HEAVY)
+    deployment.actors.collecting.usual = lambda: busy(HEAVY)
     with virtual() as run:
         run(deployment.run_for(14.0))
-        fresh = Deployment(deployment.config, deployment.store, deployment.parts, ScriptedPools())
-        fresh.parts.collecting.usual = lambda: unhealthy(HealthStatus.STARTING)
+        fresh = Deployment(deployment.config, deployment.store, deployment.actors, ScriptedPools())
+        fresh.actors.collecting.usual = lambda: unhealthy(HealthStatus.STARTING)
         run(fresh.run_for(15.0))
     assert fresh.pools.calls == [(24.0, {Role.PREFILL: 1, Role.DECODE: 1})]
     assert [record["id"] for record in fresh.records()] == [0, 1]
@@ -384,14 +386,14 @@ def test_a_planner_that_was_stopped_and_started_anew_does_not_bring_old_targets_
 
 def test_targets_asserted_after_a_restart_are_cut_to_todays_limits() -> None:
     deployment = deployed()
-    deployment.parts.collecting.usual = lambda: busy(HEAVY)
+    deployment.actors.collecting.usual = lambda: busy(HEAVY)
     with virtual() as run:
         run(deployment.run_for(14.0))
         assert deployment.pools.calls[0][1][Role.DECODE] > 2
         less = Deployment(
             settings(pools__decode__max_replicas=2),
             deployment.store,
-            deployment.parts,
+            deployment.actors,
             deployment.pools,
             resumed=True,
         )
@@ -401,7 +403,7 @@ def test_targets_asserted_after_a_restart_are_cut_to_todays_limits() -> None:
 
 def test_settings_change_the_next_decision_without_a_restart() -> None:
     deployment = deployed()
-    deployment.parts.collecting.usual = lambda: busy(LIGHT)
+    deployment.actors.collecting.usual = lambda: busy(LIGHT)
 
     async def story() -> None:
         async with deployment.running():
@@ -411,15 +413,15 @@ def test_settings_change_the_next_decision_without_a_restart() -> None:
 
     in_virtual_time(story())
     assert [record["targets"]["decode"] for record in deployment.records()] == [1, 3]
-    status = deployment.loop.status()
+    status = deployment.status()
     assert status["slo"]["itl_ms"] == 15
     assert status["pools"]["decode"]["min_replicas"] == 3
-    assert deployment.again().world.settings.config.slo.itl_ms == 15
+    assert deployment.again().settings.config.slo.itl_ms == 15
 
 
 def test_settings_that_change_while_the_policy_is_at_work_make_it_plan_again() -> None:
     deployment = deployed()
-    deployment.parts.collecting.usual = lambda: busy(LIGHT)
+    deployment.actors.collecting.usual = lambda: busy(LIGHT)
     work_done = []
 
     async def meddling(work):
@@ -429,7 +431,7 @@ def test_settings_that_change_while_the_policy_is_at_work_make_it_plan_again() -
             deployment.loop.update_settings({"pools.decode.min_replicas": 4})
         return decision
 
-    deployment.world.compute = meddling
+    deployment.compute = meddling
     in_virtual_time(deployment.run_for(15.0))
     assert [decision.targets[Role.DECODE] for decision in work_done[1:]] == [1, 4]
     assert deployment.records()[0]["targets"]["decode"] == 4
@@ -452,17 +454,17 @@ def test_impossible_settings_are_refused_whole(changes: dict, says: str) -> None
     with pytest.raises(ConfigError, match=says) as refusal:
         deployment.loop.update_settings(changes)
     assert "\n" not in str(refusal.value)
-    assert deployment.loop.status()["slo"]["ttft_ms"] == 300
-    assert deployment.loop.status()["changes"] == {}
+    assert deployment.status()["slo"]["ttft_ms"] == 300
+    assert deployment.status()["changes"] == {}
 
 
 def test_the_status_is_json_from_the_first_moment_on() -> None:
     deployment = deployed()
-    text = json.dumps(deployment.loop.status(), allow_nan=False)
+    text = json.dumps(deployment.status(), allow_nan=False)
     assert json.loads(text)["planner"]["state"] == "waiting"
-    deployment.parts.collecting.usual = lambda: busy(isl_tokens=math.nan)
+    deployment.actors.collecting.usual = lambda: busy(isl_tokens=math.nan)
     in_virtual_time(deployment.run_for(15.0))
-    status = json.loads(json.dumps(deployment.loop.status(), allow_nan=False))
+    status = json.loads(json.dumps(deployment.status(), allow_nan=False))
     assert status["measured"]["isl_tokens"] is None
     assert status["attainment"] == {"last_interval": 0.9, "total": pytest.approx(0.9)}
     assert status["last_decision"]["id"] == 0
@@ -475,9 +477,9 @@ def test_the_status_is_json_from_the_first_moment_on() -> None:
 def test_attainment_counts_an_outage() -> None:
     deployment = deployed()
     outage = lambda: busy(100.0, completed=0.0, attainment=0.0)  # noqa: E731
-    deployment.parts.collecting.answers = [lambda: busy(100.0, attainment=1.0), outage]
+    deployment.actors.collecting.answers = [lambda: busy(100.0, attainment=1.0), outage]
     in_virtual_time(deployment.run_for(25.0))
-    assert deployment.loop.status()["attainment"] == {"last_interval": 0.0, "total": 0.5}
+    assert deployment.status()["attainment"] == {"last_interval": 0.0, "total": 0.5}
 
 
 def test_threshold_has_its_own_interval() -> None:
@@ -488,7 +490,7 @@ def test_threshold_has_its_own_interval() -> None:
     deployment = deployed(config=config)
     in_virtual_time(deployment.run_for(25.0))
     assert deployment.times() == [10.0, 20.0]
-    assert deployment.parts.seen == []
+    assert deployment.actors.seen == []
 
 
 def test_surfaces_that_change_make_a_new_policy() -> None:
@@ -498,10 +500,10 @@ def test_surfaces_that_change_make_a_new_policy() -> None:
     async def story() -> None:
         async with deployment.running():
             await asyncio.sleep(15.0)
-            versions.append(deployment.world.in_force.version)
-            deployment.parts.mapping.usual = (2, deployment.world.profile)
+            versions.append(deployment.state.policy.in_force.version)
+            deployment.actors.mapping.usual = (2, deployment.state.policy.profile)
             await asyncio.sleep(10.0)
-            versions.append(deployment.world.in_force.version)
+            versions.append(deployment.state.policy.in_force.version)
 
     in_virtual_time(story())
     assert versions == [(0, 1), (0, 2)]
@@ -513,7 +515,7 @@ def test_an_interpolator_that_died_leaves_the_last_surfaces() -> None:
     async def story() -> None:
         async with deployment.running():
             await asyncio.sleep(5.0)
-            deployment.parts.mapping.usual = PartError("Interpolator: gone")
+            deployment.actors.mapping.usual = ActorFailure("Interpolator: gone")
             await asyncio.sleep(10.0)
 
     in_virtual_time(story())
@@ -522,14 +524,14 @@ def test_an_interpolator_that_died_leaves_the_last_surfaces() -> None:
 
 def test_measured_values_are_not_mistaken_for_zero() -> None:
     deployment = deployed()
-    deployment.parts.collecting.usual = lambda: busy(0.0, isl_tokens=math.nan, osl_tokens=math.nan)
+    deployment.actors.collecting.usual = lambda: busy(0.0, isl_tokens=math.nan, osl_tokens=math.nan)
     in_virtual_time(deployment.run_for(15.0))
     assert deployment.records()[0]["reasons"]["kind"] == "zero_traffic"
-    assert isinstance(deployment.world.measured, Measured)
+    assert isinstance(deployment.state.measured, Measured)
 
 
 @dataclass
-class HangingCalibration(ScriptedParts):
+class HangingCalibration(ScriptedActors):
     """An Interpolator that does not come back from a calibration."""
 
     async def calibrate(self, observation: Observation) -> Mapping[str, Any]:
@@ -538,9 +540,9 @@ class HangingCalibration(ScriptedParts):
 
 
 def test_a_calibration_that_hangs_does_not_hold_up_the_next_tick() -> None:
-    parts = HangingCalibration(collecting=Script(busy, delay_s=7.0))
-    deployment = deployed(config=settings(planner__tick_deadline_s=20.0), parts=parts)
+    actors = HangingCalibration(collecting=Script(busy, delay_s=7.0))
+    deployment = deployed(config=settings(planner__tick_deadline_s=20.0), actors=actors)
     in_virtual_time(deployment.run_for(48.0))
-    planner = deployment.loop.status()["planner"]
-    assert parts.collecting.calls == [10.0, 20.0, 30.0, 40.0]
+    planner = deployment.status()["planner"]
+    assert actors.collecting.calls == [10.0, 20.0, 30.0, 40.0]
     assert (planner["late_ticks"], planner["missed_ticks"]) == (0, 0)

@@ -8,13 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from actors.connectors.protocol import PoolCounts, Replica
-from actors.planning.grid import Beat, first_beat, next_beat
-from actors.planning.policies import check
+from actors.planning.context import check_settings
+from actors.planning.loop import first_tick, is_late, next_tick
 from actors.planning.progress import Progress
 from actors.planning.settings import KEY, RuntimeSettings
+from actors.planning.tick import TickTime
 from actors.store import MemoryStore
 from headway.config import ConfigError, HeadwayConfig, load_config
 from headway.planning import PlanningError, Role
+from headway.planning.records import DecisionRecord, IntervalSpan, ReplicaTimes
 from tests.actors.planner_cases import PROFILE
 
 # --- the grid
@@ -26,30 +28,30 @@ from tests.actors.planner_cases import PROFILE
     delays=st.lists(st.floats(0, 5000), max_size=20),
 )
 def test_due_times_stay_on_the_grid_and_never_lie_in_the_past(start_s, interval_s, delays) -> None:
-    first = beat = first_beat(start_s, interval_s)
+    first = time = first_tick(start_s, interval_s)
     now_s = start_s
     for delay_s in delays:
-        now_s = max(now_s, beat.due_s) + delay_s
-        following, missed = next_beat(beat, now_s, interval_s)
-        assert following.tick == beat.tick + 1 + missed
+        now_s = max(now_s, time.due_s) + delay_s
+        following, missed = next_tick(time, now_s, interval_s)
+        assert following.tick == time.tick + 1 + missed
         assert following.due_s >= now_s - 1e-5
         assert following.due_s - now_s <= interval_s + 1e-5
         steps = (following.due_s - first.due_s) / interval_s
         assert steps == pytest.approx(following.tick - first.tick, abs=1e-3)
-        beat = following
+        time = following
 
 
 def test_a_clock_that_was_set_back_does_not_stop_the_ticks() -> None:
-    beat, missed = next_beat(Beat(tick=7, due_s=10_000.0), 400.0, 10.0)
-    assert (beat, missed) == (Beat(tick=8, due_s=410.0), 0)
+    time, missed = next_tick(TickTime(tick=7, due_s=10_000.0), 400.0, 10.0)
+    assert (time, missed) == (TickTime(tick=8, due_s=410.0), 0)
 
 
 def test_late_is_a_tenth_of_an_interval_or_a_second() -> None:
-    beat = Beat(tick=0, due_s=100.0)
-    assert not beat.late(100.15, 2.0)
-    assert beat.late(100.25, 2.0)
-    assert not beat.late(100.9, 180.0)
-    assert beat.late(101.1, 180.0)
+    time = TickTime(tick=0, due_s=100.0)
+    assert not is_late(time, 100.15, 2.0)
+    assert is_late(time, 100.25, 2.0)
+    assert not is_late(time, 100.9, 180.0)
+    assert is_late(time, 101.1, 180.0)
 
 
 # --- settings
@@ -58,7 +60,7 @@ def test_late_is_a_tenth_of_an_interval_or_a_second() -> None:
 def test_replicas_that_change_their_role_are_refused() -> None:
     for profile in (None, PROFILE):
         with pytest.raises(PlanningError, match=r"^planner\.headway\.role_change_s: live engines"):
-            check(config(planner__headway__role_change_s=15.0), profile)
+            check_settings(config(planner__headway__role_change_s=15.0), profile)
 
 
 def config(**overrides: object) -> HeadwayConfig:
@@ -142,7 +144,18 @@ def test_secrets_are_not_stored() -> None:
 
 # --- progress
 
-RECORD = {"id": 4, "targets": {"decode": 2}, "replicas": []}
+
+def decided(number: int = 4, decode: int = 2, *replicas: ReplicaTimes) -> DecisionRecord:
+    return DecisionRecord(
+        id=number,
+        created_at=100.0,
+        interval=IntervalSpan(start_s=90.0, end_s=100.0),
+        targets={Role.DECODE: decode},
+        replicas=replicas,
+    )
+
+
+NEW = ReplicaTimes(role=Role.DECODE, replica="new", starting_at=100.0, running_at=None)
 
 
 def pool(ready: int, starting: int = 0) -> dict[Role, PoolCounts]:
@@ -157,13 +170,11 @@ def test_a_replica_belongs_to_the_decision_that_asked_for_it() -> None:
     progress = Progress()
     old, new = replica("old", "ready"), replica("new", "starting")
     assert progress.see(90.0, pool(1), [old]) == {}
-    progress.begin(RECORD)
-    assert progress.see(101.0, pool(1, 1), [old, new])[4]["replicas"] == [
-        {"role": "decode", "replica": "new", "starting_at": 100.0, "running_at": None}
-    ]
+    progress.begin(decided())
+    assert progress.see(101.0, pool(1, 1), [old, new])[4]["replicas"] == (NEW,)
     done = progress.see(104.0, pool(2), [old, replace(new, phase="ready")])
     assert done[4]["reached_at"] == 104.0
-    assert done[4]["replicas"][0]["running_at"] == 104.0
+    assert done[4]["replicas"][0].running_at == 104.0
     assert not progress.unfinished
     assert progress.see(105.0, pool(2), [old, replace(new, phase="ready")]) == {}
 
@@ -171,19 +182,19 @@ def test_a_replica_belongs_to_the_decision_that_asked_for_it() -> None:
 def test_a_superseded_decision_is_never_reached_but_its_replicas_are_followed() -> None:
     progress = Progress()
     progress.see(90.0, pool(1), [replica("old", "ready")])
-    progress.begin(RECORD)
+    progress.begin(decided())
     progress.see(101.0, pool(1, 1), [replica("old", "ready"), replica("new", "starting")])
-    progress.begin({"id": 5, "targets": {"decode": 1}, "replicas": []})
+    progress.begin(decided(5, 1))
     changes = progress.see(104.0, pool(1), [replica("old", "draining"), replica("new", "ready")])
-    assert changes[4]["replicas"][0]["running_at"] == 104.0
+    assert changes[4]["replicas"][0].running_at == 104.0
     assert "reached_at" not in changes[4]
     assert changes[5] == {"reached_at": 104.0}
 
 
 def test_the_same_targets_again_leave_the_first_decision_open() -> None:
     progress = Progress()
-    progress.begin(RECORD)
-    progress.begin({**RECORD, "id": 5})
+    progress.begin(decided())
+    progress.begin(decided(5))
     changes = progress.see(104.0, pool(2))
     assert changes == {4: {"reached_at": 104.0}, 5: {"reached_at": 104.0}}
 
@@ -191,7 +202,7 @@ def test_the_same_targets_again_leave_the_first_decision_open() -> None:
 def test_a_replica_that_was_gone_before_it_ran_is_not_waited_for() -> None:
     progress = Progress()
     progress.see(90.0, pool(1), [])
-    progress.begin(RECORD)
+    progress.begin(decided())
     progress.see(101.0, pool(1, 1), [replica("lost", "starting")])
     progress.see(102.0, pool(2), [])
     assert not progress.unfinished
@@ -199,14 +210,13 @@ def test_a_replica_that_was_gone_before_it_ran_is_not_waited_for() -> None:
 
 def test_after_a_restart_what_already_runs_belongs_to_no_decision() -> None:
     progress = Progress()
-    progress.begin({**RECORD, "replicas": []})
+    progress.begin(decided())
     changes = progress.see(101.0, pool(2), [replica("a", "ready"), replica("b", "ready")])
     assert changes == {4: {"reached_at": 101.0}}
 
 
 def test_after_a_restart_a_replica_on_its_way_is_still_followed() -> None:
     progress = Progress()
-    entry = {"role": "decode", "replica": "new", "starting_at": 100.0, "running_at": None}
-    progress.begin({**RECORD, "replicas": [entry]})
+    progress.begin(decided(4, 2, NEW))
     changes = progress.see(104.0, pool(2), [replica("new", "ready")])
-    assert changes[4]["replicas"] == [{**entry, "running_at": 104.0}]
+    assert changes[4]["replicas"] == (NEW.model_copy(update={"running_at": 104.0}),)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from actors.planning.policies import refuse_simulated_only
+from actors.planning.context import refuse_simulated_only
 from headway import extensions
 from headway.config import ConfigError, HeadwayConfig, json_schema, load_config
 from headway.planning import PlanningError, decision_interval_s, known, make_policy

@@ -1,0 +1,165 @@
+"""The planner's collaborators, and the state that outlives a tick: policy in force, memory, last answers.
+
+The policy is made from settings and surfaces, and made anew as soon as either changes.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from actors.collector.values import Measured
+from actors.connectors.protocol import Connector, PoolCounts
+from actors.planning.control_actors import ActorFailure, ControlActors
+from actors.planning.log import DecisionLog, PlannerMemory
+from actors.planning.settings import RuntimeSettings
+from headway.config import HeadwayConfig
+from headway.planning import (
+    Decision,
+    PlanningError,
+    Policy,
+    PolicySettings,
+    Role,
+    decision_interval_s,
+    make_policy,
+    policy_kind,
+    policy_settings,
+)
+from headway.planning.budget import check_budget
+from interp import Profile
+
+T = TypeVar("T")
+
+SURFACES_UNTIL = 0.5
+"""Share of the deadline for which the surfaces are waited for."""
+
+Compute = Callable[[Callable[[], Decision]], Awaitable[Decision]]
+
+
+class Deadline:
+    """Time left of one tick, on the event loop's clock."""
+
+    def __init__(self, seconds: float) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._begin, self._seconds = self._loop.time(), seconds
+
+    async def within(self, share: float, work: Awaitable[T]) -> T:
+        """The answer, or TimeoutError once that share of the whole time is over."""
+        async with asyncio.timeout_at(self._begin + share * self._seconds):
+            return await work
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyInForce:
+    """A policy, the settings that it was made from, and the version of settings and surfaces."""
+
+    policy: Policy
+    settings: PolicySettings
+    version: tuple[int, int]
+    forecasts: bool
+    """True for a policy that plans by a forecast."""
+
+
+class CurrentPolicy:
+    """The policy for the present settings and the newest surfaces."""
+
+    def __init__(self, settings: RuntimeSettings) -> None:
+        self._settings = settings
+        self._profile_version = -1
+        self.profile: Profile | None = None
+        self.in_force: PolicyInForce | None = None
+
+    @property
+    def interval_s(self) -> float:
+        """Seconds between two ticks: the policy's own interval, before there is one the configured one."""
+        if self.in_force is not None:
+            return self.in_force.policy.interval_s
+        return decision_interval_s(self._settings.config.planner)
+
+    async def refresh(self, actors: ControlActors, deadline: Deadline) -> PolicyInForce:
+        """The policy, after a look for newer surfaces. ActorFailure if there have never been any."""
+        try:
+            asked = actors.surfaces(self._profile_version)
+            version, newer = await deadline.within(SURFACES_UNTIL, asked)
+            if newer is not None:
+                self.profile, self._profile_version = newer, version
+        except (ActorFailure, TimeoutError) as error:
+            if self.profile is None:
+                raise ActorFailure(str(error) or "Interpolator: no answer in time") from error
+        return self.current()
+
+    def current(self) -> PolicyInForce:
+        """The policy for the present settings. ActorFailure without surfaces, PlanningError as `check`."""
+        if self.profile is None:
+            raise ActorFailure("Interpolator: no profile")
+        version = (self._settings.version, self._profile_version)
+        if self.in_force is None or self.in_force.version != version:
+            self.in_force = _put_in_force(self._settings.config, self.profile, version)
+        return self.in_force
+
+    def check(self, config: HeadwayConfig) -> None:
+        """Refuse settings that no policy can be made from; see `check_settings`."""
+        check_settings(config, self.profile)
+
+
+def check_settings(config: HeadwayConfig, profile: Profile | None) -> None:
+    """PlanningError for settings that no policy can be made from; as far as that shows without a profile."""
+    refuse_simulated_only(config)
+    if profile is not None:
+        _put_in_force(config, profile, (0, 0))
+    else:
+        check_budget(policy_settings(config).limits, config.planner.max_gpu_budget)
+
+
+def refuse_simulated_only(config: HeadwayConfig) -> None:
+    """PlanningError for what only the simulator's replicas can: change their role, or all be gone."""
+    empty = next((role for role, pool in config.pools.items() if pool.min_replicas == 0), None)
+    if empty is not None:
+        raise PlanningError(f"pools.{empty}.min_replicas: live pools keep 1 at least, 0 is for simulation")
+    for name, section in config.planner.sections.items():
+        if (refusal := policy_kind(name).refuse_live(section)) is not None:
+            raise PlanningError(refusal)
+
+
+def _put_in_force(config: HeadwayConfig, profile: Profile, version: tuple[int, int]) -> PolicyInForce:
+    refuse_simulated_only(config)
+    settings, name = policy_settings(config, profile), config.planner.policy
+    return PolicyInForce(
+        policy=make_policy(name, settings, profile),
+        settings=settings,
+        version=version,
+        forecasts=policy_kind(name).forecasts,
+    )
+
+
+async def in_thread(work: Callable[[], Decision]) -> Decision:
+    """Compute beside the event loop: the first look into a profile compiles, which takes seconds."""
+    return await asyncio.to_thread(work)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannerContext:
+    """The collaborators of one planner. `clock` gives Unix seconds."""
+
+    actors: ControlActors
+    connector: Connector
+    log: DecisionLog
+    settings: RuntimeSettings
+    clock: Callable[[], float]
+    compute: Compute = in_thread
+
+
+@dataclass(slots=True, kw_only=True)
+class PlannerState:
+    """What a tick leaves to the next one and to the status document.
+
+    `connector_fault` says why the connector did not give its counts when it was asked last; `counts` are then
+    those from before.
+    """
+
+    policy: CurrentPolicy
+    memory: PlannerMemory
+    counts: Mapping[Role, PoolCounts] = field(default_factory=dict)
+    connector_fault: str = ""
+    measured: Measured | None = None
+    calibration: Mapping[str, Any] = field(default_factory=dict)
