@@ -14,8 +14,8 @@ from urllib.request import OpenerDirector, ProxyHandler, Request, build_opener
 
 import typer
 
+from headway.loadgen.client import error_text
 from headway.loadgen.plan import authorisation, base_url
-from headway.loadgen.sse import error_text
 from headway_cli.errors import CliError
 
 URL_VARIABLE = "HEADWAY_URL"

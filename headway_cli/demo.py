@@ -19,7 +19,7 @@ from typing import Annotated, Any
 import typer
 
 from headway.config import load_config
-from headway.loadgen import LoadPlan, Progress, Tally, Watchers, replay
+from headway.loadgen import LoadPlan, LoadTally, ReplayCallbacks, ReplayProgress, replay
 from headway.planning import Slo
 from headway.workload import open_trace
 from headway_cli.cluster import stop_signals
@@ -162,14 +162,14 @@ def _play(plan: DemoPlan, deployed: Deployed) -> DemoResult:
     )
 
 
-async def _replay(plan: DemoPlan, trace: Path, server: ControlClient, watch: "Watch") -> Tally:
+async def _replay(plan: DemoPlan, trace: Path, server: ControlClient, watch: "Watch") -> LoadTally:
     slo = Slo(ttft_s=plan.config.slo.ttft_s, itl_s=plan.config.slo.itl_s)
     load = LoadPlan(url=server.url, model=plan.config.model, slo=slo, timeout_s=120.0)
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGINT, stop.set)
     with open_trace(str(trace)) as opened:
         tally = await replay(
-            opened, load, Watchers(on_progress=watch.look, progress_every_s=LOOK_EVERY_S), stop
+            opened, load, ReplayCallbacks(on_progress=watch.look, progress_every_s=LOOK_EVERY_S), stop
         )
     if stop.is_set():
         raise KeyboardInterrupt
@@ -184,7 +184,7 @@ class Watch:
         self._server, self._history, self._view = server, history, view
         self._sent: list[tuple[float, int]] = []
 
-    async def look(self, progress: Progress) -> None:
+    async def look(self, progress: ReplayProgress) -> None:
         """One look. A status that does not come is a gap, not an end."""
         try:
             status = await asyncio.to_thread(self._server.get, "/v1/control/status")
@@ -203,7 +203,7 @@ class Watch:
         self._history.add(moment)
         self._view.show(self._history, status)
 
-    def _rate(self, progress: Progress) -> float:
+    def _rate(self, progress: ReplayProgress) -> float:
         """Requests per second over the last seconds."""
         self._sent.append((progress.elapsed_s, progress.sent))
         while len(self._sent) > 2 and progress.elapsed_s - self._sent[0][0] > RATE_OVER_S:
@@ -211,14 +211,14 @@ class Watch:
         (since_s, before), (now_s, sent) = self._sent[0], self._sent[-1]
         return (sent - before) / (now_s - since_s) if now_s > since_s else 0.0
 
-    async def until_settled(self, plan: DemoPlan, tally: Tally) -> None:
+    async def until_settled(self, plan: DemoPlan, tally: LoadTally) -> None:
         """Go on looking until every pool is back at its minimum, for a while."""
         last = self._history.moments[-1].time_s if self._history.moments else 0.0
         clock = _clock_from(last)
         minimum = {role: pool.min_replicas for role, pool in plan.config.pools.items()}
         while clock() < last + SETTLED_WITHIN_S and not self._settled(minimum):
             await asyncio.sleep(LOOK_EVERY_S)
-            await self.look(Progress(elapsed_s=clock(), sent=tally.requests, in_flight=0, tally=tally))
+            await self.look(ReplayProgress(elapsed_s=clock(), sent=tally.requests, in_flight=0, tally=tally))
 
     def _settled(self, minimum: dict[Any, int]) -> bool:
         pools = self._history.moments[-1].pools if self._history.moments else {}

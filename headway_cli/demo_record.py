@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from headway.loadgen import Tally
+from headway.loadgen import LoadTally
 from headway.planning import Slo, policy_kind
 from headway.simulation.results import FluidBound
 from headway_cli.demo_plan import DemoPlan
@@ -113,7 +113,7 @@ class DemoResult:
     """
 
     plan: DemoPlan
-    tally: Tally
+    tally: LoadTally
     history: History
     decisions: list[dict[str, Any]]
     began_at: float

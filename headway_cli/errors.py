@@ -6,7 +6,7 @@
 """
 
 from headway.config import ConfigError
-from headway.loadgen.errors import LoadError
+from headway.loadgen import LoadError
 from headway.planning.errors import PlanningError
 from headway.profiling.errors import ProfilingError
 from headway.workload import TraceError

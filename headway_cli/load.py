@@ -22,14 +22,14 @@ from headway.config import HeadwayConfig, load_config
 from headway.loadgen import (
     LoadError,
     LoadPlan,
+    LoadTally,
     PromptForm,
+    ReplayCallbacks,
+    ReplayProgress,
     RequestRecord,
-    Tally,
-    Watchers,
     fetch_models,
     replay,
 )
-from headway.loadgen import Progress as LoadProgress
 from headway.planning import Slo
 from headway.workload import Trace, TraceOptions, open_trace
 from headway_cli import INTERRUPTED
@@ -43,7 +43,7 @@ from headway_cli.tables import console, latency_table, print_facts, print_notes
 from headway_cli.terminal import error_console
 from headway_cli.words import Document, duration, milliseconds, percent
 
-Tell = Callable[[LoadProgress], None]
+Tell = Callable[[ReplayProgress], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,13 +167,15 @@ def _form(name: str) -> PromptForm:
         raise LoadError(f"--prompt: {name!r} is neither tokens nor text") from None
 
 
-async def _replay(job: LoadJob, plan: LoadPlan) -> tuple[Tally, bool]:
+async def _replay(job: LoadJob, plan: LoadPlan) -> tuple[LoadTally, bool]:
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGINT, stop.set)
     span_s = job.trace.duration_s / plan.time_scale
     try:
         with _record_writer(job.records) as on_record, load_bar(job.trace.request_count, span_s) as tell:
-            tally = await replay(job.trace, plan, Watchers(on_record=on_record, on_progress=tell), stop)
+            tally = await replay(
+                job.trace, plan, ReplayCallbacks(on_record=on_record, on_progress=tell), stop
+            )
     finally:
         asyncio.get_running_loop().remove_signal_handler(signal.SIGINT)
     return tally, stop.is_set()
@@ -210,7 +212,7 @@ def _write_record(file: TextIOBase, record: RequestRecord) -> None:
 
 
 def _document(
-    job: LoadJob, plan: LoadPlan, config: HeadwayConfig, tally: Tally, began: datetime
+    job: LoadJob, plan: LoadPlan, config: HeadwayConfig, tally: LoadTally, began: datetime
 ) -> dict[str, Any]:
     stats = job.trace.stats
     return {
@@ -245,14 +247,14 @@ def load_bar(requests: int, span_s: float) -> Iterator[Tell | None]:
     with Progress(*columns, console=error_console(), transient=True) as progress:
         task = progress.add_task("waiting for the first answer", total=span_s)
 
-        def tell(state: LoadProgress) -> None:
+        def tell(state: ReplayProgress) -> None:
             text = f"{state.sent:,} of {requests:,} sent, {figures(state)}"
             progress.update(task, completed=min(state.elapsed_s, span_s), description=text)
 
         yield tell
 
 
-def figures(state: LoadProgress) -> str:
+def figures(state: ReplayProgress) -> str:
     """`3.2/s, 14 in flight, 98.7 % within SLO, 2 failed`."""
     tally = state.tally
     parts = [

@@ -1,20 +1,89 @@
 """One request over HTTP: its times go to a `StreamTimer`, its end is an `Ending`, never an exception.
 
+The answer is a stream of server-sent events. An event is its `data:` lines joined by newlines, up to an empty
+line; comments and other fields are skipped. The stream of a completion ends with the data `[DONE]`.
 Cancelling `perform` closes the connection, so that the server can abort the request.
 """
 
 import asyncio
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from json import JSONDecodeError, loads
 from typing import Any
 
 import aiohttp
 
-from headway.loadgen.errors import LoadError
-from headway.loadgen.plan import LoadPlan, authorisation, base_url
-from headway.loadgen.prompts import Planned
-from headway.loadgen.records import Ending, Outcome, StreamTimer
-from headway.loadgen.sse import DONE, LONGEST_DETAIL, CompletionEvent, EventParser, error_text, read_event
+from headway.loadgen.plan import LoadError, LoadPlan, PlannedRequest, authorisation, base_url
+from headway.loadgen.records import Ending, RequestOutcome, StreamTimer
+
+DONE = b"[DONE]"
+LONGEST_DETAIL = 200
+
+
+class EventParser:
+    """Bytes as they arrive → the data of whole events. Lines may end in LF or CR LF."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+        self._data: list[bytes] = []
+
+    def feed(self, received: bytes) -> Iterator[bytes]:
+        """The events that are complete now."""
+        *lines, self._rest = (self._rest + received).split(b"\n")
+        for raw in lines:
+            line = raw.removesuffix(b"\r")
+            if line.startswith(b"data:"):
+                self._data.append(line[5:].removeprefix(b" "))
+            elif not line and self._data:
+                yield b"\n".join(self._data)
+                self._data = []
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompletionEvent:
+    """One event: whether it is of a choice, carries text, ends it, counts tokens so far, or is an error."""
+
+    has_choice: bool = False
+    has_text: bool = False
+    finished: bool = False
+    output_tokens: int | None = None
+    input_tokens: int | None = None
+    error: str | None = None
+
+
+def read_event(data: bytes) -> CompletionEvent:
+    """The content of an event; data that is no JSON object is an error event."""
+    try:
+        document = json.loads(data)
+    except ValueError:
+        document = None
+    if not isinstance(document, dict):
+        return CompletionEvent(error=f"not a JSON object: {data[:80]!r}")
+    if document.get("error") is not None:
+        return CompletionEvent(error=error_text(document))
+    choices = [choice for choice in document.get("choices") or () if isinstance(choice, dict)]
+    usage = document.get("usage")
+    usage = usage if isinstance(usage, dict) else {}
+    return CompletionEvent(
+        has_choice=bool(choices),
+        has_text=any(choice.get("text") for choice in choices),
+        finished=any(choice.get("finish_reason") for choice in choices),
+        output_tokens=_count(usage.get("completion_tokens")),
+        input_tokens=_count(usage.get("prompt_tokens")),
+    )
+
+
+def error_text(document: Any) -> str:  # noqa: ANN401 - whatever a server sent
+    """The message of an error in OpenAI's form, or else the document itself, in one line."""
+    error = document.get("error", document) if isinstance(document, dict) else document
+    text = error.get("message", error) if isinstance(error, dict) else error
+    return " ".join(str(text).split())[:LONGEST_DETAIL]
+
+
+def _count(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
 
 Clock = Callable[[], float]
 
@@ -34,7 +103,7 @@ def make_session(plan: LoadPlan) -> aiohttp.ClientSession:
 
 
 async def perform(
-    session: aiohttp.ClientSession, plan: LoadPlan, planned: Planned, timer: StreamTimer, clock: Clock
+    session: aiohttp.ClientSession, plan: LoadPlan, planned: PlannedRequest, timer: StreamTimer, clock: Clock
 ) -> Ending:
     """Send a request and follow its stream to the end."""
     left_s = planned.at_s + plan.timeout_s - clock()
@@ -46,9 +115,9 @@ async def perform(
                     return await _refused(response)
                 return await _follow(response, timer, clock)
     except TimeoutError:
-        return Ending(outcome=Outcome.TIMEOUT)
+        return Ending(outcome=RequestOutcome.TIMEOUT)
     except (aiohttp.ClientError, OSError) as error:
-        return Ending(outcome=Outcome.CONNECTION, detail=_one_line(error))
+        return Ending(outcome=RequestOutcome.CONNECTION, detail=_one_line(error))
 
 
 async def _refused(response: aiohttp.ClientResponse) -> Ending:
@@ -57,7 +126,7 @@ async def _refused(response: aiohttp.ClientResponse) -> Ending:
         detail = error_text(loads(text))
     except JSONDecodeError:
         detail = " ".join(text.split())[:LONGEST_DETAIL]
-    outcome = Outcome.SHED if response.status == TOO_MANY_REQUESTS else Outcome.HTTP
+    outcome = RequestOutcome.SHED if response.status == TOO_MANY_REQUESTS else RequestOutcome.HTTP
     return Ending(outcome=outcome, status=response.status, detail=f"{response.status}: {detail}".rstrip(": "))
 
 
@@ -70,13 +139,15 @@ async def _follow(response: aiohttp.ClientResponse, timer: StreamTimer, clock: C
                 return reading.ending()
             event = read_event(data)
             if event.error is not None:
-                return Ending(outcome=Outcome.ERROR_EVENT, detail=event.error, **reading.counted)
+                return Ending(outcome=RequestOutcome.ERROR_EVENT, detail=event.error, **reading.counted)
             reading.take(event, now_s)
-    return Ending(outcome=Outcome.INCOMPLETE, detail="the stream ended without [DONE]", **reading.counted)
+    return Ending(
+        outcome=RequestOutcome.INCOMPLETE, detail="the stream ended without [DONE]", **reading.counted
+    )
 
 
 class _Reading:
-    """What a stream has said so far."""
+    """The part of a stream that has arrived."""
 
     def __init__(self, timer: StreamTimer) -> None:
         self._timer = timer
@@ -91,11 +162,8 @@ class _Reading:
         return {"output_tokens": self._output_tokens, "input_tokens": self._input_tokens}
 
     def take(self, event: CompletionEvent, now_s: float) -> None:
-        """Note an event; one with text is a chunk, of as many tokens as its usage rose by.
-
-        Tokens need not have text (a part of a character has none): where usage is said all along, an event
-        with which it rises is a chunk, too.
-        """
+        """Note an event; one with text is a chunk, of as many tokens as its usage rose by."""
+        # A stream that reports usage all along may send tokens without text; they are chunks all the same.
         rise = None
         if event.output_tokens is not None:
             rise = event.output_tokens - (self._output_tokens or 0)
@@ -110,10 +178,10 @@ class _Reading:
             self._input_tokens = event.input_tokens
 
     def ending(self) -> Ending:
-        """How the stream ended, once it said that it is done."""
+        """The end of a stream that has said that it is done."""
         if not self._chunks:
-            return Ending(outcome=Outcome.INCOMPLETE, detail="the stream had no text", **self.counted)
-        return Ending(outcome=Outcome.OK, status=OK, **self.counted)
+            return Ending(outcome=RequestOutcome.INCOMPLETE, detail="the stream had no text", **self.counted)
+        return Ending(outcome=RequestOutcome.OK, status=OK, **self.counted)
 
 
 async def fetch_models(url: str, api_key: str | None = None) -> list[str]:

@@ -1,4 +1,4 @@
-"""The times of one request, and what they mean. Pure: every time is an argument, in seconds of one clock.
+"""The times of one request, and the latencies that follow. Every time is in seconds of one clock.
 
     lag   = sent − intended                     how late the sender was
     TTFT  = first token − intended              E2E = last token − intended
@@ -20,8 +20,8 @@ TOLERANCE = 1.0 + 1e-9
 """As in the simulator: a latency equal to its target meets it, whatever the last bit says."""
 
 
-class Outcome(StrEnum):
-    """How a request ended."""
+class RequestOutcome(StrEnum):
+    """The end of a request."""
 
     OK = "ok"
     SHED = "shed"
@@ -56,7 +56,7 @@ class RequestRecord:
     requested_tokens: int
     output_tokens: int
     chunks: int
-    outcome: Outcome
+    outcome: RequestOutcome
     status: int | None = None
     detail: str = ""
     served_input_tokens: int | None = None
@@ -64,7 +64,7 @@ class RequestRecord:
 
     @property
     def lag_s(self) -> float | None:
-        """How late it was sent."""
+        """Delay of the sending."""
         return None if self.sent_s is None else self.sent_s - self.intended_s
 
     @property
@@ -86,7 +86,7 @@ class RequestRecord:
 
     def met(self, slo: Slo) -> bool:
         """Completed, with TTFT and, for two tokens or more, TPOT within the targets."""
-        if self.outcome is not Outcome.OK or self.ttft_s is None:
+        if self.outcome is not RequestOutcome.OK or self.ttft_s is None:
             return False
         tpot_s = self.tpot_s
         return self.ttft_s <= slo.ttft_s * TOLERANCE and (tpot_s is None or tpot_s <= slo.itl_s * TOLERANCE)
@@ -94,9 +94,9 @@ class RequestRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
-    """How a request ended, as the client saw it."""
+    """The end of a request, as the client saw it."""
 
-    outcome: Outcome
+    outcome: RequestOutcome
     status: int | None = None
     detail: str = ""
     output_tokens: int | None = None

@@ -15,10 +15,9 @@ from time import monotonic
 import aiohttp
 
 from headway.loadgen.client import Clock, make_session, perform
-from headway.loadgen.plan import LoadPlan
-from headway.loadgen.prompts import Planned, planned_requests
-from headway.loadgen.records import Ending, Outcome, RequestRecord, StreamTimer
-from headway.loadgen.tally import Tally
+from headway.loadgen.plan import LoadPlan, PlannedRequest, planned_requests
+from headway.loadgen.records import Ending, RequestOutcome, RequestRecord, StreamTimer
+from headway.loadgen.tally import LoadTally
 from headway.workload import Trace
 
 YIELD_EVERY = 64
@@ -26,48 +25,48 @@ YIELD_EVERY = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
+class ReplayProgress:
     """A replay on its way: seconds since it began, requests sent and in flight, and the totals."""
 
     elapsed_s: float
     sent: int
     in_flight: int
-    tally: Tally
+    tally: LoadTally
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Watchers:
-    """Who is told what: every record, and how things stand each `progress_every_s`."""
+class ReplayCallbacks:
+    """Functions to call with every record, and with the progress each `progress_every_s`."""
 
     on_record: Callable[[RequestRecord], None] | None = None
-    on_progress: Callable[[Progress], Awaitable[None] | None] | None = None
+    on_progress: Callable[[ReplayProgress], Awaitable[None] | None] | None = None
     progress_every_s: float = 0.5
 
 
-NOBODY = Watchers()
+NO_CALLBACKS = ReplayCallbacks()
 
 
 async def replay(
-    trace: Trace, plan: LoadPlan, watchers: Watchers = NOBODY, stop: asyncio.Event | None = None
-) -> Tally:
+    trace: Trace, plan: LoadPlan, callbacks: ReplayCallbacks = NO_CALLBACKS, stop: asyncio.Event | None = None
+) -> LoadTally:
     """Replay a trace; ends when the last request has, or soon after `stop` is set, with the totals so far."""
     async with make_session(plan) as session:
-        loop = OpenLoop(session, plan, watchers)
+        loop = OpenLoop(session, plan, callbacks)
         return await loop.run(trace, stop or asyncio.Event())
 
 
 class OpenLoop:
     """One replay."""
 
-    def __init__(self, session: aiohttp.ClientSession, plan: LoadPlan, watchers: Watchers) -> None:
-        self._session, self._plan, self._watchers = session, plan, watchers
-        self._tally = Tally(plan.slo)
+    def __init__(self, session: aiohttp.ClientSession, plan: LoadPlan, callbacks: ReplayCallbacks) -> None:
+        self._session, self._plan, self._callbacks = session, plan, callbacks
+        self._tally = LoadTally(plan.slo)
         self._tasks: set[asyncio.Task[None]] = set()
         self._sent = 0
         self._clock: Clock = clock_from_now()
 
-    async def run(self, trace: Trace, stop: asyncio.Event) -> Tally:
-        """Send everything, wait for the rest, tell the watchers."""
+    async def run(self, trace: Trace, stop: asyncio.Event) -> LoadTally:
+        """Send everything, wait for the rest, call the callbacks."""
         reporter = asyncio.create_task(self._report())
         try:
             sender = asyncio.create_task(self._everything(trace))
@@ -96,7 +95,7 @@ class OpenLoop:
         while self._tasks:
             await asyncio.wait(self._tasks)
 
-    def _begin(self, planned: Planned) -> None:
+    def _begin(self, planned: PlannedRequest) -> None:
         timer = StreamTimer(
             index=planned.index,
             intended_s=planned.at_s,
@@ -104,33 +103,33 @@ class OpenLoop:
             requested_tokens=planned.output_tokens,
         )
         if len(self._tasks) >= self._plan.max_in_flight:
-            self._ended(timer, Ending(outcome=Outcome.CLIENT_OVERLOAD))
+            self._ended(timer, Ending(outcome=RequestOutcome.CLIENT_OVERLOAD))
             return
         self._sent += 1
         task = asyncio.create_task(self._request(planned, timer))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _request(self, planned: Planned, timer: StreamTimer) -> None:
+    async def _request(self, planned: PlannedRequest, timer: StreamTimer) -> None:
         self._ended(timer, await perform(self._session, self._plan, planned, timer, self._clock))
 
     def _ended(self, timer: StreamTimer, ending: Ending) -> None:
         record = timer.end(self._clock(), ending)
         self._tally.add(record)
-        if self._watchers.on_record is not None:
-            self._watchers.on_record(record)
+        if self._callbacks.on_record is not None:
+            self._callbacks.on_record(record)
 
     async def _report(self) -> None:
-        tell = self._watchers.on_progress
-        while tell is not None:
-            await asyncio.sleep(self._watchers.progress_every_s)
-            told = tell(self.progress())
-            if told is not None:
-                await told
+        callback = self._callbacks.on_progress
+        while callback is not None:
+            await asyncio.sleep(self._callbacks.progress_every_s)
+            pending = callback(self.progress())
+            if pending is not None:
+                await pending
 
-    def progress(self) -> Progress:
-        """How things stand."""
-        return Progress(
+    def progress(self) -> ReplayProgress:
+        """The present state."""
+        return ReplayProgress(
             elapsed_s=self._clock(), sent=self._sent, in_flight=len(self._tasks), tally=self._tally
         )
 

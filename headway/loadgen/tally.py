@@ -1,5 +1,4 @@
-"""Requests added up: outcomes, attainment, latencies, the sender's lag. Memory does not grow with their
-number.
+"""Requests added up, in bounded memory: outcomes, attainment, latencies, the lag of the sender.
 
 Attainment is met / requests, where failed and shed ones count as missed, as in the simulator. TTFT and ITL
 count every token that came, TPOT and E2E completed requests. Requests that an interrupt cut off are
@@ -8,12 +7,135 @@ count every token that came, TPOT and E2E completed requests. Requests that an i
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
+from math import ceil, isfinite, log
 from typing import Any
 
-from headway.loadgen.histogram import Histogram
-from headway.loadgen.records import Outcome, RequestRecord
-from headway.loadgen.windows import Windows
+from headway.loadgen.records import RequestOutcome, RequestRecord
 from headway.planning.types import Slo
+
+LEAST_S = 1e-5
+RATIO = 1.005
+LOG_RATIO = log(RATIO)
+BUCKETS = 4700
+QUANTILES = {"p50": 0.50, "p90": 0.90, "p95": 0.95, "p99": 0.99}
+ROUNDING = 1e-9
+
+
+class Histogram:
+    """Latencies in seconds, each with a weight, in geometric buckets: quantiles within 0.25 %.
+
+    Bucket i > 0 holds values in (LEAST_S · RATIO^(i−1), LEAST_S · RATIO^i]; bucket 0 everything up to
+    LEAST_S. Only buckets in use take memory. Values have weights, since a token of a shared chunk may stand
+    for a fraction of one measurement. A quantile is its bucket's geometric middle; the mean is exact.
+    """
+
+    def __init__(self) -> None:
+        self.weight = 0.0
+        self.total_s = 0.0
+        self.highest_s = 0.0
+        self._buckets: dict[int, float] = {}
+
+    def add(self, value_s: float, weight: float = 1.0) -> None:
+        """Count a value; negative and non-finite ones are a fault of the caller."""
+        if not (isfinite(value_s) and value_s >= 0 and weight > 0):
+            raise ValueError(f"a latency of {value_s} s with weight {weight}")
+        bucket = min(ceil(log(value_s / LEAST_S) / LOG_RATIO), BUCKETS - 1) if value_s > LEAST_S else 0
+        self._buckets[bucket] = self._buckets.get(bucket, 0.0) + weight
+        self.weight += weight
+        self.total_s += value_s * weight
+        self.highest_s = max(self.highest_s, value_s)
+
+    def quantile(self, share: float) -> float | None:
+        """The value that `share` of the weight does not exceed; None when empty."""
+        if not self.weight:
+            return None
+        wanted, seen = share * self.weight * (1 - ROUNDING), 0.0
+        bucket = 0
+        for bucket in sorted(self._buckets):
+            seen += self._buckets[bucket]
+            if seen >= wanted:
+                break
+        return LEAST_S * RATIO ** (bucket - 0.5) if bucket else LEAST_S
+
+    @property
+    def mean_s(self) -> float | None:
+        """The exact mean; None when empty."""
+        return self.total_s / self.weight if self.weight else None
+
+    def summary(self) -> dict[str, float | None]:
+        """Mean and quantiles in seconds; None where nothing was measured."""
+        return {"mean": self.mean_s, **{name: self.quantile(share) for name, share in QUANTILES.items()}}
+
+
+MOST = 2000
+
+
+@dataclass(slots=True)
+class Window:
+    """Sums over the requests of one window."""
+
+    requests: int = 0
+    completed: int = 0
+    met: int = 0
+    output_tokens: int = 0
+    ttft_total_s: float = 0.0
+
+    def merge(self, other: "Window") -> None:
+        """Take in another window's sums."""
+        self.requests += other.requests
+        self.completed += other.completed
+        self.met += other.met
+        self.output_tokens += other.output_tokens
+        self.ttft_total_s += other.ttft_total_s
+
+
+class Windows:
+    """Requests per window of time, by the time at which they should have left.
+
+    When the windows become more than MOST, neighbours are merged and the width doubles.
+    """
+
+    def __init__(self, width_s: float = 10.0) -> None:
+        self.width_s = width_s
+        self._windows: dict[int, Window] = {}
+
+    def add(self, record: RequestRecord, *, met: bool) -> None:
+        """Count a request that ended."""
+        window = self._at(record.intended_s)
+        window.requests += 1
+        window.output_tokens += record.output_tokens
+        if record.outcome is RequestOutcome.OK and record.ttft_s is not None:
+            window.completed += 1
+            window.met += met
+            window.ttft_total_s += record.ttft_s
+
+    def _at(self, time_s: float) -> Window:
+        while int(time_s // self.width_s) >= MOST:
+            self._widen()
+        return self._windows.setdefault(int(time_s // self.width_s), Window())
+
+    def _widen(self) -> None:
+        narrow, self._windows = self._windows, {}
+        self.width_s *= 2
+        for place, window in narrow.items():
+            self._windows.setdefault(place // 2, Window()).merge(window)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """JSON-able data, in order of time; a window without requests is left out."""
+        return [
+            {
+                "start_s": place * self.width_s,
+                "end_s": (place + 1) * self.width_s,
+                "requests": window.requests,
+                "completed": window.completed,
+                "attainment": window.met / window.requests,
+                "output_tokens": window.output_tokens,
+                "ttft_mean_s": window.ttft_total_s / window.completed if window.completed else None,
+            }
+            for place, window in sorted(self._windows.items())
+        ]
+
 
 MATERIAL_SHARE = 0.1
 """A sender whose p99 lag exceeds this share of the TTFT target is part of what it measures."""
@@ -22,7 +144,7 @@ DETAILS_KEPT = 5
 OFF_BY = 0.01
 
 
-class Tally:
+class LoadTally:
     """Running totals over requests that ended."""
 
     def __init__(self, slo: Slo, window_s: float = 10.0) -> None:
@@ -51,8 +173,8 @@ class Tally:
         """Count a request that ended."""
         met = record.met(self.slo)
         self.requests += 1
-        self.completed += record.outcome is Outcome.OK
-        self.shed += record.outcome is Outcome.SHED
+        self.completed += record.outcome is RequestOutcome.OK
+        self.shed += record.outcome is RequestOutcome.SHED
         self.met += met
         self.outcomes[outcome_name(record)] += 1
         self.duration_s = max(self.duration_s, record.ended_s)
@@ -65,7 +187,7 @@ class Tally:
     def _add_tokens(self, record: RequestRecord) -> None:
         self.input_tokens += record.input_tokens
         self.output_tokens += record.output_tokens
-        if record.outcome is Outcome.OK:
+        if record.outcome is RequestOutcome.OK:
             self.meant_tokens["output"] += record.requested_tokens
             self.served_tokens["output"] += record.output_tokens
             if record.served_input_tokens is not None:
@@ -79,14 +201,14 @@ class Tally:
             self.latencies["ttft_s"].add(record.ttft_s)
         for gap_s, tokens in record.gaps:
             self.latencies["itl_s"].add(gap_s, tokens)
-        if record.outcome is Outcome.OK:
+        if record.outcome is RequestOutcome.OK:
             for name, value_s in (("tpot_s", record.tpot_s), ("e2e_s", record.e2e_s)):
                 if value_s is not None:
                     self.latencies[name].add(value_s)
 
     @property
     def sender_was_late(self) -> bool:
-        """Whether the sender's own lag is material to what was measured."""
+        """True if the sender's own lag is material to the measurement."""
         late_s = self.lag.quantile(0.99)
         return late_s is not None and late_s > MATERIAL_SHARE * self.slo.ttft_s
 
@@ -111,7 +233,7 @@ class Tally:
         }
 
     def notes(self) -> list[str]:
-        """What a reader should know besides the figures."""
+        """Remarks for a reader, beside the figures."""
         return [*self._late(), *self._endings(), *self._lengths()]
 
     def _late(self) -> Iterator[str]:
@@ -141,4 +263,6 @@ class Tally:
 
 def outcome_name(record: RequestRecord) -> str:
     """`ok`, `shed`, `http 503`, …: what outcomes are counted under."""
-    return f"{record.outcome} {record.status}" if record.outcome is Outcome.HTTP else str(record.outcome)
+    return (
+        f"{record.outcome} {record.status}" if record.outcome is RequestOutcome.HTTP else str(record.outcome)
+    )

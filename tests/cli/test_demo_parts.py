@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from control_server import AT, decision
 
-from headway.loadgen import Tally
+from headway.loadgen import LoadTally
 from headway.planning import Role, Slo
 from headway.workload import open_trace
 from headway_cli.demo import DemoResult
@@ -153,7 +153,7 @@ def test_the_page_takes_a_live_run(tmp_path: Path) -> None:
     seen = history(moment(0, 1), moment(10, 1, desired=2), moment(20, 2), moment(30, 1))
     result = DemoResult(
         plan=plan,
-        tally=Tally(Slo(ttft_s=3.0, itl_s=0.15)),
+        tally=LoadTally(Slo(ttft_s=3.0, itl_s=0.15)),
         history=seen,
         decisions=[decision(number) for number in range(8)],
         began_at=AT,

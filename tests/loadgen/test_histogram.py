@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.loadgen.histogram import BUCKETS, Histogram
+from headway.loadgen.tally import BUCKETS, Histogram
 from headway.simulation.results import Latency
 
 

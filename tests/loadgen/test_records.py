@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.loadgen.records import Ending, Outcome, RequestRecord, StreamTimer
+from headway.loadgen.records import Ending, RequestOutcome, RequestRecord, StreamTimer
 from headway.planning import Slo
 
 SLO = Slo(ttft_s=0.5, itl_s=0.1)
@@ -15,7 +15,7 @@ def record(
     tokens: tuple[int | None, ...] | None = None,
     intended_s: float = 10.0,
     sent_s: float = 10.0,
-    outcome: Outcome = Outcome.OK,
+    outcome: RequestOutcome = RequestOutcome.OK,
     total: int | None = None,
 ) -> RequestRecord:
     timer = StreamTimer(index=0, intended_s=intended_s, input_tokens=100, requested_tokens=5)
@@ -78,11 +78,11 @@ def test_both_targets_must_hold() -> None:
     assert not record(10.6, 10.7).met(SLO)
 
 
-@pytest.mark.parametrize("outcome", [item for item in Outcome if item is not Outcome.OK])
-def test_what_did_not_complete_has_missed(outcome: Outcome) -> None:
+@pytest.mark.parametrize("outcome", [item for item in RequestOutcome if item is not RequestOutcome.OK])
+def test_what_did_not_complete_has_missed(outcome: RequestOutcome) -> None:
     assert not record(10.1, 10.2, outcome=outcome).met(SLO)
 
 
 def test_a_request_without_tokens() -> None:
-    ended = record(outcome=Outcome.CONNECTION)
+    ended = record(outcome=RequestOutcome.CONNECTION)
     assert (ended.ttft_s, ended.tpot_s, ended.e2e_s, ended.output_tokens) == (None, None, None, 0)

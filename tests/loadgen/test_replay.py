@@ -9,10 +9,10 @@ from openai_server import begin, event, never, script, serving, stream, text
 from headway.loadgen import (
     LoadError,
     LoadPlan,
-    Progress,
+    LoadTally,
+    ReplayCallbacks,
+    ReplayProgress,
     RequestRecord,
-    Tally,
-    Watchers,
     fetch_models,
     replay,
 )
@@ -27,18 +27,18 @@ def run(
     url: str,
     load: str = BURST,
     *,
-    watchers: Watchers | None = None,
+    watchers: ReplayCallbacks | None = None,
     stop_after_s: float | None = None,
     **settings: object,
-) -> Tally:
+) -> LoadTally:
     plan = LoadPlan(url=url, model="test-model", slo=SLO, **settings)  # type: ignore[arg-type]
 
-    async def whole() -> Tally:
+    async def whole() -> LoadTally:
         stop = asyncio.Event()
         if stop_after_s is not None:
             asyncio.get_running_loop().call_later(stop_after_s, stop.set)
         with open_trace(load) as trace:
-            return await replay(trace, plan, watchers or Watchers(), stop)
+            return await replay(trace, plan, watchers or ReplayCallbacks(), stop)
 
     return asyncio.run(whole())
 
@@ -61,7 +61,7 @@ def test_tokens_without_text_count_where_usage_is_said_all_along() -> None:
     end = event(choices=[], **counts[2])
     records: list[RequestRecord] = []
     with serving(script(*pieces, end, b"data: [DONE]\n\n")) as server:
-        run(server.url, watchers=Watchers(on_record=records.append))
+        run(server.url, watchers=ReplayCallbacks(on_record=records.append))
     assert {(record.chunks, record.output_tokens, record.outcome.value) for record in records} == {
         (3, 3, "ok")
     }
@@ -75,7 +75,7 @@ def test_usage_that_comes_only_at_the_end_is_no_token() -> None:
     ]
     records: list[RequestRecord] = []
     with serving(script(*pieces, b"data: [DONE]\n\n")) as server:
-        run(server.url, watchers=Watchers(on_record=records.append))
+        run(server.url, watchers=ReplayCallbacks(on_record=records.append))
     assert {(record.chunks, record.output_tokens) for record in records} == {(2, 2)}
 
 
@@ -96,7 +96,7 @@ def test_a_stalling_server_does_not_slow_the_sender_and_its_stall_is_in_the_late
 
     records: list[RequestRecord] = []
     with serving(handler) as server:
-        tally = run(server.url, watchers=Watchers(on_record=records.append))
+        tally = run(server.url, watchers=ReplayCallbacks(on_record=records.append))
         sent_after = [record.sent_s for record in records]
     assert tally.completed == wanted
     last_due_s = max(record.intended_s for record in records)
@@ -174,9 +174,9 @@ def test_stopping_gives_the_totals_so_far_and_closes_the_connections() -> None:
 
 
 def test_progress_is_told() -> None:
-    told: list[Progress] = []
+    told: list[ReplayProgress] = []
     with serving(stream()) as server:
-        tally = run(server.url, watchers=Watchers(on_progress=told.append, progress_every_s=0.05))
+        tally = run(server.url, watchers=ReplayCallbacks(on_progress=told.append, progress_every_s=0.05))
     assert told
     sent = [state.sent for state in told]
     assert sent == sorted(sent)

@@ -3,13 +3,12 @@
 import pytest
 from test_records import SLO, record
 
-from headway.loadgen.records import Outcome
-from headway.loadgen.tally import Tally
-from headway.loadgen.windows import MOST, Windows
+from headway.loadgen.records import RequestOutcome
+from headway.loadgen.tally import MOST, LoadTally, Windows
 
 
-def tally(*records: object) -> Tally:
-    made = Tally(SLO)
+def tally(*records: object) -> LoadTally:
+    made = LoadTally(SLO)
     for item in records:
         made.add(item)  # type: ignore[arg-type]
     return made
@@ -19,8 +18,8 @@ def test_failed_and_shed_requests_count_as_missed() -> None:
     made = tally(
         record(10.1, 10.2),
         record(10.9, 11.0),
-        record(outcome=Outcome.SHED),
-        record(10.1, outcome=Outcome.ERROR_EVENT),
+        record(outcome=RequestOutcome.SHED),
+        record(10.1, outcome=RequestOutcome.ERROR_EVENT),
     )
     summary = made.summary()
     assert (summary["requests"], summary["completed"], summary["shed"], summary["failed"]) == (4, 2, 1, 1)
@@ -29,7 +28,7 @@ def test_failed_and_shed_requests_count_as_missed() -> None:
 
 
 def test_a_failed_request_leaves_its_tokens_but_no_e2e() -> None:
-    made = tally(record(10.1, 10.2, 10.3, outcome=Outcome.CONNECTION))
+    made = tally(record(10.1, 10.2, 10.3, outcome=RequestOutcome.CONNECTION))
     assert made.latencies["ttft_s"].weight == 1
     assert made.latencies["itl_s"].weight == pytest.approx(2)
     assert made.latencies["e2e_s"].weight == 0

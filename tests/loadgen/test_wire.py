@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headway.loadgen import LoadError, LoadPlan, PromptForm
-from headway.loadgen.prompts import planned_requests
-from headway.loadgen.sse import EventParser, read_event
+from headway.loadgen.client import EventParser, read_event
+from headway.loadgen.plan import planned_requests
 from headway.planning import Slo
 from headway.workload import TraceOptions, open_trace
 

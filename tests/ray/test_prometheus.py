@@ -23,9 +23,7 @@ from actors.collector.values import HealthStatus, Measured
 from actors.metric_collector import MetricCollector
 from actors.store import MemoryStore
 from headway.config import HeadwayConfig
-from headway.loadgen.plan import LoadPlan
-from headway.loadgen.replay import replay
-from headway.loadgen.tally import Tally
+from headway.loadgen import LoadPlan, LoadTally, replay
 from headway.planning import Role, Slo
 from headway.workload import open_trace
 from serve_apps.engines.protocol import EngineRequest, TokenChunk
@@ -156,7 +154,7 @@ def write_trace(path: Path, requests: int, every_s: float) -> Path:
     return path
 
 
-async def load(url: str, path: Path) -> Tally:
+async def load(url: str, path: Path) -> LoadTally:
     plan = LoadPlan(url=url, model=settings().model, slo=SLO)
     with open_trace(str(path)) as trace:
         return await replay(trace, plan)
@@ -183,7 +181,7 @@ async def until_counted(collector: MetricCollector, began_s: float, completed: i
             await asyncio.sleep(0.2)
 
 
-def agrees(found: Measured, client: Tally) -> None:
+def agrees(found: Measured, client: LoadTally) -> None:
     """What the collector says against what the load generator saw."""
     assert client.completed == client.requests
     assert (found.requests, found.completed) == (client.requests, client.completed)

@@ -17,9 +17,8 @@ from typing import Any, Self
 import aiohttp
 
 from headway.loadgen.client import Clock, make_session, perform
-from headway.loadgen.plan import LoadPlan, authorisation, base_url
-from headway.loadgen.prompts import Planned
-from headway.loadgen.records import Ending, Outcome, RequestRecord, StreamTimer
+from headway.loadgen.plan import LoadPlan, PlannedRequest, authorisation, base_url
+from headway.loadgen.records import Ending, RequestOutcome, RequestRecord, StreamTimer
 from headway.profiling.errors import TargetError, UnmeasurableError
 from headway.profiling.sweep.streams import Arrival, StreamTimes
 
@@ -73,7 +72,7 @@ class OpenAiTarget:
         """Serve one request to its end."""
         if self._session is None:
             raise TargetError(f"{self._plan.url}: not connected")
-        planned = Planned(
+        planned = PlannedRequest(
             index=0,
             at_s=self._clock(),
             input_tokens=len(prompt),
@@ -109,12 +108,12 @@ class OpenAiTarget:
         return json.dumps(document, separators=(",", ":")).encode()
 
     def _require_ok(self, ending: Ending, input_tokens: int, output_tokens: int) -> None:
-        if ending.outcome is Outcome.OK:
+        if ending.outcome is RequestOutcome.OK:
             return
         what = f"{input_tokens} input and {output_tokens} output tokens"
-        if ending.outcome is Outcome.HTTP and ending.status in TOO_LARGE:
+        if ending.outcome is RequestOutcome.HTTP and ending.status in TOO_LARGE:
             raise UnmeasurableError(f"the server refuses {what} ({ending.detail})")
-        if ending.outcome is Outcome.SHED:
+        if ending.outcome is RequestOutcome.SHED:
             raise UnmeasurableError(f"the server sheds requests ({ending.detail})")
         raise TargetError(f"{self._plan.url}: {what}: {ending.outcome}: {ending.detail}".rstrip(": "))
 
