@@ -28,6 +28,7 @@ import ray
 from ray.exceptions import GetTimeoutError, RayError
 
 from actors import names
+from actors.connectors import connector_kind
 from actors.planner import STARTED
 from actors.store import InternalKvStore, Store
 from headway.config import HeadwayConfig
@@ -149,7 +150,7 @@ def _makers(config: HeadwayConfig, settings: str, application: str) -> Mapping[s
         names.PREDICTOR: lambda: _make(Predictor, names.PREDICTOR, settings),
         names.INTERPOLATOR: lambda: _make(Interpolator, names.INTERPOLATOR, settings, threads=4),
     }
-    if config.connector.kind == "virtual":
+    if connector_kind(config).decision_ids:
         makers[names.VIRTUAL_CONNECTOR] = lambda: start_coordinator(settings)
         makers[names.VIRTUAL_CONNECTOR_CLIENT] = start_client
     makers |= {name: partial(start, settings) for name, start in routing_actors(config).items()}

@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from actors.connectors.making import make_connector
+from actors.connectors import make_connector
 from actors.planning.context import PlannerContext
 from actors.planning.control_actors import NamedControlActors
 from actors.planning.log import DecisionLog

@@ -1,7 +1,6 @@
 """`headway check` and `headway schema`: what `simulate` and `up` would refuse of a configuration file."""
 
 import json
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated
@@ -51,7 +50,7 @@ def check_live(config: HeadwayConfig, path: str | None) -> None:
 
     CliError names file and key.
     """
-    from actors.connectors.kube_object import locate
+    from actors.connectors import connector_problems
     from actors.planning.context import refuse_simulated_only
     from serve_apps.gateway.app import make_access
     from serve_apps.gateway.request import make_counter
@@ -63,8 +62,8 @@ def check_live(config: HeadwayConfig, path: str | None) -> None:
             _check_vllm(path)
         else:
             make_counter(config.gateway.tokenizer)
-        if config.connector.kind == "kubernetes":
-            locate(config.connector.kubernetes, os.environ)
+        if problems := connector_problems(config):
+            raise ConfigError("; ".join(problems))
 
 
 def _check_vllm(path: str | None) -> None:

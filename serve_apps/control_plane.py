@@ -10,6 +10,7 @@ from starlette.routing import BaseRoute
 
 from actors import control_plane, names
 from actors.calling import CallError, NamedActor
+from actors.connectors import connector_kind
 from actors.connectors.external_scaling import keep_external_scaling
 from actors.routing_actors import routing_actors
 from actors.virtual_connector import (
@@ -119,7 +120,7 @@ class ActorScaling:
 
 def control_plane_routes(config: HeadwayConfig) -> list[BaseRoute]:
     """All routes of the control API, for a process that is part of the cluster."""
-    scaling = ActorScaling() if config.connector.kind == "virtual" else None
+    scaling = ActorScaling() if connector_kind(config).decision_ids else None
     plane = ActorControlPlane(names.router(config.model), tuple(routing_actors(config)))
     return [*control_routes(plane), *scaling_routes(scaling)]
 

@@ -1,32 +1,25 @@
 """Extension points: built-in names, names that an installed package brings, and what is wrong with others."""
 
-import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from headway import extensions
 from headway.extensions import ExtensionError, ExtensionPoint
+from tests.installed_package import installed_package
 
 POINT = ExtensionPoint("headway.test_shapes", "shape", {"round": "math:pi", "square": "math:sqrt"})
 
 
 @pytest.fixture
-def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def package(tmp_path: Path) -> Iterator[None]:
     """A package that is installed beside headway, with two entry points, one of them broken."""
-    (tmp_path / "shapes_of_others.py").write_text("HEXAGON = 6\n")
-    info = tmp_path / "shapes_of_others-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: shapes-of-others\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(
+    entry_points = (
         "[headway.test_shapes]\nhexagon = shapes_of_others:HEXAGON\nbroken = shapes_of_nobody:X\n"
         "round = shapes_of_others:HEXAGON\n"
     )
-    monkeypatch.syspath_prepend(tmp_path)
-    extensions._installed.cache_clear()
-    yield
-    extensions._installed.cache_clear()
-    sys.modules.pop("shapes_of_others", None)
+    with installed_package(tmp_path, "shapes_of_others", "HEXAGON = 6\n", entry_points):
+        yield
 
 
 def test_built_in_names_are_loaded_when_they_are_used():

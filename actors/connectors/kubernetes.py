@@ -18,7 +18,15 @@ from typing import Any, Protocol
 
 from actors.connectors.dynamo_graph import DynamoGraph
 from actors.connectors.kube_object import Conflict, CustomObject, Manifest, locate, mapping
-from actors.connectors.protocol import Action, ConnectorError, PoolCounts, Ready, Refused, Unreachable
+from actors.connectors.protocol import (
+    Action,
+    ConnectorError,
+    ConnectorKind,
+    PoolCounts,
+    Ready,
+    Refused,
+    Unreachable,
+)
 from actors.connectors.ray_service import RayServiceApplication
 from headway.config import HeadwayConfig
 from headway.planning import Role
@@ -147,3 +155,15 @@ async def _within(timeout_s: float, where: str) -> AsyncIterator[Callable[[], fl
             yield lambda: max(end_s - time.monotonic(), 1e-3)
     except TimeoutError as error:
         raise Unreachable(f"{where}: no answer within {timeout_s:g} s") from error
+
+
+def _location_problems(config: HeadwayConfig) -> list[str]:
+    """The line that says that no object is named, if none is."""
+    try:
+        locate(config.connector.kubernetes, os.environ)
+    except Refused as error:
+        return [str(error)]
+    return []
+
+
+KUBERNETES = ConnectorKind(make=KubernetesConnector, problems=_location_problems)

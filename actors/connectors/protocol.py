@@ -1,4 +1,4 @@
-"""What the planner needs of whatever carries its decisions out.
+"""The interface between the planner and a connector, which carries its decisions out, and its declaration.
 
     ConnectorError(Exception)
     ├── Unreachable        the other side did not answer; the next tick asserts the target again
@@ -7,15 +7,17 @@
 All calls are coroutines; each ends within the timeout that its connector was made with.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, runtime_checkable
 
+from headway.config import HeadwayConfig
+from headway.config.base import Settings
 from headway.planning import Role
 
 
 class ConnectorError(Exception):
-    """Base of what a connector raises; the text names what and where."""
+    """Base of a connector's errors; the text names the fault and the place."""
 
 
 class Unreachable(ConnectorError):
@@ -38,7 +40,7 @@ class PoolCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Action:
-    """What became of a call of `set_targets`.
+    """The outcome of a call of `set_targets`.
 
     `unchanged`: the targets were already set; `sent`: the other side took them; `pending`: they wait behind
     an earlier decision without an answer. `detail` is JSON-able, such as the virtual decision's id.
@@ -50,7 +52,7 @@ class Action:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ready:
-    """Whether the deployment exists, is whole and serves the model; if not, `reason` says what is missing."""
+    """`ok` if the deployment exists, is whole and serves the model; else `reason` says what is missing."""
 
     ok: bool
     reason: str = ""
@@ -84,7 +86,7 @@ class Connector(Protocol):
         """The pools now."""
 
     async def ready(self) -> Ready:
-        """Whether the pools exist, serve one model, and have their first replicas."""
+        """Ready once the pools exist, serve one model, and have their first replicas."""
 
 
 @runtime_checkable
@@ -93,3 +95,23 @@ class TellsReplicas(Protocol):
 
     async def snapshot(self) -> PoolsSnapshot:
         """The pools now."""
+
+
+def _no_problems(_: HeadwayConfig) -> Sequence[str]:
+    return ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectorKind:
+    """The declaration of a connector.
+
+    `make(config, application)` does no I/O. `decision_ids`: an outside system carries the decisions out and
+    answers them by id; the control plane then runs the coordinator of `actors.virtual_connector`, and serves
+    `/v1/scaling`. `options` checks the section `connector.options`. `problems` says what else the settings
+    lack, a line each, before anything starts.
+    """
+
+    make: Callable[[HeadwayConfig, str], Connector]
+    decision_ids: bool = False
+    options: type[Settings] = Settings
+    problems: Callable[[HeadwayConfig], Sequence[str]] = _no_problems

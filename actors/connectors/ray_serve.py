@@ -17,6 +17,7 @@ from typing import Any, Literal, TypeVar
 
 from actors.connectors.protocol import (
     Action,
+    ConnectorKind,
     PoolCounts,
     PoolsSnapshot,
     Ready,
@@ -202,3 +203,6 @@ def replicas_of(role: Role, deployment: ServedDeployment) -> list[Replica]:
         )
         for replica in deployment.replicas
     ]
+
+
+RAY_SERVE = ConnectorKind(make=RayServeConnector)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from actors.calling import CallError, NamedActor
-from actors.connectors.protocol import Action, PoolCounts, Ready, Refused, Unreachable
+from actors.connectors.protocol import Action, ConnectorKind, PoolCounts, Ready, Refused, Unreachable
 from actors.names import VIRTUAL_CONNECTOR
 from actors.virtual_connector import ScalingError
 from headway.config import HeadwayConfig
@@ -56,3 +56,6 @@ class VirtualConnector:
             raise Unreachable(str(error)) from error
         except ScalingError as error:
             raise Refused(str(error)) from error
+
+
+VIRTUAL = ConnectorKind(make=lambda config, _: VirtualConnector(config), decision_ids=True)

@@ -26,7 +26,13 @@ from headway.config.engine import (
     VllmSettings,
 )
 from headway.config.errors import ConfigError
-from headway.config.live import ConnectorSettings, GatewaySettings, KubernetesSettings, MetricsSettings
+from headway.config.live import (
+    CONNECTORS,
+    ConnectorSettings,
+    GatewaySettings,
+    KubernetesSettings,
+    MetricsSettings,
+)
 from headway.config.loading import json_schema, load_config
 from headway.config.models import HeadwayConfig, SloSettings
 from headway.config.planner import POLICIES, PlannerSettings
@@ -42,6 +48,7 @@ from headway.config.routing import (
 from headway.config.simulation import Crash, SimulationSettings
 
 __all__ = [
+    "CONNECTORS",
     "DEFAULT_KV_BYTES_PER_TOKEN",
     "POLICIES",
     "ConfigError",

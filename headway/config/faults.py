@@ -45,6 +45,8 @@ def _explain(fault: ErrorDetails, schema: Mapping[str, Any]) -> str:
 
 
 def _unknown_key(key: str, known: Collection[str]) -> str:
+    if not known:
+        return "unknown key; none is known here"
     nearest = get_close_matches(key, known, n=1)
     hint = f"did you mean {nearest[0]!r}?" if nearest else f"known here: {', '.join(sorted(known))}"
     return f"unknown key; {hint}"

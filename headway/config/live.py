@@ -1,11 +1,13 @@
 """Settings that only live operation reads: where metrics come from, the connector, the gateway."""
 
+from collections.abc import Mapping
 from ipaddress import ip_address
-from typing import Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, SecretStr, model_validator
 
-from headway.config.base import NonNegativeInt, PositiveFloat, PositiveInt, Settings
+from headway.config.base import NameOf, NonNegativeInt, PositiveFloat, PositiveInt, Settings
+from headway.extensions import ExtensionPoint
 
 
 class MetricsSettings(Settings):
@@ -43,10 +45,24 @@ class KubernetesSettings(Settings):
     """Address of the API server; null: in-cluster configuration, or else the kubeconfig."""
 
 
-class ConnectorSettings(Settings):
-    """What carries decisions out."""
+CONNECTORS = ExtensionPoint(
+    "headway.connectors",
+    "connector",
+    {
+        "kubernetes": "actors.connectors.kubernetes:KUBERNETES",
+        "ray_serve": "actors.connectors.ray_serve:RAY_SERVE",
+        "virtual": "actors.virtual_connector.connector:VIRTUAL",
+    },
+)
+"""All connectors: each name is declared by an `actors.connectors.protocol.ConnectorKind`."""
 
-    kind: Literal["ray_serve", "virtual", "kubernetes"] = "ray_serve"
+
+class ConnectorSettings(Settings):
+    """The connector, which carries decisions out."""
+
+    kind: Annotated[str, NameOf(CONNECTORS)] = "ray_serve"
+    options: Mapping[str, Any] = {}
+    """Settings of a connector from another package, which checks them."""
     scaling_timeout_s: PositiveFloat = 1800.0
     """Virtual: seconds after which an unacknowledged decision no longer blocks the next."""
     timeout_s: PositiveFloat = 10.0

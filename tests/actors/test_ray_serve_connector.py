@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 from aiohttp import web
 
-from actors.connectors.making import make_connector
+from actors.connectors import make_connector
 from actors.connectors.protocol import Action, PoolCounts, Ready, Refused, Unreachable
 from actors.connectors.ray_serve import RayServeConnector
 from actors.connectors.serve_control import (
