@@ -11,14 +11,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from actors.collector.addresses import gateway_address
-from actors.collector.assembly import unmeasured
 from actors.collector.gateway_source import GatewaySource
+from actors.collector.measured import HealthStatus, Measured, unmeasured
 from actors.collector.presets import PRESETS
 from actors.collector.prometheus_source import PrometheusSource
-from actors.collector.source import Source
+from actors.collector.source import Source, gateway_address
 from actors.collector.tracker import Tracker
-from actors.collector.values import HealthStatus, Measured
 from actors.store import InternalKvStore, Store
 from headway.config import HeadwayConfig
 

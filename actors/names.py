@@ -11,6 +11,9 @@ PLANNER = "Planner"
 VIRTUAL_CONNECTOR = "VirtualConnectorCoordinator"
 VIRTUAL_CONNECTOR_CLIENT = "VirtualConnectorClient"
 LATENCY_TRAINER = "LatencyTrainer"
+GATEWAY_ADDRESS = "gateway/address"
+"""Key in the store under which the gateway's host writes `http://host:port`."""
+
 ROUTER_PREFIX = "Router:"
 """Routers are named after the model whose requests they route: one shard a model."""
 

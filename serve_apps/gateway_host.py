@@ -13,7 +13,7 @@ from ray.serve.handle import DeploymentHandle
 from ray.util import get_node_ip_address
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from actors.collector.addresses import GATEWAY_ADDRESS
+from actors.names import GATEWAY_ADDRESS
 from actors.slo_watch import follow_slo
 from actors.store import InternalKvStore
 from headway.config import HeadwayConfig

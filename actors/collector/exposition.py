@@ -1,19 +1,38 @@
-"""Prometheus' text format → the samples that a preset asks for.
+"""Prometheus' text format → the samples that a preset asks for → what was added between two reads.
 
 An exposition is read whole: one line that is none makes all of it unreadable, since half an answer must not
 pass for counters that were reset. Only the lines that are asked for are parsed, as a gateway writes a
 thousand and more. NaN is a sample that is there and says nothing.
+
+Increases are taken series by series, then summed:
+
+    counter, seen before      new - old; if it fell, the process began anew: new
+    counter, new              new, as it began at 0 after the read before
+    gauge                     new - old, 0 where there is none
+
+The series of one histogram (count, sum, buckets) are reset together. A sample that is NaN keeps its last good
+value until it says something again; its quantity is broken meanwhile.
+
+Load of pools are gauges of replicas, per role:
+
+    running, waiting   summed over the replicas of the role, averaged over time: requests in the pool
+    kv_usage           averaged over the replicas, averaged over time
+
+Their totals are an integral over time (`sum`, value x seconds) and the seconds (`count`). A read's value
+stands for the time since the read before.
 """
 
 import re
 from collections.abc import Iterable, Mapping
+from math import isnan
 from typing import NamedTuple
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from actors.collector.channels import Channel, Gauge
-from actors.collector.errors import SourceDownError
-from actors.collector.presets import Labels
+from actors.collector.measured import Increase, PoolLoad
+from actors.collector.presets import Channel, Gauge, Labels, Load, Part, Quantity, role_of
+from actors.collector.source import SourceDownError
+from headway.planning import Role
 
 _SAMPLE = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)\s*(?:\{.*\})?\s*\S+(?:\s+-?\d+)?\s*(?:#.*)?")
 
@@ -47,7 +66,7 @@ def names_of(channels: Iterable[Channel], gauges: Iterable[Gauge]) -> frozenset[
 
 
 def carries(labels: Labels, where: Labels) -> bool:
-    """Whether the labels include all of these."""
+    """True if the labels include all of these."""
     return set(where) <= set(labels)
 
 
@@ -66,3 +85,118 @@ def _name(line: str) -> str:
 
 def _unreadable(why: str) -> SourceDownError:
     return SourceDownError(f"the answer is not Prometheus' text format: {why[:100]!r}")
+
+
+LE = "le"
+
+Key = tuple[str, str]
+"""A quantity and, of it, `count`, `sum` or the upper bound of a bucket."""
+
+
+class Slot(NamedTuple):
+    """One series in its use: the quantity it feeds, its labels without the bucket, and what of it."""
+
+    quantity: Quantity
+    name: str
+    labels: Labels
+    part: str
+    gauge: bool
+
+    @property
+    def key(self) -> Key:
+        """Where it adds up with others."""
+        return self.quantity.value, self.part
+
+
+def slots(samples: Samples, channels: Iterable[Channel]) -> dict[Slot, float]:
+    """The samples in their uses; one sample may have several."""
+    by_name: dict[str, list[Channel]] = {}
+    for channel in channels:
+        by_name.setdefault(channel.name, []).append(channel)
+    return {
+        _slot(series, channel): value
+        for series, value in samples.items()
+        for channel in by_name.get(series.name, ())
+        if carries(series.labels, channel.where)
+    }
+
+
+def increments(old: Mapping[Slot, float], new: Mapping[Slot, float]) -> dict[Key, float]:
+    """The gain of each quantity; one without any series has no keys."""
+    reset = {_process(slot) for slot, value in new.items() if not slot.gauge and value < old.get(slot, 0.0)}
+    gained: dict[Key, float] = {}
+    for slot, value in new.items():
+        before = 0.0 if not slot.gauge and _process(slot) in reset else old.get(slot, 0.0)
+        gained[slot.key] = gained.get(slot.key, 0.0) + value - before
+    for slot, value in old.items():
+        if slot.gauge and slot not in new:
+            gained[slot.key] = gained.get(slot.key, 0.0) - value
+    return gained
+
+
+def settled(old: Samples, new: Samples) -> dict[SeriesId, float]:
+    """The new samples, NaN replaced by the last good value, or left out where there is none."""
+    good = {series: old.get(series) if isnan(value) else value for series, value in new.items()}
+    return {series: value for series, value in good.items() if value is not None}
+
+
+def broken(samples: Samples, channels: Iterable[Channel]) -> frozenset[Quantity]:
+    """Quantities of which a sample is NaN."""
+    return frozenset(slot.quantity for slot, value in slots(samples, channels).items() if isnan(value))
+
+
+def _slot(series: SeriesId, channel: Channel) -> Slot:
+    labels = tuple(label for label in series.labels if label[0] != LE)
+    part = dict(series.labels).get(LE, "") if channel.part is Part.BUCKET else channel.part.value
+    return Slot(channel.quantity, channel.name.removesuffix(f"_{channel.part}"), labels, part, channel.gauge)
+
+
+def _process(slot: Slot) -> tuple[str, str, Labels]:
+    """The identity of what is reset together."""
+    return slot.quantity, slot.name, slot.labels
+
+
+FIGURES = ("running", "waiting", "kv_usage")
+
+
+def gained_load(
+    samples: Samples, gauges: Iterable[Gauge], load: Load | None, elapsed_s: float
+) -> dict[Key, float]:
+    """The integrals that one read adds; nothing for a role without replicas."""
+    gained: dict[Key, float] = {}
+    if load is None or not elapsed_s > 0:
+        return gained
+    for gauge in gauges:
+        for role, values in _by_role(samples, gauge, load).items():
+            value = sum(values) / (len(values) if gauge.averaged else 1)
+            gained[_load_key(role, gauge.figure), "sum"] = value * elapsed_s
+            gained[_load_key(role, gauge.figure), "count"] = elapsed_s
+    return gained
+
+
+def pool_loads(added: Mapping[str, Increase]) -> dict[Role, PoolLoad]:
+    """Mean load by role, for the roles that had replicas in the interval."""
+    nothing = Increase()
+    means = {
+        role: {figure: added.get(_load_key(role, figure), nothing).mean for figure in FIGURES}
+        for role in Role
+    }
+    return {
+        role: PoolLoad(**figures)
+        for role, figures in means.items()
+        if not all(isnan(mean) for mean in figures.values())
+    }
+
+
+def _load_key(role: Role, figure: str) -> str:
+    return f"load.{role}.{figure}"
+
+
+def _by_role(samples: Samples, gauge: Gauge, load: Load) -> dict[Role, list[float]]:
+    values: dict[Role, list[float]] = {}
+    for series, value in samples.items():
+        if series.name == gauge.name and carries(series.labels, gauge.where):
+            role = role_of(load, dict(series.labels).get(load.role_label or ""))
+            if role is not None:
+                values.setdefault(role, []).append(value)
+    return values

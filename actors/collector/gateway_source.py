@@ -23,13 +23,11 @@ from math import isnan
 
 import aiohttp
 
-from actors.collector.addresses import metrics_url, shown
-from actors.collector.assembly import unmeasured
-from actors.collector.errors import SourceDownError
 from actors.collector.exposition import parse
+from actors.collector.measured import Health, HealthStatus, Measured, unmeasured
 from actors.collector.single_requests import clock_shift_s, decode, traffic_within
+from actors.collector.source import SourceDownError, metrics_url, shown
 from actors.collector.tracker import Tracker
-from actors.collector.values import Health, HealthStatus, Measured
 from actors.store import Store
 from headway.planning import Traffic
 
@@ -130,11 +128,11 @@ class GatewaySource:
         asked_s = self._clock()
         url = f"{metrics_url(self._last_address)}/requests?seconds={asked_s - start_s + REACH_FURTHER_S:.3f}"
         try:
-            told = decode(await self._get(url))
+            requests = decode(await self._get(url))
         except (SourceDownError, ValueError) as error:
             self._no_traffic = str(error)
             return None
-        traffic = traffic_within(told, clock_shift_s(told, asked_s, self._clock()), start_s, end_s)
+        traffic = traffic_within(requests, clock_shift_s(requests, asked_s, self._clock()), start_s, end_s)
         self._no_traffic = "" if traffic is not None else "the gateway has not kept all of its requests"
         return traffic
 

@@ -14,22 +14,126 @@ interval is the retry.
 """
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from dataclasses import dataclass
+from math import isnan
+from typing import Any, NamedTuple
 
-from actors.collector import answers, promql
-from actors.collector.addresses import shown
-from actors.collector.answers import Point
-from actors.collector.assembly import Reading, measured, unmeasured
-from actors.collector.channels import Channel, Quantity, channels, gauges, matched
-from actors.collector.errors import SourceDownError
-from actors.collector.histogram import Increase
-from actors.collector.presets import Preset, Series
-from actors.collector.values import Health, HealthStatus, Measured, PoolLoad
+from actors.collector import promql
+from actors.collector.measured import (
+    NAN,
+    Health,
+    HealthStatus,
+    Increase,
+    Measured,
+    PoolLoad,
+    Reading,
+    assemble,
+    unmeasured,
+)
+from actors.collector.presets import (
+    Channel,
+    Load,
+    Part,
+    Preset,
+    Quantity,
+    Series,
+    channels,
+    gauges,
+    matched,
+    role_of,
+)
+from actors.collector.source import SourceDownError, shown
 from headway.planning import Role
 
 THREADS = 4
+
+
+class Point(NamedTuple):
+    """One series of an instant vector."""
+
+    what: str
+    labels: dict[str, str]
+    value: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Coverage:
+    """The answer to `promql.coverage`; NaN for what has no series."""
+
+    newest: float = NAN
+    known: float = NAN
+    scraping: float = NAN
+    resumed: float = NAN
+
+
+def points(answer: Any) -> list[Point]:  # noqa: ANN401 - whatever JSON holds
+    """The series of an instant vector; SourceDownError for an answer of another form."""
+    try:
+        return [_point(row) for row in answer]
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        fault = f"{type(error).__name__} {str(error)[:100]}"
+        raise SourceDownError(f"not an answer of Prometheus: {fault}") from None
+
+
+def increase_of(answer: Iterable[Point]) -> tuple[Increase | None, bool]:
+    """The gain of a quantity, None if it has no series; and True if a counter behind it was reset."""
+    counts: list[float] = []
+    sums: list[float] = []
+    buckets: list[tuple[float, float]] = []
+    fell = 0.0
+    for what, labels, value in answer:
+        part = what.partition(":")[0]
+        if part == "resets":
+            fell += value
+        elif part == Part.BUCKET:
+            buckets.append((float(labels.get("le", "nan")), value))
+        else:
+            (counts if part == Part.COUNT else sums).append(value)
+    if not counts:
+        return None, fell > 0
+    total = sum(sums) if sums else NAN
+    return Increase(count=sum(counts), total=total, buckets=tuple(sorted(buckets))), fell > 0
+
+
+def loads_of(answer: Iterable[Point], load: Load) -> dict[Role, PoolLoad]:
+    """Mean load by role."""
+    figures: dict[Role, dict[str, float]] = {}
+    for what, labels, value in answer:
+        role = role_of(load, labels.get(load.role_label or ""))
+        if role is not None:
+            figures.setdefault(role, {})[what] = value
+    return {role: PoolLoad(**means) for role, means in figures.items()}
+
+
+def coverage_of(answer: Iterable[Point]) -> Coverage:
+    """The coverage of the interval."""
+    return Coverage(**{point.what: point.value for point in answer})
+
+
+def judge(coverage: Coverage, end_s: float, fresh_s: float, sought: str) -> Health:
+    """`ok` if the interval can be measured at all, else why it cannot."""
+    if isnan(coverage.known):
+        return Health(status=HealthStatus.STARTING, detail=f"Prometheus has no series {sought}")
+    age_s = end_s - coverage.newest
+    if isnan(age_s):
+        return Health(status=HealthStatus.STALE, detail=f"{sought} is no longer scraped")
+    if age_s > fresh_s:
+        detail = f"the newest sample of {sought} is {age_s:.1f} s old (stale_after_s {fresh_s:g})"
+        return Health(status=HealthStatus.STALE, detail=detail)
+    if isnan(coverage.scraping) or coverage.scraping < 1:
+        detail = "Prometheus was not scraping when the interval began"
+        return Health(status=HealthStatus.STARTING, detail=detail)
+    if coverage.resumed > 0:
+        detail = "samples are missing around the interval's start: what was counted may belong before it"
+        return Health(status=HealthStatus.STARTING, detail=detail)
+    return Health(status=HealthStatus.OK)
+
+
+def _point(row: Any) -> Point:  # noqa: ANN401 - whatever JSON holds
+    labels = {str(key): str(value) for key, value in row["metric"].items()}
+    return Point(labels.get(promql.WHAT, ""), labels, float(row["value"][1]))
 
 
 class PrometheusSource:
@@ -64,15 +168,13 @@ class PrometheusSource:
         except (SourceDownError, TimeoutError) as error:
             return unmeasured(start_s, end_s, HealthStatus.DOWN, self._failed(error))
         reading = Reading(start_s=start_s, end_s=end_s, increases=increases, load=load)
-        return measured(reading, knows_attainment=self._preset.met is not None)
+        return assemble(reading, knows_attainment=self._preset.met is not None)
 
     async def probe(self) -> Health:
-        """Whether Prometheus answers and has this model's series."""
+        """`ok` if Prometheus answers and has this model's series."""
         try:
             async with asyncio.timeout(self._timeout_s):
-                found = await self._query(
-                    f"count({promql.selector(self._alive.name, self._alive.where)})", None
-                )
+                found = await self._query(f"count({self._sought})", None)
         except (SourceDownError, TimeoutError) as error:
             return Health(status=HealthStatus.DOWN, detail=self._failed(error))
         if not found:
@@ -93,7 +195,7 @@ class PrometheusSource:
 
     async def _covered(self, window: promql.Window, end_s: float) -> Health:
         answer = await self._query(promql.coverage(self._alive, self._counter, window), end_s)
-        return answers.judge(answers.coverage_of(answer), end_s, self._fresh_s, self._sought)
+        return judge(coverage_of(answer), end_s, self._fresh_s, self._sought)
 
     async def _increases(self, window: promql.Window, end_s: float) -> dict[Quantity, Increase]:
         asked = [self._increase(parts, window, end_s) for parts in self._quantities.values()]
@@ -109,17 +211,17 @@ class PrometheusSource:
     ) -> Increase | None:
         """The plain difference; through the resets if there were any."""
         answer = await self._query(promql.increase(parts, window, through_resets=False), end_s)
-        increase, reset = answers.increase_of(answer)
+        increase, reset = increase_of(answer)
         if reset:
             answer = await self._query(promql.increase(parts, window, through_resets=True), end_s)
-            increase, _ = answers.increase_of(answer)
+            increase, _ = increase_of(answer)
         return increase
 
     async def _load(self, window: promql.Window, end_s: float) -> dict[Role, PoolLoad]:
         if self._preset.load is None:
             return {}
         answer = await self._query(promql.load(self._gauges, self._preset.load, window), end_s)
-        return answers.loads_of(answer, self._preset.load)
+        return loads_of(answer, self._preset.load)
 
     def _query(self, query: str, at_s: float | None) -> Awaitable[list[Point]]:
         """On a thread; in the queue where every thread still hangs from before, until the deadline."""
@@ -127,7 +229,7 @@ class PrometheusSource:
         return loop.run_in_executor(self._threads, self._ask, query, at_s)
 
     def _ask(self, query: str, at_s: float | None) -> list[Point]:
-        """In a thread: one request. All that it can do to us becomes `SourceDownError`."""
+        """One request, in a thread. All that it can do to us becomes `SourceDownError`."""
         from prometheus_api_client import PrometheusApiClientException
 
         self._queries += 1
@@ -143,7 +245,7 @@ class PrometheusSource:
             raise SourceDownError(f"not an answer of Prometheus: {type(error).__name__}") from None
         except OSError as error:
             raise SourceDownError(f"{type(error).__name__}: {_reason(error)}") from None
-        return answers.points(answer)
+        return points(answer)
 
     def _connection(self) -> Any:  # noqa: ANN401 - the client has no types
         from prometheus_api_client import PrometheusConnect
@@ -154,8 +256,8 @@ class PrometheusSource:
 
     def _failed(self, error: Exception) -> str:
         self._failures += 1
-        told = str(error) or f"no answer within {self._timeout_s:g} s"
-        return f"Prometheus at {shown(self._url)}: {told}"
+        why = str(error) or f"no answer within {self._timeout_s:g} s"
+        return f"Prometheus at {shown(self._url)}: {why}"
 
 
 def _with_model(series: Series, preset: Preset, model: str) -> Series:

@@ -32,8 +32,7 @@ that began inside them, 19.2 of 40 in 4 s around a restart; the above 60 of 60 a
 from dataclasses import dataclass
 from math import ceil, floor
 
-from actors.collector.channels import Channel, Gauge, Part, Quantity
-from actors.collector.presets import Labels, Load, Series
+from actors.collector.presets import Channel, Gauge, Labels, Load, Part, Quantity, Series
 
 WHAT = "what"
 """Label under which the parts of a combined answer come back."""

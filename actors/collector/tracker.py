@@ -9,21 +9,129 @@
 Tolerance: a scrape interval, within a twentieth and a quarter of the interval. The state can be stored and
 taken up again, so that an interval in which the collector itself was restarted is still measured; its reads
 are then as far apart as the restart made them.
+
+The reads are running totals, one snapshot a read, in bounded memory. Totals only grow by what each read
+added, so that resets and new series are settled once, and any two snapshots give the interval between them.
+Gauges are kept as integrals over time: their mean in an interval is exact at any spacing of the snapshots.
+When the ring is full, every second snapshot of its older half goes, save the borders of the latest intervals.
 """
 
 import json
-from collections.abc import Mapping
-from dataclasses import replace
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
-from actors.collector.assembly import Reading, measured, unmeasured
-from actors.collector.channels import Quantity, channels, gauges, matched
-from actors.collector.exposition import SeriesId, names_of
-from actors.collector.increments import Key, broken, increments, settled, slots
-from actors.collector.loads import gained_load, pool_loads
-from actors.collector.presets import Preset
-from actors.collector.ring import Ring, Snapshot, between
-from actors.collector.values import Health, HealthStatus, Measured
+from actors.collector.exposition import (
+    Key,
+    SeriesId,
+    broken,
+    gained_load,
+    increments,
+    names_of,
+    pool_loads,
+    settled,
+    slots,
+)
+from actors.collector.measured import (
+    Health,
+    HealthStatus,
+    Increase,
+    Measured,
+    Reading,
+    assemble,
+    unmeasured,
+)
+from actors.collector.presets import Preset, Quantity, channels, gauges, matched
+
+CAPACITY = 512
+BORDERS_KEPT = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """Totals at one moment; `broken` names the quantities that could not be read then."""
+
+    at_s: float
+    totals: Mapping[Key, float]
+    broken: frozenset[Quantity] = frozenset()
+
+
+class Ring:
+    """Snapshots in the order of time."""
+
+    def __init__(self, snapshots: Iterable[Snapshot] = (), capacity: int = CAPACITY) -> None:
+        self._snapshots = list(snapshots)
+        self._borders: list[float] = [snapshot.at_s for snapshot in self._snapshots][-BORDERS_KEPT:]
+        self._capacity = capacity
+
+    def __len__(self) -> int:
+        return len(self._snapshots)
+
+    @property
+    def newest(self) -> Snapshot | None:
+        """The latest snapshot."""
+        return self._snapshots[-1] if self._snapshots else None
+
+    @property
+    def oldest(self) -> Snapshot | None:
+        """The earliest snapshot that is kept."""
+        return self._snapshots[0] if self._snapshots else None
+
+    def borders(self) -> list[Snapshot]:
+        """The ends of the latest intervals."""
+        return [snapshot for snapshot in self._snapshots if snapshot.at_s in self._borders]
+
+    def kept(self) -> list[Snapshot]:
+        """The borders and the newest snapshot: what must survive."""
+        return [*(s for s in self.borders() if s is not self.newest), *self._snapshots[-1:]]
+
+    def add(self, gained: Mapping[Key, float], at_s: float, broken: frozenset[Quantity]) -> Snapshot:
+        """Append the totals after one more read; a time before the newest one counts as the newest one."""
+        newest = self.newest
+        totals = dict(newest.totals) if newest else {}
+        for key, value in gained.items():
+            totals[key] = totals.get(key, 0.0) + value
+        at_s = max(at_s, newest.at_s) if newest else at_s
+        snapshot = Snapshot(at_s=at_s, totals=totals, broken=broken)
+        self._snapshots.append(snapshot)
+        if len(self._snapshots) > self._capacity:
+            self._thin()
+        return snapshot
+
+    def mark_border(self, snapshot: Snapshot) -> None:
+        """Keep this snapshot when others go: an interval ended here, and the next begins."""
+        self._borders = [*self._borders, snapshot.at_s][-BORDERS_KEPT:]
+
+    def nearest(self, at_s: float, tolerance_s: float = 0.0) -> Snapshot | None:
+        """The snapshot next to this moment; within the tolerance rather the end of an earlier interval."""
+        index = bisect_left(self._snapshots, at_s, key=lambda snapshot: snapshot.at_s)
+        near = self._snapshots[max(0, index - 1) : index + 1]
+        ends = [s for s in self.borders() if abs(s.at_s - at_s) <= tolerance_s]
+        return min(ends or near, key=lambda snapshot: abs(snapshot.at_s - at_s), default=None)
+
+    def _thin(self) -> None:
+        half = len(self._snapshots) // 2
+        kept = set(self._borders)
+        older = [s for i, s in enumerate(self._snapshots[:half]) if i % 2 == 0 or s.at_s in kept]
+        self._snapshots = older + self._snapshots[half:]
+
+
+def between(start: Snapshot, end: Snapshot) -> dict[str, Increase]:
+    """The increases between two snapshots, by quantity (or gauge), without what is broken at the end."""
+    parts: dict[str, dict[str, float]] = {}
+    for (quantity, part), total in end.totals.items():
+        parts.setdefault(quantity, {})[part] = total - start.totals.get((quantity, part), 0.0)
+    return {quantity: _increase(part) for quantity, part in parts.items() if quantity not in {*end.broken}}
+
+
+def _increase(parts: Mapping[str, float]) -> Increase:
+    buckets = tuple(
+        sorted((float(part), value) for part, value in parts.items() if part not in ("count", "sum"))
+    )
+    nan = float("nan")
+    return Increase(count=parts.get("count", nan), total=parts.get("sum", nan), buckets=buckets)
+
 
 LEAST_SHARE = 0.05
 MOST_SHARE = 0.25
@@ -56,7 +164,7 @@ class Tracker:
         return newest.at_s if newest else None
 
     def alive(self) -> bool:
-        """Whether the last read had what every running system of this kind shows."""
+        """True if the last read had what every running system of this kind shows."""
         name, where = self._alive
         return any(series.name == name and set(where) <= set(series.labels) for series in self._samples)
 
@@ -96,7 +204,7 @@ class Tracker:
         return unmeasured(start_s, end_s, HealthStatus.STARTING, self._why_not_whole(start, start_s))
 
     def state(self) -> bytes:
-        """What `restore` needs."""
+        """The bytes that `restore` needs."""
         state = {
             "of": self._of,
             "samples": [[name, labels, value] for (name, labels), value in self._samples.items()],
@@ -127,14 +235,14 @@ class Tracker:
         added = between(start, end)
         known = {quantity: added[quantity] for quantity in Quantity if quantity in added}
         reading = Reading(start_s=start.at_s, end_s=end.at_s, increases=known, load=pool_loads(added))
-        return measured(reading, knows_attainment=self._preset.met is not None)
+        return assemble(reading, knows_attainment=self._preset.met is not None)
 
     def _tolerance_s(self, interval_s: float) -> float:
         longest = max(self._scrape_interval_s, LEAST_SHARE * interval_s)
         return min(longest, MOST_SHARE * interval_s)
 
     def _knows(self, at_s: float) -> bool:
-        """Whether anything was read up to then."""
+        """True if anything was read up to then."""
         oldest = self._ring.oldest
         return oldest is not None and oldest.at_s < at_s
 

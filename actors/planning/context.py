@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from actors.collector.values import Measured
+from actors.collector.measured import Measured
 from actors.connectors.protocol import Connector, PoolCounts
 from actors.planning.control_actors import ActorFailure, ControlActors
 from actors.planning.log import DecisionLog, PlannerMemory

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from actors import names
 from actors.calling import ActorGone, CallError, NamedActor
-from actors.collector.values import Measured
+from actors.collector.measured import Measured
 from headway.planning import LoadForecast, Observation
 from headway.planning.records import ComponentHealth
 from interp import Profile

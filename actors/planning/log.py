@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from math import isfinite
 from typing import Any
 
-from actors.collector.values import Measured
+from actors.collector.measured import Measured
 from actors.store import Store
 from headway.planning.records import DecisionRecord
 

@@ -21,8 +21,7 @@ from dataclasses import asdict, dataclass, replace
 from math import isnan
 from typing import Any
 
-from actors.collector.assembly import unmeasured
-from actors.collector.values import Health, HealthStatus, Latency, Measured, PoolLoad
+from actors.collector.measured import Health, HealthStatus, Latency, Measured, PoolLoad, unmeasured
 from actors.connectors.protocol import ConnectorError, PoolCounts, Refused
 from actors.planning.context import Deadline, PlannerContext, PlannerState, PolicyInForce
 from actors.planning.control_actors import ActorFailure

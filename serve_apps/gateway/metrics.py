@@ -19,7 +19,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-from actors.collector.single_requests import ARRIVAL, ROW, Told
+from actors.collector.single_requests import ARRIVAL, ROW, RequestList
 from headway.planning import Slo
 from headway.routing.types import RequestSlo
 from serve_apps.engines.protocol import FinishReason
@@ -244,7 +244,7 @@ class RequestLog:
         """A request has ended well."""
         self._write(input_tokens, output_tokens)
 
-    def told(self, seconds: float) -> Told:
+    def told(self, seconds: float) -> RequestList:
         """What happened in the last `seconds`, as far as it is still here."""
         now_s, whole_since_s = self._clock(), self._began_s
         older, newer = self._rows[:0], self._rows[: self._written]
@@ -253,7 +253,7 @@ class RequestLog:
             older, newer = self._rows[oldest:], self._rows[:oldest]
             whole_since_s = float(older["at_s"][0])
         rows = np.concatenate([part[part["at_s"] > now_s - seconds] for part in (older, newer)])
-        return Told(now_s, whole_since_s, rows)
+        return RequestList(now_s, whole_since_s, rows)
 
     def _write(self, input_tokens: int, output_tokens: int) -> None:
         self._rows[self._written % len(self._rows)] = (self._clock(), input_tokens, output_tokens)

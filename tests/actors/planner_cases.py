@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from actors.collector.values import Health, HealthStatus, Latency, Measured, PoolLoad
+from actors.collector.measured import Health, HealthStatus, Latency, Measured, PoolLoad
 from actors.connectors.protocol import Action, PoolCounts, PoolsSnapshot, Ready, Replica
 from actors.planning.context import PlannerContext, PlannerState
 from actors.planning.log import DecisionLog

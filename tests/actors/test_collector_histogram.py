@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.collector.histogram import Increase, latency, quantile
+from actors.collector.measured import Increase, latency, quantile
 
 BOUNDS = (0.1, 0.2, 0.4, 0.8, inf)
 counts = st.lists(st.integers(0, 50), min_size=len(BOUNDS), max_size=len(BOUNDS))

@@ -7,11 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.collector.channels import channels, gauges
-from actors.collector.errors import SourceDownError
-from actors.collector.exposition import SeriesId, parse
-from actors.collector.increments import broken, increments, settled, slots
-from actors.collector.presets import DYNAMO, HEADWAY, PRESETS
+from actors.collector.exposition import SeriesId, broken, increments, parse, settled, slots
+from actors.collector.presets import DYNAMO, HEADWAY, PRESETS, channels, gauges
+from actors.collector.source import SourceDownError
 
 CHANNELS = channels(HEADWAY, "tiny")
 ARRIVALS = SeriesId("headway_request_arrivals_total", (("model", "tiny"),))

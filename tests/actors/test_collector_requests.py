@@ -15,16 +15,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import Counter, Gauge, generate_latest
 
+from actors.collector.measured import Health, HealthStatus, Measured
 from actors.collector.single_requests import (
     ARRIVAL,
     ROW,
-    Told,
+    RequestList,
     clock_shift_s,
     decode,
     encode,
     traffic_within,
 )
-from actors.collector.values import Health, HealthStatus, Measured
 from actors.metric_collector import MetricCollector
 from actors.planning.tick import observe
 from actors.store import MemoryStore
@@ -48,8 +48,8 @@ class Clock:
         return self.now_s
 
 
-def told(*rows: tuple[float, int, int], now_s: float = 100.0, whole_since_s: float = 0.0) -> Told:
-    return Told(now_s, whole_since_s, np.array(list(rows), ROW))
+def told(*rows: tuple[float, int, int], now_s: float = 100.0, whole_since_s: float = 0.0) -> RequestList:
+    return RequestList(now_s, whole_since_s, np.array(list(rows), ROW))
 
 
 # --- what a gateway tells

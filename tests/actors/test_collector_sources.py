@@ -11,12 +11,12 @@ from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.collector.addresses import GATEWAY_ADDRESS, gateway_address, metrics_url, shown
-from actors.collector.answers import Coverage, Point, increase_of, judge, loads_of, points
-from actors.collector.errors import SourceDownError
+from actors.collector.measured import HealthStatus, PoolLoad
 from actors.collector.presets import VLLM
-from actors.collector.values import HealthStatus, PoolLoad
+from actors.collector.prometheus_source import Coverage, Point, increase_of, judge, loads_of, points
+from actors.collector.source import SourceDownError, gateway_address, metrics_url, shown
 from actors.metric_collector import MetricCollector
+from actors.names import GATEWAY_ADDRESS
 from actors.store import MemoryStore
 from headway.config import HeadwayConfig
 from headway.planning import Role

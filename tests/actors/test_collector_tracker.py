@@ -8,10 +8,9 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, generate_latest
 
 from actors.collector.exposition import parse
+from actors.collector.measured import HealthStatus, PoolLoad
 from actors.collector.presets import HEADWAY, SGLANG, VLLM
-from actors.collector.ring import Ring, between
-from actors.collector.tracker import Tracker
-from actors.collector.values import HealthStatus, PoolLoad
+from actors.collector.tracker import Ring, Tracker, between
 from headway.planning import Role
 from tests.exporter import MODEL, Exporter
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from actors.collector.values import HealthStatus, Measured
+from actors.collector.measured import HealthStatus, Measured
 from actors.connectors.protocol import Ready, Refused, Unreachable
 from actors.planning.control_actors import ActorFailure
 from headway.config import ConfigError

@@ -14,8 +14,7 @@ import pytest
 from prometheus_api_client import PrometheusConnect
 from prometheus_client import Counter, Gauge
 
-from actors.collector.histogram import Increase, latency
-from actors.collector.values import HealthStatus, Measured
+from actors.collector.measured import HealthStatus, Increase, Measured, latency
 from actors.metric_collector import MetricCollector
 from actors.store import MemoryStore
 from headway.config import HeadwayConfig

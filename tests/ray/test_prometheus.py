@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 import uvicorn
 
-from actors.collector.values import HealthStatus, Measured
+from actors.collector.measured import HealthStatus, Measured
 from actors.metric_collector import MetricCollector
 from actors.store import MemoryStore
 from headway.config import HeadwayConfig

@@ -1,0 +1,237 @@
+"""One interval as measured, how good its data is, and the way there: increases → means, quantiles, health.
+
+A number that could not be measured is NaN, and `health` says why. Zero traffic is `requests == 0` with NaN
+latencies and health `ok`. Latencies are seconds, lengths tokens, times Unix seconds.
+
+    mean = sum / count                                                       exact
+    q-quantile: rank r = q * count falls into the bucket (a, b], the n-th of its c observations:
+        a + (b - a) * n / c                                                  linear in the bucket
+
+These are the rules of PromQL's `histogram_quantile`, so that both sources give one number: the lowest bucket
+begins at 0, and a quantile in the bucket without an upper bound is the highest bound that there is (a lower
+bound of it).
+
+quantity missing                        reported as
+arrivals never seen                     NaN, partial
+zero traffic                            requests 0, latencies NaN, ok
+requests but no series of a latency     that latency NaN, partial: the detail names it
+requests, none of them ended yet        what is known only at the end NaN, ok
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from math import inf, isinf, isnan
+
+from actors.collector.presets import Quantity
+from headway.planning import Role, Traffic
+
+NAN = float("nan")
+
+
+class HealthStatus(StrEnum):
+    """How good an interval's data is."""
+
+    OK = "ok"
+    STARTING = "starting"
+    """Nothing has been read yet, or not for a whole interval."""
+    PARTIAL = "partial"
+    """Some series are missing or NaN; the others are good."""
+    STALE = "stale"
+    """The newest sample is too old."""
+    DOWN = "down"
+    """The source does not answer, or answers too late."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Health:
+    """A status and, unless it is `ok`, one line that says what is wrong and where."""
+
+    status: HealthStatus
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Latency:
+    """Mean and quantiles of one latency in the interval, in seconds."""
+
+    mean: float = NAN
+    p50: float = NAN
+    p95: float = NAN
+    p99: float = NAN
+    count: float = NAN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolLoad:
+    """Mean load of a pool's running replicas: requests running, requests waiting, KV usage in [0, 1]."""
+
+    running: float = NAN
+    waiting: float = NAN
+    kv_usage: float = NAN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """One interval. `requests` are arrivals; `attainment` is the share of ended requests that met the SLO.
+
+    `traffic` are the requests one by one, None where the source does not know them all.
+    """
+
+    start_s: float
+    end_s: float
+    health: Health
+    requests: float = NAN
+    completed: float = NAN
+    isl_tokens: float = NAN
+    osl_tokens: float = NAN
+    request_duration_s: float = NAN
+    attainment: float = NAN
+    ttft_s: Latency = field(default_factory=Latency)
+    itl_s: Latency = field(default_factory=Latency)
+    load: Mapping[Role, PoolLoad] = field(default_factory=dict)
+    traffic: Traffic | None = None
+
+
+Buckets = Sequence[tuple[float, float]]
+"""(upper bound, observations up to it), cumulative as Prometheus keeps them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Increase:
+    """Observations added, their sum, and their number by bucket. A counter has `count` alone."""
+
+    count: float = NAN
+    total: float = NAN
+    buckets: tuple[tuple[float, float], ...] = ()
+
+    @property
+    def mean(self) -> float:
+        """Mean of the added observations, NaN if there were none."""
+        return self.total / self.count if self.count > 0 else NAN
+
+
+def quantile(q: float, buckets: Buckets) -> float:
+    """The q-quantile of what was added; NaN without observations, or without a bucket that holds them all."""
+    rising = _rising(buckets)
+    if len(rising) < 2 or not isinf(rising[-1][0]) or not rising[-1][1] > 0:
+        return NAN
+    rank = q * rising[-1][1]
+    index = next(i for i, (_, count) in enumerate(rising) if count >= rank)
+    if index == len(rising) - 1:
+        return rising[-2][0]
+    return _within(rank, rising, index)
+
+
+def latency(increase: Increase) -> Latency:
+    """Mean and quantiles."""
+    p50, p95, p99 = (quantile(q, increase.buckets) for q in (0.50, 0.95, 0.99))
+    return Latency(mean=increase.mean, p50=p50, p95=p95, p99=p99, count=increase.count)
+
+
+def _within(rank: float, rising: Buckets, index: int) -> float:
+    """Linear interpolation in a bucket with an upper bound."""
+    upper, count = rising[index]
+    if index == 0:
+        lower, below = 0.0, 0.0
+        if upper <= 0.0:
+            return upper
+    else:
+        lower, below = rising[index - 1]
+    return lower + (upper - lower) * (rank - below) / (count - below) if count > below else lower
+
+
+def _rising(buckets: Buckets) -> list[tuple[float, float]]:
+    """Sorted, and repaired where summed series with different bounds made the counts fall."""
+    highest = -inf
+    rising: list[tuple[float, float]] = []
+    for bound, count in sorted(buckets):
+        highest = max(highest, count)
+        rising.append((bound, highest))
+    return rising
+
+
+NOTHING = Increase()
+AT_THE_END = (Quantity.OSL, Quantity.DURATION, Quantity.TTFT, Quantity.ITL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What one interval added, quantity by quantity; one that is missing was not seen at all."""
+
+    start_s: float
+    end_s: float
+    increases: Mapping[Quantity, Increase]
+    load: Mapping[Role, PoolLoad] = field(default_factory=dict)
+
+
+def unmeasured(start_s: float, end_s: float, status: HealthStatus, detail: str) -> Measured:
+    """An interval of which nothing is known, and why."""
+    return Measured(start_s=start_s, end_s=end_s, health=Health(status=status, detail=detail))
+
+
+def assemble(reading: Reading, *, knows_attainment: bool) -> Measured:
+    """The interval as reported, and its health."""
+    seen = reading.increases
+    return Measured(
+        start_s=reading.start_s,
+        end_s=reading.end_s,
+        health=_health(reading, knows_attainment=knows_attainment),
+        requests=_count(seen, Quantity.REQUESTS),
+        completed=_completed(seen),
+        isl_tokens=seen.get(Quantity.ISL, NOTHING).mean,
+        osl_tokens=seen.get(Quantity.OSL, NOTHING).mean,
+        request_duration_s=seen.get(Quantity.DURATION, NOTHING).mean,
+        attainment=_attainment(seen),
+        ttft_s=latency(seen.get(Quantity.TTFT, NOTHING)),
+        itl_s=latency(seen.get(Quantity.ITL, NOTHING)),
+        load=reading.load,
+    )
+
+
+def _count(seen: Mapping[Quantity, Increase], quantity: Quantity) -> float:
+    """The count, never negative, as a change of requests in flight could make it."""
+    count = seen.get(quantity, NOTHING).count
+    return NAN if isnan(count) else max(count, 0.0)
+
+
+def _completed(seen: Mapping[Quantity, Increase]) -> float:
+    """Requests that ended well: none where arrivals are counted but no end has been seen yet."""
+    if Quantity.COMPLETED not in seen and Quantity.REQUESTS in seen:
+        return 0.0
+    return _count(seen, Quantity.COMPLETED)
+
+
+def _attainment(seen: Mapping[Quantity, Increase]) -> float:
+    met, missed = (
+        0.0 if isnan(count) else count
+        for count in (seen.get(quantity, NOTHING).count for quantity in (Quantity.MET, Quantity.MISSED))
+    )
+    return met / (met + missed) if met + missed > 0 else NAN
+
+
+def _health(reading: Reading, *, knows_attainment: bool) -> Health:
+    missing = _missing(reading.increases, knows_attainment=knows_attainment)
+    if missing:
+        return Health(status=HealthStatus.PARTIAL, detail=f"no data for {', '.join(missing)}")
+    return Health(status=HealthStatus.OK)
+
+
+def _missing(seen: Mapping[Quantity, Increase], *, knows_attainment: bool) -> list[str]:
+    """Names of what this interval's traffic should have left behind and did not."""
+    requests = seen.get(Quantity.REQUESTS, NOTHING).count
+    completed = seen.get(Quantity.COMPLETED, NOTHING).count
+    missing = [Quantity.REQUESTS] if isnan(requests) else []
+    if requests > 0:
+        missing += [] if _usable(seen, Quantity.ISL) else [Quantity.ISL]
+    if completed > 0:
+        missing += [quantity for quantity in AT_THE_END if not _usable(seen, quantity)]
+        if knows_attainment and Quantity.MET not in seen and Quantity.MISSED not in seen:
+            missing += [Quantity.MET]
+    return [str(quantity) for quantity in missing]
+
+
+def _usable(seen: Mapping[Quantity, Increase], quantity: Quantity) -> bool:
+    """Seen, and not as NaN. A count that stood still is usable: it says that there was nothing."""
+    increase = seen.get(quantity)
+    return increase is not None and not isnan(increase.count) and not isnan(increase.total)
