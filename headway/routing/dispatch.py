@@ -123,7 +123,7 @@ class Dispatch:
         return outcome
 
     def _may_wait(self, record: Record, refusal: Refusal) -> bool:
-        judged = refusal.reason is ShedReason.NO_HEADROOM and record.pipeline.judges
+        judged = refusal.reason is ShedReason.NO_HEADROOM and record.judged
         return self._settings.slo.hold or not judged
 
     def _try(self, now_s: float, record: Record) -> Placement | Refusal | None:
@@ -133,7 +133,7 @@ class Dispatch:
         choice = self._scheduler.choose(now_s, record)
         if isinstance(choice, Refusal):
             return choice
-        if choice.pipeline is not record.pipeline:
+        if choice.pipeline.name != record.profile:
             self._counters.count("fallbacks", "no_prediction")
         return self._place(now_s, record, choice)
 

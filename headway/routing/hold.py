@@ -16,7 +16,6 @@ from collections.abc import Iterator, Mapping
 from math import inf, isfinite
 
 from headway.config.routing import QueueSettings
-from headway.routing.plugins.slo_scorer import hopeful_until_s
 from headway.routing.question import Knowledge, Question, Refusal
 from headway.routing.record import Record
 from headway.routing.types import ShedReason
@@ -106,8 +105,8 @@ class Hold:
 def _without_room(question: Question) -> Refusal:
     """How a request is held that no profile was asked about: those judged by predictions as they would be."""
     record, until_s = question.record, inf
-    if record.pipeline.judges and not record.request.critical and isfinite(question.alone_s[0]):
-        until_s = hopeful_until_s(question)
+    if record.judged and not record.request.critical and isfinite(question.alone_s[0]):
+        until_s = question.hopeful_until_s
     return Refusal(
         reason=ShedReason.NO_HEADROOM,
         explain=lambda: "no replica was ready when it came",
@@ -117,11 +116,11 @@ def _without_room(question: Question) -> Refusal:
 
 def _start_by_s(question: Question, refusal: Refusal | None) -> float:
     """The latest start that keeps the SLO; without a prediction as if service took no time."""
-    record, latency = question.record, question.know.latency
+    record = question.record
     if refusal is not None and (refusal.hopeful_until_s < inf or record.slo.ttft_s == inf):
         return refusal.hopeful_until_s
     deadline_s = record.request.arrival_s + record.slo.ttft_s
     if refusal is None:
         return deadline_s
-    joined_s = record.joined_s = latency.joined_s(question)
-    return deadline_s - (latency.joined_safety.factor * joined_s if isfinite(joined_s) else 0.0)
+    joined_s = record.joined_s = question.joined_s
+    return deadline_s - (question.know.latency.joined_safety.factor * joined_s if isfinite(joined_s) else 0.0)

@@ -11,9 +11,9 @@ prefill candidates' TTFT contains the transfer and the best that the decode pool
 candidates' TTFT what the chosen prefill replica takes.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from math import inf, nan
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from headway.config.roles import Role
 from headway.routing.calibration import Calibration
 from headway.routing.columns import Column
 from headway.routing.demand import CriticalDemand
-from headway.routing.fleet import FloatArray
+from headway.routing.fleet import FloatArray, SlotArray
 from headway.routing.forecast import (
     DECODE_ROLE,
     MIXED_ROLE,
@@ -33,13 +33,11 @@ from headway.routing.forecast import (
     alone,
     forecast,
 )
+from headway.routing.record import Record
 from headway.routing.rules import EngineRulesLike
 from headway.routing.surfaces import Surfaces, itl_of, surfaces_of, work_of
 from interp import Profile
 from predictors.latency import LatencyFeatures, LatencyModel, TargetModel
-
-if TYPE_CHECKING:
-    from headway.routing.question import Question
 
 ROLE_CODES: Mapping[Role, int] = {
     Role.PREFILL: PREFILL_ROLE,
@@ -53,6 +51,24 @@ FIRST_STAY_S = 5.0
 STAY_SMOOTHING = 0.02
 
 NO_PROFILE = -1
+
+
+class Candidates(Protocol):
+    """The replicas that are asked about: of one role, for one request."""
+
+    now_s: float
+    record: Record
+    role: Role
+    slots: SlotArray
+    further_s: float
+    """Seconds of TTFT that the other role takes."""
+
+    @property
+    def cached_tokens(self) -> FloatArray:
+        """Prompt tokens that each has cached, f8[C]."""
+
+    def features(self) -> FloatArray:
+        """Inputs of the trained model, f8[C, 8]."""
 
 
 class Latency:
@@ -154,78 +170,53 @@ class Latency:
             return 0.0
         return work_of(surfaces, min(tokens, self._batching.chunk_tokens or tokens / waiting))
 
-    def rows(self, question: "Question") -> FloatArray:
+    def rows(self, asked: Candidates, table: FloatArray) -> FloatArray:
         """The forecast, f8[ROWS, C]; what belongs to the request's other role is not in it."""
-        out = np.empty((ROWS, len(question.slots)))
+        out = np.empty((ROWS, len(asked.slots)))
         if self._unknown or len(self._surfaces) != 1:
             out.fill(np.nan)
-        newcomer, table = tuple(self._newcomer(question)), question.know.fleet.table
-        role, cached = ROLE_CODES[question.role], question.cached_tokens
+        newcomer = tuple(self._newcomer(asked))
+        role, cached = ROLE_CODES[asked.role], asked.cached_tokens
         for kind, engine in enumerate(self._engines):
-            forecast(role, table, question.slots, cached, kind, (newcomer, *engine), out)
+            forecast(role, table, asked.slots, cached, kind, (newcomer, *engine), out)
         return out
 
-    def corrected(self, question: "Question", prior: FloatArray) -> FloatArray:
+    def corrected(self, asked: Candidates, prior: FloatArray) -> FloatArray:
         """`prior` with what else TTFT contains, corrected by the model in place if there is one."""
         model = self._model
         if model is None:
-            if question.further_s == 0.0:
+            if asked.further_s == 0.0:
                 return prior
             rows = prior.copy()
-            rows[Row.TTFT_S] += question.further_s
+            rows[Row.TTFT_S] += asked.further_s
             return rows
         rows = prior.copy()
-        rows[Row.TTFT_S] += question.further_s
-        inputs = LatencyFeatures.from_table(question.features()).inputs()
-        if question.role is not Role.DECODE:
+        rows[Row.TTFT_S] += asked.further_s
+        inputs = LatencyFeatures.from_table(asked.features()).inputs()
+        if asked.role is not Role.DECODE:
             rows[Row.TTFT_S] = self._by(model.ttft, inputs, rows[Row.TTFT_S])
-        if question.role is not Role.PREFILL:
+        if asked.role is not Role.PREFILL:
             learned_s = self._by(model.tpot, inputs, prior[Row.TPOT_S])
             with np.errstate(invalid="ignore", divide="ignore"):
                 rows[Row.OTHERS_TPOT_S] *= learned_s / prior[Row.TPOT_S]
             rows[Row.TPOT_S] = learned_s
         return rows
 
-    def alone_s(self, question: "Question") -> tuple[float, float]:
-        """The best TTFT and TPOT with all replicas idle; infinite where no ready replica has a profile."""
-        know, ttft_s, tpot_s = question.know, 0.0, 0.0
-        if len(know.roles) > 1:
-            ttft_s += self.rules.transfer_s(question.record.request.input_tokens)
-        for role in know.roles:
-            part_s, tpot_s = self._alone_s(question.about(role))
-            ttft_s += part_s
-        return ttft_s, tpot_s
-
-    def joined_s(self, question: "Question") -> float:
-        """The least TTFT where no prompt queues but all run that run now; infinite without a prediction.
-
-        Whoever gets a place that became free shares its iterations with the batch, after the one under way.
-        """
-        ttft_s = 0.0
-        for role in question.know.roles:
-            rows = question.about(role).prior
-            known = rows[:, np.isfinite(rows[Row.TTFT_S])]
-            part_s = known[Row.TTFT_S] - known[Row.QUEUE_S] + known[Row.ITERATION_S]
-            ttft_s += float(part_s.min(initial=inf))
-        if len(question.know.roles) > 1:
-            ttft_s += self.rules.transfer_s(question.record.request.input_tokens)
-        return ttft_s
-
-    def _alone_s(self, question: "Question") -> tuple[float, float]:
-        """One role's part, at the best of the ready replicas' types."""
-        newcomer, cached = tuple(self._newcomer(question)), question.cached_tokens
-        uncached = question.record.request.input_tokens - (float(cached.max()) if len(cached) else 0.0)
+    def alone_s(self, asked: Candidates, kinds: Iterable[int]) -> tuple[float, float]:
+        """One role's part of TTFT and TPOT at an idle replica, the best of `kinds`; infinite without any."""
+        newcomer, cached = tuple(self._newcomer(asked)), asked.cached_tokens
+        uncached = asked.record.request.input_tokens - (float(cached.max()) if len(cached) else 0.0)
         best = [
-            alone(ROLE_CODES[question.role], uncached, (newcomer, *self._engines[kind]))
-            for kind in question.know.fleet.ready_kinds(question.role)
+            alone(ROLE_CODES[asked.role], uncached, (newcomer, *self._engines[kind]))
+            for kind in kinds
             if kind >= 0
         ]
         return min((ttft for ttft, _ in best), default=inf), min((tpot for _, tpot in best), default=inf)
 
-    def _newcomer(self, question: "Question") -> Newcomer:
-        record = question.record
+    def _newcomer(self, asked: Candidates) -> Newcomer:
+        record = asked.record
         return Newcomer(
-            question.now_s, float(record.request.input_tokens), float(record.expected_output), self.stay_s
+            asked.now_s, float(record.request.input_tokens), float(record.expected_output), self.stay_s
         )
 
     def _by(self, model: TargetModel, inputs: FloatArray, prior_s: FloatArray) -> FloatArray:

@@ -48,9 +48,9 @@ def make_router(
         latency=latency,
         handovers=Handovers(fleet, latency),
         capacity=capacity_table(profiles, rules),
-        handler=make_handler(settings, pipelines),
         slo=RequestSlo(ttft_s=config.slo.ttft_s, tpot_s=config.slo.itl_s),
         generator=generator,
     )
     offloading = Offloading(know, settings.offload)
-    return Router(settings, pipelines, know, Scheduler(know, pipelines, settings.fallback, offloading))
+    scheduler = Scheduler(know, pipelines, settings.fallback, offloading)
+    return Router(settings, pipelines, make_handler(settings, pipelines), know, scheduler)

@@ -16,11 +16,10 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from headway.config.routing import RoutingSettings
 from headway.routing.fleet import FloatArray
-from headway.routing.plugins.capacity_filter import CapacityFilter
-from headway.routing.plugins.slo_scorer import SloScorer
-from headway.routing.plugins.tracker import SloRequestTracker
 from headway.routing.question import Question, Refusal
+from headway.routing.types import RouteRequest
 
 
 @runtime_checkable
@@ -50,6 +49,26 @@ class Picker(Protocol):
         """Position of the chosen one."""
 
 
+@runtime_checkable
+class ProfileHandler(Protocol):
+    """Says which profile a request is scheduled by. It stands in no profile."""
+
+    @property
+    def prediction(self) -> str:
+        """The profile of requests that ask for prediction-based scheduling."""
+
+    def profile(self, request: RouteRequest, default: str) -> str:
+        """The name of the request's profile; `default` is `routing.profile`."""
+
+
+@runtime_checkable
+class TakesSettings(Protocol):
+    """Completes its parameters by other settings of routing."""
+
+    def with_settings(self, routing: RoutingSettings) -> object:
+        """The plugin to use instead."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pipeline:
     """A scheduling profile, ready to decide."""
@@ -58,12 +77,12 @@ class Pipeline:
     filters: tuple[Filter, ...]
     scorers: tuple[tuple[Scorer, float], ...]
     picker: Picker
-    judges: bool = False
-    """Whether it looks at predictions, so that a request needs an SLO and replicas need a profile."""
-    tracks: bool = False
-    """Whether predictions are paired with outcomes."""
-    weighs: bool = False
-    """Whether it fills replicas by pattern load."""
+    uses_predictions: bool = False
+    """It looks at predictions, so that a request needs an SLO and replicas need a profile."""
+    records_outcomes: bool = False
+    """Predictions are paired with outcomes."""
+    packs_by_capacity: bool = False
+    """It fills replicas by pattern load."""
 
     def decide(self, question: Question, generator: np.random.Generator) -> int | Refusal:
         """The position of the chosen replica in `question.slots`, which may be fewer then; or why there is
@@ -101,7 +120,12 @@ def make_pipeline(name: str, plugins: Sequence[tuple[object, float]], default_pi
             (plugin, weight) for plugin, weight in plugins if weight > 0 and isinstance(plugin, Scorer)
         ),
         picker=next((plugin for plugin, _ in plugins if isinstance(plugin, Picker)), default_picker),
-        judges=any(isinstance(plugin, SloScorer) for plugin, _ in plugins),
-        tracks=any(isinstance(plugin, SloScorer | SloRequestTracker) for plugin, _ in plugins),
-        weighs=any(isinstance(plugin, CapacityFilter) for plugin, _ in plugins),
+        uses_predictions=_declared("uses_predictions", plugins),
+        records_outcomes=_declared("records_outcomes", plugins),
+        packs_by_capacity=_declared("packs_by_capacity", plugins),
     )
+
+
+def _declared(trait: str, plugins: Sequence[tuple[object, float]]) -> bool:
+    """True if the class of one of `plugins` says so; most classes say nothing, which means False."""
+    return any(getattr(plugin, trait, False) for plugin, _ in plugins)

@@ -14,7 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from headway.config.routing import PluginSettings, RoutingSettings, SchedulingProfile
 from headway.routing.errors import RoutingError
-from headway.routing.pipeline import Picker, Pipeline, make_pipeline
+from headway.routing.pipeline import Picker, Pipeline, ProfileHandler, TakesSettings, make_pipeline
 from headway.routing.plugins.bin_pack import BinPack
 from headway.routing.plugins.capacity_filter import CapacityFilter
 from headway.routing.plugins.kv_cache import KvCacheScorer
@@ -93,20 +93,20 @@ def make_pipelines(settings: RoutingSettings) -> Mapping[str, Pipeline]:
     for key, name in (("profile", settings.profile), ("fallback", settings.fallback)):
         if name not in pipelines:
             raise RoutingError(f"routing.{key}: no profile {name!r}; known: {_listed(pipelines)}")
-    if pipelines[settings.fallback].judges:
-        others = _listed(name for name, pipeline in pipelines.items() if not pipeline.judges)
+    if pipelines[settings.fallback].uses_predictions:
+        others = _listed(name for name, pipeline in pipelines.items() if not pipeline.uses_predictions)
         raise RoutingError(
             f"routing.fallback: {settings.fallback!r} needs predictions itself; those that do not: {others}"
         )
     return pipelines
 
 
-def make_handler(settings: RoutingSettings, profiles: Collection[str]) -> SloAwareProfileHandler:
+def make_handler(settings: RoutingSettings, profiles: Collection[str]) -> ProfileHandler:
     """The profile handler of the settings, or the built-in one. Raises RoutingError."""
-    named, given = _named_plugins(settings), list[tuple[str, SloAwareProfileHandler]]()
+    named, given = _named_plugins(settings), list[tuple[str, ProfileHandler]]()
     for place, each in enumerate(settings.plugins):
         plugin = named[each.reference]
-        if isinstance(plugin, SloAwareProfileHandler):
+        if isinstance(plugin, ProfileHandler):
             given.append((f"routing.plugins.{place}", plugin))
     if len(given) > 1:
         raise RoutingError(f"{given[1][0]}: a second slo-aware-profile-handler; {given[0][0]} is one")
@@ -176,7 +176,7 @@ def _plugin(given: PluginSettings, where: str, settings: RoutingSettings) -> obj
 
 def _complete(plugin: object, settings: RoutingSettings) -> object:
     """The plugin with what it takes from elsewhere in the settings."""
-    return plugin.with_defaults(settings.slo) if isinstance(plugin, SloScorer) else plugin
+    return plugin.with_settings(settings) if isinstance(plugin, TakesSettings) else plugin
 
 
 def _listed(names: Iterable[str]) -> str:

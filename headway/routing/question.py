@@ -11,10 +11,10 @@ from headway.config.roles import Role
 from headway.routing.capacity import CapacityTable
 from headway.routing.columns import Column
 from headway.routing.fleet import Fleet, FloatArray, SlotArray
+from headway.routing.forecast import Row
 from headway.routing.handover import Handovers
 from headway.routing.latency import Latency
 from headway.routing.patterns import Pattern, pattern_of
-from headway.routing.plugins.profile_handler import SloAwareProfileHandler
 from headway.routing.prefix import PrefixIndex
 from headway.routing.record import Record
 from headway.routing.rules import EngineRulesLike
@@ -34,7 +34,6 @@ class Knowledge:
     latency: Latency
     handovers: Handovers
     capacity: CapacityTable
-    handler: SloAwareProfileHandler
     slo: RequestSlo
     generator: np.random.Generator
 
@@ -114,14 +113,38 @@ class Question:
         """TTFT and TPOT if all replicas were idle; for a held request, what it was when first asked."""
         record = self.record
         if record.alone_s is None:
-            record.alone_s = self.know.latency.alone_s(self)
+            record.alone_s = self._alone_s()
         return record.alone_s
+
+    @property
+    def hopeful_until_s(self) -> float:
+        """The time until which waiting may help: an idle replica could keep the SLO; −inf if none can now."""
+        record, (ttft_s, tpot_s) = self.record, self.alone_s
+        start_by_s = record.request.arrival_s + record.slo.ttft_s - ttft_s
+        return start_by_s if tpot_s <= record.slo.tpot_s and self.now_s <= start_by_s else -inf
+
+    @property
+    def joined_s(self) -> float:
+        """The least TTFT where no prompt queues but all run that run now; infinite without a prediction.
+
+        A request that gets a place that became free shares its iterations with the batch, after the one under
+        way.
+        """
+        ttft_s = 0.0
+        for role in self.know.roles:
+            rows = self.about(role).prior
+            known = rows[:, np.isfinite(rows[Row.TTFT_S])]
+            part_s = known[Row.TTFT_S] - known[Row.QUEUE_S] + known[Row.ITERATION_S]
+            ttft_s += float(part_s.min(initial=inf))
+        if len(self.know.roles) > 1:
+            ttft_s += self.know.rules.transfer_s(self.record.request.input_tokens)
+        return ttft_s
 
     @property
     def prior(self) -> FloatArray:
         """This role's part of TTFT, TPOT and their parts by the profile, f8[len(Row), C]."""
         if self._prior is None:
-            self._prior = self.know.latency.rows(self)
+            self._prior = self.know.latency.rows(self, self.know.fleet.table)
         return self._prior
 
     @property
@@ -167,6 +190,16 @@ class Question:
         other = self.about(self.role, self.slots[places])
         other._cached = None if self._cached is None else self._cached[places]
         return other
+
+    def _alone_s(self) -> tuple[float, float]:
+        """The best TTFT and TPOT with all replicas idle; infinite where no ready replica has a profile."""
+        know, ttft_s, tpot_s = self.know, 0.0, 0.0
+        if len(know.roles) > 1:
+            ttft_s += know.rules.transfer_s(self.record.request.input_tokens)
+        for role in know.roles:
+            part_s, tpot_s = know.latency.alone_s(self.about(role), know.fleet.ready_kinds(role))
+            ttft_s += part_s
+        return ttft_s, tpot_s
 
     def _cached_now(self) -> FloatArray:
         request, prefixes = self.record.request, self.know.prefixes

@@ -11,7 +11,6 @@ from headway.routing.types import Placement, RequestSlo, RouteRequest
 if TYPE_CHECKING:
     from headway.routing.books import Entry
     from headway.routing.learning import Tracked
-    from headway.routing.pipeline import Pipeline
     from headway.routing.replica import Replica
 
 
@@ -31,8 +30,9 @@ class Record:
     """One request under way. Changed by the router alone.
 
     `number` orders records by arrival. `slo` is what replicas are held to: the deployment's where the
-    SLO-aware profile places a request without one. `expected_output` tokens are what it is thought to
-    produce, for life. The other fields are of the present attempt: `entry` is what the books hold of it;
+    SLO-aware profile places a request without one. `profile` names the scheduling profile, and `judged` says
+    that it goes by predictions. `expected_output` tokens are what it is thought to produce, for life. The
+    other fields are of the present attempt: `entry` is what the books hold of it;
     `ttft_s` and `tpot_s` are predicted from the placement on; `guard_s` is the TPOT SLO that newcomers there
     must keep, infinite if nobody could; `ttft_slack_s` the same for TTFT; `handover` is, while the KV of an
     offloaded prompt is on its way, the nominal transfer and the wait at D (see the module of that name).
@@ -43,7 +43,8 @@ class Record:
     number: int
     expected_output: int
     slo: RequestSlo
-    pipeline: "Pipeline"
+    profile: str
+    judged: bool
     phase: Phase = Phase.QUEUED
     attempt: int = 0
     placement: Placement | None = None

@@ -26,7 +26,7 @@ from headway.routing.gpu_profiles import GpuProfile, surfaces_in
 from headway.routing.learning import Learning, Sample
 from headway.routing.offload import after_loss
 from headway.routing.offloading import restored
-from headway.routing.pipeline import Pipeline
+from headway.routing.pipeline import Pipeline, ProfileHandler
 from headway.routing.question import Knowledge
 from headway.routing.record import Phase, Record
 from headway.routing.replica import Replica
@@ -53,10 +53,12 @@ class Router:
         self,
         settings: RoutingSettings,
         pipelines: Mapping[str, Pipeline],
+        handler: ProfileHandler,
         know: Knowledge,
         scheduler: Scheduler,
     ) -> None:
-        self._settings, self._pipelines, self._know, self._scheduler = settings, pipelines, know, scheduler
+        self._settings, self._pipelines, self._handler = settings, pipelines, handler
+        self._know, self._scheduler = know, scheduler
         self._fleet, self._counters, self._learning = know.fleet, Counters(), Learning(know.latency)
         self._records: dict[str, Record] = {}
         self._dispatch = Dispatch(settings, know, scheduler, self._counters, self._records)
@@ -257,12 +259,15 @@ class Router:
 
     def _recorded(self, request: RouteRequest, expected_output: int) -> Record:
         """A new record of a request, which the profile and the SLO of its life belong to."""
-        pipeline = self._pipelines[self._know.handler.profile(request, self._settings.profile)]
-        slo = request.slo
-        if pipeline.judges and not slo.given:
-            slo = self._know.slo
+        pipeline = self._pipelines[self._handler.profile(request, self._settings.profile)]
+        judged = pipeline.uses_predictions
         record = Record(
-            request=request, number=self._number, expected_output=expected_output, slo=slo, pipeline=pipeline
+            request=request,
+            number=self._number,
+            expected_output=expected_output,
+            slo=self._know.slo if judged and not request.slo.given else request.slo,
+            profile=pipeline.name,
+            judged=judged,
         )
         self._number += 1
         self._records[request.request_id] = record

@@ -56,7 +56,8 @@ class Scheduler:
     def __init__(
         self, know: Knowledge, pipelines: Mapping[str, Pipeline], fallback: str, offloading: Offloading
     ) -> None:
-        self._know, self._fallback, self._offloading = know, pipelines[fallback], offloading
+        self._know, self._pipelines, self._offloading = know, pipelines, offloading
+        self._fallback = pipelines[fallback]
 
     def arrived(self, now_s: float) -> None:
         """A request came."""
@@ -64,7 +65,7 @@ class Scheduler:
 
     def choose(self, now_s: float, record: Record) -> Choice | Refusal:
         """Where the request goes now. Needs a ready replica of each role."""
-        choice = self._choose(now_s, record, record.pipeline)
+        choice = self._choose(now_s, record, self._pipelines[record.profile])
         if isinstance(choice, Refusal) and choice.unjudged:
             return self._choose(now_s, record, self._fallback)
         return choice
@@ -87,7 +88,9 @@ class Scheduler:
             )
             for replica in (prefill, decode)
         )
-        return self._choice(record.pipeline, first, first if prefill is decode else second, decision)
+        return self._choice(
+            self._pipelines[record.profile], first, first if prefill is decode else second, decision
+        )
 
     def guards(self, now_s: float, record: Record, choice: Choice) -> tuple[float, float]:
         """The slack of its TTFT, and the TPOT SLO that newcomers have to keep.
@@ -118,14 +121,14 @@ class Scheduler:
 
     def _split(self, pipeline: Pipeline, first: Question, second: Question) -> Choice | Refusal:
         decode_s = 0.0
-        if pipeline.tracks:
+        if pipeline.records_outcomes:
             decode_s = _least(second.prior[Row.TTFT_S])
             first.further_s = self._know.rules.transfer_s(first.record.request.input_tokens) + decode_s
         position = pipeline.decide(first, self._know.generator)
         if isinstance(position, Refusal):
             return position
         prefill = take_seat(first, position)
-        if pipeline.tracks:
+        if pipeline.records_outcomes:
             second.further_s = prefill.ttft_s - decode_s
         position = pipeline.decide(second, self._know.generator)
         if isinstance(position, Refusal):
@@ -137,7 +140,7 @@ class Scheduler:
     ) -> Choice:
         same, tracked = prefill is decode, tuple[Tracked, ...]()
         split_mixed = not same and prefill.replica.role is decode.replica.role
-        if pipeline.tracks and not split_mixed:
+        if pipeline.records_outcomes and not split_mixed:
             tracked = prefill.tracked() if same else prefill.tracked() + decode.tracked()
         load, ttft_s = self._load(pipeline, decode), decode.ttft_s
         if split_mixed:
@@ -150,8 +153,8 @@ class Scheduler:
             cached_tokens=int(prefill.cached_tokens),
             busy_s=prefill.busy_s(),
             work_s=prefill.work_s,
-            ttft_s=ttft_s if pipeline.tracks else nan,
-            tpot_s=decode.tpot_s if pipeline.tracks else nan,
+            ttft_s=ttft_s if pipeline.records_outcomes else nan,
+            tpot_s=decode.tpot_s if pipeline.records_outcomes else nan,
             prefill_load=load if same else self._load(pipeline, prefill),
             load=load,
             tracked=tracked,
@@ -159,7 +162,7 @@ class Scheduler:
         )
 
     def _load(self, pipeline: Pipeline, seat: Seat) -> float:
-        if not pipeline.weighs:
+        if not pipeline.packs_by_capacity:
             return 0.0
         load = seat.question.loads()[int(self._know.fleet.table[Column.KIND, seat.replica.slot])]
         return 1.0 / self._know.rules.max_batch_size if load is None else min(load, 1.0)

@@ -67,7 +67,7 @@ profile: default
 def question(made, role=Role.MIXED, **changes):
     asked = request(**changes)
     record = Record(
-        request=asked, number=0, expected_output=100, slo=asked.slo, pipeline=made._pipelines["least_load"]
+        request=asked, number=0, expected_output=100, slo=asked.slo, profile="least_load", judged=False
     )
     return Question(made._know, 0.0, record, role)
 
@@ -384,9 +384,9 @@ class TestProfiles:
         assert isinstance(default.picker, MaxScorePicker)
         assert [type(scorer).__name__ for scorer, _ in slo.scorers] == ["SloScorer"]
         assert isinstance(slo.picker, WeightedRandomPicker)
-        assert slo.judges
-        assert default.tracks
-        assert not default.judges
+        assert slo.uses_predictions
+        assert default.records_outcomes
+        assert not default.uses_predictions
 
     def test_all_built_in_profiles_are_made_of_known_plugins(self) -> None:
         pipelines = make_pipelines(RoutingSettings())

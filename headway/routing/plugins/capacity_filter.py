@@ -10,6 +10,7 @@ room: the request waits.
 
 from dataclasses import dataclass
 from math import inf
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +25,8 @@ from headway.routing.types import ShedReason
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapacityFilter:
     """Keeps those with room."""
+
+    packs_by_capacity: ClassVar[bool] = True
 
     def keep(self, question: Question) -> NDArray[np.bool_]:
         """bool[C]"""

@@ -39,14 +39,14 @@ profile. Parameters left null are those of `routing.slo`.
 from dataclasses import dataclass
 from functools import partial
 from math import inf
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
 from headway.config.roles import Role
-from headway.config.routing import SloRoutingSettings
+from headway.config.routing import RoutingSettings
 from headway.routing.columns import Column
 from headway.routing.fleet import FloatArray
 from headway.routing.forecast import Row
@@ -63,6 +63,9 @@ NOTE = "slo-scorer"
 class SloScorer:
     """Judges candidates by predicted latency."""
 
+    uses_predictions: ClassVar[bool] = True
+    records_outcomes: ClassVar[bool] = True
+
     strategy: Literal["lowest", "highest"] | None = None
     exploration: Share | None = None
     ttft_weight: Share | None = None
@@ -70,8 +73,9 @@ class SloScorer:
     margin: Share | None = None
     patient: bool = True
 
-    def with_defaults(self, settings: SloRoutingSettings) -> "SloScorer":
+    def with_settings(self, routing: RoutingSettings) -> "SloScorer":
         """Parameters that are null filled from `routing.slo`."""
+        settings = routing.slo
         return SloScorer(
             strategy=self.strategy or settings.strategy,
             exploration=settings.exploration if self.exploration is None else self.exploration,
@@ -172,13 +176,6 @@ def lost(question: Question) -> bool:
     return ttft_s > slo.ttft_s - question.waited_s or tpot_s > slo.tpot_s
 
 
-def hopeful_until_s(question: Question) -> float:
-    """Until when waiting may help: as long as an idle replica could keep the SLO; −inf if it cannot now."""
-    record, (ttft_s, tpot_s) = question.record, question.alone_s
-    start_by_s = record.request.arrival_s + record.slo.ttft_s - ttft_s
-    return start_by_s if tpot_s <= record.slo.tpot_s and question.now_s <= start_by_s else -inf
-
-
 def no_headroom(question: Question) -> Refusal:
     """What is missing, in words, and until when waiting may help."""
     record, rows = question.record, question.forecast
@@ -186,7 +183,7 @@ def no_headroom(question: Question) -> Refusal:
     return Refusal(
         reason=ShedReason.NO_HEADROOM,
         explain=lambda: _missing(question, best_ttft_s, left_s),
-        hopeful_until_s=hopeful_until_s(question),
+        hopeful_until_s=question.hopeful_until_s,
         retry_after_s=min(max(best_ttft_s - left_s, 1.0), 60.0),
     )
 

@@ -6,8 +6,11 @@ training sample when the request is done. Without a usable prediction nothing is
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SloRequestTracker:
     """Asks the router to track what the profile places."""
+
+    records_outcomes: ClassVar[bool] = True
