@@ -22,8 +22,7 @@ from actors import names
 from actors.calling import ActorGone, CallError, NamedActor
 from headway.config import HeadwayConfig
 from headway.config.routing import PredictionSettings
-from headway.routing.learning import Sample
-from headway.routing.training import RecordedPrior, recorded_priors, training_samples, without_priors
+from headway.routing.learning import RecordedPrior, Sample, recorded_priors, training_samples, without_priors
 from predictors.latency import LatencyModel, LatencySettings, Target, Trained, TrainingWindow, train
 
 PULL_S = 2.0

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from headway.routing import RequestSlo, RouteRequest
-from headway.routing.patterns import Pattern
-from headway.routing.waiting import Waiting, WaitingRequests
+from headway.routing.capacity import Pattern
+from headway.routing.held_queue import Waiting, WaitingRequests
 
 SIZES = (1_000, 10_000, 100_000)
 STEPS = 20_000

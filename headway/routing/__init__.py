@@ -7,7 +7,6 @@ without compiled code and numpy.
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from headway.routing.errors import RequestFault, RoutingError, SloRequired
 from headway.routing.types import (
     NO_SLO,
     NOTHING,
@@ -18,17 +17,20 @@ from headway.routing.types import (
     ReplicaLoad,
     ReplicaState,
     ReplicaUpdate,
+    RequestFault,
     RequestSlo,
     RouteClass,
     RouteRequest,
+    RoutingError,
     Running,
     Shed,
     ShedReason,
+    SloRequired,
 )
 
 if TYPE_CHECKING:
+    from headway.routing.factory import make_router
     from headway.routing.learning import Sample
-    from headway.routing.making import make_router
     from headway.routing.router import Router
 
 __all__ = [
@@ -55,7 +57,7 @@ __all__ = [
     "make_router",
 ]
 
-_HEAVY = {"Router": "router", "Sample": "learning", "make_router": "making"}
+_HEAVY = {"Router": "router", "Sample": "learning", "make_router": "factory"}
 """What is loaded on demand, and the module that has it."""
 
 

@@ -28,8 +28,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from headway.config.roles import Role
-from headway.routing.errors import RoutingError
-from headway.routing.types import RequestSlo
+from headway.routing.types import RequestSlo, RoutingError
 
 Table = tuple[tuple[float, ...], ...]
 

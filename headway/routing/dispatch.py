@@ -13,17 +13,15 @@ from contextlib import contextmanager
 from math import inf
 
 from headway.config.routing import RoutingSettings
-from headway.routing.counters import Counters
-from headway.routing.errors import RequestFault
-from headway.routing.hold import Hold
+from headway.routing.context import Knowledge, Refusal
+from headway.routing.held_queue import Hold
 from headway.routing.lazy_heap import LazyHeap
-from headway.routing.offload import OffloadDecision, after_deadline
-from headway.routing.placing import Placing
-from headway.routing.question import Knowledge, Refusal
-from headway.routing.record import Phase, Record
-from headway.routing.replica import Replica
+from headway.routing.offload import OffloadDecision
+from headway.routing.offload_decision import after_deadline
+from headway.routing.placing import Counters, Placing
+from headway.routing.records import Phase, Record, Replica
 from headway.routing.scheduler import Choice, Scheduler
-from headway.routing.types import NOTHING, Outcome, Placement, Shed, ShedReason
+from headway.routing.types import NOTHING, Outcome, Placement, RequestFault, Shed, ShedReason
 
 TRIES = 2
 """Held requests that find no room after one event, at most, before the rest is left for the next."""

@@ -9,19 +9,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import inf
 
 import numpy as np
-from numpy.typing import NDArray
 
 from headway.config.roles import Role
-from headway.routing.columns import EMPTY, Column
-from headway.routing.counters import Figures
 from headway.routing.lazy_heap import LazyHeap
-from headway.routing.offload.samples import SAMPLE_S, UtilisationSamples
-from headway.routing.record import Record
-from headway.routing.replica import Replica
-from headway.routing.types import ReplicaId, ReplicaLoad
-
-FloatArray = NDArray[np.float64]
-SlotArray = NDArray[np.int64]
+from headway.routing.records import SAMPLE_S, Record, Replica, UtilisationSamples
+from headway.routing.table import EMPTY, Column, FloatArray, SlotArray
+from headway.routing.types import Figures, ReplicaId, ReplicaLoad
 
 FIRST_SLOTS = 64
 

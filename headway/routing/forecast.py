@@ -27,25 +27,25 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from headway.routing.books import (
+from headway.routing.surfaces import Surfaces, itl_of, work_of
+from headway.routing.table import (
     BUSY_UNTIL_S,
     COMING,
     COMING_TOKENS,
     DUTY,
     DUTY_AT_S,
+    KIND,
     KV_TOKENS,
+    OTHER_REQUESTS,
+    OTHER_TOKENS,
     RESERVED_TOKENS,
     RUNNING,
     WAITING,
     WORK_S,
+    FloatArray,
+    SlotArray,
 )
-from headway.routing.columns import Column
-from headway.routing.fleet import FloatArray, SlotArray
-from headway.routing.surfaces import Surfaces, itl_of, work_of
 from interp.jit import compiled
-
-OTHER_REQUESTS, OTHER_TOKENS = int(Column.OTHER_REQUESTS), int(Column.OTHER_TOKENS)
-KIND = int(Column.KIND)
 
 PREFILL_ROLE, DECODE_ROLE, MIXED_ROLE = 0, 1, 2
 

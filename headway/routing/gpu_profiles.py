@@ -13,7 +13,7 @@ from pathlib import Path
 
 from headway.config import ConfigError, HeadwayConfig, resolve_profile
 from headway.routing.aibrix import AibrixProfile, load_aibrix_profile
-from headway.routing.errors import RoutingError
+from headway.routing.types import RoutingError
 from interp import Profile, ProfileError, load_profile, scaled
 
 GpuProfile = Profile | AibrixProfile

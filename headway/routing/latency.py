@@ -18,10 +18,9 @@ from typing import Protocol
 import numpy as np
 
 from headway.config.roles import Role
-from headway.routing.calibration import Calibration
-from headway.routing.columns import Column
+from headway.engine.rules import EngineRules
+from headway.routing.corrections import Calibration
 from headway.routing.demand import CriticalDemand
-from headway.routing.fleet import FloatArray, SlotArray
 from headway.routing.forecast import (
     DECODE_ROLE,
     MIXED_ROLE,
@@ -33,9 +32,9 @@ from headway.routing.forecast import (
     alone,
     forecast,
 )
-from headway.routing.record import Record
-from headway.routing.rules import EngineRulesLike
+from headway.routing.records import Record
 from headway.routing.surfaces import Surfaces, itl_of, surfaces_of, work_of
+from headway.routing.table import Column, FloatArray, SlotArray
 from interp import Profile
 from predictors.latency import LatencyFeatures, LatencyModel, TargetModel
 
@@ -81,7 +80,7 @@ class Latency:
     def __init__(
         self,
         profiles: Mapping[str, Profile | None],
-        rules: EngineRulesLike,
+        rules: EngineRules,
         *,
         quantile: bool = False,
     ) -> None:

@@ -4,20 +4,36 @@ Predictions paired with outcomes are samples for training, and the live error of
 carries our prior's answer beside the features, because the prior knows more of the fleet than the features
 say (`training`). In disaggregated pools a request yields two samples, its TTFT with the prefill replica's
 features and its TPOT with the decode replica's.
+
+
+A router's samples as trainers of `predictors.latency` take them.
+
+They want priors as functions of features; ours knows more of the fleet than the features say. So
+`recorded_priors` are such functions for rows that were recorded, and `without_priors` is the trained model
+without that memory, for routers, which bring their own prior.
 """
 
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import replace
 from math import inf, nan
 from typing import NamedTuple
 
 import numpy as np
 
-from headway.routing.counters import Figures
 from headway.routing.latency import Latency
-from headway.routing.record import Record
-from headway.routing.types import RouteRequest
-from predictors.latency import ErrorFigures, LiveError, Target
+from headway.routing.records import Features, Record
+from headway.routing.table import FloatArray
+from headway.routing.types import Figures, RouteRequest
+from predictors.latency import (
+    ErrorFigures,
+    LatencyFeatures,
+    LatencyModel,
+    LatencySamples,
+    LiveError,
+    Priors,
+    Target,
+)
 from predictors.output_length import OutputLengths
 
 MOST_SAMPLES = 20_000
@@ -28,18 +44,6 @@ FLUSH = 512
 
 LEAST_GAPS = 32
 """Output tokens from which a TPOT says something of predictions: the mean of few gaps is mostly chance."""
-
-Features = tuple[float, ...]
-
-
-class Tracked(NamedTuple):
-    """What was predicted from one replica's features; NaN where nothing was."""
-
-    features: Features
-    prior_ttft_s: float
-    prior_tpot_s: float
-    ttft_s: float
-    tpot_s: float
 
 
 class Sample(NamedTuple):
@@ -132,3 +136,51 @@ class Learning:
             self._errors[target].observe(
                 predicted_s=predicted_s, quantile_s=predicted_s, measured_s=measured_s
             )
+
+
+def training_samples(samples: Sequence[Sample]) -> LatencySamples:
+    """Samples in the form that training windows take."""
+    table = np.array([each.features for each in samples], dtype=np.float64).reshape(-1, 8)
+    return LatencySamples(
+        features=LatencyFeatures.from_table(table),
+        ttft_s=np.array([each.ttft_s for each in samples]),
+        tpot_s=np.array([each.tpot_s for each in samples]),
+    )
+
+
+class RecordedPrior:
+    """A prior by look-up: features of a recorded sample → what our prior said then; NaN for others.
+
+    Of samples with the same features the latest counts. `most` rows are remembered.
+    """
+
+    def __init__(self, most: int = 4 * MOST_SAMPLES) -> None:
+        self._most = most
+        self._rows: dict[Features, float] = {}
+
+    def record(self, features: Features, prior_s: float) -> None:
+        """Remember a row."""
+        self._rows.pop(features, None)
+        self._rows[features] = prior_s
+        if len(self._rows) > self._most:
+            del self._rows[next(iter(self._rows))]
+
+    def __call__(self, features: LatencyFeatures) -> FloatArray:
+        """The recorded answers for rows of features, f8[N]."""
+        rows = features.table().tolist()
+        return np.array([self._rows.get(tuple(row), nan) for row in rows])
+
+
+def recorded_priors(ttft: RecordedPrior, tpot: RecordedPrior, samples: Sequence[Sample]) -> Priors:
+    """Priors for training that know `samples` too."""
+    for each in samples:
+        if each.prior_ttft_s == each.prior_ttft_s:
+            ttft.record(each.features, each.prior_ttft_s)
+        if each.prior_tpot_s == each.prior_tpot_s:
+            tpot.record(each.features, each.prior_tpot_s)
+    return Priors(ttft=ttft, tpot=tpot)
+
+
+def without_priors(model: LatencyModel) -> LatencyModel:
+    """The model for routers, which bring their own prior."""
+    return replace(model, ttft=replace(model.ttft, prior=None), tpot=replace(model.tpot, prior=None))

@@ -1,30 +1,77 @@
-"""Elastic prefill offload in a mixed pool: builds the question for `offload.decide` from the fleet's state.
+"""Traces of requests with an offload decision (document 004), kept when they end: completed or failed.
+
+A trace is of the attempt that was the last: a prompt that was taken back from P has the stamps of its way at
+D. Where prompt and output are of one replica, its driver may tell of the first token alone; then the prompt
+is done at that time.
+
+
+Elastic prefill offload in a mixed pool: builds the question for `offload.decide` from the fleet's state.
 
 D is the replica that the profile chose, where the session lives. P is the other ready replica that would be
 done with the prompt first, others' losses counted. The prediction of an offloaded request follows its way:
 queue and prefill at P, transfer of what D has not cached (`handover`), then D's next iteration.
 """
 
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
 from math import exp, inf, nan
+from typing import Self
 
 import numpy as np
 
 from headway.config.routing import OffloadSettings
-from headway.routing.columns import Column
+from headway.routing.context import Knowledge, Question, Seat, take_seat
 from headway.routing.forecast import Row
-from headway.routing.offload import (
-    HitRates,
-    OffloadDecision,
-    OffloadQuestion,
-    OffloadReason,
-    Site,
-    best_prefill,
-    classify,
-    decide,
-)
-from headway.routing.question import Knowledge, Question
-from headway.routing.seat import Seat, take_seat
-from headway.routing.types import Placement, RouteClass
+from headway.routing.offload import OffloadDecision, OffloadQuestion, OffloadReason, OffloadTrace, Site
+from headway.routing.offload_decision import best_prefill, classify, decide
+from headway.routing.records import Record
+from headway.routing.table import Column
+from headway.routing.types import Placement, RouteClass, RoutingError
+
+MOST_TRACES = 10_000
+"""Traces kept; the oldest go first."""
+
+
+class Traces:
+    """The latest traces of one router, none with `offload.mode: never`."""
+
+    def __init__(self, settings: OffloadSettings, most: int = MOST_TRACES) -> None:
+        self._on = settings.mode != "never"
+        self._kept: deque[OffloadTrace] = deque(maxlen=most)
+
+    def ended(self, record: Record, done_s: float | None) -> None:
+        """A request has all its tokens since `done_s`, or has failed (None)."""
+        if self._on and record.offload is not None:
+            self._kept.append(_trace(record, record.offload, done_s))
+
+    def latest(self, count: int) -> Sequence[OffloadTrace]:
+        """The last `count` of those kept, the oldest first."""
+        return tuple(self._kept)[-count:] if count > 0 else ()
+
+    def take(self) -> Sequence[OffloadTrace]:
+        """All that are kept, the oldest first; they are the caller's then."""
+        taken = tuple(self._kept)
+        self._kept.clear()
+        return taken
+
+
+def _trace(record: Record, decision: OffloadDecision, done_s: float | None) -> OffloadTrace:
+    return OffloadTrace(
+        request_id=record.request.request_id,
+        route_class=decision.route_class,
+        offload_decision_reason=decision.reason,
+        t_proxy_recv=record.request.arrival_s,
+        t_prefill_sent=_known(record.placed_s),
+        t_prefill_done=_known(record.prefilled_s),
+        t_first_token=_known(record.first_token_s),
+        t_done=done_s,
+    )
+
+
+def _known(time_s: float) -> float | None:
+    return time_s if time_s >= 0.0 else None
+
 
 BELOW_THRESHOLD = {
     route_class: OffloadDecision(route_class=route_class, reason=OffloadReason.BELOW_THRESHOLD)
@@ -40,6 +87,58 @@ NEVER = {
 
 RATE_MEMORY_S = 10.0
 """Arrivals are averaged over about so long."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HitRates:
+    """Counts of prompt tokens; rates are NaN before the first."""
+
+    prompt_tokens: int = 0
+    local_tokens: int = 0
+    external_tokens: int = 0
+
+    def add(self, prompt_tokens: int, *, local_tokens: int = 0, external_tokens: int = 0) -> Self:
+        """The counts with one more lookup. RoutingError if more was hit than asked for."""
+        if min(local_tokens, external_tokens) < 0 or local_tokens + external_tokens > prompt_tokens:
+            raise RoutingError(
+                f"{local_tokens} + {external_tokens} of {prompt_tokens} prompt tokens cannot be hit"
+            )
+        return type(self)(
+            prompt_tokens=self.prompt_tokens + prompt_tokens,
+            local_tokens=self.local_tokens + local_tokens,
+            external_tokens=self.external_tokens + external_tokens,
+        )
+
+    def __add__(self, other: "HitRates") -> "HitRates":
+        return HitRates(
+            prompt_tokens=self.prompt_tokens + other.prompt_tokens,
+            local_tokens=self.local_tokens + other.local_tokens,
+            external_tokens=self.external_tokens + other.external_tokens,
+        )
+
+    @property
+    def local(self) -> float:
+        """Share found in the own cache."""
+        return self._rate(self.local_tokens)
+
+    @property
+    def external(self) -> float:
+        """Share that came from elsewhere."""
+        return self._rate(self.external_tokens)
+
+    @property
+    def combined(self) -> float:
+        """Share that needed no computing here."""
+        return self._rate(self.local_tokens + self.external_tokens)
+
+    @property
+    def reuse(self) -> float:
+        """Tokens found in the own cache per token that was not, h / (1 − h); 0 before the first."""
+        missed = self.prompt_tokens - self.local_tokens
+        return self.local_tokens / missed if missed else 0.0
+
+    def _rate(self, tokens: int) -> float:
+        return tokens / self.prompt_tokens if self.prompt_tokens else nan
 
 
 class Offloading:

@@ -20,21 +20,20 @@ from math import nan
 
 from headway.config.roles import Role
 from headway.config.routing import RoutingSettings
-from headway.routing.counters import Counters, Figures
+from headway.routing.context import Knowledge
 from headway.routing.dispatch import Dispatch
 from headway.routing.gpu_profiles import GpuProfile, surfaces_in
 from headway.routing.learning import Learning, Sample
-from headway.routing.offload import after_loss
-from headway.routing.offloading import restored
-from headway.routing.pipeline import Pipeline, ProfileHandler
-from headway.routing.question import Knowledge
-from headway.routing.record import Phase, Record
-from headway.routing.replica import Replica
-from headway.routing.scheduler import Scheduler
+from headway.routing.offload_decision import after_loss
+from headway.routing.offloading import Traces, restored
+from headway.routing.placing import Counters
+from headway.routing.plugins import ProfileHandler
+from headway.routing.records import Phase, Record, Replica
+from headway.routing.scheduler import Pipeline, Scheduler
 from headway.routing.surface_capacity import capacity_table
-from headway.routing.tracing import Traces
 from headway.routing.types import (
     NOTHING,
+    Figures,
     Outcome,
     Progress,
     ReplicaState,

@@ -1,4 +1,15 @@
-"""From a request to its replicas: the profile's pipeline for each role, predictions, and offload.
+"""Filter → score → pick: how a scheduling profile decides.
+
+    candidates   the ready replicas of one role, by id
+    filter       drops candidates; when none is left it says why
+    score        f8 in [0, 1] per candidate; the profile's score is Σ weight · score
+    pick         one candidate by the scores
+
+Plugins see all candidates at once, as arrays. One with several faces (the slo-scorer filters and scores) is
+used in each. Without a scorer of positive weight all scores are 1; without a picker the highest wins.
+
+
+From a request to its replicas: the profile's pipeline for each role, predictions, and offload.
 
     mixed pool            one decision
     disaggregated pools   one for the prefill pool, one for the decode pool; where predictions count, the
@@ -9,23 +20,81 @@ A profile that judges by predictions and finds none hands the request to the fal
 written here: the router enters the choice in its books.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, nan
 
 import numpy as np
 
-from headway.routing.columns import Column
-from headway.routing.fleet import FloatArray
+from headway.routing.context import Knowledge, Question, Refusal, Seat, take_seat
 from headway.routing.forecast import Row
-from headway.routing.learning import Tracked
 from headway.routing.offload import OffloadDecision
 from headway.routing.offloading import Offloading
-from headway.routing.pipeline import Pipeline
-from headway.routing.question import Knowledge, Question, Refusal
-from headway.routing.record import Record
-from headway.routing.replica import Replica
-from headway.routing.seat import Seat, take_seat
+from headway.routing.plugins import Filter, Picker, Scorer
+from headway.routing.records import Record, Replica, Tracked
+from headway.routing.table import Column, FloatArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pipeline:
+    """A scheduling profile, ready to decide."""
+
+    name: str
+    filters: tuple[Filter, ...]
+    scorers: tuple[tuple[Scorer, float], ...]
+    picker: Picker
+    uses_predictions: bool = False
+    """It looks at predictions, so that a request needs an SLO and replicas need a profile."""
+    records_outcomes: bool = False
+    """Predictions are paired with outcomes."""
+    packs_by_capacity: bool = False
+    """It fills replicas by pattern load."""
+
+    def decide(self, question: Question, generator: np.random.Generator) -> int | Refusal:
+        """The position of the chosen replica in `question.slots`, which may be fewer then; or why there is
+        none. Needs at least one candidate.
+        """
+        for each in self.filters:
+            keep = each.keep(question)
+            if keep is None or (kept := np.count_nonzero(keep)) == len(keep):
+                continue
+            if not kept:
+                return each.refusal(question)
+            question.restrict(keep)
+        return self.picker.pick(question, self._scores(question), generator)
+
+    def _scores(self, question: Question) -> FloatArray:
+        scorers = self.scorers
+        if not scorers:
+            return np.ones(len(question.slots))
+        scorer, weight = scorers[0]
+        scores = scorer.score(question)
+        if len(scorers) == 1:
+            return scores
+        scores = weight * scores
+        for scorer, weight in scorers[1:]:
+            scores += weight * scorer.score(question)
+        return scores
+
+
+def make_pipeline(name: str, plugins: Sequence[tuple[object, float]], default_picker: Picker) -> Pipeline:
+    """The profile of `plugins` with their weights, in order."""
+    return Pipeline(
+        name=name,
+        filters=tuple(plugin for plugin, _ in plugins if isinstance(plugin, Filter)),
+        scorers=tuple(
+            (plugin, weight) for plugin, weight in plugins if weight > 0 and isinstance(plugin, Scorer)
+        ),
+        picker=next((plugin for plugin, _ in plugins if isinstance(plugin, Picker)), default_picker),
+        uses_predictions=_declared("uses_predictions", plugins),
+        records_outcomes=_declared("records_outcomes", plugins),
+        packs_by_capacity=_declared("packs_by_capacity", plugins),
+    )
+
+
+def _declared(trait: str, plugins: Sequence[tuple[object, float]]) -> bool:
+    """True if the class of one of `plugins` says so; most classes say nothing, which means False."""
+    return any(getattr(plugin, trait, False) for plugin, _ in plugins)
 
 
 @dataclass(slots=True, kw_only=True)

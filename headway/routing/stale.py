@@ -9,7 +9,7 @@ from pathlib import Path
 import interp
 from interp.jit import drop_older
 
-COMPILED = ("columns", "books", "surfaces", "forecast", "headroom", "scans")
+COMPILED = ("table", "surfaces", "forecast", "plugins/headroom", "plugins/scorers", "plugins/pickers")
 """Modules with compiled functions, and those that these take constants from."""
 
 
@@ -26,5 +26,6 @@ def drop_stale_cache() -> bool:
 def drop_stale(package: Path, interpolation: Path) -> bool:
     """The same for a package that holds the modules COMPILED and what they call in `interpolation`."""
     sources = [package / f"{name}.py" for name in COMPILED]
-    cached = [entry for name in COMPILED for entry in package.glob(f"__pycache__/{name}.*.nb[ci]")]
+    places = [package / name for name in COMPILED]
+    cached = [entry for each in places for entry in each.parent.glob(f"__pycache__/{each.name}.*.nb[ci]")]
     return drop_older(cached, [*sources, *interpolation.glob("*.py")])

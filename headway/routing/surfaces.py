@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from headway.routing.fleet import FloatArray
+from headway.routing.table import FloatArray
 from interp import Profile
 from interp.jit import compiled
 from interp.kernels import bilinear, ttft_at

@@ -1,4 +1,11 @@
-"""The values that routing reads and returns.
+"""What routing raises.
+
+RoutingError(ValueError)     settings that cannot be routed by, one line: where and what, with what is known
+└── SloRequired              prediction-based routing was asked for without an SLO; the client's error
+RequestFault(Exception)      the router's own fault, at the turn of a request that its caller did not name
+
+
+The values that routing reads and returns.
 
     RouteRequest → Router → Placement | Shed (now, or with a later event)
     ReplicaUpdate, Progress → Router
@@ -7,17 +14,42 @@ Times are seconds on the driver's clock, which the router never reads; lengths a
 belong here; they are frozen, small and picklable, since they travel between gateways and the Router actor.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from math import inf
 from typing import NamedTuple
 
 from headway.config.roles import Role
-from headway.routing.errors import SloRequired
+
+
+class RoutingError(ValueError):
+    """Settings or values that cannot be routed by; one line."""
+
+
+class SloRequired(RoutingError):
+    """A request asks for prediction-based routing and names no SLO (document 002, "No SLO Provided")."""
+
+
+class RequestFault(Exception):
+    """The request `request_id`, held or late, could not be placed; the cause says why.
+
+    The event itself is done. The request is still there: a held one is tried at each event, and those behind
+    it are not, until it is `failed`.
+    """
+
+    def __init__(self, request_id: str) -> None:
+        super().__init__(f"request {request_id} could not be placed")
+        self.request_id = request_id
+
 
 ReplicaId = str
 """A name that no other replica of the deployment ever has."""
+
+
+Labels = tuple[str, ...]
+Figures = Mapping[Labels, float]
+"""A metric of the router: values by their labels."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,8 +7,7 @@ window has turned over by `RENEWED`. Training is a function of the samples: a ru
 
 from headway.config.routing import PredictionSettings
 from headway.routing import Router
-from headway.routing.learning import Sample
-from headway.routing.training import RecordedPrior, recorded_priors, training_samples, without_priors
+from headway.routing.learning import RecordedPrior, Sample, recorded_priors, training_samples, without_priors
 from predictors.latency import LatencyModel, LatencySettings, TrainingWindow, train
 
 RENEWED = 0.5

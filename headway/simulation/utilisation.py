@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.routing.offload import UtilisationSamples
-from headway.routing.offload.samples import SAMPLE_S
+from headway.routing.records import SAMPLE_S, UtilisationSamples
 from headway.simulation.fleet import ROLES, Fleet
 from headway.simulation.iteration import iterations_until
 from headway.simulation.jit import compiled

@@ -6,7 +6,8 @@ import pytest
 
 from actors.router import _warm_up
 from headway.config import load_config
-from headway.routing import headroom, latency, offloading
+from headway.routing import latency, offloading
+from headway.routing.plugins import headroom
 
 MIXED: Any = {"mixed": {}}
 SPLIT: Any = {"prefill": {}, "decode": {}}

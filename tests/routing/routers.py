@@ -18,7 +18,7 @@ from headway.routing import (
     RouteRequest,
     make_router,
 )
-from headway.routing.columns import Column
+from headway.routing.table import Column
 from interp import Profile
 
 PROFILE = "llama-3.1-8b_h100_tp1"

@@ -8,8 +8,7 @@ import pytest
 from headway.config.roles import Role
 from headway.routing import RequestSlo, RoutingError
 from headway.routing.aibrix import load_aibrix_profile, parse_aibrix_profile
-from headway.routing.capacity import CapacityTable
-from headway.routing.patterns import Buckets, Pattern
+from headway.routing.capacity import Buckets, CapacityTable, Pattern
 
 SLO = RequestSlo()
 

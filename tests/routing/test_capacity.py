@@ -11,10 +11,9 @@ from headway.config.roles import Role
 from headway.engine import EngineRules
 from headway.routing import RequestSlo
 from headway.routing import capacity as capacity_module
-from headway.routing.capacity import CapacityTable, rounded_down
-from headway.routing.mixed_replica import PromptCost, Question, largest_point
-from headway.routing.patterns import Buckets, Pattern
-from headway.routing.surface_capacity import SurfaceCapacity, capacity_table
+from headway.routing.capacity import Buckets, CapacityTable, Pattern, rounded_down
+from headway.routing.context import Question
+from headway.routing.surface_capacity import PromptCost, SurfaceCapacity, capacity_table, largest_point
 from tests.simulation.worlds import ArrayTrace, roofline_profile, run, scenario
 
 PROFILE = roofline_profile()

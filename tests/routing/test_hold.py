@@ -4,7 +4,7 @@ import pytest
 
 from headway.config.roles import Role
 from headway.routing import NOTHING, RequestSlo, ShedReason
-from headway.routing.question import Question
+from headway.routing.context import Question
 from tests.routing.routers import SPLIT, join, placed, request, router
 
 SLO = RequestSlo(ttft_s=1.0, tpot_s=0.05)

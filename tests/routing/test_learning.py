@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from headway.routing import RequestSlo
-from headway.routing.calibration import MOST, Calibration
-from headway.routing.training import RecordedPrior, recorded_priors, training_samples, without_priors
+from headway.routing.corrections import MOST_SAFETY, Calibration
+from headway.routing.learning import RecordedPrior, recorded_priors, training_samples, without_priors
 from predictors.latency import TrainingWindow, train
 from tests.routing.routers import MIXED, SPLIT, placed, request, router
 
@@ -105,7 +105,7 @@ def test_the_safety_factor_has_bounds_and_ignores_nothing_said() -> None:
     assert calibration.factor == first
     for _ in range(1000):
         calibration.observe(1.0, 100.0)
-    assert calibration.factor == pytest.approx(MOST)
+    assert calibration.factor == pytest.approx(MOST_SAFETY)
     for _ in range(10_000):
         calibration.observe(1.0, 0.01)
     assert calibration.factor == 1.0

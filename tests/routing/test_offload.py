@@ -9,10 +9,8 @@ import pytest
 
 from headway.config.routing import OffloadSettings
 from headway.routing import RouteClass, RoutingError
-from headway.routing.offload import (
-    OffloadQuestion,
-    OffloadReason,
-    Site,
+from headway.routing.offload import OffloadQuestion, OffloadReason, Site
+from headway.routing.offload_decision import (
     after_deadline,
     after_loss,
     best_prefill,

@@ -6,13 +6,10 @@ import numpy as np
 import pytest
 
 from headway.routing import RouteClass, RoutingError
-from headway.routing.offload import (
-    HitRates,
-    OffloadReason,
-    OffloadTrace,
-    TransferEstimate,
-    UtilisationSamples,
-)
+from headway.routing.corrections import TransferEstimate
+from headway.routing.offload import OffloadReason, OffloadTrace
+from headway.routing.offloading import HitRates
+from headway.routing.records import UtilisationSamples
 
 
 def test_transfers_follow_the_rule_until_measured_and_the_measurements_then() -> None:

@@ -5,8 +5,9 @@ import pytest
 from headway.config.roles import Role
 from headway.engine import EngineRules
 from headway.routing import ReplicaLoad, ReplicaUpdate, Running
-from headway.routing.offload import OffloadReason, OffloadTrace, TransferEstimate
-from headway.routing.tracing import Traces
+from headway.routing.corrections import TransferEstimate
+from headway.routing.offload import OffloadReason, OffloadTrace
+from headway.routing.offloading import Traces
 from tests.routing.routers import SPLIT, gone, placed, request, router
 
 SLOW = EngineRules(chunk_tokens=2048, transfer_bytes_per_s=1e9)

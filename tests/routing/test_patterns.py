@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headway.routing import RouteRequest, RoutingError
-from headway.routing.patterns import DEFAULT_BUCKETS, Buckets, Pattern, pattern_of
+from headway.routing.capacity import DEFAULT_BUCKETS, Buckets, Pattern, pattern_of
 
 TOKENS = st.integers(1, 1 << 20)
 

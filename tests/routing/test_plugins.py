@@ -18,23 +18,27 @@ from headway.routing import (
     ShedReason,
     make_router,
 )
-from headway.routing.columns import Column
+from headway.routing.context import Question
+from headway.routing.factory import BUILT_IN, PLUGINS, make_handler, make_pipelines
 from headway.routing.forecast import Row
-from headway.routing.headroom import Promise, judge
-from headway.routing.plugins.bin_pack import BinPack
-from headway.routing.plugins.capacity_filter import CapacityFilter
-from headway.routing.plugins.kv_cache import KvCacheScorer
-from headway.routing.plugins.least_load import LeastLoad
-from headway.routing.plugins.max_score import MaxScorePicker
-from headway.routing.plugins.prefix_cache import PrefixCacheScorer
-from headway.routing.plugins.queue_scorer import QueueScorer
-from headway.routing.plugins.random_ import RandomPicker
-from headway.routing.plugins.round_robin import RoundRobinPicker
-from headway.routing.plugins.session_affinity import SessionAffinityScorer
-from headway.routing.plugins.weighted_random import WeightedRandomPicker
-from headway.routing.profiles import BUILT_IN, PLUGINS, make_handler, make_pipelines
-from headway.routing.question import Question
-from headway.routing.record import Record
+from headway.routing.plugins.headroom import Promise, judge
+from headway.routing.plugins.pickers import (
+    MaxScorePicker,
+    RandomPicker,
+    RoundRobinPicker,
+    WeightedRandomPicker,
+)
+from headway.routing.plugins.scorers import (
+    BinPack,
+    CapacityFilter,
+    KvCacheScorer,
+    LeastLoad,
+    PrefixCacheScorer,
+    QueueScorer,
+    SessionAffinityScorer,
+)
+from headway.routing.records import Record
+from headway.routing.table import Column
 from tests.routing.routers import SPLIT, join, placed, request, router, settings, surfaces
 
 DOCUMENT_002 = """

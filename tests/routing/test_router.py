@@ -17,7 +17,7 @@ from headway.routing import (
     ShedReason,
     SloRequired,
 )
-from headway.routing.columns import Column
+from headway.routing.table import Column
 from tests.routing.routers import MIXED, OWN_ROWS, SPLIT, finish, gone, join, placed, request, router
 
 OFFLOAD = {"mode": "always", "heavy_tokens": 4096, "warm_tokens": 512}

@@ -17,7 +17,7 @@ def written(path, modified_s):
 def test_older_code_is_dropped_and_newer_kept(tmp_path) -> None:
     package, interpolation = tmp_path / "routing", tmp_path / "interp"
     source = written(interpolation / "kernels.py", 50.0)
-    names = ("forecast.forecast-1.py311.nbi", "books.enter-1.py311.1.nbc", "elsewhere.f-1.py311.nbi")
+    names = ("forecast.forecast-1.py311.nbi", "table.enter-1.py311.1.nbc", "elsewhere.f-1.py311.nbi")
     cached = [written(package / "__pycache__" / name, 100.0) for name in names]
     assert not drop_stale(package, interpolation)
     assert all(entry.exists() for entry in cached)
@@ -28,5 +28,9 @@ def test_older_code_is_dropped_and_newer_kept(tmp_path) -> None:
 
 def test_every_module_with_compiled_functions_is_watched() -> None:
     package = Path(headway.routing.__file__).parent
-    compiled = {path.stem for path in package.rglob("*.py") if "@compiled" in path.read_text()}
+    compiled = {
+        str(path.relative_to(package).with_suffix(""))
+        for path in package.rglob("*.py")
+        if "@compiled" in path.read_text()
+    }
     assert compiled <= set(COMPILED)

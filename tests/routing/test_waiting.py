@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from headway.routing import RequestSlo, RouteRequest, RoutingError
-from headway.routing.patterns import Pattern
-from headway.routing.waiting import Waiting, WaitingRequests
+from headway.routing.capacity import Pattern
+from headway.routing.held_queue import Waiting, WaitingRequests
 
 PATTERNS = [Pattern("m", 5, 5), Pattern("m", 9, 5), Pattern("m", 9, 2)]
 

@@ -24,7 +24,7 @@ import numpy as np
 from headway.profiling.errors import ForeignProfileError
 from headway.profiling.foreign.values import ForeignProfile
 from headway.routing.aibrix import AibrixTables, load_aibrix_tables
-from headway.routing.errors import RoutingError
+from headway.routing.types import RoutingError
 from interp import DecodeSamples, PrefillSamples, ProfileError
 
 

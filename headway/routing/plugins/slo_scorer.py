@@ -47,11 +47,10 @@ from pydantic import Field
 
 from headway.config.roles import Role
 from headway.config.routing import RoutingSettings
-from headway.routing.columns import Column
-from headway.routing.fleet import FloatArray
+from headway.routing.context import Question, Refusal
 from headway.routing.forecast import Row
-from headway.routing.headroom import Promise, judge
-from headway.routing.question import Question, Refusal
+from headway.routing.plugins.headroom import Promise, judge
+from headway.routing.table import Column, FloatArray
 from headway.routing.types import ShedReason
 
 Share = Annotated[float, Field(ge=0.0, le=1.0)]

@@ -9,13 +9,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from headway.routing.books import COMING, PREFILL_TOKENS, RUNNING, WAITING
-from headway.routing.columns import Column
-from headway.routing.fleet import FloatArray, SlotArray
-from headway.routing.forecast import OTHER_REQUESTS, Row
+from headway.routing.forecast import Row
+from headway.routing.table import (
+    COMING,
+    OTHER_REQUESTS,
+    PREFILL_TOKENS,
+    RUNNING,
+    TPOT_SLO_S,
+    TTFT_SLACK_S,
+    WAITING,
+    FloatArray,
+    SlotArray,
+)
 from interp.jit import compiled
 
-TPOT_SLO_S, TTFT_SLACK_S = int(Column.TPOT_SLO_S), int(Column.TTFT_SLACK_S)
 TTFT, TPOT, OTHERS, DELAY = int(Row.TTFT_S), int(Row.TPOT_S), int(Row.OTHERS_TPOT_S), int(Row.DELAY_S)
 
 LEAST = 1e-6

@@ -1,4 +1,7 @@
-"""Scheduling profiles: those built in, and those of the settings, made into pipelines.
+"""From settings to a router.
+
+
+Scheduling profiles: those built in, and those of the settings, made into pipelines.
 
 The settings have document 002's form: `plugins` names plugins with their parameters, `scheduling_profiles`
 refers to them by name (else by type) with weights. A reference may also name a type that `plugins` leaves
@@ -7,28 +10,97 @@ is a RoutingError that names the place and what there is.
 """
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import fields
-from typing import Any
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
 
+import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
+from headway.config import HeadwayConfig
+from headway.config.roles import Role
 from headway.config.routing import PluginSettings, RoutingSettings, SchedulingProfile
-from headway.routing.errors import RoutingError
-from headway.routing.pipeline import Picker, Pipeline, ProfileHandler, TakesSettings, make_pipeline
-from headway.routing.plugins.bin_pack import BinPack
-from headway.routing.plugins.capacity_filter import CapacityFilter
-from headway.routing.plugins.kv_cache import KvCacheScorer
-from headway.routing.plugins.least_load import LeastLoad
-from headway.routing.plugins.max_score import MaxScorePicker
-from headway.routing.plugins.prefix_cache import PrefixCacheScorer
-from headway.routing.plugins.profile_handler import SloAwareProfileHandler
-from headway.routing.plugins.queue_scorer import QueueScorer
-from headway.routing.plugins.random_ import RandomPicker
-from headway.routing.plugins.round_robin import RoundRobinPicker
-from headway.routing.plugins.session_affinity import SessionAffinityScorer
+from headway.engine.rules import EngineRules
+from headway.routing.affinity import PrefixIndex, Sessions
+from headway.routing.context import Knowledge
+from headway.routing.corrections import Handovers
+from headway.routing.fleet import Fleet
+from headway.routing.gpu_profiles import GpuProfile, surfaces_in
+from headway.routing.latency import Latency
+from headway.routing.offloading import Offloading
+from headway.routing.plugins import Picker, ProfileHandler, TakesSettings
+from headway.routing.plugins.pickers import (
+    MaxScorePicker,
+    RandomPicker,
+    RoundRobinPicker,
+    WeightedRandomPicker,
+)
+from headway.routing.plugins.scorers import (
+    BinPack,
+    CapacityFilter,
+    KvCacheScorer,
+    LeastLoad,
+    PrefixCacheScorer,
+    QueueScorer,
+    SessionAffinityScorer,
+)
 from headway.routing.plugins.slo_scorer import SloScorer
-from headway.routing.plugins.tracker import SloRequestTracker
-from headway.routing.plugins.weighted_random import WeightedRandomPicker
+from headway.routing.router import Router
+from headway.routing.scheduler import Pipeline, Scheduler, make_pipeline
+from headway.routing.stale import drop_stale_cache
+from headway.routing.surface_capacity import capacity_table
+from headway.routing.types import RequestSlo, RouteRequest, RoutingError
+
+
+def make_router(
+    config: HeadwayConfig,
+    profiles: Mapping[str, GpuProfile],
+    rules: EngineRules,
+    generator: np.random.Generator,
+) -> Router:
+    """The router of a deployment.
+
+    `profiles` are the engines' by GPU type, "" for replicas whose type has none of its own; those of AIBrix
+    say nothing of latencies. Raises RoutingError for settings that cannot be routed by.
+    """
+    drop_stale_cache()
+    settings = config.routing
+    pipelines = make_pipelines(settings)
+    fleet = Fleet()
+    latency = Latency(surfaces_in(profiles), rules, quantile=settings.prediction.use == "quantile")
+    know = Knowledge(
+        roles=(Role.MIXED,) if Role.MIXED.value in config.pools else (Role.PREFILL, Role.DECODE),
+        fleet=fleet,
+        rules=rules,
+        prefixes=PrefixIndex(rules.prefix_cache_tokens // rules.block_tokens),
+        sessions=Sessions(),
+        latency=latency,
+        handovers=Handovers(fleet, rules, latency),
+        capacity=capacity_table(profiles, rules),
+        slo=RequestSlo(ttft_s=config.slo.ttft_s, tpot_s=config.slo.itl_s),
+        generator=generator,
+    )
+    offloading = Offloading(know, settings.offload)
+    scheduler = Scheduler(know, pipelines, settings.fallback, offloading)
+    return Router(settings, pipelines, make_handler(settings, pipelines), know, scheduler)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SloRequestTracker:
+    """Asks the router to track what the profile places."""
+
+    records_outcomes: ClassVar[bool] = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SloAwareProfileHandler:
+    """Chooses by the request's flag."""
+
+    prediction: str = "slo"
+
+    def profile(self, request: RouteRequest, default: str) -> str:
+        """The profile's name."""
+        return self.prediction if request.prediction_based else default
+
 
 PLUGINS: Mapping[str, type[Any]] = {
     "bin-pack": BinPack,

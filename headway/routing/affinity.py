@@ -7,6 +7,9 @@ go first. What an engine drops for other reasons stays until it ages out.
 
 The index is inverted: block → replicas as bits of one integer, so that all replicas are matched at once: the
 replicas that hold blocks 0..i are the AND of i + 1 integers, whatever the size of the fleet.
+
+
+Where conversations live: session → the replicas of its latest request, the least recent forgotten.
 """
 
 from collections import OrderedDict
@@ -14,6 +17,8 @@ from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
+
+from headway.routing.records import Replica
 
 MOST_TOKENS = 1 << 62
 """No bound."""
@@ -107,3 +112,30 @@ def _assign(runs: NDArray[np.float64], mask: int, tokens: int) -> None:
         return
     packed = np.frombuffer(mask.to_bytes((len(runs) + 7) // 8, "little"), dtype=np.uint8)
     runs[np.unpackbits(packed, count=len(runs), bitorder="little").view(np.bool_)] = tokens
+
+
+MOST_SESSIONS = 100_000
+
+
+class Sessions:
+    """The latest (prefill, decode) replicas of each session."""
+
+    def __init__(self, most: int = MOST_SESSIONS) -> None:
+        self._most = most
+        self._homes: OrderedDict[str, tuple[Replica, Replica]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._homes)
+
+    def home(self, session: str | None) -> tuple[Replica, Replica] | None:
+        """The replicas of a session's latest request, GONE ones included; None for a new one."""
+        return None if session is None else self._homes.get(session)
+
+    def placed(self, session: str | None, prefill: Replica, decode: Replica) -> None:
+        """A request of the session goes there."""
+        if session is None:
+            return
+        self._homes[session] = (prefill, decode)
+        self._homes.move_to_end(session)
+        if len(self._homes) > self._most:
+            self._homes.popitem(last=False)

@@ -1,0 +1,154 @@
+"""How far predictions must be stretched to hold for a given share of requests: a running quantile.
+
+With r = measured / predicted of each finished request, the factor f follows the `level` quantile of r without
+keeping samples (stochastic approximation on log f):
+
+    log f ← log f + γ level          where r > f
+    log f ← log f − γ (1 − level)    otherwise
+
+At rest a share `level` of requests has r <= f. f stays in [1, 2]: headroom is never measured with less than
+the prediction, and one bad hour does not close the doors. It starts at 1.1, the usual spread of the profile's
+prior on the engine model.
+
+
+How long moving KV takes: the configured rule, corrected by what was measured.
+
+    X = f · nominal,   f ← f + α clip(measured / nominal − f, −1, 1)
+
+nominal is latency + tokens × bytes / bandwidth (`EngineRules.transfer_s`); f starts at 1, so that without
+measurements the rule stands, and stays in [0.05, 20]. Document 004 has a constant of 0.5 s, measured once.
+
+What is measured holds the error of an expected wait (see `handover`), so it may be below 0, which counts like
+any other: left out, the rest would be too long on average. Errors as often long as short leave f where it is,
+however large they are, and one measurement, whatever it says, moves it by α at most.
+
+
+From the prompt computed at P to the first token at D, in a mixed pool: what of it the transfer took.
+
+    transfer = (first token − prompt computed) − wait
+    wait     = (i + w) / 2 + i' + w     the rest of the iteration under way when the KV comes, half of it on
+                                        average, and one of its own; an idle D has no first part
+
+for a batch of n sequences with K tokens at D when the prompt is computed: i = ITL(n, K), i' = ITL(n + 1, K +
+input), w the work of the chunk of D's own prompts beside it, 0 where none waits. All by the books.
+
+What is left beside the transfer: that D changes while the KV travels, that iterations with much work are met
+more often than their share, and what lies between engine and router (live, a call of the decode replica).
+Where the books say that D's batch or KV has no room, the wait is unknown and nothing is measured.
+
+The nominal time is that of the tokens that D lacks, which are all that is sent. Disaggregated pools keep
+the rule: the latency model learns their TTFT whole.
+"""
+
+from dataclasses import dataclass, replace
+from math import exp, isfinite, log
+from typing import Protocol, Self
+
+from headway.engine.rules import EngineRules
+from headway.routing.fleet import Fleet
+from headway.routing.records import Record
+from headway.routing.table import FloatArray
+from headway.routing.types import Figures
+
+LEVEL = 0.8
+"""Share of requests that is to stay within prediction × factor. Higher ones cost more goodput in requests
+that are held or shed than they save in promises kept, on the engine model near saturation."""
+
+FIRST_SAFETY = 1.1
+MOST_SAFETY = 2.0
+SAFETY_STEP = 0.02
+
+
+class Calibration:
+    """The factor of one target."""
+
+    __slots__ = ("_level", "_log_factor", "factor")
+
+    def __init__(self, level: float = LEVEL) -> None:
+        self._level, self._log_factor = level, log(FIRST_SAFETY)
+        self.factor = FIRST_SAFETY
+
+    def start_from(self, factor: float) -> None:
+        """Go on from a factor that was learnt before; one that is no number, or not positive, is ignored."""
+        if factor > 0.0:
+            self._log_factor = min(max(log(factor), 0.0), log(MOST_SAFETY))
+            self.factor = exp(self._log_factor)
+
+    def observe(self, predicted_s: float, measured_s: float) -> None:
+        """A pair; one without a prediction or a measurement says nothing."""
+        if not (predicted_s > 0.0 and measured_s > 0.0):
+            return
+        above = measured_s > self.factor * predicted_s
+        self._log_factor += SAFETY_STEP * (self._level if above else self._level - 1.0)
+        self._log_factor = min(max(self._log_factor, 0.0), log(MOST_SAFETY))
+        self.factor = exp(self._log_factor)
+
+
+SMOOTHING = 0.1
+LEAST_TRANSFER, MOST_TRANSFER = 0.05, 20.0
+"""Bounds of the factor: beyond them a rule is not imprecise but of another kind."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransferEstimate:
+    """The factor f between measured and nominal transfer times, and how many measurements it has seen."""
+
+    factor: float = 1.0
+    measured: int = 0
+    smoothing: float = SMOOTHING
+
+    def observe(self, nominal_s: float, measured_s: float) -> Self:
+        """The estimate after one more transfer; without a nominal time, or with NaN, the same estimate."""
+        if not (nominal_s > 0.0 and isfinite(nominal_s) and isfinite(measured_s)):
+            return self
+        error = measured_s / nominal_s - self.factor
+        factor = self.factor + self.smoothing * min(max(error, -1.0), 1.0)
+        factor = min(max(factor, LEAST_TRANSFER), MOST_TRANSFER)
+        return replace(self, factor=factor, measured=self.measured + 1)
+
+    def seconds(self, nominal_s: float) -> float:
+        """What a transfer of `nominal_s` by the rule is expected to take."""
+        return self.factor * nominal_s
+
+
+class JoiningTimes(Protocol):
+    """Forecasts the wait of a prompt whose KV arrives at a mixed replica."""
+
+    def joining_s(self, table: FloatArray, slot: int, input_tokens: int) -> float:
+        """Seconds until its first token; NaN where that is unknown."""
+
+
+class Handovers:
+    """Transfers of one router's offloaded prompts: expected, and measured."""
+
+    def __init__(self, fleet: Fleet, rules: EngineRules, joining: JoiningTimes) -> None:
+        self._fleet, self._rules, self._joining = fleet, rules, joining
+        self.estimate = TransferEstimate()
+
+    def seconds(self, tokens: int) -> float:
+        """What moving the KV of so many tokens is expected to take."""
+        return self.estimate.seconds(self._rules.transfer_s(tokens))
+
+    def start_from(self, factor: float) -> None:
+        """Go on from a factor that was learnt before; one that is no number, or not positive, is ignored."""
+        if factor > 0.0:
+            self.estimate = TransferEstimate(factor=min(max(factor, LEAST_TRANSFER), MOST_TRANSFER))
+
+    def sent(self, record: Record, tokens: int) -> None:
+        """A prompt is computed at P, and the KV of `tokens` sets out; to be told before the books are."""
+        assert record.decode is not None, "it has been placed"
+        wait_s = self._joining.joining_s(self._fleet.table, record.decode.slot, record.request.input_tokens)
+        record.handover = self._rules.transfer_s(tokens), wait_s
+
+    def arrived(self, now_s: float, record: Record) -> None:
+        """Its first token left. Without the time of its prompt it says nothing."""
+        if record.handover is not None and record.prefilled_s >= 0.0:
+            nominal_s, wait_s = record.handover
+            self.estimate = self.estimate.observe(nominal_s, now_s - record.prefilled_s - wait_s)
+        record.handover = None
+
+    def figures(self) -> Figures:
+        """`factor` and `measured`, once anything was."""
+        if not self.estimate.measured:
+            return {}
+        return {("factor",): self.estimate.factor, ("measured",): float(self.estimate.measured)}

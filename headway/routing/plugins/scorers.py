@@ -1,0 +1,243 @@
+"""`least-load`: the less outstanding, the better.
+
+    score = 1 / (1 + load),   load by `headway.routing.least_load`, prompt tokens without cached ones
+
+An engine's report adds requests that are not ours. Without a report ours count alone.
+
+
+`bin-pack`: fill one replica before the next.
+
+    fullness = max(requests / max_batch_size, reserved KV tokens / KV capacity, pattern load)
+    score    = (1 + fullness) / 2       with room: one more request and its tokens fit
+               1 / (2 (1 + fullness))   without: after all that have room, the emptier the better
+
+Prefill replicas keep no KV; theirs is prompt tokens outstanding / KV capacity. An unknown capacity (no
+profile) leaves the batch limit alone.
+
+
+`queue-scorer`: the shorter the queue, the better.
+
+    score = 1 − (waiting − least) / (most − least),   1 for all where all wait alike
+
+waiting counts requests whose prompts are to be computed at the replica; at decode replicas those on their
+way. Without requests nothing waits.
+
+
+`kv-cache-utilization-scorer`: the emptier the KV cache, the better.
+
+    score = 1 − usage,   usage = (tokens of those running + tokens that the engine reports beyond) / capacity
+
+Prefill replicas keep no KV; theirs is prompt tokens outstanding / capacity. An unknown capacity (no profile)
+counts as an empty cache.
+
+
+`prefix-cache-scorer`: the more of the prompt is cached, the better.
+
+    score = cached prompt tokens / prompt tokens
+
+Cached is an estimate (see `prefix`). Without blocks in the request, without a prefix cache in the engines,
+and at decode replicas, which compute no prompt, all scores are 0.
+
+
+`session-affinity-scorer`: back to where the conversation was.
+
+    score = 1 for the replica of the session's latest request in this role, 0 for all others
+
+A request without a session, or whose replica is gone or takes nothing new, scores 0 everywhere.
+
+
+`capacity-filter`: document 003's pull; only replicas with room for the request's pattern.
+
+    keep ⟺ load + new <= 1,   new = 1 / Capacity(pattern, GPU type, role, SLO)
+
+load is the sum over the requests there that this rule placed. A replica without anything there has room for
+any pattern of finite load. Where nothing is known (no profile), new = 1 / max_batch_size. A request without
+an SLO is held to the deployment's. No candidate at all that has any capacity: NO_CAPACITY, at once; none with
+room: the request waits.
+"""
+
+from dataclasses import dataclass
+from math import inf
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headway.config.roles import Role
+from headway.routing.context import Question, Refusal
+from headway.routing.least_load import counts_prompt_tokens
+from headway.routing.table import (
+    CAPACITY_TOKENS,
+    COMING,
+    LOAD,
+    OTHER_REQUESTS,
+    OTHER_TOKENS,
+    RUNNING,
+    WAITING,
+    Column,
+    FloatArray,
+    SlotArray,
+)
+from headway.routing.types import ShedReason
+from interp.jit import compiled
+
+
+@compiled
+def requests_in(table: FloatArray, slots: SlotArray) -> FloatArray:
+    """Requests at each of `slots` or coming to it, those of others included, f8[C]."""
+    out = np.empty(len(slots))
+    for place in range(len(slots)):
+        slot = slots[place]
+        queued = max(table[COMING, slot], table[WAITING, slot])
+        out[place] = table[RUNNING, slot] + queued + table[OTHER_REQUESTS, slot]
+    return out
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeastLoad:
+    """Prefers the least loaded."""
+
+    def score(self, question: Question) -> FloatArray:
+        """f8[C] in (0, 1]."""
+        by_tokens = counts_prompt_tokens(question.role)
+        load = question.column(Column.PREFILL_TOKENS) if by_tokens else requests_at(question)
+        load += 1.0
+        score: FloatArray = 1.0 / load
+        return score
+
+
+def requests_at(question: Question) -> FloatArray:
+    """Requests at each candidate or coming to it, those of others included, f8[C]."""
+    return requests_in(question.know.fleet.table, question.slots)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BinPack:
+    """Prefers the fullest that has room."""
+
+    def score(self, question: Question) -> FloatArray:
+        """f8[C] in (0, 1]."""
+        record, prefill = question.record, question.role is Role.PREFILL
+        requests, capacity = requests_at(question), question.column(Column.CAPACITY_TOKENS)
+        tokens = question.column(Column.PREFILL_TOKENS if prefill else Column.RESERVED_TOKENS)
+        limit = float(question.know.rules.max_batch_size)
+        need = record.request.input_tokens if prefill else record.need_tokens
+        room = (requests + 1.0 <= limit) & (tokens + need <= capacity)
+        fullness = np.maximum(requests / limit, tokens / capacity)
+        fullness = np.minimum(np.maximum(fullness, question.column(Column.LOAD)), 1.0)
+        return np.where(room, 0.5 * (1.0 + fullness), 0.5 / (1.0 + fullness))
+
+
+@compiled
+def fewest(counts: FloatArray) -> FloatArray:
+    """From 1 for the least of `counts` down to 0 for the most, f8[C]; 1 where all are alike."""
+    out, least, most = np.ones(len(counts)), np.inf, -np.inf
+    for count in counts:
+        least, most = min(least, count), max(most, count)
+    if most > least:
+        for place in range(len(counts)):
+            out[place] = (most - counts[place]) / (most - least)
+    return out
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueScorer:
+    """Prefers short queues."""
+
+    def score(self, question: Question) -> FloatArray:
+        """f8[C] in [0, 1]."""
+        return fewest(question.column(Column.COMING if question.role is Role.DECODE else Column.WAITING))
+
+
+@compiled
+def free_kv(table: FloatArray, tokens: int, slots: SlotArray) -> FloatArray:
+    """The part of each KV cache that is free of the row `tokens` and of what others hold, f8[C]."""
+    out = np.empty(len(slots))
+    for place in range(len(slots)):
+        slot = slots[place]
+        used = (table[tokens, slot] + table[OTHER_TOKENS, slot]) / table[CAPACITY_TOKENS, slot]
+        out[place] = 1.0 - min(used, 1.0)
+    return out
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KvCacheScorer:
+    """Prefers empty caches."""
+
+    def score(self, question: Question) -> FloatArray:
+        """f8[C] in [0, 1]."""
+        prefill = question.role is Role.PREFILL
+        tokens = Column.PREFILL_TOKENS if prefill else Column.KV_TOKENS
+        return free_kv(question.know.fleet.table, int(tokens), question.slots)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrefixCacheScorer:
+    """Prefers cached prefixes."""
+
+    def score(self, question: Question) -> FloatArray:
+        """f8[C] in [0, 1]."""
+        if question.role is Role.DECODE:
+            return np.zeros(len(question.slots))
+        score: FloatArray = question.cached_tokens / question.record.request.input_tokens
+        return score
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionAffinityScorer:
+    """Prefers the session's replica."""
+
+    def score(self, question: Question) -> FloatArray:
+        """f8[C], 0 or 1."""
+        home = question.know.sessions.home(question.record.request.session)
+        if home is None:
+            return np.zeros(len(question.slots))
+        prefill, decode = home
+        replica = prefill if question.role is Role.PREFILL else decode
+        slot = replica.slot if replica.alive else -1
+        return np.where(question.slots == slot, 1.0, 0.0)
+
+
+ROUNDING = 1e-9
+"""Loads are sums of fractions."""
+
+
+@compiled
+def room_for(table: FloatArray, slots: SlotArray, new: FloatArray) -> NDArray[np.bool_]:
+    """Where loads of `new` fit beside those there, bool[C]; any finite one where nothing is."""
+    out = np.empty(len(slots), dtype=np.bool_)
+    for place in range(len(slots)):
+        load = table[LOAD, slots[place]]
+        out[place] = load + new[place] <= 1.0 + ROUNDING or (load == 0.0 and new[place] < np.inf)
+    return out
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CapacityFilter:
+    """Keeps those with room."""
+
+    packs_by_capacity: ClassVar[bool] = True
+
+    def keep(self, question: Question) -> NDArray[np.bool_]:
+        """bool[C]"""
+        return room_for(question.know.fleet.table, question.slots, new_loads(question))
+
+    def refusal(self, question: Question) -> Refusal:
+        """Waiting helps unless no replica has capacity."""
+        role = question.role
+        if np.isinf(new_loads(question.about(role))).all():
+            return Refusal(
+                reason=ShedReason.NO_CAPACITY,
+                explain=lambda: f"no {role} replica keeps the SLO of {question.pattern}",
+                hopeful_until_s=-inf,
+            )
+        return Refusal(reason=ShedReason.NO_HEADROOM, explain=lambda: f"no {role} replica has room")
+
+
+def new_loads(question: Question) -> FloatArray:
+    """The request's load at each candidate, f8[C]; infinite where it never fits."""
+    unknown = 1.0 / question.know.rules.max_batch_size
+    kinds = {kind: unknown if load is None else load for kind, load in question.loads().items()}
+    if len(kinds) == 1:
+        return np.full(len(question.slots), next(iter(kinds.values())))
+    return np.array([kinds[int(kind)] for kind in question.column(Column.KIND).tolist()])
