@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from headway.routing import RequestSlo, RouteRequest
-from headway.routing.capacity import Pattern
-from headway.routing.held_queue import Waiting, WaitingRequests
+from headway.routing.capacity import RequestPattern
+from headway.routing.held_queue import UrgencyQueue, WaitingRequest
 
 SIZES = (1_000, 10_000, 100_000)
 STEPS = 20_000
@@ -22,16 +22,16 @@ ROUNDS = 5
 SLO = RequestSlo(ttft_s=1.0, tpot_s=0.05)
 
 
-def entries(count: int, seed: int) -> list[Waiting]:
+def entries(count: int, seed: int) -> list[WaitingRequest]:
     """Requests in order of arrival, 1 ms apart, of random patterns and slacks up to a minute."""
     generator = np.random.default_rng(seed)
     slacks, patterns = generator.uniform(0, 60, count), generator.integers(0, PATTERNS, count)
     return [
-        Waiting(
+        WaitingRequest(
             request=RouteRequest(
                 request_id=str(number), arrival_s=number / 1e3, input_tokens=100, max_tokens=100, slo=SLO
             ),
-            pattern=Pattern("m", int(pattern) // 8, int(pattern) % 8),
+            pattern=RequestPattern("m", int(pattern) // 8, int(pattern) % 8),
             enqueued_s=number / 1e3,
             start_by_s=number / 1e3 + float(slack),
             expires_s=inf if number % 2 else number / 1e3 + 1e4,
@@ -43,7 +43,7 @@ def entries(count: int, seed: int) -> list[Waiting]:
 def step_us(size: int, seed: int) -> float:
     """Microseconds of one step with about `size` requests waiting."""
     known = entries(size + STEPS, seed)
-    queue = WaitingRequests()
+    queue = UrgencyQueue()
     for entry in known[:size]:
         queue.push(entry)
     now_s = known[size].enqueued_s

@@ -42,7 +42,7 @@ from actors.routing.messages import (
 )
 from headway.routing import RequestFault
 from headway.routing.router import Router
-from headway.routing.types import NOTHING, Outcome, Placement, RouteRequest, Running
+from headway.routing.types import NOTHING, Placement, RouteRequest, RoutingOutcome, Running
 
 FIGURES_S = 1.0
 """Seconds between two accounts of the router's figures to a gateway."""
@@ -252,7 +252,7 @@ class GatewaySessions:
     def _forget(self, now_s: float, request_id: str) -> None:
         self._deliver(self.router.failed(self._at(now_s, now_s), request_id, retry=False))
 
-    def _deliver(self, outcome: Outcome) -> None:
+    def _deliver(self, outcome: RoutingOutcome) -> None:
         if outcome is not NOTHING:
             self.gateways.deliver(outcome)
 

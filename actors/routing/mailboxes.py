@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from math import inf
 
 from actors.routing.messages import Messages
-from headway.routing.types import Outcome, Placement, Shed
+from headway.routing.types import Placement, RoutingOutcome, Shed
 
 SILENT_S = 30.0
 ORPHAN_S = 30.0
@@ -79,7 +79,7 @@ class Gateways:
         """The requests of a gateway."""
         return [request_id for request_id, owned in self._owned.items() if owned.gateway == name]
 
-    def deliver(self, outcome: Outcome) -> None:
+    def deliver(self, outcome: RoutingOutcome) -> None:
         """Note the placements, and write to the gateways that own the requests."""
         for placement in outcome.placements:
             owned = self._owned.get(placement.request_id)

@@ -14,7 +14,7 @@ Batches of earlier sessions are refused. The names of events are label values of
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from headway.routing.types import Placement, Progress, ReplicaUpdate, RouteRequest, Shed
+from headway.routing.types import OutputProgress, Placement, ReplicaUpdate, RouteRequest, Shed
 
 Figures = Mapping[str, Mapping[tuple[str, ...], float]]
 """The router's metrics: name -> label values -> value."""
@@ -54,7 +54,7 @@ class Advanced(NamedTuple):
     """Output of running requests so far."""
 
     at_s: float
-    progress: tuple[Progress, ...]
+    progress: tuple[OutputProgress, ...]
 
 
 class Completed(NamedTuple):

@@ -48,7 +48,7 @@ MOST_TOKENS = 1 << 20
 """The last default edge."""
 
 
-class Pattern(NamedTuple):
+class RequestPattern(NamedTuple):
     """A class of requests; buckets are places in `Buckets`."""
 
     model: str
@@ -101,9 +101,9 @@ DEFAULT_BUCKETS = Buckets.powers_of_two()
 
 def pattern_of(
     request: RouteRequest, expected_output_tokens: float, buckets: Buckets = DEFAULT_BUCKETS
-) -> Pattern:
+) -> RequestPattern:
     """The pattern of a request that is expected to yield so many output tokens (at least 1)."""
-    return Pattern(
+    return RequestPattern(
         request.model, buckets.bucket(request.input_tokens), buckets.bucket(expected_output_tokens)
     )
 
@@ -134,14 +134,14 @@ class CapacityTable:
         self._sources = dict(sources)
         self._loads: dict[tuple[int, int, str, Role, float, float], float | None] = {}
 
-    def capacity(self, pattern: Pattern, gpu_type: str, role: Role, slo: RequestSlo) -> float | None:
+    def capacity(self, pattern: RequestPattern, gpu_type: str, role: Role, slo: RequestSlo) -> float | None:
         """Concurrent requests of the pattern that a replica bears, alone, under the SLO."""
         load = self.load(pattern, gpu_type, role, slo)
         if load is None:
             return None
         return 1.0 / load if load > 0.0 else inf
 
-    def load(self, pattern: Pattern, gpu_type: str, role: Role, slo: RequestSlo) -> float | None:
+    def load(self, pattern: RequestPattern, gpu_type: str, role: Role, slo: RequestSlo) -> float | None:
         """The part of a replica that one request takes; infinite if it never fits, None if unknown."""
         ttft_s, tpot_s = rounded_down(slo.ttft_s), rounded_down(slo.tpot_s)
         key = (pattern.input_bucket, pattern.output_bucket, gpu_type, role, ttft_s, tpot_s)
@@ -156,7 +156,7 @@ class CapacityTable:
         )
         return load
 
-    def _load(self, pattern: Pattern, gpu_type: str, role: Role, slo: RequestSlo) -> float | None:
+    def _load(self, pattern: RequestPattern, gpu_type: str, role: Role, slo: RequestSlo) -> float | None:
         source = self._sources.get(gpu_type) or self._sources.get(DEFAULT_GPU_TYPE)
         if source is None:
             return None

@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from headway.config.roles import Role
 from headway.engine.rules import EngineRules
 from headway.routing.affinity import PrefixIndex, Sessions
-from headway.routing.capacity import CapacityTable, Pattern, pattern_of
+from headway.routing.capacity import CapacityTable, RequestPattern, pattern_of
 from headway.routing.corrections import Handovers
-from headway.routing.fleet import Fleet
-from headway.routing.forecast import Row
-from headway.routing.latency import Latency
-from headway.routing.records import Features, Record, Replica, Tracked
+from headway.routing.fleet import RoutedFleet
+from headway.routing.forecast import ForecastRow
+from headway.routing.latency import LatencyForecaster
+from headway.routing.records import Features, Record, Replica, TrackedPrediction
 from headway.routing.table import (
     CAPACITY_TOKENS,
     COMING,
@@ -30,7 +30,7 @@ from headway.routing.table import (
     PREFILL_TOKENS,
     RUNNING,
     WAITING,
-    Column,
+    FleetRow,
     FloatArray,
     SlotArray,
 )
@@ -38,15 +38,15 @@ from headway.routing.types import RequestSlo, ShedReason
 
 
 @dataclass(slots=True, kw_only=True)
-class Knowledge:
+class RoutingState:
     """What plugins may look at. `roles` are those that a request passes; `slo` is the deployment's now."""
 
     roles: tuple[Role, ...]
-    fleet: Fleet
+    fleet: RoutedFleet
     rules: EngineRules
     prefixes: PrefixIndex
     sessions: Sessions
-    latency: Latency
+    latency: LatencyForecaster
     handovers: Handovers
     capacity: CapacityTable
     slo: RequestSlo
@@ -68,7 +68,7 @@ class Refusal:
     unjudged: bool = False
 
 
-class Question:
+class SchedulingContext:
     """The candidates of one role for one request. Lives as long as the decision.
 
     `slots` are the candidates' columns of the fleet's table. `further_s` is what comes on top of this role's
@@ -81,17 +81,17 @@ class Question:
         "_forecast",
         "_prior",
         "further_s",
-        "know",
         "notes",
         "now_s",
         "record",
         "role",
         "slots",
+        "state",
     )
 
-    def __init__(self, know: Knowledge, now_s: float, record: Record, role: Role) -> None:
-        self.know, self.now_s, self.record, self.role = know, now_s, record, role
-        self.slots: SlotArray = know.fleet.ready(role)
+    def __init__(self, state: RoutingState, now_s: float, record: Record, role: Role) -> None:
+        self.state, self.now_s, self.record, self.role = state, now_s, record, role
+        self.slots: SlotArray = state.fleet.ready(role)
         self.further_s = 0.0
         self.notes: dict[str, FloatArray] = {}
         self._cached: FloatArray | None = None
@@ -104,9 +104,9 @@ class Question:
         return self.now_s - self.record.request.arrival_s
 
     @property
-    def pattern(self) -> Pattern:
+    def pattern(self) -> RequestPattern:
         """The request's pattern (document 003)."""
-        return pattern_of(self.record.request, self.record.expected_output, self.know.capacity.buckets)
+        return pattern_of(self.record.request, self.record.expected_output, self.state.capacity.buckets)
 
     @property
     def cached_tokens(self) -> FloatArray:
@@ -146,60 +146,62 @@ class Question:
         way.
         """
         ttft_s = 0.0
-        for role in self.know.roles:
+        for role in self.state.roles:
             rows = self.about(role).prior
-            known = rows[:, np.isfinite(rows[Row.TTFT_S])]
-            part_s = known[Row.TTFT_S] - known[Row.QUEUE_S] + known[Row.ITERATION_S]
+            known = rows[:, np.isfinite(rows[ForecastRow.TTFT_S])]
+            part_s = known[ForecastRow.TTFT_S] - known[ForecastRow.QUEUE_S] + known[ForecastRow.ITERATION_S]
             ttft_s += float(part_s.min(initial=inf))
-        if len(self.know.roles) > 1:
-            ttft_s += self.know.rules.transfer_s(self.record.request.input_tokens)
+        if len(self.state.roles) > 1:
+            ttft_s += self.state.rules.transfer_s(self.record.request.input_tokens)
         return ttft_s
 
     @property
     def prior(self) -> FloatArray:
         """This role's part of TTFT, TPOT and their parts by the profile, f8[len(Row), C]."""
         if self._prior is None:
-            self._prior = self.know.latency.rows(self, self.know.fleet.table)
+            self._prior = self.state.latency.rows(self, self.state.fleet.table)
         return self._prior
 
     @property
     def forecast(self) -> FloatArray:
         """The same with `further_s` in TTFT, and corrected by what was learned."""
         if self._forecast is None:
-            self._forecast = self.know.latency.corrected(self, self.prior)
+            self._forecast = self.state.latency.corrected(self, self.prior)
         return self._forecast
 
-    def column(self, row: Column) -> FloatArray:
+    def column(self, row: FleetRow) -> FloatArray:
         """One quantity of all candidates, a copy."""
-        values: FloatArray = self.know.fleet.table[row].take(self.slots)
+        values: FloatArray = self.state.fleet.table[row].take(self.slots)
         return values
 
     def features(self) -> FloatArray:
         """The latency model's columns (`predictors.latency.FIELDS`), f8[C, 8]."""
         tokens, column = float(self.record.request.input_tokens), self.column
         with np.errstate(invalid="ignore"):
-            usage = (column(Column.KV_TOKENS) + column(Column.OTHER_TOKENS)) / column(Column.CAPACITY_TOKENS)
+            usage = (column(FleetRow.KV_TOKENS) + column(FleetRow.OTHER_TOKENS)) / column(
+                FleetRow.CAPACITY_TOKENS
+            )
         features = np.empty((len(self.slots), 8))
         features[:, 0] = np.minimum(usage, 1.0)
         features[:, 1] = tokens
-        features[:, 2] = column(Column.COMING if self.role is Role.DECODE else Column.WAITING)
-        features[:, 3] = column(Column.RUNNING) + column(Column.OTHER_REQUESTS)
+        features[:, 2] = column(FleetRow.COMING if self.role is Role.DECODE else FleetRow.WAITING)
+        features[:, 3] = column(FleetRow.RUNNING) + column(FleetRow.OTHER_REQUESTS)
         features[:, 4] = 0.0
         features[:, 5] = self.cached_tokens / tokens
-        features[:, 6] = column(Column.PREFILL_TOKENS)
-        features[:, 7] = column(Column.OUTPUT_TOKENS)
+        features[:, 6] = column(FleetRow.PREFILL_TOKENS)
+        features[:, 7] = column(FleetRow.OUTPUT_TOKENS)
         return features
 
-    def about(self, role: Role, slots: SlotArray | None = None) -> "Question":
+    def about(self, role: Role, slots: SlotArray | None = None) -> "SchedulingContext":
         """A question about the same request in `role`, about all candidates or those in `slots`."""
-        other = Question(self.know, self.now_s, self.record, role)
+        other = SchedulingContext(self.state, self.now_s, self.record, role)
         if slots is not None:
             other.slots = slots
         if role is self.role:
             other.further_s = self.further_s
         return other
 
-    def narrowed(self, position: int) -> "Question":
+    def narrowed(self, position: int) -> "SchedulingContext":
         """The question about one of the candidates, before a forecast was asked for."""
         places = slice(position, position + 1)
         other = self.about(self.role, self.slots[places])
@@ -208,23 +210,23 @@ class Question:
 
     def _alone_s(self) -> tuple[float, float]:
         """The best TTFT and TPOT with all replicas idle; infinite where no ready replica has a profile."""
-        know, ttft_s, tpot_s = self.know, 0.0, 0.0
-        if len(know.roles) > 1:
-            ttft_s += know.rules.transfer_s(self.record.request.input_tokens)
-        for role in know.roles:
-            part_s, tpot_s = know.latency.alone_s(self.about(role), know.fleet.ready_kinds(role))
+        state, ttft_s, tpot_s = self.state, 0.0, 0.0
+        if len(state.roles) > 1:
+            ttft_s += state.rules.transfer_s(self.record.request.input_tokens)
+        for role in state.roles:
+            part_s, tpot_s = state.latency.alone_s(self.about(role), state.fleet.ready_kinds(role))
             ttft_s += part_s
         return ttft_s, tpot_s
 
     def _cached_now(self) -> FloatArray:
-        request, prefixes = self.record.request, self.know.prefixes
+        request, prefixes = self.record.request, self.state.prefixes
         if self.role is Role.DECODE:
             return np.zeros(len(self.slots))
         if len(self.slots) == 1:
             run = prefixes.run_at(int(self.slots[0]), request.blocks)
             return np.array([float(min(run * request.block_tokens, request.input_tokens - 1))])
         most = request.input_tokens - 1
-        tokens = prefixes.runs(request.blocks, self.know.fleet.slots, request.block_tokens, most)
+        tokens = prefixes.runs(request.blocks, self.state.fleet.slots, request.block_tokens, most)
         return np.zeros(len(self.slots)) if tokens is None else tokens.take(self.slots)
 
     def restrict(self, keep: NDArray[np.bool_]) -> None:
@@ -243,18 +245,22 @@ class Question:
 
     def loads(self) -> Mapping[int, float | None]:
         """The request's load by profile kind, for all kinds that the role ever had (see `capacity`)."""
-        record, know, role, pattern = self.record, self.know, self.role, self.pattern
-        slo = record.slo if record.slo.given else know.slo
-        kinds = know.fleet.kinds(role)
-        return {kind: know.capacity.load(pattern, gpu_type, role, slo) for kind, gpu_type in kinds.items()}
+        record, state, role, pattern = self.record, self.state, self.role, self.pattern
+        slo = record.slo if record.slo.given else state.slo
+        kinds = state.fleet.kinds(role)
+        return {kind: state.capacity.load(pattern, gpu_type, role, slo) for kind, gpu_type in kinds.items()}
 
 
-TTFT_S, TPOT_S = int(Row.TTFT_S), int(Row.TPOT_S)
-OWN_WORK_S, ITERATION_S, QUEUE_S = int(Row.WORK_S), int(Row.ITERATION_S), int(Row.QUEUE_S)
+TTFT_S, TPOT_S = int(ForecastRow.TTFT_S), int(ForecastRow.TPOT_S)
+OWN_WORK_S, ITERATION_S, QUEUE_S = (
+    int(ForecastRow.WORK_S),
+    int(ForecastRow.ITERATION_S),
+    int(ForecastRow.QUEUE_S),
+)
 
 
 @dataclass(slots=True, kw_only=True)
-class Seat:
+class ChosenReplica:
     """One replica for one role of one request. `ttft_s` and `tpot_s` are predicted, NaN without a profile."""
 
     replica: Replica
@@ -266,24 +272,24 @@ class Seat:
     queue_s: float
     prior_ttft_s: float
     prior_tpot_s: float
-    question: Question
+    context: SchedulingContext
 
     @property
     def missing_tokens(self) -> float:
         """Prompt tokens that the replica has not cached."""
-        return self.question.record.request.input_tokens - self.cached_tokens
+        return self.context.record.request.input_tokens - self.cached_tokens
 
     def busy_s(self) -> float:
         """How long the prompt keeps the replica busy, which packs prompts into iterations."""
-        chunk = self.question.know.rules.chunk_tokens
+        chunk = self.context.state.rules.chunk_tokens
         return self.work_s + self.iteration_s * (self.missing_tokens / chunk if chunk else 1.0)
 
-    def tracked(self) -> tuple[Tracked, ...]:
+    def tracked(self) -> tuple[TrackedPrediction, ...]:
         """What there is to learn from; nothing without a prediction."""
         if not self.ttft_s < inf:
             return ()
-        role = self.question.role
-        row = Tracked(
+        role = self.context.role
+        row = TrackedPrediction(
             features=self._features(),
             prior_ttft_s=nan if role is Role.DECODE else self.prior_ttft_s,
             prior_tpot_s=nan if role is Role.PREFILL else self.prior_tpot_s,
@@ -293,13 +299,13 @@ class Seat:
         return (row,)
 
     def _features(self) -> Features:
-        """The same as `Question.features` has for this candidate."""
-        question, tokens = self.question, float(self.question.record.request.input_tokens)
-        cell = question.know.fleet.table[:, self.replica.slot].tolist()
+        """The same as `SchedulingContext.features` has for this candidate."""
+        context, tokens = self.context, float(self.context.record.request.input_tokens)
+        cell = context.state.fleet.table[:, self.replica.slot].tolist()
         return (
             min((cell[KV_TOKENS] + cell[OTHER_TOKENS]) / cell[CAPACITY_TOKENS], 1.0),
             tokens,
-            cell[COMING] if question.role is Role.DECODE else cell[WAITING],
+            cell[COMING] if context.role is Role.DECODE else cell[WAITING],
             cell[RUNNING] + cell[OTHER_REQUESTS],
             0.0,
             self.cached_tokens / tokens,
@@ -308,23 +314,23 @@ class Seat:
         )
 
 
-def take_seat(question: Question, position: int) -> Seat:
+def choose_replica(context: SchedulingContext, position: int) -> ChosenReplica:
     """The candidate at `position`. Where no forecast was asked for yet, only its own is computed."""
-    replica = question.know.fleet.at(int(question.slots[position]))
-    if not question.forecasted:
-        question, position = question.narrowed(position), 0
-    rows = question.forecast[:, position].tolist()
-    prior = rows if question.forecast is question.prior else question.prior[:, position].tolist()
+    replica = context.state.fleet.at(int(context.slots[position]))
+    if not context.forecasted:
+        context, position = context.narrowed(position), 0
+    rows = context.forecast[:, position].tolist()
+    prior = rows if context.forecast is context.prior else context.prior[:, position].tolist()
     known = rows[OWN_WORK_S] < inf
-    return Seat(
+    return ChosenReplica(
         replica=replica,
-        cached_tokens=float(question.cached_tokens[position]),
+        cached_tokens=float(context.cached_tokens[position]),
         ttft_s=rows[TTFT_S],
         tpot_s=rows[TPOT_S],
         work_s=rows[OWN_WORK_S] if known else 0.0,
         iteration_s=rows[ITERATION_S] if known else 0.0,
         queue_s=rows[QUEUE_S],
-        prior_ttft_s=prior[TTFT_S] if prior is rows else prior[TTFT_S] + question.further_s,
+        prior_ttft_s=prior[TTFT_S] if prior is rows else prior[TTFT_S] + context.further_s,
         prior_tpot_s=prior[TPOT_S],
-        question=question,
+        context=context,
     )

@@ -45,7 +45,7 @@ from math import exp, isfinite, log
 from typing import Protocol, Self
 
 from headway.engine.rules import EngineRules
-from headway.routing.fleet import Fleet
+from headway.routing.fleet import RoutedFleet
 from headway.routing.records import Record
 from headway.routing.table import FloatArray
 from headway.routing.types import Figures
@@ -59,7 +59,7 @@ MOST_SAFETY = 2.0
 SAFETY_STEP = 0.02
 
 
-class Calibration:
+class SafetyFactor:
     """The factor of one target."""
 
     __slots__ = ("_level", "_log_factor", "factor")
@@ -90,7 +90,7 @@ LEAST_TRANSFER, MOST_TRANSFER = 0.05, 20.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TransferEstimate:
+class TransferFactor:
     """The factor f between measured and nominal transfer times, and how many measurements it has seen."""
 
     factor: float = 1.0
@@ -121,9 +121,9 @@ class JoiningTimes(Protocol):
 class Handovers:
     """Transfers of one router's offloaded prompts: expected, and measured."""
 
-    def __init__(self, fleet: Fleet, rules: EngineRules, joining: JoiningTimes) -> None:
+    def __init__(self, fleet: RoutedFleet, rules: EngineRules, joining: JoiningTimes) -> None:
         self._fleet, self._rules, self._joining = fleet, rules, joining
-        self.estimate = TransferEstimate()
+        self.estimate = TransferFactor()
 
     def seconds(self, tokens: int) -> float:
         """What moving the KV of so many tokens is expected to take."""
@@ -132,7 +132,7 @@ class Handovers:
     def start_from(self, factor: float) -> None:
         """Go on from a factor that was learnt before; one that is no number, or not positive, is ignored."""
         if factor > 0.0:
-            self.estimate = TransferEstimate(factor=min(max(factor, LEAST_TRANSFER), MOST_TRANSFER))
+            self.estimate = TransferFactor(factor=min(max(factor, LEAST_TRANSFER), MOST_TRANSFER))
 
     def sent(self, record: Record, tokens: int) -> None:
         """A prompt is computed at P, and the KV of `tokens` sets out; to be told before the books are."""

@@ -13,35 +13,35 @@ from contextlib import contextmanager
 from math import inf
 
 from headway.config.routing import RoutingSettings
-from headway.routing.context import Knowledge, Refusal
-from headway.routing.held_queue import Hold
+from headway.routing.context import Refusal, RoutingState
+from headway.routing.held_queue import HeldQueue
 from headway.routing.lazy_heap import LazyHeap
 from headway.routing.offload import OffloadDecision
 from headway.routing.offload_decision import after_deadline
 from headway.routing.placing import Counters, Placing
-from headway.routing.records import Phase, Record, Replica
-from headway.routing.scheduler import Choice, Scheduler
-from headway.routing.types import NOTHING, Outcome, Placement, RequestFault, Shed, ShedReason
+from headway.routing.records import Record, Replica, RequestPhase
+from headway.routing.scheduler import RouteChoice, Scheduler
+from headway.routing.types import NOTHING, Placement, RequestFault, RoutingOutcome, Shed, ShedReason
 
 TRIES = 2
 """Held requests that find no room after one event, at most, before the rest is left for the next."""
 
 
-class Dispatch:
+class Dispatcher:
     """Dispatches for one router, whose `records` are; those of requests that are shed are taken out."""
 
     def __init__(
         self,
         settings: RoutingSettings,
-        know: Knowledge,
+        state: RoutingState,
         scheduler: Scheduler,
         counters: Counters,
         records: dict[str, Record],
     ) -> None:
-        self._settings, self._know, self._scheduler = settings, know, scheduler
+        self._settings, self._state, self._scheduler = settings, state, scheduler
         self._counters, self._records = counters, records
-        self._hold, self._deadlines = Hold(settings.queue), LazyHeap[Record]()
-        self.placing = Placing(know, scheduler, counters, self._deadlines)
+        self._hold, self._deadlines = HeldQueue(settings.queue), LazyHeap[Record]()
+        self.placing = Placing(state, scheduler, counters, self._deadlines)
         self._placements: list[Placement] = []
         self._sheds: list[Shed] = []
 
@@ -66,16 +66,16 @@ class Dispatch:
         elif self._hold.full:
             self._shed(record, ShedReason.QUEUE_FULL, f"{self.held} requests wait")
         else:
-            self._hold.add(now_s, record, answer, self._know)
+            self._hold.add(now_s, record, answer, self._state)
 
-    def drain(self, now_s: float) -> Outcome:
+    def drain(self, now_s: float) -> RoutingOutcome:
         """Shed those held whose time is over, and place those that can be, the most urgent first."""
         if not self._hold:
             return self.told()
-        if self._hold.unstaffed and self._know.fleet.has(self._know.roles):
+        if self._hold.unstaffed and self._state.fleet.has(self._state.roles):
             for request_id, record in list(self._hold.unstaffed.items()):
                 with _turn_of(request_id):
-                    self._hold.staffed(now_s, record, self._know)
+                    self._hold.staffed(now_s, record, self._state)
         for request_id, reason, detail in self._hold.due(now_s):
             self._shed(self._records[request_id], reason, detail)
         tries = TRIES
@@ -88,7 +88,7 @@ class Dispatch:
                 break
         return self.told()
 
-    def expire(self, now_s: float) -> Outcome:
+    def expire(self, now_s: float) -> RoutingOutcome:
         """The same, after D was given what P has not done in time."""
         while (first := self._deadlines.first()) is not None and first[0] <= now_s:
             record = self._deadlines.item(first[1])
@@ -106,16 +106,16 @@ class Dispatch:
 
     def leave(self, record: Record) -> None:
         """Take a request from wherever it is."""
-        if record.phase is Phase.QUEUED:
+        if record.phase is RequestPhase.QUEUED:
             self._hold.remove(record.request.request_id)
         else:
             self.placing.released(record)
 
-    def told(self) -> Outcome:
+    def told(self) -> RoutingOutcome:
         """All that was placed and shed and has not been told yet."""
         if not (self._placements or self._sheds):
             return NOTHING
-        outcome = Outcome(tuple(self._placements), tuple(self._sheds))
+        outcome = RoutingOutcome(tuple(self._placements), tuple(self._sheds))
         self._placements.clear()
         self._sheds.clear()
         return outcome
@@ -126,7 +126,7 @@ class Dispatch:
 
     def _try(self, now_s: float, record: Record) -> Placement | Refusal | None:
         """Place a request; or why not, None where a role has no ready replica."""
-        if not self._know.fleet.has(self._know.roles):
+        if not self._state.fleet.has(self._state.roles):
             return None
         choice = self._scheduler.choose(now_s, record)
         if isinstance(choice, Refusal):
@@ -135,7 +135,7 @@ class Dispatch:
             self._counters.count("fallbacks", "no_prediction")
         return self._place(now_s, record, choice)
 
-    def _place(self, now_s: float, record: Record, choice: Choice) -> Placement:
+    def _place(self, now_s: float, record: Record, choice: RouteChoice) -> Placement:
         placement = self.placing.place(now_s, record, choice)
         self._placements.append(placement)
         return placement

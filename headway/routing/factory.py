@@ -21,11 +21,11 @@ from headway.config.roles import Role
 from headway.config.routing import PluginSettings, RoutingSettings, SchedulingProfile
 from headway.engine.rules import EngineRules
 from headway.routing.affinity import PrefixIndex, Sessions
-from headway.routing.context import Knowledge
+from headway.routing.context import RoutingState
 from headway.routing.corrections import Handovers
-from headway.routing.fleet import Fleet
+from headway.routing.fleet import RoutedFleet
 from headway.routing.gpu_profiles import GpuProfile, surfaces_in
-from headway.routing.latency import Latency
+from headway.routing.latency import LatencyForecaster
 from headway.routing.offloading import Offloading
 from headway.routing.plugins import Picker, ProfileHandler, TakesSettings
 from headway.routing.plugins.pickers import (
@@ -65,9 +65,9 @@ def make_router(
     drop_stale_cache()
     settings = config.routing
     pipelines = make_pipelines(settings)
-    fleet = Fleet()
-    latency = Latency(surfaces_in(profiles), rules, quantile=settings.prediction.use == "quantile")
-    know = Knowledge(
+    fleet = RoutedFleet()
+    latency = LatencyForecaster(surfaces_in(profiles), rules, quantile=settings.prediction.use == "quantile")
+    state = RoutingState(
         roles=(Role.MIXED,) if Role.MIXED.value in config.pools else (Role.PREFILL, Role.DECODE),
         fleet=fleet,
         rules=rules,
@@ -79,9 +79,9 @@ def make_router(
         slo=RequestSlo(ttft_s=config.slo.ttft_s, tpot_s=config.slo.itl_s),
         generator=generator,
     )
-    offloading = Offloading(know, settings.offload)
-    scheduler = Scheduler(know, pipelines, settings.fallback, offloading)
-    return Router(settings, pipelines, make_handler(settings, pipelines), know, scheduler)
+    offloading = Offloading(state, settings.offload)
+    scheduler = Scheduler(state, pipelines, settings.fallback, offloading)
+    return Router(settings, pipelines, make_handler(settings, pipelines), state, scheduler)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

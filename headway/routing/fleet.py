@@ -13,17 +13,17 @@ import numpy as np
 from headway.config.roles import Role
 from headway.routing.lazy_heap import LazyHeap
 from headway.routing.records import SAMPLE_S, Record, Replica, UtilisationSamples
-from headway.routing.table import EMPTY, Column, FloatArray, SlotArray
+from headway.routing.table import EMPTY, FleetRow, FloatArray, SlotArray
 from headway.routing.types import Figures, ReplicaId, ReplicaLoad
 
 FIRST_SLOTS = 64
 
 
-class Fleet:
+class RoutedFleet:
     """All replicas that are known."""
 
     def __init__(self) -> None:
-        self.table: FloatArray = np.zeros((len(Column), 0))
+        self.table: FloatArray = np.zeros((len(FleetRow), 0))
         self._free: list[int] = []
         self._names: dict[ReplicaId, Replica] = {}
         self._at: list[Replica | None] = []
@@ -70,26 +70,26 @@ class Fleet:
         """Whether each of `roles` has a replica that takes requests."""
         return all(len(self._ready[role]) for role in roles)
 
-    def add(self, name: ReplicaId, role: Role, gpu_type: str, cells: Mapping[Column, float]) -> Replica:
+    def add(self, name: ReplicaId, role: Role, gpu_type: str, cells: Mapping[FleetRow, float]) -> Replica:
         """A new replica, not ready yet; `cells` are what is known of it."""
         if not self._free:
             self._widen()
         replica = Replica(name, self._free.pop(), role, gpu_type)
-        self.table[:, replica.slot] = [EMPTY.get(column, 0.0) for column in Column]
+        self.table[:, replica.slot] = [EMPTY.get(column, 0.0) for column in FleetRow]
         self.set_type(replica, gpu_type, cells)
         self._names[name] = self._at[replica.slot] = replica
         return replica
 
-    def set_type(self, replica: Replica, gpu_type: str, cells: Mapping[Column, float]) -> None:
+    def set_type(self, replica: Replica, gpu_type: str, cells: Mapping[FleetRow, float]) -> None:
         """It is of this type, of which `cells` are known."""
         replica.gpu_type = gpu_type
         for column, value in cells.items():
             self.table[column, replica.slot] = value
-        self._kinds[replica.role].setdefault(int(self.table[Column.KIND, replica.slot]), gpu_type)
+        self._kinds[replica.role].setdefault(int(self.table[FleetRow.KIND, replica.slot]), gpu_type)
         if replica.ready:
             self._list(replica.role)
 
-    def set_types(self, cells: Callable[[str], Mapping[Column, float]]) -> None:
+    def set_types(self, cells: Callable[[str], Mapping[FleetRow, float]]) -> None:
         """Set what is known of each GPU type anew, all kinds included."""
         for kinds in self._kinds.values():
             kinds.clear()
@@ -114,7 +114,7 @@ class Fleet:
 
     def report(self, now_s: float, replica: Replica, load: ReplicaLoad) -> None:
         """What its engine says; whatever is more than ours is somebody else's."""
-        cell, slot = self.table[:, replica.slot], Column
+        cell, slot = self.table[:, replica.slot], FleetRow
         ours = cell[slot.RUNNING] + max(cell[slot.WAITING], cell[slot.COMING])
         cell[slot.OTHER_REQUESTS] = max(0.0, load.running + load.waiting - ours)
         capacity = cell[slot.CAPACITY_TOKENS]
@@ -142,12 +142,12 @@ class Fleet:
     def _list(self, role: Role) -> None:
         listed = sorted((each for each in self if each.ready and each.role is role), key=lambda r: r.name)
         slots = self._ready[role] = np.array([each.slot for each in listed], dtype=np.int64)
-        self._ready_kinds[role] = frozenset(self.table[Column.KIND, slots].astype(int).tolist())
+        self._ready_kinds[role] = frozenset(self.table[FleetRow.KIND, slots].astype(int).tolist())
 
     def _widen(self) -> None:
         old = self.slots
         new = max(FIRST_SLOTS, 2 * old)
-        table = np.zeros((len(Column), new))
+        table = np.zeros((len(FleetRow), new))
         table[:, :old] = self.table
         self.table = table
         self._at.extend([None] * (new - old))

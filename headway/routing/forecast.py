@@ -56,7 +56,7 @@ FADED = -100.0
 """Stays after which nothing is left of a duty; where `exp` runs into 0 it takes five times as long."""
 
 
-class Row(IntEnum):
+class ForecastRow(IntEnum):
     """The rows of a forecast, seconds each, one column per candidate; NaN without a profile."""
 
     TTFT_S = 0
@@ -75,7 +75,7 @@ class Row(IntEnum):
     """An iteration of those running now."""
 
 
-ROWS = len(Row)
+ROWS = len(ForecastRow)
 
 
 class Newcomer(NamedTuple):

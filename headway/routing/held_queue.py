@@ -31,9 +31,9 @@ WAITED_TOO_LONG. One that came when a role had no ready replica is judged once t
 
 Urgency. The order among those held is `waiting`'s, by the latest start. Where predictions do not judge, that
 is arrival + TTFT SLO − f T: T is the TTFT on a replica without a queue that is as busy as the least busy one
-when the request came (`Latency.joined_s`), f the running quantile of measured / T of those that were held. An
-idle replica's TTFT would be too hopeful: they wait because none is idle, and in overload all start at the
-last moment.
+when the request came (`SchedulingContext.joined_s`), f the running quantile of measured / T of those that
+were held. An idle replica's TTFT would be too hopeful: they wait because none is idle, and in overload all
+start at the last moment.
 """
 
 from collections.abc import Iterator, Mapping
@@ -42,19 +42,19 @@ from math import inf, isfinite
 from typing import Literal, NamedTuple
 
 from headway.config.routing import QueueSettings
-from headway.routing.capacity import Pattern
-from headway.routing.context import Knowledge, Question, Refusal
+from headway.routing.capacity import RequestPattern
+from headway.routing.context import Refusal, RoutingState, SchedulingContext
 from headway.routing.lazy_heap import LazyHeap
 from headway.routing.records import Record
 from headway.routing.types import RequestSlo, RouteRequest, RoutingError, ShedReason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Waiting:
+class WaitingRequest:
     """A request that waits. `expires_s` ends its patience; `start_by_s` is infinite without an SLO."""
 
     request: RouteRequest
-    pattern: Pattern
+    pattern: RequestPattern
     enqueued_s: float
     start_by_s: float = inf
     expires_s: float = inf
@@ -68,12 +68,12 @@ class Waiting:
 class _Alike(NamedTuple):
     """What requests of one queue have in common."""
 
-    pattern: Pattern
+    pattern: RequestPattern
     slo: RequestSlo
     critical: bool
 
 
-_Queue = LazyHeap[Waiting]
+_Queue = LazyHeap[WaitingRequest]
 
 
 class _Band:
@@ -86,7 +86,7 @@ class _Band:
         self._heads: LazyHeap[_Queue] = LazyHeap()
         self._passed: list[_Queue] = []
 
-    def add(self, alike: _Alike, key: float, sequence: int, entry: Waiting) -> None:
+    def add(self, alike: _Alike, key: float, sequence: int, entry: WaitingRequest) -> None:
         queue = self._queues.setdefault(alike, LazyHeap())
         before = queue.first()
         queue.push(key, sequence, entry)
@@ -105,7 +105,7 @@ class _Band:
         if not queue:
             del self._queues[alike]
 
-    def first(self) -> tuple[float, Waiting] | None:
+    def first(self) -> tuple[float, WaitingRequest] | None:
         """The least key, and whose it is."""
         head = self._heads.first()
         return None if head is None else (head[0], self._heads.item(head[1]).item(head[1]))
@@ -129,16 +129,16 @@ class _Band:
             self._heads.push(*head, queue)
 
 
-class WaitingRequests:
+class UrgencyQueue:
     """All that wait. Times passed in never go back; `due` is called before `ordered` at a time."""
 
     def __init__(self, order: Literal["slo", "fifo"] = "slo") -> None:
         self._order = order
         self._sequence = 0
-        self._entries: dict[str, tuple[Waiting, _Alike, int]] = {}
+        self._entries: dict[str, tuple[WaitingRequest, _Alike, int]] = {}
         self._hopeful, self._lost = _Band(), _Band()
         self._bands: dict[str, _Band] = {}
-        self._expiry: LazyHeap[Waiting] = LazyHeap()
+        self._expiry: LazyHeap[WaitingRequest] = LazyHeap()
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -146,7 +146,7 @@ class WaitingRequests:
     def __contains__(self, request_id: str) -> bool:
         return request_id in self._entries
 
-    def __iter__(self) -> Iterator[Waiting]:
+    def __iter__(self) -> Iterator[WaitingRequest]:
         """All entries, in the order of `push`."""
         return iter([entry for entry, _, _ in self._entries.values()])
 
@@ -156,7 +156,7 @@ class WaitingRequests:
         first = self._expiry.first()
         return inf if first is None else first[0]
 
-    def push(self, entry: Waiting) -> None:
+    def push(self, entry: WaitingRequest) -> None:
         """Let a request wait. Raises RoutingError if it does already."""
         request = entry.request
         if request.request_id in self._entries:
@@ -169,7 +169,7 @@ class WaitingRequests:
         self._hopeful.add(alike, key, sequence, entry)
         self._expiry.push(entry.expires_s, sequence, entry)
 
-    def remove(self, request_id: str) -> Waiting | None:
+    def remove(self, request_id: str) -> WaitingRequest | None:
         """Let it wait no longer; None if it does not wait."""
         found = self._entries.pop(request_id, None)
         if found is None:
@@ -179,7 +179,7 @@ class WaitingRequests:
         self._expiry.discard(sequence)
         return entry
 
-    def ordered(self, now_s: float) -> Iterator[Waiting]:
+    def ordered(self, now_s: float) -> Iterator[WaitingRequest]:
         """The heads of the queues, the most urgent first, each queue's lost ones after all that can be saved.
 
         When the caller removes what was yielded, the next of its queue takes its turn in the same iteration;
@@ -194,7 +194,7 @@ class WaitingRequests:
                 band.pass_over()
                 yield head[1]
 
-    def due(self, now_s: float) -> list[Waiting]:
+    def due(self, now_s: float) -> list[WaitingRequest]:
         """Those whose patience has ended, longest ago first; they wait no longer."""
         ended = []
         while self.next_due_s <= now_s and (first := self._expiry.first()) is not None:
@@ -213,12 +213,12 @@ class WaitingRequests:
             self._bands[request_id] = self._lost
 
 
-class Hold:
+class HeldQueue:
     """The held requests, by id."""
 
     def __init__(self, settings: QueueSettings) -> None:
         self._settings = settings
-        self._waiting = WaitingRequests(settings.order)
+        self._waiting = UrgencyQueue(settings.order)
         self._reasons: dict[str, Refusal] = {}
         self._unstaffed: dict[str, Record] = {}
 
@@ -240,20 +240,20 @@ class Hold:
         """Those that came when a role had no ready replica and were not judged since, in order of coming."""
         return self._unstaffed
 
-    def add(self, now_s: float, record: Record, refusal: Refusal | None, know: Knowledge) -> None:
+    def add(self, now_s: float, record: Record, refusal: Refusal | None, state: RoutingState) -> None:
         """Hold a request; `refusal` is None where a role has no ready replica."""
         if refusal is None:
             self._unstaffed[record.request.request_id] = record
-        self._push(Question(know, now_s, record, know.roles[-1]), refusal, now_s)
+        self._push(SchedulingContext(state, now_s, record, state.roles[-1]), refusal, now_s)
 
-    def staffed(self, now_s: float, record: Record, know: Knowledge) -> None:
+    def staffed(self, now_s: float, record: Record, state: RoutingState) -> None:
         """Judge one of `unstaffed`: all roles have replicas now. Its patience counts from when it came."""
         del self._unstaffed[record.request.request_id]
-        question = Question(know, now_s, record, know.roles[-1])
-        refusal = _without_room(question)
+        context = SchedulingContext(state, now_s, record, state.roles[-1])
+        refusal = _without_room(context)
         entry = self._waiting.remove(record.request.request_id)
         assert entry is not None
-        self._push(question, refusal, entry.enqueued_s)
+        self._push(context, refusal, entry.enqueued_s)
 
     def remove(self, request_id: str) -> None:
         """Hold it no longer; nothing happens if it is not held."""
@@ -277,27 +277,27 @@ class Hold:
             else:
                 yield entry.request.request_id, ShedReason.WAITED_TOO_LONG, waited
 
-    def _push(self, question: Question, refusal: Refusal | None, enqueued_s: float) -> None:
-        request, expires_s = question.record.request, enqueued_s + self._settings.max_wait_s
+    def _push(self, context: SchedulingContext, refusal: Refusal | None, enqueued_s: float) -> None:
+        request, expires_s = context.record.request, enqueued_s + self._settings.max_wait_s
         if refusal is not None:
             self._reasons[request.request_id] = refusal
             expires_s = min(expires_s, refusal.hopeful_until_s)
         self._waiting.push(
-            Waiting(
+            WaitingRequest(
                 request=request,
-                pattern=question.pattern,
+                pattern=context.pattern,
                 enqueued_s=enqueued_s,
-                start_by_s=_start_by_s(question, refusal),
+                start_by_s=_start_by_s(context, refusal),
                 expires_s=expires_s,
             )
         )
 
 
-def _without_room(question: Question) -> Refusal:
+def _without_room(context: SchedulingContext) -> Refusal:
     """How a request is held that no profile was asked about: those judged by predictions as they would be."""
-    record, until_s = question.record, inf
-    if record.judged and not record.request.critical and isfinite(question.alone_s[0]):
-        until_s = question.hopeful_until_s
+    record, until_s = context.record, inf
+    if record.judged and not record.request.critical and isfinite(context.alone_s[0]):
+        until_s = context.hopeful_until_s
     return Refusal(
         reason=ShedReason.NO_HEADROOM,
         explain=lambda: "no replica was ready when it came",
@@ -305,13 +305,13 @@ def _without_room(question: Question) -> Refusal:
     )
 
 
-def _start_by_s(question: Question, refusal: Refusal | None) -> float:
+def _start_by_s(context: SchedulingContext, refusal: Refusal | None) -> float:
     """The latest start that keeps the SLO; without a prediction as if service took no time."""
-    record = question.record
+    record = context.record
     if refusal is not None and (refusal.hopeful_until_s < inf or record.slo.ttft_s == inf):
         return refusal.hopeful_until_s
     deadline_s = record.request.arrival_s + record.slo.ttft_s
     if refusal is None:
         return deadline_s
-    joined_s = record.joined_s = question.joined_s
-    return deadline_s - (question.know.latency.joined_safety.factor * joined_s if isfinite(joined_s) else 0.0)
+    joined_s = record.joined_s = context.joined_s
+    return deadline_s - (context.state.latency.joined_safety.factor * joined_s if isfinite(joined_s) else 0.0)

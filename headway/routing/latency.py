@@ -19,7 +19,7 @@ import numpy as np
 
 from headway.config.roles import Role
 from headway.engine.rules import EngineRules
-from headway.routing.corrections import Calibration
+from headway.routing.corrections import SafetyFactor
 from headway.routing.demand import CriticalDemand
 from headway.routing.forecast import (
     DECODE_ROLE,
@@ -27,14 +27,14 @@ from headway.routing.forecast import (
     PREFILL_ROLE,
     ROWS,
     Batching,
+    ForecastRow,
     Newcomer,
-    Row,
     alone,
     forecast,
 )
 from headway.routing.records import Record
 from headway.routing.surfaces import Surfaces, itl_of, surfaces_of, work_of
-from headway.routing.table import Column, FloatArray, SlotArray
+from headway.routing.table import FleetRow, FloatArray, SlotArray
 from interp import Profile
 from predictors.latency import LatencyFeatures, LatencyModel, TargetModel
 
@@ -70,7 +70,7 @@ class Candidates(Protocol):
         """Inputs of the trained model, f8[C, 8]."""
 
 
-class Latency:
+class LatencyForecaster:
     """Forecasts for one deployment. `profiles` by GPU type, "" is the default; None: it has no surfaces.
 
     Column.KIND is a type's place among those with surfaces. Below 0 there are none: −1 where no profile is
@@ -90,9 +90,9 @@ class Latency:
         self._model: LatencyModel | None = None
         self.stay_s = FIRST_STAY_S
         """Seconds that a request usually decodes, smoothed."""
-        self.ttft_safety, self.tpot_safety = Calibration(), Calibration()
+        self.ttft_safety, self.tpot_safety = SafetyFactor(), SafetyFactor()
         """What headroom is measured with: predictions times these."""
-        self.joined_safety = Calibration()
+        self.joined_safety = SafetyFactor()
         """The same for `joined_s` of those that were held."""
         self.critical = CriticalDemand()
         """The critical load that was judged by these predictions."""
@@ -108,14 +108,14 @@ class Latency:
         self._unknown = False
         """Whether these surfaces were ever asked about a replica that has none."""
 
-    def cells(self, gpu_type: str) -> Mapping[Column, float]:
+    def cells(self, gpu_type: str) -> Mapping[FleetRow, float]:
         """What the table says of a replica of this type."""
         kind = self._kinds.get(gpu_type, self._kinds.get("", NO_PROFILE))
         capacity = self._surfaces[kind].capacity_tokens if kind >= 0 else inf
         self._unknown |= kind < 0
-        return {Column.KIND: float(kind), Column.CAPACITY_TOKENS: capacity}
+        return {FleetRow.KIND: float(kind), FleetRow.CAPACITY_TOKENS: capacity}
 
-    def safety_factors(self) -> Mapping[str, Calibration]:
+    def safety_factors(self) -> Mapping[str, SafetyFactor]:
         """What predictions are multiplied by, by name."""
         return {"ttft": self.ttft_safety, "tpot": self.tpot_safety, "held_ttft": self.joined_safety}
 
@@ -152,12 +152,12 @@ class Latency:
         The books still count it as coming. NaN without a profile, and where the batch or the KV has no room.
         """
         cell = table[:, slot].tolist()
-        kind, batch = int(cell[Column.KIND]), cell[Column.RUNNING] + cell[Column.OTHER_REQUESTS]
-        taken = cell[Column.RESERVED_TOKENS] + cell[Column.OTHER_TOKENS]
-        if kind < 0 or batch + 1.0 > self._batching.max_batch or taken > cell[Column.CAPACITY_TOKENS]:
+        kind, batch = int(cell[FleetRow.KIND]), cell[FleetRow.RUNNING] + cell[FleetRow.OTHER_REQUESTS]
+        taken = cell[FleetRow.RESERVED_TOKENS] + cell[FleetRow.OTHER_TOKENS]
+        if kind < 0 or batch + 1.0 > self._batching.max_batch or taken > cell[FleetRow.CAPACITY_TOKENS]:
             return nan
-        surfaces, tokens = self._surfaces[kind], cell[Column.KV_TOKENS] + cell[Column.OTHER_TOKENS]
-        beside_s = self._chunk_s(surfaces, cell[Column.WAITING], cell[Column.PREFILL_TOKENS])
+        surfaces, tokens = self._surfaces[kind], cell[FleetRow.KV_TOKENS] + cell[FleetRow.OTHER_TOKENS]
+        beside_s = self._chunk_s(surfaces, cell[FleetRow.WAITING], cell[FleetRow.PREFILL_TOKENS])
         own_s = itl_of(surfaces, batch + 1.0, tokens + input_tokens) + beside_s
         if batch > 0.0:
             return own_s + 0.5 * (itl_of(surfaces, batch, max(tokens, batch)) + beside_s)
@@ -187,18 +187,18 @@ class Latency:
             if asked.further_s == 0.0:
                 return prior
             rows = prior.copy()
-            rows[Row.TTFT_S] += asked.further_s
+            rows[ForecastRow.TTFT_S] += asked.further_s
             return rows
         rows = prior.copy()
-        rows[Row.TTFT_S] += asked.further_s
+        rows[ForecastRow.TTFT_S] += asked.further_s
         inputs = LatencyFeatures.from_table(asked.features()).inputs()
         if asked.role is not Role.DECODE:
-            rows[Row.TTFT_S] = self._by(model.ttft, inputs, rows[Row.TTFT_S])
+            rows[ForecastRow.TTFT_S] = self._by(model.ttft, inputs, rows[ForecastRow.TTFT_S])
         if asked.role is not Role.PREFILL:
-            learned_s = self._by(model.tpot, inputs, prior[Row.TPOT_S])
+            learned_s = self._by(model.tpot, inputs, prior[ForecastRow.TPOT_S])
             with np.errstate(invalid="ignore", divide="ignore"):
-                rows[Row.OTHERS_TPOT_S] *= learned_s / prior[Row.TPOT_S]
-            rows[Row.TPOT_S] = learned_s
+                rows[ForecastRow.OTHERS_TPOT_S] *= learned_s / prior[ForecastRow.TPOT_S]
+            rows[ForecastRow.TPOT_S] = learned_s
         return rows
 
     def alone_s(self, asked: Candidates, kinds: Iterable[int]) -> tuple[float, float]:

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from headway.routing.latency import Latency
+from headway.routing.latency import LatencyForecaster
 from headway.routing.records import Features, Record
 from headway.routing.table import FloatArray
 from headway.routing.types import Figures, RouteRequest
@@ -62,7 +62,7 @@ class Sample(NamedTuple):
 class Learning:
     """Outcomes of one router. Teaches `latency` how long requests stay, and how safe its predictions are."""
 
-    def __init__(self, latency: Latency) -> None:
+    def __init__(self, latency: LatencyForecaster) -> None:
         self._latency, self._lengths = latency, OutputLengths()
         self._samples: deque[Sample] = deque(maxlen=MOST_SAMPLES)
         self._errors = {target: LiveError() for target in Target}

@@ -90,7 +90,7 @@ class Site:
 class OffloadQuestion:
     """One request with its decode replica D, and the best prefill replica P, None if there is no other.
 
-    `transfer_s` is what moving the prompt's KV from P to D takes (see `TransferEstimate`). `chunk_tokens` is
+    `transfer_s` is what moving the prompt's KV from P to D takes (see `TransferFactor`). `chunk_tokens` is
     how many prompt tokens an iteration carries, 0 for whole prompts. `mean_outstanding_tokens` is the mean
     over all replicas of what `Site.outstanding_tokens` is for one.
     """

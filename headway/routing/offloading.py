@@ -21,12 +21,12 @@ from typing import Self
 import numpy as np
 
 from headway.config.routing import OffloadSettings
-from headway.routing.context import Knowledge, Question, Seat, take_seat
-from headway.routing.forecast import Row
+from headway.routing.context import ChosenReplica, RoutingState, SchedulingContext, choose_replica
+from headway.routing.forecast import ForecastRow
 from headway.routing.offload import OffloadDecision, OffloadQuestion, OffloadReason, OffloadTrace, Site
 from headway.routing.offload_decision import best_prefill, classify, decide
 from headway.routing.records import Record
-from headway.routing.table import Column
+from headway.routing.table import FleetRow
 from headway.routing.types import Placement, RouteClass, RoutingError
 
 MOST_TRACES = 10_000
@@ -144,8 +144,8 @@ class HitRates:
 class Offloading:
     """Decides for heavy requests."""
 
-    def __init__(self, know: Knowledge, settings: OffloadSettings) -> None:
-        self._know, self._settings = know, settings
+    def __init__(self, state: RoutingState, settings: OffloadSettings) -> None:
+        self._state, self._settings = state, settings
         self._rate_rps, self._rate_at_s = 0.0, -inf
         self._hits = HitRates()
 
@@ -157,62 +157,67 @@ class Offloading:
         self._rate_rps = self._rate_rps * kept + 1.0 / RATE_MEMORY_S
         self._rate_at_s = now_s
 
-    def considered(self, seat: Seat) -> tuple[OffloadDecision, Seat | None]:
+    def considered(self, chosen: ChosenReplica) -> tuple[OffloadDecision, ChosenReplica | None]:
         """The decision for a request that the profile sends to `seat`, and P's seat if it is offloaded."""
-        question = seat.question
-        uncached = int(seat.missing_tokens)
+        context = chosen.context
+        uncached = int(chosen.missing_tokens)
         route_class = classify(uncached, self._settings)
         if self._settings.mode == "never":
             return NEVER[route_class], None
-        self._count(seat)
+        self._count(chosen)
         if route_class is not RouteClass.HEAVY_COLO:
             return BELOW_THRESHOLD[route_class], None
-        return self._heavy(seat, question.about(question.role))
+        return self._heavy(chosen, context.about(context.role))
 
-    def _count(self, seat: Seat) -> None:
+    def _count(self, chosen: ChosenReplica) -> None:
         """How often prefixes are found: what P's cache is worth."""
-        tokens, cached = seat.question.record.request.input_tokens, int(seat.cached_tokens)
+        tokens, cached = chosen.context.record.request.input_tokens, int(chosen.cached_tokens)
         self._hits = self._hits.add(tokens, local_tokens=cached)
 
-    def _heavy(self, seat: Seat, everyone: Question) -> tuple[OffloadDecision, Seat | None]:
-        listed = np.nonzero(everyone.slots == seat.replica.slot)[0]
+    def _heavy(
+        self, chosen: ChosenReplica, everyone: SchedulingContext
+    ) -> tuple[OffloadDecision, ChosenReplica | None]:
+        listed = np.nonzero(everyone.slots == chosen.replica.slot)[0]
         d = int(listed[0]) if len(listed) else None
-        rows, work_s = everyone.forecast, everyone.forecast[Row.WORK_S]
-        prefill_tokens, kv_tokens = everyone.column(Column.PREFILL_TOKENS), everyone.column(Column.KV_TOKENS)
+        rows, work_s = everyone.forecast, everyone.forecast[ForecastRow.WORK_S]
+        prefill_tokens, kv_tokens = (
+            everyone.column(FleetRow.PREFILL_TOKENS),
+            everyone.column(FleetRow.KV_TOKENS),
+        )
         outstanding = prefill_tokens + kv_tokens
         if np.isfinite(work_s).any():
-            others_s = (everyone.column(Column.RUNNING) + everyone.column(Column.COMING)) * work_s
-            p = best_prefill(rows[Row.QUEUE_S], work_s, d=d, others_s=others_s)
+            others_s = (everyone.column(FleetRow.RUNNING) + everyone.column(FleetRow.COMING)) * work_s
+            p = best_prefill(rows[ForecastRow.QUEUE_S], work_s, d=d, others_s=others_s)
         else:
             p = best_prefill(outstanding, np.zeros(len(outstanding)), d=d)
-        at_d = take_seat(everyone.about(everyone.role, np.array([seat.replica.slot])), 0)
-        other = None if p is None else take_seat(everyone, p)
+        at_d = choose_replica(everyone.about(everyone.role, np.array([chosen.replica.slot])), 0)
+        other = None if p is None else choose_replica(everyone, p)
         asked = OffloadQuestion(
             now_s=everyone.now_s,
             d=self._site(at_d, len(everyone.slots)),
             p=None if other is None else self._site(other, len(everyone.slots)),
-            transfer_s=self._know.handovers.seconds(int(seat.missing_tokens)),
-            chunk_tokens=self._know.rules.chunk_tokens,
+            transfer_s=self._state.handovers.seconds(int(chosen.missing_tokens)),
+            chunk_tokens=self._state.rules.chunk_tokens,
             mean_outstanding_tokens=float(outstanding.mean()),
         )
         decision = decide(asked, self._settings)
         return decision, (other if decision.offload else None)
 
-    def _site(self, seat: Seat, ready: int) -> Site:
-        cell = self._know.fleet.table[:, seat.replica.slot].tolist()
-        there = cell[Column.RUNNING] + cell[Column.COMING]
-        known = seat.ttft_s < inf
+    def _site(self, chosen: ChosenReplica, ready: int) -> Site:
+        cell = self._state.fleet.table[:, chosen.replica.slot].tolist()
+        there = cell[FleetRow.RUNNING] + cell[FleetRow.COMING]
+        known = chosen.ttft_s < inf
         return Site(
-            uncached_tokens=int(seat.missing_tokens),
-            queue_s=seat.queue_s if known else 0.0,
-            prefill_s=seat.work_s if known else nan,
-            running=int(cell[Column.RUNNING]),
-            waiting=int(cell[Column.COMING]),
-            remaining_tokens=0.5 * cell[Column.OUTPUT_TOKENS] / there if there else 0.0,
-            iteration_s=seat.iteration_s,
+            uncached_tokens=int(chosen.missing_tokens),
+            queue_s=chosen.queue_s if known else 0.0,
+            prefill_s=chosen.work_s if known else nan,
+            running=int(cell[FleetRow.RUNNING]),
+            waiting=int(cell[FleetRow.COMING]),
+            remaining_tokens=0.5 * cell[FleetRow.OUTPUT_TOKENS] / there if there else 0.0,
+            iteration_s=chosen.iteration_s,
             arrival_rps=self._rate_rps / ready,
-            outstanding_tokens=cell[Column.PREFILL_TOKENS] + cell[Column.KV_TOKENS],
-            decode_tokens=cell[Column.KV_TOKENS],
+            outstanding_tokens=cell[FleetRow.PREFILL_TOKENS] + cell[FleetRow.KV_TOKENS],
+            decode_tokens=cell[FleetRow.KV_TOKENS],
             reuse=self._hits.reuse,
         )
 

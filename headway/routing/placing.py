@@ -26,12 +26,12 @@ from collections.abc import Mapping
 from math import inf
 
 from headway.config.roles import Role
-from headway.routing.context import Knowledge
-from headway.routing.fleet import Fleet, least_key
+from headway.routing.context import RoutingState
+from headway.routing.fleet import RoutedFleet, least_key
 from headway.routing.lazy_heap import LazyHeap
 from headway.routing.offload import OffloadReason
-from headway.routing.records import Phase, Record, Replica
-from headway.routing.scheduler import Choice, Scheduler
+from headway.routing.records import Record, Replica, RequestPhase
+from headway.routing.scheduler import RouteChoice, Scheduler
 from headway.routing.table import Entry, enter, leave, move, withdraw
 from headway.routing.types import Figures, Labels, Placement, Running, Shed
 
@@ -77,14 +77,14 @@ class Counters:
 class Ledger:
     """Writes the fleet's table."""
 
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(self, fleet: RoutedFleet) -> None:
         self._fleet = fleet
 
     def placed(self, record: Record, now_s: float, stay_s: float) -> None:
         """Enter a request in `record.prefill` and `record.decode`; a decode usually stays `stay_s`."""
         prefill, decode = _replicas(record)
         table, entry, slack_s, guard_s = self._fleet.table, record.entry, record.ttft_slack_s, record.guard_s
-        record.phase, record.placed_s = Phase.PREFILL, now_s
+        record.phase, record.placed_s = RequestPhase.PREFILL, now_s
         enter(table, _slot(prefill), _slot(decode), entry, now_s, stay_s, slack_s, guard_s)
         if prefill.alive:
             prefill.waiting.push(slack_s, record.number, record)
@@ -97,7 +97,7 @@ class Ledger:
         prefill.waiting.discard(record.number)
         slack_s = least_key(prefill.waiting)
         move(self._fleet.table, _slot(prefill), _slot(decode), record.entry, now_s, slack_s)
-        record.phase = Phase.DECODE
+        record.phase = RequestPhase.DECODE
 
     def released(self, record: Record) -> None:
         """Take the request off its replicas, whatever its phase."""
@@ -105,13 +105,13 @@ class Ledger:
         table, entry = self._fleet.table, record.entry
         decode.running.discard(record.number)
         guard_s = least_key(decode.running)
-        if record.phase is Phase.DECODE:
+        if record.phase is RequestPhase.DECODE:
             leave(table, _slot(prefill), _slot(decode), entry, guard_s)
         else:
             prefill.waiting.discard(record.number)
             withdraw(table, _slot(prefill), _slot(decode), entry, least_key(prefill.waiting), guard_s)
         record.prefill = record.decode = None
-        record.phase = Phase.QUEUED
+        record.phase = RequestPhase.QUEUED
 
 
 def entry_of(record: Record, busy_s: float, work_s: float, prefill_load: float, load: float) -> Entry:
@@ -146,12 +146,12 @@ class Placing:
     """Writes for one router."""
 
     def __init__(
-        self, know: Knowledge, scheduler: Scheduler, counters: Counters, deadlines: LazyHeap[Record]
+        self, state: RoutingState, scheduler: Scheduler, counters: Counters, deadlines: LazyHeap[Record]
     ) -> None:
-        self._know, self._scheduler, self._counters = know, scheduler, counters
-        self._deadlines, self._ledger = deadlines, Ledger(know.fleet)
+        self._state, self._scheduler, self._counters = state, scheduler, counters
+        self._deadlines, self._ledger = deadlines, Ledger(state.fleet)
 
-    def place(self, now_s: float, record: Record, choice: Choice) -> Placement:
+    def place(self, now_s: float, record: Record, choice: RouteChoice) -> Placement:
         """Enter a choice, and tell of it."""
         self.enter(now_s, record, choice)
         decision, predicted = choice.offload, choice.ttft_s == choice.ttft_s
@@ -178,7 +178,7 @@ class Placing:
         self._counters.placed(placement)
         return placement
 
-    def enter(self, now_s: float, record: Record, choice: Choice) -> None:
+    def enter(self, now_s: float, record: Record, choice: RouteChoice) -> None:
         """Write a choice in the books."""
         request = record.request
         record.prefill, record.decode, record.offload = choice.prefill, choice.decode, choice.offload
@@ -186,12 +186,12 @@ class Placing:
         record.entry = entry_of(record, choice.busy_s, choice.work_s, choice.prefill_load, choice.load)
         record.ttft_s, record.tpot_s, record.tracked = choice.ttft_s, choice.tpot_s, choice.tracked
         record.ttft_slack_s, record.guard_s = self._scheduler.guards(now_s, record, choice)
-        self._ledger.placed(record, now_s, self._know.latency.stay_s)
+        self._ledger.placed(record, now_s, self._state.latency.stay_s)
         if choice.prefill.alive:
-            self._know.prefixes.insert(choice.prefill.slot, request.blocks)
-        self._know.sessions.placed(request.session, choice.prefill, choice.decode)
+            self._state.prefixes.insert(choice.prefill.slot, request.blocks)
+        self._state.sessions.placed(request.session, choice.prefill, choice.decode)
 
-    def resume(self, now_s: float, record: Record, choice: Choice, running: Running) -> None:
+    def resume(self, now_s: float, record: Record, choice: RouteChoice, running: Running) -> None:
         """Enter a request that is on its replicas already."""
         self.enter(now_s, record, choice)
         placement = record.placement = running.placement
@@ -219,16 +219,16 @@ class Placing:
         self._counters.add("prompt_tokens", "all", request.input_tokens)
         self._counters.add("prompt_tokens", "local", record.cached_tokens)
         if record.split and decode is not None and decode.alive and decode.role is Role.MIXED:
-            blocks = self._know.prefixes.run_at(decode.slot, request.blocks)
+            blocks = self._state.prefixes.run_at(decode.slot, request.blocks)
             cached = min(blocks * request.block_tokens, request.input_tokens)
             self._counters.add("prompt_tokens", "all", request.input_tokens)
             self._counters.add("prompt_tokens", "local", cached)
             self._counters.add("prompt_tokens", "external", request.input_tokens - cached)
-            self._know.handovers.sent(record, request.input_tokens - cached)
-            self._know.prefixes.insert(decode.slot, request.blocks)
+            self._state.handovers.sent(record, request.input_tokens - cached)
+            self._state.prefixes.insert(decode.slot, request.blocks)
 
 
-def _reason(choice: Choice) -> str:
+def _reason(choice: RouteChoice) -> str:
     """The offload decision's reason; the profile's name where nothing was to be decided."""
     decision = choice.offload
     if decision is None or decision.reason is OffloadReason.NEVER:

@@ -20,7 +20,7 @@ from headway.routing.types import Placement, ReplicaId, RequestSlo, RouteRequest
 Features = tuple[float, ...]
 
 
-class Tracked(NamedTuple):
+class TrackedPrediction(NamedTuple):
     """What was predicted from one replica's features; NaN where nothing was."""
 
     features: Features
@@ -30,7 +30,7 @@ class Tracked(NamedTuple):
     tpot_s: float
 
 
-class Phase(Enum):
+class RequestPhase(Enum):
     """Where a request is."""
 
     QUEUED = auto()
@@ -51,8 +51,8 @@ class Record:
     other fields are of the present attempt: `entry` is what the books hold of it;
     `ttft_s` and `tpot_s` are predicted from the placement on; `guard_s` is the TPOT SLO that newcomers there
     must keep, infinite if nobody could; `ttft_slack_s` the same for TTFT; `handover` is, while the KV of an
-    offloaded prompt is on its way, the nominal transfer and the wait at D (see the module of that name).
-    `alone_s` and `joined_s` are what `Latency` says of an idle fleet, and of a busy one if it was held.
+    offloaded prompt is on its way, the nominal transfer and the wait at D (see `Handovers`). `alone_s` and
+    `joined_s` are TTFT and TPOT on an idle fleet, and TTFT on a busy one if it was held.
     """
 
     request: RouteRequest
@@ -61,7 +61,7 @@ class Record:
     slo: RequestSlo
     profile: str
     judged: bool
-    phase: Phase = Phase.QUEUED
+    phase: RequestPhase = RequestPhase.QUEUED
     attempt: int = 0
     placement: Placement | None = None
     prefill: "Replica | None" = None
@@ -77,7 +77,7 @@ class Record:
     prefilled_s: float = -1.0
     first_token_s: float = -1.0
     joined_s: float = nan
-    tracked: tuple[Tracked, ...] = ()
+    tracked: tuple[TrackedPrediction, ...] = ()
     offload: OffloadDecision | None = None
     handover: tuple[float, float] | None = None
     alone_s: tuple[float, float] | None = None

@@ -20,26 +20,26 @@ from math import nan
 
 from headway.config.roles import Role
 from headway.config.routing import RoutingSettings
-from headway.routing.context import Knowledge
-from headway.routing.dispatch import Dispatch
+from headway.routing.context import RoutingState
+from headway.routing.dispatch import Dispatcher
 from headway.routing.gpu_profiles import GpuProfile, surfaces_in
 from headway.routing.learning import Learning, Sample
 from headway.routing.offload_decision import after_loss
 from headway.routing.offloading import Traces, restored
 from headway.routing.placing import Counters
 from headway.routing.plugins import ProfileHandler
-from headway.routing.records import Phase, Record, Replica
+from headway.routing.records import Record, Replica, RequestPhase
 from headway.routing.scheduler import Pipeline, Scheduler
 from headway.routing.surface_capacity import capacity_table
 from headway.routing.types import (
     NOTHING,
     Figures,
-    Outcome,
-    Progress,
+    OutputProgress,
     ReplicaState,
     ReplicaUpdate,
     RequestSlo,
     RouteRequest,
+    RoutingOutcome,
     Running,
 )
 from predictors.latency import LatencyModel
@@ -53,14 +53,14 @@ class Router:
         settings: RoutingSettings,
         pipelines: Mapping[str, Pipeline],
         handler: ProfileHandler,
-        know: Knowledge,
+        state: RoutingState,
         scheduler: Scheduler,
     ) -> None:
         self._settings, self._pipelines, self._handler = settings, pipelines, handler
-        self._know, self._scheduler = know, scheduler
-        self._fleet, self._counters, self._learning = know.fleet, Counters(), Learning(know.latency)
+        self._state, self._scheduler = state, scheduler
+        self._fleet, self._counters, self._learning = state.fleet, Counters(), Learning(state.latency)
         self._records: dict[str, Record] = {}
-        self._dispatch = Dispatch(settings, know, scheduler, self._counters, self._records)
+        self._dispatch = Dispatcher(settings, state, scheduler, self._counters, self._records)
         self._placing, self._number = self._dispatch.placing, 0
         self.traces = Traces(settings.offload)
 
@@ -95,25 +95,25 @@ class Router:
             "queued": {(): float(self.queued)},
             "running": {(): float(self.running)},
             "prediction": self._learning.figures(),
-            "transfer": self._know.handovers.figures(),
+            "transfer": self._state.handovers.figures(),
             "busy": self._fleet.busy(),
         }
 
     def use_model(self, model: LatencyModel) -> None:
         """Correct predictions by this model from now on."""
-        self._know.latency.use(model)
+        self._state.latency.use(model)
 
     def use_profiles(self, profiles: Mapping[str, GpuProfile]) -> None:
         """Go by these profiles from now on: predictions, capacities and offload of all GPU types.
 
         Requests on replicas keep what was predicted of them; those that are held are judged anew.
         """
-        know = self._know
-        know.latency.use_profiles(surfaces_in(profiles))
-        know.capacity = capacity_table(profiles, know.rules, know.capacity.buckets)
-        self._fleet.set_types(know.latency.cells)
+        state = self._state
+        state.latency.use_profiles(surfaces_in(profiles))
+        state.capacity = capacity_table(profiles, state.rules, state.capacity.buckets)
+        self._fleet.set_types(state.latency.cells)
         for record in self._records.values():
-            if record.phase is Phase.QUEUED:
+            if record.phase is RequestPhase.QUEUED:
                 record.alone_s = None
 
     @property
@@ -123,14 +123,14 @@ class Router:
         `ttft`, `tpot` stretch predictions for headroom, `held_ttft` those of requests that are held;
         `transfer` multiplies the nominal time of moving KV.
         """
-        factors = {name: each.factor for name, each in self._know.latency.safety_factors().items()}
-        return {**factors, "transfer": self._know.handovers.estimate.factor}
+        factors = {name: each.factor for name, each in self._state.latency.safety_factors().items()}
+        return {**factors, "transfer": self._state.handovers.estimate.factor}
 
     def use_corrections(self, corrections: Mapping[str, float]) -> None:
         """Go on from `corrections` of a former router; those that are missing, or no factors, stay."""
-        for name, each in self._know.latency.safety_factors().items():
+        for name, each in self._state.latency.safety_factors().items():
             each.start_from(corrections.get(name, nan))
-        self._know.handovers.start_from(corrections.get("transfer", nan))
+        self._state.handovers.start_from(corrections.get("transfer", nan))
 
     def use_slo(self, slo: RequestSlo) -> None:
         """Hold requests without an SLO of their own to this one from now on.
@@ -138,13 +138,13 @@ class Router:
         Those that a profile judges by predictions keep the one with which they came. Whoever is held and may
         be placed now is asked at the next event.
         """
-        self._know.slo = slo
+        self._state.slo = slo
 
     def take_samples(self) -> Sequence[Sample]:
         """Training samples since the last call, oldest first."""
         return self._learning.take()
 
-    def submit(self, now_s: float, request: RouteRequest) -> Outcome:
+    def submit(self, now_s: float, request: RouteRequest) -> RoutingOutcome:
         """A request came: it is placed, shed, or held (nothing is returned then)."""
         if request.request_id in self._records:
             return self._unknown("submit")
@@ -153,35 +153,35 @@ class Router:
         self._dispatch.settle(now_s, record)
         return self._dispatch.told()
 
-    def prefilled(self, now_s: float, request_id: str) -> Outcome:
+    def prefilled(self, now_s: float, request_id: str) -> RoutingOutcome:
         """Its prompt is computed."""
         record = self._records.get(request_id)
-        if record is None or record.phase is not Phase.PREFILL:
+        if record is None or record.phase is not RequestPhase.PREFILL:
             return self._unknown("prefilled")
         record.prefilled_s = now_s
         self._placing.prefilled(now_s, record)
         return self._dispatch.drain(now_s)
 
-    def first_token(self, now_s: float, request_id: str) -> Outcome:
+    def first_token(self, now_s: float, request_id: str) -> RoutingOutcome:
         """Its first token left; its prompt is computed then, whoever forgot to say so."""
         record = self._records.get(request_id)
-        if record is None or record.phase is Phase.QUEUED:
+        if record is None or record.phase is RequestPhase.QUEUED:
             return self._unknown("first_token")
         record.first_token_s, record.output_tokens = now_s, max(1, record.output_tokens)
-        self._know.handovers.arrived(now_s, record)
-        return self.prefilled(now_s, request_id) if record.phase is Phase.PREFILL else NOTHING
+        self._state.handovers.arrived(now_s, record)
+        return self.prefilled(now_s, request_id) if record.phase is RequestPhase.PREFILL else NOTHING
 
-    def progress(self, now_s: float, progress: Sequence[Progress]) -> Outcome:
+    def progress(self, now_s: float, progress: Sequence[OutputProgress]) -> RoutingOutcome:
         """Output tokens so far."""
         for request_id, output_tokens in progress:
             record = self._records.get(request_id)
-            if record is None or record.phase is Phase.QUEUED:
+            if record is None or record.phase is RequestPhase.QUEUED:
                 self._unknown("progress")
             else:
                 record.output_tokens = output_tokens
         return self._dispatch.drain(now_s)
 
-    def complete(self, now_s: float, request_id: str, output_tokens: int) -> Outcome:
+    def complete(self, now_s: float, request_id: str, output_tokens: int) -> RoutingOutcome:
         """It has all its tokens."""
         record = self._records.pop(request_id, None)
         if record is None:
@@ -192,7 +192,7 @@ class Router:
         self.traces.ended(record, now_s)
         return self._dispatch.drain(now_s)
 
-    def failed(self, now_s: float, request_id: str, *, retry: bool) -> Outcome:
+    def failed(self, now_s: float, request_id: str, *, retry: bool) -> RoutingOutcome:
         """It ended without completing; `retry`: only this attempt did, and it goes elsewhere.
 
         An offloaded request whose P is GONE is computed by its D after all.
@@ -200,7 +200,7 @@ class Router:
         record = self._records.get(request_id)
         if record is None:
             return self._unknown("failed")
-        if retry and record.phase is Phase.QUEUED:
+        if retry and record.phase is RequestPhase.QUEUED:
             return NOTHING
         self._counters.count("ended", "retried" if retry else "failed")
         if not retry:
@@ -215,31 +215,31 @@ class Router:
         self._dispatch.settle(now_s, record)
         return self._dispatch.drain(now_s)
 
-    def replica_changed(self, now_s: float, update: ReplicaUpdate) -> Outcome:
+    def replica_changed(self, now_s: float, update: ReplicaUpdate) -> RoutingOutcome:
         """A replica came, went, or says how it is."""
         replica = self._fleet.get(update.replica)
         if update.state is ReplicaState.GONE:
             if replica is None:
                 return self._unknown("replica_changed")
             self._fleet.remove(replica)
-            self._know.prefixes.forget(replica.slot)
+            self._state.prefixes.forget(replica.slot)
             return NOTHING
         if replica is None:
-            cells = self._know.latency.cells(update.gpu_type)
+            cells = self._state.latency.cells(update.gpu_type)
             replica = self._fleet.add(update.replica, update.role, update.gpu_type, cells)
         elif update.gpu_type not in {"", replica.gpu_type}:
-            self._fleet.set_type(replica, update.gpu_type, self._know.latency.cells(update.gpu_type))
+            self._fleet.set_type(replica, update.gpu_type, self._state.latency.cells(update.gpu_type))
         self._fleet.set_ready(replica, ready=update.state is ReplicaState.READY)
         if update.load is not None:
             self._fleet.report(now_s, replica, update.load)
         return self._dispatch.drain(now_s)
 
-    def expire(self, now_s: float) -> Outcome:
+    def expire(self, now_s: float) -> RoutingOutcome:
         """What is due: requests that waited as long as they may, late offloaded prompts, samples of use."""
         self._fleet.sample(now_s)
         return self._dispatch.expire(now_s)
 
-    def restore(self, now_s: float, running: Sequence[Running]) -> Outcome:
+    def restore(self, now_s: float, running: Sequence[Running]) -> RoutingOutcome:
         """Take up requests that are on replicas already; first tell of the replicas.
 
         Those whose replicas are not known are ignored and counted; drivers report them as failed elsewhere.
@@ -264,7 +264,7 @@ class Router:
             request=request,
             number=self._number,
             expected_output=expected_output,
-            slo=self._know.slo if judged and not request.slo.given else request.slo,
+            slo=self._state.slo if judged and not request.slo.given else request.slo,
             profile=pipeline.name,
             judged=judged,
         )
@@ -275,11 +275,11 @@ class Router:
     def _survivor(self, record: Record) -> Replica | None:
         """D of an offloaded request whose prompt was at a P that is GONE."""
         prefill, decode = record.prefill, record.decode
-        lost = record.phase is Phase.PREFILL and prefill is not None and not prefill.alive
+        lost = record.phase is RequestPhase.PREFILL and prefill is not None and not prefill.alive
         if lost and decode is not None and decode.alive and decode.role is Role.MIXED:
             return decode
         return None
 
-    def _unknown(self, event: str) -> Outcome:
+    def _unknown(self, event: str) -> RoutingOutcome:
         self._counters.count("unknown_events", event)
         return NOTHING

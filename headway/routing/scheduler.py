@@ -26,13 +26,13 @@ from math import inf, nan
 
 import numpy as np
 
-from headway.routing.context import Knowledge, Question, Refusal, Seat, take_seat
-from headway.routing.forecast import Row
+from headway.routing.context import ChosenReplica, Refusal, RoutingState, SchedulingContext, choose_replica
+from headway.routing.forecast import ForecastRow
 from headway.routing.offload import OffloadDecision
 from headway.routing.offloading import Offloading
 from headway.routing.plugins import Filter, Picker, Scorer
-from headway.routing.records import Record, Replica, Tracked
-from headway.routing.table import Column, FloatArray
+from headway.routing.records import Record, Replica, TrackedPrediction
+from headway.routing.table import FleetRow, FloatArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,30 +50,30 @@ class Pipeline:
     packs_by_capacity: bool = False
     """It fills replicas by pattern load."""
 
-    def decide(self, question: Question, generator: np.random.Generator) -> int | Refusal:
+    def decide(self, context: SchedulingContext, generator: np.random.Generator) -> int | Refusal:
         """The position of the chosen replica in `question.slots`, which may be fewer then; or why there is
         none. Needs at least one candidate.
         """
         for each in self.filters:
-            keep = each.keep(question)
+            keep = each.keep(context)
             if keep is None or (kept := np.count_nonzero(keep)) == len(keep):
                 continue
             if not kept:
-                return each.refusal(question)
-            question.restrict(keep)
-        return self.picker.pick(question, self._scores(question), generator)
+                return each.refusal(context)
+            context.restrict(keep)
+        return self.picker.pick(context, self._scores(context), generator)
 
-    def _scores(self, question: Question) -> FloatArray:
+    def _scores(self, context: SchedulingContext) -> FloatArray:
         scorers = self.scorers
         if not scorers:
-            return np.ones(len(question.slots))
+            return np.ones(len(context.slots))
         scorer, weight = scorers[0]
-        scores = scorer.score(question)
+        scores = scorer.score(context)
         if len(scorers) == 1:
             return scores
         scores = weight * scores
         for scorer, weight in scorers[1:]:
-            scores += weight * scorer.score(question)
+            scores += weight * scorer.score(context)
         return scores
 
 
@@ -98,7 +98,7 @@ def _declared(trait: str, plugins: Sequence[tuple[object, float]]) -> bool:
 
 
 @dataclass(slots=True, kw_only=True)
-class Choice:
+class RouteChoice:
     """Where a request goes, and what that means there.
 
     `ttft_s` and `tpot_s` are predicted from now on, NaN where nothing is. `busy_s` of the prefill replica's
@@ -115,7 +115,7 @@ class Choice:
     tpot_s: float = nan
     prefill_load: float = 0.0
     load: float = 0.0
-    tracked: tuple[Tracked, ...] = ()
+    tracked: tuple[TrackedPrediction, ...] = ()
     offload: OffloadDecision | None = None
 
 
@@ -123,16 +123,16 @@ class Scheduler:
     """Chooses by the profiles. Reads the fleet, writes nothing."""
 
     def __init__(
-        self, know: Knowledge, pipelines: Mapping[str, Pipeline], fallback: str, offloading: Offloading
+        self, state: RoutingState, pipelines: Mapping[str, Pipeline], fallback: str, offloading: Offloading
     ) -> None:
-        self._know, self._pipelines, self._offloading = know, pipelines, offloading
+        self._state, self._pipelines, self._offloading = state, pipelines, offloading
         self._fallback = pipelines[fallback]
 
     def arrived(self, now_s: float) -> None:
         """A request came."""
         self._offloading.arrived(now_s)
 
-    def choose(self, now_s: float, record: Record) -> Choice | Refusal:
+    def choose(self, now_s: float, record: Record) -> RouteChoice | Refusal:
         """Where the request goes now. Needs a ready replica of each role."""
         choice = self._choose(now_s, record, self._pipelines[record.profile])
         if isinstance(choice, Refusal) and choice.unjudged:
@@ -146,11 +146,11 @@ class Scheduler:
         prefill: Replica,
         decode: Replica,
         decision: OffloadDecision | None = None,
-    ) -> Choice:
+    ) -> RouteChoice:
         """The choice of given replicas, with predictions if the record's profile makes them."""
         first, second = (
-            take_seat(
-                Question(self._know, now_s, record, replica.role).about(
+            choose_replica(
+                SchedulingContext(self._state, now_s, record, replica.role).about(
                     replica.role, np.array([replica.slot])
                 ),
                 0,
@@ -161,7 +161,7 @@ class Scheduler:
             self._pipelines[record.profile], first, first if prefill is decode else second, decision
         )
 
-    def guards(self, now_s: float, record: Record, choice: Choice) -> tuple[float, float]:
+    def guards(self, now_s: float, record: Record, choice: RouteChoice) -> tuple[float, float]:
         """The slack of its TTFT, and the TPOT SLO that newcomers have to keep.
 
         A promise that cannot be kept (TTFT) or that no replica could keep (TPOT) binds nobody: infinite.
@@ -170,52 +170,58 @@ class Scheduler:
         if choice.ttft_s < inf:
             slack_s = slo.ttft_s - (now_s - record.request.arrival_s) - choice.ttft_s
         if choice.tpot_s > guard_s:
-            question = Question(self._know, now_s, record, self._know.roles[-1])
-            if question.alone_s[1] > guard_s:
+            context = SchedulingContext(self._state, now_s, record, self._state.roles[-1])
+            if context.alone_s[1] > guard_s:
                 guard_s = inf
         return (slack_s if slack_s >= 0.0 else inf), guard_s
 
-    def _choose(self, now_s: float, record: Record, pipeline: Pipeline) -> Choice | Refusal:
-        question = Question(self._know, now_s, record, self._know.roles[0])
-        if len(self._know.roles) > 1:
-            return self._split(pipeline, question, question.about(self._know.roles[1]))
-        position = pipeline.decide(question, self._know.generator)
+    def _choose(self, now_s: float, record: Record, pipeline: Pipeline) -> RouteChoice | Refusal:
+        context = SchedulingContext(self._state, now_s, record, self._state.roles[0])
+        if len(self._state.roles) > 1:
+            return self._split(pipeline, context, context.about(self._state.roles[1]))
+        position = pipeline.decide(context, self._state.generator)
         if isinstance(position, Refusal):
             return position
-        seat = take_seat(question, position)
-        decision, other = self._offloading.considered(seat)
+        chosen = choose_replica(context, position)
+        decision, other = self._offloading.considered(chosen)
         if other is None:
-            return self._choice(pipeline, seat, seat, decision)
-        return self._choice(pipeline, other, seat, decision)
+            return self._choice(pipeline, chosen, chosen, decision)
+        return self._choice(pipeline, other, chosen, decision)
 
-    def _split(self, pipeline: Pipeline, first: Question, second: Question) -> Choice | Refusal:
+    def _split(
+        self, pipeline: Pipeline, first: SchedulingContext, second: SchedulingContext
+    ) -> RouteChoice | Refusal:
         decode_s = 0.0
         if pipeline.records_outcomes:
-            decode_s = _least(second.prior[Row.TTFT_S])
-            first.further_s = self._know.rules.transfer_s(first.record.request.input_tokens) + decode_s
-        position = pipeline.decide(first, self._know.generator)
+            decode_s = _least(second.prior[ForecastRow.TTFT_S])
+            first.further_s = self._state.rules.transfer_s(first.record.request.input_tokens) + decode_s
+        position = pipeline.decide(first, self._state.generator)
         if isinstance(position, Refusal):
             return position
-        prefill = take_seat(first, position)
+        prefill = choose_replica(first, position)
         if pipeline.records_outcomes:
             second.further_s = prefill.ttft_s - decode_s
-        position = pipeline.decide(second, self._know.generator)
+        position = pipeline.decide(second, self._state.generator)
         if isinstance(position, Refusal):
             return position
-        return self._choice(pipeline, prefill, take_seat(second, position))
+        return self._choice(pipeline, prefill, choose_replica(second, position))
 
     def _choice(
-        self, pipeline: Pipeline, prefill: Seat, decode: Seat, decision: OffloadDecision | None = None
-    ) -> Choice:
-        same, tracked = prefill is decode, tuple[Tracked, ...]()
+        self,
+        pipeline: Pipeline,
+        prefill: ChosenReplica,
+        decode: ChosenReplica,
+        decision: OffloadDecision | None = None,
+    ) -> RouteChoice:
+        same, tracked = prefill is decode, tuple[TrackedPrediction, ...]()
         split_mixed = not same and prefill.replica.role is decode.replica.role
         if pipeline.records_outcomes and not split_mixed:
             tracked = prefill.tracked() if same else prefill.tracked() + decode.tracked()
         load, ttft_s = self._load(pipeline, decode), decode.ttft_s
         if split_mixed:
-            transfer_s = self._know.handovers.seconds(int(decode.missing_tokens))
+            transfer_s = self._state.handovers.seconds(int(decode.missing_tokens))
             ttft_s = prefill.ttft_s + transfer_s + decode.iteration_s
-        return Choice(
+        return RouteChoice(
             pipeline=pipeline,
             prefill=prefill.replica,
             decode=decode.replica,
@@ -230,11 +236,11 @@ class Scheduler:
             offload=decision,
         )
 
-    def _load(self, pipeline: Pipeline, seat: Seat) -> float:
+    def _load(self, pipeline: Pipeline, chosen: ChosenReplica) -> float:
         if not pipeline.packs_by_capacity:
             return 0.0
-        load = seat.question.loads()[int(self._know.fleet.table[Column.KIND, seat.replica.slot])]
-        return 1.0 / self._know.rules.max_batch_size if load is None else min(load, 1.0)
+        load = chosen.context.loads()[int(self._state.fleet.table[FleetRow.KIND, chosen.replica.slot])]
+        return 1.0 / self._state.rules.max_batch_size if load is None else min(load, 1.0)
 
 
 def _least(values: FloatArray) -> float:

@@ -20,7 +20,7 @@ FloatArray = NDArray[np.float64]
 SlotArray = NDArray[np.int64]
 
 
-class Column(IntEnum):
+class FleetRow(IntEnum):
     """The rows of the table; counts of requests, tokens, seconds."""
 
     WAITING = 0
@@ -62,25 +62,25 @@ class Column(IntEnum):
     """Index of the profile of its GPU type, −1 for one without."""
 
 
-EMPTY: Mapping[Column, float] = {
-    Column.TPOT_SLO_S: inf,
-    Column.TTFT_SLACK_S: inf,
-    Column.CAPACITY_TOKENS: inf,
-    Column.BUSY_UNTIL_S: -inf,
-    Column.KIND: -1.0,
+EMPTY: Mapping[FleetRow, float] = {
+    FleetRow.TPOT_SLO_S: inf,
+    FleetRow.TTFT_SLACK_S: inf,
+    FleetRow.CAPACITY_TOKENS: inf,
+    FleetRow.BUSY_UNTIL_S: -inf,
+    FleetRow.KIND: -1.0,
 }
 """What a new replica's cells hold, where that is not 0."""
 
 
-WAITING, COMING, RUNNING = int(Column.WAITING), int(Column.COMING), int(Column.RUNNING)
-PREFILL_TOKENS, WORK_S = int(Column.PREFILL_TOKENS), int(Column.WORK_S)
-BUSY_UNTIL_S, RESERVED_TOKENS = int(Column.BUSY_UNTIL_S), int(Column.RESERVED_TOKENS)
-KV_TOKENS, COMING_TOKENS = int(Column.KV_TOKENS), int(Column.COMING_TOKENS)
-OUTPUT_TOKENS, LOAD = int(Column.OUTPUT_TOKENS), int(Column.LOAD)
-DUTY, DUTY_AT_S = int(Column.DUTY), int(Column.DUTY_AT_S)
-TPOT_SLO_S, TTFT_SLACK_S = int(Column.TPOT_SLO_S), int(Column.TTFT_SLACK_S)
-OTHER_REQUESTS, OTHER_TOKENS = int(Column.OTHER_REQUESTS), int(Column.OTHER_TOKENS)
-CAPACITY_TOKENS, KIND = int(Column.CAPACITY_TOKENS), int(Column.KIND)
+WAITING, COMING, RUNNING = int(FleetRow.WAITING), int(FleetRow.COMING), int(FleetRow.RUNNING)
+PREFILL_TOKENS, WORK_S = int(FleetRow.PREFILL_TOKENS), int(FleetRow.WORK_S)
+BUSY_UNTIL_S, RESERVED_TOKENS = int(FleetRow.BUSY_UNTIL_S), int(FleetRow.RESERVED_TOKENS)
+KV_TOKENS, COMING_TOKENS = int(FleetRow.KV_TOKENS), int(FleetRow.COMING_TOKENS)
+OUTPUT_TOKENS, LOAD = int(FleetRow.OUTPUT_TOKENS), int(FleetRow.LOAD)
+DUTY, DUTY_AT_S = int(FleetRow.DUTY), int(FleetRow.DUTY_AT_S)
+TPOT_SLO_S, TTFT_SLACK_S = int(FleetRow.TPOT_SLO_S), int(FleetRow.TTFT_SLACK_S)
+OTHER_REQUESTS, OTHER_TOKENS = int(FleetRow.OTHER_REQUESTS), int(FleetRow.OTHER_TOKENS)
+CAPACITY_TOKENS, KIND = int(FleetRow.CAPACITY_TOKENS), int(FleetRow.KIND)
 
 Entry = tuple[float, float, float, float, float, float, float, float, float]
 """One request in numbers, in the order of the constants that follow."""

@@ -158,14 +158,14 @@ class Shed:
     retry_after_s: float = 1.0
 
 
-class Outcome(NamedTuple):
+class RoutingOutcome(NamedTuple):
     """What follows from an event: placements and sheds, of any requests."""
 
     placements: tuple[Placement, ...] = ()
     sheds: tuple[Shed, ...] = ()
 
 
-NOTHING = Outcome()
+NOTHING = RoutingOutcome()
 
 
 class ReplicaState(StrEnum):
@@ -201,7 +201,7 @@ class ReplicaUpdate:
     load: ReplicaLoad | None = None
 
 
-class Progress(NamedTuple):
+class OutputProgress(NamedTuple):
     """How many output tokens of a request have left."""
 
     request_id: str

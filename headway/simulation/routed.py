@@ -18,7 +18,7 @@ import numpy as np
 
 from headway.config.routing import PredictionSettings
 from headway.planning.types import Role
-from headway.routing import NOTHING, Outcome, ReplicaState, ReplicaUpdate, Router
+from headway.routing import NOTHING, ReplicaState, ReplicaUpdate, Router, RoutingOutcome
 from headway.routing.offload import OffloadTrace
 from headway.simulation import kernel, layout
 from headway.simulation.allocate import grow_orders
@@ -132,7 +132,7 @@ class Conductor:
         if self._traces is not None:
             self._traces(self.router.traces.take())
 
-    def _heard(self, now_s: float, kind: int, slot: int, number: int, value: int) -> Outcome:
+    def _heard(self, now_s: float, kind: int, slot: int, number: int, value: int) -> RoutingOutcome:
         """What follows from one notice (`layout.NOTICE`)."""
         router, request_id = self.router, str(number)
         if kind == FIRST_TOKEN:
@@ -145,14 +145,14 @@ class Conductor:
             return self._replica_changed(now_s, slot, number, value)
         return self._ended(now_s, request_id, value)
 
-    def _ended(self, now_s: float, request_id: str, output_tokens: int) -> Outcome:
+    def _ended(self, now_s: float, request_id: str, output_tokens: int) -> RoutingOutcome:
         if self._slots.pop(request_id, None) is None:
             return NOTHING  # it never fits, which no router was asked about
         if output_tokens == NONE:
             return self.router.failed(now_s, request_id, retry=False)
         return self.router.complete(now_s, request_id, output_tokens)
 
-    def _replica_changed(self, now_s: float, slot: int, serial: int, code: int) -> Outcome:
+    def _replica_changed(self, now_s: float, slot: int, serial: int, code: int) -> RoutingOutcome:
         state = STATES.get(code, ReplicaState.GONE)
         if state is ReplicaState.READY:
             self._roles[serial] = ROLES[int(self._fleet.world.replicas["role"][slot])]
@@ -165,7 +165,7 @@ class Conductor:
         update = ReplicaUpdate(replica=name, role=role, state=state, gpu_type=self._gpu_type)
         return self.router.replica_changed(now_s, update)
 
-    def _order(self, outcome: Outcome) -> None:
+    def _order(self, outcome: RoutingOutcome) -> None:
         """Write down what the kernel shall do; the router's word on requests that have ended is void."""
         for placement in outcome.placements:
             slot = self._slots.get(placement.request_id)

@@ -33,7 +33,7 @@ from actors.routing.messages import (
     Surveyed,
 )
 from headway.planning import Role
-from headway.routing.types import Placement, Progress, RouteRequest, Shed
+from headway.routing.types import OutputProgress, Placement, RouteRequest, Shed
 from serve_apps.gateway.backend import BackendError, NotReady, Overloaded
 from serve_apps.membership import Membership
 from serve_apps.routed.metrics import RoutingCounts
@@ -275,13 +275,13 @@ class RequestTable:
             if routed.state is RequestState.PLACED:
                 yield _on_replica(routed)
 
-    def _progress(self) -> tuple[Progress, ...]:
+    def _progress(self) -> tuple[OutputProgress, ...]:
         moved = [
             routed for routed in self._requests.values() if routed.output_tokens > routed.reported_tokens
         ]
         for routed in moved:
             routed.reported_tokens = routed.output_tokens
-        return tuple(Progress(routed.request.request_id, routed.output_tokens) for routed in moved)
+        return tuple(OutputProgress(routed.request.request_id, routed.output_tokens) for routed in moved)
 
     def _in_use(self, replica: str) -> bool:
         return any(

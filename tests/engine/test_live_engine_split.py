@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from headway.engine import EngineRules, LiveEngine
 from headway.planning.types import Role
-from headway.routing.types import NOTHING, Outcome, Placement, ReplicaUpdate, RouteRequest
+from headway.routing.types import NOTHING, Placement, ReplicaUpdate, RouteRequest, RoutingOutcome
 from headway.simulation.routed import Routed
 from tests.engine.stepping import Seen
 from tests.simulation.worlds import ArrayTrace, roofline_profile, run, scenario
@@ -32,18 +32,18 @@ class Script:
     next_due_s: float = inf
     queued: int = 0
 
-    def submit(self, now_s: float, request: RouteRequest) -> Outcome:
+    def submit(self, now_s: float, request: RouteRequest) -> RoutingOutcome:
         prefill, decode = (self.replicas[place] for place in self.places[int(request.request_id)])
         placed = Placement(
             request_id=request.request_id, prefill_replica=prefill, decode_replica=decode, profile="script"
         )
-        return Outcome(placements=(placed,))
+        return RoutingOutcome(placements=(placed,))
 
-    def replica_changed(self, now_s: float, update: ReplicaUpdate) -> Outcome:
+    def replica_changed(self, now_s: float, update: ReplicaUpdate) -> RoutingOutcome:
         self.replicas = sorted({*self.replicas, update.replica})
         return NOTHING
 
-    def nothing(self, *_: object, **__: object) -> Outcome:
+    def nothing(self, *_: object, **__: object) -> RoutingOutcome:
         return NOTHING
 
     prefilled = first_token = complete = failed = expire = nothing

@@ -9,16 +9,16 @@ from headway.config import HeadwayConfig
 from headway.config.roles import Role
 from headway.engine import EngineRules, engine_profile
 from headway.routing import (
-    Outcome,
     Placement,
     ReplicaState,
     ReplicaUpdate,
     RequestSlo,
     Router,
     RouteRequest,
+    RoutingOutcome,
     make_router,
 )
-from headway.routing.table import Column
+from headway.routing.table import FleetRow
 from interp import Profile
 
 PROFILE = "llama-3.1-8b_h100_tp1"
@@ -26,9 +26,9 @@ NO_SLO = RequestSlo()
 MIXED, SPLIT = {"mixed": {}}, {"prefill": {}, "decode": {}}
 OWN_ROWS = [
     row
-    for row in Column
-    if row not in {Column.TPOT_SLO_S, Column.TTFT_SLACK_S, Column.BUSY_UNTIL_S}
-    and row not in {Column.DUTY, Column.DUTY_AT_S, Column.CAPACITY_TOKENS, Column.KIND}
+    for row in FleetRow
+    if row not in {FleetRow.TPOT_SLO_S, FleetRow.TTFT_SLACK_S, FleetRow.BUSY_UNTIL_S}
+    and row not in {FleetRow.DUTY, FleetRow.DUTY_AT_S, FleetRow.CAPACITY_TOKENS, FleetRow.KIND}
 ]
 """Rows that are 0 when nobody is there."""
 
@@ -67,11 +67,11 @@ def router(
     return made
 
 
-def join(made: Router, name: str, role: Role = Role.MIXED, now_s: float = 0.0) -> Outcome:
+def join(made: Router, name: str, role: Role = Role.MIXED, now_s: float = 0.0) -> RoutingOutcome:
     return made.replica_changed(now_s, ReplicaUpdate(replica=name, role=role))
 
 
-def gone(made: Router, name: str, role: Role = Role.MIXED, now_s: float = 0.0) -> Outcome:
+def gone(made: Router, name: str, role: Role = Role.MIXED, now_s: float = 0.0) -> RoutingOutcome:
     return made.replica_changed(now_s, ReplicaUpdate(replica=name, role=role, state=ReplicaState.GONE))
 
 
@@ -85,7 +85,7 @@ def request(request_id: str = "r", **changes: Any) -> RouteRequest:
     return RouteRequest(**{**fields, **changes})
 
 
-def placed(outcome: Outcome) -> Placement:
+def placed(outcome: RoutingOutcome) -> Placement:
     """The one placement that followed."""
     assert not outcome.sheds
     assert len(outcome.placements) == 1

@@ -8,7 +8,7 @@ import pytest
 from headway.config.roles import Role
 from headway.routing import RequestSlo, RoutingError
 from headway.routing.aibrix import load_aibrix_profile, parse_aibrix_profile
-from headway.routing.capacity import Buckets, CapacityTable, Pattern
+from headway.routing.capacity import Buckets, CapacityTable, RequestPattern
 
 SLO = RequestSlo()
 
@@ -92,7 +92,7 @@ def test_other_roles_are_unknown_to_it():
 
 def test_it_is_a_source_of_a_capacity_table():
     table = CapacityTable({"A10": parse_aibrix_profile(content(), "x")}, Buckets.of([16, 17, 512, 513]))
-    fits, never = Pattern("m", 2, 0), Pattern("m", 3, 3)
+    fits, never = RequestPattern("m", 2, 0), RequestPattern("m", 3, 3)
     assert table.load(fits, "A10", Role.MIXED, SLO) == pytest.approx(1 / 3)
     assert table.load(never, "A10", Role.MIXED, SLO) == pytest.approx(1 / 5)
     assert table.load(fits, "other", Role.MIXED, SLO) is None

@@ -11,9 +11,14 @@ from headway.config.roles import Role
 from headway.engine import EngineRules
 from headway.routing import RequestSlo
 from headway.routing import capacity as capacity_module
-from headway.routing.capacity import Buckets, CapacityTable, Pattern, rounded_down
-from headway.routing.context import Question
-from headway.routing.surface_capacity import PromptCost, SurfaceCapacity, capacity_table, largest_point
+from headway.routing.capacity import Buckets, CapacityTable, RequestPattern, rounded_down
+from headway.routing.surface_capacity import (
+    CapacityQuery,
+    PromptCost,
+    SurfaceCapacity,
+    capacity_table,
+    largest_point,
+)
 from tests.simulation.worlds import ArrayTrace, roofline_profile, run, scenario
 
 PROFILE = roofline_profile()
@@ -22,7 +27,7 @@ RULES = EngineRules(max_batch_size=64, chunk_tokens=1024)
 SURFACE = SurfaceCapacity(profile=PROFILE, rules=RULES)
 TIGHT, LOOSE = RequestSlo(ttft_s=0.3, tpot_s=0.012), RequestSlo(ttft_s=3.0, tpot_s=0.05)
 EXACT = Buckets.of([1, 200, 201, 1000, 1001])
-INPUT_1000_OUTPUT_200 = Pattern("", 3, 1)
+INPUT_1000_OUTPUT_200 = RequestPattern("", 3, 1)
 
 
 class Told:
@@ -116,7 +121,7 @@ def test_a_mixed_replica_fares_as_its_operating_point_says(input_tokens, output_
 
 def operating_point(input_tokens, output_tokens, slo):
     prompt = PromptCost.of(PROFILE.prefill, input_tokens, RULES.chunk_tokens)
-    asked = Question(input_tokens=input_tokens, output_tokens=output_tokens, slo=slo, holds=64)
+    asked = CapacityQuery(input_tokens=input_tokens, output_tokens=output_tokens, slo=slo, holds=64)
     point = largest_point(PROFILE.decode, prompt, asked)
     assert point is not None
     return point

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from headway.routing import RequestSlo
-from headway.routing.corrections import MOST_SAFETY, Calibration
+from headway.routing.corrections import MOST_SAFETY, SafetyFactor
 from headway.routing.learning import RecordedPrior, recorded_priors, training_samples, without_priors
 from predictors.latency import TrainingWindow, train
 from tests.routing.routers import MIXED, SPLIT, placed, request, router
@@ -90,7 +90,7 @@ def test_recorded_priors_forget_the_oldest() -> None:
 
 @pytest.mark.parametrize(("spread", "level"), [(0.3, 0.8), (0.3, 0.5)])
 def test_the_safety_factor_holds_for_its_share(spread, level) -> None:
-    generator, calibration = np.random.default_rng(0), Calibration(level)
+    generator, calibration = np.random.default_rng(0), SafetyFactor(level)
     measured = np.exp(generator.normal(0.1, spread, 20_000))
     for value in measured:
         calibration.observe(1.0, value)
@@ -98,7 +98,7 @@ def test_the_safety_factor_holds_for_its_share(spread, level) -> None:
 
 
 def test_the_safety_factor_has_bounds_and_ignores_nothing_said() -> None:
-    calibration = Calibration(0.8)
+    calibration = SafetyFactor(0.8)
     first = calibration.factor
     calibration.observe(nan, 1.0)
     calibration.observe(1.0, nan)

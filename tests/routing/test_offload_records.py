@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from headway.routing import RouteClass, RoutingError
-from headway.routing.corrections import TransferEstimate
+from headway.routing.corrections import TransferFactor
 from headway.routing.offload import OffloadReason, OffloadTrace
 from headway.routing.offloading import HitRates
 from headway.routing.records import UtilisationSamples
 
 
 def test_transfers_follow_the_rule_until_measured_and_the_measurements_then() -> None:
-    estimate = TransferEstimate()
+    estimate = TransferFactor()
     assert estimate.seconds(0.4) == 0.4
     once = estimate.observe(0.4, 0.8)
     assert once.seconds(0.4) == pytest.approx(0.4 * 1.1)
@@ -25,7 +25,7 @@ def test_transfers_follow_the_rule_until_measured_and_the_measurements_then() ->
 
 @pytest.mark.parametrize("outlier_s", [1e9, -1e9])
 def test_one_outlier_moves_the_estimate_by_its_smoothing_and_the_rest_bring_it_back(outlier_s) -> None:
-    estimate = TransferEstimate(factor=2.0)
+    estimate = TransferFactor(factor=2.0)
     struck = estimate.observe(0.3, outlier_s)
     assert abs(struck.factor - estimate.factor) == pytest.approx(0.1)
     for _ in range(100):
@@ -36,7 +36,7 @@ def test_one_outlier_moves_the_estimate_by_its_smoothing_and_the_rest_bring_it_b
 def test_errors_as_often_long_as_short_leave_the_estimate_where_it_is() -> None:
     """That of an expected wait may be larger than the transfer, so that some measurements are below 0."""
     errors_s = np.random.default_rng(0).uniform(-0.3, 0.3, 4000)
-    estimate, factors = TransferEstimate(), []
+    estimate, factors = TransferFactor(), []
     for error_s in errors_s:
         estimate = estimate.observe(0.1, 0.15 + error_s)
         factors.append(estimate.factor)
@@ -44,7 +44,7 @@ def test_errors_as_often_long_as_short_leave_the_estimate_where_it_is() -> None:
 
 
 def test_the_factor_has_bounds() -> None:
-    high = low = TransferEstimate()
+    high = low = TransferFactor()
     for _ in range(250):
         high, low = high.observe(0.1, 1e6), low.observe(0.1, -1e6)
     assert (low.factor, high.factor) == (0.05, 20.0)
@@ -52,7 +52,7 @@ def test_the_factor_has_bounds() -> None:
 
 @pytest.mark.parametrize(("nominal_s", "measured_s"), [(0.0, 1.0), (1.0, nan), (nan, 1.0), (1.0, inf)])
 def test_measurements_that_say_nothing_change_nothing(nominal_s: float, measured_s: float) -> None:
-    estimate = TransferEstimate().observe(1.0, 3.0)
+    estimate = TransferFactor().observe(1.0, 3.0)
     assert estimate.observe(nominal_s, measured_s) == estimate
 
 

@@ -5,7 +5,7 @@ import pytest
 from headway.config.roles import Role
 from headway.engine import EngineRules
 from headway.routing import ReplicaLoad, ReplicaUpdate, Running
-from headway.routing.corrections import TransferEstimate
+from headway.routing.corrections import TransferFactor
 from headway.routing.offload import OffloadReason, OffloadTrace
 from headway.routing.offloading import Traces
 from tests.routing.routers import SPLIT, gone, placed, request, router
@@ -132,7 +132,7 @@ class TestTransfers:
         nominal_s, wait_s = record.handover
         assert nominal_s == SLOW.transfer_s(HEAVY)
         # D is idle: one iteration of one sequence and nothing else.
-        itl_s = one._know.latency.shared_tpot_s(0, 1.0, float(HEAVY), 0.0)
+        itl_s = one._state.latency.shared_tpot_s(0, 1.0, float(HEAVY), 0.0)
         assert wait_s == pytest.approx(itl_s)
         figures = self.settled(3.0 * nominal_s + wait_s)
         assert figures["factor",] == pytest.approx(3.0, rel=0.01)
@@ -143,12 +143,12 @@ class TestTransfers:
         busy = made()
         placement = placed(busy.submit(0.0, request(input_tokens=HEAVY)))
         table, slot = busy._fleet.table, busy._fleet.get(placement.decode_replica).slot
-        waits = [busy._know.latency.joining_s(table, slot, HEAVY)]
+        waits = [busy._state.latency.joining_s(table, slot, HEAVY)]
         others = [placed(busy.submit(0.1, request(f"x{n}", input_tokens=3000))) for n in range(2)]
         assert placement.decode_replica in {each.decode_replica for each in others}
-        waits.append(busy._know.latency.joining_s(table, slot, HEAVY))
-        chunk_s = busy._know.latency._chunk_s(busy._know.latency._surfaces[0], 1.0, 3000.0)
-        empty_s = float(busy._know.latency._surfaces[0].work_s[0])
+        waits.append(busy._state.latency.joining_s(table, slot, HEAVY))
+        chunk_s = busy._state.latency._chunk_s(busy._state.latency._surfaces[0], 1.0, 3000.0)
+        empty_s = float(busy._state.latency._surfaces[0].work_s[0])
         assert waits[1] - waits[0] == pytest.approx(1.5 * chunk_s + 0.5 * empty_s)
 
     def test_where_d_has_no_room_nothing_is_measured(self) -> None:
@@ -178,7 +178,7 @@ class TestTransfers:
         predicted = []
         for factor in (1.0, 4.0):
             one = made(profile="slo")
-            one._know.handovers.estimate = TransferEstimate(factor=factor)
+            one._state.handovers.estimate = TransferFactor(factor=factor)
             predicted.append(placed(one.submit(0.0, request(input_tokens=HEAVY))).predicted_ttft_s)
         assert predicted[1] - predicted[0] == pytest.approx(3.0 * SLOW.transfer_s(HEAVY))
 
@@ -187,7 +187,7 @@ class TestTransfers:
         reasons = []
         for factor in (1.0, 20.0):
             one = made(mode="cost", rules=EngineRules(chunk_tokens=2048), prefill_throughput=10_000)
-            one._know.handovers.estimate = TransferEstimate(factor=factor)
+            one._state.handovers.estimate = TransferFactor(factor=factor)
             for number in range(2):
                 one.submit(0.0, request(f"x{number}", input_tokens=300))
                 one.first_token(0.1, f"x{number}")

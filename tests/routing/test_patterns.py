@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headway.routing import RouteRequest, RoutingError
-from headway.routing.capacity import DEFAULT_BUCKETS, Buckets, Pattern, pattern_of
+from headway.routing.capacity import DEFAULT_BUCKETS, Buckets, RequestPattern, pattern_of
 
 TOKENS = st.integers(1, 1 << 20)
 
@@ -53,5 +53,5 @@ def test_edges_that_do_not_ascend_are_an_error(edges):
 
 def test_a_pattern_is_model_and_two_buckets():
     request = RouteRequest(request_id="a", arrival_s=0.0, input_tokens=1000, max_tokens=5000, model="m")
-    assert pattern_of(request, 130.5) == Pattern("m", 9, 7)
-    assert pattern_of(request, 130.5, Buckets.of([1, 100])) == Pattern("m", 1, 1)
+    assert pattern_of(request, 130.5) == RequestPattern("m", 9, 7)
+    assert pattern_of(request, 130.5, Buckets.of([1, 100])) == RequestPattern("m", 1, 1)

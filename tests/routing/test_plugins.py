@@ -18,10 +18,10 @@ from headway.routing import (
     ShedReason,
     make_router,
 )
-from headway.routing.context import Question
+from headway.routing.context import SchedulingContext
 from headway.routing.factory import BUILT_IN, PLUGINS, make_handler, make_pipelines
-from headway.routing.forecast import Row
-from headway.routing.plugins.headroom import Promise, judge
+from headway.routing.forecast import ForecastRow
+from headway.routing.plugins.headroom import SloTerms, judge
 from headway.routing.plugins.pickers import (
     MaxScorePicker,
     RandomPicker,
@@ -38,7 +38,7 @@ from headway.routing.plugins.scorers import (
     SessionAffinityScorer,
 )
 from headway.routing.records import Record
-from headway.routing.table import Column
+from headway.routing.table import FleetRow
 from tests.routing.routers import SPLIT, join, placed, request, router, settings, surfaces
 
 DOCUMENT_002 = """
@@ -73,7 +73,7 @@ def question(made, role=Role.MIXED, **changes):
     record = Record(
         request=asked, number=0, expected_output=100, slo=asked.slo, profile="least_load", judged=False
     )
-    return Question(made._know, 0.0, record, role)
+    return SchedulingContext(made._state, 0.0, record, role)
 
 
 def load(made, column, *values):
@@ -84,7 +84,7 @@ def load(made, column, *values):
 class TestScorers:
     def test_queue(self) -> None:
         made = router(count=3)
-        load(made, Column.WAITING, 4, 0, 1)
+        load(made, FleetRow.WAITING, 4, 0, 1)
         assert QueueScorer().score(question(made)).tolist() == [0.0, 1.0, 0.75]
 
     def test_queues_that_are_alike_all_score_one(self) -> None:
@@ -92,24 +92,24 @@ class TestScorers:
 
     def test_kv_cache(self) -> None:
         made = router(count=2)
-        capacity = made._fleet.table[Column.CAPACITY_TOKENS, made._fleet.get("mixed-0").slot]
-        load(made, Column.KV_TOKENS, capacity / 4, 2 * capacity)
+        capacity = made._fleet.table[FleetRow.CAPACITY_TOKENS, made._fleet.get("mixed-0").slot]
+        load(made, FleetRow.KV_TOKENS, capacity / 4, 2 * capacity)
         assert KvCacheScorer().score(question(made)).tolist() == [0.75, 0.0]
 
     def test_an_unknown_cache_counts_as_empty(self) -> None:
         made = router("least_load", count=1, profiles={})
-        load(made, Column.KV_TOKENS, 1e6)
+        load(made, FleetRow.KV_TOKENS, 1e6)
         assert KvCacheScorer().score(question(made)).tolist() == [1.0]
 
     def test_prefix_cache(self) -> None:
         made = router(count=2, rules=EngineRules(chunk_tokens=2048, prefix_cache_tokens=10_000))
-        made._know.prefixes.insert(made._fleet.get("mixed-1").slot, (7, 8, 9))
+        made._state.prefixes.insert(made._fleet.get("mixed-1").slot, (7, 8, 9))
         asked = question(made, input_tokens=2048, blocks=(7, 8, 1), block_tokens=512)
         assert PrefixCacheScorer().score(asked).tolist() == [0.0, 0.5]
 
     def test_a_fully_cached_prompt_still_computes_a_token(self) -> None:
         made = router(count=1, rules=EngineRules(chunk_tokens=2048, prefix_cache_tokens=10_000))
-        made._know.prefixes.insert(made._fleet.get("mixed-0").slot, (7, 8))
+        made._state.prefixes.insert(made._fleet.get("mixed-0").slot, (7, 8))
         asked = question(made, input_tokens=1024, blocks=(7, 8), block_tokens=512)
         assert asked.cached_tokens.tolist() == [1023.0]
 
@@ -129,7 +129,7 @@ class TestScorers:
 
     def test_bin_pack_prefers_the_fullest_with_room(self) -> None:
         made = router(count=3, rules=EngineRules(chunk_tokens=2048, max_batch_size=4))
-        load(made, Column.RUNNING, 4, 3, 1)
+        load(made, FleetRow.RUNNING, 4, 3, 1)
         scores = BinPack().score(question(made))
         assert scores.argsort().tolist() == [0, 2, 1]
         assert scores[0] < 0.5 <= scores[2]
@@ -172,13 +172,13 @@ class TestPickers:
 
 def rows(*candidates):
     """A forecast from (TTFT, TPOT) pairs."""
-    table = np.zeros((len(Row), len(candidates)))
-    table[Row.TTFT_S], table[Row.TPOT_S] = np.array(candidates).T
-    table[Row.OTHERS_TPOT_S] = table[Row.TPOT_S]
+    table = np.zeros((len(ForecastRow), len(candidates)))
+    table[ForecastRow.TTFT_S], table[ForecastRow.TPOT_S] = np.array(candidates).T
+    table[ForecastRow.OTHERS_TPOT_S] = table[ForecastRow.TPOT_S]
     return table
 
 
-def promise(**changes):
+def terms(**changes):
     fields = {
         "ttft_s": inf,
         "left_s": inf,
@@ -192,61 +192,61 @@ def promise(**changes):
         "least_harm": False,
         "patient": False,
     }
-    return Promise(**{**fields, **changes})
+    return SloTerms(**{**fields, **changes})
 
 
 def fleet(*tightest):
-    table = np.zeros((len(Column), len(tightest)))
-    table[Column.TPOT_SLO_S], table[Column.TTFT_SLACK_S] = tightest, inf
-    table[Column.RUNNING] = np.isfinite(tightest)
+    table = np.zeros((len(FleetRow), len(tightest)))
+    table[FleetRow.TPOT_SLO_S], table[FleetRow.TTFT_SLACK_S] = tightest, inf
+    table[FleetRow.RUNNING] = np.isfinite(tightest)
     return table
 
 
 class TestHeadroom:
     def test_document_002s_example(self) -> None:
         """A newcomer with 80 ms beside one with 50 ms, predicted 60 ms: −10 ms of headroom, not 20."""
-        (verdict,) = judge(rows((0.1, 0.06)), fleet(0.05), np.arange(1), promise(ttft_weight=0.0))
+        (verdict,) = judge(rows((0.1, 0.06)), fleet(0.05), np.arange(1), terms(ttft_weight=0.0))
         assert verdict == pytest.approx(-0.010 / 0.050)
-        (alone,) = judge(rows((0.1, 0.06)), fleet(0.1), np.arange(1), promise())
+        (alone,) = judge(rows((0.1, 0.06)), fleet(0.1), np.arange(1), terms())
         assert alone > 0.0
 
     def test_idle_replicas_are_valid(self) -> None:
-        cautious = promise(tpot_safety=2.0)
+        cautious = terms(tpot_safety=2.0)
         assert judge(rows((0.1, 0.07)), fleet(inf), np.arange(1), cautious)[0] > 0.0
         assert judge(rows((0.1, 0.07)), fleet(0.1), np.arange(1), cautious)[0] < 0.0
         assert judge(rows((0.1, 0.09)), fleet(inf), np.arange(1), cautious)[0] < 0.0
 
     def test_ttft_counts_what_was_waited(self) -> None:
-        late = promise(ttft_s=1.0, left_s=0.05)
+        late = terms(ttft_s=1.0, left_s=0.05)
         assert judge(rows((0.1, 0.01)), fleet(0.1), np.arange(1), late)[0] < 0.0
 
     def test_queued_requests_keep_their_ttft(self) -> None:
         table, forecast = fleet(0.1), rows((0.1, 0.01))
-        forecast[Row.DELAY_S], table[Column.TTFT_SLACK_S] = 0.02, 0.01
-        assert judge(forecast, table, np.arange(1), promise())[0] == pytest.approx(-0.01)
+        forecast[ForecastRow.DELAY_S], table[FleetRow.TTFT_SLACK_S] = 0.02, 0.01
+        assert judge(forecast, table, np.arange(1), terms())[0] == pytest.approx(-0.01)
 
     def test_strategies(self) -> None:
         forecast, table = rows((0.1, 0.02), (0.1, 0.04), (0.1, 0.06)), fleet(0.1, 0.1, 0.1)
-        highest = judge(forecast, table, np.arange(3), promise(ttft_weight=0.0))
-        lowest = judge(forecast, table, np.arange(3), promise(ttft_weight=0.0, highest=False))
+        highest = judge(forecast, table, np.arange(3), terms(ttft_weight=0.0))
+        lowest = judge(forecast, table, np.arange(3), terms(ttft_weight=0.0, highest=False))
         assert highest.argsort().tolist() == [2, 1, 0]
         assert lowest.argsort().tolist() == [0, 1, 2]
 
     def test_no_prediction_is_no_verdict(self) -> None:
-        assert np.isnan(judge(rows((np.nan, np.nan)), fleet(0.1), np.arange(1), promise())).all()
+        assert np.isnan(judge(rows((np.nan, np.nan)), fleet(0.1), np.arange(1), terms())).all()
 
     def test_patient_requests_pass_by_queues_unless_they_are_quicker(self) -> None:
         table = fleet(0.1, 0.1)
-        table[Column.WAITING, 0], table[Column.PREFILL_TOKENS, 0] = 5, 20_000
-        slow = judge(rows((0.5, 0.01), (0.2, 0.01)), table, np.arange(2), promise(patient=True))
-        quick = judge(rows((0.1, 0.01), (0.2, 0.01)), table, np.arange(2), promise(patient=True))
+        table[FleetRow.WAITING, 0], table[FleetRow.PREFILL_TOKENS, 0] = 5, 20_000
+        slow = judge(rows((0.5, 0.01), (0.2, 0.01)), table, np.arange(2), terms(patient=True))
+        quick = judge(rows((0.1, 0.01), (0.2, 0.01)), table, np.arange(2), terms(patient=True))
         assert slow[0] < 0.0 < slow[1]
         assert (quick > 0.0).all()
 
     def test_least_harm_looks_at_others_alone(self) -> None:
         forecast = rows((0.1, 0.07), (0.1, 0.07))
         table = fleet(0.05, 0.1)
-        verdict = judge(forecast, table, np.arange(2), promise(tpot_s=1e-6, least_harm=True))
+        verdict = judge(forecast, table, np.arange(2), terms(tpot_s=1e-6, least_harm=True))
         assert (verdict < 0.0).all()
         assert verdict[1] > verdict[0]
 
@@ -264,8 +264,8 @@ class TestSloScorer:
         made = router("slo", count=1)
         made.submit(0.0, request("a", slo=RequestSlo(ttft_s=5.0, tpot_s=1e-6), critical=True))
         placed(made.submit(0.0, request("b", slo=RequestSlo(ttft_s=5.0, tpot_s=0.1), critical=True)))
-        assert np.isfinite(made._fleet.table[Column.TPOT_SLO_S]).sum() >= 1
-        assert made._fleet.table[Column.TPOT_SLO_S, made._fleet.get("mixed-0").slot] == 0.1
+        assert np.isfinite(made._fleet.table[FleetRow.TPOT_SLO_S]).sum() >= 1
+        assert made._fleet.table[FleetRow.TPOT_SLO_S, made._fleet.get("mixed-0").slot] == 0.1
 
     def test_without_headroom_a_request_waits_as_long_as_it_can_be_saved(self) -> None:
         made = router("slo", count=1)
@@ -315,7 +315,7 @@ class TestSloScorer:
         made = router("slo")
         made.submit(0.0, request())
         record = made._records["r"]
-        assert record.slo == made._know.slo
+        assert record.slo == made._state.slo
 
     def test_exploration_draws_among_all(self) -> None:
         made = router("slo", count=2)
@@ -346,7 +346,7 @@ class TestCapacityFilter:
             number += 1
         assert made.queued == 1
         assert 1 < number < 256
-        assert made._fleet.table[Column.LOAD].max() <= 1.0 + 1e-9
+        assert made._fleet.table[FleetRow.LOAD].max() <= 1.0 + 1e-9
         finish_one = made.complete(1.0, "r0", 10)
         assert placed(finish_one).request_id == f"r{number}"
 
@@ -363,7 +363,7 @@ class TestCapacityFilter:
 
     def test_it_keeps_what_has_room(self) -> None:
         made = router("pull")
-        load(made, Column.LOAD, 1.0, 0.0)
+        load(made, FleetRow.LOAD, 1.0, 0.0)
         assert CapacityFilter().keep(question(made)).tolist() == [False, True]
 
 

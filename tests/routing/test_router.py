@@ -7,7 +7,7 @@ from headway.config.roles import Role
 from headway.engine import EngineRules
 from headway.routing import (
     NOTHING,
-    Progress,
+    OutputProgress,
     ReplicaState,
     ReplicaUpdate,
     RequestFault,
@@ -17,7 +17,7 @@ from headway.routing import (
     ShedReason,
     SloRequired,
 )
-from headway.routing.table import Column
+from headway.routing.table import FleetRow
 from tests.routing.routers import MIXED, OWN_ROWS, SPLIT, finish, gone, join, placed, request, router
 
 OFFLOAD = {"mode": "always", "heavy_tokens": 4096, "warm_tokens": 512}
@@ -65,7 +65,7 @@ class TestEvents:
         outcomes = [
             made.prefilled(0.0, "x"),
             made.first_token(0.0, "x"),
-            made.progress(0.0, [Progress("x", 3)]),
+            made.progress(0.0, [OutputProgress("x", 3)]),
             made.complete(0.0, "x", 1),
             made.failed(0.0, "x", retry=True),
             gone(made, "nobody"),
@@ -83,8 +83,8 @@ class TestEvents:
         made = router(count=1)
         made.submit(0.0, request())
         made.first_token(0.1, "r")
-        assert made._fleet.table[Column.WAITING].sum() == 0
-        assert made._fleet.table[Column.RUNNING].sum() == 1
+        assert made._fleet.table[FleetRow.WAITING].sum() == 0
+        assert made._fleet.table[FleetRow.RUNNING].sum() == 1
 
     def test_the_prediction_based_flag_needs_an_slo_and_takes_the_slo_profile(self) -> None:
         with pytest.raises(SloRequired):
@@ -310,7 +310,7 @@ class TestOffload:
         first = placed(made.submit(0.0, request(input_tokens=9000, blocks=blocks)))
         made.prefilled(0.5, "r")
         decode = made._fleet.get(first.decode_replica)
-        assert made._know.prefixes.run_at(decode.slot, blocks) == 17
+        assert made._state.prefixes.run_at(decode.slot, blocks) == 17
         tokens = made.metrics()["prompt_tokens"]
         assert tokens[("external",)] == 9000
 
@@ -339,8 +339,8 @@ class TestRestore:
                 for number, each in enumerate(requests)
             ],
         )
-        seconds = {Column.WORK_S}
-        same = [row for row in OWN_ROWS if row not in seconds] + [Column.TPOT_SLO_S]
+        seconds = {FleetRow.WORK_S}
+        same = [row for row in OWN_ROWS if row not in seconds] + [FleetRow.TPOT_SLO_S]
         assert (after._fleet.table[same] == before._fleet.table[same]).all()
         assert after.running == 12
         for each in requests:

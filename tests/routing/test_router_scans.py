@@ -9,7 +9,7 @@ from headway.config.roles import Role
 from headway.routing import ReplicaState, ReplicaUpdate
 from headway.routing.plugins.pickers import EQUAL, best_places, drawn
 from headway.routing.plugins.scorers import fewest, free_kv, requests_in, room_for
-from headway.routing.table import Column
+from headway.routing.table import FleetRow
 from tests.routing.routers import MIXED, placed, request, router, surfaces
 
 scores = st.lists(st.sampled_from([0.0, 0.5, 0.5 + EQUAL / 2, 0.75, 1.0, np.nan]), min_size=1, max_size=20)
@@ -23,10 +23,10 @@ def test_the_best_are_the_highest_and_its_equals(values) -> None:
 
 
 def test_requests_are_those_running_others_and_the_longer_of_coming_and_waiting() -> None:
-    table = np.random.default_rng(0).integers(0, 9, (len(Column), 12)).astype(np.float64)
+    table = np.random.default_rng(0).integers(0, 9, (len(FleetRow), 12)).astype(np.float64)
     slots = np.array([7, 0, 11])
-    queued = np.maximum(table[Column.COMING], table[Column.WAITING])
-    expected = (table[Column.RUNNING] + queued + table[Column.OTHER_REQUESTS])[slots]
+    queued = np.maximum(table[FleetRow.COMING], table[FleetRow.WAITING])
+    expected = (table[FleetRow.RUNNING] + queued + table[FleetRow.OTHER_REQUESTS])[slots]
     assert requests_in(table, slots).tolist() == expected.tolist()
 
 
@@ -36,17 +36,17 @@ def test_the_fewest_score_highest() -> None:
 
 
 def test_free_kv_counts_what_others_hold_and_is_all_where_the_capacity_is_unknown() -> None:
-    table = np.zeros((len(Column), 4))
-    table[Column.CAPACITY_TOKENS] = [100.0, 100.0, np.inf, 100.0]
-    table[Column.KV_TOKENS] = [30.0, 90.0, 50.0, 10.0]
-    table[Column.OTHER_TOKENS] = [20.0, 90.0, 0.0, 0.0]
-    free = free_kv(table, int(Column.KV_TOKENS), np.array([2, 0, 1]))
+    table = np.zeros((len(FleetRow), 4))
+    table[FleetRow.CAPACITY_TOKENS] = [100.0, 100.0, np.inf, 100.0]
+    table[FleetRow.KV_TOKENS] = [30.0, 90.0, 50.0, 10.0]
+    table[FleetRow.OTHER_TOKENS] = [20.0, 90.0, 0.0, 0.0]
+    free = free_kv(table, int(FleetRow.KV_TOKENS), np.array([2, 0, 1]))
     assert free.tolist() == [1.0, 0.5, 0.0]
 
 
 def test_there_is_room_up_to_a_load_of_one_and_anyhow_where_nothing_is() -> None:
-    table = np.zeros((len(Column), 5))
-    table[Column.LOAD] = [0.7, 0.7, 0.0, 0.0, 0.1 * 9]
+    table = np.zeros((len(FleetRow), 5))
+    table[FleetRow.LOAD] = [0.7, 0.7, 0.0, 0.0, 0.1 * 9]
     new = np.array([0.3, 0.31, 1.5, np.inf, 0.1])
     assert room_for(table, np.arange(5), new).tolist() == [True, False, True, False, True]
 

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from headway.routing import RequestSlo, RouteRequest, RoutingError
-from headway.routing.capacity import Pattern
-from headway.routing.held_queue import Waiting, WaitingRequests
+from headway.routing.capacity import RequestPattern
+from headway.routing.held_queue import UrgencyQueue, WaitingRequest
 
-PATTERNS = [Pattern("m", 5, 5), Pattern("m", 9, 5), Pattern("m", 9, 2)]
+PATTERNS = [RequestPattern("m", 5, 5), RequestPattern("m", 9, 5), RequestPattern("m", 9, 2)]
 
 
-def entry(name: str, *, pattern=0, enqueued=0.0, start_by=inf, expires=inf, critical=False) -> Waiting:
+def entry(name: str, *, pattern=0, enqueued=0.0, start_by=inf, expires=inf, critical=False) -> WaitingRequest:
     request = RouteRequest(
         request_id=name,
         arrival_s=enqueued,
@@ -24,7 +24,7 @@ def entry(name: str, *, pattern=0, enqueued=0.0, start_by=inf, expires=inf, crit
         slo=RequestSlo(ttft_s=1.0),
         critical=critical,
     )
-    return Waiting(
+    return WaitingRequest(
         request=request,
         pattern=PATTERNS[pattern],
         enqueued_s=enqueued,
@@ -33,18 +33,18 @@ def entry(name: str, *, pattern=0, enqueued=0.0, start_by=inf, expires=inf, crit
     )
 
 
-def waiting(*entries: Waiting, order="slo") -> WaitingRequests:
-    queue = WaitingRequests(order)
+def waiting(*entries: WaitingRequest, order="slo") -> UrgencyQueue:
+    queue = UrgencyQueue(order)
     for one in entries:
         queue.push(one)
     return queue
 
 
-def names(entries: Iterable[Waiting]) -> list[str]:
+def names(entries: Iterable[WaitingRequest]) -> list[str]:
     return [one.request.request_id for one in entries]
 
 
-def drained(queue: WaitingRequests, now_s: float) -> list[str]:
+def drained(queue: UrgencyQueue, now_s: float) -> list[str]:
     """The order in which all leave when there is room for everybody."""
     left = []
     for one in queue.ordered(now_s):
@@ -152,7 +152,7 @@ def test_nobody_waits_twice_and_strangers_are_none():
 
 def test_garbage_is_bounded():
     """Whoever leaves from the middle, nothing of it stays but a multiple of who waits."""
-    queue = WaitingRequests()
+    queue = UrgencyQueue()
     for number in range(2_000):
         queue.push(entry(str(number), pattern=number % 3, start_by=float(number), expires=1e4 + number))
         if number >= 100:
@@ -171,8 +171,8 @@ class AgainstPlainLists(RuleBasedStateMachine):
     @initialize(order=st.sampled_from(["slo", "fifo"]))
     def begin(self, order):
         self.order, self.now, self.count = order, 0.0, 0
-        self.queue = WaitingRequests(order)
-        self.plain: dict[str, Waiting] = {}
+        self.queue = UrgencyQueue(order)
+        self.plain: dict[str, WaitingRequest] = {}
 
     @rule(pattern=st.integers(0, 2), start_in=TIMES, patience=TIMES, critical=st.booleans())
     def push(self, pattern, start_in, patience, critical):
@@ -219,17 +219,17 @@ class AgainstPlainLists(RuleBasedStateMachine):
         else:
             assert self.expected(barred) is None
 
-    def expected(self, barred) -> Waiting | None:
+    def expected(self, barred) -> WaitingRequest | None:
         open_ones = [one for one in self.plain.values() if self.queue_of(one) not in barred]
         return min(open_ones, key=self.rank, default=None)
 
-    def lost(self, one: Waiting) -> bool:
+    def lost(self, one: WaitingRequest) -> bool:
         return self.order == "slo" and one.latest_start_s < self.now
 
-    def queue_of(self, one: Waiting) -> tuple[object, ...]:
+    def queue_of(self, one: WaitingRequest) -> tuple[object, ...]:
         return one.pattern, one.request.critical, self.lost(one)
 
-    def rank(self, one: Waiting) -> tuple[object, ...]:
+    def rank(self, one: WaitingRequest) -> tuple[object, ...]:
         by_age = self.order == "fifo" or self.lost(one)
         return self.lost(one), one.enqueued_s if by_age else one.latest_start_s, int(one.request.request_id)
 

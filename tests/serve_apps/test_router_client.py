@@ -7,7 +7,7 @@ import pytest
 from actors.routing.mailboxes import POLL_S, SILENT_S
 from actors.routing.messages import Advanced, Again, Completed, FirstToken, Placed, Prefilled, Submit
 from headway.planning import Role
-from headway.routing import Outcome, ReplicaState, ReplicaUpdate, RouteRequest
+from headway.routing import ReplicaState, ReplicaUpdate, RouteRequest, RoutingOutcome
 from serve_apps.gateway.backend import NotReady, Overloaded
 from serve_apps.membership import SUSPECT_S
 from serve_apps.routed.client import CALL_LIMIT_S, LINGER_S, RETRY_S, TICK_S
@@ -192,7 +192,7 @@ def test_a_request_that_the_router_cannot_handle_is_placed_by_the_gateway_and_by
         await greeted(gateway)
         works = line.sessions.router.submit
 
-        def broken(now_s: float, asked: RouteRequest) -> Outcome:
+        def broken(now_s: float, asked: RouteRequest) -> RoutingOutcome:
             if asked.request_id == "bad":
                 raise ArithmeticError
             return works(now_s, asked)

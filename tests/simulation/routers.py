@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from math import inf
 
 from headway.config.roles import Role
-from headway.routing import Outcome, Placement, ReplicaState, Shed, ShedReason
+from headway.routing import Placement, ReplicaState, RoutingOutcome, Shed, ShedReason
 
 
 def place(request_id: str, prefill: str, decode: str | None = None) -> Placement:
@@ -76,11 +76,11 @@ class Scripted:
         """When each was last heard of with this event."""
         return {name: at_s for kind, at_s, name in self.heard if kind == event}
 
-    def _asked(self, event: str, now_s: float, name: str) -> Outcome:
+    def _asked(self, event: str, now_s: float, name: str) -> RoutingOutcome:
         assert not self.heard or now_s >= self.heard[-1][1], "time goes on"
         self.heard.append((event, now_s, name))
         answers = self.answer(self, event, now_s, name) or []
         placements = tuple(each for each in answers if isinstance(each, Placement))
         sheds = tuple(each for each in answers if isinstance(each, Shed))
         self.live -= {each.request_id for each in sheds}
-        return Outcome(placements, sheds)
+        return RoutingOutcome(placements, sheds)

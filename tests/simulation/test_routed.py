@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headway.planning.types import Role
-from headway.routing import Outcome, ReplicaState
+from headway.routing import ReplicaState, RoutingOutcome
 from headway.simulation import layout
 from headway.simulation.layout import Routing
 from headway.simulation.routed import Routed
@@ -254,7 +254,7 @@ def test_a_router_that_stays_due_does_not_stop_time():
         next_due_s = 1.0
 
         def expire(self, now_s):
-            return Outcome()
+            return RoutingOutcome()
 
     trace = poisson_trace(5, 20, 10.0)
     result, _ = run(scenario(roofline_profile(), POOLS, routing=routed(Stuck(spread))), trace)

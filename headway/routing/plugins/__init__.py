@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headway.config.routing import RoutingSettings
-from headway.routing.context import Question, Refusal
+from headway.routing.context import Refusal, SchedulingContext
 from headway.routing.table import FloatArray
 from headway.routing.types import RouteRequest
 
@@ -15,10 +15,10 @@ from headway.routing.types import RouteRequest
 class Filter(Protocol):
     """Drops candidates."""
 
-    def keep(self, question: Question) -> NDArray[np.bool_] | None:
+    def keep(self, context: SchedulingContext) -> NDArray[np.bool_] | None:
         """Which candidates stay, bool[C]; None for all."""
 
-    def refusal(self, question: Question) -> Refusal:
+    def refusal(self, context: SchedulingContext) -> Refusal:
         """Why none of these candidates stays; asked right after `keep` left none."""
 
 
@@ -26,7 +26,7 @@ class Filter(Protocol):
 class Scorer(Protocol):
     """Prefers candidates."""
 
-    def score(self, question: Question) -> FloatArray:
+    def score(self, context: SchedulingContext) -> FloatArray:
         """f8[C] in [0, 1], the higher the better."""
 
 
@@ -34,7 +34,7 @@ class Scorer(Protocol):
 class Picker(Protocol):
     """Chooses one candidate."""
 
-    def pick(self, question: Question, scores: FloatArray, generator: np.random.Generator) -> int:
+    def pick(self, context: SchedulingContext, scores: FloatArray, generator: np.random.Generator) -> int:
         """Position of the chosen one."""
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from headway.routing.forecast import Row
+from headway.routing.forecast import ForecastRow
 from headway.routing.table import (
     COMING,
     OTHER_REQUESTS,
@@ -23,7 +23,12 @@ from headway.routing.table import (
 )
 from interp.jit import compiled
 
-TTFT, TPOT, OTHERS, DELAY = int(Row.TTFT_S), int(Row.TPOT_S), int(Row.OTHERS_TPOT_S), int(Row.DELAY_S)
+TTFT, TPOT, OTHERS, DELAY = (
+    int(ForecastRow.TTFT_S),
+    int(ForecastRow.TPOT_S),
+    int(ForecastRow.OTHERS_TPOT_S),
+    int(ForecastRow.DELAY_S),
+)
 
 LEAST = 1e-6
 """The score of a valid candidate without any headroom to spare."""
@@ -37,7 +42,7 @@ A prompt more would keep it no busier where the router hears of each prompt's en
 request that comes meanwhile would wait for two."""
 
 
-class Promise(NamedTuple):
+class SloTerms(NamedTuple):
     """The newcomer's SLOs and how they are weighed; infinite where nothing is promised.
 
     `left_s` is what is left of the TTFT SLO. Predictions are multiplied by the two `safety` factors.
@@ -62,7 +67,7 @@ class Promise(NamedTuple):
     void_s: float = -1.0
 
 
-class Candidate(NamedTuple):
+class JudgedReplica(NamedTuple):
     """What is forecast at one candidate (seconds), what binds it, and who is there.
 
     `tightest_s` is the tightest TPOT SLO there that can be kept, infinite without one; `slack_s` the least
@@ -82,20 +87,22 @@ class Candidate(NamedTuple):
 
 
 @compiled
-def candidate_at(rows: FloatArray, table: FloatArray, place: int, slot: int, promise: Promise) -> Candidate:
+def candidate_at(
+    rows: FloatArray, table: FloatArray, place: int, slot: int, terms: SloTerms
+) -> JudgedReplica:
     """The candidate in a place."""
     tightest_s, waiting = table[TPOT_SLO_S, slot], table[WAITING, slot]
     decoding = table[RUNNING, slot] + table[COMING, slot] + table[OTHER_REQUESTS, slot]
-    return Candidate(
+    return JudgedReplica(
         rows[TTFT, place],
         rows[TPOT, place],
         rows[OTHERS, place],
         rows[DELAY, place],
-        inf if tightest_s == promise.void_s else tightest_s,
+        inf if tightest_s == terms.void_s else tightest_s,
         table[TTFT_SLACK_S, slot],
         decoding,
         waiting,
-        (waiting == 0.0) | (table[PREFILL_TOKENS, slot] <= CHUNKS * promise.chunk_tokens),
+        (waiting == 0.0) | (table[PREFILL_TOKENS, slot] <= CHUNKS * terms.chunk_tokens),
     )
 
 
@@ -109,49 +116,49 @@ def likeness(own_s: float, tightest_s: float) -> float:
 
 
 @compiled
-def reserve_s(candidate: Candidate, promise: Promise) -> float:
+def reserve_s(candidate: JudgedReplica, terms: SloTerms) -> float:
     """What `reserve` sequences more would add to TPOT: each as much as those there do on average."""
-    if promise.reserve == 0.0:
+    if terms.reserve == 0.0:
         return 0.0
-    each_s = max(0.0, candidate.others_s - promise.first_itl_s)
-    return float(promise.reserve * each_s / (candidate.decoding + 1.0))
+    each_s = max(0.0, candidate.others_s - terms.first_itl_s)
+    return float(terms.reserve * each_s / (candidate.decoding + 1.0))
 
 
 @compiled
-def ttft_headroom_s(candidate: Candidate, promise: Promise) -> float:
+def ttft_headroom_s(candidate: JudgedReplica, terms: SloTerms) -> float:
     """What is left of the TTFT SLO at the first token."""
-    return float(promise.left_s - candidate.ttft_s * promise.ttft_safety)
+    return float(terms.left_s - candidate.ttft_s * terms.ttft_safety)
 
 
 @compiled
-def tpot_headroom_s(candidate: Candidate, promise: Promise) -> float:
+def tpot_headroom_s(candidate: JudgedReplica, terms: SloTerms) -> float:
     """The newcomer's margin under its own TPOT SLO or the others' under theirs, whichever is less."""
-    own_s = promise.tpot_s - candidate.tpot_s * promise.tpot_safety
-    return float(min(own_s, candidate.tightest_s - candidate.others_s * promise.tpot_safety))
+    own_s = terms.tpot_s - candidate.tpot_s * terms.tpot_safety
+    return float(min(own_s, candidate.tightest_s - candidate.others_s * terms.tpot_safety))
 
 
 @compiled
-def missing(candidate: Candidate, promise: Promise) -> float:
+def missing(candidate: JudgedReplica, terms: SloTerms) -> float:
     """What an invalid candidate lacks, relative to the SLOs; 0 for a valid one."""
     ttft_s, tightest_s = candidate.ttft_s, candidate.tightest_s
     queued_s = min(0.0, candidate.slack_s - candidate.delay_s)
-    if promise.least_harm:
-        over_s = max(0.0, candidate.others_s * promise.tpot_safety - tightest_s)
+    if terms.least_harm:
+        over_s = max(0.0, candidate.others_s * terms.tpot_safety - tightest_s)
         return float(LEAST + 0.01 * ttft_s + over_s / tightest_s - queued_s)
     nobody = candidate.decoding + candidate.waiting == 0.0
     lacking = 0.0
-    if nobody and ttft_s <= promise.left_s and candidate.tpot_s <= promise.tpot_s:
+    if nobody and ttft_s <= terms.left_s and candidate.tpot_s <= terms.tpot_s:
         return lacking
-    if promise.ttft_s < inf:
-        lacking -= promise.ttft_weight * min(0.0, ttft_headroom_s(candidate, promise)) / promise.ttft_s
-    limit_s = min(promise.tpot_s, tightest_s)
+    if terms.ttft_s < inf:
+        lacking -= terms.ttft_weight * min(0.0, ttft_headroom_s(candidate, terms)) / terms.ttft_s
+    limit_s = min(terms.tpot_s, tightest_s)
     if limit_s < inf:
-        under_s = tpot_headroom_s(candidate, promise) - reserve_s(candidate, promise)
-        lacking -= (1.0 - promise.ttft_weight) * min(0.0, under_s) / limit_s
+        under_s = tpot_headroom_s(candidate, terms) - reserve_s(candidate, terms)
+        lacking -= (1.0 - terms.ttft_weight) * min(0.0, under_s) / limit_s
     return float(lacking - queued_s)
 
 
-class Best(NamedTuple):
+class BestHeadroom(NamedTuple):
     """The most headroom among the valid and the ranges that differences are measured by, seconds.
 
     `soonest_s` is the least TTFT where there is room; infinite where there is none.
@@ -165,39 +172,43 @@ class Best(NamedTuple):
 
 
 @compiled
-def best_of(rows: FloatArray, table: FloatArray, slots: SlotArray, promise: Promise, out: FloatArray) -> Best:
+def best_of(
+    rows: FloatArray, table: FloatArray, slots: SlotArray, terms: SloTerms, out: FloatArray
+) -> BestHeadroom:
     """The first pass: NaN, or minus what is missing, in `out`; and the best among the valid, which have 0."""
     most_ttft_s, most_tpot_s, least_ttft_s, least_tpot_s, soonest_s = -inf, -inf, inf, inf, inf
     for place in range(len(slots)):
-        candidate = candidate_at(rows, table, place, slots[place], promise)
+        candidate = candidate_at(rows, table, place, slots[place], terms)
         if not (candidate.ttft_s < inf and candidate.tpot_s < inf):
             out[place] = np.nan
             continue
-        out[place] = -missing(candidate, promise)
+        out[place] = -missing(candidate, terms)
         if out[place] < 0.0:
             continue
         if candidate.room:
             soonest_s = min(soonest_s, candidate.ttft_s)
-        ttft_s, tpot_s = ttft_headroom_s(candidate, promise), tpot_headroom_s(candidate, promise)
+        ttft_s, tpot_s = ttft_headroom_s(candidate, terms), tpot_headroom_s(candidate, terms)
         most_ttft_s, least_ttft_s = max(most_ttft_s, ttft_s), min(least_ttft_s, ttft_s)
         most_tpot_s, least_tpot_s = max(most_tpot_s, tpot_s), min(least_tpot_s, tpot_s)
-    return Best(most_ttft_s, most_ttft_s - least_ttft_s, most_tpot_s, most_tpot_s - least_tpot_s, soonest_s)
+    return BestHeadroom(
+        most_ttft_s, most_ttft_s - least_ttft_s, most_tpot_s, most_tpot_s - least_tpot_s, soonest_s
+    )
 
 
 @compiled
-def share_of(candidate: Candidate, promise: Promise, best: Best) -> float:
+def share_of(candidate: JudgedReplica, terms: SloTerms, best: BestHeadroom) -> float:
     """How close a valid candidate's headroom is to the best, in [0, 1]."""
-    limit_s, ttft_weight = min(promise.tpot_s, candidate.tightest_s), promise.ttft_weight
-    if promise.ttft_s == inf:
+    limit_s, ttft_weight = min(terms.tpot_s, candidate.tightest_s), terms.ttft_weight
+    if terms.ttft_s == inf:
         ttft_weight = 0.0
     elif limit_s == inf:
         ttft_weight = 1.0
     share = 1.0
     if ttft_weight > 0.0:
-        gap_s = best.ttft_s - ttft_headroom_s(candidate, promise)
-        share -= ttft_weight * gap_s / max(best.ttft_range_s, RESOLUTION * promise.ttft_s)
+        gap_s = best.ttft_s - ttft_headroom_s(candidate, terms)
+        share -= ttft_weight * gap_s / max(best.ttft_range_s, RESOLUTION * terms.ttft_s)
     if ttft_weight < 1.0 and limit_s < inf:
-        gap_s = best.tpot_s - tpot_headroom_s(candidate, promise)
+        gap_s = best.tpot_s - tpot_headroom_s(candidate, terms)
         if best.tpot_range_s < inf:
             gap_s /= max(best.tpot_range_s, RESOLUTION * limit_s)
         share -= (1.0 - ttft_weight) * min(gap_s, 1.0)
@@ -205,15 +216,15 @@ def share_of(candidate: Candidate, promise: Promise, best: Best) -> float:
 
 
 @compiled
-def score_of(candidate: Candidate, promise: Promise, best: Best) -> float:
+def score_of(candidate: JudgedReplica, terms: SloTerms, best: BestHeadroom) -> float:
     """The score of a valid candidate, in (0, 1]; −LEAST where a patient request rather waits."""
     sooner = candidate.ttft_s < best.soonest_s and best.soonest_s < inf
-    if promise.patient and not sooner and not candidate.room:
+    if terms.patient and not sooner and not candidate.room:
         return -LEAST
-    share = share_of(candidate, promise, best)
-    if not promise.highest:
+    share = share_of(candidate, terms, best)
+    if not terms.highest:
         share = 1.0 - share
-    share += promise.likeness_weight * (likeness(promise.tpot_s, candidate.tightest_s) - share)
+    share += terms.likeness_weight * (likeness(terms.tpot_s, candidate.tightest_s) - share)
     return min(1.0, max(LEAST, share))
 
 
@@ -223,9 +234,9 @@ def judge(rows: FloatArray, table: FloatArray, slots: SlotArray, figures: tuple[
 
     `figures` are a Promise, as a plain tuple in a third of the time.
     """
-    promise, out = Promise(*figures), np.empty(len(slots))
-    best = best_of(rows, table, slots, promise, out)
+    terms, out = SloTerms(*figures), np.empty(len(slots))
+    best = best_of(rows, table, slots, terms, out)
     for place in range(len(slots)):
         if out[place] == 0.0:
-            out[place] = score_of(candidate_at(rows, table, place, slots[place], promise), promise, best)
+            out[place] = score_of(candidate_at(rows, table, place, slots[place], terms), terms, best)
     return out

@@ -30,7 +30,7 @@ import numpy as np
 from pydantic import Field
 
 from headway.config.roles import Role
-from headway.routing.context import Question
+from headway.routing.context import SchedulingContext
 from headway.routing.table import FloatArray, SlotArray
 from interp.jit import compiled
 
@@ -58,7 +58,7 @@ def best_places(scores: FloatArray) -> SlotArray:
 class MaxScorePicker:
     """Takes the best."""
 
-    def pick(self, question: Question, scores: FloatArray, generator: np.random.Generator) -> int:
+    def pick(self, context: SchedulingContext, scores: FloatArray, generator: np.random.Generator) -> int:
         """Position of the best."""
         best = best_places(scores)
         return int(best[0] if len(best) == 1 else best[int(generator.random() * len(best))])
@@ -87,7 +87,7 @@ class WeightedRandomPicker:
 
     sharpness: Annotated[float, Field(ge=0.0, le=1e4)] = 32.0
 
-    def pick(self, question: Question, scores: FloatArray, generator: np.random.Generator) -> int:
+    def pick(self, context: SchedulingContext, scores: FloatArray, generator: np.random.Generator) -> int:
         """Position of the one drawn."""
         return drawn(scores, self.sharpness, generator.random())
 
@@ -96,7 +96,7 @@ class WeightedRandomPicker:
 class RandomPicker:
     """Draws uniformly."""
 
-    def pick(self, question: Question, scores: FloatArray, generator: np.random.Generator) -> int:
+    def pick(self, context: SchedulingContext, scores: FloatArray, generator: np.random.Generator) -> int:
         """Position of the one drawn."""
         return int(generator.random() * len(scores))
 
@@ -107,8 +107,8 @@ class RoundRobinPicker:
 
     _turns: Counter[Role] = field(default_factory=Counter, init=False)
 
-    def pick(self, question: Question, scores: FloatArray, generator: np.random.Generator) -> int:
+    def pick(self, context: SchedulingContext, scores: FloatArray, generator: np.random.Generator) -> int:
         """Position of the next."""
-        turn = self._turns[question.role]
-        self._turns[question.role] = turn + 1
+        turn = self._turns[context.role]
+        self._turns[context.role] = turn + 1
         return turn % len(scores)

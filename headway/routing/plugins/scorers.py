@@ -64,7 +64,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headway.config.roles import Role
-from headway.routing.context import Question, Refusal
+from headway.routing.context import Refusal, SchedulingContext
 from headway.routing.least_load import counts_prompt_tokens
 from headway.routing.table import (
     CAPACITY_TOKENS,
@@ -74,7 +74,7 @@ from headway.routing.table import (
     OTHER_TOKENS,
     RUNNING,
     WAITING,
-    Column,
+    FleetRow,
     FloatArray,
     SlotArray,
 )
@@ -97,34 +97,34 @@ def requests_in(table: FloatArray, slots: SlotArray) -> FloatArray:
 class LeastLoad:
     """Prefers the least loaded."""
 
-    def score(self, question: Question) -> FloatArray:
+    def score(self, context: SchedulingContext) -> FloatArray:
         """f8[C] in (0, 1]."""
-        by_tokens = counts_prompt_tokens(question.role)
-        load = question.column(Column.PREFILL_TOKENS) if by_tokens else requests_at(question)
+        by_tokens = counts_prompt_tokens(context.role)
+        load = context.column(FleetRow.PREFILL_TOKENS) if by_tokens else requests_at(context)
         load += 1.0
         score: FloatArray = 1.0 / load
         return score
 
 
-def requests_at(question: Question) -> FloatArray:
+def requests_at(context: SchedulingContext) -> FloatArray:
     """Requests at each candidate or coming to it, those of others included, f8[C]."""
-    return requests_in(question.know.fleet.table, question.slots)
+    return requests_in(context.state.fleet.table, context.slots)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BinPack:
     """Prefers the fullest that has room."""
 
-    def score(self, question: Question) -> FloatArray:
+    def score(self, context: SchedulingContext) -> FloatArray:
         """f8[C] in (0, 1]."""
-        record, prefill = question.record, question.role is Role.PREFILL
-        requests, capacity = requests_at(question), question.column(Column.CAPACITY_TOKENS)
-        tokens = question.column(Column.PREFILL_TOKENS if prefill else Column.RESERVED_TOKENS)
-        limit = float(question.know.rules.max_batch_size)
+        record, prefill = context.record, context.role is Role.PREFILL
+        requests, capacity = requests_at(context), context.column(FleetRow.CAPACITY_TOKENS)
+        tokens = context.column(FleetRow.PREFILL_TOKENS if prefill else FleetRow.RESERVED_TOKENS)
+        limit = float(context.state.rules.max_batch_size)
         need = record.request.input_tokens if prefill else record.need_tokens
         room = (requests + 1.0 <= limit) & (tokens + need <= capacity)
         fullness = np.maximum(requests / limit, tokens / capacity)
-        fullness = np.minimum(np.maximum(fullness, question.column(Column.LOAD)), 1.0)
+        fullness = np.minimum(np.maximum(fullness, context.column(FleetRow.LOAD)), 1.0)
         return np.where(room, 0.5 * (1.0 + fullness), 0.5 / (1.0 + fullness))
 
 
@@ -144,9 +144,9 @@ def fewest(counts: FloatArray) -> FloatArray:
 class QueueScorer:
     """Prefers short queues."""
 
-    def score(self, question: Question) -> FloatArray:
+    def score(self, context: SchedulingContext) -> FloatArray:
         """f8[C] in [0, 1]."""
-        return fewest(question.column(Column.COMING if question.role is Role.DECODE else Column.WAITING))
+        return fewest(context.column(FleetRow.COMING if context.role is Role.DECODE else FleetRow.WAITING))
 
 
 @compiled
@@ -164,22 +164,22 @@ def free_kv(table: FloatArray, tokens: int, slots: SlotArray) -> FloatArray:
 class KvCacheScorer:
     """Prefers empty caches."""
 
-    def score(self, question: Question) -> FloatArray:
+    def score(self, context: SchedulingContext) -> FloatArray:
         """f8[C] in [0, 1]."""
-        prefill = question.role is Role.PREFILL
-        tokens = Column.PREFILL_TOKENS if prefill else Column.KV_TOKENS
-        return free_kv(question.know.fleet.table, int(tokens), question.slots)
+        prefill = context.role is Role.PREFILL
+        tokens = FleetRow.PREFILL_TOKENS if prefill else FleetRow.KV_TOKENS
+        return free_kv(context.state.fleet.table, int(tokens), context.slots)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrefixCacheScorer:
     """Prefers cached prefixes."""
 
-    def score(self, question: Question) -> FloatArray:
+    def score(self, context: SchedulingContext) -> FloatArray:
         """f8[C] in [0, 1]."""
-        if question.role is Role.DECODE:
-            return np.zeros(len(question.slots))
-        score: FloatArray = question.cached_tokens / question.record.request.input_tokens
+        if context.role is Role.DECODE:
+            return np.zeros(len(context.slots))
+        score: FloatArray = context.cached_tokens / context.record.request.input_tokens
         return score
 
 
@@ -187,15 +187,15 @@ class PrefixCacheScorer:
 class SessionAffinityScorer:
     """Prefers the session's replica."""
 
-    def score(self, question: Question) -> FloatArray:
+    def score(self, context: SchedulingContext) -> FloatArray:
         """f8[C], 0 or 1."""
-        home = question.know.sessions.home(question.record.request.session)
+        home = context.state.sessions.home(context.record.request.session)
         if home is None:
-            return np.zeros(len(question.slots))
+            return np.zeros(len(context.slots))
         prefill, decode = home
-        replica = prefill if question.role is Role.PREFILL else decode
+        replica = prefill if context.role is Role.PREFILL else decode
         slot = replica.slot if replica.alive else -1
-        return np.where(question.slots == slot, 1.0, 0.0)
+        return np.where(context.slots == slot, 1.0, 0.0)
 
 
 ROUNDING = 1e-9
@@ -218,26 +218,26 @@ class CapacityFilter:
 
     packs_by_capacity: ClassVar[bool] = True
 
-    def keep(self, question: Question) -> NDArray[np.bool_]:
+    def keep(self, context: SchedulingContext) -> NDArray[np.bool_]:
         """bool[C]"""
-        return room_for(question.know.fleet.table, question.slots, new_loads(question))
+        return room_for(context.state.fleet.table, context.slots, new_loads(context))
 
-    def refusal(self, question: Question) -> Refusal:
+    def refusal(self, context: SchedulingContext) -> Refusal:
         """Waiting helps unless no replica has capacity."""
-        role = question.role
-        if np.isinf(new_loads(question.about(role))).all():
+        role = context.role
+        if np.isinf(new_loads(context.about(role))).all():
             return Refusal(
                 reason=ShedReason.NO_CAPACITY,
-                explain=lambda: f"no {role} replica keeps the SLO of {question.pattern}",
+                explain=lambda: f"no {role} replica keeps the SLO of {context.pattern}",
                 hopeful_until_s=-inf,
             )
         return Refusal(reason=ShedReason.NO_HEADROOM, explain=lambda: f"no {role} replica has room")
 
 
-def new_loads(question: Question) -> FloatArray:
+def new_loads(context: SchedulingContext) -> FloatArray:
     """The request's load at each candidate, f8[C]; infinite where it never fits."""
-    unknown = 1.0 / question.know.rules.max_batch_size
-    kinds = {kind: unknown if load is None else load for kind, load in question.loads().items()}
+    unknown = 1.0 / context.state.rules.max_batch_size
+    kinds = {kind: unknown if load is None else load for kind, load in context.loads().items()}
     if len(kinds) == 1:
-        return np.full(len(question.slots), next(iter(kinds.values())))
-    return np.array([kinds[int(kind)] for kind in question.column(Column.KIND).tolist()])
+        return np.full(len(context.slots), next(iter(kinds.values())))
+    return np.array([kinds[int(kind)] for kind in context.column(FleetRow.KIND).tolist()])

@@ -47,10 +47,10 @@ from pydantic import Field
 
 from headway.config.roles import Role
 from headway.config.routing import RoutingSettings
-from headway.routing.context import Question, Refusal
-from headway.routing.forecast import Row
-from headway.routing.plugins.headroom import Promise, judge
-from headway.routing.table import Column, FloatArray
+from headway.routing.context import Refusal, SchedulingContext
+from headway.routing.forecast import ForecastRow
+from headway.routing.plugins.headroom import SloTerms, judge
+from headway.routing.table import FleetRow, FloatArray
 from headway.routing.types import ShedReason
 
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
@@ -84,114 +84,114 @@ class SloScorer:
             ttft_weight=settings.ttft_weight if self.ttft_weight is None else self.ttft_weight,
         )
 
-    def keep(self, question: Question) -> NDArray[np.bool_] | None:
+    def keep(self, context: SchedulingContext) -> NDArray[np.bool_] | None:
         """bool[C]; None for all."""
-        _count(question)
-        verdict = self._judged(question, least_harm=False)
+        _count(context)
+        verdict = self._judged(context, least_harm=False)
         valid = verdict > 0.0
-        if self.exploration and question.know.generator.random() < self.exploration:
-            question.notes[NOTE] = np.ones(len(verdict))
+        if self.exploration and context.state.generator.random() < self.exploration:
+            context.notes[NOTE] = np.ones(len(verdict))
             return np.isfinite(verdict)
-        if np.count_nonzero(valid) or not question.record.request.critical:
-            question.notes[NOTE] = verdict
+        if np.count_nonzero(valid) or not context.record.request.critical:
+            context.notes[NOTE] = verdict
             return valid
         usable = np.isfinite(verdict)
         if not usable.any():
             return usable
-        if lost(question):
-            verdict = self._judged(question, least_harm=True)
-        question.notes[NOTE] = 1.0 / (1.0 - np.minimum(verdict, 0.0))
+        if lost(context):
+            verdict = self._judged(context, least_harm=True)
+        context.notes[NOTE] = 1.0 / (1.0 - np.minimum(verdict, 0.0))
         return usable
 
-    def score(self, question: Question) -> FloatArray:
+    def score(self, context: SchedulingContext) -> FloatArray:
         """f8[C] in (0, 1]."""
-        return question.notes[NOTE]
+        return context.notes[NOTE]
 
-    def refusal(self, question: Question) -> Refusal:
+    def refusal(self, context: SchedulingContext) -> Refusal:
         """Why nobody stays: nothing to judge by, or no headroom."""
-        if not np.isfinite(question.forecast[Row.TTFT_S]).any():
+        if not np.isfinite(context.forecast[ForecastRow.TTFT_S]).any():
             return Refusal(reason=ShedReason.NO_HEADROOM, explain=lambda: "no prediction", unjudged=True)
-        return no_headroom(question)
+        return no_headroom(context)
 
-    def _judged(self, question: Question, *, least_harm: bool) -> FloatArray:
-        record, latency, table = question.record, question.know.latency, question.know.fleet.table
-        reserve, first_itl_s = _reserve(question)
-        promise = Promise(
+    def _judged(self, context: SchedulingContext, *, least_harm: bool) -> FloatArray:
+        record, latency, table = context.record, context.state.latency, context.state.fleet.table
+        reserve, first_itl_s = _reserve(context)
+        terms = SloTerms(
             ttft_s=record.slo.ttft_s,
-            left_s=record.slo.ttft_s - question.waited_s,
-            tpot_s=record.slo.tpot_s if question.role is not Role.PREFILL else inf,
+            left_s=record.slo.ttft_s - context.waited_s,
+            tpot_s=record.slo.tpot_s if context.role is not Role.PREFILL else inf,
             ttft_weight=self.ttft_weight or 0.0,
             likeness_weight=self.likeness_weight,
             ttft_safety=latency.ttft_safety.factor if self.margin is None else 1.0 + self.margin,
             tpot_safety=latency.tpot_safety.factor if self.margin is None else 1.0 + self.margin,
-            chunk_tokens=float(question.know.rules.chunk_tokens),
+            chunk_tokens=float(context.state.rules.chunk_tokens),
             highest=self.strategy != "lowest",
             least_harm=least_harm,
-            patient=self.patient and not record.request.critical and question.role is not Role.DECODE,
+            patient=self.patient and not record.request.critical and context.role is not Role.DECODE,
             reserve=reserve,
             first_itl_s=first_itl_s,
             void_s=latency.critical.void_s,
         )
-        return judge(question.forecast, table, question.slots, tuple(promise))
+        return judge(context.forecast, table, context.slots, tuple(terms))
 
 
-def _count(question: Question) -> None:
+def _count(context: SchedulingContext) -> None:
     """Tell of the demand, once for each request."""
-    record, latency, now_s = question.record, question.know.latency, question.now_s
-    if question.role is Role.PREFILL:
+    record, latency, now_s = context.record, context.state.latency, context.now_s
+    if context.role is Role.PREFILL:
         return
     if not record.request.critical:
-        if question.waited_s <= 0.0:
+        if context.waited_s <= 0.0:
             latency.critical.other(now_s)
         return
-    work_s = float(question.forecast[Row.WORK_S, 0])
+    work_s = float(context.forecast[ForecastRow.WORK_S, 0])
     output_tokens, work_s = float(record.expected_output), work_s if work_s < inf else 0.0
     latency.critical.seen(now_s, record.slo.tpot_s, output_tokens, record.mean_tokens, work_s)
-    latency.critical.check(now_s, len(question.slots), partial(latency.shared_tpot_s, _kind(question)))
+    latency.critical.check(now_s, len(context.slots), partial(latency.shared_tpot_s, _kind(context)))
 
 
-def _reserve(question: Question) -> tuple[float, float]:
+def _reserve(context: SchedulingContext) -> tuple[float, float]:
     """The sequences that are to find room after this request, and the ITL of one alone."""
-    record, latency = question.record, question.know.latency
-    if record.request.critical or question.role is Role.PREFILL:
+    record, latency = context.record, context.state.latency
+    if record.request.critical or context.role is Role.PREFILL:
         return 0.0, 0.0
-    reserve = latency.critical.room(question.now_s, latency.stay_s, len(question.slots))
+    reserve = latency.critical.room(context.now_s, latency.stay_s, len(context.slots))
     if reserve == 0.0:
         return 0.0, 0.0
-    return reserve, latency.shared_tpot_s(_kind(question), 1.0, record.mean_tokens, 0.0)
+    return reserve, latency.shared_tpot_s(_kind(context), 1.0, record.mean_tokens, 0.0)
 
 
-def _kind(question: Question) -> int:
+def _kind(context: SchedulingContext) -> int:
     """The profile of the first candidate: it stands for the fleet."""
-    return int(question.know.fleet.table[Column.KIND, question.slots[0]])
+    return int(context.state.fleet.table[FleetRow.KIND, context.slots[0]])
 
 
-def lost(question: Question) -> bool:
+def lost(context: SchedulingContext) -> bool:
     """Whether not even an idle replica would keep the request's SLO any more, or the fleet its TPOT."""
-    slo = question.record.slo
-    if slo.tpot_s == question.know.latency.critical.void_s:
+    slo = context.record.slo
+    if slo.tpot_s == context.state.latency.critical.void_s:
         return True
-    ttft_s, tpot_s = question.alone_s
-    return ttft_s > slo.ttft_s - question.waited_s or tpot_s > slo.tpot_s
+    ttft_s, tpot_s = context.alone_s
+    return ttft_s > slo.ttft_s - context.waited_s or tpot_s > slo.tpot_s
 
 
-def no_headroom(question: Question) -> Refusal:
+def no_headroom(context: SchedulingContext) -> Refusal:
     """What is missing, in words, and until when waiting may help."""
-    record, rows = question.record, question.forecast
-    best_ttft_s, left_s = float(np.nanmin(rows[Row.TTFT_S])), record.slo.ttft_s - question.waited_s
+    record, rows = context.record, context.forecast
+    best_ttft_s, left_s = float(np.nanmin(rows[ForecastRow.TTFT_S])), record.slo.ttft_s - context.waited_s
     return Refusal(
         reason=ShedReason.NO_HEADROOM,
-        explain=lambda: _missing(question, best_ttft_s, left_s),
-        hopeful_until_s=question.hopeful_until_s,
+        explain=lambda: _missing(context, best_ttft_s, left_s),
+        hopeful_until_s=context.hopeful_until_s,
         retry_after_s=min(max(best_ttft_s - left_s, 1.0), 60.0),
     )
 
 
-def _missing(question: Question, best_ttft_s: float, left_s: float) -> str:
-    slo, best_tpot_s = question.record.slo, float(np.nanmin(question.forecast[Row.TPOT_S]))
-    tightest_s = float(np.min(question.column(Column.TPOT_SLO_S)))
+def _missing(context: SchedulingContext, best_ttft_s: float, left_s: float) -> str:
+    slo, best_tpot_s = context.record.slo, float(np.nanmin(context.forecast[ForecastRow.TPOT_S]))
+    tightest_s = float(np.min(context.column(FleetRow.TPOT_SLO_S)))
     return (
-        f"{len(question.slots)} {question.role} replicas: TTFT at least {_ms(best_ttft_s)} with "
+        f"{len(context.slots)} {context.role} replicas: TTFT at least {_ms(best_ttft_s)} with "
         f"{_ms(max(left_s, 0.0))} left, TPOT at least {_ms(best_tpot_s)} for {_ms(slo.tpot_s)}, "
         f"tightest running {_ms(tightest_s)}"
     )
