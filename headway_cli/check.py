@@ -53,31 +53,26 @@ def check_live(config: HeadwayConfig, path: str | None) -> None:
     from actors.connectors import connector_problems
     from actors.planning.context import refuse_simulated_only
     from serve_apps.gateway.app import make_access
-    from serve_apps.gateway.request import make_counter
 
     with _located(path):
         refuse_simulated_only(config)
         make_access(config.gateway)
-        if config.engine.kind == "vllm":
-            _check_vllm(path)
-        else:
-            make_counter(config.gateway.tokenizer)
+        _check_engine(config, path)
         if problems := connector_problems(config):
             raise ConfigError("; ".join(problems))
 
 
-def _check_vllm(path: str | None) -> None:
-    """Check the model, looked for beside the file; then ask vLLM itself."""
+def _check_engine(config: HeadwayConfig, path: str | None) -> None:
+    """Check the engine and its tokenizer; a model is looked for beside the file."""
+    from headway.engine.kinds import engine_kind
     from serve_apps.arguments import beside
-    from serve_apps.engines.vllm.arguments import model_of
-    from serve_apps.engines.vllm.loading import check_accepted, check_here, check_model, quiet
     from serve_apps.gateway.request import make_prompts
 
-    found = beside(path)
-    check_model(found)
-    check_here(model_of(found))
-    with quiet():
-        check_accepted(found)
+    kind = engine_kind(config)
+    found = beside(path) if kind.file_settings else config
+    kind.check_here(found)
+    with kind.quiet():
+        kind.check_accepted(found)
         make_prompts(found)
 
 

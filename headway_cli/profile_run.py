@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from headway import profiling
+from headway.config import ENGINES, HeadwayConfig, Role
+from headway.engine.kinds import engine_kind
 from headway.planning.types import Slo
 from headway.profiling.recommendation import Load, Recommendation, recommend
 from headway.profiling.sweep import (
@@ -29,10 +31,9 @@ from headway.profiling.sweep import (
     swept_tables,
 )
 from headway_cli.errors import CliError
-from headway_cli.profile_targets import ENGINES, ProfileOptions, configuration, is_endpoint, open_target
+from headway_cli.profile_targets import ProfileOptions, configuration, is_endpoint, open_target
 from headway_cli.terminal import bar
 from interp import Profile, build_profile, save_profile
-from serve_apps.engines.vllm.arguments import on_cpu
 
 MEASUREMENTS, RECOMMENDED, PAGE = "measurements", "recommended", "report.html"
 FILE_OF_TP = re.compile(r"tp([0-9]+)\.jsonl")
@@ -167,7 +168,9 @@ def _checked(options: ProfileOptions) -> Path:
         missing = "--engine" if options.engine is None else "--output"
         raise CliError(f"{missing}: needed (or one of: show, compare, import)")
     if options.engine not in ENGINES and not is_endpoint(options.engine):
-        raise CliError(f"--engine: {options.engine!r} is neither {' nor '.join(ENGINES)} nor an address")
+        raise CliError(
+            f"--engine: {options.engine!r} is neither {' nor '.join(ENGINES.names())} nor an address"
+        )
     if options.budget is not None and not (isfinite(options.budget) and options.budget > 0):
         raise CliError(f"--budget: expected minutes above 0, got {options.budget:g}")
     if options.repeats < 1:
@@ -186,9 +189,13 @@ def _sizes(options: ProfileOptions) -> list[int]:
         raise CliError(f"--tp: expected distinct sizes such as 1,2,4, got {options.tp!r}")
     if options.engine and is_endpoint(options.engine) and len(sizes) > 1:
         raise CliError("--tp: an endpoint has one size; run again with the same --output for the next one")
-    if options.engine == "vllm" and sizes != ["1"] and on_cpu(configuration(options, 1).engine.vllm):
+    if not is_endpoint(options.engine or "") and sizes != ["1"] and _on_cpus(configuration(options, 1)):
         raise CliError("--tp: engines on CPUs are not split; 1 is their only size")
     return [int(size) for size in sizes]
+
+
+def _on_cpus(config: HeadwayConfig) -> bool:
+    return engine_kind(config).resources(config, Role.MIXED).gpus == 0
 
 
 def _load(options: ProfileOptions) -> Load:

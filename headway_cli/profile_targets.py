@@ -17,7 +17,8 @@ from typing import Annotated, Any, Protocol, runtime_checkable
 
 import typer
 
-from headway.config import HeadwayConfig
+from headway.config import ENGINES, HeadwayConfig
+from headway.engine.kinds import engine_kind
 from headway.loadgen import LoadPlan, fetch_models
 from headway.planning.types import Role, Slo
 from headway.profiling.errors import TargetError, UnmeasurableError
@@ -29,7 +30,6 @@ from headway_cli.errors import CliError
 from headway_cli.options import Itl, Ttft
 from serve_apps.engines.protocol import Engine, EngineError, EngineRequest, EngineSizes, PromptTooLong
 
-ENGINES = ("simulated", "vllm")
 MOST_AT_ONCE = 256
 """Requests in a batch where nobody says: vLLM's default of `max_num_seqs`."""
 
@@ -93,17 +93,11 @@ def is_endpoint(engine: str) -> bool:
 def configuration(options: ProfileOptions, tp: int) -> HeadwayConfig:
     """The settings of the engine at one TP. Raises ConfigError."""
     overrides: dict[str, Any] = {"slo.ttft_ms": options.ttft_ms, "slo.itl_ms": options.itl_ms}
-    if options.engine in ENGINES:
+    if options.engine and options.engine in ENGINES:
+        overrides |= ENGINES.load(options.engine).profile_settings(options.model, tp)
         overrides["engine.kind"] = options.engine
         overrides["engine.max_batch_size"] = options.max_batch
         overrides["engine.max_model_tokens"] = options.max_tokens
-    if options.engine == "simulated" and options.model is not None:
-        overrides["engine.profile"] = options.model.replace("{tp}", str(tp))
-    if options.engine == "vllm":
-        overrides["engine.vllm.model"] = options.model
-        overrides["pools"] = {"mixed": {"gpus_per_replica": tp}}
-        if tp > 1:  # no replica, so no placement group
-            overrides["engine.vllm.args.distributed_executor_backend"] = "mp"
     from serve_apps.arguments import beside
 
     return beside(options.config, overrides)
@@ -121,18 +115,15 @@ async def open_target(options: ProfileOptions, tp: int) -> AsyncIterator[Opened]
 @asynccontextmanager
 async def _in_process(options: ProfileOptions, tp: int) -> AsyncIterator[Opened]:
     from serve_apps.engines import make_engine
-    from serve_apps.engines.vllm.arguments import model_of
-    from serve_apps.engines.vllm.loading import check_here, check_model, quiet
 
     config = configuration(options, tp)
-    if options.engine == "vllm":
-        check_model(config)
-        check_here(model_of(config))
-    with quiet():
+    kind = engine_kind(config)
+    kind.check_here(config)
+    with kind.quiet():
         engine = make_engine(config, Role.MIXED, f"profile-tp{tp}")
     try:
         limits = _limits(options, engine.sizes() if isinstance(engine, SaysSizes) else None)
-        name = config.engine.profile if config.engine.kind == "simulated" else model_of(config)
+        name = kind.model(config) or config.engine.profile
         settings = config.engine.model_dump(mode="json")
         yield Opened(
             target=EngineTarget(engine, config.model),

@@ -9,7 +9,6 @@ stay names.
 """
 
 from collections.abc import Iterator, Mapping
-from operator import attrgetter
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
@@ -17,10 +16,10 @@ from typing import Any, Literal
 import yaml
 
 from headway.config import ConfigError, HeadwayConfig, load_config, resolve_profile
+from headway.engine.kinds import engine_kind
 from headway.routing.gpu_profiles import named_profiles
 
 Topology = Literal["disaggregated", "aggregated"]
-
 GPU_PROFILES = "routing.gpu_profiles"
 FILE_SETTINGS = (
     "engine.profile",
@@ -28,7 +27,7 @@ FILE_SETTINGS = (
     "gateway.tokenizer",
     "planner.load_predictor_warmup_trace",
 )
-"""Settings that may name a file or a directory."""
+"""Settings that may name a file or a directory; engine kinds declare further ones."""
 
 
 def read_arguments(arguments: Mapping[str, Any], topology: Topology) -> HeadwayConfig:
@@ -42,7 +41,7 @@ def read_arguments(arguments: Mapping[str, Any], topology: Topology) -> HeadwayC
     config = beside(path, {**overrides, **_pools(config)})
     resolve_profile(config.engine.profile)
     named_profiles(config)
-    _check_model(config)
+    engine_kind(config).check_settings(config)
     return config
 
 
@@ -50,16 +49,6 @@ def beside(path: str | None, overrides: Mapping[str, Any] = MappingProxyType({})
     """The settings of a file, with the files that they name, looked for beside it, as absolute paths."""
     config = load_config(path, overrides)
     return load_config(path, {**overrides, **_pools(config), **_absolute(config, path)})
-
-
-def _check_model(config: HeadwayConfig) -> None:
-    """A model that is here can be looked at before replicas fail one after the other."""
-    from serve_apps.engines.vllm.arguments import model_of
-    from serve_apps.engines.vllm.loading import check_directory
-
-    directory = Path(model_of(config))
-    if config.engine.kind == "vllm" and directory.is_dir():
-        check_directory(directory)
 
 
 def _of_topology(path: str | None, overrides: Mapping[str, Any], topology: Topology) -> HeadwayConfig:
@@ -85,10 +74,18 @@ def _absolute(config: HeadwayConfig, path: str | None) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if profiles:
         found[GPU_PROFILES] = {kind: _found(base, value) or value for kind, value in profiles.items()}
-    for key in FILE_SETTINGS:
-        if place := _found(base, attrgetter(key)(config)):
+    for key in (*FILE_SETTINGS, *engine_kind(config).file_settings):
+        if place := _found(base, _setting(config, key)):
             found[key] = place
     return found
+
+
+def _setting(config: HeadwayConfig, key: str) -> str | None:
+    value: Any = config
+    for part in key.split("."):
+        # The settings of an installed engine kind, `engine.options`, are a mapping.
+        value = value.get(part) if isinstance(value, Mapping) else getattr(value, part)
+    return value if isinstance(value, str) else None
 
 
 def _found(base: Path, value: str | None) -> str | None:

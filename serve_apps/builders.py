@@ -16,6 +16,7 @@ from ray.serve.schema import LoggingConfig
 
 from actors.routing_actors import stateless_profile
 from headway.config import ConfigError, HeadwayConfig
+from headway.engine.kinds import engine_kind
 from headway.planning import Role
 from serve_apps.arguments import Topology, read_arguments
 from serve_apps.control_plane import ControlPlane
@@ -110,16 +111,15 @@ def _routing(config: HeadwayConfig) -> RequestRouterConfig:
 
 
 def _resources(config: HeadwayConfig, role: Role) -> dict[str, Any]:
-    """What Serve asks Ray for: of real engines the GPUs, in the actor or in a placement group on one node."""
+    """Serve's request to Ray: GPUs in the replica's actor, or in a placement group on one node."""
+    needed = engine_kind(config).resources(config, role)
     options: dict[str, Any] = {"num_cpus": 0, "runtime_env": {"env_vars": LEAN_REPLICA}}
-    if config.engine.kind == "simulated":
+    if needed.gpus is not None:
+        options["num_gpus"] = needed.gpus
+    if not needed.bundles:
         return {"ray_actor_options": options}
-    from serve_apps.engines.vllm.arguments import gpus_of, worker_bundles
-
-    if bundles := worker_bundles(config, role):
-        group = {"placement_group_bundles": bundles, "placement_group_strategy": "STRICT_PACK"}
-        return {"ray_actor_options": {**options, "num_gpus": 0}, **group}
-    return {"ray_actor_options": {**options, "num_gpus": gpus_of(config, role)}}
+    group = {"placement_group_bundles": needed.bundles, "placement_group_strategy": "STRICT_PACK"}
+    return {"ray_actor_options": options, **group}
 
 
 def _deployment(kind: type, name: str, **options: Any) -> serve.Deployment:  # noqa: ANN401 - Serve's

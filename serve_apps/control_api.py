@@ -13,11 +13,7 @@ from starlette.routing import BaseRoute, Route
 from serve_apps.gateway.backend import BodyTooLarge, ClientGone, Fault, InvalidRequest
 
 MOST_BODY_BYTES = 64 * 1024
-
-
 MOST_DIGITS = 18
-
-
 Answer = TypeVar("Answer")
 
 
@@ -119,26 +115,12 @@ def _no_constant(text: str) -> None:
 
 
 Document = Mapping[str, Any]
-
-
 Endpoint = Callable[[Request], Awaitable[Response]]
-
-
 LONGEST_POLL_S = 300.0
-
-
 POLL_S = 30.0
-
-
 MOST_DECISIONS = 1_000
-
-
 MOST_TRACES = 10_000
-
-
 MOST_REASON = 1_000
-
-
 CLIENT_CLOSED = 499
 
 

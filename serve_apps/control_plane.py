@@ -24,11 +24,7 @@ from serve_apps.control_api import NeverIssued, NotFound, Unavailable, control_r
 from serve_apps.gateway.backend import InvalidRequest, Shed
 
 Document = Mapping[str, Any]
-
-
 TIMEOUT_S = 5.0
-
-
 HEALTH_TIMEOUT_S = 1.0
 
 

@@ -31,11 +31,7 @@ from serve_apps.feed import FeedSender, Frame
 from serve_apps.latency_reports import LatencyReporter, MeasuredEngine
 
 LABEL = "ray.io/accelerator-type"
-
-
 RESOURCE = "accelerator_type:"
-
-
 logger = logging.getLogger(__name__)
 
 
@@ -107,15 +103,11 @@ class EngineReplica:
         }
 
     async def inject(self, fault: str) -> None:
-        """Make a simulated engine misbehave (`serve_apps.engines.simulated.Fault`); "clear" ends a stall."""
-        from serve_apps.engines.simulated import InjectedFault, SimulatedEngine
-
-        if not isinstance(self._engine, SimulatedEngine):
+        """Make a simulated engine misbehave (`serve_apps.engines.simulated.InjectedFault`)."""
+        inject = getattr(self._engine, "inject", None)  # beyond the protocol: real engines have none
+        if inject is None:
             raise NotImplementedError(f"the engine of {self.replica} is real and takes no faults")
-        if fault == "clear":
-            self._engine.clear()
-        else:
-            self._engine.inject(InjectedFault(fault))
+        inject(fault)
 
     async def record_routing_stats(self) -> dict[str, Any]:
         """The engine's load and its GPU type, for routers; nothing once it has failed."""

@@ -24,14 +24,8 @@ from serve_apps.routed.metrics import RoutingMetrics
 from serve_apps.serve_backend import ServeBackend
 
 logger = logging.getLogger("ray.serve")
-
-
 PORTS_TRIED = 100
-
-
 BACKLOG = 2048
-
-
 POLL_S = 0.01
 
 

@@ -52,8 +52,6 @@ class MeasuredEngine:
 
 
 TIMEOUT_S = 5.0
-
-
 logger = logging.getLogger(__name__)
 
 

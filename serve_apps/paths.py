@@ -27,7 +27,6 @@ from serve_apps.serve_call import Lost, Untaken, ask, lean
 ATTEMPTS = 3
 """Replicas that one request may see die before its first token, once they have taken it."""
 
-
 UNTAKEN_S = 0.01
 """Seconds before the next choice when the replica chosen was gone."""
 

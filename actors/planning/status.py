@@ -5,6 +5,7 @@ from typing import Any
 
 from actors.planning.context import PlannerContext, PlannerState
 from headway.config import HeadwayConfig, PoolSettings
+from headway.engine.kinds import engine_kind
 from headway.planning import PoolLimits, Role
 from headway.planning.reasons import jsonable
 from headway.planning.records import DecisionRecord, PlannerPhase, StatusDocument
@@ -35,7 +36,7 @@ def status_document(context: PlannerContext, state: PlannerState, loop: LoopCoun
         "model": config.model,
         "engine": {
             "kind": config.engine.kind,
-            "simulated": config.engine.kind == "simulated",
+            "simulated": engine_kind(config).simulated,
             "time_scale": config.engine.time_scale,
         },
         "slo": config.slo.model_dump(),

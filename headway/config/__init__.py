@@ -18,6 +18,7 @@ from headway.config.base import (
 )
 from headway.config.engine import (
     DEFAULT_KV_BYTES_PER_TOKEN,
+    ENGINES,
     EngineSettings,
     GpuTypeSettings,
     KvTransfer,
@@ -50,6 +51,7 @@ from headway.config.simulation import Crash, SimulationSettings
 __all__ = [
     "CONNECTORS",
     "DEFAULT_KV_BYTES_PER_TOKEN",
+    "ENGINES",
     "POLICIES",
     "ConfigError",
     "ConnectorSettings",

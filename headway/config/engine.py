@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from headway.config.base import (
     MILLISECONDS,
@@ -16,6 +16,14 @@ from headway.config.base import (
     ReplicaCount,
     Settings,
 )
+from headway.extensions import ExtensionPoint
+
+ENGINES = ExtensionPoint(
+    "headway.engines",
+    "engine kind",
+    {"simulated": "serve_apps.engines:SIMULATED", "vllm": "serve_apps.engines.vllm:VLLM"},
+)
+"""All engine kinds: each name is declared by a `headway.engine.kinds.EngineKind`."""
 
 DEFAULT_KV_BYTES_PER_TOKEN = 131_072
 """Where settings and profile are silent: 32 layers x 8 KV heads x 128 x 2 (K, V) x 2 bytes."""
@@ -77,8 +85,11 @@ class RefinementSettings(Settings):
 class EngineSettings(Settings):
     """The inference engine of a replica and its performance profile."""
 
-    kind: Literal["simulated", "vllm"] = "simulated"
+    kind: str = "simulated"
+    """A name of `ENGINES`: built in, or of an installed package."""
     vllm: VllmSettings = VllmSettings()
+    options: Mapping[str, Any] = {}
+    """Settings of an installed kind, checked by the model that it declares; built-in kinds take none."""
     profile: str = "profiles/llama-3.1-8b_h100_tp1"
     """A profile directory, or the name of an embedded profile."""
     refinement: RefinementSettings = RefinementSettings()
@@ -97,6 +108,14 @@ class EngineSettings(Settings):
     """Live and simulated: seconds that an engine takes to start, as loading a model would."""
     max_model_tokens: PositiveInt | None = Field(default=None, le=MOST_TOKENS)
     """Input and output tokens of one request at most; null: what the KV cache of one replica holds."""
+
+    @field_validator("kind")
+    @classmethod
+    def _is_known(cls, kind: str) -> str:
+        if kind not in ENGINES:
+            *others, last = map(repr, ENGINES.names())
+            raise ValueError(f"should be {', '.join(others)} or {last}, not {kind!r}")
+        return kind
 
 
 class PoolSettings(Settings):

@@ -2,26 +2,38 @@
 
     engine = make_engine(config, Role.DECODE, "decode-1")
 
-Engines load when they are made: what only talks to them imports `protocol` and nothing heavy.
+A kind of engine is a declaration (`headway.engine.kinds.EngineKind`) that imports its engine when it makes
+one. Declared here is the default kind, in `vllm` the other one. `protocol` is what all engines follow.
 """
 
-from headway.config import HeadwayConfig
-from headway.planning.types import Role
-from serve_apps.engines.protocol import Engine
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from headway.config import HeadwayConfig, Role
+from headway.engine.kinds import EngineKind, engine_kind
+
+if TYPE_CHECKING:
+    from serve_apps.engines.protocol import Engine
 
 
-def make_engine(config: HeadwayConfig, role: Role, engine_id: str) -> Engine:
+def make_engine(config: HeadwayConfig, role: Role, engine_id: str) -> "Engine":
     """The engine that `config.engine.kind` names; returns when it can serve, which may take its start-up.
 
     Raises ConfigError or ProfileError, each one line.
     """
-    if config.engine.kind == "vllm":
-        from serve_apps.engines.vllm.engine import VllmEngine
+    engine: Engine = engine_kind(config).make(config, role, engine_id)
+    return engine
 
-        return VllmEngine(config, role, engine_id)
+
+def _make_simulated(config: HeadwayConfig, role: Role, engine_id: str) -> "Engine":
     from serve_apps.engines.simulated import SimulatedEngine
 
     return SimulatedEngine(config, role, engine_id)
 
 
-__all__ = ["make_engine"]
+def _profile_settings(model: str | None, tp: int) -> Mapping[str, Any]:
+    """The profile to measure; `{tp}` in its name stands for the tensor parallelism."""
+    return {} if model is None else {"engine.profile": model.replace("{tp}", str(tp))}
+
+
+SIMULATED = EngineKind(make=_make_simulated, simulated=True, profile_settings=_profile_settings)

@@ -45,11 +45,12 @@ from serve_apps.engines.simulated_output import Inbox, PausableTimer, SimulatedT
 
 
 class InjectedFault(StrEnum):
-    """What can be made to go wrong, for tests and demonstrations."""
+    """Faults for tests and demonstrations; CLEAR ends a stall."""
 
     FAIL = "fail"
     STALL = "stall"
     EXIT = "exit"
+    CLEAR = "clear"
 
 
 class _HeldKv(NamedTuple):
@@ -143,13 +144,19 @@ class SimulatedEngine:
         """Whether the engine has not failed; a stalled one looks healthy, as a hung one would."""
         return not self._failed
 
-    def inject(self, fault: InjectedFault) -> None:
-        """Make something go wrong, now."""
-        if fault is InjectedFault.EXIT:
-            os._exit(1)
-        if fault is InjectedFault.STALL:
-            self._timer.pause()
-            return
+    def inject(self, fault: str) -> None:
+        """Make something go wrong, now, by the name of an `InjectedFault`. ValueError for another name."""
+        match InjectedFault(fault):
+            case InjectedFault.EXIT:
+                os._exit(1)
+            case InjectedFault.STALL:
+                self._timer.pause()
+            case InjectedFault.CLEAR:
+                self.clear()
+            case InjectedFault.FAIL:
+                self._fail()
+
+    def _fail(self) -> None:
         self._failed = True
         self._held.clear()
         self._releases.clear()

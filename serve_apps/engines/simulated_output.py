@@ -109,7 +109,6 @@ class Inbox:
 
 FIRST = " [simulated]"
 
-
 WORDS = (
     *("amber", "anchor", "apple", "arrow", "autumn", "basket", "beacon", "birch", "blue", "bread", "bridge"),
     *("candle", "canyon", "cedar", "circle", "clay", "cloud", "copper", "coral", "cotton", "delta", "dune"),
@@ -119,10 +118,7 @@ WORDS = (
     *("pepper", "pine", "planet", "quartz", "river", "saddle", "silver", "stone", "violet", "willow"),
 )
 
-
 _MASK = 2**64 - 1
-
-
 _STEP, _MIX = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9
 
 

@@ -30,11 +30,7 @@ from serve_apps.gateway.responses import CHAT_COMPLETIONS, COMPLETIONS, Channel,
 from serve_apps.gateway.state import GatewayState, make_state
 
 VARIABLE = "HEADWAY_API_KEYS"
-
-
 OPEN_PATHS = frozenset({"/health", "/ready", "/metrics", "/metrics/requests"})
-
-
 Headers = Iterable[tuple[bytes, bytes]]
 
 

@@ -136,18 +136,13 @@ def _first_stop(text: str, stops: Sequence[str]) -> int | None:
 
 
 T = TypeVar("T")
-
-
 Prompt = TypeVar("Prompt")
-
 
 FAREWELL_S = 5.0
 """Seconds for saying what went wrong: a client that reads nothing would hold its request for ever."""
 
-
 LONG_TEXT = 16_384
 """Characters from which a text is counted beside the event loop, which would stand still meanwhile."""
-
 
 logger = logging.getLogger(__name__)
 

@@ -72,17 +72,12 @@ class Histogram:
 
 
 UNJUDGED: frozenset[Outcome] = frozenset({"aborted", "invalid", "too_long"})
-
-
 LONGEST_S = 600.0
-
 
 Times = tuple[float | None, float | None]
 """TTFT and TPOT of a request in seconds; None where there was no such time."""
 
-
 MOST_TOKENS = 2_000_000
-
 
 _REPLICA_GAUGES: tuple[tuple[str, str, Callable[[ReplicaLoad], float]], ...] = (
     ("headway_replica_running_requests", "Requests in the replica's batch", lambda load: load.running),
@@ -121,9 +116,10 @@ class ByOutcome:
 class GatewayMetrics(Collector):
     """All counts of one gateway; a collector of prometheus_client."""
 
-    def __init__(self, model: str, engine: str, slo: Slo, gauges: Gauges) -> None:
+    def __init__(self, model: str, engine: str, slo: Slo, gauges: Gauges, *, simulated: bool) -> None:
         self.slo = slo
-        self._model, self._engine, self._gauges = model, engine, gauges
+        self._model, self._gauges = model, gauges
+        self._engine = (engine, str(simulated).lower())
         waits = grid(1e-3, LONGEST_S, (slo.ttft_s,))
         gaps = grid(2.5e-4, LONGEST_S / 10, (slo.itl_s,))
         counts = whole_grid(MOST_TOKENS)
@@ -214,7 +210,7 @@ class GatewayMetrics(Collector):
         flying.add_metric((self._model,), self._gauges.in_flight())
         yield flying
         info = GaugeMetricFamily("headway_engine_info", "The engine: always 1", labels=("kind", "simulated"))
-        info.add_metric((self._engine, str(self._engine == "simulated").lower()), 1)
+        info.add_metric(self._engine, 1)
         yield info
         loads = self._gauges.replicas()
         for name, text, read in _REPLICA_GAUGES:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 from pydantic import BaseModel, ConfigDict, field_validator
 
 from headway.config import ConfigError, HeadwayConfig
+from headway.engine.kinds import engine_kind
 from serve_apps.gateway.backend import InvalidRequest
 
 if TYPE_CHECKING:
@@ -93,8 +94,6 @@ class Usage(NamedTuple):
 
 
 BYTES_PER_TOKEN = 4
-
-
 Accuracy = Literal["exact", "estimated"]
 
 
@@ -228,12 +227,15 @@ class ModelPrompts:
 
 def make_prompts(config: HeadwayConfig) -> Prompts:
     """The reader of the model that is served. ConfigError, one line."""
-    if config.engine.kind == "vllm":
-        return _model_prompts(config.engine.vllm.model or config.model)
-    return PlainPrompts(make_counter(config.gateway.tokenizer))
+    model = engine_kind(config).model(config)
+    return (
+        PlainPrompts(make_counter(config.gateway.tokenizer))
+        if model is None
+        else _model_prompts(config, model)
+    )
 
 
-def _model_prompts(model: str) -> ModelPrompts:
+def _model_prompts(config: HeadwayConfig, model: str) -> ModelPrompts:
     try:
         from transformers import AutoConfig, AutoTokenizer
 
@@ -241,7 +243,7 @@ def _model_prompts(model: str) -> ModelPrompts:
         described = AutoConfig.from_pretrained(model).get_text_config()
     except (ImportError, OSError, ValueError) as error:
         reason = " ".join(str(error).split())
-        raise ConfigError(f"engine.vllm.model: {model}: no tokenizer: {reason}") from error
+        raise ConfigError(f"engine.{config.engine.kind}.model: {model}: no tokenizer: {reason}") from error
     return ModelPrompts(tokenizer, getattr(described, "max_position_embeddings", None))
 
 

@@ -19,7 +19,6 @@ from serve_apps.gateway.validation import read_chat, read_completion
 
 DONE = b"data: [DONE]\n\n"
 
-
 _TEXT = "\x00"
 """Stands for the text while an event's frame is made; JSON never holds it unescaped."""
 
@@ -143,7 +142,6 @@ COMPLETIONS = Api(
     whole=lambda text: {"text": text},
 )
 
-
 CHAT_COMPLETIONS = Api(
     path="/v1/chat/completions",
     id_prefix="chatcmpl-",
@@ -155,12 +153,8 @@ CHAT_COMPLETIONS = Api(
     whole=lambda text: {"message": {"role": "assistant", "content": text, "refusal": None}},
 )
 
-
 HeaderList = Sequence[tuple[bytes, bytes]]
-
-
 _JSON = (b"content-type", b"application/json")
-
 
 _EVENTS = (
     (b"content-type", b"text/event-stream; charset=utf-8"),

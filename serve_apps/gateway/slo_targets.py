@@ -26,18 +26,12 @@ from serve_apps.gateway.backend import InvalidRequest
 from serve_apps.gateway.request import prefix_blocks
 
 Headers = Iterable[tuple[bytes, bytes]]
-
-
 MOST_SESSION_CHARACTERS = 256
-
 
 LEAST_MS, MOST_MS = 1e-6, 1e12
 """Bounds of an SLO: what is divided by it, or by a thousand, stays above 0 and finite."""
 
-
 SWITCH: Mapping[str, bool] = {"true": True, "1": True, "false": False, "0": False}
-
-
 CRITICALITY: Mapping[str, bool] = {"critical": True, "sheddable": False}
 
 
@@ -169,7 +163,6 @@ _NAMES: Mapping[bytes, str] = {
     b"x-headway-explain": "explain",
 }
 
-
 _READERS: Mapping[str, Callable[[str, str], object]] = {
     "ttft": _milliseconds,
     "tpot": _milliseconds,
@@ -179,7 +172,6 @@ _READERS: Mapping[str, Callable[[str, str], object]] = {
     "session": _session,
     "explain": _choice(SWITCH),
 }
-
 
 BLOCK_TOKENS = EngineRules().block_tokens
 """Tokens of a prefix block, as in the simulated engines' cache."""

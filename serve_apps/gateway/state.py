@@ -9,9 +9,9 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 
 from headway.config import GatewaySettings, HeadwayConfig, resolve_profile
+from headway.engine.kinds import engine_kind
 from headway.planning import Slo
 from interp import load_profile
-from serve_apps.engines.vllm.metrics import VllmMetrics
 from serve_apps.gateway.backend import Backend, ReplicaLoad, Shed
 from serve_apps.gateway.metrics import GatewayMetrics
 from serve_apps.gateway.request import Accuracy, Prompts, make_prompts
@@ -24,14 +24,10 @@ class Identity:
 
     model: str
     engine: str
+    simulated: bool
     max_tokens: int
     text_counts: Accuracy
     created: int
-
-    @property
-    def simulated(self) -> bool:
-        """Whether no model runs at all."""
-        return self.engine == "simulated"
 
     @property
     def fingerprint(self) -> str:
@@ -61,6 +57,7 @@ def identify(config: HeadwayConfig, prompts: Prompts) -> Identity:
     return Identity(
         model=config.model,
         engine=config.engine.kind,
+        simulated=engine_kind(config).simulated,
         max_tokens=min(config.engine.max_model_tokens or capacity, capacity),
         text_counts=prompts.accuracy,
         created=int(time.time()),
@@ -130,11 +127,11 @@ def make_state(config: HeadwayConfig, backend: Backend, clock: Callable[[], floa
     prompts, traffic = make_prompts(config), Traffic(backend=backend)
     identity = identify(config, prompts)
     slo = Slo(ttft_s=config.slo.ttft_s, itl_s=config.slo.itl_s)
-    metrics = GatewayMetrics(identity.model, identity.engine, slo, traffic)
+    metrics = GatewayMetrics(identity.model, identity.engine, slo, traffic, simulated=identity.simulated)
     registry = CollectorRegistry()
     registry.register(metrics)
-    if config.engine.kind == "vllm":
-        registry.register(VllmMetrics(identity.model, traffic, metrics))
+    if (collector := engine_kind(config).collector) is not None:
+        registry.register(collector(identity.model, traffic, metrics))
     return GatewayState(
         settings=config.gateway,
         identity=identity,

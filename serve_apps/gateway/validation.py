@@ -15,7 +15,6 @@ from serve_apps.gateway.request import GenerationRequest, Message
 
 Neutral = Mapping[str, Sequence[Any]]
 
-
 COMPLETION: Neutral = {
     "n": (None, 1),
     "best_of": (None, 1),
@@ -24,7 +23,6 @@ COMPLETION: Neutral = {
     "suffix": (None, ""),
     "logit_bias": (None, {}),
 }
-
 
 CHAT: Neutral = {
     "n": (None, 1),
@@ -49,7 +47,6 @@ CHAT: Neutral = {
     "prompt_cache_options": (None,),
     "prompt_cache_retention": (None,),
 }
-
 
 MESSAGE: Neutral = {
     "tool_calls": (None, []),
@@ -97,17 +94,9 @@ def _plain_message(index: int, message: object) -> object:
 
 
 MOST_STOPS = 4
-
-
 MOST_STOP_CHARACTERS = 1024
-
-
 MOST_TOKEN_ID = 2**31 - 1
-
-
 PROMPT = "should be a string, an array of token ids, or an array with exactly one of these"
-
-
 SAMPLING = ("temperature", "top_p", "frequency_penalty", "presence_penalty", "seed")
 
 
@@ -141,11 +130,7 @@ def _prompt(value: object) -> object:
 
 
 MetadataKey = Annotated[str, Field(max_length=64)]
-
-
 MetadataValue = Annotated[str, Field(max_length=512)]
-
-
 TokenCount = Annotated[int, Field(ge=1)]
 
 

@@ -33,25 +33,17 @@ from serve_apps.routed.table import Fallback, RequestTable, WaitLimits
 
 LINGER_S = 0.25
 
-
 TICK_S = 1.0
 """Seconds between two reports of how far requests are."""
-
 
 RETRY_S = 0.2
 """Seconds before a router that did not answer is called again."""
 
-
 CALL_LIMIT_S = 10.0
 """Seconds after which a call is lost."""
 
-
 POLL_LIMIT_S = 30.0
-
-
 logger = logging.getLogger("ray.serve")
-
-
 AskReplicas = Callable[[], Coroutine[Any, Any, Sequence[OnReplica]]]
 
 

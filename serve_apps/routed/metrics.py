@@ -53,7 +53,6 @@ ROUTER_GAUGES = (
 )
 """The router's figures that become gauges: (its name for it, name, text, labels)."""
 
-
 EVENT_ERRORS = "event_errors"
 """How many events of a kind the router could not handle: (event,) -> value."""
 

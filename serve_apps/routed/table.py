@@ -43,7 +43,6 @@ from serve_apps.routed.requests import RequestState, RoutedRequest
 Fallback = Callable[[RouteRequest], Placement | None]
 """Places a request without the router; None when no replica runs."""
 
-
 SLACK_S = 5.0
 """Seconds beyond the longest wait after which the router has forgotten a request."""
 

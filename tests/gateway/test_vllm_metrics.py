@@ -34,7 +34,7 @@ class Served:
 
     def __init__(self) -> None:
         self.now_s = 0.0
-        self.metrics = GatewayMetrics("m", "vllm", Slo(ttft_s=1.0, itl_s=0.1), TRAFFIC)
+        self.metrics = GatewayMetrics("m", "vllm", Slo(ttft_s=1.0, itl_s=0.1), TRAFFIC, simulated=False)
 
     def serve(self, gaps_s: tuple[float, ...], reason: FinishReason | None, outcome: Outcome) -> None:
         times = RequestTimes(self.metrics, lambda: self.now_s)

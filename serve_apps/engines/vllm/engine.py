@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 LEAST_TOP_P = 1e-9
 """Stands for 0, which OpenAI allows and vLLM refuses: either way the likeliest token alone is left."""
 
-
 SEND: Mapping[str, Any] = {
     "do_remote_decode": True,
     "do_remote_prefill": False,

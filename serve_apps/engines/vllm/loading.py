@@ -31,13 +31,8 @@ if TYPE_CHECKING:
 
 
 WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.gguf")
-
-
 INDEX = "model.safetensors.index.json"
-
-
 LENGTH_BYTES = 8
-
 
 MOST_HEADER_BYTES = 100_000_000
 """As much as the format's own readers take."""
@@ -141,7 +136,6 @@ def _wrong(directory: Path, complaint: str) -> ConfigError:
 
 ALWAYS: Mapping[str, str] = {"VLLM_NO_USAGE_STATS": "1"}
 
-
 ON_CPU: Mapping[str, str] = {
     "OMP_NUM_THREADS": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
@@ -149,7 +143,6 @@ ON_CPU: Mapping[str, str] = {
     # With it the executor "uni" keeps to the engine's process, which is one of its own all the same.
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
 }
-
 
 QUIET: Mapping[str, str] = {
     "VLLM_LOGGING_LEVEL": "ERROR",
@@ -206,7 +199,6 @@ def _own_address() -> str:
 
 
 LONGEST_LINE = 300
-
 
 ELSEWHERE = "Engine core initialization failed"
 """How vLLM begins when the reason is in the other process's log."""

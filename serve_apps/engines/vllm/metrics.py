@@ -21,13 +21,11 @@ from serve_apps.gateway.metrics import GatewayMetrics, Gauges, Histogram
 
 LABELS = ("model_name", "engine", "role")
 
-
 GAUGES: tuple[tuple[str, str, Callable[[ReplicaLoad], float]], ...] = (
     ("vllm:num_requests_running", "Requests in the batch", lambda load: load.running),
     ("vllm:num_requests_waiting", "Requests that wait", lambda load: load.waiting),
     ("vllm:kv_cache_usage_perc", "Used share of the KV cache, 1 is all of it", lambda load: load.kv_usage),
 )
-
 
 COUNTERS: tuple[tuple[str, str, Callable[[ReplicaLoad], float]], ...] = (
     ("vllm:prompt_tokens", "Tokens of prompts", lambda load: load.prompt_tokens),
@@ -47,13 +45,11 @@ COUNTERS: tuple[tuple[str, str, Callable[[ReplicaLoad], float]], ...] = (
     ),
 )
 
-
 SOURCES: tuple[tuple[str, Callable[[ReplicaLoad], float]], ...] = (
     ("local_compute", lambda load: load.prompt_tokens - load.cached_tokens - load.external_tokens),
     ("local_cache_hit", lambda load: load.cached_tokens),
     ("external_kv_transfer", lambda load: load.external_tokens),
 )
-
 
 HISTOGRAMS: tuple[tuple[str, str, Callable[[GatewayMetrics], Histogram]], ...] = (
     ("vllm:time_to_first_token_seconds", "TTFT at the gateway", lambda gateway: gateway.ttft),

@@ -1,0 +1,101 @@
+"""Engine kinds: what Headway asks of an inference engine before one is made.
+
+A kind is a declaration `EngineKind`, found by the name in `engine.kind` (`headway.config.ENGINES`): built in,
+or by the entry point group `headway.engines` of an installed package. Everybody who has to know something of
+a kind asks its declaration: builders for its GPUs, the gateway for its tokenizer and metrics, the command
+line for its checks, the planner's status whether it is simulated. Engines themselves, and the protocol that
+they follow, are in `serve_apps.engines`; a declaration imports them only when a function of it is called.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from headway.config import ENGINES, ConfigError, HeadwayConfig, Role, Settings
+from headway.config.faults import describe
+from headway.extensions import ExtensionError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineResources:
+    """The GPUs of one replica as Ray is asked for them.
+
+    `gpus` are held by the replica's actor; None: the kind never has any, 0: these settings need none.
+    `bundles` are those of a placement group on one node, for engines that start actors of their own.
+    """
+
+    gpus: float | None = None
+    bundles: Sequence[Mapping[str, float]] = ()
+
+
+def _none(*_: object) -> None:
+    """The default of whatever a kind does not declare."""
+
+
+def _no_settings(*_: object) -> Mapping[str, Any]:
+    return {}
+
+
+def _no_resources(*_: object) -> EngineResources:
+    return EngineResources()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineKind:
+    """The declaration of one kind. The checks raise ConfigError, one line that names the setting."""
+
+    make: Callable[[HeadwayConfig, Role, str], Any]
+    """Settings, role and an id unique in the cluster → a `serve_apps.engines.protocol.Engine` that can serve.
+
+    ConfigError or ProfileError. It may take as long as a model takes to load."""
+    simulated: bool = False
+    """Whether no model runs: the status document, `/v1/models` and metrics say so."""
+    options: type[Settings] | None = None
+    """The model of the section `engine.options`; None: the kind takes none."""
+    file_settings: tuple[str, ...] = ()
+    """Dotted settings that may name a file or a directory beside the configuration file."""
+    resources: Callable[[HeadwayConfig, Role], EngineResources] = _no_resources
+    """What one replica of that role needs."""
+    model: Callable[[HeadwayConfig], str | None] = _none
+    """The model whose tokenizer and chat template read prompts, a directory or a name on the hub.
+
+    None: prompts stay text, and their length is counted by `gateway.tokenizer` or estimated."""
+    collector: Callable[[str, Any, Any], Any] | None = None
+    """Further metrics of a gateway: (model, `Gauges`, `GatewayMetrics`) → a Prometheus collector."""
+    check_settings: Callable[[HeadwayConfig], None] = _none
+    """What is wrong by the settings and by files on this machine, which need not be one that serves."""
+    check_here: Callable[[HeadwayConfig], None] = _none
+    """What keeps an engine from starting on this machine, as far as that is seen in no time."""
+    check_accepted: Callable[[HeadwayConfig], None] = _none
+    """What the engine's own code refuses before it loads a model; may import it."""
+    quiet: Callable[[], AbstractContextManager[None]] = nullcontext
+    """For commands, whose output is their own: an engine that is loaded in the block only logs errors."""
+    profile_settings: Callable[[str | None, int], Mapping[str, Any]] = _no_settings
+    """`headway profile`: --model and tensor parallelism → settings of the one replica to measure."""
+
+
+def engine_kind(config: HeadwayConfig) -> EngineKind:
+    """The declaration that `engine.kind` names. ConfigError: there is none, or it takes other options."""
+    name = config.engine.kind
+    try:
+        kind = ENGINES.load(name)
+    except ExtensionError as error:
+        raise ConfigError(f"engine.kind: {error}") from error
+    if not isinstance(kind, EngineKind):
+        raise ConfigError(f"engine.kind: {name!r} is declared by {type(kind).__name__}, not by an EngineKind")
+    if config.engine.options or kind.options is not None:
+        engine_options(config, kind)
+    return kind
+
+
+def engine_options(config: HeadwayConfig, kind: EngineKind) -> Settings:
+    """The section `engine.options`, as the kind declares it. ConfigError names the key."""
+    model = kind.options or Settings
+    try:
+        return model.model_validate(config.engine.options)
+    except ValidationError as error:
+        key, fault = describe(error, model.model_json_schema())
+        raise ConfigError(f"engine.options.{key}: {fault}") from error

@@ -1,0 +1,112 @@
+"""An engine kind from an installed package: its options, its engine, and its declaration."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from headway import extensions
+from headway.config import ConfigError, HeadwayConfig, load_config
+from headway.config.roles import Role
+from headway.engine.kinds import EngineResources, engine_kind
+from serve_apps.arguments import read_arguments
+from serve_apps.engines import make_engine
+from serve_apps.gateway.request import make_prompts
+from tests.engines.engine_cases import collect, request
+from tests.engines.virtual_loop import run
+
+KIND = """
+from headway.config import PositiveInt, Settings
+from headway.engine.kinds import EngineKind, EngineResources, engine_options
+
+
+class EchoOptions(Settings):
+    words: PositiveInt = 2
+    model: str | None = None
+
+
+class EchoEngine:
+    def __init__(self, words):
+        self.words = words
+
+    async def decode(self, request, kv):
+        from serve_apps.engines.protocol import TokenChunk
+
+        for _ in range(self.words):
+            yield TokenChunk(" echo", 1)
+        yield TokenChunk("", 0, "stop")
+
+
+ECHO = EngineKind(
+    make=lambda config, role, engine_id: EchoEngine(engine_options(config, ECHO).words),
+    options=EchoOptions,
+    file_settings=("engine.options.model",),
+    resources=lambda config, role: EngineResources(gpus=2),
+)
+"""
+
+
+@pytest.fixture(autouse=True)
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A package that is installed beside headway, with a kind and one that is no declaration."""
+    (tmp_path / "echo_engine.py").write_text(KIND)
+    info = tmp_path / "echo_engine-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: echo-engine\nVersion: 1.0\n")
+    names = ("echo = echo_engine:ECHO", "wrong = echo_engine:EchoEngine")
+    (info / "entry_points.txt").write_text("\n".join(["[headway.engines]", *names]))
+    monkeypatch.syspath_prepend(tmp_path)
+    extensions._installed.cache_clear()
+    yield
+    extensions._installed.cache_clear()
+    sys.modules.pop("echo_engine", None)
+
+
+def settings(**engine) -> HeadwayConfig:
+    return load_config(None, {f"engine.{key}": value for key, value in engine.items()})
+
+
+def test_it_is_made_by_its_name_with_its_own_options():
+    async def output() -> str:
+        engine = make_engine(settings(kind="echo", options={"words": 3}), Role.MIXED, "e")
+        return "".join(chunk.text for chunk in await collect(engine.decode(request(), None)))
+
+    assert run(output()) == " echo echo echo"
+
+
+def test_gateway_and_builders_ask_its_declaration():
+    config = settings(kind="echo")
+    kind = engine_kind(config)
+    assert not kind.simulated
+    assert kind.resources(config, Role.DECODE) == EngineResources(gpus=2)
+    assert make_prompts(config).accuracy == "estimated"
+
+
+def test_its_files_are_looked_for_beside_the_settings(tmp_path):
+    (tmp_path / "weights").mkdir()
+    file = tmp_path / "headway.yaml"
+    file.write_text("engine: {kind: echo, options: {model: weights}}\n")
+    config = read_arguments({"config": str(file)}, "disaggregated")
+    assert config.engine.options["model"] == str(tmp_path / "weights")
+
+
+@pytest.mark.parametrize(
+    ("engine", "complaint"),
+    [
+        ({"kind": "echo", "options": {"word": 1}}, "engine.options.word: unknown key; did you mean 'words'?"),
+        ({"kind": "echo", "options": {"words": 0}}, "engine.options.words: "),
+        ({"kind": "simulated", "options": {"words": 1}}, "engine.options.words: unknown key"),
+        ({"kind": "wrong"}, "engine.kind: 'wrong' is declared by type, not by an EngineKind"),
+    ],
+)
+def test_what_is_wrong_is_one_line_with_its_key(engine, complaint):
+    with pytest.raises(ConfigError) as caught:
+        make_engine(settings(**engine), Role.MIXED, "e")
+    assert str(caught.value).startswith(complaint)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_unknown_kind_is_refused_with_the_known_ones():
+    known = "'echo', 'simulated', 'vllm' or 'wrong'"
+    with pytest.raises(ConfigError, match=f"engine.kind: should be {known}, not 'quantum'"):
+        settings(kind="quantum")
