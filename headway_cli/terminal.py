@@ -35,7 +35,8 @@ def say(text: str) -> None:
 
 def announce_compilation() -> None:
     """Say so if the simulator has yet to be compiled."""
-    from headway.simulation.jit import drop_stale_cache
+    from headway.simulation.kernel import COMPILED_FROM
+    from interp.jit import drop_stale_cache
 
-    if drop_stale_cache():
+    if drop_stale_cache(*COMPILED_FROM):
         say("compiling the simulator (once) …")

@@ -6,13 +6,22 @@ starts fast.
 """
 
 from dataclasses import dataclass
+from typing import TypeVar
 
 from headway.config import DEFAULT_KV_BYTES_PER_TOKEN, HeadwayConfig, Role, resolve_profile
 from headway.config.engine import MOST_IN_A_BATCH, MOST_KV_BYTES_PER_TOKEN
 from interp import Profile, ProfileError, load_profile, scaled
+from interp.arrays import FloatArray
+
+Tokens = TypeVar("Tokens", float, FloatArray)
 
 MIXED_CHUNK_TOKENS = 2048
 """Prompt tokens per iteration of a mixed replica where settings are silent: whole ones block decodes."""
+
+
+def kv_transfer_s(latency_s: float, s_per_token: float, tokens: Tokens) -> Tokens:
+    """Seconds that the KV of `tokens` tokens travels; for the kernel, which compiles it, and the replay."""
+    return latency_s + s_per_token * tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +30,7 @@ class EngineRules:
 
     `max_batch_size` sequences decode together at most. `chunk_tokens` 0 means prefills one at a time, whole;
     above 0 an iteration carries up to that many prompt tokens of several requests. A KV transfer takes
-    `transfer_latency_s` plus prompt tokens × `kv_bytes_per_token` / `transfer_bytes_per_s`.
+    `transfer_latency_s` plus, for each prompt token, `kv_bytes_per_token` / `transfer_bytes_per_s`.
     `prefix_cache_tokens` is the LRU cache per replica, 0 for none.
     """
 
@@ -33,8 +42,14 @@ class EngineRules:
     prefix_cache_tokens: int = 0
     block_tokens: int = 512
 
-    def transfer_s(self, tokens: int) -> float:
-        """Seconds that moving the KV of a prompt of `tokens` takes."""
+    @property
+    def transfer_s_per_token(self) -> float:
+        """Seconds that each token of a prompt adds to a KV transfer."""
+        return self.kv_bytes_per_token / self.transfer_bytes_per_s
+
+    def transfer_s(self, tokens: Tokens) -> Tokens:
+        """Seconds that moving the KV of a prompt of `tokens` takes; one number, or an array of them."""
+        # The order of these operations is that of every prediction so far, to the last bit.
         return self.transfer_latency_s + tokens * self.kv_bytes_per_token / self.transfer_bytes_per_s
 
 

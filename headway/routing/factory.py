@@ -46,9 +46,9 @@ from headway.routing.plugins.scorers import (
 from headway.routing.plugins.slo_scorer import SloScorer
 from headway.routing.router import Router
 from headway.routing.scheduler import Pipeline, Scheduler, make_pipeline
-from headway.routing.stale import drop_stale_cache
 from headway.routing.surface_capacity import capacity_table
 from headway.routing.types import RequestSlo, RouteRequest, RoutingError
+from interp.jit import drop_stale_cache
 
 
 def make_router(
@@ -62,7 +62,7 @@ def make_router(
     `profiles` are the engines' by GPU type, "" for replicas whose type has none of its own; those of AIBrix
     say nothing of latencies. Raises RoutingError for settings that cannot be routed by.
     """
-    drop_stale_cache()
+    drop_stale_cache("headway.routing.plugins", "headway.routing", "headway.engine", "interp")
     settings = config.routing
     pipelines = make_pipelines(settings)
     fleet = RoutedFleet()

@@ -3,7 +3,7 @@ r"""TTFT and TPOT of a newcomer at every candidate, from the profile and the sta
 For a request of u uncached prompt tokens and o expected output tokens, at a replica with a decode batch of n
 sequences (K tokens) and m that will join it (J tokens):
 
-    W(u)          work of its prompt (see `surfaces`),   c  chunk tokens, C = ⌈u / c⌉ iterations (1 if c = 0)
+    W(u)          work of its prompt (`surfaces`),     c  chunk tokens, C = ⌈u / c⌉ iterations (1 if c = 0)
     i             ITL(n, K), the batch's share of each iteration that carries its prompt; W(0) without a batch
     Q             prefill work outstanding: until `busy_until`, and at least all but one of those waiting
     A             until it is admitted: if its KV or its place in the batch is lacking, the part that is
@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from headway.routing.surfaces import Surfaces, itl_of, work_of
+from headway.engine.surfaces import EngineSurfaces, itl_of, work_of
 from headway.routing.table import (
     BUSY_UNTIL_S,
     COMING,
@@ -95,7 +95,7 @@ class Batching(NamedTuple):
 
 
 PlainFigures = tuple[tuple[Any, ...], tuple[Any, ...], tuple[Any, ...]]
-"""A Newcomer, Surfaces and Batching as plain tuples: named, they take three times as long to hand over."""
+"""Newcomer, EngineSurfaces, Batching as plain tuples: named, they take three times as long to hand over."""
 
 
 @compiled
@@ -134,7 +134,7 @@ def admission_s(
 @compiled
 def alone(role: int, uncached: float, figures: PlainFigures) -> tuple[float, float]:
     """TTFT and TPOT at an idle replica; the decode role's TTFT is its first iteration."""
-    newcomer, surfaces, batching = Newcomer(*figures[0]), Surfaces(*figures[1]), Batching(*figures[2])
+    newcomer, surfaces, batching = Newcomer(*figures[0]), EngineSurfaces(*figures[1]), Batching(*figures[2])
     chunk = batching.chunk_tokens
     rounds = np.ceil(uncached / chunk) if chunk > 0.0 else 1.0
     prompt_s = rounds * surfaces.work_s[0] + work_of(surfaces, uncached)
@@ -155,7 +155,7 @@ def forecast(  # noqa: PLR0915, PLR0917 - one loop over candidates, compiled
     out: FloatArray,
 ) -> None:
     """Fill `out` f8[ROWS, C] for the candidates in `slots` whose profile is `kind`."""
-    newcomer, surfaces, batching = Newcomer(*figures[0]), Surfaces(*figures[1]), Batching(*figures[2])
+    newcomer, surfaces, batching = Newcomer(*figures[0]), EngineSurfaces(*figures[1]), Batching(*figures[2])
     chunk = batching.chunk_tokens
     mean_tokens = newcomer.input_tokens + 0.5 * newcomer.expected_output
     empty_s, stay_s = surfaces.work_s[0], newcomer.stay_s

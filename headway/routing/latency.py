@@ -19,6 +19,7 @@ import numpy as np
 
 from headway.config.roles import Role
 from headway.engine.rules import EngineRules
+from headway.engine.surfaces import EngineSurfaces, engine_surfaces, itl_of, work_of
 from headway.routing.corrections import SafetyFactor
 from headway.routing.demand import CriticalDemand
 from headway.routing.forecast import (
@@ -33,7 +34,6 @@ from headway.routing.forecast import (
     forecast,
 )
 from headway.routing.records import Record
-from headway.routing.surfaces import Surfaces, itl_of, surfaces_of, work_of
 from headway.routing.table import FleetRow, FloatArray, SlotArray
 from interp import Profile
 from predictors.latency import LatencyFeatures, LatencyModel, TargetModel
@@ -103,7 +103,7 @@ class LatencyForecaster:
         silent = [gpu_type for gpu_type in profiles if gpu_type not in known]
         self._kinds = {gpu_type: kind for kind, gpu_type in enumerate(known)}
         self._kinds |= {gpu_type: NO_PROFILE - place for place, gpu_type in enumerate(silent, start=1)}
-        self._surfaces: list[Surfaces] = [surfaces_of(profile) for profile in known.values()]
+        self._surfaces: list[EngineSurfaces] = [engine_surfaces(profile) for profile in known.values()]
         self._engines = [(tuple(surfaces), tuple(self._batching)) for surfaces in self._surfaces]
         self._unknown = False
         """Whether these surfaces were ever asked about a replica that has none."""
@@ -163,7 +163,7 @@ class LatencyForecaster:
             return own_s + 0.5 * (itl_of(surfaces, batch, max(tokens, batch)) + beside_s)
         return own_s + (0.5 * (float(surfaces.work_s[0]) + beside_s) if beside_s > 0.0 else 0.0)
 
-    def _chunk_s(self, surfaces: Surfaces, waiting: float, tokens: float) -> float:
+    def _chunk_s(self, surfaces: EngineSurfaces, waiting: float, tokens: float) -> float:
         """Work that prompts of `tokens` together add to an iteration now."""
         if waiting == 0.0:
             return 0.0

@@ -41,7 +41,7 @@ and P has not is dearer there (u_P > u_D). With two equally busy, equally warm r
 alone, against offload: it moves work, it removes none. It pays where P has fewer decodes or a shorter queue
 by more than what the transfer and the lost cache are worth.
 
-A chunk's time adds to its iteration (see `headway.simulation.work`), so decodes lose all of T; the
+A chunk's time adds to its iteration (see `headway.engine.surfaces`), so decodes lose all of T; the
 document's half stands for engines that overlap the two. Left out: that decodes ahead may end while the queue
 is worked off, that a delayed queue delays who joins it later still, and that a router which places new
 sessions by load will soon send some to a P that is idle now.

@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from headway.engine.surfaces import engine_surfaces
 from headway.simulation import layout
 from headway.simulation.histogram import BUCKETS
-from headway.simulation.iteration import Surface
 from headway.simulation.layout import (
     NONE,
     NOTICES_OF_A_REQUEST,
@@ -32,12 +32,11 @@ def empty_arrivals() -> Arrivals:
 
 def make_world(profile: Profile, settings: NDArray[Any], blocks: NDArray[np.int64], seed: int) -> World:
     """A world at time 0 without replicas, for `settings` (one `layout.SETTINGS` record)."""
-    rules, decode, prefill = settings[0], profile.decode.table, profile.prefill.table
+    rules, prefill = settings[0], profile.prefill.table
     clock = np.zeros(1, layout.CLOCK)
     clock["random"] = np.uint64(seed)
     clock["answer"] = clock["asked_request"] = layout.UNASSIGNED
     clock["parked_head"] = clock["parked_tail"] = NONE
-    work_tokens, work_s = prefill.work_nodes()
     batch, cached = int(rules["max_batch"]), int(rules["cache_capacity_blocks"])
     table_size = 1 << max(0, (2 * cached - 1).bit_length())
     world = World(
@@ -50,16 +49,9 @@ def make_world(profile: Profile, settings: NDArray[Any], blocks: NDArray[np.int6
         finish_iteration=np.zeros((REPLICAS, batch), np.int64),
         finish_request=np.zeros((REPLICAS, batch), np.int32),
         ready=np.zeros((ROLE_COUNT, REPLICAS), np.int32),
-        surface=Surface(
-            np.array(decode.kv),
-            np.array(decode.inv_context),
-            np.array(decode.itl_s),
-            float(decode.max_kv_tokens),
-        ),
+        surfaces=engine_surfaces(profile),
         prefill_tokens=np.array(prefill.isl_tokens, np.float64),
         prefill_s=np.array(prefill.ttft_s, np.float64),
-        work_tokens=work_tokens,
-        work_s=work_s,
         arrivals=empty_arrivals(),
         prefix=Prefix(
             np.asarray(blocks),

@@ -12,10 +12,10 @@ holds it: then it is nowhere.
 """
 
 from headway.simulation.engine import enqueue, receive, retire_if_drained
-from headway.simulation.jit import compiled
 from headway.simulation.layout import IDLE, LOST, MIXED, NONE, SHED, World
 from headway.simulation.prefill import is_up
 from headway.simulation.records import end_request, notify
+from interp.jit import compiled
 
 
 @compiled

@@ -1,20 +1,19 @@
-"""A replica's decode batch and queue: who is in, how far they are, who may join.
+"""A replica's decode batch and queue: which requests are in, how far they are, which may join."""
 
-The batch is a heap of sequences by the iteration at which they finish: moving it on touches no sequence.
-"""
-
-from headway.simulation.histogram import add_range
-from headway.simulation.iteration import (
+from headway.engine.decode_batch import (
     duration_s,
     find_cell,
     iterations_in_cell,
     iterations_until,
     itl_at,
+    pop_sequence,
+    push_sequence,
     stretch_s,
 )
-from headway.simulation.jit import compiled
+from headway.simulation.histogram import add_range
 from headway.simulation.layout import COMPLETED, DECODING, ITL, NONE, World
 from headway.simulation.records import count_first_token, end_request
+from interp.jit import compiled
 
 
 @compiled
@@ -38,7 +37,7 @@ def account(world: World, replica: int, iterations: float) -> None:
     left = iterations
     while left > 0.0:
         tokens = float(unit.kv_tokens)
-        cell = find_cell(world.surface, batch, tokens)
+        cell = find_cell(world.surfaces, batch, tokens)
         step = min(left, iterations_in_cell(cell, batch, tokens))
         first, last = itl_at(cell, tokens), itl_at(cell, tokens + (step - 1.0) * batch)
         fresh = first_tokens(world, replica, unit.checkpoint_s + first)
@@ -58,11 +57,11 @@ def catch_up(world: World, replica: int) -> None:
     if unit.phase != DECODING:
         return
     elapsed_s = now_s - unit.checkpoint_s
-    done, ends_s = iterations_until(world.surface, unit.running, unit.kv_tokens, elapsed_s, unit.planned)
+    done, ends_s = iterations_until(world.surfaces, unit.running, unit.kv_tokens, elapsed_s, unit.planned)
     if ends_s > elapsed_s or done == unit.planned:
         done -= 1.0
     if done > 0.0:
-        length_s = duration_s(world.surface, unit.running, unit.kv_tokens, done)
+        length_s = duration_s(world.surfaces, unit.running, unit.kv_tokens, done)
         account(world, replica, done)
         unit.checkpoint_s += length_s
         unit.planned -= done
@@ -127,37 +126,10 @@ def join(world: World, replica: int, request: int) -> None:
         produced = 0
         asked.next = unit.fresh_head
         unit.fresh_head = request
-    keys, slots = world.finish_iteration[replica], world.finish_request[replica]
     key = unit.iteration + asked.output_tokens - produced
-    place = unit.running
+    push_sequence(world.finish_iteration[replica], world.finish_request[replica], unit.running, key, request)
     unit.running += 1
     unit.kv_tokens += asked.input_tokens + produced
-    while place > 0 and keys[(place - 1) >> 1] > key:
-        keys[place], slots[place] = keys[(place - 1) >> 1], slots[(place - 1) >> 1]
-        place = (place - 1) >> 1
-    keys[place], slots[place] = key, request
-
-
-@compiled
-def _leave(world: World, replica: int) -> int:
-    """Take the first to finish out of the batch's heap."""
-    unit = world.replicas[replica]
-    keys, slots = world.finish_iteration[replica], world.finish_request[replica]
-    first = slots[0]
-    unit.running -= 1
-    size = unit.running
-    key, slot = keys[size], slots[size]
-    place = 0
-    while 2 * place + 1 < size:
-        child = 2 * place + 1
-        if child + 1 < size and keys[child + 1] < keys[child]:
-            child += 1
-        if key <= keys[child]:
-            break
-        keys[place], slots[place] = keys[child], slots[child]
-        place = child
-    keys[place], slots[place] = key, slot
-    return first
 
 
 @compiled
@@ -165,7 +137,8 @@ def finish_decodes(world: World, replica: int) -> None:
     """End the sequences that have all their tokens."""
     unit = world.replicas[replica]
     while unit.running > 0 and world.finish_iteration[replica, 0] <= unit.iteration:
-        request = _leave(world, replica)
+        request = pop_sequence(world.finish_iteration[replica], world.finish_request[replica], unit.running)
+        unit.running -= 1
         asked = world.requests[request]
         unit.kv_tokens -= asked.input_tokens + asked.output_tokens
         unit.reserved_tokens -= asked.input_tokens + asked.output_tokens

@@ -134,8 +134,7 @@ def _idle_ttft_s(profile: Profile, isl_tokens: FloatArray, transfer: EngineRules
     ttft_s = np.asarray(profile.prefill.ttft_s(isl_tokens))
     if transfer is None:
         return ttft_s
-    moved_s = isl_tokens * transfer.kv_bytes_per_token / transfer.transfer_bytes_per_s
-    return ttft_s + transfer.transfer_latency_s + moved_s + _idle_itl_s(profile, isl_tokens)
+    return ttft_s + transfer.transfer_s(isl_tokens) + _idle_itl_s(profile, isl_tokens)
 
 
 def _counts(

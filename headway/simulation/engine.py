@@ -17,6 +17,7 @@ each boundary, in their order, before new prompts. While one of them waits for r
 begun, so that prompts do not take the room it waits for; a prompt already begun goes on beside it.
 """
 
+from headway.engine.decode_batch import duration_s, find_cell, iterations_until, itl_at
 from headway.simulation import prefix
 from headway.simulation.batch import (
     account,
@@ -28,8 +29,6 @@ from headway.simulation.batch import (
     reserve,
 )
 from headway.simulation.events import push
-from headway.simulation.iteration import duration_s, find_cell, iterations_until, itl_at
-from headway.simulation.jit import compiled
 from headway.simulation.layout import (
     BOUNDARY,
     DECODE,
@@ -44,6 +43,7 @@ from headway.simulation.layout import (
 )
 from headway.simulation.prefill import finish_chunk, iteration_s, plan_chunk
 from headway.simulation.records import count_gap, log_transition
+from interp.jit import compiled
 
 
 @compiled
@@ -105,7 +105,7 @@ def _wake(world: World, replica: int, request: int, is_next: bool) -> None:
             _schedule(world, replica, now_s)
     elif unit.phase == DECODING and is_next and fits(world, replica, request, 0):
         elapsed_s = now_s - unit.checkpoint_s
-        ends = iterations_until(world.surface, unit.running, unit.kv_tokens, elapsed_s, unit.planned)
+        ends = iterations_until(world.surfaces, unit.running, unit.kv_tokens, elapsed_s, unit.planned)
         if ends[0] < unit.planned:
             unit.planned = ends[0]
             _schedule(world, replica, unit.checkpoint_s + ends[1])
@@ -144,7 +144,7 @@ def _start(world: World, replica: int) -> None:
     unit.checkpoint_s = now_s
     if unit.role != DECODE and unit.chunk_requests > 0:
         if unit.running > 0:
-            batch_s = itl_at(find_cell(world.surface, unit.running, unit.kv_tokens), unit.kv_tokens)
+            batch_s = itl_at(find_cell(world.surfaces, unit.running, unit.kv_tokens), unit.kv_tokens)
         unit.phase, unit.planned = PREFILLING, 1.0
         _schedule(world, replica, now_s + iteration_s(world, replica, batch_s, chunk_s))
     elif unit.running > 0:
@@ -153,7 +153,7 @@ def _start(world: World, replica: int) -> None:
         if unit.fresh_head != NONE and world.settings[0].routing == Routing.ROUTER:
             unit.planned = 1.0  # so that a router hears of first tokens when they leave
         _schedule(
-            world, replica, now_s + duration_s(world.surface, unit.running, unit.kv_tokens, unit.planned)
+            world, replica, now_s + duration_s(world.surfaces, unit.running, unit.kv_tokens, unit.planned)
         )
     else:
         unit.phase = IDLE

@@ -8,7 +8,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from headway.simulation.jit import compiled
+from interp.jit import compiled
 
 SEQUENCE_BITS = 56
 

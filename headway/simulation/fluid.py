@@ -7,8 +7,8 @@ Prompt tokens that the run's own prefix caches saved are not in it.
 import numpy as np
 from numpy.typing import NDArray
 
+from headway.engine.surfaces import prompt_work_s
 from headway.planning.types import Slo
-from headway.simulation.work import work_s
 from interp import Profile
 
 CONTEXT_GRID = 4096
@@ -19,8 +19,8 @@ class FluidBound:
     """GPU-seconds that the work done needs at least, with every GPU at its best throughput under the SLO.
 
     Prompts cost their TTFT where a replica prefills one at a time; where iterations are shared only their
-    work (see `work`). Decode tokens cost one over the best throughput at the request's mean context; where
-    no batch meets the ITL target, one over the best without a target, so that the figure stays a bound.
+    work (`engine.surfaces`). Decode tokens cost one over the best throughput at the request's mean context;
+    where no batch meets the ITL target, one over the best without a target: the figure stays a bound.
     """
 
     def __init__(self, profile: Profile, slo: Slo, *, shared_iterations: bool) -> None:
@@ -41,7 +41,7 @@ class FluidBound:
     ) -> None:
         """Add requests: prompt tokens computed, tokens decoded, and mean context while decoding."""
         if self._shared:
-            work = work_s(self._prefill.table, computed_tokens.astype(np.float64))
+            work = prompt_work_s(self._prefill.table, computed_tokens.astype(np.float64))
             prefill_s = work * self._prefill.gpus_per_engine
         else:
             prefill_s = computed_tokens / np.asarray(self._prefill.throughput_per_gpu(computed_tokens))

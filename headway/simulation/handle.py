@@ -9,8 +9,8 @@ from typing import Any, cast
 from numba import types
 from numba.experimental import structref
 
-from headway.simulation.jit import compiled
 from headway.simulation.layout import World
+from interp.jit import compiled
 
 
 @structref.register

@@ -9,7 +9,7 @@ from math import ceil, log
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.simulation.jit import compiled
+from interp.jit import compiled
 
 LEAST_S = 1e-5
 RATIO = 1.005

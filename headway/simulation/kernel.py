@@ -10,7 +10,6 @@ import numpy as np
 from headway.simulation.attempts import deliver, obey
 from headway.simulation.engine import boundary
 from headway.simulation.events import drop_first, kind_of
-from headway.simulation.jit import compiled
 from headway.simulation.layout import (
     BOUNDARY,
     CRASH,
@@ -29,6 +28,10 @@ from headway.simulation.layout import (
 from headway.simulation.lifecycle import become_ready, crash
 from headway.simulation.placement import assign, place_request
 from headway.simulation.records import end_request
+from interp.jit import compiled
+
+COMPILED_FROM = ("headway.simulation", "headway.engine", "interp")
+"""Packages whose sources are in the compiled kernel (`interp.jit.drop_stale_cache`)."""
 
 
 @compiled

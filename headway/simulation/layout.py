@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.simulation.iteration import Surface
+from headway.engine.surfaces import EngineSurfaces
 
 NONE = -1
 UNASSIGNED = -2
@@ -214,8 +214,6 @@ SETTINGS = np.dtype(
         ("chunk_tokens", "i8"),
         ("transfer_latency_s", "f8"),
         ("transfer_s_per_token", "f8"),
-        ("linear_s_per_token", "f8"),
-        ("quadratic_s_per_token2", "f8"),
         ("block_tokens", "i8"),
         ("cache_capacity_blocks", "i8"),
     ],
@@ -257,11 +255,9 @@ class World(NamedTuple):
     finish_iteration: NDArray[np.int64]
     finish_request: NDArray[np.int32]
     ready: NDArray[np.int32]
-    surface: Surface
+    surfaces: EngineSurfaces
     prefill_tokens: NDArray[np.float64]
     prefill_s: NDArray[np.float64]
-    work_tokens: NDArray[np.float64]
-    work_s: NDArray[np.float64]
     arrivals: Arrivals
     prefix: Prefix
     finished: NDArray[Any]

@@ -5,7 +5,6 @@ from headway.simulation.attempts import forget, lose
 from headway.simulation.batch import catch_up
 from headway.simulation.engine import retire_if_drained
 from headway.simulation.events import push
-from headway.simulation.jit import compiled
 from headway.simulation.layout import (
     CANCELLED,
     CRASH,
@@ -24,6 +23,7 @@ from headway.simulation.layout import (
 )
 from headway.simulation.prefill import drop_abandoned
 from headway.simulation.records import end_request, log_transition
+from interp.jit import compiled
 
 
 @compiled

@@ -3,8 +3,8 @@
 import numpy as np
 
 from headway.simulation.engine import enqueue
-from headway.simulation.jit import compiled
 from headway.simulation.layout import DECODE, MIXED, NONE, PREFILL, Routing, World
+from interp.jit import compiled
 
 
 @compiled

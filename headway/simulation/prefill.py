@@ -2,10 +2,11 @@
 
 import numpy as np
 
+from headway.engine.rules import kv_transfer_s
+from headway.engine.surfaces import work_until_s
 from headway.simulation import prefix
 from headway.simulation.batch import dequeue, fits, join, reserve, unreserve
 from headway.simulation.events import push
-from headway.simulation.jit import compiled
 from headway.simulation.layout import (
     COMPLETED,
     DRAINING,
@@ -18,21 +19,17 @@ from headway.simulation.layout import (
     World,
 )
 from headway.simulation.records import count_first_token, end_request, free_slot, notify
+from interp.jit import compiled
 from interp.kernels import ttft_at
+
+transfer_s = compiled(kv_transfer_s)
 
 
 @compiled
 def prefill_time_s(world: World, tokens: float) -> float:
     """TTFT of a prompt of `tokens` uncached tokens on an idle engine, as the profile has it."""
-    rules, isl, ttft = world.settings[0], world.prefill_tokens, world.prefill_s
-    return ttft_at(tokens, isl, ttft, rules.linear_s_per_token, rules.quadratic_s_per_token2)
-
-
-@compiled
-def work_until_s(world: World, tokens: float) -> float:
-    """The prefill work curve (see `work`) at `tokens`."""
-    rules, nodes, work = world.settings[0], world.work_tokens, world.work_s
-    return ttft_at(tokens, nodes, work, rules.linear_s_per_token, rules.quadratic_s_per_token2)
+    linear, quadratic = world.surfaces.growth
+    return ttft_at(tokens, world.prefill_tokens, world.prefill_s, linear, quadratic)
 
 
 @compiled
@@ -43,7 +40,7 @@ def iteration_s(world: World, replica: int, batch_s: float, chunk_s: float) -> f
         return batch_s + chunk_s
     if world.settings[0].chunk_tokens == 0:
         return prefill_time_s(world, unit.chunk_last_tokens)
-    return world.work_s[0] + chunk_s
+    return world.surfaces.work_s[0] + chunk_s
 
 
 @compiled
@@ -66,7 +63,7 @@ def plan_chunk(world: World, replica: int) -> float:
         left = asked.input_tokens - asked.cached_tokens - asked.prefilled_tokens
         tokens = min(left, budget)
         done = asked.prefilled_tokens
-        added_s += work_until_s(world, done + tokens) - work_until_s(world, done)
+        added_s += work_until_s(world.surfaces, done + tokens) - work_until_s(world.surfaces, done)
         unit.chunk_requests += 1
         unit.chunk_last_tokens = tokens
         budget -= tokens
@@ -98,7 +95,7 @@ def _send(world: World, replica: int, request: int) -> None:
         if is_up(world, asked.decode_replica, asked.decode_serial):
             moved -= prefix.cached_tokens(world, asked.decode_replica, request)
         asked.external_tokens = moved
-    delay_s = rules.transfer_latency_s + rules.transfer_s_per_token * moved
+    delay_s = transfer_s(rules.transfer_latency_s, rules.transfer_s_per_token, moved)
     push(clock, world.events, clock.now_s + delay_s, TRANSFERRED, request, asked.version)
     notify(world, PREFILLED, request, asked.number, 0)
 

@@ -7,8 +7,8 @@ its head. Keys of superposed trace copies are kept apart by `copy`.
 
 import numpy as np
 
-from headway.simulation.jit import compiled
 from headway.simulation.layout import NONE, World
+from interp.jit import compiled
 
 COPY_SHIFT = 40
 MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)

@@ -4,7 +4,6 @@ Where a router drives (`Routing.ROUTER`), it also notes what the router must be 
 """
 
 from headway.simulation.histogram import add
-from headway.simulation.jit import compiled
 from headway.simulation.layout import (
     CANCELLED,
     COMPLETED,
@@ -18,6 +17,7 @@ from headway.simulation.layout import (
     Routing,
     World,
 )
+from interp.jit import compiled
 
 
 @compiled

@@ -77,17 +77,14 @@ class Scenario:
     @property
     def settings(self) -> NDArray[np.void]:
         """The kernel's settings record."""
-        rules, prefill = self.engine, self.profile.prefill.table
-        settings = np.zeros(1, layout.SETTINGS)
+        rules, settings = self.engine, np.zeros(1, layout.SETTINGS)
         settings["disaggregated"] = int(Role.MIXED not in self.pools)
         settings["routing"] = self._code
         settings["max_batch"] = rules.max_batch_size
         settings["kv_capacity_tokens"] = int(self.profile.decode.table.max_kv_tokens)
         settings["chunk_tokens"] = rules.chunk_tokens
         settings["transfer_latency_s"] = rules.transfer_latency_s
-        settings["transfer_s_per_token"] = rules.kv_bytes_per_token / rules.transfer_bytes_per_s
-        settings["linear_s_per_token"] = prefill.linear_s_per_token
-        settings["quadratic_s_per_token2"] = prefill.quadratic_s_per_token2
+        settings["transfer_s_per_token"] = rules.transfer_s_per_token
         settings["block_tokens"] = rules.block_tokens
         settings["cache_capacity_blocks"] = rules.prefix_cache_tokens // rules.block_tokens
         return settings

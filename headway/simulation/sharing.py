@@ -17,10 +17,11 @@ from headway.planning.errors import PlanningError
 from headway.planning.hindsight.policy import HeadwayPolicy
 from headway.planning.sharing import Demand, GpuLosses, share
 from headway.planning.types import Observation
-from headway.simulation.jit import drop_stale_cache
+from headway.simulation.kernel import COMPILED_FROM
 from headway.simulation.results import SimulationResult
 from headway.simulation.scenario import Scenario
 from headway.simulation.simulate import RequestSource, Run, Watchers
+from interp.jit import drop_stale_cache
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +48,7 @@ def simulate_shared(tenants: Sequence[Tenant], budget: int) -> Mapping[str, Simu
     """
     if len({tenant.policy.interval_s for tenant in tenants}) > 1:
         raise PlanningError("planner.adjustment_interval_s: deployments that share a budget need the same")
-    drop_stale_cache()
+    drop_stale_cache(*COMPILED_FROM)
     runs = {tenant.name: _run(tenant) for tenant in _begun(tenants, budget)}
     known, going = {tenant.name: tenant for tenant in tenants}, dict(runs)
     while going:

@@ -23,7 +23,6 @@ from headway.simulation.facts import Told
 from headway.simulation.fleet import Fleet
 from headway.simulation.fluid import FluidBound
 from headway.simulation.histogram import quantile
-from headway.simulation.jit import drop_stale_cache
 from headway.simulation.layout import Arrivals, Exit, Routing
 from headway.simulation.learner import Learner
 from headway.simulation.results import Interval, SimulationResult
@@ -34,6 +33,7 @@ from headway.simulation.tally import Tally
 from headway.simulation.traffic import TrafficLog
 from headway.simulation.utilisation import Utilisation
 from headway.workload import RequestChunk
+from interp.jit import drop_stale_cache
 
 
 class RequestSource(Protocol):
@@ -74,7 +74,7 @@ def simulate(
     The same arguments give the same result, byte for byte. Requests that have not ended
     `scenario.drain_limit_s` after the trace count as failed.
     """
-    drop_stale_cache()
+    drop_stale_cache(*kernel.COMPILED_FROM)
     return Run(scenario, trace, policy, forecaster, watchers or Watchers()).result()
 
 

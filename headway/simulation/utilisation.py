@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from headway.engine.decode_batch import iterations_until
 from headway.routing.records import SAMPLE_S, UtilisationSamples
 from headway.simulation.fleet import ROLES, Fleet
-from headway.simulation.iteration import iterations_until
-from headway.simulation.jit import compiled
 from headway.simulation.layout import DECODING, DRAINING, IDLE, SERVING, World
+from interp.jit import compiled
 
 
 class Utilisation:
@@ -62,7 +62,7 @@ def observe(world: World, busy_s: NDArray[np.float64], kv_tokens: NDArray[np.flo
         if unit.phase == DECODING:
             elapsed_s = now_s - unit.checkpoint_s
             done, ends_s = iterations_until(
-                world.surface, unit.running, unit.kv_tokens, elapsed_s, unit.planned
+                world.surfaces, unit.running, unit.kv_tokens, elapsed_s, unit.planned
             )
             if ends_s > elapsed_s:
                 done -= 1.0

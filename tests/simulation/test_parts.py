@@ -5,19 +5,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headway.engine.decode_batch import duration_s, iterations_until
+from headway.engine.surfaces import engine_surfaces
 from headway.planning.types import Role
 from headway.simulation import layout
 from headway.simulation.events import drop_first, kind_of, push
 from headway.simulation.histogram import BUCKETS, add, add_range, buckets_of, quantile
-from headway.simulation.iteration import Surface, duration_s, iterations_until
 from headway.simulation.layout import Routing
 from tests.simulation.worlds import poisson_trace, roofline_profile, run, scenario
 
 PROFILE = roofline_profile()
 TABLE = PROFILE.decode.table
-SURFACE = Surface(
-    np.array(TABLE.kv), np.array(TABLE.inv_context), np.array(TABLE.itl_s), float(TABLE.max_kv_tokens)
-)
+SURFACES = engine_surfaces(PROFILE)
 
 
 @settings(max_examples=200, deadline=None)
@@ -29,9 +28,9 @@ def test_sums_equal_token_by_token_and_invert(batch, context, iterations):
     itl_s = PROFILE.decode.itl_s(tokens / 100_000.0, tokens / batch)
     ends_s = np.cumsum(itl_s)
     start = float(batch * context)
-    assert duration_s(SURFACE, batch, start, float(iterations)) == pytest.approx(ends_s[-1], rel=1e-12)
+    assert duration_s(SURFACES, batch, start, float(iterations)) == pytest.approx(ends_s[-1], rel=1e-12)
     middle_s = ends_s[-1] - 0.5 * itl_s[-1]
-    done, end_s = iterations_until(SURFACE, batch, start, middle_s, 1e6)
+    done, end_s = iterations_until(SURFACES, batch, start, middle_s, 1e6)
     assert done == iterations
     assert end_s == pytest.approx(ends_s[-1], rel=1e-12)
 

@@ -6,6 +6,7 @@ output; an arrival that fits cuts the batch's stretch at the end of the iteratio
 
 import numpy as np
 
+from headway.engine.surfaces import itl_of
 from headway.planning.replay.fleet import (
     NONE,
     World,
@@ -13,7 +14,6 @@ from headway.planning.replay.fleet import (
     enqueue,
     has_room,
     iterations_to,
-    itl_at,
     join,
     reserve,
     retire,
@@ -81,7 +81,7 @@ def _admit(world: World, replica: int) -> None:
     if unit.running == 0:
         unit.next_s, unit.planned = np.inf, 0.0
         return
-    first_s = unit.time_s + itl_at(world, unit.running, unit.kv_tokens)
+    first_s = unit.time_s + itl_of(world.surfaces, unit.running, unit.kv_tokens)
     while newcomer != unit.head:
         world.first_s[newcomer] = first_s
         newcomer = world.following[newcomer]

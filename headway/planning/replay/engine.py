@@ -21,6 +21,8 @@ from typing import NamedTuple
 import numpy as np
 
 from headway.engine import EngineRules
+from headway.engine.rules import kv_transfer_s
+from headway.engine.surfaces import prompt_work_s
 from headway.planning.types import Slo
 from interp import Profile
 from interp.arrays import BoolArray, FloatArray
@@ -54,7 +56,7 @@ class ReplayEngine:
             max_batch_size=rules.max_batch_size,
             chunk_tokens=rules.chunk_tokens,
             transfer_latency_s=rules.transfer_latency_s,
-            transfer_s_per_token=rules.kv_bytes_per_token / rules.transfer_bytes_per_s,
+            transfer_s_per_token=rules.transfer_s_per_token,
         )
 
     @property
@@ -98,12 +100,12 @@ def prompt_s(engine: ReplayEngine, requests: Requests) -> FloatArray:
     if engine.chunk_tokens == 0:
         return np.asarray(engine.profile.prefill.ttft_s(requests.input_tokens))
     chunks = np.ceil(requests.input_tokens / engine.chunk_tokens)
-    return _work_s(engine, requests.input_tokens) + chunks * _empty_iteration_s(engine)
+    return _work_s(engine, requests) + chunks * _empty_iteration_s(engine)
 
 
 def transfer_s(engine: ReplayEngine, requests: Requests) -> FloatArray:
     """Seconds that the KV of each prompt travels, f8[N]."""
-    return engine.transfer_latency_s + engine.transfer_s_per_token * requests.input_tokens
+    return kv_transfer_s(engine.transfer_latency_s, engine.transfer_s_per_token, requests.input_tokens)
 
 
 def prefill_seconds(engine: ReplayEngine, requests: Requests) -> FloatArray:
@@ -111,7 +113,7 @@ def prefill_seconds(engine: ReplayEngine, requests: Requests) -> FloatArray:
     if engine.chunk_tokens == 0:
         return prompt_s(engine, requests)
     shares = requests.input_tokens / engine.chunk_tokens
-    return _work_s(engine, requests.input_tokens) + shares * _empty_iteration_s(engine)
+    return _work_s(engine, requests) + shares * _empty_iteration_s(engine)
 
 
 def decode_seconds(engine: ReplayEngine, requests: Requests) -> FloatArray:
@@ -127,7 +129,7 @@ def decode_seconds(engine: ReplayEngine, requests: Requests) -> FloatArray:
 
 def mixed_seconds(engine: ReplayEngine, requests: Requests) -> FloatArray:
     """Seconds of a busy mixed replica that each request takes: chunks ride on iterations of a full batch."""
-    return _work_s(engine, requests.input_tokens) + decode_seconds(engine, requests)
+    return _work_s(engine, requests) + decode_seconds(engine, requests)
 
 
 def busy_iteration_s(engine: ReplayEngine, requests: Requests) -> float:
@@ -151,14 +153,8 @@ def _alone_s(engine: ReplayEngine, context_tokens: FloatArray) -> FloatArray:
     return np.asarray(engine.profile.decode.itl_s(usage, context_tokens))
 
 
-def _work_s(engine: ReplayEngine, tokens: FloatArray) -> FloatArray:
-    """What whole prompts add to iterations that run anyway (`PrefillTable.work_nodes`)."""
-    table = engine.profile.prefill.table
-    nodes, seconds = table.work_nodes()
-    beyond = np.maximum(tokens - nodes[-1], 0.0)
-    growth = table.linear_s_per_token + table.quadratic_s_per_token2 * (tokens + nodes[-1])
-    work: FloatArray = np.interp(tokens, nodes, seconds) + beyond * growth - seconds[0]
-    return work
+def _work_s(engine: ReplayEngine, requests: Requests) -> FloatArray:
+    return prompt_work_s(engine.profile.prefill.table, requests.input_tokens)
 
 
 def _empty_iteration_s(engine: ReplayEngine) -> float:

@@ -12,10 +12,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from headway.engine.decode_batch import pop_sequence, push_sequence
+from headway.engine.surfaces import EngineSurfaces, engine_surfaces, itl_of
 from headway.planning.replay.engine import ReplayEngine
 from interp.arrays import BoolArray, FloatArray
 from interp.jit import compiled_in_place
-from interp.kernels import bilinear, ttft_at
 
 IntArray = NDArray[np.int64]
 
@@ -49,15 +50,8 @@ class World(NamedTuple):
     order in which they come. `pending` i8[1] counts the judged ones that have not ended.
     """
 
-    kv: FloatArray
-    inv_context: FloatArray
-    itl_s: FloatArray
-    max_kv_tokens: float
+    surfaces: EngineSurfaces
     max_batch: int
-    work_tokens: FloatArray
-    work_s: FloatArray
-    linear_s_per_token: float
-    quadratic_s_per_token2: float
     chunk_tokens: float
     replicas: NDArray[np.void]
     finish_iteration: FloatArray
@@ -89,21 +83,12 @@ class Arrivals(NamedTuple):
 
 def make_world(engine: ReplayEngine, arrivals: Arrivals, replicas: int) -> World:
     """`replicas` idle replicas, and all requests to come."""
-    decode, prefill = engine.profile.decode.table, engine.profile.prefill.table
-    work_tokens, work_s = prefill.work_nodes()
     units, count = np.zeros(replicas, REPLICA), len(arrivals.ready_s)
     units["next_s"], units["head"], units["tail"] = np.inf, NONE, NONE
     room = min(engine.max_batch_size, count)
     return World(
-        kv=decode.kv,
-        inv_context=decode.inv_context,
-        itl_s=decode.itl_s,
-        max_kv_tokens=float(decode.max_kv_tokens),
+        surfaces=engine_surfaces(engine.profile),
         max_batch=engine.max_batch_size,
-        work_tokens=work_tokens,
-        work_s=work_s,
-        linear_s_per_token=float(prefill.linear_s_per_token),
-        quadratic_s_per_token2=float(prefill.quadratic_s_per_token2),
         chunk_tokens=float(engine.chunk_tokens or np.inf),
         replicas=units,
         finish_iteration=np.empty((replicas, room)),
@@ -122,18 +107,11 @@ def make_world(engine: ReplayEngine, arrivals: Arrivals, replicas: int) -> World
 
 
 @compiled_in_place
-def itl_at(world: World, batch: float, kv_tokens: float) -> float:
-    """Seconds of an iteration of `batch` sequences with `kv_tokens` tokens together."""
-    usage = kv_tokens / world.max_kv_tokens
-    return bilinear(usage, batch / kv_tokens, world.kv, world.inv_context, world.itl_s)
-
-
-@compiled_in_place
 def stretch_s(world: World, replica: int, iterations: float) -> float:
     """Seconds that `iterations` iterations of the batch as it is take."""
     unit = world.replicas[replica]
     halfway = unit.kv_tokens + 0.5 * (iterations - 1.0) * unit.running
-    return iterations * itl_at(world, unit.running, halfway)
+    return iterations * itl_of(world.surfaces, unit.running, halfway)
 
 
 @compiled_in_place
@@ -152,7 +130,7 @@ def iterations_to(world: World, replica: int, now_s: float) -> float:
     elapsed_s = now_s - unit.time_s
     if elapsed_s <= 0.0:
         return 0.0
-    guess = ceil(elapsed_s / itl_at(world, unit.running, unit.kv_tokens))
+    guess = ceil(elapsed_s / itl_of(world.surfaces, unit.running, unit.kv_tokens))
     if guess > 1.0:
         guess = ceil(elapsed_s * guess / stretch_s(world, replica, guess))
     return min(float(guess), unit.planned)
@@ -174,8 +152,8 @@ def enqueue(world: World, replica: int, request: int) -> None:
 def has_room(world: World, replica: int, request: int, joining: int) -> bool:
     """Whether batch limit and KV admit the request, while `joining` others are about to join."""
     unit = world.replicas[replica]
-    need = world.input_tokens[request] + world.output_tokens[request]
-    return unit.running + joining < world.max_batch and unit.reserved_tokens + need <= world.max_kv_tokens
+    reserved_tokens = unit.reserved_tokens + world.input_tokens[request] + world.output_tokens[request]
+    return unit.running + joining < world.max_batch and reserved_tokens <= world.surfaces.capacity_tokens
 
 
 @compiled_in_place
@@ -188,36 +166,10 @@ def reserve(world: World, replica: int, request: int) -> None:
 def join(world: World, replica: int, request: int, produced: float) -> None:
     """Add the request to the batch, with `produced` of its output tokens."""
     unit = world.replicas[replica]
-    keys, requests = world.finish_iteration[replica], world.finish_request[replica]
     key = unit.iteration + world.output_tokens[request] - produced
-    place = unit.running
+    push_sequence(world.finish_iteration[replica], world.finish_request[replica], unit.running, key, request)
     unit.running += 1
     unit.kv_tokens += world.input_tokens[request] + produced
-    while place > 0 and keys[(place - 1) >> 1] > key:
-        keys[place], requests[place] = keys[(place - 1) >> 1], requests[(place - 1) >> 1]
-        place = (place - 1) >> 1
-    keys[place], requests[place] = key, request
-
-
-@compiled_in_place
-def _leave(world: World, replica: int) -> int:
-    """Take the first to finish out of the batch."""
-    unit = world.replicas[replica]
-    keys, requests = world.finish_iteration[replica], world.finish_request[replica]
-    first = requests[0]
-    unit.running -= 1
-    size = unit.running
-    key, request, place = keys[size], requests[size], 0
-    while 2 * place + 1 < size:
-        child = 2 * place + 1
-        if child + 1 < size and keys[child + 1] < keys[child]:
-            child += 1
-        if key <= keys[child]:
-            break
-        keys[place], requests[place] = keys[child], requests[child]
-        place = child
-    keys[place], requests[place] = key, request
-    return first
 
 
 @compiled_in_place
@@ -236,13 +188,7 @@ def retire(world: World, replica: int) -> None:
     """End the sequences of the batch that have all their tokens."""
     unit = world.replicas[replica]
     while unit.running > 0 and world.finish_iteration[replica, 0] <= unit.iteration:
-        request = _leave(world, replica)
+        request = pop_sequence(world.finish_iteration[replica], world.finish_request[replica], unit.running)
+        unit.running -= 1
         unit.kv_tokens -= world.input_tokens[request] + world.output_tokens[request]
         end(world, replica, request)
-
-
-@compiled_in_place
-def work_until_s(world: World, tokens: float) -> float:
-    """The prefill work curve at `tokens` (see `PrefillTable.work_nodes`)."""
-    linear, quadratic = world.linear_s_per_token, world.quadratic_s_per_token2
-    return ttft_at(tokens, world.work_tokens, world.work_s, linear, quadratic)

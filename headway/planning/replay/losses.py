@@ -13,13 +13,10 @@ before them as decode at the same time (at most as many again as came). Requests
 take no part.
 """
 
-from functools import cache
 from math import ceil
-from pathlib import Path
 
 import numpy as np
 
-import interp
 from headway.planning.replay.curve import LossCurve, loss_curve
 from headway.planning.replay.decode import replay_decode
 from headway.planning.replay.engine import (
@@ -40,7 +37,7 @@ from headway.planning.replay.mixed import replay_mixed
 from headway.planning.replay.prefill import prefill_waits
 from headway.planning.replay.underway import under_way
 from interp.arrays import BoolArray, FloatArray
-from interp.jit import drop_older
+from interp.jit import drop_stale_cache
 
 FIRST_TOKEN = 1.5
 """Iterations from arrival at a decode replica to the first token: half of that under way, and one's own."""
@@ -125,7 +122,7 @@ def _taken(
     engine: ReplayEngine, requests: Requests, judged_from: int, *, mixed: bool
 ) -> tuple[Requests, BoolArray]:
     """The requests that take part, and which of them are judged."""
-    _drop_stale_cache()
+    drop_stale_cache("headway.planning.replay", "headway.engine", "interp")
     inside = fits(engine, requests)
     judged = np.arange(len(inside)) >= judged_from
     requests, judged = requests.where(inside), judged[inside]
@@ -184,7 +181,8 @@ def _chunked_waits(
     ones = np.ones(len(alone_s))
     coming = Arrivals(requests.arrival_s, requests.input_tokens, np.zeros(len(alone_s)), ones, ones > 0.0)
     world = make_world(engine, coming, replicas)
-    replay_mixed(world._replace(max_kv_tokens=np.inf, weight=requests.input_tokens))
+    unbounded = world.surfaces._replace(capacity_tokens=np.inf)
+    replay_mixed(world._replace(surfaces=unbounded, weight=requests.input_tokens))
     return np.maximum(0.0, world.first_s - requests.arrival_s - alone_s)
 
 
@@ -192,11 +190,3 @@ def _least(requests: Requests, work_s: FloatArray, patience_s: float) -> int:
     """Replicas that the mean work keeps busy, up to `patience_s` after the last arrival."""
     span_s = float(requests.arrival_s[-1] - requests.arrival_s[0]) + patience_s
     return ceil(SPARE * float(work_s.sum()) / span_s)
-
-
-@cache
-def _drop_stale_cache() -> bool:
-    """Remove this package's compiled code if it is older than a source (see `interp.jit`); once a process."""
-    package = Path(__file__).parent
-    sources = [*package.glob("*.py"), *Path(interp.__file__).parent.glob("*.py")]
-    return drop_older(package.glob("__pycache__/*.nb[ci]"), sources)

@@ -8,6 +8,7 @@ the batch runs in stretches, as in a decode pool.
 
 import numpy as np
 
+from headway.engine.surfaces import itl_of, work_until_s
 from headway.planning.replay.fleet import (
     NONE,
     World,
@@ -16,12 +17,10 @@ from headway.planning.replay.fleet import (
     enqueue,
     has_room,
     iterations_to,
-    itl_at,
     join,
     reserve,
     retire,
     stretch_s,
-    work_until_s,
 )
 from interp.jit import compiled_in_place
 
@@ -102,7 +101,9 @@ def _start(world: World, replica: int) -> None:
     unit.planned, unit.next_s = 0.0, np.inf
     if unit.chunk_requests > 0:
         unit.planned = 1.0
-        batch_s = itl_at(world, unit.running, unit.kv_tokens) if unit.running > 0 else world.work_s[0]
+        batch_s = world.surfaces.work_s[0]
+        if unit.running > 0:
+            batch_s = itl_of(world.surfaces, unit.running, unit.kv_tokens)
         unit.next_s = unit.time_s + batch_s + chunk_s
     elif unit.running > 0:
         unit.planned = world.finish_iteration[replica, 0] - unit.iteration
@@ -123,7 +124,7 @@ def _plan_chunk(world: World, replica: int) -> float:
             reserve(world, replica, request)
             done = world.computed_tokens[request]
         tokens = min(world.input_tokens[request] - done, budget)
-        added_s += work_until_s(world, done + tokens) - work_until_s(world, done)
+        added_s += work_until_s(world.surfaces, done + tokens) - work_until_s(world.surfaces, done)
         unit.chunk_requests += 1
         unit.chunk_end = done + tokens
         budget -= tokens

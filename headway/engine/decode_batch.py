@@ -1,8 +1,11 @@
-r"""How long a decode batch takes: exact closed forms between two batch changes.
+r"""A decode batch, compiled: when its sequences finish, and how long it takes between two batch changes.
 
-One iteration of a batch of n sequences that hold K tokens together lasts ITL(K, n), and leaves K + n tokens.
-The profile's surface is bilinear in u = K / max_kv_tokens and v = n / K (one over the mean context) within a
-cell of its table, and u·v = n / max_kv_tokens does not change while n stays. So within one cell
+Finishing. The batch is a heap of sequences by the iteration at which they finish: moving it on touches none.
+
+Duration, in exact closed forms. One iteration of a batch of n sequences that hold K tokens together
+lasts ITL(K, n), and leaves K + n tokens. The profile's surface is bilinear in u = K / max_kv_tokens and
+v = n / K (one over the mean context) within a cell of its table, and u·v = n / max_kv_tokens does not change
+while n stays. So within one cell
 
     ITL(K) = constant + linear · K + inverse / K
 
@@ -10,28 +13,20 @@ and m iterations from K take, with ψ the digamma function,
 
     Σ_{j<m} ITL(K + j n) = constant m + linear (m K + n m (m − 1) / 2) + inverse / n · (ψ(K/n + m) − ψ(K/n)).
 
-Nothing is approximated: the sum equals the token-by-token sum to rounding. Only this arithmetic belongs here.
+Nothing is approximated: the sum equals the token-by-token sum to rounding.
 """
 
 from math import floor, log1p
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.simulation.jit import compiled
+from headway.engine.surfaces import EngineSurfaces
+from interp.jit import compiled
 
 DIGAMMA_SERIES_FROM = 10.0
 DIRECT_TERMS = 6
-
-
-class Surface(NamedTuple):
-    """The ITL table: `kv` f8[M] and `inv_context` f8[L] ascending, `itl_s` f8[L, M], and the KV capacity."""
-
-    kv: NDArray[np.float64]
-    inv_context: NDArray[np.float64]
-    itl_s: NDArray[np.float64]
-    max_kv_tokens: float
 
 
 class Cell(NamedTuple):
@@ -41,6 +36,33 @@ class Cell(NamedTuple):
     linear: float
     inverse: float
     end_tokens: float
+
+
+@compiled
+def push_sequence(keys: NDArray[Any], sequences: NDArray[Any], size: int, key: float, sequence: int) -> None:
+    """Add a sequence that finishes at iteration `key` to a heap of `size`."""
+    place = size
+    while place > 0 and keys[(place - 1) >> 1] > key:
+        keys[place], sequences[place] = keys[(place - 1) >> 1], sequences[(place - 1) >> 1]
+        place = (place - 1) >> 1
+    keys[place], sequences[place] = key, sequence
+
+
+@compiled
+def pop_sequence(keys: NDArray[Any], sequences: NDArray[Any], size: int) -> int:
+    """Take the first sequence to finish out of a heap of `size` > 0."""
+    first, size, place = sequences[0], size - 1, 0
+    key, sequence = keys[size], sequences[size]
+    while 2 * place + 1 < size:
+        child = 2 * place + 1
+        if child + 1 < size and keys[child + 1] < keys[child]:
+            child += 1
+        if key <= keys[child]:
+            break
+        keys[place], sequences[place] = keys[child], sequences[child]
+        place = child
+    keys[place], sequences[place] = key, sequence
+    return int(first)
 
 
 @compiled
@@ -57,22 +79,22 @@ def _last_at_or_below(axis: NDArray[np.float64], value: float) -> int:
 
 
 @compiled
-def find_cell(surface: Surface, batch: int, kv_tokens: float) -> Cell:
+def find_cell(surfaces: EngineSurfaces, batch: int, kv_tokens: float) -> Cell:
     """The cell in which a batch of `batch` sequences with `kv_tokens` tokens runs its next iteration."""
-    kv, inv = surface.kv, surface.inv_context
+    kv, inv = surfaces.kv, surfaces.inv_context
     end = np.inf
-    column = _last_at_or_below(kv, kv_tokens / surface.max_kv_tokens)
+    column = _last_at_or_below(kv, kv_tokens / surfaces.capacity_tokens)
     kv_scale, kv_offset = 0.0, 0.0
     if column < 0:
         column = 0
-        end = kv[0] * surface.max_kv_tokens
+        end = kv[0] * surfaces.capacity_tokens
     elif column >= len(kv) - 1:
         column = len(kv) - 1
     else:
         width = kv[column + 1] - kv[column]
-        kv_scale = 1.0 / (width * surface.max_kv_tokens)
+        kv_scale = 1.0 / (width * surfaces.capacity_tokens)
         kv_offset = -kv[column] / width
-        end = kv[column + 1] * surface.max_kv_tokens
+        end = kv[column + 1] * surfaces.capacity_tokens
     # One over the mean context falls as the batch grows, so a value on a node belongs to the cell below it.
     row = _last_at_or_below(inv, batch / kv_tokens * (1.0 - 1e-12))
     inv_scale, inv_offset = 0.0, 0.0
@@ -87,10 +109,10 @@ def find_cell(surface: Surface, batch: int, kv_tokens: float) -> Cell:
         inv_offset = -inv[row] / width
         end = min(end, batch / inv[row])
     right, up = min(column + 1, len(kv) - 1), min(row + 1, len(inv) - 1)
-    origin = surface.itl_s[row, column]
-    along_kv = surface.itl_s[row, right] - origin
-    along_inv = surface.itl_s[up, column] - origin
-    twist = surface.itl_s[up, right] - surface.itl_s[up, column] - along_kv
+    origin = surfaces.itl_s[row, column]
+    along_kv = surfaces.itl_s[row, right] - origin
+    along_inv = surfaces.itl_s[up, column] - origin
+    twist = surfaces.itl_s[up, right] - surfaces.itl_s[up, column] - along_kv
     return Cell(
         origin
         + kv_offset * along_kv
@@ -143,11 +165,11 @@ def iterations_in_cell(cell: Cell, batch: int, kv_tokens: float) -> float:
 
 
 @compiled
-def duration_s(surface: Surface, batch: int, kv_tokens: float, iterations: float) -> float:
+def duration_s(surfaces: EngineSurfaces, batch: int, kv_tokens: float, iterations: float) -> float:
     """Seconds that `iterations` iterations of an unchanged batch take, across cells."""
     total = 0.0
     while iterations > 0.0:
-        cell = find_cell(surface, batch, kv_tokens)
+        cell = find_cell(surfaces, batch, kv_tokens)
         step = min(iterations, iterations_in_cell(cell, batch, kv_tokens))
         total += stretch_s(cell, batch, kv_tokens, step)
         kv_tokens += step * batch
@@ -171,12 +193,12 @@ def _solve_in_cell(cell: Cell, batch: int, kv_tokens: float, elapsed_s: float, m
 
 @compiled
 def iterations_until(
-    surface: Surface, batch: int, kv_tokens: float, elapsed_s: float, most: float
+    surfaces: EngineSurfaces, batch: int, kv_tokens: float, elapsed_s: float, most: float
 ) -> tuple[float, float]:
     """The least m >= 1 whose iterations end at or after `elapsed_s`, at most `most`; and when they end."""
     done, time_s = 0.0, 0.0
     while True:
-        cell = find_cell(surface, batch, kv_tokens)
+        cell = find_cell(surfaces, batch, kv_tokens)
         step = min(most - done, iterations_in_cell(cell, batch, kv_tokens))
         length = stretch_s(cell, batch, kv_tokens, step)
         if time_s + length >= elapsed_s:
