@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from actors import names
-from actors.calling import ActorGone, CallError, NamedActor
+from actors.names import ActorGone, CallError, NamedActor
 from headway.config import HeadwayConfig
 from headway.config.routing import PredictionSettings
 from headway.routing.learning import RecordedPrior, Sample, recorded_priors, training_samples, without_priors

@@ -9,18 +9,33 @@ import logging
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, Protocol
 
-from actors.collector.gateway_source import GatewaySource
-from actors.collector.measured import HealthStatus, Measured, unmeasured
+from actors.collector.gateway_source import GatewaySource, gateway_address
+from actors.collector.measured import Health, HealthStatus, Measured, unmeasured
 from actors.collector.presets import PRESETS
 from actors.collector.prometheus_source import PrometheusSource
-from actors.collector.source import Source, gateway_address
 from actors.collector.tracker import Tracker
 from actors.store import InternalKvStore, Store
 from headway.config import HeadwayConfig
 
 _log = logging.getLogger(__name__)
+
+
+class Source(Protocol):
+    """Metrics of one deployment. None of these raises for what the other side does."""
+
+    async def collect(self, start_s: float, end_s: float) -> Measured:
+        """The interval as measured; `end_s` is now."""
+
+    async def probe(self) -> Health:
+        """`ok` if the source answers now, else what is wrong."""
+
+    def status(self) -> dict[str, object]:
+        """Address, successes and failures so far, for people."""
+
+    async def close(self) -> None:
+        """Let go of connections and threads."""
 
 
 class MetricCollector:

@@ -1,5 +1,18 @@
-"""Names that other programs rely on: the Ray namespace, the actors, and how all of them are created."""
+"""The named actors: names that other programs rely on, how actors are created, and calls with a timeout.
 
+Ray's many errors are brought down to three outcomes of a call:
+
+    CallError(Exception)
+    ├── NotConnected    this process has not joined a cluster
+    ├── ActorGone       there is no such actor, or it died during the call; it may be back soon
+    └── TooSlow         no answer in time; the call has been cancelled
+    and whatever the method itself raised, as it was raised
+
+A handle is looked up once and again after `ActorGone`: an actor that was created anew has another handle.
+Ray's own retries are off here: they would start a call again with its full time, so the caller decides.
+"""
+
+import asyncio
 from typing import Any
 
 NAMESPACE = "headway"
@@ -45,3 +58,106 @@ def detached(name: str) -> dict[str, Any]:
         "max_task_retries": 3,
         "num_cpus": 0,
     }
+
+
+class CallError(Exception):
+    """Base of what a call raises besides the method's own errors."""
+
+
+class NotConnected(CallError):
+    """This process has not joined a cluster."""
+
+
+class ActorGone(CallError):
+    """There is no such actor, or it died during the call."""
+
+
+class TooSlow(CallError):
+    """No answer in time."""
+
+
+class NamedActor:
+    """One actor by its name, for coroutines (`call`) and for plain code (`call_now`)."""
+
+    def __init__(self, name: str, namespace: str = NAMESPACE) -> None:
+        self.name = name
+        self._namespace = namespace
+        self._handle: Any = None
+
+    async def call(self, method: str, *args: object, timeout_s: float) -> Any:  # noqa: ANN401
+        """The method's answer. Ended early, by whatever cancels it, it ends in the actor too."""
+        ref = await asyncio.to_thread(self._submit, method, args)
+        try:
+            return await asyncio.wait_for(_answer(ref), timeout_s)
+        except TimeoutError:
+            self._cancel(ref)
+            raise self._too_slow(method, timeout_s) from None
+        except asyncio.CancelledError:
+            self._cancel(ref)
+            raise
+        except _ray_errors() as error:
+            raise self._translated(error) from None
+
+    def call_now(self, method: str, *args: object, timeout_s: float) -> Any:  # noqa: ANN401
+        """The method's answer, for code without an event loop."""
+        import ray
+        from ray.exceptions import GetTimeoutError
+
+        ref = self._submit(method, args)
+        try:
+            return ray.get(ref, timeout=timeout_s)
+        except GetTimeoutError:
+            self._cancel(ref)
+            raise self._too_slow(method, timeout_s) from None
+        except _ray_errors() as error:
+            raise self._translated(error) from None
+
+    def _submit(self, method: str, args: tuple[object, ...]) -> Any:  # noqa: ANN401
+        try:
+            if self._handle is None:
+                self._handle = self._found()
+            return getattr(self._handle, method).options(max_task_retries=0).remote(*args)
+        except _ray_errors() as error:
+            raise self._translated(error) from None
+
+    def _found(self) -> Any:  # noqa: ANN401
+        import ray
+
+        if not ray.is_initialized():
+            raise NotConnected("connect to the cluster first, with ray.init(address=...)")
+        try:
+            return ray.get_actor(self.name, namespace=self._namespace)
+        except ValueError:
+            raise ActorGone(f"there is no actor {self.name} in the namespace {self._namespace}") from None
+
+    def _translated(self, error: Exception) -> Exception:
+        from ray.exceptions import RayTaskError
+
+        if isinstance(error, RayTaskError):
+            return error.cause if isinstance(error.cause, Exception) else error
+        self._handle = None
+        return ActorGone(f"{self.name} is not there: {_first_line(error)}")
+
+    def _too_slow(self, method: str, timeout_s: float) -> TooSlow:
+        return TooSlow(f"{self.name}.{method} did not answer within {timeout_s:.1f} s")
+
+    @staticmethod
+    def _cancel(ref: Any) -> None:  # noqa: ANN401
+        import ray
+
+        ray.cancel(ref)
+
+
+async def _answer(ref: Any) -> Any:  # noqa: ANN401 - of the method
+    return await ref
+
+
+def _ray_errors() -> tuple[type[Exception], ...]:
+    """The errors of Ray for an actor, or a Ray Client server, that is not there."""
+    from ray.exceptions import RayError
+
+    return RayError, ConnectionError
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or repr(error)).splitlines()[0]

@@ -1,9 +1,9 @@
 """The actor that routes: `headway.routing.Router` with a clock, a timer and several gateways.
 
 Named after the model, so that several models in one cluster have a router each. Requests without an SLO are
-held to the planner's, which is followed (`actors.slo_watch`). The actor keeps nothing in the store: after a
-crash the gateways say what they have, and the replicas too (`actors.routing`). Times are those of this
-process' monotonic clock.
+held to the planner's, which is followed (`actors.planning.settings`). The actor keeps nothing in the store:
+after a crash the gateways say what they have, and the replicas too (`actors.routing`). Times are those of
+this process' monotonic clock.
 """
 
 import asyncio
@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
+from actors.planning.settings import follow_slo
 from actors.routing.gateway_sessions import GatewaySessions
 from actors.routing.mailboxes import Mailboxes
 from actors.routing.messages import Batch, BatchAnswer, Messages
-from actors.slo_watch import follow_slo
 from actors.store import InternalKvStore
 from headway.config import HeadwayConfig
 from headway.config.roles import Role

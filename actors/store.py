@@ -1,13 +1,25 @@
 """Where actors keep what a restart needs: bytes under string keys, each `put` one atomic step.
 
 The default is Ray's internal KV (0.2 ms a put), which outlives any actor, and the GCS too when that is backed
-by Redis. `MemoryStore` is for tests and for decisions that need not survive.
+by Redis.
 """
 
+import pickle
 from typing import Protocol
 
 PREFIX = "headway/"
 KV_NAMESPACE = b"headway"
+
+UNPICKLING_ERRORS = (
+    pickle.UnpicklingError,
+    AttributeError,
+    ImportError,
+    TypeError,
+    EOFError,
+    ValueError,
+    IndexError,
+)
+"""Errors of `pickle.loads` for bytes of another version, or for none of its own."""
 
 
 class Store(Protocol):
@@ -24,29 +36,6 @@ class Store(Protocol):
 
     def keys(self, prefix: str = "") -> list[str]:
         """The keys that begin so, sorted."""
-
-
-class MemoryStore:
-    """A dictionary."""
-
-    def __init__(self) -> None:
-        self._values: dict[str, bytes] = {}
-
-    def get(self, key: str) -> bytes | None:
-        """The value, None if there is none."""
-        return self._values.get(key)
-
-    def put(self, key: str, value: bytes) -> None:
-        """Replace the value."""
-        self._values[key] = value
-
-    def delete(self, key: str) -> None:
-        """Remove the value if there is one."""
-        self._values.pop(key, None)
-
-    def keys(self, prefix: str = "") -> list[str]:
-        """The keys that begin so, sorted."""
-        return sorted(key for key in self._values if key.startswith(prefix))
 
 
 class InternalKvStore:

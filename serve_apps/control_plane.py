@@ -9,9 +9,9 @@ from ray import serve
 from starlette.routing import BaseRoute
 
 from actors import control_plane, names
-from actors.calling import CallError, NamedActor
 from actors.connectors import connector_kind
 from actors.connectors.external_scaling import keep_external_scaling
+from actors.names import CallError, NamedActor
 from actors.routing_actors import routing_actors
 from actors.virtual_connector import (
     AsyncVirtualConnectorClient,

@@ -14,7 +14,7 @@ from ray.util import get_node_ip_address
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from actors.names import GATEWAY_ADDRESS
-from actors.slo_watch import follow_slo
+from actors.planning.settings import follow_slo
 from actors.store import InternalKvStore
 from headway.config import HeadwayConfig
 from headway.planning import Role

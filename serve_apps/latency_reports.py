@@ -7,7 +7,7 @@ from contextlib import aclosing
 from typing import cast
 
 from actors import names
-from actors.calling import CallError, NamedActor
+from actors.names import CallError, NamedActor
 from headway.profiling.metering import LatencyMeter
 from serve_apps.engines.protocol import Engine, EngineRequest, KvHandle, TokenChunk
 

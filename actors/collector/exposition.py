@@ -1,4 +1,6 @@
-"""Prometheus' text format → the samples that a preset asks for → what was added between two reads.
+"""Address → Prometheus' text format → the samples that a preset asks for → what was added between two reads.
+
+An address is shown without credentials.
 
 An exposition is read whole: one line that is none makes all of it unreadable, since half an answer must not
 pass for counters that were reset. Only the lines that are asked for are parsed, as a gateway writes a
@@ -26,15 +28,22 @@ import re
 from collections.abc import Iterable, Mapping
 from math import isnan
 from typing import NamedTuple
+from urllib.parse import urlsplit
 
 from prometheus_client.parser import text_string_to_metric_families
 
 from actors.collector.measured import Increase, PoolLoad
 from actors.collector.presets import Channel, Gauge, Labels, Load, Part, Quantity, role_of
-from actors.collector.source import SourceDownError
 from headway.planning import Role
 
 _SAMPLE = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)\s*(?:\{.*\})?\s*\S+(?:\s+-?\d+)?\s*(?:#.*)?")
+
+
+class SourceDownError(Exception):
+    """The source cannot be read: no answer, too late, an HTTP error, or not what was asked for.
+
+    The text says what and where, without credentials.
+    """
 
 
 class SeriesId(NamedTuple):
@@ -45,6 +54,20 @@ class SeriesId(NamedTuple):
 
 
 Samples = Mapping[SeriesId, float]
+
+
+def metrics_url(address: str) -> str:
+    """The address itself if it ends in /metrics, else /metrics under it."""
+    bare = address.rstrip("/")
+    return bare if bare.endswith("/metrics") else f"{bare}/metrics"
+
+
+def shown(address: str) -> str:
+    """Scheme, host, port and path."""
+    parts = urlsplit(address)
+    if parts.scheme not in ("http", "https"):
+        return address.rpartition("@")[2]
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
 def parse(text: str, names: frozenset[str]) -> dict[SeriesId, float]:

@@ -23,12 +23,13 @@ from math import isnan
 
 import aiohttp
 
-from actors.collector.exposition import parse
+from actors.collector.exposition import SourceDownError, metrics_url, parse, shown
 from actors.collector.measured import Health, HealthStatus, Measured, unmeasured
 from actors.collector.single_requests import clock_shift_s, decode, traffic_within
-from actors.collector.source import SourceDownError, metrics_url, shown
 from actors.collector.tracker import Tracker
+from actors.names import GATEWAY_ADDRESS
 from actors.store import Store
+from headway.config import HeadwayConfig
 from headway.planning import Traffic
 
 MOST_BYTES = 16 * 2**20
@@ -180,6 +181,18 @@ class GatewaySource:
             _log.warning("starting anew: %s", error)
             return
         self._last_address = address.decode()
+
+
+def gateway_address(config: HeadwayConfig, store: Store) -> str:
+    """The configured address, else where our gateway says it listens, else where it is configured to."""
+    if config.metrics.url:
+        return config.metrics.url
+    written = store.get(GATEWAY_ADDRESS)
+    if written:
+        return written.decode("utf-8", "replace")
+    host = config.gateway.host
+    host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
+    return f"http://{host}:{config.gateway.port}"
 
 
 async def _body(response: aiohttp.ClientResponse) -> str:

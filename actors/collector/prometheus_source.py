@@ -21,6 +21,7 @@ from math import isnan
 from typing import Any, NamedTuple
 
 from actors.collector import promql
+from actors.collector.exposition import SourceDownError, shown
 from actors.collector.measured import (
     NAN,
     Health,
@@ -44,7 +45,6 @@ from actors.collector.presets import (
     matched,
     role_of,
 )
-from actors.collector.source import SourceDownError, shown
 from headway.planning import Role
 
 THREADS = 4

@@ -12,8 +12,8 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from actors import names
-from actors.calling import ActorGone, CallError, NamedActor
 from actors.collector.measured import Measured
+from actors.names import ActorGone, CallError, NamedActor
 from headway.planning import LoadForecast, Observation
 from headway.planning.records import ComponentHealth
 from interp import Profile

@@ -19,7 +19,7 @@ from math import isfinite
 from typing import Any
 
 from actors.collector.measured import Measured
-from actors.store import Store
+from actors.store import UNPICKLING_ERRORS, Store
 from headway.planning.records import DecisionRecord
 
 logger = logging.getLogger(__name__)
@@ -70,7 +70,7 @@ def load_memory(data: bytes) -> PlannerMemory:
     try:
         memory = pickle.loads(data) if data else PlannerMemory()
         pickle.dumps(memory)  # AttributeError where a class has got a field since, which it would lack
-    except (pickle.UnpicklingError, AttributeError, ImportError, TypeError, EOFError, ValueError) as error:
+    except UNPICKLING_ERRORS as error:
         logger.warning("the planner's stored state cannot be read, it begins anew: %s", error)
         return PlannerMemory()
     return memory if isinstance(memory, PlannerMemory) else PlannerMemory()

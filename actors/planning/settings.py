@@ -3,21 +3,23 @@
 A change is a dotted key and a value, as in the file. All changes of one call hold together or not at all: the
 whole configuration with them must be valid, and the policy must be able to plan with it. Stored are the
 changes, each with the configured value that it covers: when the configuration itself gets another value, that
-is newer and wins. The effective SLO is stored beside them, for the gateway to read (`planner/settings`, key
-`slo`).
+is newer and wins. The effective SLO is stored beside them (`planner/settings`, key `slo`): gateways and
+routers follow it (`follow_slo`).
 """
 
+import asyncio
 import json
 import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from actors.store import Store
-from headway.config import ConfigError, HeadwayConfig, load_config
+from headway.config import ConfigError, HeadwayConfig, SloSettings, load_config
 
 logger = logging.getLogger(__name__)
 
 KEY = "planner/settings"
+FOLLOW_EVERY_S = 1.0
 
 Check = Callable[[HeadwayConfig], None]
 Tree = Mapping[str, Any]
@@ -136,3 +138,35 @@ def value_at(tree: Tree, key: str) -> Any:  # noqa: ANN401 - any setting
 def _with(tree: Tree, parts: list[str], value: Any) -> dict[str, Any]:  # noqa: ANN401 - any setting
     head, *rest = parts
     return {**tree, head: _with(tree.get(head, {}), rest, value) if rest else value}
+
+
+async def follow_slo(
+    store: Store, take: Callable[[float, float], None], period_s: float = FOLLOW_EVERY_S
+) -> None:
+    """Until cancelled, hand TTFT and ITL targets in seconds to `take` whenever they have changed.
+
+    A store that does not answer leaves the targets as they are.
+    """
+    known: SloSettings | None = None
+    while True:
+        slo = await asyncio.to_thread(_stored, store)
+        if slo is not None and slo != known:
+            take(slo.ttft_s, slo.itl_s)
+            known = slo
+        await asyncio.sleep(period_s)
+
+
+def _stored(store: Store) -> SloSettings | None:
+    try:
+        data = store.get(KEY)
+    except Exception:  # Ray's client raises what its transport raises; the next look tries again
+        logger.warning("the store does not answer, the SLO stays as it is", exc_info=True)
+        return None
+    if data is None:
+        return None
+    try:
+        document: dict[str, Any] = json.loads(data)
+        return SloSettings.model_validate(document["slo"])
+    except (ValueError, KeyError, TypeError):
+        logger.warning("what the store holds under %s is no SLO, it stays as it is", KEY)
+        return None

@@ -12,8 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from actors.calling import ActorGone, NamedActor, TooSlow
-from actors.names import VIRTUAL_CONNECTOR
+from actors.names import VIRTUAL_CONNECTOR, ActorGone, NamedActor, TooSlow
 from actors.virtual_connector.decision import (
     CoordinatorUnreachable,
     ScalingDecision,

@@ -8,9 +8,8 @@ replicas follow from answers (`actors.virtual_connector.ledger`).
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from actors.calling import CallError, NamedActor
 from actors.connectors.protocol import Action, ConnectorKind, PoolCounts, Ready, Refused, Unreachable
-from actors.names import VIRTUAL_CONNECTOR
+from actors.names import VIRTUAL_CONNECTOR, CallError, NamedActor
 from actors.virtual_connector import ScalingError
 from headway.config import HeadwayConfig
 from headway.planning import Role

@@ -14,12 +14,13 @@ from actors.planning.context import PlannerContext, PlannerState
 from actors.planning.log import DecisionLog
 from actors.planning.loop import PlannerLoop
 from actors.planning.settings import RuntimeSettings
-from actors.store import MemoryStore, Store
+from actors.store import Store
 from headway.config import HeadwayConfig, load_config
 from headway.planning import Decision, LoadForecast, Observation, Role
 from headway.planning.records import ComponentHealth
 from interp import Profile
 from tests.planning.planning_cases import PROFILE
+from tests.stores import MemoryStore
 
 EPOCH = 1_000_000.0
 INTERVAL_S = 10.0

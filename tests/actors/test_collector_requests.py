@@ -27,10 +27,10 @@ from actors.collector.single_requests import (
 )
 from actors.metric_collector import MetricCollector
 from actors.planning.tick import observe
-from actors.store import MemoryStore
 from headway.config import HeadwayConfig
 from serve_apps.gateway.metrics import RequestLog
 from tests.exporter import MODEL, Exporter
+from tests.stores import MemoryStore
 
 pytestmark = pytest.mark.anyio
 

@@ -1,4 +1,4 @@
-"""Both sources against servers that misbehave, over real HTTP; and the actor's class without Ray."""
+"""Sources of metrics: addresses, answers of Prometheus, failures of the other side."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -11,16 +11,18 @@ from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
+from actors.collector.exposition import SourceDownError, metrics_url, shown
+from actors.collector.gateway_source import GatewaySource, gateway_address
 from actors.collector.measured import HealthStatus, PoolLoad
-from actors.collector.presets import VLLM
+from actors.collector.presets import PRESETS, VLLM
 from actors.collector.prometheus_source import Coverage, Point, increase_of, judge, loads_of, points
-from actors.collector.source import SourceDownError, gateway_address, metrics_url, shown
+from actors.collector.tracker import Tracker
 from actors.metric_collector import MetricCollector
 from actors.names import GATEWAY_ADDRESS
-from actors.store import MemoryStore
 from headway.config import HeadwayConfig
 from headway.planning import Role
 from tests.exporter import MODEL, Exporter, free_port
+from tests.stores import MemoryStore
 
 pytestmark = pytest.mark.anyio
 
@@ -298,3 +300,18 @@ def test_no_answer_raises_anything_but_that_it_is_none(answer):
     except SourceDownError:
         return
     assert all(isinstance(point, Point) for point in read)
+
+
+@pytest.mark.parametrize("address", ["http://user:s3cret@127.0.0.1:1x", "user:s3cret@127.0.0.1:1"])
+def test_an_address_that_is_none_does_not_show_its_password(address: str) -> None:
+    async def detail() -> str:
+        tracker = Tracker(PRESETS["headway"], "m", 1.0)
+        source = GatewaySource(tracker, lambda: address, MemoryStore(), timeout_s=1.0, clock=lambda: 1.0)
+        health = await source.probe()
+        await source.close()
+        return health.detail
+
+    said = asyncio.run(detail())
+    assert "is not an http address" in said
+    assert "127.0.0.1:1" in said
+    assert "s3cret" not in said

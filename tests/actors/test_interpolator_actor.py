@@ -9,7 +9,6 @@ from unittest.mock import ANY
 import pytest
 
 from actors.interpolator import Interpolator
-from actors.store import MemoryStore
 from actors.surfaces import refining
 from actors.surfaces.calibration import KEY
 from headway.config import load_config
@@ -18,6 +17,7 @@ from headway.profiling.refinement import LEAST_SAMPLES, Seen
 from headway.profiling.sweep import Phase
 from interp import DecodeSamples, PrefillSamples, build_profile, save_profile
 from tests.planning.planning_cases import OBSERVED, PROFILE
+from tests.stores import MemoryStore
 
 
 def make(profile: Path | str, store: MemoryStore | None = None, **changes: object) -> Interpolator:

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from actors.calling import TooSlow
 from actors.latency_trainer import LatencyTrainer, Training
+from actors.names import TooSlow
 from headway.config import load_config
 from headway.config.routing import PredictionSettings
 from headway.routing import Sample

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from actors.planning.log import PREFIX, DecisionLog, PlannerMemory, load_memory
-from actors.store import MemoryStore
 from headway.planning.records import DecisionRecord, IntervalSpan
+from tests.stores import MemoryStore
 
 
 class CrashError(Exception):

@@ -1,5 +1,6 @@
-"""The small parts of the planner: grid, runtime settings, progress."""
+"""The small parts of the planner: grid, runtime settings and the SLO that others follow, progress."""
 
+import asyncio
 import json
 from dataclasses import replace
 
@@ -11,13 +12,13 @@ from actors.connectors.protocol import PoolCounts, Replica
 from actors.planning.context import check_settings
 from actors.planning.loop import first_tick, is_late, next_tick
 from actors.planning.progress import Progress
-from actors.planning.settings import KEY, RuntimeSettings
+from actors.planning.settings import KEY, RuntimeSettings, follow_slo
 from actors.planning.tick import TickTime
-from actors.store import MemoryStore
 from headway.config import ConfigError, HeadwayConfig, load_config
 from headway.planning import PlanningError, Role
 from headway.planning.records import DecisionRecord, IntervalSpan, ReplicaTimes
 from tests.actors.planner_cases import PROFILE
+from tests.stores import MemoryStore
 
 # --- the grid
 
@@ -220,3 +221,51 @@ def test_after_a_restart_a_replica_on_its_way_is_still_followed() -> None:
     progress.begin(decided(4, 2, NEW))
     changes = progress.see(104.0, pool(2), [replica("new", "ready")])
     assert changes[4]["replicas"] == (NEW.model_copy(update={"running_at": 104.0}),)
+
+
+class Failing(MemoryStore):
+    """A store that fails once: its transport cannot be broken otherwise here."""
+
+    failed = False
+
+    def get(self, key: str) -> bytes | None:
+        if not self.failed:
+            self.failed = True
+            raise ConnectionError("gone")
+        return super().get(key)
+
+
+def stored(ttft_ms: float, itl_ms: float) -> bytes:
+    return json.dumps({"slo": {"ttft_ms": ttft_ms, "itl_ms": itl_ms, "attainment": 0.99}}).encode()
+
+
+def test_targets_are_handed_over_once_a_change() -> None:
+    async def story() -> list[tuple[float, float]]:
+        taken: list[tuple[float, float]] = []
+        store = Failing()
+        store.put(KEY, b"{}")
+        watch = asyncio.create_task(follow_slo(store, lambda *slo: taken.append(slo), period_s=0.001))
+        await asyncio.sleep(0.02)
+        for ttft_ms in (200, 400):
+            store.put(KEY, stored(ttft_ms, 10))
+            await asyncio.sleep(0.05)
+        while len(taken) < 2:
+            await asyncio.sleep(0.001)
+        watch.cancel()
+        return taken
+
+    assert [(round(ttft_s, 9), round(itl_s, 9)) for ttft_s, itl_s in asyncio.run(story())] == [
+        (0.2, 0.01),
+        (0.4, 0.01),
+    ]
+
+
+def test_a_store_without_targets_changes_nothing() -> None:
+    async def story() -> list[object]:
+        taken: list[object] = []
+        watch = asyncio.create_task(follow_slo(MemoryStore(), lambda *slo: taken.append(slo), period_s=0.001))
+        await asyncio.sleep(0.02)
+        watch.cancel()
+        return taken
+
+    assert asyncio.run(story()) == []

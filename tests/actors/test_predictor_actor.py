@@ -6,14 +6,20 @@ import threading
 
 import pytest
 
-from actors.forecasts.history import KEEP, KEY, LONGEST_GAP, History, Interval
-from actors.forecasts.models import KEY as MODELS_KEY
-from actors.forecasts.models import restore_models
-from actors.predictor import Predictor
-from actors.store import MemoryStore
+from actors.predictor import (
+    HISTORY,
+    KEEP,
+    LONGEST_GAP,
+    MODELS,
+    LoadHistory,
+    ObservedLoad,
+    Predictor,
+    restore_models,
+)
 from headway.config import HeadwayConfig, load_config
 from headway.planning.forecasting import make_forecaster
 from predictors import PredictorError
+from tests.stores import MemoryStore
 
 SERIES = [(float(100 + 5 * step), 1000.0 + step, 200.0) for step in range(12)]
 
@@ -48,7 +54,7 @@ def test_it_forecasts_what_its_predictors_do() -> None:
     assert asyncio.run(story()) == expected(SERIES)
 
 
-@pytest.mark.parametrize("lost", [(), (MODELS_KEY,)], ids=["models stored", "only the history is left"])
+@pytest.mark.parametrize("lost", [(), (MODELS,)], ids=["models stored", "only the history is left"])
 def test_a_killed_predictor_comes_back_with_the_same_forecast(lost) -> None:
     store = MemoryStore()
 
@@ -92,29 +98,29 @@ def test_ticks_that_nobody_measured_are_gaps() -> None:
 
 
 def test_a_long_absence_is_a_bounded_gap() -> None:
-    history = History(MemoryStore(), 10.0)
+    history = LoadHistory(MemoryStore(), 10.0)
     for tick in (1, 1_000_000):
-        history.add(Interval(tick=tick, requests=1.0, isl_tokens=2.0, osl_tokens=3.0))
+        history.add(ObservedLoad(tick=tick, requests=1.0, isl_tokens=2.0, osl_tokens=3.0))
     assert len(history.since(None)) == LONGEST_GAP + 2
     assert [item.tick for item in history.since(999_998)] == [999_999, 1_000_000]
 
 
 def test_the_history_is_bounded_and_belongs_to_one_interval_length() -> None:
     store = MemoryStore()
-    history = History(store, 10.0, keep=3)
+    history = LoadHistory(store, 10.0, keep=3)
     for tick in range(5):
-        history.add(Interval(tick=tick, requests=math.nan, isl_tokens=1.0, osl_tokens=1.0))
-    assert [item.tick for item in History(store, 10.0).since(None)] == [2, 3, 4]
-    assert math.isnan(History(store, 10.0).since(None)[0].requests)
-    assert len(History(store, 20.0)) == 0
+        history.add(ObservedLoad(tick=tick, requests=math.nan, isl_tokens=1.0, osl_tokens=1.0))
+    assert [item.tick for item in LoadHistory(store, 10.0).since(None)] == [2, 3, 4]
+    assert math.isnan(LoadHistory(store, 10.0).since(None)[0].requests)
+    assert len(LoadHistory(store, 20.0)) == 0
     assert KEEP == 2000
 
 
 def test_a_history_that_cannot_be_read_begins_anew() -> None:
     store = MemoryStore()
-    store.put(KEY, b"{")
-    store.put(MODELS_KEY, b"\x80nonsense")
-    assert len(History(store, 10.0)) == 0
+    store.put(HISTORY, b"{")
+    store.put(MODELS, b"\x80nonsense")
+    assert len(LoadHistory(store, 10.0)) == 0
     assert restore_models(config(), store).tick is None
 
 

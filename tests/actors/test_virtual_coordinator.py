@@ -5,10 +5,10 @@ import asyncio
 import pytest
 from virtual_cases import Clock
 
-from actors.store import MemoryStore
 from actors.virtual_connector.coordinator import VirtualConnectorCoordinator, Waiters
 from actors.virtual_connector.decision import TooManyWaiters, UnknownDecision
 from headway.config import HeadwayConfig
+from tests.stores import MemoryStore
 
 SOON_S = 0.05
 LONG_S = 60.0

@@ -5,7 +5,6 @@ import json
 import pytest
 from virtual_cases import RULES, TIMEOUT_S, Clock, new_ledger
 
-from actors.store import MemoryStore
 from actors.virtual_connector.decision import (
     BadProposal,
     ScalingDecision,
@@ -16,6 +15,7 @@ from actors.virtual_connector.decision import (
 from actors.virtual_connector.ledger import DecisionAnswer, Rules, pool_counts
 from actors.virtual_connector.stored_ledger import KEY
 from headway.planning import Role
+from tests.stores import MemoryStore
 
 
 def targets(prefill: int, decode: int) -> dict[str, int]:

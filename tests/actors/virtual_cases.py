@@ -1,9 +1,9 @@
 """What tests of the virtual connector share: rules, a clock that is set, and a store that dies on demand."""
 
-from actors.store import MemoryStore
 from actors.virtual_connector.ledger import Rules
 from actors.virtual_connector.stored_ledger import StoredLedger
 from headway.planning import Role
+from tests.stores import MemoryStore
 
 TIMEOUT_S = 1800.0
 RULES = Rules(floor={Role.PREFILL: 1, Role.DECODE: 1}, scaling_timeout_s=TIMEOUT_S)

@@ -8,13 +8,13 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Protocol
 
-from actors.calling import ActorGone
 from actors.connectors.protocol import Connector
-from actors.store import MemoryStore
+from actors.names import ActorGone
 from actors.virtual_connector import VirtualConnectorCoordinator
 from actors.virtual_connector.connector import VirtualConnector
 from headway.config import HeadwayConfig
 from tests.kubernetes.worlds import dynamo, kuberay
+from tests.stores import MemoryStore
 
 
 class World(Protocol):

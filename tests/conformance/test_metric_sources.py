@@ -16,11 +16,11 @@ from prometheus_client import Counter, Gauge
 
 from actors.collector.measured import HealthStatus, Increase, Measured, latency
 from actors.metric_collector import MetricCollector
-from actors.store import MemoryStore
 from headway.config import HeadwayConfig
 from headway.planning import Role
 from tests.exporter import Exporter
 from tests.prometheus_process import PrometheusProcess
+from tests.stores import MemoryStore
 
 pytestmark = pytest.mark.anyio
 

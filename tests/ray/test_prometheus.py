@@ -21,7 +21,6 @@ import uvicorn
 
 from actors.collector.measured import HealthStatus, Measured
 from actors.metric_collector import MetricCollector
-from actors.store import MemoryStore
 from headway.config import HeadwayConfig
 from headway.loadgen import LoadPlan, LoadTally, replay
 from headway.planning import Role, Slo
@@ -32,6 +31,7 @@ from serve_apps.gateway.app import make_app
 from serve_apps.gateway.backend import OnPlaced, Readiness, ReplicaLoad
 from tests.exporter import free_port
 from tests.prometheus_process import PrometheusProcess
+from tests.stores import MemoryStore
 
 pytestmark = pytest.mark.anyio
 

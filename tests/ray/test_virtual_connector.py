@@ -19,9 +19,15 @@ import ray
 from ray.exceptions import RayActorError
 from starlette.applications import Starlette
 
-from actors.calling import ActorGone, NamedActor, TooSlow
 from actors.connectors.protocol import Unreachable
-from actors.names import NAMESPACE, VIRTUAL_CONNECTOR, VIRTUAL_CONNECTOR_CLIENT
+from actors.names import (
+    NAMESPACE,
+    VIRTUAL_CONNECTOR,
+    VIRTUAL_CONNECTOR_CLIENT,
+    ActorGone,
+    NamedActor,
+    TooSlow,
+)
 from actors.store import InternalKvStore
 from actors.virtual_connector import (
     AsyncVirtualConnectorClient,

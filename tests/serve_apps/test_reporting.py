@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from actors.calling import ActorGone, TooSlow
+from actors.names import ActorGone, TooSlow
 from headway.profiling.metering import LatencyMeter
 from serve_apps.latency_reports import LatencyReporter
 from tests.engines.virtual_loop import run

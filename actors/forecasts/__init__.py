@@ -1,1 +1,0 @@
-"""The predictors' history and how they are brought back from it; no Ray."""
