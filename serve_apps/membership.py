@@ -1,4 +1,4 @@
-"""Who serves, as this process knows it: running replicas, their load, and our requests on them.
+"""The running replicas of a deployment, their load, and the requests that this process has on them.
 
 Request routers are pickled by value, so what they share with the rest of the process lives here, in a
 module that is imported by name. A router writes (`update`, `sent`, `done`, `suspect`), the backend reads.
@@ -8,16 +8,25 @@ Everything happens on one event loop; there are no locks.
     ├── NoReplica          nothing runs, and nothing came to run within the wait
     └── ReplicaGone        the replica that the caller named is not running
 
-Load of a replica = what it reported of itself (some tenths of a second old) as far as others put it there,
-plus exactly the requests that this process has on it now. Only what routers know belongs here.
+Load of a replica = exactly what this process has on it now, plus the requests that others have there by its
+last report, which is up to some tenths of a second old. It is compared as in the simulation, by
+`headway.routing.least_load`: prompt tokens on prefill replicas, requests on all others. No report says how
+long the prompts of others are, so each of them counts as long as ours are on average.
+
+Of equals the first is chosen, in the order in which replicas came. So a pool with little to do works with its
+first replicas while the last ones idle. Several gateways agree on the order: between two reports they do not
+see each other's requests, and may all choose the same replica.
 """
 
 import asyncio
 import itertools
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
+
+from headway.config import Role
+from headway.routing.least_load import counts_prompt_tokens, least_loaded
 
 Profile = Literal["random", "round_robin", "least_load"]
 
@@ -42,19 +51,25 @@ class ReplicaGone(RoutingError):
 
 @dataclass(slots=True, kw_only=True)
 class Member:
-    """One running replica and the ids of our requests on it."""
+    """One running replica, and our requests on it: id → prompt tokens, `prompt_tokens` of them all."""
 
     replica: str
     stats: Mapping[str, Any] = field(default_factory=dict)
-    requests: set[str] = field(default_factory=set)
+    requests: dict[str, int] = field(default_factory=dict)
+    prompt_tokens: int = 0
     ours_when_reported: int = 0
     suspect_until_s: float = 0.0
 
     @property
     def load(self) -> int:
         """Requests there: ours now, and those of others when it last reported."""
+        return len(self.requests) + self.others
+
+    @property
+    def others(self) -> int:
+        """Requests of others when it last reported."""
         reported = int(self.stats.get("running", 0)) + int(self.stats.get("waiting", 0))
-        return len(self.requests) + max(0, reported - self.ours_when_reported)
+        return max(0, reported - self.ours_when_reported)
 
     def report(self, stats: Mapping[str, Any]) -> None:
         """Take what the replica says of itself."""
@@ -71,6 +86,7 @@ class Membership:
         self._dead: set[str] = set()
         self._rng = rng or random.Random()
         self._turn = itertools.count()
+        self._prompts = self._prompt_tokens = 0
         self._watchers: list[Callable[[], None]] = []
         self._waiters: list[asyncio.Future[None]] = []
 
@@ -87,11 +103,13 @@ class Membership:
 
     def update(self, replicas: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
         """Take the new list of running replicas with what each last said of itself."""
-        before, self._members = self._members, {}
-        for replica, stats in replicas:
-            member = before.get(replica) or Member(replica=replica)
-            member.report(stats)
-            self._members[replica] = member
+        reports = dict(replicas)
+        # Serve's list has no order to rely on: those that stay keep their places, and new ones come last.
+        members = [member for member in self._members.values() if member.replica in reports]
+        members += [Member(replica=replica) for replica in reports if replica not in self._members]
+        self._members = {member.replica: member for member in members}
+        for member in members:
+            member.report(reports[member.replica])
         self._changed()
 
     def remove(self, replica: str) -> None:
@@ -135,28 +153,40 @@ class Membership:
             return False
         return any(other.suspect_until_s <= now_s for other in self._members.values())
 
-    def sent(self, replica: str, request: str) -> None:
-        """A request of ours goes there."""
-        if member := self._members.get(replica):
-            member.requests.add(request)
+    def sent(self, replica: str, request: str, prompt_tokens: int = 0) -> None:
+        """A request of ours goes there; to a place where it is already, nothing changes."""
+        member = self._members.get(replica)
+        if member is not None and request not in member.requests:
+            member.requests[request] = prompt_tokens
+            member.prompt_tokens += prompt_tokens
+            self._prompts += 1
+            self._prompt_tokens += prompt_tokens
 
     def done(self, replica: str, request: str) -> None:
         """It has ended, however it did."""
         if member := self._members.get(replica):
-            member.requests.discard(request)
+            member.prompt_tokens -= member.requests.pop(request, 0)
 
-    def pick(self, profile: Profile, now_s: float) -> str | None:
-        """The replica for the next request, None when there is none; suspects only when all are."""
+    def pick(self, profile: Profile, now_s: float, role: Role = Role.MIXED) -> str | None:
+        """The replica of a pool of `role` for the next request, None when there is none.
+
+        Suspects are chosen only when all are.
+        """
         members = list(self._members.values())
         candidates = [member for member in members if member.suspect_until_s <= now_s] or members
         if not candidates:
             return None
         if profile == "round_robin":
             return candidates[next(self._turn) % len(candidates)].replica
-        if profile == "least_load":
-            least = min(member.load for member in candidates)
-            candidates = [member for member in candidates if member.load == least]
-        return self._rng.choice(candidates).replica
+        if profile == "random":
+            return self._rng.choice(candidates).replica
+        return candidates[least_loaded(self._loads(candidates, role))].replica
+
+    def _loads(self, members: Iterable[Member], role: Role) -> Iterator[float]:
+        if not counts_prompt_tokens(role):
+            return (member.load for member in members)
+        mean_tokens = self._prompt_tokens / max(1, self._prompts)
+        return (member.prompt_tokens + member.others * mean_tokens for member in members)
 
 
 _deployments: dict[tuple[str, str], Membership] = {}

@@ -60,7 +60,7 @@ class Phases:
     async def prefill(self, replica: str, request: EngineRequest) -> KvHandle:
         """Compute the prompt there. Lost, or a BackendError."""
         pool = self.prefill_pool
-        pool.sent(replica, request.request_id)
+        pool.sent(replica, request.request_id, request.input_tokens)
         try:
             kv: KvHandle = await ask(self._prefill.options(session_id=replica), request)
             return kv
@@ -115,16 +115,17 @@ class DirectPath:
     ) -> tuple[Output, TokenChunk | None]:
         phases, prefill_replica, kv = self._phases, None, None
         if not phases.mixed:
-            prefill_replica = await self._pick(phases.prefill_pool, "prefilling")
+            prefill_replica = await self._pick(phases.prefill_role, "prefilling")
             kv = await phases.prefill(prefill_replica, request)
-        decode_replica = await self._pick(phases.decode_pool, "decoding")
+        decode_replica = await self._pick(phases.decode_role, "decoding")
         begun = await phases.decode(decode_replica, request, kv)
         if placed is not None:
             placed(self._placement(request.request_id, prefill_replica or decode_replica, decode_replica))
         return begun
 
-    async def _pick(self, pool: Membership, doing: str) -> str:
-        while (replica := pool.pick(self._profile, time.monotonic())) is None:
+    async def _pick(self, role: Role, doing: str) -> str:
+        pool = self._phases.pools[role]
+        while (replica := self._choice(role)) is None:
             try:
                 async with asyncio.timeout(NO_REPLICA_S):
                     await pool.change()
@@ -132,11 +133,13 @@ class DirectPath:
                 raise NotReady(f"no {doing} replica is running") from None
         return replica
 
+    def _choice(self, role: Role) -> str | None:
+        return self._phases.pools[role].pick(self._profile, time.monotonic(), role)
+
     def place(self, request_id: str) -> Placement | None:
         """A placement by this profile; None when a pool has no replica."""
-        now_s, phases = time.monotonic(), self._phases
-        decode_replica = phases.decode_pool.pick(self._profile, now_s)
-        prefill_replica = decode_replica if phases.mixed else phases.prefill_pool.pick(self._profile, now_s)
+        decode_replica = self._choice(self._phases.decode_role)
+        prefill_replica = decode_replica if self._phases.mixed else self._choice(self._phases.prefill_role)
         if prefill_replica is None or decode_replica is None:
             return None
         return self._placement(request_id, prefill_replica, decode_replica, reason="fallback")

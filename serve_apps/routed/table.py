@@ -217,7 +217,7 @@ class RequestTable:
         queued_s = max(0.0, self._clock() - routed.request.arrival_s)
         routed.take(placement._replace(attempt=routed.attempt + 1, queued_s=queued_s))
         for pool, replica in self._places(routed):
-            pool.sent(replica, routed.request.request_id)
+            pool.sent(replica, routed.request.request_id, routed.request.input_tokens)
         self._push(Placed(self._clock(), _on_replica(routed)))
 
     def _hold(self, routed: RoutedRequest, longest_s: float) -> None:

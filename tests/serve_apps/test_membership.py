@@ -4,6 +4,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headway.config import Role
 from serve_apps.membership import SUSPECT_S, Membership
 
 
@@ -27,14 +28,42 @@ def test_random_reaches_all():
     assert {made.pick("random", 0.0) for _ in range(100)} == {"a", "b", "c"}
 
 
-def test_least_load_counts_our_requests_and_draws_among_equals():
+def test_least_load_counts_our_requests_and_takes_the_first_of_equals():
     made = pool("a", "b", "c")
     made.sent("a", "1")
-    assert {made.pick("least_load", 0.0) for _ in range(100)} == {"b", "c"}
+    assert {made.pick("least_load", 0.0) for _ in range(20)} == {"b"}
     made.sent("b", "2")
     made.sent("c", "3")
     made.done("a", "1")
     assert {made.pick("least_load", 0.0) for _ in range(20)} == {"a"}
+
+
+def test_least_load_of_prefill_replicas_counts_prompt_tokens():
+    made = pool("a", "b")
+    made.sent("a", "long", 900)
+    made.sent("b", "short", 100)
+    made.sent("b", "short", 100)  # it is there already
+    made.sent("b", "shorter", 50)
+    assert made.pick("least_load", 0.0, Role.PREFILL) == "b"
+    assert made.pick("least_load", 0.0, Role.DECODE) == "a"
+    made.done("a", "long")
+    assert made.pick("least_load", 0.0, Role.PREFILL) == "a"
+
+
+def test_prompts_of_others_count_as_long_as_ours_are_on_average():
+    made = pool("a", "b")
+    made.sent("a", "1", 300)
+    made.sent("a", "2", 100)
+    made.update([("a", {"running": 2}), ("b", {"running": 1})])
+    assert made.pick("least_load", 0.0, Role.PREFILL) == "b"  # 400 tokens of ours, some 200 of others
+    made.done("a", "1")
+    assert made.pick("least_load", 0.0, Role.PREFILL) == "a"
+
+
+def test_replicas_that_stay_keep_their_places_and_new_ones_come_last():
+    made = pool("b", "c")
+    made.update([("a", {}), ("c", {}), ("b", {})])
+    assert [member.replica for member in made.members] == ["b", "c", "a"]
 
 
 def test_load_that_others_put_on_a_replica_counts():
