@@ -23,7 +23,7 @@ from actors.surfaces.refining import Refining
 from headway.config import ConfigError, HeadwayConfig
 from headway.engine import engine_profile
 from headway.planning import Observation
-from headway.profiling.refinement import Seen
+from headway.profiling.observed_latency import LatencyReport
 from interp import DecodeSamples, PrefillSamples, Profile, ProfileError
 
 logger = logging.getLogger(__name__)
@@ -64,7 +64,7 @@ class Interpolator:
         self._calibration.take(observation, self._profile)
         return self._calibration.document()
 
-    def learn(self, reports: Sequence[Seen]) -> None:
+    def learn(self, reports: Sequence[LatencyReport]) -> None:
         """Refine the profile by what a replica saw; nothing where that is switched off."""
         self._load()
         if self._refining is None:

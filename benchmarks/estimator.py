@@ -14,8 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from headway.profiling import EngineSpec, LatencyEstimator, ProfilingError
-from headway.profiling.aiconfigurator import AiConfigurator
+from headway.profiling import ProfilingError
+from headway.studies.estimator import EngineSpec, LatencyEstimator
+from headway.studies.estimator.aiconfigurator import AiConfigurator
 
 FloatArray = npt.NDArray[np.float64]
 LLAMA_8B = "meta-llama/Meta-Llama-3.1-8B"

@@ -9,7 +9,7 @@ import typer
 from headway.config import resolve_profile
 from headway.profiling import OutputExistsError
 from headway.profiling.comparison import compare_profiles
-from headway.profiling.foreign import ForeignProfile, import_aibrix, import_pre_swept, is_pre_swept
+from headway.profiling.foreign_profiles import ForeignProfile, import_aibrix, import_pre_swept, is_pre_swept
 from headway_cli.control import KEY_VARIABLE, ControlClient, KeyVariable, UrlOption, client
 from headway_cli.errors import CliError
 from headway_cli.flags import spread

@@ -19,7 +19,7 @@ from headway import profiling
 from headway.config import ENGINES, HeadwayConfig, Role
 from headway.engine.kinds import engine_kind
 from headway.planning.types import Slo
-from headway.profiling.recommendation import Load, Recommendation, recommend
+from headway.profiling.comparison import Recommendation, TargetLoad, recommend
 from headway.profiling.sweep import (
     Measurements,
     SweepOptions,
@@ -198,6 +198,8 @@ def _on_cpus(config: HeadwayConfig) -> bool:
     return engine_kind(config).resources(config, Role.MIXED).gpus == 0
 
 
-def _load(options: ProfileOptions) -> Load:
+def _load(options: ProfileOptions) -> TargetLoad:
     slo = configuration(options, 1).slo
-    return Load(isl_tokens=options.isl, osl_tokens=options.osl, slo=Slo(ttft_s=slo.ttft_s, itl_s=slo.itl_s))
+    return TargetLoad(
+        isl_tokens=options.isl, osl_tokens=options.osl, slo=Slo(ttft_s=slo.ttft_s, itl_s=slo.itl_s)
+    )

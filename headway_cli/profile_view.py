@@ -7,8 +7,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from headway.profiling.comparison import Ratios
-from headway.profiling.recommendation import Choice, Recommendation
+from headway.profiling.comparison import Ratios, Recommendation, TpChoice
 from headway_cli.tables import print_facts, print_notes
 from interp import Profile
 
@@ -59,7 +58,7 @@ def chosen(found: Recommendation) -> Document:
     }
 
 
-def _choice(choice: Choice) -> Document:
+def _choice(choice: TpChoice) -> Document:
     return {
         "tp": choice.tp,
         "latency_ms": choice.latency_s * 1e3,

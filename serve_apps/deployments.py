@@ -17,7 +17,7 @@ from ray.exceptions import RayError
 
 from headway.config import HeadwayConfig
 from headway.planning import Role
-from headway.profiling.metering import LatencyMeter
+from headway.profiling.observed_latency import LatencyObserver
 from serve_apps.engines.protocol import (
     Engine,
     EngineFailed,
@@ -126,7 +126,7 @@ class EngineReplica:
         # A GPU type with a profile of its own says nothing of the deployment's.
         if not settings.enabled or self._gpu_type in config.routing.gpu_profiles:
             return self._engine
-        meter = LatencyMeter()
+        meter = LatencyObserver()
         return MeasuredEngine(self._engine, meter, LatencyReporter(meter, settings.report_interval_s).start)
 
 

@@ -1,4 +1,4 @@
-"""An engine whose own latencies are metered on the way out (`headway.profiling.metering`): of any kind."""
+"""An engine of any kind whose own latencies are observed on the way out (`profiling.observed_latency`)."""
 
 import asyncio
 import logging
@@ -8,14 +8,14 @@ from typing import cast
 
 from actors import names
 from actors.names import CallError, NamedActor
-from headway.profiling.metering import LatencyMeter
+from headway.profiling.observed_latency import LatencyObserver
 from serve_apps.engines.protocol import Engine, EngineRequest, KvHandle, TokenChunk
 
 
 class MeasuredEngine:
     """The two calls that take time; all others belong to the engine itself. `used` hears of each call."""
 
-    def __init__(self, engine: Engine, meter: LatencyMeter, used: Callable[[], None]) -> None:
+    def __init__(self, engine: Engine, meter: LatencyObserver, used: Callable[[], None]) -> None:
         self._engine, self._meter, self._used = engine, meter, used
 
     async def prefill(self, request: EngineRequest) -> KvHandle:
@@ -58,7 +58,7 @@ logger = logging.getLogger(__name__)
 class LatencyReporter:
     """Sends a meter's reports from the first request on; without requests there is nothing to say."""
 
-    def __init__(self, meter: LatencyMeter, period_s: float, actor: NamedActor | None = None) -> None:
+    def __init__(self, meter: LatencyObserver, period_s: float, actor: NamedActor | None = None) -> None:
         self._meter, self._period_s = meter, period_s
         self._actor = actor or NamedActor(names.INTERPOLATOR)
         self._task: asyncio.Task[None] | None = None

@@ -12,8 +12,9 @@ from dataclasses import astuple
 from typing import Any
 
 from actors.store import Store
-from headway.profiling.refinement import Cell, CellMemory, Refinement, Seen, learn, moved, refined
-from headway.profiling.sweep.points import Phase
+from headway.profiling import Phase
+from headway.profiling.observed_latency import LatencyReport
+from headway.profiling.refinement import CellMemory, Refinement, RefinementCell, learn, moved, refined
 from interp import Profile
 
 logger = logging.getLogger(__name__)
@@ -29,7 +30,7 @@ class Refining:
         self._learnt = self._served = self._restored()
         self.profile = refined(measured, self._served)
 
-    def learn(self, reports: Iterable[Seen]) -> bool:
+    def learn(self, reports: Iterable[LatencyReport]) -> bool:
         """Take reports; whether there is another profile to serve."""
         learnt = learn(self._learnt, self._measured, reports)
         if learnt is self._learnt:
@@ -68,7 +69,7 @@ def _encoded(refinement: Refinement, profile: int) -> bytes:
 
 def _decoded(stored: dict[str, Any]) -> Refinement:
     cells = {
-        Cell(Phase(phase), tokens, kv): CellMemory(
+        RefinementCell(Phase(phase), tokens, kv): CellMemory(
             count=count, log_ratio=log_ratio, log_tokens=log_tokens, kv_usage=kv_usage
         )
         for phase, tokens, kv, count, log_ratio, log_tokens, kv_usage in stored["cells"]

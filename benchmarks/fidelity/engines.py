@@ -24,7 +24,7 @@ from headway.profiling.sweep import (
     SweepOptions,
     SweepPoint,
     Target,
-    add_look,
+    add_measured,
     open_measurements,
     sweep,
     sweep_points,
@@ -115,7 +115,7 @@ def merged(sweeps: Sequence[Points]) -> Points:
     """Every point with the runs of all sweeps; one that no sweep could measure stays unmeasurable."""
     found = dict[SweepPoint, Measured]()
     for point, measured in chain.from_iterable(points.items() for points in sweeps):
-        add_look(found, point, measured)
+        add_measured(found, point, measured)
     return found
 
 

@@ -1,52 +1,58 @@
-"""Make the profile tables that `interp` reads: from an estimator without a GPU, or by measuring an engine.
+"""Profiles: measured on any engine, corrected by traffic, compared, chosen from, imported.
 
-`estimate(request)` samples an estimator's latencies, `write_estimates` writes profile directories. `sweep`
-measures any engine, `recommendation` chooses tensor-parallel sizes, `comparison` holds profiles against each
-other, `foreign` reads those of other systems. Errors are drawn in `headway.profiling.errors`.
+`sweep` measures an engine and makes the tables that `interp` reads. `observed_latency` condenses what a
+serving replica sees, `refinement` corrects a profile by it. `comparison` holds profiles against each other
+and chooses tensor-parallel sizes, `foreign_profiles` reads those of other systems. Profiles without a GPU are
+estimated by `headway.studies.estimator`.
+
+    ProfilingError                  one clear line; the command prints it and exits 2
+    ├── RequestError                a field of a request that makes no sense
+    ├── OutputExistsError           a directory to be written is there already and is not empty
+    ├── TargetError                 an engine that is measured does not answer as it should
+    ├── UnmeasurableError           this engine cannot do what one point asks for; others may be measured
+    ├── MeasurementsError           points on disk that cannot be read, or belong to another sweep
+    ├── IncompleteError             too few points for a profile
+    ├── ForeignProfileError         an imported file is not what it says
+    └── errors of `headway.studies.estimator`
 """
 
-from headway.profiling.errors import (
-    DoesNotFitError,
-    EstimateError,
-    ExtraNotInstalledError,
-    ForeignProfileError,
-    IncompleteError,
-    MeasurementsError,
-    NotMeasuredError,
-    OutputExistsError,
-    ProfilingError,
-    RequestError,
-    TargetError,
-    UnknownNameError,
-    UnmeasurableError,
-)
-from headway.profiling.estimate import estimate
-from headway.profiling.estimator import EngineFacts, EngineSpec, LatencyEstimator, Provenance
-from headway.profiling.request import EstimatedProfile, EstimateRequest, Estimates
-from headway.profiling.writing import check_output, write_estimates
+from enum import StrEnum
 
-__all__ = [
-    "DoesNotFitError",
-    "EngineFacts",
-    "EngineSpec",
-    "EstimateError",
-    "EstimateRequest",
-    "EstimatedProfile",
-    "Estimates",
-    "ExtraNotInstalledError",
-    "ForeignProfileError",
-    "IncompleteError",
-    "LatencyEstimator",
-    "MeasurementsError",
-    "NotMeasuredError",
-    "OutputExistsError",
-    "ProfilingError",
-    "Provenance",
-    "RequestError",
-    "TargetError",
-    "UnknownNameError",
-    "UnmeasurableError",
-    "check_output",
-    "estimate",
-    "write_estimates",
-]
+
+class Phase(StrEnum):
+    """What is measured."""
+
+    PREFILL = "prefill"
+    DECODE = "decode"
+
+
+class ProfilingError(Exception):
+    """Base of every error that making a profile raises; its text is one line for the user."""
+
+
+class RequestError(ProfilingError):
+    """A request that names an impossible value; the text names the field."""
+
+
+class OutputExistsError(ProfilingError):
+    """A profile directory that would be overwritten."""
+
+
+class TargetError(ProfilingError):
+    """An engine under measurement that fails, or answers with something else than tokens."""
+
+
+class UnmeasurableError(ProfilingError):
+    """A point that this engine cannot do: too long, or more requests than it runs at once."""
+
+
+class MeasurementsError(ProfilingError):
+    """Measured points on disk that cannot be read, or that belong to another question."""
+
+
+class IncompleteError(ProfilingError):
+    """Too few measured points for a profile."""
+
+
+class ForeignProfileError(ProfilingError):
+    """A file of another system that is not what it says; names file and key."""

@@ -1,7 +1,7 @@
 """A profile corrected and extended where traffic has been: bounded, versioned, never compounding.
 
 Running replicas report what a prefill took at its ISL (without queueing), and the ITL of a batch at its mean
-context (`metering`). Each report gives a ratio to the profile that was measured beforehand, at
+context (`observed_latency`). Each report gives a ratio to the profile that was measured beforehand, at
 
     KV usage = min(1, batch · context / KV capacity of the profile)            where the sweep has it, too
 
@@ -18,39 +18,31 @@ so nothing compounds.
 The largest batch stays what it was: that is a limit of the engine, which traffic keeps to anyway.
 
 At most MOST_CELLS are kept; the one that was fed longest ago goes first. `version` rises with every change;
-whether a change is worth a new profile says `moved`. Pure; a report that is not finite and positive is left
+`moved` is true for a change that is worth a new profile. A report that is not finite and positive is left
 out.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from math import exp, floor, isfinite, log, log2
+from math import exp, floor, isfinite, log
 from typing import NamedTuple
 
 import numpy as np
 
-from headway.profiling.sweep.points import Phase
+from headway.profiling import Phase
+from headway.profiling.observed_latency import LatencyReport, octave
 from interp import DecodeSamples, PrefillSamples, Profile, build_profile
 
 MOST_RATIO = 2.0
 FORGETTING = 0.02
 LEAST_SAMPLES = 20
 MOST_CELLS = 256
-CELLS_PER_OCTAVE, CELLS_OF_KV = 2, 10
+CELLS_OF_KV = 10
 MATERIAL = 0.02
 """Relative change of a cell's ratio that is worth a new profile."""
 
 
-class Seen(NamedTuple):
-    """One report: what a prompt of `tokens` took, or the ITL of `batch` requests with that mean context."""
-
-    phase: Phase
-    tokens: float
-    latency_s: float
-    batch: float = 1.0
-
-
-class Cell(NamedTuple):
+class RefinementCell(NamedTuple):
     """A part of one phase's samples."""
 
     phase: Phase
@@ -60,7 +52,7 @@ class Cell(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellMemory:
-    """What traffic in a cell was like on average: ln of the ratio, ln of tokens, and KV usage."""
+    """Means of the traffic in a cell: ln of the ratio, ln of tokens, and KV usage."""
 
     count: int = 0
     log_ratio: float = 0.0
@@ -81,18 +73,18 @@ class CellMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refinement:
-    """What traffic has shown so far; cells in the order in which they were last fed."""
+    """Everything that traffic has shown; cells in the order in which they were last fed."""
 
     version: int = 0
-    cells: Mapping[Cell, CellMemory] = field(default_factory=dict)
+    cells: Mapping[RefinementCell, CellMemory] = field(default_factory=dict)
 
     @property
-    def sure(self) -> Mapping[Cell, CellMemory]:
+    def sure(self) -> Mapping[RefinementCell, CellMemory]:
         """The cells that have seen enough."""
         return {cell: memory for cell, memory in self.cells.items() if memory.count >= LEAST_SAMPLES}
 
 
-def learn(refinement: Refinement, profile: Profile, reports: Iterable[Seen]) -> Refinement:
+def learn(refinement: Refinement, profile: Profile, reports: Iterable[LatencyReport]) -> Refinement:
     """With more reports; `profile` is the one measured beforehand, not a refined one."""
     cells, bound = dict(refinement.cells), log(MOST_RATIO)
     usable = [seen for seen in reports if _usable(seen)]
@@ -108,7 +100,7 @@ def learn(refinement: Refinement, profile: Profile, reports: Iterable[Seen]) -> 
 
 
 def moved(before: Refinement, after: Refinement) -> bool:
-    """Whether the profile of `after` differs from that of `before` by more than MATERIAL, or in its cells."""
+    """True if the profile of `after` differs from that of `before` by more than MATERIAL, or in its cells."""
     then, now, most = before.sure, after.sure, log(1.0 + MATERIAL)
     return then.keys() != now.keys() or any(
         abs(memory.log_ratio - then[cell].log_ratio) > most for cell, memory in now.items()
@@ -129,34 +121,29 @@ def refined(profile: Profile, refinement: Refinement) -> Profile:
     )
 
 
-def _usable(seen: Seen) -> bool:
+def _usable(seen: LatencyReport) -> bool:
     return all(isfinite(value) and value > 0.0 for value in (seen.tokens, seen.latency_s, seen.batch))
 
 
-def _kv_usage(profile: Profile, seen: Seen) -> float:
+def _kv_usage(profile: Profile, seen: LatencyReport) -> float:
     """Of decode; 0 for prefill, which has none."""
     if seen.phase is Phase.PREFILL:
         return 0.0
     return min(1.0, seen.batch * seen.tokens / float(profile.decode.table.max_kv_tokens))
 
 
-def _expected_s(profile: Profile, seen: Seen, kv_usage: float) -> float:
+def _expected_s(profile: Profile, seen: LatencyReport, kv_usage: float) -> float:
     if seen.phase is Phase.PREFILL:
         return profile.prefill.ttft_s(seen.tokens)
     return profile.decode.itl_s(kv_usage, seen.tokens)
 
 
-def _cell(phase: Phase, tokens: float, kv_usage: float) -> Cell:
+def _cell(phase: Phase, tokens: float, kv_usage: float) -> RefinementCell:
     kv = 0 if phase is Phase.PREFILL else min(CELLS_OF_KV - 1, floor(CELLS_OF_KV * kv_usage))
-    return Cell(phase, octave(tokens), kv)
+    return RefinementCell(phase, octave(tokens), kv)
 
 
-def octave(tokens: float) -> int:
-    """Which half octave of tokens a length lies in."""
-    return floor(CELLS_PER_OCTAVE * log2(tokens))
-
-
-def _refined_prefill(profile: Profile, sure: Mapping[Cell, CellMemory]) -> PrefillSamples:
+def _refined_prefill(profile: Profile, sure: Mapping[RefinementCell, CellMemory]) -> PrefillSamples:
     known, surface = profile.prefill.samples, profile.prefill
     cells = [_cell(Phase.PREFILL, tokens, 0.0) for tokens in known.isl_tokens]
     added = _added(sure, Phase.PREFILL, cells)
@@ -169,7 +156,7 @@ def _refined_prefill(profile: Profile, sure: Mapping[Cell, CellMemory]) -> Prefi
     )
 
 
-def _refined_decode(profile: Profile, sure: Mapping[Cell, CellMemory]) -> DecodeSamples:
+def _refined_decode(profile: Profile, sure: Mapping[RefinementCell, CellMemory]) -> DecodeSamples:
     known, surface = profile.decode.samples, profile.decode
     cells = [
         _cell(Phase.DECODE, tokens, kv)
@@ -189,13 +176,17 @@ def _refined_decode(profile: Profile, sure: Mapping[Cell, CellMemory]) -> Decode
     )
 
 
-def _added(sure: Mapping[Cell, CellMemory], phase: Phase, cells: list[Cell]) -> list[CellMemory]:
+def _added(
+    sure: Mapping[RefinementCell, CellMemory], phase: Phase, cells: list[RefinementCell]
+) -> list[CellMemory]:
     """Cells of the phase in which the profile has no sample."""
     sampled = set(cells)
     return [memory for cell, memory in sure.items() if cell.phase is phase and cell not in sampled]
 
 
-def _ratios(sure: Mapping[Cell, CellMemory], cells: list[Cell], added: list[CellMemory]) -> np.ndarray:
+def _ratios(
+    sure: Mapping[RefinementCell, CellMemory], cells: list[RefinementCell], added: list[CellMemory]
+) -> np.ndarray:
     memories = [*(sure.get(cell, CellMemory()) for cell in cells), *added]
     return np.exp([memory.log_ratio for memory in memories])
 

@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from headway import profiling
+from headway.profiling import OutputExistsError
+from headway.studies import estimator
 from headway_cli.errors import CliError
 from headway_cli.flags import spread
 from headway_cli.terminal import bar
@@ -45,14 +46,14 @@ def estimate(
     """Estimate performance profiles with AI Configurator (optional extra `estimate`), no GPU needed."""
     values = {item.name: getattr(sampling, item.name) for item in fields(sampling)}
     given = {name: value for name, value in values.items() if value is not None}
-    request = profiling.EstimateRequest(model=model, system=system, tps=_sizes(tp), **given)
+    request = estimator.EstimateRequest(model=model, system=system, tps=_sizes(tp), **given)
     try:
-        profiling.check_output(request, Path(output), overwrite=overwrite)
-    except profiling.OutputExistsError as error:
+        estimator.check_output(request, Path(output), overwrite=overwrite)
+    except OutputExistsError as error:
         raise CliError(f"--output: {error}; --overwrite replaces it") from error
     with bar("estimating") as show:
-        found = profiling.estimate(request, lambda done, total, _: show(done, total) if show else None)
-    for place in profiling.write_estimates(found, Path(output), overwrite=overwrite):
+        found = estimator.estimate(request, lambda done, total, _: show(done, total) if show else None)
+    for place in estimator.write_estimates(found, Path(output), overwrite=overwrite):
         print(f"wrote {place}")
     for size, reason in found.skipped.items():
         print(f"skipped tp {size}: {reason}")

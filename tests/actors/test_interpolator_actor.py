@@ -13,8 +13,9 @@ from actors.surfaces import refining
 from actors.surfaces.calibration import KEY
 from headway.config import load_config
 from headway.planning import PoolState, Role
-from headway.profiling.refinement import LEAST_SAMPLES, Seen
-from headway.profiling.sweep import Phase
+from headway.profiling import Phase
+from headway.profiling.observed_latency import LatencyReport
+from headway.profiling.refinement import LEAST_SAMPLES
 from interp import DecodeSamples, PrefillSamples, build_profile, save_profile
 from tests.planning.planning_cases import OBSERVED, PROFILE
 from tests.stores import MemoryStore
@@ -92,11 +93,11 @@ def test_a_mixed_pool_is_compared_in_both_phases(directory: Path) -> None:
 
 
 REFINE = {"engine__refinement__enabled": True}
-SLOWER = [Seen(Phase.PREFILL, 1000.0, 0.060 * 1.5)]
+SLOWER = [LatencyReport(Phase.PREFILL, 1000.0, 0.060 * 1.5)]
 
 
 def taught(
-    interpolator: Interpolator, reports: list[Seen] = SLOWER, times: int = LEAST_SAMPLES
+    interpolator: Interpolator, reports: list[LatencyReport] = SLOWER, times: int = LEAST_SAMPLES
 ) -> Interpolator:
     for _ in range(times):
         interpolator.learn(reports)
@@ -142,7 +143,7 @@ def test_more_of_the_same_makes_no_new_surfaces(directory: Path) -> None:
     taught(interpolator, times=50)
     assert interpolator.surfaces(version) == (version, None)
     assert refinement(interpolator)["version"] == LEAST_SAMPLES + 50
-    taught(interpolator, [Seen(Phase.PREFILL, 1000.0, 0.060)], times=10)
+    taught(interpolator, [LatencyReport(Phase.PREFILL, 1000.0, 0.060)], times=10)
     assert interpolator.surfaces(version)[0] != version
 
 

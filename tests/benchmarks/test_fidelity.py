@@ -8,7 +8,8 @@ from benchmarks.fidelity.figures import Figures, compare, figures_of
 from benchmarks.fidelity.replays import live, simulated
 from benchmarks.surfaces import left_out
 from headway.planning.types import Role
-from headway.profiling.sweep import Arrival, Measured, Phase, StreamTimes, SweepPoint
+from headway.profiling import Phase
+from headway.profiling.sweep import Arrival, Measured, StreamTimes, SweepPoint
 from headway.workload import open_trace
 from headway_cli.profile_targets import EngineTarget
 from interp import DecodeSamples, PrefillSamples, build_profile

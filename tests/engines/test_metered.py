@@ -6,8 +6,8 @@ import pytest
 
 from headway.engine import engine_profile
 from headway.planning.types import Role
-from headway.profiling.metering import LatencyMeter
-from headway.profiling.sweep import Phase
+from headway.profiling import Phase
+from headway.profiling.observed_latency import LatencyObserver
 from serve_apps.engines.protocol import EngineFailed
 from serve_apps.engines.simulated import InjectedFault, SimulatedEngine
 from serve_apps.latency_reports import MeasuredEngine
@@ -18,7 +18,7 @@ from tests.engines.virtual_loop import run
 def metered(role: Role, **engine):
     """Engine, meter, and the calls that `used` heard of."""
     config = config_of(pools_of(role), **engine)
-    meter, calls = LatencyMeter(), []
+    meter, calls = LatencyObserver(), []
     inner = SimulatedEngine(config, role, "e")
     return MeasuredEngine(inner, meter, lambda: calls.append(1)), inner, meter, calls
 

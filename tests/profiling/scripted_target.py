@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 
-from headway.profiling.errors import TargetError, UnmeasurableError
+from headway.profiling import TargetError, UnmeasurableError
 from headway.profiling.sweep import Arrival, StreamTimes
 
 

@@ -8,9 +8,9 @@ import pytest
 from headway.config import HeadwayConfig
 from headway.loadgen import LoadPlan
 from headway.planning.types import Slo
-from headway.profiling.errors import TargetError, UnmeasurableError
+from headway.profiling import TargetError, UnmeasurableError
 from headway.profiling.sweep.endpoint import OpenAiTarget, endpoint_facts, kv_capacity, longest_request
-from headway.profiling.sweep.streams import StreamTimes
+from headway.profiling.sweep.measure import StreamTimes
 from tests.gateway.one_engine import OneEngine
 from tests.gateway.serving import Running, serving
 

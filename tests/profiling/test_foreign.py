@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headway.profiling.errors import ForeignProfileError
-from headway.profiling.foreign import import_aibrix, import_pre_swept, is_pre_swept
+from headway.profiling import ForeignProfileError
+from headway.profiling.foreign_profiles import import_aibrix, import_pre_swept, is_pre_swept
 from interp import build_profile
 
 AIBRIX: dict[str, Any] = {

@@ -6,33 +6,33 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headway.config import resolve_profile
+from headway.profiling import Phase
+from headway.profiling.observed_latency import LatencyReport
 from headway.profiling.refinement import (
     LEAST_SAMPLES,
     MOST_CELLS,
     MOST_RATIO,
     Refinement,
-    Seen,
     learn,
     moved,
     refined,
 )
-from headway.profiling.sweep import Phase
 from interp import load_profile
 
 PROFILE = load_profile(resolve_profile("llama-3.1-8b_h100_tp1"))
 LONGEST = float(PROFILE.prefill.table.isl_tokens[-1])
 
 
-def prefill(tokens: float, slower: float = 1.0) -> Seen:
-    return Seen(Phase.PREFILL, tokens, PROFILE.prefill.ttft_s(tokens) * slower)
+def prefill(tokens: float, slower: float = 1.0) -> LatencyReport:
+    return LatencyReport(Phase.PREFILL, tokens, PROFILE.prefill.ttft_s(tokens) * slower)
 
 
-def decode(kv_usage: float, tokens: float, slower: float = 1.0) -> Seen:
+def decode(kv_usage: float, tokens: float, slower: float = 1.0) -> LatencyReport:
     batch = kv_usage * float(PROFILE.decode.table.max_kv_tokens) / tokens
-    return Seen(Phase.DECODE, tokens, PROFILE.decode.itl_s(kv_usage, tokens) * slower, batch)
+    return LatencyReport(Phase.DECODE, tokens, PROFILE.decode.itl_s(kv_usage, tokens) * slower, batch)
 
 
-def taught(*reports: Seen, times: int = LEAST_SAMPLES) -> Refinement:
+def taught(*reports: LatencyReport, times: int = LEAST_SAMPLES) -> Refinement:
     return learn(Refinement(), PROFILE, reports * times)
 
 
@@ -84,7 +84,14 @@ def test_old_traffic_is_forgotten() -> None:
 def test_versions_rise_with_every_change_and_meta_says_which() -> None:
     state = taught(prefill(3000.0))
     assert learn(state, PROFILE, []) is state
-    assert learn(state, PROFILE, [Seen(Phase.PREFILL, nan, 1.0), Seen(Phase.DECODE, 10.0, 1.0, 0.0)]) is state
+    assert (
+        learn(
+            state,
+            PROFILE,
+            [LatencyReport(Phase.PREFILL, nan, 1.0), LatencyReport(Phase.DECODE, 10.0, 1.0, 0.0)],
+        )
+        is state
+    )
     again = learn(state, PROFILE, [prefill(3000.0)])
     assert again.version == state.version + 1
     assert refined(PROFILE, again).meta["refined"] == {"version": 2, "cells": 1}
@@ -99,7 +106,7 @@ def test_versions_rise_with_every_change_and_meta_says_which() -> None:
         max_size=12,
     )
 )
-def test_whatever_is_reported_the_profile_stays_one_within_its_bounds(reports: list[Seen]) -> None:
+def test_whatever_is_reported_the_profile_stays_one_within_its_bounds(reports: list[LatencyReport]) -> None:
     found = refined(PROFILE, taught(*reports))
     isl = PROFILE.prefill.samples.isl_tokens
     ratio = found.prefill.ttft_s(isl) / PROFILE.prefill.ttft_s(isl)

@@ -10,13 +10,12 @@ from scripted_target import ScriptedTarget
 
 from headway.engine import engine_profile
 from headway.planning.types import Role
-from headway.profiling.errors import TargetError, UnmeasurableError
+from headway.profiling import Phase, TargetError, UnmeasurableError
 from headway.profiling.sweep import (
     Arrival,
     Limits,
     Measured,
     Measurements,
-    Phase,
     StreamTimes,
     SweepOptions,
     SweepPoint,
@@ -138,12 +137,12 @@ def test_points_that_contradict_each_other_are_measured_again(tmp_path: pathlib.
     measurements, done, told = asyncio.run(swept(target, tmp_path / "tp1.jsonl", FEW))
     assert done
     prefill = sorted(point for point in measurements.points if point.phase is Phase.PREFILL)
-    assert [measurements.points[point].looks for point in prefill] == [3, 2, 1]
+    assert [measurements.points[point].visits for point in prefill] == [3, 2, 1]
     assert measurements.latencies_s()[prefill[0]] == pytest.approx(1.0 + prefill[0].tokens / 1000, rel=0.01)
     alone = [prompt for prompt, (_, output) in zip(target.prompts, target.asked, strict=True) if output == 1]
     assert len({len(prompt) for prompt in alone}) == len(alone)
-    looks = sum(found.looks for found in measurements.points.values())
-    assert told[-1] == (looks, looks, "")
+    visits = sum(found.visits for found in measurements.points.values())
+    assert told[-1] == (visits, visits, "")
 
 
 def test_no_point_is_begun_when_time_is_up(tmp_path: pathlib.Path) -> None:

@@ -5,8 +5,8 @@ import asyncio
 import pytest
 from scripted_target import ScriptedTarget
 
-from headway.profiling.errors import TargetError, UnmeasurableError
-from headway.profiling.sweep import Phase, SweepPoint
+from headway.profiling import Phase, TargetError, UnmeasurableError
+from headway.profiling.sweep import SweepPoint
 from headway.profiling.sweep.measure import measure
 from headway.profiling.sweep.points import WINDOW_TOKENS
 

@@ -1,8 +1,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.profiling.sweep import Limits, Phase, SweepPoint, sweep_points
-from headway.profiling.sweep.order import corners, next_point
+from headway.profiling import Phase
+from headway.profiling.sweep import Limits, SweepPoint, sweep_points
+from headway.profiling.sweep.points import corners, next_point
 
 LIMITS = st.builds(
     Limits,

@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.profiling import RequestError
-from headway.profiling.sweep import Limits, Phase, sweep_points
+from headway.profiling import Phase, RequestError
+from headway.profiling.sweep import Limits, sweep_points
 from headway.profiling.sweep.points import WINDOW_TOKENS, largest_batch
 
 LIMITS = st.builds(

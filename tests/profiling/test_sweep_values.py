@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.profiling.errors import UnmeasurableError
+from headway.profiling import UnmeasurableError
 from headway.profiling.sweep import Arrival, StreamTimes
-from headway.profiling.sweep.robust import summarise
-from headway.profiling.sweep.streams import decode_run, stagger_tokens
+from headway.profiling.sweep.measure import decode_run, stagger_tokens
+from headway.profiling.sweep.measurements import summarise
 
 
 def stream(first_s: float, itl_s: float, tokens: int, per_chunk: int = 1) -> StreamTimes:

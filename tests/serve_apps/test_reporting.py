@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from actors.names import ActorGone, TooSlow
-from headway.profiling.metering import LatencyMeter
+from headway.profiling.observed_latency import LatencyObserver
 from serve_apps.latency_reports import LatencyReporter
 from tests.engines.virtual_loop import run
 
@@ -25,14 +25,14 @@ class Interpolator:
         self.taken.append((asyncio.get_running_loop().time(), method, len(reports)))
 
 
-def prompt(meter: LatencyMeter) -> None:
+def prompt(meter: LatencyObserver) -> None:
     part = meter.begin(0.0, 1000, computes=True)
     meter.computed(part, 0.1, reused=False)
     meter.end(part, 0.1)
 
 
 async def reported(actor: Interpolator, prompts: int, gap_s: float) -> list[tuple[float, str, int]]:
-    meter = LatencyMeter()
+    meter = LatencyObserver()
     reporter = LatencyReporter(meter, PERIOD_S, actor)  # type: ignore[arg-type]
     for _ in range(prompts):
         reporter.start()

@@ -4,36 +4,34 @@
     done = await sweep(target, sweep_points(limits), measurements, options)
     tables = swept_tables(measurements.points, gpus=1, max_kv_tokens=limits.max_kv_tokens)
 
-`points` says where to measure, `order` in which order, `doubts` what to measure again, `streams` and `robust`
-what the times of tokens mean: all pure. `measure` runs one point on a `Target`, `sweeping` all of them,
-`store` keeps them. `endpoint` is the target behind HTTP.
+`points` has the grid and the order in which it is measured. `measure` runs one point, or all of them, on a
+`Target`. `measurements` keeps the runs, finds points that contradict each other, and makes the tables.
+`endpoint` is the target behind HTTP.
 """
 
-from headway.profiling.sweep.points import Limits, Phase, SweepPoint, sweep_points
-from headway.profiling.sweep.store import (
+from headway.profiling.sweep.measure import Arrival, StreamTimes, SweepOptions, Target, sweep
+from headway.profiling.sweep.measurements import (
     Measured,
     Measurements,
-    add_look,
+    SweptTables,
+    add_measured,
     open_measurements,
     read_measurements,
+    swept_tables,
 )
-from headway.profiling.sweep.streams import Arrival, StreamTimes
-from headway.profiling.sweep.sweeping import SweepOptions, sweep
-from headway.profiling.sweep.tables import SweptTables, swept_tables
-from headway.profiling.sweep.target import Target
+from headway.profiling.sweep.points import Limits, SweepPoint, sweep_points
 
 __all__ = [
     "Arrival",
     "Limits",
     "Measured",
     "Measurements",
-    "Phase",
     "StreamTimes",
     "SweepOptions",
     "SweepPoint",
     "SweptTables",
     "Target",
-    "add_look",
+    "add_measured",
     "open_measurements",
     "read_measurements",
     "sweep",

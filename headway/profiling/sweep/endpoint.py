@@ -19,8 +19,8 @@ import aiohttp
 from headway.loadgen.client import Clock, make_session, perform
 from headway.loadgen.plan import LoadPlan, PlannedRequest, authorisation, base_url
 from headway.loadgen.records import Ending, RequestOutcome, RequestRecord, StreamTimer
-from headway.profiling.errors import TargetError, UnmeasurableError
-from headway.profiling.sweep.streams import Arrival, StreamTimes
+from headway.profiling import TargetError, UnmeasurableError
+from headway.profiling.sweep.measure import Arrival, StreamTimes
 
 ASK_TIMEOUT_S = 10.0
 GREETING = tuple(range(100, 116))
@@ -33,7 +33,7 @@ LABEL = re.compile(r'(\w+)="(\d+)"')
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndpointFacts:
-    """What a server says of itself; None where it does not."""
+    """Facts that a server reports; None where it does not."""
 
     kv_tokens: int | None = None
     request_tokens: int | None = None
@@ -131,7 +131,7 @@ def _times(record: RequestRecord) -> StreamTimes:
 
 
 async def endpoint_facts(url: str, api_key: str | None = None) -> EndpointFacts:
-    """What the server says of its KV capacity and its longest request; nothing is required of it."""
+    """The KV capacity and the longest request that the server reports, if it reports them."""
     timeout = aiohttp.ClientTimeout(total=ASK_TIMEOUT_S)
     async with aiohttp.ClientSession(timeout=timeout, headers=authorisation(api_key)) as session:
         metrics = await _text(session, f"{base_url(url)}/metrics")

@@ -1,27 +1,62 @@
-"""What a sweep measures: prefills over input lengths, decodes over KV usage and context length.
+"""The points of a sweep, and the order in which they are measured.
 
-    prefill    `tokens` = ISL, one request at a time; log-spaced (`headway.profiling.grids`)
+    prefill    `tokens` = ISL, one request at a time; log-spaced
     decode     `batch` requests at once with a mean context of `tokens`, so KV usage = batch · tokens /
                capacity
 
+Latency curves are close to `a + b·x + c·x²` over three decades of x, and readers interpolate linearly between
+samples. Log-spaced samples give every decade the same relative error: between x and r·x a parabola departs
+from its chord by at most (r-1)²/4r of its value, 2 % at r = 1.33 (25 points over three decades).
+
 A decode run asks each of n requests for O output tokens after a prompt of c - O/2, so that its mean context
-is c = ISL + OSL/2, as the profile format defines it (document 000). Prompts are computed one after the other,
-and ITL counts only while all n decode (`streams`). An engine that computes a prompt an iteration gives the
-first request n tokens until the last one decodes; so O = n + WINDOW_TOKENS leaves a window of WINDOW_TOKENS,
-unless the warm-up run shows that more are needed. A point fits when, with W for WINDOW_TOKENS and B for
-BLOCK_TOKENS,
+is c = ISL + OSL/2, as the profile format defines it. Prompts are computed one after the other, and ITL counts
+only while all n decode. An engine that computes a prompt an iteration gives the first request n tokens until
+the last one decodes; so O = n + WINDOW_TOKENS leaves a window of WINDOW_TOKENS, unless the warm-up run shows
+that more are needed. A point fits when, with W for WINDOW_TOKENS and B for BLOCK_TOKENS,
 
     n (c + (n + W) / 2 + B) ≤ KV capacity,    c + (n + W) / 2 ≤ longest request,    n ≤ c, largest batch
 
-Pure functions of integers.
+A sweep that is cut short should have told the most. Corners come first: the shortest and the longest prefill;
+the smallest and the largest batch at the shortest and at the longest context. Then the point at which
+interpolation between what is measured is least sure,
+
+    uncertainty(p) = distance to the nearest measured point · (FLATNESS + range of ln latency over its
+    neighbours)
+
+over the points of p's phase, in ln(tokens) and ln(batch), each scaled to [0, 1]; neighbours are the 2^d
+nearest measured points of a d-dimensional phase. Distance is what a linear interpolation's error grows with,
+and where latency changes much there is more to be wrong about; FLATNESS keeps flat regions from being left
+out. Phases compete on the same, relative scale. Ties go to the earlier point.
 """
 
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
-from math import floor, sqrt
+from math import dist, floor, inf, log, sqrt
 
-from headway.profiling.errors import RequestError
-from headway.profiling.grids import MIN_CONTEXT_TOKENS, log_spaced, prefill_grid
+import numpy as np
+
+from headway.profiling import Phase, RequestError
+
+MIN_TOKENS = 128
+LONGEST_ISL_TOKENS = 131_072
+MIN_CONTEXT_TOKENS = 256
+
+
+def log_spaced(low: int, high: int, points: int) -> tuple[int, ...]:
+    """Ascending distinct integers from `low` to `high`, ends included, at most `points` (at least 1) of them.
+
+    An empty range (`high` < `low`) gives `high` alone.
+    """
+    if high <= low:
+        return (high,)
+    spaced = np.rint(np.geomspace(low, high, max(points, 2))).astype(int)
+    return tuple(int(value) for value in np.unique(spaced))
+
+
+def prefill_grid(max_isl_tokens: int, points: int) -> tuple[int, ...]:
+    """Input lengths to sample, up to `max_isl_tokens`."""
+    return log_spaced(MIN_TOKENS, max_isl_tokens, points)
+
 
 WINDOW_TOKENS = 32
 """Tokens of each request while all decode: the gaps that one run averages."""
@@ -29,13 +64,6 @@ WINDOW_TOKENS = 32
 
 BLOCK_TOKENS = 32
 """What whole blocks of KV cache may add to a request; a batch that just fits would be preempted."""
-
-
-class Phase(StrEnum):
-    """What is measured."""
-
-    PREFILL = "prefill"
-    DECODE = "decode"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -60,7 +88,7 @@ class SweepPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What the engine holds, in tokens and requests, and how fine the grid is.
+    """Limits of an engine, in tokens and requests, and the granularity of the grid.
 
     `max_request_tokens` is input plus output of one request. `isl_points`, and for decode `kv_points` (along
     KV usage) and `context_points`, are the granularities. Raises RequestError naming the field.
@@ -119,3 +147,77 @@ def _decode_points(limits: Limits) -> tuple[SweepPoint, ...]:
         batches = log_spaced(1, largest_batch(context, limits), limits.kv_points)
         points.extend(SweepPoint(phase=Phase.DECODE, tokens=context, batch=batch) for batch in batches)
     return tuple(points)
+
+
+FLATNESS = 0.1
+"""The change of ln latency that is taken for granted where none was seen."""
+
+Coordinates = tuple[float, float]
+
+
+def next_point(
+    points: Sequence[SweepPoint], measured: Mapping[SweepPoint, float | None]
+) -> SweepPoint | None:
+    """The most informative of `points` that is not in `measured`; None when all are.
+
+    `measured` has latencies in seconds, above zero; None stands for a point that could not be measured.
+    """
+    left = [point for point in points if point not in measured]
+    if not left:
+        return None
+    first = corners(points)
+    urgent = [point for point in left if point in first]
+    if urgent:
+        return min(urgent, key=points.index)
+    uncertainties = _uncertainties(points, left, measured)
+    return max(left, key=lambda point: uncertainties[point])
+
+
+def corners(points: Sequence[SweepPoint]) -> Collection[SweepPoint]:
+    """The ends of the prefill line, and the ends of the shortest and of the longest decode line."""
+    found: set[SweepPoint] = set()
+    for phase in Phase:
+        line = [point for point in points if point.phase is phase]
+        contexts = {point.tokens for point in line}
+        for tokens in (min(contexts), max(contexts)) if line else ():
+            here = sorted(point for point in line if point.tokens == tokens)
+            found |= {here[0], here[-1]}
+    return found
+
+
+def _uncertainties(
+    points: Sequence[SweepPoint], left: Sequence[SweepPoint], measured: Mapping[SweepPoint, float | None]
+) -> Mapping[SweepPoint, float]:
+    uncertainties: dict[SweepPoint, float] = {}
+    for phase in Phase:
+        places = _places([point for point in points if point.phase is phase])
+        known = {point: value for point, value in measured.items() if point in places and value is not None}
+        corners_of_a_cell = 2 if phase is Phase.PREFILL else 4
+        for point in left:
+            if point.phase is phase:
+                uncertainties[point] = _uncertainty(places, point, known, corners_of_a_cell)
+    return uncertainties
+
+
+def _uncertainty(
+    places: Mapping[SweepPoint, Coordinates],
+    point: SweepPoint,
+    known: Mapping[SweepPoint, float],
+    neighbours: int,
+) -> float:
+    nearest = sorted((dist(places[point], places[other]), other) for other in known)[:neighbours]
+    if not nearest:
+        return inf
+    latencies = [log(known[other]) for _, other in nearest]
+    return nearest[0][0] * (FLATNESS + max(latencies) - min(latencies))
+
+
+def _places(points: Sequence[SweepPoint]) -> Mapping[SweepPoint, Coordinates]:
+    """The points in the unit square."""
+    tokens, batches = [log(point.tokens) for point in points], [log(point.batch) for point in points]
+    return {point: (_share(log(point.tokens), tokens), _share(log(point.batch), batches)) for point in points}
+
+
+def _share(value: float, values: Sequence[float]) -> float:
+    low, high = min(values), max(values)
+    return (value - low) / (high - low) if high > low else 0.0

@@ -1,16 +1,12 @@
 import pathlib
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from headway.profiling.errors import IncompleteError, MeasurementsError
-from headway.profiling.sweep import (
-    Measured,
-    Phase,
-    SweepPoint,
-    open_measurements,
-    read_measurements,
-    swept_tables,
-)
+from headway.profiling import IncompleteError, MeasurementsError, Phase
+from headway.profiling.sweep import Measured, SweepPoint, open_measurements, read_measurements, swept_tables
+from headway.profiling.sweep.measurements import MOST_VISITS, contradicting
 
 PREFILL = SweepPoint(phase=Phase.PREFILL, tokens=128)
 DECODE = SweepPoint(phase=Phase.DECODE, tokens=1000, batch=4)
@@ -31,11 +27,11 @@ def test_points_are_on_disk_as_they_come(path: pathlib.Path) -> None:
     assert found.latencies_s() == {PREFILL: pytest.approx(0.15), DECODE: None}
 
 
-def test_a_point_that_comes_again_has_the_runs_of_all_looks(path: pathlib.Path) -> None:
+def test_a_point_that_comes_again_has_the_runs_of_all_visits(path: pathlib.Path) -> None:
     measurements = open_measurements(path, QUESTION)
-    for look in (Measured(runs_s=(0.3, 0.2)), Measured(runs_s=(0.1,)), Measured(unmeasurable="refused")):
-        measurements.keep(PREFILL, look)
-    added = Measured(runs_s=(0.3, 0.2, 0.1), looks=3)
+    for visit in (Measured(runs_s=(0.3, 0.2)), Measured(runs_s=(0.1,)), Measured(unmeasurable="refused")):
+        measurements.keep(PREFILL, visit)
+    added = Measured(runs_s=(0.3, 0.2, 0.1), visits=3)
     assert measurements.points == open_measurements(path, QUESTION).points == {PREFILL: added}
 
 
@@ -102,3 +98,45 @@ def test_tables_hold_medians_and_say_what_is_odd() -> None:
 def test_too_few_points_are_no_profile() -> None:
     with pytest.raises(IncompleteError, match="1 prefill points measured, at least 2"):
         swept_tables({PREFILL: Measured(runs_s=(1.0,))}, gpus=1, max_kv_tokens=10)
+
+
+def prefill(tokens: int) -> SweepPoint:
+    return SweepPoint(phase=Phase.PREFILL, tokens=tokens)
+
+
+def decode(batch: int, tokens: int) -> SweepPoint:
+    return SweepPoint(phase=Phase.DECODE, tokens=tokens, batch=batch)
+
+
+def test_both_sides_of_a_fall_contradict_and_no_others():
+    latencies_s = {100: 0.010, 200: 0.012, 400: 0.020, 800: 0.015, 1600: 0.040}
+    measured = {prefill(tokens): Measured(runs_s=(value,)) for tokens, value in latencies_s.items()}
+    assert contradicting(measured) == [prefill(400), prefill(800)]
+
+
+def test_a_batch_is_compared_on_its_own_context_alone():
+    slow, fast = Measured(runs_s=(0.02,)), Measured(runs_s=(0.01,))
+    assert contradicting({decode(1, 100): slow, decode(2, 200): fast, prefill(300): fast}) == []
+    assert contradicting({decode(1, 100): slow, decode(2, 100): fast}) == [decode(1, 100), decode(2, 100)]
+
+
+def test_a_few_per_cent_are_no_contradiction_and_gaps_are_bridged():
+    few = {prefill(1): Measured(runs_s=(1.0,)), prefill(2): Measured(runs_s=(0.96,))}
+    assert contradicting(few) == []
+    gap = {prefill(2): Measured(unmeasurable="no"), prefill(3): Measured(runs_s=(0.5,))}
+    assert contradicting(few | gap) == [prefill(1), prefill(3)]
+
+
+def test_the_least_visited_come_first_and_a_third_visit_is_the_last():
+    visited = {
+        prefill(1): Measured(runs_s=(3.0,), visits=2),
+        prefill(2): Measured(runs_s=(2.0,), visits=MOST_VISITS),
+        prefill(3): Measured(runs_s=(1.0,), visits=1),
+    }
+    assert contradicting(visited) == [prefill(3), prefill(1)]
+
+
+@given(st.lists(st.floats(1e-4, 10.0), min_size=1, max_size=9))
+def test_what_rises_never_contradicts(latencies_s: list[float]):
+    rising = enumerate(sorted(latencies_s), start=1)
+    assert contradicting({prefill(tokens): Measured(runs_s=(value,)) for tokens, value in rising}) == []

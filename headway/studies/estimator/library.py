@@ -1,20 +1,108 @@
-"""The names that AI Configurator knows: systems, backends, versions, models, data types.
+"""AI Configurator at arm's length: imported late, kept silent, its errors translated, its names checked.
 
-Nothing is downloaded: a model is one whose configuration the library carries, or a local directory with
-`config.json`.
+The library logs, warns and prints freely, and some of its imports change the process's warning filters;
+`quiet` undoes all of it. Nothing is downloaded: a model is one whose configuration the library carries, or a
+local directory with `config.json`.
 """
 
+import contextlib
 import difflib
 import functools
+import importlib
+import importlib.metadata
 import importlib.resources
+import io
 import json
+import logging
 import pathlib
-from collections.abc import Mapping
+import re
+import warnings
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from headway.profiling.aiconfigurator.sdk import CORE, quiet, sdk, version
-from headway.profiling.errors import RequestError, UnknownNameError
-from headway.profiling.estimator import EngineSpec
+from headway.profiling import RequestError
+from headway.studies.estimator.request import (
+    EngineSpec,
+    ExtraNotInstalledError,
+    NotMeasuredError,
+    UnknownNameError,
+)
+
+DISTRIBUTION = "aiconfigurator"
+CORE = "aiconfigurator_core"
+
+
+def sdk(module: str) -> Any:  # noqa: ANN401 - a module without types
+    """Import `module` of the SDK. Raises `ExtraNotInstalledError`."""
+    return _import(f"{CORE}.sdk.{module}")
+
+
+def version() -> str:
+    """The installed version. Raises `ExtraNotInstalledError`."""
+    try:
+        return importlib.metadata.version(DISTRIBUTION)
+    except importlib.metadata.PackageNotFoundError as error:
+        raise _not_installed() from error
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Keep the library's log lines, warnings and prints away from the user's terminal."""
+    loggers = [logging.getLogger(name) for name in (DISTRIBUTION, CORE)]
+    propagate = [logger.propagate for logger in loggers]
+    sink, handler = io.StringIO(), logging.NullHandler()
+    for logger in loggers:
+        logger.propagate = False
+        logger.addHandler(handler)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stdout(sink), contextlib.redirect_stderr(sink):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for logger, before in zip(loggers, propagate, strict=True):
+            logger.propagate = before
+            logger.removeHandler(handler)
+
+
+@contextlib.contextmanager
+def translated(what: str) -> Iterator[None]:
+    """Turn what the library raises for what it cannot model into a one-line `NotMeasuredError`."""
+    errors = sdk("errors")
+    expected = (
+        errors.PerfDataNotAvailableError,
+        errors.EmpiricalNotImplementedError,
+        errors.SolNotImplementedError,
+        NotImplementedError,
+        ValueError,
+        AssertionError,
+        KeyError,
+    )
+    try:
+        yield
+    except expected as error:
+        raise NotMeasuredError(f"{what}: {_one_line(error)}") from error
+
+
+def _one_line(error: Exception) -> str:
+    """The library's message without line breaks and without paths of the installation."""
+    text = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+    return re.sub(r" (at|in|from) /\S+", "", " ".join(text.split()))
+
+
+def _import(name: str) -> Any:  # noqa: ANN401
+    version()
+    try:
+        with quiet():
+            return importlib.import_module(name)
+    except ImportError as error:
+        raise _not_installed() from error
+
+
+def _not_installed() -> ExtraNotInstalledError:
+    return ExtraNotInstalledError(
+        "AI Configurator is not installed, which estimates need: pip install 'headway[estimate]'"
+    )
+
 
 # How each of our quantisation names sets the library's data types; what is not named stays native.
 QUANTIZATIONS: Mapping[str, Mapping[str, str]] = {

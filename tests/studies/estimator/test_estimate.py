@@ -5,14 +5,12 @@ import numpy as np
 import pytest
 from analytic_engine import AnalyticEngine, open_from_two_gpus
 
-from headway.profiling import (
+from headway.profiling import OutputExistsError, ProfilingError, RequestError
+from headway.studies.estimator import (
     EngineSpec,
     EstimateError,
     EstimateRequest,
     Estimates,
-    OutputExistsError,
-    ProfilingError,
-    RequestError,
     check_output,
     estimate,
     write_estimates,

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from headway.profiling import DoesNotFitError, EngineFacts, EngineSpec, Provenance
+from headway.studies.estimator import DoesNotFitError, EngineFacts, EngineSpec, Provenance
 
 
 @dataclass(slots=True)

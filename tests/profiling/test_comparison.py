@@ -3,10 +3,40 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headway.config import resolve_profile
 from headway.planning.types import Slo
 from headway.profiling import RequestError
-from headway.profiling.recommendation import Load, recommend
-from interp import DecodeSamples, PrefillSamples, Profile, build_profile
+from headway.profiling.comparison import TargetLoad, compare_profiles, recommend
+from interp import DecodeSamples, PrefillSamples, Profile, build_profile, load_profile, scaled
+
+PROFILE = load_profile(resolve_profile("llama-3.1-8b_h100_tp1"))
+
+
+def test_a_profile_is_like_itself() -> None:
+    for ratios in compare_profiles(PROFILE, PROFILE).values():
+        assert ratios.outside == 0
+        assert ratios.least == pytest.approx(1.0)
+        assert ratios.most == pytest.approx(1.0)
+
+
+def test_one_that_is_twice_as_fast_has_half_the_latencies_and_twice_the_throughput() -> None:
+    found = compare_profiles(PROFILE, scaled(PROFILE, 2.0))
+    assert found["TTFT"].median == pytest.approx(0.5)
+    assert found["ITL"].most == pytest.approx(0.5)
+    assert found["decode throughput per GPU"].least == pytest.approx(2.0)
+
+
+def test_samples_that_the_other_does_not_cover_are_counted_apart() -> None:
+    samples = PROFILE.prefill.samples
+    shorter = PrefillSamples(
+        isl_tokens=samples.isl_tokens[:10],
+        ttft_s=samples.ttft_s[:10],
+        throughput_per_gpu=samples.throughput_per_gpu[:10],
+    )
+    found = compare_profiles(PROFILE, build_profile(shorter, PROFILE.decode.samples))
+    assert (found["TTFT"].points, found["TTFT"].outside) == (10, len(samples.isl_tokens) - 10)
+    assert found["ITL"].outside == 0
+
 
 CAPACITY = 100_000.0
 
@@ -33,8 +63,8 @@ def engine(tp: int, speed: float) -> Profile:
 ENGINES = {1: engine(1, 1.0), 2: engine(2, 1.8), 4: engine(4, 3.0)}
 
 
-def load(ttft_ms: float, itl_ms: float, isl: float = 1000.0, osl: float = 200.0) -> Load:
-    return Load(isl_tokens=isl, osl_tokens=osl, slo=Slo(ttft_s=ttft_ms / 1e3, itl_s=itl_ms / 1e3))
+def load(ttft_ms: float, itl_ms: float, isl: float = 1000.0, osl: float = 200.0) -> TargetLoad:
+    return TargetLoad(isl_tokens=isl, osl_tokens=osl, slo=Slo(ttft_s=ttft_ms / 1e3, itl_s=itl_ms / 1e3))
 
 
 def test_loose_targets_take_the_smallest_size_for_its_throughput_per_gpu() -> None:

@@ -9,17 +9,19 @@ import warnings
 
 import pytest
 
-from headway.profiling import (
+from headway.profiling import RequestError
+from headway.studies.estimator import (
     DoesNotFitError,
     EngineSpec,
     EstimateRequest,
     ExtraNotInstalledError,
     NotMeasuredError,
-    RequestError,
     UnknownNameError,
     estimate,
+    library,
 )
-from headway.profiling.aiconfigurator import AiConfigurator, known_models, sdk, supported
+from headway.studies.estimator.aiconfigurator import AiConfigurator
+from headway.studies.estimator.library import known_models, supported
 
 INSTALLED = importlib.util.find_spec("aiconfigurator") is not None
 LLAMA_8B = "meta-llama/Meta-Llama-3.1-8B"
@@ -35,7 +37,7 @@ def spec(**options: object) -> EngineSpec:
 
 
 def test_a_missing_library_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sdk, "DISTRIBUTION", "a-distribution-that-is-not-there")
+    monkeypatch.setattr(library, "DISTRIBUTION", "a-distribution-that-is-not-there")
     with pytest.raises(ExtraNotInstalledError, match=r"pip install 'headway\[estimate\]'"):
         estimate(EstimateRequest(model=LLAMA_8B, system="h100_sxm"))
 

@@ -1,0 +1,245 @@
+"""Profiles of other systems → ours: AIBrix's JSON, and folders of pre-swept NPZ files as Dynamo ships them.
+
+AIBrix's profile has, by [output tokens][input tokens], the highest rate r (requests/s) under its SLO, and
+mean TTFT and TPOT of whole engines at that rate. What follows for our tables:
+
+    prefill   ttft(isl) = the least TTFT over the output lengths at that ISL: the one with the least queueing
+              in it
+    decode    context   = isl + osl / 2
+              n         = r · (osl - 1) · TPOT            requests that decode together, by Little's law; at
+                        least 1
+              kv usage  = n · context / max_kv_tokens     at most 1
+              itl       = TPOT,   throughput per GPU = n / itl / gpus
+
+TTFT has some queueing in it, so a profile from there is on the slow side. Where `tpot` is missing it is
+(e2e - ttft) / (osl - 1). Points with a rate of 0, and outputs of one token in decode, say nothing.
+
+Pre-swept results have one row per engine configuration:
+
+    DIR/prefill.npz    prefill_isl, prefill_ttft (ms), prefill_thpt_per_gpu          each [rows, points]
+    DIR/decode.npz     max_kv_tokens [rows, 1], x_kv_usage, y_context_length, z_itl (ms), z_thpt_per_gpu
+    in both            tp [rows, 1], and what else describes a row: gpu_type, model, framework, …
+
+A one-dimensional array is a single row. Rows of the two files belong together by `tp`, which must be unique
+in each. Format: ai-dynamo/dynamo, planner/utils/pre_swept_results_utils.py.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from headway.profiling import ForeignProfileError
+from headway.routing.aibrix import AibrixTables, load_aibrix_tables
+from headway.routing.types import RoutingError
+from interp import DecodeSamples, PrefillSamples, ProfileError
+from interp.storage import UNREADABLE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ForeignProfile:
+    """The tables of one engine on `tp` GPUs, and what meta.json should say of them."""
+
+    tp: int
+    prefill: PrefillSamples
+    decode: DecodeSamples
+    meta: Mapping[str, Any]
+
+
+def import_aibrix(path: Path, *, max_kv_tokens: int, gpus: int) -> ForeignProfile:
+    """The profile in a file, of an engine on `gpus` GPUs with a KV cache of `max_kv_tokens`.
+
+    Raises ForeignProfileError, one line: file, key and fault.
+    """
+    try:
+        tables = load_aibrix_tables(path)
+        return ForeignProfile(
+            tp=gpus,
+            prefill=_prefill(tables, gpus, path),
+            decode=_decode(tables, gpus, max_kv_tokens, path),
+            meta={
+                "source": f"AIBrix profile {path.name} of {tables.gpu or 'a GPU'}, at its SLO's rates",
+                "slos": dict(tables.slos),
+                "tp": gpus,
+            },
+        )
+    except RoutingError as error:
+        raise ForeignProfileError(str(error)) from error
+    except ProfileError as error:
+        raise ForeignProfileError(f"{path}: {error}") from error
+
+
+def _prefill(tables: AibrixTables, gpus: int, path: Path) -> PrefillSamples:
+    if tables.ttft_s is None:
+        raise ForeignProfileError(f"{path}: ttft: missing, and nothing else says how long a prefill takes")
+    least: dict[float, float] = {}
+    for row, column in _served(tables):
+        isl, ttft_s = tables.input_tokens[column], tables.ttft_s[row][column]
+        least[isl] = min(ttft_s, least.get(isl, ttft_s))
+    if len(least) < 2:
+        raise ForeignProfileError(
+            f"{path}: tputs: above 0 at {len(least)} input lengths, at least 2 are needed"
+        )
+    isl_tokens, seconds = np.array(sorted(least)), np.array([least[isl] for isl in sorted(least)])
+    if not (seconds > 0.0).all():
+        raise ForeignProfileError(f"{path}: ttft: must be positive where tputs is")
+    return PrefillSamples(
+        isl_tokens=isl_tokens, ttft_s=seconds, throughput_per_gpu=isl_tokens / seconds / gpus
+    )
+
+
+def _decode(tables: AibrixTables, gpus: int, max_kv_tokens: int, path: Path) -> DecodeSamples:
+    rows = list(_decode_rows(tables, path))
+    if not rows:
+        raise ForeignProfileError(f"{path}: tputs: 0 at every output of more than one token")
+    context, batch, itl_s = np.array(rows).T
+    return DecodeSamples(
+        max_kv_tokens=max_kv_tokens,
+        kv_usage=np.minimum(batch * context / max_kv_tokens, 1.0),
+        context_tokens=context,
+        itl_s=itl_s,
+        throughput_per_gpu=batch / itl_s / gpus,
+    )
+
+
+def _decode_rows(tables: AibrixTables, path: Path) -> Iterator[tuple[float, float, float]]:
+    """Context, batch and ITL of each point."""
+    for row, column in _served(tables):
+        osl = tables.output_tokens[row]
+        if osl > 1.0:
+            itl_s = _tpot_s(tables, row, column, path)
+            batch = max(1.0, tables.rates_rps[row][column] * (osl - 1.0) * itl_s)
+            yield tables.input_tokens[column] + osl / 2.0, batch, itl_s
+
+
+def _tpot_s(tables: AibrixTables, row: int, column: int, path: Path) -> float:
+    if tables.tpot_s is not None:
+        tpot_s = tables.tpot_s[row][column]
+    elif tables.e2e_s is not None and tables.ttft_s is not None:
+        stay_s = tables.e2e_s[row][column] - tables.ttft_s[row][column]
+        tpot_s = stay_s / (tables.output_tokens[row] - 1.0)
+    else:
+        raise ForeignProfileError(f"{path}: tpot: missing, and no e2e to tell it from")
+    if tpot_s <= 0.0:
+        raise ForeignProfileError(f"{path}: tpot[{row}][{column}]: must be positive, is {tpot_s:g}")
+    return tpot_s
+
+
+def _served(tables: AibrixTables) -> Iterator[tuple[int, int]]:
+    """The places at which the SLO can be kept."""
+    for row, rates in enumerate(tables.rates_rps):
+        for column, rate in enumerate(rates):
+            if rate > 0.0:
+                yield row, column
+
+
+PREFILL_FILE, DECODE_FILE = "prefill.npz", "decode.npz"
+PREFILL_KEYS = ("prefill_isl", "prefill_ttft", "prefill_thpt_per_gpu")
+DECODE_KEYS = ("max_kv_tokens", "x_kv_usage", "y_context_length", "z_itl", "z_thpt_per_gpu")
+DESCRIPTIONS = (
+    "gpu_type",
+    "model",
+    "framework",
+    "framework_version",
+    "dp",
+    "pp",
+    "block_size",
+    "max_batch_size",
+)
+MS_PER_S = 1000.0
+
+Row = Mapping[str, Any]
+
+
+def is_pre_swept(directory: Path) -> bool:
+    """True if the folder looks like pre-swept results."""
+    return (directory / PREFILL_FILE).is_file() or (directory / DECODE_FILE).is_file()
+
+
+def import_pre_swept(directory: Path) -> tuple[ForeignProfile, ...]:
+    """The profiles in a folder, by ascending TP. Raises ForeignProfileError: file, key and fault."""
+    prefill = _rows(directory / PREFILL_FILE, PREFILL_KEYS)
+    decode = _rows(directory / DECODE_FILE, DECODE_KEYS)
+    lonely = sorted(prefill.keys() ^ decode.keys())
+    if lonely:
+        where = PREFILL_FILE if lonely[0] in prefill else DECODE_FILE
+        raise ForeignProfileError(f"{directory}: tp {lonely[0]} is only in {where}")
+    return tuple(_profile(directory, tp, prefill[tp], decode[tp]) for tp in sorted(prefill))
+
+
+def _profile(directory: Path, tp: int, prefill: Row, decode: Row) -> ForeignProfile:
+    try:
+        return ForeignProfile(
+            tp=tp,
+            prefill=PrefillSamples(
+                isl_tokens=prefill["prefill_isl"],
+                ttft_s=prefill["prefill_ttft"] / MS_PER_S,
+                throughput_per_gpu=prefill["prefill_thpt_per_gpu"],
+            ),
+            decode=DecodeSamples(
+                max_kv_tokens=decode["max_kv_tokens"],
+                kv_usage=decode["x_kv_usage"],
+                context_tokens=decode["y_context_length"],
+                itl_s=decode["z_itl"] / MS_PER_S,
+                throughput_per_gpu=decode["z_thpt_per_gpu"],
+            ),
+            meta={"source": f"pre-swept results {directory.name}", "tp": tp, **_described(decode)},
+        )
+    except ProfileError as error:
+        raise ForeignProfileError(f"{directory}: tp {tp}: {error}") from error
+
+
+def _described(row: Row) -> dict[str, Any]:
+    said = {key: row[key].reshape(-1)[0].item() for key in DESCRIPTIONS if key in row and row[key].size}
+    batch = said.get("max_batch_size")
+    if not isinstance(batch, int | float) or batch < 1:
+        said.pop("max_batch_size", None)
+    return said
+
+
+def _rows(path: Path, keys: tuple[str, ...]) -> dict[int, Row]:
+    """The rows of a file by their `tp`."""
+    arrays = _arrays(path)
+    missing = [key for key in ("tp", *keys) if key not in arrays]
+    if missing:
+        raise ForeignProfileError(
+            f"{path}: {missing[0]}: missing, found {', '.join(sorted(arrays)) or 'no arrays'}"
+        )
+    counts = {key: len(array) for key, array in arrays.items() if key in ("tp", *keys)}
+    if len(set(counts.values())) > 1:
+        said = ", ".join(f"{key} {count}" for key, count in counts.items())
+        raise ForeignProfileError(f"{path}: different numbers of rows: {said}")
+    rows: dict[int, Row] = {}
+    for number, tp in enumerate(_tps(path, arrays["tp"])):
+        if tp in rows:
+            raise ForeignProfileError(f"{path}: tp {tp} stands in several rows; keep one of them")
+        rows[tp] = {key: array[number] for key, array in arrays.items() if number < len(array)}
+    return rows
+
+
+def _tps(path: Path, array: np.ndarray) -> list[int]:
+    flat = array.reshape(len(array), -1)
+    if (
+        flat.dtype.kind not in "iuf"
+        or flat.shape[1] != 1
+        or (flat < 1).any()
+        or (flat != np.rint(flat)).any()
+    ):
+        raise ForeignProfileError(f"{path}: tp: must be one whole number of at least 1 in each row")
+    return [int(value) for value in flat[:, 0]]
+
+
+def _arrays(path: Path) -> dict[str, np.ndarray]:
+    if not path.is_file():
+        raise ForeignProfileError(f"{path}: no such file")
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            found = {key: np.asarray(archive[key]) for key in archive}
+    except (*UNREADABLE, AttributeError) as error:
+        raise ForeignProfileError(
+            f"{path}: not a readable npz file ({' '.join(str(error).split())})"
+        ) from error
+    single = all(array.ndim <= 1 for array in found.values())
+    return {key: array.reshape(1, -1) if single else np.atleast_1d(array) for key, array in found.items()}

@@ -1,0 +1,130 @@
+"""Latencies that a replica observes of itself while it serves, in a profile's terms.
+
+A profile's TTFT is that of a prompt on an idle engine, its ITL that of a batch that only decodes. Of the
+traffic's requests only those in the same conditions count:
+
+    prefill   a prompt that came to an idle replica, and was computed before anything else came; not one that
+              was partly in a prefix cache
+    decode    gaps between tokens during which no prompt was computed here. With B requests decoding and c
+              tokens of context, each token of a gap says: (gap / its tokens) at B and c
+
+`take` condenses the observations since the last call into some reports, so that a busy replica's are as small
+and count as much as an idle one's: of prefills the middle one, by time per token, in each half octave; of
+decode the means over all tokens. ITL is close to linear in batch and context over what a replica sees in
+seconds, so the mean ITL is that of the mean place.
+
+Times are arguments, in seconds of one clock. Memory is bounded by MOST_PROMPTS between two reports.
+"""
+
+from collections import deque
+from itertools import groupby
+from math import floor, inf, log2
+from typing import NamedTuple
+
+from headway.profiling import Phase
+
+MOST_PROMPTS = 256
+CELLS_PER_OCTAVE = 2
+LEAST_GAPS = 8
+"""Tokens that the mean of a decode report is made of, at least."""
+
+
+class LatencyReport(NamedTuple):
+    """One report: what a prompt of `tokens` took, or the ITL of `batch` requests with that mean context."""
+
+    phase: Phase
+    tokens: float
+    latency_s: float
+    batch: float = 1.0
+
+
+class ObservedRequest:
+    """One request at a replica."""
+
+    __slots__ = ("alone", "begun_s", "computing", "last_s", "number", "tokens")
+
+    def __init__(self, number: int, begun_s: float, tokens: int, *, computing: bool, alone: bool) -> None:
+        self.number, self.begun_s = number, begun_s
+        self.tokens = tokens
+        """Of the context: input, and output so far."""
+        self.computing = computing
+        """True while its prompt is still to be computed here."""
+        self.alone = alone
+        """True if it came to an idle replica."""
+        self.last_s: float | None = None
+        """Time of its last token."""
+
+
+class LatencyObserver:
+    """Observes the requests of one replica."""
+
+    def __init__(self) -> None:
+        self._number = self._here = self._computing = self._decoding = 0
+        self._disturbed_s = -inf
+        self._prompts: deque[tuple[int, float]] = deque(maxlen=MOST_PROMPTS)
+        self._clear_decode()
+
+    def begin(self, at_s: float, input_tokens: int, *, computes: bool) -> ObservedRequest:
+        """A request is here; `computes`: its prompt is to be computed here."""
+        self._number += 1
+        self._here += 1
+        self._computing += computes
+        return ObservedRequest(self._number, at_s, input_tokens, computing=computes, alone=self._here == 1)
+
+    def computed(self, request: ObservedRequest, at_s: float, *, reused: bool) -> None:
+        """Its prompt is; `reused`: some of it was in a prefix cache."""
+        if request.alone and request.number == self._number and not reused:
+            self._prompts.append((request.tokens, at_s - request.begun_s))
+        self._stop_computing(request, at_s)
+
+    def produced(self, request: ObservedRequest, at_s: float, tokens: int) -> None:
+        """Tokens of output have come, the first one as soon as it was there."""
+        if request.last_s is None:
+            self._decoding += 1
+        elif not self._computing and self._disturbed_s <= request.last_s:
+            # A prompt computed since the last token would have stretched this gap.
+            self._gaps += tokens
+            self._gap_s += at_s - request.last_s
+            self._batch += tokens * self._decoding
+            self._context += tokens * request.tokens
+        request.last_s = at_s
+        request.tokens += tokens
+
+    def end(self, request: ObservedRequest, at_s: float) -> None:
+        """It has left, however it did."""
+        self._here -= 1
+        self._decoding -= request.last_s is not None
+        self._stop_computing(request, at_s)
+
+    def take(self) -> tuple[LatencyReport, ...]:
+        """The reports since the last call."""
+        seen = [*self._prefills(), *self._decodes()]
+        self._prompts.clear()
+        self._clear_decode()
+        return tuple(seen)
+
+    def _stop_computing(self, request: ObservedRequest, at_s: float) -> None:
+        if request.computing:
+            request.computing = False
+            self._computing -= 1
+            self._disturbed_s = at_s
+
+    def _prefills(self) -> list[LatencyReport]:
+        by_cell = groupby(sorted(self._prompts), key=lambda prompt: octave(prompt[0]))
+        ranked = [sorted(group, key=lambda prompt: prompt[1] / prompt[0]) for _, group in by_cell]
+        return [LatencyReport(Phase.PREFILL, *prompts[len(prompts) // 2]) for prompts in ranked]
+
+    def _decodes(self) -> list[LatencyReport]:
+        gaps = self._gaps
+        if gaps < LEAST_GAPS:
+            return []
+        return [LatencyReport(Phase.DECODE, self._context / gaps, self._gap_s / gaps, self._batch / gaps)]
+
+    def _clear_decode(self) -> None:
+        self._gaps = self._batch = self._context = 0
+        self._gap_s = 0.0
+
+
+def octave(tokens: float) -> int:
+    """The half octave of tokens that a length lies in."""
+    return floor(CELLS_PER_OCTAVE * log2(tokens))
