@@ -113,7 +113,7 @@ def settings_json(config: HeadwayConfig) -> str:
 
 
 def is_live(application: str) -> bool:
-    """Whether Serve runs an application of that name."""
+    """True if Serve runs an application of that name."""
     from ray import serve
     from ray.serve.exceptions import RayServeException
 
@@ -134,7 +134,7 @@ def _owner(store: Store) -> Owner | None:
 
 
 def _makers(config: HeadwayConfig, settings: str, application: str) -> Mapping[str, Callable[[], Any]]:
-    """How each actor is created or, where it runs, found. The planner comes last: it asks the others.
+    """Functions that create each actor or find a running one; the planner comes last, as it asks the others.
 
     Routing has its actors where every request needs them; else the first gateway that does makes them.
     """

@@ -68,7 +68,7 @@ class MetricCollector:
         return measured
 
     async def ready(self) -> tuple[bool, str]:
-        """Whether the source answers and shows this model's metrics; if not, why not."""
+        """True if the source answers and shows this model's metrics, else why it does not."""
         try:
             health = await self._running().probe()
         except Exception as error:  # noqa: BLE001 - as in `collect`

@@ -36,6 +36,11 @@ from actors.collector.measured import Increase, PoolLoad
 from actors.collector.presets import Channel, Gauge, Labels, Load, Part, Quantity, role_of
 from headway.planning import Role
 
+LE = "le"
+"""Label with the upper bound of a histogram's bucket."""
+
+FIGURES = ("running", "waiting", "kv_usage")
+
 _SAMPLE = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)\s*(?:\{.*\})?\s*\S+(?:\s+-?\d+)?\s*(?:#.*)?")
 
 
@@ -110,8 +115,6 @@ def _unreadable(why: str) -> SourceDownError:
     return SourceDownError(f"the answer is not Prometheus' text format: {why[:100]!r}")
 
 
-LE = "le"
-
 Key = tuple[str, str]
 """A quantity and, of it, `count`, `sum` or the upper bound of a bucket."""
 
@@ -151,6 +154,7 @@ def increments(old: Mapping[Slot, float], new: Mapping[Slot, float]) -> dict[Key
     for slot, value in new.items():
         before = 0.0 if not slot.gauge and _process(slot) in reset else old.get(slot, 0.0)
         gained[slot.key] = gained.get(slot.key, 0.0) + value - before
+    # A gauge that is gone has fallen to 0; a counter that is gone has lost nothing that was counted.
     for slot, value in old.items():
         if slot.gauge and slot not in new:
             gained[slot.key] = gained.get(slot.key, 0.0) - value
@@ -177,9 +181,6 @@ def _slot(series: SeriesId, channel: Channel) -> Slot:
 def _process(slot: Slot) -> tuple[str, str, Labels]:
     """The identity of what is reset together."""
     return slot.quantity, slot.name, slot.labels
-
-
-FIGURES = ("running", "waiting", "kv_usage")
 
 
 def gained_load(

@@ -30,7 +30,7 @@ NAN = float("nan")
 
 
 class HealthStatus(StrEnum):
-    """How good an interval's data is."""
+    """The quality of an interval's data."""
 
     OK = "ok"
     STARTING = "starting"
@@ -157,7 +157,7 @@ AT_THE_END = (Quantity.OSL, Quantity.DURATION, Quantity.TTFT, Quantity.ITL)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """What one interval added, quantity by quantity; one that is missing was not seen at all."""
+    """The increases of one interval by quantity; one that is missing was not seen at all."""
 
     start_s: float
     end_s: float

@@ -156,7 +156,7 @@ class PrometheusSource:
     async def collect(self, start_s: float, end_s: float) -> Measured:
         """The interval, or why it could not be measured."""
         start_s, end_s = promql.on_grid(start_s, end_s)
-        window = promql.Window(interval_s=end_s - start_s, fresh_s=self._fresh_s)
+        window = promql.window(end_s - start_s, self._fresh_s)
         try:
             async with asyncio.timeout(self._timeout_s):
                 health = await self._covered(window, end_s)

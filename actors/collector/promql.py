@@ -47,40 +47,32 @@ GAUGE_SAMPLES = 60
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """The interval's length and how old a sample may be, in seconds."""
+    """An interval in PromQL's durations, as the formulas above name them."""
 
-    interval_s: float
-    fresh_s: float
+    interval: str
+    """W."""
+    fresh: str
+    """F."""
+    reach: str
+    """R."""
+    step: str
+    """S."""
+    walk: str
+    """The range whose steps are those after the start, up to the end: both lie on the grid of S."""
+    sampling: str
+    """The time between two looks at a gauge."""
 
-    @property
-    def interval(self) -> str:
-        """W."""
-        return duration(self.interval_s)
 
-    @property
-    def fresh(self) -> str:
-        """F."""
-        return duration(self.fresh_s)
-
-    @property
-    def reach(self) -> str:
-        """R."""
-        return duration(max(self.interval_s, self.fresh_s))
-
-    @property
-    def step(self) -> str:
-        """S."""
-        return duration(step_s(self.interval_s))
-
-    @property
-    def walk(self) -> str:
-        """The range whose steps are those after the start, up to the end: both lie on the grid of S."""
-        return duration(self.interval_s - 1e-3)
-
-    @property
-    def sampling(self) -> str:
-        """How often gauges are looked at."""
-        return duration(max(FINEST_STEP_S, self.interval_s / GAUGE_SAMPLES))
+def window(interval_s: float, fresh_s: float) -> Window:
+    """The window of an interval of that length; a sample counts for `fresh_s` seconds."""
+    return Window(
+        interval=duration(interval_s),
+        fresh=duration(fresh_s),
+        reach=duration(max(interval_s, fresh_s)),
+        step=duration(step_s(interval_s)),
+        walk=duration(interval_s - 1e-3),
+        sampling=duration(max(FINEST_STEP_S, interval_s / GAUGE_SAMPLES)),
+    )
 
 
 def step_s(interval_s: float) -> float:
@@ -110,7 +102,7 @@ def selector(name: str, where: Labels) -> str:
 
 
 def gained(channel: Channel, window: Window) -> str:
-    """What each series gained, where none was reset."""
+    """The gain of each series, where none was reset."""
     x = selector(channel.name, channel.where)
     last = f"last_over_time({x}[{window.reach}])"
     base = f"last_over_time({x}[{window.fresh}] offset {window.interval})"
@@ -119,7 +111,7 @@ def gained(channel: Channel, window: Window) -> str:
 
 
 def gained_through_resets(channel: Channel, window: Window) -> str:
-    """What each series gained, counting from 0 after every fall."""
+    """The gain of each series, counting from 0 after every fall."""
     x = selector(channel.name, channel.where)
     now = f"last_over_time({x}[{window.reach}])"
     before = f"last_over_time({x}[{window.reach}] offset {window.step})"
@@ -161,7 +153,7 @@ def load(gauges: tuple[Gauge, ...], settings: Load, window: Window) -> str:
 
 
 def coverage(alive: Series, counter: Series, window: Window) -> str:
-    """How well the interval is covered, under these names in `what`:
+    """The coverage of the interval, under these names in `what`:
 
     newest     Unix seconds of the newest sample of what every running system shows
     known      its series in the last hours

@@ -151,7 +151,7 @@ class PlannerContext:
 
 @dataclass(slots=True, kw_only=True)
 class PlannerState:
-    """What a tick leaves to the next one and to the status document.
+    """The state that a tick leaves to the next one and to the status document.
 
     `connector_fault` says why the connector did not give its counts when it was asked last; `counts` are then
     those from before.

@@ -27,7 +27,7 @@ class ActorFailure(Exception):
 
 
 class ControlActors(Protocol):
-    """What the planner asks of the other actors."""
+    """The other actors, as far as the planner asks them."""
 
     async def ready(self) -> str:
         """Empty when all of them are ready, else one line: the first that is not, and why."""

@@ -32,7 +32,7 @@ MEMORIES = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannerMemory:
-    """What one tick leaves to the next, also to that of a restarted planner.
+    """The memory that one tick leaves to the next, also to that of a restarted planner.
 
     `state` is that of the policy named; `ended` and `met` count the requests that have ended so far and those
     that met their SLO.
@@ -66,7 +66,7 @@ class PlannerMemory:
 
 
 def load_memory(data: bytes) -> PlannerMemory:
-    """What was stored; empty when this version of Headway cannot read it, which is logged."""
+    """The stored memory; empty when this version of Headway cannot read it, which is logged."""
     try:
         memory = pickle.loads(data) if data else PlannerMemory()
         pickle.dumps(memory)  # AttributeError where a class has got a field since, which it would lack

@@ -21,7 +21,6 @@ logger = logging.getLogger(__name__)
 KEY = "planner/settings"
 FOLLOW_EVERY_S = 1.0
 
-Check = Callable[[HeadwayConfig], None]
 Tree = Mapping[str, Any]
 
 CHANGEABLE = (
@@ -33,10 +32,6 @@ CHANGEABLE = (
     "pools.ROLE.min_replicas",
     "pools.ROLE.max_replicas",
 )
-
-
-def nothing_to_check(config: HeadwayConfig) -> None:
-    """Accept every valid configuration."""
 
 
 class RuntimeSettings:
@@ -56,12 +51,16 @@ class RuntimeSettings:
         """The changes that are in force, by dotted key."""
         return dict(self._changes)
 
-    def update(self, changes: Tree, check: Check = nothing_to_check) -> dict[str, Any]:
-        """Make changes; the changes in force. ConfigError, one line, and then nothing has changed."""
+    def update(self, changes: Tree, check: Callable[[HeadwayConfig], None] | None = None) -> dict[str, Any]:
+        """Make changes that `check` does not refuse with a ValueError; all changes in force.
+
+        ConfigError, one line, when they are refused: then nothing has changed.
+        """
         wanted = {**self._changes, **flatten(changes)}
         config = self._changed(wanted)
         try:
-            check(config)
+            if check is not None:
+                check(config)
         except ValueError as error:
             raise ConfigError(str(error)) from error
         # Stored first: a change that the store refuses is not in force either.

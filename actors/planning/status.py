@@ -34,11 +34,7 @@ def status_document(context: PlannerContext, state: PlannerState, loop: LoopCoun
     profile = state.policy.profile
     document = {
         "model": config.model,
-        "engine": {
-            "kind": config.engine.kind,
-            "simulated": engine_kind(config).simulated,
-            "time_scale": config.engine.time_scale,
-        },
+        "engine": _engine(config),
         "slo": config.slo.model_dump(),
         "planner": _planner(config, state, loop),
         "pools": {name: _pool(Role(name), pool, state) for name, pool in config.pools.items()},
@@ -61,6 +57,11 @@ def status_document(context: PlannerContext, state: PlannerState, loop: LoopCoun
         },
     }
     return StatusDocument.model_validate(jsonable(document))
+
+
+def _engine(config: HeadwayConfig) -> dict[str, Any]:
+    simulated = engine_kind(config).simulated
+    return {"kind": config.engine.kind, "simulated": simulated, "time_scale": config.engine.time_scale}
 
 
 def _planner(config: HeadwayConfig, state: PlannerState, loop: LoopCounters) -> dict[str, Any]:

@@ -1,9 +1,10 @@
 """Decision records and status documents as types: the JSON of any version comes out as it went in."""
 
-from typing import Any
+from pathlib import Path
+from typing import Any, get_args
 
 import pytest
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from headway.planning import Role
 from headway.planning.records import DecisionReasons, DecisionRecord, StatusDocument
@@ -89,3 +90,19 @@ def test_a_status_document_comes_out_as_it_went_in() -> None:
     assert status.pools[Role.DECODE].running == 0.5
     assert status.document() == document
     assert list(status.document()["pools"]["decode"]) == list(pool)
+
+
+def _names(kind: Any) -> set[str]:
+    """The keys of a model and of all models within."""
+    if not (isinstance(kind, type) and issubclass(kind, BaseModel)):
+        return {name for inner in get_args(kind) for name in _names(inner)}
+    return {
+        *kind.model_fields,
+        *(name for field in kind.model_fields.values() for name in _names(field.annotation)),
+    }
+
+
+@pytest.mark.parametrize("kind", [DecisionRecord, StatusDocument])
+def test_the_reference_names_every_key(kind: type[BaseModel]) -> None:
+    reference = (Path(__file__).parents[2] / "docs" / "reference.md").read_text(encoding="utf-8")
+    assert {name for name in _names(kind) if f"`{name}`" not in reference} == set()
