@@ -1,9 +1,10 @@
 """The actor that routes: `headway.routing.Router` with a clock, a timer and several gateways.
 
-Named after the model, so that several models in one cluster have a router each. Requests without an SLO are
-held to the planner's, which is followed (`actors.planning.settings`). The actor keeps nothing in the store:
-after a crash the gateways say what they have, and the replicas too (`actors.routing`). Times are those of
-this process' monotonic clock.
+Named after the model, so that several models in one cluster have a router each. It follows the planner's SLO
+(`actors.planning.settings`), to which requests without one are held, and the Interpolator's performance model
+(`routing.model_follower`); until that answers it goes by the profiles as measured. The actor keeps nothing in
+the store: after a crash it has its requests from gateways and replicas (`routing.gateway_sessions`), and its
+corrections from the Interpolator. Times are those of this process' monotonic clock.
 """
 
 import asyncio
@@ -16,14 +17,18 @@ from typing import Any
 
 import numpy as np
 
+from actors import names
+from actors.names import NamedActor
+from actors.performance_model import checksum, load_profiles, own_profile
 from actors.planning.settings import follow_slo
 from actors.routing.gateway_sessions import GatewaySessions
 from actors.routing.mailboxes import Mailboxes
 from actors.routing.messages import Batch, BatchAnswer, Messages
+from actors.routing.model_follower import ModelFollower
 from actors.store import InternalKvStore
 from headway.config import HeadwayConfig
 from headway.config.roles import Role
-from headway.engine import engine_profile, engine_rules
+from headway.engine import engine_rules
 from headway.routing import (
     ReplicaUpdate,
     RequestSlo,
@@ -31,7 +36,7 @@ from headway.routing import (
     Sample,
     make_router,
 )
-from headway.routing.gpu_profiles import named_profiles
+from headway.routing.gpu_profiles import GpuProfile
 from headway.routing.router import Router as RouterCore
 from predictors.latency import LatencyModel
 
@@ -51,8 +56,9 @@ class Router:
     async def __init__(self, config_json: str) -> None:  # type: ignore[misc] # Ray awaits it
         config = HeadwayConfig.model_validate_json(config_json)
         self._config = config
-        _warm_up(config)
-        self._router = _made(config)
+        profiles = load_profiles(config)
+        _warm_up(config, profiles)
+        self._router = _made(config, profiles)
         self._sessions = GatewaySessions(self._router)
         self._mailboxes = Mailboxes(self._sessions.gateways, time.monotonic)
         self._epoch = uuid.uuid4().hex
@@ -60,6 +66,8 @@ class Router:
         self._timer_s = inf
         self._set_timer()
         self._slo = asyncio.create_task(follow_slo(InternalKvStore(), self._use_slo))
+        self._model = ModelFollower(self._router, checksum(profiles), NamedActor(names.INTERPOLATOR))
+        self._following = asyncio.create_task(self._model.run())
 
     async def exchange(self, gateway: str, batch: Batch) -> BatchAnswer:
         """A gateway's events; what follows for it at once."""
@@ -86,7 +94,7 @@ class Router:
         return [trace.breakdown(shift_s) for trace in self._router.traces.latest(limit)]
 
     async def status(self) -> dict[str, Any]:
-        """Profile, gateways, GPU types, requests held and on replicas, and the router's counters."""
+        """Profile, gateways, GPU types, requests held and on replicas, performance model, and metrics."""
         return {
             "profile": self._config.routing.profile,
             "gateways": len(self._sessions.gateways),
@@ -94,6 +102,11 @@ class Router:
             "queued": self._router.queued,
             "running": self._router.running,
             "epoch": self._epoch,
+            "performance_model": {
+                "version": self._model.version,
+                "profiles_version": self._model.profiles_version,
+                "corrections": dict(self._router.corrections),
+            },
             "metrics": {
                 name: {"/".join(map(str, labels)): value for labels, value in values.items()}
                 for name, values in self._sessions.metrics().items()
@@ -126,19 +139,18 @@ class Router:
         self._timer = asyncio.get_running_loop().call_later(due_s - now_s, self._expire)
 
 
-def _made(config: HeadwayConfig) -> RouterCore:
-    profile = engine_profile(config)
-    profiles = {"": profile, **named_profiles(config)}
-    return make_router(config, profiles, engine_rules(config, profile), np.random.default_rng())
+def _made(config: HeadwayConfig, profiles: Mapping[str, GpuProfile]) -> RouterCore:
+    rules = engine_rules(config, own_profile(profiles))
+    return make_router(config, profiles, rules, np.random.default_rng())
 
 
-def _warm_up(config: HeadwayConfig) -> None:
+def _warm_up(config: HeadwayConfig, profiles: Mapping[str, GpuProfile]) -> None:
     """Route some requests elsewhere: what is compiled when first used would hold up the first real ones.
 
     One that is placed, one for offload, a critical one whose SLO is lost, and one that is refused; each by
     the deployment's profile, and by predictions as headers may ask.
     """
-    router = _made(config)
+    router = _made(config, profiles)
     for replica, role in product("ab", config.pools):
         router.replica_changed(0.0, ReplicaUpdate(replica=role + replica, role=Role(role)))
     kept, lost = RequestSlo(ttft_s=60.0, tpot_s=1.0), RequestSlo(ttft_s=1e-6, tpot_s=1e-6)

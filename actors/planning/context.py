@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from actors.collector.measured import Measured
 from actors.connectors.protocol import Connector, PoolCounts
+from actors.performance_model import PerformanceModel
 from actors.planning.control_actors import ActorFailure, ControlActors
 from actors.planning.log import DecisionLog, PlannerMemory
 from actors.planning.settings import RuntimeSettings
@@ -65,9 +66,13 @@ class CurrentPolicy:
 
     def __init__(self, settings: RuntimeSettings) -> None:
         self._settings = settings
-        self._profile_version = -1
-        self.profile: Profile | None = None
+        self.model: PerformanceModel | None = None
         self.in_force: PolicyInForce | None = None
+
+    @property
+    def profile(self) -> Profile | None:
+        """The newest surfaces."""
+        return None if self.model is None else self.model.profile
 
     @property
     def interval_s(self) -> float:
@@ -79,22 +84,21 @@ class CurrentPolicy:
     async def refresh(self, actors: ControlActors, deadline: Deadline) -> PolicyInForce:
         """The policy, after a look for newer surfaces. ActorFailure if there have never been any."""
         try:
-            asked = actors.surfaces(self._profile_version)
-            version, newer = await deadline.within(SURFACES_UNTIL, asked)
-            if newer is not None:
-                self.profile, self._profile_version = newer, version
+            known = 0 if self.model is None else self.model.version
+            self.model = await deadline.within(SURFACES_UNTIL, actors.model(known)) or self.model
         except (ActorFailure, TimeoutError) as error:
-            if self.profile is None:
+            if self.model is None:
                 raise ActorFailure(str(error) or "Interpolator: no answer in time") from error
         return self.current()
 
     def current(self) -> PolicyInForce:
         """The policy for the present settings. ActorFailure without surfaces, PlanningError as `check`."""
-        if self.profile is None:
+        if self.model is None:
             raise ActorFailure("Interpolator: no profile")
-        version = (self._settings.version, self._profile_version)
+        # Of the model only the surfaces make another policy: its ratios change with every tick.
+        version = (self._settings.version, self.model.profiles_version)
         if self.in_force is None or self.in_force.version != version:
-            self.in_force = _put_in_force(self._settings.config, self.profile, version)
+            self.in_force = _put_in_force(self._settings.config, self.model.profile, version)
         return self.in_force
 
     def check(self, config: HeadwayConfig) -> None:

@@ -14,9 +14,9 @@ from typing import Any, Protocol
 from actors import names
 from actors.collector.measured import Measured
 from actors.names import ActorGone, CallError, NamedActor
+from actors.performance_model import PerformanceModel
 from headway.planning import LoadForecast, Observation
 from headway.planning.records import ComponentHealth
-from interp import Profile
 
 RETRY_S = 0.3
 LONGEST_CALL_S = 60.0
@@ -35,8 +35,8 @@ class ControlActors(Protocol):
     async def collect(self, interval_s: float) -> Measured:
         """The interval that ends now."""
 
-    async def surfaces(self, known: int) -> tuple[int, Profile | None]:
-        """Version and profile; no profile when the version is the `known` one."""
+    async def model(self, known: int) -> PerformanceModel | None:
+        """The performance model; None if `known` is its version."""
 
     async def forecast(self, observation: Observation, tick: int) -> LoadForecast:
         """Show the predictors the interval, once per tick, and ask for the next."""
@@ -73,10 +73,10 @@ class NamedControlActors:
         self._health[names.METRIC_COLLECTOR] = ComponentHealth(ok=health.status == "ok", detail=detail)
         return measured
 
-    async def surfaces(self, known: int) -> tuple[int, Profile | None]:
+    async def model(self, known: int) -> PerformanceModel | None:
         """As in `ControlActors`."""
-        answer: tuple[int, Profile | None] = await self._call(names.INTERPOLATOR, "surfaces", known)
-        return answer
+        model: PerformanceModel | None = await self._call(names.INTERPOLATOR, "model", known)
+        return model
 
     async def forecast(self, observation: Observation, tick: int) -> LoadForecast:
         """As in `ControlActors`."""

@@ -31,7 +31,7 @@ class LoopCounters:
 def status_document(context: PlannerContext, state: PlannerState, loop: LoopCounters) -> StatusDocument:
     """The whole document."""
     config, last, fault = context.settings.config, context.log.last, state.connector_fault
-    profile = state.policy.profile
+    model, profile = state.policy.model, state.policy.profile
     document = {
         "model": config.model,
         "engine": _engine(config),
@@ -55,6 +55,7 @@ def status_document(context: PlannerContext, state: PlannerState, loop: LoopCoun
             phase: {key: ratio.get(key) for key in ("smoothed", "last", "count")}
             for phase, ratio in state.calibration.items()
         },
+        "corrections": {} if model is None else model.corrections,
     }
     return StatusDocument.model_validate(jsonable(document))
 

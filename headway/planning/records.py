@@ -286,3 +286,5 @@ class StatusDocument(_Document):
     changes: Mapping[str, Any] = {}
     refined: RefinedFigures | None = None
     calibration: Mapping[str, Mapping[str, float | None]] = {}
+    corrections: Mapping[str, float] = {}
+    """Factors of the router's predictions, by name; as of the last tick."""

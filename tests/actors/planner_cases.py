@@ -10,6 +10,7 @@ from typing import Any
 
 from actors.collector.measured import Health, HealthStatus, Latency, Measured, PoolLoad
 from actors.connectors.protocol import Action, PoolCounts, PoolsSnapshot, Ready, Replica
+from actors.performance_model import PerformanceModel
 from actors.planning.context import PlannerContext, PlannerState
 from actors.planning.log import DecisionLog
 from actors.planning.loop import PlannerLoop
@@ -18,7 +19,6 @@ from actors.store import Store
 from headway.config import HeadwayConfig, load_config
 from headway.planning import Decision, LoadForecast, Observation, Role
 from headway.planning.records import ComponentHealth
-from interp import Profile
 from tests.planning.planning_cases import PROFILE
 from tests.stores import MemoryStore
 
@@ -134,9 +134,10 @@ class ScriptedActors:
         assert interval_s == INTERVAL_S
         return await self.collecting.play()
 
-    async def surfaces(self, known: int) -> tuple[int, Profile | None]:
+    async def model(self, known: int) -> PerformanceModel | None:
         version, profile = await self.mapping.play()
-        return version, None if version == known else profile
+        model = PerformanceModel(version=version, profiles_version=version, profiles={"": profile})
+        return None if version == known else model
 
     async def forecast(self, observation: Observation, tick: int) -> LoadForecast:
         self.seen.append((tick, observation.requests))

@@ -4,13 +4,12 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
-from unittest.mock import ANY
 
 import pytest
 
 from actors.interpolator import Interpolator
-from actors.surfaces import refining
-from actors.surfaces.calibration import KEY
+from actors.performance_learning import CALIBRATION, CORRECTIONS, REFINEMENT
+from actors.performance_model import PerformanceModel
 from headway.config import load_config
 from headway.planning import PoolState, Role
 from headway.profiling import Phase
@@ -33,19 +32,28 @@ def directory(tmp_path: Path) -> Path:
     return path
 
 
-def test_surfaces_are_sent_once_and_the_version_survives_a_restart(directory: Path) -> None:
-    version, profile = make(directory).surfaces()
-    assert profile is not None
-    assert profile.prefill.ttft_s(1000.0) == pytest.approx(0.060)
-    assert make(directory).surfaces(version) == (version, None)
+def served(interpolator: Interpolator) -> PerformanceModel:
+    model = interpolator.model()
+    assert model is not None
+    return model
+
+
+def test_a_model_is_sent_once_and_its_version_survives_a_restart(directory: Path) -> None:
+    model = served(make(directory))
+    assert model.profile.prefill.ttft_s(1000.0) == pytest.approx(0.060)
+    assert make(directory).model(model.version) is None
 
 
 def test_surfaces_are_in_the_engines_real_time_and_have_their_own_version(directory: Path) -> None:
-    slow_version, slow = make(directory, engine__time_scale=0.1).surfaces()
-    version, _ = make(directory).surfaces()
-    assert slow is not None
-    assert slow.prefill.ttft_s(1000.0) == pytest.approx(0.60)
-    assert slow_version != version
+    slow, model = served(make(directory, engine__time_scale=0.1)), served(make(directory))
+    assert slow.profile.prefill.ttft_s(1000.0) == pytest.approx(0.60)
+    assert slow.profiles_version != model.profiles_version
+
+
+def test_the_profiles_of_gpu_types_are_in_the_model(directory: Path) -> None:
+    model = served(make(directory, routing__gpu_profiles={"L20": str(directory)}))
+    assert set(model.profiles) == {"", "L20"}
+    assert model.profiles_version != served(make(directory)).profiles_version
 
 
 def test_a_profile_that_comes_late_is_found(tmp_path: Path) -> None:
@@ -54,7 +62,7 @@ def test_a_profile_that_comes_late_is_found(tmp_path: Path) -> None:
     ready, reason = interpolator.ready()
     assert not ready
     assert "neither a directory nor a shipped profile" in reason
-    assert interpolator.surfaces() == (0, None)
+    assert interpolator.model() is None
     assert interpolator.calibrate(OBSERVED) == {}
     save_profile(path, PROFILE.prefill.samples, PROFILE.decode.samples, dict(PROFILE.meta))
     assert interpolator.ready() == (True, "")
@@ -77,7 +85,7 @@ def test_what_was_not_measured_changes_nothing(directory: Path) -> None:
     interpolator = make(directory, store)
     nothing = replace(OBSERVED, ttft_s=math.nan, itl_s=math.nan)
     assert interpolator.calibrate(nothing)["decode"]["count"] == 0
-    assert store.get(KEY) is None
+    assert store.get(CALIBRATION) is None
 
 
 def test_another_profile_is_calibrated_anew(directory: Path) -> None:
@@ -110,9 +118,9 @@ def refinement(interpolator: Interpolator) -> dict[str, int]:
 
 def test_reports_change_the_surfaces_once_there_are_enough(directory: Path) -> None:
     interpolator = make(directory, **REFINE)
-    measured, _ = interpolator.surfaces()
+    measured = served(interpolator)
     taught(interpolator, times=LEAST_SAMPLES - 1)
-    assert interpolator.surfaces(measured) == (measured, None)
+    assert interpolator.model(measured.version) is None
     assert refinement(interpolator) == {
         "version": LEAST_SAMPLES - 1,
         "cells": 1,
@@ -120,9 +128,8 @@ def test_reports_change_the_surfaces_once_there_are_enough(directory: Path) -> N
         "served_version": 0,
     }
     interpolator.learn(SLOWER)
-    version, profile = interpolator.surfaces(measured)
-    assert version != measured
-    assert profile is not None
+    profile = served(interpolator).profile
+    assert served(interpolator).profiles_version != measured.profiles_version
     assert profile.prefill.ttft_s(1000.0) == pytest.approx(0.090, rel=0.02)
     assert profile.meta["refined"] == {"version": LEAST_SAMPLES, "cells": 1}
     assert refinement(interpolator)["served_version"] == LEAST_SAMPLES
@@ -139,19 +146,19 @@ def test_the_document_is_the_profile_that_is_served(directory: Path, tmp_path: P
 
 def test_more_of_the_same_makes_no_new_surfaces(directory: Path) -> None:
     interpolator = taught(make(directory, **REFINE))
-    version, _ = interpolator.surfaces()
+    version = served(interpolator).version
     taught(interpolator, times=50)
-    assert interpolator.surfaces(version) == (version, None)
+    assert interpolator.model(version) is None
     assert refinement(interpolator)["version"] == LEAST_SAMPLES + 50
     taught(interpolator, [LatencyReport(Phase.PREFILL, 1000.0, 0.060)], times=10)
-    assert interpolator.surfaces(version)[0] != version
+    assert interpolator.model(version) is not None
 
 
 def test_what_was_learnt_is_kept_for_this_profile_alone(directory: Path) -> None:
     store = MemoryStore()
-    version, _ = taught(make(directory, store, **REFINE)).surfaces()
+    version = served(taught(make(directory, store, **REFINE))).version
     after = make(directory, store, **REFINE)
-    assert after.surfaces(version) == (version, None)
+    assert after.model(version) is None
     assert refinement(after)["version"] == LEAST_SAMPLES
     after.learn(SLOWER)
     assert refinement(after)["version"] == LEAST_SAMPLES + 1
@@ -163,16 +170,16 @@ def test_what_was_learnt_is_kept_for_this_profile_alone(directory: Path) -> None
 )
 def test_a_stored_refinement_that_cannot_be_read_begins_anew(directory: Path, stored: bytes) -> None:
     store = MemoryStore()
-    version, _ = make(directory).surfaces()
-    store.put(refining.KEY, stored.replace(b"%d", str(version).encode()))
-    assert make(directory, store, **REFINE).surfaces() == (version, ANY)
+    measured = served(make(directory))
+    store.put(REFINEMENT, stored.replace(b"%d", str(measured.profiles_version).encode()))
+    assert make(directory, store, **REFINE).model(measured.version) is None
 
 
 def test_switched_off_reports_change_nothing(directory: Path) -> None:
     store = MemoryStore()
     interpolator = make(directory, store)
-    version, _ = interpolator.surfaces()
-    assert taught(interpolator).surfaces(version) == (version, None)
+    version = served(interpolator).version
+    assert taught(interpolator).model(version) is None
     assert refinement(interpolator) == {}
     assert store.keys() == []
 
@@ -185,3 +192,28 @@ def test_what_the_refined_profile_explains_is_not_in_the_calibration_as_well(dir
     after = interpolator.calibrate(slow)["prefill"]
     assert after["count"] == 1
     assert after["smoothed"] == pytest.approx(1.0, rel=0.02)
+
+
+def test_calibration_makes_another_model_of_the_same_surfaces(directory: Path) -> None:
+    interpolator = make(directory)
+    before = served(interpolator)
+    interpolator.calibrate(replace(OBSERVED, ttft_s=0.120))
+    after = served(interpolator)
+    assert (after.version, after.profiles_version) != (before.version, before.profiles_version)
+    assert after.profiles_version == before.profiles_version
+    assert after.calibration[Role.PREFILL].last == pytest.approx(2.0, rel=0.2)
+
+
+CORRECTED = {"ttft": 1.4, "tpot": 1.1, "held_ttft": 1.2, "transfer": 1.0}
+
+
+def test_what_a_router_has_learnt_is_kept_for_the_measured_profile(directory: Path) -> None:
+    store = MemoryStore()
+    interpolator = make(directory, store, **REFINE)
+    assert served(interpolator).corrections == {}
+    interpolator.correct(CORRECTED)
+    assert taught(interpolator).status()["corrections"] == CORRECTED, "also where the surfaces change"
+    assert served(make(directory, store, **REFINE)).corrections == CORRECTED
+    assert served(make(directory, store, engine__time_scale=0.5)).corrections == {}
+    store.put(CORRECTIONS, b'{"profile": %d}' % served(make(directory)).profiles_version)
+    assert served(make(directory, store)).corrections == {}

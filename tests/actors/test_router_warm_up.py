@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from actors.performance_model import load_profiles
 from actors.router import _warm_up
 from headway.config import load_config
 from headway.routing import latency, offloading
@@ -30,7 +31,8 @@ def test_refusals_and_offload_are_warm(monkeypatch: pytest.MonkeyPatch, pools: A
     spy(latency, "alone")
     spy(latency, "forecast")
     spy(offloading, "decide")
-    _warm_up(load_config(None, {"pools": pools, "routing.profile": profile, "routing.offload.mode": "cost"}))
+    config = load_config(None, {"pools": pools, "routing.profile": profile, "routing.offload.mode": "cost"})
+    _warm_up(config, load_profiles(config))
     wanted = {"alone", "forecast"} | ({"decide"} if pools is MIXED else set())
     assert called == wanted
     assert headroom.judge.signatures  # type: ignore[attr-defined] # a dispatcher of numba

@@ -69,8 +69,8 @@ def phases(profile: Profile) -> tuple[bool, bool]:
 def test_the_planner_goes_by_a_profile_that_is_as_slow_as_the_engines(system: LiveSystem) -> None:
     assert system.status()["refined"] is None
     with system.under_load(LOAD):
-        wait_until(lambda: phases(interpolator("surfaces")[1]) == (True, True), BOUND_S)
-    profile = interpolator("surfaces")[1]
+        wait_until(lambda: phases(interpolator("model").profile) == (True, True), BOUND_S)
+    profile = interpolator("model").profile
     # Slower by as much as the engines are, and by whatever the machine was busy with, within the bound.
     assert 1.2 < profile.prefill.ttft_s(ISL) / measured().prefill.ttft_s(ISL) <= MOST_RATIO + 1e-9
     wait_until(lambda: system.status()["refined"] == profile.meta["refined"], BOUND_S)

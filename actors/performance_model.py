@@ -1,0 +1,108 @@
+"""The one performance model of a deployment: its profiles, and what traffic has taught about them.
+
+The Interpolator keeps it and serves it to planner, routers and `status`:
+
+    profiles       by GPU type, "" the deployment's own, refined by the replicas' reports where that is on
+    calibration    measured over expected latency of each phase, for people and for policies
+    corrections    factors by which the router multiplies its predictions; the next router starts with them
+
+Only refinement changes the surfaces; the ratios and factors stand beside them.
+"""
+
+import json
+import zlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from headway.config import HeadwayConfig
+from headway.engine import engine_profile
+from headway.planning import Role
+from interp import DecodeSamples, PrefillSamples, Profile
+
+if TYPE_CHECKING:
+    from headway.routing.gpu_profiles import GpuProfile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatencyRatio:
+    """Measured over expected: smoothed, last, and of how many intervals. `details`: the last computation."""
+
+    smoothed: float = 1.0
+    last: float | None = None
+    count: int = 0
+    at_s: float | None = None
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PerformanceModel:
+    """Profiles and learnt values. Versions are checksums: equal after a restart, and never 0.
+
+    `profiles_version` changes with the profiles, `version` with anything.
+    """
+
+    version: int
+    profiles_version: int
+    profiles: Mapping[str, "GpuProfile"]
+    calibration: Mapping[Role, LatencyRatio] = field(default_factory=dict)
+    corrections: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def profile(self) -> Profile:
+        """The deployment's own profile."""
+        return own_profile(self.profiles)
+
+
+def load_profiles(config: HeadwayConfig) -> "dict[str, GpuProfile]":
+    """The profiles that the settings name, as measured. ConfigError or ProfileError, each one line."""
+    # Here, since the planner reads models and needs nothing of routing.
+    from headway.routing.gpu_profiles import named_profiles
+
+    return {"": engine_profile(config), **named_profiles(config)}
+
+
+def own_profile(profiles: "Mapping[str, GpuProfile]") -> Profile:
+    """The deployment's own profile, which always has surfaces."""
+    own = profiles[""]
+    assert isinstance(own, Profile), own
+    return own
+
+
+def performance_model(
+    profiles: "Mapping[str, GpuProfile]",
+    calibration: Mapping[Role, LatencyRatio] | None = None,
+    corrections: Mapping[str, float] | None = None,
+) -> PerformanceModel:
+    """The model of these parts, with its versions."""
+    profiles_version = checksum(profiles)
+    learnt = [{role: asdict(ratio) for role, ratio in (calibration or {}).items()}, dict(corrections or {})]
+    return PerformanceModel(
+        version=zlib.crc32(json.dumps(learnt).encode(), profiles_version) or 1,
+        profiles_version=profiles_version,
+        profiles=profiles,
+        calibration=calibration or {},
+        corrections=corrections or {},
+    )
+
+
+def checksum(profiles: "Mapping[str, GpuProfile]") -> int:
+    """A checksum of the samples and of what bounds them."""
+    total = 0
+    for gpu_type, profile in profiles.items():
+        total = zlib.crc32(gpu_type.encode(), total)
+        total = zlib.crc32(_bytes(profile) if isinstance(profile, Profile) else repr(profile).encode(), total)
+    return total or 1
+
+
+def _bytes(profile: Profile) -> bytes:
+    prefill, decode = profile.prefill, profile.decode
+    bounds = (prefill.gpus_per_engine, decode.gpus_per_engine, decode.largest_batch)
+    samples = (_sample_bytes(prefill.samples), _sample_bytes(decode.samples))
+    return b"".join((np.array(bounds, np.float64).tobytes(), *samples))
+
+
+def _sample_bytes(samples: PrefillSamples | DecodeSamples) -> bytes:
+    return b"".join(np.asarray(getattr(samples, item.name)).tobytes() for item in fields(samples))

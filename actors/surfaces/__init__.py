@@ -1,1 +1,0 @@
-"""What the Interpolator actor keeps beside the profile; no Ray."""
