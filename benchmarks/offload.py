@@ -155,7 +155,7 @@ def measure(data: Path, case: Case, start_s: float) -> Run:
     with open_trace(str(data / TRACE), options) as trace:
         scenario = make_scenario(plan, trace)
         result = simulate(scenario, trace, plan.policy, None, Watchers(finished=records.append))
-    summary = result.summary()
+    summary = result.report().document()
     return run_of(np.concatenate(records), summary)
 
 

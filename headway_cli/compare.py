@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from headway_cli.compare_policies import Comparison, parse_policies, run_comparison
+from headway_cli.compare_policies import Comparison, compare_policies, parse_policies
 from headway_cli.compare_routings import (
     RoutingComparison,
     check_options,
@@ -18,9 +18,10 @@ from headway_cli.errors import CliError
 from headway_cli.flags import spread
 from headway_cli.options import RunOptions, TraceArgument
 from headway_cli.output import STDOUT, check_outputs, write_json, write_text
+from headway_cli.result_view import print_comparison
 from headway_cli.routings_view import print_routings, render_routings
-from headway_cli.tables import console, print_comparison
-from headway_cli.terminal import announce_compilation
+from headway_cli.static_fleets import pareto
+from headway_cli.terminal import announce_compilation, console
 
 DEFAULT_POLICIES = "headway,reference,threshold"
 DEFAULT_LOADS = "70,90,110"
@@ -119,10 +120,11 @@ def _policies(
         jobs=processes,
     )
     announce_compilation()
-    result = run_comparison(comparison)
+    result = compare_policies(comparison)
     if json is not None:
-        write_json(json, result)
-    print_comparison(result, console(to_stderr=json == STDOUT))
+        write_json(json, result.document())
+    fixed, out = pareto(result.swept), console(to_stderr=json == STDOUT)
+    print_comparison(result.policies, fixed, len(result.swept), out)
 
 
 def _routings(comparison: RoutingComparison, json: str | None, report: str | None) -> None:
@@ -131,5 +133,5 @@ def _routings(comparison: RoutingComparison, json: str | None, report: str | Non
     if report is not None:
         write_text(Path(report), render_routings(result))
     if json is not None:
-        write_json(json, result)
+        write_json(json, result.document())
     print_routings(result, console(to_stderr=json == STDOUT))

@@ -7,9 +7,9 @@ All settings are checked in this process before any other starts, and a tiny sim
 in the cache, so that the processes do not each do it.
 """
 
-from collections.abc import Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import yaml
@@ -17,18 +17,21 @@ import yaml
 from headway.config import load_config
 from headway.planning import Role
 from headway.simulation.build import Plan
+from headway.simulation.report import SimulationReport
 from headway.workload import open_trace
 from headway_cli.errors import CliError
 from headway_cli.job import Job, execute
 from headway_cli.options import RunOptions, configuration, trace_options
 from headway_cli.static_fleets import Fleet, cheapest, grid, pareto
-from headway_cli.terminal import bar
-from headway_cli.workers import gather, opened, sheltered, work, workers
+from headway_cli.workers import opened, run_all, work
 
 AUTO = "static:auto"
 
 SHARED = ("profile", "trace", "slo", "routing", "seed", "attainable")
 LEFT_OUT = ("intervals", "utilisation")
+
+Labelled = tuple[str, SimulationReport, int | None]
+"""A row: label, report, and for `static:auto` how many fleets were tried."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,38 +120,51 @@ class Comparison:
         return self.job(any_fleet("static")).plan()
 
 
-def run_comparison(comparison: Comparison) -> dict[str, Any]:
-    """All results: `policies`, one document each, and with a sweep `static_pareto`."""
-    jobs = _checked(comparison)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyComparison:
+    """The reports of the policies by label, those of the fixed fleets that were swept, and extra facts."""
+
+    policies: Mapping[str, SimulationReport]
+    swept: Mapping[str, SimulationReport]
+    fleets_tried: Mapping[str, int]
+
+    def document(self) -> dict[str, Any]:
+        """JSON-able data: what all rows share, `policies`, and with a sweep `static_pareto`."""
+        first = next(iter(self.policies.values())).document()
+        document = {key: first[key] for key in SHARED}
+        document["policies"] = [self._row(label, report) for label, report in self.policies.items()]
+        if self.swept:
+            document["static_fleets_tried"] = len(self.swept)
+            document["static_pareto"] = [
+                self._row(label, report) for label, report in pareto(self.swept).items()
+            ]
+        return document
+
+    def _row(self, label: str, report: SimulationReport) -> dict[str, Any]:
+        row = {key: value for key, value in report.document().items() if key not in (*SHARED, *LEFT_OUT)}
+        tried = self.fleets_tried.get(label)
+        return {"label": label, **row} | ({} if tried is None else {"fleets_tried": tried})
+
+
+def compare_policies(comparison: Comparison) -> PolicyComparison:
+    """Simulate all candidates, and the grid of fixed fleets if it was asked for."""
+    jobs = [comparison.job(candidate) for candidate in comparison.candidates]
+    for job in jobs:
+        job.plan()
     swept = _swept(comparison) if comparison.static_sweep else []
     _compile()
-    with workers(comparison.jobs) as pool, bar("comparing") as report:
-        total, done = len(jobs) + len(swept), 0
-
-        def finished() -> None:
-            nonlocal done
-            done += 1
-            if report:
-                report(done, total)
-
-        with sheltered():
-            futures = [_submit(comparison, job, pool) for job in jobs]
-            futures += [pool.submit(work, job) for job in swept]
-        documents = gather(futures, finished)
-    return _combined(documents[: len(jobs)], documents[len(jobs) :])
+    calls = [partial(find_static, comparison) if job.label == AUTO else partial(_run, job) for job in jobs]
+    found = run_all([*calls, *(partial(_run, job) for job in swept)], comparison.jobs)
+    policies = found[: len(jobs)]
+    return PolicyComparison(
+        policies={label: report for label, report, _ in policies},
+        swept={label: report for label, report, _ in found[len(jobs) :]},
+        fleets_tried={label: tried for label, _, tried in policies if tried is not None},
+    )
 
 
-def _submit(comparison: Comparison, job: Job, pool: ProcessPoolExecutor) -> "Future[dict[str, Any]]":
-    return pool.submit(find_static, comparison) if job.label == AUTO else pool.submit(work, job)
-
-
-def _checked(comparison: Comparison) -> list[Job]:
-    jobs = []
-    for candidate in comparison.candidates:
-        job = comparison.job(candidate)
-        job.plan()
-        jobs.append(job)
-    return jobs
+def _run(job: Job) -> Labelled:
+    return job.label, work(job), None
 
 
 def _swept(comparison: Comparison) -> list[Job]:
@@ -159,36 +175,21 @@ def _swept(comparison: Comparison) -> list[Job]:
     return [comparison.job(static_candidate(fleet)) for fleet in fleets]
 
 
-def find_static(comparison: Comparison) -> dict[str, Any]:
-    """The document of the cheapest fixed fleet that meets the target."""
+def find_static(comparison: Comparison) -> Labelled:
+    """The report of the cheapest fixed fleet that meets the target, and how many fleets were tried."""
     plan = comparison.static_plan()
     trace = opened(comparison.trace, trace_options(comparison.options, plan.config.simulation.seed))
-    tried: dict[tuple[int, ...], dict[str, Any]] = {}
+    tried: dict[tuple[int, ...], SimulationReport] = {}
 
     def attain(fleet: Fleet) -> float:
-        document = work(comparison.job(static_candidate(fleet)))
-        tried[tuple(fleet.values())] = document
-        return float(document["attainment"] or 0.0)
+        report = tried[tuple(fleet.values())] = work(comparison.job(static_candidate(fleet)))
+        return report.attainment or 0.0
 
     best = cheapest(plan, trace, attain)
     counts = " ".join(f"{role}={count}" for role, count in best.items())
-    document = tried[tuple(best.values())]
-    return {**document, "label": f"{AUTO} ({counts})", "fleets_tried": len(tried)}
+    return f"{AUTO} ({counts})", tried[tuple(best.values())], len(tried)
 
 
 def _compile() -> None:
     config = load_config(None, {"planner.policy": "static"})
     execute(Job(trace="steady:rate_rps=1,duration_s=10", config=config))
-
-
-def _combined(documents: list[dict[str, Any]], swept: list[dict[str, Any]]) -> dict[str, Any]:
-    shared = {key: documents[0][key] for key in SHARED}
-    combined: dict[str, Any] = {**shared, "policies": [_row(document) for document in documents]}
-    if swept:
-        combined["static_fleets_tried"] = len(swept)
-        combined["static_pareto"] = [_row(dict(document)) for document in pareto(swept)]
-    return combined
-
-
-def _row(document: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in document.items() if key not in (*SHARED, *LEFT_OUT)}

@@ -9,22 +9,22 @@ goodput   requests that met their SLOs, per second of the trace: the same second
           that sheds has fewer.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import sqrt
 from statistics import fmean, stdev
 from typing import Any
 
+from headway.planning.reasons import jsonable
 from headway.simulation.build import Plan, initial_fleet
 from headway.simulation.offered_load import demand_gpu_s, offered_load
+from headway.simulation.report import ClassFigures, ReportSlo, SimulationReport, TraceFigures
 from headway.workload import open_trace
 from headway_cli.errors import CliError
 from headway_cli.job import Job
 from headway_cli.options import RunOptions, configuration, static_overrides, trace_options
-from headway_cli.terminal import bar
-from headway_cli.workers import gather, sheltered, work, workers
-
-Document = Mapping[str, Any]
+from headway_cli.workers import run_all, work
 
 WITHOUT_MEANING: Mapping[str, str] = {
     "rate_scale": "the load is that of --loads",
@@ -37,7 +37,75 @@ WITHOUT_MEANING: Mapping[str, str] = {
 }
 """Options of a simulation that routings on a fixed fleet leave nothing to decide, and why."""
 
-FIGURES = ("attainment", "goodput_rps", "shed_share", "ttft_p90_s", "tpot_p90_s")
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """Mean and standard deviation over the seeds; None where nothing was measured."""
+
+    mean: float | None
+    sd: float | None
+
+    @classmethod
+    def of(cls, values: Iterable[float | None]) -> "Spread":
+        """The spread of the values that are known; the deviation needs two of them."""
+        known = [value for value in values if value is not None]
+        return cls(mean=fmean(known) if known else None, sd=stdev(known) if len(known) > 1 else None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassSpread:
+    """What came of the requests of one SLO class."""
+
+    attainment: Spread
+    shed_share: Spread
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoutingRow:
+    """One routing at one load, over the seeds."""
+
+    load: float
+    rate_scale: float
+    routing: str
+    requests: float
+    attainment: Spread
+    goodput_rps: Spread
+    shed_share: Spread
+    ttft_p90_s: Spread
+    tpot_p90_s: Spread
+    classes: Mapping[str, ClassSpread]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lead:
+    """By how much one routing's goodput is ahead of another's at one load, with its 95 % interval."""
+
+    load: float
+    routing: str
+    of: str
+    goodput_rps: float
+    half_width_rps: float | None
+    relative: float | None
+    relative_half_width: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoutingsReport:
+    """The figures of all routings, and what they were measured on."""
+
+    trace: TraceFigures
+    profile: str
+    slo: ReportSlo
+    fleet: str
+    seeds: int
+    rows: Sequence[RoutingRow]
+    ahead: Sequence[Lead]
+    notes: Sequence[str]
+
+    def document(self) -> dict[str, Any]:
+        """JSON-able data; rate scale and requests differ between the rows, and are null for the trace."""
+        plain: dict[str, Any] = jsonable(self)
+        return plain | {"trace": plain["trace"] | {"rate_scale": None, "requests": None}}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,8 +173,8 @@ def parse_loads(text: str) -> tuple[float, ...]:
     return loads
 
 
-def compare_routings(comparison: RoutingComparison) -> dict[str, Any]:
-    """The document: `rows`, `ahead`, and what they were measured on."""
+def compare_routings(comparison: RoutingComparison) -> RoutingsReport:
+    """Simulate every routing at every load with every seed."""
     plans = [comparison.job(routing, 1.0, comparison.first_seed).plan() for routing in comparison.routings]
     scales = _rate_scales(comparison, plans[0])
     seeds = range(comparison.first_seed, comparison.first_seed + comparison.seeds)
@@ -117,8 +185,29 @@ def compare_routings(comparison: RoutingComparison) -> dict[str, Any]:
         for routing in comparison.routings
     ]
     jobs = [comparison.job(routing, scales[load], seed) for load, routing, seed in keys]
-    documents = dict(zip(keys, _run(jobs, comparison.jobs), strict=True))
-    return _combined(comparison, scales, documents)
+    found = run_all([partial(work, job) for job in jobs], comparison.jobs)
+    runs: dict[tuple[float, str], list[SimulationReport]] = {}
+    for (load, routing, _), report in zip(keys, found, strict=True):
+        runs.setdefault((load, routing), []).append(report)
+    first, (*others, last) = found[0], comparison.routings
+    return RoutingsReport(
+        trace=first.trace,
+        profile=first.profile,
+        slo=first.slo,
+        fleet=comparison.fleet,
+        seeds=comparison.seeds,
+        rows=[
+            _row(load, scales[load], routing, runs[load, routing])
+            for load in comparison.loads
+            for routing in comparison.routings
+        ],
+        ahead=[
+            _lead(load, (last, runs[load, last]), (other, runs[load, other]))
+            for load in comparison.loads
+            for other in others
+        ],
+        notes=first.notes,
+    )
 
 
 def _rate_scales(comparison: RoutingComparison, plan: Plan) -> dict[float, float]:
@@ -136,107 +225,53 @@ def _rate_scales(comparison: RoutingComparison, plan: Plan) -> dict[float, float
     return {load: load / unscaled for load in comparison.loads}
 
 
-def _run(jobs: Sequence[Job], processes: int) -> list[Document]:
-    with workers(processes) as pool, bar("comparing") as report:
-        done = 0
-
-        def finished() -> None:
-            nonlocal done
-            done += 1
-            if report:
-                report(done, len(jobs))
-
-        with sheltered():
-            futures = [pool.submit(work, job) for job in jobs]
-        return gather(futures, finished)
-
-
-def _combined(
-    comparison: RoutingComparison,
-    scales: Mapping[float, float],
-    documents: Mapping[tuple[float, str, int], Document],
-) -> dict[str, Any]:
-    def of(load: float, routing: str) -> list[Document]:
-        return [document for key, document in documents.items() if key[:2] == (load, routing)]
-
-    first = documents[comparison.loads[0], comparison.routings[0], comparison.first_seed]
-    ours, others = comparison.routings[-1], comparison.routings[:-1]
-    return {
-        "trace": {**first["trace"], "rate_scale": None, "requests": None},
-        "profile": first["profile"],
-        "slo": first["slo"],
-        "fleet": comparison.fleet,
-        "seeds": comparison.seeds,
-        "rows": [
-            {"load": load, "rate_scale": scales[load], "routing": routing, **_row(of(load, routing))}
-            for load in comparison.loads
-            for routing in comparison.routings
-        ],
-        "ahead": [
-            {"load": load, "routing": ours, "of": other, **_ahead(of(load, ours), of(load, other))}
-            for load in comparison.loads
-            for other in others
-        ],
-        "notes": first["notes"],
-    }
+def _row(load: float, rate_scale: float, routing: str, runs: Sequence[SimulationReport]) -> RoutingRow:
+    classes = runs[0].classes or ()
+    return RoutingRow(
+        load=load,
+        rate_scale=rate_scale,
+        routing=routing,
+        requests=fmean(run.requests for run in runs),
+        attainment=Spread.of(run.attainment for run in runs),
+        goodput_rps=Spread.of(map(_goodput_rps, runs)),
+        shed_share=Spread.of(map(_shed_share, runs)),
+        ttft_p90_s=Spread.of(run.ttft_s.p90 for run in runs),
+        tpot_p90_s=Spread.of(run.tpot_s.p90 for run in runs),
+        classes={name: _class_spread([(run.classes or {})[name] for run in runs]) for name in classes},
+    )
 
 
-def _row(documents: Sequence[Document]) -> dict[str, Any]:
-    figures = [_figures(document) for document in documents]
-    return {
-        "requests": fmean(document["requests"] for document in documents),
-        **{name: _spread([row[name] for row in figures]) for name in FIGURES},
-        "classes": {
-            name: {
-                "attainment": _spread([document["classes"][name]["attainment"] for document in documents]),
-                "shed_share": _spread([_share(document["classes"][name], "shed") for document in documents]),
-            }
-            for name in documents[0].get("classes", {})
-        },
-    }
+def _class_spread(runs: Sequence[ClassFigures]) -> ClassSpread:
+    return ClassSpread(
+        attainment=Spread.of(run.attainment for run in runs), shed_share=Spread.of(map(_shed_share, runs))
+    )
 
 
-def _figures(document: Document) -> dict[str, float | None]:
-    return {
-        "attainment": document["attainment"],
-        "goodput_rps": _goodput_rps(document),
-        "shed_share": _share(document, "shed"),
-        "ttft_p90_s": document["ttft_s"]["p90"],
-        "tpot_p90_s": document["tpot_s"]["p90"],
-    }
-
-
-def _goodput_rps(document: Document) -> float:
+def _goodput_rps(run: SimulationReport) -> float:
     """Requests that met their SLOs, per second of the trace; 0 without requests."""
-    met: float = (document["attainment"] or 0.0) * document["requests"]
-    return met / float(document["trace"]["duration_s"])
+    return (run.attainment or 0.0) * run.requests / run.trace.duration_s
 
 
-def _share(counts: Document, key: str) -> float | None:
-    return counts[key] / counts["requests"] if counts["requests"] else None
+def _shed_share(run: SimulationReport | ClassFigures) -> float | None:
+    return run.shed / run.requests if run.requests else None
 
 
-def _spread(values: Sequence[float | None]) -> dict[str, float | None]:
-    """Mean and standard deviation over the seeds; None where nothing was measured."""
-    known = [value for value in values if value is not None]
-    if not known:
-        return {"mean": None, "sd": None}
-    return {"mean": fmean(known), "sd": stdev(known) if len(known) > 1 else None}
-
-
-def _ahead(ours: Sequence[Document], theirs: Sequence[Document]) -> dict[str, Any]:
+def _lead(
+    load: float, ours: tuple[str, Sequence[SimulationReport]], theirs: tuple[str, Sequence[SimulationReport]]
+) -> Lead:
     """The paired difference of goodput, absolute and relative to the other's mean."""
-    pairs = zip(map(_goodput_rps, ours), map(_goodput_rps, theirs), strict=True)
-    differences = [mine - other for mine, other in pairs]
-    base = fmean(map(_goodput_rps, theirs))
-    mean = fmean(differences)
-    half = _half_width(differences)
-    return {
-        "goodput_rps": mean,
-        "half_width_rps": half,
-        "relative": mean / base if base else None,
-        "relative_half_width": half / base if base and half is not None else None,
-    }
+    mine, others = (list(map(_goodput_rps, runs)) for _, runs in (ours, theirs))
+    differences = [one - other for one, other in zip(mine, others, strict=True)]
+    base, mean, half = fmean(others), fmean(differences), _half_width(differences)
+    return Lead(
+        load=load,
+        routing=ours[0],
+        of=theirs[0],
+        goodput_rps=mean,
+        half_width_rps=half,
+        relative=mean / base if base else None,
+        relative_half_width=half / base if base and half is not None else None,
+    )
 
 
 def _half_width(differences: Sequence[float]) -> float | None:

@@ -8,17 +8,20 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from http.client import HTTPException
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 from urllib.error import HTTPError, URLError
 from urllib.request import OpenerDirector, ProxyHandler, Request, build_opener
 
 import typer
+from pydantic import BaseModel, ValidationError
 
 from headway.loadgen.client import error_text
 from headway.loadgen.plan import authorisation, base_url
 from headway_cli.errors import CliError
 
 URL_VARIABLE = "HEADWAY_URL"
+Document = TypeVar("Document", bound=BaseModel)
+
 DEFAULT_URL = "http://127.0.0.1:8000"
 KEY_VARIABLE = "HEADWAY_API_KEY"
 """The environment variable that holds the key, unless --api-key-env names another."""
@@ -70,6 +73,18 @@ class ControlClient:
             return json.loads(text)
         except ValueError:
             raise CliError(f"{address}: the answer is not JSON; is that a Headway gateway?") from None
+
+
+def parse(model: type[Document], document: object, server: ControlClient, path: str) -> Document:
+    """An answer as values; CliError names address and key where it is something else."""
+    try:
+        return model.model_validate(document)
+    except ValidationError as error:
+        fault = error.errors()[0]
+        key = ".".join(map(str, fault["loc"]))
+        raise CliError(
+            f"{server.url}{path}: the answer is not as documented: {key}: {fault['msg']}"
+        ) from error
 
 
 def client(url: str | None, key_variable: str = KEY_VARIABLE) -> ControlClient:

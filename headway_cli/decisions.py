@@ -1,6 +1,5 @@
 """`headway decisions` and `headway offload-traces`: what a running deployment decided, and why."""
 
-import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -9,19 +8,24 @@ from typing import Annotated, Any
 
 import typer
 
-from headway_cli.control import KEY_VARIABLE, ControlClient, KeyVariable, UrlOption, client
+from headway.planning.records import DecisionReasons, DecisionRecord, MeasuredFigures
+from headway_cli.control import KEY_VARIABLE, ControlClient, KeyVariable, UrlOption, client, parse
 from headway_cli.page.reasons import reason_lines
-from headway_cli.status import clock, measured_text, reached_text, shown, targets_text
-from headway_cli.tables import console, print_facts
+from headway_cli.status import measured_text, reached_text, targets_text
+from headway_cli.terminal import bold, console, print_facts
+from headway_cli.words import clock, shown
 
-POLL_S = 1.0
-
+PATH = "/v1/control/decisions"
 OFFLOAD_TRACES = "/v1/control/offload-traces"
 SHOWN = 20
-Record = Mapping[str, Any]
+COUNTS = ("desired", "starting", "ready", "draining")
+POLL_S = 1.0
 PAGE = 100
 MOST = 1000
 """Decisions in one answer."""
+
+Document = Mapping[str, Any]
+"""A decision record as the server sent it."""
 
 
 def decisions(
@@ -38,14 +42,22 @@ def decisions(
     """Show the planner's decisions: what was measured, decided and done."""
     log = DecisionLog(client(url, api_key_env))
     if decision_id is not None:
-        print_story(log.one(decision_id), as_json=json)
+        found = log.one(decision_id)
+        if json:
+            print(dumps(found, indent=1))
+        else:
+            print_story(log.parse(found))
         return
+
+    def show(document: Document) -> None:
+        print(dumps(document) if json else decision_line(log.parse(document)))
+
     last = -1
-    for record in log.last(limit):
-        print_line(record, as_json=json)
-        last = record["id"]
+    for document in log.last(limit):
+        show(document)
+        last = document["id"]
     if follow:
-        follow_log(log, last, lambda record: print_line(record, as_json=json), POLL_S)
+        follow_log(log, last, show, POLL_S)
 
 
 def offload_traces(
@@ -60,30 +72,34 @@ def offload_traces(
 
 
 class DecisionLog:
-    """Reads decisions; what the server lacks is a CliError of the client."""
+    """The decision log as the control API serves it; what the server lacks is a CliError of the client."""
 
     def __init__(self, server: ControlClient) -> None:
         self._server = server
 
-    def one(self, decision_id: int) -> Record:
+    def parse(self, document: Document) -> DecisionRecord:
+        """A decision as values."""
+        return parse(DecisionRecord, document, self._server, PATH)
+
+    def one(self, decision_id: int) -> Document:
         """The decision with this id."""
-        found: Record = self._server.get(f"/v1/control/decisions/{decision_id}")
+        found: Document = self._server.get(f"{PATH}/{decision_id}")
         return found
 
-    def after(self, decision_id: int, limit: int = PAGE) -> list[Record]:
+    def after(self, decision_id: int, limit: int = PAGE) -> list[Document]:
         """The first `limit` decisions with higher ids, in order."""
         after = f"after={decision_id}&" if decision_id >= 0 else ""
-        rows: list[Record] = self._server.get(f"/v1/control/decisions?{after}limit={limit}")["decisions"]
+        rows: list[Document] = self._server.get(f"{PATH}?{after}limit={limit}")["decisions"]
         return rows
 
-    def every(self) -> list[Record]:
+    def every(self) -> list[DecisionRecord]:
         """All decisions that are still kept, in order."""
-        found: list[Record] = []
+        found: list[Document] = []
         while page := self.after(found[-1]["id"] if found else -1):
             found += page
-        return found
+        return [self.parse(document) for document in found]
 
-    def last(self, count: int) -> list[Record]:
+    def last(self, count: int) -> list[Document]:
         """The last `count` decisions, in order."""
         newest = self._server.get("/v1/control/status").get("last_decision")
         if newest is None:
@@ -91,52 +107,45 @@ class DecisionLog:
         return self.after(newest["id"] - min(count, MOST), MOST)[-count:]
 
 
-def follow_log(log: DecisionLog, after: int, show: Callable[[Record], None], poll_s: float) -> None:
+def follow_log(log: DecisionLog, after: int, show: Callable[[Document], None], poll_s: float) -> None:
     """Show decisions as they are made, for ever."""
     while True:
-        for record in log.after(after):
-            show(record)
-            after = record["id"]
+        for document in log.after(after):
+            show(document)
+            after = document["id"]
         sys.stdout.flush()
         time.sleep(poll_s)
 
 
-def print_line(record: Record, *, as_json: bool) -> None:
-    """One line of the log."""
-    print(json.dumps(record) if as_json else decision_line(record))
-
-
-def print_story(record: Record, *, as_json: bool) -> None:
+def print_story(record: DecisionRecord) -> None:
     """One decision from metrics to replicas."""
-    if as_json:
-        print(json.dumps(record, indent=1))
-        return
     out = console()
-    out.print(f"Decision {record['id']} at {clock(record['created_at'])}", style="bold")
+    out.print(bold(f"Decision {record.id} at {clock(record.created_at)}"))
     for name, lines in story(record).items():
         for place, line in enumerate(lines):
             print_facts({f"{'' if place else name:<10}": line}, out)
 
 
-def decision_line(record: Record) -> str:
+def decision_line(record: DecisionRecord) -> str:
     """`#12 03:04:05 prefill 1 → 2, decode 3 | sent | why`."""
-    action = record.get("connector") or {}
-    status = "dry run" if record.get("dry_run") else str(action.get("status"))
-    parts = (targets_text(record["targets"], record.get("previous_targets")), status, record.get("summary"))
-    return f"#{record['id']} {clock(record['created_at'])} " + " | ".join(filter(None, parts))
+    status = "dry run" if record.dry_run else str(record.connector.status)
+    parts = (targets_text(record.targets, record.previous_targets), status, record.summary)
+    return f"#{record.id} {clock(record.created_at)} " + " | ".join(filter(None, parts))
 
 
-def story(record: Record) -> dict[str, list[str]]:
+def story(record: DecisionRecord) -> dict[str, list[str]]:
     """The steps of a decision, each as named lines: measured, forecast, sized, set, started."""
-    interval = record["interval"]
-    span = f"{clock(interval['start_s'])} to {clock(interval['end_s'])}"
-    measured = record.get("measured") or {}
+    interval = record.interval
+    reasons = DecisionReasons.model_validate(record.reasons)
     steps = {
-        "interval": [span],
-        "measured": [measured_text({**interval, **measured}), *_load_lines(measured)],
-        "pools": list(_pool_lines(record.get("pools") or {})),
-        "why": list(reason_lines(record.get("reasons") or {})) or [str(record.get("summary"))],
-        "targets": [targets_text(record["targets"], record.get("previous_targets"))],
+        "interval": [f"{clock(interval.start_s)} to {clock(interval.end_s)}"],
+        "measured": [
+            measured_text(record.measured, interval.end_s - interval.start_s),
+            *_load_lines(record.measured),
+        ],
+        "pools": list(_pool_lines(record)),
+        "why": list(reason_lines(reasons)) or [record.summary],
+        "targets": [targets_text(record.targets, record.previous_targets)],
         "connector": [_connector_text(record)],
         "replicas": list(_replica_lines(record)),
         "reached": [reached_text(record)],
@@ -144,41 +153,35 @@ def story(record: Record) -> dict[str, list[str]]:
     return {name: lines for name, lines in steps.items() if lines}
 
 
-def _load_lines(measured: Record) -> Iterator[str]:
-    for role, load in (measured.get("load") or {}).items():
-        usage = load.get("kv_usage")
-        yield (
-            f"{role}, per replica: {shown(load.get('running'))} running, {shown(load.get('waiting'))} waiting"
-            + ("" if usage is None else f", KV usage {usage:.1%}")
+def _load_lines(measured: MeasuredFigures) -> Iterator[str]:
+    for role, load in measured.load.items():
+        usage = "" if load.kv_usage is None else f", KV usage {load.kv_usage:.1%}"
+        yield f"{role}, per replica: {shown(load.running)} running, {shown(load.waiting)} waiting{usage}"
+
+
+def _pool_lines(record: DecisionRecord) -> Iterator[str]:
+    for role, pool in record.pools.items():
+        names = (
+            name for name in ("desired", "starting", "ready", "draining") if name in pool.model_fields_set
         )
+        yield f"{role}: " + ", ".join(f"{getattr(pool, name)} {name}" for name in names)
 
 
-def _pool_lines(pools: Record) -> Iterator[str]:
-    for role, pool in pools.items():
-        counts = ", ".join(
-            f"{pool[name]} {name}" for name in ("desired", "starting", "ready", "draining") if name in pool
-        )
-        yield f"{role}: {counts}"
+def _connector_text(record: DecisionRecord) -> str:
+    action = record.connector
+    detail = action.detail if isinstance(action.detail, str) else action.detail and dumps(action.detail)
+    dry = " (dry run: nothing was set)" if record.dry_run else ""
+    return f"{action.kind}: {action.status}{f', {detail}' if detail else ''}{dry}"
 
 
-def _connector_text(record: Record) -> str:
-    action = record.get("connector") or {}
-    detail = action.get("detail")
-    said = detail if isinstance(detail, str) else json.dumps(detail) if detail else ""
-    dry = " (dry run: nothing was set)" if record.get("dry_run") else ""
-    return f"{action.get('kind')}: {action.get('status')}{f', {said}' if said else ''}{dry}"
+def _replica_lines(record: DecisionRecord) -> Iterator[str]:
+    for entry in record.replicas:
+        starting, running = after(record, entry.starting_at), after(record, entry.running_at)
+        yield f"{entry.role} {entry.replica}: STARTING {starting}, RUNNING {running}"
 
 
-def _replica_lines(record: Record) -> Iterator[str]:
-    for entry in record.get("replicas") or ():
-        yield f"{entry['role']} {entry['replica']}: " + ", ".join(
-            f"{name} {after(record, entry.get(key))}"
-            for key, name in (("starting_at", "STARTING"), ("running_at", "RUNNING"))
-        )
-
-
-def after(record: Record, at: float | None) -> str:
+def after(record: DecisionRecord, at: float | None) -> str:
     """`03:04:11 (6.2 s after the decision)`."""
     if at is None:
         return "not yet"
-    return f"{clock(at)} ({at - record['created_at']:.1f} s after the decision)"
+    return f"{clock(at)} ({at - record.created_at:.1f} s after the decision)"

@@ -26,15 +26,16 @@ from headway_cli.cluster import stop_signals
 from headway_cli.control import ControlClient
 from headway_cli.decisions import DecisionLog
 from headway_cli.demo_plan import DemoPlan, make_demo_plan, write_load
-from headway_cli.demo_record import DemoResult, History, Moment, live_document, read_pools
+from headway_cli.demo_record import DemoResult, History, Moment, live_report, read_pools
 from headway_cli.demo_view import DemoView, demo_view, print_plan, print_summary
 from headway_cli.deployment import Deployed
 from headway_cli.errors import CliError
 from headway_cli.job import Job, execute
 from headway_cli.output import check_outputs, write_text
 from headway_cli.page.result import render
-from headway_cli.tables import console, print_result
-from headway_cli.terminal import announce_compilation, bar, say
+from headway_cli.result_view import print_result
+from headway_cli.status import read_status
+from headway_cli.terminal import announce_compilation, bar, console, say
 from headway_cli.up import running
 
 PROFILE = "llama-3.1-8b_h100_tp1"
@@ -133,9 +134,9 @@ def wait_until_planning(server: ControlClient, within_s: float = PLANS_WITHIN_S)
     """
     say("waiting until the planner is ready")
     deadline = time.monotonic() + within_s
-    while (planner := server.get("/v1/control/status")["planner"])["state"] not in PLANNING:
+    while (planner := read_status(server).planner).state not in PLANNING:
         if time.monotonic() > deadline:
-            raise CliError(f"the planner does not begin: {planner['reason']}")
+            raise CliError(f"the planner does not begin: {planner.reason}")
         time.sleep(LOOK_EVERY_S)
 
 
@@ -157,7 +158,7 @@ def _play(plan: DemoPlan, deployed: Deployed) -> DemoResult:
         plan=plan,
         tally=tally,
         history=history,
-        decisions=[dict(record) for record in DecisionLog(server).every()],
+        decisions=DecisionLog(server).every(),
         began_at=began_at,
     )
 
@@ -187,21 +188,21 @@ class Watch:
     async def look(self, progress: ReplayProgress) -> None:
         """One look. A status that does not come is a gap, not an end."""
         try:
-            status = await asyncio.to_thread(self._server.get, "/v1/control/status")
+            status = await asyncio.to_thread(read_status, self._server)
         except CliError as error:
             self._view.trouble(str(error))
             return
         moment = Moment(
             time_s=progress.elapsed_s,
-            pools=read_pools(status),
+            pools=read_pools(status.pools),
             rate_rps=self._rate(progress),
             in_flight=progress.in_flight,
             attainment=progress.tally.attainment,
             failed=progress.tally.failed + progress.tally.shed,
-            decision=status["last_decision"],
+            decision=status.last_decision,
         )
         self._history.add(moment)
-        self._view.show(self._history, status)
+        self._view.show(self._history)
 
     def _rate(self, progress: ReplayProgress) -> float:
         """Requests per second over the last seconds."""
@@ -234,7 +235,7 @@ def _clock_from(start_s: float) -> Callable[[], float]:
 
 
 def _write_page(result: DemoResult, output: Path) -> None:
-    write_text(output, render(live_document(result)))
+    write_text(output, render(live_report(result)))
     print(f"\nThe report: {os.path.relpath(output)}")
 
 

@@ -1,33 +1,36 @@
-"""A demo's record: replica counts, load and attainment second by second, and the same as a result document.
-
-The document has the form of a simulation's result (docs/reference.md), for the same page.
-"""
+"""A demo's record: replica counts, load and attainment second by second, and the same as a report."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from headway.loadgen import LoadTally
-from headway.planning import Slo, policy_kind
-from headway.simulation.results import FluidBound
+from headway.planning import Role, Slo, policy_kind
+from headway.planning.records import DecisionRecord, LastDecision, PoolStatus
+from headway.simulation.fluid import FluidBound
+from headway.simulation.report import (
+    Interval,
+    IntervalForecast,
+    IntervalQuantiles,
+    PoolSeries,
+    Quantiles,
+    ReportSlo,
+    SimulationReport,
+    TraceFigures,
+)
 from headway_cli.demo_plan import DemoPlan
 from headway_cli.status import SIMULATED
 
 COUNTS = ("desired", "starting", "ready", "draining")
 
 BARS = "▁▂▃▄▅▆▇█"
-Record = Mapping[str, Any]
 HOUR_S = 3600.0
-LINES = ("mean", "p50", "p95", "p99")
-OUTCOMES = ("requests", "completed", "shed", "failed", "attainment", "goodput_rps")
-KEPT = (*OUTCOMES, "ttft_s", "itl_s", "tpot_s", "e2e_s")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
-    """One look: seconds since the load began, per role its four counts, what clients saw so far."""
+    """One look: seconds since the load began, per role its four counts, the clients' figures so far."""
 
     time_s: float
     pools: Mapping[str, Mapping[str, int]]
@@ -35,11 +38,11 @@ class Moment:
     in_flight: int
     attainment: float | None
     failed: int
-    decision: Mapping[str, Any] | None = None
+    decision: LastDecision | None = None
 
 
 class History:
-    """All moments."""
+    """All moments of a demo."""
 
     def __init__(self) -> None:
         self.moments: list[Moment] = []
@@ -78,11 +81,11 @@ class History:
         """The most replicas that a role had."""
         return max((moment.pools[role][count] for moment in self.moments), default=0)
 
-    def series(self, role: str) -> dict[str, list[Any]]:
-        """The counts of a role over time, a point where one changed; keys as in a simulation's result."""
+    def series(self, role: str) -> PoolSeries:
+        """The counts of a role over time, a point where one changed."""
         changes = list(self._changes(role))
-        columns: dict[str, list[Any]] = {"time_s": [max(moment.time_s, 0.0) for moment in changes]}
-        return columns | {name: [moment.pools[role][name] for moment in changes] for name in COUNTS}
+        columns = {name: [moment.pools[role][name] for moment in changes] for name in COUNTS}
+        return PoolSeries(time_s=[max(moment.time_s, 0.0) for moment in changes], **columns)
 
     def _changes(self, role: str) -> Iterator[Moment]:
         last: Mapping[str, int] | None = None
@@ -92,11 +95,9 @@ class History:
                 yield moment
 
 
-def read_pools(status: Mapping[str, Any]) -> dict[str, dict[str, int]]:
-    """The counts of a status document; an unknown one is 0."""
-    return {
-        role: {name: int(pool.get(name) or 0) for name in COUNTS} for role, pool in status["pools"].items()
-    }
+def read_pools(pools: Mapping[Role, PoolStatus]) -> dict[str, dict[str, int]]:
+    """The counts of a status document's pools; an unknown one is 0."""
+    return {role.value: {name: getattr(pool, name) or 0 for name in COUNTS} for role, pool in pools.items()}
 
 
 def sparkline(values: Sequence[float], top: float) -> str:
@@ -107,7 +108,7 @@ def sparkline(values: Sequence[float], top: float) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoResult:
-    """Everything that a demo leaves: what clients saw, what the fleet did, every decision.
+    """Everything that a demo leaves: the clients' figures, the fleet's history, every decision.
 
     `began_at` is the Unix time at which the load began.
     """
@@ -115,44 +116,51 @@ class DemoResult:
     plan: DemoPlan
     tally: LoadTally
     history: History
-    decisions: list[dict[str, Any]]
+    decisions: Sequence[DecisionRecord]
     began_at: float
 
 
-def live_document(result: DemoResult) -> dict[str, Any]:
-    """The document; times are seconds since the load began."""
-    plan, tally, history = result.plan, result.tally, result.history
-    config, summary = plan.config, tally.summary()
+def live_report(result: DemoResult) -> SimulationReport:
+    """The run in the form of a simulation's report, for the same page; times count from the load's begin."""
+    config, tally, history = result.plan.config, result.tally, result.history
     replicas = {role: history.series(role) for role in history.roles}
     gpu_hours = sum(history.replica_seconds(role) for role in history.roles) / HOUR_S
-    bound = _fluid_bound_gpu_hours(result)
-    desired = {role: series["desired"] for role, series in replicas.items()}
-    return {
-        "policy": config.planner.policy,
-        "predictor": config.planner.predictor if policy_kind(config.planner.policy).forecasts else None,
-        "routing": config.routing.profile,
-        "seed": plan.seed,
-        "profile": f"{config.engine.profile} at {config.engine.time_scale:g} × its speed",
-        "trace": {
-            "name": "the demo's load, live on Ray with SIMULATED engines",
-            "rate_scale": 1.0,
-            "isl_mean_tokens": float(plan.input_tokens),
-            "osl_mean_tokens": float(plan.output_tokens),
-        },
-        "slo": {"ttft_s": config.slo.ttft_s, "itl_s": config.slo.itl_s, "attainment": config.slo.attainment},
-        **{key: summary[key] for key in KEPT},
-        "attainable": 1.0,
-        "gpu_hours": gpu_hours,
-        "fluid_bound_gpu_hours": bound,
-        "fluid_bound_ratio": gpu_hours / bound if bound else None,
-        "scale_events": sum(_changes(series) for series in desired.values()),
-        "direction_reversals": sum(_reversals(series) for series in desired.values()),
-        "simulated_s": history.moments[-1].time_s if history.moments else 0.0,
-        "gpus_per_replica": dict.fromkeys(replicas, 1),
-        "replicas": replicas,
-        "notes": [SIMULATED, "live on Ray: latencies are what clients measured", *tally.notes()],
-        "intervals": _intervals(result),
-    }
+    bound_hours, summary = _fluid_bound_gpu_hours(result), tally.summary()
+    return SimulationReport(
+        policy=config.planner.policy,
+        predictor=config.planner.predictor if policy_kind(config.planner.policy).forecasts else None,
+        routing=config.routing.profile,
+        seed=result.plan.seed,
+        profile=f"{config.engine.profile} at {config.engine.time_scale:g} × its speed",
+        trace=TraceFigures(
+            name="the demo's load, live on Ray with SIMULATED engines",
+            rate_scale=1.0,
+            isl_mean_tokens=float(result.plan.input_tokens),
+            osl_mean_tokens=float(result.plan.output_tokens),
+        ),
+        slo=ReportSlo(ttft_s=config.slo.ttft_s, itl_s=config.slo.itl_s, attainment=config.slo.attainment),
+        requests=tally.requests,
+        completed=tally.completed,
+        shed=tally.shed,
+        failed=tally.failed,
+        attainment=tally.attainment,
+        goodput_rps=summary["goodput_rps"],
+        gpu_hours=gpu_hours,
+        fluid_bound_gpu_hours=bound_hours,
+        fluid_bound_ratio=gpu_hours / bound_hours if bound_hours else None,
+        ttft_s=Quantiles(**summary["ttft_s"]),
+        itl_s=Quantiles(**summary["itl_s"]),
+        tpot_s=Quantiles(**summary["tpot_s"]),
+        e2e_s=Quantiles(**summary["e2e_s"]),
+        scale_events=sum(int(np.count_nonzero(np.diff(pool.desired))) for pool in replicas.values()),
+        direction_reversals=sum(_reversals(pool.desired) for pool in replicas.values()),
+        simulated_s=history.moments[-1].time_s if history.moments else 0.0,
+        attainable=1.0,
+        gpus_per_replica=dict.fromkeys(replicas, 1),
+        replicas=replicas,
+        notes=[SIMULATED, "live on Ray: latencies are what clients measured", *tally.notes()],
+        intervals=list(_intervals(result)),
+    )
 
 
 def _fluid_bound_gpu_hours(result: DemoResult) -> float:
@@ -166,37 +174,28 @@ def _fluid_bound_gpu_hours(result: DemoResult) -> float:
     return bound.gpu_seconds / HOUR_S
 
 
-def _intervals(result: DemoResult) -> list[dict[str, Any]]:
-    """The decision log, its times counted from the beginning of the load.
-
-    Intervals before that, and those that were not measured, are left out.
-    """
-    known = (record for record in result.decisions if record["measured"]["requests"] is not None)
-    rows = (_interval(record, result.began_at) for record in known)
-    return [row for row in rows if row["start_s"] >= 0.0]
-
-
-def _interval(record: Record, offset_s: float) -> dict[str, Any]:
-    measured = record["measured"]
-    return {
-        "start_s": record["interval"]["start_s"] - offset_s,
-        "end_s": record["interval"]["end_s"] - offset_s,
-        "requests": round(measured["requests"]),
-        "ttft_s": _latency(measured["ttft_s"]),
-        "itl_s": _latency(measured["itl_s"]),
-        "attainment": measured["attainment"],
-        "forecast": record["forecast"],
-        "targets": record["targets"],
-        "reasons": record["reasons"],
-    }
-
-
-def _latency(values: Record | None) -> dict[str, float | None]:
-    return {name: (values or {}).get(name) for name in LINES}
-
-
-def _changes(desired: Sequence[float]) -> int:
-    return int(np.count_nonzero(np.diff(desired)))
+def _intervals(result: DemoResult) -> Iterator[Interval]:
+    """The decision log without intervals from before the load and those that were not measured."""
+    for record in result.decisions:
+        start_s, measured = record.interval.start_s - result.began_at, record.measured
+        if measured.requests is None or start_s < 0.0:
+            continue
+        ttft, itl = (
+            IntervalQuantiles(mean=each.mean, p50=each.p50, p95=each.p95, p99=each.p99)
+            for each in (measured.ttft_s, measured.itl_s)
+        )
+        forecast = record.forecast
+        yield Interval(
+            start_s=start_s,
+            end_s=record.interval.end_s - result.began_at,
+            requests=round(measured.requests),
+            ttft_s=ttft,
+            itl_s=itl,
+            attainment=measured.attainment,
+            forecast=IntervalForecast(requests=forecast.requests) if forecast else None,
+            targets={role.value: count for role, count in record.targets.items()},
+            reasons=record.reasons,
+        )
 
 
 def _reversals(desired: Sequence[float]) -> int:

@@ -1,41 +1,38 @@
 """The demo on standard output: a panel or lines while it runs, and at its end what came of it."""
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Protocol
 
-from rich import box
 from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 from headway.planning import Role, decision_interval_s
+from headway.planning.records import DecisionRecord, LastDecision
 from headway_cli.decisions import print_story
 from headway_cli.demo_plan import SPEED, DemoPlan
 from headway_cli.demo_record import DemoResult, History, Moment, sparkline
-from headway_cli.status import SIMULATED, clock, targets_text
-from headway_cli.tables import console, print_facts, print_notes
-from headway_cli.words import milliseconds, percent
-
-Status = Mapping[str, Any]
+from headway_cli.status import SIMULATED, targets_text
+from headway_cli.terminal import bold, console, print_facts, print_notes, table
+from headway_cli.words import clock, milliseconds, percent
 
 LINE_EVERY_S = 5.0
 SPARK_WIDTH = 60
 
-Record = Mapping[str, Any]
 ROW_EVERY_S = 10.0
 
 
 class DemoView(Protocol):
-    """Where the demo shows itself."""
+    """The demo's place on standard output."""
 
-    def show(self, history: History, status: Status) -> None:
-        """The newest moment has been added."""
+    def show(self, history: History) -> None:
+        """Show the newest moment."""
 
     def trouble(self, text: str) -> None:
-        """The status could not be read just now."""
+        """Say that the status could not be read just now."""
 
 
 @contextmanager
@@ -49,11 +46,11 @@ def demo_view(plan: DemoPlan) -> Iterator[DemoView]:
 
 
 def print_plan(plan: DemoPlan) -> None:
-    """What will run, and from which calculation."""
+    """Print what will run, and from which calculation."""
     crest, trough = plan.needs(plan.crest_rps), plan.needs(plan.trough_rps)
     slo = plan.config.slo
     out = console()
-    out.print(Text("Headway live on this machine", style="bold"))
+    out.print(bold("Headway live on this machine"))
     out.print(Text(f"{SIMULATED}, at {SPEED:g} × the speed of its profile", style="bold yellow"))
     out.print(
         f"Load        {plan.trough_rps:.2g} to {plan.crest_rps:.2g} requests/s and back in "
@@ -76,7 +73,7 @@ class Lines:
     def __init__(self) -> None:
         self._due_s = 0.0
 
-    def show(self, history: History, status: Status) -> None:
+    def show(self, history: History) -> None:
         """Print the newest moment if it is time."""
         moment = history.moments[-1]
         if moment.time_s < self._due_s:
@@ -99,9 +96,9 @@ def line(moment: Moment) -> str:
     )
 
 
-def decision_text(decision: Mapping[str, Any] | None) -> str:
+def decision_text(decision: LastDecision | None) -> str:
     """`#6 prefill 2, decode 3`."""
-    return "no decision yet" if decision is None else f"#{decision['id']} {targets_text(decision['targets'])}"
+    return "no decision yet" if decision is None else f"#{decision.id} {targets_text(decision.targets)}"
 
 
 class Panel:
@@ -110,33 +107,33 @@ class Panel:
     def __init__(self, live: Live, plan: DemoPlan) -> None:
         self._live, self._plan = live, plan
 
-    def show(self, history: History, status: Status) -> None:
+    def show(self, history: History) -> None:
         """Redraw."""
         moment = history.moments[-1]
-        last = moment.decision or {}
+        last = moment.decision
         done = f"{moment.time_s:.0f} s of {self._plan.duration_s:g} s, SIMULATED engine"
         self._live.update(
             Group(
-                Text(done, style="bold"),
+                bold(done),
                 self._table(history),
                 Text(f"{percent(moment.attainment)} within SLO, {moment.failed} failed"),
-                Text(decision_text(moment.decision) + (f" at {clock(last['created_at'])}" if last else "")),
-                Text(str(last.get("summary") or ""), style="dim"),
+                Text(decision_text(moment.decision) + (f" at {clock(last.created_at)}" if last else "")),
+                Text(last.summary if last else "", style="dim"),
             ),
             refresh=True,
         )
 
     def _table(self, history: History) -> Table:
-        table = Table.grid(padding=(0, 2))
+        grid = Table.grid(padding=(0, 2))
         moments = history.sampled(SPARK_WIDTH)
         rates = [moment.rate_rps for moment in moments]
-        table.add_row("load", f"{rates[-1]:.1f} requests/s", sparkline(rates, self._plan.crest_rps))
+        grid.add_row("load", f"{rates[-1]:.1f} requests/s", sparkline(rates, self._plan.crest_rps))
         for role, pool in history.moments[-1].pools.items():
             top = max(history.highest(role, "ready"), history.highest(role, "desired"), 1)
-            for name, count in (("desired", "desired"), ("ready", "ready")):
-                values = [float(moment.pools[role][count]) for moment in moments]
-                table.add_row(f"{role} {name}", str(pool[count]), sparkline(values, float(top)))
-        return table
+            for name in ("desired", "ready"):
+                values = [float(moment.pools[role][name]) for moment in moments]
+                grid.add_row(f"{role} {name}", str(pool[name]), sparkline(values, float(top)))
+        return grid
 
     def trouble(self, text: str) -> None:
         """Show it above the panel."""
@@ -147,29 +144,32 @@ def print_summary(result: DemoResult) -> None:
     """Everything, after the run."""
     out = console()
     out.print()
-    out.print(Text(f"Replicas over time ({SIMULATED})", style="bold"))
-    out.print(replica_table(result))
+    out.print(bold(f"Replicas over time ({SIMULATED})"))
+    out.print(replica_table(result.history))
     print_facts(facts(result), out)
     print_notes(result.tally.notes(), out)
     chosen = example(result.decisions)
     if chosen is not None:
         out.print()
-        print_story(chosen, as_json=False)
+        print_story(chosen)
     _print_starts(result, out)
 
 
-def replica_table(result: DemoResult) -> Table:
+def replica_table(history: History) -> Table:
     """Load, replicas (ready of desired) and attainment, a row every few seconds."""
-    history = result.history
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in ("time", "requests/s", *(f"{role} ready/desired" for role in history.roles), "in flight"):
-        table.add_column(name, justify="right")
-    table.add_column("within SLO so far", justify="right")
-    for moment in history.every(ROW_EVERY_S):
-        pools = [f"{pool['ready']}/{pool['desired']}" for pool in moment.pools.values()]
-        cells = (f"{moment.time_s:.0f} s", f"{moment.rate_rps:.1f}", *pools, str(moment.in_flight))
-        table.add_row(*cells, percent(moment.attainment))
-    return table
+    roles = (f"{role} ready/desired" for role in history.roles)
+    rows = (
+        (
+            f"{moment.time_s:.0f} s",
+            f"{moment.rate_rps:.1f}",
+            *(f"{pool['ready']}/{pool['desired']}" for pool in moment.pools.values()),
+            str(moment.in_flight),
+            percent(moment.attainment),
+        )
+        for moment in history.every(ROW_EVERY_S)
+    )
+    head = ("time", "requests/s", *roles, "in flight", "within SLO so far")
+    return table(head, rows, names=0, dense=False)
 
 
 def facts(result: DemoResult) -> dict[str, str]:
@@ -190,7 +190,7 @@ def facts(result: DemoResult) -> dict[str, str]:
 
 
 def gpu_text(history: History) -> str:
-    """What the fleet cost, beside a fleet that has the crest's replicas all the time (one GPU each)."""
+    """The fleet's cost, beside a fleet that has the crest's replicas all the time (one GPU each)."""
     used = sum(history.replica_seconds(role) for role in history.roles)
     span_s = history.moments[-1].time_s - history.moments[0].time_s if history.moments else 0.0
     fixed = span_s * sum(history.highest(role) for role in history.roles)
@@ -198,18 +198,18 @@ def gpu_text(history: History) -> str:
     return f"{used:,.0f} simulated{share}"
 
 
-def example(decisions: Sequence[Record]) -> Record | None:
+def example(decisions: Sequence[DecisionRecord]) -> DecisionRecord | None:
     """The decision that started the most replicas and was reached, the first such."""
-    started = [record for record in decisions if record["replicas"] and record["reached_at"] is not None]
-    return max(started, key=lambda record: len(record["replicas"]), default=None)
+    started = [record for record in decisions if record.replicas and record.reached_at is not None]
+    return max(started, key=lambda record: len(record.replicas), default=None)
 
 
-def starts(decisions: Sequence[Record]) -> Iterator[tuple[int, str, float]]:
+def starts(decisions: Sequence[DecisionRecord]) -> Iterator[tuple[int, str, float]]:
     """Per replica: the decision that started it, its role, seconds from decision to RUNNING."""
     for record in decisions:
-        for replica in record["replicas"]:
-            if replica["running_at"] is not None:
-                yield record["id"], replica["role"], replica["running_at"] - record["created_at"]
+        for replica in record.replicas:
+            if replica.running_at is not None:
+                yield record.id, replica.role, replica.running_at - record.created_at
 
 
 def _print_starts(result: DemoResult, out: Console) -> None:
@@ -219,7 +219,7 @@ def _print_starts(result: DemoResult, out: Console) -> None:
     own_s = result.plan.config.engine.start_up_s
     seconds = sorted(taken_s for _, _, taken_s in found)
     out.print()
-    out.print(Text("From decision to RUNNING", style="bold"))
+    out.print(bold("From decision to RUNNING"))
     for decision, role, taken_s in found:
         out.print(f"  #{decision} {role}: {taken_s:.1f} s, of which Ray and Serve {taken_s - own_s:.1f} s")
     middle = seconds[len(seconds) // 2]

@@ -5,7 +5,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -16,7 +16,6 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.text import Text
 
 from headway.config import HeadwayConfig, load_config
 from headway.loadgen import (
@@ -31,6 +30,7 @@ from headway.loadgen import (
     replay,
 )
 from headway.planning import Slo
+from headway.simulation.report import Quantiles
 from headway.workload import Trace, TraceOptions, open_trace
 from headway_cli import INTERRUPTED
 from headway_cli.control import KEY_VARIABLE, KeyVariable
@@ -39,9 +39,9 @@ from headway_cli.flags import spread
 from headway_cli.job import source_name
 from headway_cli.options import TraceArgument
 from headway_cli.output import STDOUT, check_outputs, write_json
-from headway_cli.tables import console, latency_table, print_facts, print_notes
-from headway_cli.terminal import error_console
-from headway_cli.words import Document, duration, milliseconds, percent
+from headway_cli.result_view import LATENCIES, latency_table
+from headway_cli.terminal import bold, console, error_console, print_facts, print_notes
+from headway_cli.words import duration, milliseconds, percent, targets
 
 Tell = Callable[[ReplayProgress], None]
 
@@ -266,23 +266,22 @@ def figures(state: ReplayProgress) -> str:
     return ", ".join(parts)
 
 
-def print_load(document: Document, out: Console) -> None:
+def print_load(document: Mapping[str, Any], out: Console) -> None:
     """Headline, figures, latencies, notes."""
-    trace = document["trace"]
-    out.print(Text(f"{trace['name']} on {document['model']} at {document['url']}", style="bold"))
+    out.print(bold(f"{document['trace']['name']} on {document['model']} at {document['url']}"))
     print_facts(load_figures(document), out)
-    out.print(latency_table(document))
+    out.print(latency_table({name: Quantiles(**document[key]) for key, name in LATENCIES}))
     print_notes(document["notes"], out)
 
 
-def load_figures(document: Document) -> dict[str, str]:
+def load_figures(document: Mapping[str, Any]) -> dict[str, str]:
     """The headline figures by name, as sentences."""
     slo, lag = document["slo"], document["send_lag_s"]
     ended = ", ".join(f"{count:,} {name}" for name, count in document["outcomes"].items())
     return {
         "Requests": f"{document['requests']:,} in {duration(document['duration_s'])}: {ended or 'none'}",
-        "Attainment": f"{percent(document['attainment'])} within TTFT {slo['ttft_s'] * 1e3:g} ms and "
-        f"ITL {slo['itl_s'] * 1e3:g} ms, aim {percent(slo['attainment'])}",
+        "Attainment": f"{percent(document['attainment'])} within "
+        f"{targets(slo['ttft_s'], slo['itl_s'], ' and ')}, aim {percent(slo['attainment'])}",
         "Goodput": f"{document['goodput_rps']:.4g} requests/s",
         "Tokens": f"{document['input_tokens']:,} in, {document['output_tokens']:,} out",
         "Send lag": f"p99 {milliseconds(lag['p99'])} ms, highest {milliseconds(lag['max'])} ms",

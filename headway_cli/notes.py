@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator
 from headway.planning import Role
 from headway.simulation.build import Plan
 from headway.simulation.demand import Reach
-from headway.simulation.results import Interval, SimulationResult
+from headway.simulation.report import Interval
+from headway.simulation.results import SimulationResult
 from headway.workload import Trace
 from headway_cli.words import plural
 
@@ -127,7 +128,8 @@ def _repeated(what: str, intervals: Iterable[Interval], key: str) -> Iterator[st
 def _failing_predictors(intervals: Iterable[Interval]) -> Iterator[str]:
     failures: dict[str, int] = {}
     for interval in intervals:
-        for series, source in (interval.forecast or {}).get("source", {}).items():
+        sources = interval.forecast.source if interval.forecast else None
+        for series, source in (sources or {}).items():
             if "failed" in source:
                 line = f"{series}: {source}"
                 failures[line] = failures.get(line, 0) + 1

@@ -18,7 +18,7 @@ from headway_cli.page.profile import render
 from headway_cli.profile_run import PAGE, RECOMMENDED, run_profile
 from headway_cli.profile_targets import ProfileOptions
 from headway_cli.profile_view import chosen, print_profile, print_ratios, profile_entry, recommendation_lines
-from headway_cli.tables import console
+from headway_cli.terminal import console
 from interp import DecodeSamples, PrefillSamples, ProfileError, load_profile, save_profile
 
 Directory = Annotated[str, typer.Argument(metavar="DIR", help="A profile, or what `headway profile` wrote.")]

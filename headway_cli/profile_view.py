@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from headway.profiling.comparison import Ratios, Recommendation, TpChoice
-from headway_cli.tables import print_facts, print_notes
+from headway_cli.terminal import print_facts, print_notes
 from interp import Profile
 
 Document = Mapping[str, Any]

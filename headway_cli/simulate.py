@@ -1,11 +1,13 @@
 """`headway simulate`, `report` and `generate`: one policy on one trace, its page, and traces to simulate."""
 
 from contextlib import nullcontext
+from json import loads
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from headway.simulation.report import ReportError, SimulationReport, parse_report
 from headway.workload import TraceOptions, open_trace, write_trace
 from headway_cli.errors import CliError
 from headway_cli.flags import spread
@@ -19,9 +21,8 @@ from headway_cli.options import (
 )
 from headway_cli.output import STDOUT, check_outputs, trace_lines, write_json, write_text
 from headway_cli.page.result import render
-from headway_cli.result_file import read_result
-from headway_cli.tables import console, print_result
-from headway_cli.terminal import announce_compilation, bar
+from headway_cli.result_view import print_result
+from headway_cli.terminal import announce_compilation, bar, console
 
 
 @spread(RunOptions)
@@ -65,12 +66,12 @@ def simulate(
     announce_compilation()
     traced = nullcontext() if offload_traces is None else trace_lines(Path(offload_traces))
     with bar("simulating") as progress, traced as traces:
-        document = execute(job, progress, traces)
+        result = execute(job, progress, traces)
     if report is not None:
-        write_text(Path(report), render(document))
+        write_text(Path(report), render(result))
     if json is not None:
-        write_json(json, document)
-    print_result(document, console(to_stderr=json == STDOUT))
+        write_json(json, result.document())
+    print_result(result, console(to_stderr=json == STDOUT))
 
 
 def _policy(policy: str | None, static: str | None) -> dict[str, object]:
@@ -89,6 +90,20 @@ def report(
     check_outputs({"--output": output}, (result,))
     write_text(Path(output), render(read_result(result)))
     print(f"wrote {output}")
+
+
+def read_result(place: str) -> SimulationReport:
+    """The result in a file; CliError names the file and the first key that the page cannot do without."""
+    try:
+        return parse_report(loads(Path(place).read_text(encoding="utf-8")))
+    except ReportError as error:
+        raise CliError(f"{place}: is no result of headway simulate: {error}") from error
+    except OSError as error:
+        raise CliError(f"{place}: cannot be read: {error.strerror or error}") from error
+    except RecursionError as error:
+        raise CliError(f"{place}: is not JSON that can be read: nested too deeply") from error
+    except ValueError as error:
+        raise CliError(f"{place}: is not JSON: {error}") from error
 
 
 def generate(

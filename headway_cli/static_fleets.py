@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import ceil, floor, isfinite
-from typing import Any
 
 import numpy as np
 
@@ -19,6 +18,7 @@ from headway.planning import LoadForecast, PolicySettings, Role
 from headway.planning.budget import fit, gpus
 from headway.simulation.build import Plan
 from headway.simulation.demand import first_interval, requirements
+from headway.simulation.report import SimulationReport
 from headway.workload import Trace, interval_series
 
 PEAK_FACTOR = 2.0
@@ -26,7 +26,6 @@ VALUES_PER_ROLE = 5
 SHARE_OF_ATTAINED = 0.99
 
 Fleet = dict[Role, int]
-Document = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,12 +85,16 @@ def grid(plan: Plan, trace: Trace) -> list[Fleet]:
     )
 
 
-def pareto(documents: Sequence[Document]) -> list[Document]:
+def pareto(reports: Mapping[str, SimulationReport]) -> Mapping[str, SimulationReport]:
     """Those that no other beats in both attainment and GPU-hours, cheapest first."""
-    kept: list[Document] = []
-    for document in sorted(documents, key=lambda d: (d["gpu_hours"], -(d["attainment"] or 0.0))):
-        if not kept or (document["attainment"] or 0.0) > (kept[-1]["attainment"] or 0.0):
-            kept.append(document)
+    kept: dict[str, SimulationReport] = {}
+    best = -1.0
+    for label, report in sorted(
+        reports.items(), key=lambda item: (item[1].gpu_hours, -(item[1].attainment or 0.0))
+    ):
+        attained = report.attainment or 0.0
+        if attained > best:
+            kept[label], best = report, attained
     return kept
 
 

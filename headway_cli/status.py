@@ -1,29 +1,33 @@
-"""`headway status`: the pools, SLO attainment, the last decision and why, and how the parts are."""
+"""`headway status`: the pools, SLO attainment, the last decision and why, and how the components are."""
 
-import time
 from collections.abc import Iterator, Mapping
 from json import dumps
 from time import sleep
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from rich import box
 from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from headway_cli.control import KEY_VARIABLE, ControlClient, KeyVariable, UrlOption, client
+from headway.planning import Role
+from headway.planning.records import (
+    DecisionRecord,
+    LastDecision,
+    MeasuredFigures,
+    PoolStatus,
+    StatusDocument,
+)
+from headway_cli.control import KEY_VARIABLE, ControlClient, KeyVariable, UrlOption, client, parse
 from headway_cli.errors import CliError
-from headway_cli.tables import console
-from headway_cli.words import milliseconds, percent
+from headway_cli.terminal import bold, console, table
+from headway_cli.words import clock, milliseconds, percent, shown
 
 PATH = "/v1/control/status"
 PERIOD_S = 1.0
-
-Document = Mapping[str, Any]
 SIMULATED = "SIMULATED engine: no GPU is used and no model answers"
-COLUMNS = ("desired", "starting", "ready", "draining", "running", "waiting", "kv_usage")
+COUNTS = ("desired", "starting", "ready", "draining", "running", "waiting")
 
 
 def status(
@@ -35,129 +39,125 @@ def status(
 ) -> None:
     """Show a running deployment: pools, SLO attainment, the last decision and why."""
     server = client(url, api_key_env)
-    document = server.get(PATH)
     if json:
-        print(dumps(document, indent=1))
-    elif watch:
+        print(dumps(server.get(PATH), indent=1))
+        return
+    view = status_view(read_status(server), server.url)
+    if watch:
         _watch(server)
     else:
-        console().print(status_view(document, server.url))
+        console().print(view)
+
+
+def read_status(server: ControlClient) -> StatusDocument:
+    """The status of a running deployment."""
+    return parse(StatusDocument, server.get(PATH), server, PATH)
 
 
 def _watch(server: ControlClient) -> None:
     with Live(console=console(), auto_refresh=False) as live:
         while True:
-            live.update(_read(server), refresh=True)
+            try:
+                view = status_view(read_status(server), server.url)
+            except CliError as error:  # a server that restarts is watched on
+                view = Text(str(error), style="bold red")
+            live.update(view, refresh=True)
             sleep(PERIOD_S)
 
 
-def _read(server: ControlClient) -> RenderableType:
-    """The view, or the fault: a server that restarts is watched on."""
-    try:
-        return status_view(server.get(PATH), server.url)
-    except CliError as error:
-        return Text(str(error), style="bold red")
-
-
-def status_view(document: Document, url: str) -> RenderableType:
+def status_view(document: StatusDocument, url: str) -> RenderableType:
     """Everything about a deployment on one screen."""
-    lines = [Text(f"{document['model']} at {url}", style="bold"), *engine_lines(document)]
+    lines = [bold(f"{document.model} at {url}"), *engine_lines(document)]
     facts = {**planner_facts(document), **load_facts(document)}
     margin = max(map(len, facts)) + 2
     lines += [Text(f"{name:<{margin}}{text}") for name, text in facts.items()]
-    return Group(*lines, pool_table(document["pools"]), *components(document))
+    return Group(*lines, pool_table(document.pools), *component_lines(document))
 
 
-def engine_lines(document: Document) -> Iterator[Text]:
-    """What must not be overlooked: a simulated engine, a planner that only watches."""
-    engine = document.get("engine") or {}
-    if engine.get("simulated"):
-        scale = engine.get("time_scale")
-        speed = "" if scale in (None, 1, 1.0) else f", at {scale:g} × the speed of its profile"
+def engine_lines(document: StatusDocument) -> Iterator[Text]:
+    """Warnings that must not be overlooked: a simulated engine, a planner that only watches."""
+    if document.engine.simulated:
+        scale = document.engine.time_scale
+        speed = "" if scale in (None, 1.0) else f", at {scale:g} × the speed of its profile"
         yield Text(SIMULATED + speed, style="bold yellow")
-    if (document.get("planner") or {}).get("dry_run"):
+    if document.planner.dry_run:
         yield Text("dry run: decisions are logged, nothing is set", style="bold yellow")
 
 
-def planner_facts(document: Document) -> dict[str, str]:
+def planner_facts(document: StatusDocument) -> dict[str, str]:
     """The planner and its last decision, as named sentences."""
-    planner, last = document.get("planner") or {}, document.get("last_decision")
-    why = f" ({planner['reason']})" if planner.get("reason") else ""
-    odd = [
-        f"{planner[key]} {key.replace('_', ' ')}"
-        for key in ("late_ticks", "failed_ticks")
-        if planner.get(key)
-    ]
+    planner, last = document.planner, document.last_decision
+    why = f" ({planner.reason})" if planner.reason else ""
+    ticks = {"late ticks": planner.late_ticks, "failed ticks": planner.failed_ticks}
+    odd = [f"{count} {name}" for name, count in ticks.items() if count]
     facts = {
-        "Planner": f"{planner.get('state', 'unknown')}{why}: {planner.get('policy')} policy, "
-        f"{planner.get('predictor') or 'no'} predictor, every {shown(planner.get('interval_s'))} s, "
-        + ", ".join([f"{shown(planner.get('ticks'))} ticks", *odd]),
+        "Planner": f"{planner.state}{why}: {planner.policy} policy, "
+        f"{planner.predictor or 'no'} predictor, every {shown(planner.interval_s)} s, "
+        + ", ".join([f"{shown(planner.ticks)} ticks", *odd]),
     }
     if last is None:
         return {**facts, "Decision": "none yet"}
     return {
         **facts,
-        "Decision": f"#{last['id']} at {clock(last['created_at'])}: {targets_text(last['targets'])}; "
-        f"{last['status']}, {reached_text(last)}",
-        "Why": str(last.get("summary") or "not said"),
+        "Decision": f"#{last.id} at {clock(last.created_at)}: {targets_text(last.targets)}; "
+        f"{last.status}, {reached_text(last)}",
+        "Why": last.summary or "not said",
     }
 
 
-def load_facts(document: Document) -> dict[str, str]:
+def load_facts(document: StatusDocument) -> dict[str, str]:
     """SLO attainment, the last interval's load and what traffic taught of the profile, as named sentences."""
-    slo, attained = document.get("slo") or {}, document.get("attainment") or {}
+    slo, attained = document.slo, document.attainment
     facts = {
-        "SLO": f"TTFT {shown(slo.get('ttft_ms'))} ms, ITL {shown(slo.get('itl_ms'))} ms: "
-        f"{percent(attained.get('last_interval'))} in the last interval, "
-        f"{percent(attained.get('total'))} in total, aim {percent(slo.get('attainment'))}"
+        "SLO": f"TTFT {shown(slo.ttft_ms)} ms, ITL {shown(slo.itl_ms)} ms: "
+        f"{percent(attained.last_interval)} in the last interval, "
+        f"{percent(attained.total)} in total, aim {percent(slo.attainment)}"
     }
-    if measured := document.get("measured"):
-        facts["Measured"] = measured_text(measured)
-    if refined := document.get("refined"):
-        facts["Profile"] = f"refined by traffic in {refined['cells']} cells, version {refined['version']}"
+    if measured := document.measured:
+        span_s = (measured.end_s or 0.0) - (measured.start_s or 0.0)
+        facts["Measured"] = measured_text(measured, span_s)
+    if refined := document.refined:
+        facts["Profile"] = f"refined by traffic in {refined.cells} cells, version {refined.version}"
     return facts
 
 
-def measured_text(measured: Document) -> str:
+def measured_text(measured: MeasuredFigures, span_s: float) -> str:
     """One interval as measured, in one sentence."""
-    span_s = measured["end_s"] - measured["start_s"]
-    requests = measured.get("requests")
+    requests, ttft, itl, health = measured.requests, measured.ttft_s, measured.itl_s, measured.health
     rate = "" if requests is None or span_s <= 0 else f" ({requests / span_s:.3g}/s)"
-    ttft, itl = measured.get("ttft_s") or {}, measured.get("itl_s") or {}
-    health = measured.get("health") or {}
-    state = ": ".join(filter(None, (health.get("status"), health.get("detail"))))
+    state = ": ".join(filter(None, (health.status, health.detail)))
     return (
-        f"{shown(requests)} requests{rate}, ISL {shown(measured.get('isl_tokens'))}, "
-        f"OSL {shown(measured.get('osl_tokens'))}; TTFT mean {milliseconds(ttft.get('mean'))} ms, "
-        f"p95 {milliseconds(ttft.get('p95'))} ms; ITL mean {milliseconds(itl.get('mean'))} ms, "
-        f"p95 {milliseconds(itl.get('p95'))} ms; data {state or 'unknown'}"
+        f"{shown(requests)} requests{rate}, ISL {shown(measured.isl_tokens)}, "
+        f"OSL {shown(measured.osl_tokens)}; TTFT mean {milliseconds(ttft.mean)} ms, "
+        f"p95 {milliseconds(ttft.p95)} ms; ITL mean {milliseconds(itl.mean)} ms, "
+        f"p95 {milliseconds(itl.p95)} ms; data {state or 'unknown'}"
     )
 
 
-def pool_table(pools: Document) -> Table:
+def pool_table(pools: Mapping[Role, PoolStatus]) -> Table:
     """Replicas and load per pool."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("pool")
-    for name in (*COLUMNS[:-1], "KV usage", "range"):
-        table.add_column(name, justify="right")
-    for role, pool in pools.items():
-        cells = [shown(pool.get(name)) for name in COLUMNS[:-1]]
-        bounds = f"{shown(pool.get('min_replicas'))} to {shown(pool.get('max_replicas'))}"
-        table.add_row(role, *cells, percent(pool.get("kv_usage")), bounds)
-    return table
+    rows = (
+        (
+            role,
+            *(shown(getattr(pool, name)) for name in COUNTS),
+            percent(pool.kv_usage),
+            f"{shown(pool.min_replicas)} to {shown(pool.max_replicas)}",
+        )
+        for role, pool in pools.items()
+    )
+    return table(("pool", *COUNTS, "KV usage", "range"), rows, dense=False)
 
 
-def components(document: Document) -> Iterator[Text]:
-    """One line per part that is not well; one line if all are."""
-    parts = document.get("components") or {}
-    ill = {name: part for name, part in parts.items() if not part["ok"]}
-    if parts and not ill:
-        yield Text(f"All parts are well: {', '.join(parts)}")
-    for name, part in ill.items():
-        yield Text(f"{name}: {part.get('detail') or 'not well'}", style="bold red")
+def component_lines(document: StatusDocument) -> Iterator[Text]:
+    """One line per component that is not well; one line if all are."""
+    ill = {name: each for name, each in document.components.items() if not each.ok}
+    if document.components and not ill:
+        yield Text(f"All parts are well: {', '.join(document.components)}")
+    for name, each in ill.items():
+        yield Text(f"{name}: {each.detail or 'not well'}", style="bold red")
 
 
-def targets_text(targets: Mapping[str, int], previous: Mapping[str, int] | None = None) -> str:
+def targets_text(targets: Mapping[Role, int], previous: Mapping[Role, int] | None = None) -> str:
     """`prefill 2, decode 3`, or `prefill 1 → 2, decode 3` beside earlier targets."""
     before = previous or {}
     return ", ".join(
@@ -166,21 +166,8 @@ def targets_text(targets: Mapping[str, int], previous: Mapping[str, int] | None 
     )
 
 
-def reached_text(decision: Document) -> str:
-    """Whether and when the replicas were all running."""
-    reached_at = decision.get("reached_at")
-    if reached_at is None:
+def reached_text(decision: LastDecision | DecisionRecord) -> str:
+    """When the replicas were all running, or that they are not yet."""
+    if decision.reached_at is None:
         return "not reached yet"
-    return f"reached after {max(reached_at - decision['created_at'], 0.0):.1f} s"
-
-
-def clock(unix_s: float) -> str:
-    """Local time of day."""
-    return time.strftime("%H:%M:%S", time.localtime(unix_s))
-
-
-def shown(value: float | None) -> str:
-    """A number to three digits, or whole; `n/a` for none."""
-    if value is None:
-        return "n/a"
-    return f"{value:,.0f}" if abs(value) >= 100 or value == int(value) else f"{value:.3g}"
+    return f"reached after {max(decision.reached_at - decision.created_at, 0.0):.1f} s"

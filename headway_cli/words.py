@@ -1,53 +1,6 @@
-"""Figures of a result in words and numbers for people; tables and the page share them."""
+"""Figures as people read them; tables and pages share these."""
 
-from collections.abc import Mapping
-from typing import Any
-
-Document = Mapping[str, Any]
-
-LATENCIES = (("ttft_s", "TTFT"), ("itl_s", "ITL"), ("tpot_s", "TPOT"), ("e2e_s", "E2E"))
-QUANTILES = ("mean", "p50", "p90", "p95", "p99")
-
-
-def headline(document: Document) -> str:
-    """What was simulated, in one line."""
-    trace = document["trace"]
-    scale = f" × {trace['rate_scale']:g}" if trace["rate_scale"] != 1 else ""
-    return f"{document['policy']} on {trace['name']}{scale}, profile {document['profile']}"
-
-
-def figures(document: Document) -> dict[str, str]:
-    """The headline figures by name, as sentences."""
-    slo = document["slo"]
-    ended = ", ".join(f"{document[key]:,} {key}" for key in ("completed", "failed", "shed") if document[key])
-    return {
-        "Requests": f"{document['requests']:,} in {duration(document['simulated_s'])}: {ended}",
-        "Attainment": f"{percent(document['attainment'])} within {_promised(document)}, "
-        f"aim {percent(slo['attainment'])}, "
-        f"attainable {percent(document['attainable'])}",
-        "Goodput": f"{document['goodput_rps']:.4g} requests/s",
-        "GPU-hours": f"{document['gpu_hours']:.4g}, {ratio(document['fluid_bound_ratio'])} "
-        f"the fluid bound of {document['fluid_bound_gpu_hours']:.4g}",
-        "Fleet": f"{fleet(document)}; {plural(document['scale_events'], 'scale event')}, "
-        f"{plural(document['direction_reversals'], 'reversal')}",
-    }
-
-
-def _promised(document: Document) -> str:
-    """What requests were judged by."""
-    slo = document["slo"]
-    if "classes" in document:
-        return "what their classes are promised"
-    return f"TTFT {slo['ttft_s'] * 1e3:g} ms and ITL {slo['itl_s'] * 1e3:g} ms"
-
-
-def fleet(document: Document) -> str:
-    """`prefill 2 to 5, decode 4`: the range of desired counts per role."""
-    parts = []
-    for role, series in document["replicas"].items():
-        low, high = min(series["desired"]), max(series["desired"])
-        parts.append(f"{role} {low}" if low == high else f"{role} {low} to {high}")
-    return ", ".join(parts)
+import time
 
 
 def percent(share: float | None) -> str:
@@ -77,3 +30,25 @@ def duration(seconds: float) -> str:
     if seconds < 120:
         return f"{seconds:.3g} s"
     return f"{seconds / 60:.3g} min" if seconds < 7200 else f"{seconds / 3600:.3g} h"
+
+
+def scaled(name: str, rate_scale: float) -> str:
+    """A trace's name, with its scale if it has one."""
+    return name if rate_scale == 1 else f"{name} × {rate_scale:g}"
+
+
+def targets(ttft_s: float, itl_s: float, between: str = ", ") -> str:
+    """`TTFT 300 ms, ITL 20 ms`."""
+    return f"TTFT {ttft_s * 1e3:g} ms{between}ITL {itl_s * 1e3:g} ms"
+
+
+def clock(unix_s: float) -> str:
+    """Local time of day."""
+    return time.strftime("%H:%M:%S", time.localtime(unix_s))
+
+
+def shown(value: float | None) -> str:
+    """A number to three digits, or whole; `n/a` for none."""
+    if value is None:
+        return "n/a"
+    return f"{value:,.0f}" if abs(value) >= 100 or value == int(value) else f"{value:.3g}"

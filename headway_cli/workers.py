@@ -4,22 +4,37 @@ import multiprocessing
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from functools import lru_cache
 from types import FrameType
-from typing import Any
+from typing import TypeVar
 
+from headway.simulation.report import SimulationReport
 from headway.workload import Trace, TraceOptions, open_trace
 from headway_cli.errors import CliError
 from headway_cli.job import Job, simulate_plan
+from headway_cli.terminal import bar
+
+Outcome = TypeVar("Outcome")
 
 
-def work(job: Job) -> dict[str, Any]:
-    """One job in a process that does several; its document carries the job's label."""
-    plan = job.warmed_plan()
-    return {"label": job.label, **simulate_plan(plan, opened(job.trace, job.options), job)}
+def run_all(calls: Sequence[Callable[[], Outcome]], processes: int) -> list[Outcome]:
+    """The outcomes of calls that are made in so many processes, in their order; the first error at once."""
+    with workers(processes) as pool, bar("comparing") as report:
+        with sheltered():
+            futures = [pool.submit(call) for call in calls]
+        for done, future in enumerate(as_completed(futures), start=1):
+            future.result()
+            if report:
+                report(done, len(calls))
+        return [future.result() for future in futures]
+
+
+def work(job: Job) -> SimulationReport:
+    """One job in a process that does several."""
+    return simulate_plan(job.warmed_plan(), opened(job.trace, job.options), job)
 
 
 @lru_cache(maxsize=1)
@@ -55,14 +70,6 @@ def sheltered() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def gather(futures: Sequence[Future[Any]], finished: Callable[[], None]) -> list[Any]:
-    """All results in order, the first error as soon as it comes."""
-    for future in as_completed(futures):
-        future.result()
-        finished()
-    return [future.result() for future in futures]
 
 
 def _prepare() -> None:

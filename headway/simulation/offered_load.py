@@ -15,7 +15,7 @@ import numpy as np
 
 from headway.config.roles import Role
 from headway.planning.types import PoolLimits, Slo
-from headway.simulation.results import FluidBound
+from headway.simulation.fluid import FluidBound
 from headway.workload import Trace
 from interp import Profile
 

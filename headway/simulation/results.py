@@ -1,45 +1,49 @@
-"""What came of a simulation: attainment, latencies, cost, and how the fleet moved.
+"""The outcome of a simulation: attainment, latencies, cost, and how the fleet moved.
 
-What is counted how is said in `tally`, the bound on cost in `fluid`. `classes` is in the summary where there
-are SLO classes, `routing_metrics`, `prefix_hits` and `utilisation` where a router drove.
+Counting is explained in `tally`, the bound on cost in `fluid`.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from headway.planning.types import Role, Slo
+from headway.simulation.classes import RequestClass
 from headway.simulation.fleet import ReplicaSeries
-from headway.simulation.fluid import FluidBound
-from headway.simulation.tally import Latency, Tally, class_summary
+from headway.simulation.report import (
+    ClassFigures,
+    ClassSlo,
+    Interval,
+    PoolSeries,
+    PrefixHits,
+    Quantiles,
+    ReportSlo,
+    SimulationReport,
+    TraceFigures,
+)
+from headway.simulation.tally import Outcomes, Tally
 
-__all__ = ["FluidBound", "Interval", "Latency", "SimulationResult", "Tally"]
+NO_TRACE = TraceFigures(name="", rate_scale=1.0, isl_mean_tokens=0.0, osl_mean_tokens=0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Interval:
-    """One adjustment interval: what was observed in it, what was decided at its end, and why.
+class RunSetting:
+    """What a run ran on, for its report; without one the report is of the run alone."""
 
-    The last one, cut short by the end of the run, is without a decision: `targets` and `reasons` are empty.
-    """
-
-    start_s: float
-    end_s: float
-    requests: int
-    isl_tokens: float
-    osl_tokens: float
-    ttft_s: Mapping[str, float | None]
-    itl_s: Mapping[str, float | None]
-    attainment: float | None
-    forecast: Mapping[str, Any] | None
-    load: Mapping[str, Mapping[str, float]]
-    targets: Mapping[str, int]
-    reasons: Mapping[str, Any]
+    profile: str = ""
+    predictor: str | None = None
+    trace: TraceFigures = NO_TRACE
+    aim: float = 1.0
+    adjustment_interval_s: float | None = None
+    wall_s: float | None = None
+    attainable: float | None = None
+    gpus_per_replica: Mapping[str, int] = field(default_factory=dict)
+    notes: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulationResult:
-    """The outcome of one run; `summary()` is the JSON contract."""
+    """The outcome of one run."""
 
     policy: str
     routing: str
@@ -61,53 +65,62 @@ class SimulationResult:
         """Share of all requests that met all their SLOs; None without requests."""
         return self.tally.attainment
 
-    def summary(self) -> dict[str, Any]:
-        """The result as JSON-able data, `wall_s` apart, which whoever has a clock adds."""
-        tally = self.tally
-        return {
-            "policy": self.policy,
-            "routing": self.routing,
-            "seed": self.seed,
-            "slo": {"ttft_s": self.slo.ttft_s, "itl_s": self.slo.itl_s},
-            "requests": tally.requests,
-            "completed": tally.completed,
-            "shed": tally.shed,
-            "failed": tally.failed,
-            "retried": tally.retried,
-            "attainment": self.attainment,
-            "goodput_rps": tally.met / self.simulated_s if self.simulated_s else 0.0,
-            "gpu_hours": self.gpu_hours,
-            "fluid_bound_gpu_hours": tally.fluid.gpu_seconds / 3600.0,
-            "prefix_hit_rate": tally.cached_tokens / tally.input_tokens if tally.input_tokens else 0.0,
-            **{name: latency.summary() for name, latency in tally.latencies.items()},
-            "scale_events": sum(self.scale_events.values()),
-            "direction_reversals": sum(self.direction_reversals.values()),
-            "simulated_s": self.simulated_s,
-            "replicas": {
-                role.value: {
-                    name: list(getattr(series, name))
-                    for name in ("time_s", "desired", "starting", "ready", "draining")
-                }
-                for role, series in self.replicas.items()
-            },
-            "notes": list(self.notes),
-            **self._of_classes(),
-            **self._of_router(),
-        }
+    def report(self, setting: RunSetting | None = None) -> SimulationReport:
+        """The report of the run in its setting."""
+        tally, setting = self.tally, setting or RunSetting(notes=self.notes)
+        bound_hours = tally.fluid.gpu_seconds / 3600.0
+        latencies = {name: Quantiles(**latency.summary()) for name, latency in tally.latencies.items()}
+        return SimulationReport(
+            policy=self.policy,
+            predictor=setting.predictor,
+            routing=self.routing,
+            seed=self.seed,
+            profile=setting.profile,
+            trace=setting.trace,
+            slo=ReportSlo(ttft_s=self.slo.ttft_s, itl_s=self.slo.itl_s, attainment=setting.aim),
+            adjustment_interval_s=setting.adjustment_interval_s,
+            wall_s=setting.wall_s,
+            requests=tally.requests,
+            completed=tally.completed,
+            shed=tally.shed,
+            failed=tally.failed,
+            retried=tally.retried,
+            attainment=self.attainment,
+            goodput_rps=tally.met / self.simulated_s if self.simulated_s else 0.0,
+            gpu_hours=self.gpu_hours,
+            fluid_bound_gpu_hours=bound_hours,
+            prefix_hit_rate=tally.cached_tokens / tally.input_tokens if tally.input_tokens else 0.0,
+            **latencies,
+            scale_events=sum(self.scale_events.values()),
+            direction_reversals=sum(self.direction_reversals.values()),
+            simulated_s=self.simulated_s,
+            replicas={role.value: PoolSeries(**asdict(series)) for role, series in self.replicas.items()},
+            notes=setting.notes,
+            classes=self._classes() if tally.mix.named else None,
+            routing_metrics=self.routing_metrics or None,
+            prefix_hits=PrefixHits(**tally.hits()) if self.routing_metrics else None,
+            utilisation=self.utilisation if self.routing_metrics else None,
+            fluid_bound_ratio=self.gpu_hours / bound_hours if bound_hours else None,
+            attainable=setting.attainable,
+            gpus_per_replica=setting.gpus_per_replica,
+            intervals=self.intervals,
+        )
 
-    def _of_classes(self) -> dict[str, Any]:
-        """`classes`, where there are any."""
-        tally = self.tally
-        pairs = zip(tally.mix.classes, tally.classes, strict=True)
-        rows = {of.name: class_summary(of, outcomes, self.simulated_s) for of, outcomes in pairs}
-        return {"classes": rows} if tally.mix.named else {}
+    def _classes(self) -> Mapping[str, ClassFigures]:
+        pairs = zip(self.tally.mix.classes, self.tally.classes, strict=True)
+        return {each.name: _class_figures(each, outcomes, self.simulated_s) for each, outcomes in pairs}
 
-    def _of_router(self) -> dict[str, Any]:
-        """`routing_metrics`, `prefix_hits` and `utilisation`, where a router drove."""
-        if not self.routing_metrics:
-            return {}
-        return {
-            "routing_metrics": self.routing_metrics,
-            "prefix_hits": self.tally.hits(),
-            "utilisation": self.utilisation,
-        }
+
+def _class_figures(each: RequestClass, outcomes: Outcomes, simulated_s: float) -> ClassFigures:
+    latencies = {name: Quantiles(**latency.summary()) for name, latency in outcomes.latencies.items()}
+    return ClassFigures(
+        slo=ClassSlo(ttft_s=each.slo.ttft_s, tpot_s=each.slo.itl_s),
+        critical=each.critical,
+        requests=outcomes.requests,
+        completed=outcomes.completed,
+        shed=outcomes.shed,
+        failed=outcomes.failed,
+        attainment=outcomes.attainment,
+        goodput_rps=outcomes.met / simulated_s if simulated_s else 0.0,
+        **latencies,
+    )

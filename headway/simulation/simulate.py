@@ -6,8 +6,8 @@ It is the simulator's Planner actor: same Observation, same `plan`, virtual time
 takes time per request happens in the kernel; here is what happens per tick, per chunk, per full buffer.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from math import inf
 from typing import Any, Protocol
 
@@ -25,7 +25,8 @@ from headway.simulation.fluid import FluidBound
 from headway.simulation.histogram import quantile
 from headway.simulation.layout import Arrivals, Exit, Routing
 from headway.simulation.learner import Learner
-from headway.simulation.results import Interval, SimulationResult
+from headway.simulation.report import Interval, IntervalForecast, IntervalQuantiles
+from headway.simulation.results import SimulationResult
 from headway.simulation.routed import Conductor, Routed, named
 from headway.simulation.routing import PlacementView
 from headway.simulation.scenario import Scenario
@@ -266,8 +267,7 @@ class Run:
 
     def _record(self, observation: Observation, decision: Decision | None) -> None:
         histograms = self.fleet.world.histograms
-        ended = self.tally.requests - self.ended_before
-        forecast = observation.forecast
+        ended, forecast = self.tally.requests - self.ended_before, observation.forecast
         self.intervals.append(
             Interval(
                 start_s=self.ticked_s,
@@ -278,7 +278,7 @@ class Run:
                 ttft_s=_window_latency(observation.ttft_s, histograms[layout.TTFT]),
                 itl_s=_window_latency(observation.itl_s, histograms[layout.ITL]),
                 attainment=(self.tally.met - self.met_before) / ended if ended else None,
-                forecast=asdict(forecast) if forecast else None,
+                forecast=IntervalForecast.of(forecast) if forecast else None,
                 load={
                     role.value: {"running": pool.running, "waiting": pool.waiting, "kv_usage": pool.kv_usage}
                     for role, pool in observation.pools.items()
@@ -313,8 +313,8 @@ def _ratio(total: float, count: int) -> float:
     return float(total) / int(count) if count else NAN
 
 
-def _window_latency(mean_s: float, counts: NDArray[np.int64]) -> Mapping[str, float | None]:
+def _window_latency(mean_s: float, counts: NDArray[np.int64]) -> IntervalQuantiles:
     if not counts.any():
-        return dict.fromkeys(("mean", "p50", "p95", "p99"))
-    quantiles = {name: quantile(counts, q) for name, q in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99))}
-    return {"mean": mean_s} | quantiles
+        return IntervalQuantiles(mean=None, p50=None, p95=None, p99=None)
+    p50, p95, p99 = (quantile(counts, q) for q in (0.5, 0.95, 0.99))
+    return IntervalQuantiles(mean=mean_s, p50=p50, p95=p95, p99=p99)

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headway.simulation import layout
-from headway.simulation.classes import ClassMix, RequestClass
+from headway.simulation.classes import ClassMix
 from headway.simulation.fluid import FluidBound
 from headway.simulation.histogram import BUCKETS, QUANTILES, buckets_of, quantile
 
@@ -147,18 +147,3 @@ class Tally(Outcomes):
             outcomes.count(finished["outcome"][finished["slo_class"] == place], int(met[mine].sum()))
             outcomes.latencies["ttft_s"].add(ttft_s[mine])
             outcomes.latencies["tpot_s"].add(tpot_s[mine[streamed]])
-
-
-def class_summary(of_class: RequestClass, outcomes: Outcomes, simulated_s: float) -> dict[str, Any]:
-    """One class as JSON-able data."""
-    return {
-        "slo": {"ttft_s": of_class.slo.ttft_s, "tpot_s": of_class.slo.itl_s},
-        "critical": of_class.critical,
-        "requests": outcomes.requests,
-        "completed": outcomes.completed,
-        "shed": outcomes.shed,
-        "failed": outcomes.failed,
-        "attainment": outcomes.attainment,
-        "goodput_rps": outcomes.met / simulated_s if simulated_s else 0.0,
-        **{name: latency.summary() for name, latency in outcomes.latencies.items()},
-    }

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from headway.simulation.report import SimulationReport
 from headway_cli.page.reasons import DecisionText
 from headway_cli.page.series import (
-    Document,
     Floats,
     IntervalColumns,
     PoolColumns,
@@ -55,10 +55,11 @@ LOG_FROM = 8.0
 class Board:
     """A figure under construction: panels from top to bottom, each with its own legend."""
 
-    def __init__(self, document: Document, titles: tuple[str, ...]) -> None:
+    def __init__(self, simulated_s: float, titles: tuple[str, ...]) -> None:
         from plotly.subplots import make_subplots
 
-        self.unit: TimeUnit = time_unit(document)
+        self.unit: TimeUnit = time_unit(simulated_s)
+        self.simulated_s = simulated_s
         self.rows = len(titles)
         self.gap = 0.32 / self.rows
         self.figure = make_subplots(
@@ -81,19 +82,19 @@ class Board:
         trace = {"type": "scatter", "name": name, "x": self.time(x_s), "y": _plain(y), **options}
         self.figure.add_trace({**trace, "legend": self._legend(row)}, row=row, col=1, secondary_y=secondary)
 
-    def target(self, row: int, name: str, value: float, until_s: float) -> None:
+    def target(self, row: int, name: str, value: float) -> None:
         """A horizontal line at a target."""
         style = {"line": {"color": VERMILLION, "width": 1.5, "dash": "dash"}}
-        self.line(row, name, np.array([0.0, until_s]), np.array([value, value]), **style)
+        self.line(row, name, np.array([0.0, self.simulated_s]), np.array([value, value]), **style)
 
     def axis(self, row: int, title: str) -> None:
         """The title of a panel's left axis."""
         self.figure.update_yaxes(title_text=title, row=row, col=1, secondary_y=False)
 
-    def finish(self, simulated_s: float) -> Any:  # noqa: ANN401 - a plotly figure
+    def finish(self) -> Any:  # noqa: ANN401 - a plotly figure
         """The figure with its layout."""
         axis = {"showline": False, "zeroline": False, "gridwidth": 1, "automargin": True}
-        self.figure.update_xaxes(range=[0.0, simulated_s / self.unit.seconds], **axis)
+        self.figure.update_xaxes(range=[0.0, self.simulated_s / self.unit.seconds], **axis)
         self.figure.update_xaxes(title_text=f"time since the start ({self.unit.name})", row=self.rows, col=1)
         self.figure.update_yaxes(rangemode="tozero", **axis)
         self.figure.update_yaxes(secondary_y=True, showgrid=False, tickmode="auto", nticks=5)
@@ -135,21 +136,21 @@ class Board:
         )
 
 
-def draw(document: Document, decisions: list[DecisionText]) -> Any:  # noqa: ANN401 - a plotly figure
+def draw(report: SimulationReport, decisions: list[DecisionText]) -> Any:  # noqa: ANN401 - a plotly figure
     """All panels of one result."""
-    roles = tuple(document["replicas"])
+    roles = tuple(report.replicas)
     latency_titles = ("Time to first token", "Time between tokens")
     pool_titles = tuple(f"Replicas: {role}" for role in roles)
-    board = Board(document, ("Load", *pool_titles, *latency_titles, "Attainment and cost"))
-    columns = interval_columns(document["intervals"])
+    board = Board(report.simulated_s, ("Load", *pool_titles, *latency_titles, "Attainment and cost"))
+    columns = interval_columns(report.intervals)
     _draw_load(board, columns)
     for row, role in enumerate(roles, start=2):
-        _draw_pool(board, row, role, pool_columns(document, role))
+        _draw_pool(board, row, role, pool_columns(report.replicas[role], report.simulated_s))
         _draw_decisions(board, row, role, decisions)
     for row, key in enumerate(("ttft_s", "itl_s"), start=2 + len(roles)):
-        _draw_latency(board, row, document, columns, key)
-    _draw_outcome(board, board.rows, document, columns)
-    return board.finish(document["simulated_s"])
+        _draw_latency(board, row, columns.latencies[key], columns.middle_s, getattr(report.slo, key))
+    _draw_outcome(board, report, columns)
+    return board.finish()
 
 
 def _draw_load(board: Board, columns: IntervalColumns) -> None:
@@ -207,28 +208,30 @@ def _draw_decisions(board: Board, row: int, role: str, decisions: list[DecisionT
     board.line(row, "decision", times, targets, **style)
 
 
-def _draw_latency(board: Board, row: int, document: Document, columns: IntervalColumns, key: str) -> None:
-    lines, target_s = columns.latencies[key], document["slo"][key]
+def _draw_latency(
+    board: Board, row: int, lines: Mapping[str, Floats], middle_s: Floats, target_s: float
+) -> None:
     for name, style in LINE_STYLES.items():
-        board.line(row, name, columns.middle_s, lines[name] * 1e3, line=style)
-    board.target(row, f"target {target_s * 1e3:g} ms", target_s * 1e3, document["simulated_s"])
+        board.line(row, name, middle_s, lines[name] * 1e3, line=style)
+    board.target(row, f"target {target_s * 1e3:g} ms", target_s * 1e3)
     axis: dict[str, Any] = {"title_text": "ms"}
     if np.nanmax(lines["p99"], initial=0.0) > LOG_FROM * target_s:
         axis = {"title_text": "ms (log)", "type": "log", "dtick": 1}
     board.figure.update_yaxes(**axis, row=row, col=1, secondary_y=False)
 
 
-def _draw_outcome(board: Board, row: int, document: Document, columns: IntervalColumns) -> None:
+def _draw_outcome(board: Board, report: SimulationReport, columns: IntervalColumns) -> None:
+    row = board.rows
     board.line(
         row,
         "attainment",
         *_steps(columns, columns.attainment * 100),
         line={"color": GREEN, "width": 2, "shape": "hv"},
     )
-    aim = document["slo"]["attainment"]
-    board.target(row, f"aim {aim * 100:g} %", aim * 100, document["simulated_s"])
+    aim = report.slo.attainment
+    board.target(row, f"aim {aim * 100:g} %", aim * 100)
     style = {"color": BLUE, "width": 2, "dash": "dashdot"}
-    board.line(row, "GPU-hours so far", *gpu_hours(document), line=style, secondary=True)
+    board.line(row, "GPU-hours so far", *gpu_hours(report), line=style, secondary=True)
     board.figure.update_yaxes(title_text="% within SLO", range=[0, 104], row=row, col=1, secondary_y=False)
     board.figure.update_yaxes(title_text="GPU-hours", row=row, col=1, secondary_y=True, rangemode="tozero")
 

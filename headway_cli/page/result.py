@@ -1,27 +1,16 @@
 """The page of one simulation: figures, charts over time, and every decision with its reasons."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from html import escape
 from string import Template
-from typing import Any
 
+from headway.simulation.report import SimulationReport
 from headway_cli.page.charts import draw
 from headway_cli.page.reasons import MOST_DECISIONS, DecisionText, decisions
 from headway_cli.page.series import MOST_POINTS, interval_columns
 from headway_cli.page.template import charts, notes, page
-from headway_cli.words import (
-    LATENCIES,
-    QUANTILES,
-    duration,
-    fleet,
-    headline,
-    milliseconds,
-    percent,
-    plural,
-    ratio,
-)
-
-Document = Mapping[str, Any]
+from headway_cli.result_view import LATENCIES, QUANTILES, headline, movement
+from headway_cli.words import duration, milliseconds, percent, plural, ratio, targets
 
 # On a narrow screen legends take several lines: titles move above them.
 SCRIPT = """
@@ -55,50 +44,43 @@ $charts
 $decisions""")
 
 
-def render(document: Document) -> str:
-    """The page of one result; the same document (`wall_s` apart) gives the same text."""
-    initial = {role: series["desired"][0] for role, series in document["replicas"].items()}
-    worded = decisions(document["intervals"], initial)
+def render(report: SimulationReport) -> str:
+    """The page of one result; the same report (`wall_s` apart) gives the same text."""
+    initial = {role: series.desired[0] for role, series in report.replicas.items()}
+    worded = decisions(report.intervals, initial)
     body = BODY.substitute(
-        cards="\n".join(_cards(document)),
-        latencies=_latencies(document),
-        notes=notes([*_merged(document), *document["notes"]]),
-        charts=charts(draw(document, worded)),
+        cards="\n".join(_cards(report)),
+        latencies=_latencies(report),
+        notes=notes([*_merged(report), *report.notes]),
+        charts=charts(draw(report, worded)),
         script=SCRIPT,
-        decisions=_decisions(worded, document),
+        decisions=_decisions(worded, report),
     )
-    return page(title=headline(document), subtitle=_subtitle(document), body=body)
+    return page(title=headline(report), subtitle=_subtitle(report), body=body)
 
 
-def _subtitle(document: Document) -> str:
-    slo, trace = document["slo"], document["trace"]
+def _subtitle(report: SimulationReport) -> str:
+    trace, predictor = report.trace, f"predictor {report.predictor}, " if report.predictor else ""
     return (
-        f"{document['requests']:,} requests in {duration(document['simulated_s'])}, "
-        f"mean {trace['isl_mean_tokens']:,.0f} input and {trace['osl_mean_tokens']:,.0f} output tokens. "
-        f"Targets: TTFT {slo['ttft_s'] * 1e3:g} ms, ITL {slo['itl_s'] * 1e3:g} ms. "
-        f"Fleet: {fleet(document)}; {plural(document['scale_events'], 'scale event')}, "
-        f"{plural(document['direction_reversals'], 'reversal')}. "
-        f"Routing {document['routing']}, {_predictor(document)}seed {document['seed']}."
+        f"{report.requests:,} requests in {duration(report.simulated_s)}, "
+        f"mean {trace.isl_mean_tokens:,.0f} input and {trace.osl_mean_tokens:,.0f} output tokens. "
+        f"Targets: {targets(report.slo.ttft_s, report.slo.itl_s)}. Fleet: {movement(report)}. "
+        f"Routing {report.routing}, {predictor}seed {report.seed}."
     )
 
 
-def _predictor(document: Document) -> str:
-    return f"predictor {document['predictor']}, " if document["predictor"] else ""
-
-
-def _cards(document: Document) -> Iterator[str]:
-    slo, attainment = document["slo"], document["attainment"]
-    is_met = attainment is not None and attainment >= slo["attainment"]
-    verdict = f"aim {percent(slo['attainment'])}: {'met' if is_met else 'missed'}"
-    bound = document["fluid_bound_ratio"]
+def _cards(report: SimulationReport) -> Iterator[str]:
+    aim, attainment = report.slo.attainment, report.attainment
+    is_met = attainment is not None and attainment >= aim
+    verdict = f"aim {percent(aim)}: {'met' if is_met else 'missed'}"
     yield _card("Attainment", percent(attainment), verdict, "good" if is_met else "bad")
-    yield _card("Goodput", f"{document['goodput_rps']:.4g}", "requests/s within all targets")
-    yield _card("GPU-hours", f"{document['gpu_hours']:.4g}", f"bound {document['fluid_bound_gpu_hours']:.4g}")
-    yield _card("Fluid bound", ratio(bound), "GPU-hours over the least possible")
+    yield _card("Goodput", f"{report.goodput_rps:.4g}", "requests/s within all targets")
+    yield _card("GPU-hours", f"{report.gpu_hours:.4g}", f"bound {report.fluid_bound_gpu_hours:.4g}")
+    yield _card("Fluid bound", ratio(report.fluid_bound_ratio), "GPU-hours over the least possible")
     for key, name in (("ttft_s", "TTFT"), ("itl_s", "ITL")):
-        late = document[key]["p99"]
-        verdict = "good" if late is not None and late <= slo[key] else "bad"
-        yield _card(f"{name} p99", f"{milliseconds(late)} ms", f"target {slo[key] * 1e3:g} ms", verdict)
+        late, target_s = getattr(report, key).p99, getattr(report.slo, key)
+        verdict = "good" if late is not None and late <= target_s else "bad"
+        yield _card(f"{name} p99", f"{milliseconds(late)} ms", f"target {target_s * 1e3:g} ms", verdict)
 
 
 def _card(name: str, value: str, remark: str, verdict: str = "") -> str:
@@ -108,17 +90,17 @@ def _card(name: str, value: str, remark: str, verdict: str = "") -> str:
     )
 
 
-def _latencies(document: Document) -> str:
+def _latencies(report: SimulationReport) -> str:
     head = "".join(f"<th>{quantile}</th>" for quantile in QUANTILES)
-    rows = "".join(
-        f"<tr><th>{name}</th>{''.join(f'<td>{milliseconds(document[key][q])}</td>' for q in QUANTILES)}</tr>"
-        for key, name in LATENCIES
-    )
+    rows = ""
+    for key, name in LATENCIES:
+        values = (milliseconds(getattr(getattr(report, key), quantile)) for quantile in QUANTILES)
+        rows += f"<tr><th>{name}</th>{''.join(f'<td>{value}</td>' for value in values)}</tr>"
     return f"<table><thead><tr><th>ms</th>{head}</tr></thead><tbody>{rows}</tbody></table>"
 
 
-def _merged(document: Document) -> Iterator[str]:
-    merged = interval_columns(document["intervals"]).merged
+def _merged(report: SimulationReport) -> Iterator[str]:
+    merged = interval_columns(report.intervals).merged
     if merged > 1:
         yield (
             f"charts: more than {MOST_POINTS} intervals; each point stands for {merged} of them, "
@@ -126,11 +108,11 @@ def _merged(document: Document) -> Iterator[str]:
         )
 
 
-def _decisions(worded: Sequence[DecisionText], document: Document) -> str:
-    roles = tuple(document["replicas"])
+def _decisions(worded: Sequence[DecisionText], report: SimulationReport) -> str:
+    roles = tuple(report.replicas)
     head = "".join(f"<th>{escape(role)}</th>" for role in roles)
     rows = "".join(_decision(decision, roles) for decision in worded)
-    total = sum(1 for row in document["intervals"] if row["targets"])
+    total = sum(1 for row in report.intervals if row.targets)
     shown = "" if len(worded) == total else f" (the first {MOST_DECISIONS} that changed the fleet)"
     table = f"<table><thead><tr><th>time</th>{head}<th>why</th></tr></thead><tbody>{rows}</tbody></table>"
     summary = f"<summary>{plural(total, 'decision')}{shown}</summary>"

@@ -1,17 +1,18 @@
-"""Columns over time from a result document: one value per interval, or per change of the fleet.
+"""Columns over time from a report: one value per interval, or per change of the fleet.
 
 A page with more intervals than `MOST_POINTS` becomes slow, so consecutive ones are merged: requests add up,
 attainment is weighted by requests, and of latencies the worst is kept, so that no peak disappears.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from operator import attrgetter
 
 import numpy as np
 from numpy.typing import NDArray
 
-Document = Mapping[str, Any]
+from headway.simulation.report import Interval, PoolSeries, SimulationReport
+
 Floats = NDArray[np.float64]
 
 MOST_POINTS = 2000
@@ -28,9 +29,8 @@ class TimeUnit:
     seconds: float
 
 
-def time_unit(document: Document) -> TimeUnit:
+def time_unit(span_s: float) -> TimeUnit:
     """Minutes, hours or days, by the length of the simulation."""
-    span_s = document["simulated_s"]
     if span_s >= DAYS_FROM_S:
         return TimeUnit(name="days", seconds=86400.0)
     if span_s >= HOURS_FROM_S:
@@ -70,20 +70,22 @@ class IntervalColumns:
         return self.forecast / np.maximum(self.end_s - self.start_s, 1e-9)
 
 
-def interval_columns(intervals: Sequence[Document]) -> IntervalColumns:
-    """The columns of a document's intervals."""
+def interval_columns(intervals: Sequence[Interval]) -> IntervalColumns:
+    """The columns of a report's intervals."""
     merged = -(-len(intervals) // MOST_POINTS) or 1
     groups = [intervals[at : at + merged] for at in range(0, len(intervals), merged)]
     return IntervalColumns(
         merged=merged,
-        start_s=np.array([group[0]["start_s"] for group in groups], np.float64),
-        end_s=np.array([group[-1]["end_s"] for group in groups], np.float64),
-        requests=np.array([sum(row["requests"] for row in group) for group in groups], np.float64),
-        forecast=np.array([_sum(_forecast(row) for row in group) for group in groups], np.float64),
+        start_s=np.array([group[0].start_s for group in groups], np.float64),
+        end_s=np.array([group[-1].end_s for group in groups], np.float64),
+        requests=_column(_sum, attrgetter("requests"), groups),
+        forecast=_column(_sum, _forecast, groups),
         attainment=np.array([_weighted(group) for group in groups], np.float64),
         latencies={
             name: {
-                line: np.array([_worst(row[name][line] for row in group) for group in groups], np.float64)
+                line: np.array(
+                    [_worst(map(attrgetter(f"{name}.{line}"), group)) for group in groups], np.float64
+                )
                 for line in LATENCY_LINES
             }
             for name in ("ttft_s", "itl_s")
@@ -91,23 +93,30 @@ def interval_columns(intervals: Sequence[Document]) -> IntervalColumns:
     )
 
 
-def _forecast(row: Document) -> float | None:
-    forecast = row["forecast"]
-    return None if forecast is None else forecast["requests"]
+def _column(
+    merge: Callable[[Iterable[float | None]], float],
+    value: Callable[[Interval], float | None],
+    groups: Iterable[Sequence[Interval]],
+) -> Floats:
+    return np.array([merge(map(value, group)) for group in groups], np.float64)
 
 
-def _sum(values: Any) -> float:  # noqa: ANN401 - an iterable of numbers and None
+def _forecast(row: Interval) -> float | None:
+    return None if row.forecast is None else row.forecast.requests
+
+
+def _sum(values: Iterable[float | None]) -> float:
     known = [value for value in values if value is not None]
     return float(sum(known)) if known else float("nan")
 
 
-def _worst(values: Any) -> float:  # noqa: ANN401 - an iterable of numbers and None
+def _worst(values: Iterable[float | None]) -> float:
     known = [value for value in values if value is not None]
     return float(max(known)) if known else float("nan")
 
 
-def _weighted(group: Sequence[Document]) -> float:
-    known = [(row["attainment"], max(1, row["requests"])) for row in group if row["attainment"] is not None]
+def _weighted(group: Sequence[Interval]) -> float:
+    known = [(row.attainment, max(1, row.requests)) for row in group if row.attainment is not None]
     total = sum(weight for _, weight in known)
     return sum(share * weight for share, weight in known) / total if total else float("nan")
 
@@ -128,11 +137,10 @@ class PoolColumns:
         return self.starting + self.ready + self.draining
 
 
-def pool_columns(document: Document, role: str) -> PoolColumns:
+def pool_columns(series: PoolSeries, simulated_s: float) -> PoolColumns:
     """The columns of one pool."""
-    series = document["replicas"][role]
-    columns = {name: _closed(series[name]) for name in ("desired", "starting", "ready", "draining")}
-    times = np.array([*series["time_s"], document["simulated_s"]], np.float64)
+    columns = {name: _closed(getattr(series, name)) for name in ("desired", "starting", "ready", "draining")}
+    times = np.array([*series.time_s, simulated_s], np.float64)
     return PoolColumns(time_s=times, **columns)
 
 
@@ -140,25 +148,29 @@ def _closed(values: Sequence[float]) -> Floats:
     return np.array([*values, values[-1]], np.float64)
 
 
-def gpu_hours(document: Document) -> tuple[Floats, Floats]:
+def _pools(report: SimulationReport) -> tuple[Mapping[str, PoolColumns], Floats]:
+    """The columns of each pool, and every time at which one of them changes."""
+    pools = {role: pool_columns(series, report.simulated_s) for role, series in report.replicas.items()}
+    return pools, np.unique(np.concatenate([pool.time_s for pool in pools.values()]))
+
+
+def gpu_hours(report: SimulationReport) -> tuple[Floats, Floats]:
     """Times, and the GPU-hours spent up to each."""
-    pools = {role: pool_columns(document, role) for role in document["replicas"]}
-    times = np.unique(np.concatenate([pool.time_s for pool in pools.values()]))
+    pools, times = _pools(report)
     spent = np.zeros(len(times))
     for role, pool in pools.items():
         steps = np.diff(pool.time_s, append=pool.time_s[-1]) * pool.up
-        total = np.concatenate([[0.0], np.cumsum(steps)[:-1]]) * document["gpus_per_replica"][role] / 3600.0
+        total = np.concatenate([[0.0], np.cumsum(steps)[:-1]]) * report.gpus_per_replica[role] / 3600.0
         spent += np.interp(times, pool.time_s, total)
     return times, spent
 
 
-def gpus_over_time(document: Document) -> tuple[Floats, Floats]:
+def gpus_over_time(report: SimulationReport) -> tuple[Floats, Floats]:
     """Times, and the GPUs that the desired replicas occupy from each on; none after the end."""
-    pools = {role: pool_columns(document, role) for role in document["replicas"]}
-    times = np.unique(np.concatenate([pool.time_s for pool in pools.values()]))
+    pools, times = _pools(report)
     counts = np.zeros(len(times))
     for role, pool in pools.items():
         at = np.searchsorted(pool.time_s, times, side="right") - 1
-        counts += pool.desired[np.maximum(at, 0)] * document["gpus_per_replica"][role]
+        counts += pool.desired[np.maximum(at, 0)] * report.gpus_per_replica[role]
     counts[-1] = 0.0
     return times, counts

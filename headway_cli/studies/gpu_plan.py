@@ -4,13 +4,19 @@ The document holds the cheapest mix, what else it could be, and the mix of each 
 in the unit of the prices. The same input gives the same bytes.
 """
 
-from collections.abc import Iterator, Mapping
+import ctypes
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from math import inf, isfinite
 from typing import Annotated, Any
 
 import numpy as np
 import typer
+from rich.console import Console
+from rich.text import Text
 
 from headway.config import HeadwayConfig, load_config
 from headway.planning import PolicySettings, policy_settings
@@ -35,10 +41,13 @@ from headway_cli.errors import CliError
 from headway_cli.flags import spread
 from headway_cli.options import Attainment, Duration, Itl, Start, TraceArgument, TraceFormat, Ttft
 from headway_cli.output import STDOUT, check_outputs, write_json
-from headway_cli.studies.gpu_plan_view import print_plan, stdout_of_c_to_stderr
-from headway_cli.tables import console
-from headway_cli.terminal import announce_compilation
+from headway_cli.terminal import announce_compilation, bold, console, print_facts, print_notes, table
+from headway_cli.words import percent, scaled, targets
 
+Document = Mapping[str, Any]
+
+OUT, ERR = 1, 2
+"""File descriptors."""
 RUN_UP_S = 300.0
 """Seconds before an interval that are replayed too, so that fleets are busy when it begins."""
 MOST_INTERVALS = 100_000
@@ -47,7 +56,7 @@ LIVE = "live, a pool's replicas are of one type: the planner scales one count pe
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuPlanOptions:
-    """What is planned for; None means "not given": the configuration decides."""
+    """The flags of the plan; None means "not given": the configuration decides."""
 
     config: Annotated[str, typer.Option(metavar="FILE", help="Settings (YAML) with gpu_types.")]
     interval: Annotated[
@@ -102,7 +111,7 @@ class Question:
     def needs(
         self, requests: Requests, begin_s: float = -inf, since_s: float = -inf
     ) -> tuple[Mapping[str, PoolNeed], int]:
-        """What the pools need for what comes from `begin_s` on, and how many requests no type can keep."""
+        """The pools' needs for what comes from `begin_s` on, and how many requests no type can keep."""
         judged_from = int(np.searchsorted(requests.arrival_s, begin_s))
         budget = loss_budget(self.settings)
         load = Load(requests=requests, judged_from=judged_from, since_s=since_s, loss_budget=budget)
@@ -113,7 +122,7 @@ class Question:
 def plan_trace(place: str, options: GpuPlanOptions) -> dict[str, Any]:
     """The plan as JSON-able data. CliError where none is possible, or a flag has no meaning."""
     config = _configuration(options)
-    asked = _question(config, options)
+    question = _question(config, options)
     reading = TraceOptions(
         format=options.trace_format,
         start_s=options.start,
@@ -125,7 +134,7 @@ def plan_trace(place: str, options: GpuPlanOptions) -> dict[str, Any]:
         if options.interval is not None and trace.duration_s > MOST_INTERVALS * options.interval:
             raise CliError(f"--interval: the trace has more than {MOST_INTERVALS:,} of them")
         requests = _requests(trace)
-        needs, hopeless = asked.needs(requests)
+        needs, hopeless = question.needs(requests)
         if hopeless == trace.request_count:
             raise CliError("slo: no GPU type keeps it for any request, even on an idle engine")
         document = {
@@ -133,17 +142,17 @@ def plan_trace(place: str, options: GpuPlanOptions) -> dict[str, Any]:
             "slo": {
                 "ttft_s": config.slo.ttft_s,
                 "itl_s": config.slo.itl_s,
-                "loss_budget": loss_budget(asked.settings),
+                "loss_budget": loss_budget(question.settings),
             },
             "gpu_types": {name: each.model_dump() for name, each in config.gpu_types.items()},
             "hopeless": hopeless,
             "needs": {pool: _need(need) for pool, need in needs.items()},
-            "plan": _row(cheapest(needs, asked.supply, asked.rules), needs),
-            "alternatives": _alternatives(needs, asked),
+            "plan": _row(cheapest(needs, question.supply, question.rules), needs),
+            "alternatives": _alternatives(needs, question),
             "notes": [LIVE],
         }
         if options.interval is not None:
-            document["intervals"] = list(_intervals(requests, trace.duration_s, options.interval, asked))
+            document["intervals"] = list(_intervals(requests, trace.duration_s, options.interval, question))
     return document
 
 
@@ -204,21 +213,21 @@ def _row(mix: Mix, needs: Mapping[str, PoolNeed]) -> dict[str, Any]:
     }
 
 
-def _alternatives(needs: Mapping[str, PoolNeed], asked: Question) -> list[dict[str, Any]]:
+def _alternatives(needs: Mapping[str, PoolNeed], question: Question) -> list[dict[str, Any]]:
     """Fractions rounded up, and each type alone: what they cost, or why they do not do."""
     rows = []
-    rounded = rounded_up(needs, asked.supply, asked.rules)
+    rounded = rounded_up(needs, question.supply, question.rules)
     beyond = [
         name
         for name, gpus in rounded.gpus(needs).items()
-        if (stock := asked.supply[name].max_gpus) is not None and gpus > stock
+        if (stock := question.supply[name].max_gpus) is not None and gpus > stock
     ]
     problem = f"more GPUs than there are: {', '.join(beyond)}" if beyond else None
     rows.append({"name": "rounded fractions", **_row(rounded, needs), "problem": problem})
-    for name in asked.supply:
+    for name in question.supply:
         alone = {pool: need.only(name) for pool, need in needs.items()}
         try:
-            mix = cheapest(alone, asked.supply, asked.rules)
+            mix = cheapest(alone, question.supply, question.rules)
         except InfeasibleError as error:
             nothing = {"replicas": None, "gpus": None, "cost_per_hour": None}
             rows.append({"name": f"only {name}", **nothing, "problem": str(error)})
@@ -228,12 +237,12 @@ def _alternatives(needs: Mapping[str, PoolNeed], asked: Question) -> list[dict[s
 
 
 def _intervals(
-    requests: Requests, duration_s: float, interval_s: float, asked: Question
+    requests: Requests, duration_s: float, interval_s: float, question: Question
 ) -> Iterator[dict[str, Any]]:
     """The plan of each interval, in which what ran before is worth keeping."""
-    rules = asked.rules
+    rules = question.rules
     count = max(1, int(np.ceil(duration_s / interval_s)))
-    longest_s = float(requests.output_tokens.max(initial=0.0)) * asked.settings.slo.itl_s
+    longest_s = float(requests.output_tokens.max(initial=0.0)) * question.settings.slo.itl_s
     for number in range(count):
         begin_s = number * interval_s
         # The last arrival may be at the very end of the trace.
@@ -241,10 +250,87 @@ def _intervals(
         since_s = begin_s - RUN_UP_S
         oldest, first, end = np.searchsorted(requests.arrival_s, [since_s - longest_s, begin_s, end_s])
         part = Requests(*(column[oldest:end] for column in requests))
-        needs, hopeless = asked.needs(part, begin_s, since_s)
+        needs, hopeless = question.needs(part, begin_s, since_s)
         try:
-            mix = cheapest(needs, asked.supply, rules)
+            mix = cheapest(needs, question.supply, rules)
         except InfeasibleError as error:
             raise CliError(f"from {begin_s:g} s on: {error}") from error
         rules = replace(rules, running=mix.replicas)
         yield {"start_s": begin_s, "requests": int(end - first), "hopeless": hopeless, **_row(mix, needs)}
+
+
+def print_plan(document: Document, out: Console) -> None:
+    """Print what the types would need alone, the plan and what else it could be, and the intervals."""
+    trace = document["trace"]
+    out.print(bold(f"{scaled(trace['name'], trace['rate_scale'])}, {trace['requests']:,} requests"))
+    print_facts(_facts(document), out)
+    pools = list(document["needs"])
+    rows = [{"name": "cheapest mix", **document["plan"], "problem": None}, *document["alternatives"]]
+    head = ["plan", *pools, "cost per hour"]
+    out.print(table(head, (_plan_row(row, pools) for row in rows), names=len(head), dense=False))
+    if "intervals" in document:
+        head = ["from s", "requests", *pools, "cost per hour"]
+        out.print(
+            table(
+                head,
+                (_interval_row(row, pools) for row in document["intervals"]),
+                names=len(head),
+                dense=False,
+            )
+        )
+        costs = [row["cost_per_hour"] for row in document["intervals"]]
+        out.print(Text(f"mean cost per hour by interval {sum(costs) / len(costs):.4g}"))
+    print_notes(document["notes"], out)
+
+
+def _facts(document: Document) -> Mapping[str, str]:
+    slo = document["slo"]
+    facts = {
+        "SLO": f"{targets(slo['ttft_s'], slo['itl_s'])}; "
+        f"{percent(slo['loss_budget'])} may miss it; {document['hopeless']:,} requests no type can keep",
+    }
+    for pool, need in document["needs"].items():
+        facts[f"{pool} alone"] = ", ".join(_alone(need["shares"], name) for name in need["gpus_per_replica"])
+    return facts
+
+
+def _alone(shares: Sequence[Document], name: str) -> str:
+    """`h100 3.2 replicas (late with 12 requests)`."""
+    if not all(name in share["replicas_alone"] for share in shares):
+        return f"{name} cannot"
+    replicas = sum(share["replicas_alone"][name] for share in shares)
+    late = sum(share["requests"] for share in shares if name in share["late"])
+    return f"{name} {replicas:.2f}" + (f" (late with {late:,} requests)" if late else "")
+
+
+def _plan_row(row: Document, pools: Sequence[str]) -> list[str]:
+    if row["replicas"] is None:
+        return [row["name"], row["problem"], *[""] * (len(pools) - 1), "–"]
+    cost = f"{row['cost_per_hour']:.4g}" + (f" ({row['problem']})" if row["problem"] else "")
+    return [row["name"], *(_counts(row["replicas"][pool]) for pool in pools), cost]
+
+
+def _interval_row(row: Document, pools: Sequence[str]) -> list[str]:
+    counts = (_counts(row["replicas"][pool]) for pool in pools)
+    return [f"{row['start_s']:g}", f"{row['requests']:,}", *counts, f"{row['cost_per_hour']:.4g}"]
+
+
+def _counts(counts: Mapping[str, int]) -> str:
+    return " + ".join(f"{count} {name}" for name, count in counts.items()) or "0"
+
+
+@contextmanager
+def stdout_of_c_to_stderr() -> Iterator[None]:
+    """Send what compiled code writes to standard output in this block to standard error.
+
+    HiGHS prints a line about itself now and then, with all its messages turned off.
+    """
+    sys.stdout.flush()
+    kept = os.dup(OUT)
+    os.dup2(ERR, OUT)
+    try:
+        yield
+    finally:
+        ctypes.CDLL(None).fflush(None)
+        os.dup2(kept, OUT)
+        os.close(kept)

@@ -42,8 +42,7 @@ from headway.simulation.queueing import (
 from headway_cli.errors import CliError
 from headway_cli.output import STDOUT, check_outputs, write_json, write_text
 from headway_cli.studies.queue_sim_view import make_document, print_document, render
-from headway_cli.tables import console
-from headway_cli.terminal import bar
+from headway_cli.terminal import bar, console
 
 DEFAULT_REQUESTS = 4_000
 MOST_REQUESTS = 10_000_000

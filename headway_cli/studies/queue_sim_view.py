@@ -6,7 +6,7 @@ input gives the same bytes.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from functools import partial
 from html import escape
@@ -14,9 +14,7 @@ from math import floor, isnan, log10
 from operator import attrgetter
 from typing import Any
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from headway.simulation.queueing import (
@@ -33,7 +31,7 @@ from headway.simulation.queueing import (
 )
 from headway_cli.page.charts import BLUE, GREEN, GREY, LAYOUT, ORANGE
 from headway_cli.page.template import charts, figures, notes, page
-from headway_cli.tables import print_facts, print_notes
+from headway_cli.terminal import bold, print_facts, print_notes, table
 from headway_cli.words import plural
 
 WAIT, VIOLATIONS = "mean_wait_s", "slo_violations"
@@ -244,27 +242,16 @@ def short(value: Value, factor: float = 1.0) -> str:
 
 def print_document(document: Document, out: Console) -> None:
     """Policies, patterns, orders, notes."""
-    out.print(Text(headline(document), style="bold"))
-    out.print(_table(HEAD, rows(document)))
+    out.print(bold(headline(document)))
+    out.print(table(HEAD, rows(document), names=2, whole=(0, 1)))
     if len(document["setup"]["patterns"]) <= MOST_PATTERNS:
-        out.print(_table(pattern_head(document), pattern_rows(document)))
+        out.print(table(pattern_head(document), pattern_rows(document), names=2, whole=(0, 1)))
     else:
         out.print(Text("The figures of each pattern are in the --json and --plot files.", style="dim"))
     for title, lines in orders(document):
-        out.print(Text(title, style="bold"))
+        out.print(bold(title))
         print_facts(lines, out)
     print_notes(document["notes"], out)
-
-
-def _table(head: Cells, body: Iterable[Cells]) -> Table:
-    """Two columns of names, then figures."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    for at, name in enumerate(head):
-        is_name = at < 2
-        table.add_column(Text(name), justify="left" if is_name else "right", no_wrap=is_name)
-    for cells in body:
-        table.add_row(*map(Text, cells))
-    return table
 
 
 def render(document: Document) -> str:

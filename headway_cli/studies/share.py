@@ -1,45 +1,32 @@
-"""`headway share`: several deployments under one GPU budget, from a YAML file (examples/share.yaml is one).
+"""`headway share`: several deployments under one GPU budget, as text and as an HTML page."""
 
-    gpus:        the budget
-    deployments: a list of {name, trace, rate_scale, start_s, duration_s, priority, weight, part,
-                 config, settings}
-
-`trace` and `config` are looked for beside the file, then as they are. `settings` are dotted keys that lie
-over `config`.
-"""
-
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping, Sequence
+from html import escape
 from pathlib import Path
-from time import perf_counter
 from typing import Annotated, Any
 
 import numpy as np
 import typer
-from pydantic import Field, ValidationError, field_validator, model_validator
+from rich.console import Console
 
-from headway.config import load_config
-from headway.config.base import NonNegativeFloat, PositiveFloat, PositiveInt, Settings
-from headway.config.errors import ConfigError
-from headway.config.faults import describe
-from headway.config.loading import OPTIONS
-from headway.config.reading import read_yaml
-from headway.planning.hindsight.policy import HeadwayPolicy
-from headway.simulation.build import Plan
-from headway.simulation.demand import reach
-from headway.simulation.sharing import Tenant, simulate_shared
-from headway.simulation.simulate import Watchers
-from headway.workload import Trace, TraceOptions, open_trace
-from headway_cli.errors import CliError
-from headway_cli.job import Job, Outcome, Progress, execute, make_document
 from headway_cli.output import STDOUT, check_outputs, write_json, write_text
-from headway_cli.page.series import gpus_over_time
-from headway_cli.studies.share_view import print_shared, render
-from headway_cli.tables import console
-from headway_cli.terminal import announce_compilation, bar
+from headway_cli.page.charts import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, Board
+from headway_cli.page.series import gpus_over_time, interval_columns
+from headway_cli.page.template import charts, figures, notes, page
+from headway_cli.result_view import COMPARED, common_notes
+from headway_cli.studies.shared_budget import (
+    BudgetUse,
+    DeploymentUse,
+    ShareReport,
+    read_shared,
+    run_shared,
+    run_split,
+)
+from headway_cli.terminal import announce_compilation, bar, bold, console, print_facts, print_notes, table
+from headway_cli.words import percent, plural
 
-MOST_GPUS = 100_000
-Document = dict[str, Any]
+COLOURS = (BLUE, ORANGE, GREEN, PURPLE, SKY, GREY)
+OVER_TIME = {"shared": "GPUs, shared", "split": "GPUs, split in fixed parts"}
 
 
 def share(
@@ -62,177 +49,137 @@ def share(
     shared = read_shared(path)
     announce_compilation()
     with bar("simulating") as progress:
-        document = run_shared(shared, path, progress)
-        if split:
-            document["split"] = run_split(shared, path, document)
+        together = run_shared(shared, path, progress)
+        alone = run_split(shared, path, together) if split else None
+    found = ShareReport(gpus=shared.gpus, shared=together, split=alone)
     if report is not None:
-        write_text(Path(report), render(document))
+        write_text(Path(report), render(found))
     if json is not None:
-        write_json(json, document)
-    print_shared(document, console(to_stderr=json == STDOUT))
+        write_json(json, found.document())
+    print_shared(found, console(to_stderr=json == STDOUT))
 
 
-class SharedDeployment(Settings):
-    """One deployment. The highest priority comes first; `part` is what it gets of a budget that is split."""
-
-    name: Annotated[str, Field(min_length=1, max_length=60)]
-    trace: str
-    priority: int = 0
-    weight: PositiveFloat = 1.0
-    part: PositiveInt | None = None
-    rate_scale: PositiveFloat = 1.0
-    start_s: NonNegativeFloat = 0.0
-    duration_s: PositiveFloat | None = None
-    config: str | None = None
-    settings: Mapping[str, Any] = Field(default_factory=dict)
-
-    def job(self, file: Path, max_gpus: int | None = None) -> Job:
-        """Its simulation; alone in `max_gpus` where they are given. The policy is always `headway`.
-
-        `file` is where this was read. ConfigError has one line: file, name, key, fault.
-        """
-        config = None if self.config is None else _found(self.config, file.parent)
-        policy = {"planner.policy": "headway", "planner.max_gpu_budget": max_gpus}
-        try:
-            made = load_config(config, {**self.settings, **policy})
-        except ConfigError as error:
-            raise ConfigError(f"{file}: {self.name}: {str(error).removeprefix(f'{OPTIONS}: ')}") from error
-        options = TraceOptions(
-            start_s=self.start_s,
-            duration_s=self.duration_s,
-            rate_scale=self.rate_scale,
-            seed=made.simulation.seed,
-        )
-        trace, source = _found(self.trace, file.parent), f"{file}: {self.name}"
-        return Job(trace=trace, config=made, options=options, label=self.name, settings_file=source)
+def headline(report: ShareReport) -> str:
+    """The number of deployments, and the budget."""
+    return f"{plural(len(report.shared.deployments), 'deployment')} share {plural(report.gpus, 'GPU')}"
 
 
-class SharedBudget(Settings):
-    """The file."""
-
-    gpus: Annotated[PositiveInt, Field(le=MOST_GPUS)]
-    deployments: Annotated[list[SharedDeployment], Field(min_length=1, max_length=1000)]
-
-    @field_validator("deployments")
-    @classmethod
-    def _distinct(cls, deployments: list[SharedDeployment]) -> list[SharedDeployment]:
-        names = [one.name for one in deployments]
-        if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise ValueError(f"the name {twice[0]!r} is there twice")
-        return deployments
-
-    @model_validator(mode="after")
-    def _parts_fit(self) -> "SharedBudget":
-        stated = [one.part for one in self.deployments if one.part is not None]
-        if stated and len(stated) < len(self.deployments):
-            raise ValueError("either all deployments have a part or none")
-        if sum(stated) > self.gpus:
-            raise ValueError(f"the parts are {sum(stated)} GPUs, the budget is {self.gpus}")
-        return self
-
-    def parts(self, minimums: Mapping[str, int], used: Mapping[str, float]) -> Mapping[str, int]:
-        """Fixed parts of the budget: those of the file, else minimums and the rest as it was `used`."""
-        stated = {one.name: one.part for one in self.deployments if one.part is not None}
-        return stated or _in_proportion(self.gpus, minimums, used)
+def totals(report: ShareReport) -> dict[str, str]:
+    """The sums of each way to use the budget, as sentences."""
+    return {
+        name.capitalize(): f"{use.lost:,} of {use.requests:,} requests lost ({percent(_lost(use))}), "
+        f"{use.gpu_hours:.4g} GPU-hours, at most {use.most_gpus():.0f} GPUs asked for at once"
+        for name, use in _ways(report).items()
+    }
 
 
-def _in_proportion(gpus: int, minimums: Mapping[str, int], used: Mapping[str, float]) -> Mapping[str, int]:
-    """Whole parts by largest remainder."""
-    spare, total = gpus - sum(minimums.values()), sum(used.values()) or 1.0
-    exact = {name: least + spare * used[name] / total for name, least in minimums.items()}
-    parts = {name: int(part) for name, part in exact.items()}
-    for name in sorted(exact, key=lambda name: parts[name] - exact[name])[: gpus - sum(parts.values())]:
-        parts[name] += 1
-    return parts
+def _ways(report: ShareReport) -> dict[str, BudgetUse]:
+    return {"shared": report.shared} | ({} if report.split is None else {"split": report.split})
 
 
-def read_shared(path: Path) -> SharedBudget:
-    """The deployments in a file; ConfigError has one line: file, key, fault."""
-    try:
-        return SharedBudget.model_validate(read_yaml(path))
-    except ValidationError as error:
-        key, fault = describe(error, SharedBudget.model_json_schema())
-        raise ConfigError(f"{path}: {key}: {fault}" if key else f"{path}: {fault}") from error
+def _lost(use: BudgetUse) -> float | None:
+    return use.lost / use.requests if use.requests else None
 
 
-def _found(place: str, beside: Path) -> str:
-    return str(beside / place) if (beside / place).is_file() else place
+def rows(report: ShareReport) -> list[list[str]]:
+    """Cells of the table; with a split, each deployment has two rows."""
+    found = [["shared", *_cells(one)] for one in report.shared.deployments]
+    if report.split is not None and report.split.parts is not None:
+        parts = report.split.parts
+        found += [[f"{parts[one.name]} alone", *_cells(one)] for one in report.split.deployments]
+    return sorted(found, key=lambda cells: cells[1])
 
 
-def run_shared(shared: SharedBudget, file: Path, progress: Progress | None = None) -> Document:
-    """The document of the shared budget; `file` is where it was read. Keys: docs/reference.md."""
-    jobs = [one.job(file) for one in shared.deployments]
-    plans = [job.warmed_plan() for job in jobs]
-    with ExitStack() as opened:
-        traces = [opened.enter_context(open_trace(job.trace, job.options)) for job in jobs]
-        longest = max(traces, key=lambda trace: trace.duration_s)
-        tenants = [
-            _tenant(deployment, job, plan, trace, progress if trace is longest else None)
-            for deployment, job, plan, trace in zip(shared.deployments, jobs, plans, traces, strict=True)
-        ]
-        began = perf_counter()
-        results = simulate_shared(tenants, shared.gpus)
-        wall_s = perf_counter() - began
-        documents = []
-        for tenant, job, plan, trace in zip(tenants, jobs, plans, traces, strict=True):
-            known = reach(trace, tenant.scenario.mix, plan.profile, plan.transfer)
-            outcome = Outcome(plan=plan, trace=trace, reach=known, result=results[tenant.name], wall_s=wall_s)
-            documents.append(make_document(outcome, job.trace, job.options))
-    return {"gpus": shared.gpus, **_together(shared, documents)}
+def _cells(one: DeploymentUse) -> list[str]:
+    return [one.name, *(show(one) for show in SHOWN.values())]
 
 
-def _tenant(
-    deployment: SharedDeployment, job: Job, plan: Plan, trace: Trace, progress: Progress | None
-) -> Tenant:
-    if not isinstance(plan.policy, HeadwayPolicy):
-        raise CliError(f"{deployment.name}: planner.policy: only headway shares a budget")
-    return Tenant(
-        name=deployment.name,
-        scenario=job.scenario(plan, trace),
-        trace=trace,
-        policy=plan.policy,
-        priority=deployment.priority,
-        weight=deployment.weight,
-        watchers=Watchers(progress=progress),
+def _asked(one: DeploymentUse) -> str:
+    _, counts = gpus_over_time(one.report)
+    return f"{min(counts[:-1], default=0):.0f} to {max(counts):.0f}"
+
+
+def _compared(name: str) -> Callable[[DeploymentUse], str]:
+    return lambda one: COMPARED[name](one.report)
+
+
+SHOWN: Mapping[str, Callable[[DeploymentUse], str]] = {
+    "priority": lambda one: f"{one.priority}",
+    "requests": lambda one: f"{one.report.requests:,}",
+    "aim": lambda one: percent(one.report.slo.attainment),
+    "attained": _compared("attained"),
+    "attainable": lambda one: percent(one.report.attainable),
+    "GPU-hours": _compared("GPU-hours"),
+    "GPUs": _asked,
+    "reversals": _compared("reversals"),
+    "TTFT p99": _compared("TTFT p99"),
+    "ITL p99": _compared("ITL p99"),
+}
+HEAD: Sequence[str] = ("budget", "deployment", *SHOWN)
+
+
+def all_notes(report: ShareReport) -> list[str]:
+    """The notes that each deployment alone has, under its name, then those of all."""
+    uses = report.shared.deployments
+    common = common_notes([one.report for one in uses])
+    own = [f"{one.name}: {note}" for one in uses for note in one.report.notes if note not in common]
+    return [*own, *common]
+
+
+def print_shared(report: ShareReport, out: Console) -> None:
+    """The whole report."""
+    out.print(bold(headline(report)))
+    print_facts(totals(report), out)
+    out.print(table(HEAD, rows(report), names=2, whole=range(2, len(HEAD))))
+    print_notes(all_notes(report), out)
+
+
+def render(report: ShareReport) -> str:
+    """The page: GPUs held over time, load, attainment; the same report gives the same text."""
+    sums = "".join(f"<li><b>{name}</b>: {escape(text)}</li>" for name, text in totals(report).items())
+    body = (
+        f"<ul>{sums}</ul>",
+        figures(HEAD, rows(report)),
+        "<h2>Over time</h2>",
+        charts(_draw(report)),
+        notes(all_notes(report)),
     )
+    subtitle = "A higher priority comes first; inside a tier the fewest requests are lost that can be."
+    return page(title=headline(report), subtitle=subtitle, body="\n".join(body))
 
 
-def run_split(shared: SharedBudget, file: Path, together: Document) -> Document:
-    """The same deployments, each alone in its part, as a document like that of `run_shared`."""
-    jobs = {one.name: one.job(file) for one in shared.deployments}
-    rows = {row["name"]: row for row in together["deployments"]}
-    minimums = {
-        name: sum(
-            gpus * jobs[name].config.pools[role].min_replicas
-            for role, gpus in row["gpus_per_replica"].items()
-        )
-        for name, row in rows.items()
-    }
-    parts = shared.parts(minimums, {name: row["gpu_hours"] for name, row in rows.items()})
-    documents = [execute(one.job(file, parts[one.name])) for one in shared.deployments]
-    return {"parts": dict(parts), **_together(shared, documents)}
+def _draw(report: ShareReport) -> Any:  # noqa: ANN401 - a plotly figure
+    ways, first = _ways(report), report.shared.deployments
+    titles = (*(OVER_TIME[way] for way in ways), "Load", *(f"Attainment, {way}" for way in ways))
+    board = Board(max(one.report.simulated_s for one in first), titles)
+    for row, use in enumerate(ways.values(), start=1):
+        _draw_gpus(board, row, use.deployments)
+        board.target(row, f"budget {report.gpus}", report.gpus)
+        board.axis(row, "GPUs")
+    for at, one in enumerate(first):
+        columns = interval_columns(one.report.intervals)
+        style = {"color": _colour(at), "width": 2, "shape": "hv"}
+        board.line(len(ways) + 1, one.name, columns.start_s, columns.load_rps, line=style)
+    board.axis(len(ways) + 1, "requests/s")
+    for row, use in enumerate(ways.values(), start=len(ways) + 2):
+        for at, one in enumerate(use.deployments):
+            columns = interval_columns(one.report.intervals)
+            style = {"color": _colour(at), "width": 2}
+            board.line(row, one.name, columns.middle_s, columns.attainment * 100.0, line=style)
+        board.axis(row, "% of requests")
+    return board.finish()
 
 
-def _together(shared: SharedBudget, documents: list[Document]) -> Document:
-    rows = [_row(one, document) for one, document in zip(shared.deployments, documents, strict=True)]
-    held = [gpus_over_time(row) for row in rows]
+def _draw_gpus(board: Board, row: int, uses: Sequence[DeploymentUse]) -> None:
+    """Stacked, the first one at the bottom."""
+    held = [gpus_over_time(one.report) for one in uses]
     times = np.unique(np.concatenate([time_s for time_s, _ in held]))
-    total = sum(counts[np.searchsorted(time_s, times, side="right") - 1] for time_s, counts in held)
-    return {
-        "requests": sum(row["requests"] for row in rows),
-        "lost": sum(row["lost"] for row in rows),
-        "gpu_hours": sum(row["gpu_hours"] for row in rows),
-        "most_gpus": float(np.max(total)),
-        "deployments": rows,
-    }
+    below = np.zeros(len(times))
+    for at, (one, (time_s, counts)) in enumerate(zip(uses, held, strict=True)):
+        below = below + counts[np.searchsorted(time_s, times, side="right") - 1]
+        style = {"color": _colour(at), "width": 1, "shape": "hv"}
+        board.line(row, one.name, times, below, line=style, fill="tonexty" if at else "tozeroy")
 
 
-def _row(deployment: SharedDeployment, document: Document) -> Document:
-    attainment = document["attainment"]
-    return {
-        "name": deployment.name,
-        "priority": deployment.priority,
-        "weight": deployment.weight,
-        "lost": 0 if attainment is None else round(document["requests"] * (1.0 - attainment)),
-        **document,
-    }
+def _colour(at: int) -> str:
+    return COLOURS[at % len(COLOURS)]

@@ -71,7 +71,7 @@ def test_slower_engines_make_longer_requests_and_larger_fleets() -> None:
     for scale in (1.0, 0.25):
         plan = make_plan(load_config(None, {**loose, "engine.time_scale": scale}))
         with open_trace(LOAD) as trace:
-            results.append(run(plan, make_scenario(plan, trace), trace).summary())
+            results.append(run(plan, make_scenario(plan, trace), trace).report().document())
     plain, slow = results
     assert slow["ttft_s"]["mean"] > 3 * plain["ttft_s"]["mean"]
     assert slow["gpu_hours"] > 1.5 * plain["gpu_hours"]

@@ -1,6 +1,7 @@
 """`headway compare`: rows in order, equal to single simulations, and the search for a fixed fleet."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from headway.planning import Role
 from headway.simulation.build import make_plan
 from headway.workload import open_trace
 from headway_cli.compare_policies import parse_policies
+from headway_cli.job import Job, execute
 from headway_cli.static_fleets import Fleet, cheapest, grid, pareto, ranges
 
 LOAD = "ramp:rate_rps=10,peak_rps=60,duration_s=360,input_tokens=900,output_tokens=80,seed=5"
@@ -95,5 +97,6 @@ def test_grid_stays_inside_the_budget() -> None:
 
 def test_pareto_keeps_what_nothing_beats() -> None:
     points = [(0.9, 4.0), (0.5, 3.0), (0.8, 5.0), (0.99, 6.0), (0.99, 7.0)]
-    documents = [{"attainment": share, "gpu_hours": hours} for share, hours in points]
-    assert [d["gpu_hours"] for d in pareto(documents)] == [3.0, 4.0, 6.0]
+    small = execute(Job(trace="steady:rate_rps=1,duration_s=10", config=load_config()))
+    rows = {str(hours): replace(small, attainment=share, gpu_hours=hours) for share, hours in points}
+    assert list(pareto(rows)) == ["3.0", "4.0", "6.0"]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from cli_cases import headway, trace
 
-from headway_cli.compare_routings import parse_loads
+from headway_cli.compare_routings import Lead, parse_loads
 from headway_cli.routings_view import lead
 
 LOAD = "steady:rate_rps=10,duration_s=20,input_tokens=1000,output_tokens=60,seed=1"
@@ -161,5 +161,13 @@ def test_requests_of_one_instant_are_no_load(
     ],
 )
 def test_leads_are_plain_numbers(relative: float | None, half: float | None, words: tuple[str, str]) -> None:
-    row = {"goodput_rps": 1.5, "relative": relative, "relative_half_width": half}
+    row = Lead(
+        load=1.0,
+        routing="slo",
+        of="random",
+        goodput_rps=1.5,
+        half_width_rps=None,
+        relative=relative,
+        relative_half_width=half,
+    )
     assert lead(row) == ("+1.5", *words)

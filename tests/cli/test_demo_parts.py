@@ -10,14 +10,14 @@ from control_server import AT, decision
 
 from headway.loadgen import LoadTally
 from headway.planning import Role, Slo
+from headway.planning.records import DecisionRecord, PoolStatus
 from headway.workload import open_trace
-from headway_cli.demo import DemoResult
 from headway_cli.demo_plan import CREST, make_demo_plan, write_load
-from headway_cli.demo_record import History, Moment, live_document, read_pools, sparkline
+from headway_cli.demo_record import DemoResult, History, Moment, live_report, read_pools, sparkline
 from headway_cli.demo_view import example, facts, gpu_text, starts
 from headway_cli.job import Job, execute
 from headway_cli.page.result import render
-from headway_cli.result_file import read_result
+from headway_cli.simulate import read_result
 
 
 def moment(time_s: float, decode: int, *, desired: int | None = None, **changes: Any) -> Moment:
@@ -85,12 +85,12 @@ def test_simulated_the_fleet_follows_and_the_slo_holds(start_up_s: float, tmp_pa
     write_load(plan, tmp_path / "demo.csv")
     simulation = plan.config.simulation.model_copy(update={"start_up_delay_s": start_up_s, "initial": "min"})
     config = plan.config.model_copy(update={"simulation": simulation})
-    document = execute(Job(trace=str(tmp_path / "demo.csv"), config=config))
-    desired = [series["desired"] for series in document["replicas"].values()]
+    report = execute(Job(trace=str(tmp_path / "demo.csv"), config=config))
+    desired = [series.desired for series in report.replicas.values()]
     assert [counts[0] for counts in desired] == [1, 1]
     assert all(2 <= max(counts) <= 2 * CREST[Role.DECODE] for counts in desired)
     assert sum(counts[-1] for counts in desired) < sum(max(counts) for counts in desired)
-    assert document["attainment"] >= plan.config.slo.attainment
+    assert report.attainment >= plan.config.slo.attainment
 
 
 def test_replica_seconds_and_series() -> None:
@@ -98,9 +98,9 @@ def test_replica_seconds_and_series() -> None:
     assert seen.replica_seconds("prefill") == 30
     assert seen.replica_seconds("decode") == 10 * 1 + 5 * 1 + 10 * 3 + 5 * 3
     series = seen.series("decode")
-    assert series["time_s"] == [0, 10, 15, 30]
-    assert series["desired"] == [1, 3, 3, 1]
-    assert series["ready"] == [1, 1, 3, 1]
+    assert series.time_s == [0, 10, 15, 30]
+    assert series.desired == [1, 3, 3, 1]
+    assert series.ready == [1, 1, 3, 1]
     assert seen.highest("decode") == 3
 
 
@@ -131,16 +131,17 @@ def test_samples_are_few_and_end_with_the_last(count: int) -> None:
 
 
 def test_unknown_counts_are_none_at_all() -> None:
-    assert read_pools({"pools": {"decode": {"desired": 2, "ready": None}}}) == {
+    assert read_pools({Role.DECODE: PoolStatus(desired=2, ready=None)}) == {
         "decode": {"desired": 2, "starting": 0, "ready": 0, "draining": 0}
     }
 
 
 def test_the_example_is_a_decision_that_was_reached() -> None:
-    log = [decision(1, replicas=[]), decision(2, reached_at=None), decision(3), decision(4)]
+    documents = [decision(1, replicas=[]), decision(2, reached_at=None), decision(3), decision(4)]
+    log = [DecisionRecord.model_validate(document) for document in documents]
     chosen = example(log)
     assert chosen is not None
-    assert chosen["id"] == 3
+    assert chosen.id == 3
     assert example(log[:2]) is None
     assert [found[0] for found in starts(log)] == [2, 3, 4]
     assert [round(found[2], 3) for found in starts(log)] == [6.2, 6.2, 6.2]
@@ -155,11 +156,11 @@ def test_the_page_takes_a_live_run(tmp_path: Path) -> None:
         plan=plan,
         tally=LoadTally(Slo(ttft_s=3.0, itl_s=0.15)),
         history=seen,
-        decisions=[decision(number) for number in range(8)],
+        decisions=[DecisionRecord.model_validate(decision(number)) for number in range(8)],
         began_at=AT,
     )
     path = tmp_path / "live.json"
-    path.write_text(json.dumps(live_document(result)))
+    path.write_text(json.dumps(live_report(result).document()))
     page = render(read_result(str(path)))
     assert "SIMULATED" in page
     assert facts(result)["Replicas"] == "prefill 1 to 1, decode 1 to 2; 8 decisions"

@@ -7,7 +7,7 @@ import os
 import pytest
 from cli_cases import headway
 
-from headway_cli.studies.gpu_plan_view import stdout_of_c_to_stderr
+from headway_cli.studies.gpu_plan import stdout_of_c_to_stderr
 
 LOAD = "steady:rate_rps=40,duration_s=300,input_tokens=1200,output_tokens=100,seed=5"
 TYPES = """\

@@ -30,7 +30,7 @@ def test_configuration_keys() -> None:
 
 
 def test_result_keys() -> None:
-    document = execute(Job(trace="steady:rate_rps=2,duration_s=200", config=load_config()))
+    document = execute(Job(trace="steady:rate_rps=2,duration_s=200", config=load_config())).document()
     named = {*document, *document["trace"], *document["intervals"][0]}
     assert not {key for key in named if f"`{key}`" not in TEXT}
 

@@ -8,8 +8,17 @@ from typing import Any
 import pytest
 from cli_cases import headway
 
-from headway_cli.studies.share import SharedBudget
-from headway_cli.studies.share_view import render
+from headway.simulation.report import parse_report
+from headway_cli.studies.share import render
+from headway_cli.studies.shared_budget import (
+    BudgetUse,
+    DeploymentUse,
+    SharedBudget,
+    ShareReport,
+    read_shared,
+    run_shared,
+    run_split,
+)
 
 LOAD = "steady:rate_rps=8,duration_s=240,input_tokens=3000,output_tokens=60"
 GOOD = f"""\
@@ -42,14 +51,30 @@ def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def document(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    from headway_cli.studies.share import read_shared, run_shared, run_split
-
+def report(tmp_path_factory: pytest.TempPathFactory) -> ShareReport:
     path = tmp_path_factory.mktemp("share") / "share.yaml"
     path.write_text(GOOD, encoding="utf-8")
     shared = read_shared(path)
     found = run_shared(shared, path)
-    return {**found, "split": run_split(shared, path, found)}
+    return ShareReport(gpus=shared.gpus, shared=found, split=run_split(shared, path, found))
+
+
+@pytest.fixture(scope="module")
+def document(report: ShareReport) -> dict[str, Any]:
+    return report.document()
+
+
+def read_back(document: dict[str, Any]) -> ShareReport:
+    """A report from its document."""
+
+    def use(way: dict[str, Any]) -> BudgetUse:
+        keys = ("name", "priority", "weight", "lost")
+        rows = way["deployments"]
+        uses = [DeploymentUse(**{key: row[key] for key in keys}, report=parse_report(row)) for row in rows]
+        return BudgetUse(deployments=uses, parts=way.get("parts"))
+
+    split = use(document["split"]) if "split" in document else None
+    return ShareReport(gpus=document["gpus"], shared=use(document), split=split)
 
 
 @pytest.mark.parametrize("case", FILES)
@@ -77,7 +102,7 @@ def test_table_document_and_page(tmp_path: Path, capsys: pytest.CaptureFixture[s
     found = json.loads(Path("out.json").read_text(encoding="utf-8"))
     assert [row["name"] for row in found["deployments"]] == ["chat", "batch"]
     assert "split" not in found
-    assert Path("out.html").read_text(encoding="utf-8") == render(found)
+    assert Path("out.html").read_text(encoding="utf-8") == render(read_back(found))
 
 
 def test_targets_keep_the_budget_and_sums_are_those_of_the_rows(document: dict[str, Any]) -> None:
@@ -108,8 +133,8 @@ def test_parts_without_the_file_follow_the_use() -> None:
     assert shared.parts({"a": 2, "b": 1, "c": 1}, {"a": 0.0, "b": 1.0, "c": 3.0}) == {"a": 2, "b": 3, "c": 5}
 
 
-def test_the_page_shows_both_ways(document: dict[str, Any]) -> None:
-    page = render(document)
+def test_the_page_shows_both_ways(report: ShareReport) -> None:
+    page = render(report)
     for text in ("GPUs, shared", "GPUs, split in fixed parts", "budget 6", "chat", "batch"):
         assert text in page
-    assert page == render(json.loads(json.dumps(document)))
+    assert page == render(read_back(json.loads(json.dumps(report.document()))))

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headway.loadgen.tally import BUCKETS, Histogram
-from headway.simulation.results import Latency
+from headway.simulation.tally import Latency
 
 
 def filled(values: list[float], weight: float = 1.0) -> Histogram:

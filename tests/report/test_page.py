@@ -3,6 +3,7 @@
 import copy
 import json
 import re
+from dataclasses import replace
 from html import escape
 from html.parser import HTMLParser
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from headway.config import load_config
+from headway.simulation.report import IntervalQuantiles, SimulationReport, parse_report
 from headway_cli.job import Job, execute
 from headway_cli.page.reasons import decisions
 from headway_cli.page.result import render
@@ -25,13 +27,18 @@ SETTINGS = {
 
 
 @pytest.fixture(scope="module")
-def document() -> dict[str, Any]:
+def report() -> SimulationReport:
     return execute(Job(trace=LOAD, config=load_config(None, SETTINGS)))
 
 
 @pytest.fixture(scope="module")
-def page(document: dict[str, Any]) -> str:
-    return render(document)
+def document(report: SimulationReport) -> dict[str, Any]:
+    return report.document()
+
+
+@pytest.fixture(scope="module")
+def page(report: SimulationReport) -> str:
+    return render(report)
 
 
 class Tags(HTMLParser):
@@ -71,15 +78,15 @@ def test_page_has_every_decision_with_its_reasons(page: str, document: dict[str,
         assert escape(interval["reasons"]["summary"]) in page
 
 
-def test_hover_carries_the_reasons(document: dict[str, Any]) -> None:
-    hover = decisions(document["intervals"], {})[2].hover
+def test_hover_carries_the_reasons(report: SimulationReport) -> None:
+    hover = decisions(report.intervals, {})[2].hover
     for word in ("Forecast:", "Corrections:", "Need: prefill"):
         assert word in hover
 
 
 def test_hover_says_what_headway_planned_from() -> None:
     config = load_config(None, SETTINGS | {"planner.policy": "headway"})
-    rows = execute(Job(trace=LOAD, config=config))["intervals"]
+    rows = execute(Job(trace=LOAD, config=config)).intervals
     hover = decisions(rows, {})[-1].hover.replace("<br>", " ")
     assert hover.startswith("prefill needs")
     for words in ("replicas expected", "would have lost", "Lead: prefill"):
@@ -88,8 +95,8 @@ def test_hover_says_what_headway_planned_from() -> None:
 
 def test_page_is_the_same_for_the_same_input(page: str, document: dict[str, Any]) -> None:
     other = {**copy.deepcopy(document), "wall_s": 123.0}
-    assert render(other) == page
-    assert render(json.loads(json.dumps(document))) == page
+    assert render(parse_report(other)) == page
+    assert render(parse_report(json.loads(json.dumps(document)))) == page
 
 
 def test_text_from_outside_is_escaped(document: dict[str, Any]) -> None:
@@ -97,32 +104,32 @@ def test_text_from_outside_is_escaped(document: dict[str, Any]) -> None:
     evil["trace"]["name"] = "</title><script>alert(1)</script>"
     evil["notes"] = ["<img src=x onerror=alert(2)>"]
     evil["intervals"][0]["reasons"]["summary"] = "<script>alert(3)</script>"
-    found = render(evil)
+    found = render(parse_report(evil))
     assert "alert(1)</script>" not in found
     assert "<img" not in found
     assert "<script>alert(3)" not in found
 
 
-def test_gpu_hours_add_up(document: dict[str, Any]) -> None:
-    times, spent = gpu_hours(document)
-    assert times[-1] == document["simulated_s"]
+def test_gpu_hours_add_up(report: SimulationReport) -> None:
+    times, spent = gpu_hours(report)
+    assert times[-1] == report.simulated_s
     assert np.all(np.diff(spent) >= 0)
-    assert spent[-1] == pytest.approx(document["gpu_hours"], rel=1e-6)
+    assert spent[-1] == pytest.approx(report.gpu_hours, rel=1e-6)
 
 
-def test_many_intervals_are_merged_without_losing_peaks(document: dict[str, Any]) -> None:
-    many = [copy.deepcopy(document["intervals"][1]) for _ in range(3 * MOST_POINTS)]
-    many[4]["ttft_s"] = {"mean": 9.0, "p50": 9.0, "p95": 9.0, "p99": 9.0}
+def test_many_intervals_are_merged_without_losing_peaks(report: SimulationReport) -> None:
+    many = [report.intervals[1]] * (3 * MOST_POINTS)
+    many[4] = replace(many[4], ttft_s=IntervalQuantiles(mean=9.0, p50=9.0, p95=9.0, p99=9.0))
     columns = interval_columns(many)
     assert columns.merged == 3
     assert len(columns.requests) == MOST_POINTS
-    assert columns.requests.sum() == sum(row["requests"] for row in many)
+    assert columns.requests.sum() == sum(row.requests for row in many)
     assert columns.latencies["ttft_s"]["p99"][1] == 9.0
 
 
 def test_result_without_any_interval(document: dict[str, Any]) -> None:
     short = {**copy.deepcopy(document), "intervals": []}
-    Tags(render(short))
+    Tags(render(parse_report(short)))
 
 
 def test_result_without_measurements(document: dict[str, Any]) -> None:
@@ -134,4 +141,4 @@ def test_result_without_measurements(document: dict[str, Any]) -> None:
     for latency in ("ttft_s", "itl_s", "tpot_s", "e2e_s"):
         quiet[latency] = dict.fromkeys(quiet[latency])
     quiet |= {"attainment": None, "fluid_bound_ratio": None}
-    assert "n/a" in render(quiet)
+    assert "n/a" in render(parse_report(quiet))

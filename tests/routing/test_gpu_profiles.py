@@ -190,5 +190,5 @@ def test_simulated_replicas_are_of_the_engines_type(gpu_type: str | None, shed: 
     }
     plan = make_plan(load_config(None, settings))
     with open_trace(LOAD) as trace:
-        summary = run(plan, make_scenario(plan, trace), trace).summary()
+        summary = run(plan, make_scenario(plan, trace), trace).report().document()
     assert summary["shed"] == (summary["requests"] if shed else 0)

@@ -83,7 +83,7 @@ def test_each_request_is_judged_by_its_class(routing):
     )
     result, records = run(setting, trace)
     assert np.array_equal(records["slo_class"], places)
-    summary = result.summary()
+    summary = result.report().document()
     of_batch = int(places.sum())
     assert 0 < of_batch < 40
     assert summary["attainment"] == of_batch / 40
@@ -114,7 +114,7 @@ def test_shed_and_unfinished_requests_are_missed_by_their_class():
         routing=Routed(name="picky", make=lambda generator: router),
         drain_limit_s=5.0,
     )
-    summary = run(setting, trace)[0].summary()
+    summary = run(setting, trace)[0].report().document()
     chat, batch = summary["classes"]["chat"], summary["classes"]["batch"]
     held = np.bincount(places[38:], minlength=2)
     assert (chat["failed"], batch["failed"]) == tuple(held)
@@ -131,10 +131,12 @@ def test_classes_do_not_change_what_happens():
     plain, without = run(scenario(roofline_profile(), fleet), trace)
     classed, records = run(scenario(roofline_profile(), fleet, classes=CLASSES), trace)
     assert np.array_equal(records["finished_s"], without["finished_s"])
-    assert set(classed.summary()) - set(plain.summary()) == {"classes"}
-    totals = classed.summary()["classes"].values()
+    assert set(classed.report().document()) - set(plain.report().document()) == {"classes"}
+    totals = classed.report().document()["classes"].values()
     assert sum(row["requests"] for row in totals) == 800
-    assert sum(row["goodput_rps"] for row in totals) == pytest.approx(classed.summary()["goodput_rps"])
+    assert sum(row["goodput_rps"] for row in totals) == pytest.approx(
+        classed.report().document()["goodput_rps"]
+    )
 
 
 def test_what_is_attainable_goes_by_class():

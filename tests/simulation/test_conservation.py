@@ -24,7 +24,7 @@ def assert_conserved(result, records, trace):
     assert np.array_equal(records["input_tokens"], trace.input_tokens)
     assert np.array_equal(records["output_tokens"], trace.output_tokens)
     done = records[records["outcome"] == layout.COMPLETED]
-    summary = result.summary()
+    summary = result.report().document()
     assert summary["requests"] == count
     assert summary["completed"] == len(done)
     assert summary["completed"] + summary["failed"] + summary["shed"] == count
@@ -104,7 +104,7 @@ def test_same_seed_same_bytes():
         setting = scenario(
             PROFILE, SHAPES[0], routing=Routing.RANDOM, seed=seed, start_up=StartUp(delay_s=3.0, cv=1.0)
         )
-        return json.dumps(run(setting, trace, Schedule(targets * 9, interval_s=9.0))[0].summary())
+        return json.dumps(run(setting, trace, Schedule(targets * 9, interval_s=9.0))[0].report().document())
 
     assert once(1, 65536) == once(1, 65536)
     assert once(1, 65536) == once(1, 77)

@@ -49,9 +49,9 @@ def test_finish_times_equal_token_by_token(rate_rps, prefills, decodes, max_batc
     assert_same_times(records, jobs)
     gaps = plain_engine.gaps_of(jobs)
     assert result.tally.latencies["itl_s"].count == len(gaps)
-    assert result.summary()["itl_s"]["mean"] == pytest.approx(gaps.mean(), rel=1e-9)
-    assert result.summary()["itl_s"]["p50"] == pytest.approx(np.quantile(gaps, 0.5), rel=0.01)
-    assert result.summary()["itl_s"]["p99"] == pytest.approx(np.quantile(gaps, 0.99), rel=0.02)
+    assert result.report().document()["itl_s"]["mean"] == pytest.approx(gaps.mean(), rel=1e-9)
+    assert result.report().document()["itl_s"]["p50"] == pytest.approx(np.quantile(gaps, 0.5), rel=0.01)
+    assert result.report().document()["itl_s"]["p99"] == pytest.approx(np.quantile(gaps, 0.99), rel=0.02)
 
 
 def test_kv_capacity_limits_admission_as_token_by_token():
@@ -83,7 +83,7 @@ def test_mixed_replicas_equal_token_by_token(chunk_tokens, max_batch):
     jobs = plain_engine.aggregated(trace, profile, rules, 2)
     assert_same_times(records, jobs)
     gaps = plain_engine.gaps_of(jobs)
-    assert result.summary()["itl_s"]["mean"] == pytest.approx(gaps.mean(), rel=1e-9)
+    assert result.report().document()["itl_s"]["mean"] == pytest.approx(gaps.mean(), rel=1e-9)
 
 
 def test_prefill_slows_the_decodes_of_a_mixed_replica():

@@ -47,7 +47,9 @@ def test_hits_equal_an_lru_dictionary(capacity):
     result, records = run(scenario(PROFILE, ONE, engine=engine), trace)
     expected = hits_by_dictionary(trace, capacity)
     assert records["cached_tokens"].tolist() == expected
-    assert result.summary()["prefix_hit_rate"] == pytest.approx(sum(expected) / trace.input_tokens.sum())
+    assert result.report().document()["prefix_hit_rate"] == pytest.approx(
+        sum(expected) / trace.input_tokens.sum()
+    )
 
 
 def test_cached_tokens_are_not_computed_again():

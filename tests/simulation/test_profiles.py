@@ -82,7 +82,7 @@ def test_each_profile_serves_every_request_once(profile, fleet):
     trace = conversations(1200, 60.0)
     result, records = run(found, trace)
     assert np.array_equal(records["number"], np.arange(1200))
-    summary = result.summary()
+    summary = result.report().document()
     assert summary["completed"] + summary["shed"] == summary["requests"] == 1200
     assert summary["shed"] == sum(summary["routing_metrics"]["sheds"].values())
     placed = sum(summary["routing_metrics"]["placements"].values())
@@ -109,7 +109,7 @@ def test_least_load_by_the_router_is_about_that_of_the_kernel(fleet):
 def test_the_same_seed_gives_the_same_bytes():
     def once(seed):
         found, _ = setting("slo", MIXED, **{"slo.classes": CLASSES, "simulation.seed": seed})
-        return json.dumps(run(found, conversations(1500, 80.0))[0].summary())
+        return json.dumps(run(found, conversations(1500, 80.0))[0].report().document())
 
     assert once(1) == once(1)
     assert once(1) != once(2)
@@ -135,7 +135,7 @@ def test_prompts_move_between_mixed_replicas():
     assert split.any()
     assert (records["external_tokens"][split] > 0).all()
     assert (records["external_tokens"][~split] == 0).all()
-    hits = result.summary()["prefix_hits"]
+    hits = result.report().document()["prefix_hits"]
     assert 0.0 < hits["external"] < hits["combined"] <= 1.0
 
 
@@ -231,7 +231,7 @@ def test_what_is_learned_is_used_and_the_run_stays_reproducible():
         result, records = run(
             replace(found, routing=replace(found.routing, make=make)), conversations(2000, 60.0)
         )
-        return len(models), json.dumps(result.summary()), records.tobytes()
+        return len(models), json.dumps(result.report().document()), records.tobytes()
 
     first = once()
     assert first[0] > 0

@@ -74,7 +74,7 @@ class Moody:
 def assert_each_ended_once(result, records, trace, router):
     assert np.array_equal(records["number"], np.arange(len(trace.arrival_s)))
     assert np.array_equal(records["output_tokens"], trace.output_tokens)
-    summary = result.summary()
+    summary = result.report().document()
     outcomes = np.bincount(records["outcome"], minlength=3)
     assert outcomes.tolist() == [summary["completed"], summary["failed"], summary["shed"]]
     assert summary["requests"] == len(trace.arrival_s) == sum(outcomes)
@@ -221,7 +221,7 @@ def test_what_it_sheds_counts_as_missed():
         ),
     )
     result, records = run(scenario(roofline_profile(), {Role.MIXED: 1}, routing=routed(router)), trace)
-    summary = result.summary()
+    summary = result.report().document()
     assert (summary["shed"], summary["completed"]) == (25, 75)
     assert summary["attainment"] <= 0.75
     assert (records["finished_s"] == records["arrival_s"])[records["outcome"] == layout.SHED].all()
@@ -243,7 +243,7 @@ def test_the_same_seed_gives_the_same_bytes():
         router = Scripted(Moody(seed), due_s=np.arange(0.25, 300.0, 0.5))
         setting = scenario(PROFILE, MIXED, routing=routed(router), start_up=StartUp(delay_s=3.0, cv=1.0))
         result, records = run(setting, trace, Schedule([MIXED, {Role.MIXED: 4}] * 9, interval_s=3.0))
-        return json.dumps(result.summary()), records.tobytes()
+        return json.dumps(result.report().document()), records.tobytes()
 
     assert once(1) == once(1)
     assert once(1) != once(2)

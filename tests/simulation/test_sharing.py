@@ -89,7 +89,9 @@ def test_the_order_of_deployments_does_not_matter(tight):
         ],
         10,
     )
-    assert {name: again[name].summary() for name in tight} == {n: one.summary() for n, one in tight.items()}
+    assert {name: again[name].report().document() for name in tight} == {
+        n: one.report().document() for n, one in tight.items()
+    }
 
 
 def test_first_fleets_are_cut_to_the_budget_in_proportion():

@@ -38,7 +38,7 @@ def scripted(initial, **changes):
 def test_busy_share_and_kv_usage_are_those_of_the_engine():
     """A prompt of 1 s at 2 s, 600 further tokens of 10 ms: busy from 2 to 9 s, and with nothing after."""
     trace = ArrayTrace(np.array([2.0, 17.0]), np.array([1000, 1000]), np.array([601, 1]))
-    summary = simulate(scripted(2), trace, Schedule([{Role.MIXED: 2}])).summary()
+    summary = simulate(scripted(2), trace, Schedule([{Role.MIXED: 2}])).report().document()
     assert set(summary["utilisation"]) == {"mixed-0", "mixed-1"}
     first, second = summary["utilisation"]["mixed-0"], summary["utilisation"]["mixed-1"]
     at_s, busy, kv_usage = np.array(first["samples"]).T
@@ -79,7 +79,10 @@ def offloading(seed, traces=None, utilised=True):
 
 
 def test_samples_change_nothing():
-    sampled, not_sampled = offloading(1).summary(), offloading(1, utilised=False).summary()
+    sampled, not_sampled = (
+        offloading(1).report().document(),
+        offloading(1, utilised=False).report().document(),
+    )
     assert sampled.pop("utilisation")
     assert not_sampled.pop("utilisation") == {}
     assert sampled == not_sampled
