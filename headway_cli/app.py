@@ -22,15 +22,16 @@ NO_RICH: dict[str, Any] = {"rich_markup_mode": None, "add_completion": False}
 
 @dataclass(frozen=True, slots=True)
 class Verb:
-    """A verb's name, `module:attribute` of its function (or of its `typer.Typer`), and the line of help."""
+    """A verb, its line of help, and its `module:function` (or `module:typer`) where that is not its name."""
 
     name: str
-    place: str
     summary: str
+    place: str = ""
 
     def load(self) -> Any:  # noqa: ANN401 - a command of the click that typer bundles
         """Import the module, and make a command of the function."""
-        module, _, attribute = self.place.partition(":")
+        known = self.name.replace("-", "_")
+        module, _, attribute = (self.place or f"{known}:{known}").partition(":")
         found = getattr(import_module(f"headway_cli.{module}"), attribute)
         if not isinstance(found, typer.Typer):
             function, found = found, typer.Typer(**NO_RICH)
@@ -39,94 +40,70 @@ class Verb:
 
 
 VERBS = (
-    Verb(
-        "simulate",
-        "simulate:simulate",
-        "Simulate a policy on a trace: replica plan, latencies, SLO attainment and cost.",
-    ),
-    Verb(
-        "compare",
-        "compare:compare",
-        "Compare policies on one trace, or routings: attainment, goodput, GPU-hours, stability.",
-    ),
-    Verb("report", "simulate:report", "Render a result as one self-contained HTML page."),
+    Verb("simulate", "Simulate a policy on a trace: replica plan, latencies, SLO attainment and cost."),
+    Verb("compare", "Compare policies on one trace, or routings: attainment, goodput, GPU-hours, stability."),
+    Verb("report", "Render a result as one self-contained HTML page.", "simulate:report"),
     Verb(
         "generate",
-        "simulate:generate",
         "Write generated load (or any trace, scaled) as a trace file in the plain form.",
+        "simulate:generate",
     ),
     Verb(
         "profile",
-        "profile:verbs",
         "Measure an engine's latencies, and recommend tensor-parallel sizes for a load and its SLO.",
+        "profile:verbs",
     ),
     Verb(
-        "check",
-        "check:check",
-        "Validate a configuration file: keys and values, and what `simulate` and `up` would refuse.",
+        "check", "Validate a configuration file: keys and values, and what `simulate` and `up` would refuse."
     ),
-    Verb("schema", "check:schema", "Print the JSON schema of the configuration file."),
-    Verb(
-        "up",
-        "up:up",
-        "Start gateway, engines and control plane on Ray, and print the addresses; Ctrl-C ends it.",
-    ),
+    Verb("schema", "Print the JSON schema of the configuration file.", "check:schema"),
+    Verb("up", "Start gateway, engines and control plane on Ray, and print the addresses; Ctrl-C ends it."),
     Verb(
         "down",
-        "up:down",
         "End what `headway up` started; with --address, delete the application from that cluster.",
+        "up:down",
     ),
-    Verb(
-        "status",
-        "status:status",
-        "Show a running deployment: pools, SLO attainment, the last decision and why.",
-    ),
-    Verb(
-        "decisions",
-        "decisions:decisions",
-        "Show the planner's decisions: what was measured, decided and done.",
-    ),
+    Verb("status", "Show a running deployment: pools, SLO attainment, the last decision and why."),
+    Verb("decisions", "Show the planner's decisions: what was measured, decided and done."),
     Verb(
         "offload-traces",
-        "decisions:offload_traces",
         "Show where long prompts were computed and when, as JSON lines: document 004's time stamps.",
+        "decisions:offload_traces",
     ),
     Verb(
         "set",
-        "set_:set_",
         "Change settings of a running planner: SLO, GPU budget, minimum and maximum replicas.",
+        "set_:set_",
     ),
     Verb(
         "load",
-        "load:load",
         "Replay a trace against an OpenAI endpoint: latencies and SLO attainment, as clients see them.",
     ),
     Verb(
         "demo",
-        "demo:demo",
         "Run everything on a local Ray with simulated engines, and watch replica counts follow a load.",
     ),
 )
 STUDIES = (
     Verb(
         "share",
-        "studies.share:share",
         "Simulate deployments that share a GPU budget by priority: attainment, cost, who held what.",
+        "studies.share:share",
     ),
     Verb(
         "gpu-plan",
-        "studies.gpu_plan:gpu_plan",
         "Choose GPU types and counts for a trace: the cheapest whole replicas that keep the SLO.",
+        "studies.gpu_plan:gpu_plan",
     ),
     Verb(
         "queue-sim",
-        "studies.queue_sim:queue_sim",
         "Compare push and pull, simple and SLO-aware queues: waits and SLO violations, over many seeds.",
+        "studies.queue_sim:queue_sim",
     ),
     Verb(
         "estimate",
-        "studies.estimate:estimate",
         "Estimate performance profiles with AI Configurator (optional extra `estimate`), no GPU needed.",
+        "studies.estimate:estimate",
     ),
 )
 

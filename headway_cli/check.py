@@ -5,14 +5,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated
 
-import typer
-
 from headway.config import ConfigError, HeadwayConfig, json_schema, load_config
 from headway.planning import PlanningError
 from headway.planning.gpu_types import candidates
 from headway.routing.gpu_profiles import serves
 from headway.workload import open_trace
 from headway_cli.errors import CliError
+from headway_cli.flags import argument
 from headway_cli.job import Job
 from headway_cli.notes import tighter_classes, without_forecast, without_offload
 
@@ -20,9 +19,7 @@ ANY_LOAD = "steady:rate_rps=1,duration_s=10"
 """Stands for a trace, so that everything that `simulate` would refuse is refused."""
 
 
-def check(
-    config: Annotated[str, typer.Argument(metavar="CONFIG", help="A configuration file (YAML).")],
-) -> None:
+def check(config: Annotated[str, argument("CONFIG", "A configuration file (YAML).")]) -> None:
     """Validate a configuration file: keys and values, and what `simulate` and `up` would refuse."""
     settings = load_config(config)
     job = Job(trace=ANY_LOAD, config=settings, settings_file=config)

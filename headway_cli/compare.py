@@ -4,8 +4,6 @@ import os
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from headway_cli.compare_policies import Comparison, compare_policies, parse_policies
 from headway_cli.compare_routings import (
     RoutingComparison,
@@ -15,7 +13,7 @@ from headway_cli.compare_routings import (
     parse_names,
 )
 from headway_cli.errors import CliError
-from headway_cli.flags import spread
+from headway_cli.flags import option, spread, switch
 from headway_cli.options import RunOptions, TraceArgument
 from headway_cli.output import STDOUT, check_outputs, write_json, write_text
 from headway_cli.result_view import print_comparison
@@ -35,47 +33,37 @@ def compare(
     trace: TraceArgument,
     policies: Annotated[
         str | None,
-        typer.Option(
-            metavar="LIST",
-            help="Separated by commas: headway, reference, threshold, static:prefill=4:decode=8, static:auto "
+        option(
+            "LIST",
+            "Separated by commas: headway, reference, threshold, static:prefill=4:decode=8, static:auto "
             "(the cheapest fixed fleet that meets the target), reference:predictor=arima (a setting). "
             f"By default {DEFAULT_POLICIES}.",
         ),
     ] = None,
     routings: Annotated[
         str | None,
-        typer.Option(
-            metavar="LIST",
-            help="Compare scheduling profiles instead, on a fixed fleet: random,round_robin,least_load,slo. "
+        option(
+            "LIST",
+            "Compare scheduling profiles instead, on a fixed fleet: random,round_robin,least_load,slo. "
             "The last one is measured against the others.",
         ),
     ] = None,
-    fleet: Annotated[
-        str | None, typer.Option(metavar="FLEET", help="With --routings: prefill=4,decode=8, or mixed=8.")
-    ] = None,
+    fleet: Annotated[str | None, option("FLEET", "With --routings: prefill=4,decode=8, or mixed=8.")] = None,
     loads: Annotated[
         str | None,
-        typer.Option(
-            metavar="LIST",
-            help=f"With --routings: percent of what the fleet can do at best; else {DEFAULT_LOADS}.",
-        ),
+        option("LIST", f"With --routings: percent of what the fleet can do at best; else {DEFAULT_LOADS}."),
     ] = None,
     seeds: Annotated[
-        int | None,
-        typer.Option(metavar="N", help=f"With --routings: runs of each, else {DEFAULT_SEEDS}; --seed first."),
+        int | None, option("N", f"With --routings: runs of each, else {DEFAULT_SEEDS}; --seed first.")
     ] = None,
     report: Annotated[
-        str | None,
-        typer.Option("--report", metavar="FILE", help="With --routings: write one self-contained HTML page."),
+        str | None, option("FILE", "With --routings: write one self-contained HTML page.")
     ] = None,
     static_sweep: Annotated[
-        bool,
-        typer.Option("--static-sweep", help="Also try a grid of fixed fleets and show the best of them."),
+        bool, switch("--static-sweep", "Also try a grid of fixed fleets and show the best of them.")
     ] = False,
-    json: Annotated[
-        str | None, typer.Option("--json", metavar="FILE", help="Write the results; - is standard output.")
-    ] = None,
-    jobs: Annotated[int | None, typer.Option(metavar="N", help="Processes; else one per core.")] = None,
+    json: Annotated[str | None, option("FILE", "Write the results; - is standard output.")] = None,
+    jobs: Annotated[int | None, option("N", "Processes; else one per core.")] = None,
 ) -> None:
     """Compare policies on one trace, or routings: attainment, goodput, GPU-hours, stability."""
     if jobs is not None and jobs < 1:

@@ -12,12 +12,12 @@ from typing import Annotated, Any, TypeVar
 from urllib.error import HTTPError, URLError
 from urllib.request import OpenerDirector, ProxyHandler, Request, build_opener
 
-import typer
 from pydantic import BaseModel, ValidationError
 
 from headway.loadgen.client import error_text
 from headway.loadgen.plan import authorisation, base_url
 from headway_cli.errors import CliError
+from headway_cli.flags import option
 
 URL_VARIABLE = "HEADWAY_URL"
 Document = TypeVar("Document", bound=BaseModel)
@@ -30,12 +30,9 @@ TIMEOUT_S = 10.0
 LONGEST_ANSWER = 64 << 20
 
 UrlOption = Annotated[
-    str | None,
-    typer.Option("--url", metavar="URL", help=f"The server; default: {URL_VARIABLE}, or {DEFAULT_URL}."),
+    str | None, option("URL", f"The server; default: {URL_VARIABLE}, or {DEFAULT_URL}.", "--url")
 ]
-KeyVariable = Annotated[
-    str, typer.Option("--api-key-env", metavar="NAME", help="Environment variable that holds the API key.")
-]
+KeyVariable = Annotated[str, option("NAME", "Environment variable that holds the API key.", "--api-key-env")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

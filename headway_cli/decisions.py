@@ -6,10 +6,9 @@ from collections.abc import Callable, Iterator, Mapping
 from json import dumps
 from typing import Annotated, Any
 
-import typer
-
 from headway.planning.records import DecisionReasons, DecisionRecord, MeasuredFigures
 from headway_cli.control import KEY_VARIABLE, ControlClient, KeyVariable, UrlOption, client, parse
+from headway_cli.flags import option, switch
 from headway_cli.page.reasons import reason_lines
 from headway_cli.status import measured_text, reached_text, targets_text
 from headway_cli.terminal import bold, console, print_facts
@@ -32,12 +31,12 @@ def decisions(
     *,
     url: UrlOption = None,
     api_key_env: KeyVariable = KEY_VARIABLE,
-    follow: Annotated[bool, typer.Option("--follow", help="Go on with new ones until Ctrl-C.")] = False,
+    follow: Annotated[bool, switch("--follow", "Go on with new ones until Ctrl-C.")] = False,
     decision_id: Annotated[
-        int | None, typer.Option("--id", metavar="N", help="One decision, from its metrics to its replicas.")
+        int | None, option("N", "One decision, from its metrics to its replicas.", "--id")
     ] = None,
-    limit: Annotated[int, typer.Option(metavar="N", help="The last N decisions.", min=1)] = SHOWN,
-    json: Annotated[bool, typer.Option("--json", help="JSON, one decision a line.")] = False,
+    limit: Annotated[int, option("N", "The last N decisions.", min=1)] = SHOWN,
+    json: Annotated[bool, switch("--json", "JSON, one decision a line.")] = False,
 ) -> None:
     """Show the planner's decisions: what was measured, decided and done."""
     log = DecisionLog(client(url, api_key_env))
@@ -64,7 +63,7 @@ def offload_traces(
     *,
     url: UrlOption = None,
     api_key_env: KeyVariable = KEY_VARIABLE,
-    limit: Annotated[int, typer.Option(metavar="N", help="The last N requests.", min=1, max=10_000)] = SHOWN,
+    limit: Annotated[int, option("N", "The last N requests.", min=1, max=10_000)] = SHOWN,
 ) -> None:
     """Show where long prompts were computed and when, as JSON lines: document 004's time stamps."""
     for trace in client(url, api_key_env).get(f"{OFFLOAD_TRACES}?limit={limit}")["traces"]:

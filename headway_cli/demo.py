@@ -16,8 +16,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from headway.config import load_config
 from headway.loadgen import LoadPlan, LoadTally, ReplayCallbacks, ReplayProgress, replay
 from headway.planning import Slo
@@ -30,6 +28,7 @@ from headway_cli.demo_record import DemoResult, History, Moment, live_report, re
 from headway_cli.demo_view import DemoView, demo_view, print_plan, print_summary
 from headway_cli.deployment import Deployed
 from headway_cli.errors import CliError
+from headway_cli.flags import option, switch
 from headway_cli.job import Job, execute
 from headway_cli.output import check_outputs, write_text
 from headway_cli.page.result import render
@@ -45,11 +44,7 @@ SHAPES = (
     "burst:rate_rps=0,peak_rps=40,burst_s=300,every_s=2400,duration_s=10800,"
     "input_tokens=500,output_tokens=120,seed=2",
 )
-SETTINGS = {
-    "engine.profile": PROFILE,
-    "slo.ttft_ms": 500.0,
-    "slo.itl_ms": 25.0,
-}
+SETTINGS = {"engine.profile": PROFILE, "slo.ttft_ms": 500.0, "slo.itl_ms": 25.0}
 LOOK_EVERY_S = 1.0
 RATE_OVER_S = 5.0
 PLANS_WITHIN_S = 240.0
@@ -60,13 +55,11 @@ SETTLED_WITHIN_S = 25.0
 
 def demo(
     *,
-    output: Annotated[str, typer.Option(metavar="FILE", help="Where the page goes.")] = "out/demo.html",
-    duration: Annotated[
-        float, typer.Option(metavar="S", help="Seconds of load, live.", min=30.0, max=86400.0)
-    ] = 150.0,
-    keep: Annotated[bool, typer.Option("--keep", help="Leave it up afterwards, until Ctrl-C.")] = False,
+    output: Annotated[str, option("FILE", "Where the page goes.")] = "out/demo.html",
+    duration: Annotated[float, option("S", "Seconds of load, live.", min=30.0, max=86400.0)] = 150.0,
+    keep: Annotated[bool, switch("--keep", "Leave it up afterwards, until Ctrl-C.")] = False,
     simulate: Annotated[
-        bool, typer.Option("--simulate", help="Simulate a made-up day in seconds, without Ray.")
+        bool, switch("--simulate", "Simulate a made-up day in seconds, without Ray.")
     ] = False,
 ) -> None:
     """Run everything on a local Ray with simulated engines, and watch replica counts follow a load."""
@@ -155,11 +148,7 @@ def _play(plan: DemoPlan, deployed: Deployed) -> DemoResult:
         began_at = time.time()
         tally = runner.run(_replay(plan, trace, server, Watch(server, history, view)))
     return DemoResult(
-        plan=plan,
-        tally=tally,
-        history=history,
-        decisions=DecisionLog(server).every(),
-        began_at=began_at,
+        plan=plan, tally=tally, history=history, decisions=DecisionLog(server).every(), began_at=began_at
     )
 
 

@@ -1,12 +1,12 @@
-"""Options as one value: a dataclass of annotated fields becomes the parameters of a typer command.
+"""Flags in short, and options as one value: a dataclass of annotated fields becomes a command's parameters.
 
     @dataclass
     class Common:
-        seed: Annotated[int | None, typer.Option("--seed")] = None
+        seed: Annotated[int | None, option("N", "The seed.")] = None
 
     @app.command()
     @spread(Common)
-    def verb(common: Common, trace: Annotated[str, typer.Argument()]) -> None: ...
+    def verb(common: Common, trace: Annotated[str, argument("TRACE", "A trace.")]) -> None: ...
 
 The command takes `--seed` and `trace`; the function sees one `Common`.
 """
@@ -17,7 +17,24 @@ from dataclasses import MISSING, fields
 from functools import wraps
 from typing import Any, TypeVar, get_type_hints
 
+import typer
+
 T = TypeVar("T")
+
+
+def option(metavar: str, text: str, *names: str, **limits: Any) -> Any:  # noqa: ANN401 - as typer has it
+    """A flag with a value; without `names` it is called like the parameter. `limits` are `min` and `max`."""
+    return typer.Option(*names, metavar=metavar, help=text, **limits)
+
+
+def switch(name: str, text: str) -> Any:  # noqa: ANN401 - as above
+    """A flag without a value."""
+    return typer.Option(name, help=text)
+
+
+def argument(metavar: str, text: str) -> Any:  # noqa: ANN401 - as above
+    """A value without a flag."""
+    return typer.Argument(metavar=metavar, help=text)
 
 
 def spread(kind: type[T]) -> Callable[[Callable[..., None]], Callable[..., None]]:

@@ -35,7 +35,7 @@ from headway.workload import Trace, TraceOptions, open_trace
 from headway_cli import INTERRUPTED
 from headway_cli.control import KEY_VARIABLE, KeyVariable
 from headway_cli.errors import CliError
-from headway_cli.flags import spread
+from headway_cli.flags import option, spread, switch
 from headway_cli.job import source_name
 from headway_cli.options import TraceArgument
 from headway_cli.output import STDOUT, check_outputs, write_json
@@ -50,36 +50,31 @@ Tell = Callable[[ReplayProgress], None]
 class LoadOptions:
     """One replay's settings as flags; latencies in milliseconds, as people write them."""
 
-    model: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The model; default: the first that the server lists.")
-    ] = None
+    model: Annotated[str | None, option("NAME", "The model; default: the first that the server lists.")] = (
+        None
+    )
     api_key_env: KeyVariable = KEY_VARIABLE
-    config: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Settings (YAML) that hold the targets.")
-    ] = None
-    ttft_ms: Annotated[float | None, typer.Option(metavar="MS", help="Target: time to first token.")] = None
-    itl_ms: Annotated[float | None, typer.Option(metavar="MS", help="Target: time per output token.")] = None
-    time_scale: Annotated[float, typer.Option(metavar="K", help="Play trace time K times as fast.")] = 1.0
-    rate_scale: Annotated[
-        float, typer.Option(metavar="K", help="Superpose K shifted copies of the trace.")
-    ] = 1.0
-    start: Annotated[float, typer.Option(metavar="S", help="Leave out the first S seconds.")] = 0.0
-    duration: Annotated[float | None, typer.Option(metavar="S", help="Use S seconds of the trace.")] = None
+    config: Annotated[str | None, option("FILE", "Settings (YAML) that hold the targets.")] = None
+    ttft_ms: Annotated[float | None, option("MS", "Target: time to first token.")] = None
+    itl_ms: Annotated[float | None, option("MS", "Target: time per output token.")] = None
+    time_scale: Annotated[float, option("K", "Play trace time K times as fast.")] = 1.0
+    rate_scale: Annotated[float, option("K", "Superpose K shifted copies of the trace.")] = 1.0
+    start: Annotated[float, option("S", "Leave out the first S seconds.")] = 0.0
+    duration: Annotated[float | None, option("S", "Use S seconds of the trace.")] = None
     trace_format: Annotated[
-        str | None,
-        typer.Option("--format", metavar="F", help="plain, azure, burstgpt or mooncake; else detected."),
+        str | None, option("F", "plain, azure, burstgpt or mooncake; else detected.", "--format")
     ] = None
-    prompt: Annotated[
-        str, typer.Option(metavar="FORM", help="tokens: arrays of token ids; text: words, about as many.")
-    ] = "tokens"
+    prompt: Annotated[str, option("FORM", "tokens: arrays of token ids; text: words, about as many.")] = (
+        "tokens"
+    )
     ignore_eos: Annotated[
-        bool, typer.Option("--ignore-eos", help="Ask for the whole output length (servers that know it).")
+        bool, switch("--ignore-eos", "Ask for the whole output length (servers that know it).")
     ] = False
     max_in_flight: Annotated[
-        int, typer.Option(metavar="N", help="Beyond N requests at once, count as failed instead of sending.")
+        int, option("N", "Beyond N requests at once, count as failed instead of sending.")
     ] = 4096
-    timeout: Annotated[float, typer.Option(metavar="S", help="Seconds that one request may take.")] = 600.0
-    seed: Annotated[int, typer.Option(metavar="N", help="Seed of prompts and of generated load.")] = 0
+    timeout: Annotated[float, option("S", "Seconds that one request may take.")] = 600.0
+    seed: Annotated[int, option("N", "Seed of prompts and of generated load.")] = 0
 
     def trace_options(self) -> "TraceOptions":
         """How to read the trace."""
@@ -97,13 +92,9 @@ def load(
     *,
     options: LoadOptions,
     trace: TraceArgument,
-    url: Annotated[str, typer.Option(metavar="URL", help="The server, such as http://127.0.0.1:8000.")],
-    json: Annotated[
-        str | None, typer.Option("--json", metavar="FILE", help="Write the result; - is standard output.")
-    ] = None,
-    records: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Write one JSON line per request.")
-    ] = None,
+    url: Annotated[str, option("URL", "The server, such as http://127.0.0.1:8000.")],
+    json: Annotated[str | None, option("FILE", "Write the result; - is standard output.")] = None,
+    records: Annotated[str | None, option("FILE", "Write one JSON line per request.")] = None,
 ) -> None:
     """Replay a trace against an OpenAI endpoint: latencies and SLO attainment, as clients see them."""
     check_outputs({"--json": json, "--records": records}, (trace, options.config))

@@ -12,7 +12,7 @@ from headway.profiling.comparison import compare_profiles
 from headway.profiling.foreign_profiles import ForeignProfile, import_aibrix, import_pre_swept, is_pre_swept
 from headway_cli.control import KEY_VARIABLE, ControlClient, KeyVariable, UrlOption, client
 from headway_cli.errors import CliError
-from headway_cli.flags import spread
+from headway_cli.flags import argument, option, spread, switch
 from headway_cli.output import check_outputs, write_text
 from headway_cli.page.profile import render
 from headway_cli.profile_run import PAGE, RECOMMENDED, run_profile
@@ -21,8 +21,8 @@ from headway_cli.profile_view import chosen, print_profile, print_ratios, profil
 from headway_cli.terminal import console
 from interp import DecodeSamples, PrefillSamples, ProfileError, load_profile, save_profile
 
-Directory = Annotated[str, typer.Argument(metavar="DIR", help="A profile, or what `headway profile` wrote.")]
-Plot = Annotated[str | None, typer.Option(metavar="FILE", help="Write the curves as an HTML page.")]
+Directory = Annotated[str, argument("DIR", "A profile, or what `headway profile` wrote.")]
+Plot = Annotated[str | None, option("FILE", "Write the curves as an HTML page.")]
 PATH = "/v1/control/profile"
 
 
@@ -64,8 +64,8 @@ def show(directory: Directory, plot: Plot = None) -> None:
 
 @verbs.command("compare")
 def compare(
-    first: Annotated[str, typer.Argument(metavar="A", help="A profile directory.")],
-    second: Annotated[str, typer.Argument(metavar="B", help="The profile that is held against it.")],
+    first: Annotated[str, argument("A", "A profile directory.")],
+    second: Annotated[str, argument("B", "The profile that is held against it.")],
     plot: Plot = None,
 ) -> None:
     """Say how much slower or faster B is than A, at the samples of A."""
@@ -80,17 +80,11 @@ def compare(
 
 @verbs.command("import")
 def import_(
-    source: Annotated[
-        str, typer.Argument(metavar="SOURCE", help="AIBrix's JSON, or a folder with prefill.npz, decode.npz.")
-    ],
-    output: Annotated[
-        str, typer.Option(metavar="DIR", help="The profile; of a folder, one below it per TP.")
-    ],
-    max_kv_tokens: Annotated[
-        int | None, typer.Option(metavar="N", help="AIBrix: tokens in the KV cache of one engine.")
-    ] = None,
-    tp: Annotated[int, typer.Option(metavar="N", help="AIBrix: GPUs of one engine.")] = 1,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace profiles that exist.")] = False,
+    source: Annotated[str, argument("SOURCE", "AIBrix's JSON, or a folder with prefill.npz, decode.npz.")],
+    output: Annotated[str, option("DIR", "The profile; of a folder, one below it per TP.")],
+    max_kv_tokens: Annotated[int | None, option("N", "AIBrix: tokens in the KV cache of one engine.")] = None,
+    tp: Annotated[int, option("N", "AIBrix: GPUs of one engine.")] = 1,
+    overwrite: Annotated[bool, switch("--overwrite", "Replace profiles that exist.")] = False,
 ) -> None:
     """Turn a profile of another system into profile directories."""
     for place in import_profiles(Path(source), Path(output), max_kv_tokens, tp, overwrite=overwrite):
@@ -99,10 +93,10 @@ def import_(
 
 @verbs.command("export")
 def export(
-    output: Annotated[str, typer.Option(metavar="DIR", help="The profile directory to write.")],
+    output: Annotated[str, option("DIR", "The profile directory to write.")],
     url: UrlOption = None,
     api_key_env: KeyVariable = KEY_VARIABLE,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a profile that exists.")] = False,
+    overwrite: Annotated[bool, switch("--overwrite", "Replace a profile that exists.")] = False,
 ) -> None:
     """Write the profile that a running deployment plans by, with what traffic taught of it."""
     refined = export_profile(client(url, api_key_env), Path(output), overwrite=overwrite)

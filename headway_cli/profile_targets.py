@@ -15,8 +15,6 @@ from dataclasses import asdict, dataclass
 from itertools import count
 from typing import Annotated, Any, Protocol, runtime_checkable
 
-import typer
-
 from headway.config import ENGINES, HeadwayConfig
 from headway.engine.kinds import engine_kind
 from headway.loadgen import LoadPlan, fetch_models
@@ -27,6 +25,7 @@ from headway.profiling.sweep.endpoint import EndpointFacts, OpenAiTarget, endpoi
 from headway.profiling.sweep.points import LONGEST_ISL_TOKENS
 from headway_cli.control import KEY_VARIABLE, KeyVariable
 from headway_cli.errors import CliError
+from headway_cli.flags import option
 from headway_cli.options import Itl, Ttft
 from serve_apps.engines.protocol import Engine, EngineError, EngineRequest, EngineSizes, PromptTooLong
 
@@ -39,40 +38,28 @@ class ProfileOptions:
     """One run of the profiler as flags; latencies in milliseconds, as people write them."""
 
     engine: Annotated[
-        str | None,
-        typer.Option(metavar="ENGINE", help="simulated, vllm, or the address of an OpenAI endpoint."),
+        str | None, option("ENGINE", "simulated, vllm, or the address of an OpenAI endpoint.")
     ] = None
-    output: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Points, profiles and page go here; again to go on.")
-    ] = None
+    output: Annotated[str | None, option("DIR", "Points, profiles and page go here; again to go on.")] = None
     model: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Simulated: the profile to play, {tp} stands for TP; vllm: a directory or hub name.",
-        ),
+        option("NAME", "Simulated: the profile to play, {tp} stands for TP; vllm: a directory or hub name."),
     ] = None
-    isl: Annotated[float, typer.Option(metavar="TOKENS", help="Input tokens to recommend for.")] = 3000.0
-    osl: Annotated[float, typer.Option(metavar="TOKENS", help="Output tokens to recommend for.")] = 150.0
+    isl: Annotated[float, option("TOKENS", "Input tokens to recommend for.")] = 3000.0
+    osl: Annotated[float, option("TOKENS", "Output tokens to recommend for.")] = 150.0
     ttft_ms: Ttft = None
     itl_ms: Itl = None
-    tp: Annotated[str, typer.Option(metavar="LIST", help="Tensor-parallel sizes, such as 1,2,4.")] = "1"
-    config: Annotated[str | None, typer.Option(metavar="FILE", help="Settings (YAML) of the engine.")] = None
-    budget: Annotated[
-        float | None, typer.Option(metavar="MIN", help="Begin no point after so many minutes.")
-    ] = None
-    repeats: Annotated[int, typer.Option(metavar="N", help="Runs of a point that count.")] = 3
-    isl_points: Annotated[int, typer.Option(metavar="N", help="Granularity of prefill.")] = 16
-    kv_points: Annotated[int, typer.Option(metavar="N", help="Granularity of decode: KV usages.")] = 6
-    context_points: Annotated[int, typer.Option(metavar="N", help="Granularity of decode: contexts.")] = 6
-    max_tokens: Annotated[
-        int | None, typer.Option(metavar="N", help="Input plus output of the longest request.")
-    ] = None
-    max_kv_tokens: Annotated[
-        int | None, typer.Option(metavar="N", help="Tokens in the KV cache of one engine.")
-    ] = None
-    max_batch: Annotated[int | None, typer.Option(metavar="N", help="Requests that run at once.")] = None
-    timeout: Annotated[float, typer.Option(metavar="S", help="Seconds that one request may take.")] = 600.0
+    tp: Annotated[str, option("LIST", "Tensor-parallel sizes, such as 1,2,4.")] = "1"
+    config: Annotated[str | None, option("FILE", "Settings (YAML) of the engine.")] = None
+    budget: Annotated[float | None, option("MIN", "Begin no point after so many minutes.")] = None
+    repeats: Annotated[int, option("N", "Runs of a point that count.")] = 3
+    isl_points: Annotated[int, option("N", "Granularity of prefill.")] = 16
+    kv_points: Annotated[int, option("N", "Granularity of decode: KV usages.")] = 6
+    context_points: Annotated[int, option("N", "Granularity of decode: contexts.")] = 6
+    max_tokens: Annotated[int | None, option("N", "Input plus output of the longest request.")] = None
+    max_kv_tokens: Annotated[int | None, option("N", "Tokens in the KV cache of one engine.")] = None
+    max_batch: Annotated[int | None, option("N", "Requests that run at once.")] = None
+    timeout: Annotated[float, option("S", "Seconds that one request may take.")] = 600.0
     api_key_env: KeyVariable = KEY_VARIABLE
 
 
@@ -150,9 +137,7 @@ async def _endpoint(options: ProfileOptions, url: str) -> AsyncIterator[Opened]:
     )
     async with OpenAiTarget(plan, asyncio.get_running_loop().time) as target:
         yield Opened(
-            target=target,
-            limits=limits,
-            question=_question(options, int(options.tp), model, limits),
+            target=target, limits=limits, question=_question(options, int(options.tp), model, limits)
         )
 
 

@@ -5,16 +5,14 @@ from collections.abc import Iterable
 from json import dumps
 from typing import Annotated, Any
 
-import typer
-
 from headway_cli.control import KEY_VARIABLE, KeyVariable, UrlOption, client
 from headway_cli.errors import CliError
+from headway_cli.flags import argument
 
 
 def set_(
     changes: Annotated[
-        list[str],
-        typer.Argument(metavar="KEY=VALUE...", help="Such as slo.ttft_ms=250 planner.max_gpu_budget=null."),
+        list[str], argument("KEY=VALUE...", "Such as slo.ttft_ms=250 planner.max_gpu_budget=null.")
     ],
     *,
     url: UrlOption = None,

@@ -5,20 +5,12 @@ from json import loads
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from headway.simulation.report import ReportError, SimulationReport, parse_report
 from headway.workload import TraceOptions, open_trace, write_trace
 from headway_cli.errors import CliError
-from headway_cli.flags import spread
+from headway_cli.flags import argument, option, spread
 from headway_cli.job import Job, execute
-from headway_cli.options import (
-    RunOptions,
-    TraceArgument,
-    configuration,
-    static_overrides,
-    trace_options,
-)
+from headway_cli.options import RunOptions, TraceArgument, configuration, static_overrides, trace_options
 from headway_cli.output import STDOUT, check_outputs, trace_lines, write_json, write_text
 from headway_cli.page.result import render
 from headway_cli.result_view import print_result
@@ -30,23 +22,14 @@ def simulate(
     *,
     options: RunOptions,
     trace: TraceArgument,
-    policy: Annotated[
-        str | None, typer.Option(metavar="NAME", help="headway, reference, threshold or static.")
-    ] = None,
+    policy: Annotated[str | None, option("NAME", "headway, reference, threshold or static.")] = None,
     static: Annotated[
-        str | None, typer.Option(metavar="FLEET", help="Fixed fleet, prefill=4,decode=8; implies the policy.")
+        str | None, option("FLEET", "Fixed fleet, prefill=4,decode=8; implies the policy.")
     ] = None,
-    json: Annotated[
-        str | None, typer.Option("--json", metavar="FILE", help="Write the result; - is standard output.")
-    ] = None,
-    report: Annotated[
-        str | None, typer.Option("--report", metavar="FILE", help="Write one self-contained HTML page.")
-    ] = None,
+    json: Annotated[str | None, option("FILE", "Write the result; - is standard output.")] = None,
+    report: Annotated[str | None, option("FILE", "Write one self-contained HTML page.")] = None,
     offload_traces: Annotated[
-        str | None,
-        typer.Option(
-            "--offload-traces", metavar="FILE", help="With routing.offload: write JSON, a request a line."
-        ),
+        str | None, option("FILE", "With routing.offload: write JSON, a request a line.")
     ] = None,
 ) -> None:
     """Simulate a policy on a trace: replica plan, latencies, SLO attainment and cost."""
@@ -83,8 +66,8 @@ def _policy(policy: str | None, static: str | None) -> dict[str, object]:
 
 
 def report(
-    result: Annotated[str, typer.Argument(metavar="RESULT", help="What `headway simulate --json` wrote.")],
-    output: Annotated[str, typer.Option(metavar="FILE", help="Where the HTML page goes.")] = "report.html",
+    result: Annotated[str, argument("RESULT", "What `headway simulate --json` wrote.")],
+    output: Annotated[str, option("FILE", "Where the HTML page goes.")] = "report.html",
 ) -> None:
     """Render a result as one self-contained HTML page."""
     check_outputs({"--output": output}, (result,))
@@ -107,12 +90,10 @@ def read_result(place: str) -> SimulationReport:
 
 
 def generate(
-    spec: Annotated[
-        str, typer.Argument(metavar="SPEC", help="Such as diurnal:rate_rps=20,amplitude=0.6,duration_s=7200.")
-    ],
-    output: Annotated[str, typer.Option(metavar="FILE", help="The trace; gzip if it ends in .gz.")],
-    rate_scale: Annotated[float, typer.Option(metavar="K", help="Superpose K shifted copies.")] = 1.0,
-    seed: Annotated[int, typer.Option(metavar="N", help="Seed, where SPEC names none.")] = 0,
+    spec: Annotated[str, argument("SPEC", "Such as diurnal:rate_rps=20,amplitude=0.6,duration_s=7200.")],
+    output: Annotated[str, option("FILE", "The trace; gzip if it ends in .gz.")],
+    rate_scale: Annotated[float, option("K", "Superpose K shifted copies.")] = 1.0,
+    seed: Annotated[int, option("N", "Seed, where SPEC names none.")] = 0,
 ) -> None:
     """Write generated load (or any trace, scaled) as a trace file in the plain form."""
     check_outputs({"--output": output}, (spec,))

@@ -5,22 +5,16 @@ from json import dumps
 from time import sleep
 from typing import Annotated
 
-import typer
 from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 from headway.planning import Role
-from headway.planning.records import (
-    DecisionRecord,
-    LastDecision,
-    MeasuredFigures,
-    PoolStatus,
-    StatusDocument,
-)
+from headway.planning.records import DecisionRecord, LastDecision, MeasuredFigures, PoolStatus, StatusDocument
 from headway_cli.control import KEY_VARIABLE, ControlClient, KeyVariable, UrlOption, client, parse
 from headway_cli.errors import CliError
+from headway_cli.flags import switch
 from headway_cli.terminal import bold, console, table
 from headway_cli.words import clock, milliseconds, percent, shown
 
@@ -34,8 +28,8 @@ def status(
     *,
     url: UrlOption = None,
     api_key_env: KeyVariable = KEY_VARIABLE,
-    json: Annotated[bool, typer.Option("--json", help="Print the document as the server sends it.")] = False,
-    watch: Annotated[bool, typer.Option("--watch", help="Show it once a second until Ctrl-C.")] = False,
+    json: Annotated[bool, switch("--json", "Print the document as the server sends it.")] = False,
+    watch: Annotated[bool, switch("--watch", "Show it once a second until Ctrl-C.")] = False,
 ) -> None:
     """Show a running deployment: pools, SLO attainment, the last decision and why."""
     server = client(url, api_key_env)
@@ -93,7 +87,7 @@ def planner_facts(document: StatusDocument) -> dict[str, str]:
     facts = {
         "Planner": f"{planner.state}{why}: {planner.policy} policy, "
         f"{planner.predictor or 'no'} predictor, every {shown(planner.interval_s)} s, "
-        + ", ".join([f"{shown(planner.ticks)} ticks", *odd]),
+        + ", ".join([f"{shown(planner.ticks)} ticks", *odd])
     }
     if last is None:
         return {**facts, "Decision": "none yet"}

@@ -15,19 +15,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from headway.config import HeadwayConfig
 from headway_cli import ownership
 from headway_cli.cluster import cluster, stop_signals, uninterrupted
 from headway_cli.deployment import AlreadyThere, Deployed, delete, deploy, settings
 from headway_cli.errors import CliError
+from headway_cli.flags import argument, option, switch
 from headway_cli.ownership import announce, log_file, owning
 from headway_cli.terminal import say
 
 AddressOption = Annotated[
-    str | None,
-    typer.Option("--address", metavar="ADDR", help="A Ray cluster that runs already, such as auto."),
+    str | None, option("ADDR", "A Ray cluster that runs already, such as auto.", "--address")
 ]
 
 Announce = Callable[[Deployed], None]
@@ -38,14 +36,10 @@ GONE_WITHIN_S = 120.0
 
 
 def up(
-    config: Annotated[
-        str | None, typer.Argument(metavar="[CONFIG]", help="Settings (YAML); default: the defaults.")
-    ] = None,
+    config: Annotated[str | None, argument("[CONFIG]", "Settings (YAML); default: the defaults.")] = None,
     *,
     address: AddressOption = None,
-    detach: Annotated[
-        bool, typer.Option("--detach", help="Return when it serves; headway down ends it.")
-    ] = False,
+    detach: Annotated[bool, switch("--detach", "Return when it serves; headway down ends it.")] = False,
 ) -> None:
     """Start gateway, engines and control plane on Ray, and print the addresses; Ctrl-C ends it."""
     found = settings(config)

@@ -4,12 +4,10 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from headway.profiling import OutputExistsError
 from headway.studies import estimator
 from headway_cli.errors import CliError
-from headway_cli.flags import spread
+from headway_cli.flags import option, spread, switch
 from headway_cli.terminal import bar
 
 
@@ -17,31 +15,27 @@ from headway_cli.terminal import bar
 class Sampling:
     """The fields of an `EstimateRequest` that have defaults; None leaves the default to it."""
 
-    backend: Annotated[str | None, typer.Option(metavar="NAME", help="vllm, sglang or trtllm.")] = None
-    quantization: Annotated[str | None, typer.Option(metavar="NAME", help="Else the model's own.")] = None
-    backend_version: Annotated[str | None, typer.Option(metavar="V", help="Else the current one.")] = None
-    name: Annotated[str | None, typer.Option(metavar="NAME", help="Of the directories, before _tpN.")] = None
-    max_isl_tokens: Annotated[
-        int | None, typer.Option("--max-isl", metavar="N", help="Longest input in tokens.")
-    ] = None
-    max_batch: Annotated[int | None, typer.Option(metavar="N", help="Requests that run at once.")] = None
-    memory_fraction: Annotated[
-        float | None, typer.Option(metavar="F", help="Share of GPU memory for the engine.")
-    ] = None
-    isl_points: Annotated[int | None, typer.Option(metavar="N", help="Input lengths sampled.")] = None
-    context_points: Annotated[int | None, typer.Option(metavar="N", help="Contexts sampled.")] = None
-    batch_points: Annotated[int | None, typer.Option(metavar="N", help="Batches sampled per context.")] = None
+    backend: Annotated[str | None, option("NAME", "vllm, sglang or trtllm.")] = None
+    quantization: Annotated[str | None, option("NAME", "Else the model's own.")] = None
+    backend_version: Annotated[str | None, option("V", "Else the current one.")] = None
+    name: Annotated[str | None, option("NAME", "Of the directories, before _tpN.")] = None
+    max_isl_tokens: Annotated[int | None, option("N", "Longest input in tokens.", "--max-isl")] = None
+    max_batch: Annotated[int | None, option("N", "Requests that run at once.")] = None
+    memory_fraction: Annotated[float | None, option("F", "Share of GPU memory for the engine.")] = None
+    isl_points: Annotated[int | None, option("N", "Input lengths sampled.")] = None
+    context_points: Annotated[int | None, option("N", "Contexts sampled.")] = None
+    batch_points: Annotated[int | None, option("N", "Batches sampled per context.")] = None
 
 
 @spread(Sampling)
 def estimate(
     *,
     sampling: Sampling,
-    model: Annotated[str, typer.Option(metavar="NAME", help="Such as meta-llama/Meta-Llama-3.1-8B.")],
-    system: Annotated[str, typer.Option(metavar="NAME", help="GPU system, such as h100_sxm.")],
-    output: Annotated[str, typer.Option(metavar="DIR", help="One profile directory per --tp goes in here.")],
-    tp: Annotated[str, typer.Option(metavar="LIST", help="Tensor-parallel sizes, such as 1,2,4.")] = "1",
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace profiles that exist.")] = False,
+    model: Annotated[str, option("NAME", "Such as meta-llama/Meta-Llama-3.1-8B.")],
+    system: Annotated[str, option("NAME", "GPU system, such as h100_sxm.")],
+    output: Annotated[str, option("DIR", "One profile directory per --tp goes in here.")],
+    tp: Annotated[str, option("LIST", "Tensor-parallel sizes, such as 1,2,4.")] = "1",
+    overwrite: Annotated[bool, switch("--overwrite", "Replace profiles that exist.")] = False,
 ) -> None:
     """Estimate performance profiles with AI Configurator (optional extra `estimate`), no GPU needed."""
     values = {item.name: getattr(sampling, item.name) for item in fields(sampling)}

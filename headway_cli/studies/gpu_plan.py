@@ -14,7 +14,6 @@ from math import inf, isfinite
 from typing import Annotated, Any
 
 import numpy as np
-import typer
 from rich.console import Console
 from rich.text import Text
 
@@ -38,7 +37,7 @@ from headway.planning.hindsight import loss_budget
 from headway.planning.replay import Requests
 from headway.workload import Trace, TraceOptions, open_trace
 from headway_cli.errors import CliError
-from headway_cli.flags import spread
+from headway_cli.flags import option, spread
 from headway_cli.options import Attainment, Duration, Itl, Start, TraceArgument, TraceFormat, Ttft
 from headway_cli.output import STDOUT, check_outputs, write_json
 from headway_cli.terminal import announce_compilation, bold, console, print_facts, print_notes, table
@@ -58,26 +57,21 @@ LIVE = "live, a pool's replicas are of one type: the planner scales one count pe
 class GpuPlanOptions:
     """The flags of the plan; None means "not given": the configuration decides."""
 
-    config: Annotated[str, typer.Option(metavar="FILE", help="Settings (YAML) with gpu_types.")]
-    interval: Annotated[
-        float | None, typer.Option(metavar="S", help="Also a plan for each S seconds of the trace.")
-    ] = None
-    max_types: Annotated[int | None, typer.Option(metavar="K", help="GPU types in one pool at most.")] = None
+    config: Annotated[str, option("FILE", "Settings (YAML) with gpu_types.")]
+    interval: Annotated[float | None, option("S", "Also a plan for each S seconds of the trace.")] = None
+    max_types: Annotated[int | None, option("K", "GPU types in one pool at most.")] = None
     switching: Annotated[
-        float,
-        typer.Option(metavar="SHARE", help="With --interval: running replicas count as this much cheaper."),
+        float, option("SHARE", "With --interval: running replicas count as this much cheaper.")
     ] = 0.1
     ttft_ms: Ttft = None
     itl_ms: Itl = None
     attainment: Attainment = None
-    max_gpu_budget: Annotated[
-        int | None, typer.Option(metavar="N", help="GPUs of all types and pools together.")
-    ] = None
-    rate_scale: Annotated[float, typer.Option(metavar="K", help="Superpose K shifted copies.")] = 1.0
+    max_gpu_budget: Annotated[int | None, option("N", "GPUs of all types and pools together.")] = None
+    rate_scale: Annotated[float, option("K", "Superpose K shifted copies.")] = 1.0
     start: Start = 0.0
     duration: Duration = None
     trace_format: TraceFormat = None
-    seed: Annotated[int | None, typer.Option(metavar="N", help="Seed of what is drawn.")] = None
+    seed: Annotated[int | None, option("N", "Seed of what is drawn.")] = None
 
 
 @spread(GpuPlanOptions)
@@ -85,9 +79,7 @@ def gpu_plan(
     *,
     options: GpuPlanOptions,
     trace: TraceArgument,
-    json: Annotated[
-        str | None, typer.Option("--json", metavar="FILE", help="Write the plan; - is standard output.")
-    ] = None,
+    json: Annotated[str | None, option("FILE", "Write the plan; - is standard output.")] = None,
 ) -> None:
     """Choose GPU types and counts for a trace: the cheapest whole replicas that keep the SLO."""
     check_outputs({"--json": json}, (trace, options.config))
@@ -287,7 +279,7 @@ def _facts(document: Document) -> Mapping[str, str]:
     slo = document["slo"]
     facts = {
         "SLO": f"{targets(slo['ttft_s'], slo['itl_s'])}; "
-        f"{percent(slo['loss_budget'])} may miss it; {document['hopeless']:,} requests no type can keep",
+        f"{percent(slo['loss_budget'])} may miss it; {document['hopeless']:,} requests no type can keep"
     }
     for pool, need in document["needs"].items():
         facts[f"{pool} alone"] = ", ".join(_alone(need["shares"], name) for name in need["gpus_per_replica"])

@@ -13,7 +13,6 @@ from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-import typer
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from headway.config.base import PositiveFloat, PositiveInt, Settings
@@ -40,6 +39,7 @@ from headway.simulation.queueing import (
     run_experiment,
 )
 from headway_cli.errors import CliError
+from headway_cli.flags import option
 from headway_cli.output import STDOUT, check_outputs, write_json, write_text
 from headway_cli.studies.queue_sim_view import make_document, print_document, render
 from headway_cli.terminal import bar, console
@@ -59,41 +59,35 @@ Name = Annotated[str, Field(min_length=1, max_length=60)]
 
 def queue_sim(
     *,
-    setup: Annotated[
-        str, typer.Option(metavar="NAME", help="ideal-single, ideal-double, multi, or a YAML file.")
-    ] = "multi",
+    setup: Annotated[str, option("NAME", "ideal-single, ideal-double, multi, or a YAML file.")] = "multi",
     policies: Annotated[
         str | None,
-        typer.Option(
-            metavar="LIST",
-            help="Separated by commas: random-push, least-load-push, least-load-pull, bin-pack-pull, each "
+        option(
+            "LIST",
+            "Separated by commas: random-push, least-load-push, least-load-pull, bin-pack-pull, each "
             "with :simple, :slo or :slo-savable, or without for all three. Else everything.",
         ),
     ] = None,
-    seeds: Annotated[int, typer.Option(metavar="N", help="Independent runs of each policy.")] = 20,
-    requests: Annotated[int | None, typer.Option(metavar="N", help="Requests in a run; else 4000.")] = None,
-    duration: Annotated[
-        float | None, typer.Option(metavar="S", help="Or: the requests that arrive in S seconds.")
-    ] = None,
+    seeds: Annotated[int, option("N", "Independent runs of each policy.")] = 20,
+    requests: Annotated[int | None, option("N", "Requests in a run; else 4000.")] = None,
+    duration: Annotated[float | None, option("S", "Or: the requests that arrive in S seconds.")] = None,
     consumers: Annotated[
-        int | None, typer.Option(metavar="N", help="GPUs, where all are of one type; else the set-up's.")
+        int | None, option("N", "GPUs, where all are of one type; else the set-up's.")
     ] = None,
-    rate_scale: Annotated[float, typer.Option(metavar="K", help="Arrival rates times K.")] = 1.0,
+    rate_scale: Annotated[float, option("K", "Arrival rates times K.")] = 1.0,
     service: Annotated[
-        str, typer.Option(metavar="KIND", help="Latencies: deterministic, or exponential with that mean.")
+        str, option("KIND", "Latencies: deterministic, or exponential with that mean.")
     ] = "deterministic",
     passing: Annotated[
         str,
-        typer.Option(
-            metavar="WHEN",
-            help="When bin-pack-pull may start a request before one that does not fit: never, slack (while "
+        option(
+            "WHEN",
+            "When bin-pack-pull may start a request before one that does not fit: never, slack (while "
             "that one can still meet its SLO), always.",
         ),
     ] = "slack",
-    json: Annotated[
-        str | None, typer.Option("--json", metavar="FILE", help="Write the results; - is standard output.")
-    ] = None,
-    plot: Annotated[str | None, typer.Option(metavar="FILE", help="Write charts as an HTML page.")] = None,
+    json: Annotated[str | None, option("FILE", "Write the results; - is standard output.")] = None,
+    plot: Annotated[str | None, option("FILE", "Write charts as an HTML page.")] = None,
 ) -> None:
     """Compare push and pull, simple and SLO-aware queues: waits and SLO violations, over many seeds."""
     options = QueueSimOptions(

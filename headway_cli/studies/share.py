@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-import typer
 from rich.console import Console
 
+from headway_cli.flags import argument, option, switch
 from headway_cli.output import STDOUT, check_outputs, write_json, write_text
 from headway_cli.page.charts import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, Board
 from headway_cli.page.series import gpus_over_time, interval_columns
@@ -31,17 +31,12 @@ OVER_TIME = {"shared": "GPUs, shared", "split": "GPUs, split in fixed parts"}
 
 def share(
     *,
-    file: Annotated[str, typer.Argument(metavar="FILE", help="The deployments and their budget (YAML).")],
+    file: Annotated[str, argument("FILE", "The deployments and their budget (YAML).")],
     split: Annotated[
-        bool,
-        typer.Option("--split", help="Also run each alone in a fixed part of the budget, for comparison."),
+        bool, switch("--split", "Also run each alone in a fixed part of the budget, for comparison.")
     ] = False,
-    json: Annotated[
-        str | None, typer.Option("--json", metavar="FILE", help="Write the results; - is standard output.")
-    ] = None,
-    report: Annotated[
-        str | None, typer.Option("--report", metavar="FILE", help="Write one self-contained HTML page.")
-    ] = None,
+    json: Annotated[str | None, option("FILE", "Write the results; - is standard output.")] = None,
+    report: Annotated[str | None, option("FILE", "Write one self-contained HTML page.")] = None,
 ) -> None:
     """Simulate deployments that share a GPU budget by priority: attainment, cost, who held what."""
     check_outputs({"--json": json, "--report": report}, (file,))
