@@ -89,6 +89,7 @@ def stop(purge: bool = False, token: str | None = None, application: str | None 
         return
     if token is not None and json.loads(store.get(OWNER) or b"{}").get("token") != token:
         return
+    # First: a planner that Ray restarts while it is being ended must not plan again.
     store.delete(STARTED)
     _end(running())
     store.delete(OWNER)

@@ -209,7 +209,7 @@ class Predictor:
         self._forecasting: tuple[int | None, asyncio.Task[LoadForecast]] | None = None
         self._learning: set[asyncio.Future[None]] = set()
         self._failure = ""
-        self._worker.submit(self._learn)
+        self._worker.submit(self._learn)  # the past, before the first question
 
     async def observe(self, requests: float, isl_tokens: float, osl_tokens: float, tick: int) -> None:
         """Take in one interval; nothing happens for a tick that was seen before."""
@@ -224,13 +224,8 @@ class Predictor:
         tick = self._history.last_tick
         if self._forecasting is None or self._forecasting[0] != tick or self._forecasting[1].done():
             self._forecasting = tick, asyncio.create_task(self._forecast())
+        # A planner that waits no longer must not end the fit that its next question needs.
         return await asyncio.shield(self._forecasting[1])
-
-    async def ready(self) -> tuple[bool, str]:
-        """True once the predictors have learnt what is known so far, else why they have not."""
-        if self._failure:
-            return False, self._failure
-        return (True, "") if self._caught_up() else (False, "the predictors are learning the past")
 
     async def status(self) -> dict[str, Any]:
         """Predictor, intervals kept, ticks, and what is wrong if anything is."""
@@ -265,6 +260,3 @@ class Predictor:
         except (PredictorError, TraceError) as error:
             self._failure = str(error)
             logger.warning("the predictors cannot learn: %s", error)
-
-    def _caught_up(self) -> bool:
-        return self._models is not None and self._models.tick == self._history.last_tick

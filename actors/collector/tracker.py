@@ -26,6 +26,7 @@ from actors.collector.exposition import (
     Key,
     SeriesId,
     broken,
+    carries,
     gained_load,
     increments,
     names_of,
@@ -46,6 +47,12 @@ from actors.collector.presets import Preset, Quantity, channels, gauges, matched
 
 CAPACITY = 512
 BORDERS_KEPT = 4
+
+LEAST_SHARE, MOST_SHARE = 0.05, 0.25
+"""Bounds of the tolerance, as shares of the interval."""
+
+LEAST_STRETCH, MOST_STRETCH = 0.5, 1.5
+"""Lengths between two reads, in intervals, from which counts may be scaled to the interval."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,12 +140,6 @@ def _increase(parts: Mapping[str, float]) -> Increase:
     return Increase(count=parts.get("count", nan), total=parts.get("sum", nan), buckets=buckets)
 
 
-LEAST_SHARE = 0.05
-MOST_SHARE = 0.25
-LEAST_STRETCH = 0.5
-MOST_STRETCH = 1.5
-
-
 class Tracker:
     """Reads in, intervals out."""
 
@@ -159,14 +160,14 @@ class Tracker:
 
     @property
     def newest_s(self) -> float | None:
-        """When the last read was."""
+        """The time of the last read."""
         newest = self._ring.newest
         return newest.at_s if newest else None
 
     def alive(self) -> bool:
         """True if the last read had what every running system of this kind shows."""
         name, where = self._alive
-        return any(series.name == name and set(where) <= set(series.labels) for series in self._samples)
+        return any(series.name == name and carries(series.labels, where) for series in self._samples)
 
     def replaced(self) -> None:
         """Another process answers from now on: its counters began at 0, and what was in flight is gone."""
@@ -177,12 +178,12 @@ class Tracker:
         """Take in one read. The first one ever is what later ones are compared with."""
         good = settled(self._samples, samples)
         newest = self._ring.newest
-        gained: dict[Key, float] = {}
-        if newest is not None:
+        if newest is None:
+            # What the counters show at the first read was counted before anything was followed.
+            gained = dict.fromkeys(increments({}, slots(good, self._channels)), 0.0)
+        else:
             gained = increments(slots(self._samples, self._channels), slots(good, self._channels))
             gained |= gained_load(good, self._gauges, self._preset.load, at_s - newest.at_s)
-        else:
-            gained = dict.fromkeys(increments({}, slots(good, self._channels)), 0.0)
         self._ring.add(gained, at_s, broken(samples, self._channels))
         self._samples = good
 
@@ -192,6 +193,7 @@ class Tracker:
         start, end = self._ring.nearest(start_s, tolerance_s), self._ring.newest
         if start is None or end is None:
             return unmeasured(start_s, end_s, HealthStatus.STARTING, "nothing has been read yet")
+        # A border even if this interval turns out not to be measured: the next one begins here all the same.
         self._ring.mark_border(end)
         if not self.alive():
             detail = f"no series {self._alive.name}{dict(self._alive.labels)}"

@@ -110,6 +110,7 @@ class DecisionLog:
         self._ids.append(self._next)
         self.memory = memory
         self._next += 1
+        # Written again to drop its memory: only the newest is read, and it may be large.
         self.update(numbered.id - MEMORIES, {})
         self._prune()
         return numbered

@@ -167,6 +167,7 @@ class PlannerLoop:
             return
         fitted = fit(last.targets, policy.settings.limits, policy.settings.max_gpu_budget).targets
         applied = await apply(self._context, last, fitted)
+        # Reached before the restart: nothing is on its way any more.
         if applied.reached_at is None:
             self._follow(applied)
 
@@ -181,6 +182,7 @@ class PlannerLoop:
         return time, missed
 
     def _delay_s(self, time: TickTime) -> float:
+        # Never longer than an interval: a clock that is set back meanwhile would make the planner sleep on.
         return min(max(0.0, time.due_s - self._context.clock()), self.state.policy.interval_s)
 
     async def _tick(self, time: TickTime, missed: int) -> None:

@@ -141,6 +141,7 @@ class Tick:
         decision = await self._compute(policy, inputs)
         latest = self._state.policy.current()
         if latest.version != policy.version:
+            # Nothing has been stored yet, so the first plan never was.
             decision, policy = await self._compute(latest, inputs), latest
         _check(decision.targets, policy)
         return decision

@@ -156,11 +156,10 @@ def test_a_warm_up_trace_that_is_not_there_is_said_and_raised_to_who_asks() -> N
         await predictor.observe(*SERIES[0], 0)
         with pytest.raises(PredictorError, match="no such"):
             await predictor.forecast()
-        return await predictor.ready(), await predictor.status()
+        return await predictor.status()
 
-    (ready, why), status = asyncio.run(story())
-    assert not ready
-    assert "no/such/trace" in why
+    status = asyncio.run(story())
+    assert "no/such/trace" in status["failure"]
     assert status["intervals"] == 1
 
 
@@ -178,15 +177,14 @@ def test_a_fit_that_takes_long_holds_up_neither_observe_nor_status() -> None:
         await show(predictor, SERIES)
         asked = [asyncio.create_task(predictor.forecast()) for _ in range(3)]
         await asyncio.sleep(0)
-        status, ready = await predictor.status(), await predictor.ready()
+        status = await predictor.status()
         assert not any(task.done() for task in asked)
         asked[0].cancel()  # the planner has no time left
         finish.set()
-        return status, ready, await asked[1], await asked[2]
+        return status, await asked[1], await asked[2]
 
-    status, ready, second, third = asyncio.run(story())
+    status, second, third = asyncio.run(story())
     assert status["intervals"] == len(SERIES)
     assert status["learnt_tick"] is None
     assert status["learning"] > 0
-    assert ready == (False, "the predictors are learning the past")
     assert second == third == expected(SERIES)
