@@ -1,7 +1,5 @@
 """Address → Prometheus' text format → the samples that a preset asks for → what was added between two reads.
 
-An address is shown without credentials.
-
 An exposition is read whole: one line that is none makes all of it unreadable, since half an answer must not
 pass for counters that were reset. Only the lines that are asked for are parsed, as a gateway writes a
 thousand and more. NaN is a sample that is there and says nothing.
@@ -33,7 +31,7 @@ from urllib.parse import urlsplit
 from prometheus_client.parser import text_string_to_metric_families
 
 from actors.collector.measured import Increase, PoolLoad
-from actors.collector.presets import Channel, Gauge, Labels, Load, Part, Quantity, role_of
+from actors.collector.presets import Channel, Gauge, Labels, Load, Part, Quantity
 from headway.planning import Role
 
 LE = "le"
@@ -67,8 +65,8 @@ def metrics_url(address: str) -> str:
     return bare if bare.endswith("/metrics") else f"{bare}/metrics"
 
 
-def shown(address: str) -> str:
-    """Scheme, host, port and path."""
+def redacted(address: str) -> str:
+    """Scheme, host, port and path, without credentials."""
     parts = urlsplit(address)
     if parts.scheme not in ("http", "https"):
         return address.rpartition("@")[2]
@@ -119,7 +117,7 @@ Key = tuple[str, str]
 """A quantity and, of it, `count`, `sum` or the upper bound of a bucket."""
 
 
-class Slot(NamedTuple):
+class SeriesUse(NamedTuple):
     """One series in its use: the quantity it feeds, its labels without the bucket, and what of it."""
 
     quantity: Quantity
@@ -134,34 +132,34 @@ class Slot(NamedTuple):
         return self.quantity.value, self.part
 
 
-def slots(samples: Samples, channels: Iterable[Channel]) -> dict[Slot, float]:
+def series_uses(samples: Samples, channels: Iterable[Channel]) -> dict[SeriesUse, float]:
     """The samples in their uses; one sample may have several."""
     by_name: dict[str, list[Channel]] = {}
     for channel in channels:
         by_name.setdefault(channel.name, []).append(channel)
     return {
-        _slot(series, channel): value
+        _series_use(series, channel): value
         for series, value in samples.items()
         for channel in by_name.get(series.name, ())
         if carries(series.labels, channel.where)
     }
 
 
-def increments(old: Mapping[Slot, float], new: Mapping[Slot, float]) -> dict[Key, float]:
+def increments(old: Mapping[SeriesUse, float], new: Mapping[SeriesUse, float]) -> dict[Key, float]:
     """The gain of each quantity; one without any series has no keys."""
-    reset = {_process(slot) for slot, value in new.items() if not slot.gauge and value < old.get(slot, 0.0)}
+    reset = {_process(use) for use, value in new.items() if not use.gauge and value < old.get(use, 0.0)}
     gained: dict[Key, float] = {}
-    for slot, value in new.items():
-        before = 0.0 if not slot.gauge and _process(slot) in reset else old.get(slot, 0.0)
-        gained[slot.key] = gained.get(slot.key, 0.0) + value - before
+    for use, value in new.items():
+        before = 0.0 if not use.gauge and _process(use) in reset else old.get(use, 0.0)
+        gained[use.key] = gained.get(use.key, 0.0) + value - before
     # A gauge that is gone has fallen to 0; a counter that is gone has lost nothing that was counted.
-    for slot, value in old.items():
-        if slot.gauge and slot not in new:
-            gained[slot.key] = gained.get(slot.key, 0.0) - value
+    for use, value in old.items():
+        if use.gauge and use not in new:
+            gained[use.key] = gained.get(use.key, 0.0) - value
     return gained
 
 
-def settled(old: Samples, new: Samples) -> dict[SeriesId, float]:
+def last_good(old: Samples, new: Samples) -> dict[SeriesId, float]:
     """The new samples, NaN replaced by the last good value, or left out where there is none."""
     good = {series: old.get(series) if isnan(value) else value for series, value in new.items()}
     return {series: value for series, value in good.items() if value is not None}
@@ -169,18 +167,24 @@ def settled(old: Samples, new: Samples) -> dict[SeriesId, float]:
 
 def broken(samples: Samples, channels: Iterable[Channel]) -> frozenset[Quantity]:
     """Quantities of which a sample is NaN."""
-    return frozenset(slot.quantity for slot, value in slots(samples, channels).items() if isnan(value))
+    return frozenset(use.quantity for use, value in series_uses(samples, channels).items() if isnan(value))
 
 
-def _slot(series: SeriesId, channel: Channel) -> Slot:
+def _series_use(series: SeriesId, channel: Channel) -> SeriesUse:
     labels = tuple(label for label in series.labels if label[0] != LE)
     part = dict(series.labels).get(LE, "") if channel.part is Part.BUCKET else channel.part.value
-    return Slot(channel.quantity, channel.name.removesuffix(f"_{channel.part}"), labels, part, channel.gauge)
+    name = channel.name.removesuffix(f"_{channel.part}")
+    return SeriesUse(channel.quantity, name, labels, part, channel.gauge)
 
 
-def _process(slot: Slot) -> tuple[str, str, Labels]:
+def _process(use: SeriesUse) -> tuple[str, str, Labels]:
     """The identity of what is reset together."""
-    return slot.quantity, slot.name, slot.labels
+    return use.quantity, use.name, use.labels
+
+
+def role_of(load: Load, label: str | None) -> Role | None:
+    """The role that a value of the role's label means; None if it means none."""
+    return Role.MIXED if load.role_label is None else load.roles.get(label or "")
 
 
 def gained_load(

@@ -23,7 +23,7 @@ from math import isnan
 
 import aiohttp
 
-from actors.collector.exposition import SourceDownError, metrics_url, parse, shown
+from actors.collector.exposition import SourceDownError, metrics_url, parse, redacted
 from actors.collector.measured import Health, HealthStatus, Measured, unmeasured
 from actors.collector.single_requests import clock_shift_s, decode, traffic_within
 from actors.collector.tracker import Tracker
@@ -86,9 +86,8 @@ class GatewaySource:
         """Read once, and see whether this model's series are there."""
         health = await self.read()
         if health.status is HealthStatus.OK and not self._tracker.alive():
-            return Health(
-                status=HealthStatus.STARTING, detail=f"{shown(self._last_address)} has no such series"
-            )
+            detail = f"{redacted(self._last_address)} has no such series"
+            return Health(status=HealthStatus.STARTING, detail=detail)
         return health
 
     async def read(self) -> Health:
@@ -100,9 +99,8 @@ class GatewaySource:
                 samples = parse(text, self._tracker.names)
             except SourceDownError as error:
                 self._failures += 1
-                return Health(
-                    status=HealthStatus.DOWN, detail=f"the gateway at {shown(metrics_url(address))}: {error}"
-                )
+                detail = f"the gateway at {redacted(metrics_url(address))}: {error}"
+                return Health(status=HealthStatus.DOWN, detail=detail)
             self._reads += 1
             self._notice(address)
             self._tracker.add(samples, self._clock())
@@ -112,7 +110,7 @@ class GatewaySource:
     def status(self) -> dict[str, object]:
         """Address, reads, failures, time of the last read; why the last interval has no traffic."""
         return {
-            "url": shown(metrics_url(self._address())),
+            "url": redacted(metrics_url(self._address())),
             "reads": self._reads,
             "failures": self._failures,
             "last_read_at": self._tracker.newest_s,
@@ -160,7 +158,7 @@ class GatewaySource:
 
     def _notice(self, address: str) -> None:
         if self._last_address and address != self._last_address:
-            _log.info("metrics moved from %s to %s", shown(self._last_address), shown(address))
+            _log.info("metrics moved from %s to %s", redacted(self._last_address), redacted(address))
             self._tracker.replaced()
         self._last_address = address
 

@@ -230,11 +230,6 @@ def matched(series: Series, preset: Preset, model: str) -> Labels:
     return tuple(sorted({**dict(series.where), preset.model_label: preset.model(model)}.items()))
 
 
-def role_of(load: Load, label: str | None) -> Role | None:
-    """The role that a value of the role's label means; None if it means none."""
-    return Role.MIXED if load.role_label is None else load.roles.get(label or "")
-
-
 def _counters(preset: Preset, model: str) -> Iterator[Channel]:
     table = [(Quantity.REQUESTS, series, False) for series in preset.requests]
     table += [(Quantity.REQUESTS, series, True) for series in preset.in_flight]

@@ -21,7 +21,7 @@ from math import isnan
 from typing import Any, NamedTuple
 
 from actors.collector import promql
-from actors.collector.exposition import SourceDownError, shown
+from actors.collector.exposition import SourceDownError, redacted, role_of
 from actors.collector.measured import (
     NAN,
     Health,
@@ -43,7 +43,6 @@ from actors.collector.presets import (
     channels,
     gauges,
     matched,
-    role_of,
 )
 from headway.planning import Role
 
@@ -112,7 +111,7 @@ def coverage_of(answer: Iterable[Point]) -> Coverage:
     return Coverage(**{point.what: point.value for point in answer})
 
 
-def judge(coverage: Coverage, end_s: float, fresh_s: float, sought: str) -> Health:
+def coverage_health(coverage: Coverage, end_s: float, fresh_s: float, sought: str) -> Health:
     """`ok` if the interval can be measured at all, else why it cannot."""
     if isnan(coverage.known):
         return Health(status=HealthStatus.STARTING, detail=f"Prometheus has no series {sought}")
@@ -183,7 +182,7 @@ class PrometheusSource:
 
     def status(self) -> dict[str, object]:
         """Address, queries and failures so far."""
-        return {"url": shown(self._url), "reads": self._queries, "failures": self._failures}
+        return {"url": redacted(self._url), "reads": self._queries, "failures": self._failures}
 
     async def close(self) -> None:
         """Let the threads go; what hangs ends by the client's timeout."""
@@ -195,7 +194,7 @@ class PrometheusSource:
 
     async def _covered(self, window: promql.Window, end_s: float) -> Health:
         answer = await self._query(promql.coverage(self._alive, self._counter, window), end_s)
-        return judge(coverage_of(answer), end_s, self._fresh_s, self._sought)
+        return coverage_health(coverage_of(answer), end_s, self._fresh_s, self._sought)
 
     async def _increases(self, window: promql.Window, end_s: float) -> dict[Quantity, Increase]:
         asked = [self._increase(parts, window, end_s) for parts in self._quantities.values()]
@@ -257,7 +256,7 @@ class PrometheusSource:
     def _failed(self, error: Exception) -> str:
         self._failures += 1
         why = str(error) or f"no answer within {self._timeout_s:g} s"
-        return f"Prometheus at {shown(self._url)}: {why}"
+        return f"Prometheus at {redacted(self._url)}: {why}"
 
 
 def _with_model(series: Series, preset: Preset, model: str) -> Series:

@@ -29,10 +29,10 @@ from actors.collector.exposition import (
     carries,
     gained_load,
     increments,
+    last_good,
     names_of,
     pool_loads,
-    settled,
-    slots,
+    series_uses,
 )
 from actors.collector.measured import (
     Health,
@@ -176,13 +176,13 @@ class Tracker:
 
     def add(self, samples: Mapping[SeriesId, float], at_s: float) -> None:
         """Take in one read. The first one ever is what later ones are compared with."""
-        good = settled(self._samples, samples)
+        good = last_good(self._samples, samples)
         newest = self._ring.newest
         if newest is None:
             # What the counters show at the first read was counted before anything was followed.
-            gained = dict.fromkeys(increments({}, slots(good, self._channels)), 0.0)
+            gained = dict.fromkeys(increments({}, series_uses(good, self._channels)), 0.0)
         else:
-            gained = increments(slots(self._samples, self._channels), slots(good, self._channels))
+            gained = increments(series_uses(self._samples, self._channels), series_uses(good, self._channels))
             gained |= gained_load(good, self._gauges, self._preset.load, at_s - newest.at_s)
         self._ring.add(gained, at_s, broken(samples, self._channels))
         self._samples = good

@@ -9,7 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.collector.exposition import SeriesId, SourceDownError, broken, increments, parse, settled, slots
+from actors.collector.exposition import (
+    SeriesId,
+    SourceDownError,
+    broken,
+    increments,
+    last_good,
+    parse,
+    series_uses,
+)
 from actors.collector.measured import Increase, latency, quantile
 from actors.collector.presets import DYNAMO, HEADWAY, PRESETS, channels, gauges
 
@@ -25,7 +33,7 @@ def ttft(part: str, le: str | None = None) -> SeriesId:
 
 
 def gained(old, new, table=CHANNELS):
-    return increments(slots(old, table), slots(new, table))
+    return increments(series_uses(old, table), series_uses(new, table))
 
 
 def test_the_difference_of_this_model_alone():
@@ -58,10 +66,10 @@ def test_a_histogram_is_reset_as_a_whole():
 
 
 def test_nan_keeps_the_last_good_value_and_breaks_the_quantity():
-    good = settled({ARRIVALS: 5.0}, {ARRIVALS: nan})
+    good = last_good({ARRIVALS: 5.0}, {ARRIVALS: nan})
     assert good == {ARRIVALS: 5.0}
-    assert gained(good, settled(good, {ARRIVALS: 9.0})) == {REQUESTS: 4.0}
-    assert settled({}, {ARRIVALS: nan}) == {}
+    assert gained(good, last_good(good, {ARRIVALS: 9.0})) == {REQUESTS: 4.0}
+    assert last_good({}, {ARRIVALS: nan}) == {}
     assert broken({ARRIVALS: nan}, CHANNELS) == {"requests"}
 
 

@@ -11,11 +11,11 @@ from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.collector.exposition import SourceDownError, metrics_url, shown
+from actors.collector.exposition import SourceDownError, metrics_url, redacted
 from actors.collector.gateway_source import GatewaySource, gateway_address
 from actors.collector.measured import HealthStatus, PoolLoad
 from actors.collector.presets import PRESETS, VLLM
-from actors.collector.prometheus_source import Coverage, Point, increase_of, judge, loads_of, points
+from actors.collector.prometheus_source import Coverage, Point, coverage_health, increase_of, loads_of, points
 from actors.collector.tracker import Tracker
 from actors.metric_collector import MetricCollector
 from actors.names import GATEWAY_ADDRESS
@@ -238,7 +238,7 @@ def test_addresses():
     config = settings("gateway", None)
     assert gateway_address(config, MemoryStore()) == "http://127.0.0.1:8000"
     assert metrics_url("http://a:1/") == metrics_url("http://a:1/metrics") == "http://a:1/metrics"
-    assert shown("https://me:secret@a:1/b") == "https://a:1/b"
+    assert redacted("https://me:secret@a:1/b") == "https://a:1/b"
     anywhere = config.model_copy(update={"gateway": config.gateway.model_copy(update={"host": "0.0.0.0"})})
     assert gateway_address(anywhere, MemoryStore()) == "http://127.0.0.1:8000"
 
@@ -258,7 +258,7 @@ GOOD = Coverage(newest=999.0, known=1.0, scraping=2.0, resumed=nan)
     ],
 )
 def test_what_the_coverage_of_an_interval_means(coverage, status):
-    assert judge(coverage, 1_000.0, 30.0, "x").status is status
+    assert coverage_health(coverage, 1_000.0, 30.0, "x").status is status
 
 
 def test_an_answer_becomes_an_increase():
