@@ -155,14 +155,8 @@ NOTHING = Increase()
 AT_THE_END = (Quantity.OSL, Quantity.DURATION, Quantity.TTFT, Quantity.ITL)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
-    """The increases of one interval by quantity; one that is missing was not seen at all."""
-
-    start_s: float
-    end_s: float
-    increases: Mapping[Quantity, Increase]
-    load: Mapping[Role, PoolLoad] = field(default_factory=dict)
+Increases = Mapping[Quantity, Increase]
+"""The increases of one interval; a quantity that is missing was not seen at all."""
 
 
 def unmeasured(start_s: float, end_s: float, status: HealthStatus, detail: str) -> Measured:
@@ -170,13 +164,17 @@ def unmeasured(start_s: float, end_s: float, status: HealthStatus, detail: str) 
     return Measured(start_s=start_s, end_s=end_s, health=Health(status=status, detail=detail))
 
 
-def assemble(reading: Reading, *, knows_attainment: bool) -> Measured:
+def assemble(
+    start_s: float, end_s: float, seen: Increases, load: Mapping[Role, PoolLoad], *, knows_attainment: bool
+) -> Measured:
     """The interval as reported, and its health."""
-    seen = reading.increases
+    health = Health(status=HealthStatus.OK)
+    if missing := _missing(seen, knows_attainment=knows_attainment):
+        health = Health(status=HealthStatus.PARTIAL, detail=f"no data for {', '.join(missing)}")
     return Measured(
-        start_s=reading.start_s,
-        end_s=reading.end_s,
-        health=_health(reading, knows_attainment=knows_attainment),
+        start_s=start_s,
+        end_s=end_s,
+        health=health,
         requests=_count(seen, Quantity.REQUESTS),
         completed=_completed(seen),
         isl_tokens=seen.get(Quantity.ISL, NOTHING).mean,
@@ -185,40 +183,31 @@ def assemble(reading: Reading, *, knows_attainment: bool) -> Measured:
         attainment=_attainment(seen),
         ttft_s=latency(seen.get(Quantity.TTFT, NOTHING)),
         itl_s=latency(seen.get(Quantity.ITL, NOTHING)),
-        load=reading.load,
+        load=load,
     )
 
 
-def _count(seen: Mapping[Quantity, Increase], quantity: Quantity) -> float:
+def _count(seen: Increases, quantity: Quantity) -> float:
     """The count, never negative, as a change of requests in flight could make it."""
     count = seen.get(quantity, NOTHING).count
     return NAN if isnan(count) else max(count, 0.0)
 
 
-def _completed(seen: Mapping[Quantity, Increase]) -> float:
+def _completed(seen: Increases) -> float:
     """Requests that ended well: none where arrivals are counted but no end has been seen yet."""
     if Quantity.COMPLETED not in seen and Quantity.REQUESTS in seen:
         return 0.0
     return _count(seen, Quantity.COMPLETED)
 
 
-def _attainment(seen: Mapping[Quantity, Increase]) -> float:
-    met, missed = (
-        0.0 if isnan(count) else count
-        for count in (seen.get(quantity, NOTHING).count for quantity in (Quantity.MET, Quantity.MISSED))
-    )
+def _attainment(seen: Increases) -> float:
+    counts = (seen.get(quantity, NOTHING).count for quantity in (Quantity.MET, Quantity.MISSED))
+    met, missed = (0.0 if isnan(count) else count for count in counts)
     return met / (met + missed) if met + missed > 0 else NAN
 
 
-def _health(reading: Reading, *, knows_attainment: bool) -> Health:
-    missing = _missing(reading.increases, knows_attainment=knows_attainment)
-    if missing:
-        return Health(status=HealthStatus.PARTIAL, detail=f"no data for {', '.join(missing)}")
-    return Health(status=HealthStatus.OK)
-
-
-def _missing(seen: Mapping[Quantity, Increase], *, knows_attainment: bool) -> list[str]:
-    """Names of what this interval's traffic should have left behind and did not."""
+def _missing(seen: Increases, *, knows_attainment: bool) -> list[Quantity]:
+    """The quantities that this interval's traffic should have left behind and did not."""
     requests = seen.get(Quantity.REQUESTS, NOTHING).count
     completed = seen.get(Quantity.COMPLETED, NOTHING).count
     missing = [Quantity.REQUESTS] if isnan(requests) else []
@@ -228,10 +217,10 @@ def _missing(seen: Mapping[Quantity, Increase], *, knows_attainment: bool) -> li
         missing += [quantity for quantity in AT_THE_END if not _usable(seen, quantity)]
         if knows_attainment and Quantity.MET not in seen and Quantity.MISSED not in seen:
             missing += [Quantity.MET]
-    return [str(quantity) for quantity in missing]
+    return missing
 
 
-def _usable(seen: Mapping[Quantity, Increase], quantity: Quantity) -> bool:
+def _usable(seen: Increases, quantity: Quantity) -> bool:
     """Seen, and not as NaN. A count that stood still is usable: it says that there was nothing."""
     increase = seen.get(quantity)
     return increase is not None and not isnan(increase.count) and not isnan(increase.total)

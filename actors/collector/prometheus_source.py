@@ -29,7 +29,6 @@ from actors.collector.measured import (
     Increase,
     Measured,
     PoolLoad,
-    Reading,
     assemble,
     unmeasured,
 )
@@ -166,8 +165,7 @@ class PrometheusSource:
                 )
         except (SourceDownError, TimeoutError) as error:
             return unmeasured(start_s, end_s, HealthStatus.DOWN, self._failed(error))
-        reading = Reading(start_s=start_s, end_s=end_s, increases=increases, load=load)
-        return assemble(reading, knows_attainment=self._preset.met is not None)
+        return assemble(start_s, end_s, increases, load, knows_attainment=self._preset.met is not None)
 
     async def probe(self) -> Health:
         """`ok` if Prometheus answers and has this model's series."""

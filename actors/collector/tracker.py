@@ -39,7 +39,6 @@ from actors.collector.measured import (
     HealthStatus,
     Increase,
     Measured,
-    Reading,
     assemble,
     unmeasured,
 )
@@ -236,8 +235,8 @@ class Tracker:
     def _measured(self, start: Snapshot, end: Snapshot) -> Measured:
         added = between(start, end)
         known = {quantity: added[quantity] for quantity in Quantity if quantity in added}
-        reading = Reading(start_s=start.at_s, end_s=end.at_s, increases=known, load=pool_loads(added))
-        return assemble(reading, knows_attainment=self._preset.met is not None)
+        knows_attainment = self._preset.met is not None
+        return assemble(start.at_s, end.at_s, known, pool_loads(added), knows_attainment=knows_attainment)
 
     def _tolerance_s(self, interval_s: float) -> float:
         longest = max(self._scrape_interval_s, LEAST_SHARE * interval_s)

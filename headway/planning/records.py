@@ -287,5 +287,4 @@ class StatusDocument(_Document):
     refined: RefinedFigures | None = None
     calibration: Mapping[str, Mapping[str, float | None]] = {}
     corrections: Mapping[str, float] = {}
-    corrections: Mapping[str, float] = {}
     """Factors of the router's predictions, by name; as of the last tick."""
