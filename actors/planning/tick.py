@@ -91,15 +91,15 @@ class Tick:
         return TickOutcome(record=record, observation=inputs.observation, holding=_why_holding(inputs))
 
     async def _observe(self, interval_s: float) -> DecisionInputs:
-        measured, missing_counts = await asyncio.gather(self._collect(interval_s), self._count())
+        measured, (counts, counts_fault) = await asyncio.gather(self._collect(interval_s), self._count())
         self._state.measured = measured
-        notes = [missing_counts] if missing_counts else []
+        notes = [counts_fault] if counts_fault else []
         if measured.health.detail:
             notes.append(f"metrics {measured.health.status}: {measured.health.detail}")
-        counts, last = self._state.counts, self._context.log.last
+        last = self._context.log.last
         # Old counts do not go with fresh traffic: a policy would see replicas that may be gone carry it.
         span = measured.start_s, measured.end_s
-        shown = unmeasured(*span, HealthStatus.DOWN, missing_counts) if missing_counts else measured
+        shown = unmeasured(*span, HealthStatus.DOWN, counts_fault) if counts_fault else measured
         return DecisionInputs(
             measured=measured,
             counts=counts,
@@ -115,8 +115,8 @@ class Tick:
             now_s, why = self._context.clock(), str(error) or "MetricCollector: no answer in time"
             return unmeasured(now_s - interval_s, now_s, HealthStatus.DOWN, why)
 
-    async def _count(self) -> str:
-        """Bring the counts of the pools up to date; empty, or why they are those from before."""
+    async def _count(self) -> tuple[Mapping[Role, PoolCounts], str]:
+        """The counts of the pools; and empty, or why they are those from before."""
         state = self._state
         try:
             state.counts = await self._deadline.within(OBSERVE_UNTIL, self._context.connector.state())
@@ -125,7 +125,7 @@ class Tick:
             state.connector_fault = f"pools: {str(error) or 'no answer in time'}"
             if not state.counts:
                 raise ActorFailure(state.connector_fault) from error
-        return state.connector_fault
+        return state.counts, state.connector_fault
 
     async def _with_forecast(self, inputs: DecisionInputs) -> DecisionInputs:
         asked = self._context.actors.forecast(inputs.observation, self._time.tick)
