@@ -12,6 +12,9 @@ POLL_S = 0.05
 GPU_TYPE = "L20"
 """What Ray says that the node has."""
 
+GPUS = 2
+"""As many as Ray is made to believe in."""
+
 
 def wait_until(predicate: Callable[[], bool], timeout_s: float = 30.0) -> None:
     """Poll until it holds; AssertionError when it never did."""

@@ -1,4 +1,4 @@
-"""A real Ray of its own for each module that asks for one."""
+"""Real local Rays, shared by the modules that can: one at a time for each process that runs tests."""
 
 import tempfile
 from collections.abc import Iterator
@@ -8,33 +8,84 @@ import pytest
 import ray
 from ray import serve
 
+from actors import control_plane
 from headway_cli.cluster import start_ray
-from tests.ray.clusters import GPU_TYPE, free_port
+from tests.ray.clusters import GPU_TYPE, GPUS, free_port, wait_until
 
 
-@pytest.fixture(scope="module")
-def ray_cluster(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Ray and Serve on loopback, without dashboard, Serve's proxy on a free port; the cluster's address.
+class LocalRay:
+    """The Ray that this process runs, with or without Serve's HTTP proxy; another kind takes its place."""
 
-    A parameter is the number of GPUs that Ray is made to believe in.
-    """
-    with tempfile.TemporaryDirectory(prefix="hw-", dir="/tmp", ignore_cleanup_errors=True) as folder:
+    def __init__(self) -> None:
+        self._proxy: bool | None = None
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+
+    def use(self, *, proxy: bool) -> str:
+        """The address of a Ray on loopback of that kind."""
+        if self._proxy is not proxy:
+            self.end()
+            self._start(proxy)
+        return str(ray.get_runtime_context().gcs_address)
+
+    def _start(self, proxy: bool) -> None:
+        folder = tempfile.TemporaryDirectory(prefix="hw-", dir="/tmp", ignore_cleanup_errors=True)
+        self._folder, self._proxy = folder, proxy
         start_ray(
             num_cpus=4,
-            num_gpus=getattr(request, "param", 0),
+            num_gpus=GPUS,
             labels={"ray.io/accelerator-type": GPU_TYPE},
             include_dashboard=False,
             log_to_driver=False,
             logging_level="error",
             _node_ip_address="127.0.0.1",
-            _temp_dir=folder,
+            _temp_dir=folder.name,
         )
-        try:
+        if proxy:
             serve.start(http_options={"host": "127.0.0.1", "port": free_port()})
-            yield ray.get_runtime_context().gcs_address
-        finally:
-            serve.shutdown()
-            ray.shutdown()
+        else:
+            serve.start(proxy_location="Disabled")
+
+    def end(self) -> None:
+        """End it, so that a test can start a Ray of its own."""
+        if self._folder is None:
+            return
+        serve.shutdown()
+        ray.shutdown()
+        self._folder.cleanup()
+        self._folder = self._proxy = None
+
+    def clear(self) -> None:
+        """Leave nothing of a module to the next: applications, and the control plane with what it stored."""
+        if self._folder is None:
+            return
+        for app in list(serve.status().applications):
+            serve.delete(app)
+        control_plane.stop(purge=True)
+        wait_until(lambda: not control_plane.running())
+
+
+@pytest.fixture(scope="session")
+def local_ray() -> Iterator[LocalRay]:
+    """What `ray_cluster` starts; for a module that starts a Ray of its own and so must end this one."""
+    local = LocalRay()
+    try:
+        yield local
+    finally:
+        local.end()
+
+
+@pytest.fixture(scope="module")
+def ray_cluster(local_ray: LocalRay) -> Iterator[str]:
+    """Ray and Serve on loopback, without dashboard and proxy; the cluster's address."""
+    yield local_ray.use(proxy=False)
+    local_ray.clear()
+
+
+@pytest.fixture(scope="module")
+def ray_with_proxy(local_ray: LocalRay) -> Iterator[str]:
+    """The same with Serve's HTTP proxy on a free port."""
+    yield local_ray.use(proxy=True)
+    local_ray.clear()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

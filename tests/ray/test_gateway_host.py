@@ -27,7 +27,7 @@ class Urls:
 
 
 @pytest.fixture(scope="module")
-def urls(ray_cluster: str) -> Urls:
+def urls(ray_with_proxy: str) -> Urls:
     port = free_port()
     serve.run(agg.build({**SLOW, "gateway.port": port}), name=APP)
     proxy_port = ray.get(controller().get_serve_instance_details.remote())["http_options"]["port"]

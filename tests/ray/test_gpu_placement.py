@@ -20,7 +20,7 @@ SPLIT = {
     "engine.vllm.connector": "disk",
     "pools.decode.gpus_per_replica": 2,
 }
-pytestmark = pytest.mark.parametrize("ray_cluster", [2], indirect=True)
+pytestmark = pytest.mark.usefixtures("ray_cluster")
 
 
 def groups(state: str) -> Sequence[Mapping[str, Any]]:

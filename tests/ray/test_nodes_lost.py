@@ -22,6 +22,7 @@ from ray.cluster_utils import Cluster
 from headway.config import load_config
 from serve_apps.builders import application
 from tests.ray.clusters import replicas, wait_until
+from tests.ray.conftest import LocalRay
 
 APPLICATION = "headway"
 POOLS = ("Prefill", "Decode")
@@ -48,7 +49,8 @@ class Nodes:
 
 
 @pytest.fixture(scope="module")
-def nodes() -> Iterator[Nodes]:
+def nodes(local_ray: LocalRay) -> Iterator[Nodes]:
+    local_ray.end()
     with (
         tempfile.TemporaryDirectory(prefix="hw-nodes-", dir="/tmp", ignore_cleanup_errors=True) as folder,
         pytest.MonkeyPatch.context() as patch,

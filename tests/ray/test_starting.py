@@ -36,7 +36,7 @@ UNTOUCHED = "planner.adjustment_interval_s=3600"
 
 
 @pytest.fixture(autouse=True)
-def clean(ray_cluster: str) -> Iterator[None]:
+def clean(ray_with_proxy: str) -> Iterator[None]:
     yield
     for app in list(serve.status().applications):
         serve.delete(app)
@@ -100,8 +100,8 @@ def accepted(app: str, deployment: str, count: int) -> bool:
     return True
 
 
-def test_an_import_path(ray_cluster: str, tmp_path: Path) -> None:
-    done = serve_run(ray_cluster, tmp_path, "serve_apps.disagg:app")
+def test_an_import_path(ray_with_proxy: str, tmp_path: Path) -> None:
+    done = serve_run(ray_with_proxy, tmp_path, "serve_apps.disagg:app")
     assert done.returncode == 0, done.stderr
     # The default port, or where it is taken one of the next: the gateway says which.
     completes(gateway("default"))
@@ -114,11 +114,11 @@ def test_an_import_path(ray_cluster: str, tmp_path: Path) -> None:
     }
 
 
-def test_a_builder_with_arguments(ray_cluster: str, tmp_path: Path) -> None:
+def test_a_builder_with_arguments(ray_with_proxy: str, tmp_path: Path) -> None:
     port = free_port()
     (tmp_path / "headway.yaml").write_text("pools: {mixed: {max_replicas: 4}}\n")
     arguments = ["serve_apps.agg:build", "config=headway.yaml", f"gateway.port={port}", UNTOUCHED]
-    done = serve_run(ray_cluster, tmp_path, *arguments)
+    done = serve_run(ray_with_proxy, tmp_path, *arguments)
     assert done.returncode == 0, done.stderr
     assert gateway("default") == f"http://127.0.0.1:{port}"
     completes(gateway("default"))
@@ -133,11 +133,11 @@ def proxy_port() -> int:
 
 
 @pytest.mark.parametrize(("name", "deployment"), [("disagg", "Prefill"), ("agg", "Mixed")])
-def test_a_serve_config_file(ray_cluster: str, tmp_path: Path, name: str, deployment: str) -> None:
+def test_a_serve_config_file(ray_with_proxy: str, tmp_path: Path, name: str, deployment: str) -> None:
     port = free_port()
     text = example(name, port)
     (tmp_path / "serve.yaml").write_text(text)
-    done = serve_run(ray_cluster, tmp_path, "serve.yaml")
+    done = serve_run(ray_with_proxy, tmp_path, "serve.yaml")
     assert done.returncode == 0, done.stderr
     assert gateway("headway") == f"http://127.0.0.1:{port}"
     completes(gateway("headway"))
@@ -158,7 +158,7 @@ def example(name: str, port: int) -> str:
     return text
 
 
-def test_serve_run_from_python_with_a_port_that_is_taken(ray_cluster: str) -> None:
+def test_serve_run_from_python_with_a_port_that_is_taken(ray_with_proxy: str) -> None:
     from serve_apps import disagg
 
     port = proxy_port()
@@ -170,7 +170,7 @@ def test_serve_run_from_python_with_a_port_that_is_taken(ray_cluster: str) -> No
     scales("headway", "Decode")
 
 
-def test_scaling_is_turned_on_once_and_restarts_nothing(ray_cluster: str) -> None:
+def test_scaling_is_turned_on_once_and_restarts_nothing(ray_with_proxy: str) -> None:
     from serve_apps import agg
 
     assert not enable_external_scaling("headway")
@@ -189,10 +189,10 @@ def test_scaling_is_turned_on_once_and_restarts_nothing(ray_cluster: str) -> Non
     }
 
 
-def test_a_config_file_without_the_flag_is_told_what_to_write(ray_cluster: str, tmp_path: Path) -> None:
+def test_a_config_file_without_the_flag_is_told_what_to_write(ray_with_proxy: str, tmp_path: Path) -> None:
     text = example("agg", free_port()).replace("external_scaler_enabled: true", "")
     (tmp_path / "serve.yaml").write_text(text)
-    done = serve_run(ray_cluster, tmp_path, "serve.yaml")
+    done = serve_run(ray_with_proxy, tmp_path, "serve.yaml")
     assert done.returncode == 0, done.stderr
     completes(gateway("headway"))
     with pytest.raises(Refused, match="'external_scaler_enabled: true'") as caught:
@@ -200,8 +200,8 @@ def test_a_config_file_without_the_flag_is_told_what_to_write(ray_cluster: str, 
     assert "\n" not in str(caught.value)
 
 
-def test_a_wrong_setting_is_said_in_one_line(ray_cluster: str, tmp_path: Path) -> None:
-    done = serve_run(ray_cluster, tmp_path, "serve_apps.disagg:build", "gateway.prt=1")
+def test_a_wrong_setting_is_said_in_one_line(ray_with_proxy: str, tmp_path: Path) -> None:
+    done = serve_run(ray_with_proxy, tmp_path, "serve_apps.disagg:build", "gateway.prt=1")
     assert done.returncode != 0
     assert "options: gateway.prt: " in done.stderr
     assert not serve.status().applications

