@@ -108,6 +108,11 @@ class PrefillSamples:
     ttft_s: FloatArray
     throughput_per_gpu: FloatArray
 
+    @classmethod
+    def timed(cls, isl_tokens: FloatArray, ttft_s: FloatArray, gpus: int) -> Self:
+        """Samples of an engine on `gpus` GPUs by its times alone: throughput is isl / ttft / gpus."""
+        return cls(isl_tokens=isl_tokens, ttft_s=ttft_s, throughput_per_gpu=isl_tokens / ttft_s / gpus)
+
     def __post_init__(self) -> None:
         fields = {name: positive(name, getattr(self, name)) for name in self.__slots__}
         length_of_all(fields, at_least=2)
@@ -140,6 +145,25 @@ class DecodeSamples:
     context_tokens: FloatArray
     itl_s: FloatArray
     throughput_per_gpu: FloatArray
+
+    @classmethod
+    def timed(
+        cls,
+        batch: FloatArray,
+        context_tokens: FloatArray,
+        itl_s: FloatArray,
+        *,
+        max_kv_tokens: float,
+        gpus: int,
+    ) -> Self:
+        """Samples of an engine on `gpus` GPUs by its times alone: throughput is batch / ITL / gpus."""
+        return cls(
+            max_kv_tokens=max_kv_tokens,
+            kv_usage=batch * context_tokens / max_kv_tokens,
+            context_tokens=context_tokens,
+            itl_s=itl_s,
+            throughput_per_gpu=batch / itl_s / gpus,
+        )
 
     def __post_init__(self) -> None:
         fields = {"kv_usage": unit_interval("kv_usage", self.kv_usage)}

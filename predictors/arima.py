@@ -114,11 +114,7 @@ class ArimaModel:
         return self._stale
 
     def fit(self, values: FloatArray) -> None:
-        """Search order and parameters on the window.
-
-        Raises:
-            ModelError: pmdarima or statsmodels failed.
-        """
+        """Search order and parameters on the window. Raises ModelError: pmdarima or statsmodels failed."""
         filled = fill_gaps(without_lone_spike(values))
         transformed = np.log1p(filled) if self._log1p else filled
         largest = float(transformed.max()) or 1.0
@@ -136,8 +132,7 @@ class ArimaModel:
     def update(self, value: float) -> None:
         """Filter one more value through the model found last, and judge whether it still holds.
 
-        Raises:
-            ModelError: statsmodels failed, or there was no `fit`.
+        Raises ModelError: statsmodels failed, or there was no `fit`.
         """
         found = self._last_found()
         observed = np.log1p(value) if self._log1p else value
@@ -151,8 +146,7 @@ class ArimaModel:
     def predict(self, horizon: int) -> Prediction:
         """Means and standard errors from the state space form.
 
-        Raises:
-            ModelError: statsmodels failed, or there was no `fit`.
+        Raises ModelError: statsmodels failed, or there was no `fit`.
         """
         found = self._last_found()
         with _statsmodels("statsmodels forecast"):

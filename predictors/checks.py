@@ -58,8 +58,7 @@ def is_number(value: object) -> bool:
 def whole(owner: str, option: str, value: object, *, low: int) -> int:
     """`value` as an int that is at least `low`; booleans and fractions are refused.
 
-    Raises:
-        OptionError: naming `owner`, `option` and the value.
+    Raises OptionError naming `owner`, `option` and the value.
     """
     if isinstance(value, bool) or not isinstance(value, int) or value < low:
         raise OptionError(f"{owner}: option {option!r} must be a whole number >= {low}, got {value!r}")
@@ -69,8 +68,7 @@ def whole(owner: str, option: str, value: object, *, low: int) -> int:
 def number(owner: str, option: str, value: object, *, above: float, up_to: float = math.inf) -> float:
     """`value` as a finite float in (`above`, `up_to`].
 
-    Raises:
-        OptionError: naming `owner`, `option` and the value.
+    Raises OptionError naming `owner`, `option` and the value.
     """
     if isinstance(value, int | float) and not isinstance(value, bool):
         checked = float(value)
@@ -81,11 +79,7 @@ def number(owner: str, option: str, value: object, *, above: float, up_to: float
 
 
 def flag(owner: str, option: str, value: object) -> bool:
-    """`value` as a bool.
-
-    Raises:
-        OptionError: naming `owner`, `option` and the value.
-    """
+    """`value` as a bool. Raises OptionError naming `owner`, `option` and the value."""
     if not isinstance(value, bool):
         raise OptionError(f"{owner}: option {option!r} must be true or false, got {value!r}")
     return value

@@ -55,8 +55,7 @@ class Intake:
     def clean(self, value: float) -> float | None:
         """The value >= 0 to keep, `GAP` for an interval without a measurement, or None to ignore it.
 
-        Raises:
-            ArgumentError: `value` is not a number.
+        Raises ArgumentError: `value` is not a number.
         """
         number = _as_float(value)
         if not math.isfinite(number):
@@ -118,15 +117,17 @@ class ResidualTracker:
 
 
 class GuardedPredictor:
-    """A `Predictor`: one model, its stand-in, its history, its errors and its counters."""
+    """A `Predictor`: one model, its stand-in, its history and its errors.
+
+    `intake` counts the observations that were changed, `journal` the failures of the model and its library.
+    """
 
     def __init__(
         self, model: Model, *, minimum_points: int | None = None, max_points: int | None = None
     ) -> None:
         """Wrap `model`; the two options override what the model asks for in its traits.
 
-        Raises:
-            OptionError: `minimum_points` below 1, or `max_points` below `minimum_points`.
+        Raises OptionError: `minimum_points` below 1, or `max_points` below `minimum_points`.
         """
         traits = model.traits
         minimum = traits.minimum_points if minimum_points is None else minimum_points
@@ -135,8 +136,9 @@ class GuardedPredictor:
         self._minimum_points = minimum
         self._max_points = whole(traits.name, "max_points", window, low=minimum)
         self._name = traits.name
-        self._intake = Intake()
+        self.intake = Intake()
         self._scheduled = Scheduled(model, minimum_points=minimum, max_points=self._max_points)
+        self.journal = self._scheduled.journal
         self._errors = None if traits.lazy else ResidualTracker()
         self._stand_in = ConstantModel()
         self._stand_in_errors = ResidualTracker()
@@ -146,48 +148,12 @@ class GuardedPredictor:
         """The model's name."""
         return self._name
 
-    @property
-    def missing(self) -> int:
-        """Observations that were NaN or infinite."""
-        return self._intake.missing
-
-    @property
-    def clipped(self) -> int:
-        """Negative observations, taken as 0."""
-        return self._intake.clipped
-
-    @property
-    def leading_zeros(self) -> int:
-        """Zeros before the first positive observation, skipped."""
-        return self._intake.leading_zeros
-
-    @property
-    def failures(self) -> int:
-        """Failures of the model, or of the library under it."""
-        return self._scheduled.journal.failures
-
-    @property
-    def last_failure(self) -> str | None:
-        """The last failure, in one line."""
-        return self._scheduled.journal.last_failure
-
-    @property
-    def library_warnings(self) -> int:
-        """Warnings (convergence, numerics) that libraries raised under this predictor."""
-        return self._scheduled.journal.library_warnings
-
-    @property
-    def last_warning(self) -> str | None:
-        """The last of those warnings."""
-        return self._scheduled.journal.last_warning
-
     def observe(self, value: float) -> None:
         """Take in the load of the interval that just ended; NaN or infinite when it was not measured.
 
-        Raises:
-            ArgumentError: `value` is not a number.
+        Raises ArgumentError: `value` is not a number.
         """
-        cleaned = self._intake.clean(value)
+        cleaned = self.intake.clean(value)
         if cleaned is None:
             return
         self._stand_in_errors.measure(cleaned)
@@ -200,14 +166,10 @@ class GuardedPredictor:
             self._errors.expect(self._expected_path())
 
     def forecast(self, horizon: int = 1) -> Forecast:
-        """The next `horizon` intervals.
-
-        Raises:
-            ArgumentError: `horizon` is not a whole number >= 1.
-        """
+        """The next `horizon` intervals. Raises ArgumentError: `horizon` is not a whole number >= 1."""
         if isinstance(horizon, bool) or not hasattr(horizon, "__index__") or horizon < 1:
             raise ArgumentError(f"forecast: horizon must be a whole number >= 1, got {horizon!r}")
-        if not self._intake.started:
+        if not self.intake.started:
             nothing = np.zeros(horizon)
             return Forecast(mean=nothing, source="empty", distribution=Normal(mean=nothing, std=nothing))
         self._scheduled.catch_up()

@@ -46,8 +46,7 @@ class KalmanModel:
     def fit(self, values: FloatArray) -> None:
         """Start at the first measured value of the window and run through the rest.
 
-        Raises:
-            ModelError: nothing was measured, or the filter broke down.
+        Raises ModelError: nothing was measured, or the filter broke down.
         """
         measured = np.flatnonzero(np.isfinite(values))
         if measured.size == 0:
@@ -60,17 +59,12 @@ class KalmanModel:
     def update(self, value: float) -> None:
         """One prediction step, and a correction if `value` was measured.
 
-        Raises:
-            ModelError: the filter broke down, or there was no `fit`.
+        Raises ModelError: the filter broke down, or there was no `fit`.
         """
         self._fitted().step(value)
 
     def predict(self, horizon: int) -> Prediction:
-        """Level plus damped slope, averaged over the noise ratios.
-
-        Raises:
-            ModelError: there was no `fit`.
-        """
+        """Level plus damped slope, averaged over the noise ratios. Raises ModelError: there was no `fit`."""
         return Prediction(mean=self._fitted().mean(horizon))
 
     def _fitted(self) -> "_Bank":

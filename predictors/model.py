@@ -125,8 +125,7 @@ class Forecast:
     def quantile(self, q: float) -> FloatArray:
         """The load that a share `q` of outcomes stays below, shape (horizon,), >= 0, not decreasing in `q`.
 
-        Raises:
-            ArgumentError: `q` is not a number strictly between 0 and 1.
+        Raises ArgumentError: `q` is not a number strictly between 0 and 1.
         """
         if not is_number(q) or not 0.0 < q < 1.0:
             raise ArgumentError(f"quantile: q must lie strictly between 0 and 1, got {q!r:.80}")
@@ -203,8 +202,7 @@ class ConstantModel:
     def fit(self, values: FloatArray) -> None:
         """Take the last measured value of the window.
 
-        Raises:
-            ModelError: nothing in the window was measured.
+        Raises ModelError: nothing in the window was measured.
         """
         measured = values[np.isfinite(values)]
         if measured.size == 0:

@@ -74,8 +74,7 @@ class ProphetModel:
     def fit(self, values: FloatArray) -> None:
         """Fit trend and seasons to the measured values of the window; gaps are left out.
 
-        Raises:
-            ModelError: prophet or its Stan back end failed.
+        Raises ModelError: prophet or its Stan back end failed.
         """
         from prophet import Prophet
 
@@ -94,16 +93,14 @@ class ProphetModel:
     def update(self, value: float) -> None:
         """Nothing is kept between fits: the guard fits at each forecast.
 
-        Raises:
-            ModelError: always; an update means that the schedule was not the one asked for.
+        Raises ModelError: always; an update means that the schedule was not the one asked for.
         """
         raise ModelError("prophet is fitted, not updated")
 
     def predict(self, horizon: int) -> Prediction:
         """Trend and seasons carried forward, and the variance of the theory above.
 
-        Raises:
-            ModelError: prophet failed, or there was no `fit`.
+        Raises ModelError: prophet failed, or there was no `fit`.
         """
         if self._fitted is None:
             raise ModelError("not fitted")

@@ -78,9 +78,7 @@ def warm_start(predictor: Predictor, values: Iterable[float]) -> None:
     """Observe `values` in order, oldest first, NaN where an interval was not measured.
 
     Constant and Kalman do the work of each observation; ARIMA and Prophet fit once, at the next forecast.
-
-    Raises:
-        ArgumentError: a value is not a number.
+    Raises ArgumentError: a value is not a number.
     """
     for value in values:
         predictor.observe(value)

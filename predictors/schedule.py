@@ -100,8 +100,7 @@ class Scheduled:
     def predict(self, horizon: int) -> Prediction:
         """The fitted model's answer with means >= 0. A failure is counted once per observation.
 
-        Raises:
-            ModelError: the library failed, or the answer is not finite or runs away.
+        Raises ModelError: the library failed, or the answer is not finite or runs away.
         """
         try:
             with self.journal.listening():

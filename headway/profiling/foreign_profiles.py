@@ -85,9 +85,7 @@ def _prefill(tables: AibrixTables, gpus: int, path: Path) -> PrefillSamples:
     isl_tokens, seconds = np.array(sorted(least)), np.array([least[isl] for isl in sorted(least)])
     if not (seconds > 0.0).all():
         raise ForeignProfileError(f"{path}: ttft: must be positive where tputs is")
-    return PrefillSamples(
-        isl_tokens=isl_tokens, ttft_s=seconds, throughput_per_gpu=isl_tokens / seconds / gpus
-    )
+    return PrefillSamples.timed(isl_tokens, seconds, gpus)
 
 
 def _decode(tables: AibrixTables, gpus: int, max_kv_tokens: int, path: Path) -> DecodeSamples:

@@ -137,8 +137,7 @@ class Learned:
 def fit_curve(rows: Rows, level: float, settings: LatencySettings) -> Curve:
     """The curve at `level` through `rows`, newer rows weighing more; ramps without weight are left out.
 
-    Raises:
-        ModelError: the solver found no answer.
+    Raises ModelError: the solver found no answer.
     """
     basis = basis_for(rows.inputs, has_prior=rows.prior_s is not None)
     problem = Problem(

@@ -37,10 +37,8 @@ LARGEST = 1e9
 class LatencyFeatures:
     """Columns of equal length N, float64 and read-only, each of shape (N,). `of` builds them from scalars.
 
-    NaN and infinity are allowed and mean "not known": such a row gets no usable prediction.
-
-    Raises:
-        ArgumentError: a column is not numeric or not one-dimensional, or the lengths differ.
+    NaN and infinity are allowed and mean "not known": such a row gets no usable prediction. Raises
+    ArgumentError: a column is not numeric or not one-dimensional, or the lengths differ.
     """
 
     kv_usage: FloatArray
@@ -157,8 +155,7 @@ class Target(enum.Enum):
 class LatencySamples:
     """Measured requests, oldest first: N rows of features; outcomes in seconds, f8[N], NaN where unmeasured.
 
-    Raises:
-        ArgumentError: an outcome column does not have one value per row.
+    Raises ArgumentError: an outcome column does not have one value per row.
     """
 
     features: LatencyFeatures
@@ -192,8 +189,7 @@ class LatencySamples:
 def samples_from_json(rows: Iterable[Mapping[str, Any]]) -> LatencySamples:
     """Samples from rows in the public form; a field that a row lacks counts as NaN, a missing outcome too.
 
-    Raises:
-        ArgumentError: a value is not a number.
+    Raises ArgumentError: a value is not a number.
     """
     listed = list(rows)
     try:

@@ -53,8 +53,7 @@ class LatencySettings:
     `most_shift`         held-out rows of which half lie further off than this factor are not believed
     `margin`             a candidate may be worse than the best alternative by this share of its error
 
-    Raises:
-        OptionError: a value out of range, or a holdout too small to hold the quantile.
+    Raises OptionError: a value out of range, or a holdout too small to hold the quantile.
     """
 
     level: float = 0.9
@@ -123,11 +122,7 @@ class Problem:
 
 
 def relative_quantile(problem: Problem, level: float) -> FloatArray:
-    """β of shape (C,), every weight ≥ 0.
-
-    Raises:
-        ModelError: the solver found no answer.
-    """
+    """β of shape (C,), every weight ≥ 0. Raises ModelError: the solver found no answer."""
     relative = problem.design / problem.outcome_s
     scale = np.sqrt(np.mean(relative**2, axis=1))
     scale = np.where(scale > 0.0, scale, 1.0)

@@ -152,8 +152,7 @@ class LiveError:
     def __init__(self, *, half_life_pairs: float = 500.0) -> None:
         """Half of a figure's weight lies in the last `half_life_pairs` pairs.
 
-        Raises:
-            OptionError: a half-life that is not a positive number.
+        Raises OptionError: a half-life that is not a positive number.
         """
         self._decay = 0.5 ** (1.0 / number(OWNER, "half_life_pairs", half_life_pairs, above=0.0))
         self._sums = np.zeros(4)
@@ -165,8 +164,7 @@ class LiveError:
     ) -> None:
         """Take in pairs in the order in which they were measured; numbers, or arrays of one length.
 
-        Raises:
-            ArgumentError: the lengths differ.
+        Raises ArgumentError: the lengths differ.
         """
         try:
             given = np.broadcast_arrays(*np.atleast_1d(predicted_s, quantile_s, measured_s))

@@ -48,8 +48,7 @@ class TrainingWindow:
     def __init__(self, *, stratum_rows: int = 256, most_rows: int = 8192, longest_s: float = 3600.0) -> None:
         """At most `stratum_rows` per stratum and `most_rows` overall, for each target.
 
-        Raises:
-            OptionError: a bound that is not positive.
+        Raises OptionError: a bound that is not positive.
         """
         self._stratum_rows = whole(OWNER, "stratum_rows", stratum_rows, low=1)
         self._most_rows = whole(OWNER, "most_rows", most_rows, low=1)

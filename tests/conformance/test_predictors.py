@@ -63,8 +63,8 @@ def test_an_empty_history_is_forecast_as_zero(name):
 def test_with_enough_points_it_answers_itself(name):
     predictor = fed(name, wave(48))
     assert predictor.forecast().source == name
-    assert predictor.failures == 0
-    assert predictor.last_failure is None
+    assert predictor.journal.failures == 0
+    assert predictor.journal.last_failure is None
 
 
 def test_below_minimum_points_the_constant_answers(name):
@@ -81,14 +81,14 @@ def test_gaps_do_not_count_as_points(name):
 
 def test_leading_zeros_are_not_history(name):
     plain, padded = fed(name, wave(30)), fed(name, [0.0] * 12 + wave(30).tolist())
-    assert padded.leading_zeros == 12
+    assert padded.intake.leading_zeros == 12
     assert np.array_equal(path(plain), path(padded))
     assert fed(name, [0.0] * 30).forecast().source == "empty"
 
 
 def test_later_zeros_are_real(name):
     predictor = fed(name, [80.0] * 10 + [0.0] * 30)
-    assert predictor.leading_zeros == 0
+    assert predictor.intake.leading_zeros == 0
     assert predictor.forecast().mean[0] < 8.0
 
 
@@ -97,7 +97,7 @@ def test_what_was_not_measured_is_a_gap(name, unmeasured):
     values = wave(48)
     values[[20, 21, 40]] = unmeasured
     predictor = fed(name, values)
-    assert predictor.missing == 3
+    assert predictor.intake.missing == 3
     assert predictor.forecast().source == name
     assert predictor.forecast().mean[0] == pytest.approx(values[-1], rel=0.25)
 
@@ -112,7 +112,7 @@ def test_time_advances_over_a_gap(name):
 
 def test_negative_observations_count_as_zero(name):
     assert np.array_equal(path(fed(name, [9.0, 8.0, -3.0])), path(fed(name, [9.0, 8.0, 0.0])))
-    assert fed(name, [9.0, -1.0, -2.0]).clipped == 2
+    assert fed(name, [9.0, -1.0, -2.0]).intake.clipped == 2
 
 
 def test_a_falling_load_is_never_forecast_below_zero(name):
@@ -168,7 +168,11 @@ def test_pickling_keeps_forecasts_and_counters(name):
     original.forecast()
     copy = pickle.loads(pickle.dumps(original))
     assert np.array_equal(path(original), path(copy))
-    assert (copy.missing, copy.clipped) == (original.missing, original.clipped) == (1, 1)
+    assert (
+        (copy.intake.missing, copy.intake.clipped)
+        == (original.intake.missing, original.intake.clipped)
+        == (1, 1)
+    )
     for predictor in (original, copy):
         predictors.warm_start(predictor, wave(3, seed=8))
     assert np.array_equal(path(original), path(copy))

@@ -111,8 +111,8 @@ def test_a_failing_library_is_reported_with_its_reason(monkeypatch):
     predictors.warm_start(predictor, autoregression(25))
     reason = "pmdarima auto_arima: LinAlgError: Singular matrix"
     assert predictor.forecast().source == f"constant (arima failed: {reason})"
-    assert predictor.last_failure == reason
-    assert predictor.failures == 6, "one at 20 points, and one at each point since"
+    assert predictor.journal.last_failure == reason
+    assert predictor.journal.failures == 6, "one at 20 points, and one at each point since"
 
 
 def test_an_undocumented_exception_is_not_swallowed(monkeypatch):

@@ -93,12 +93,12 @@ def test_a_failing_fit_is_reported_counted_and_tried_again():
     forecast = predictor.forecast(2)
     assert forecast.source == "constant (double failed: fit broke at 10)"
     assert forecast.mean.tolist() == [10.0, 10.0]
-    assert (predictor.failures, predictor.last_failure) == (1, "fit broke at 10")
+    assert (predictor.journal.failures, predictor.journal.last_failure) == (1, "fit broke at 10")
     predictor.observe(11)
     assert predictor.forecast().source == "constant (double failed: fit broke at 11)"
     predictor.observe(12)
     assert predictor.forecast().source == "double"
-    assert (predictor.failures, predictor.last_failure) == (2, "fit broke at 11")
+    assert (predictor.journal.failures, predictor.journal.last_failure) == (2, "fit broke at 11")
 
 
 def test_a_failing_update_fits_at_once():
@@ -107,7 +107,7 @@ def test_a_failing_update_fits_at_once():
     predictor = observed(model, 5)
     assert predictor.forecast().source == "double"
     assert fits(model) == [3, 5]
-    assert predictor.failures == 1
+    assert predictor.journal.failures == 1
 
 
 def test_a_stale_model_is_fitted_early_and_the_schedule_stands():
@@ -134,7 +134,7 @@ def test_a_failing_prediction_counts_once_per_observation():
     predictor.forecast()
     model.predict_fails = True
     assert predictor.forecast().source == predictor.forecast().source == "constant (double failed: no answer)"
-    assert predictor.failures == 1
+    assert predictor.journal.failures == 1
     model.predict_fails = False
     assert predictor.forecast().source == "double"
 
@@ -176,8 +176,8 @@ def test_library_warnings_are_counted_and_kept():
 
     predictor = observed(Complaining(), 6)
     predictor.forecast()
-    assert predictor.library_warnings == 3
-    assert predictor.last_warning == "UserWarning: slow to converge"
+    assert predictor.journal.library_warnings == 3
+    assert predictor.journal.last_warning == "UserWarning: slow to converge"
 
 
 def test_an_outage_longer_than_the_window_returns_to_warm_up():
@@ -186,7 +186,7 @@ def test_an_outage_longer_than_the_window_returns_to_warm_up():
     forecast = predictor.forecast()
     assert forecast.source == "constant (warm-up: 0 of 3 points)"
     assert forecast.mean.tolist() == [20.0]
-    assert predictor.missing == 60
+    assert predictor.intake.missing == 60
 
 
 def test_warm_up_quantiles_come_from_the_stand_in_s_errors():

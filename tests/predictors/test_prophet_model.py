@@ -80,7 +80,7 @@ def test_a_failing_back_end_is_reported_with_its_reason(monkeypatch):
     predictors.warm_start(predictor, WIGGLE)
     reason = "prophet fit: RuntimeError: Error during optimization!"
     assert predictor.forecast().source == f"constant (prophet failed: {reason})"
-    assert (predictor.failures, predictor.last_failure) == (1, reason)
+    assert (predictor.journal.failures, predictor.journal.last_failure) == (1, reason)
 
 
 def test_a_horizon_beyond_the_calendar_is_left_to_the_stand_in():

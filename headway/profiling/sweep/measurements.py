@@ -23,9 +23,6 @@ line of a decode context with a larger batch. Where a latency is more than STEAD
 neighbour, the machine was slower for one of the two, and runs that followed each other cannot show it. So
 both are measured again, later, up to MOST_VISITS times in all; their values are the medians over all visits.
 An engine that really is faster there comes out as it is.
-
-Tables: throughput per GPU is isl / ttft / gpus in prefill and n / itl / gpus in decode, kv_usage = n · c /
-capacity.
 """
 
 import json
@@ -236,14 +233,8 @@ def swept_tables(measured: Mapping[SweepPoint, Measured], *, gpus: int, max_kv_t
     isl, ttft_s, _ = _columns(prefill)
     context, itl_s, batch = _columns(decode)
     return SweptTables(
-        prefill=PrefillSamples(isl_tokens=isl, ttft_s=ttft_s, throughput_per_gpu=isl / ttft_s / gpus),
-        decode=DecodeSamples(
-            max_kv_tokens=max_kv_tokens,
-            kv_usage=batch * context / max_kv_tokens,
-            context_tokens=context,
-            itl_s=itl_s,
-            throughput_per_gpu=batch / itl_s / gpus,
-        ),
+        prefill=PrefillSamples.timed(isl, ttft_s, gpus),
+        decode=DecodeSamples.timed(batch, context, itl_s, max_kv_tokens=max_kv_tokens, gpus=gpus),
         prefill_spread=tuple(_spreads(prefill)),
         decode_spread=tuple(_spreads(decode)),
         notes=tuple(_notes(measured)),

@@ -75,7 +75,7 @@ def fill_prefill(
     """Sample prefill at each input length (at least two); `tick` is called after each sample."""
     ttft = [_seconds(estimator.prefill_ms(isl), f"prefill at {isl} tokens", tick) for isl in isl_tokens]
     isl, ttft_s = np.asarray(isl_tokens, dtype=np.float64), np.asarray(ttft, dtype=np.float64)
-    return PrefillSamples(isl_tokens=isl, ttft_s=ttft_s, throughput_per_gpu=isl / ttft_s / gpus)
+    return PrefillSamples.timed(isl, ttft_s, gpus)
 
 
 def fill_decode(
@@ -93,13 +93,7 @@ def fill_decode(
     batch = np.array([point.batch for point in points], dtype=np.float64)
     context = np.array([point.context_tokens for point in points], dtype=np.float64)
     itl_s, capacity = np.asarray(itl, dtype=np.float64), float(estimator.facts.max_kv_tokens)
-    return DecodeSamples(
-        max_kv_tokens=capacity,
-        kv_usage=batch * context / capacity,
-        context_tokens=context,
-        itl_s=itl_s,
-        throughput_per_gpu=batch / itl_s / gpus,
-    )
+    return DecodeSamples.timed(batch, context, itl_s, max_kv_tokens=capacity, gpus=gpus)
 
 
 def _seconds(latency_ms: float, what: str, tick: Tick) -> float:
@@ -123,11 +117,11 @@ def estimate(
     no size has an estimate, otherwise as the source does (extra not installed, unknown names).
     """
     plans, skipped = _plan(request, open_estimator or _open_aiconfigurator)
-    meter = _Meter(total=sum(plan.samples for plan in plans.values()), report=progress or _ignore)
+    count = _SampleCount(total=sum(plan.samples for plan in plans.values()), report=progress or _ignore)
     profiles: list[EstimatedProfile] = []
     for tp, plan in plans.items():
         try:
-            profiles.append(_profile(request, tp, plan, meter))
+            profiles.append(_profile(request, tp, plan, count))
         except EstimateError as error:
             skipped[tp] = str(error)
     if not profiles:
@@ -149,7 +143,7 @@ class _Plan:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Meter:
+class _SampleCount:
     """Counts samples and reports them."""
 
     total: int
@@ -190,10 +184,10 @@ def _grids(request: EstimateRequest, estimator: LatencyEstimator) -> _Plan:
     return _Plan(estimator=estimator, isl_tokens=isl_tokens, points=points)
 
 
-def _profile(request: EstimateRequest, tp: int, plan: _Plan, meter: _Meter) -> EstimatedProfile:
+def _profile(request: EstimateRequest, tp: int, plan: _Plan, count: _SampleCount) -> EstimatedProfile:
     name = request.directory_name(tp)
-    prefill = fill_prefill(plan.estimator, plan.isl_tokens, tp, lambda: meter.advance(f"{name}: prefill"))
-    decode = fill_decode(plan.estimator, plan.points, tp, lambda: meter.advance(f"{name}: decode"))
+    prefill = fill_prefill(plan.estimator, plan.isl_tokens, tp, lambda: count.advance(f"{name}: prefill"))
+    decode = fill_decode(plan.estimator, plan.points, tp, lambda: count.advance(f"{name}: decode"))
     return EstimatedProfile(
         name=name, prefill=prefill, decode=decode, meta=_meta(request, tp, plan.estimator)
     )
