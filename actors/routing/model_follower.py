@@ -8,12 +8,11 @@ nothing: the router goes on with what it has.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Mapping
-from typing import Any, Protocol
+from collections.abc import Mapping
 
-from actors.names import CallError
+from actors.names import CallError, NamedActor
 from actors.performance_model import PerformanceModel
-from headway.routing.gpu_profiles import GpuProfile
+from headway.routing.router import Router
 
 PERIOD_S = 1.0
 TIMEOUT_S = 10.0
@@ -23,31 +22,10 @@ REPORTED = 0.01
 logger = logging.getLogger(__name__)
 
 
-class ModelUser(Protocol):
-    """The part of the router that the model is about."""
-
-    @property
-    def corrections(self) -> Mapping[str, float]:
-        """Factors of predicted times, by name."""
-
-    def use_corrections(self, corrections: Mapping[str, float]) -> None:
-        """Go on from these factors."""
-
-    def use_profiles(self, profiles: Mapping[str, GpuProfile]) -> None:
-        """Go by these profiles from now on."""
-
-
-class ModelSource(Protocol):
-    """The Interpolator as a named actor."""
-
-    def call(self, method: str, *args: object, timeout_s: float) -> Awaitable[Any]:
-        """The method's answer; CallError if none came."""
-
-
 class ModelFollower:
     """The link of one router to the Interpolator. It begins with the profiles of `profiles_version`."""
 
-    def __init__(self, router: ModelUser, profiles_version: int, interpolator: ModelSource) -> None:
+    def __init__(self, router: Router, profiles_version: int, interpolator: NamedActor) -> None:
         self._router, self._interpolator = router, interpolator
         self.profiles_version = profiles_version
         self.version = 0

@@ -7,24 +7,17 @@ the put, the next one reads what was put. Either way an id that was handed out i
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from actors.store import Store
-from actors.virtual_connector.decision import (
-    BadProposal,
-    ScalingDecision,
-    UnreadableLedger,
-    counts,
-    plain,
-    roles,
-)
+from actors.virtual_connector.decision import BadProposal, UnreadableLedger, counts, plain, roles
 from actors.virtual_connector.ledger import (
-    CompletedDecision,
     DecisionAnswer,
-    FailedDecision,
     Ledger,
     Rules,
-    Wish,
     answer,
     elapse,
     free_at_s,
@@ -34,6 +27,8 @@ from headway.planning import Role
 
 KEY = "virtual/ledger"
 VERSION = 1
+LEDGER = TypeAdapter(Ledger)
+FIELDS = tuple(item.name for item in fields(Ledger))
 
 
 class StoredLedger:
@@ -90,12 +85,15 @@ class StoredLedger:
 
     def document(self) -> dict[str, Any]:
         """Newest decision, answers and wish as JSON-able data."""
-        return _document(self.ledger)
+        stored = LEDGER.dump_python(self.ledger, mode="json")
+        shown = {name: stored[name] for name in ("acknowledged_id", "completed", "failure", "wish")}
+        return {"decision": self.ledger.decision and self.ledger.decision.document(), **shown}
 
     def _keep(self, ledger: Ledger) -> None:
         if ledger != self.ledger:
             # The store comes first: what is in memory must never be ahead of it.
-            self._store.put(KEY, _to_bytes(ledger))
+            document = {"version": VERSION, **LEDGER.dump_python(ledger, mode="json")}
+            self._store.put(KEY, json.dumps(document, allow_nan=False).encode())
             self.ledger = ledger
 
     def _roles(self, targets: Mapping[str, int]) -> dict[Role, int]:
@@ -106,50 +104,14 @@ class StoredLedger:
             raise BadProposal(f"targets: {', '.join(targets)} should name pools: {known}") from None
 
 
-def _document(ledger: Ledger) -> dict[str, Any]:
-    decision, wish, completed, failure = ledger.decision, ledger.wish, ledger.completed, ledger.failure
-    return {
-        "decision": decision and decision.document(),
-        "acknowledged_id": ledger.acknowledged_id,
-        "completed": completed
-        and {"decision_id": completed.decision_id, "targets": counts(completed.targets)},
-        "failure": failure
-        and {"decision_id": failure.decision_id, "reason": failure.reason, "at_s": failure.at_s},
-        "wish": wish and {"targets": counts(wish.targets), "reasons": dict(wish.reasons)},
-    }
-
-
-def _to_bytes(ledger: Ledger) -> bytes:
-    document = {
-        "version": VERSION,
-        "waiting_since_s": ledger.waiting_since_s,
-        "overtaken": [one.document() for one in ledger.overtaken],
-        **_document(ledger),
-    }
-    return json.dumps(document, allow_nan=False).encode()
-
-
 def _from_bytes(stored: bytes) -> Ledger:
     """The ledger that was stored; UnreadableLedger says what is wrong."""
     try:
         document = json.loads(stored)
         if document["version"] != VERSION:
             raise UnreadableLedger(f"the stored ledger has version {document['version']}, not {VERSION}")
-        return _ledger(document)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise UnreadableLedger(f"the stored ledger cannot be read: {error!r}") from error
-
-
-def _ledger(document: Mapping[str, Any]) -> Ledger:
-    decision, completed = document["decision"], document["completed"]
-    failure, wish = document["failure"], document["wish"]
-    return Ledger(
-        decision=decision and ScalingDecision.of(decision),
-        waiting_since_s=float(document["waiting_since_s"]),
-        acknowledged_id=int(document["acknowledged_id"]),
-        overtaken=tuple(map(ScalingDecision.of, document["overtaken"])),
-        completed=completed
-        and CompletedDecision(decision_id=completed["decision_id"], targets=roles(completed["targets"])),
-        failure=failure and FailedDecision(**failure),
-        wish=wish and Wish(targets=roles(wish["targets"]), reasons=wish["reasons"]),
-    )
+        # A field without its value must not take the default: ids might go back.
+        return LEDGER.validate_python({name: document[name] for name in FIELDS})
+    except (ValueError, TypeError, KeyError) as error:
+        said = " ".join(str(error).split()) or type(error).__name__
+        raise UnreadableLedger(f"the stored ledger cannot be read: {said}") from error

@@ -59,7 +59,7 @@ class Source:
 
 
 def follower(router: Router, source: Source, config: HeadwayConfig) -> ModelFollower:
-    return ModelFollower(router, checksum(load_profiles(config)), source)
+    return ModelFollower(router, checksum(load_profiles(config)), source)  # type: ignore[arg-type] # its calls
 
 
 def taught(interpolator: Interpolator) -> Interpolator:

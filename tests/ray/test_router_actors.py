@@ -12,6 +12,9 @@ import ray
 from actors import control_plane, names
 from actors.routing.messages import Completed, FirstToken, Submit
 from headway.config import HeadwayConfig, load_config
+from headway.profiling import Phase
+from headway.profiling.observed_latency import LatencyReport
+from headway.profiling.refinement import LEAST_SAMPLES
 from headway.routing import RequestSlo
 from tests.actors.router_cases import asked, batch, hello, ready
 from tests.ray.clusters import wait_until
@@ -20,6 +23,8 @@ from tests.ray.live_system import pids
 MODEL = "m"
 ROUTER = names.router(MODEL)
 PATIENCE_S = 60.0
+SECONDS = 10.0
+"""A change of the performance model is to be seen within."""
 APP = "nobody"
 
 
@@ -84,6 +89,42 @@ def test_a_new_slo_reaches_the_router_and_the_one_after_it(plane: None) -> None:
     wait_until(lambda: answers(ROUTER), PATIENCE_S)
     ask(ROUTER, "exchange", "g", hello(ready("a"), session=2))
     wait_until(lambda: sheds(2), PATIENCE_S)
+
+
+def test_a_change_of_the_performance_model_reaches_the_router_and_outlives_both_actors(
+    ray_cluster: str,
+) -> None:
+    refining = {"routing.profile": "slo", "engine.refinement.enabled": True}
+    control_plane.start(settings(**refining), APP)
+    try:
+        model = ask(names.INTERPOLATOR, "model")
+        wait_until(lambda: followed()["version"] == ask(names.INTERPOLATOR, "model").version, SECONDS)
+        assert followed()["profiles_version"] == model.profiles_version, (
+            "as measured until traffic shows more"
+        )
+        slower_s = 1.5 * float(model.profile.prefill.ttft_s(1000))
+        for _ in range(LEAST_SAMPLES):
+            ask(names.INTERPOLATOR, "learn", [LatencyReport(Phase.PREFILL, 1000.0, slower_s)])
+        refined = ask(names.INTERPOLATOR, "model")
+        assert refined.profiles_version != model.profiles_version
+        wait_until(lambda: followed()["profiles_version"] == refined.profiles_version, SECONDS)
+
+        # The router of the same name after this one begins with what the Interpolator keeps of it.
+        ask(names.INTERPOLATOR, "correct", {"ttft": 1.7})
+        for name in (names.INTERPOLATOR, ROUTER):
+            os.kill(pids(name)[name], signal.SIGKILL)
+        wait_until(lambda: answers(ROUTER) and followed()["version"] > 0, PATIENCE_S)
+        assert followed()["profiles_version"] == refined.profiles_version
+        assert followed()["corrections"]["ttft"] == pytest.approx(1.7)
+        serve_some()
+    finally:
+        control_plane.stop(purge=True)
+
+
+def followed() -> Mapping[str, Any]:
+    """The performance model that the router goes by."""
+    model: Mapping[str, Any] = status(ROUTER)["performance_model"]
+    return model
 
 
 def answers(name: str) -> bool:
