@@ -1,4 +1,4 @@
-"""The actor that keeps the performance model: profiles in the engines' real time, and what traffic taught.
+"""The actor that keeps the performance model: profiles in the engines' real time, and learnt values.
 
 Planner and routers poll `model`, which answers with a model only when it is another than the known one. A
 profile that cannot be loaded is not an end: `ready` says why, and each further question tries again, so that
@@ -95,7 +95,7 @@ class Interpolator:
         return {phase.value: asdict(ratio) for phase, ratio in ratios.items()}
 
     def _loaded(self) -> PerformanceLearning | None:
-        """What has been learnt about the profiles, once they can be loaded."""
+        """The profiles and all that was learnt about them; None until they can be loaded."""
         with self._changing:
             if self._learning is None:
                 try:

@@ -1,4 +1,4 @@
-"""What traffic teaches about measured profiles: refinement, calibration and the routers' corrections.
+"""Traffic corrects measured profiles: refinement, calibration and the routers' corrections.
 
     refinement     replicas' reports change the surfaces (`headway.profiling.refinement`). The served profile
                    changes only where a ratio has moved by more than 2 %, or a cell came or went: policies are

@@ -1,4 +1,4 @@
-"""The one performance model of a deployment: its profiles, and what traffic has taught about them.
+"""The one performance model of a deployment: its profiles, and values learnt from traffic about them.
 
 The Interpolator keeps it and serves it to planner, routers and `status`:
 
@@ -7,9 +7,16 @@ The Interpolator keeps it and serves it to planner, routers and `status`:
     corrections    factors by which the router multiplies its predictions; the next router starts with them
 
 Only refinement changes the surfaces; the ratios and factors stand beside them.
+
+A router follows the model (`ModelFollower`): every PERIOD_S it asks for the newest one, and goes by other
+profiles at once. Corrections come from the first model after the router began, when it has learnt nothing of
+its own; from then on its own are reported whenever one has moved by more than REPORTED. An Interpolator that
+does not answer changes nothing: the router goes on with what it has.
 """
 
+import asyncio
 import json
+import logging
 import zlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
@@ -17,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from actors.names import CallError, NamedActor
 from headway.config import HeadwayConfig
 from headway.engine import engine_profile
 from headway.planning import Role
@@ -24,6 +32,15 @@ from interp import DecodeSamples, PrefillSamples, Profile
 
 if TYPE_CHECKING:
     from headway.routing.gpu_profiles import GpuProfile
+    from headway.routing.router import Router
+
+
+PERIOD_S = 1.0
+TIMEOUT_S = 10.0
+REPORTED = 0.01
+"""Relative change of a correction that is worth a report."""
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +106,7 @@ def performance_model(
 
 
 def checksum(profiles: "Mapping[str, GpuProfile]") -> int:
-    """A checksum of the samples and of what bounds them."""
+    """A checksum of the samples and of their bounds."""
     total = 0
     for gpu_type, profile in profiles.items():
         total = zlib.crc32(gpu_type.encode(), total)
@@ -106,3 +123,58 @@ def _bytes(profile: Profile) -> bytes:
 
 def _sample_bytes(samples: PrefillSamples | DecodeSamples) -> bytes:
     return b"".join(np.asarray(getattr(samples, item.name)).tobytes() for item in fields(samples))
+
+
+class ModelFollower:
+    """The link of one router to the Interpolator. It begins with the profiles of `profiles_version`."""
+
+    def __init__(self, router: "Router", profiles_version: int, interpolator: NamedActor) -> None:
+        self._router, self._interpolator = router, interpolator
+        self.profiles_version = profiles_version
+        self.version = 0
+        """Version of the model in use, 0 before the first."""
+        self._reported = dict(router.corrections)
+        self._failure = ""
+
+    async def run(self, period_s: float = PERIOD_S) -> None:
+        """Follow until cancelled."""
+        while True:
+            try:
+                await self.step()
+                self._failure = ""
+            except CallError as error:
+                self._log(str(error))
+            except Exception as error:
+                # An error of the Interpolator's own, which comes again with each question: logged once.
+                if str(error) != self._failure:
+                    logger.exception("the performance model cannot be used")
+                self._failure = str(error)
+            await asyncio.sleep(period_s)
+
+    async def step(self) -> None:
+        """Take the newest model, and report what has been learnt meanwhile."""
+        model = await self._interpolator.call("model", self.version, timeout_s=TIMEOUT_S)
+        if model is not None:
+            self._take(model)
+        corrections = dict(self._router.corrections)
+        if self.version and _moved(self._reported, corrections):
+            await self._interpolator.call("correct", corrections, timeout_s=TIMEOUT_S)
+            self._reported = corrections
+
+    def _take(self, model: PerformanceModel) -> None:
+        if model.profiles_version != self.profiles_version:
+            self._router.use_profiles(model.profiles)
+            self.profiles_version = model.profiles_version
+        if not self.version:
+            self._router.use_corrections(model.corrections)
+            self._reported = dict(self._router.corrections)
+        self.version = model.version
+
+    def _log(self, failure: str) -> None:
+        if failure != self._failure:
+            logger.warning("the performance model stays as it is: %s", failure)
+        self._failure = failure
+
+
+def _moved(before: Mapping[str, float], after: Mapping[str, float]) -> bool:
+    return any(abs(factor - before[name]) > REPORTED * before[name] for name, factor in after.items())

@@ -2,7 +2,7 @@
 
 Named after the model, so that several models in one cluster have a router each. It follows the planner's SLO
 (`actors.planning.settings`), to which requests without one are held, and the Interpolator's performance model
-(`routing.model_follower`); until that answers it goes by the profiles as measured. The actor keeps nothing in
+(`performance_model`); until that answers it goes by the profiles as measured. The actor keeps nothing in
 the store: after a crash it has its requests from gateways and replicas (`routing.gateway_sessions`), and its
 corrections from the Interpolator. Times are those of this process' monotonic clock.
 """
@@ -19,12 +19,11 @@ import numpy as np
 
 from actors import names
 from actors.names import NamedActor
-from actors.performance_model import checksum, load_profiles, own_profile
+from actors.performance_model import ModelFollower, checksum, load_profiles, own_profile
 from actors.planning.settings import follow_slo
 from actors.routing.gateway_sessions import GatewaySessions
 from actors.routing.mailboxes import Mailboxes
 from actors.routing.messages import Batch, BatchAnswer, Messages
-from actors.routing.model_follower import ModelFollower
 from actors.store import InternalKvStore
 from headway.config import HeadwayConfig
 from headway.config.roles import Role
@@ -47,7 +46,7 @@ LEAST_S = 0.001
 """Seconds between two looks at least."""
 
 AGAIN_S = 1.0
-"""Seconds until what was due and could not be done is tried again."""
+"""Seconds until a failed expiry is tried again."""
 
 
 class Router:
@@ -70,18 +69,18 @@ class Router:
         self._following = asyncio.create_task(self._model.run())
 
     async def exchange(self, gateway: str, batch: Batch) -> BatchAnswer:
-        """A gateway's events; what follows for it at once."""
+        """Take a gateway's events; the outcomes for it at once."""
         answer = self._sessions.exchange(time.monotonic(), gateway, batch)
         self._mailboxes.deliver()
         self._set_timer()
         return answer
 
     async def collect(self, gateway: str) -> Messages:
-        """What followed later for a gateway; answers when there is something, or after some seconds."""
+        """Later outcomes for a gateway; answers when there are some, or after some seconds."""
         return await self._mailboxes.collect(gateway)
 
     async def take_samples(self) -> tuple[str, Sequence[Sample]]:
-        """This router's life, which changes with a restart, and the samples since the last call."""
+        """The epoch of this router, which changes with a restart, and the samples since the last call."""
         return self._epoch, self._router.take_samples()
 
     async def use_model(self, model: LatencyModel) -> None:
@@ -114,7 +113,7 @@ class Router:
         }
 
     async def ready(self) -> tuple[bool, str]:
-        """Whether requests can be routed; they can as soon as there is this actor."""
+        """Always ready: requests can be routed as soon as this actor runs."""
         return True, ""
 
     def _use_slo(self, ttft_s: float, itl_s: float) -> None:
@@ -145,7 +144,7 @@ def _made(config: HeadwayConfig, profiles: Mapping[str, GpuProfile]) -> RouterCo
 
 
 def _warm_up(config: HeadwayConfig, profiles: Mapping[str, GpuProfile]) -> None:
-    """Route some requests elsewhere: what is compiled when first used would hold up the first real ones.
+    """Route some requests elsewhere: compilation at first use would hold up the first real ones.
 
     One that is placed, one for offload, a critical one whose SLO is lost, and one that is refused; each by
     the deployment's profile, and by predictions as headers may ask.

@@ -30,7 +30,7 @@ def make_connector(config: HeadwayConfig, application: str) -> Connector:
 
 
 def connector_problems(config: HeadwayConfig) -> list[str]:
-    """What keeps the configured connector from being started with these settings, a line each."""
+    """Reasons why the configured connector cannot be started with these settings, a line each."""
     kind = connector_kind(config)
     return [*_option_problems(kind, config), *kind.problems(config)]
 

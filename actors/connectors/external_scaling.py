@@ -6,7 +6,7 @@ deployments are handed to the controller once more, byte for byte and with the f
 same, so no replica restarts. An application from a config file belongs to the file, which would win again
 at the next apply: that one is refused, with the line to write into it.
 
-What is used of Serve here is private to it: `get_serve_instance_details`, `list_deployments_internal` and
+These parts of Serve are private: `get_serve_instance_details`, `list_deployments_internal` and
 `deploy_applications` of its controller, and the protocol buffers of the latter.
 """
 
@@ -30,7 +30,7 @@ TIMEOUT_S = 10.0
 
 
 def enable_external_scaling(application: str) -> bool:
-    """Whether replica counts can be set now; False while the application is not deployed. Safe to repeat.
+    """Have Serve accept replica counts; False while the application is not deployed. Safe to repeat.
 
     Blocks for the time of two or three calls. Refused: the application comes from a config file without the
     flag. Unreachable: Serve's controller does not answer.

@@ -190,7 +190,7 @@ class CustomObject:
 
 
 def _message(error: "ApiException") -> str:
-    """What the API server says, from the Status object that it sends as body."""
+    """The API server's message, from the Status object that it sends as body."""
     try:
         said = mapping(json.loads(error.body or "")).get("message")
     except (TypeError, ValueError):

@@ -6,7 +6,7 @@ answer 409: then the object is read again and the patch computed anew, a few tim
 nothing differs, so that calling every tick is cheap. Each call ends within `connector.timeout_s`, retries
 included.
 
-How roles map to services, and what the counts mean, stands in `dynamo_graph` and `ray_service`.
+The services of roles and the meaning of the counts stand in `dynamo_graph` and `ray_service`.
 """
 
 import asyncio
@@ -37,20 +37,20 @@ DEFAULT_APPLICATION = "headway"
 
 
 class Target(Protocol):
-    """How one kind of object holds replica counts."""
+    """Replica counts in one kind of object."""
 
     def counts(self, manifest: Manifest) -> Mapping[Role, PoolCounts]:
-        """The pools as spec and status tell them; Refused where the structure is wrong."""
+        """The pools by spec and status; Refused where the structure is wrong."""
 
     def patch(self, manifest: Manifest, targets: Mapping[Role, int]) -> dict[str, Any] | None:
         """The `spec` of a merge patch that sets these counts; None if they are set. Refused as above."""
 
     def problems(self, manifest: Manifest) -> list[str]:
-        """Why the object is not ready to be scaled, each with what and where; empty if it is."""
+        """Reasons why the object is not ready to be scaled, each with its place; empty if it is."""
 
 
 class KubernetesConnector:
-    """Carries targets to one custom object. Making it does no I/O: its calls say what is wrong."""
+    """Carries targets to one custom object. Making it does no I/O: faults show in its calls."""
 
     def __init__(
         self, config: HeadwayConfig, application: str = DEFAULT_APPLICATION, token: str | None = None
@@ -80,7 +80,7 @@ class KubernetesConnector:
             return self._target.counts(manifest)
 
     async def ready(self) -> Ready:
-        """Whether the object exists, is whole, serves the model and has its first replicas."""
+        """Ready if the object exists, is whole, serves the model and has its first replicas."""
         try:
             where = self._where()
             async with _within(self._timeout_s, where) as left_s:
@@ -138,7 +138,7 @@ def _conditional(spec: Mapping[str, Any], read: Manifest) -> dict[str, Any]:
 
 @contextmanager
 def _naming(where: str) -> Iterator[None]:
-    """Puts the object in front of what a target refuses."""
+    """Puts the object in front of a refusal."""
     try:
         yield
     except Refused as error:

@@ -30,7 +30,7 @@ class Refused(ConnectorError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolCounts:
-    """One pool as the connector sees it. `desired` is what the other side last took as its target."""
+    """One pool as the connector sees it. `desired` is the target that the other side took last."""
 
     desired: int
     starting: int
@@ -91,7 +91,7 @@ class Connector(Protocol):
 
 @runtime_checkable
 class TellsReplicas(Protocol):
-    """A connector that knows each replica."""
+    """A connector that can tell replicas apart; of others only counts are followed."""
 
     async def snapshot(self) -> PoolsSnapshot:
         """The pools now."""

@@ -5,9 +5,9 @@
     RUNNING, UPDATING, RECOVERING, PENDING_MIGRATION            ready: its constructor has returned, it serves
     STOPPING, STOPPED                                           draining
 
-RECOVERING is what a restarted Serve controller says of replicas that never stopped serving. Targets are sent
-in every call, whether they changed or not. An application that was started without `external_scaler_enabled`
-is told to allow it, once, and asked again. If Serve's controller has lost its private call, the documented
+A restarted Serve controller calls replicas RECOVERING that never stopped serving. Targets are sent in every
+call, changed or not. For an application that was started without `external_scaler_enabled` that is switched
+on, once, and the call repeated. If Serve's controller has lost its private call, the documented
 REST API stands in, where an address of the dashboard is known (RAY_DASHBOARD_ADDRESS).
 """
 
@@ -107,7 +107,7 @@ class RayServeConnector:
         )
 
     async def ready(self) -> Ready:
-        """Whether every pool has a deployment with a running replica, and all serve the configured model."""
+        """Ready if every pool has a deployment with a running replica, and all serve the configured model."""
         try:
             found = await self._within(self._read(self._roles))
             models = await self._within(self._models(found))
@@ -159,7 +159,7 @@ class RayServeConnector:
             ) from error
 
     async def _models(self, found: Mapping[Role, ServedDeployment]) -> dict[Role, str | None]:
-        """What each running deployment says that it serves: its user config, else one of its replicas."""
+        """The model of each running deployment: by its user config, else by one of its replicas."""
         running = [role for role, deployment in found.items() if counts_of(deployment).ready]
         return {
             role: found[role].model or await self._ask_model(self._application, DEPLOYMENTS[role])

@@ -64,7 +64,7 @@ class RayServiceApplication:
         return {"serveConfigV2": with_counts(text, self._application, changed)}
 
     def problems(self, manifest: Manifest) -> list[str]:
-        """What the config lacks, another model, or an application that does not run yet."""
+        """Gaps in the config, another model, or an application that does not run yet."""
         problems = []
         for role in self._roles:
             try:
@@ -139,7 +139,7 @@ def _application_status(manifest: Manifest, application: str) -> Mapping[str, An
 
 
 def _observed(manifest: Manifest) -> bool:
-    """Whether the status belongs to the newest spec. Without generations it is taken to."""
+    """True if the status belongs to the newest spec, or there are no generations to tell."""
     generation = mapping(manifest.get("metadata")).get("generation")
     observed = mapping(manifest.get("status")).get("observedGeneration")
     return not (isinstance(generation, int) and isinstance(observed, int)) or observed >= generation

@@ -1,4 +1,4 @@
-"""How Ray Serve's replica counts are read and set: its controller actor, or the dashboard's REST API, which
+"""Reads and sets Ray Serve's replica counts: by its controller actor, or by the dashboard's REST API, which
 is the documented way but needs the dashboard, and its token.
 
     read    controller actor    `get_deployment_details(app, name)`                  private, 4 to 6 ms
@@ -74,7 +74,7 @@ class ControllerActor:
         details = await self._call("get_deployment_details", self._application, name)
         if details is None:
             raise Refused(f"{self._application}: is not deployed any more")
-        # Ray marks what is unset by values of another type than declared, which pydantic warns of.
+        # Ray marks unset fields by values of another type than declared, of which pydantic warns.
         return served(details.model_dump(mode="json", warnings=False))
 
     async def scale(self, name: str, replicas: int) -> None:

@@ -41,7 +41,7 @@ class VirtualConnector:
         return {Role(name): PoolCounts(**counts) for name, counts in state["pools"].items()}
 
     async def ready(self) -> Ready:
-        """Whether the coordinator answers; what runs outside is not seen from here."""
+        """Ready if the coordinator answers; the outside system is not seen from here."""
         try:
             await self._call("get")
         except Unreachable as error:

@@ -47,7 +47,7 @@ class ScalingDecision:
     """Replica counts that an outside system is asked for.
 
     `targets` has every pool, also those that the decision leaves as they are. `created_at` is Unix seconds;
-    `status` is what the coordinator knew when it answered.
+    `status` is as of the coordinator's reply.
     """
 
     decision_id: int
@@ -101,7 +101,7 @@ def roles(targets: Mapping[str, int]) -> dict[Role, int]:
 
 
 def plain(value: object) -> Any:  # noqa: ANN401 - JSON
-    """The value as strict JSON has it: what is not finite is null, what JSON has no form for is its text."""
+    """The value as strict JSON: null for numbers that are not finite, text for other types."""
     match value:
         case None | bool() | int():
             return value

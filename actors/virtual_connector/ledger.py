@@ -8,7 +8,7 @@ Ids. The first decision is 0; the next is always the newest plus one, so an id e
 
 Targets. A role that no proposal has named has its `floor`. A proposal changes the roles that it names and
 keeps the others as last wished. What has been asked for is therefore always the wish or, without one,
-the newest decision. The first proposal always makes a decision: the outside knows nothing yet.
+the newest decision. The first proposal always makes a decision: the outside has none yet.
 
 One at a time. A decision is pending until it is answered. While it is, a proposal becomes the wish, and
 replaces an earlier one; a proposal that equals the pending decision takes the wish back. The wish is issued
@@ -47,7 +47,7 @@ MOST_OVERTAKEN = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """The pools, each with the count that holds before anyone asks for another; how long a wish waits."""
+    """The pools with the count that holds before the first proposal; how long a wish waits."""
 
     floor: Mapping[Role, int]
     scaling_timeout_s: float
@@ -105,7 +105,7 @@ class Ledger:
 
     @property
     def pending(self) -> bool:
-        """Whether the newest decision has no answer yet."""
+        """True if the newest decision has no answer yet."""
         return self.last_id > self.acknowledged_id
 
 

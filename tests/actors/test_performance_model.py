@@ -9,10 +9,9 @@ import pytest
 
 from actors.interpolator import Interpolator
 from actors.names import ActorGone
-from actors.performance_model import checksum, load_profiles, own_profile
+from actors.performance_model import ModelFollower, checksum, load_profiles, own_profile
 from actors.planning.context import CurrentPolicy, Deadline
 from actors.planning.settings import RuntimeSettings
-from actors.routing.model_follower import ModelFollower
 from headway.config import HeadwayConfig, load_config
 from headway.engine import engine_rules
 from headway.planning import Role

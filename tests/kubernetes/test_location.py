@@ -1,15 +1,18 @@
-"""Which object is scaled: settings first, then what the surroundings tell."""
+"""Where the object and the API server are: settings first, then the surroundings."""
 
 import asyncio
 from pathlib import Path
 
 import pytest
+import yaml
 
-from actors.connectors.kube_object import locate
+from actors.connectors.kube_object import _configuration, locate
 from actors.connectors.kubernetes import KubernetesConnector
 from actors.connectors.protocol import Refused
 from headway.config import HeadwayConfig
 from headway.config.live import KubernetesSettings
+from tests.kubernetes.api_server import ApiServer
+from tests.kubernetes.manifests import MODEL, graph
 
 
 @pytest.mark.parametrize(
@@ -67,3 +70,48 @@ def test_a_connector_without_a_name_or_a_cluster_says_so(
     assert "connector.kubernetes.name" in nameless.reason
     assert not nowhere.ok
     assert "kubeconfig" in nowhere.reason
+
+
+SETTINGS = {"connector": {"kubernetes": {"namespace": "prod", "name": "llm"}}, "model": MODEL}
+
+
+def test_the_kubeconfig_is_used_outside_a_cluster(
+    api: ApiServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    api.put(graph(), "dynamographdeployments")
+    api.token = "from-kubeconfig"
+    kubeconfig = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "here",
+        "contexts": [{"name": "here", "context": {"cluster": "double", "user": "me"}}],
+        "clusters": [{"name": "double", "cluster": {"server": api.url}}],
+        "users": [{"name": "me", "user": {"token": api.token}}],
+    }
+    path = tmp_path / "kubeconfig"
+    path.write_text(yaml.safe_dump(kubeconfig))
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    monkeypatch.setattr("kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(path))
+
+    ready = asyncio.run(KubernetesConnector(HeadwayConfig.model_validate(SETTINGS)).ready())
+
+    assert ready.ok, ready.reason
+    assert api.requests[0].authorization == "Bearer from-kubeconfig"
+
+
+def test_the_service_account_is_used_inside_a_cluster(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "token").write_text("from-service-account")
+    (tmp_path / "ca.crt").write_text("certificate")
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
+    loader = "kubernetes.config.incluster_config"
+    monkeypatch.setattr(f"{loader}.SERVICE_TOKEN_FILENAME", str(tmp_path / "token"))
+    monkeypatch.setattr(f"{loader}.SERVICE_CERT_FILENAME", str(tmp_path / "ca.crt"))
+
+    configuration = _configuration(None, None)
+
+    assert configuration.host == "https://10.0.0.1:443"
+    assert configuration.auth_settings()["BearerToken"]["value"].lower() == "bearer from-service-account"
+    assert configuration.ssl_ca_cert == str(tmp_path / "ca.crt")
