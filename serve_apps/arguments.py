@@ -1,4 +1,4 @@
-"""What `serve run` hands a builder -> settings that may travel to any node.
+"""The arguments of `serve run` -> settings that may travel to any node.
 
     serve run serve_apps.disagg:build config=headway.yaml gateway.port=8001 slo.ttft_ms=200
 

@@ -1,4 +1,24 @@
-"""What a client of the control API may send, checked; each fault is one line that names the parameter."""
+"""The control plane over HTTP: the planner's doings, and the virtual connector for what is not Python.
+
+    GET   /v1/control/status                     the status document
+    GET   /v1/control/decisions?after=&limit=    {"decisions": [...]}: the first with higher ids, in order
+    GET   /v1/control/decisions/{id}             one of them; 404
+    GET   /v1/control/profile                    {"prefill": {...}, "decode": {...}, "meta": {...}}
+    GET   /v1/control/offload-traces?limit=      {"traces": [...]}: the latest of the router, in order
+    PATCH /v1/control/settings                   {"slo.ttft_ms": 200}: the changes in force; 400 names the key
+
+    GET   /v1/scaling/decisions/next?after=&timeout_s=
+          200: the newest decision above `after`, answered or not; without `after`, one that is not answered
+          yet. 204: none in time (at most 300 s), ask again. 409: `after` was never issued
+    GET   /v1/scaling/decisions/latest           200, or 204 before the first
+    POST  /v1/scaling/decisions/{id}/complete    200: {"decision_id", "counted"}, whether this was the answer
+    POST  /v1/scaling/decisions/{id}/fail        that counts; body {"reason": "..."}. 404: never issued
+
+A fault of the input is one line that names the parameter. A decision's id is a whole number, in a path or a
+query; anything else is 400. Ids are contiguous from 0, so "unknown" and "future" are the same and have one
+status. The scaling paths are 404 where decisions are carried out by another connector. 503: the actor does
+not answer now, ask again. Errors have OpenAI's form (`gateway.backend`). No Ray in here.
+"""
 
 import asyncio
 import json
@@ -131,7 +151,7 @@ class NotFound(Fault):
 
 
 class NeverIssued(Fault):
-    """`after` is an id that this control plane has not issued: the client knows another one's decisions."""
+    """`after` is an id that this control plane has not issued: the client has it from another one."""
 
     status, type, code = 409, "invalid_request_error", "never_issued"
 
@@ -146,7 +166,7 @@ class Unavailable(Fault):
 
 
 class ControlQueries(Protocol):
-    """What these routes need of the actors. Raises Unavailable, and InvalidRequest for settings."""
+    """The control plane as these routes ask it. Raises Unavailable, and InvalidRequest for settings."""
 
     async def status(self) -> Document:
         """The status document."""

@@ -1,4 +1,9 @@
-"""The control API's two sides over the named actors: calls with a timeout, and what their errors mean."""
+"""The control plane of an application: its deployment, and the control API's two sides over the named actors.
+
+The actors are detached and named: they live on when the replica of `ControlPlane`, the driver or Serve's
+controller is killed, and a new replica finds them again. Only the orderly end of the application ends them.
+Calls of them have a timeout, and their errors become faults of the API.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -29,7 +34,7 @@ HEALTH_TIMEOUT_S = 1.0
 
 
 class ActorControlPlane:
-    """`ControlPlane` over the actors; `router` is the model's, `others` are asked how they are."""
+    """`ControlQueries` over the actors; `router` is the model's, `others` are asked for their health."""
 
     def __init__(self, router: str, others: Sequence[str] = (), timeout_s: float = TIMEOUT_S) -> None:
         self._planner, self._router = NamedActor(names.PLANNER), NamedActor(router)
@@ -142,7 +147,7 @@ async def _faults() -> AsyncIterator[None]:
 
 
 class ControlPlane:
-    """Starts the named actors, and keeps the application open to their replica counts."""
+    """Serve deployment: starts the named actors, and keeps the application open to their replica counts."""
 
     async def __init__(self, config: HeadwayConfig) -> None:  # type: ignore[misc] # Serve awaits it
         application = serve.get_replica_context().app_name

@@ -1,9 +1,18 @@
-"""The GPU type of the node that this process runs on, as Ray names it, such as H100 or L20.
+"""Serve deployments `Prefill`, `Decode` and `Mixed`: one inference engine each, reached through handles.
 
-Ray labels a node with the accelerator that it finds. Who starts a node by hand may label it too, or give it
-the resource `accelerator_type:NAME`.
+RUNNING means that the constructor has returned, so the constructor loads the engine: Serve's state is the
+readiness of the engine. The engine does its own queueing; Serve's bound on requests in flight only has to
+stay out of its way. A replica that is scaled down drains: its time for that exceeds the longest request.
+Everything that the caller cancels or closes arrives here as CancelledError in `prefill` or at a `yield` of
+`decode`, and ends the engine's part. A call that was lost on the way may be made again under the same request
+id: the engine lets the new attempt take the place of the old one (`serve_apps.engines.protocol`).
+
+Where the profile is refined by traffic, the latencies of an engine are observed on their way out, and go
+straight to the Interpolator every few seconds: not with the load that routers read, since what is learnt must
+not depend on where metrics come from. A report that gets lost is a report less.
 """
 
+import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
@@ -15,9 +24,12 @@ import ray
 from ray import serve
 from ray.exceptions import RayError
 
+from actors import names
+from actors.names import CallError, NamedActor
 from headway.config import HeadwayConfig
 from headway.planning import Role
 from headway.profiling.observed_latency import LatencyObserver
+from serve_apps.calls import FeedSender, Frame
 from serve_apps.engines.protocol import (
     Engine,
     EngineFailed,
@@ -27,16 +39,89 @@ from serve_apps.engines.protocol import (
     RunningRequest,
     TokenChunk,
 )
-from serve_apps.feed import FeedSender, Frame
-from serve_apps.latency_reports import LatencyReporter, MeasuredEngine
 
-LABEL = "ray.io/accelerator-type"
-RESOURCE = "accelerator_type:"
+
+class MeasuredEngine:
+    """The two calls of an engine that take time, observed; `used` is called before each."""
+
+    def __init__(self, engine: Engine, observer: LatencyObserver, used: Callable[[], None]) -> None:
+        self._engine, self._observer, self._used = engine, observer, used
+
+    async def prefill(self, request: EngineRequest) -> KvHandle:
+        """The engine's `prefill`."""
+        self._used()
+        now_s, observer, cached = asyncio.get_running_loop().time, self._observer, self._cached_tokens()
+        part = observer.begin(now_s(), max(1, request.input_tokens), computes=True)
+        try:
+            kv = await self._engine.prefill(request)
+            observer.computed(part, now_s(), reused=self._cached_tokens() > cached)
+            return kv
+        finally:
+            observer.end(part, now_s())
+
+    async def decode(self, request: EngineRequest, kv: KvHandle | None) -> AsyncGenerator[TokenChunk, None]:
+        """The engine's `decode`."""
+        self._used()
+        now_s, observer, cached = asyncio.get_running_loop().time, self._observer, self._cached_tokens()
+        part = observer.begin(now_s(), max(1, request.input_tokens), computes=kv is None)
+        try:
+            stream = cast("AsyncGenerator[TokenChunk, None]", self._engine.decode(request, kv))
+            async with aclosing(stream):
+                async for chunk in stream:
+                    if part.last_s is None and kv is None:
+                        observer.computed(part, now_s(), reused=self._cached_tokens() > cached)
+                    observer.produced(part, now_s(), chunk.tokens)
+                    yield chunk
+        finally:
+            observer.end(part, now_s())
+
+    def _cached_tokens(self) -> int:
+        """Found in the prefix cache so far; engines count them before the prompt's first token is out."""
+        return self._engine.stats().cached_tokens
+
+
+TIMEOUT_S = 5.0
 logger = logging.getLogger(__name__)
 
 
+class LatencyReporter:
+    """Sends an observer's reports from the first request on; without requests there is nothing to say."""
+
+    def __init__(self, observer: LatencyObserver, period_s: float, actor: NamedActor | None = None) -> None:
+        self._observer, self._period_s = observer, period_s
+        self._actor = actor or NamedActor(names.INTERPOLATOR)
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin, unless it has begun; on the event loop of the engine."""
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(self._period_s)
+            if seen := self._observer.take():
+                await self._send(seen)
+
+    async def _send(self, seen: tuple[object, ...]) -> None:
+        try:
+            await self._actor.call("learn", seen, timeout_s=TIMEOUT_S)
+        except CallError as error:
+            logger.debug("a report is lost: %s", error)
+        except Exception:
+            logger.exception("the Interpolator failed on a report")
+
+
+LABEL = "ray.io/accelerator-type"
+RESOURCE = "accelerator_type:"
+
+
 def gpu_type_of_node() -> str:
-    """The type, "" where nobody knows it."""
+    """The GPU type of this process's node as Ray labels it, such as H100 or L20; "" where it has no label.
+
+    Ray labels a node with the accelerator that it finds. A node that is started by hand may be labelled by
+    hand, too, or have the resource `accelerator_type:NAME`.
+    """
     if not ray.is_initialized():
         return ""  # to ask would start a cluster
     try:
@@ -94,7 +179,7 @@ class EngineReplica:
             return ()
 
     async def describe(self) -> Mapping[str, str]:
-        """What serves here: role, model, replica and its GPU type, "" where nobody knows."""
+        """Role, model, replica and its GPU type, "" where that is unknown."""
         return {
             "role": self.role.value,
             "model": self._model,
@@ -121,13 +206,15 @@ class EngineReplica:
         self._engine.stats()
 
     def _with_reports(self, config: HeadwayConfig) -> Engine | MeasuredEngine:
-        """The engine as requests get it: metered, where the profile is refined by what it does."""
+        """The engine as requests get it: observed, where the profile is refined by what it does."""
         settings = config.engine.refinement
         # A GPU type with a profile of its own says nothing of the deployment's.
         if not settings.enabled or self._gpu_type in config.routing.gpu_profiles:
             return self._engine
-        meter = LatencyObserver()
-        return MeasuredEngine(self._engine, meter, LatencyReporter(meter, settings.report_interval_s).start)
+        observer = LatencyObserver()
+        return MeasuredEngine(
+            self._engine, observer, LatencyReporter(observer, settings.report_interval_s).start
+        )
 
 
 class Prefill(EngineReplica):

@@ -1,4 +1,11 @@
-"""An HTTP server for an ASGI app inside a running event loop, on the wished port or the next free one."""
+"""Serve deployment `Gateway`: the OpenAI app on its own HTTP server in the replica, and as Serve's ingress.
+
+The own server takes the client's request straight into the process that holds the handles: one hop less
+than through Serve's proxy, which costs most of the CPU of a stream. Where there is a proxy all the same
+(`serve run` starts one), it reaches the very same app through Serve's ingress. A port that is taken, most
+often by that proxy, is no reason to fail: the next free one is used, and logged. The address is in the store,
+for the actors.
+"""
 
 import asyncio
 import errno

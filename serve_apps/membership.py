@@ -119,11 +119,11 @@ class Membership:
         self._changed()
 
     def died(self, replica: str) -> bool:
-        """Whether a replica that is no longer here is dead; else it only takes nothing new."""
+        """True if a replica that is no longer here is dead; else it only takes nothing new."""
         return replica in self._dead
 
     def watch(self, watcher: Callable[[], None]) -> None:
-        """Call this after every change of who runs, of what they report, and of who is suspect."""
+        """Call this after every change: of the replicas, of their reports, and of which are suspect."""
         self._watchers.append(watcher)
 
     async def change(self) -> None:
@@ -147,7 +147,7 @@ class Membership:
             self._changed()
 
     def has_better(self, replica: str, now_s: float) -> bool:
-        """Whether the replica is suspect or gone, and another runs that is not."""
+        """True if the replica is suspect or gone, and another runs that is not."""
         member = self._members.get(replica)
         if member is not None and member.suspect_until_s <= now_s:
             return False

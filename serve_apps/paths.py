@@ -1,10 +1,18 @@
-"""The two phases of a request on replicas that are named: what every path to an output is made of.
+"""The paths of a request to its output: placed by the gateway itself, or by the Router.
 
-    kv            = prefill(replica, request)
-    output, chunk = decode(replica, request, kv)       the first chunk tells that it has begun
+    Phases       kv            = prefill(replica, request)
+                 output, chunk = decode(replica, request, kv)      the first chunk shows that it has begun
+    DirectPath   both replicas are chosen here, by a profile that needs no common knowledge. Serve's routers
+                 can't do that: the feed of a decoding replica must be open, and suspects are known here
+    RoutedPath   carries out placements of the Router
+                     both phases on one mixed replica     D.decode(request)
+                     on two replicas, of whatever role    KV = P.prefill(request), then D.decode(request, KV)
+                 A newer placement that comes meanwhile (an offloaded prefill that takes too long) ends the
+                 attempt and is carried out in its stead; the client sees none of it
 
-A replica that costs an attempt is suspect, so that the next goes elsewhere: an engine that failed answers its
-calls, at once and with the least load of all, until Serve replaces it.
+A replica that dies before the first token has left costs an attempt, and the next begins with a new prefill,
+since the KV may have died with it. Such a replica is suspect, so that the next attempt goes elsewhere: an
+engine that failed answers its calls at once, and with the least load of all, until Serve replaces it.
 """
 
 import asyncio
@@ -16,13 +24,12 @@ from ray.serve.handle import DeploymentHandle
 
 from headway.planning import Role
 from headway.routing.types import Placement
+from serve_apps.calls import Lost, Output, PoolFeeds, Untaken, ask, lean
 from serve_apps.engines.protocol import EngineRequest, KvHandle, TokenChunk
-from serve_apps.feed import Output, PoolFeeds
 from serve_apps.gateway.backend import NotReady, OnPlaced
 from serve_apps.membership import NO_REPLICA_S, Membership, Profile, membership
 from serve_apps.routed.client import RouterClient
 from serve_apps.routed.requests import RoutedRequest
-from serve_apps.serve_call import Lost, Untaken, ask, lean
 
 ATTEMPTS = 3
 """Replicas that one request may see die before its first token, once they have taken it."""
@@ -39,7 +46,7 @@ class Phases:
             role: membership(handle.app_name, handle.deployment_name) for role, handle in handles.items()
         }
         self.mixed = Role.MIXED in handles
-        """Whether the replicas do both phases."""
+        """True if the replicas do both phases."""
         self.prefill_role, self.decode_role = (
             (Role.MIXED, Role.MIXED) if self.mixed else (Role.PREFILL, Role.DECODE)
         )
@@ -49,12 +56,12 @@ class Phases:
 
     @property
     def prefill_pool(self) -> Membership:
-        """The replicas that compute prompts."""
+        """The replicas of the prefill phase."""
         return self.pools[self.prefill_role]
 
     @property
     def decode_pool(self) -> Membership:
-        """The replicas that decode."""
+        """The replicas of the decode phase."""
         return self.pools[self.decode_role]
 
     async def prefill(self, replica: str, request: EngineRequest) -> KvHandle:
@@ -161,7 +168,7 @@ class Superseded(Exception):
 
 
 class RoutedOutput:
-    """An output whose progress the router hears of."""
+    """An output that keeps count of its progress for the router."""
 
     __slots__ = ("_output", "_routed")
 

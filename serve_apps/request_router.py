@@ -1,9 +1,9 @@
-"""How a handle of Headway picks the replica for a call: the one that the caller names, or else by profile.
+"""The choice of a replica by Headway's Serve handles: the one that the caller names, or else by profile.
 
-`handle.options(session_id=REPLICA)` names a replica. The profiles are those of `routing.profile`; what they
-know is in `serve_apps.membership`. Serve's own queue-length cache and its backoff are not used: a choice is
+`handle.options(session_id=REPLICA)` names a replica. The profiles are those of `routing.profile`, over the
+loads in `serve_apps.membership`. Serve's own queue-length cache and its backoff are not used: a choice is
 made at once, and only where there is no replica, or the chosen one cannot be reached, does a request wait
-here. Whoever calls bounds that wait by cancelling.
+here. The caller bounds that wait by cancelling.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ RETRY_S = 0.05
 
 
 class HeadwayRouter(RequestRouter):
-    """Routes by profile or by name, and tells `membership` who runs and what we have sent there."""
+    """Routes by profile or by name, and keeps `membership`: the running replicas, and our requests there."""
 
     profile: Profile = "least_load"
     no_replica_s: float = NO_REPLICA_S

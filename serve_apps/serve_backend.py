@@ -17,6 +17,7 @@ from ray.serve.handle import DeploymentHandle
 from actors.routing_actors import needs_router, stateless_profile
 from headway.config import HeadwayConfig
 from headway.planning import Role
+from serve_apps.calls import Lost
 from serve_apps.engines.protocol import EngineRequest, TokenChunk
 from serve_apps.gateway.backend import OnPlaced, Readiness, ReplicaLoad, ReplicaLost, TimedOut
 from serve_apps.membership import Member, Profile
@@ -25,7 +26,6 @@ from serve_apps.routed.client import ActorLink, RouterClient, RouterLink
 from serve_apps.routed.metrics import RoutingCounts
 from serve_apps.routed.replicas import ReplicaSurvey
 from serve_apps.routed.table import WaitLimits
-from serve_apps.serve_call import Lost
 
 TOTALS = ("prompt_tokens", "cached_tokens", "external_tokens", "preemptions", "output_tokens")
 """Of `EngineStats`, handed on as they are."""
@@ -73,7 +73,7 @@ class ServeBackend:
             self._router_path()
 
     def ready(self) -> Readiness:
-        """Whether every pool has a running replica."""
+        """Ok while every pool has a running replica."""
         missing = [role.value for role, pool in self._phases.pools.items() if not len(pool)]
         return Readiness(
             ok=not missing, reason=f"no running replica: {', '.join(missing)}" if missing else ""
@@ -84,7 +84,7 @@ class ServeBackend:
         return [_load(role, member) for role, pool in self._phases.pools.items() for member in pool.members]
 
     def routing(self) -> RoutingCounts:
-        """What was routed."""
+        """Counts of what was routed."""
         return RoutingCounts() if self._client is None else self._client.counts
 
     async def close(self) -> None:

@@ -1,4 +1,4 @@
-"""What every engine does, simulated or vLLM: prefill, decode, abort, and say how it is doing.
+"""The protocol of every engine, simulated or real: prefill, decode, abort, and reports of its load.
 
     EngineError(Exception)
     ├── EngineFailed       the engine is broken; nothing more will come from it
@@ -10,8 +10,8 @@ may emit several tokens in one chunk. Closing the iterator of `decode` (or cance
 `prefill`) aborts the request and frees its slot; `abort` does the same from elsewhere.
 
 A request id names one request for ever, and callers retry under the same id: an attempt whose end has not
-come through yet must not be in the way. So a request that comes again takes the place of itself, and whoever
-still waits for the earlier attempt gets RequestAborted.
+come through yet must not be in the way. So a request that comes again takes the place of itself, and a reader
+that still waits for the earlier attempt gets RequestAborted.
 """
 
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -23,7 +23,7 @@ from headway.routing.types import RouteRequest
 FinishReason = Literal["stop", "length"]
 
 Phase = Literal["prefill", "decode"]
-"""Whether a request's prompt is still to be computed, or is computed, here or elsewhere."""
+"""`decode` once a request's prompt is computed, here or elsewhere."""
 
 
 class EngineError(Exception):
@@ -89,8 +89,8 @@ class EngineStats:
     prefix-hit rate is cached / prompt, the external one external / prompt, and their sum is the part that
     did not have to be computed here. `busy_s` is the time spent computing: the difference of two samples over
     the time between them is the utilisation. `preemptions`: requests that were thrown out of the batch, to be
-    computed again. `output_tokens` were produced here, those of prefill engines included, which nobody reads.
-    Simulated engines count neither.
+    computed again. `output_tokens` were produced here, including those of prefill engines, which are thrown
+    away. Simulated engines count neither.
     """
 
     engine: str
@@ -108,7 +108,7 @@ class EngineStats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSizes:
-    """What an engine holds: tokens in its KV cache, input plus output of one request, requests in a batch.
+    """An engine's sizes: tokens in its KV cache, input plus output of one request, requests in a batch.
 
     Engines may say so with a method `sizes()`, and end with `close()`; both are outside the protocol.
     """
@@ -154,4 +154,4 @@ class Engine(Protocol):
         """The load now."""
 
     def running(self) -> Sequence[RunningRequest]:
-        """What is here now, in the order in which it came."""
+        """The requests here in the order in which they came."""

@@ -64,7 +64,7 @@ class SimulatedEngine:
     """One simulated replica of `role`; all calls belong to one event loop.
 
     The constructor takes `engine.start_up_s` longer than it needs, as loading a model would. Output is
-    exactly `max_tokens` tokens of deterministic text (`text`); stop strings are the gateway's.
+    exactly `max_tokens` tokens of deterministic text ; stop strings are the gateway's.
     """
 
     def __init__(self, config: HeadwayConfig, role: Role, engine_id: str) -> None:
@@ -128,12 +128,12 @@ class SimulatedEngine:
         )
 
     def running(self) -> Sequence[RunningRequest]:
-        """What the model has, in the order in which it came. EngineFailed once it has failed."""
+        """The requests here in the order in which they came. EngineFailed once it has failed."""
         self._require_alive()
         return [self._running(state) for state in self._model.states()]
 
     def sizes(self) -> EngineSizes:
-        """What the model holds."""
+        """The model's sizes."""
         return EngineSizes(
             kv_tokens=self._model.capacity_tokens,
             request_tokens=self._longest_tokens,
@@ -141,7 +141,7 @@ class SimulatedEngine:
         )
 
     def healthy(self) -> bool:
-        """Whether the engine has not failed; a stalled one looks healthy, as a hung one would."""
+        """False once the engine has failed; a stalled one looks healthy, as a hung one would."""
         return not self._failed
 
     def inject(self, fault: str) -> None:

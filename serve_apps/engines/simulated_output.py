@@ -1,4 +1,9 @@
-"""The clock of a simulated engine: the event loop's time, less the time it was stopped."""
+"""The output of a simulated engine: its clock, the tokens that wait for a reader, and what they say.
+
+Text is words that mean nothing. The first token is " [simulated]", every other one a word with a space before
+it. Token i is a hash of prompt, seed and i, so the same request says the same on every replica, from any
+token on.
+"""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -26,7 +31,7 @@ class PausableTimer:
 
     @property
     def paused(self) -> bool:
-        """Whether time stands still."""
+        """True while time stands still."""
         return self._paused_at_s is not None
 
     def now_s(self) -> float:
@@ -73,7 +78,10 @@ class PausableTimer:
 
 
 class Inbox:
-    """Tokens that wait to be taken; what came since the last `take` comes as one number. One taker."""
+    """Tokens of one request that wait to be taken, as a number, so that a slow reader costs no memory.
+
+    What came since the last `take` comes at once. One taker.
+    """
 
     __slots__ = ("_error", "_tokens", "_waiter")
 
@@ -123,7 +131,7 @@ _STEP, _MIX = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9
 
 
 class SimulatedText:
-    """The output of one request, as long as anyone likes."""
+    """The output of one request, of any length."""
 
     __slots__ = ("_start",)
 

@@ -1,8 +1,15 @@
-"""Who may use the gateway: API keys, compared in constant time; without keys only this machine.
+"""The gateway as one ASGI application.
 
-`/health`, `/ready`, `/metrics` and `/metrics/requests` are open: probes, Prometheus and our collector carry
-no keys, and what they read holds no content of requests. Everything else needs a key once there is one,
-unknown paths included: what is open is listed, not what is protected.
+    app = make_app(config, backend)        # raises ConfigError, ProfileError
+    app.state.set_slo(ttft_s=0.2, itl_s=0.02)
+
+Access is checked first. `OPEN_PATHS` are open: probes, Prometheus and our collector carry no keys, and what
+they read holds no content of requests. Everything else needs a key once there is one, unknown paths included:
+what is open is listed, not what is protected. Without keys only this machine gets in.
+
+Requests for output then go straight to their endpoint, without routing or middleware; everything else is a
+Starlette application. Every response carries `x-request-id` (the client's own, where it is a sane one) and
+`x-headway-engine`. `/metrics/requests?seconds=S` is for our own collector: the latest requests, one by one.
 """
 
 import hmac
@@ -35,14 +42,14 @@ Headers = Iterable[tuple[bytes, bytes]]
 
 
 class Access:
-    """The keys that let a request in; none: everyone."""
+    """API keys, compared in constant time; without any every request is let in."""
 
     def __init__(self, keys: Sequence[str]) -> None:
         # Digests have one length, so that a comparison does not tell how long a key is.
         self._digests = tuple(sha256(key.encode()).digest() for key in keys)
 
     def allows(self, headers: Headers) -> bool:
-        """Whether `Authorization: Bearer KEY` holds one of the keys; all are compared, whichever fits."""
+        """True if `Authorization: Bearer KEY` holds one of the keys; all are compared, whichever fits."""
         if not self._digests:
             return True
         offered = sha256(_bearer(headers)).digest()
@@ -100,7 +107,7 @@ class Service:
         return JSONResponse({"status": "ok", "engine": self._state.identity.engine})
 
     async def ready(self, _: Request) -> Response:
-        """Whether requests can be served; 503 with the reason where not."""
+        """200 while requests can be served, else 503 with the reason."""
         readiness = self._state.traffic.backend.ready()
         if readiness.ok:
             return JSONResponse({"status": "ready"})

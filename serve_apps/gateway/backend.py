@@ -1,11 +1,26 @@
-"""What the gateway needs of whatever runs the requests, and how that can fail.
+"""The backend that runs the gateway's requests, and every way in which a request ends without an answer.
 
-BackendError(Exception)
-├── NotReady          no replica can take a request now              -> 503
-├── Overloaded        too much is queued; has `retry_after_s`        -> 429
-├── TooLong           the request can never fit an engine            -> 413
-├── TimedOut          the request's time is over                     -> 504
-└── ReplicaLost       the replica died after the first token left    -> 502 / an error event in the stream
+    BackendError(Exception)                    becomes
+    ├── NotReady       no replica can take a request now               Unready
+    ├── Overloaded     too much is queued; has `retry_after_s`         Shed
+    ├── TooLong        the request can never fit an engine             TooLongForModel
+    ├── TimedOut       the request's time is over                      Expired
+    └── ReplicaLost    the replica died after the first token left     OutputLost, or an event in the stream
+
+    Fault(Exception)        status  outcome    type                    code
+    ├── InvalidRequest      400     invalid    invalid_request_error   (says which field: `param`)
+    ├── Unauthorized        401     -          invalid_request_error   invalid_api_key
+    ├── UnknownModel        404     invalid    invalid_request_error   model_not_found
+    ├── BodyTooLarge        413     invalid    invalid_request_error   request_too_large
+    ├── TooLongForModel     413     too_long   invalid_request_error   context_length_exceeded
+    ├── Shed                429     shed       rate_limit_error        rate_limit_exceeded    Retry-After
+    ├── Broken              500     failed     server_error            internal_error
+    ├── OutputLost          502     failed     server_error            replica_lost
+    ├── Unready             503     not_ready  server_error            not_ready              Retry-After
+    ├── Expired             504     timeout    server_error            timeout
+    └── ClientGone          -       aborted    none: there is no reader left
+
+Faults have OpenAI's form. Unknown paths and methods are Starlette's HTTPException; `app` gives them the same.
 """
 
 import json
@@ -68,14 +83,14 @@ class ReplicaLoad:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Readiness:
-    """Whether requests can be served now, and if not, why."""
+    """True while requests can be served; `reason` says why not."""
 
     ok: bool
     reason: str = ""
 
 
 OnPlaced = Callable[[Placement], None]
-"""Hears, before the first token, where a request is served."""
+"""Called before the first token with where a request is served."""
 
 
 class Backend(Protocol):
@@ -90,7 +105,7 @@ class Backend(Protocol):
         """The reader has all it wants of an output: closing it now is no failure. Any id is taken."""
 
     def ready(self) -> Readiness:
-        """Whether every pool has a running replica."""
+        """Ok while every pool has a running replica."""
 
     def replicas(self) -> Sequence[ReplicaLoad]:
         """The running replicas and their load."""
@@ -117,7 +132,7 @@ class Fault(Exception):
         return error_body(str(self), self.type, self.param, self.code)
 
     def headers(self) -> list[tuple[bytes, bytes]]:
-        """What the error adds to the response's headers."""
+        """Further headers of the response."""
         if self.retry_after_s is None:
             return []
         seconds, milliseconds = math.ceil(self.retry_after_s), math.ceil(1e3 * self.retry_after_s)
@@ -136,7 +151,7 @@ class Unauthorized(Fault):
     status, type, code = 401, "invalid_request_error", "invalid_api_key"
 
     def headers(self) -> list[tuple[bytes, bytes]]:
-        """How to authenticate."""
+        """The scheme of authentication, which 401 has to name."""
         return [(b"www-authenticate", b"Bearer")]
 
 
@@ -210,7 +225,7 @@ _FAULTS: Mapping[type[BackendError], Callable[[str, float], Fault]] = {
 
 
 def fault_of(error: BackendError, retry_after_s: float) -> Fault:
-    """What the client is told of a backend's error; `retry_after_s` where the error does not say."""
+    """A backend's error as the client's fault; `retry_after_s` counts where the error does not say."""
     wait_s = error.retry_after_s if isinstance(error, Overloaded) else retry_after_s
     for kind, fault in _FAULTS.items():
         if isinstance(error, kind):

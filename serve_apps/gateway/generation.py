@@ -1,4 +1,13 @@
-"""The client's side of a request: its body, and noticing that it has gone."""
+"""One request for output: read, validate, count, admit, relay, measure. The same for both APIs.
+
+The order is that of the checks: body, fields, model, length, slots; a request that fails one is not weighed
+by the next. What the client, the deadline or the backend do wrong meets in one place, `Generation.__call__`.
+
+Text is cut at stop strings, the same wherever the borders between chunks are (`StopCutter`). The stop string
+that is complete first wins; of those complete at the same character the one that began first. Text is held
+back only while it may be the beginning of a stop string: the longest suffix that is a proper prefix of one.
+So what was given out never has to be taken back.
+"""
 
 import asyncio
 import logging
@@ -26,8 +35,8 @@ from serve_apps.gateway.backend import (
     UnknownModel,
     fault_of,
 )
+from serve_apps.gateway.metrics import RequestTimes
 from serve_apps.gateway.request import GenerationRequest, Usage
-from serve_apps.gateway.request_times import RequestTimes
 from serve_apps.gateway.responses import (
     Answer,
     Api,
@@ -92,7 +101,7 @@ class DisconnectWatch:
 
 
 class StopCutter:
-    """Fed with chunks of text, gives out what surely comes before any stop string."""
+    """Gives out the text of one output as far as it surely comes before any stop string."""
 
     __slots__ = ("_held", "_longest", "_stopped", "_stops")
 
@@ -103,14 +112,13 @@ class StopCutter:
         self._stopped = False
 
     def cut(self, text: str, reason: FinishReason | None) -> tuple[str, FinishReason | None]:
-        """What can be given out of a chunk, and why the text ends with it, if it does."""
+        """The text that can leave with a chunk, and why the output ends with it, if it does."""
         text = self._feed(text)
         if self._stopped:
             return text, "stop"
         return (text, None) if reason is None else (text + self._held, reason)
 
     def _feed(self, text: str) -> str:
-        """What can be given out now."""
         text = self._held + text
         begin = _first_stop(text, self._stops)
         if begin is not None:
@@ -298,7 +306,6 @@ def _explaining(answer: Answer) -> OnPlaced:
 
 
 async def _say(channel: Channel, fault: Fault) -> None:
-    """Tell the client, unless it takes too long to listen."""
     with suppress(TimeoutError):
         async with asyncio.timeout(FAREWELL_S):
             await channel.fail(fault)

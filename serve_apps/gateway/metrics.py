@@ -1,9 +1,22 @@
-"""Histograms that cost little to observe into, and the grids of their buckets.
+"""The gateway's measurements, and how Prometheus reads them. All series carry the label `model`.
 
-Bounds rise geometrically, four to the octave: neighbours are 19 % apart, and a quantile interpolated inside a
-bucket is off by less than that. The SLOs in use are bounds themselves, so the share of observations within an
-SLO is exact. `observe` finds its bucket by bisection and counts there; the cumulative
-counts that Prometheus wants are made at the scrape.
+    arrivals    valid requests, shed and unready ones included: the load that a planner has to size for
+    requests    every request for output by outcome, invalid ones too; not those refused for want of a key
+    TTFT        body received -> first token
+    ITL         a chunk of k tokens after a gap g counts as k gaps of g/k, further tokens of the first chunk
+                as gaps of 0: the gaps of a request add up to last token - first token, and are as many as
+                its tokens less one
+    TPOT        (last token - first token) / (tokens - 1), for requests of at least 2 tokens
+    log         arrivals, and requests that ended well, one by one
+    SLO met     ok, TTFT within its SLO, and TPOT where there are 2 tokens; everything else missed it. SLOs
+                are the request's own (headers, class), or else the deployment's `slo.ttft` and `slo.itl`.
+                Not judged: requests that clients broke off, invalid ones, those too long for the model
+
+TTFT and ITL are observed as tokens leave, everything by outcome when a request ends.
+
+Bounds of histograms rise geometrically, four to the octave: neighbours are 19 % apart, and a quantile that is
+interpolated inside a bucket is off by less than that. The SLOs in use are bounds themselves, so the share of
+observations within an SLO is exact.
 """
 
 import time
@@ -62,7 +75,7 @@ class Histogram:
 
     @property
     def count(self) -> int:
-        """How many observations there were."""
+        """The number of observations."""
         return sum(self._counts)
 
     def buckets(self) -> list[tuple[str, float]]:
@@ -87,7 +100,7 @@ _REPLICA_GAUGES: tuple[tuple[str, str, Callable[[ReplicaLoad], float]], ...] = (
 
 
 class Gauges(Protocol):
-    """What is read at the moment of a scrape."""
+    """Values that are read at the moment of a scrape."""
 
     def replicas(self) -> Sequence[ReplicaLoad]:
         """The running replicas and their load."""
@@ -241,7 +254,7 @@ class RequestLog:
         self._write(input_tokens, output_tokens)
 
     def told(self, seconds: float) -> RequestList:
-        """What happened in the last `seconds`, as far as it is still here."""
+        """The rows of the last `seconds`, as far as they are still here."""
         now_s, whole_since_s = self._clock(), self._began_s
         older, newer = self._rows[:0], self._rows[: self._written]
         if self._written > len(self._rows):
@@ -254,3 +267,90 @@ class RequestLog:
     def _write(self, input_tokens: int, output_tokens: int) -> None:
         self._rows[self._written % len(self._rows)] = (self._clock(), input_tokens, output_tokens)
         self._written += 1
+
+
+class RequestTimes:
+    """Follows one request; `tokens` is on the path of every chunk and costs about a microsecond."""
+
+    __slots__ = (
+        "_clock",
+        "_first_s",
+        "_input_tokens",
+        "_last_s",
+        "_metrics",
+        "_reason",
+        "_targets",
+        "arrived_s",
+        "output_tokens",
+    )
+
+    def __init__(self, metrics: GatewayMetrics, clock: Callable[[], float]) -> None:
+        self._metrics = metrics
+        self._clock = clock
+        self.arrived_s = clock()
+        self._first_s: float | None = None
+        self._last_s = 0.0
+        self._input_tokens: int | None = None
+        self._targets = SloTargets()
+        self._reason: FinishReason | None = None
+        self.output_tokens = 0
+
+    def received(self) -> None:
+        """The body is here: the request's time begins."""
+        self.arrived_s = self._clock()
+
+    def judged_by(self, targets: SloTargets) -> None:
+        """The request is judged by this."""
+        self._targets = targets
+
+    def accepted(self, input_tokens: int) -> None:
+        """The request is valid."""
+        self._input_tokens = input_tokens
+        self._metrics.arrived(input_tokens)
+
+    def tokens(self, count: int) -> None:
+        """Some tokens leave now."""
+        if count < 1:
+            return
+        now, metrics = self._clock(), self._metrics
+        if self._first_s is None:
+            self._first_s = now
+            metrics.ttft.observe(now - self.arrived_s)
+            if count > 1:
+                metrics.itl.observe(0.0, count - 1)
+        else:
+            metrics.itl.observe((now - self._last_s) / count, count)
+        self._last_s = now
+        self.output_tokens += count
+        metrics.output_tokens += count
+
+    def finished(self, reason: FinishReason) -> None:
+        """The output is complete; it counts if it also arrives."""
+        self._reason = reason
+
+    def ended(self, outcome: Outcome) -> None:
+        """The request is over."""
+        metrics = self._metrics
+        metrics.requests[outcome] += 1
+        metrics.durations.observe(outcome, self._clock() - self.arrived_s)
+        ttft_s, tpot_s = self._ttft_s(), self._tpot_s()
+        if outcome == "ok" and self._reason is not None:
+            metrics.finished[self._reason] += 1
+        if self._input_tokens is not None:
+            metrics.input_tokens.observe(outcome, self._input_tokens)
+            metrics.request_output_tokens.observe(outcome, self.output_tokens)
+            if outcome == "ok":
+                metrics.log.completed(self._input_tokens, self.output_tokens)
+        if ttft_s is not None:
+            metrics.request_ttft.observe(outcome, ttft_s)
+        if tpot_s is not None:
+            metrics.request_tpot.observe(outcome, tpot_s)
+        metrics.judge(outcome, (ttft_s, tpot_s), self._targets)
+
+    def _ttft_s(self) -> float | None:
+        return None if self._first_s is None else self._first_s - self.arrived_s
+
+    def _tpot_s(self) -> float | None:
+        if self._first_s is None or self.output_tokens < 2:
+            return None
+        return (self._last_s - self._first_s) / (self.output_tokens - 1)

@@ -1,11 +1,21 @@
-"""Chat messages, and the text that simulated engines get of them.
+"""A valid request, and its prompt as the engine gets it, with its length in tokens and its prefix blocks.
 
-    system: You are terse.
-    user: Why is the sky blue?
-    assistant:
+    PlainPrompts   text as it is, chats as lines `role: content`; lengths counted or estimated
+    ModelPrompts   token ids by the model's own tokenizer and chat template: what counts is what is computed
 
-One line a message, `role: content`, and the role whose turn it is. A real model has a chat template of its
-own (`prompts`); this form only keeps roles and content apart, and its length is what is counted.
+Token ids pass as they are. Simulated engines get a chat as one line a message and the role whose turn it is:
+roles and content stay apart, and the length is what is counted.
+
+    estimate(text) = max(1, ceil(bytes in UTF-8 / 4))
+
+Four bytes a token is the rule of thumb that OpenAI gives for English text with its own tokenizers ("one token
+is about four characters"). Other languages and code deviate from it, so responses say whether a count is
+exact or estimated.
+
+    key(i) = blake2b(key(i − 1), block i),  key(−1) empty for text, else b"ids";  63 bits
+
+Equal keys of prefix blocks mean equal prompts up to there, in every process. A block is `block_tokens` token
+ids, or of text four times as many bytes. Only whole blocks count.
 """
 
 from array import array

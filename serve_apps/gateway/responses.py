@@ -1,7 +1,10 @@
-"""Responses as bytes: JSON for one answer, server-sent events for a stream.
+"""Responses, whole or streamed, as bytes and over the bare ASGI channel.
+
+The status is sent with the first bytes of the body, so that whatever goes wrong before the first token still
+gets a status of its own. After that a fault becomes an event in the stream, which then ends without `[DONE]`.
 
 Everything of an event but its text is the same for the whole stream and is made once; per chunk one string is
-quoted and three are joined. Two APIs differ only in the table at the end.
+quoted and three are joined. The two APIs differ only in their tables, `COMPLETIONS` and `CHAT_COMPLETIONS`.
 """
 
 import json
@@ -25,7 +28,7 @@ _TEXT = "\x00"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Api:
-    """What is special about an endpoint.
+    """The differences between the endpoints.
 
     `delta(text, first)` and `whole(text)` are the parts of a choice that hold the text.
     """
@@ -42,7 +45,7 @@ class Api:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Envelope:
-    """What stands on every response of one request."""
+    """The fields that every response of one request has."""
 
     api: Api
     id: str
@@ -66,7 +69,7 @@ class Envelope:
         return json.dumps({**head, "choices": [choice], "usage": _usage(usage)}).encode()
 
     def frame(self, *, first: bool, with_usage: bool) -> tuple[str, str]:
-        """What stands before and after the text of an event that does not end the stream."""
+        """The text before and after that of an event that does not end the stream."""
         choice = {"index": 0, **self.api.delta(_TEXT, first), "logprobs": None, "finish_reason": None}
         event = _event(self._head(self.api.stream_object) | {"choices": [choice]} | _nothing(with_usage))
         before, _, after = event.rpartition(quoted(_TEXT))

@@ -1,4 +1,4 @@
-"""What the headers of a request ask of routing: SLOs, class, criticality, session, and an explanation.
+"""The headers with which a request asks something of routing, and the request as the router sees it.
 
     x-slo-ttft-ms, x-slo-tpot-ms             milliseconds above 0; also as x-llm-d-slo-*
     x-prediction-based-scheduling            true | false | 1 | 0; true needs an SLO, of headers or class
@@ -10,6 +10,10 @@
 A class fills in what headers leave open; what a class leaves open is as the deployment's targets are at that
 moment. A header that is not what it should be is the client's error, which names it; where a header comes
 twice, the later one counts.
+
+The router is asked for every request where the profile, offload or SLO classes need it, else for those that
+ask for prediction-based scheduling. Prefix blocks are made only for these, and only where replicas keep
+prefixes.
 """
 
 import math
@@ -37,7 +41,7 @@ CRITICALITY: Mapping[str, bool] = {"critical": True, "sheddable": False}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SloTargets:
-    """What one request asks for. `slo` None: nothing of its own, the deployment's counts."""
+    """The wishes of one request. `slo` None: nothing of its own, the deployment's counts."""
 
     slo: RequestSlo | None = None
     slo_class: str = ""
@@ -57,7 +61,7 @@ class SloTargetReader:
         self._plain = SloTargets(critical=default_critical)
 
     def read(self, headers: Headers) -> SloTargets:
-        """The promise; InvalidRequest names the header."""
+        """The targets that the headers set; InvalidRequest names the header."""
         said = {_NAMES[name]: (name, value) for name, value in headers if name in _NAMES}
         return self._of_headers(said) if said else self._plain
 
@@ -104,7 +108,7 @@ def _slo(values: Mapping[str, object], of_class: RequestSlo | None) -> RequestSl
 
 
 def class_slo(settings: SloClass, targets: Slo) -> RequestSlo:
-    """What a class is promised, in seconds."""
+    """The targets of a class, in seconds."""
     return RequestSlo(
         ttft_s=_seconds(settings.ttft_ms, targets.ttft_s), tpot_s=_seconds(settings.tpot_ms, targets.itl_s)
     )
@@ -185,7 +189,7 @@ class Routes:
         self._prefixes = bool(config.engine.prefix_cache_tokens)
 
     def needed(self, targets: SloTargets) -> bool:
-        """Whether the router is asked."""
+        """True if the router is asked."""
         return self._always or targets.prediction_based
 
     def blocks(self, prompt: str | Sequence[int]) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""What the gateway says of the model behind it: its name, its engine, and how long a request may be."""
+"""The state that all requests of one gateway share: settings, the model's identity, counts and traffic."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,10 @@
-"""Fields that OpenAI defines and this gateway does not serve, with the values that ask for nothing.
+"""From a body to a valid request; what is wrong with it is said with the field's name.
 
-A client library may send such a field with its neutral value; anything else is refused by name, because
-an answer that silently leaves out what was asked for is worse than none.
+Types are strict (no "1" for 1), ranges are those of OpenAI, unknown fields are errors. Fields that OpenAI
+defines and this gateway does not serve may come with a value that asks for nothing, as client libraries send
+them; any other value is refused by name, because an answer that silently leaves out what was asked for is
+worse than none. Accepted and without effect are `user`, `metadata`, `safety_identifier` and
+`prompt_cache_key`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -144,7 +147,7 @@ class _StreamOptions(_Strict):
 
 
 class _Generation(_Strict):
-    """What both endpoints share."""
+    """The fields of both endpoints."""
 
     model: str
     stream: bool | None = None

@@ -1,1 +1,1 @@
-"""The gateway's side of routing: asking the Router actor, and carrying out what it says."""
+"""The gateway's side of routing: the dialogue with the Router actor, and the requests that it places."""

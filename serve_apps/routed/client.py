@@ -5,8 +5,8 @@
     back   answers to these calls, and messages from one long poll: for requests that were held, and for those
            whose placement is taken over by another
 
-Who gets no answer is placed without the router (`Book`). When the router does not know us any more, or a call
-is lost, a new session begins, and we tell it all that we have. One event loop.
+A request that gets no answer is placed without the router (`RequestTable`). When the router does not know
+this gateway any more, or a call is lost, a new session begins with all that the gateway has. One event loop.
 """
 
 import asyncio
@@ -58,11 +58,11 @@ class RouterLink(Protocol):
         """Events there, answers back."""
 
     async def collect(self, gateway: str) -> Messages:
-        """What followed later; answers when there is something, or after some seconds."""
+        """Later placements and sheds; answers when there are some, or after some seconds."""
 
 
 class RouterClient:
-    """The tickets of one gateway. Made and used on one event loop; `survey` asks the replicas."""
+    """The dialogue of one gateway. Made and used on one event loop; `survey` asks the replicas."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class RouterClient:
 
     @property
     def counts(self) -> RoutingCounts:
-        """What was placed, shed, and placed without the router."""
+        """Counts of placements, sheds, and placements without the router."""
         return self._table.counts
 
     def submit(self, request: RouteRequest) -> RoutedRequest:
@@ -214,7 +214,7 @@ class ActorLink:
         return answer
 
     async def collect(self, gateway: str) -> Messages:
-        """What followed later."""
+        """Later placements and sheds."""
         actor = await self._actor()
         messages: Messages = await self._call(actor.collect, gateway)
         return messages

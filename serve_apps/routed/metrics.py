@@ -1,4 +1,8 @@
-"""What this gateway has seen of routing, and what the router last said of itself."""
+"""Counts of routing at one gateway, and how Prometheus reads them. All series carry the label `model`.
+
+Placements, sheds and fallbacks are this gateway's. The queue, the gauges of `ROUTER_GAUGES` and the events
+that could not be handled are the router's, as it last reported them, the same at every gateway.
+"""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -54,7 +58,7 @@ ROUTER_GAUGES = (
 """The router's figures that become gauges: (its name for it, name, text, labels)."""
 
 EVENT_ERRORS = "event_errors"
-"""How many events of a kind the router could not handle: (event,) -> value."""
+"""The router's figure of events of a kind that it could not handle: (event,) -> value."""
 
 
 class RoutingMetrics(Collector):

@@ -1,4 +1,4 @@
-"""What the router has yet to be told of the replicas: the difference between what runs and what it knows.
+"""The replicas as the router has to hear of them: changes since the last report, and the requests they have.
 
 READY      runs, with the load that it last reported
 DRAINING   cannot be reached just now (suspect), or has left the list while requests of ours run there
@@ -14,34 +14,34 @@ from ray.serve.handle import DeploymentHandle
 from actors.routing.messages import OnReplica
 from headway.planning import Role
 from headway.routing.types import Placement, ReplicaLoad, ReplicaState, ReplicaUpdate, RouteRequest
+from serve_apps.calls import ask, lean
 from serve_apps.engines.protocol import RunningRequest
 from serve_apps.gateway.backend import BackendError
 from serve_apps.membership import Member, Membership
-from serve_apps.serve_call import ask, lean
 
 InUse = Callable[[str], bool]
-"""Whether requests of ours are on that replica."""
+"""Replica → True if requests of ours are there."""
 
 
 class ReplicaDiff:
-    """Follows the pools of one application."""
+    """The difference between the pools of one application and what the router was last sent."""
 
     def __init__(self, pools: Mapping[Role, Membership], in_use: InUse) -> None:
         self._pools = pools
         self._in_use = in_use
         self._reported: dict[str, ReplicaUpdate] = {}
         self.stale = True
-        """Whether there may be news."""
+        """True while there may be changes."""
         for pool in pools.values():
             pool.watch(self._change)
 
     def all(self, now_s: float) -> Sequence[ReplicaUpdate]:
-        """Every replica, for a router that knows none."""
+        """Every replica, for a router that has none."""
         self._reported = {}
         return [update for update in self._difference(now_s) if update.state is not ReplicaState.GONE]
 
     def news(self, now_s: float) -> Sequence[ReplicaUpdate]:
-        """What has changed since the last call."""
+        """The changes since the last call."""
         return self._difference(now_s) if self.stale else ()
 
     def _change(self) -> None:
@@ -63,7 +63,7 @@ class ReplicaDiff:
         return updates
 
     def _left(self, reported: ReplicaUpdate) -> list[ReplicaUpdate]:
-        """What becomes of a replica that is no longer listed, where that is new."""
+        """The update for a replica that is no longer listed, where that is new."""
         if self._pools[reported.role].died(reported.replica) or not self._in_use(reported.replica):
             del self._reported[reported.replica]
             return [ReplicaUpdate(replica=reported.replica, role=reported.role, state=ReplicaState.GONE)]
@@ -96,7 +96,7 @@ def _load(stats: Mapping[str, Any]) -> ReplicaLoad | None:
 
 
 class ReplicaSurvey:
-    """Asks every replica of the pools."""
+    """Asks every replica of the pools for its requests, for a router that began anew."""
 
     def __init__(
         self, handles: Mapping[Role, DeploymentHandle[Any]], pools: Mapping[Role, Membership]
@@ -125,7 +125,7 @@ class ReplicaSurvey:
 
 
 def _seen(one: RunningRequest, route: RouteRequest, replica: str) -> OnReplica:
-    """What one replica knows; where it goes on, or came from, is not part of it."""
+    """The part of one replica; where the request goes on, or came from, it cannot say."""
     placement = Placement(
         request_id=one.request_id,
         prefill_replica=replica,

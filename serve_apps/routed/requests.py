@@ -1,6 +1,6 @@
 """One request as its gateway follows it, from asking for a place to its end.
 
-ASKED ──▶ PLACED ──▶ ENDED          HELD: the router has it and will say later
+ASKED ──▶ PLACED ──▶ ENDED          HELD: it waits in the router, whose answer comes later
   ╲──▶ HELD ──▶╱                    a lost attempt goes back to ASKED
 """
 
@@ -13,7 +13,7 @@ from headway.routing.types import Placement, RouteRequest
 
 
 class RequestState(Enum):
-    """How far the question of where to is."""
+    """The state of a request's placement."""
 
     ASKED = auto()
     HELD = auto()
@@ -22,7 +22,7 @@ class RequestState(Enum):
 
 
 class RequestObserver(Protocol):
-    """Where tickets tell what happens to them."""
+    """The table, as its requests report to it."""
 
     def prefilled(self, routed: "RoutedRequest") -> None:
         """Its prompt is computed."""
@@ -67,7 +67,7 @@ class RoutedRequest:
 
     @property
     def attempt(self) -> int:
-        """How often it has been placed."""
+        """The number of its placements so far."""
         return 0 if self.placement is None else self.placement.attempt
 
     async def placed(self) -> Placement:
@@ -132,7 +132,7 @@ class RoutedRequest:
             self._waiter = asyncio.get_running_loop().create_future()
         if not self._waiter.done():
             self._waiter.set_exception(error)
-            # Whoever would have waited may have gone.
+            # Without a reader asyncio would log an exception that was never retrieved.
             self._waiter.exception()
 
     def stop_timer(self) -> None:

@@ -1,7 +1,7 @@
-"""The requests of one gateway, and what the router has yet to hear of them. No tasks and no calls in here.
+"""The requests of one gateway, and the events that the router has yet to hear of. No tasks, no calls.
 
 A request that wants a place (`submit`, `again`) gets it from the router (`hello`, `batch` -> `answered`,
-`deliver`), or by `fallback` when that takes too long or nobody answers (`lost`).
+`deliver`), or by `fallback` when that takes too long or no router answers (`lost`).
 
 A placement of our own is entered at its replicas at once: of many requests that are placed in the same moment
 each sees where the others went, which would be known otherwise only once they are sent.
@@ -49,7 +49,7 @@ SLACK_S = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitLimits:
-    """How long a request waits, in seconds."""
+    """The longest that a request waits, in seconds."""
 
     call_timeout_s: float = 0.25
     """For an answer."""
@@ -60,7 +60,7 @@ class WaitLimits:
 
 
 class RequestTable:
-    """Tickets and events. `wake(urgent)` is called when there is something to send."""
+    """Requests and events. `wake(urgent)` is called when there is something to send."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class RequestTable:
     ) -> None:
         self.counts = RoutingCounts()
         self.down = False
-        """Whether the router is known not to answer."""
+        """True once the router did not answer, until it does."""
         self._gone = False
         self._pools = pools
         self.diff = ReplicaDiff(pools, self._in_use)
@@ -103,7 +103,7 @@ class RequestTable:
         self._push(FirstToken(self._clock(), routed.request.request_id), urgent=_has_deadline(routed))
 
     def complete(self, request_id: str) -> None:
-        """It has all the tokens that are wanted of it; others than ours are not meant."""
+        """It has all the tokens that are wanted of it; an id that is not ours is ignored."""
         if (routed := self._requests.get(request_id)) is not None:
             routed.complete()
 
@@ -117,13 +117,13 @@ class RequestTable:
             self._push(Failed(now_s, request_id))
 
     def found(self, running: Sequence[OnReplica]) -> None:
-        """What the replicas say that they have; arrivals are as of now, on whichever clock they were."""
+        """Requests that were found on replicas; arrivals count as of now, on whichever clock they were."""
         now_s = self._clock()
         rows = tuple(row._replace(request=replace(row.request, arrival_s=now_s)) for row in running)
         self._push(Surveyed(now_s, rows))
 
     def hello(self) -> Batch:
-        """All that there is, for a router that knows nothing of it."""
+        """All that there is, for a router that begins a session."""
         now_s = self._clock()
         self._session += 1
         self._events.clear()
@@ -139,7 +139,7 @@ class RequestTable:
         return Batch(self._session, now_s, tuple(events), hello=True)
 
     def batch(self, *, report: bool) -> Batch | None:
-        """What has happened since the last batch, with how far requests are (`report`); None: nothing."""
+        """The events since the last batch, and the progress of requests if `report`; None: no news."""
         now_s = self._clock()
         events, self._events = self._events, []
         self._asked, self._asking = self._asking, []
@@ -151,11 +151,11 @@ class RequestTable:
 
     @property
     def idle(self) -> bool:
-        """Whether a report would hold nothing."""
+        """True if a report would hold nothing."""
         return not self._requests and not self._events and not self.diff.stale
 
     def answered(self, answer: BatchAnswer) -> None:
-        """A batch has arrived: who got no place is held."""
+        """A batch has arrived: requests that got no place are held."""
         self.down = self._gone = False
         self.counts.queued = answer.queued
         if answer.figures is not None:
@@ -166,7 +166,7 @@ class RequestTable:
                 self._hold(routed, self._limits.max_wait_s + SLACK_S)
 
     def deliver(self, messages: Messages) -> None:
-        """What became of requests."""
+        """Placements, sheds and failures have come for requests."""
         for placement in messages.placements:
             self._place(placement)
         for shed in messages.sheds:
@@ -177,7 +177,7 @@ class RequestTable:
                 self._fall_back(routed, "error")
 
     def lost(self) -> None:
-        """The router does not answer: who waits for its answer is placed here; who is held waits for it."""
+        """The router does not answer: requests that wait for its answer are placed here, held ones wait."""
         self.down = True
         self._events.clear()
         for routed in [*self._requests.values()]:
@@ -255,7 +255,7 @@ class RequestTable:
         self._requests.pop(routed.request.request_id, None)
 
     def _release(self, routed: RoutedRequest) -> None:
-        """Whatever was entered for it is not there, or no longer."""
+        """Take back what was entered for it at replicas."""
         for pool, replica in self._places(routed):
             pool.done(replica, routed.request.request_id)
 
@@ -291,7 +291,7 @@ class RequestTable:
 
 
 def _has_deadline(routed: RoutedRequest) -> bool:
-    """Whether its prompt is offloaded, and the router waits to hear of it."""
+    """True if its prompt is offloaded, and the router waits to hear of it."""
     return routed.placement is not None and routed.placement.deadline_s < inf
 
 

@@ -8,9 +8,9 @@ from headway.engine import engine_profile
 from headway.planning.types import Role
 from headway.profiling import Phase
 from headway.profiling.observed_latency import LatencyObserver
+from serve_apps.deployments import MeasuredEngine
 from serve_apps.engines.protocol import EngineFailed
 from serve_apps.engines.simulated import InjectedFault, SimulatedEngine
-from serve_apps.latency_reports import MeasuredEngine
 from tests.engines.engine_cases import collect, config_of, handle, pools_of, request, route
 from tests.engines.virtual_loop import run
 

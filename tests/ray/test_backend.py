@@ -18,11 +18,11 @@ from ray.serve.handle import DeploymentHandle
 
 from headway.config import HeadwayConfig, load_config
 from headway.planning import Role
+from serve_apps.calls import Lost, ask, lean
 from serve_apps.engines.protocol import EngineRequest, EngineStats, TokenChunk
 from serve_apps.gateway.backend import NotReady, ReplicaLost, TimedOut, TooLong
 from serve_apps.membership import membership
 from serve_apps.serve_backend import ServeBackend
-from serve_apps.serve_call import Lost, ask, lean
 from tests.ray.clusters import (
     POLL_S,
     application_details,

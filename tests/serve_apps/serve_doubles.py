@@ -5,6 +5,7 @@ from collections import defaultdict
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
+from serve_apps.calls import FeedSender
 from serve_apps.deployments import Decode
 from serve_apps.engines.protocol import (
     EngineFailed,
@@ -14,7 +15,6 @@ from serve_apps.engines.protocol import (
     RunningRequest,
     TokenChunk,
 )
-from serve_apps.feed import FeedSender
 from serve_apps.membership import ReplicaGone, membership
 
 

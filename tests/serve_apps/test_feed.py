@@ -3,8 +3,8 @@ from contextlib import aclosing
 
 import pytest
 
+from serve_apps.calls import ChunkStream, FeedSender
 from serve_apps.engines.protocol import TokenChunk
-from serve_apps.feed import ChunkStream, FeedSender
 
 
 async def settle() -> None:

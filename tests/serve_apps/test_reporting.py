@@ -6,7 +6,7 @@ import pytest
 
 from actors.names import ActorGone, TooSlow
 from headway.profiling.observed_latency import LatencyObserver
-from serve_apps.latency_reports import LatencyReporter
+from serve_apps.deployments import LatencyReporter
 from tests.engines.virtual_loop import run
 
 PERIOD_S = 5.0

@@ -51,7 +51,7 @@ KV_ROLES: Mapping[Role, str] = {
 
 
 def on_cpu(settings: VllmSettings) -> bool:
-    """Whether the engines compute on CPUs."""
+    """True if the engines compute on CPUs."""
     if settings.device != "auto":
         return settings.device == "cpu"
     try:
@@ -80,13 +80,13 @@ def engine_arguments(config: HeadwayConfig, role: Role) -> dict[str, Any]:
     }
     return {
         **_executor(gpus),
-        # Nobody watches a bar in a replica's log.
+        # A progress bar is of no use in a replica's log.
         "use_tqdm_on_load": False,
         "model": model_of(config),
         "served_model_name": config.model,
         "dtype": vllm.dtype,
         "tensor_parallel_size": max(1, gpus),
-        # Headway's own recorder is told all the same, and vLLM's are spared.
+        # Headway's recorder gets the statistics all the same; this only spares vLLM's own.
         "disable_log_stats": True,
         **{name: value for name, value in said.items() if value is not None},
         **vllm.args,
@@ -100,7 +100,7 @@ def worker_bundles(config: HeadwayConfig, role: Role) -> Sequence[Mapping[str, f
 
 
 def _executor(gpus: int) -> dict[str, Any]:
-    """What `args` may overrule: on CPUs all of the engine in one process."""
+    """A default that `args` may overrule: on CPUs all of the engine runs in one process."""
     if gpus == 1:
         return {}
     return {EXECUTOR: "ray" if gpus else "uni"}

@@ -1,9 +1,16 @@
-"""A request -> vLLM's sampling parameters, as keyword arguments: what the model suggests, then the client.
+"""One vLLM engine as a replica: AsyncLLM behind the engine protocol.
 
-The phases of a split request (the names are vLLM's):
+    prefill   max_tokens 1 with `do_remote_decode`: vLLM keeps the prompt's blocks and says where they are:
+              that is the handle. They are freed when the decode side has read them or drops the request, and
+              unread ones after NIXL's lease of 30 s, which a waiting decode side renews
+    decode    with the handle (`kv_transfer_params`): vLLM fetches the blocks before it schedules
+              the request. KV that can't be fetched, because its replica died, is computed here. Without it:
+              computes the prompt too
+    leaving   closing the iterator, or cancelling the task that waits in `prefill`, aborts in vLLM
+    death     vLLM computes in a process of its own. When that dies, everything here raises EngineFailed
 
-    prefill   one token, thrown away; `do_remote_decode` keeps the KV for whoever comes with the answer
-    decode    all tokens; `kv_transfer_params` is that answer, as it came
+The first token belongs to decode: what prefill samples is thrown away. Sampling parameters are what the model
+suggests, then the client's.
 """
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -124,12 +131,12 @@ class VllmEngine:
         return self._statistics.now(len(self._streams), self._streams.busy_s())
 
     def running(self) -> Sequence[RunningRequest]:
-        """What is here, in the order in which it came. EngineFailed once it has failed."""
+        """The requests here in the order in which they came. EngineFailed once it has failed."""
         self._require_alive()
         return self._streams.describe()
 
     def sizes(self) -> EngineSizes:
-        """What the engine holds, as vLLM found when it had loaded the model."""
+        """The engine's sizes, as vLLM found them when it had loaded the model."""
         said = self._llm.vllm_config
         return EngineSizes(
             kv_tokens=said.cache_config.num_gpu_blocks * said.cache_config.block_size,
@@ -169,7 +176,7 @@ class VllmEngine:
     async def _outputs(
         self, attempt: Attempt, parameters: Mapping[str, Any], *, delta: bool
     ) -> "AsyncGenerator[RequestOutput, None]":
-        """What vLLM says of an attempt, its errors as ours; closing it aborts the attempt."""
+        """vLLM's outputs of an attempt, its errors as ours; closing it aborts the attempt."""
         from vllm.exceptions import VLLMError
 
         try:

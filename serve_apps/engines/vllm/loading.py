@@ -1,11 +1,21 @@
-"""Whether the weights in a directory are whole, seen from names, headers and sizes; no tensor is read.
+"""Settings -> a loaded vLLM engine, or the reason why not, in one line.
 
-    safetensors file = 8 bytes N, little endian | N bytes of JSON: name -> data_offsets [begin, end] | data
+Before anything heavy is imported, a directory must hold a config.json and whole weights, as seen from names,
+headers and sizes. A name of the hub is only known to be one when it is fetched, which commands leave to
+people (`check_here`). By the documentation of the safetensors format,
+
+    file = 8 bytes N, little endian | N bytes of JSON: name -> data_offsets [begin, end] | data
     size = 8 + N + the largest end
 
-By the documentation of the safetensors format. A download that was broken off is too short, a pointer of
-Git LFS is no such file at all. An index names the files that the weights are spread over. Of other formats
-(.bin, .pt, .gguf) only their presence is known.
+A download that was broken off is too short, a pointer of Git LFS is no such file at all. An index names the
+files that the weights are spread over. Of other formats (.bin, .pt, .gguf) only their presence is known.
+
+vLLM, NIXL and UCX read environment variables, which are set before vLLM is imported: the side channel on
+which decode replicas ask how to read KV; one thread per engine and plain memory on CPUs. What is set already
+stays, but for the side channel, which must be this replica's alone.
+
+vLLM finds out in this process what is wrong with arguments and architecture, and loads the weights in another
+one, whose words are only in the log.
 """
 
 import json
@@ -39,7 +49,7 @@ MOST_HEADER_BYTES = 100_000_000
 
 
 def fault_of(directory: Path) -> str | None:
-    """What is wrong with the weights, None where nothing is seen to be."""
+    """The first fault of the weights; None where none is seen."""
     if not any(found for pattern in WEIGHTS for found in directory.glob(pattern)):
         return f"holds no weights ({', '.join(WEIGHTS)})"
     return next(_faults(directory), None)
@@ -64,7 +74,7 @@ def _faults(directory: Path) -> Iterator[str]:
 
 
 def safetensors_bytes(file: Path) -> int:
-    """How long a safetensors file is by its header; any of several errors where it has none."""
+    """The size of a safetensors file by its header; any of several errors where it has none."""
     with file.open("rb") as content:
         length = int.from_bytes(content.read(LENGTH_BYTES), "little")
         if not 0 < length <= MOST_HEADER_BYTES:
@@ -182,9 +192,9 @@ def prepare(settings: VllmSettings, *, on_cpu: bool) -> socket.socket:
 def reserve_port() -> socket.socket:
     """A socket bound to a free port that never listens.
 
-    The kernel gives the port to nobody who asks for any; who asks for it by number and with SO_REUSEADDR, as
-    ZeroMQ does, may listen on it. Loading an engine takes a minute, in which a port that was only free a
-    moment ago may go to somebody else.
+    The kernel does not give the port to a socket that asks for any, but one that asks for it by number and
+    with SO_REUSEADDR, as ZeroMQ does, may listen on it. Loading an engine takes a minute, in which a port
+    that was only free a moment ago may be taken.
     """
     keeper = socket.socket()
     keeper.bind(("", 0))
@@ -237,7 +247,7 @@ def check_names(settings: VllmSettings) -> None:
 
 
 def one_line(error: BaseException) -> str:
-    """What an error says, without line breaks and lists without end."""
+    """The text of an error, without line breaks and endless lists."""
     said = str(error)
     if isinstance(error, ValidationError):
         found = error.errors(include_url=False, include_context=False, include_input=False)
@@ -248,7 +258,7 @@ def one_line(error: BaseException) -> str:
 
 @contextmanager
 def refusals(config: HeadwayConfig) -> Iterator[None]:
-    """What vLLM raises while it loads, as ConfigError in one line."""
+    """Errors that vLLM raises while it loads become a ConfigError of one line."""
     try:
         yield
     except (ValueError, RuntimeError, OSError, TypeError) as error:

@@ -1,4 +1,4 @@
-"""What dashboards made for vLLM read: its names, over what replicas say and what this gateway measures.
+"""vLLM's metric names, for dashboards made for it, over reports of replicas and measurements of the gateway.
 
     replicas   labels `model_name`, `engine` (the replica), `role`. Every replica reports what it saw, so a
                request that is prefilled on one and decoded on another is in both; the token that prefill

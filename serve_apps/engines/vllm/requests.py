@@ -1,7 +1,11 @@
-"""The requests that are in an engine, by the ids that callers use.
+"""The requests that are in a vLLM engine, by the ids that callers use, and vLLM's statistics of them.
 
 vLLM gets an id of its own for every attempt: callers retry under the same id, and vLLM may still be ending
-the attempt before. An attempt that somebody else ends knows why; whoever reads it is told.
+the attempt before. An attempt that is ended from elsewhere holds the error for its reader.
+
+vLLM reports statistics only while it steps. So requests are counted by `Streams`, which hands them out, and
+vLLM says how many of them are in its batch; with none here there is no batch. Prompt tokens count when their
+first token has come, which is when vLLM knows where each came from.
 """
 
 import itertools
@@ -29,7 +33,7 @@ class Attempt:
     ended: EngineError | None = None
 
     def describe(self) -> RunningRequest:
-        """The request as a router wants to know it."""
+        """The request, for a router that starts anew."""
         computed = self.prefilled_elsewhere or self.output_tokens > 0
         return RunningRequest(
             request_id=self.request.request_id,
@@ -43,7 +47,7 @@ class Attempt:
 
 
 class Streams:
-    """What is here, in the order in which it came, and for how long anything was."""
+    """The requests here in the order in which they came, and for how long there was any."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -88,7 +92,7 @@ class Streams:
         return self._busy_s + (self._clock() - self._busy_since if self._attempts else 0.0)
 
     def describe(self) -> list[RunningRequest]:
-        """What is here."""
+        """All of them."""
         return [attempt.describe() for attempt in self._attempts.values()]
 
 
@@ -132,7 +136,7 @@ class Statistics:
 
 
 def logger_of(statistics: Statistics) -> "Callable[..., StatLoggerBase]":
-    """What vLLM calls to make a logger that records there."""
+    """The factory that vLLM calls for a logger, which records there."""
     from vllm.v1.metrics.loggers import StatLoggerBase
 
     class Recorder(StatLoggerBase):  # type: ignore[misc]

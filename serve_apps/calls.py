@@ -1,32 +1,137 @@
-"""Many outputs over one stream: what one replica produces for one gateway, an engine step at a time.
+"""Calls of replicas through Serve handles, and the feeds that carry their outputs back.
 
-A message costs the CPU of some hundred tokens' handling, on either side, whatever is in it. An engine that
-batches produces a token for each of its requests at the same moment, so what a replica has for a gateway
+    Lost(BackendError)     the replica died, is dying, or cannot be reached; another may be tried
+    └── Untaken            it was gone before it took the call: nothing has run
+
+`lean` handles call over gRPC on the caller's event loop, which takes a fraction of the CPU of Serve's
+default. Errors of Ray, Serve, gRPC and the engines become `Lost` or a BackendError here and nowhere else.
+Cancelling the task that waits in `ask` cancels the call, and Serve carries that to the replica.
+
+A message costs the CPU of some hundred tokens' handling on either side, whatever is in it. An engine that
+batches produces a token for each of its requests at the same moment, so all that a replica has for a gateway
 leaves as one frame:
 
-    replica   Outlet   put, put, put ──> frame [(key, text, tokens, finish_reason), …]
-    gateway   Feed     frame ──> Stream of each key
+    replica   FeedSender    put, put, put ──> frame [(key, text, tokens, finish_reason), …]
+    gateway   ReplicaFeed   frame ──> ChunkStream of each key
 
-The call that runs a request stays open until its last chunk is in the outlet, and returns how many there
-were: it carries errors and cancellation, and Serve counts it while a replica drains. The feed carries
-nothing but chunks, and may be behind that call; a Stream ends when it has as many chunks as the call said.
-No Ray in here, and one event loop on each side.
+The call that runs a request stays open until its last chunk is in the sender, and returns how many there
+were. It carries errors and cancellation, and Serve counts it while a replica drains. The feed carries nothing
+but chunks, and may be behind that call: a stream ends when it has as many chunks as the call said. A feed is
+opened at the first request of a replica. Serve waits for it, too, when the replica drains, so it ends as soon
+as the replica has left its pool and no request of ours runs there.
 """
 
 import asyncio
 import itertools
-import logging
 import uuid
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextvars import Context
 from typing import Any
 
+from grpc.aio import AioRpcError  # type: ignore[import-untyped]
+from ray.exceptions import RayActorError, RayError
+from ray.serve.exceptions import (
+    BackPressureError,
+    DeploymentUnavailableError,
+    RayServeException,
+    ReplicaUnavailableError,
+    RequestCancelledError,
+)
 from ray.serve.handle import DeploymentHandle
 
-from serve_apps.engines.protocol import EngineRequest, FinishReason, KvHandle, TokenChunk
-from serve_apps.membership import Membership
-from serve_apps.serve_call import FOREIGN, Lost, ask, cancel, lean, lost
+from serve_apps.engines.protocol import (
+    EngineError,
+    EngineFailed,
+    EngineRequest,
+    FinishReason,
+    KvHandle,
+    PromptTooLong,
+    TokenChunk,
+)
+from serve_apps.gateway.backend import BackendError, NotReady, Overloaded, TooLong
+from serve_apps.membership import Membership, NoReplica, ReplicaGone
+
+LEAN: Mapping[str, Any] = {
+    "_by_reference": False,
+    "request_serialization": "pickle",
+    "response_serialization": "pickle",
+}
+
+REPLICA_LOST = (
+    RayActorError,
+    ReplicaUnavailableError,
+    RequestCancelledError,
+    ReplicaGone,
+    EngineFailed,
+    AioRpcError,
+    # Serve's own for a connection that breaks before the replica has said whether it takes the call.
+    RuntimeError,
+    # Sent by a replica that shuts down; where we cancel ourselves it is not translated.
+    asyncio.CancelledError,
+)
+
+FOREIGN = (*REPLICA_LOST, NoReplica, EngineError, RayError, RayServeException)
+
+
+class Lost(BackendError):
+    """The replica died, is dying, or cannot be reached."""
+
+
+class Untaken(Lost):
+    """The replica was gone before it took the call."""
+
+
+def lean(handle: DeploymentHandle[Any], method: str, *, stream: bool = False) -> DeploymentHandle[Any]:
+    """The handle for one method, on this event loop and over gRPC."""
+    if not handle.is_initialized:
+        handle._init(_run_router_in_separate_loop=False)  # type: ignore[no-untyped-call]
+    return handle.options(method_name=method, stream=stream, **LEAN)
+
+
+async def ask(handle: DeploymentHandle[Any], *arguments: Any) -> Any:  # noqa: ANN401 - as the method returns
+    """Call a method that returns one value. Lost, or a BackendError."""
+    response = handle.remote(*arguments)
+    try:
+        return await response
+    except FOREIGN as error:
+        cancel(response)
+        if isinstance(error, asyncio.CancelledError) and _cancelling():
+            raise
+        raise _translated(error) from error
+
+
+def cancel(response: Any) -> None:  # noqa: ANN401 - one of Serve's two kinds of response
+    """Cancel a call, however far it is; nothing happens to one that has ended."""
+    response.cancel()
+    # Serve forgets a call that a replica has taken before anything waited for it.
+    taken = response._replica_result_future
+    if taken.done() and not taken.cancelled() and taken.exception() is None:
+        taken.result().cancel()
+
+
+def lost(error: BaseException) -> Lost:
+    """The error as the loss of a replica."""
+    kind = Untaken if isinstance(error, ReplicaGone) else Lost
+    return kind(f"{type(error).__name__}: {error}")
+
+
+def _cancelling() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def _translated(error: BaseException) -> Exception:
+    if isinstance(error, PromptTooLong):
+        return TooLong(str(error))
+    if isinstance(error, NoReplica | DeploymentUnavailableError):
+        return NotReady(str(error))
+    if isinstance(error, BackPressureError):
+        return Overloaded(str(error))
+    if isinstance(error, REPLICA_LOST):
+        return lost(error)
+    return BackendError(str(error))
+
 
 Frame = Sequence[tuple[int, str, int, FinishReason | None]]
 
@@ -84,7 +189,7 @@ class ChunkStream:
         self._wake()
 
     async def next(self) -> TokenChunk | None:
-        """The next chunk, None at the end. What came while nobody took is one chunk."""
+        """The next chunk, None at the end. All that came since the last one is one chunk."""
         while not self._chunks:
             if self._sent is not None and self._received >= self._sent:
                 return None
@@ -108,9 +213,6 @@ class ChunkStream:
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
-
-
-logger = logging.getLogger("ray.serve")
 
 
 class Output:
