@@ -12,7 +12,7 @@ from typing import Any
 
 from actors.connectors import make_connector
 from actors.planning.context import PlannerContext
-from actors.planning.control_actors import NamedControlActors
+from actors.planning.control_actors import ControlActors
 from actors.planning.log import DecisionLog
 from actors.planning.loop import PlannerLoop
 from actors.planning.settings import RuntimeSettings
@@ -31,7 +31,7 @@ class Planner:
         self._store = InternalKvStore()
         self._log = DecisionLog(self._store)
         context = PlannerContext(
-            actors=NamedControlActors(),
+            actors=ControlActors(),
             connector=make_connector(config, application),
             log=self._log,
             settings=RuntimeSettings(config, self._store),

@@ -9,7 +9,7 @@ the wait. Callers bound the time of every call.
 import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 from actors import names
 from actors.collector.measured import Measured
@@ -26,30 +26,8 @@ class ActorFailure(Exception):
     """An actor that the planner asked has no answer."""
 
 
-class ControlActors(Protocol):
+class ControlActors:
     """The other actors, as far as the planner asks them."""
-
-    async def ready(self) -> str:
-        """Empty when all of them are ready, else one line: the first that is not, and why."""
-
-    async def collect(self, interval_s: float) -> Measured:
-        """The interval that ends now."""
-
-    async def model(self, known: int) -> PerformanceModel | None:
-        """The performance model; None if `known` is its version."""
-
-    async def forecast(self, observation: Observation, tick: int) -> LoadForecast:
-        """Show the predictors the interval, once per tick, and ask for the next."""
-
-    async def calibrate(self, observation: Observation) -> Mapping[str, Any]:
-        """Compare the surfaces with what was measured; the ratios so far, by phase."""
-
-    def health(self) -> Mapping[str, ComponentHealth]:
-        """The outcome of each actor's last call, by its name."""
-
-
-class NamedControlActors:
-    """The control actors as named Ray actors."""
 
     def __init__(self) -> None:
         asked = (names.METRIC_COLLECTOR, names.INTERPOLATOR, names.PREDICTOR)
@@ -57,7 +35,10 @@ class NamedControlActors:
         self._health = {name: ComponentHealth(ok=False, detail="not asked yet") for name in asked}
 
     async def ready(self) -> str:
-        """As in `ControlActors`. The Predictor may be missing: without it there is only no forecast."""
+        """Empty when all of them are ready, else one line: the first that is not, and why.
+
+        The Predictor may be missing: without it there is only no forecast.
+        """
         for name in (names.INTERPOLATOR, names.METRIC_COLLECTOR):
             ok, reason = await self._call(name, "ready")
             if not ok:
@@ -66,7 +47,7 @@ class NamedControlActors:
         return ""
 
     async def collect(self, interval_s: float) -> Measured:
-        """As in `ControlActors`."""
+        """The interval that ends now."""
         measured: Measured = await self._call(names.METRIC_COLLECTOR, "collect", interval_s)
         health = measured.health
         detail = f"{health.status}: {health.detail}" if health.detail else ""
@@ -74,25 +55,26 @@ class NamedControlActors:
         return measured
 
     async def model(self, known: int) -> PerformanceModel | None:
-        """As in `ControlActors`."""
+        """The performance model; None if `known` is its version."""
         model: PerformanceModel | None = await self._call(names.INTERPOLATOR, "model", known)
         return model
 
     async def forecast(self, observation: Observation, tick: int) -> LoadForecast:
-        """As in `ControlActors`."""
+        """Show the predictors the interval, once per tick, and ask for the next."""
         values = (observation.requests, observation.isl_tokens, observation.osl_tokens)
         await self._call(names.PREDICTOR, "observe", *values, tick)
         forecast: LoadForecast = await self._call(names.PREDICTOR, "forecast")
         return forecast
 
     async def calibrate(self, observation: Observation) -> Mapping[str, Any]:
-        """As in `ControlActors`. Single requests do not travel: the means are enough."""
+        """Compare the surfaces with what was measured; the ratios so far, by phase."""
+        # Single requests do not travel: the means are enough.
         without = replace(observation, traffic=None)
         ratios: Mapping[str, Any] = await self._call(names.INTERPOLATOR, "calibrate", without)
         return ratios
 
     def health(self) -> Mapping[str, ComponentHealth]:
-        """As in `ControlActors`."""
+        """The outcome of each actor's last call, by its name."""
         return self._health
 
     async def _call(self, name: str, method: str, *args: object) -> Any:  # noqa: ANN401 - of the method
