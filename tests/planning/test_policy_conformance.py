@@ -21,6 +21,7 @@ from headway.planning import (
     policy_settings,
 )
 from headway.planning.budget import gpus
+from headway.planning.records import DecisionReasons
 from headway.planning.static import StaticFleet
 
 BOUNDS = limits(
@@ -90,6 +91,8 @@ def test_targets_stay_within_limits_and_budget_and_reasons_are_json(policy_name,
         assert gpus(decision.targets, BOUNDS) <= BUDGET
         assert json.loads(json.dumps(decision.reasons, allow_nan=False)) == decision.reasons
         assert decision.reasons["targets"] == {str(role): n for role, n in decision.targets.items()}
+        reasons = DecisionReasons.model_validate(decision.reasons)
+        assert (reasons.policy, bool(reasons.summary)) == (policy_name, True)
 
 
 @pytest.mark.parametrize("policy_name", known())
