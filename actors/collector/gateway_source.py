@@ -9,7 +9,7 @@
     not Prometheus' text, over 16 MiB  `down`
     no series of this model yet        `starting`
 
-Our own gateway also tells the interval's requests one by one, at /metrics/requests. Where it does not (an
+Our own gateway also lists the interval's requests one by one, at /metrics/requests. Where it does not (an
 older one, no answer, not all of them kept), the interval has no `traffic`, and is as good as without.
 
 After every interval, and every few reads, the tracker's state goes to the store.
@@ -182,7 +182,7 @@ class GatewaySource:
 
 
 def gateway_address(config: HeadwayConfig, store: Store) -> str:
-    """The configured address, else where our gateway says it listens, else where it is configured to."""
+    """The configured address, else the one that our gateway has stored, else the one it shall listen at."""
     if config.metrics.url:
         return config.metrics.url
     written = store.get(GATEWAY_ADDRESS)

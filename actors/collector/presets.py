@@ -18,7 +18,7 @@ Sources of the names:
 
 vLLM and SGLang report per engine. With separate prefill and decode engines each request passes two of them
 and would count twice: there, read the gateway in front. Roles of pools are known to headway (label `role`)
-and SGLang (`engine_type`); vLLM engines count as mixed; Dynamo's frontend knows no load of pools.
+and SGLang (`engine_type`); vLLM engines count as mixed; Dynamo's frontend has no load of pools.
 """
 
 from collections.abc import Iterator, Mapping
@@ -40,7 +40,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """Gauges of the load of pools, and the label that tells their role (None: all are mixed)."""
+    """Gauges of the load of pools, and the label with their role (None: all are mixed)."""
 
     running: Series
     waiting: Series
@@ -56,7 +56,7 @@ class Preset:
     """Metric names of one kind of system.
 
     `requests` are counters and `in_flight` gauges; arrivals are the increase of the first plus the change of
-    the second. `alive` is there as soon as the system has anything to say.
+    the second. `alive` is there as soon as the system runs.
     """
 
     name: str

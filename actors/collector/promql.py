@@ -22,7 +22,7 @@ Prometheus takes such steps at multiples of S: the interval's ends are moved bac
 (`on_grid`), by at most S.
 
 That a series is new may be believed only if Prometheus was scraping at the start (`up` has a sample there:
-else nobody knows how it stood), and if the series had no earlier sample that it continues (a target that
+else its value then is unknown), and if the series had no earlier sample that it continues (a target that
 could not be reached for a while): see `coverage`.
 
 Seen with Prometheus 2.42 at a scrape a second: `increase()` 58.8 of 60 requests in 8 s, 0 of 20 in a series

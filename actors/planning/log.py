@@ -87,7 +87,7 @@ class DecisionLog:
         self._ids = ids
         self._records: dict[int, DecisionRecord] = {}
         self.memory = b""
-        """What was stored with the newest readable record."""
+        """The memory that was stored with the newest readable record."""
         for number in ids:
             self._restore(number)
         self._prune()

@@ -4,7 +4,7 @@
 |-----------------------------------------------|------------------------------------------------------------|
 | the collector does not answer, or its data is | the observation is NaN: the policy holds, as it documents  |
 | starting, stale or down                       |                                                            |
-| the connector does not say how the pools are  | their last counts stand in, the observation is NaN; none   |
+| the connector does not give the pools' counts | their last counts stand in, the observation is NaN; none   |
 |                                               | known yet: ActorFailure, nothing is decided                |
 | the Interpolator does not answer              | the last surfaces; none yet: ActorFailure                  |
 | no forecast in time                           | the policy goes on without one; the record says so         |

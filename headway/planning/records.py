@@ -125,7 +125,7 @@ class ReasonSettings(_Document):
 
 
 class DecisionReasons(_Document):
-    """What the reasons of all policies have in common; each policy has more, and leaves some out."""
+    """The reasons that policies have in common; each policy has more, and leaves some out."""
 
     policy: str = ""
     summary: str = ""
@@ -148,7 +148,7 @@ class ReplicaCounts(_Document):
 
 
 class ConnectorAnswer(_Document):
-    """What became of the targets at the connector, and when it said so.
+    """The connector's answer to the targets, and its time.
 
     `status` begins as `planned`, which stays when the planner dies before it has applied the targets; then
     `unchanged`, `sent` or `pending` (the connector's answer), `unreachable`, `refused`, or `dry_run`.
@@ -257,7 +257,7 @@ class AttainmentFigures(_Document):
 
 
 class ComponentHealth(_Document):
-    """Whether a component answered last, and one line about it."""
+    """The outcome of the last question to a component, and one line about it."""
 
     ok: bool
     detail: str = ""
