@@ -48,7 +48,7 @@ class Cluster:
 
     @property
     def local(self) -> bool:
-        """Whether this process started it."""
+        """True where this process started it."""
         return self.directory is not None
 
 
@@ -83,7 +83,7 @@ def _local() -> Iterator[Cluster]:
 
 
 def prepare_environment() -> None:
-    """What Ray reads when it is imported or started, unless it is set already."""
+    """Set what Ray reads when it is imported or started, unless it is set already."""
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
 
@@ -127,7 +127,7 @@ def _check_reachable(address: str) -> None:
 
 
 def _quieten() -> None:
-    """Ray and Serve tell only of errors; what to say is the command's."""
+    """Let Ray and Serve log errors only; the rest is for the command to say."""
     from ray import serve  # noqa: F401 - sets up its logger when it is imported
 
     for name in ("ray", "ray.serve"):
@@ -142,13 +142,13 @@ def _short_parent() -> str:
 @contextmanager
 def stop_signals() -> Iterator[threading.Event]:
     """An event that SIGINT and SIGTERM set, instead of what they did before."""
-    told = threading.Event()
+    stopped = threading.Event()
 
-    def tell(_number: int, _frame: FrameType | None) -> None:
-        told.set()
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        stopped.set()
 
-    with _handled_by(tell):
-        yield told
+    with _handled_by(stop):
+        yield stopped
 
 
 @contextmanager

@@ -95,7 +95,7 @@ def _value(place: str, text: str) -> Any:  # noqa: ANN401 - any setting
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """What to compare, on what."""
+    """The candidates, the trace, and the options that they share."""
 
     trace: str
     options: RunOptions

@@ -54,7 +54,7 @@ class Spread:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassSpread:
-    """What came of the requests of one SLO class."""
+    """The outcome of one SLO class."""
 
     attainment: Spread
     shed_share: Spread
@@ -110,7 +110,7 @@ class RoutingsReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoutingComparison:
-    """What to compare: `loads` as shares of the fleet's fluid capacity (1 is 100 %), `seeds` runs each."""
+    """The question: `loads` as shares of the fleet's fluid capacity (1 is 100 %), `seeds` runs each."""
 
     trace: str
     options: RunOptions
@@ -137,7 +137,7 @@ class RoutingComparison:
         return configuration(self.options, self._fixed(self.routings[0])).simulation.seed
 
     def _fixed(self, routing: str) -> dict[str, Any]:
-        """What the settings do not decide; `sized` is, under a static policy, its fleet from the start."""
+        """Keys that overrule the settings; `sized` is, under a static policy, its fleet from the start."""
         fleet = static_overrides("--fleet", self.fleet)
         return {**fleet, "simulation.initial": "sized", "routing.profile": routing}
 

@@ -229,7 +229,7 @@ def _write_page(result: DemoResult, output: Path) -> None:
 
 
 def _stay(deployed: Deployed) -> None:
-    with stop_signals() as told:
+    with stop_signals() as stopped:
         print(f"\nStill up: {deployed.openai_url}")
         print(f"headway status --url {deployed.url} --watch    shows it; Ctrl-C ends it.", flush=True)
-        told.wait()
+        stopped.wait()

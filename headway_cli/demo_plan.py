@@ -71,7 +71,7 @@ gateway and replay share this machine's cores."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoPlan:
-    """What the demo runs: settings, the scaled profile, and the load in requests per second and tokens."""
+    """The demo: settings, the scaled profile, and the load in requests per second and tokens."""
 
     config: HeadwayConfig
     profile: Profile

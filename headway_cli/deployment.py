@@ -30,7 +30,7 @@ class Deployed:
 
     @property
     def openai_url(self) -> str:
-        """What OpenAI clients call their base URL."""
+        """The base URL for OpenAI clients."""
         return f"{self.url}/v1"
 
 
@@ -80,7 +80,7 @@ def _run(config: HeadwayConfig, application: Callable[[HeadwayConfig], Any]) -> 
 
 
 def why_not_up() -> str:
-    """What the deployments that did not start say, each in a line."""
+    """The last words of the deployments that did not start, each in a line."""
     from ray import serve
 
     found = serve.status().applications.get(APPLICATION)
@@ -92,7 +92,7 @@ def why_not_up() -> str:
 
 
 def exists() -> bool:
-    """Whether the application is on the cluster."""
+    """True where the application is on the cluster."""
     from ray import serve
     from ray.serve.exceptions import RayServeException
 

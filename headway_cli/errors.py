@@ -1,4 +1,4 @@
-"""What the command tells its user instead of a traceback.
+"""The errors that reach the user as one line instead of a traceback.
 
     CliError(Exception)     a flag or an output path that cannot be used; one line
 

@@ -43,7 +43,7 @@ from headway_cli.result_view import LATENCIES, latency_table
 from headway_cli.terminal import bold, console, error_console, print_facts, print_notes
 from headway_cli.words import duration, milliseconds, percent, targets
 
-Tell = Callable[[ReplayProgress], None]
+Watch = Callable[[ReplayProgress], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +77,7 @@ class LoadOptions:
     seed: Annotated[int, option("N", "Seed of prompts and of generated load.")] = 0
 
     def trace_options(self) -> "TraceOptions":
-        """How to read the trace."""
+        """The reading of the trace."""
         return TraceOptions(
             format=self.trace_format,
             start_s=self.start,
@@ -163,9 +163,9 @@ async def _replay(job: LoadJob, plan: LoadPlan) -> tuple[LoadTally, bool]:
     asyncio.get_running_loop().add_signal_handler(signal.SIGINT, stop.set)
     span_s = job.trace.duration_s / plan.time_scale
     try:
-        with _record_writer(job.records) as on_record, load_bar(job.trace.request_count, span_s) as tell:
+        with _record_writer(job.records) as on_record, load_bar(job.trace.request_count, span_s) as watch:
             tally = await replay(
-                job.trace, plan, ReplayCallbacks(on_record=on_record, on_progress=tell), stop
+                job.trace, plan, ReplayCallbacks(on_record=on_record, on_progress=watch), stop
             )
     finally:
         asyncio.get_running_loop().remove_signal_handler(signal.SIGINT)
@@ -229,7 +229,7 @@ def _document(
 
 
 @contextmanager
-def load_bar(requests: int, span_s: float) -> Iterator[Tell | None]:
+def load_bar(requests: int, span_s: float) -> Iterator[Watch | None]:
     """A bar over the trace's time, with the figures so far; None when standard error is no terminal."""
     if not sys.stderr.isatty():
         yield None
@@ -238,11 +238,11 @@ def load_bar(requests: int, span_s: float) -> Iterator[Tell | None]:
     with Progress(*columns, console=error_console(), transient=True) as progress:
         task = progress.add_task("waiting for the first answer", total=span_s)
 
-        def tell(state: ReplayProgress) -> None:
+        def watch(state: ReplayProgress) -> None:
             text = f"{state.sent:,} of {requests:,} sent, {figures(state)}"
             progress.update(task, completed=min(state.elapsed_s, span_s), description=text)
 
-        yield tell
+        yield watch
 
 
 def figures(state: ReplayProgress) -> str:

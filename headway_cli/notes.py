@@ -1,4 +1,4 @@
-"""What a reader of a result should know besides the figures: one line each, most important first."""
+"""Notes on a result: what its figures do not say, one line each, most important first."""
 
 import re
 from collections.abc import Iterable, Iterator

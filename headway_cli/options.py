@@ -144,7 +144,7 @@ def _pools(options: RunOptions) -> dict[str, Any]:
 
 
 def trace_options(options: RunOptions, seed: int) -> TraceOptions:
-    """How to read the trace; the seed of the configuration thins and generates."""
+    """The reading of the trace; the seed of the configuration thins and generates."""
     return TraceOptions(
         format=options.trace_format,
         start_s=options.start,

@@ -61,7 +61,7 @@ def write_json(place: str, document: Mapping[str, Any]) -> None:
 
 @contextmanager
 def trace_lines(path: Path) -> Iterator[Callable[["Sequence[OffloadTrace]"], None]]:
-    """What writes offload traces as JSON lines; the file appears whole when the block has ended well."""
+    """A writer of offload traces as JSON lines; the file appears whole when the block has ended well."""
     with whole_file(path) as file:
         yield lambda traces: file.writelines(
             json.dumps(trace.breakdown(), allow_nan=False).encode() + b"\n" for trace in traces

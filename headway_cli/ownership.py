@@ -1,5 +1,4 @@
-"""Which process of this user runs `headway up`: a lock that ends with its holder, and a file that describes
-it.
+"""The process of this user that runs `headway up`: a lock that ends with its holder, and a file about it.
 
 The lock decides whether something is up; a file whose holder has gone means nothing. The file names the
 process by id and start time, so that a later process with the same id is never mistaken for it.
@@ -32,13 +31,13 @@ class Owner:
 
 
 def state_directory() -> Path:
-    """Where the state of this user's programs belongs (XDG_STATE_HOME)."""
+    """The directory for the state of this user's programs (XDG_STATE_HOME)."""
     home = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     return Path(home) / "headway"
 
 
 def log_file() -> Path:
-    """What a detached `up` writes."""
+    """The output of a detached `up`."""
     return state_directory() / "up.log"
 
 
@@ -68,7 +67,7 @@ def announce(url: str | None, directory: Path | None) -> None:
 
 
 def is_up() -> bool:
-    """Whether a process holds the lock."""
+    """True while a process holds the lock."""
     with _lock_file() as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -17,14 +17,13 @@ from headway_cli.output import check_outputs, write_text
 from headway_cli.page.profile import render
 from headway_cli.profile_run import PAGE, RECOMMENDED, run_profile
 from headway_cli.profile_targets import ProfileOptions
-from headway_cli.profile_view import chosen, print_profile, print_ratios, profile_entry, recommendation_lines
+from headway_cli.profile_view import ShownProfile, print_profile, print_ratios, recommendation_lines
 from headway_cli.terminal import console
 from interp import DecodeSamples, PrefillSamples, ProfileError, load_profile, save_profile
 
 Directory = Annotated[str, argument("DIR", "A profile, or what `headway profile` wrote.")]
 Plot = Annotated[str | None, option("FILE", "Write the curves as an HTML page.")]
 PATH = "/v1/control/profile"
-
 
 verbs = typer.Typer(rich_markup_mode=None, add_completion=False)
 
@@ -35,16 +34,20 @@ def profile(*, options: ProfileOptions, context: typer.Context) -> None:
     """Measure an engine's latencies, and recommend tensor-parallel sizes for a load and its SLO."""
     if context.invoked_subcommand is not None:
         return
-
     run = run_profile(options)
-    entries = [
-        profile_entry(f"TP {tp}", one.profile, one.tables.prefill_spread, one.tables.decode_spread)
+    profiles = [
+        ShownProfile(
+            name=f"TP {tp}",
+            profile=one.profile,
+            prefill_spread=one.tables.prefill_spread,
+            decode_spread=one.tables.decode_spread,
+        )
         for tp, one in run.swept.items()
     ]
-    found, root = chosen(run.recommendation), Path(str(options.output))
+    root = Path(str(options.output))
     models = ", ".join(dict.fromkeys(Path(str(one.question["model"])).name for one in run.swept.values()))
-    write_text(root / PAGE, render({"title": models, "profiles": entries, "recommendation": found}))
-    for line in recommendation_lines(found):
+    write_text(root / PAGE, render(models, profiles, run.recommendation))
+    for line in recommendation_lines(run.recommendation):
         print(line)
     for tp in run.incomplete:
         print(f"tp {tp}: time was up before all points were measured; the same command goes on")
@@ -55,11 +58,12 @@ def profile(*, options: ProfileOptions, context: typer.Context) -> None:
 def show(directory: Directory, plot: Plot = None) -> None:
     """Check a profile and say what is in it."""
     check_outputs({"--plot": plot})
-    entries = [profile_entry(name, load_profile(place)) for name, place in profile_places(directory).items()]
+    places = profile_places(directory).items()
+    profiles = [ShownProfile(name=name, profile=load_profile(place)) for name, place in places]
     if plot is not None:
-        write_text(Path(plot), render({"title": directory, "profiles": entries, "recommendation": None}))
-    for entry in entries:
-        print_profile(entry, console())
+        write_text(Path(plot), render(directory, profiles))
+    for one in profiles:
+        print_profile(one, console())
 
 
 @verbs.command("compare")
@@ -72,9 +76,11 @@ def compare(
     check_outputs({"--plot": plot})
     one, other = (load_profile(next(iter(profile_places(place).values()))) for place in (first, second))
     if plot is not None:
-        entries = [profile_entry(f"A: {first}", one), profile_entry(f"B: {second}", other)]
-        title = f"{second} against {first}"
-        write_text(Path(plot), render({"title": title, "profiles": entries, "recommendation": None}))
+        profiles = [
+            ShownProfile(name=f"A: {first}", profile=one),
+            ShownProfile(name=f"B: {second}", profile=other),
+        ]
+        write_text(Path(plot), render(f"{second} against {first}", profiles))
     print_ratios(f"{second} / {first}", compare_profiles(one, other), console())
 
 
@@ -138,7 +144,7 @@ def import_profiles(
 
 
 def refuse_what_exists(place: Path, *, overwrite: bool) -> None:
-    """OutputExistsError where a profile would replace something and nobody asked for that."""
+    """OutputExistsError where a profile would replace something without --overwrite."""
     if place.exists() and not overwrite and (not place.is_dir() or any(place.iterdir())):
         raise OutputExistsError(f"--output: {place} exists and is not empty; --overwrite replaces it")
 

@@ -42,7 +42,7 @@ SECONDS_PER_MINUTE = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Swept:
-    """What was measured of one TP: its question, tables and profile."""
+    """The measurements of one TP: its question, tables and profile."""
 
     question: Mapping[str, Any]
     tables: SweptTables
@@ -51,7 +51,7 @@ class Swept:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Run:
-    """What a run came to: every TP measured so far, the recommendation, and which TPs are not complete."""
+    """The outcome of a run: every TP measured so far, the recommendation, and which TPs are not complete."""
 
     swept: Mapping[int, Swept]
     recommendation: Recommendation

@@ -1,4 +1,4 @@
-"""What `headway profile` measures: an engine made in this process, or an endpoint that runs.
+"""The targets of `headway profile`: an engine made in this process, or an endpoint that runs.
 
     simulated, vllm    one mixed replica, with settings of --config; TP is the GPUs of its pool
     URL                whatever answers there; its TP is only known from --tp
@@ -30,7 +30,7 @@ from headway_cli.options import Itl, Ttft
 from serve_apps.engines.protocol import Engine, EngineError, EngineRequest, EngineSizes, PromptTooLong
 
 MOST_AT_ONCE = 256
-"""Requests in a batch where nobody says: vLLM's default of `max_num_seqs`."""
+"""Requests in a batch where neither flag nor server says: vLLM's default of `max_num_seqs`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +73,7 @@ class Opened:
 
 
 def is_endpoint(engine: str) -> bool:
-    """Whether `engine` is an address."""
+    """True for an address."""
     return "://" in engine
 
 
@@ -141,10 +141,10 @@ async def _endpoint(options: ProfileOptions, url: str) -> AsyncIterator[Opened]:
         )
 
 
-def _limits(options: ProfileOptions, told: EngineSizes | EndpointFacts | None) -> Limits:
-    """The flags, else what was told; raises CliError naming the flag that has to be given."""
-    max_kv_tokens = options.max_kv_tokens or (told.kv_tokens if told else None)
-    max_request_tokens = options.max_tokens or (told.request_tokens if told else None)
+def _limits(options: ProfileOptions, known: EngineSizes | EndpointFacts | None) -> Limits:
+    """The flags, else what engine or server say; raises CliError naming the flag that has to be given."""
+    max_kv_tokens = options.max_kv_tokens or (known.kv_tokens if known else None)
+    max_request_tokens = options.max_tokens or (known.request_tokens if known else None)
     if max_kv_tokens is None:
         raise CliError("--max-kv-tokens: needed, the engine does not say what its KV cache holds")
     if max_request_tokens is None:
@@ -152,7 +152,7 @@ def _limits(options: ProfileOptions, told: EngineSizes | EndpointFacts | None) -
     return Limits(
         max_request_tokens=options.max_tokens or min(max_request_tokens, LONGEST_ISL_TOKENS),
         max_kv_tokens=max_kv_tokens,
-        max_batch=options.max_batch or (told.batch if told else None) or MOST_AT_ONCE,
+        max_batch=options.max_batch or (known.batch if known else None) or MOST_AT_ONCE,
         isl_points=options.isl_points,
         kv_points=options.kv_points,
         context_points=options.context_points,
@@ -175,7 +175,7 @@ class SaysSizes(Protocol):
     """An engine that says what it holds."""
 
     def sizes(self) -> EngineSizes:
-        """What it holds."""
+        """The sizes of its cache, requests and batch."""
 
 
 @runtime_checkable

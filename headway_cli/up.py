@@ -29,7 +29,8 @@ AddressOption = Annotated[
 ]
 
 Announce = Callable[[Deployed], None]
-Tell = Callable[[str | None, Path | None], None]
+Progress = Callable[[str | None, Path | None], None]
+"""Takes the URL and Ray's directory as soon as they are known."""
 STARTED_WITHIN_S = 420.0
 POLL_S = 0.2
 GONE_WITHIN_S = 120.0
@@ -53,7 +54,7 @@ def up(
 
 
 def _announce(deployed: Deployed) -> None:
-    """Where to go."""
+    """Print the addresses."""
     print(f"OpenAI API  {deployed.openai_url}")
     print(f"Control     {deployed.url}/v1/control/status (headway status --url {deployed.url})", flush=True)
 
@@ -63,27 +64,23 @@ def down(address: AddressOption = None) -> None:
     print(stop_owner() if address is None else stop_on_cluster(address))
 
 
-def nobody(_url: str | None, _directory: Path | None) -> None:
-    """Who hears of nothing."""
-
-
 def stay_up(config: HeadwayConfig, announce_to_user: Announce) -> None:
-    """A local Ray with everything on it, until this process is told to end."""
-    with owning(), running(config, announce) as deployed, stop_signals() as told_to_stop:
+    """A local Ray with everything on it, until this process is to end."""
+    with owning(), running(config, announce) as deployed, stop_signals() as stopped:
         announce_to_user(deployed)
         print("Ctrl-C ends it.", flush=True)
-        told_to_stop.wait()
+        stopped.wait()
 
 
 @contextmanager
-def running(config: HeadwayConfig, tell: Tell = nobody) -> Iterator[Deployed]:
-    """Everything on a local Ray, as long as the block lasts. `tell` hears of address and directory."""
-    tell(None, None)
+def running(config: HeadwayConfig, progress: Progress = lambda _url, _directory: None) -> Iterator[Deployed]:
+    """Everything on a local Ray, as long as the block lasts. `progress` takes what is known so far."""
+    progress(None, None)
     say("starting Ray")
     with cluster(None) as ray_cluster:
-        tell(None, ray_cluster.directory)
+        progress(None, ray_cluster.directory)
         deployed = deploy(config, say)
-        tell(deployed.url, ray_cluster.directory)
+        progress(deployed.url, ray_cluster.directory)
         yield deployed
         say("stopping")
 
@@ -97,16 +94,16 @@ def stay_on_cluster(config: HeadwayConfig, address: str, announce_to_user: Annou
             print(f"It stays on the cluster; headway down --address {address} ends it.")
             return
         try:
-            with stop_signals() as told_to_stop:
+            with stop_signals() as stopped:
                 print("Ctrl-C ends it.", flush=True)
-                told_to_stop.wait()
+                stopped.wait()
         finally:
             with uninterrupted():
                 delete()
 
 
 def _deployed_whole(config: HeadwayConfig) -> Deployed:
-    """What failed or was interrupted half way does not stay on the other's cluster."""
+    """Deploy; what fails or is interrupted half way does not stay on the other's cluster."""
     try:
         return deploy(config, say)
     except AlreadyThere:

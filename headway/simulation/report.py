@@ -153,7 +153,7 @@ class ClassSlo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassFigures:
-    """What came of the requests of one SLO class."""
+    """The outcome of the requests of one SLO class."""
 
     slo: ClassSlo
     critical: bool

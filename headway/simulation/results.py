@@ -28,7 +28,7 @@ NO_TRACE = TraceFigures(name="", rate_scale=1.0, isl_mean_tokens=0.0, osl_mean_t
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSetting:
-    """What a run ran on, for its report; without one the report is of the run alone."""
+    """The setting of a run, for its report; without one the report is of the run alone."""
 
     profile: str = ""
     predictor: str | None = None

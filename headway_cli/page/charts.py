@@ -41,7 +41,7 @@ LAYOUT: Mapping[str, Any] = {
     "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": GREY, "activecolor": BLUE},
     "hoverlabel": {"align": "left", "bgcolor": "#1d2733", "font": {"color": "#ffffff", "size": 12}},
 }
-"""What the charts of all pages have in common."""
+"""Layout of the charts of all pages."""
 
 RIGHT_EDGE = 0.94
 PANEL_PX = 215

@@ -1,17 +1,19 @@
 """Profiles → one self-contained HTML page: their curves, what was chosen, and the samples.
 
-A pure function of the document (`headway_cli.profile_view`). A colour is a profile; in the decode panels
-the lines of one colour are its contexts, the longer the darker. Stars are the chosen points, dashed lines the
-targets. plotly is imported on use.
+A colour is a profile; in the decode panels the lines of one colour are its contexts, the longer the darker.
+Stars are the chosen points, dashed lines the targets. The same profiles give the same text. plotly is
+imported on use.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from html import escape
 from typing import Any
 
+from headway.profiling.comparison import Recommendation
 from headway_cli.page.charts import BLUE, GREEN, GREY, LAYOUT, ORANGE, PURPLE, SKY, VERMILLION
 from headway_cli.page.template import charts, figures, notes, page
-from headway_cli.profile_view import Document, recommendation_lines
+from headway_cli.profile_view import ShownProfile, recommendation_lines
+from headway_cli.words import targets
 
 COLOURS = (BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILLION)
 PANELS = (
@@ -20,51 +22,49 @@ PANELS = (
     ("Time between tokens", "KV usage", "ms"),
     ("Decode throughput", "KV usage", "output tokens/s/GPU"),
 )
+HEAD = ("profile", "source", "GPUs", "KV tokens", "prefill", "decode", "spread")
 HEIGHT_PX = 860
 FAINTEST = 0.35
 
 Trace = dict[str, Any]
+"""A line of plotly's, as keywords."""
 
 
-def render(document: Document) -> str:
-    """The page; the same document gives the same text."""
-    profiles, found = document["profiles"], document["recommendation"]
+def render(title: str, profiles: Sequence[ShownProfile], found: Recommendation | None = None) -> str:
+    """The page of profiles, and of what is recommended among them."""
     several = len(profiles) > 1
-    remarks = [
-        f"{entry['name']}: {note}" if several else note for entry in profiles for note in entry["notes"]
-    ]
+    remarks = [f"{one.name}: {note}" if several else note for one in profiles for note in one.notes]
     chosen = "".join(f"<li>{escape(line)}</li>" for line in recommendation_lines(found)) if found else ""
     return page(
-        title=f"Profile of {document['title']}",
+        title=f"Profile of {title}",
         subtitle=_subtitle(profiles, found),
         body="\n".join(
             (
                 f"<h2>Recommended</h2><ul>{chosen}</ul>" if chosen else "",
                 charts(_draw(profiles, found)),
                 "<h2>Profiles</h2>",
-                figures(
-                    ("profile", "source", "GPUs", "KV tokens", "prefill", "decode", "spread"), _rows(profiles)
-                ),
-                *(_samples(entry) for entry in profiles),
+                figures(HEAD, map(_row, profiles)),
+                *map(_samples, profiles),
                 notes(remarks),
             )
         ),
     )
 
 
-def _subtitle(profiles: Sequence[Document], found: Document | None) -> str:
-    sampled = sum(len(entry["prefill"]["isl"]) + len(entry["decode"]["itl_ms"]) for entry in profiles)
-    text = f"{sampled} samples. "
+def _subtitle(profiles: Sequence[ShownProfile], found: Recommendation | None) -> str:
+    tables = [(one.profile.prefill.samples, one.profile.decode.samples) for one in profiles]
+    text = f"{sum(len(prefill.isl_tokens) + len(decode.itl_s) for prefill, decode in tables)} samples. "
     if found is not None:
+        load = found.load
         text += (
-            f"Recommended for {found['isl']:g} input and {found['osl']:g} output tokens, TTFT "
-            f"{found['ttft_ms']:g} ms and ITL {found['itl_ms']:g} ms: the highest throughput per GPU within "
+            f"Recommended for {load.isl_tokens:g} input and {load.osl_tokens:g} output tokens, "
+            f"{targets(load.slo.ttft_s, load.slo.itl_s, ' and ')}: the highest throughput per GPU within "
             "these targets. "
         )
     return text + "Point at a sample for its figures; click the legend to hide a profile."
 
 
-def _draw(profiles: Sequence[Document], found: Document | None) -> Any:  # noqa: ANN401 - a plotly figure
+def _draw(profiles: Sequence[ShownProfile], found: Recommendation | None) -> Any:  # noqa: ANN401 - a plotly figure
     from plotly.subplots import make_subplots
 
     figure = make_subplots(
@@ -74,53 +74,53 @@ def _draw(profiles: Sequence[Document], found: Document | None) -> Any:  # noqa:
         vertical_spacing=0.14,
         horizontal_spacing=0.1,
     )
-    for entry, colour in zip(profiles, _colours(len(profiles)), strict=True):
-        labelled = len(profiles) == 1
-        for panel, trace in (*_prefill(entry, colour), *_decode(entry, colour, labelled=labelled)):
-            figure.add_trace(trace, row=panel // 2 + 1, col=panel % 2 + 1)
-    for panel, trace in _stars(found) if found else ():
+    traces = [] if found is None else list(_stars(found))
+    for place, one in reversed(list(enumerate(profiles))):
+        colour = COLOURS[place % len(COLOURS)]
+        traces[:0] = [*_prefill(one, colour), *_decode(one, colour, labelled=len(profiles) == 1)]
+    for panel, trace in traces:
         figure.add_trace(trace, row=panel // 2 + 1, col=panel % 2 + 1)
     if found is not None:
-        for row, key in ((1, "ttft_ms"), (2, "itl_ms")):
-            target = {"width": 1.5, "dash": "dash", "color": GREY}
-            figure.add_hline(y=found[key], line=target, row=row, col=1)
+        slo = found.load.slo
+        for row, target_s in ((1, slo.ttft_s), (2, slo.itl_s)):
+            style = {"width": 1.5, "dash": "dash", "color": GREY}
+            figure.add_hline(y=target_s * 1e3, line=style, row=row, col=1)
     return _lay_out(figure)
 
 
-def _colours(count: int) -> list[str]:
-    return [COLOURS[place % len(COLOURS)] for place in range(count)]
-
-
-def _prefill(entry: Document, colour: str) -> Iterator[tuple[int, Trace]]:
-    table = entry["prefill"]
-    spreads = table["spread"] or [None] * len(table["isl"])
-    for panel, key in enumerate(("ttft_ms", "throughput")):
+def _prefill(one: ShownProfile, colour: str) -> Iterator[tuple[int, Trace]]:
+    samples = one.profile.prefill.samples
+    isl = samples.isl_tokens.tolist()
+    spreads = one.prefill_spread or [0.0] * len(isl)
+    for panel, values in enumerate(((samples.ttft_s * 1e3).tolist(), samples.throughput_per_gpu.tolist())):
         yield (
             panel,
-            _line(entry, colour, panel)
+            _line(one, colour, panel)
             | {
-                "x": table["isl"],
-                "y": table[key],
-                "error_y": _whiskers(table[key], spreads, colour),
-                "hovertemplate": f"ISL %{{x:,}}: %{{y:,.4g}}<extra>{escape(entry['name'])}</extra>",
+                "x": isl,
+                "y": values,
+                "error_y": _whiskers(values, spreads, colour),
+                "hovertemplate": f"ISL %{{x:,}}: %{{y:,.4g}}<extra>{escape(one.name)}</extra>",
             },
         )
 
 
-def _decode(entry: Document, colour: str, *, labelled: bool) -> Iterator[tuple[int, Trace]]:
-    table = entry["decode"]
-    contexts = sorted(set(table["context"]))
-    spreads = table["spread"] or [None] * len(table["context"])
+def _decode(one: ShownProfile, colour: str, *, labelled: bool) -> Iterator[tuple[int, Trace]]:
+    samples = one.profile.decode.samples
+    of_sample, usages = samples.context_tokens.tolist(), samples.kv_usage.tolist()
+    columns = ((2, (samples.itl_s * 1e3).tolist()), (3, samples.throughput_per_gpu.tolist()))
+    contexts = sorted(set(of_sample))
+    spreads = one.decode_spread or [0.0] * len(of_sample)
     for place, context in enumerate(contexts):
-        rows = [row for row, here in enumerate(table["context"]) if here == context]
+        rows = [row for row, here in enumerate(of_sample) if here == context]
         strength = FAINTEST + (1.0 - FAINTEST) * place / max(1, len(contexts) - 1)
-        for panel, key in ((2, "itl_ms"), (3, "throughput")):
-            values = [table[key][row] for row in rows]
+        for panel, column in columns:
+            values = [column[row] for row in rows]
             yield (
                 panel,
-                _line(entry, colour, panel)
+                _line(one, colour, panel)
                 | {
-                    "x": [table["kv_usage"][row] for row in rows],
+                    "x": [usages[row] for row in rows],
                     "y": values,
                     "opacity": strength,
                     "mode": "lines+markers+text" if labelled else "lines+markers",
@@ -128,38 +128,37 @@ def _decode(entry: Document, colour: str, *, labelled: bool) -> Iterator[tuple[i
                     "textposition": "top center",
                     "error_y": _whiskers(values, [spreads[row] for row in rows], colour),
                     "hovertemplate": f"context {context:,.0f}, KV usage %{{x:.3f}}: %{{y:,.4g}}"
-                    f"<extra>{escape(entry['name'])}</extra>",
+                    f"<extra>{escape(one.name)}</extra>",
                 },
             )
 
 
-def _line(entry: Document, colour: str, panel: int) -> Trace:
+def _line(one: ShownProfile, colour: str, panel: int) -> Trace:
     return {
         "type": "scatter",
         "mode": "lines+markers",
-        "name": entry["name"],
-        "legendgroup": entry["name"],
+        "name": one.name,
+        "legendgroup": one.name,
         "showlegend": panel == 0,
         "line": {"color": colour, "width": 2},
         "marker": {"size": 6},
     }
 
 
-def _whiskers(values: Sequence[float], spreads: Sequence[float | None], colour: str) -> Trace:
+def _whiskers(values: Sequence[float], spreads: Sequence[float], colour: str) -> Trace:
     """The spread of the runs about their median."""
-    lengths = [value * (spread or 0.0) for value, spread in zip(values, spreads, strict=True)]
+    lengths = [value * spread for value, spread in zip(values, spreads, strict=True)]
     return {"type": "data", "array": lengths, "visible": any(lengths), "color": colour, "thickness": 1}
 
 
-def _stars(found: Document) -> Iterator[tuple[int, Trace]]:
-    places = (
-        (0, "prefill", found["isl"], "latency_ms"),
-        (1, "prefill", found["isl"], "throughput"),
-        (2, "decode", found["decode"]["kv_usage"], "latency_ms"),
-        (3, "decode", found["decode"]["kv_usage"], "throughput"),
-    )
-    for panel, role, x, key in places:
-        choice: Mapping[str, Any] = found[role]
+def _stars(found: Recommendation) -> Iterator[tuple[int, Trace]]:
+    isl, usage = found.load.isl_tokens, found.decode.kv_usage
+    for panel, role, x, choice in (
+        (0, "prefill", isl, found.prefill),
+        (1, "prefill", isl, found.prefill),
+        (2, "decode", usage, found.decode),
+        (3, "decode", usage, found.decode),
+    ):
         yield (
             panel,
             {
@@ -169,14 +168,14 @@ def _stars(found: Document) -> Iterator[tuple[int, Trace]]:
                 "legendgroup": "chosen",
                 "showlegend": panel == 0,
                 "x": [x],
-                "y": [choice[key]],
+                "y": [choice.throughput_per_gpu if panel % 2 else choice.latency_s * 1e3],
                 "marker": {
                     "symbol": "star",
                     "size": 15,
                     "color": VERMILLION,
                     "line": {"width": 1, "color": GREY},
                 },
-                "hovertemplate": f"{role} TP {choice['tp']}: %{{y:,.4g}}<extra>chosen</extra>",
+                "hovertemplate": f"{role} TP {choice.tp}: %{{y:,.4g}}<extra>chosen</extra>",
             },
         )
 
@@ -197,34 +196,39 @@ def _lay_out(figure: Any) -> Any:  # noqa: ANN401 - a plotly figure
     )
 
 
-def _rows(profiles: Sequence[Document]) -> Iterator[tuple[str, ...]]:
-    for entry in profiles:
-        gpus = entry["gpus"]
-        spreads = [*(entry["prefill"]["spread"] or ()), *(entry["decode"]["spread"] or ())]
-        yield (
-            entry["name"],
-            entry["source"],
-            str(gpus["prefill"])
-            if gpus["prefill"] == gpus["decode"]
-            else f"{gpus['prefill']} / {gpus['decode']}",
-            f"{entry['max_kv_tokens']:,.0f}",
-            f"{len(entry['prefill']['isl'])} samples",
-            f"{len(entry['decode']['itl_ms'])} samples",
-            f"{max(spreads):.1%} at most" if spreads else "not said",
-        )
-
-
-def _samples(entry: Document) -> str:
-    """All samples of one profile, on demand."""
-    prefill, decode = entry["prefill"], entry["decode"]
-    first = (
-        ("prefill", f"ISL {isl:,.0f}", f"{ms:,.4g} ms", f"{throughput:,.4g}")
-        for isl, ms, throughput in zip(prefill["isl"], prefill["ttft_ms"], prefill["throughput"], strict=True)
+def _row(one: ShownProfile) -> tuple[str, ...]:
+    prefill, decode = one.profile.prefill, one.profile.decode
+    gpus = (prefill.gpus_per_engine, decode.gpus_per_engine)
+    spreads = [*(one.prefill_spread or ()), *(one.decode_spread or ())]
+    return (
+        one.name,
+        one.source,
+        f"{gpus[0]}" if gpus[0] == gpus[1] else f"{gpus[0]} / {gpus[1]}",
+        f"{decode.table.max_kv_tokens:,.0f}",
+        f"{len(prefill.samples.isl_tokens)} samples",
+        f"{len(decode.samples.itl_s)} samples",
+        f"{max(spreads):.1%} at most" if spreads else "not said",
     )
-    columns = (decode[key] for key in ("context", "kv_usage", "itl_ms", "throughput"))
+
+
+def _samples(one: ShownProfile) -> str:
+    """All samples of one profile, on demand."""
+    prefill, decode = one.profile.prefill.samples, one.profile.decode.samples
+    first = (
+        ("prefill", f"ISL {isl:,.0f}", f"{ttft_s * 1e3:,.4g} ms", f"{throughput:,.4g}")
+        for isl, ttft_s, throughput in zip(
+            prefill.isl_tokens, prefill.ttft_s, prefill.throughput_per_gpu, strict=True
+        )
+    )
+    columns = (decode.context_tokens, decode.kv_usage, decode.itl_s, decode.throughput_per_gpu)
     second = (
-        ("decode", f"context {context:,.0f}, KV usage {kv:.4f}", f"{ms:,.4g} ms", f"{throughput:,.4g}")
-        for context, kv, ms, throughput in zip(*columns, strict=True)
+        (
+            "decode",
+            f"context {context:,.0f}, KV usage {kv:.4f}",
+            f"{itl_s * 1e3:,.4g} ms",
+            f"{throughput:,.4g}",
+        )
+        for context, kv, itl_s, throughput in zip(*columns, strict=True)
     )
     table = figures(("phase", "at", "TTFT, ITL", "tokens/s/GPU"), (*first, *second))
-    return f"<details><summary>Samples of {escape(entry['name'])}</summary>{table}</details>"
+    return f"<details><summary>Samples of {escape(one.name)}</summary>{table}</details>"

@@ -39,7 +39,7 @@ from headway.simulation.queueing import (
     run_experiment,
 )
 from headway_cli.errors import CliError
-from headway_cli.flags import option
+from headway_cli.flags import option, spread
 from headway_cli.output import STDOUT, check_outputs, write_json, write_text
 from headway_cli.studies.queue_sim_view import make_document, print_document, render
 from headway_cli.terminal import bar, console
@@ -57,9 +57,11 @@ Seconds = Annotated[PositiveFloat, Field(ge=1 / MOST, le=MOST)]
 Name = Annotated[str, Field(min_length=1, max_length=60)]
 
 
-def queue_sim(
-    *,
-    setup: Annotated[str, option("NAME", "ideal-single, ideal-double, multi, or a YAML file.")] = "multi",
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueSimOptions:
+    """The experiment as flags."""
+
+    setup: Annotated[str, option("NAME", "ideal-single, ideal-double, multi, or a YAML file.")] = "multi"
     policies: Annotated[
         str | None,
         option(
@@ -67,17 +69,17 @@ def queue_sim(
             "Separated by commas: random-push, least-load-push, least-load-pull, bin-pack-pull, each "
             "with :simple, :slo or :slo-savable, or without for all three. Else everything.",
         ),
-    ] = None,
-    seeds: Annotated[int, option("N", "Independent runs of each policy.")] = 20,
-    requests: Annotated[int | None, option("N", "Requests in a run; else 4000.")] = None,
-    duration: Annotated[float | None, option("S", "Or: the requests that arrive in S seconds.")] = None,
-    consumers: Annotated[
-        int | None, option("N", "GPUs, where all are of one type; else the set-up's.")
-    ] = None,
-    rate_scale: Annotated[float, option("K", "Arrival rates times K.")] = 1.0,
-    service: Annotated[
-        str, option("KIND", "Latencies: deterministic, or exponential with that mean.")
-    ] = "deterministic",
+    ] = None
+    seeds: Annotated[int, option("N", "Independent runs of each policy.")] = 20
+    requests: Annotated[int | None, option("N", "Requests in a run; else 4000.")] = None
+    duration: Annotated[float | None, option("S", "Or: the requests that arrive in S seconds.")] = None
+    consumers: Annotated[int | None, option("N", "GPUs, where all are of one type; else the set-up's.")] = (
+        None
+    )
+    rate_scale: Annotated[float, option("K", "Arrival rates times K.")] = 1.0
+    service: Annotated[str, option("KIND", "Latencies: deterministic, or exponential with that mean.")] = (
+        "deterministic"
+    )
     passing: Annotated[
         str,
         option(
@@ -85,25 +87,20 @@ def queue_sim(
             "When bin-pack-pull may start a request before one that does not fit: never, slack (while "
             "that one can still meet its SLO), always.",
         ),
-    ] = "slack",
+    ] = "slack"
+
+
+@spread(QueueSimOptions)
+def queue_sim(
+    *,
+    options: QueueSimOptions,
     json: Annotated[str | None, option("FILE", "Write the results; - is standard output.")] = None,
     plot: Annotated[str | None, option("FILE", "Write charts as an HTML page.")] = None,
 ) -> None:
     """Compare push and pull, simple and SLO-aware queues: waits and SLO violations, over many seeds."""
-    options = QueueSimOptions(
-        setup=setup,
-        policies=policies,
-        seeds=seeds,
-        requests=requests,
-        duration_s=duration,
-        consumers=consumers,
-        rate_scale=rate_scale,
-        service=service,
-        passing=passing,
-    )
-    check_outputs({"--json": json, "--plot": plot}, (setup,))
+    check_outputs({"--json": json, "--plot": plot}, (options.setup,))
     experiment = experiment_of(options)
-    with bar(f"{seeds} seeds of {len(experiment.policies)} policies") as report:
+    with bar(f"{options.seeds} seeds of {len(experiment.policies)} policies") as report:
         document = make_document(experiment, run_experiment(experiment, report))
     if json is not None:
         write_json(json, document)
@@ -112,23 +109,8 @@ def queue_sim(
     print_document(document, console(to_stderr=json == STDOUT))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueueSimOptions:
-    """The flags as they were given."""
-
-    setup: str
-    policies: str | None
-    seeds: int
-    requests: int | None
-    duration_s: float | None
-    consumers: int | None
-    rate_scale: float
-    service: str
-    passing: str
-
-
 def experiment_of(options: QueueSimOptions) -> Experiment:
-    """What to run."""
+    """The set-up, policies and amounts that the flags name."""
     setup = _chosen_setup(options)
     passing = _choice("--passing", options.passing, Passing)
     _within("--seeds", options.seeds, 1, MOST_SEEDS)
@@ -183,17 +165,17 @@ def _from_file(place: str) -> Setup:
 
 
 def _amount(options: QueueSimOptions, setup: Setup) -> Amount:
-    if options.duration_s is None:
+    if options.duration is None:
         count = DEFAULT_REQUESTS if options.requests is None else options.requests
         _within("--requests", count, 1, MOST_REQUESTS)
         return Requests(count)
     if options.requests is not None:
         raise CliError("--duration: cannot be combined with --requests")
-    if not (isfinite(options.duration_s) and options.duration_s > 0):
-        raise CliError(f"--duration: must be a number of seconds above 0, got {options.duration_s:g}")
-    if (expected := setup.arrival_rps * options.duration_s) > MOST_REQUESTS:
+    if not (isfinite(options.duration) and options.duration > 0):
+        raise CliError(f"--duration: must be a number of seconds above 0, got {options.duration:g}")
+    if (expected := setup.arrival_rps * options.duration) > MOST_REQUESTS:
         raise CliError(f"--duration: about {expected:.3g} requests, at most {MOST_REQUESTS:,} are simulated")
-    return Duration(options.duration_s)
+    return Duration(options.duration)
 
 
 def _within(flag: str, value: float, least: float, most: float) -> None:
@@ -216,7 +198,7 @@ class PatternSettings(Settings):
 
 
 class ProfileSettings(Settings):
-    """What a GPU type does with a pattern."""
+    """A GPU type's performance on a pattern."""
 
     throughput_rps: Rate
     latency_s: Seconds

@@ -167,7 +167,7 @@ def _notes(experiment: Experiment) -> Iterator[str]:
 
 
 def headline(document: Document) -> str:
-    """What was run."""
+    """Set-up, load and size in one line."""
     setup, amount = document["setup"], document["amount"]
     size = f"{amount['count']:,} requests" if "count" in amount else f"{amount['seconds']:g} s"
     gpus = " + ".join(f"{one['count']} {one['kind']}" for one in setup["consumers"])

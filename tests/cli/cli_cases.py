@@ -1,4 +1,4 @@
-"""What the tests of the command run: small traces, broken profiles, and the command in this process."""
+"""Inputs for the tests of the command: small traces, broken profiles, and the command in this process."""
 
 import shutil
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ DECODE = Path("selected_decode_interpolation", "raw_data.npz")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """How a command ended."""
+    """Exit code and output of a command."""
 
     code: int
     out: str

@@ -102,7 +102,7 @@ def status(**changes: Any) -> dict[str, Any]:
 
 @dataclass
 class Control:
-    """What the server holds and what it was asked."""
+    """The server's documents, and the requests that it got."""
 
     status: dict[str, Any] = field(default_factory=status)
     decisions: list[dict[str, Any]] = field(default_factory=lambda: [decision(n) for n in range(8)])

@@ -1,4 +1,4 @@
-"""What a process that starts a local Ray needs."""
+"""The environment of a process that starts a local Ray."""
 
 import subprocess
 import sys

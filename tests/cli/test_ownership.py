@@ -1,4 +1,4 @@
-"""Which process is up: the lock, the file, and what becomes of them when their holder goes."""
+"""The process that is up: the lock, the file, and what becomes of them when their holder goes."""
 
 import fcntl
 import os
