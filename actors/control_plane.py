@@ -147,21 +147,18 @@ def _makers(config: HeadwayConfig, settings: str, application: str) -> Mapping[s
     from actors.virtual_connector import start_client, start_coordinator
 
     makers: dict[str, Callable[[], Any]] = {
-        names.METRIC_COLLECTOR: lambda: _make(MetricCollector, names.METRIC_COLLECTOR, settings),
-        names.PREDICTOR: lambda: _make(Predictor, names.PREDICTOR, settings),
-        names.INTERPOLATOR: lambda: _make(Interpolator, names.INTERPOLATOR, settings, threads=4),
+        names.METRIC_COLLECTOR: lambda: names.start_actor(MetricCollector, names.METRIC_COLLECTOR, settings),
+        names.PREDICTOR: lambda: names.start_actor(Predictor, names.PREDICTOR, settings),
+        names.INTERPOLATOR: lambda: names.start_actor(
+            Interpolator, names.INTERPOLATOR, settings, max_concurrency=4
+        ),
     }
     if connector_kind(config).decision_ids:
         makers[names.VIRTUAL_CONNECTOR] = lambda: start_coordinator(settings)
         makers[names.VIRTUAL_CONNECTOR_CLIENT] = start_client
     makers |= {name: partial(start, settings) for name, start in routing_actors(config).items()}
-    makers[names.PLANNER] = lambda: _make(Planner, names.PLANNER, settings, application)
+    makers[names.PLANNER] = lambda: names.start_actor(Planner, names.PLANNER, settings, application)
     return makers
-
-
-def _make(kind: type, name: str, *args: object, threads: int | None = None) -> Any:  # noqa: ANN401 - a handle
-    options = {"max_concurrency": threads} if threads else {}
-    return ray.remote(kind).options(**names.detached(name), **options).remote(*args)
 
 
 def _call(actor: Any, method: str, name: str) -> None:  # noqa: ANN401

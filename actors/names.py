@@ -60,6 +60,13 @@ def detached(name: str) -> dict[str, Any]:
     }
 
 
+def start_actor(kind: type, name: str, *args: object, **options: object) -> Any:  # noqa: ANN401
+    """The handle of the detached actor of that name, made from `args` unless it runs. `options` are Ray's."""
+    import ray
+
+    return ray.remote(kind).options(**{**detached(name), **options}).remote(*args)
+
+
 class CallError(Exception):
     """Base of what a call raises besides the method's own errors."""
 

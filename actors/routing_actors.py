@@ -50,21 +50,15 @@ def _actors(config: HeadwayConfig) -> dict[str, Callable[[str], Any]]:
         from actors.router import Router
 
         # A call of a router that died is not repeated: the gateways begin a new session instead.
-        return _start(Router, {**names.detached(router), "max_task_retries": 0}, settings_json)
+        return names.start_actor(Router, router, settings_json, max_task_retries=0)
 
     def start_trainer(settings_json: str) -> Any:  # noqa: ANN401
         from actors.latency_trainer import LatencyTrainer
 
-        return _start(LatencyTrainer, names.detached(names.LATENCY_TRAINER), settings_json)
+        return names.start_actor(LatencyTrainer, names.LATENCY_TRAINER, settings_json)
 
     trainer = {names.LATENCY_TRAINER: start_trainer} if config.routing.prediction.learn else {}
     return {router: start_router, **trainer}
-
-
-def _start(actor: type, options: Mapping[str, Any], settings_json: str) -> Any:  # noqa: ANN401
-    import ray
-
-    return ray.remote(actor).options(**options).remote(settings_json)
 
 
 def _is_stateless(config: HeadwayConfig) -> bool:

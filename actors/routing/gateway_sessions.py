@@ -17,10 +17,10 @@ gateways have.
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from math import inf
-from typing import Any, ParamSpec
+from typing import ParamSpec
 
 from actors.routing.mailboxes import NOBODY, Gateway, Gateways, later
 from actors.routing.messages import (
@@ -85,18 +85,6 @@ class GatewaySessions:
         self._now_s = -inf
         self._surveyed = False
         self._faults = Faults()
-        self._handlers: Mapping[type, Callable[[str, float, Any], None]] = {
-            Submit: self._submit,
-            Again: self._again,
-            Prefilled: self._prefilled,
-            FirstToken: self._first_token,
-            Advanced: self._advanced,
-            Completed: self._completed,
-            Failed: self._failed,
-            Changed: self._changed,
-            Placed: self._placed,
-            Surveyed: self._found,
-        }
 
     def metrics(self) -> Figures:
         """The router's metrics, and `event_errors`: events that could not be handled, by name."""
@@ -146,8 +134,7 @@ class GatewaySessions:
     def _handle(self, name: str, shift_s: float, now_s: float, events: Iterable[Event]) -> None:
         for event in events:
             shifted = event._replace(at_s=self._at(event.at_s + shift_s, now_s))
-            handler = self._handlers[type(event)]
-            if not self._attempt(type(event).__name__, handler, name, shift_s, shifted):
+            if not self._attempt(type(event).__name__, self._apply, name, shift_s, shifted):
                 self._give_up(shifted)
 
     def _attempt(self, kind: str, work: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> bool:
@@ -181,27 +168,37 @@ class GatewaySessions:
         self._now_s = max(self._now_s, min(at_s, now_s))
         return self._now_s
 
+    def _apply(self, name: str, shift_s: float, event: Event) -> None:
+        """Hand one event to the router; the most frequent kinds come first."""
+        router, at_s = self.router, event.at_s
+        match event:
+            case Advanced():
+                self._deliver(router.progress(at_s, event.progress))
+            case Submit():
+                self._submit(name, shift_s, event)
+            case Prefilled():
+                self._deliver(router.prefilled(at_s, event.request_id))
+            case FirstToken():
+                self._deliver(router.first_token(at_s, event.request_id))
+            case Completed():
+                self.gateways.release(event.request_id)
+                self._deliver(router.complete(at_s, event.request_id, event.output_tokens))
+            case Failed():
+                self.gateways.release(event.request_id)
+                self._deliver(router.failed(at_s, event.request_id, retry=False))
+            case Changed():
+                self._deliver(router.replica_changed(at_s, event.update))
+            case Placed():
+                self._placed(name, shift_s, event)
+            case Surveyed():
+                self._found(shift_s, event)
+            case Again():
+                self._again(name, shift_s, event)
+
     def _submit(self, name: str, shift_s: float, event: Submit) -> None:
         request = _shifted(event.request, shift_s)
         self.gateways.own(request.request_id, name, event.at_s)
         self._deliver(self.router.submit(event.at_s, request))
-
-    def _prefilled(self, _: str, __: float, event: Prefilled) -> None:
-        self._deliver(self.router.prefilled(event.at_s, event.request_id))
-
-    def _first_token(self, _: str, __: float, event: FirstToken) -> None:
-        self._deliver(self.router.first_token(event.at_s, event.request_id))
-
-    def _advanced(self, _: str, __: float, event: Advanced) -> None:
-        self._deliver(self.router.progress(event.at_s, event.progress))
-
-    def _completed(self, _: str, __: float, event: Completed) -> None:
-        self.gateways.release(event.request_id)
-        self._deliver(self.router.complete(event.at_s, event.request_id, event.output_tokens))
-
-    def _failed(self, _: str, __: float, event: Failed) -> None:
-        self.gateways.release(event.request_id)
-        self._deliver(self.router.failed(event.at_s, event.request_id, retry=False))
 
     def _again(self, name: str, shift_s: float, event: Again) -> None:
         owned = self.gateways.owned(event.request.request_id)
@@ -211,9 +208,6 @@ class GatewaySessions:
             return
         owned.gateway, owned.placement = name, None
         self._deliver(self.router.failed(event.at_s, event.request.request_id, retry=True))
-
-    def _changed(self, _: str, __: float, event: Changed) -> None:
-        self._deliver(self.router.replica_changed(event.at_s, event.update))
 
     def _placed(self, name: str, shift_s: float, event: Placed) -> None:
         request_id, placement = event.running.request.request_id, event.running.placement
@@ -225,7 +219,7 @@ class GatewaySessions:
             self._drop(event.at_s, [request_id])
         self._enter(name, shift_s, event.at_s, event.running)
 
-    def _found(self, _: str, shift_s: float, event: Surveyed) -> None:
+    def _found(self, shift_s: float, event: Surveyed) -> None:
         for running in event.running:
             if self.gateways.owned(running.request.request_id) is None:
                 self._attempt("Surveyed", self._enter, NOBODY, shift_s, event.at_s, running)

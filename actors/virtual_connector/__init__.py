@@ -11,7 +11,7 @@
 
 from typing import Any
 
-from actors.names import VIRTUAL_CONNECTOR, VIRTUAL_CONNECTOR_CLIENT, detached
+from actors.names import VIRTUAL_CONNECTOR, VIRTUAL_CONNECTOR_CLIENT, start_actor
 from actors.virtual_connector.client import (
     AsyncVirtualConnectorClient,
     VirtualConnectorClient,
@@ -48,15 +48,11 @@ __all__ = [
 
 def start_coordinator(config_json: str) -> Any:  # noqa: ANN401 - an actor handle
     """The coordinator's handle; started if it does not run yet."""
-    return _start(VirtualConnectorCoordinator, VIRTUAL_CONNECTOR, config_json)
+    return start_actor(
+        VirtualConnectorCoordinator, VIRTUAL_CONNECTOR, config_json, max_concurrency=MOST_CALLS
+    )
 
 
 def start_client() -> Any:  # noqa: ANN401 - an actor handle
     """The handle of the named client; started if it does not run yet."""
-    return _start(VirtualConnectorClientActor, VIRTUAL_CONNECTOR_CLIENT)
-
-
-def _start(kind: type, name: str, *args: object) -> Any:  # noqa: ANN401
-    import ray
-
-    return ray.remote(kind).options(**detached(name), max_concurrency=MOST_CALLS).remote(*args)
+    return start_actor(VirtualConnectorClientActor, VIRTUAL_CONNECTOR_CLIENT, max_concurrency=MOST_CALLS)
