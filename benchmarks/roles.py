@@ -15,13 +15,13 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.policies import OUTPUT
-from benchmarks.policies.book import BaseFacts, Book
 from benchmarks.policies.cells import Cell
 from benchmarks.policies.cells import cells as matching
 from benchmarks.policies.contenders import CONTENDERS, LOSS_BUDGETS, ROLE_CHANGES, Contender
 from benchmarks.policies.grid import pool_of
 from benchmarks.policies.jobs import BaseJob, CellJob, Place
-from benchmarks.policies.world import GOAL, ROLE_CHANGE_S, Figures
+from benchmarks.policies.loaded_base import GOAL, ROLE_CHANGE_S, Figures
+from benchmarks.policies.run_files import BaseFacts, RunFile
 
 WITHOUT = next(contender for contender in CONTENDERS if contender.name == "headway")
 BOTH = (WITHOUT, ROLE_CHANGES)
@@ -66,7 +66,7 @@ def _job(place: Place, cell: Cell, contender: Contender, position: int) -> CellJ
 
 
 def _runs(place: Place, contender: Contender, cell: Cell) -> Sequence[Figures]:
-    book = Book(place.book(contender, cell))
+    book = RunFile(place.run_file(contender, cell))
     return [book.runs[position,] for position in POSITIONS]
 
 

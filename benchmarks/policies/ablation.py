@@ -16,8 +16,8 @@ from unittest.mock import patch
 
 import numpy as np
 
-from benchmarks.policies.contenders import LOSS_BUDGETS, ONE_PERCENT, Contender, Make, Question, headway
-from benchmarks.policies.world import Driver
+from benchmarks.policies.contenders import LOSS_BUDGETS, ONE_PERCENT, Contender, Make, PolicyInputs, headway
+from benchmarks.policies.loaded_base import Driver
 from headway.planning import Decision, Observation, Policy, Role
 from headway.planning.hindsight.choosing import Option, choose
 from headway.planning.hindsight.judging import STEADY, Judgement
@@ -135,9 +135,9 @@ IDEAS: Sequence[Idea] = (
 
 
 def _make(idea: Idea) -> Make:
-    def make(question: Question, values: Sequence[float], turn: int) -> Driver:
+    def make(inputs: PolicyInputs, values: Sequence[float], turn: int) -> Driver:
         del turn
-        return Without(headway(question, values, idea.overrides), idea.stand_ins), None
+        return Without(headway(inputs, values, idea.overrides), idea.stand_ins), None
 
     return make
 

@@ -7,10 +7,10 @@ from statistics import fmean
 from benchmarks.policies.ablation import IDEAS
 from benchmarks.policies.cells import Cell
 from benchmarks.policies.contenders import LOSS_BUDGETS, ONE_PERCENT
+from benchmarks.policies.loaded_base import GOAL, Figures
 from benchmarks.policies.report import table
 from benchmarks.policies.results import Results, searched
 from benchmarks.policies.summary import bests, costs, ratio
-from benchmarks.policies.world import GOAL, Figures
 
 HEAD = (
     "off",
@@ -53,7 +53,11 @@ def _row(results: Results, name: str, off: str) -> Sequence[str]:
 
 def _fixed(results: Results, name: str) -> Mapping[Cell, Figures]:
     books = {cell: results.books[name, cell] for cell in results.cells}
-    return {cell: book.runs[ONE_PERCENT,] for cell, book in books.items() if (ONE_PERCENT,) in book.runs}
+    return {
+        cell: run_file.runs[ONE_PERCENT,]
+        for cell, run_file in books.items()
+        if (ONE_PERCENT,) in run_file.runs
+    }
 
 
 def _at_best(results: Results, name: str) -> Sequence[str]:

@@ -19,9 +19,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.policies.loaded_base import LoadedBase, gpus_of
 from benchmarks.policies.recording import Recording
 from benchmarks.policies.search import Fleet
-from benchmarks.policies.world import World, gpus_of
 from headway.planning import Decision, Observation, PolicySettings, PoolState, Role
 from headway.planning.budget import fit
 from headway.planning.replay import (
@@ -72,9 +72,9 @@ def cheapest_pair(prefill: Losses, decode: Losses, allowed: float, gpus: Fleet) 
     return max(1, place), max(1, int(enough[place]))
 
 
-def engine_of(world: World) -> ReplayEngine:
+def engine_of(loaded: LoadedBase) -> ReplayEngine:
     """The deployment's engine as replay knows it."""
-    plan = world.plan({})
+    plan = loaded.plan({})
     return ReplayEngine.of(plan.profile, plan.settings.slo, plan.engine)
 
 
@@ -126,12 +126,12 @@ def _padded(curves: Sequence[LossCurve]) -> Losses:
     return np.array(rows, np.int64)
 
 
-def futures(world: World, output: Path) -> list[Future]:
+def futures(loaded: LoadedBase, output: Path) -> list[Future]:
     """The futures of a base's rotations, from `output` where they lie there already."""
-    engine = engine_of(world)
+    engine = engine_of(loaded)
     return [
-        _kept(output / "futures" / f"{world.base.name}_{turn}.npz", engine, rotation)
-        for turn, rotation in enumerate(world.rotations)
+        _kept(output / "futures" / f"{loaded.base.name}_{turn}.npz", engine, rotation)
+        for turn, rotation in enumerate(loaded.rotations)
     ]
 
 

@@ -11,10 +11,10 @@ from importlib.util import find_spec
 from math import log
 from typing import Any
 
+from benchmarks.policies.loaded_base import ROLE_CHANGE_S, Driver, LoadedBase, best_batch
 from benchmarks.policies.scaled_reference import ScaledReference
 from benchmarks.policies.search import Knobs, geometric
 from benchmarks.policies.slo_ratio import SloRatioPolicy
-from benchmarks.policies.world import ROLE_CHANGE_S, Driver, World, best_batch
 from headway.planning import Policy, Role, known
 from headway.planning.forecasting import make_forecaster
 from headway.planning.threshold import TargetOngoing
@@ -28,17 +28,17 @@ SHARES = geometric(0.1, 0.0003, 1.5)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
-    """What a policy is made for; `futures` is empty for all but the clairvoyant."""
+class PolicyInputs:
+    """Inputs of making a policy; `futures` is empty for all but the clairvoyant."""
 
-    world: World
+    loaded: LoadedBase
     delay_s: float
     budget: int | None
     futures: Sequence[Any] = ()
 
 
-Make = Callable[[Question, Sequence[float], int], Driver]
-"""A question, the knobs' values and the number of a rotation → what plans it."""
+Make = Callable[[PolicyInputs, Sequence[float], int], Driver]
+"""Inputs, the knobs' values and the number of a rotation → what plans it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,10 +67,10 @@ class Contender:
 
 
 def _reference(interval_s: int) -> Make:
-    def make(question: Question, values: Sequence[float], turn: int) -> Driver:
+    def make(inputs: PolicyInputs, values: Sequence[float], turn: int) -> Driver:
         del turn
         overrides = {"planner.policy": "reference", "planner.adjustment_interval_s": interval_s}
-        plan = question.world.plan(overrides, question.budget)
+        plan = inputs.loaded.plan(overrides, inputs.budget)
         factors = {Role.PREFILL: values[0], Role.DECODE: values[-1]}
         forecaster = make_forecaster("constant", None, float(interval_s))
         return ScaledReference(plan.settings, plan.policy, factors), forecaster
@@ -78,40 +78,40 @@ def _reference(interval_s: int) -> Make:
     return make
 
 
-def _threshold(delays_s: tuple[float, float], targets: Callable[[World], Mapping[str, float]]) -> Make:
-    def make(question: Question, values: Sequence[float], turn: int) -> Driver:
+def _threshold(delays_s: tuple[float, float], targets: Callable[[LoadedBase], Mapping[str, float]]) -> Make:
+    def make(inputs: PolicyInputs, values: Sequence[float], turn: int) -> Driver:
         del turn
         overrides: dict[str, Any] = {
             "planner.policy": "threshold",
             "planner.threshold.upscale_delay_s": delays_s[0],
             "planner.threshold.downscale_delay_s": delays_s[1],
         }
-        for role, target in targets(question.world).items():
+        for role, target in targets(inputs.loaded).items():
             overrides[f"planner.threshold.target_ongoing.{role}"] = target / values[0]
-        return question.world.plan(overrides, question.budget).policy, None
+        return inputs.loaded.plan(overrides, inputs.budget).policy, None
 
     return make
 
 
-def _default_targets(world: World) -> Mapping[str, float]:
-    del world
+def _default_targets(loaded: LoadedBase) -> Mapping[str, float]:
+    del loaded
     return TargetOngoing().model_dump()
 
 
-def _profiled_targets(world: World) -> Mapping[str, float]:
+def _profiled_targets(loaded: LoadedBase) -> Mapping[str, float]:
     """What a load test would tell an operator: the decode batch that the ITL target allows."""
-    plan, rotation = world.plan({}), world.rotations[0]
+    plan, rotation = loaded.plan({}), loaded.rotations[0]
     context = float((rotation.input_tokens + rotation.output_tokens / 2).mean())
     batch = best_batch(plan.profile, plan.settings.slo, context, plan.engine.max_batch_size)
     return {"prefill": TargetOngoing().prefill, "decode": batch}
 
 
-def _slo_ratio(question: Question, values: Sequence[float], turn: int) -> Driver:
+def _slo_ratio(inputs: PolicyInputs, values: Sequence[float], turn: int) -> Driver:
     del turn
-    return SloRatioPolicy(question.world.plan({}, question.budget).settings, values[0]), None
+    return SloRatioPolicy(inputs.loaded.plan({}, inputs.budget).settings, values[0]), None
 
 
-def headway(question: Question, values: Sequence[float], overrides: Mapping[str, Any]) -> Policy:
+def headway(inputs: PolicyInputs, values: Sequence[float], overrides: Mapping[str, Any]) -> Policy:
     """The policy at a loss budget, with further settings.
 
     It begins with the start-up delay that it will see: the first fleet's own starts have shown it.
@@ -119,32 +119,32 @@ def headway(question: Question, values: Sequence[float], overrides: Mapping[str,
     own = {
         "planner.policy": "headway",
         "planner.headway.loss_budget": values[0],
-        "planner.headway.lead_s": question.delay_s,
+        "planner.headway.lead_s": inputs.delay_s,
         **overrides,
     }
-    return question.world.plan(own, question.budget).policy
+    return inputs.loaded.plan(own, inputs.budget).policy
 
 
-def _headway(question: Question, values: Sequence[float], turn: int) -> Driver:
+def _headway(inputs: PolicyInputs, values: Sequence[float], turn: int) -> Driver:
     del turn
-    return headway(question, values, {}), None
+    return headway(inputs, values, {}), None
 
 
-def _role_changes(question: Question, values: Sequence[float], turn: int) -> Driver:
+def _role_changes(inputs: PolicyInputs, values: Sequence[float], turn: int) -> Driver:
     del turn
     overrides = {
         "planner.policy": "headway",
         "planner.headway.loss_budget": values[0],
         "planner.headway.role_change_s": ROLE_CHANGE_S,
     }
-    return question.world.plan(overrides, question.budget).policy, None
+    return inputs.loaded.plan(overrides, inputs.budget).policy, None
 
 
-def _clairvoyant(question: Question, values: Sequence[float], turn: int) -> Driver:
+def _clairvoyant(inputs: PolicyInputs, values: Sequence[float], turn: int) -> Driver:
     from benchmarks.policies.clairvoyant import clairvoyant
 
-    settings = question.world.plan({}, question.budget).settings
-    return clairvoyant(settings, question.futures[turn], values[0], question.delay_s), None
+    settings = inputs.loaded.plan({}, inputs.budget).settings
+    return clairvoyant(settings, inputs.futures[turn], values[0], inputs.delay_s), None
 
 
 CONTENDERS: Sequence[Contender] = (

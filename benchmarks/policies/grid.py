@@ -8,11 +8,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from statistics import median
 
-from benchmarks.policies.book import BaseFacts, Book
 from benchmarks.policies.cells import Cell
 from benchmarks.policies.contenders import Contender
 from benchmarks.policies.jobs import BaseJob, CellJob, FutureJob, Job, Leasts, Place, execute
 from benchmarks.policies.results import Total, common_cells, gathered, possible_cells, total_of
+from benchmarks.policies.run_files import BaseFacts, RunFile
 from benchmarks.policies.search import Knobs, cheapest_corner, corner
 from headway_cli.workers import sheltered, workers
 
@@ -125,7 +125,7 @@ def _everywhere(pool: Pool, place: Place, contender: Contender, leasts: Mapping[
     def measure(knobs: Knobs) -> Total:
         name = contender.name
         pool.run([CellJob(place=place, cell=cell, contender_name=name, positions=knobs) for cell in leasts])
-        total = total_of([Book(place.book(contender, cell)) for cell in leasts], knobs)
+        total = total_of([RunFile(place.run_file(contender, cell)) for cell in leasts], knobs)
         if total is None:
             raise AssertionError(f"{name} was run at {knobs} in every cell")
         return total

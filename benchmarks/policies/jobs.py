@@ -6,11 +6,11 @@ from functools import lru_cache, partial
 from pathlib import Path
 
 from benchmarks.policies.ablation import ABLATIONS
-from benchmarks.policies.book import BaseFacts, Book
 from benchmarks.policies.cells import Base, Cell
-from benchmarks.policies.contenders import CONTENDERS, ROLE_CHANGES, Contender, Question
+from benchmarks.policies.contenders import CONTENDERS, ROLE_CHANGES, Contender, PolicyInputs
+from benchmarks.policies.loaded_base import Driver, Figures, LoadedBase, gpus_of, load_base
+from benchmarks.policies.run_files import BaseFacts, RunFile
 from benchmarks.policies.search import Fleet, Knobs, cheapest_fleet, least
-from benchmarks.policies.world import Driver, Figures, World, gpus_of, world
 
 Leasts = tuple[int | None, ...]
 """The least position of each knob that holds, all others widest; None where not even the widest does."""
@@ -29,7 +29,7 @@ class Place:
     def facts(self, base: Base) -> Path:
         return self.output / "bases" / f"{base.name}.json"
 
-    def book(self, contender: Contender, cell: Cell) -> Path:
+    def run_file(self, contender: Contender, cell: Cell) -> Path:
         return self.output / contender.name / f"{cell.name}.json"
 
 
@@ -48,39 +48,39 @@ class BaseJob:
         path = self.place.facts(self.base)
         if path.is_file():
             return
-        here = world(self.place.data, self.base)
-        static = _best_static(here, Book(self.place.output / "static" / f"{self.base.name}.json"))
-        reaches = here.reaches
+        loaded = load_base(self.place.data, self.base)
+        static = _best_static(loaded, RunFile(self.place.output / "static" / f"{self.base.name}.json"))
+        reaches = loaded.reaches
         BaseFacts(
             requests=sum(known.requests for known in reaches),
-            attainable=here.attainable,
+            attainable=loaded.attainable,
             idle_ttft_s=reaches[0].best_ttft_s,
             idle_itl_s=reaches[0].best_itl_s,
-            gpus=gpus_of(here.plan({}).settings),
-            initial=tuple(_first_fleets(here)),
+            gpus=gpus_of(loaded.plan({}).settings),
+            initial=tuple(_first_fleets(loaded)),
             static=static[0] if static else None,
             static_figures=static[1] if static else None,
         ).save(path)
 
 
-def _static(here: World, fleet: Fleet) -> Figures:
+def _static(loaded: LoadedBase, fleet: Fleet) -> Figures:
     prefill, decode = fleet
-    plan = here.plan({"planner.static.prefill": prefill, "planner.static.decode": decode})
-    return here.measure(lambda turn: (plan.policy, None), [fleet] * len(here.rotations))
+    plan = loaded.plan({"planner.static.prefill": prefill, "planner.static.decode": decode})
+    return loaded.measure(lambda turn: (plan.policy, None), [fleet] * len(loaded.rotations))
 
 
-def _best_static(here: World, book: Book) -> tuple[Fleet, Figures] | None:
+def _best_static(loaded: LoadedBase, run_file: RunFile) -> tuple[Fleet, Figures] | None:
     def figures(knobs: Knobs) -> Figures:
-        return _static(here, (knobs[0], knobs[1]))
+        return _static(loaded, (knobs[0], knobs[1]))
 
-    gpus = gpus_of(here.plan({}).settings)
-    fleet = cheapest_fleet(lambda fleet: book.figures(fleet, figures).held, here.guess(), gpus)
-    return fleet and (fleet, book.runs[fleet])
+    gpus = gpus_of(loaded.plan({}).settings)
+    fleet = cheapest_fleet(lambda fleet: run_file.figures(fleet, figures).held, loaded.guess(), gpus)
+    return fleet and (fleet, run_file.runs[fleet])
 
 
-def _first_fleets(here: World) -> Sequence[Fleet]:
+def _first_fleets(loaded: LoadedBase) -> Sequence[Fleet]:
     """Of each rotation; where no fleet holds, the guess for the mean load."""
-    head, gpus = here.head(FIRST_S), gpus_of(here.plan({}).settings)
+    head, gpus = loaded.head(FIRST_S), gpus_of(loaded.plan({}).settings)
     alone = [
         replace(head, rotations=[rotation], reaches=[known])
         for rotation, known in zip(head.rotations, head.reaches, strict=True)
@@ -88,8 +88,8 @@ def _first_fleets(here: World) -> Sequence[Fleet]:
     return [cheapest_fleet(partial(_holds, each), each.guess(), gpus) or each.guess() for each in alone]
 
 
-def _holds(here: World, fleet: Fleet) -> bool:
-    return _static(here, fleet).held
+def _holds(loaded: LoadedBase, fleet: Fleet) -> bool:
+    return _static(loaded, fleet).held
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,25 +118,25 @@ class CellJob:
     def run(self) -> Leasts:
         """What was found, or `positions`."""
         contender = self.contender
-        book = Book(self.place.book(contender, self.cell))
+        run_file = RunFile(self.place.run_file(contender, self.cell))
         if self.positions:
-            book.figures(self.positions, self._measure)
+            run_file.figures(self.positions, self._measure)
             return self.positions
 
         def holds(knob: int, position: int) -> bool:
-            return book.figures(contender.alone(knob, position), self._measure).held
+            return run_file.figures(contender.alone(knob, position), self._measure).held
 
         count = len(contender.grid)
         return tuple(
-            least(partial(holds, knob), count, self._guess(knob, book)) for knob in range(contender.knobs)
+            least(partial(holds, knob), count, self._guess(knob, run_file)) for knob in range(contender.knobs)
         )
 
-    def _guess(self, knob: int, book: Book) -> int | None:
-        """Where to begin: as the contender says, at what is known here, at what a cell nearby needs."""
+    def _guess(self, knob: int, run_file: RunFile) -> int | None:
+        """Where to begin: as the contender says, at what this base, then what a cell nearby needs."""
         contender, top = self.contender, len(self.contender.grid) - 1
         if contender.first is not None:
             return contender.first
-        runs = {place: book.runs.get(contender.alone(knob, place)) for place in range(top + 1)}
+        runs = {place: run_file.runs.get(contender.alone(knob, place)) for place in range(top + 1)}
         held = [place for place, run in runs.items() if run and run.held]
         if held or runs[top]:
             return min(held, default=top)
@@ -148,26 +148,26 @@ class CellJob:
     def _measure(self, knobs: Knobs) -> Figures:
         base, contender = self.cell.base, self.contender
         facts = BaseFacts.load(self.place.facts(base))
-        here = replace(world(self.place.data, base), most=facts.most)
+        loaded = replace(load_base(self.place.data, base), most=facts.most)
         budget = facts.budget if self.cell.budgeted else None
-        question = Question(
-            world=here,
+        inputs = PolicyInputs(
+            loaded=loaded,
             delay_s=self.cell.delay_s,
             budget=budget,
             futures=_futures(self.place, base) if contender.family == "clairvoyant" else (),
         )
 
         def drive(turn: int) -> Driver:
-            return contender.make(question, contender.values(knobs), turn)
+            return contender.make(inputs, contender.values(knobs), turn)
 
-        return here.measure(drive, facts.initial, self.cell.delay_s, budget)
+        return loaded.measure(drive, facts.initial, self.cell.delay_s, budget)
 
 
 @lru_cache(maxsize=1)
 def _futures(place: Place, base: Base) -> Sequence[object]:
     from benchmarks.policies.clairvoyant import futures
 
-    return futures(world(place.data, base), place.output)
+    return futures(load_base(place.data, base), place.output)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

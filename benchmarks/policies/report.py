@@ -3,12 +3,12 @@
 from collections.abc import Iterator, Sequence
 
 from benchmarks.policies.asked import HEAD, asked_rows, delay_rows
-from benchmarks.policies.book import BUDGET_FACTOR, MOST_FACTOR
 from benchmarks.policies.cells import Cell
 from benchmarks.policies.contenders import CONTENDERS
+from benchmarks.policies.loaded_base import GOAL
 from benchmarks.policies.results import Results
+from benchmarks.policies.run_files import BUDGET_FACTOR, MOST_FACTOR
 from benchmarks.policies.summary import Best, Bests, Ratio, against, bests, covered, one_setting, reversals
-from benchmarks.policies.world import GOAL
 
 INTRODUCTION = f"""\
 # Policies at equal attainment
@@ -173,7 +173,7 @@ def _best(best: Best) -> str:
 
 def _missed(results: Results, family: str, cell: Cell) -> str:
     books = [results.books[each.name, cell] for each in results.contenders if each.family == family]
-    shares = [run.attainment for book in books for run in book.runs.values()]
+    shares = [run.attainment for run_file in books for run in run_file.runs.values()]
     return f"{max(shares):.1%}" if cell in covered(results)[family] else "not finished"
 
 

@@ -8,16 +8,16 @@ that were run in all cells and hold in each.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from benchmarks.policies.book import BaseFacts, Book
 from benchmarks.policies.cells import Base, Cell
 from benchmarks.policies.contenders import Contender
 from benchmarks.policies.jobs import Place
+from benchmarks.policies.run_files import BaseFacts, RunFile
 from benchmarks.policies.search import Knobs
 
 MAIN_FAMILIES = ("headway", "reference")
 """The comparison at one setting everywhere covers the cells that all of these can hold."""
 
-Books = Mapping[tuple[str, Cell], Book]
+Books = Mapping[tuple[str, Cell], RunFile]
 """By contender's name and cell."""
 
 
@@ -60,7 +60,9 @@ def gathered(place: Place, cells: Sequence[Cell], contenders: Sequence[Contender
     bases = dict.fromkeys(cell.base for cell in cells)
     facts = {base: BaseFacts.load(place.facts(base)) for base in bases if place.facts(base).is_file()}
     possible = possible_cells(cells, facts)
-    books = {(each.name, cell): Book(place.book(each, cell)) for each in contenders for cell in possible}
+    books = {
+        (each.name, cell): RunFile(place.run_file(each, cell)) for each in contenders for cell in possible
+    }
     common = common_cells(possible, contenders, books)
     return Results(
         cells=possible,
@@ -78,11 +80,11 @@ def possible_cells(cells: Sequence[Cell], facts: Mapping[Base, BaseFacts]) -> li
     return [cell for cell in known if not cell.budgeted or facts[cell.base].budget]
 
 
-def searched(book: Book, contender: Contender) -> bool:
+def searched(run_file: RunFile, contender: Contender) -> bool:
     """Whether the contender's search in this cell has ended."""
 
     def ended(knob: int) -> bool:
-        runs = [book.runs.get(contender.alone(knob, position)) for position in range(len(contender.grid))]
+        runs = [run_file.runs.get(contender.alone(knob, position)) for position in range(len(contender.grid))]
         known = [run and run.held for run in runs]
         edges = zip([False, *known], known, strict=False)
         return known[-1] is False or any(edge == (False, True) for edge in edges)
@@ -108,8 +110,8 @@ def common_cells(cells: Sequence[Cell], contenders: Sequence[Contender], books: 
 def one_for_all(contender: Contender, cells: Sequence[Cell], books: Books) -> Everywhere:
     """The cheapest setting that was run in all cells and holds in each."""
     own = [books[contender.name, cell] for cell in cells]
-    holds = sum(book.cheapest() is not None for book in own)
-    everywhere = set[Knobs]().union(*(book.runs for book in own))
+    holds = sum(run_file.cheapest() is not None for run_file in own)
+    everywhere = set[Knobs]().union(*(run_file.runs for run_file in own))
     totals = {
         knobs: total
         for knobs in sorted(everywhere)
@@ -121,9 +123,9 @@ def one_for_all(contender: Contender, cells: Sequence[Cell], books: Books) -> Ev
     return Everywhere(cells=len(cells), holds=holds, knobs=best, total=totals[best])
 
 
-def total_of(books: Sequence[Book], knobs: Knobs) -> Total | None:
+def total_of(books: Sequence[RunFile], knobs: Knobs) -> Total | None:
     """All cells at one setting; None where it was not run in each."""
-    runs = [book.runs[knobs] for book in books if knobs in book.runs]
+    runs = [run_file.runs[knobs] for run_file in books if knobs in run_file.runs]
     if len(runs) < len(books):
         return None
     return Total(gpu_hours=sum(run.gpu_hours for run in runs), failed=sum(not run.held for run in runs))

@@ -6,9 +6,9 @@ from math import exp, log
 from statistics import fmean
 
 from benchmarks.policies.cells import Cell
+from benchmarks.policies.loaded_base import Figures
 from benchmarks.policies.results import Everywhere, Results, searched
 from benchmarks.policies.search import Knobs
-from benchmarks.policies.world import Figures
 
 CLAIRVOYANT_DELAY_S = 60
 """Start-up delays up to this one count in the comparison with the clairvoyant plan."""

@@ -11,11 +11,11 @@ import pytest
 from benchmarks import decisions
 from benchmarks.policies.ablation import ABLATIONS, HINDSIGHT, IDEAS, Without
 from benchmarks.policies.ablation_report import HEAD, ablation_markdown
-from benchmarks.policies.book import BaseFacts, Book
 from benchmarks.policies.cells import Base, Cell
 from benchmarks.policies.contenders import CONTENDERS, LOSS_BUDGETS, ONE_PERCENT
+from benchmarks.policies.loaded_base import Figures
 from benchmarks.policies.results import Results
-from benchmarks.policies.world import Figures
+from benchmarks.policies.run_files import BaseFacts, RunFile
 from headway.config import load_config
 from headway.planning import Decision, Observation, Role
 from headway.planning.hindsight import HeadwaySettings, release
@@ -86,7 +86,7 @@ class TestTable:
         contenders = [replace(whole, everywhere=False), *ABLATIONS]
         books = {}
         for each in contenders:
-            books[each.name, CELL] = book = Book(directory / each.name / "cell.json")
+            books[each.name, CELL] = book = RunFile(directory / each.name / "cell.json")
             for place, (share, hours) in runs.get(each.name, {}).items():
                 book.figures((place,), lambda _, share=share, hours=hours: _figures(share, hours))
         facts = BaseFacts(

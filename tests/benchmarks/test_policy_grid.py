@@ -9,18 +9,18 @@ from xml.etree import ElementTree as ET
 import numpy as np
 import pytest
 
-from benchmarks.policies.book import BaseFacts, Book
 from benchmarks.policies.cells import Base, Cell, cells
 from benchmarks.policies.contenders import FACTORS, Contender
 from benchmarks.policies.jobs import CellJob, Place
+from benchmarks.policies.loaded_base import GOAL, Figures
 from benchmarks.policies.plot import LEVELS, curve, pareto_svg
 from benchmarks.policies.recording import Recording
 from benchmarks.policies.report import markdown
 from benchmarks.policies.results import Everywhere, Results, Total, common_cells, one_for_all, searched
+from benchmarks.policies.run_files import BaseFacts, RunFile
 from benchmarks.policies.scaled_reference import ScaledReference
 from benchmarks.policies.slo_ratio import SloRatioPolicy
 from benchmarks.policies.summary import against, bests, covered, one_setting, reversals
-from benchmarks.policies.world import GOAL, Figures
 from headway.planning import Decision, Observation, PolicySettings, PoolLimits, PoolState, Role, Slo
 
 HOUR = Base(trace="azure1", profile="8b", slo="tight")
@@ -187,14 +187,14 @@ class TestBook:
             made.append(knobs)
             return figures(0.99, 10.0 + knobs[0])
 
-        first = Book(path).figures((3, 5), measure)
-        assert Book(path).figures((3, 5), measure) == first
-        Book(path).figures((1, 5), measure)
+        first = RunFile(path).figures((3, 5), measure)
+        assert RunFile(path).figures((3, 5), measure) == first
+        RunFile(path).figures((1, 5), measure)
         assert made == [(3, 5), (1, 5)]
-        assert Book(path).cheapest() == ((1, 5), figures(0.99, 11.0))
+        assert RunFile(path).cheapest() == ((1, 5), figures(0.99, 11.0))
 
     def test_what_fails_is_never_the_cheapest(self, tmp_path: Path) -> None:
-        book = Book(tmp_path / "cell.json")
+        book = RunFile(tmp_path / "cell.json")
         book.figures((0,), lambda knobs: figures(0.98, 1.0))
         assert book.cheapest() is None
 
@@ -250,7 +250,7 @@ def results(tmp_path: Path) -> Results:
     books = {}
     for name, runs in known.items():
         for cell, run in runs.items():
-            book = Book(tmp_path / name / f"{cell.name}.json")
+            book = RunFile(tmp_path / name / f"{cell.name}.json")
             book.figures((0 if run[0] >= GOAL else 2,), lambda knobs, run=run: figures(*run))
             books[name, cell] = book
     return Results(
@@ -307,7 +307,7 @@ class TestSummary:
     def test_a_family_covers_a_cell_once_all_its_searches_have_ended(
         self, results: Results, tmp_path: Path
     ) -> None:
-        unfinished = Book(tmp_path / "begun.json")
+        unfinished = RunFile(tmp_path / "begun.json")
         unfinished.figures((1,), lambda knobs: figures(0.99, 5.0))
         partly = replace(results, books={**results.books, ("reference-60s", NEAR): unfinished})
         assert covered(partly)["reference"] == [FAR, LONG]
@@ -351,7 +351,7 @@ class TestResults:
         known = contender("headway")
 
         def ended(**runs: float) -> bool:
-            book = Book(tmp_path / f"{len(list(tmp_path.iterdir()))}.json")
+            book = RunFile(tmp_path / f"{len(list(tmp_path.iterdir()))}.json")
             for place, attainment in runs.items():
                 book.figures((int(place[1:]),), lambda knobs, share=attainment: figures(share, 1.0))
             return searched(book, known)
@@ -365,7 +365,7 @@ class TestResults:
 
     def test_of_two_knobs_each_is_searched_with_the_other_widest(self, tmp_path: Path) -> None:
         known = replace(contender("reference-apart"), knobs=2)
-        book = Book(tmp_path / "cell.json")
+        book = RunFile(tmp_path / "cell.json")
         for knobs in ((0, 2), (2, 1)):
             book.figures(knobs, lambda _: figures(0.99, 1.0))
         assert not searched(book, known)
@@ -376,7 +376,7 @@ class TestResults:
         assert common_cells(results.cells, results.contenders, results.books) == [NEAR, LONG]
 
     def test_a_family_that_was_not_run_leaves_the_common_cells_alone(self, results: Results) -> None:
-        nothing = {cell: Book(Path("nowhere")) for cell in results.cells}
+        nothing = {cell: RunFile(Path("nowhere")) for cell in results.cells}
         books = {**results.books, **{("headway", cell): book for cell, book in nothing.items()}}
         assert common_cells(results.cells, results.contenders, books) == [NEAR, LONG]
 
@@ -413,7 +413,7 @@ class TestReport:
         assert "| 180 s | – | 1.20 (worst 1.20, 1) | 1.50 (worst 1.50, 1) | 1.0 |" in report
 
     def test_without_the_policy_nothing_is_asked(self, results: Results) -> None:
-        books = {**results.books, **{("headway", cell): Book(Path("nowhere")) for cell in results.cells}}
+        books = {**results.books, **{("headway", cell): RunFile(Path("nowhere")) for cell in results.cells}}
         report = markdown(replace(results, books=books, missing=[HOUR]))
         assert "Asked and measured" not in report
         assert f"left out: {HOUR.name}" in report

@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.policies.world import Figures
+from benchmarks.policies.loaded_base import Figures
 from benchmarks.roles import cost_at
 
 

@@ -14,8 +14,8 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
+from benchmarks.policies.loaded_base import Figures
 from benchmarks.policies.search import Fleet, Knobs
-from benchmarks.policies.world import Figures
 
 MOST_FACTOR = 8
 """A pool may grow to so many times what the best static fleet and the first fleets have of it."""
@@ -24,7 +24,7 @@ BUDGET_FACTOR = 1.25
 """`max_gpu_budget` over the best static fleet's GPUs: with no more than those, whoever moves falls short."""
 
 
-class Book:
+class RunFile:
     """The runs in one file; each new one is written at once."""
 
     def __init__(self, path: Path) -> None:

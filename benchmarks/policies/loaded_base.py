@@ -1,4 +1,4 @@
-"""What simulations of a base share, and one measurement: a policy on all rotations of the trace.
+"""A base with its requests in memory, and one measurement: a policy on all rotations of the trace.
 
 Attainment is requests that met both SLOs over requests that an idle fleet could serve within them, summed
 over the rotations; cost is the mean GPU-hours of a rotation.
@@ -61,7 +61,7 @@ class Figures:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class World:
+class LoadedBase:
     """A base with its requests in memory; `reaches` says of each rotation what is attainable.
 
     `most` bounds each pool's replicas.
@@ -93,7 +93,7 @@ class World:
             "planner.policy": "static",
         }
 
-    def head(self, duration_s: float) -> "World":
+    def head(self, duration_s: float) -> "LoadedBase":
         """The first seconds of each rotation."""
         parts = [rotation.head(duration_s) for rotation in self.rotations]
         return replace(self, rotations=parts, reaches=_reaches(self.plan({}), parts))
@@ -179,9 +179,9 @@ def best_batch(profile: Profile, slo: Slo, context_tokens: float, most: int) -> 
 
 
 @lru_cache(maxsize=1)
-def world(data: Path, base: Base) -> World:
-    """The world of a base, kept until another one is asked for."""
+def load_base(data: Path, base: Base) -> LoadedBase:
+    """A base with its requests, kept until another one is asked for."""
     rotations = recordings(data, base.trace)
     directory = str(data / "profiles" / PROFILES[base.profile])
-    empty = World(base=base, directory=directory, rotations=rotations, reaches=())
+    empty = LoadedBase(base=base, directory=directory, rotations=rotations, reaches=())
     return replace(empty, reaches=_reaches(empty.plan({}), rotations))
