@@ -1,4 +1,4 @@
-"""What the baselines do on public traces: `headway compare` over five seeds of the start-up delay.
+"""The baselines on public traces: `headway compare` over five seeds of the start-up delay.
 
     python -m benchmarks baselines --data DIR
 

@@ -1,4 +1,4 @@
-"""What one decision of the policy `headway` costs: two pools at 100 requests/s, by the length of its past.
+"""Cost of one decision of the policy `headway`: two pools at 100 requests/s, by the length of its past.
 
 CPU time of `plan`, in which the requests of a 30 s interval are replayed through candidate fleets, so other
 work on the machine does not count. Arrivals are Poisson around a rate that swings and is noisy, lengths

@@ -1,4 +1,4 @@
-"""What a simulated engine costs on the real clock: the model alone, streams on an event loop, its start.
+"""Cost of a simulated engine on the real clock: the model alone, streams on an event loop, its start.
 
     python -m benchmarks engine
 

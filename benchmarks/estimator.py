@@ -1,4 +1,4 @@
-"""How far estimated latencies are from measured ones.
+"""Distance of estimated latencies from measured ones.
 
 For each measured profile under DIR/profiles the estimator is asked at exactly the measured input lengths and
 (batch, context) points. Printed are the median of |estimate / measurement - 1| and the median of

@@ -1,4 +1,4 @@
-"""How well request latencies are predicted, beside the prior alone and common regressors, and what it costs.
+"""Errors and costs of predicted request latencies, beside the prior alone and common regressors.
 
 Data: `latency/*.jsonl.gz`, real requests in order of time. The methods are in `latency_methods.py`.
 

@@ -1,4 +1,4 @@
-"""What the latency benchmark compares: the prior alone, the project's model, and common regressors.
+"""The methods that the latency benchmark compares: the prior alone, the project's model, and common regressors.
 
 Prior: a profile's surfaces. TTFT = ttft(uncached tokens) + prompt tokens in flight / best prefill throughput,
 TPOT = itl(KV usage, input tokens). The samples do not say which model was served; where the profile is
@@ -41,7 +41,7 @@ WITH_PRIOR, WITHOUT_PRIOR = f"{OURS} (prior + residual)", f"{OURS} without prior
 
 
 def profile_priors(profile: interp.Profile) -> Priors:
-    """What a profile says before any measurement."""
+    """Latencies of a profile, before any measurement."""
 
     sampled = profile.prefill.table.isl_tokens
     best = float(np.max(profile.prefill.throughput_per_gpu(sampled))) * profile.gpus_per_engine

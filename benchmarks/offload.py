@@ -59,7 +59,7 @@ the document's table (67 of 200 requests, 8 concurrent sessions, other hardware;
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """How new sessions are placed, the rate scale, the mode, and further settings."""
+    """Placement of new sessions, the rate scale, the mode, and further settings."""
 
     homes: str
     rate: float

@@ -1,4 +1,4 @@
-"""What a tick of each predictor costs, and how well it forecasts real request counts.
+"""Cost of a tick of each predictor, and the error of its forecasts of real request counts.
 
 Cost: `observe` + `forecast(1)` on 200 points of history; libraries are loaded, and the first fit is done,
 before the clock starts.
@@ -28,7 +28,7 @@ LEVEL = 0.9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """What one tick may cost: the median, or the mean of `ticks` where costs are amortised."""
+    """Cost that one tick may have: the median, or the mean of `ticks` where costs are amortised."""
 
     limit_ms: float
     ticks: int

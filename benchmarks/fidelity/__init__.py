@@ -1,4 +1,4 @@
-"""How far the simulator is from engines that run, and the surfaces from samples that they have not seen.
+"""Distance of the simulator from live engines, and of the surfaces from samples that they have not seen.
 
     vllm        the tiny model on this machine, profiled, then driven live and simulated with that profile
     simulated   the simulated engine on the real clock, and the simulator with the same profile

@@ -1,4 +1,4 @@
-"""What a replay came to, live or simulated, and how far the one is from the other. Pure.
+"""Figures of a replay, live or simulated, and the distance between the two.
 
     TTFT         median over requests of first token - sending
     ITL          median over all tokens after the first ones; k tokens after a gap g are k gaps of g / k
@@ -43,7 +43,7 @@ class Row:
 
     @property
     def met(self) -> bool:
-        """Whether they are as close as asked."""
+        """True if they are as close as asked."""
         return abs(self.difference) <= self.asked
 
 

@@ -1,4 +1,4 @@
-"""What was asked of the policy `headway`, and what was measured."""
+"""The aims of the policy `headway`, and what was measured."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

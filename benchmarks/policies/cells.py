@@ -60,7 +60,7 @@ SLOS: Mapping[tuple[str, str], Mapping[str, tuple[float, float]]] = MappingProxy
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Base:
-    """What cells with the same requests and promises share."""
+    """The part that cells with the same requests and SLOs share."""
 
     trace: str
     profile: str
@@ -77,7 +77,7 @@ class Base:
 
     @property
     def days(self) -> bool:
-        """Whether the trace covers a day or more."""
+        """True if the trace covers a day or more."""
         return TRACES[self.trace].turns == 1
 
 

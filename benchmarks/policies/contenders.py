@@ -99,7 +99,7 @@ def _default_targets(loaded: LoadedBase) -> Mapping[str, float]:
 
 
 def _profiled_targets(loaded: LoadedBase) -> Mapping[str, float]:
-    """What a load test would tell an operator: the decode batch that the ITL target allows."""
+    """Targets as a load test finds them: the decode batch that the ITL target allows."""
     plan, rotation = loaded.plan({}), loaded.rotations[0]
     context = float((rotation.input_tokens + rotation.output_tokens / 2).mean())
     batch = best_batch(plan.profile, plan.settings.slo, context, plan.engine.max_batch_size)

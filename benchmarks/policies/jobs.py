@@ -116,7 +116,7 @@ class CellJob:
         return f"{self.contender_name} {self.cell.name}"
 
     def run(self) -> Leasts:
-        """What was found, or `positions`."""
+        """The positions found, or `positions`."""
         contender = self.contender
         run_file = RunFile(self.place.run_file(contender, self.cell))
         if self.positions:

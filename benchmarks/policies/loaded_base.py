@@ -130,7 +130,7 @@ class LoadedBase:
         )
 
     def guess(self) -> Fleet:
-        """What the mean load of the first rotation asks for by the reference formulas."""
+        """The fleet that the reference formulas ask for at the mean load of the first rotation."""
         plan, rotation = self.plan({}), self.rotations[0]
         count = len(rotation.arrival_s)
         load = LoadForecast(

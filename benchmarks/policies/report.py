@@ -45,7 +45,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def _covered(results: Results) -> Iterator[str]:
-    """What is missing, if anything is."""
+    """Sentences on missing results, if there are any."""
     cells = covered(results)
     absent = dict.fromkeys(each.family for each in CONTENDERS if each.family not in cells)
     if absent:

@@ -1,4 +1,4 @@
-"""What lies in the output directory, finished or not.
+"""The results in the output directory, finished or not.
 
 A contender counts in a cell once its search there has ended: the least position of each knob that holds is
 known, all others widest, or that not even the widest does. One setting everywhere is the cheapest of those
@@ -56,7 +56,7 @@ class Results:
 
 
 def gathered(place: Place, cells: Sequence[Cell], contenders: Sequence[Contender]) -> Results:
-    """What there is of these cells."""
+    """The results of these cells."""
     bases = dict.fromkeys(cell.base for cell in cells)
     facts = {base: BaseFacts.load(place.facts(base)) for base in bases if place.facts(base).is_file()}
     possible = possible_cells(cells, facts)
@@ -81,7 +81,7 @@ def possible_cells(cells: Sequence[Cell], facts: Mapping[Base, BaseFacts]) -> li
 
 
 def searched(run_file: RunFile, contender: Contender) -> bool:
-    """Whether the contender's search in this cell has ended."""
+    """True if the contender's search in this cell has ended."""
 
     def ended(knob: int) -> bool:
         runs = [run_file.runs.get(contender.alone(knob, position)) for position in range(len(contender.grid))]

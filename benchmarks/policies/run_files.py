@@ -63,7 +63,7 @@ def write(path: Path, document: Mapping[str, Any]) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaseFacts:
-    """What holds for all cells of a base.
+    """Facts that hold for all cells of a base.
 
     `initial` is the first fleet of each rotation. `static` and `static_figures` are the cheapest fixed fleet
     in hindsight and what it does; None where none holds the goal. `idle_ttft_s` and `idle_itl_s` are those of

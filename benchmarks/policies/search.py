@@ -21,15 +21,15 @@ Fleet = tuple[int, int]
 
 
 class Outcome(Protocol):
-    """What a search sees of a simulation, or of several."""
+    """The outcome of a simulation, or of several, as a search needs it."""
 
     @property
     def held(self) -> bool:
-        """Whether it reaches the goal."""
+        """True if it reaches the goal."""
 
     @property
     def gpu_hours(self) -> float:
-        """What it costs."""
+        """The cost."""
 
 
 OutcomeT = TypeVar("OutcomeT", bound=Outcome)
@@ -50,7 +50,7 @@ def least(holds: Callable[[int], bool], count: int, guess: int | None = None) ->
 
 
 def _bracket(holds: Callable[[int], bool], count: int, guess: int) -> tuple[int, int]:
-    """What is left to search: all below the first fail, the second holds or is `count`."""
+    """The part left to search: all below the first fail, the second holds or is `count`."""
     low, high, place, step = 0, count, guess, 1
     first = held = holds(guess)
     while True:
