@@ -1,4 +1,4 @@
-"""The methods that the latency benchmark compares: the prior alone, the project's model, and common regressors.
+"""Methods that the latency benchmark compares: the prior alone, the project's model, and common regressors.
 
 Prior: a profile's surfaces. TTFT = ttft(uncached tokens) + prompt tokens in flight / best prefill throughput,
 TPOT = itl(KV usage, input tokens). The samples do not say which model was served; where the profile is

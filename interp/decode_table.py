@@ -73,6 +73,7 @@ def build_table(samples: DecodeSamples, domain: SampledDomain, gpus_per_engine: 
             itl, throughput, axis * samples.max_kv_tokens, contexts[0], model
         )
         contexts = np.concatenate([[1.0], contexts])
+    # In an endless context any KV usage holds no whole request: no throughput, the ITL of the longest line.
     endless = np.zeros((1, len(axis)))
     return DecodeTable(
         kv=axis,

@@ -81,6 +81,7 @@ def along_cell(axis: FloatArray, cell: int, value: float) -> float:
 @compiled
 def blend(start: float, end: float, fraction: float) -> float:
     """`start` and `end` mixed, exact at both."""
+    # start + 1.0 * (end - start) may differ from `end` by rounding; nodes must give their own values.
     return end if fraction == 1.0 else start + fraction * (end - start)
 
 

@@ -227,6 +227,7 @@ def _move_into_place(fresh: Path, target: Path, old: Path) -> None:
     if not target.exists():
         fresh.rename(target)
         return
+    # A rename within one file system is atomic: a reader sees the old profile, none, or the new one.
     target.rename(old)
     try:
         fresh.rename(target)

@@ -82,6 +82,7 @@ class _Bank:
         count = len(RATIOS)
         self._damping, self._keep = damping, keep
         self._filter = KalmanFilter(dim_x=2 * count, dim_z=count)
+        # One block of two states per pair of ratios; blocks do not mix, so one filter runs them all.
         self._filter.F = np.kron(np.eye(count), [[1.0, damping], [0.0, damping]])
         self._filter.H = np.kron(np.eye(count), [[1.0, 0.0]])
         self._filter.Q = np.diag(np.column_stack([RATIOS[:, 0], RATIOS.prod(axis=1)]).ravel())

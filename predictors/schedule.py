@@ -93,6 +93,7 @@ class Scheduled:
         """
         every = self._model.traits.refit_every
         latest_fit = self._count // every * every if every else 0
+        # Whatever lies before the latest scheduled fit is forgotten by it, so a lazy model skips that work.
         for index in range(max(self._done + 1, latest_fit), self._count + 1):
             self._advance(index, scheduled=every > 0 and index % every == 0)
         self._done = self._count

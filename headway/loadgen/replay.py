@@ -87,6 +87,7 @@ class OpenLoop:
         first = next(requests)
         self._clock = clock_from_now()
         for number, planned in enumerate(chain((first,), requests)):
+            # A sender that is behind never sleeps; without this the streams would not be read.
             if number % YIELD_EVERY == 0:
                 await asyncio.sleep(0)
             while (left_s := planned.at_s - self._clock()) > 0:

@@ -92,6 +92,7 @@ def learn(refinement: Refinement, profile: Profile, reports: Iterable[LatencyRep
         kv_usage = _kv_usage(profile, seen)
         cell = _cell(seen.phase, seen.tokens, kv_usage)
         ratio = log(seen.latency_s / _expected_s(profile, seen, kv_usage))
+        # Taken out and put in again: the order of the dict is the order in which cells were last fed.
         memory = cells.pop(cell, CellMemory())
         cells[cell] = memory.with_seen(min(max(ratio, -bound), bound), seen.tokens, kv_usage)
     for oldest in list(cells)[: max(0, len(cells) - MOST_CELLS)]:

@@ -267,6 +267,7 @@ def _value(spec: str, key: str, text: str) -> float:
     except ValueError:
         wanted = "a whole number" if key == "seed" else "a number"
         raise TraceError(f"{spec}: {key}: {text!r} is not {wanted}") from None
+    # The least normal float stands for "above 0".
     lowest, highest = float_info.min if key in POSITIVE else 0.0, HIGHEST.get(key, float_info.max)
     if not lowest <= value <= highest:
         bounds = f"{'above' if key in POSITIVE else 'at least'} 0 and at most {highest:g}"

@@ -135,6 +135,7 @@ class _Ingestion:
         self._zero_output += int(no_output.sum())
         self._zero_input += int(no_input.sum())
         kept = ~(no_output | no_input)
+        # Blocks of dropped requests are kept: the records count them from the first of the file.
         self._writer.append_blocks(batch.blocks)
         try:
             self._write(self._reorderer.push(batch.records[kept]))

@@ -118,6 +118,7 @@ def _fill(file: BufferedIOBase, wanted: int, at: ReadPosition) -> bytes:
         problem = "gzip data ends early" if isinstance(error, EOFError) else f"cannot be read: {error}"
         raise at_line(at.path, line, "file", problem) from error
     data = b"".join(held)
+    # Only the very start of a file may carry the mark.
     return data.removeprefix(UTF8_MARK) if at.line == 1 and not at.tail else data
 
 

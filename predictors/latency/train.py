@@ -195,6 +195,7 @@ def _train_target(
         candidate = replace(prior, learned=_fit(older.rows(), settings))
         report = judged(report, held, (candidate, in_place, prior))
         candidate, report = _calibrated(candidate, report, held.rows(), settings)
+        # Without a model in place there is nothing better to keep, however far off the rows seem.
         off = shift(candidate, held) if in_place.learned else 1.0
         if complaint := objection(report, off, settings):
             return in_place, replace(report, reason=f"kept: {complaint}")

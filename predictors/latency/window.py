@@ -122,6 +122,7 @@ class TrainingWindow:
         else:
             self._sizes[target] += 1
         if self._sizes[target] > self._most_rows:
+            # The fullest stratum gives way, not the oldest row: rare loads keep the rows that they have.
             fullest = max(strata.values(), key=len)
             fullest.popleft()
             self._sizes[target] -= 1

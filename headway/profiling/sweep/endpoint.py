@@ -89,6 +89,7 @@ class OpenAiTarget:
     async def _greet(self) -> None:
         try:
             await self.stream(GREETING, 1)
+        # Servers that do not know vLLM's fields refuse the whole request; ask again without them.
         except UnmeasurableError:
             self._extended = False
             await self.stream(GREETING, 1)

@@ -154,6 +154,7 @@ def read_measurements(path: Path) -> Measurements:
     """The measurements in a file. Raises MeasurementsError naming the line."""
     try:
         text = path.read_text(encoding="utf-8")
+        # A process may end in the middle of a line; the rest of the file is sound.
         whole = text[: text.rfind("\n") + 1]
         if whole != text:
             path.write_text(whole, encoding="utf-8")
