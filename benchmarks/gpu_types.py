@@ -17,20 +17,20 @@ import numpy as np
 
 from benchmarks.gpu_types_replay import decode_lost, prefill_lost
 from headway.config import resolve_profile
-from headway.planning.gpu_types import (
-    Candidate,
+from headway.planning.replay import ReplayEngine, Requests
+from headway.planning.types import PoolLimits, Role, Slo
+from headway.studies.gpu_mix import (
+    GpuCandidate,
     InfeasibleError,
-    Load,
     PoolNeed,
+    RequestLoad,
     Share,
     Supply,
     cheapest,
     pool_needs,
     rounded_up,
 )
-from headway.planning.gpu_types.needs import engines_in
-from headway.planning.replay import ReplayEngine, Requests
-from headway.planning.types import PoolLimits, Role, Slo
+from headway.studies.gpu_mix.needs import engines_in
 from interp import load_profile
 
 TYPES = ("a", "b", "c", "d", "e")
@@ -97,7 +97,7 @@ def made_up_load(draw: np.random.Generator, seconds: int = 300) -> tuple[Request
     return Requests(arrival_s, *np.maximum(1.0, np.rint(lengths))), slo
 
 
-def engine(profiles: Path, name: str, slo: Slo) -> Candidate:
+def engine(profiles: Path, name: str, slo: Slo) -> GpuCandidate:
     """One of PROFILES under that SLO."""
     directory = profiles / PROFILES[name][0]
     profile = load_profile(directory if directory.is_dir() else resolve_profile(PROFILES[name][0]))
@@ -110,7 +110,7 @@ def engine(profiles: Path, name: str, slo: Slo) -> Candidate:
         transfer_s_per_token=131_072 / 25e9,
     )
     gpus = {Role.PREFILL: profile.prefill.gpus_per_engine, Role.DECODE: profile.decode.gpus_per_engine}
-    return Candidate(engine=of, gpus_per_replica=gpus)
+    return GpuCandidate(engine=of, gpus_per_replica=gpus)
 
 
 def planned_mixes(profiles: Path, seed: int) -> Iterator[tuple[str, float, float]]:
@@ -123,7 +123,7 @@ def planned_mixes(profiles: Path, seed: int) -> Iterator[tuple[str, float, float
     types = {name: engine(profiles, name, slo) for name in PROFILES}
     prices = {name: price * float(np.exp(draw.normal(0.0, 0.4))) for name, (_, price) in PROFILES.items()}
     supply = {name: Supply(price_per_gpu_hour=price) for name, price in prices.items()}
-    needs = pool_needs(types, Load(requests=requests, loss_budget=LOSS_BUDGET), LIMITS).pools
+    needs = pool_needs(types, RequestLoad(requests=requests, loss_budget=LOSS_BUDGET), LIMITS).pools
     try:
         mix = cheapest(needs, supply)
     except InfeasibleError:

@@ -7,8 +7,8 @@ from typing import Annotated
 
 from headway.config import ConfigError, HeadwayConfig, json_schema, load_config
 from headway.planning import PlanningError
-from headway.planning.gpu_types import candidates
 from headway.routing.gpu_profiles import serves
+from headway.studies.gpu_mix import candidates
 from headway.workload import open_trace
 from headway_cli.errors import CliError
 from headway_cli.flags import argument

@@ -19,11 +19,11 @@ import numpy as np
 from benchmarks.policies.contenders import LOSS_BUDGETS, ONE_PERCENT, Contender, Make, PolicyInputs, headway
 from benchmarks.policies.loaded_base import Driver
 from headway.planning import Decision, Observation, Policy, Role
-from headway.planning.hindsight.choosing import Option, choose
-from headway.planning.hindsight.judging import STEADY, Judgement
-from headway.planning.hindsight.learning import RUN_UP_S, Planned, learn
-from headway.planning.hindsight.levels import SMOOTHINGS, FloatArray, forecasts
+from headway.planning.hindsight.backtest import SMOOTHINGS, STEADY, Backtest, forecasts
+from headway.planning.hindsight.learning import RUN_UP_S, ReplaySetup, learn
+from headway.planning.hindsight.needs import Option, choose
 from headway.planning.hindsight.state import HindsightState
+from headway.planning.types import FloatArray
 
 HINDSIGHT = "headway.planning.hindsight"
 NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -78,32 +78,32 @@ def _last(work: FloatArray) -> FloatArray:
 
 
 def _half_each(
-    judgements: Mapping[Role, Judgement], gpus: Mapping[Role, int], loss_budget: float
+    backtests: Mapping[Role, Backtest], gpus: Mapping[Role, int], loss_budget: float
 ) -> Mapping[Role, Option]:
-    share = loss_budget / len(judgements)
-    return {role: choose({role: each}, gpus, share)[role] for role, each in judgements.items()}
+    share = loss_budget / len(backtests)
+    return {role: choose({role: each}, gpus, share)[role] for role, each in backtests.items()}
 
 
-def _of_means(state: HindsightState, observation: Observation, planned: Planned) -> HindsightState:
-    return learn(state, replace(observation, traffic=None), planned)
+def _of_means(state: HindsightState, observation: Observation, setup: ReplaySetup) -> HindsightState:
+    return learn(state, replace(observation, traffic=None), setup)
 
 
 IDEAS: Sequence[Idea] = (
-    Idea(name="one-level", off="one level, no choice", stand_ins={"judging.forecasts": _one_level}),
-    Idea(name="last-value", off="the last value, no other forecast", stand_ins={"judging.forecasts": _last}),
+    Idea(name="one-level", off="one level, no choice", stand_ins={"backtest.forecasts": _one_level}),
+    Idea(name="last-value", off="the last value, no other forecast", stand_ins={"backtest.forecasts": _last}),
     Idea(
         name="no-unseen",
         off="no growth beyond what was seen",
-        stand_ins={"judging._growth": lambda level, lead, interval_s: 0.0},
+        stand_ins={"backtest._growth": lambda level, lead, interval_s: 0.0},
     ),
-    Idea(name="no-surprise", off="first jumps are judged whole", stand_ins={"judging.SURPRISE": inf}),
+    Idea(name="no-surprise", off="first jumps are judged whole", stand_ins={"backtest.SURPRISE": inf}),
     Idea(
         name="split-budget", off="half the loss budget to each pool", stand_ins={"needs.choose": _half_each}
     ),
     Idea(
         name="fast-release",
         off="released at once",
-        stand_ins={"release.CONFIRM": 1},
+        stand_ins={"state.CONFIRM": 1},
         overrides={"planner.headway.hold_s": 0.0},
     ),
     Idea(
@@ -114,12 +114,12 @@ IDEAS: Sequence[Idea] = (
     Idea(
         name="fixed-lead",
         off="the start-up delay is not learnt",
-        stand_ins={"lead.Starts.lead_s": lambda starts, now_s, guess_s: guess_s},
+        stand_ins={"state.ReplicaStarts.lead_s": lambda starts, now_s, guess_s: guess_s},
     ),
     Idea(
         name="no-backlog",
         off="nothing is added for a queue",
-        stand_ins={"needs.extra_replicas": lambda pool, seconds_each, ttft_s, needed: 0},
+        stand_ins={"needs.replicas_for_queue": lambda pool, seconds_each, ttft_s, needed: 0},
     ),
     Idea(name="no-forgetting", off="the past counts whole", overrides={"planner.headway.half_life_s": 1e7}),
     Idea(

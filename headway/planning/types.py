@@ -21,6 +21,7 @@ __all__ = [
     "NO_CHANGES",
     "Decision",
     "FloatArray",
+    "IntArray",
     "LoadForecast",
     "Observation",
     "Policy",
@@ -35,6 +36,7 @@ __all__ = [
 NAN = float("nan")
 
 FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
 
 RoleChanges = Mapping[tuple[Role, Role], int]
 """How many replicas leave one role for another, as {(from, to): replicas}."""

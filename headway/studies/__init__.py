@@ -1,1 +1,10 @@
-"""Offline studies, apart from the core: nothing but their verbs in `headway_cli.studies` imports them."""
+"""Offline studies beside the control plane: tools for planning questions, which most readers can skip.
+
+    estimator               profiles of engines that nobody has measured yet
+    gpu_mix                 which GPU types should serve a load, and how many of each
+    queue_simulator         routing and queueing rules compared on a queueing model
+    sharing, sharing_simulation     several deployments under one GPU budget
+
+Each is a verb in `headway_cli/studies`. A study may import all of `headway`; only the command line imports
+a study. So nothing here runs in a live system, and the core can be understood without it.
+"""

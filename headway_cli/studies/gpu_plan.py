@@ -19,13 +19,15 @@ from rich.text import Text
 
 from headway.config import HeadwayConfig, load_config
 from headway.planning import PolicySettings, policy_settings
-from headway.planning.gpu_types import (
-    Candidate,
+from headway.planning.hindsight import loss_budget
+from headway.planning.replay import Requests
+from headway.studies.gpu_mix import (
+    GpuCandidate,
     InfeasibleError,
-    Load,
     Mix,
     MixRules,
     PoolNeed,
+    RequestLoad,
     Supply,
     candidates,
     cheapest,
@@ -33,8 +35,6 @@ from headway.planning.gpu_types import (
     rounded_up,
     supplies,
 )
-from headway.planning.hindsight import loss_budget
-from headway.planning.replay import Requests
 from headway.workload import Trace, TraceOptions, open_trace
 from headway_cli.errors import CliError
 from headway_cli.flags import option, spread
@@ -96,7 +96,7 @@ class Question:
     """The configuration and what was made of it."""
 
     settings: PolicySettings
-    candidates: Mapping[str, Candidate]
+    candidates: Mapping[str, GpuCandidate]
     supply: Mapping[str, Supply]
     rules: MixRules
 
@@ -106,7 +106,7 @@ class Question:
         """The pools' needs for what comes from `begin_s` on, and how many requests no type can keep."""
         judged_from = int(np.searchsorted(requests.arrival_s, begin_s))
         budget = loss_budget(self.settings)
-        load = Load(requests=requests, judged_from=judged_from, since_s=since_s, loss_budget=budget)
+        load = RequestLoad(requests=requests, judged_from=judged_from, since_s=since_s, loss_budget=budget)
         found = pool_needs(self.candidates, load, self.settings.limits)
         return found.pools, found.hopeless
 

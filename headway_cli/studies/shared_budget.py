@@ -27,8 +27,8 @@ from headway.config.reading import read_yaml
 from headway.planning.hindsight.policy import HeadwayPolicy
 from headway.simulation.build import Plan
 from headway.simulation.report import SimulationReport
-from headway.simulation.sharing import Tenant, simulate_shared
 from headway.simulation.simulate import Watchers
+from headway.studies.sharing_simulation import Tenant, simulate_shared
 from headway.workload import Trace, TraceOptions, open_trace
 from headway_cli.errors import CliError
 from headway_cli.job import Job, Progress, execute, make_report

@@ -18,8 +18,8 @@ from benchmarks.policies.results import Results
 from benchmarks.policies.run_files import BaseFacts, RunFile
 from headway.config import load_config
 from headway.planning import Decision, Observation, Role
-from headway.planning.hindsight import HeadwaySettings, release
-from headway.planning.hindsight.levels import SMOOTHINGS, forecasts
+from headway.planning.hindsight import HeadwaySettings, state
+from headway.planning.hindsight.backtest import SMOOTHINGS, forecasts
 from headway.simulation.build import make_plan
 
 CELL = Cell(base=Base(trace="azure1", profile="8b", slo="tight"), delay_s=60)
@@ -34,16 +34,16 @@ class Confirming:
     def initial_state(self) -> None:
         return None
 
-    def plan(self, observation: Observation, state: None) -> Decision:
-        return Decision(targets={}, next_state=state, reasons={"confirm": release.CONFIRM})
+    def plan(self, observation: Observation, before: None) -> Decision:
+        return Decision(targets={}, next_state=before, reasons={"confirm": state.CONFIRM})
 
 
 class TestIdeas:
     def test_a_stand_in_lasts_while_the_policy_plans(self) -> None:
-        before = release.CONFIRM
-        policy = Without(Confirming(), {"release.CONFIRM": before + 1})
+        before = state.CONFIRM
+        policy = Without(Confirming(), {"state.CONFIRM": before + 1})
         assert policy.plan(OBSERVATION, policy.initial_state()).reasons == {"confirm": before + 1}
-        assert before == release.CONFIRM
+        assert before == state.CONFIRM
 
     def test_a_name_that_is_not_there_is_an_error(self) -> None:
         with pytest.raises(AttributeError):
@@ -74,7 +74,7 @@ class TestIdeas:
 
     def test_forecasts_without_an_idea_repeat_others(self) -> None:
         work = np.random.default_rng(1).uniform(1.0, 5.0, 60)
-        said = {idea.name: idea.stand_ins.get("judging.forecasts") for idea in IDEAS}
+        said = {idea.name: idea.stand_ins.get("backtest.forecasts") for idea in IDEAS}
         level = forecasts(work)[SMOOTHINGS.index(0.2)]
         assert {row.tobytes() for row in said["one-level"](work)} == {level.tobytes()}
         assert {row.tobytes() for row in said["last-value"](work)} == {work.tobytes()}

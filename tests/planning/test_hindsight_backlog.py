@@ -5,7 +5,7 @@ from math import nan
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.planning.hindsight.backlog import extra_replicas
+from headway.planning.hindsight.needs import replicas_for_queue
 from headway.planning.types import PoolState
 
 
@@ -14,22 +14,22 @@ def pool(waiting, ready=2):
 
 
 def test_a_queue_that_drains_in_time_adds_nothing():
-    assert extra_replicas(pool(10.0), 0.1, ttft_s=2.0, needed=4) == 0
+    assert replicas_for_queue(pool(10.0), 0.1, ttft_s=2.0, needed=4) == 0
 
 
 def test_work_beyond_that_is_spread_over_a_minute():
-    assert extra_replicas(pool(2000.0), 0.1, ttft_s=2.0, needed=9) == 4
+    assert replicas_for_queue(pool(2000.0), 0.1, ttft_s=2.0, needed=9) == 4
 
 
 def test_at_most_as_many_again():
-    assert extra_replicas(pool(1e6), 0.1, ttft_s=2.0, needed=3) == 3
+    assert replicas_for_queue(pool(1e6), 0.1, ttft_s=2.0, needed=3) == 3
 
 
 def test_what_is_not_measured_adds_nothing():
-    assert extra_replicas(pool(nan), 0.1, 2.0, 3) == extra_replicas(pool(50.0), nan, 2.0, 3) == 0
+    assert replicas_for_queue(pool(nan), 0.1, 2.0, 3) == replicas_for_queue(pool(50.0), nan, 2.0, 3) == 0
 
 
 @given(st.floats(0.0, 1e6), st.floats(0.0, 1e6))
 def test_a_longer_queue_never_adds_fewer(one, other):
     less, more = sorted((one, other))
-    assert extra_replicas(pool(less), 0.2, 1.0, 50) <= extra_replicas(pool(more), 0.2, 1.0, 50)
+    assert replicas_for_queue(pool(less), 0.2, 1.0, 50) <= replicas_for_queue(pool(more), 0.2, 1.0, 50)

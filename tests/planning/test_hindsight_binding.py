@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headway.planning import PoolLimits, Role
-from headway.planning.hindsight.binding import divide
-from headway.planning.hindsight.history import PoolHistory
+from headway.planning.hindsight.division import divide_budget
+from headway.planning.hindsight.state import PoolHistory
 from headway.planning.replay import LossCurve
 
 PREFILL, DECODE = Role.PREFILL, Role.DECODE
@@ -26,7 +26,7 @@ def past(needed, requests=100):
 
 def divided(prefill, decode, budget, held=(1, 1), wished=(9, 9), moving=0.3, limits=LIMITS, needed=(9, 9)):
     histories = {PREFILL: past(prefill), DECODE: past(decode)}
-    found = divide(
+    found = divide_budget(
         histories,
         wished=dict(zip(LIMITS, wished, strict=True)),
         needed=dict(zip(LIMITS, needed, strict=True)),

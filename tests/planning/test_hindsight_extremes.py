@@ -10,7 +10,7 @@ from planning_cases import NAN, limits, observed, steady
 from test_hindsight_policy import INTERVAL_S, Fleet, policy, run, targets, traffic
 
 from headway.planning import PoolLimits, Role, Slo
-from headway.planning.traffic import Traffic
+from headway.planning.hindsight.learning import Traffic
 
 BOTH = (Role.PREFILL, Role.DECODE)
 MAY_BE_EMPTY = limits(prefill=PoolLimits(min_replicas=0), decode=PoolLimits(min_replicas=0))

@@ -5,10 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.planning.hindsight.choosing import choose, front
-from headway.planning.hindsight.history import PoolHistory
-from headway.planning.hindsight.judging import FACTORS, judge
-from headway.planning.hindsight.levels import SMOOTHINGS
+from headway.planning.hindsight.backtest import FACTORS, SMOOTHINGS, backtest
+from headway.planning.hindsight.needs import choose, front
+from headway.planning.hindsight.state import PoolHistory
 from headway.planning.replay import LossCurve
 from headway.planning.types import Role
 
@@ -31,7 +30,7 @@ def past(works, enough, most=960):
 
 
 def chosen(history, budget=0.01, lead=1):
-    return choose({Role.PREFILL: judge(history, lead, INTERVAL_S, 240.0)}, GPUS, budget)[Role.PREFILL]
+    return choose({Role.PREFILL: backtest(history, lead, INTERVAL_S, 240.0)}, GPUS, budget)[Role.PREFILL]
 
 
 def test_curves_of_different_lengths_are_kept_apart_and_the_oldest_forgotten():
@@ -88,7 +87,7 @@ def test_the_loss_budget_goes_where_it_saves_most():
     prefill = past([2.0] * 300, [9 if tick % 50 == 25 else 3 for tick in range(300)])
     decode = past([2.0] * 300, [4 if tick % 50 == 0 else 3 for tick in range(300)])
     judged = {
-        role: judge(each, 1, INTERVAL_S, 240.0)
+        role: backtest(each, 1, INTERVAL_S, 240.0)
         for role, each in ((Role.PREFILL, prefill), (Role.DECODE, decode))
     }
     both = choose(judged, GPUS, 0.025)
@@ -99,7 +98,7 @@ def test_more_loss_allowed_never_costs_more():
     rng = np.random.default_rng(1)
     work = rng.uniform(1.0, 3.0, 200)
     judged = {
-        Role.PREFILL: judge(
+        Role.PREFILL: backtest(
             past(work, np.ceil(work * rng.uniform(1.0, 2.0, 200)).astype(int)), 2, INTERVAL_S, 240.0
         )
     }
@@ -120,17 +119,19 @@ def test_a_front_is_what_no_other_option_beats(options):
 def test_of_options_that_the_past_cannot_tell_apart_the_forecast_is_taken_at_its_word():
     alike = np.zeros((2, 3))
     assert front(alike, alike, np.array([2.0, 0.0, 1.0])).position.tolist() == [1]
-    judged = judge(past([0.4] * 12, [1] * 12), 3, INTERVAL_S, 240.0)
+    judged = backtest(past([0.4] * 12, [1] * 12), 3, INTERVAL_S, 240.0)
     option = choose({Role.PREFILL: judged}, {Role.PREFILL: 1}, 0.01)[Role.PREFILL]
     assert option.factor == pytest.approx(1.0, abs=0.03)
 
 
 def test_two_intervals_are_enough_to_judge():
-    judged = judge(past([1.0, 1.0], [1, 1]), 3, INTERVAL_S, 240.0)
+    judged = backtest(past([1.0, 1.0], [1, 1]), 3, INTERVAL_S, 240.0)
     assert judged.lost.shape == (len(SMOOTHINGS), len(FACTORS))
     assert judged.requests == pytest.approx(100.0 + 100.0 * 0.5 ** (1 / 240.0))
 
 
 def test_the_typical_need_is_what_half_of_the_intervals_had():
-    judged = judge(past([2.0] * 60, [9 if tick % 5 == 0 else 3 for tick in range(60)]), 1, INTERVAL_S, 240.0)
+    judged = backtest(
+        past([2.0] * 60, [9 if tick % 5 == 0 else 3 for tick in range(60)]), 1, INTERVAL_S, 240.0
+    )
     assert judged.typical == 3.0

@@ -10,8 +10,8 @@ from test_hindsight_policy import INTERVAL_S, Fleet, policy, traffic
 from headway.planning import PoolLimits, PoolState, Role
 from headway.planning.budget import fit
 from headway.planning.hindsight import HeadwaySettings
-from headway.planning.hindsight.lending import lend, role_changes
-from headway.planning.hindsight.release import Hold
+from headway.planning.hindsight.role_changes import give_to_rising, role_changes
+from headway.planning.hindsight.state import ReleaseDelay
 
 PREFILL, DECODE = Role.PREFILL, Role.DECODE
 counts = st.integers(0, 12)
@@ -22,9 +22,9 @@ def pool(ready, starting=0):
 
 
 def lent(targets, enough, pools, bounds=None):
-    holds = {role: Hold(target=target) for role, target in targets.items()}
-    after = lend(holds, enough, pools, bounds or limits(prefill=PoolLimits(), decode=PoolLimits()))
-    return {role: hold.target for role, hold in after.items()}
+    delays = {role: ReleaseDelay(target=target) for role, target in targets.items()}
+    after = give_to_rising(delays, enough, pools, bounds or limits(prefill=PoolLimits(), decode=PoolLimits()))
+    return {role: delay.target for role, delay in after.items()}
 
 
 def changed(targets, pools, bounds=None):

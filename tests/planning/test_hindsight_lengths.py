@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from headway.planning.hindsight.lengths import MOST, OutputSample
+from headway.planning.hindsight.state import MOST_OUTPUTS, OutputSample
 
 
 def sample(*pairs):
@@ -44,7 +44,7 @@ def test_going_on_draws_others_and_the_same_again():
 
 
 def test_the_oldest_are_forgotten():
-    known = sample(*[(100, 1)] * MOST).add(np.full(MOST, 100.0), np.full(MOST, 7.0))
+    known = sample(*[(100, 1)] * MOST_OUTPUTS).add(np.full(MOST_OUTPUTS, 100.0), np.full(MOST_OUTPUTS, 7.0))
     assert set(known.draw(np.full(50, 100.0))[0]) == {7.0}
 
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.planning.hindsight.levels import SMOOTHINGS, forecasts
+from headway.planning.hindsight.backtest import SMOOTHINGS, forecasts
 
 
 def level(work, smoothing):

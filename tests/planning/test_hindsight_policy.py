@@ -9,7 +9,7 @@ import pytest
 from planning_cases import NAN, PROFILE, limits, observed, settings
 
 from headway.planning import PlanningError, PoolLimits, PoolState, Role, make_policy
-from headway.planning.traffic import Traffic
+from headway.planning.hindsight.learning import Traffic
 
 INTERVAL_S = 30.0
 

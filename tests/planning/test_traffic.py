@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from headway.planning import PlanningError, Traffic, make_policy
+from headway.planning.hindsight.learning import synthetic_traffic
 from headway.planning.reasons import jsonable
-from headway.planning.traffic import synthetic_traffic
 from tests.planning.planning_cases import PROFILE, first, observed, settings
 
 NAN = float("nan")

@@ -1,21 +1,23 @@
 """One interval's requests → a loss curve and the work of each pool, added to its history.
 
 The interval is replayed after a run-up of the requests before it (RUN_UP_S), so that fleets are as busy when
-it begins as they would be. What arrived is known; how long outputs will be is drawn (`lengths`), and until
-something has completed nothing is learnt of decoding. Work beyond what a pool may have is not replayed: it
-asks for all. Requests that fit no KV cache are refused on arrival and are no work.
+it begins as they would be. What arrived is known; the lengths of outputs are drawn (`OutputSample`), and
+until something has completed nothing is learnt of decoding. Work beyond what a pool may have is not replayed:
+it asks for all. Requests that fit no KV cache are refused on arrival and are no work.
 
 Intervals may overlap, as when a tick came late: what both have seen is taken from the later one.
+
+A source that only counts (a Prometheus) gives no single requests. The least that can be assumed instead is a
+Poisson process, which given its count is so many independent uniform times, of requests of the mean length.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from math import isfinite
 
 import numpy as np
-from numpy.typing import NDArray
 
-from headway.planning.hindsight.lengths import OutputSample
-from headway.planning.hindsight.state import HindsightState, PoolMemory
+from headway.planning.hindsight.state import HindsightState, OutputSample, PoolMemory
 from headway.planning.replay import (
     LossCurve,
     ReplayEngine,
@@ -29,10 +31,7 @@ from headway.planning.replay import (
 )
 from headway.planning.replay.engine import fits
 from headway.planning.replay.underway import may_last
-from headway.planning.traffic import Traffic, synthetic_traffic
-from headway.planning.types import Observation, Role
-
-FloatArray = NDArray[np.float64]
+from headway.planning.types import FloatArray, Observation, Role, Traffic
 
 RUN_UP_S = {Role.PREFILL: 300.0, Role.DECODE: 120.0, Role.MIXED: 120.0}
 MOST_INTERVALS = 960
@@ -45,7 +44,7 @@ MOST_REPLICAS = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """How a pool's requests are replayed, and what work they are: replica-seconds of each."""
+    """The replay of a pool's requests, and their work: replica-seconds of each."""
 
     losses: Callable[[ReplayEngine, Requests, int, int, float], LossCurve]
     seconds: Callable[[ReplayEngine, Requests], FloatArray]
@@ -59,16 +58,16 @@ STAGES = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Planned:
-    """What is planned for: the engine, and the replicas that each pool may have at most."""
+class ReplaySetup:
+    """The engine that is replayed, and the replicas that each pool may have at most."""
 
     engine: ReplayEngine
     most: Mapping[Role, int]
 
 
-def learn(state: HindsightState, observation: Observation, planned: Planned) -> HindsightState:
+def learn(state: HindsightState, observation: Observation, setup: ReplaySetup) -> HindsightState:
     """The state with one more interval. Nothing is learnt where the requests were not measured."""
-    state = state.under(planned.engine.slo)
+    state = state.under(setup.engine.slo)
     traffic = observation.traffic or synthetic_traffic(observation)
     roles = tuple(observation.pools)
     if traffic is None:
@@ -76,9 +75,9 @@ def learn(state: HindsightState, observation: Observation, planned: Planned) -> 
     outputs = state.outputs.add(traffic.completed_input_tokens, traffic.completed_output_tokens)
     arrived, outputs = _with_outputs(traffic, outputs)
     begins_s = observation.now_s - observation.interval_s
-    recent = _joined(planned.engine, state.recent, arrived, begins_s)
+    recent = _joined(setup.engine, state.recent, arrived, begins_s)
     pools = {
-        role: _learnt(state.pool(role), role, recent, observation, planned)
+        role: _learnt(state.pool(role), role, recent, observation, setup)
         if role is Role.PREFILL or outputs.known or len(arrived.arrival_s) == 0
         else _skipped(state.pool(role))
         for role in roles
@@ -108,17 +107,17 @@ def _joined(engine: ReplayEngine, before: Requests, arrived: Requests, begins_s:
 
 
 def _learnt(
-    memory: PoolMemory, role: Role, recent: Requests, observation: Observation, planned: Planned
+    memory: PoolMemory, role: Role, recent: Requests, observation: Observation, setup: ReplaySetup
 ) -> PoolMemory:
     begins_s = observation.now_s - observation.interval_s
     own = _from(recent, _first(recent, begins_s))
-    served = own.where(fits(planned.engine, own))
-    seconds = STAGES[role].seconds(planned.engine, served)
+    served = own.where(fits(setup.engine, own))
+    seconds = STAGES[role].seconds(setup.engine, served)
     work = float(seconds.sum()) / observation.interval_s
-    if work <= _most(role, planned):
-        curve = _curve(memory.guess, role, recent, begins_s, planned)
+    if work <= _most(role, setup):
+        curve = _curve(memory.guess, role, recent, begins_s, setup)
     else:
-        curve = _all(served, role, planned)
+        curve = _all(served, role, setup)
     return replace(
         memory,
         history=memory.history.add(work, curve, MOST_INTERVALS),
@@ -128,29 +127,29 @@ def _learnt(
     )
 
 
-def _curve(guess: int, role: Role, recent: Requests, begins_s: float, planned: Planned) -> LossCurve:
+def _curve(guess: int, role: Role, recent: Requests, begins_s: float, setup: ReplaySetup) -> LossCurve:
     """The interval's loss curve; of more than MOST_JUDGED requests the latest stand for all."""
     own = len(recent.arrival_s) - _first(recent, begins_s)
     judged = min(own, MOST_JUDGED)
     first = len(recent.arrival_s) - judged
     run_up = max(_first(recent, begins_s - RUN_UP_S[role]), first - MOST_RUN_UP)
     since_s = float(recent.arrival_s[run_up - 1]) if run_up else -np.inf
-    guess = min(guess, _most(role, planned))
-    curve = STAGES[role].losses(planned.engine, recent, first, guess, since_s)
+    guess = min(guess, _most(role, setup))
+    curve = STAGES[role].losses(setup.engine, recent, first, guess, since_s)
     if judged == own:
         return curve
     share = own / judged
     return LossCurve(round(curve.requests * share), np.rint(curve.lost * share).astype(np.int64))
 
 
-def _all(own: Requests, role: Role, planned: Planned) -> LossCurve:
+def _all(own: Requests, role: Role, setup: ReplaySetup) -> LossCurve:
     """The curve of work that only the largest fleet is right for."""
     requests = len(own.arrival_s)
-    return LossCurve(requests, np.append(np.full(_most(role, planned), requests), 0))
+    return LossCurve(requests, np.append(np.full(_most(role, setup), requests), 0))
 
 
-def _most(role: Role, planned: Planned) -> int:
-    return min(planned.most[role], MOST_REPLICAS)
+def _most(role: Role, setup: ReplaySetup) -> int:
+    return min(setup.most[role], MOST_REPLICAS)
 
 
 def _from(requests: Requests, first: int) -> Requests:
@@ -159,3 +158,25 @@ def _from(requests: Requests, first: int) -> Requests:
 
 def _first(requests: Requests, since_s: float) -> int:
     return int(np.searchsorted(requests.arrival_s, since_s, side="right"))
+
+
+def synthetic_traffic(observation: Observation) -> Traffic | None:
+    """As many arrivals and completions as there were requests, a function of the observation alone.
+
+    The generator is seeded by the interval's start in ms. None where `requests` is NaN, or there were some
+    and `isl_tokens` is NaN; no completions where `osl_tokens` is; zero traffic is no requests.
+    """
+    requests, isl, osl = observation.requests, observation.isl_tokens, observation.osl_tokens
+    if not isfinite(requests) or (requests > 0 and not isfinite(isl)):
+        return None
+    arrivals = max(0, round(requests))
+    completions = arrivals if isfinite(osl) else 0
+    start_s = observation.now_s - observation.interval_s
+    generator = np.random.default_rng(abs(round(start_s * 1e3)))
+    before_end_s = np.sort(generator.random(arrivals))[::-1] * observation.interval_s
+    return Traffic(
+        arrival_s=observation.now_s - before_end_s,
+        input_tokens=np.full(arrivals, isl),
+        completed_input_tokens=np.full(completions, isl),
+        completed_output_tokens=np.full(completions, osl),
+    )

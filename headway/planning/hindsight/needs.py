@@ -1,15 +1,160 @@
-"""What each pool needs by hindsight: the chosen option, the queue on top, and what it may be released to."""
+"""The needs of all pools: the cheapest fleet that hindsight allows, and replicas for queues on top.
+
+Of each pool only the options matter that lose less than every cheaper one. Over all pools
+
+    minimise  Σ_r g_r cost_r   subject to   Σ_r lost_r ≤ budget · requests
+
+g_r being GPUs per replica: the loss budget goes where it saves most GPUs. Where even the dearest options lose
+more, those are taken. Options come sorted by cost, so for each option of the one pool that of the other is
+found by bisection; with one pool there is nothing to share.
+
+Options that the past cannot tell apart (one replica was always enough, whatever the factor) are not equal for
+what comes: of these the forecast is taken at its word, the factor nearest to 1.
+
+Forecasts speak of what will come; what waits now comes on top. The queue's work is its requests × their mean
+seconds. What the ready replicas clear within half of the TTFT target (at most PATIENCE_S) is harmless; the
+rest shall be gone DRAIN_S after the new replicas are there:
+
+    extra = ⌈(waiting × seconds − ready × min(TTFT / 2, PATIENCE_S)) / DRAIN_S⌉
+
+at most as many again as are needed anyway. It only ever adds.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import ceil, isfinite, isnan
+
+import numpy as np
 
 from headway.planning.hindsight import loss_budget
-from headway.planning.hindsight.backlog import extra_replicas
-from headway.planning.hindsight.choosing import Option, choose
-from headway.planning.hindsight.judging import Judgement
-from headway.planning.hindsight.outlook import Outlook
+from headway.planning.hindsight.backtest import FACTORS, SMOOTHINGS, Backtest
+from headway.planning.hindsight.state import HindsightState
 from headway.planning.policies import PolicySettings
-from headway.planning.types import PoolState, Role
+from headway.planning.types import FloatArray, IntArray, Observation, PoolState, Role
+
+LATELY = 10
+"""Intervals over which the rate of requests is averaged."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Assessment:
+    """The basis of a decision, before any limit: an observation and what the past says after it.
+
+    `state` has learnt from the observation; `backtests` are of the pools that have a past.
+    """
+
+    observation: Observation
+    state: HindsightState
+    backtests: Mapping[Role, Backtest]
+    leads_s: Mapping[Role, float]
+
+    @property
+    def lead_s(self) -> float:
+        """The longest lead."""
+        return max(self.leads_s.values())
+
+    @property
+    def idle(self) -> bool:
+        """True when no request came for the longest run-up."""
+        return len(self.state.recent.arrival_s) == 0
+
+    @property
+    def rate_rps(self) -> float:
+        """Requests/s of late; 1 where none were ever measured, so that an unknown load counts."""
+        intervals = [pool.history.requests[-LATELY:] for pool in self.state.pools.values()]
+        known = [float(requests.mean()) for requests in intervals if len(requests)]
+        requests = max(known, default=self.observation.requests)
+        return 1.0 if isnan(requests) else requests / self.observation.interval_s
+
+
+CORRECTION = np.abs(np.log(FACTORS))
+"""Distance of each factor from the forecast itself."""
+
+EQUAL = np.zeros(1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """A level and a safety factor: replicas to order, and what the past would have lost and cost."""
+
+    smoothing: float
+    factor: float
+    replicas: int
+    expected: float
+    lost: float
+    cost: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EfficientOptions:
+    """Options of one pool that lose less than every cheaper one: cost and loss f8[K], positions i8[K]."""
+
+    cost: FloatArray
+    lost: FloatArray
+    position: IntArray
+
+
+def front(cost: FloatArray, lost: FloatArray, rank: FloatArray = EQUAL) -> EfficientOptions:
+    """The efficient ones of f8[J, X] options, cheapest first; of equal ones the least `rank`, f8[X]."""
+    ranks = np.broadcast_to(rank, cost.shape).ravel()
+    cost, lost = cost.ravel(), lost.ravel()
+    order = np.lexsort((ranks, lost, cost))
+    least = np.minimum.accumulate(lost[order])
+    better = np.append(True, least[1:] < least[:-1])
+    kept = order[better]
+    return EfficientOptions(cost[kept], lost[kept], kept)
+
+
+def choose(
+    backtests: Mapping[Role, Backtest], gpus: Mapping[Role, int], loss_budget: float
+) -> Mapping[Role, Option]:
+    """One option per pool; `gpus` of one replica, `loss_budget` as a share of the requests judged."""
+    fronts = {role: front(each.cost * gpus[role], each.lost, CORRECTION) for role, each in backtests.items()}
+    allowed = loss_budget * max((each.requests for each in backtests.values()), default=0.0)
+    chosen = _cheapest(list(fronts.values()), allowed)
+    places = {role: fronts[role].position[at] for role, at in zip(fronts, chosen, strict=True)}
+    return {role: _option(backtests[role], int(place)) for role, place in places.items()}
+
+
+def _cheapest(fronts: list[EfficientOptions], allowed: float) -> list[int]:
+    """Positions in the fronts of least summed cost with summed loss within `allowed`."""
+    dearest = [len(each.cost) - 1 for each in fronts]
+    if len(fronts) == 1:
+        within = np.nonzero(fronts[0].lost <= allowed)[0]
+        return [int(within[0])] if len(within) else dearest
+    one, other = fronts
+    partner = np.searchsorted(-other.lost, -(allowed - one.lost), side="left")
+    possible = partner < len(other.cost)
+    if not possible.any():
+        return dearest
+    cost = np.where(possible, one.cost + other.cost[np.minimum(partner, dearest[1])], np.inf)
+    first = int(np.argmin(cost))
+    return [first, int(partner[first])]
+
+
+def _option(tested: Backtest, place: int) -> Option:
+    row, column = divmod(place, len(FACTORS))
+    return Option(
+        smoothing=SMOOTHINGS[row],
+        factor=float(FACTORS[column]),
+        replicas=int(tested.replicas[row, column]),
+        expected=float(tested.expected[row]),
+        lost=float(tested.lost[row, column]),
+        cost=float(tested.cost[row, column]),
+    )
+
+
+PATIENCE_S, DRAIN_S = 5.0, 60.0
+
+
+def replicas_for_queue(pool: PoolState, seconds_each: float, ttft_s: float, needed: int) -> int:
+    """Replicas to add; 0 where the queue is not measured."""
+    if not (isfinite(pool.waiting) and isfinite(seconds_each)):
+        return 0
+    harmless_s = max(1, pool.ready) * min(ttft_s / 2.0, PATIENCE_S)
+    excess_s = pool.waiting * seconds_each - harmless_s
+    return min(needed, ceil(excess_s / DRAIN_S)) if excess_s > 0.0 else 0
+
 
 LEARNING = 4
 """Intervals in which targets do not fall."""
@@ -20,13 +165,11 @@ STRICTER = 0.6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Need:
-    """What one pool needs: replicas, of these `extra` for its queue; `option` None: nothing is known yet.
+    """The need of one pool: `replicas`, of these `extra` for its queue; it may be released to `enough`.
 
-    `enough` is what it may be released to.
-
-    `requests` and `intervals` are what hindsight rests on, `growth` what it assumed on top, `lead_s` the time
-    until a replica ordered now serves, `typical` what half of the intervals needed, `infeasible` the share
-    of the last requests that no fleet serves in time.
+    `option` is None where nothing is known yet. `requests` and `intervals` are what hindsight rests on,
+    `growth` what it assumed on top, `lead_s` the time until a replica ordered now serves, `typical` what half
+    of the intervals needed, `infeasible` the share of the last requests that no fleet serves in time.
     """
 
     replicas: int
@@ -42,46 +185,46 @@ class Need:
     infeasible: float
 
 
-def needs_of(outlook: Outlook, settings: PolicySettings) -> Mapping[Role, Need]:
-    """Of each pool."""
-    options = _choose(outlook.judged, settings, loss_budget(settings))
-    strict = _choose(outlook.judged, settings, STRICTER * loss_budget(settings))
+def needs_of(assessed: Assessment, settings: PolicySettings) -> Mapping[Role, Need]:
+    """The need of each pool."""
+    options = _choose(assessed.backtests, settings, loss_budget(settings))
+    strict = _choose(assessed.backtests, settings, STRICTER * loss_budget(settings))
     return {
-        role: _need(role, outlook, settings, options.get(role), strict.get(role))
-        for role in outlook.state.pools
+        role: _need(role, assessed, settings, options.get(role), strict.get(role))
+        for role in assessed.state.pools
     }
 
 
 def _choose(
-    judged: Mapping[Role, Judgement], settings: PolicySettings, may_miss: float
+    tested: Mapping[Role, Backtest], settings: PolicySettings, may_miss: float
 ) -> Mapping[Role, Option]:
-    each = {role: settings.limits[role].gpus_per_replica for role in judged}
-    return choose(judged, each, may_miss) if judged else {}
+    each = {role: settings.limits[role].gpus_per_replica for role in tested}
+    return choose(tested, each, may_miss) if tested else {}
 
 
 def _need(
-    role: Role, outlook: Outlook, settings: PolicySettings, option: Option | None, strict: Option | None
+    role: Role, assessed: Assessment, settings: PolicySettings, option: Option | None, strict: Option | None
 ) -> Need:
-    pool, memory = outlook.observation.pools[role], outlook.state.pool(role)
-    held = memory.hold.target if memory.hold else pool.desired
+    pool, memory = assessed.observation.pools[role], assessed.state.pool(role)
+    held = memory.release.target if memory.release else pool.desired
     replicas, enough = (option.replicas, option.replicas) if option else (held, held)
     if strict:
         enough = max(enough, strict.replicas)
     if settings.limits[role].min_replicas == 0:
-        replicas, enough = _or_none(pool, replicas, enough, idle=outlook.idle and option is not None)
-    extra = extra_replicas(pool, memory.seconds_each, settings.slo.ttft_s, replicas) if option else 0
+        replicas, enough = _or_none(pool, replicas, enough, idle=assessed.idle and option is not None)
+    extra = replicas_for_queue(pool, memory.seconds_each, settings.slo.ttft_s, replicas) if option else 0
     learning = len(memory.history) <= LEARNING
-    judged = outlook.judged.get(role)
+    tested = assessed.backtests.get(role)
     return Need(
         replicas=replicas + extra,
         enough=max(enough + extra, held if learning else 0),
         extra=extra,
         option=option,
-        requests=judged.requests if judged else 0.0,
-        growth=judged.growth if judged else 0.0,
+        requests=tested.requests if tested else 0.0,
+        growth=tested.growth if tested else 0.0,
         intervals=len(memory.history),
-        typical=judged.typical if judged else 0.0,
-        lead_s=outlook.leads_s[role],
+        typical=tested.typical if tested else 0.0,
+        lead_s=assessed.leads_s[role],
         learning=learning,
         infeasible=memory.infeasible,
     )

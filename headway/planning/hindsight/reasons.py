@@ -6,10 +6,9 @@ from typing import Any
 from headway.planning.budget import Fit
 from headway.planning.hindsight import HeadwaySettings, headway_settings, loss_budget
 from headway.planning.hindsight.needs import Need
-from headway.planning.hindsight.release import Hold
+from headway.planning.hindsight.state import ReleaseDelay
 from headway.planning.policies import PolicySettings
 from headway.planning.reasons import common, describe, jsonable, ordered, progress_warnings
-from headway.planning.sharing import Grant
 from headway.planning.types import NO_CHANGES, Observation, Role, RoleChanges
 
 PEAKY = 1.5
@@ -20,7 +19,7 @@ def explain(
     observation: Observation,
     settings: PolicySettings,
     needs: Mapping[Role, Need],
-    holds: Mapping[Role, Hold],
+    delays: Mapping[Role, ReleaseDelay],
     fitted: Fit,
     *,
     changes: RoleChanges = NO_CHANGES,
@@ -31,12 +30,12 @@ def explain(
         "loss_budget": loss_budget(settings),
         "headway": own.model_dump(),
     }
-    cause = "; ".join(_cause(role, needs[role], holds[role]) for role in ordered(needs))
+    cause = "; ".join(_cause(role, needs[role], delays[role]) for role in ordered(needs))
     changed = "".join(f"; {words}" for words in _changes(changes, own))
     limited = f"; limited by {', '.join(fitted.limits)}" if fitted.limits else ""
     reasons |= {
         "needs": needs,
-        "holds": holds,
+        "holds": delays,
         "limits": fitted.limits,
         "targets": fitted.targets,
         "changes": {f"{giver}→{taker}": count for (giver, taker), count in changes.items()},
@@ -47,19 +46,7 @@ def explain(
     return plain
 
 
-def with_grant(reasons: Mapping[str, Any], grant: Grant) -> Mapping[str, Any]:
-    """The reasons of a decision within a share of a budget, and what it lacks."""
-    lacks = [f"shared budget: {grant.words}"] if grant.words else []
-    summary = f"{reasons['summary'].removesuffix('.')}; {grant.words}." if lacks else reasons["summary"]
-    return {
-        **reasons,
-        "grant": jsonable(grant),
-        "warnings": [*reasons["warnings"], *lacks],
-        "summary": summary,
-    }
-
-
-def _cause(role: Role, need: Need, hold: Hold) -> str:
+def _cause(role: Role, need: Need, delay: ReleaseDelay) -> str:
     if need.option is None:
         return f"{role} is held, nothing is known yet of what it needs"
     option = need.option
@@ -72,8 +59,8 @@ def _cause(role: Role, need: Need, hold: Hold) -> str:
         words += f", {need.extra} of them for the queue"
     if need.learning:
         words += ", not fewer than before while learning"
-    if hold.target > need.replicas:
-        words += f", {hold.target} are held for now"
+    if delay.target > need.replicas:
+        words += f", {delay.target} are held for now"
     return words
 
 

@@ -1,16 +1,232 @@
-"""What one decision leaves to the next. Arrays in here are never written to."""
+"""The memory of the policy: everything that one decision leaves to the next.
+
+Arrays in here are never written to.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from math import ceil
 
 import numpy as np
+from numpy.typing import NDArray
 
-from headway.planning.hindsight.history import PoolHistory
-from headway.planning.hindsight.lead import Starts
-from headway.planning.hindsight.lengths import OutputSample
-from headway.planning.hindsight.release import Hold
-from headway.planning.replay import Requests
-from headway.planning.types import Role, Slo
+from headway.planning.replay import LossCurve, Requests
+from headway.planning.types import FloatArray, IntArray, PoolState, Role, Slo
+
+RECENT = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartOrder:
+    """Replicas that were ordered at a time and have not become ready."""
+
+    at_s: float
+    replicas: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaStarts:
+    """The lead of one pool: the time that a replica takes from the order until it serves, as observed.
+
+    Each rise of a target is an order at that time; each replica that becomes ready fulfils the oldest order.
+    What is seen at a decision happened since the last one: the middle of that interval counts. The lead is
+    the longest of the last RECENT starts, or the age of an order that has waited longer still; until a start
+    has been seen, the first guess. A replica that changes its role is no start: it is expected before all
+    orders and says nothing of the lead.
+
+    `orders` are under way, `seen_s` the latest starts in seconds, `changing` replicas come from other
+    roles.
+    """
+
+    orders: tuple[StartOrder, ...] = ()
+    seen_s: tuple[float, ...] = ()
+    ready: int | None = None
+    changing: int = 0
+
+    def observe(self, now_s: float, interval_s: float, pool: PoolState) -> "ReplicaStarts":
+        """With what has become ready since the last decision."""
+        came = 0 if self.ready is None else max(0, pool.ready - self.ready)
+        changed = min(came, self.changing)
+        came -= changed
+        orders, seen = list(self.orders), list(self.seen_s)
+        while came > 0 and orders:
+            first = orders.pop(0)
+            seen.append(max(0.0, now_s - interval_s / 2.0 - first.at_s))
+            if first.replicas > came:
+                orders.insert(0, StartOrder(at_s=first.at_s, replicas=first.replicas - came))
+            came -= first.replicas
+        if pool.starting == 0:
+            # Whatever was still ordered has failed or was taken back by somebody else.
+            orders = []
+        changing = self.changing - changed if pool.ready < pool.desired else 0
+        return ReplicaStarts(
+            orders=tuple(orders), seen_s=tuple(seen[-RECENT:]), ready=pool.ready, changing=changing
+        )
+
+    def change(self, taken: int, given: int) -> "ReplicaStarts":
+        """With replicas that are to come from other pools, and those that go to others."""
+        ready = None if self.ready is None else self.ready - given
+        return replace(self, ready=ready, changing=self.changing + taken)
+
+    def order(self, now_s: float, pool: PoolState, target: int) -> "ReplicaStarts":
+        """With an order for what `target` is above the desired count; a lower target takes orders back."""
+        orders = list(self.orders)
+        if target > pool.desired:
+            orders.append(StartOrder(at_s=now_s, replicas=target - pool.desired))
+        revoked = min(max(0, pool.desired - target), self.changing)
+        excess = pool.desired - target - revoked
+        while excess > 0 and orders:
+            last = orders.pop()
+            if last.replicas > excess:
+                orders.append(StartOrder(at_s=last.at_s, replicas=last.replicas - excess))
+            excess -= last.replicas
+        return replace(self, orders=tuple(orders), changing=self.changing - revoked)
+
+    def lead_s(self, now_s: float, guess_s: float) -> float:
+        """Seconds from an order to a ready replica; `guess_s` until one has been seen."""
+        known = max(self.seen_s, default=guess_s)
+        waiting = now_s - self.orders[0].at_s if self.orders else 0.0
+        return max(known, waiting)
+
+
+def lead_intervals(lead_s: float, interval_s: float) -> int:
+    """Intervals between the last one known and the first one that an order now can serve whole."""
+    return ceil(lead_s / interval_s - 1e-9) + 1
+
+
+CONFIRM = 4
+SMALLEST = 0.03
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReleaseDelay:
+    """The target of one pool: raised at once, released slowly.
+
+    A raise applies at once. A release waits until less has been enough in CONFIRM decisions in a row and
+    `hold_s` have passed since the last raise; it then goes to the largest of those counts, and only if that
+    frees at least SMALLEST of the pool: a removal that comes back costs a start and its lead. What is enough
+    to go down to has to hold more than what is needed to stay (the policy asks hindsight with a part of the
+    loss budget), so that a count at the edge of the budget is not given up and asked for in turns.
+
+    `lower` are the latest counts that were enough and below the target, oldest first, `raised_s` the last
+    raise.
+    """
+
+    target: int
+    lower: tuple[int, ...] = ()
+    raised_s: float = float("-inf")
+
+    def after(self, now_s: float, replicas: int, enough: int, hold_s: float) -> "ReleaseDelay":
+        """After one more decision that needs `replicas` and may release to `enough`, at least as many."""
+        if replicas > self.target:
+            return ReleaseDelay(target=replicas, raised_s=now_s)
+        if enough >= self.target:
+            return ReleaseDelay(target=self.target, raised_s=self.raised_s)
+        lower = (*self.lower, enough)[-CONFIRM:]
+        due = len(lower) == CONFIRM and now_s - self.raised_s >= hold_s
+        if due and self.target - max(lower) >= ceil(SMALLEST * self.target):
+            return ReleaseDelay(target=max(lower), raised_s=self.raised_s)
+        return ReleaseDelay(target=self.target, lower=lower, raised_s=self.raised_s)
+
+
+def _floats() -> FloatArray:
+    return np.zeros(0)
+
+
+def _ints() -> IntArray:
+    return np.zeros(0, np.int64)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PoolHistory:
+    """The past of one pool: the work that came, and what fleets of n replicas would have lost.
+
+    Loss curves have different lengths; they stand one after the other, `starts[i]` to `starts[i + 1]`. An
+    interval that was not measured has no requests, and the work of the one before.
+
+    `work` f8[N] in replicas, `requests` i8[N], `starts` i8[N + 1] and `lost` i8[...], the curves.
+    """
+
+    work: FloatArray = field(default_factory=_floats)
+    requests: IntArray = field(default_factory=_ints)
+    starts: IntArray = field(default_factory=lambda: np.zeros(1, np.int64))
+    lost: IntArray = field(default_factory=_ints)
+
+    def __len__(self) -> int:
+        return len(self.work)
+
+    def add(self, work: float, curve: LossCurve, most: int) -> "PoolHistory":
+        """With one more interval; the oldest ones beyond `most` are forgotten."""
+        drop = max(0, len(self) + 1 - most)
+        cut = self.starts[drop]
+        starts = np.append(self.starts[drop:], self.starts[-1] + len(curve.lost)) - cut
+        return PoolHistory(
+            work=np.append(self.work[drop:], work),
+            requests=np.append(self.requests[drop:], curve.requests),
+            starts=starts,
+            lost=np.concatenate([self.lost[cut:], curve.lost]),
+        )
+
+    def skip(self, most: int) -> "PoolHistory":
+        """With an interval of which nothing is known."""
+        if len(self) == 0:
+            return self
+        unknown = LossCurve(requests=0, lost=np.zeros(1, np.int64))
+        return self.add(float(self.work[-1]), unknown, most)
+
+
+CLASSES, MOST_OUTPUTS = 21, 256
+GOLDEN = 0.6180339887498949
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OutputSample:
+    """Output lengths of requests that have not ended yet: drawn from what ended lately, by input length.
+
+    Completed requests are kept in classes of input length, one to an octave, the latest MOST_OUTPUTS of each.
+    A request whose output is not known takes the length of one of its class, or of the nearest class that has
+    any. Which one follows the golden ratio's sequence, which spreads evenly over them and needs no generator.
+    At the start only short outputs have completed, so the first minutes look lighter than they are.
+
+    `outputs[c]`: the latest outputs of input class c, oldest first; `drawn`: how many were drawn.
+    """
+
+    outputs: tuple[FloatArray, ...] = (np.zeros(0),) * CLASSES
+    drawn: int = 0
+
+    @property
+    def known(self) -> bool:
+        """True once a request has completed."""
+        return any(len(each) for each in self.outputs)
+
+    def add(self, input_tokens: FloatArray, output_tokens: FloatArray) -> "OutputSample":
+        """With completed requests, in their order."""
+        if len(input_tokens) == 0:
+            return self
+        classes = _class_of(input_tokens)
+        merged = [
+            np.concatenate([known, output_tokens[classes == place]])[-MOST_OUTPUTS:]
+            for place, known in enumerate(self.outputs)
+        ]
+        return replace(self, outputs=tuple(merged))
+
+    def draw(self, input_tokens: FloatArray) -> tuple[FloatArray, "OutputSample"]:
+        """An output length for each input length, f8[N]; `known` must hold."""
+        filled = np.array([place for place, each in enumerate(self.outputs) if len(each)])
+        classes = _class_of(input_tokens)
+        nearest = filled[np.abs(filled[None, :] - np.arange(CLASSES)[:, None]).argmin(axis=1)]
+        at = ((self.drawn + np.arange(len(input_tokens))) * GOLDEN) % 1.0
+        drawn = np.empty(len(input_tokens))
+        for place in np.unique(nearest[classes]):
+            known, mine = self.outputs[place], nearest[classes] == place
+            drawn[mine] = known[(at[mine] * len(known)).astype(np.int64)]
+        return drawn, replace(self, drawn=self.drawn + len(input_tokens))
+
+
+def _class_of(input_tokens: FloatArray) -> NDArray[np.int64]:
+    octave: NDArray[np.int64] = np.log2(np.fmax(input_tokens, 1.0)).astype(np.int64)
+    return np.minimum(octave, CLASSES - 1)
+
 
 NO_REQUESTS = Requests(np.zeros(0), np.zeros(0), np.zeros(0))
 
@@ -20,8 +236,8 @@ class PoolMemory:
     """One pool: its past, its starts, its target, and the count that the last replay lost nothing with."""
 
     history: PoolHistory = field(default_factory=PoolHistory)
-    starts: Starts = field(default_factory=Starts)
-    hold: Hold | None = None
+    starts: ReplicaStarts = field(default_factory=ReplicaStarts)
+    release: ReleaseDelay | None = None
     guess: int = 1
     seconds_each: float = float("nan")
     """Mean engine seconds of a prompt in the last interval that had any."""
@@ -31,8 +247,9 @@ class PoolMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class HindsightState:
-    """Pools, the requests of the last minutes (outputs drawn), output lengths of completed ones, and the SLO
-    by which the past was judged.
+    """All pools, the requests of the last minutes (outputs drawn), and output lengths of completed ones.
+
+    `slo` is the one by which the past was judged.
     """
 
     pools: Mapping[Role, PoolMemory] = field(default_factory=dict)
@@ -41,12 +258,12 @@ class HindsightState:
     slo: Slo | None = None
 
     def under(self, slo: Slo) -> "HindsightState":
-        """For decisions under this SLO: losses by another one say nothing, so the past begins anew."""
+        """The state for decisions under this SLO. Losses by another one say nothing: the past begins anew."""
         if slo == self.slo:
             return self
         pools = {role: replace(memory, history=PoolHistory()) for role, memory in self.pools.items()}
         return replace(self, pools=pools, slo=slo)
 
     def pool(self, role: Role) -> PoolMemory:
-        """What is remembered of a pool."""
+        """The memory of one pool, empty at first."""
         return self.pools.get(role) or PoolMemory()

@@ -6,19 +6,25 @@
 Pure functions of values. The policies do not use it: live, a pool's replicas are of one kind.
 """
 
-from headway.planning.gpu_types.making import candidates, supplies
-from headway.planning.gpu_types.mix import InfeasibleError, cheapest, rounded_up
-from headway.planning.gpu_types.needs import Candidate, Load, Needs, pool_needs
-from headway.planning.gpu_types.values import Mix, MixRules, PoolNeed, Share, Supply
+from headway.studies.gpu_mix.mix import InfeasibleError, Mix, MixRules, Supply, cheapest, rounded_up, supplies
+from headway.studies.gpu_mix.needs import (
+    GpuCandidate,
+    PoolNeed,
+    PoolNeeds,
+    RequestLoad,
+    Share,
+    candidates,
+    pool_needs,
+)
 
 __all__ = [
-    "Candidate",
+    "GpuCandidate",
     "InfeasibleError",
-    "Load",
     "Mix",
     "MixRules",
-    "Needs",
     "PoolNeed",
+    "PoolNeeds",
+    "RequestLoad",
     "Share",
     "Supply",
     "candidates",

@@ -24,22 +24,65 @@ lose more than the budget serves nothing. Without requests the pool's minimum is
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import ceil, inf, isfinite
+from typing import TypeVar
 
 import numpy as np
 
-from headway.planning.gpu_types.values import PoolNeed, Share
+from headway.config import ConfigError, HeadwayConfig, resolve_profile
+from headway.engine import engine_rules
 from headway.planning.hindsight.learning import STAGES
 from headway.planning.replay import LossCurve, ReplayEngine, Requests, attainable, prefill_seconds
 from headway.planning.replay.engine import fits
-from headway.planning.types import NAN, PoolLimits, Role
+from headway.planning.types import NAN, PoolLimits, Role, Slo
+from interp import ProfileError, load_profile, scaled
 from interp.arrays import BoolArray
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """Requests whose SLO the same types can keep.
+
+    `replicas` says, by type, how many replicas of it (a fraction) this share takes where it serves the share
+    alone; types that are missing cannot serve it. Those in `late` serve it, but not within its SLO.
+    """
+
+    requests: int
+    replicas: Mapping[str, float]
+    late: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolNeed:
+    """The shares that one pool has to serve, the GPUs of one replica by type, and the pool's limits.
+
+    `may_miss` requests may be served by types that are late with them.
+    """
+
+    shares: tuple[Share, ...]
+    gpus_per_replica: Mapping[str, int]
+    may_miss: float = 0.0
+    min_replicas: int = 0
+    max_replicas: int | None = None
+
+    def only(self, gpu_type: str) -> "PoolNeed":
+        """The same with one type; shares that it cannot serve have none then."""
+        shares = (replace(share, replicas=_only(share.replicas, gpu_type)) for share in self.shares)
+        gpus = _only(self.gpus_per_replica, gpu_type)
+        return replace(self, shares=tuple(shares), gpus_per_replica=gpus)
+
+
+def _only(values: Mapping[str, T], name: str) -> Mapping[str, T]:
+    return {name: values[name]} if name in values else {}
+
 
 GIVEN_UP = 0.5
 """Part of the loss budget for requests that a type serves though it is late with them even when idle."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
+class GpuCandidate:
     """A GPU type's engine, and the GPUs of one replica by role."""
 
     engine: ReplayEngine
@@ -47,7 +90,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
+class RequestLoad:
     """Requests to serve: those from `judged_from` on count, the ones before warm the fleets up.
 
     What came before `since_s` is under way then (`headway.planning.replay.underway`).
@@ -60,20 +103,22 @@ class Load:
 
     @property
     def judged(self) -> int:
-        """How many count."""
+        """The number of those that count."""
         return len(self.requests.arrival_s) - self.judged_from
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Needs:
-    """What the pools need, by role; `hopeless` judged requests are not part of it."""
+class PoolNeeds:
+    """The needs of all pools, by role; `hopeless` judged requests are not part of it."""
 
     pools: Mapping[str, PoolNeed]
     hopeless: int
 
 
-def pool_needs(candidates: Mapping[str, Candidate], load: Load, limits: Mapping[Role, PoolLimits]) -> Needs:
-    """What each of the pools in `limits` needs; their GPUs per replica are the candidates'."""
+def pool_needs(
+    candidates: Mapping[str, GpuCandidate], load: RequestLoad, limits: Mapping[Role, PoolLimits]
+) -> PoolNeeds:
+    """The needs of each pool in `limits`; their GPUs per replica are the candidates'."""
     requests, pools, hopeless = load.requests, dict[str, PoolNeed](), 0
     part = replace(load, loss_budget=load.loss_budget / len(limits))
     for role, limit in limits.items():
@@ -88,11 +133,11 @@ def pool_needs(candidates: Mapping[str, Candidate], load: Load, limits: Mapping[
         )
         pools[role.value] = need
         hopeless = max(hopeless, load.judged - sum(share.requests for share in need.shares))
-    return Needs(pools=pools, hopeless=hopeless)
+    return PoolNeeds(pools=pools, hopeless=hopeless)
 
 
 def engines_in(
-    role: Role, candidates: Mapping[str, Candidate], requests: Requests
+    role: Role, candidates: Mapping[str, GpuCandidate], requests: Requests
 ) -> Mapping[str, ReplayEngine]:
     """Each type's engine in the pool of that role, with the partner's surface and batches in the other."""
     engines = {name: candidate.engine for name, candidate in candidates.items()}
@@ -103,7 +148,7 @@ def engines_in(
 
 
 def _reach(engine: ReplayEngine, requests: Requests) -> tuple[int, float]:
-    """How many requests an engine keeps idle and, where that is equal, how fast its prompts are."""
+    """The number of requests that an engine keeps idle and, where that is equal, the speed of its prompts."""
     kept = int(attainable(engine, requests).sum())
     return kept, -float(prefill_seconds(engine, requests).sum())
 
@@ -116,7 +161,7 @@ def _paired(engine: ReplayEngine, partner: ReplayEngine, role: Role) -> ReplayEn
 
 
 def _shares(
-    role: Role, engines: Mapping[str, ReplayEngine], can: Mapping[str, BoolArray], load: Load
+    role: Role, engines: Mapping[str, ReplayEngine], can: Mapping[str, BoolArray], load: RequestLoad
 ) -> tuple[Share, ...]:
     """The judged requests by the types that can keep them, with what each share takes of each type."""
     kept = np.array([mask[load.judged_from :] for mask in can.values()])
@@ -149,7 +194,7 @@ def _takes(
 
 
 def _replicas_per_work(
-    role: Role, engine: ReplayEngine, load: Load, can: BoolArray, loss_budget: float
+    role: Role, engine: ReplayEngine, load: RequestLoad, can: BoolArray, loss_budget: float
 ) -> float:
     """n / W of what the type can keep; NaN where it keeps nothing, or loses more than the budget anyway."""
     first = int(can[: load.judged_from].sum())
@@ -178,3 +223,22 @@ def crossing(curve: LossCurve, loss_budget: float) -> float:
         return float(count)
     above, below = np.log1p(curve.lost[count - 1 : count + 1].astype(float))
     return count - float((np.log1p(allowed) - below) / (above - below))
+
+
+def candidates(config: HeadwayConfig) -> Mapping[str, GpuCandidate]:
+    """The types by name; GPUs per replica are as profiled. ConfigError begins with the key."""
+    return {name: _candidate(config, name) for name in config.gpu_types}
+
+
+def _candidate(config: HeadwayConfig, name: str) -> GpuCandidate:
+    key = f"gpu_types.{name}.profile"
+    try:
+        profile = load_profile(resolve_profile(config.gpu_types[name].profile, key=key))
+        profile = scaled(profile, config.engine.time_scale)
+        rules = engine_rules(config, profile)
+    except ProfileError as error:
+        raise ConfigError(f"{key}: {error}") from error
+    slo = Slo(ttft_s=config.slo.ttft_s, itl_s=config.slo.itl_s)
+    decode = profile.decode.gpus_per_engine
+    gpus = {Role.PREFILL: profile.prefill.gpus_per_engine, Role.DECODE: decode, Role.MIXED: decode}
+    return GpuCandidate(engine=ReplayEngine.of(profile, slo, rules), gpus_per_replica=gpus)

@@ -9,8 +9,8 @@ from headway.engine import EngineRules
 from headway.planning import PlanningError, PolicySettings, PoolLimits, Role
 from headway.planning.hindsight.policy import make_headway
 from headway.simulation.scenario import Scenario, StartUp
-from headway.simulation.sharing import Tenant, simulate_shared
 from headway.simulation.simulate import simulate
+from headway.studies.sharing_simulation import Tenant, simulate_shared
 from tests.simulation.worlds import SLO, ArrayTrace, roofline_profile
 
 PROFILE = roofline_profile()

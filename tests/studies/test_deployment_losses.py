@@ -6,14 +6,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from planning_cases import NAN, PROFILE, limits, observed, settings, steady
 
 from headway.planning import PoolLimits, PoolState, Role, make_policy
 from headway.planning.budget import gpus
-from headway.planning.hindsight.choosing import choose
-from headway.planning.hindsight.demand import PoolWish, gpu_losses
-from headway.planning.sharing import Demand, Grant, share
-from headway.planning.traffic import Traffic
+from headway.planning.hindsight.learning import Traffic
+from headway.planning.hindsight.needs import choose
+from headway.studies.sharing import Demand, Grant, PoolDemand, decide_within, demanded, gpu_losses, share
+from tests.planning.planning_cases import NAN, PROFILE, limits, observed, settings, steady
 
 INTERVAL_S = 30.0
 TICKS = 30
@@ -59,84 +58,84 @@ def busy():
 
 
 @pytest.fixture(scope="module")
-def outlook(busy):
+def assessed(busy):
     targets, state = busy
-    return POLICY.look(observation(TICKS, 60.0, targets), state)
+    return POLICY.assess(observation(TICKS, 60.0, targets), state)
 
 
-def test_losses_reach_from_everything_to_what_may_be_lost(outlook):
-    losses = POLICY.demand(outlook)
+def test_losses_reach_from_everything_to_what_may_be_lost(assessed):
+    losses = demanded(POLICY, assessed)
     assert losses.minimum_gpus == 3
-    assert losses.lost_rps[0] == pytest.approx(outlook.rate_rps)
-    assert losses.lost_rps[-1] <= 0.01 * outlook.rate_rps
-    assert outlook.rate_rps == pytest.approx(60.0, rel=0.1)
+    assert losses.lost_rps[0] == pytest.approx(assessed.rate_rps)
+    assert losses.lost_rps[-1] <= 0.01 * assessed.rate_rps
+    assert assessed.rate_rps == pytest.approx(60.0, rel=0.1)
 
 
-def test_without_a_grant_deciding_is_planning(busy, outlook):
+def test_without_a_grant_deciding_is_planning(busy, assessed):
     _, state = busy
-    assert POLICY.decide(outlook).reasons == POLICY.plan(outlook.observation, state).reasons
+    assert POLICY.decide(assessed).reasons == POLICY.plan(assessed.observation, state).reasons
 
 
-def test_a_grant_of_all_that_is_wanted_changes_nothing(outlook):
-    wanted = POLICY.demand(outlook).wanted_gpus
-    granted = POLICY.decide(outlook, Grant(gpus=wanted, wanted=wanted, ahead={}))
-    assert granted.targets == POLICY.decide(outlook).targets
+def test_a_grant_of_all_that_is_wanted_changes_nothing(assessed):
+    wanted = demanded(POLICY, assessed).wanted_gpus
+    granted = decide_within(POLICY, assessed, Grant(gpus=wanted, wanted=wanted, ahead={}))
+    assert granted.targets == POLICY.decide(assessed).targets
     assert gpus(granted.targets, LIMITS) == wanted
 
 
 @steady
 @given(st.integers(0, 60))
-def test_targets_stay_within_the_grant(outlook, more):
-    losses = POLICY.demand(outlook)
+def test_targets_stay_within_the_grant(assessed, more):
+    losses = demanded(POLICY, assessed)
     granted = min(losses.minimum_gpus + more, losses.wanted_gpus)
-    decision = POLICY.decide(outlook, Grant(gpus=granted, wanted=losses.wanted_gpus, ahead={}))
+    decision = decide_within(POLICY, assessed, Grant(gpus=granted, wanted=losses.wanted_gpus, ahead={}))
     assert losses.minimum_gpus <= gpus(decision.targets, LIMITS) <= granted
 
 
-def test_the_decision_says_what_it_lacks_and_who_has_it(outlook):
-    losses = POLICY.demand(outlook)
+def test_the_decision_says_what_it_lacks_and_who_has_it(assessed):
+    losses = demanded(POLICY, assessed)
     other = Demand(name="chat", losses=losses, priority=2)
     grants = share([Demand(name="batch", losses=losses), other], losses.wanted_gpus + 5)
-    reasons = POLICY.decide(outlook, grants["batch"]).reasons
+    reasons = decide_within(POLICY, assessed, grants["batch"]).reasons
     words = f"holds 5 of {losses.wanted_gpus} GPUs wanted; {losses.wanted_gpus - 5} went to chat (priority 2)"
     assert words in reasons["summary"]
     assert f"shared budget: {words}" in reasons["warnings"]
     assert reasons["grant"] == {"gpus": 5, "wanted": losses.wanted_gpus, "ahead": dict(grants["batch"].ahead)}
-    plain = POLICY.decide(outlook, grants["chat"]).reasons
+    plain = decide_within(POLICY, assessed, grants["chat"]).reasons
     assert "went to" not in plain["summary"]
     assert not [text for text in plain["warnings"] if text.startswith("shared budget")]
 
 
 def test_an_interval_without_data_asks_for_what_is_held(busy):
     targets, state = busy
-    blind = POLICY.look(observation(TICKS, NAN, targets), state)
-    assert POLICY.demand(blind).wanted_gpus == gpus(targets, LIMITS)
-    assert (np.diff(POLICY.demand(blind).lost_rps)[-2:] < 0).all()
+    blind = POLICY.assess(observation(TICKS, NAN, targets), state)
+    assert demanded(POLICY, blind).wanted_gpus == gpus(targets, LIMITS)
+    assert (np.diff(demanded(POLICY, blind).lost_rps)[-2:] < 0).all()
 
 
 def test_a_policy_that_never_saw_anything_asks_for_what_there_is():
     desired = {Role.PREFILL: 3, Role.DECODE: 2}
-    blind = POLICY.look(observation(0, NAN, desired), POLICY.initial_state())
-    assert POLICY.demand(blind).wanted_gpus == gpus(desired, LIMITS)
-    assert POLICY.demand(blind).lost_rps[0] > 0.0
+    blind = POLICY.assess(observation(0, NAN, desired), POLICY.initial_state())
+    assert demanded(POLICY, blind).wanted_gpus == gpus(desired, LIMITS)
+    assert demanded(POLICY, blind).lost_rps[0] > 0.0
 
 
-def test_its_own_budget_bounds_what_is_asked_for(outlook):
+def test_its_own_budget_bounds_what_is_asked_for(assessed):
     bounded = replace(POLICY, settings=replace(POLICY.settings, max_gpu_budget=7))
-    assert bounded.demand(outlook).wanted_gpus <= 7
+    assert demanded(bounded, assessed).wanted_gpus <= 7
 
 
 def test_what_would_come_a_lead_later_counts_less_than_what_is_held():
-    pool = PoolWish(limits=PoolLimits(), wanted=5, held=3, extra=0, option=None, judged=None)
+    pool = PoolDemand(limits=PoolLimits(), wanted=5, held=3, extra=0, option=None, tested=None)
     losses = gpu_losses({Role.MIXED: pool}, rate_rps=10.0, moving=0.25)
     assert losses.lost_rps == pytest.approx([8.0, 6.0, 4.0, 2.5, 1.0])
 
 
-def test_the_queue_takes_its_replicas_first(outlook):
+def test_the_queue_takes_its_replicas_first(assessed):
     """Two of the replicas work off what waits: the losses of what comes are those of two fewer."""
-    judged = outlook.judged[Role.PREFILL]
-    option = choose({Role.PREFILL: judged}, {Role.PREFILL: 1}, 0.01)[Role.PREFILL]
-    known = {"limits": PoolLimits(), "held": 0, "option": option, "judged": judged}
-    plain = PoolWish(wanted=option.replicas, extra=0, **known).lost()
-    queued = PoolWish(wanted=option.replicas + 2, extra=2, **known).lost()
+    tested = assessed.backtests[Role.PREFILL]
+    option = choose({Role.PREFILL: tested}, {Role.PREFILL: 1}, 0.01)[Role.PREFILL]
+    known = {"limits": PoolLimits(), "held": 0, "option": option, "tested": tested}
+    plain = PoolDemand(wanted=option.replicas, extra=0, **known).lost()
+    queued = PoolDemand(wanted=option.replicas + 2, extra=2, **known).lost()
     assert list(queued) == [1.0, 1.0, *plain]

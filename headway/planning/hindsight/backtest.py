@@ -1,4 +1,13 @@
-"""Hindsight: what each forecast, times a safety factor, would have lost and cost in the past.
+"""Backtest: the losses and costs that each forecast, times a safety factor, would have had in the past.
+
+Forecasts of a pool's work come from the work of past intervals, by several levels at once. Work is in
+replica-seconds per second: how many replicas the interval would have kept busy. Of a series y, with smoothing
+a:
+
+    s ← s + a (y − s)          the forecast for any time to come is s
+
+Simple exponential smoothing (Brown, 1956). At the start a is 1, 1/2, 1/3, … until it falls to its value, so
+that the first values weigh alike.
 
 After interval i − h, forecast j said f_ij for interval i, h being the lead. Had x f_ij replicas been there,
 
@@ -24,14 +33,30 @@ precedent. When it comes again, it has one.
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from headway.planning.hindsight.history import PoolHistory
-from headway.planning.hindsight.levels import SMOOTHINGS, forecasts
+from headway.planning.hindsight.state import PoolHistory
+from headway.planning.types import FloatArray, IntArray
 from interp.jit import compiled
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
+SMOOTHINGS = (0.5, 0.2, 0.1, 0.05)
+"""a of each row of `forecasts`, from quick to slow."""
+
+
+def forecasts(work: FloatArray) -> FloatArray:
+    """The level by each of SMOOTHINGS after each interval: f8[len(SMOOTHINGS), N]."""
+    levels = np.empty((len(SMOOTHINGS), len(work)))
+    for row, smoothing in enumerate(SMOOTHINGS):
+        _smooth(work, smoothing, levels[row])
+    return levels
+
+
+@compiled
+def _smooth(work: FloatArray, smoothing: float, out: FloatArray) -> None:
+    level = 0.0
+    for i in range(len(work)):
+        level += max(smoothing, 1.0 / (i + 1)) * (work[i] - level)
+        out[i] = level
+
 
 FACTORS = np.geomspace(0.6, 10.0, 72)
 """Safety factors that are tried, 4 % apart."""
@@ -50,10 +75,13 @@ ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Judgement:
-    """Of one pool: `lost` requests and `cost` in replicas f8[J, X], what each would order now (`replicas`
-    i8[J, X]), requests judged, the growth that was assumed, and the work that each expects f8[J].
-    `typical` is the median over intervals of the least replicas that lose at most USUAL_LOSS of them."""
+class Backtest:
+    """The result for one pool, J forecasts by X factors: `lost` requests and `cost` in replicas f8[J, X].
+
+    `replicas` i8[J, X] is what each would order now, `requests` how many were judged, `growth` what was
+    assumed for the lead, and `expected` f8[J] the work that each forecast expects. `typical` is the median
+    over intervals of the least replicas that lose at most USUAL_LOSS of the requests.
+    """
 
     lost: FloatArray
     cost: FloatArray
@@ -64,7 +92,7 @@ class Judgement:
     typical: float
 
 
-def judge(history: PoolHistory, lead: int, interval_s: float, half_life: float) -> Judgement:
+def backtest(history: PoolHistory, lead: int, interval_s: float, half_life: float) -> Backtest:
     """All forecasts and factors over a past that is not empty; `lead` and `half_life` in intervals."""
     said = forecasts(history.work)
     count = len(history)
@@ -83,7 +111,7 @@ def judge(history: PoolHistory, lead: int, interval_s: float, half_life: float) 
     grown = (*_grown(history.starts, history.lost, said[STEADY], 1.0 + growth), judged)
     worse, _ = _totals(foreseen, weights * unseen, FACTORS, grown)
     ordered = np.maximum(1, np.ceil(FACTORS * said[:, -1:] - ROUNDING)).astype(np.int64)
-    return Judgement(
+    return Backtest(
         lost=lost + worse,
         cost=cost,
         replicas=ordered,
@@ -95,7 +123,7 @@ def judge(history: PoolHistory, lead: int, interval_s: float, half_life: float) 
 
 
 def _growth(level: FloatArray, lead: int, interval_s: float) -> float:
-    """By how much the load may grow in a lead, as a fraction."""
+    """The growth of the load to expect in a lead, as a fraction."""
     guess = SURE_GROWTH + GROWTH_PER_MINUTE * lead * interval_s / 60.0
     steady = np.log(np.maximum(level[MATURE:], ROUNDING))
     count = len(steady)

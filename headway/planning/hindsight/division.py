@@ -1,4 +1,4 @@
-"""Where the GPU budget binds: which pool gets how much of it, and when that changes.
+"""The GPU budget where it binds: the share of each pool, and when that changes.
 
 Every way to divide the budget between the pools is judged by the past. With n_r replicas of pool r an
 interval i would have lost the share l_ri(n_r) of its R_i requests there, and since a request needs all pools,
@@ -21,13 +21,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from headway.planning.budget import gpus
-from headway.planning.hindsight.history import PoolHistory
-from headway.planning.types import PoolLimits, Role
-
-FloatArray = NDArray[np.float64]
+from headway.planning.hindsight.state import PoolHistory
+from headway.planning.types import FloatArray, PoolLimits, Role
 
 Division = tuple[int, ...]
 """Replicas of each pool, in the order of the limits."""
@@ -38,7 +35,7 @@ def moving_share(lead_s: float, hold_s: float) -> float:
     return lead_s / max(lead_s + hold_s, 1e-9)
 
 
-def divide(
+def divide_budget(
     histories: Mapping[Role, PoolHistory],
     *,
     wished: Mapping[Role, int],

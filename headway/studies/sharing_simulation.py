@@ -1,6 +1,6 @@
 """Several deployments on one clock under one GPU budget: every tick they decide together.
 
-    advance each to the tick → look → demands → share the budget → each decides within its grant → act
+    advance each to the tick → assess → demands → share the budget → each decides within its grant → act
 
 Each has its own trace, engines and fleet; all they have in common is the budget. A deployment whose last
 request has ended wants nothing any more. As with `max_gpu_budget` the budget bounds what is asked for: a
@@ -15,18 +15,18 @@ import numpy as np
 from headway.planning.budget import fit, gpus
 from headway.planning.errors import PlanningError
 from headway.planning.hindsight.policy import HeadwayPolicy
-from headway.planning.sharing import Demand, GpuLosses, share
 from headway.planning.types import Observation
 from headway.simulation.kernel import COMPILED_FROM
 from headway.simulation.results import SimulationResult
 from headway.simulation.scenario import Scenario
 from headway.simulation.simulate import RequestSource, Run, Watchers
+from headway.studies.sharing import Demand, GpuLosses, decide_within, demanded, share
 from interp.jit import drop_stale_cache
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tenant:
-    """One deployment: what `simulate` takes, and its standing among the others (see `planning.sharing`)."""
+    """One deployment: what `simulate` takes, and its standing among the others (see `sharing`)."""
 
     name: str
     scenario: Scenario
@@ -65,11 +65,11 @@ def _run(tenant: Tenant) -> Run:
 def _decide(
     tenants: Mapping[str, Tenant], runs: Mapping[str, Run], seen: Mapping[str, Observation], budget: int
 ) -> None:
-    looks = {name: tenants[name].policy.look(seen[name], run.state) for name, run in runs.items()}
-    demands = [tenants[name].demand(tenants[name].policy.demand(look)) for name, look in looks.items()]
+    assessed = {name: tenants[name].policy.assess(seen[name], run.state) for name, run in runs.items()}
+    demands = [tenants[name].demand(demanded(tenants[name].policy, each)) for name, each in assessed.items()]
     grants = share(demands, budget)
     for name, run in runs.items():
-        run.act(seen[name], tenants[name].policy.decide(looks[name], grants[name]))
+        run.act(seen[name], decide_within(tenants[name].policy, assessed[name], grants[name]))
 
 
 def _begun(tenants: Sequence[Tenant], budget: int) -> Sequence[Tenant]:

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from planning_cases import steady
 
 from headway.planning import PlanningError
-from headway.planning.sharing import Demand, GpuLosses, share
+from headway.studies.sharing import Demand, GpuLosses, share
+from tests.planning.planning_cases import steady
 
 NAMES = "abcd"
 

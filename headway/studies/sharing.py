@@ -1,13 +1,13 @@
 """Several deployments, one GPU budget: how many GPUs each may hold until its next decision.
 
 Theory. Deployment k says what it would lose with g GPUs, L_k(g) requests/s, from its minimum m_k to the W_k
-that it wants (`hindsight.demand`); L_k never rises. Priorities are strict: of two ways to share, the better
-is the one in which the highest tier loses less, and only where that is equal the next tier counts. A priority
-is a promise of order; as an exchange rate between tiers nobody could say what it means. Inside a tier
+that it wants; L_k never rises. Priorities are strict: of two ways to share, the better is the one in which
+the highest tier loses less, and only where that is equal the next tier counts. A priority is a promise of
+order; as an exchange rate between tiers nobody could say what it means. Inside a tier
 
     minimise  Σ_k w_k L_k(g_k)   subject to   m_k ≤ g_k ≤ W_k,  Σ_k g_k ≤ B
 
-with weights w_k, what a request of each is worth: 1 unless told otherwise. Without them a tier prefers the
+with weights w_k, what a request of each is worth: 1 unless it is set. Without them a tier prefers the
 deployments whose requests cost the fewest GPUs. L_k is not convex (with less than the work that comes nearly
 everything is late), so neither the steepest step nor a price per GPU finds the optimum. It is a
 multiple-choice knapsack, and the dynamic programme over GPUs is exact:
@@ -17,19 +17,37 @@ multiple-choice knapsack, and the dynamic programme over GPUs is exact:
 in O(B · steps of L_k) a deployment. What no loss asks for but a deployment still holds, as its release is
 slow, comes last in its tier: so GPUs in use are not taken away for those below, while those above take them
 at once. What nobody wants, or what makes no whole replica of those who do, is not given out.
+
+The losses of one deployment. Of each pool, the share of requests lost with n replicas is what the chosen
+forecast with the factor that orders n would have lost; with fewer than its least factor orders, all. Replicas
+for the queue come on top. Where not enough is known of a pool yet, each replica is taken for an equal part of
+the requests. Over the pools losses add up, and the GPUs between them go where they save most:
+
+    L(g) = λ · min over Σ_r g_r n_r ≤ g of Σ_r lost_r(n_r)          λ requests/s of late
+
+A GPU that changes hands serves nobody for a lead. Counted over the time for which it then stays at least (the
+hold), what is gained above the h GPUs held now is worth less,
+
+    L'(g) = φ L(h) + (1 − φ) L(g)  for g > h,        φ = lead / (lead + hold)
+
+so that deployments of equal need do not pass GPUs to and fro.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
+from math import gcd
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from headway.planning.errors import PlanningError
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
+from headway.planning.hindsight.backtest import SMOOTHINGS, Backtest
+from headway.planning.hindsight.division import moving_share
+from headway.planning.hindsight.needs import Assessment, Option, needs_of
+from headway.planning.hindsight.policy import HeadwayPolicy
+from headway.planning.reasons import jsonable
+from headway.planning.types import Decision, FloatArray, IntArray, PoolLimits, Role
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -147,7 +165,7 @@ def spend(totals: FloatArray, lost: FloatArray, unit: int = 1) -> tuple[FloatArr
 
 
 def _grant(demand: Demand, ranked: Sequence[Demand], granted: Mapping[str, int]) -> Grant:
-    """Who has what it lacks: first whoever comes before all others, of its own tier or higher."""
+    """The grant of one deployment, and the others that have what it lacks: highest priority first."""
     missing, ahead = demand.losses.wanted_gpus - granted[demand.name], dict[str, int]()
     for other in ranked:
         above = granted[other.name] - other.losses.minimum_gpus
@@ -155,3 +173,80 @@ def _grant(demand: Demand, ranked: Sequence[Demand], granted: Mapping[str, int])
             ahead[f"{other.name} (priority {other.priority})"] = min(above, missing)
             missing -= min(above, missing)
     return Grant(gpus=granted[demand.name], wanted=demand.losses.wanted_gpus, ahead=ahead)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolDemand:
+    """One pool: its limits, the replicas it wants (within them) and has, `extra` of them for its queue.
+
+    `option` or `tested` is None where not enough is known yet.
+    """
+
+    limits: PoolLimits
+    wanted: int
+    held: int
+    extra: int
+    option: Option | None
+    tested: Backtest | None
+
+    def lost(self) -> FloatArray:
+        """Share of the requests lost, f8, with min_replicas, one more, … `wanted` replicas."""
+        counts = np.arange(self.limits.min_replicas, self.wanted + 1)
+        if self.option is None or self.tested is None:
+            return 1.0 - counts / max(self.wanted, 1)
+        row = SMOOTHINGS.index(self.option.smoothing)
+        shares = self.tested.lost[row] / max(self.tested.requests, 1.0)
+        ordered = self.tested.replicas[row] + self.extra
+        least = np.append(1.0, np.minimum.accumulate(np.minimum(shares, 1.0)))
+        return least[np.searchsorted(ordered, counts, side="right")]
+
+
+def gpu_losses(pools: Mapping[Role, PoolDemand], rate_rps: float, moving: float) -> GpuLosses:
+    """The losses of a deployment: `rate_rps` requests/s, `moving` the φ of the theory."""
+    minimum = sum(pool.limits.min_replicas * pool.limits.gpus_per_replica for pool in pools.values())
+    wanted = sum(pool.wanted * pool.limits.gpus_per_replica for pool in pools.values())
+    held = sum(pool.held * pool.limits.gpus_per_replica for pool in pools.values())
+    shares = np.zeros(wanted - minimum + 1)
+    for pool in pools.values():
+        shares, _ = spend(shares, pool.lost(), pool.limits.gpus_per_replica)
+    lost = rate_rps * np.minimum(shares, 1.0)
+    now = min(max(held - minimum, 0), len(lost) - 1)
+    lost[now + 1 :] = moving * lost[now] + (1.0 - moving) * lost[now + 1 :]
+    unit = gcd(*(pool.limits.gpus_per_replica for pool in pools.values()))
+    return GpuLosses(minimum_gpus=minimum, lost_rps=np.minimum.accumulate(lost), unit_gpus=unit)
+
+
+def demanded(policy: HeadwayPolicy, assessed: Assessment) -> GpuLosses:
+    """The losses of a deployment at its decision, up to the GPUs that its policy holds where it has them."""
+    needs = needs_of(assessed, policy.settings)
+    wanted = policy.wanted(assessed, needs)
+    pools = {
+        role: PoolDemand(
+            limits=policy.settings.limits[role],
+            wanted=wanted[role],
+            held=assessed.observation.pools[role].desired,
+            extra=need.extra,
+            option=None if need.learning else need.option,
+            tested=assessed.backtests.get(role),
+        )
+        for role, need in needs.items()
+    }
+    return gpu_losses(pools, assessed.rate_rps, moving_share(assessed.lead_s, policy.own.hold_s))
+
+
+def decide_within(policy: HeadwayPolicy, assessed: Assessment, grant: Grant) -> Decision:
+    """The decision within the GPUs of a grant; its reasons say what it lacks."""
+    narrow = replace(policy, settings=replace(policy.settings, max_gpu_budget=grant.gpus))
+    decision = narrow.decide(assessed)
+    return replace(decision, reasons=_with_grant(decision.reasons, grant))
+
+
+def _with_grant(reasons: Mapping[str, Any], grant: Grant) -> Mapping[str, Any]:
+    lacks = [f"shared budget: {grant.words}"] if grant.words else []
+    summary = f"{reasons['summary'].removesuffix('.')}; {grant.words}." if lacks else reasons["summary"]
+    return {
+        **reasons,
+        "grant": jsonable(grant),
+        "warnings": [*reasons["warnings"], *lacks],
+        "summary": summary,
+    }

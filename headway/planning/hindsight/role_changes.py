@@ -1,8 +1,8 @@
 """Replicas that change their role, where one pool rises and another one has some to spare.
 
 Theory. What is started serves a lead later and costs a GPU more; what serves in another pool need only drain
-and switch. A pool that is held above what is enough for it (see `release`) pays for the chance of a return,
-so it gives first:
+and switch. A pool that is held above what is enough for it (see `ReleaseDelay`) pays for the chance of a
+return, so it gives first:
 
     spare  = min(target, ready) − max(enough, min_replicas)          of a pool that does not rise
     rise   = target − desired                                        of one that does
@@ -18,29 +18,29 @@ Replicas of different GPUs never change.
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from headway.planning.hindsight.release import Hold
+from headway.planning.hindsight.state import ReleaseDelay
 from headway.planning.reasons import ordered
 from headway.planning.types import PoolLimits, PoolState, Role, RoleChanges
 
 
-def lend(
-    holds: Mapping[Role, Hold],
+def give_to_rising(
+    delays: Mapping[Role, ReleaseDelay],
     enough: Mapping[Role, int],
     pools: Mapping[Role, PoolState],
     limits: Mapping[Role, PoolLimits],
-) -> Mapping[Role, Hold]:
-    """The holds after pools that rise have been given what others have to spare; none rises by it."""
-    wanted = {role: min(hold.target, limits[role].max_replicas) for role, hold in holds.items()}
-    kept = {role: max(enough[role], limits[role].min_replicas) for role in holds}
-    lent = _matched(wanted, kept, pools, limits)
-    given = {role: sum(count for (giver, _), count in lent.items() if giver is role) for role in holds}
-    return {role: replace(hold, target=hold.target - given[role]) for role, hold in holds.items()}
+) -> Mapping[Role, ReleaseDelay]:
+    """The same after pools that rise have been given what others have to spare; no target rises by it."""
+    wanted = {role: min(delay.target, limits[role].max_replicas) for role, delay in delays.items()}
+    kept = {role: max(enough[role], limits[role].min_replicas) for role in delays}
+    gifts = _matched(wanted, kept, pools, limits)
+    given = {role: sum(count for (giver, _), count in gifts.items() if giver is role) for role in delays}
+    return {role: replace(delay, target=delay.target - given[role]) for role, delay in delays.items()}
 
 
 def role_changes(
     targets: Mapping[Role, int], pools: Mapping[Role, PoolState], limits: Mapping[Role, PoolLimits]
 ) -> RoleChanges:
-    """Which replicas change their role on the way to `targets`; of a giver `targets` are left serving."""
+    """Replicas that change their role on the way to `targets`; of a giver `targets` are left serving."""
     desired = {role: pools[role].desired for role in targets}
     return _matched({**desired, **_rising(targets, pools)}, targets, pools, limits)
 

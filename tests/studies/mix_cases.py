@@ -1,11 +1,11 @@
-"""Needs made up of numbers, and the cheapest mix by trying every one."""
+"""PoolNeeds made up of numbers, and the cheapest mix by trying every one."""
 
 from itertools import product
 from math import ceil, inf
 
 from hypothesis import strategies as st
 
-from headway.planning.gpu_types import MixRules, PoolNeed, Share, Supply
+from headway.studies.gpu_mix import MixRules, PoolNeed, Share, Supply
 
 TYPES = ("a", "b", "c")
 POOLS = ("prefill", "decode")
@@ -26,7 +26,7 @@ def supply(**prices):
 
 @st.composite
 def problems(draw):
-    """Needs, supply and rules, small enough to try every mix of."""
+    """PoolNeeds, supply and rules, small enough to try every mix of."""
     types = TYPES[: draw(st.integers(1, 3))]
     replicas = st.floats(0.2, 3.0)
     offers = {
