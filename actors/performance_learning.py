@@ -21,8 +21,7 @@ from typing import Any, TypeVar
 from actors.performance_model import LatencyRatio, PerformanceModel, checksum, own_profile, performance_model
 from actors.store import Store
 from headway.planning import Observation, PoolState, Role
-from headway.planning.corrections import Correction, correct_decode, correct_prefill
-from headway.planning.load import Lengths
+from headway.planning.sizing import Correction, Lengths, correct_decode, correct_prefill
 from headway.profiling import Phase
 from headway.profiling.observed_latency import LatencyReport
 from headway.profiling.refinement import CellMemory, Refinement, RefinementCell, learn, moved, refined

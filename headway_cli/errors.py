@@ -7,7 +7,7 @@
 
 from headway.config import ConfigError
 from headway.loadgen import LoadError
-from headway.planning.errors import PlanningError
+from headway.planning import PlanningError
 from headway.profiling import ProfilingError
 from headway.workload import TraceError
 from interp import InterpError

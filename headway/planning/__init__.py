@@ -8,7 +8,6 @@ A new policy is one module that ends in a `PolicyKind`, and one line in `headway
 point of the group `headway.policies`.
 """
 
-from headway.planning.errors import PlanningError
 from headway.planning.policies import (
     PolicyKind,
     PolicySettings,
@@ -23,6 +22,7 @@ from headway.planning.types import (
     Decision,
     LoadForecast,
     Observation,
+    PlanningError,
     Policy,
     PoolLimits,
     PoolState,

@@ -15,8 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import floor
 
-from headway.planning.errors import PlanningError
-from headway.planning.types import PoolLimits, Role
+from headway.planning.types import PlanningError, PoolLimits, Role
 
 GPU_BUDGET = "gpu_budget"
 

@@ -1,4 +1,4 @@
-"""What a policy is made from, what it declares about itself, and making one by name.
+"""Policies: the settings that one is made from, its declaration, and making one by name.
 
 A policy is one file that ends in its declaration, a `PolicyKind`, and one line that names it: in
 `headway.config.POLICIES`, or as an entry point of the group `headway.policies` in any installed package.
@@ -11,9 +11,7 @@ from typing import Any, TypeVar
 from headway.config import POLICIES, HeadwayConfig, PlannerSettings, PoolSettings, Settings
 from headway.engine import EngineRules, engine_rules
 from headway.extensions import ExtensionError
-from headway.planning.errors import PlanningError
-from headway.planning.surfaces import Surfaces
-from headway.planning.types import Policy, PoolLimits, Role, Slo
+from headway.planning.types import PlanningError, Policy, PoolLimits, ProfileSurfaces, Role, Slo
 from interp import Profile
 
 S = TypeVar("S", bound=Settings)
@@ -62,7 +60,7 @@ class PolicyKind:
     """A policy as the rest of Headway sees it before one is made."""
 
     build: Callable[[PolicySettings, Any], Policy]
-    """From the settings and the profile, a `Surfaces` (or None unless `needs_surfaces`).
+    """From the settings and the profile, a `ProfileSurfaces` (or None unless `needs_surfaces`).
 
     PlanningError where they do not fit."""
     settings: type[Settings] | None = None
@@ -72,9 +70,9 @@ class PolicyKind:
     interval_key: str | None = None
     """The key of its own section that sets the interval; None: `planner.adjustment_interval_s` does."""
     forecasts: bool = False
-    """Whether its observations shall bring a forecast of the load."""
+    """True if its observations shall bring a forecast of the load."""
     needs_surfaces: bool = False
-    """Whether it cannot be made without a profile."""
+    """True if it cannot be made without a profile."""
     fixed_fleet: Callable[[PolicySettings], Mapping[Role, int]] | None = None
     """The counts that it keeps, with which a simulation then begins; None: they follow the load."""
     role_change_s: Callable[[Any], float | None] = _none
@@ -101,7 +99,7 @@ def policy_kind(name: str) -> PolicyKind:
     return kind
 
 
-def make_policy(name: str, settings: PolicySettings, profile: Surfaces | None = None) -> Policy:
+def make_policy(name: str, settings: PolicySettings, profile: ProfileSurfaces | None = None) -> Policy:
     """The policy of that name. PlanningError lists the known names, or says which setting does not fit."""
     kind = policy_kind(name)
     if kind.needs_surfaces and profile is None:
@@ -109,7 +107,7 @@ def make_policy(name: str, settings: PolicySettings, profile: Surfaces | None = 
     return kind.build(settings, profile)
 
 
-def policy_settings(config: HeadwayConfig, profile: Surfaces | None = None) -> PolicySettings:
+def policy_settings(config: HeadwayConfig, profile: ProfileSurfaces | None = None) -> PolicySettings:
     """The settings of a configuration; GPUs per replica left open are as profiled, or 1."""
     return PolicySettings(
         slo=Slo(ttft_s=config.slo.ttft_s, itl_s=config.slo.itl_s),
@@ -123,7 +121,7 @@ def policy_settings(config: HeadwayConfig, profile: Surfaces | None = None) -> P
     )
 
 
-def pool_limits(role: Role, pool: PoolSettings, profile: Surfaces | None) -> PoolLimits:
+def pool_limits(role: Role, pool: PoolSettings, profile: ProfileSurfaces | None) -> PoolLimits:
     """One pool's limits. A mixed replica is the engine of the decode profile."""
     profiled = {} if profile is None else {Role.PREFILL: profile.prefill.gpus_per_engine}
     fallback = 1 if profile is None else profile.decode.gpus_per_engine

@@ -1,4 +1,4 @@
-"""What every decision's reasons share: JSON-able inputs and settings, and scaling that is still under way.
+"""The common part of all decisions' reasons: JSON-able inputs and settings, and scaling still under way.
 
 A float that was not measured (NaN) becomes None, so that the reasons are valid JSON.
 """
@@ -8,9 +8,8 @@ from dataclasses import fields, is_dataclass
 from math import isfinite, isnan
 from typing import Any
 
-from headway.planning.errors import PlanningError
 from headway.planning.policies import PolicySettings
-from headway.planning.types import Observation, PoolState, Role, Traffic
+from headway.planning.types import Observation, PlanningError, PoolState, Role, Traffic
 
 
 def jsonable(value: Any) -> Any:  # noqa: ANN401, PLR0911 - one return per kind of value

@@ -1,7 +1,7 @@
 """`reference`: the documented SLA planner, formula by formula, as the baseline to beat.
 
-Theory. Every interval: measure → correct (`corrections`) → forecast → size (`sizing`) → fit into limits
-and GPU budget (`budget`). Sources: "SLA-based Planner" (Scaling Algorithm, 1 to 5) and "Planner Design"
+Theory. Every interval: measure → correct → forecast → size (all in `sizing`) → fit into limits and GPU budget
+(`budget`). Sources: "SLA-based Planner" (Scaling Algorithm, 1 to 5) and "Planner Design"
 (Steps 1 to 5). It wants exactly one prefill and one decode pool. How we read what the documents leave open
 stands in decision record 0004.
 
@@ -23,27 +23,37 @@ A forecast ISL or OSL serves a pool even where none was ever observed. Held coun
 budget.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from math import isnan
 from typing import Any
 
 from headway.planning.budget import Fit, check_budget, fit
-from headway.planning.corrections import Correction, correct_decode, correct_prefill
-from headway.planning.errors import PlanningError
-from headway.planning.explain import summarise, warnings
-from headway.planning.load import Lengths, counted, known_lengths, positive, resolve_forecast
 from headway.planning.policies import PolicyKind, PolicySettings
-from headway.planning.reasons import check, common, jsonable, ordered
-from headway.planning.sizing import Aim, Requirement, Sizing, size_decode, size_prefill
-from headway.planning.surfaces import Surfaces
-from headway.planning.types import Decision, LoadForecast, Observation, Role
+from headway.planning.reasons import check, common, describe, jsonable, ordered, progress_warnings
+from headway.planning.sizing import (
+    Aim,
+    Correction,
+    Lengths,
+    Requirement,
+    Sizing,
+    correct_decode,
+    correct_prefill,
+    counted,
+    known_lengths,
+    positive,
+    resolve_forecast,
+    size_decode,
+    size_prefill,
+)
+from headway.planning.types import Decision, LoadForecast, Observation, PlanningError, ProfileSurfaces, Role
 
 Corrections = Mapping[Role, Correction]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReferenceState:
-    """What one decision leaves to the next: targets, correction factors, and the last known lengths."""
+    """The memory between two decisions: targets, correction factors, and the last known lengths."""
 
     targets: Mapping[Role, int] = field(default_factory=dict)
     corrections: Mapping[Role, float] = field(default_factory=lambda: {Role.PREFILL: 1.0, Role.DECODE: 1.0})
@@ -55,7 +65,7 @@ class ReferencePolicy:
     """The documented planner over a profile's surfaces."""
 
     settings: PolicySettings
-    surfaces: Surfaces
+    surfaces: ProfileSurfaces
 
     name = "reference"
 
@@ -161,12 +171,75 @@ class ReferencePolicy:
         return plain
 
 
+def summarise(
+    observation: Observation, sizing: Sizing, targets: Mapping[Role, int], limits: tuple[str, ...]
+) -> str:
+    """The decision and its cause, for a person."""
+    limited = f"; limited by {', '.join(limits)}" if limits else ""
+    return f"{_cause(observation, sizing)}: {describe(targets, observation)}{limited}."
+
+
+def _cause(observation: Observation, sizing: Sizing) -> str:
+    if sizing.kind == "hold":
+        return "The request count was not measured, targets are held"
+    if sizing.kind == "zero_traffic":
+        return f"No request arrived in {observation.interval_s:g} s, pools go to their minimum"
+    held = [f"{role} is held" for role in sizing.held]
+    needs = [f"{sizing.wished[role]} {role}" for role in ordered(sizing.requirement)]
+    if not needs:
+        return ", ".join(["No length of a request is known", *held])
+    return ", ".join([f"{_expected(observation, sizing.forecast)} need {' and '.join(needs)}", *held])
+
+
+def _expected(observation: Observation, load: LoadForecast | None) -> str:
+    if load is None:
+        return "Requests"
+    tokens = f"{_count(load.isl_tokens)} input and {_count(load.osl_tokens)} output tokens"
+    return f"{_count(load.requests)} requests of {tokens} in the next {observation.interval_s:g} s"
+
+
+def _count(value: float) -> str:
+    return "unknown" if isnan(value) else f"{value:.0f}"
+
+
+def warnings(observation: Observation, sizing: Sizing) -> list[str]:
+    """Things that an operator should look at, one sentence per item."""
+    return [
+        *progress_warnings(observation),
+        *_held(sizing),
+        *(text for role in ordered(sizing.requirement) for text in _doubts(role, sizing.requirement[role])),
+        *_kept(sizing),
+    ]
+
+
+def _held(sizing: Sizing) -> list[str]:
+    why = "the request count was not measured" if sizing.kind == "hold" else "no length is known"
+    return [f"{role}: target held, {why}" for role in sizing.held]
+
+
+def _doubts(role: Role, need: Requirement) -> Iterator[str]:
+    if (limit := need.infeasible) is not None:
+        target, best = limit.target_s * 1e3, limit.best_s * 1e3
+        yield f"{role}: {limit.metric} of {target:.4g} ms is infeasible, the best achievable is {best:.4g} ms"
+    if need.throughput_per_gpu <= 0 < need.load_tokens_per_s:
+        yield f"{role}: the profile gives no throughput here, the pool's maximum is wished"
+    if need.extrapolated:
+        yield f"{role}: the profile was not sampled at the expected lengths, its values are extrapolated"
+
+
+def _kept(sizing: Sizing) -> list[str]:
+    kept = [
+        role for role in ordered(sizing.corrections) if sizing.corrections[role].basis.startswith("kept: ")
+    ]
+    return [f"{role}: correction factor {sizing.corrections[role].basis}" for role in kept]
+
+
 def requirement_data(requirement: Mapping[Role, Requirement]) -> Mapping[Role, Mapping[str, Any]]:
     """The sizing of each role as data, with the replicas before rounding (None when no number would do)."""
     return {role: {**jsonable(need), "replicas": need.replicas} for role, need in requirement.items()}
 
 
-def make_reference(settings: PolicySettings, profile: Surfaces) -> ReferencePolicy:
+def make_reference(settings: PolicySettings, profile: ProfileSurfaces) -> ReferencePolicy:
     """PlanningError unless there are both pools, and room for their minimums in the budget."""
     if set(settings.limits) != {Role.PREFILL, Role.DECODE}:
         found = ", ".join(ordered(settings.limits))

@@ -8,11 +8,9 @@ from dataclasses import dataclass
 
 from headway.config import ReplicaCount, Settings
 from headway.planning.budget import fit, gpus
-from headway.planning.errors import PlanningError
 from headway.planning.policies import PolicyKind, PolicySettings
 from headway.planning.reasons import check, common, describe, jsonable, ordered, progress_warnings
-from headway.planning.surfaces import Surfaces
-from headway.planning.types import Decision, Observation, PoolLimits, Role
+from headway.planning.types import Decision, Observation, PlanningError, PoolLimits, ProfileSurfaces, Role
 
 
 class StaticFleet(Settings):
@@ -52,7 +50,7 @@ class StaticPolicy:
         return Decision(targets=self.targets, next_state=state, reasons=jsonable(reasons))
 
 
-def make_static(settings: PolicySettings, profile: Surfaces | None = None) -> StaticPolicy:
+def make_static(settings: PolicySettings, profile: ProfileSurfaces | None = None) -> StaticPolicy:
     """The policy for the pools there are. PlanningError when a count does not fit."""
     del profile  # a fixed fleet needs none
     targets = fixed_fleet(settings)

@@ -27,8 +27,7 @@ from headway.config import NonNegativeFloat, PositiveFloat, Settings
 from headway.planning.budget import check_budget, fit
 from headway.planning.policies import PolicyKind, PolicySettings
 from headway.planning.reasons import check, common, describe, jsonable, ordered, progress_warnings
-from headway.planning.surfaces import Surfaces
-from headway.planning.types import Decision, Observation, PoolState, Role
+from headway.planning.types import Decision, Observation, PoolState, ProfileSurfaces, Role
 
 
 class TargetOngoing(Settings):
@@ -64,8 +63,8 @@ class Wish:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PoolMemory:
-    """What one pool remembers: its target, since when more is wanted, and the wishes of the window.
+class WishHistory:
+    """The memory of one pool: its target, since when more is wanted, and the wishes of the window.
 
     Of `wishes` only those are kept that no later wish reaches: they fall in time, the first is the largest.
     """
@@ -74,7 +73,7 @@ class PoolMemory:
     above_since_s: float | None = None
     wishes: tuple[Wish, ...] = ()
 
-    def observe(self, wish: Wish, window_s: float) -> "PoolMemory":
+    def observe(self, wish: Wish, window_s: float) -> "WishHistory":
         """With one more wish; the very first one joins the count that is being held."""
         since = wish.at_s - window_s
         recent = [past for past in self.wishes if past.at_s > since]
@@ -87,7 +86,7 @@ class PoolMemory:
             wishes=(*standing, wish),
         )
 
-    def decide(self, wish: Wish, upscale_delay_s: float) -> "PoolMemory":
+    def decide(self, wish: Wish, upscale_delay_s: float) -> "WishHistory":
         """With the target that the remembered wishes give."""
         largest = self.wishes[0].replicas
         if self.above_since_s is not None and wish.at_s - self.above_since_s >= upscale_delay_s:
@@ -99,7 +98,7 @@ class PoolMemory:
 class ThresholdState:
     """The memory of each pool."""
 
-    pools: Mapping[Role, PoolMemory] = field(default_factory=dict)
+    pools: Mapping[Role, WishHistory] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +158,7 @@ class ThresholdPolicy:
         wanted = min(limits.max_replicas, ongoing / self.target_ongoing[role])
         return Wish(at_s=now_s, replicas=max(limits.min_replicas, ceil(wanted)))
 
-    def _remember(self, memory: PoolMemory, wish: Wish | None, now_s: float) -> PoolMemory:
+    def _remember(self, memory: WishHistory, wish: Wish | None, now_s: float) -> WishHistory:
         wish = wish or Wish(at_s=now_s, replicas=memory.target)
         return memory.observe(wish, self.own.downscale_delay_s).decide(wish, self.own.upscale_delay_s)
 
@@ -179,15 +178,15 @@ class ThresholdPolicy:
         )
 
 
-def _memory(role: Role, observation: Observation, state: ThresholdState) -> PoolMemory:
-    return state.pools.get(role) or PoolMemory(target=observation.pools[role].desired)
+def _memory(role: Role, observation: Observation, state: ThresholdState) -> WishHistory:
+    return state.pools.get(role) or WishHistory(target=observation.pools[role].desired)
 
 
 def _ongoing(pool: PoolState) -> float:
     return pool.running + pool.waiting
 
 
-def make_threshold(settings: PolicySettings, profile: Surfaces | None = None) -> ThresholdPolicy:
+def make_threshold(settings: PolicySettings, profile: ProfileSurfaces | None = None) -> ThresholdPolicy:
     """The policy for the pools there are. PlanningError when their minimums exceed the GPU budget."""
     del profile  # thresholds are plain numbers
     check_budget(settings.limits, settings.max_gpu_budget)

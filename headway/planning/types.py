@@ -2,19 +2,19 @@
 
 Everything here is frozen and free of clocks, Ray and I/O, so that the live Planner and the simulator
 drive the same policies. Units are in the names: `_s` seconds, `_tokens` tokens. A float that could not be
-observed is NaN; each policy states what it does then. Only value types and the policy interface belong here.
+observed is NaN; each policy states what it does then. Only value types, the interfaces of a policy and of a
+profile, and the one exception of `headway.planning` belong here.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any, Protocol, SupportsFloat
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headway.config.roles import Role
-from headway.planning.errors import PlanningError
 
 __all__ = [
     "NAN",
@@ -24,14 +24,21 @@ __all__ = [
     "IntArray",
     "LoadForecast",
     "Observation",
+    "PlanningError",
     "Policy",
     "PoolLimits",
     "PoolState",
+    "ProfileSurfaces",
     "Role",
     "RoleChanges",
     "Slo",
     "Traffic",
 ]
+
+
+class PlanningError(ValueError):
+    """Settings or an observation that no decision can be made from: one line that names the field."""
+
 
 NAN = float("nan")
 
@@ -54,7 +61,7 @@ class Slo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolLimits:
-    """What bounds one pool: replica counts, and the GPUs that one replica occupies."""
+    """The bounds of one pool: replica counts, and the GPUs that one replica occupies."""
 
     min_replicas: int = 1
     max_replicas: int = 1_000_000
@@ -181,3 +188,78 @@ class Policy(Protocol):
 
     def plan(self, observation: Observation, state: Any) -> Decision:  # noqa: ANN401
         """Decide, as a function of the two values alone."""
+
+
+class BestPoint(Protocol):
+    """The best operating point under an ITL target; the point of least ITL when `feasible` is false."""
+
+    @property
+    def throughput_per_gpu(self) -> SupportsFloat:
+        """Output tokens per second and GPU."""
+
+    @property
+    def itl_s(self) -> SupportsFloat:
+        """ITL there, in seconds."""
+
+    @property
+    def feasible(self) -> object:
+        """True when that ITL meets the target."""
+
+    @property
+    def extrapolated(self) -> object:
+        """True where the profile was not sampled."""
+
+
+class PrefillSurface(Protocol):
+    """Prefill of one request at a time, over its uncached input tokens."""
+
+    @property
+    def gpus_per_engine(self) -> int:
+        """GPUs of the profiled engine."""
+
+    def ttft_s(self, isl_tokens: float, /) -> SupportsFloat:
+        """TTFT in seconds without queueing."""
+
+    def throughput_per_gpu(self, isl_tokens: float, /) -> SupportsFloat:
+        """Input tokens per second and GPU."""
+
+    def extrapolated(self, isl_tokens: float, /) -> object:
+        """True where the profile was not sampled."""
+
+
+class DecodeTable(Protocol):
+    """The part of the decode table that planning reads."""
+
+    @property
+    def max_kv_tokens(self) -> SupportsFloat:
+        """Tokens that the engine's KV cache holds."""
+
+
+class DecodeSurface(Protocol):
+    """Continuous decoding, over KV usage (0..1) and mean context (tokens)."""
+
+    @property
+    def gpus_per_engine(self) -> int:
+        """GPUs of the profiled engine."""
+
+    @property
+    def table(self) -> DecodeTable:
+        """The table behind the surface."""
+
+    def itl_s(self, kv_usage: float, context_tokens: float, /) -> SupportsFloat:
+        """ITL in seconds."""
+
+    def best_throughput_per_gpu(self, itl_s: float, context_tokens: float, /) -> BestPoint:
+        """The highest throughput whose ITL meets `itl_s`."""
+
+
+class ProfileSurfaces(Protocol):
+    """The surfaces of one engine: `interp.Profile` has them, and so has a calibrated one."""
+
+    @property
+    def prefill(self) -> PrefillSurface:
+        """The prefill surface."""
+
+    @property
+    def decode(self) -> DecodeSurface:
+        """The decode surface."""

@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headway.config import HeadwayConfig
-from headway.planning.errors import PlanningError
-from headway.planning.types import Slo
+from headway.planning.types import PlanningError, Slo
 
 INCREMENT = np.uint64(0x9E3779B97F4A7C15)
 FIRST, SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)

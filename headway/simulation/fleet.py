@@ -15,8 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.planning.errors import PlanningError
-from headway.planning.types import NO_CHANGES, PoolLimits, PoolState, Role, RoleChanges
+from headway.planning.types import NO_CHANGES, PlanningError, PoolLimits, PoolState, Role, RoleChanges
 from headway.simulation import layout, lifecycle
 from headway.simulation.allocate import grow_replicas, make_room
 from headway.simulation.handle import handle_of

@@ -41,13 +41,12 @@ from typing import Any
 
 import numpy as np
 
-from headway.planning.errors import PlanningError
 from headway.planning.hindsight.backtest import SMOOTHINGS, Backtest
 from headway.planning.hindsight.division import moving_share
 from headway.planning.hindsight.needs import Assessment, Option, needs_of
 from headway.planning.hindsight.policy import HeadwayPolicy
 from headway.planning.reasons import jsonable
-from headway.planning.types import Decision, FloatArray, IntArray, PoolLimits, Role
+from headway.planning.types import Decision, FloatArray, IntArray, PlanningError, PoolLimits, Role
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

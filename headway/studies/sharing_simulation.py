@@ -13,9 +13,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from headway.planning.budget import fit, gpus
-from headway.planning.errors import PlanningError
 from headway.planning.hindsight.policy import HeadwayPolicy
-from headway.planning.types import Observation
+from headway.planning.types import Observation, PlanningError
 from headway.simulation.kernel import COMPILED_FROM
 from headway.simulation.results import SimulationResult
 from headway.simulation.scenario import Scenario

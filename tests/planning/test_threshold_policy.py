@@ -7,7 +7,7 @@ import pytest
 from planning_cases import DISAGGREGATED, NAN, POOL, first, limits, observed, settings
 
 from headway.planning import PlanningError, PoolLimits, Role, make_policy
-from headway.planning.threshold import PoolMemory, TargetOngoing, ThresholdSettings, Wish
+from headway.planning.threshold import TargetOngoing, ThresholdSettings, Wish, WishHistory
 
 DECODE, MIXED = Role.DECODE, Role.MIXED
 
@@ -115,7 +115,7 @@ def test_the_reasons_hold_what_the_decision_started_from():
         known = reasons["memory"]["decode"]
         wishes = tuple(Wish(**wish) for wish in known.pop("wishes"))
         wish = Wish(at_s=reasons["inputs"]["now_s"], replicas=reasons["threshold"]["decode"]["wish"])
-        memory = PoolMemory(**known, wishes=wishes).observe(wish, reasons["delays"]["downscale_delay_s"])
+        memory = WishHistory(**known, wishes=wishes).observe(wish, reasons["delays"]["downscale_delay_s"])
         assert memory.decide(wish, reasons["delays"]["upscale_delay_s"]) == state.pools[DECODE]
         assert reasons["targets"]["decode"] == state.pools[DECODE].target
 

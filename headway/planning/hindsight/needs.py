@@ -26,8 +26,8 @@ from math import ceil, isfinite, isnan
 
 import numpy as np
 
-from headway.planning.hindsight import loss_budget
 from headway.planning.hindsight.backtest import FACTORS, SMOOTHINGS, Backtest
+from headway.planning.hindsight.settings import loss_budget
 from headway.planning.hindsight.state import HindsightState
 from headway.planning.policies import PolicySettings
 from headway.planning.types import FloatArray, IntArray, Observation, PoolState, Role

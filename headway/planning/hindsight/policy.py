@@ -27,20 +27,26 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from headway.planning.budget import GPU_BUDGET, Fit, check_budget, fit, gpus
-from headway.planning.errors import PlanningError
-from headway.planning.hindsight import HeadwaySettings, headway_settings
 from headway.planning.hindsight.backtest import Backtest, backtest
 from headway.planning.hindsight.division import divide_budget, moving_share
 from headway.planning.hindsight.learning import ReplaySetup, learn
 from headway.planning.hindsight.needs import Assessment, Need, needs_of
 from headway.planning.hindsight.reasons import explain
 from headway.planning.hindsight.role_changes import give_to_rising, role_changes
+from headway.planning.hindsight.settings import HeadwaySettings, headway_settings
 from headway.planning.hindsight.state import HindsightState, PoolMemory, ReleaseDelay, lead_intervals
 from headway.planning.policies import PolicySettings
 from headway.planning.reasons import check, ordered
 from headway.planning.replay import ReplayEngine
-from headway.planning.surfaces import Surfaces
-from headway.planning.types import NO_CHANGES, Decision, Observation, Role, RoleChanges
+from headway.planning.types import (
+    NO_CHANGES,
+    Decision,
+    Observation,
+    PlanningError,
+    ProfileSurfaces,
+    Role,
+    RoleChanges,
+)
 from interp import Profile
 
 
@@ -193,7 +199,7 @@ def _of_pools(observation: Observation, roles: tuple[Role, ...]) -> Observation:
     return replace(observation, pools={role: observation.pools[role] for role in roles})
 
 
-def make_headway(settings: PolicySettings, profile: Surfaces | None) -> HeadwayPolicy:
+def make_headway(settings: PolicySettings, profile: ProfileSurfaces | None) -> HeadwayPolicy:
     """PlanningError without a profile or engine rules, or where the minimums exceed the GPU budget."""
     if not isinstance(profile, Profile):
         raise PlanningError("planner.policy: headway needs a profile (engine.profile)")

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from headway.planning.budget import Fit
-from headway.planning.hindsight import HeadwaySettings, headway_settings, loss_budget
 from headway.planning.hindsight.needs import Need
+from headway.planning.hindsight.settings import HeadwaySettings, headway_settings, loss_budget
 from headway.planning.hindsight.state import ReleaseDelay
 from headway.planning.policies import PolicySettings
 from headway.planning.reasons import common, describe, jsonable, ordered, progress_warnings

@@ -26,7 +26,7 @@ from math import ceil, inf, isfinite
 import numpy as np
 
 from headway.config import HeadwayConfig
-from headway.planning.errors import PlanningError
+from headway.planning.types import PlanningError
 from headway.studies.gpu_mix.needs import PoolNeed
 from interp.arrays import FloatArray
 
