@@ -84,7 +84,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 def test_it_runs_by_its_name_with_its_own_settings(tmp_path):
     path = tmp_path / "headway.yaml"
     path.write_text("planner: {policy: even, even: {replicas: 3}}\n")
-    document = execute(Job(trace="steady:rate_rps=2,duration_s=100", config=load_config(path)))
+    document = execute(Job(trace="steady:rate_rps=2,duration_s=100", config=load_config(path))).document()
     assert document["policy"] == "even"
     assert [row["start_s"] for row in document["intervals"]][:3] == [0.0, 20.0, 40.0]
     assert document["intervals"][0]["targets"] == {"prefill": 3, "decode": 3}
