@@ -25,27 +25,12 @@ from actors.collector.single_requests import (
     encode,
     traffic_within,
 )
-from actors.metric_collector import MetricCollector
 from actors.planning.tick import observe
-from headway.config import HeadwayConfig
 from serve_apps.gateway.metrics import RequestLog
+from tests.actors.collector_cases import Clock, collecting, serving
 from tests.exporter import MODEL, Exporter
-from tests.stores import MemoryStore
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-class Clock:
-    def __init__(self, now_s: float = 1_000.0) -> None:
-        self.now_s = now_s
-
-    def __call__(self) -> float:
-        return self.now_s
 
 
 def told(*rows: tuple[float, int, int], now_s: float = 100.0, whole_since_s: float = 0.0) -> RequestList:
@@ -161,22 +146,13 @@ async def world(
     """A gateway that was read once, and its collector."""
     exporter = Exporter()
     gateway = Gateway(exporter, gateway_clock or clock)
-    app = web.Application()
-    app.router.add_get("/{path:.*}", gateway.answer)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    gateway.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-    given = {"url": gateway.url, "scrape_interval_s": 3600.0, "timeout_s": 5.0, **metrics}
-    config = HeadwayConfig.model_validate({"model": model, "metrics": given})
-    collector = MetricCollector(config.model_dump_json(), MemoryStore(), clock)
-    try:
+    async with (
+        serving(gateway.answer) as gateway.url,
+        collecting("gateway", gateway.url, clock=clock, model=model, **metrics) as collector,
+    ):
         await collector.ready()
         yield gateway, collector
-    finally:
-        await collector.close()
-        await runner.cleanup()
-        exporter.stop()
+    exporter.stop()
 
 
 @pytest.mark.parametrize("off_s", [0.0, 40.0, -40.0])

@@ -1,10 +1,8 @@
 """Sources of metrics: addresses, answers of Prometheus, failures of the other side."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from math import isnan, nan
-from typing import Any
 
 import pytest
 from aiohttp import web
@@ -17,11 +15,10 @@ from actors.collector.measured import HealthStatus, PoolLoad
 from actors.collector.presets import PRESETS, VLLM
 from actors.collector.prometheus_source import Coverage, Point, coverage_health, increase_of, loads_of, points
 from actors.collector.tracker import Tracker
-from actors.metric_collector import MetricCollector
 from actors.names import GATEWAY_ADDRESS
-from headway.config import HeadwayConfig
 from headway.planning import Role
-from tests.exporter import MODEL, Exporter, free_port
+from tests.actors.collector_cases import Clock, collecting, serving, settings
+from tests.exporter import Exporter, free_port
 from tests.stores import MemoryStore
 
 pytestmark = pytest.mark.anyio
@@ -31,57 +28,10 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
 def exporter():
     exporter = Exporter()
     yield exporter
     exporter.stop()
-
-
-class Clock:
-    """Unix seconds that pass when told to."""
-
-    def __init__(self) -> None:
-        self.now_s = 1_000.0
-
-    def __call__(self) -> float:
-        return self.now_s
-
-
-def settings(source: str, url: str | None, **metrics: Any) -> HeadwayConfig:
-    # Reads in the background would make the test's clock matter: none but those at `collect`.
-    given_settings = {"source": source, "url": url, "scrape_interval_s": 3600.0, "timeout_s": 5.0, **metrics}
-    return HeadwayConfig.model_validate({"model": MODEL, "metrics": given_settings})
-
-
-@asynccontextmanager
-async def collecting(
-    source: str, url: str | None, store: MemoryStore | None = None, clock: Clock | None = None, **metrics: Any
-) -> AsyncIterator[MetricCollector]:
-    config = settings(source, url, **metrics)
-    collector = MetricCollector(config.model_dump_json(), store or MemoryStore(), clock or Clock())
-    try:
-        yield collector
-    finally:
-        await collector.close()
-
-
-@asynccontextmanager
-async def serving(handler: Handler) -> AsyncIterator[str]:
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", handler)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    try:
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
-    finally:
-        await runner.cleanup()
 
 
 def answering(status: int = 200, text: str = "") -> Handler:

@@ -28,11 +28,6 @@ DEADLINE_S = 60.0
 _counter = itertools.count(1)
 
 
-@pytest.fixture(scope="module")
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 class World:
     """A process with metrics, and a collector of one kind that reads it."""
 

@@ -1,0 +1,56 @@
+"""Shared by the tests of the collector: a clock, a collector in a process, HTTP servers of any behaviour."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from aiohttp import web
+
+from actors.metric_collector import MetricCollector
+from headway.config import HeadwayConfig
+from tests.exporter import MODEL
+from tests.stores import MemoryStore
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class Clock:
+    """Unix seconds that stand still until they are set."""
+
+    def __init__(self, now_s: float = 1_000.0) -> None:
+        self.now_s = now_s
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def settings(source: str, url: str | None, model: str = MODEL, **metrics: Any) -> HeadwayConfig:
+    # Reads in the background would make the test's clock matter: none but those at `collect`.
+    given_settings = {"source": source, "url": url, "scrape_interval_s": 3600.0, "timeout_s": 5.0, **metrics}
+    return HeadwayConfig.model_validate({"model": model, "metrics": given_settings})
+
+
+@asynccontextmanager
+async def collecting(
+    source: str, url: str | None, store: MemoryStore | None = None, clock: Clock | None = None, **metrics: Any
+) -> AsyncIterator[MetricCollector]:
+    config = settings(source, url, **metrics)
+    collector = MetricCollector(config.model_dump_json(), store or MemoryStore(), clock or Clock())
+    try:
+        yield collector
+    finally:
+        await collector.close()
+
+
+@asynccontextmanager
+async def serving(handler: Handler) -> AsyncIterator[str]:
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", handler)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
