@@ -45,7 +45,7 @@ def status_document(context: PlannerContext, state: PlannerState, loop: LoopCoun
         "measured": state.measured,
         "last_decision": last and _last_decision(last),
         "components": {
-            **{name: health.document() for name, health in context.actors.health().items()},
+            **{name: {"ok": it.ok, "detail": it.detail} for name, it in context.actors.health().items()},
             "Connector": {"ok": not fault, "detail": fault},
         },
         "connector": {"kind": config.connector.kind, **_last_answer(last)},

@@ -468,6 +468,8 @@ def test_the_status_is_json_from_the_first_moment_on() -> None:
     assert status["measured"]["isl_tokens"] is None
     assert status["attainment"] == {"last_interval": 0.9, "total": pytest.approx(0.9)}
     assert status["last_decision"]["id"] == 0
+    well = {"ok": True, "detail": ""}
+    assert status["components"] == {"Interpolator": well, "Connector": well}
     assert set(status["pools"]["decode"]) == {
         *("desired", "starting", "ready", "draining", "running", "waiting", "kv_usage"),
         *("min_replicas", "max_replicas", "gpus_per_replica"),
