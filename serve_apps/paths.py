@@ -195,6 +195,10 @@ class RoutedOutput:
         self._output.close()
 
 
+Begun = tuple[Output | RoutedOutput, TokenChunk | None]
+"""An output and its first chunk, None where it has none."""
+
+
 class RoutedPath:
     """Carries out placements."""
 

@@ -10,7 +10,7 @@ longer than routers do (NotReady). Whoever closes the generator cancels the call
 
 import asyncio
 from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from ray.serve.handle import DeploymentHandle
 
@@ -21,7 +21,7 @@ from serve_apps.calls import Lost
 from serve_apps.engines.protocol import EngineRequest, TokenChunk
 from serve_apps.gateway.backend import OnPlaced, Readiness, ReplicaLoad, ReplicaLost, TimedOut
 from serve_apps.membership import Member, Profile
-from serve_apps.paths import DirectPath, Phases, RoutedPath
+from serve_apps.paths import Begun, DirectPath, Phases, RoutedPath
 from serve_apps.routed.client import ActorLink, RouterClient, RouterLink
 from serve_apps.routed.metrics import RoutingCounts
 from serve_apps.routed.replicas import ReplicaSurvey
@@ -31,26 +31,6 @@ TOTALS = ("prompt_tokens", "cached_tokens", "external_tokens", "preemptions", "o
 """Of `EngineStats`, handed on as they are."""
 
 T = TypeVar("T")
-
-
-class Flow(Protocol):
-    """An output under way, routed or not."""
-
-    async def next(self) -> TokenChunk | None:
-        """The next chunk, None at the end."""
-
-    def fail(self, error: Exception) -> None:
-        """End it with this error."""
-
-    def close(self) -> None:
-        """Abort it if it has not ended."""
-
-
-class Path(Protocol):
-    """One way to an output."""
-
-    async def first(self, request: EngineRequest, placed: OnPlaced | None) -> tuple[Flow, TokenChunk | None]:
-        """The output and its first chunk."""
 
 
 class ServeBackend:
@@ -98,8 +78,9 @@ class ServeBackend:
         """The output. Closing it aborts the request wherever it is."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._timeout_s
-        path: Path = self._direct if request.route is None else self._router_path()
-        output, chunk = await self._within(deadline, path.first(request, placed))
+        path: DirectPath | RoutedPath = self._direct if request.route is None else self._router_path()
+        first: Coroutine[Any, Any, Begun] = path.first(request, placed)
+        output, chunk = await self._within(deadline, first)
         expiry = loop.call_at(deadline, output.fail, _timed_out())
         try:
             while chunk is not None:

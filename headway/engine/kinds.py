@@ -64,7 +64,7 @@ class EngineKind:
 
     None: prompts stay text, and their length is counted by `gateway.tokenizer` or estimated."""
     collector: Callable[[str, Any, Any], Any] | None = None
-    """Further metrics of a gateway: (model, `Gauges`, `GatewayMetrics`) → a Prometheus collector."""
+    """Further metrics of a gateway: (model, `Traffic`, `GatewayMetrics`) → a Prometheus collector."""
     check_settings: Callable[[HeadwayConfig], None] = _none
     """What is wrong by the settings and by files on this machine, which need not be one that serves."""
     check_here: Callable[[HeadwayConfig], None] = _none

@@ -23,8 +23,9 @@ import time
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
-from typing import Protocol, get_args
+from typing import get_args
 
 import numpy as np
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -36,7 +37,7 @@ from actors.collector.single_requests import ARRIVAL, ROW, RequestList
 from headway.planning import Slo
 from headway.routing.types import RequestSlo
 from serve_apps.engines.protocol import FinishReason
-from serve_apps.gateway.backend import Outcome, ReplicaLoad
+from serve_apps.gateway.backend import Backend, Outcome, ReplicaLoad
 from serve_apps.gateway.slo_targets import SloTargets
 
 PER_OCTAVE = 4
@@ -99,14 +100,12 @@ _REPLICA_GAUGES: tuple[tuple[str, str, Callable[[ReplicaLoad], float]], ...] = (
 )
 
 
-class Gauges(Protocol):
-    """Values that are read at the moment of a scrape."""
+@dataclass(slots=True, kw_only=True)
+class Traffic:
+    """The backend, and the number of requests in flight there: read at the moment of a scrape."""
 
-    def replicas(self) -> Sequence[ReplicaLoad]:
-        """The running replicas and their load."""
-
-    def in_flight(self) -> int:
-        """Requests being served."""
+    backend: Backend
+    requests: int = 0
 
 
 class ByOutcome:
@@ -129,9 +128,9 @@ class ByOutcome:
 class GatewayMetrics(Collector):
     """All counts of one gateway; a collector of prometheus_client."""
 
-    def __init__(self, model: str, engine: str, slo: Slo, gauges: Gauges, *, simulated: bool) -> None:
+    def __init__(self, model: str, engine: str, slo: Slo, traffic: Traffic, *, simulated: bool) -> None:
         self.slo = slo
-        self._model, self._gauges = model, gauges
+        self._model, self._traffic = model, traffic
         self._engine = (engine, str(simulated).lower())
         waits = grid(1e-3, LONGEST_S, (slo.ttft_s,))
         gaps = grid(2.5e-4, LONGEST_S / 10, (slo.itl_s,))
@@ -220,12 +219,12 @@ class GatewayMetrics(Collector):
 
     def _current(self) -> Iterator[Metric]:
         flying = GaugeMetricFamily("headway_requests_in_flight", "Requests being served", labels=("model",))
-        flying.add_metric((self._model,), self._gauges.in_flight())
+        flying.add_metric((self._model,), self._traffic.requests)
         yield flying
         info = GaugeMetricFamily("headway_engine_info", "The engine: always 1", labels=("kind", "simulated"))
         info.add_metric(self._engine, 1)
         yield info
-        loads = self._gauges.replicas()
+        loads = self._traffic.backend.replicas()
         for name, text, read in _REPLICA_GAUGES:
             family = GaugeMetricFamily(name, text, labels=("role", "replica"))
             for load in loads:

@@ -173,16 +173,6 @@ Read = tuple[str | Sequence[int], int]
 """The prompt of an engine, and its tokens."""
 
 
-class Prompts(Protocol):
-    """Reads prompts."""
-
-    accuracy: Accuracy
-    max_tokens: int | None
-
-    def read(self, asked: GenerationRequest) -> Read:
-        """The prompt of a request. InvalidRequest where the model can't read it."""
-
-
 class PlainPrompts:
     """Text stays text."""
 
@@ -233,6 +223,9 @@ class ModelPrompts:
             raise InvalidRequest(text, param="messages") from error
         ids: Sequence[int] = self._tokenizer.encode(text, add_special_tokens=False)
         return ids
+
+
+Prompts = PlainPrompts | ModelPrompts
 
 
 def make_prompts(config: HeadwayConfig) -> Prompts:

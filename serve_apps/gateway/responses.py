@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from json.encoder import encode_basestring_ascii as quoted
-from typing import Any, Protocol
+from typing import Any
 
 from starlette.types import Send
 
@@ -167,19 +167,6 @@ _EVENTS = (
 )
 
 
-class Answer(Protocol):
-    """Takes the output of one request."""
-
-    def add_headers(self, headers: HeaderList) -> None:
-        """Add to the headers of the response, before its first text."""
-
-    async def text(self, text: str) -> None:
-        """Some output."""
-
-    async def end(self, text: str, reason: FinishReason, usage: Usage) -> None:
-        """The last output."""
-
-
 class Channel:
     """The ASGI channel of one request."""
 
@@ -231,7 +218,7 @@ class StreamedAnswer:
         self._writer = EventWriter(envelope, with_usage=usage)
 
     def add_headers(self, headers: HeaderList) -> None:
-        """Add to the headers of the response."""
+        """Add to the headers of the response, before its first text."""
         self._headers = [*self._headers, *headers]
 
     async def text(self, text: str) -> None:
@@ -259,7 +246,7 @@ class WholeAnswer:
         self._texts: list[str] = []
 
     def add_headers(self, headers: HeaderList) -> None:
-        """Add to the headers of the response."""
+        """Add to the headers of the response, before its first text."""
         self._headers = [*self._headers, *headers]
 
     async def text(self, text: str) -> None:
@@ -270,3 +257,7 @@ class WholeAnswer:
         """The last output; everything leaves."""
         whole = self._envelope.answer("".join([*self._texts, text]), reason, usage)
         await self._channel.whole(200, whole, self._headers)
+
+
+Answer = StreamedAnswer | WholeAnswer
+"""The output of one request on its way to the client."""

@@ -1,7 +1,7 @@
 """The state that all requests of one gateway share: settings, the model's identity, counts and traffic."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -12,8 +12,8 @@ from headway.config import GatewaySettings, HeadwayConfig, resolve_profile
 from headway.engine.kinds import engine_kind
 from headway.planning import Slo
 from interp import load_profile
-from serve_apps.gateway.backend import Backend, ReplicaLoad, Shed
-from serve_apps.gateway.metrics import GatewayMetrics
+from serve_apps.gateway.backend import Backend, Shed
+from serve_apps.gateway.metrics import GatewayMetrics, Traffic
 from serve_apps.gateway.request import Accuracy, Prompts, make_prompts
 from serve_apps.gateway.slo_targets import Routes, SloTargetReader
 
@@ -67,22 +67,6 @@ def identify(config: HeadwayConfig, prompts: Prompts) -> Identity:
 def _kv_capacity(config: HeadwayConfig) -> int:
     """Tokens that the KV cache of one replica holds."""
     return int(load_profile(resolve_profile(config.engine.profile)).decode.table.max_kv_tokens)
-
-
-@dataclass(slots=True, kw_only=True)
-class Traffic:
-    """Requests in flight, and the backend that serves them: what gauges are read from."""
-
-    backend: Backend
-    requests: int = 0
-
-    def replicas(self) -> Sequence[ReplicaLoad]:
-        """The running replicas and their load."""
-        return self.backend.replicas()
-
-    def in_flight(self) -> int:
-        """Requests being served."""
-        return self.requests
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,7 @@ def running() -> Iterator[Running]:
 
 
 def load(running: Running) -> tuple[int, int, float]:
-    (only,) = running.app.state.traffic.replicas()
+    (only,) = running.app.state.traffic.backend.replicas()
     return only.running, only.waiting, only.kv_usage
 
 

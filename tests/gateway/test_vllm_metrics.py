@@ -9,8 +9,7 @@ from headway.planning import Role, Slo
 from serve_apps.engines.protocol import FinishReason
 from serve_apps.engines.vllm.metrics import VllmMetrics
 from serve_apps.gateway.backend import Outcome, ReplicaLoad
-from serve_apps.gateway.metrics import GatewayMetrics, RequestTimes
-from serve_apps.gateway.state import Traffic
+from serve_apps.gateway.metrics import GatewayMetrics, RequestTimes, Traffic
 from tests.gateway.doubles import ScriptedBackend
 
 LOAD = ReplicaLoad(

@@ -34,7 +34,9 @@ class World:
     """A backend over two replicas of each role."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
-        config = load_config(None, {"routing.profile": "slo", **settings})
+        # A busy machine may answer late; no test here is about that.
+        patient = {"routing.call_timeout_ms": 5000}
+        config = load_config(None, {"routing.profile": "slo", **patient, **settings})
         app = uuid4().hex
         self.config = config
         self.line = Line(**{"routing.profile": "slo", **settings})
@@ -77,7 +79,7 @@ def play(scenario: Callable[[World], Coroutine[Any, Any, None]], settings: dict[
     async def bounded() -> None:
         world = World(settings)
         try:
-            await asyncio.wait_for(scenario(world), 20)
+            await asyncio.wait_for(scenario(world), 120)
         finally:
             await world.backend.close()
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from prometheus_client.registry import Collector
 
     from serve_apps.engines.protocol import Engine
-    from serve_apps.gateway.metrics import GatewayMetrics, Gauges
+    from serve_apps.gateway.metrics import GatewayMetrics, Traffic
 
 
 def _make(config: HeadwayConfig, role: Role, engine_id: str) -> "Engine":
@@ -44,10 +44,10 @@ def _model(config: HeadwayConfig) -> str:
     return model_of(config)
 
 
-def _collector(model: str, gauges: "Gauges", measured: "GatewayMetrics") -> "Collector":
+def _collector(model: str, traffic: "Traffic", measured: "GatewayMetrics") -> "Collector":
     from serve_apps.engines.vllm.metrics import VllmMetrics
 
-    return VllmMetrics(model, gauges, measured)
+    return VllmMetrics(model, traffic, measured)
 
 
 def _check_settings(config: HeadwayConfig) -> None:

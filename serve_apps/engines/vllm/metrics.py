@@ -17,7 +17,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from serve_apps.gateway.backend import ReplicaLoad
-from serve_apps.gateway.metrics import GatewayMetrics, Gauges, Histogram
+from serve_apps.gateway.metrics import GatewayMetrics, Histogram, Traffic
 
 LABELS = ("model_name", "engine", "role")
 
@@ -76,12 +76,12 @@ HISTOGRAMS: tuple[tuple[str, str, Callable[[GatewayMetrics], Histogram]], ...] =
 class VllmMetrics(Collector):
     """A collector of prometheus_client."""
 
-    def __init__(self, model: str, gauges: Gauges, measured: GatewayMetrics) -> None:
-        self._model, self._gauges, self._measured = model, gauges, measured
+    def __init__(self, model: str, traffic: Traffic, measured: GatewayMetrics) -> None:
+        self._model, self._traffic, self._measured = model, traffic, measured
 
     def collect(self) -> Iterator[Metric]:
         """Everything as families of prometheus_client."""
-        yield from self._of_replicas(self._gauges.replicas())
+        yield from self._of_replicas(self._traffic.backend.replicas())
         yield from self._of_gateway()
 
     def _of_replicas(self, loads: Sequence[ReplicaLoad]) -> Iterator[Metric]:

@@ -1,10 +1,27 @@
-"""What a gateway exports of routing."""
+"""Requests found on replicas, and the metrics of routing."""
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from headway.routing import Placement, RouteClass
+from headway.planning import Role
+from headway.routing import Placement, ReplicaUpdate, RouteClass
+from serve_apps.membership import Membership
 from serve_apps.routed.metrics import RoutingCounts, RoutingMetrics
+from serve_apps.routed.replicas import ReplicaDiff
+
+LOAD = {"running": 0, "waiting": 0, "kv_usage": 0.0}
+
+
+def test_a_gpu_type_that_is_reported_later_is_news():
+    pool = Membership()
+    census = ReplicaDiff({Role.MIXED: pool}, lambda replica: False)
+    pool.update([("a", {})])
+    assert census.news(0.0) == [ReplicaUpdate(replica="a", role=Role.MIXED)]
+    pool.update([("a", {**LOAD, "gpu_type": "L20"})])
+    (update,) = census.news(1.0)
+    assert update.gpu_type == "L20"
+    pool.update([("a", {**LOAD, "gpu_type": "L20"})])
+    assert not census.news(2.0)
 
 
 def scrape(counts: RoutingCounts) -> dict[tuple[str, ...], float]:
