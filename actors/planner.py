@@ -21,6 +21,8 @@ from headway.config import HeadwayConfig
 
 STARTED = "planner/started"
 MOST_RECORDS = 1000
+STATUS_S = 0.5
+"""Seconds that `status` waits for the Interpolator at most."""
 
 
 class Planner:
@@ -58,6 +60,7 @@ class Planner:
 
     async def status(self) -> dict[str, Any]:
         """The status document, see `headway.planning.records`."""
+        await self._loop.follow_model(STATUS_S)
         return self._loop.status().document()
 
     async def decisions(self, after: int = -1, limit: int = 100) -> list[dict[str, Any]]:

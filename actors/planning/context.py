@@ -84,12 +84,16 @@ class CurrentPolicy:
     async def refresh(self, actors: ControlActors, deadline: Deadline) -> PolicyInForce:
         """The policy, after a look for newer surfaces. ActorFailure if there have never been any."""
         try:
-            known = 0 if self.model is None else self.model.version
-            self.model = await deadline.within(SURFACES_UNTIL, actors.model(known)) or self.model
+            await deadline.within(SURFACES_UNTIL, self.follow(actors))
         except (ActorFailure, TimeoutError) as error:
             if self.model is None:
                 raise ActorFailure(str(error) or "Interpolator: no answer in time") from error
         return self.current()
+
+    async def follow(self, actors: ControlActors) -> None:
+        """Have the newest model. ActorFailure if the Interpolator fails; waits for one that is gone."""
+        newer = await actors.model(0 if self.model is None else self.model.version)
+        self.model = newer or self.model
 
     def current(self) -> PolicyInForce:
         """The policy for the present settings. ActorFailure without surfaces, PlanningError as `check`."""

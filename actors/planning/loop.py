@@ -110,6 +110,11 @@ class PlannerLoop:
             self._counters.state, self._counters.reason = "stopped", "stopped"
             self._counters.next_tick_at = None
 
+    async def follow_model(self, within_s: float) -> None:
+        """Look for a newer performance model, so that `status` is not as old as the last tick."""
+        with suppress(ActorFailure, TimeoutError):
+            await Deadline(within_s).within(1.0, self.state.policy.follow(self._context.actors))
+
     def status(self) -> StatusDocument:
         """The status document."""
         return status_document(self._context, self.state, self._counters)

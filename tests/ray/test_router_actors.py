@@ -91,7 +91,7 @@ def test_a_new_slo_reaches_the_router_and_the_one_after_it(plane: None) -> None:
     wait_until(lambda: sheds(2), PATIENCE_S)
 
 
-def test_a_change_of_the_performance_model_reaches_the_router_and_outlives_both_actors(
+def test_a_change_of_the_performance_model_reaches_router_and_status_and_outlives_the_actors(
     ray_cluster: str,
 ) -> None:
     refining = {"routing.profile": "slo", "engine.refinement.enabled": True}
@@ -108,9 +108,11 @@ def test_a_change_of_the_performance_model_reaches_the_router_and_outlives_both_
         refined = ask(names.INTERPOLATOR, "model")
         assert refined.profiles_version != model.profiles_version
         wait_until(lambda: followed()["profiles_version"] == refined.profiles_version, SECONDS)
+        assert status(names.PLANNER)["refined"] == refined.profile.meta["refined"]
 
         # The router of the same name after this one begins with what the Interpolator keeps of it.
         ask(names.INTERPOLATOR, "correct", {"ttft": 1.7})
+        assert status(names.PLANNER)["corrections"] == {"ttft": 1.7}
         for name in (names.INTERPOLATOR, ROUTER):
             os.kill(pids(name)[name], signal.SIGKILL)
         wait_until(lambda: answers(ROUTER) and followed()["version"] > 0, PATIENCE_S)
