@@ -85,7 +85,7 @@ def make_report(
         RunSetting(
             profile=plan.profile_name,
             predictor=plan.config.planner.predictor if plan.forecasts else None,
-            trace=_trace_figures(trace, job),
+            trace=trace_figures(trace, job.trace, job.options),
             aim=plan.config.slo.attainment,
             adjustment_interval_s=plan.policy.interval_s,
             wall_s=wall_s,
@@ -104,12 +104,13 @@ def _shortened(trace: Trace, options: TraceOptions) -> Iterator[str]:
         )
 
 
-def _trace_figures(trace: Trace, job: Job) -> TraceFigures:
-    stats = trace.stats
+def trace_figures(trace: Trace, source: str, options: TraceOptions) -> TraceFigures:
+    """The trace as it was read, under the file's name without directories, or the specification of load."""
+    path, stats = Path(source), trace.stats
     return TraceFigures(
-        name=source_name(job.trace),
-        rate_scale=job.options.rate_scale,
-        start_s=job.options.start_s,
+        name=(path.name if path.exists() else source).encode(errors="replace").decode(),
+        rate_scale=options.rate_scale,
+        start_s=options.start_s,
         duration_s=trace.duration_s,
         requests=trace.request_count,
         isl_mean_tokens=stats.isl_mean,
@@ -117,9 +118,3 @@ def _trace_figures(trace: Trace, job: Job) -> TraceFigures:
         reordered_rows=stats.reordered,
         skipped_rows=stats.skipped_zero_input + stats.skipped_zero_output,
     )
-
-
-def source_name(source: str) -> str:
-    """The file's name without its directories, or the specification of generated load."""
-    path = Path(source)
-    return (path.name if path.exists() else source).encode(errors="replace").decode()

@@ -7,7 +7,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from io import TextIOBase
 from pathlib import Path
@@ -36,12 +36,18 @@ from headway_cli import INTERRUPTED
 from headway_cli.control import KEY_VARIABLE, KeyVariable
 from headway_cli.errors import CliError
 from headway_cli.flags import option, spread, switch
-from headway_cli.job import source_name
+from headway_cli.job import trace_figures
 from headway_cli.options import TraceArgument
 from headway_cli.output import STDOUT, check_outputs, write_json
 from headway_cli.result_view import LATENCIES, latency_table
 from headway_cli.terminal import bold, console, error_console, print_facts, print_notes
 from headway_cli.words import duration, milliseconds, percent, targets
+
+RECORDED = (
+    "index", "intended_s", "lag_s", "ttft_s", "tpot_s", "e2e_s", "input_tokens", "requested_tokens",
+    "output_tokens", "outcome", "status", "detail",
+)  # fmt: skip
+"""The keys of a line of --records."""
 
 Watch = Callable[[ReplayProgress], None]
 
@@ -185,43 +191,19 @@ def _record_writer(place: str | None) -> Iterator[Callable[[RequestRecord], None
 
 
 def _write_record(file: TextIOBase, record: RequestRecord) -> None:
-    row = {
-        "index": record.index,
-        "intended_s": record.intended_s,
-        "lag_s": record.lag_s,
-        "ttft_s": record.ttft_s,
-        "tpot_s": record.tpot_s,
-        "e2e_s": record.e2e_s,
-        "input_tokens": record.input_tokens,
-        "requested_tokens": record.requested_tokens,
-        "output_tokens": record.output_tokens,
-        "outcome": record.outcome,
-        "status": record.status,
-        "detail": record.detail,
-    }
-    file.write(json.dumps(row) + "\n")
+    file.write(json.dumps({name: getattr(record, name) for name in RECORDED}) + "\n")
 
 
 def _document(
     job: LoadJob, plan: LoadPlan, config: HeadwayConfig, tally: LoadTally, began: datetime
 ) -> dict[str, Any]:
-    stats = job.trace.stats
+    trace = asdict(trace_figures(job.trace, job.source, job.options.trace_options()))
+    named = {"name": trace.pop("name"), "rate_scale": trace.pop("rate_scale")}
     return {
         "url": plan.url,
         "model": plan.model,
         "started_at": began.isoformat(timespec="milliseconds"),
-        "trace": {
-            "name": source_name(job.source),
-            "rate_scale": job.options.rate_scale,
-            "time_scale": plan.time_scale,
-            "start_s": job.options.start,
-            "duration_s": job.trace.duration_s,
-            "requests": job.trace.request_count,
-            "isl_mean_tokens": stats.isl_mean,
-            "osl_mean_tokens": stats.osl_mean,
-            "reordered_rows": stats.reordered,
-            "skipped_rows": stats.skipped_zero_input + stats.skipped_zero_output,
-        },
+        "trace": {**named, "time_scale": plan.time_scale, **trace},
         "prompt": plan.prompt,
         "slo": {"ttft_s": plan.slo.ttft_s, "itl_s": plan.slo.itl_s, "attainment": config.slo.attainment},
         **tally.summary(),

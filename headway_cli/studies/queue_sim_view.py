@@ -6,23 +6,21 @@ input gives the same bytes.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import fields
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, fields
 from html import escape
-from math import floor, isnan, log10
+from math import floor, log10
 from operator import attrgetter
 from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
+from headway.planning.reasons import jsonable
 from headway.simulation.queueing import (
-    Estimate,
     Experiment,
     Figures,
     PolicyResult,
-    RunFigures,
     Setup,
     documented,
     estimate,
@@ -60,12 +58,11 @@ HEIGHT_PX = 720
 def make_document(experiment: Experiment, results: Results) -> dict[str, Any]:
     """Everything about one experiment as JSON-able data, without NaN."""
     setup = experiment.setup
-    amount = experiment.amount
     claims = documented(setup)
     return {
         "setup": _describe(setup),
         "seeds": experiment.seeds,
-        "amount": {name: getattr(amount, name) for name in amount.__dataclass_fields__},
+        "amount": asdict(experiment.amount),
         "service": experiment.service.value,
         "passing": experiment.policies[0].passing.value,
         "policies": [_row(setup, result) for result in results],
@@ -84,13 +81,13 @@ def _describe(setup: Setup) -> dict[str, Any]:
     return {
         "name": setup.name,
         "load": fluid_load(setup),
-        "patterns": [_plain(pattern) for pattern in setup.patterns],
+        "patterns": [asdict(pattern) for pattern in setup.patterns],
         "consumers": [
             {
                 "kind": first[key].kind,
                 "count": count,
                 "profiles": {
-                    name: {**_plain(profile), "capacity": profile.capacity}
+                    name: {**asdict(profile), "capacity": profile.capacity}
                     for name, profile in first[key].profiles.items()
                 },
             }
@@ -99,31 +96,22 @@ def _describe(setup: Setup) -> dict[str, Any]:
     }
 
 
-def _plain(value: Any) -> dict[str, Any]:  # noqa: ANN401 - any dataclass of plain values
-    return {item.name: getattr(value, item.name) for item in fields(value)}
-
-
 def _row(setup: Setup, result: PolicyResult) -> dict[str, Any]:
     return {
         "label": result.policy.label,
         "routing": result.policy.routing.value,
         "queue": result.policy.queue.value,
-        **_figures(result, attrgetter("total")),
-        "utilisation": _shown(result.estimate(attrgetter("utilisation"))),
+        **_figures([run.total for run in result.runs]),
+        "utilisation": jsonable(result.estimate(attrgetter("utilisation"))),
         "patterns": {
-            pattern.name: _figures(result, partial(_of_pattern, index))
+            pattern.name: _figures([run.patterns[index] for run in result.runs])
             for index, pattern in enumerate(setup.patterns)
         },
     }
 
 
-def _of_pattern(index: int, run: RunFigures) -> Figures:
-    return run.patterns[index]
-
-
-def _figures(result: PolicyResult, part: Callable[[RunFigures], Figures]) -> dict[str, Any]:
-    parts = [part(run) for run in result.runs]
-    return {item.name: _shown(estimate(map(attrgetter(item.name), parts))) for item in fields(Figures)}
+def _figures(runs: Sequence[Figures]) -> dict[str, Any]:
+    return {item.name: jsonable(estimate(map(attrgetter(item.name), runs))) for item in fields(Figures)}
 
 
 def _orders(results: Results, metric: str, *, key: str, label: str) -> dict[str, list[dict[str, Any]]]:
@@ -139,17 +127,10 @@ def _order(group: Results, metric: str, label: str) -> list[dict[str, Any]]:
         {
             "name": getattr(place.result.policy, label).value,
             "relation": place.relation,
-            "difference": place.difference and _shown(place.difference),
+            "difference": place.difference and jsonable(place.difference),
         }
         for place in order_by(group, attrgetter(f"total.{metric}"))
     ]
-
-
-def _shown(found: Estimate) -> Mapping[str, float | None]:
-    return {
-        name: None if isnan(value) else value
-        for name, value in (("mean", found.mean), ("half_width", found.half_width))
-    }
 
 
 def _notes(experiment: Experiment) -> Iterator[str]:
