@@ -1,7 +1,7 @@
-"""One decision's question: which of these replicas, for this request, in this role.
+"""A scheduling decision in the making: the candidates of one role for one request, and the chosen one.
 
-
-The chosen candidate of one question, its figures as plain numbers.
+`SchedulingContext` is what plugins look at, `RoutingState` what it reads from. Arrays that plugins share are
+computed when the first asks for them and shrink with the candidates. C is the number of candidates.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,29 +17,20 @@ from headway.routing.affinity import PrefixIndex, Sessions
 from headway.routing.capacity import CapacityTable, RequestPattern, pattern_of
 from headway.routing.corrections import Handovers
 from headway.routing.fleet import RoutedFleet
-from headway.routing.forecast import ForecastRow
+from headway.routing.forecast import ROLE_CODES, ForecastRow, features_of
 from headway.routing.latency import LatencyForecaster
-from headway.routing.records import Features, Record, Replica, TrackedPrediction
-from headway.routing.table import (
-    CAPACITY_TOKENS,
-    COMING,
-    KV_TOKENS,
-    OTHER_REQUESTS,
-    OTHER_TOKENS,
-    OUTPUT_TOKENS,
-    PREFILL_TOKENS,
-    RUNNING,
-    WAITING,
-    FleetRow,
-    FloatArray,
-    SlotArray,
-)
+from headway.routing.records import Record, Replica, TrackedPrediction
+from headway.routing.table import FleetRow, FloatArray, SlotArray
 from headway.routing.types import RequestSlo, ShedReason
+
+TTFT_S, TPOT_S = int(ForecastRow.TTFT_S), int(ForecastRow.TPOT_S)
+WORK_S, ITERATION_S = int(ForecastRow.WORK_S), int(ForecastRow.ITERATION_S)
+QUEUE_S = int(ForecastRow.QUEUE_S)
 
 
 @dataclass(slots=True, kw_only=True)
 class RoutingState:
-    """What plugins may look at. `roles` are those that a request passes; `slo` is the deployment's now."""
+    """All that a router goes by. `roles` are those that a request passes; `slo` is the deployment's now."""
 
     roles: tuple[Role, ...]
     fleet: RoutedFleet
@@ -55,10 +46,10 @@ class RoutingState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """No candidate is left: why, and `explain()` in words.
+    """No candidate is left: the reason, and `explain()` in words, which few callers need.
 
-    `hopeful_until_s` is until when waiting may help, −inf if it never does. `unjudged`: nothing is wrong with
-    the request, but there is no prediction to judge by.
+    Waiting may help until `hopeful_until_s`, −inf if it never does. `unjudged`: nothing is wrong with the
+    request, but there is no prediction to judge by.
     """
 
     reason: ShedReason
@@ -71,9 +62,8 @@ class Refusal:
 class SchedulingContext:
     """The candidates of one role for one request. Lives as long as the decision.
 
-    `slots` are the candidates' columns of the fleet's table. `further_s` is what comes on top of this role's
-    part of TTFT. Arrays that plugins share are computed once: `cached_tokens`, `prior`, `forecast`, and
-    `notes`, which plugins keep by name from one step to the next; all of them shrink with the candidates.
+    `slots` are the candidates' columns of the fleet's table. `further_s` comes on top of this role's part of
+    TTFT. Plugins keep arrays of their own in `notes` from one step to the next, by name.
     """
 
     __slots__ = (
@@ -120,15 +110,36 @@ class SchedulingContext:
 
     @property
     def forecasted(self) -> bool:
-        """Whether the forecast has been asked for."""
+        """True once the forecast has been asked for."""
         return self._forecast is not None
 
     @property
+    def prior(self) -> FloatArray:
+        """This role's part of TTFT, TPOT and their parts by the profile, f8[len(ForecastRow), C]."""
+        if self._prior is None:
+            self._prior = self.state.latency.rows(self, self.state.fleet.table)
+        return self._prior
+
+    @property
+    def forecast(self) -> FloatArray:
+        """The same with `further_s` in TTFT, and corrected by what was learned."""
+        if self._forecast is None:
+            self._forecast = self.state.latency.corrected(self, self.prior, self.state.fleet.table)
+        return self._forecast
+
+    @property
     def alone_s(self) -> tuple[float, float]:
-        """TTFT and TPOT if all replicas were idle; for a held request, what it was when first asked."""
-        record = self.record
+        """TTFT and TPOT if all replicas were idle; infinite where no ready replica has a profile.
+
+        For a held request, as it was when first asked.
+        """
+        record, state = self.record, self.state
         if record.alone_s is None:
-            record.alone_s = self._alone_s()
+            ttft_s, tpot_s = self._between_s(), 0.0
+            for role in state.roles:
+                part_s, tpot_s = state.latency.alone_s(self.about(role), state.fleet.ready_kinds(role))
+                ttft_s += part_s
+            record.alone_s = ttft_s, tpot_s
         return record.alone_s
 
     @property
@@ -148,100 +159,14 @@ class SchedulingContext:
         ttft_s = 0.0
         for role in self.state.roles:
             rows = self.about(role).prior
-            known = rows[:, np.isfinite(rows[ForecastRow.TTFT_S])]
-            part_s = known[ForecastRow.TTFT_S] - known[ForecastRow.QUEUE_S] + known[ForecastRow.ITERATION_S]
-            ttft_s += float(part_s.min(initial=inf))
-        if len(self.state.roles) > 1:
-            ttft_s += self.state.rules.transfer_s(self.record.request.input_tokens)
-        return ttft_s
-
-    @property
-    def prior(self) -> FloatArray:
-        """This role's part of TTFT, TPOT and their parts by the profile, f8[len(Row), C]."""
-        if self._prior is None:
-            self._prior = self.state.latency.rows(self, self.state.fleet.table)
-        return self._prior
-
-    @property
-    def forecast(self) -> FloatArray:
-        """The same with `further_s` in TTFT, and corrected by what was learned."""
-        if self._forecast is None:
-            self._forecast = self.state.latency.corrected(self, self.prior)
-        return self._forecast
+            known = rows[:, np.isfinite(rows[TTFT_S])]
+            ttft_s += float((known[TTFT_S] - known[QUEUE_S] + known[ITERATION_S]).min(initial=inf))
+        return ttft_s + self._between_s()
 
     def column(self, row: FleetRow) -> FloatArray:
-        """One quantity of all candidates, a copy."""
+        """One quantity of all candidates, a copy, f8[C]."""
         values: FloatArray = self.state.fleet.table[row].take(self.slots)
         return values
-
-    def features(self) -> FloatArray:
-        """The latency model's columns (`predictors.latency.FIELDS`), f8[C, 8]."""
-        tokens, column = float(self.record.request.input_tokens), self.column
-        with np.errstate(invalid="ignore"):
-            usage = (column(FleetRow.KV_TOKENS) + column(FleetRow.OTHER_TOKENS)) / column(
-                FleetRow.CAPACITY_TOKENS
-            )
-        features = np.empty((len(self.slots), 8))
-        features[:, 0] = np.minimum(usage, 1.0)
-        features[:, 1] = tokens
-        features[:, 2] = column(FleetRow.COMING if self.role is Role.DECODE else FleetRow.WAITING)
-        features[:, 3] = column(FleetRow.RUNNING) + column(FleetRow.OTHER_REQUESTS)
-        features[:, 4] = 0.0
-        features[:, 5] = self.cached_tokens / tokens
-        features[:, 6] = column(FleetRow.PREFILL_TOKENS)
-        features[:, 7] = column(FleetRow.OUTPUT_TOKENS)
-        return features
-
-    def about(self, role: Role, slots: SlotArray | None = None) -> "SchedulingContext":
-        """A question about the same request in `role`, about all candidates or those in `slots`."""
-        other = SchedulingContext(self.state, self.now_s, self.record, role)
-        if slots is not None:
-            other.slots = slots
-        if role is self.role:
-            other.further_s = self.further_s
-        return other
-
-    def narrowed(self, position: int) -> "SchedulingContext":
-        """The question about one of the candidates, before a forecast was asked for."""
-        places = slice(position, position + 1)
-        other = self.about(self.role, self.slots[places])
-        other._cached = None if self._cached is None else self._cached[places]
-        return other
-
-    def _alone_s(self) -> tuple[float, float]:
-        """The best TTFT and TPOT with all replicas idle; infinite where no ready replica has a profile."""
-        state, ttft_s, tpot_s = self.state, 0.0, 0.0
-        if len(state.roles) > 1:
-            ttft_s += state.rules.transfer_s(self.record.request.input_tokens)
-        for role in state.roles:
-            part_s, tpot_s = state.latency.alone_s(self.about(role), state.fleet.ready_kinds(role))
-            ttft_s += part_s
-        return ttft_s, tpot_s
-
-    def _cached_now(self) -> FloatArray:
-        request, prefixes = self.record.request, self.state.prefixes
-        if self.role is Role.DECODE:
-            return np.zeros(len(self.slots))
-        if len(self.slots) == 1:
-            run = prefixes.run_at(int(self.slots[0]), request.blocks)
-            return np.array([float(min(run * request.block_tokens, request.input_tokens - 1))])
-        most = request.input_tokens - 1
-        tokens = prefixes.runs(request.blocks, self.state.fleet.slots, request.block_tokens, most)
-        return np.zeros(len(self.slots)) if tokens is None else tokens.take(self.slots)
-
-    def restrict(self, keep: NDArray[np.bool_]) -> None:
-        """Go on with those that `keep` marks."""
-        kept = keep.nonzero()[0]
-        self.slots = self.slots.take(kept)
-        if self._cached is not None:
-            self._cached = self._cached.take(kept)
-        if self._prior is not None:
-            same = self._forecast is self._prior
-            self._prior = self._prior.take(kept, axis=1)
-            self._forecast = self._prior if same else self._forecast
-        if self._forecast is not None and self._forecast is not self._prior:
-            self._forecast = self._forecast.take(kept, axis=1)
-        self.notes = {name: values.take(kept) for name, values in self.notes.items()}
 
     def loads(self) -> Mapping[int, float | None]:
         """The request's load by profile kind, for all kinds that the role ever had (see `capacity`)."""
@@ -250,18 +175,60 @@ class SchedulingContext:
         kinds = state.fleet.kinds(role)
         return {kind: state.capacity.load(pattern, gpu_type, role, slo) for kind, gpu_type in kinds.items()}
 
+    def about(self, role: Role, slots: SlotArray | None = None) -> "SchedulingContext":
+        """A context of the same request in `role`, of all candidates or those in `slots`."""
+        other = SchedulingContext(self.state, self.now_s, self.record, role)
+        if slots is not None:
+            other.slots = slots
+        if role is self.role:
+            other.further_s = self.further_s
+        return other
 
-TTFT_S, TPOT_S = int(ForecastRow.TTFT_S), int(ForecastRow.TPOT_S)
-OWN_WORK_S, ITERATION_S, QUEUE_S = (
-    int(ForecastRow.WORK_S),
-    int(ForecastRow.ITERATION_S),
-    int(ForecastRow.QUEUE_S),
-)
+    def narrowed(self, position: int) -> "SchedulingContext":
+        """The context of one of the candidates, before a forecast was asked for."""
+        places = slice(position, position + 1)
+        other = self.about(self.role, self.slots[places])
+        other._cached = None if self._cached is None else self._cached[places]
+        return other
+
+    def restrict(self, keep: NDArray[np.bool_]) -> None:
+        """Go on with those that `keep` marks."""
+        kept = keep.nonzero()[0]
+        self.slots = self.slots.take(kept)
+        if self._cached is not None:
+            self._cached = self._cached.take(kept)
+        if self._prior is not None:
+            # Without corrections both are one array, which stays one.
+            same = self._forecast is self._prior
+            self._prior = self._prior.take(kept, axis=1)
+            self._forecast = self._prior if same else self._forecast
+        if self._forecast is not None and self._forecast is not self._prior:
+            self._forecast = self._forecast.take(kept, axis=1)
+        self.notes = {name: values.take(kept) for name, values in self.notes.items()}
+
+    def _between_s(self) -> float:
+        """Seconds of the KV transfer between two roles."""
+        roles, request = self.state.roles, self.record.request
+        return self.state.rules.transfer_s(request.input_tokens) if len(roles) > 1 else 0.0
+
+    def _cached_now(self) -> FloatArray:
+        request, prefixes = self.record.request, self.state.prefixes
+        if self.role is Role.DECODE:
+            return np.zeros(len(self.slots))
+        most = request.input_tokens - 1
+        if len(self.slots) == 1:
+            run = prefixes.run_at(int(self.slots[0]), request.blocks)
+            return np.array([float(min(run * request.block_tokens, most))])
+        tokens = prefixes.runs(request.blocks, self.state.fleet.slots, request.block_tokens, most)
+        return np.zeros(len(self.slots)) if tokens is None else tokens.take(self.slots)
 
 
 @dataclass(slots=True, kw_only=True)
 class ChosenReplica:
-    """One replica for one role of one request. `ttft_s` and `tpot_s` are predicted, NaN without a profile."""
+    """The replica for one role of one request, its figures as plain numbers.
+
+    `ttft_s` and `tpot_s` are predicted, NaN without a profile.
+    """
 
     replica: Replica
     cached_tokens: float
@@ -280,38 +247,26 @@ class ChosenReplica:
         return self.context.record.request.input_tokens - self.cached_tokens
 
     def busy_s(self) -> float:
-        """How long the prompt keeps the replica busy, which packs prompts into iterations."""
+        """Seconds that the prompt keeps the replica busy, which packs prompts into iterations."""
         chunk = self.context.state.rules.chunk_tokens
         return self.work_s + self.iteration_s * (self.missing_tokens / chunk if chunk else 1.0)
 
     def tracked(self) -> tuple[TrackedPrediction, ...]:
-        """What there is to learn from; nothing without a prediction."""
+        """The prediction to learn from; nothing without one."""
         if not self.ttft_s < inf:
             return ()
-        role = self.context.role
+        context, role, slot = self.context, self.context.role, self.replica.slot
+        input_tokens = float(context.record.request.input_tokens)
         row = TrackedPrediction(
-            features=self._features(),
+            features=features_of(
+                ROLE_CODES[role], context.state.fleet.table, slot, self.cached_tokens, input_tokens
+            ),
             prior_ttft_s=nan if role is Role.DECODE else self.prior_ttft_s,
             prior_tpot_s=nan if role is Role.PREFILL else self.prior_tpot_s,
             ttft_s=nan if role is Role.PREFILL else self.ttft_s,
             tpot_s=nan if role is Role.PREFILL else self.tpot_s,
         )
         return (row,)
-
-    def _features(self) -> Features:
-        """The same as `SchedulingContext.features` has for this candidate."""
-        context, tokens = self.context, float(self.context.record.request.input_tokens)
-        cell = context.state.fleet.table[:, self.replica.slot].tolist()
-        return (
-            min((cell[KV_TOKENS] + cell[OTHER_TOKENS]) / cell[CAPACITY_TOKENS], 1.0),
-            tokens,
-            cell[COMING] if context.role is Role.DECODE else cell[WAITING],
-            cell[RUNNING] + cell[OTHER_REQUESTS],
-            0.0,
-            self.cached_tokens / tokens,
-            cell[PREFILL_TOKENS],
-            cell[OUTPUT_TOKENS],
-        )
 
 
 def choose_replica(context: SchedulingContext, position: int) -> ChosenReplica:
@@ -321,13 +276,13 @@ def choose_replica(context: SchedulingContext, position: int) -> ChosenReplica:
         context, position = context.narrowed(position), 0
     rows = context.forecast[:, position].tolist()
     prior = rows if context.forecast is context.prior else context.prior[:, position].tolist()
-    known = rows[OWN_WORK_S] < inf
+    known = rows[WORK_S] < inf
     return ChosenReplica(
         replica=replica,
         cached_tokens=float(context.cached_tokens[position]),
         ttft_s=rows[TTFT_S],
         tpot_s=rows[TPOT_S],
-        work_s=rows[OWN_WORK_S] if known else 0.0,
+        work_s=rows[WORK_S] if known else 0.0,
         iteration_s=rows[ITERATION_S] if known else 0.0,
         queue_s=rows[QUEUE_S],
         prior_ttft_s=prior[TTFT_S] if prior is rows else prior[TTFT_S] + context.further_s,

@@ -21,15 +21,18 @@ sequences (K tokens) and m that will join it (J tokens):
 Everything is measured from now, and in seconds.
 """
 
+from collections.abc import Mapping
 from enum import IntEnum
 from math import exp
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from headway.config.roles import Role
 from headway.engine.surfaces import EngineSurfaces, itl_of, work_of
 from headway.routing.table import (
     BUSY_UNTIL_S,
+    CAPACITY_TOKENS,
     COMING,
     COMING_TOKENS,
     DUTY,
@@ -38,6 +41,8 @@ from headway.routing.table import (
     KV_TOKENS,
     OTHER_REQUESTS,
     OTHER_TOKENS,
+    OUTPUT_TOKENS,
+    PREFILL_TOKENS,
     RESERVED_TOKENS,
     RUNNING,
     WAITING,
@@ -48,6 +53,11 @@ from headway.routing.table import (
 from interp.jit import compiled
 
 PREFILL_ROLE, DECODE_ROLE, MIXED_ROLE = 0, 1, 2
+ROLE_CODES: Mapping[Role, int] = {
+    Role.PREFILL: PREFILL_ROLE,
+    Role.DECODE: DECODE_ROLE,
+    Role.MIXED: MIXED_ROLE,
+}
 
 MOST_DUTY = 0.95
 """Prefill duty beyond which TPOT is not extrapolated, where whole prompts set no bound."""
@@ -96,6 +106,37 @@ class Batching(NamedTuple):
 
 PlainFigures = tuple[tuple[Any, ...], tuple[Any, ...], tuple[Any, ...]]
 """Newcomer, EngineSurfaces, Batching as plain tuples: named, they take three times as long to hand over."""
+
+
+@compiled
+def features_of(
+    role: int, table: FloatArray, slot: int, cached_tokens: float, input_tokens: float
+) -> tuple[float, ...]:
+    """Inputs of the trained model for one candidate, in the order of `predictors.latency.FIELDS`."""
+    kv_tokens = table[KV_TOKENS, slot] + table[OTHER_TOKENS, slot]
+    return (
+        min(kv_tokens / table[CAPACITY_TOKENS, slot], 1.0),
+        input_tokens,
+        table[COMING, slot] if role == DECODE_ROLE else table[WAITING, slot],
+        table[RUNNING, slot] + table[OTHER_REQUESTS, slot],
+        0.0,  # output tokens so far: those of a newcomer
+        cached_tokens / input_tokens,
+        table[PREFILL_TOKENS, slot],
+        table[OUTPUT_TOKENS, slot],
+    )
+
+
+@compiled
+def features(
+    role: int, table: FloatArray, slots: SlotArray, cached: FloatArray, input_tokens: float
+) -> FloatArray:
+    """The same for all candidates, f8[C, 8]."""
+    out = np.empty((len(slots), 8))
+    for place in range(len(slots)):
+        values = features_of(role, table, slots[place], cached[place], input_tokens)
+        for number in range(8):
+            out[place, number] = values[number]
+    return out
 
 
 @compiled

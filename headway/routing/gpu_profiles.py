@@ -12,7 +12,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from headway.config import ConfigError, HeadwayConfig, resolve_profile
+from headway.engine.rules import EngineRules
 from headway.routing.aibrix import AibrixProfile, load_aibrix_profile
+from headway.routing.capacity import DEFAULT_BUCKETS, Buckets, CapacitySource, CapacityTable
+from headway.routing.surface_capacity import SurfaceCapacity
 from headway.routing.types import RoutingError
 from interp import Profile, ProfileError, load_profile, scaled
 
@@ -31,6 +34,17 @@ def named_profiles(config: HeadwayConfig) -> Mapping[str, GpuProfile]:
 def surfaces_in(profiles: Mapping[str, GpuProfile]) -> Mapping[str, Profile | None]:
     """The surfaces of each GPU type; None for AIBrix profiles, which have none."""
     return {kind: profile if isinstance(profile, Profile) else None for kind, profile in profiles.items()}
+
+
+def capacity_table(
+    profiles: Mapping[str, Profile | CapacitySource], rules: EngineRules, buckets: Buckets = DEFAULT_BUCKETS
+) -> CapacityTable:
+    """Capacities by GPU type, each from its profile's surfaces, or from what is a source itself."""
+    sources = {
+        gpu_type: SurfaceCapacity(profile=profile, rules=rules) if isinstance(profile, Profile) else profile
+        for gpu_type, profile in profiles.items()
+    }
+    return CapacityTable(sources, buckets)
 
 
 def serves(profile: GpuProfile) -> str:

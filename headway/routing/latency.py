@@ -23,26 +23,19 @@ from headway.engine.surfaces import EngineSurfaces, engine_surfaces, itl_of, wor
 from headway.routing.corrections import SafetyFactor
 from headway.routing.demand import CriticalDemand
 from headway.routing.forecast import (
-    DECODE_ROLE,
-    MIXED_ROLE,
-    PREFILL_ROLE,
+    ROLE_CODES,
     ROWS,
     Batching,
     ForecastRow,
     Newcomer,
     alone,
+    features,
     forecast,
 )
 from headway.routing.records import Record
 from headway.routing.table import FleetRow, FloatArray, SlotArray
 from interp import Profile
 from predictors.latency import LatencyFeatures, LatencyModel, TargetModel
-
-ROLE_CODES: Mapping[Role, int] = {
-    Role.PREFILL: PREFILL_ROLE,
-    Role.DECODE: DECODE_ROLE,
-    Role.MIXED: MIXED_ROLE,
-}
 
 FIRST_STAY_S = 5.0
 """A decode's usual stay before any was seen."""
@@ -65,9 +58,6 @@ class Candidates(Protocol):
     @property
     def cached_tokens(self) -> FloatArray:
         """Prompt tokens that each has cached, f8[C]."""
-
-    def features(self) -> FloatArray:
-        """Inputs of the trained model, f8[C, 8]."""
 
 
 class LatencyForecaster:
@@ -180,18 +170,18 @@ class LatencyForecaster:
             forecast(role, table, asked.slots, cached, kind, (newcomer, *engine), out)
         return out
 
-    def corrected(self, asked: Candidates, prior: FloatArray) -> FloatArray:
+    def corrected(self, asked: Candidates, prior: FloatArray, table: FloatArray) -> FloatArray:
         """`prior` with what else TTFT contains, corrected by the model in place if there is one."""
         model = self._model
-        if model is None:
-            if asked.further_s == 0.0:
-                return prior
-            rows = prior.copy()
-            rows[ForecastRow.TTFT_S] += asked.further_s
-            return rows
+        if model is None and asked.further_s == 0.0:
+            return prior
         rows = prior.copy()
         rows[ForecastRow.TTFT_S] += asked.further_s
-        inputs = LatencyFeatures.from_table(asked.features()).inputs()
+        if model is None:
+            return rows
+        tokens, role = float(asked.record.request.input_tokens), ROLE_CODES[asked.role]
+        rows_in = features(role, table, asked.slots, asked.cached_tokens, tokens)
+        inputs = LatencyFeatures.from_table(rows_in).inputs()
         if asked.role is not Role.DECODE:
             rows[ForecastRow.TTFT_S] = self._by(model.ttft, inputs, rows[ForecastRow.TTFT_S])
         if asked.role is not Role.PREFILL:

@@ -22,7 +22,7 @@ from headway.config.roles import Role
 from headway.config.routing import RoutingSettings
 from headway.routing.context import RoutingState
 from headway.routing.dispatch import Dispatcher
-from headway.routing.gpu_profiles import GpuProfile, surfaces_in
+from headway.routing.gpu_profiles import GpuProfile, capacity_table, surfaces_in
 from headway.routing.learning import Learning, Sample
 from headway.routing.offload_decision import after_loss
 from headway.routing.offloading import Traces, restored
@@ -30,7 +30,6 @@ from headway.routing.placing import Counters
 from headway.routing.plugins import ProfileHandler
 from headway.routing.records import Record, Replica, RequestPhase
 from headway.routing.scheduler import Pipeline, Scheduler
-from headway.routing.surface_capacity import capacity_table
 from headway.routing.types import (
     NOTHING,
     Figures,

@@ -48,7 +48,6 @@ import numpy as np
 
 from headway.config.roles import Role
 from headway.engine.rules import EngineRules
-from headway.routing.capacity import DEFAULT_BUCKETS, Buckets, CapacitySource, CapacityTable
 from headway.routing.types import RequestSlo
 from interp import DecodeSurface, PrefillSurface, Profile
 from interp.arrays import FloatArray
@@ -238,14 +237,3 @@ class SurfaceCapacity:
 
     def _alone_itl_s(self, query: CapacityQuery) -> float:
         return float(batch_itl_s(self.profile.decode, query, np.ones(1))[0])
-
-
-def capacity_table(
-    profiles: Mapping[str, Profile | CapacitySource], rules: EngineRules, buckets: Buckets = DEFAULT_BUCKETS
-) -> CapacityTable:
-    """Capacities by GPU type, each from its profile's surfaces, or from what is a source itself."""
-    sources = {
-        gpu_type: SurfaceCapacity(profile=profile, rules=rules) if isinstance(profile, Profile) else profile
-        for gpu_type, profile in profiles.items()
-    }
-    return CapacityTable(sources, buckets)

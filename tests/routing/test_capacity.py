@@ -12,11 +12,11 @@ from headway.engine import EngineRules
 from headway.routing import RequestSlo
 from headway.routing import capacity as capacity_module
 from headway.routing.capacity import Buckets, CapacityTable, RequestPattern, rounded_down
+from headway.routing.gpu_profiles import capacity_table
 from headway.routing.surface_capacity import (
     CapacityQuery,
     PromptCost,
     SurfaceCapacity,
-    capacity_table,
     largest_point,
 )
 from tests.simulation.worlds import ArrayTrace, roofline_profile, run, scenario

@@ -96,7 +96,7 @@ class TestLatestStart:
     def test_a_start_that_only_an_idle_replica_could_make_up_for_is_too_late(self) -> None:
         made = self.busy(2.0)
         record = made._records["tight"]
-        alone_s, _ = SchedulingContext(made._state, 0.0, record, Role.MIXED)._alone_s()
+        alone_s, _ = SchedulingContext(made._state, 0.0, record, Role.MIXED).alone_s
         assert record.joined_s > 1.5 * alone_s
         assert self.first(made, 2.0 - 1.01 * alone_s) == "loose"
 

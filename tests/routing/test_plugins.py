@@ -19,8 +19,9 @@ from headway.routing import (
     make_router,
 )
 from headway.routing.context import SchedulingContext
-from headway.routing.factory import BUILT_IN, PLUGINS, make_handler, make_pipelines
+from headway.routing.factory import BUILT_IN, make_handler, make_pipelines
 from headway.routing.forecast import ForecastRow
+from headway.routing.plugins import PLUGINS
 from headway.routing.plugins.headroom import SloTerms, judge
 from headway.routing.plugins.pickers import (
     MaxScorePicker,
@@ -395,7 +396,7 @@ class TestProfiles:
     def test_all_built_in_profiles_are_made_of_known_plugins(self) -> None:
         pipelines = make_pipelines(RoutingSettings())
         assert set(pipelines) == set(BUILT_IN)
-        assert {name for weights in BUILT_IN.values() for name in weights} <= set(PLUGINS)
+        assert {name for weights in BUILT_IN.values() for name in weights} <= set(PLUGINS.names())
 
     @pytest.mark.parametrize(
         ("routing", "where", "known"),

@@ -1,4 +1,21 @@
-"""Plugins of scheduling: filters, scorers and pickers."""
+"""Plugins of scheduling profiles: the steps that they take part in, what they declare, and the table of all.
+
+    candidates   the ready replicas of one role, by id
+    filter       drops candidates; when none is left it says why
+    score        f8 in [0, 1] per candidate; the profile's score is Σ weight · score
+    pick         one candidate by the scores
+
+A plugin is a dataclass. Its fields are the parameters of `routing.plugins`, which pydantic checks;
+its methods are those of one or more protocols below. It sees all candidates at once, as arrays. Class
+attributes declare what else it needs, False where they are missing:
+
+    uses_predictions    it goes by forecasts of latency: a request needs an SLO, replicas need a profile
+    records_outcomes    forecasts are made for what its profile places, and paired with what comes of it
+    packs_by_capacity   it fills replicas by pattern load, which is counted for its profile then
+
+A new one is a class in a file and a line in PLUGINS, or an entry point of the group `headway.routing_plugins`
+in any installed package. Loops over candidates may be compiled (`interp.jit.compiled`).
+"""
 
 from typing import Protocol, runtime_checkable
 
@@ -6,9 +23,32 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headway.config.routing import RoutingSettings
+from headway.extensions import ExtensionPoint
 from headway.routing.context import Refusal, SchedulingContext
 from headway.routing.table import FloatArray
 from headway.routing.types import RouteRequest
+
+PLUGINS = ExtensionPoint(
+    "headway.routing_plugins",
+    "plugin",
+    {
+        "bin-pack": "headway.routing.plugins.scorers:BinPack",
+        "capacity-filter": "headway.routing.plugins.scorers:CapacityFilter",
+        "kv-cache-utilization-scorer": "headway.routing.plugins.scorers:KvCacheScorer",
+        "least-load": "headway.routing.plugins.scorers:LeastLoad",
+        "max-score-picker": "headway.routing.plugins.pickers:MaxScorePicker",
+        "prefix-cache-scorer": "headway.routing.plugins.scorers:PrefixCacheScorer",
+        "queue-scorer": "headway.routing.plugins.scorers:QueueScorer",
+        "random": "headway.routing.plugins.pickers:RandomPicker",
+        "round-robin": "headway.routing.plugins.pickers:RoundRobinPicker",
+        "session-affinity-scorer": "headway.routing.plugins.scorers:SessionAffinityScorer",
+        "slo-aware-profile-handler": "headway.routing.plugins.slo_scorer:SloAwareProfileHandler",
+        "slo-request-tracker": "headway.routing.plugins.slo_scorer:SloRequestTracker",
+        "slo-scorer": "headway.routing.plugins.slo_scorer:SloScorer",
+        "weighted-random-picker": "headway.routing.plugins.pickers:WeightedRandomPicker",
+    },
+)
+"""Plugin types by the names that settings use."""
 
 
 @runtime_checkable
@@ -16,10 +56,10 @@ class Filter(Protocol):
     """Drops candidates."""
 
     def keep(self, context: SchedulingContext) -> NDArray[np.bool_] | None:
-        """Which candidates stay, bool[C]; None for all."""
+        """The candidates that stay, bool[C]; None for all."""
 
     def refusal(self, context: SchedulingContext) -> Refusal:
-        """Why none of these candidates stays; asked right after `keep` left none."""
+        """The reason that none of these candidates stays; asked right after `keep` left none."""
 
 
 @runtime_checkable
@@ -35,7 +75,7 @@ class Picker(Protocol):
     """Chooses one candidate."""
 
     def pick(self, context: SchedulingContext, scores: FloatArray, generator: np.random.Generator) -> int:
-        """Position of the chosen one."""
+        """The position of the chosen one."""
 
 
 @runtime_checkable
@@ -52,7 +92,7 @@ class ProfileHandler(Protocol):
 
 @runtime_checkable
 class TakesSettings(Protocol):
-    """Completes its parameters by other settings of routing."""
+    """Takes parameters that are not given from other settings of routing."""
 
     def with_settings(self, routing: RoutingSettings) -> object:
         """The plugin to use instead."""

@@ -1,59 +1,7 @@
-"""`least-load`: the less outstanding, the better.
+"""Plugins that go by what replicas hold: load, queues, caches, conversations, and the capacity for patterns.
 
-    score = 1 / (1 + load),   load by `headway.routing.least_load`, prompt tokens without cached ones
-
-An engine's report adds requests that are not ours. Without a report ours count alone.
-
-
-`bin-pack`: fill one replica before the next.
-
-    fullness = max(requests / max_batch_size, reserved KV tokens / KV capacity, pattern load)
-    score    = (1 + fullness) / 2       with room: one more request and its tokens fit
-               1 / (2 (1 + fullness))   without: after all that have room, the emptier the better
-
-Prefill replicas keep no KV; theirs is prompt tokens outstanding / KV capacity. An unknown capacity (no
-profile) leaves the batch limit alone.
-
-
-`queue-scorer`: the shorter the queue, the better.
-
-    score = 1 − (waiting − least) / (most − least),   1 for all where all wait alike
-
-waiting counts requests whose prompts are to be computed at the replica; at decode replicas those on their
-way. Without requests nothing waits.
-
-
-`kv-cache-utilization-scorer`: the emptier the KV cache, the better.
-
-    score = 1 − usage,   usage = (tokens of those running + tokens that the engine reports beyond) / capacity
-
-Prefill replicas keep no KV; theirs is prompt tokens outstanding / capacity. An unknown capacity (no profile)
-counts as an empty cache.
-
-
-`prefix-cache-scorer`: the more of the prompt is cached, the better.
-
-    score = cached prompt tokens / prompt tokens
-
-Cached is an estimate (see `prefix`). Without blocks in the request, without a prefix cache in the engines,
-and at decode replicas, which compute no prompt, all scores are 0.
-
-
-`session-affinity-scorer`: back to where the conversation was.
-
-    score = 1 for the replica of the session's latest request in this role, 0 for all others
-
-A request without a session, or whose replica is gone or takes nothing new, scores 0 everywhere.
-
-
-`capacity-filter`: document 003's pull; only replicas with room for the request's pattern.
-
-    keep ⟺ load + new <= 1,   new = 1 / Capacity(pattern, GPU type, role, SLO)
-
-load is the sum over the requests there that this rule placed. A replica without anything there has room for
-any pattern of finite load. Where nothing is known (no profile), new = 1 / max_batch_size. A request without
-an SLO is held to the deployment's. No candidate at all that has any capacity: NO_CAPACITY, at once; none with
-room: the request waits.
+Scores are f8[C] in [0, 1], one per candidate. Loops over all candidates that every request pays for are
+compiled: in numpy each is a handful of calls.
 """
 
 from dataclasses import dataclass
@@ -81,24 +29,19 @@ from headway.routing.table import (
 from headway.routing.types import ShedReason
 from interp.jit import compiled
 
-
-@compiled
-def requests_in(table: FloatArray, slots: SlotArray) -> FloatArray:
-    """Requests at each of `slots` or coming to it, those of others included, f8[C]."""
-    out = np.empty(len(slots))
-    for place in range(len(slots)):
-        slot = slots[place]
-        queued = max(table[COMING, slot], table[WAITING, slot])
-        out[place] = table[RUNNING, slot] + queued + table[OTHER_REQUESTS, slot]
-    return out
+ROUNDING = 1e-9
+"""Loads are sums of fractions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeastLoad:
-    """Prefers the least loaded."""
+    """`least-load`: 1 / (1 + load), the load by the rule of `headway.routing.least_load`.
+
+    Cached prompt tokens do not count. An engine's report adds requests that are not ours.
+    """
 
     def score(self, context: SchedulingContext) -> FloatArray:
-        """f8[C] in (0, 1]."""
+        """In (0, 1]."""
         by_tokens = counts_prompt_tokens(context.role)
         load = context.column(FleetRow.PREFILL_TOKENS) if by_tokens else requests_at(context)
         load += 1.0
@@ -106,17 +49,20 @@ class LeastLoad:
         return score
 
 
-def requests_at(context: SchedulingContext) -> FloatArray:
-    """Requests at each candidate or coming to it, those of others included, f8[C]."""
-    return requests_in(context.state.fleet.table, context.slots)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BinPack:
-    """Prefers the fullest that has room."""
+    """`bin-pack`: fills one replica before the next.
+
+        fullness = max(requests / max_batch_size, reserved KV tokens / KV capacity, pattern load)
+        score    = (1 + fullness) / 2       with room: one more request and its tokens fit
+                   1 / (2 (1 + fullness))   without: after all that have room, the emptier the better
+
+    Prefill replicas keep no KV; theirs is prompt tokens outstanding / KV capacity. An unknown capacity (no
+    profile) leaves the batch limit alone.
+    """
 
     def score(self, context: SchedulingContext) -> FloatArray:
-        """f8[C] in (0, 1]."""
+        """In (0, 1]."""
         record, prefill = context.record, context.role is Role.PREFILL
         requests, capacity = requests_at(context), context.column(FleetRow.CAPACITY_TOKENS)
         tokens = context.column(FleetRow.PREFILL_TOKENS if prefill else FleetRow.RESERVED_TOKENS)
@@ -128,55 +74,43 @@ class BinPack:
         return np.where(room, 0.5 * (1.0 + fullness), 0.5 / (1.0 + fullness))
 
 
-@compiled
-def fewest(counts: FloatArray) -> FloatArray:
-    """From 1 for the least of `counts` down to 0 for the most, f8[C]; 1 where all are alike."""
-    out, least, most = np.ones(len(counts)), np.inf, -np.inf
-    for count in counts:
-        least, most = min(least, count), max(most, count)
-    if most > least:
-        for place in range(len(counts)):
-            out[place] = (most - counts[place]) / (most - least)
-    return out
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueScorer:
-    """Prefers short queues."""
+    """`queue-scorer`: 1 − (waiting − least) / (most − least), 1 for all where all wait alike.
+
+    Waiting are requests whose prompts are to be computed at the replica; at decode replicas those on their
+    way.
+    """
 
     def score(self, context: SchedulingContext) -> FloatArray:
-        """f8[C] in [0, 1]."""
+        """In [0, 1]."""
         return fewest(context.column(FleetRow.COMING if context.role is Role.DECODE else FleetRow.WAITING))
-
-
-@compiled
-def free_kv(table: FloatArray, tokens: int, slots: SlotArray) -> FloatArray:
-    """The part of each KV cache that is free of the row `tokens` and of what others hold, f8[C]."""
-    out = np.empty(len(slots))
-    for place in range(len(slots)):
-        slot = slots[place]
-        used = (table[tokens, slot] + table[OTHER_TOKENS, slot]) / table[CAPACITY_TOKENS, slot]
-        out[place] = 1.0 - min(used, 1.0)
-    return out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KvCacheScorer:
-    """Prefers empty caches."""
+    """`kv-cache-utilization-scorer`: the share of the KV cache that is free.
+
+    Taken are the tokens of those running and what the engine reports beyond. Prefill replicas keep no KV;
+    theirs are prompt tokens outstanding. An unknown capacity (no profile) counts as an empty cache.
+    """
 
     def score(self, context: SchedulingContext) -> FloatArray:
-        """f8[C] in [0, 1]."""
-        prefill = context.role is Role.PREFILL
-        tokens = FleetRow.PREFILL_TOKENS if prefill else FleetRow.KV_TOKENS
+        """In [0, 1]."""
+        tokens = FleetRow.PREFILL_TOKENS if context.role is Role.PREFILL else FleetRow.KV_TOKENS
         return free_kv(context.state.fleet.table, int(tokens), context.slots)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrefixCacheScorer:
-    """Prefers cached prefixes."""
+    """`prefix-cache-scorer`: the share of the prompt that is thought to be cached (`affinity.PrefixIndex`).
+
+    0 without blocks in the request, without a prefix cache in the engines, and at decode replicas, which
+    compute no prompt.
+    """
 
     def score(self, context: SchedulingContext) -> FloatArray:
-        """f8[C] in [0, 1]."""
+        """In [0, 1]."""
         if context.role is Role.DECODE:
             return np.zeros(len(context.slots))
         score: FloatArray = context.cached_tokens / context.record.request.input_tokens
@@ -185,10 +119,13 @@ class PrefixCacheScorer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionAffinityScorer:
-    """Prefers the session's replica."""
+    """`session-affinity-scorer`: 1 for the replica of the session's latest request in this role, else 0.
+
+    All are 0 without a session, or if its replica is gone or takes nothing new.
+    """
 
     def score(self, context: SchedulingContext) -> FloatArray:
-        """f8[C], 0 or 1."""
+        """0 or 1."""
         home = context.state.sessions.home(context.record.request.session)
         if home is None:
             return np.zeros(len(context.slots))
@@ -198,23 +135,17 @@ class SessionAffinityScorer:
         return np.where(context.slots == slot, 1.0, 0.0)
 
 
-ROUNDING = 1e-9
-"""Loads are sums of fractions."""
-
-
-@compiled
-def room_for(table: FloatArray, slots: SlotArray, new: FloatArray) -> NDArray[np.bool_]:
-    """Where loads of `new` fit beside those there, bool[C]; any finite one where nothing is."""
-    out = np.empty(len(slots), dtype=np.bool_)
-    for place in range(len(slots)):
-        load = table[LOAD, slots[place]]
-        out[place] = load + new[place] <= 1.0 + ROUNDING or (load == 0.0 and new[place] < np.inf)
-    return out
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapacityFilter:
-    """Keeps those with room."""
+    """`capacity-filter`: document 003's pull; only replicas with room for the request's pattern.
+
+        keep ⟺ load + new <= 1,   new = 1 / Capacity(pattern, GPU type, role, SLO)
+
+    The load is the sum over the requests there that this rule placed. A replica without anything there has
+    room for any pattern of finite load. Where nothing is known (no profile), new = 1 / max_batch_size. A
+    request without an SLO is held to the deployment's. No candidate at all that has any capacity:
+    NO_CAPACITY, at once; none with room: the request waits.
+    """
 
     packs_by_capacity: ClassVar[bool] = True
 
@@ -234,6 +165,11 @@ class CapacityFilter:
         return Refusal(reason=ShedReason.NO_HEADROOM, explain=lambda: f"no {role} replica has room")
 
 
+def requests_at(context: SchedulingContext) -> FloatArray:
+    """Requests at each candidate or coming to it, those of others included, f8[C]."""
+    return requests_in(context.state.fleet.table, context.slots)
+
+
 def new_loads(context: SchedulingContext) -> FloatArray:
     """The request's load at each candidate, f8[C]; infinite where it never fits."""
     unknown = 1.0 / context.state.rules.max_batch_size
@@ -241,3 +177,47 @@ def new_loads(context: SchedulingContext) -> FloatArray:
     if len(kinds) == 1:
         return np.full(len(context.slots), next(iter(kinds.values())))
     return np.array([kinds[int(kind)] for kind in context.column(FleetRow.KIND).tolist()])
+
+
+@compiled
+def requests_in(table: FloatArray, slots: SlotArray) -> FloatArray:
+    """Requests at each of `slots` or coming to it, those of others included, f8[C]."""
+    out = np.empty(len(slots))
+    for place in range(len(slots)):
+        slot = slots[place]
+        queued = max(table[COMING, slot], table[WAITING, slot])
+        out[place] = table[RUNNING, slot] + queued + table[OTHER_REQUESTS, slot]
+    return out
+
+
+@compiled
+def fewest(counts: FloatArray) -> FloatArray:
+    """From 1 for the least of `counts` down to 0 for the most, f8[C]; 1 where all are alike."""
+    out, least, most = np.ones(len(counts)), np.inf, -np.inf
+    for count in counts:
+        least, most = min(least, count), max(most, count)
+    if most > least:
+        for place in range(len(counts)):
+            out[place] = (most - counts[place]) / (most - least)
+    return out
+
+
+@compiled
+def free_kv(table: FloatArray, tokens: int, slots: SlotArray) -> FloatArray:
+    """The part of each KV cache that is free of the row `tokens` and of what others hold, f8[C]."""
+    out = np.empty(len(slots))
+    for place in range(len(slots)):
+        slot = slots[place]
+        used = (table[tokens, slot] + table[OTHER_TOKENS, slot]) / table[CAPACITY_TOKENS, slot]
+        out[place] = 1.0 - min(used, 1.0)
+    return out
+
+
+@compiled
+def room_for(table: FloatArray, slots: SlotArray, new: FloatArray) -> NDArray[np.bool_]:
+    """Where loads of `new` fit beside those there, bool[C]; any finite one where nothing is."""
+    out = np.empty(len(slots), dtype=np.bool_)
+    for place in range(len(slots)):
+        load = table[LOAD, slots[place]]
+        out[place] = load + new[place] <= 1.0 + ROUNDING or (load == 0.0 and new[place] < np.inf)
+    return out

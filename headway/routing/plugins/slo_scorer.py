@@ -51,7 +51,7 @@ from headway.routing.context import Refusal, SchedulingContext
 from headway.routing.forecast import ForecastRow
 from headway.routing.plugins.headroom import SloTerms, judge
 from headway.routing.table import FleetRow, FloatArray
-from headway.routing.types import ShedReason
+from headway.routing.types import RouteRequest, ShedReason
 
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 
@@ -201,3 +201,28 @@ def _ms(seconds: float) -> str:
     """In milliseconds, whole or to three digits."""
     milliseconds = seconds * 1e3
     return "no limit" if seconds == inf else f"{milliseconds:{'.0f' if milliseconds >= 100.0 else '.3g'}} ms"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SloRequestTracker:
+    """`slo-request-tracker`: pairs predictions with outcomes; it neither filters nor scores.
+
+    The router predicts the latency of each request that the profile places, and turns features and prediction
+    into a training sample when the request is done. Without a usable prediction nothing is tracked.
+    """
+
+    records_outcomes: ClassVar[bool] = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SloAwareProfileHandler:
+    """`slo-aware-profile-handler`: requests that ask for prediction-based scheduling go by `prediction`.
+
+    All others go by `routing.profile`. It stands in no profile; one of the settings replaces the built-in.
+    """
+
+    prediction: str = "slo"
+
+    def profile(self, request: RouteRequest, default: str) -> str:
+        """The name of the request's profile."""
+        return self.prediction if request.prediction_based else default
