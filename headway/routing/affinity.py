@@ -1,15 +1,12 @@
-"""Which replica is thought to hold which prefix blocks, and how long a prompt's leading run is on each.
+"""Replicas that know a request already: by the prefix blocks of its prompt, and by its conversation.
 
-Engines keep computed blocks in an LRU cache. The estimate is the same cache without the engine: blocks are
+Engines keep computed blocks in an LRU cache. `PrefixIndex` is the same cache without the engine: blocks are
 entered when a prompt is placed, because what is queued ahead on a replica, in order, is there by the time
-that a later prompt starts; the first block of a prompt is the most recent, so that tails
-go first. What an engine drops for other reasons stays until it ages out.
+that a later prompt starts; the first block of a prompt is the most recent, so that tails go first. What an
+engine drops for other reasons stays until it ages out.
 
 The index is inverted: block → replicas as bits of one integer, so that all replicas are matched at once: the
 replicas that hold blocks 0..i are the AND of i + 1 integers, whatever the size of the fleet.
-
-
-Where conversations live: session → the replicas of its latest request, the least recent forgotten.
 """
 
 from collections import OrderedDict

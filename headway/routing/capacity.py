@@ -1,51 +1,39 @@
-"""Patterns: classes of requests that load a replica alike (document 003).
+"""Patterns of requests, and how many of one a replica bears under an SLO (document 003).
 
-    P = (model, input-token bucket, output-token bucket)
-
-The GPU type is no part of a pattern but of the question about its capacity (`capacity`). A bucket holds the
-token counts from its edge up to, and without, the next edge; counts below the first edge are in the first
-bucket, counts from the last edge on in the last. Edges are powers of two by default, or finer parts of them.
-
-A bucket answers for all its lengths by the geometric middle of the whole numbers in it, √(low × (high − 1)):
-so a bucket of one length stands for exactly that, and no length is off by more than the root of the bucket's
-width, √2 for powers of two. The last bucket, without an end, stands for its edge.
-
-
-Capacity and load: how many requests of a pattern a replica bears under an SLO (document 003).
-
+    P           = (model, input-token bucket, output-token bucket)
     Capacity(P) = RPS(P) × E2E(P)      Little's law: requests in the replica at the largest rate that keeps
     Load(P)     = 1 / Capacity(P)      the SLO; a replica has room while the loads of its requests and of
                                        the newcomer sum to at most 1
 
-P here is (pattern, GPU type, role, SLO). Where RPS and E2E come from is a source's business: profile surfaces
-(`surface_capacity`) or an AIBrix profile (`aibrix`). A source answers for token counts; those of a pattern
-are what its buckets stand for.
+Requests of one pattern load a replica alike. A bucket holds the token counts from its edge up to, and
+without, the next; counts below the first edge are in the first bucket, counts from the last edge on in the
+last. It answers for all its lengths by the geometric middle of the whole numbers in it, √(low × (high − 1)):
+a bucket of one length stands for exactly that, and no length is off by more than the root of the bucket's
+width, √2 for powers of two. The last bucket, without an end, stands for its edge.
 
-A capacity belongs to the SLO it was asked with, and keeps it in the mean. Where requests of several SLOs
-share a replica, sums of loads promise only what all were asked with: ask with the tightest there to keep it.
+A capacity is that of (pattern, GPU type, role, SLO). RPS and E2E come from a source: profile surfaces
+(`surface_capacity`) or an AIBrix profile (`aibrix`). A capacity belongs to the SLO it was asked with, and
+keeps it in the mean. Where requests of several SLOs share a replica, sums of loads promise only what all were
+asked with: ask with the tightest there to keep it.
 
-Stated results:
     no rate keeps the SLO           capacity 0, load infinite
     one alone keeps it              capacity at least 1, load at most 1: an idle replica always has room
     GPU type without a source       that of the default type ""; without one, None
     a source silent about the role  None
-
-Answers are kept. SLOs are rounded down by up to 1/64 first, so that clients that write their own do not fill
-the memory with near copies; beyond MOST_ANSWERS all are forgotten and computed anew when asked.
 """
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from math import frexp, inf, isinf, ldexp, sqrt
-from typing import NamedTuple, Protocol, Self
+from typing import NamedTuple, Protocol
 
 from headway.config.roles import Role
 from headway.routing.types import RequestSlo, RouteRequest, RoutingError
 
-MOST_TOKENS = 1 << 20
-"""The last default edge."""
+MOST_OCTAVES = 20
+"""The last default edge is 2^20 tokens."""
 
 
 class RequestPattern(NamedTuple):
@@ -66,21 +54,6 @@ class Buckets:
         if not self.edges or self.edges[0] < 1 or any(low >= high for low, high in pairwise(self.edges)):
             raise RoutingError(f"bucket edges must ascend from at least 1, are {self.edges!r:.80}")
 
-    @classmethod
-    def powers_of_two(cls, most_tokens: int = MOST_TOKENS, *, per_octave: int = 1) -> Self:
-        """Edges 1, 2, 4, ... up to `most_tokens`, with `per_octave` buckets from each to the next."""
-        edges = {1}
-        step = 0
-        while (edge := round(2.0 ** (step / per_octave))) <= most_tokens:
-            edges.add(edge)
-            step += 1
-        return cls(tuple(sorted(edges)))
-
-    @classmethod
-    def of(cls, edges: Sequence[int]) -> Self:
-        """Buckets between the given edges."""
-        return cls(tuple(edges))
-
     def __len__(self) -> int:
         return len(self.edges)
 
@@ -96,7 +69,7 @@ class Buckets:
         return sqrt(low * (self.edges[bucket + 1] - 1))
 
 
-DEFAULT_BUCKETS = Buckets.powers_of_two()
+DEFAULT_BUCKETS = Buckets(tuple(1 << octave for octave in range(MOST_OCTAVES + 1)))
 
 
 def pattern_of(
@@ -127,7 +100,11 @@ class CapacitySource(Protocol):
 
 
 class CapacityTable:
-    """Capacities by pattern, GPU type, role and SLO, computed when first asked for."""
+    """Capacities by pattern, GPU type, role and SLO, computed when first asked for, and kept.
+
+    SLOs are rounded down by up to 1/64 first, so that clients that write their own do not fill the memory
+    with near copies; beyond MOST_ANSWERS all are forgotten and computed anew when asked.
+    """
 
     def __init__(self, sources: Mapping[str, CapacitySource], buckets: Buckets = DEFAULT_BUCKETS) -> None:
         self.buckets = buckets

@@ -1,7 +1,7 @@
-"""How far predictions must be stretched to hold for a given share of requests: a running quantile.
+"""What was learnt of the engines' speed: factors between predicted and measured times.
 
-With r = measured / predicted of each finished request, the factor f follows the `level` quantile of r without
-keeping samples (stochastic approximation on log f):
+Safety of predictions. With r = measured / predicted of each finished request, the factor f follows the
+`level` quantile of r without keeping samples (stochastic approximation on log f):
 
     log f ← log f + γ level          where r > f
     log f ← log f − γ (1 − level)    otherwise
@@ -10,34 +10,24 @@ At rest a share `level` of requests has r <= f. f stays in [1, 2]: headroom is n
 the prediction, and one bad hour does not close the doors. It starts at 1.1, the usual spread of the profile's
 prior on the engine model.
 
+KV transfer. X = f · nominal, where nominal is latency + tokens × bytes / bandwidth (`EngineRules.transfer_s`)
+of the tokens that D lacks, which are all that is sent:
 
-How long moving KV takes: the configured rule, corrected by what was measured.
-
-    X = f · nominal,   f ← f + α clip(measured / nominal − f, −1, 1)
-
-nominal is latency + tokens × bytes / bandwidth (`EngineRules.transfer_s`); f starts at 1, so that without
-measurements the rule stands, and stays in [0.05, 20]. Document 004 has a constant of 0.5 s, measured once.
-
-What is measured holds the error of an expected wait (see `handover`), so it may be below 0, which counts like
-any other: left out, the rest would be too long on average. Errors as often long as short leave f where it is,
-however large they are, and one measurement, whatever it says, moves it by α at most.
-
-
-From the prompt computed at P to the first token at D, in a mixed pool: what of it the transfer took.
-
-    transfer = (first token − prompt computed) − wait
+    f ← f + α clip(measured / nominal − f, −1, 1)
+    measured = (first token − prompt computed) − wait
     wait     = (i + w) / 2 + i' + w     the rest of the iteration under way when the KV comes, half of it on
                                         average, and one of its own; an idle D has no first part
 
 for a batch of n sequences with K tokens at D when the prompt is computed: i = ITL(n, K), i' = ITL(n + 1, K +
-input), w the work of the chunk of D's own prompts beside it, 0 where none waits. All by the books.
+input), w the work of the chunk of D's own prompts beside it, 0 where none waits; all by the fleet's table.
+f starts at 1, so that without measurements the rule stands, and stays in [0.05, 20].
 
-What is left beside the transfer: that D changes while the KV travels, that iterations with much work are met
-more often than their share, and what lies between engine and router (live, a call of the decode replica).
-Where the books say that D's batch or KV has no room, the wait is unknown and nothing is measured.
-
-The nominal time is that of the tokens that D lacks, which are all that is sent. Disaggregated pools keep
-the rule: the latency model learns their TTFT whole.
+Measured times hold the errors of that wait: D changes while the KV travels, iterations with much work are met
+more often than their share, and live a call of the decode replica lies between engine and router. So a
+measured time may be below 0, and counts like any other: without them the rest would be too long on average.
+Errors as often long as short leave f where it is, and one measurement moves it by α at most. Where D's batch
+or KV has no room, the wait is unknown and nothing is measured. Disaggregated pools keep the rule: the latency
+model learns their TTFT whole.
 """
 
 from dataclasses import dataclass, replace
@@ -107,7 +97,7 @@ class TransferFactor:
         return replace(self, factor=factor, measured=self.measured + 1)
 
     def seconds(self, nominal_s: float) -> float:
-        """What a transfer of `nominal_s` by the rule is expected to take."""
+        """Expected seconds of a transfer that takes `nominal_s` by the rule."""
         return self.factor * nominal_s
 
 
@@ -126,7 +116,7 @@ class Handovers:
         self.estimate = TransferFactor()
 
     def seconds(self, tokens: int) -> float:
-        """What moving the KV of so many tokens is expected to take."""
+        """Expected seconds of moving the KV of so many tokens."""
         return self.estimate.seconds(self._rules.transfer_s(tokens))
 
     def start_from(self, factor: float) -> None:
@@ -135,7 +125,7 @@ class Handovers:
             self.estimate = TransferFactor(factor=min(max(factor, LEAST_TRANSFER), MOST_TRANSFER))
 
     def sent(self, record: Record, tokens: int) -> None:
-        """A prompt is computed at P, and the KV of `tokens` sets out; to be told before the books are."""
+        """A prompt is computed at P, and the KV of `tokens` sets out; called before the table is changed."""
         assert record.decode is not None, "it has been placed"
         wait_s = self._joining.joining_s(self._fleet.table, record.decode.slot, record.request.input_tokens)
         record.handover = self._rules.transfer_s(tokens), wait_s

@@ -1,7 +1,7 @@
-"""The router's global queue: a queue per pattern, and who is next among them (document 003).
+"""The router's queue: requests wait until a replica has room, the most urgent first (document 003).
 
-A request waits here until a replica has room. s = start_by_s is the latest start that still keeps its SLO
-(its deadlines less the predicted service), x = expires_s the end of its patience.
+s = start_by_s is the latest start that still keeps a request's SLO (its deadlines less the predicted
+service), x = expires_s the end of its patience.
 
     latest start   d = min(s, x)         a request that is shed at x can be helped only before x
     slack          d − now               < 0: lost, nothing keeps its SLO any more; 0 can still be saved
@@ -10,30 +10,25 @@ A request waits here until a replica has room. s = start_by_s is the latest star
 Whatever the distribution of W, as long as it is the same for all, the greatest risk is the least slack, and
 all slacks shrink alike, so the order between two requests never changes: earliest latest start first, and
 keys can stay in heaps. Equals go by arrival. A request without an SLO (s infinite) has d = x: its turn
-comes as its patience ends. A turn is not yet room: whoever needs much may see what is freed taken by others
-until x, because no room is kept for it.
+comes as its patience ends. A turn is not yet room: a request that needs much may see what is freed taken by
+others until x, because no room is kept for it.
 
 Order "slo": every request that can still be saved goes before every lost one, by risk; the lost follow in
-order of their enqueueing, so that among them nobody is overtaken for ever. Order "fifo": all by enqueueing.
-Nobody waits beyond x: `due` hands back who does, for the router to shed.
+order of their enqueueing, so that none of them is overtaken for ever. Order "fifo": all by enqueueing.
 
 Requests of one pattern, SLO and criticality share a queue: when the head of a queue finds no room, those
 behind it need not ask. n requests in p queues: push and remove cost O(log n) amortised (`lazy_heap`); asking
 for the next k heads costs O(k log p), and each request moves to the lost once.
-
-
-Requests that the router holds: when they expire, and who is next.
 
 Patience. A request is held for `max_wait_s` at most. One that the SLO-aware profile refused is held only as
 long as its SLO can still be kept: until its latest start, arrival + TTFT SLO − TTFT on an idle replica. Its
 time over, it is shed with NO_HEADROOM; a request that had time left in its SLO, or has none, with
 WAITED_TOO_LONG. One that came when a role had no ready replica is judged once there are some: `staffed`.
 
-Urgency. The order among those held is `waiting`'s, by the latest start. Where predictions do not judge, that
-is arrival + TTFT SLO − f T: T is the TTFT on a replica without a queue that is as busy as the least busy one
-when the request came (`SchedulingContext.joined_s`), f the running quantile of measured / T of those that
-were held. An idle replica's TTFT would be too hopeful: they wait because none is idle, and in overload all
-start at the last moment.
+Where predictions do not judge, the latest start is arrival + TTFT SLO − f T: T is the TTFT on a replica
+without a queue that is as busy as the least busy one when the request came (`SchedulingContext.joined_s`), f
+the running quantile of measured / T of those that were held. An idle replica's TTFT would be too hopeful:
+they wait because none is idle, and in overload all start at the last moment.
 """
 
 from collections.abc import Iterator, Mapping
@@ -66,7 +61,7 @@ class WaitingRequest:
 
 
 class _Alike(NamedTuple):
-    """What requests of one queue have in common."""
+    """The key of a queue."""
 
     pattern: RequestPattern
     slo: RequestSlo
@@ -106,7 +101,7 @@ class _Band:
             del self._queues[alike]
 
     def first(self) -> tuple[float, WaitingRequest] | None:
-        """The least key, and whose it is."""
+        """The least key and its request."""
         head = self._heads.first()
         return None if head is None else (head[0], self._heads.item(head[1]).item(head[1]))
 
@@ -227,12 +222,12 @@ class HeldQueue:
 
     @property
     def full(self) -> bool:
-        """Whether no more may wait."""
+        """True if no more may wait."""
         return len(self._waiting) >= self._settings.max_requests
 
     @property
     def next_due_s(self) -> float:
-        """When somebody's time is over next; infinite if never."""
+        """The time when a request's patience ends next; infinite if never."""
         return self._waiting.next_due_s
 
     @property
@@ -262,7 +257,7 @@ class HeldQueue:
         self._unstaffed.pop(request_id, None)
 
     def ordered(self, now_s: float) -> Iterator[str]:
-        """Who to try, the most urgent first; after `due`."""
+        """The requests to try, the most urgent first; after `due`."""
         for entry in self._waiting.ordered(now_s):
             yield entry.request.request_id
 
@@ -294,7 +289,8 @@ class HeldQueue:
 
 
 def _without_room(context: SchedulingContext) -> Refusal:
-    """How a request is held that no profile was asked about: those judged by predictions as they would be."""
+    """The refusal of a request that no profile was asked about; judged by predictions as it would have
+    been."""
     record, until_s = context.record, inf
     if record.judged and not record.request.critical and isfinite(context.alone_s[0]):
         until_s = context.hopeful_until_s

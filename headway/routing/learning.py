@@ -1,16 +1,13 @@
-"""What requests teach that complete: how long outputs are, and how predictions came out.
+"""Finished requests teach how long outputs are, and how predictions came out.
 
-Predictions paired with outcomes are samples for training, and the live error of what was acted upon. A sample
-carries our prior's answer beside the features, because the prior knows more of the fleet than the features
-say (`training`). In disaggregated pools a request yields two samples, its TTFT with the prefill replica's
-features and its TPOT with the decode replica's.
+Predictions paired with outcomes are samples for training, and the live error of what was acted upon. In
+disaggregated pools a request yields two samples, its TTFT with the prefill replica's features and its TPOT
+with the decode replica's.
 
-
-A router's samples as trainers of `predictors.latency` take them.
-
-They want priors as functions of features; ours knows more of the fleet than the features say. So
-`recorded_priors` are such functions for rows that were recorded, and `without_priors` is the trained model
-without that memory, for routers, which bring their own prior.
+Trainers of `predictors.latency` want priors as functions of features, but our prior knows more of the fleet
+than the features say. So a sample carries our prior's answer; `recorded_priors` are functions for rows that
+were recorded, and `without_priors` is the trained model without that memory, for routers, which bring their
+own prior.
 """
 
 from collections import deque
@@ -149,7 +146,7 @@ def training_samples(samples: Sequence[Sample]) -> LatencySamples:
 
 
 class RecordedPrior:
-    """A prior by look-up: features of a recorded sample → what our prior said then; NaN for others.
+    """A prior by look-up: features of a recorded sample → our prior's answer then; NaN for others.
 
     Of samples with the same features the latest counts. `most` rows are remembered.
     """

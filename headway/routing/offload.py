@@ -1,7 +1,7 @@
-"""What an offload decision is asked with, and what it answers. Seconds and tokens.
+"""The values of elastic prefill offload (document 004): inputs and outcome of a decision, and its trace.
 
-
-The record of one request's way through offload: document 004, section 3, "per-request breakdown".
+D is the replica that will decode the request and where its session lives; P is another replica that could
+compute the prompt. Seconds and tokens.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from headway.routing.types import RouteClass, RoutingError
 
 
 class OffloadReason(StrEnum):
-    """Why a prompt is computed where it is. The first four are document 004's."""
+    """The reason that a prompt is computed where it is. The first four are document 004's."""
 
     P_IDLE_D_BUSY = "p_idle_d_busy"
     """Offloaded: decodes at D are spared more than P takes."""
@@ -47,17 +47,17 @@ class OffloadReason(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """What computing this prompt at one mixed replica meets there.
+    """The state of one mixed replica, as a decision about this prompt reads it.
 
     `uncached_tokens` of the prompt are to be computed there, which takes `prefill_s` of engine time by the
     calibrated profile (NaN: unknown), after `queue_s` of prefill work that is queued already. `running`
     sequences decode, `waiting` requests are queued ahead and will decode by then; `remaining_tokens` is the
-    mean of what these are expected to decode yet. `iteration_s` is an iteration of that batch (the ITL at
-    its context and size), which every chunk of the prompt also takes. `arrival_rps` is how many requests a
-    second come to queue there; 0 leaves those behind out of account. `reuse` is how many cached tokens are
-    hit per token computed there, h / (1 − h) with the local hit rate h (`HitRates.reuse`); 0 leaves eviction
-    out of account. `outstanding_tokens` are all tokens in flight there, `decode_tokens` those of sequences
-    that decode; the document's rules read only these two.
+    mean of the tokens that these are expected to decode yet. `iteration_s` is an iteration of that batch (the
+    ITL at its context and size), which every chunk of the prompt also takes. `arrival_rps` is how many
+    requests a second come to queue there; 0 leaves those behind out of account. `reuse` is how many cached
+    tokens are hit per token computed there, h / (1 − h) with the local hit rate h; 0 leaves eviction out of
+    account. `outstanding_tokens` are all tokens in flight there, `decode_tokens` those of sequences that
+    decode; the document's rules read only these two.
     """
 
     uncached_tokens: int
@@ -82,7 +82,7 @@ class Site:
 
     @property
     def idle(self) -> bool:
-        """Whether the prompt would start at once and disturb nobody."""
+        """True if the prompt would start at once and disturb no other."""
         return self.running == 0 and self.waiting == 0 and self.queue_s == 0.0
 
 
@@ -122,7 +122,8 @@ class OffloadDecision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffloadTrace:
-    """Class, reason and time stamps in seconds on the driver's clock; None for what has not happened.
+    """One request's way (section 3, "per-request breakdown"): times in seconds, None for what has not
+    happened.
 
     `t_proxy_recv` arrival at the gateway; `t_prefill_sent` handed to the replica that computes the prompt;
     `t_prefill_done` prompt computed; `t_first_token` and `t_done` as the client sees them. After an offload
@@ -138,47 +139,13 @@ class OffloadTrace:
     t_first_token: float | None = None
     t_done: float | None = None
 
-    @property
-    def queued_s(self) -> float | None:
-        """Arrival → handed to the prefill replica."""
-        return _span(self.t_proxy_recv, self.t_prefill_sent)
-
-    @property
-    def prefill_s(self) -> float | None:
-        """Handed over → prompt computed; the replica's own queue included."""
-        return _span(self.t_prefill_sent, self.t_prefill_done)
-
-    @property
-    def handover_s(self) -> float | None:
-        """Prompt computed → first token: transfer and the wait at D where offloaded, about 0 otherwise."""
-        return _span(self.t_prefill_done, self.t_first_token)
-
-    @property
-    def ttft_s(self) -> float | None:
-        """Arrival → first token."""
-        return _span(self.t_proxy_recv, self.t_first_token)
-
-    @property
-    def e2e_s(self) -> float | None:
-        """Arrival → last token."""
-        return _span(self.t_proxy_recv, self.t_done)
-
     def breakdown(self, shift_s: float = 0.0) -> Mapping[str, str | float | None]:
         """The document's fields by their names, as JSON-able data; times on a clock ahead by `shift_s`."""
-        times_s = {
-            "t_proxy_recv": self.t_proxy_recv,
-            "t_prefill_sent": self.t_prefill_sent,
-            "t_prefill_done": self.t_prefill_done,
-            "t_first_token": self.t_first_token,
-            "t_done": self.t_done,
-        }
+        stamps = ("t_proxy_recv", "t_prefill_sent", "t_prefill_done", "t_first_token", "t_done")
+        times_s = {name: getattr(self, name) for name in stamps}
         return {
             "request_id": self.request_id,
             "route_class": self.route_class.value,
             "offload_decision_reason": self.offload_decision_reason.value,
             **{name: None if at_s is None else at_s + shift_s for name, at_s in times_s.items()},
         }
-
-
-def _span(start_s: float | None, end_s: float | None) -> float | None:
-    return None if start_s is None or end_s is None else end_s - start_s

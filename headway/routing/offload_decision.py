@@ -1,18 +1,30 @@
-"""Which replica P would compute the prompt: the one that is done first.
+"""The offload decision (document 004): classes, then one rule per mode, and the costs that rules compare.
+
+    u = uncached prompt tokens at D
+    WARM    u <= warm_tokens            computed at D
+    MEDIUM  u <  heavy_tokens           computed at D
+    HEAVY   otherwise: HEAVY_P2P if offloaded, else HEAVY_COLO
+
+    never, always   as they say
+    heuristic       section 2.2: offload if D decodes, P has less outstanding than D, and P has at most
+                    `overload_factor` times the mean
+    cost            with `prefill_throughput` R section 2.1, in seconds of one request:
+                        cost = P's outstanding tokens / R + X;  benefit = disruption_share u / R if D decodes
+                    else the calibrated estimate in request-seconds below
+
+The order of the tests decides which reason is given, never where the prompt goes. Offloading in `heuristic`
+and `cost` needs a request at D that profits. P is the replica that is done first:
 
     P = argmin_x  Q_x + T_x(u_x) + others_x,   x ≠ D
 
-Q_x is the queued prefill work in seconds, T_x the prefill of what x has not cached, and others_x, where it is
-given, the request-seconds that everybody else at x would lose (`Delays.others_s`); one vectorised expression
-over all replicas.
+An offloaded prompt has until deadline = now + deadline_factor (Q_P + T_P + C_P i_P) + deadline_slack, with
+the document's (outstanding + u) / R in place of the bracket where the profile is silent, and none where both
+are. When it passes, or P is lost, the request is computed at D after all.
 
-
-What computing a prompt at a replica costs everybody, in request-seconds.
-
-Document 004 weighs P's queue and the transfer (delay of one request) against half of the prefill time if D
-decodes at all (delay of an unknown number of others). Here both sides are sums of E2E delay over requests,
-so that they have one unit: one request later by one second is one request-second, whether it waits for its
-first token or for its last. For a prompt at replica x (D or P):
+The estimate. Document 004 weighs P's queue and the transfer (delay of one request) against half of the
+prefill time if D decodes at all (delay of an unknown number of others). Here both sides are sums of E2E delay
+over requests, so that they have one unit: one request later by one second is one request-second, whether it
+waits for its first token or for its last. For a prompt at replica x (D or P):
 
     u_x   uncached prompt tokens                 T_x   engine seconds that they take, from the profile
     Q_x   seconds of prefill queued before it    C_x   iterations that carry it, ⌈u_x / chunk⌉, at least 1
@@ -24,8 +36,8 @@ first token or for its last. For a prompt at replica x (D or P):
     own    O_x = Q_x + T_x + C_x i_x             until its first token, less X
     decode G_x = N_x T_x min(1, r_x / C_x)       each decode loses T over C iterations, and no more than
                                                  the share in which it still takes part
-    behind B_x = λ_x (Q_x T_x + T_x² / 2)        who comes while the queue lasts waits T longer, who comes
-                                                 while the prompt is computed half of T on average
+    behind B_x = λ_x (Q_x T_x + T_x² / 2)        requests that come while the queue lasts wait T longer, while
+                                                 the prompt is computed half of T on average
     evict  E_x = h_x / (1 − h_x) T_x (1 + N_x)   what the prompt displaces from the cache would have saved as
                                                  many tokens as others do there, to their requests and to
                                                  those that decode beside them
@@ -34,40 +46,15 @@ first token or for its last. For a prompt at replica x (D or P):
     benefit = (O_D − O_P − X)⁺ + G_D + B_D       cost = (O_P + X − O_D)⁺ + G_P + B_P + E_P
 
 D caches the prompt either way, computed or received, so E counts for P alone. It is an upper estimate: an
-LRU cache drops first what is least likely to come again.
+LRU cache drops first what is least likely to come again. A prompt that D has cached and P has not is dearer
+there (u_P > u_D). With two equally busy, equally warm replicas the sides differ by X alone, against offload:
+it moves work, it removes none. It pays where P has fewer decodes or a shorter queue by more than what the
+transfer and the lost cache are worth.
 
-P is a mixed replica: its own decodes and its own arrivals count as D's do, and a prompt that D has cached
-and P has not is dearer there (u_P > u_D). With two equally busy, equally warm replicas the sides differ by X
-alone, against offload: it moves work, it removes none. It pays where P has fewer decodes or a shorter queue
-by more than what the transfer and the lost cache are worth.
-
-A chunk's time adds to its iteration (see `headway.engine.surfaces`), so decodes lose all of T; the
-document's half stands for engines that overlap the two. Left out: that decodes ahead may end while the queue
-is worked off, that a delayed queue delays who joins it later still, and that a router which places new
-sessions by load will soon send some to a P that is idle now.
-
-
-The offload decision: classes, then one rule per mode.
-
-    u = uncached prompt tokens at D
-    WARM    u <= warm_tokens            computed at D
-    MEDIUM  u <  heavy_tokens           computed at D
-    HEAVY   otherwise: HEAVY_P2P if offloaded, else HEAVY_COLO
-
-    never, always   as they say
-    heuristic       document 004, section 2.2: offload if D decodes, P has less outstanding than D, and P has
-                    at most `overload_factor` times the mean
-    cost            with `prefill_throughput` R the document's section 2.1, in seconds of one request:
-                        cost = P's outstanding tokens / R + X;  benefit = disruption_share u / R if D decodes
-                    else the calibrated estimate in request-seconds (see `estimate`)
-
-The order of the tests decides which reason is given, never where the prompt goes. Offloading in `heuristic`
-and `cost` needs somebody at D who profits. An offloaded prompt has until
-
-    deadline = now + deadline_factor (Q_P + T_P + C_P i_P) + deadline_slack
-
-with the document's (outstanding + u) / R in place of the bracket where the profile is silent, and none where
-both are. When it passes, or P is lost, the request is computed at D after all.
+A chunk's time adds to its iteration (see `headway.engine.surfaces`), so decodes lose all of T; the document's
+half stands for engines that overlap the two. Left out: that decodes ahead may end while the queue is worked
+off, that a delayed queue delays what joins it later still, and that a router which places new sessions by
+load will soon send some to a P that is idle now.
 """
 
 from dataclasses import dataclass, replace
@@ -110,7 +97,7 @@ class Delays:
 
     @property
     def others_s(self) -> float:
-        """What everybody else loses while the prompt is computed."""
+        """The loss of all others while the prompt is computed."""
         return self.decode_s + self.behind_s
 
 
@@ -139,7 +126,7 @@ def classify(uncached_tokens: int, settings: OffloadSettings) -> RouteClass:
 
 
 def decide(question: OffloadQuestion, settings: OffloadSettings) -> OffloadDecision:
-    """Whether to compute the prompt at P. Missing data means no."""
+    """The place where the prompt is computed. Missing data means D."""
     route_class = classify(question.d.uncached_tokens, settings)
     if route_class is not RouteClass.HEAVY_COLO:
         return OffloadDecision(route_class=route_class, reason=OffloadReason.BELOW_THRESHOLD)
@@ -154,12 +141,12 @@ def decide(question: OffloadQuestion, settings: OffloadSettings) -> OffloadDecis
 
 
 def after_deadline(decision: OffloadDecision) -> OffloadDecision:
-    """What becomes of an offloaded request whose prefill is not done by its deadline."""
+    """The decision for an offloaded request whose prefill is not done by its deadline."""
     return _given_up(decision, OffloadReason.DEADLINE_PASSED)
 
 
 def after_loss(decision: OffloadDecision) -> OffloadDecision:
-    """What becomes of an offloaded request whose P died or left before the KV was moved."""
+    """The decision for an offloaded request whose P died or left before the KV was moved."""
     return _given_up(decision, OffloadReason.P_LOST)
 
 
@@ -222,7 +209,7 @@ def _sides(at_d: Delays, at_p: Delays, transfer_s: float) -> tuple[float, float]
 
 
 def _why_not(question: OffloadQuestion, p: Site, at_d: Delays, loss_s: float) -> OffloadReason:
-    """What stood in the way of a decision against P that loses `loss_s` request-seconds."""
+    """The reason of a decision against P, which would lose `loss_s` request-seconds."""
     if loss_s < question.transfer_s:
         return OffloadReason.TRANSFER_TOO_DEAR
     as_warm = replace(p, uncached_tokens=question.d.uncached_tokens, prefill_s=question.d.prefill_s)

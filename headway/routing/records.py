@@ -1,7 +1,6 @@
-"""What the router remembers of one request, from its arrival until it ends.
+"""The router's memory: each request from its arrival until it ends, and each replica with its requests.
 
-
-One replica: its place in the fleet's table, and who is there.
+A record has its two replicas, and a replica has queues of records, so both stand here.
 """
 
 from collections import deque
@@ -21,7 +20,7 @@ Features = tuple[float, ...]
 
 
 class TrackedPrediction(NamedTuple):
-    """What was predicted from one replica's features; NaN where nothing was."""
+    """A prediction from one replica's features; NaN where nothing was predicted."""
 
     features: Features
     prior_ttft_s: float
@@ -31,7 +30,7 @@ class TrackedPrediction(NamedTuple):
 
 
 class RequestPhase(Enum):
-    """Where a request is."""
+    """The stage of a request."""
 
     QUEUED = auto()
     """Held by the router."""
@@ -48,9 +47,9 @@ class Record:
     `number` orders records by arrival. `slo` is what replicas are held to: the deployment's where the
     SLO-aware profile places a request without one. `profile` names the scheduling profile, and `judged` says
     that it goes by predictions. `expected_output` tokens are what it is thought to produce, for life. The
-    other fields are of the present attempt: `entry` is what the books hold of it;
-    `ttft_s` and `tpot_s` are predicted from the placement on; `guard_s` is the TPOT SLO that newcomers there
-    must keep, infinite if nobody could; `ttft_slack_s` the same for TTFT; `handover` is, while the KV of an
+    other fields are of the present attempt: `entry` are its figures in the fleet's table; `ttft_s` and
+    `tpot_s` are predicted from the placement on; `guard_s` is the TPOT SLO that newcomers there must keep,
+    infinite if no replica could; `ttft_slack_s` the same for TTFT; `handover` is, while the KV of an
     offloaded prompt is on its way, the nominal transfer and the wait at D (see `Handovers`). `alone_s` and
     `joined_s` are TTFT and TPOT on an idle fleet, and TTFT on a busy one if it was held.
     """
@@ -94,7 +93,7 @@ class Record:
 
     @property
     def split(self) -> bool:
-        """Whether prompt and output are computed by different replicas."""
+        """True if prompt and output are computed by different replicas."""
         return self.prefill is not self.decode
 
 
@@ -134,7 +133,7 @@ class UtilisationSamples:
         self._at_s, self._busy_s = self.start_s, self.busy_s
 
     def offer(self, at_s: float, busy_s: float, kv_usage: float) -> bool:
-        """Take a sample if one is due; whether it was.
+        """Take a sample if one is due; True if it was.
 
         `busy_s` is the total of seconds in which the replica has computed so far.
         """

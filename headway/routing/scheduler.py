@@ -1,23 +1,12 @@
-"""Filter → score → pick: how a scheduling profile decides.
-
-    candidates   the ready replicas of one role, by id
-    filter       drops candidates; when none is left it says why
-    score        f8 in [0, 1] per candidate; the profile's score is Σ weight · score
-    pick         one candidate by the scores
-
-Plugins see all candidates at once, as arrays. One with several faces (the slo-scorer filters and scores) is
-used in each. Without a scorer of positive weight all scores are 1; without a picker the highest wins.
-
-
-From a request to its replicas: the profile's pipeline for each role, predictions, and offload.
+"""From a request to its replicas: the profile's pipeline for each role, predictions, and offload.
 
     mixed pool            one decision
     disaggregated pools   one for the prefill pool, one for the decode pool; where predictions count, the
                           prefill candidates' TTFT holds the transfer and the least that decode adds, and the
                           decode candidates' TTFT what the chosen prefill replica takes
 
-A profile that judges by predictions and finds none hands the request to the fallback profile. Nothing is
-written here: the router enters the choice in its books.
+A profile that goes by predictions and finds none hands the request to the fallback profile. Nothing is
+written here: `placing` enters the choice in the fleet's table.
 """
 
 from collections.abc import Mapping, Sequence
@@ -37,22 +26,24 @@ from headway.routing.table import FleetRow, FloatArray
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pipeline:
-    """A scheduling profile, ready to decide."""
+    """A scheduling profile, ready to decide: filter → score → pick (see `plugins`).
+
+    A plugin with several faces (the slo-scorer filters and scores) is used in each. Without a scorer of
+    positive weight all scores are 1. The last three fields are true if one of the plugins declares it.
+    """
 
     name: str
     filters: tuple[Filter, ...]
     scorers: tuple[tuple[Scorer, float], ...]
     picker: Picker
     uses_predictions: bool = False
-    """It looks at predictions, so that a request needs an SLO and replicas need a profile."""
     records_outcomes: bool = False
-    """Predictions are paired with outcomes."""
     packs_by_capacity: bool = False
-    """It fills replicas by pattern load."""
 
     def decide(self, context: SchedulingContext, generator: np.random.Generator) -> int | Refusal:
-        """The position of the chosen replica in `question.slots`, which may be fewer then; or why there is
-        none. Needs at least one candidate.
+        """The position of the chosen one in `context.slots`, which may be fewer then; or a refusal.
+
+        Needs at least one candidate.
         """
         for each in self.filters:
             keep = each.keep(context)
@@ -99,7 +90,7 @@ def _declared(trait: str, plugins: Sequence[tuple[object, float]]) -> bool:
 
 @dataclass(slots=True, kw_only=True)
 class RouteChoice:
-    """Where a request goes, and what that means there.
+    """The replicas of a request, and what it is thought to cost them.
 
     `ttft_s` and `tpot_s` are predicted from now on, NaN where nothing is. `busy_s` of the prefill replica's
     time goes to the prompt, `work_s` of it beside its batch.
@@ -164,7 +155,7 @@ class Scheduler:
     def guards(self, now_s: float, record: Record, choice: RouteChoice) -> tuple[float, float]:
         """The slack of its TTFT, and the TPOT SLO that newcomers have to keep.
 
-        A promise that cannot be kept (TTFT) or that no replica could keep (TPOT) binds nobody: infinite.
+        An SLO that cannot be kept (TTFT) or that no replica could keep (TPOT) binds no other: infinite.
         """
         slo, slack_s, guard_s = record.slo, inf, record.slo.tpot_s
         if choice.ttft_s < inf:

@@ -1,9 +1,17 @@
-"""The largest rate of one pattern that a mixed replica sustains under an SLO.
+"""Capacity from a profile's surfaces: prefill TTFT and decode ITL (document 003's RPS × E2E).
 
-Prompts and decodes share iterations, whose times add up (as the engine model has it). For requests of I input
-and O output tokens; c prompt tokens an iteration (whole prompts without chunking); ITL(n) of n requests that
-decode at context I + O / 2; W the work of a prompt beyond the cost of an iteration, W0 an iteration without
-work. Means throughout, Poisson arrivals:
+Decode replica: the largest n with ITL(n) within the TPOT target, at context I + O / 2.
+
+Prefill replica, one prompt after the other: as many as leave in time when they come all at once,
+k TTFT(I) + transfer + first iteration <= TTFT target. That is Little's law for a full server, the rate
+1 / TTFT(I) times the time to stay; and of several patterns, loads that sum to 1 are work that just ends in
+time.
+
+Mixed replica: requests in it at the largest rate r that keeps both targets. Prompts and decodes share
+iterations, whose times add up (as the engine model has it). For requests of I input and O output tokens; c
+prompt tokens an iteration (whole prompts without chunking); ITL(n) of n requests that decode at context
+I + O / 2; W the work of a prompt beyond the cost of an iteration, W0 an iteration without work. Means
+throughout, Poisson arrivals:
 
     an iteration beside          b(n) = ITL(n); without decodes W0; in proportion below one decode
     prompts as a server          service s = I / c b + W, busy u = r s < 1
@@ -17,22 +25,9 @@ work. Means throughout, Poisson arrivals:
 
 Requests start to decode while the prompts behind theirs are still there, so that short ones see bursts, long
 ones the mean: a is the mean autocorrelation e^(−x / t) of the backlog over the decode, t its relaxation time
-in heavy traffic (variance of the work arriving over the drift squared).
-
-The largest r is looked for on a grid of n at most 2 % apart (for 256 requests), with r from n = r (O − 1) T;
-so ITL need not be monotone. With O = 1 nothing decodes, and the grid is one of r.
-
-
-Capacity from a profile's surfaces: prefill TTFT and decode ITL (document 003's RPS × E2E).
-
-Mixed replica: requests in it at the largest rate that keeps both targets (`mixed_replica`).
-
-Decode replica: the largest n with ITL(n) within the TPOT target, at context I + O / 2.
-
-Prefill replica, one prompt after the other: as many as leave in time when they come all at once,
-k TTFT(I) + transfer + first iteration <= TTFT target. That is Little's law for a full server, the rate
-1 / TTFT(I) times the time to stay; and of several patterns, loads that sum to 1 are work that just ends in
-time.
+in heavy traffic (variance of the work arriving over the drift squared). r is looked for on a grid of n at
+most 2 % apart (for 256 requests), with r from n = r (O − 1) T; so ITL need not be monotone. With O = 1
+nothing decodes, and the grid is one of r.
 
 What a replica holds bounds every capacity, and is the capacity where nothing is promised: tokens in the KV
 cache, requests in a batch, and a batch no larger than was profiled. A request that keeps its SLO on an idle
@@ -63,7 +58,7 @@ LEAST_S = 1e-9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptCost:
-    """What a prompt costs: `work_s` (W), beside `iterations` (⌈I / c⌉), each `idle_s` (W0) without decodes.
+    """The cost of a prompt: `work_s` (W), beside `iterations` (⌈I / c⌉), each `idle_s` (W0) without decodes.
 
     `share` (I / c) is the part that it fills of what iterations can carry, in iterations.
     """

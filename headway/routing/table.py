@@ -1,10 +1,7 @@
-"""The quantities that the fleet's table holds per replica.
+"""The fleet's table: a row per quantity, a column per replica, and the entries of requests in it, compiled.
 
-
-The entries of `ledger` in the fleet's table, compiled: each event writes a dozen cells.
-
-A slot of −1 stands for a replica that is GONE and has no cells. Figures come as one plain tuple, because
-handing named ones to compiled code takes longer than all the writing.
+Each event writes a dozen cells. A slot of −1 stands for a replica that is GONE and has no cells. A request's
+figures come as one plain tuple: to hand named ones to compiled code takes longer than all the writing.
 """
 
 from collections.abc import Mapping
@@ -32,9 +29,9 @@ class FleetRow(IntEnum):
     PREFILL_TOKENS = 3
     """Uncached prompt tokens of those waiting."""
     WORK_S = 4
-    """What computing them is estimated to take."""
+    """Estimated seconds that computing them takes."""
     BUSY_UNTIL_S = 5
-    """When that is estimated to be done."""
+    """The time when that is estimated to be done."""
     KV_TOKENS = 6
     """Expected context tokens of those running, Σ input + output / 2."""
     COMING_TOKENS = 7
@@ -69,8 +66,9 @@ EMPTY: Mapping[FleetRow, float] = {
     FleetRow.BUSY_UNTIL_S: -inf,
     FleetRow.KIND: -1.0,
 }
-"""What a new replica's cells hold, where that is not 0."""
+"""The cells of a new replica, where they are not 0."""
 
+# Compiled code reads plain numbers, not members of an enum.
 
 WAITING, COMING, RUNNING = int(FleetRow.WAITING), int(FleetRow.COMING), int(FleetRow.RUNNING)
 PREFILL_TOKENS, WORK_S = int(FleetRow.PREFILL_TOKENS), int(FleetRow.WORK_S)
@@ -181,7 +179,7 @@ def _hold(table: FloatArray, slot: int, entry: Entry, sign: float) -> None:
 
 @compiled
 def _settle(table: FloatArray, slot: int) -> None:
-    """Sums of fractions are 0 again when nobody is left."""
+    """Sums of fractions do not return to 0 by themselves when the last request leaves."""
     if slot >= 0 and table[WAITING, slot] == 0.0:
         table[WORK_S, slot] = 0.0
         if table[RUNNING, slot] + table[COMING, slot] == 0.0:

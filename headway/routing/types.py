@@ -1,17 +1,14 @@
-"""What routing raises.
-
-RoutingError(ValueError)     settings that cannot be routed by, one line: where and what, with what is known
-└── SloRequired              prediction-based routing was asked for without an SLO; the client's error
-RequestFault(Exception)      the router's own fault, at the turn of a request that its caller did not name
-
-
-The values that routing reads and returns.
+"""The values that routing reads and returns, and the errors that it raises.
 
     RouteRequest → Router → Placement | Shed (now, or with a later event)
-    ReplicaUpdate, Progress → Router
+    ReplicaUpdate, OutputProgress → Router
 
-Times are seconds on the driver's clock, which the router never reads; lengths are tokens. Only value types
-belong here; they are frozen, small and picklable, since they travel between gateways and the Router actor.
+Times are seconds on the driver's clock, which the router never reads; lengths are tokens. The values are
+frozen, small and picklable, since they travel between gateways and the Router actor.
+
+    RoutingError(ValueError)     settings that cannot be routed by, one line: the place, and what is known
+    └── SloRequired              prediction-based routing was asked for without an SLO; the client's error
+    RequestFault(Exception)      the router's own fault, at the turn of a request that its caller did not name
 """
 
 from collections.abc import Mapping, Sequence
@@ -54,14 +51,14 @@ Figures = Mapping[Labels, float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestSlo:
-    """The promise for one request: arrival → first token, and TPOT; infinite where there is none."""
+    """The SLO of one request: arrival → first token, and TPOT; infinite where there is none."""
 
     ttft_s: float = inf
     tpot_s: float = inf
 
     @property
     def given(self) -> bool:
-        """Whether anything is promised."""
+        """True if there is a TTFT or a TPOT SLO."""
         return self.ttft_s < inf or self.tpot_s < inf
 
 
@@ -109,8 +106,8 @@ class RouteRequest:
 class Placement(NamedTuple):
     """Where a request goes. A later placement of the same request takes the place of an earlier one.
 
-    `prefill_replica` and `decode_replica` are the same where one replica does both. `reason` says in a word
-    why (an offload decision's reason, or the profile's name); `profile` names the scheduling profile that
+    `prefill_replica` and `decode_replica` are the same where one replica does both. `reason` is
+    an offload decision's reason, or the profile's name; `profile` names the scheduling profile that
     decided. Predictions are None where nothing was predicted. `cached_tokens` is what the prefill replica is
     thought to have of the prompt. `deadline_s` is when an offloaded prefill is given up; infinite otherwise.
     `attempt` counts placements of this request from 1. A named tuple, because one is made for every request:
@@ -132,12 +129,12 @@ class Placement(NamedTuple):
 
     @property
     def split(self) -> bool:
-        """Whether KV moves between two replicas."""
+        """True if KV moves between two replicas."""
         return self.prefill_replica != self.decode_replica
 
 
 class ShedReason(StrEnum):
-    """Why a request is turned away."""
+    """The reason that a request is turned away."""
 
     NO_HEADROOM = "no_headroom"
     """No replica is predicted to keep the SLOs, and waiting will not help."""
@@ -159,7 +156,7 @@ class Shed:
 
 
 class RoutingOutcome(NamedTuple):
-    """What follows from an event: placements and sheds, of any requests."""
+    """The placements and sheds that follow from an event, of any requests."""
 
     placements: tuple[Placement, ...] = ()
     sheds: tuple[Shed, ...] = ()
@@ -169,7 +166,7 @@ NOTHING = RoutingOutcome()
 
 
 class ReplicaState(StrEnum):
-    """What a replica can do for routing."""
+    """The part that a replica takes in routing."""
 
     READY = "ready"
     DRAINING = "draining"
@@ -179,7 +176,7 @@ class ReplicaState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaLoad:
-    """What an engine says of itself: requests in the batch and queued, KV usage in [0, 1].
+    """An engine's own figures: requests in the batch and queued, KV usage in [0, 1].
 
     `busy_s` is how long it has computed since it began, None if it does not say.
     """
@@ -202,7 +199,7 @@ class ReplicaUpdate:
 
 
 class OutputProgress(NamedTuple):
-    """How many output tokens of a request have left."""
+    """The number of output tokens of a request that have left."""
 
     request_id: str
     output_tokens: int
@@ -213,8 +210,7 @@ class Running:
     """A request that is on replicas already, as a restarted router learns of it.
 
     `prefilled`: its prompt is computed. `first_token_s` is −1 where it is not known or not there yet.
-    `expected_output_tokens` is what the former router expected, None if nobody knows: then it is predicted
-    anew.
+    `expected_output_tokens` is what the former router expected; None: it is predicted anew.
     """
 
     request: RouteRequest

@@ -91,7 +91,7 @@ def test_other_roles_are_unknown_to_it():
 
 
 def test_it_is_a_source_of_a_capacity_table():
-    table = CapacityTable({"A10": parse_aibrix_profile(content(), "x")}, Buckets.of([16, 17, 512, 513]))
+    table = CapacityTable({"A10": parse_aibrix_profile(content(), "x")}, Buckets((16, 17, 512, 513)))
     fits, never = RequestPattern("m", 2, 0), RequestPattern("m", 3, 3)
     assert table.load(fits, "A10", Role.MIXED, SLO) == pytest.approx(1 / 3)
     assert table.load(never, "A10", Role.MIXED, SLO) == pytest.approx(1 / 5)

@@ -26,7 +26,7 @@ CAPACITY_TOKENS = 100_000
 RULES = EngineRules(max_batch_size=64, chunk_tokens=1024)
 SURFACE = SurfaceCapacity(profile=PROFILE, rules=RULES)
 TIGHT, LOOSE = RequestSlo(ttft_s=0.3, tpot_s=0.012), RequestSlo(ttft_s=3.0, tpot_s=0.05)
-EXACT = Buckets.of([1, 200, 201, 1000, 1001])
+EXACT = Buckets((1, 200, 201, 1000, 1001))
 INPUT_1000_OUTPUT_200 = RequestPattern("", 3, 1)
 
 

@@ -60,7 +60,7 @@ class TestTraces:
         one.first_token(3.0, "r")
         one.complete(4.0, "r", 50)
         (trace,) = one.traces.take()
-        assert (trace.route_class, trace.handover_s) == ("WARM", 0.0)
+        assert (trace.route_class, trace.t_prefill_done) == ("WARM", trace.t_first_token)
         assert stamps(trace) == (2.0, 2.0, 3.0, 3.0, 4.0)
 
     def test_a_prompt_taken_back_has_the_stamps_of_its_way_at_d(self) -> None:
