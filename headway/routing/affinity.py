@@ -25,7 +25,7 @@ FEW = 6
 
 
 class PrefixIndex:
-    """Estimated caches of all replicas, by slot. `capacity_blocks` 0: nobody caches anything."""
+    """Estimated caches of all replicas, by slot. `capacity_blocks` 0: none caches anything."""
 
     def __init__(self, capacity_blocks: int) -> None:
         self._capacity = capacity_blocks
@@ -33,7 +33,7 @@ class PrefixIndex:
         self._caches: dict[int, OrderedDict[int, None]] = {}
 
     def __len__(self) -> int:
-        """Blocks that somebody holds."""
+        """Blocks that any replica holds."""
         return len(self._holders)
 
     def insert(self, slot: int, blocks: Sequence[int]) -> None:

@@ -65,7 +65,7 @@ class AibrixProfile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AibrixTables:
-    """What a file says, `[output][input]`: RPS, and seconds where it has them."""
+    """A file's tables, `[output][input]`: RPS, and seconds where it has them."""
 
     gpu: str
     cost: float
@@ -179,11 +179,11 @@ class _Reader:
         return cls(source, content)
 
     def get(self, key: str, default: object) -> object:
-        """Whatever the key holds."""
+        """The value as it is."""
         return self._content.get(key, default)
 
     def text(self, key: str) -> str:
-        """What the key holds, as text."""
+        """The value as text."""
         return str(self._content.get(key, ""))
 
     def fault(self, key: str, what: str) -> RoutingError:

@@ -1,4 +1,4 @@
-"""What was learnt of the engines' speed: factors between predicted and measured times.
+"""Corrections that were learnt of the engines' speed: factors between predicted and measured times.
 
 Safety of predictions. With r = measured / predicted of each finished request, the factor f follows the
 `level` quantile of r without keeping samples (stochastic approximation on log f):

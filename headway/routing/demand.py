@@ -1,4 +1,4 @@
-r"""How much critical load there is: what room to keep for it, and whether its TPOT can be kept at all.
+r"""The critical load: the room to keep for it, and the TPOT SLOs that the fleet cannot keep at all.
 
 Critical requests are counted by their TPOT SLO s: arrivals λ, output tokens G, and prefill work V (seconds),
 per second, smoothed over T = `MEMORY_S`. With R replicas and a usual stay τ in the batch:
@@ -11,8 +11,8 @@ per second, smoothed over T = `MEMORY_S`. With R replicas and a usual stay τ in
                 Within k √N of that limit chance keeps some and loses some: there the more numerous decide,
                 the critical ones (N − k √N is tried) or those that are not critical (N + k √N)
 
-An SLO that is lost to the whole fleet, T long, binds nobody (`void_s`): replicas would be held to it in vain.
-A burst of seconds does not count as that, nor does a replica that is over its SLO for a while.
+An SLO that is lost to the whole fleet, T long, binds no other (`void_s`): replicas would be held to it in
+vain. A burst of seconds does not count as that, nor does a replica that is over its SLO for a while.
 """
 
 from collections.abc import Callable
@@ -107,7 +107,8 @@ class CriticalDemand:
         return DEVIATIONS * sqrt(rate_rps * stay_s) / replicas
 
     def check(self, now_s: float, replicas: int, tpot_of: TpotOf) -> None:
-        """Find the SLO that is lost, that of most requests if there are several; forget who comes no more."""
+        """Find the SLO that is lost, that of most requests if there are several; forget SLOs that come no
+        more."""
         if now_s - self._checked_s < CHECK_S:
             return
         self._checked_s, self.void_s, most_rps, others_rps = now_s, -1.0, 0.0, 0.0
@@ -125,7 +126,7 @@ class CriticalDemand:
 
 
 def _kept(slo_s: float, rates: _Rates, replicas: int, deviations: float, tpot_of: TpotOf) -> bool:
-    """Whether the whole fleet could keep it, with nothing else to do."""
+    """True if the whole fleet could keep the SLO, with nothing else to do."""
     mean = rates.outputs * slo_s / rates.known
     if slo_s == inf or mean <= 0.0:
         return True

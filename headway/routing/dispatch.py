@@ -1,11 +1,11 @@
-"""Which request goes to its place now, which waits, which is shed, and what of that is yet to be told.
+"""The next step of each request: place it now, hold it, or shed it; and outcomes not handed out yet.
 
     settle     a request that is nowhere is placed, held or shed
     drain      those held are shed where their time is over, and placed where they can be, by urgency
     colocate   an offloaded prompt goes to D after all; `expire` does so with those that are late
 
-What follows is kept until it is told: where an event raises, what was placed and shed before comes with the
-next. RequestFault names a held or late request at whose turn it happened.
+Outcomes are kept until they are handed out: where an event raises, what was placed and shed before comes with
+the next. RequestFault names a held or late request at whose turn it happened.
 """
 
 from collections.abc import Iterator
@@ -40,21 +40,21 @@ class Dispatcher:
     ) -> None:
         self._settings, self._state, self._scheduler = settings, state, scheduler
         self._counters, self._records = counters, records
-        self._hold, self._deadlines = HeldQueue(settings.queue), LazyHeap[Record]()
+        self._queue, self._deadlines = HeldQueue(settings.queue), LazyHeap[Record]()
         self.placing = Placing(state, scheduler, counters, self._deadlines)
         self._placements: list[Placement] = []
         self._sheds: list[Shed] = []
 
     @property
     def held(self) -> int:
-        """How many wait."""
-        return len(self._hold)
+        """The number of requests that wait."""
+        return len(self._queue)
 
     @property
     def next_due_s(self) -> float:
-        """When `expire` is due next; infinite if never."""
+        """The time when `expire` is due next; infinite if never."""
         first = self._deadlines.first()
-        return min(self._hold.next_due_s, inf if first is None else first[0])
+        return min(self._queue.next_due_s, inf if first is None else first[0])
 
     def settle(self, now_s: float, record: Record) -> None:
         """Place, hold or shed a request that is nowhere."""
@@ -63,30 +63,30 @@ class Dispatcher:
             return
         if answer is not None and (answer.hopeful_until_s < now_s or not self._may_wait(record, answer)):
             self._shed(record, answer.reason, answer.explain(), answer.retry_after_s)
-        elif self._hold.full:
+        elif self._queue.full:
             self._shed(record, ShedReason.QUEUE_FULL, f"{self.held} requests wait")
         else:
-            self._hold.add(now_s, record, answer, self._state)
+            self._queue.add(now_s, record, answer, self._state)
 
     def drain(self, now_s: float) -> RoutingOutcome:
         """Shed those held whose time is over, and place those that can be, the most urgent first."""
-        if not self._hold:
-            return self.told()
-        if self._hold.unstaffed and self._state.fleet.has(self._state.roles):
-            for request_id, record in list(self._hold.unstaffed.items()):
+        if not self._queue:
+            return self.outcome()
+        if self._queue.unstaffed and self._state.fleet.has(self._state.roles):
+            for request_id, record in list(self._queue.unstaffed.items()):
                 with _turn_of(request_id):
-                    self._hold.staffed(now_s, record, self._state)
-        for request_id, reason, detail in self._hold.due(now_s):
+                    self._queue.staffed(now_s, record, self._state)
+        for request_id, reason, detail in self._queue.due(now_s):
             self._shed(self._records[request_id], reason, detail)
         tries = TRIES
-        for request_id in self._hold.ordered(now_s):
+        for request_id in self._queue.ordered(now_s):
             with _turn_of(request_id):
                 answer = self._try(now_s, self._records[request_id])
             if isinstance(answer, Placement):
-                self._hold.remove(request_id)
+                self._queue.remove(request_id)
             elif (tries := tries - 1) == 0 or answer is None:
                 break
-        return self.told()
+        return self.outcome()
 
     def expire(self, now_s: float) -> RoutingOutcome:
         """The same, after D was given what P has not done in time."""
@@ -107,12 +107,12 @@ class Dispatcher:
     def leave(self, record: Record) -> None:
         """Take a request from wherever it is."""
         if record.phase is RequestPhase.QUEUED:
-            self._hold.remove(record.request.request_id)
+            self._queue.remove(record.request.request_id)
         else:
             self.placing.released(record)
 
-    def told(self) -> RoutingOutcome:
-        """All that was placed and shed and has not been told yet."""
+    def outcome(self) -> RoutingOutcome:
+        """All that was placed and shed since the last call."""
         if not (self._placements or self._sheds):
             return NOTHING
         outcome = RoutingOutcome(tuple(self._placements), tuple(self._sheds))
@@ -150,7 +150,7 @@ class Dispatcher:
 
 @contextmanager
 def _turn_of(request_id: str) -> Iterator[None]:
-    """Whatever is raised here is for the sake of this request."""
+    """An error that is raised here belongs to this request."""
     try:
         yield
     except Exception as error:

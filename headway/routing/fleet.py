@@ -67,7 +67,7 @@ class RoutedFleet:
         return self._kinds[role]
 
     def has(self, roles: Sequence[Role]) -> bool:
-        """Whether each of `roles` has a replica that takes requests."""
+        """True if each of `roles` has a replica that takes requests."""
         return all(len(self._ready[role]) for role in roles)
 
     def add(self, name: ReplicaId, role: Role, gpu_type: str, cells: Mapping[FleetRow, float]) -> Replica:
@@ -97,7 +97,7 @@ class RoutedFleet:
             self.set_type(replica, replica.gpu_type, cells(replica.gpu_type))
 
     def set_ready(self, replica: Replica, *, ready: bool) -> None:
-        """Whether it takes requests."""
+        """Let it take requests, or no more."""
         if replica.ready != ready:
             replica.ready = ready
             self._list(replica.role)
@@ -113,7 +113,7 @@ class RoutedFleet:
         self._free.append(replica.slot)
 
     def report(self, now_s: float, replica: Replica, load: ReplicaLoad) -> None:
-        """What its engine says; whatever is more than ours is somebody else's."""
+        """Take an engine's own figures; what exceeds ours belongs to others."""
         cell, slot = self.table[:, replica.slot], FleetRow
         ours = cell[slot.RUNNING] + max(cell[slot.WAITING], cell[slot.COMING])
         cell[slot.OTHER_REQUESTS] = max(0.0, load.running + load.waiting - ours)
@@ -126,7 +126,8 @@ class RoutedFleet:
             self._reported[replica] = load.busy_s, load.kv_usage
 
     def sample(self, now_s: float) -> None:
-        """Take the utilisation samples that are due. Who says nothing new has not computed meanwhile."""
+        """Take the utilisation samples that are due. A replica without a new report has not computed
+        meanwhile."""
         if now_s < self._sampled_s + SAMPLE_S:
             return
         self._sampled_s = now_s

@@ -48,7 +48,7 @@ def capacity_table(
 
 
 def serves(profile: GpuProfile) -> str:
-    """What routing knows of replicas with this profile, in words."""
+    """The use of this profile in routing, in words."""
     if isinstance(profile, Profile):
         return "latency and capacity by surfaces"
     return "AIBrix capacity of mixed replicas, no latency prediction"

@@ -63,7 +63,7 @@ class Candidates(Protocol):
 class LatencyForecaster:
     """Forecasts for one deployment. `profiles` by GPU type, "" is the default; None: it has no surfaces.
 
-    Column.KIND is a type's place among those with surfaces. Below 0 there are none: −1 where no profile is
+    FleetRow.KIND is a type's place among those with surfaces. Below 0 there are none: −1 where no profile is
     known, −2 and so on for each type that only has capacities, since these tell its replicas apart.
     """
 
@@ -81,7 +81,7 @@ class LatencyForecaster:
         self.stay_s = FIRST_STAY_S
         """Seconds that a request usually decodes, smoothed."""
         self.ttft_safety, self.tpot_safety = SafetyFactor(), SafetyFactor()
-        """What headroom is measured with: predictions times these."""
+        """Headroom is measured with predictions times these."""
         self.joined_safety = SafetyFactor()
         """The same for `joined_s` of those that were held."""
         self.critical = CriticalDemand()
@@ -96,17 +96,17 @@ class LatencyForecaster:
         self._surfaces: list[EngineSurfaces] = [engine_surfaces(profile) for profile in known.values()]
         self._engines = [(tuple(surfaces), tuple(self._batching)) for surfaces in self._surfaces]
         self._unknown = False
-        """Whether these surfaces were ever asked about a replica that has none."""
+        """True once a replica came that has none of these surfaces."""
 
     def cells(self, gpu_type: str) -> Mapping[FleetRow, float]:
-        """What the table says of a replica of this type."""
+        """The cells of the fleet's table that a GPU type sets."""
         kind = self._kinds.get(gpu_type, self._kinds.get("", NO_PROFILE))
         capacity = self._surfaces[kind].capacity_tokens if kind >= 0 else inf
         self._unknown |= kind < 0
         return {FleetRow.KIND: float(kind), FleetRow.CAPACITY_TOKENS: capacity}
 
     def safety_factors(self) -> Mapping[str, SafetyFactor]:
-        """What predictions are multiplied by, by name."""
+        """The factors of predictions, by name."""
         return {"ttft": self.ttft_safety, "tpot": self.tpot_safety, "held_ttft": self.joined_safety}
 
     def use(self, model: LatencyModel) -> None:
@@ -119,7 +119,7 @@ class LatencyForecaster:
         self.stay_s += STAY_SMOOTHING * (max(seconds, 1e-3) - self.stay_s)
 
     def ended(self, ttft_s: float, measured_ttft_s: float, tpot_s: float, measured_tpot_s: float) -> None:
-        """What was predicted of a request by which it was placed, and what came."""
+        """Compare the predictions that a request was placed by with the outcome."""
         self.ttft_safety.observe(ttft_s, measured_ttft_s)
         self.tpot_safety.observe(tpot_s, measured_tpot_s)
 
@@ -137,9 +137,10 @@ class LatencyForecaster:
         return itl_of(surfaces, batch, max(kv_tokens * batch / sequences, batch)) / (1.0 - duty)
 
     def joining_s(self, table: FloatArray, slot: int, input_tokens: int) -> float:
-        """Seconds from the arrival of a prompt's KV at a mixed replica to its first token (`handover`).
+        """Seconds from the arrival of a prompt's KV at a mixed replica to its first token (`corrections`).
 
-        The books still count it as coming. NaN without a profile, and where the batch or the KV has no room.
+        The fleet's table still counts it as coming. NaN without a profile, and where the batch or the KV has
+        no room.
         """
         cell = table[:, slot].tolist()
         kind, batch = int(cell[FleetRow.KIND]), cell[FleetRow.RUNNING] + cell[FleetRow.OTHER_REQUESTS]

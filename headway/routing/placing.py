@@ -1,24 +1,18 @@
-"""What routing did, counted: the router's metrics.
+"""A choice becomes a placement: what is written down of it, and what is taken back when it ends.
 
+The fleet's table holds its load, the prefix index and the sessions what it leaves behind, the deadlines when
+an offloaded prompt is late, and the counters that it happened. What is put on a replica is taken off again,
+exactly:
 
-Double-entry bookkeeping of requests on replicas: what is put on a replica is taken off again, exactly.
-
-    placed      its prompt waits at the prefill replica; it is coming to the decode replica, often the same
-    prefilled   it leaves the prefill replica's queue and runs at the decode replica
-    released    whatever it still held is given back
+    place, resume   its prompt waits at the prefill replica; it is coming to the decode replica
+    prefilled       it leaves the prefill replica's queue and runs at the decode replica
+    released        whatever it still held is given back
 
 Counts and tokens are whole or half numbers, so sums return to 0 without error; seconds and loads are set to 0
-when the last request leaves. A replica that is GONE has no cells any more: nothing is written for it.
-
-Prefill duty is a moving average of work placed, w seconds a time, over a decode's usual stay τ:
+when the last request leaves. A replica that is GONE has no cells any more: nothing is written for it. Prefill
+duty is a moving average of work placed, w seconds a time, over a decode's usual stay τ:
 
     duty(t) = duty(t') e^{−(t − t') / τ},   and duty + w / τ when work w is placed
-
-
-A choice becomes a placement: what is written down of it, and what is taken back when it ends.
-
-The books (`ledger`) hold its load, the prefix index and the sessions what it leaves behind, the deadlines
-when an offloaded prompt is late, and the counters that it happened.
 """
 
 from collections import Counter
@@ -27,7 +21,7 @@ from math import inf
 
 from headway.config.roles import Role
 from headway.routing.context import RoutingState
-from headway.routing.fleet import RoutedFleet, least_key
+from headway.routing.fleet import least_key
 from headway.routing.lazy_heap import LazyHeap
 from headway.routing.offload import OffloadReason
 from headway.routing.records import Record, Replica, RequestPhase
@@ -39,7 +33,7 @@ NAMES = ("placements", "sheds", "fallbacks", "unknown_events", "ended", "prompt_
 
 
 class Counters:
-    """Counters by name and labels.
+    """The router's counters, by name and labels.
 
     placements      (profile, route class, reason)
     sheds           (reason,)
@@ -74,74 +68,6 @@ class Counters:
         return {name: dict(counts) for name, counts in self._counts.items()}
 
 
-class Ledger:
-    """Writes the fleet's table."""
-
-    def __init__(self, fleet: RoutedFleet) -> None:
-        self._fleet = fleet
-
-    def placed(self, record: Record, now_s: float, stay_s: float) -> None:
-        """Enter a request in `record.prefill` and `record.decode`; a decode usually stays `stay_s`."""
-        prefill, decode = _replicas(record)
-        table, entry, slack_s, guard_s = self._fleet.table, record.entry, record.ttft_slack_s, record.guard_s
-        record.phase, record.placed_s = RequestPhase.PREFILL, now_s
-        enter(table, _slot(prefill), _slot(decode), entry, now_s, stay_s, slack_s, guard_s)
-        if prefill.alive:
-            prefill.waiting.push(slack_s, record.number, record)
-        if decode.alive:
-            decode.running.push(guard_s, record.number, record)
-
-    def prefilled(self, record: Record, now_s: float) -> None:
-        """The prompt is computed: the prefill replica's estimate starts anew from what is left."""
-        prefill, decode = _replicas(record)
-        prefill.waiting.discard(record.number)
-        slack_s = least_key(prefill.waiting)
-        move(self._fleet.table, _slot(prefill), _slot(decode), record.entry, now_s, slack_s)
-        record.phase = RequestPhase.DECODE
-
-    def released(self, record: Record) -> None:
-        """Take the request off its replicas, whatever its phase."""
-        prefill, decode = _replicas(record)
-        table, entry = self._fleet.table, record.entry
-        decode.running.discard(record.number)
-        guard_s = least_key(decode.running)
-        if record.phase is RequestPhase.DECODE:
-            leave(table, _slot(prefill), _slot(decode), entry, guard_s)
-        else:
-            prefill.waiting.discard(record.number)
-            withdraw(table, _slot(prefill), _slot(decode), entry, least_key(prefill.waiting), guard_s)
-        record.prefill = record.decode = None
-        record.phase = RequestPhase.QUEUED
-
-
-def entry_of(record: Record, busy_s: float, work_s: float, prefill_load: float, load: float) -> Entry:
-    """What the books say of a request at its two replicas."""
-    tokens, output = float(record.request.input_tokens), float(record.expected_output)
-    prefill, decode = _replicas(record)
-    split = prefill is not decode
-    return (
-        tokens - record.cached_tokens,
-        busy_s,
-        work_s,
-        tokens if split and prefill.role is Role.MIXED else 0.0,
-        prefill_load if split else 0.0,
-        tokens + output,
-        tokens + 0.5 * output,
-        output,
-        load,
-    )
-
-
-def _slot(replica: Replica) -> int:
-    return replica.slot if replica.alive else -1
-
-
-def _replicas(record: Record) -> tuple[Replica, Replica]:
-    assert record.prefill is not None
-    assert record.decode is not None
-    return record.prefill, record.decode
-
-
 class Placing:
     """Writes for one router."""
 
@@ -149,7 +75,7 @@ class Placing:
         self, state: RoutingState, scheduler: Scheduler, counters: Counters, deadlines: LazyHeap[Record]
     ) -> None:
         self._state, self._scheduler, self._counters = state, scheduler, counters
-        self._deadlines, self._ledger = deadlines, Ledger(state.fleet)
+        self._fleet, self._deadlines = state.fleet, deadlines
 
     def place(self, now_s: float, record: Record, choice: RouteChoice) -> Placement:
         """Enter a choice, and tell of it."""
@@ -179,14 +105,14 @@ class Placing:
         return placement
 
     def enter(self, now_s: float, record: Record, choice: RouteChoice) -> None:
-        """Write a choice in the books."""
+        """Write a choice down."""
         request = record.request
         record.prefill, record.decode, record.offload = choice.prefill, choice.decode, choice.offload
         record.cached_tokens, record.prefilled_s, record.handover = choice.cached_tokens, -1.0, None
         record.entry = entry_of(record, choice.busy_s, choice.work_s, choice.prefill_load, choice.load)
         record.ttft_s, record.tpot_s, record.tracked = choice.ttft_s, choice.tpot_s, choice.tracked
         record.ttft_slack_s, record.guard_s = self._scheduler.guards(now_s, record, choice)
-        self._ledger.placed(record, now_s, self._state.latency.stay_s)
+        self._enter_loads(now_s, record, choice.prefill, choice.decode)
         if choice.prefill.alive:
             self._state.prefixes.insert(choice.prefill.slot, request.blocks)
         self._state.sessions.placed(request.session, choice.prefill, choice.decode)
@@ -203,15 +129,39 @@ class Placing:
             self._deadlines.push(placement.deadline_s, record.number, record)
 
     def prefilled(self, now_s: float, record: Record) -> None:
-        """Its prompt is computed."""
+        """Its prompt is computed: the prefill replica's estimate starts anew from what is left."""
         self._deadlines.discard(record.number)
         self._remember(record)
-        self._ledger.prefilled(record, now_s)
+        prefill, decode = _replicas(record)
+        prefill.waiting.discard(record.number)
+        slack_s = least_key(prefill.waiting)
+        move(self._fleet.table, _slot(prefill), _slot(decode), record.entry, now_s, slack_s)
+        record.phase = RequestPhase.DECODE
 
     def released(self, record: Record) -> None:
-        """It is on its replicas no longer."""
+        """Take the request off its replicas, whatever its phase."""
         self._deadlines.discard(record.number)
-        self._ledger.released(record)
+        prefill, decode = _replicas(record)
+        table, entry = self._fleet.table, record.entry
+        decode.running.discard(record.number)
+        guard_s = least_key(decode.running)
+        if record.phase is RequestPhase.DECODE:
+            leave(table, _slot(prefill), _slot(decode), entry, guard_s)
+        else:
+            prefill.waiting.discard(record.number)
+            withdraw(table, _slot(prefill), _slot(decode), entry, least_key(prefill.waiting), guard_s)
+        record.prefill = record.decode = None
+        record.phase = RequestPhase.QUEUED
+
+    def _enter_loads(self, now_s: float, record: Record, prefill: Replica, decode: Replica) -> None:
+        entry, slack_s, guard_s = record.entry, record.ttft_slack_s, record.guard_s
+        slots, stay_s = (_slot(prefill), _slot(decode)), self._state.latency.stay_s
+        enter(self._fleet.table, *slots, entry, now_s, stay_s, slack_s, guard_s)
+        if prefill.alive:
+            prefill.waiting.push(slack_s, record.number, record)
+        if decode.alive:
+            decode.running.push(guard_s, record.number, record)
+        record.phase, record.placed_s = RequestPhase.PREFILL, now_s
 
     def _remember(self, record: Record) -> None:
         """Count cache hits; the KV of an offloaded prompt is on its way to D, which caches it."""
@@ -226,6 +176,34 @@ class Placing:
             self._counters.add("prompt_tokens", "external", request.input_tokens - cached)
             self._state.handovers.sent(record, request.input_tokens - cached)
             self._state.prefixes.insert(decode.slot, request.blocks)
+
+
+def entry_of(record: Record, busy_s: float, work_s: float, prefill_load: float, load: float) -> Entry:
+    """The figures of a request at its two replicas, for the fleet's table."""
+    tokens, output = float(record.request.input_tokens), float(record.expected_output)
+    prefill, decode = _replicas(record)
+    split = prefill is not decode
+    return (
+        tokens - record.cached_tokens,
+        busy_s,
+        work_s,
+        tokens if split and prefill.role is Role.MIXED else 0.0,
+        prefill_load if split else 0.0,
+        tokens + output,
+        tokens + 0.5 * output,
+        output,
+        load,
+    )
+
+
+def _slot(replica: Replica) -> int:
+    return replica.slot if replica.alive else -1
+
+
+def _replicas(record: Record) -> tuple[Replica, Replica]:
+    assert record.prefill is not None
+    assert record.decode is not None
+    return record.prefill, record.decode
 
 
 def _reason(choice: RouteChoice) -> str:

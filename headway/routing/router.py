@@ -8,8 +8,8 @@
 
 Each event takes the time and returns the placements and sheds that follow, of any requests: what frees room
 places those that are held. Events of requests that are not known are ignored and counted. The same events
-with the same generator give the same outcomes. Here is what each event changes; `dispatch` says who goes
-where for it, `scheduler` chooses, `placing` writes down what was chosen, `hold` is the queue.
+with the same generator give the same outcomes. Here stands what each event changes; `dispatch` says which
+requests it sets going, `scheduler` chooses, `placing` writes down what was chosen.
 
 An event that raises RequestFault is done, but for a request that it does not name.
 """
@@ -75,16 +75,16 @@ class Router:
 
     @property
     def gpu_types(self) -> Mapping[str, int]:
-        """How many replicas there are of each GPU type."""
+        """The number of replicas of each GPU type."""
         return Counter(replica.gpu_type for replica in self._fleet)
 
     @property
     def next_due_s(self) -> float:
-        """When `expire` is due next; infinite if never."""
+        """The time when `expire` is due next; infinite if never."""
         return self._dispatch.next_due_s
 
     def __contains__(self, request_id: str) -> bool:
-        """Whether the request is here, held or on replicas."""
+        """True if the request is here, held or on replicas."""
         return request_id in self._records
 
     def metrics(self) -> Mapping[str, Figures]:
@@ -117,7 +117,7 @@ class Router:
 
     @property
     def corrections(self) -> Mapping[str, float]:
-        """What was learnt of the engines' speed: factors of predicted times, by name.
+        """Factors of predicted times that were learnt of the engines' speed, by name.
 
         `ttft`, `tpot` stretch predictions for headroom, `held_ttft` those of requests that are held;
         `transfer` multiplies the nominal time of moving KV.
@@ -134,8 +134,8 @@ class Router:
     def use_slo(self, slo: RequestSlo) -> None:
         """Hold requests without an SLO of their own to this one from now on.
 
-        Those that a profile judges by predictions keep the one with which they came. Whoever is held and may
-        be placed now is asked at the next event.
+        Those that a profile judges by predictions keep the one with which they came. What is held and may
+        be placed now is tried at the next event.
         """
         self._state.slo = slo
 
@@ -150,7 +150,7 @@ class Router:
         record = self._recorded(request, self._learning.expected_output(request))
         self._scheduler.arrived(now_s)
         self._dispatch.settle(now_s, record)
-        return self._dispatch.told()
+        return self._dispatch.outcome()
 
     def prefilled(self, now_s: float, request_id: str) -> RoutingOutcome:
         """Its prompt is computed."""
@@ -162,7 +162,7 @@ class Router:
         return self._dispatch.drain(now_s)
 
     def first_token(self, now_s: float, request_id: str) -> RoutingOutcome:
-        """Its first token left; its prompt is computed then, whoever forgot to say so."""
+        """Its first token left; its prompt is computed then, also if no event said so."""
         record = self._records.get(request_id)
         if record is None or record.phase is RequestPhase.QUEUED:
             return self._unknown("first_token")
@@ -209,7 +209,7 @@ class Router:
             return self._dispatch.drain(now_s)
         if (decode := self._survivor(record)) is not None and record.offload is not None:
             self._dispatch.colocate(now_s, record, decode, after_loss(record.offload))
-            return self._dispatch.told()
+            return self._dispatch.outcome()
         self._dispatch.leave(record)
         self._dispatch.settle(now_s, record)
         return self._dispatch.drain(now_s)
@@ -234,7 +234,8 @@ class Router:
         return self._dispatch.drain(now_s)
 
     def expire(self, now_s: float) -> RoutingOutcome:
-        """What is due: requests that waited as long as they may, late offloaded prompts, samples of use."""
+        """Do what is due: requests that waited as long as they may, late offloaded prompts, samples of
+        use."""
         self._fleet.sample(now_s)
         return self._dispatch.expire(now_s)
 

@@ -43,12 +43,12 @@ request that comes meanwhile would wait for two."""
 
 
 class SloTerms(NamedTuple):
-    """The newcomer's SLOs and how they are weighed; infinite where nothing is promised.
+    """The newcomer's SLOs and how they are weighed; infinite where there is none.
 
     `left_s` is what is left of the TTFT SLO. Predictions are multiplied by the two `safety` factors.
     `least_harm`: its own SLOs are lost and do not count. `patient`: it waits for a replica with a short
     queue, of prompts or of `chunk_tokens`. `reserve` sequences more must still fit under the TPOT SLOs, where
-    one alone has `first_itl_s`. `void_s` is a TPOT SLO that is lost anyway and binds nobody.
+    one alone has `first_itl_s`. `void_s` is a TPOT SLO that is lost anyway and binds no other.
     """
 
     ttft_s: float
@@ -68,7 +68,7 @@ class SloTerms(NamedTuple):
 
 
 class JudgedReplica(NamedTuple):
-    """What is forecast at one candidate (seconds), what binds it, and who is there.
+    """One candidate: its forecast (seconds), the SLOs that bind it, and the requests that are there.
 
     `tightest_s` is the tightest TPOT SLO there that can be kept, infinite without one; `slack_s` the least
     slack of those waiting. `decoding` requests decode there or will, of others' too. `room`: a prompt that
@@ -108,7 +108,7 @@ def candidate_at(
 
 @compiled
 def likeness(own_s: float, tightest_s: float) -> float:
-    """How alike two TPOT SLOs are, in [0, 1]; 1 where nobody runs or nothing is promised to anybody."""
+    """The likeness of two TPOT SLOs, in [0, 1]; 1 where none runs or none is given."""
     alike = tightest_s == own_s
     if alike or tightest_s == inf:
         return 1.0
@@ -117,7 +117,7 @@ def likeness(own_s: float, tightest_s: float) -> float:
 
 @compiled
 def reserve_s(candidate: JudgedReplica, terms: SloTerms) -> float:
-    """What `reserve` sequences more would add to TPOT: each as much as those there do on average."""
+    """Seconds that `reserve` sequences more would add to TPOT, each as much as those there do on average."""
     if terms.reserve == 0.0:
         return 0.0
     each_s = max(0.0, candidate.others_s - terms.first_itl_s)
@@ -126,7 +126,7 @@ def reserve_s(candidate: JudgedReplica, terms: SloTerms) -> float:
 
 @compiled
 def ttft_headroom_s(candidate: JudgedReplica, terms: SloTerms) -> float:
-    """What is left of the TTFT SLO at the first token."""
+    """Seconds that are left of the TTFT SLO at the first token."""
     return float(terms.left_s - candidate.ttft_s * terms.ttft_safety)
 
 
@@ -139,15 +139,15 @@ def tpot_headroom_s(candidate: JudgedReplica, terms: SloTerms) -> float:
 
 @compiled
 def missing(candidate: JudgedReplica, terms: SloTerms) -> float:
-    """What an invalid candidate lacks, relative to the SLOs; 0 for a valid one."""
+    """The share of the SLOs that an invalid candidate lacks; 0 for a valid one."""
     ttft_s, tightest_s = candidate.ttft_s, candidate.tightest_s
     queued_s = min(0.0, candidate.slack_s - candidate.delay_s)
     if terms.least_harm:
         over_s = max(0.0, candidate.others_s * terms.tpot_safety - tightest_s)
         return float(LEAST + 0.01 * ttft_s + over_s / tightest_s - queued_s)
-    nobody = candidate.decoding + candidate.waiting == 0.0
+    empty = candidate.decoding + candidate.waiting == 0.0
     lacking = 0.0
-    if nobody and ttft_s <= terms.left_s and candidate.tpot_s <= terms.tpot_s:
+    if empty and ttft_s <= terms.left_s and candidate.tpot_s <= terms.tpot_s:
         return lacking
     if terms.ttft_s < inf:
         lacking -= terms.ttft_weight * min(0.0, ttft_headroom_s(candidate, terms)) / terms.ttft_s
@@ -197,7 +197,7 @@ def best_of(
 
 @compiled
 def share_of(candidate: JudgedReplica, terms: SloTerms, best: BestHeadroom) -> float:
-    """How close a valid candidate's headroom is to the best, in [0, 1]."""
+    """The closeness of a valid candidate's headroom to the best, in [0, 1]."""
     limit_s, ttft_weight = min(terms.tpot_s, candidate.tightest_s), terms.ttft_weight
     if terms.ttft_s == inf:
         ttft_weight = 0.0

@@ -1,4 +1,4 @@
-"""`slo-scorer`: only replicas that keep everybody's SLO, and among them by headroom (document 002).
+"""`slo-scorer`: only replicas that keep every SLO there, and among them by headroom (document 002).
 
 For a newcomer with SLOs (S_t, S_p) that has waited w, at a replica whose tightest running TPOT SLO is s;
 TTFT and TPOT are `forecast`'s, times a safety factor that follows the live errors (`calibration`), or 1 +
@@ -7,7 +7,7 @@ TTFT and TPOT are `forecast`'s, times a safety factor that follows the live erro
     TTFT headroom   h_t = S_t − w − TTFT
     TPOT headroom   h_p = min(S_p − TPOT, s − TPOT of those running once the newcomer is there)
     queued          what the newcomer delays them by is within their least slack
-    valid           h_t >= 0, h_p >= 0 and the queued keep theirs; or nobody is there, and the prediction
+    valid           h_t >= 0, h_p >= 0 and the queued keep theirs; or none is there, and the prediction
                     itself, without safety, is within the SLOs: what an idle replica cannot keep is lost
     x_t, x_p        how far h_t, h_p lie below the most among the valid, in [0, 1] of their range (or of
                     2 % of the SLO, whichever is more)
@@ -23,7 +23,7 @@ A TPOT SLO that the whole fleet could not keep for critical requests alone binds
 Invalid replicas are dropped. `patient`: a request that is not critical also passes by replicas that have a
 prompt to compute already (or two chunks of prompt tokens), unless it would be served sooner there than
 at any that has none. Engines serve in order of arrival; what the router still holds can be overtaken by what
-is more urgent, what it has handed out cannot. Without `routing.slo.hold` nobody is patient.
+is more urgent, what it has handed out cannot. Without `routing.slo.hold` none is patient.
 
 None valid:
     critical        all stay; score = 1 / (1 + what is missing, relative to the SLOs, same weights). If no
@@ -108,7 +108,7 @@ class SloScorer:
         return context.notes[NOTE]
 
     def refusal(self, context: SchedulingContext) -> Refusal:
-        """Why nobody stays: nothing to judge by, or no headroom."""
+        """The reason that none stays: nothing to judge by, or no headroom."""
         if not np.isfinite(context.forecast[ForecastRow.TTFT_S]).any():
             return Refusal(reason=ShedReason.NO_HEADROOM, explain=lambda: "no prediction", unjudged=True)
         return no_headroom(context)
@@ -136,7 +136,7 @@ class SloScorer:
 
 
 def _count(context: SchedulingContext) -> None:
-    """Tell of the demand, once for each request."""
+    """Count the demand, once for each request."""
     record, latency, now_s = context.record, context.state.latency, context.now_s
     if context.role is Role.PREFILL:
         return
@@ -167,7 +167,7 @@ def _kind(context: SchedulingContext) -> int:
 
 
 def lost(context: SchedulingContext) -> bool:
-    """Whether not even an idle replica would keep the request's SLO any more, or the fleet its TPOT."""
+    """True if not even an idle replica would keep the request's SLO any more, nor the fleet its TPOT."""
     slo = context.record.slo
     if slo.tpot_s == context.state.latency.critical.void_s:
         return True
@@ -176,7 +176,7 @@ def lost(context: SchedulingContext) -> bool:
 
 
 def no_headroom(context: SchedulingContext) -> Refusal:
-    """What is missing, in words, and until when waiting may help."""
+    """The refusal for want of headroom: what is missing, and until when waiting may help."""
     record, rows = context.record, context.forecast
     best_ttft_s, left_s = float(np.nanmin(rows[ForecastRow.TTFT_S])), record.slo.ttft_s - context.waited_s
     return Refusal(
