@@ -186,7 +186,7 @@ def alone(role: int, uncached: float, figures: PlainFigures) -> tuple[float, flo
 
 
 @compiled
-def forecast(  # noqa: PLR0915, PLR0917 - one loop over candidates, compiled
+def forecast(  # noqa: PLR0917 - one loop over candidates, compiled
     role: int,
     table: FloatArray,
     slots: SlotArray,
@@ -213,48 +213,32 @@ def forecast(  # noqa: PLR0915, PLR0917 - one loop over candidates, compiled
             last_uncached = uncached
         rounds = np.ceil(uncached / chunk) if chunk > 0.0 else 1.0
         waiting_s = queue_s(table, slot, newcomer.now_s)
+        delay_s = shared_s if table[WAITING, slot] > 0.0 else 0.0
         if role == PREFILL_ROLE:
-            out[0, place] = waiting_s + rounds * empty_s + work_s
-            out[1, place] = 0.0
-            out[2, place] = 0.0
-            out[3, place] = shared_s if table[WAITING, slot] > 0.0 else 0.0
-            out[4, place] = waiting_s
-            out[5, place] = rounds * empty_s + work_s
-            out[6, place] = work_s
-            out[7, place] = empty_s
-            continue
-        batch = table[RUNNING, slot] + table[OTHER_REQUESTS, slot]
-        tokens = table[KV_TOKENS, slot] + table[OTHER_TOKENS, slot]
-        now_itl_s = itl_of(surfaces, batch, max(tokens, batch)) if batch > 0.0 else empty_s
-        joining = table[COMING, slot]
-        later = batch + joining + 1.0
-        later = min(later, batching.max_batch)
-        later_tokens = min(
-            (tokens + table[COMING_TOKENS, slot] + mean_tokens) * later / (batch + joining + 1.0),
-            surfaces.capacity_tokens,
-        )
-        later_itl_s = itl_of(surfaces, later, max(later_tokens, later))
-        room_s = admission_s(table, slot, newcomer, surfaces.capacity_tokens, batching)
-        if role == DECODE_ROLE:
-            out[0, place] = room_s + (0.5 * now_itl_s if batch > 0.0 else 0.0) + later_itl_s
-            out[1, place] = later_itl_s
-            out[2, place] = later_itl_s
-            out[3, place] = 0.0
-            out[4, place] = room_s
-            out[5, place] = 0.0
-            out[6, place] = 0.0
-            out[7, place] = now_itl_s
-            continue
-        started_s = 0.5 * now_itl_s if waiting_s == 0.0 and batch > 0.0 else 0.0
-        own_s = rounds * now_itl_s + work_s
-        most = chunk_s / (chunk_s + later_itl_s) if chunk > 0.0 else MOST_DUTY
-        duty = duty_at(table, slot, newcomer.now_s, stay_s)
-        others = duty + work_s / stay_s
-        out[0, place] = waiting_s + room_s + started_s + own_s
-        out[1, place] = later_itl_s / (1.0 - min(duty, most))
-        out[2, place] = later_itl_s / (1.0 - min(others, most))
-        out[3, place] = shared_s if table[WAITING, slot] > 0.0 else 0.0
-        out[4, place] = waiting_s + room_s + started_s
-        out[5, place] = own_s
-        out[6, place] = work_s
-        out[7, place] = now_itl_s
+            own_s, ttft_s = rounds * empty_s + work_s, waiting_s + rounds * empty_s + work_s
+            row = (ttft_s, 0.0, 0.0, delay_s, waiting_s, own_s, work_s, empty_s)
+        else:
+            batch = table[RUNNING, slot] + table[OTHER_REQUESTS, slot]
+            tokens = table[KV_TOKENS, slot] + table[OTHER_TOKENS, slot]
+            now_itl_s = itl_of(surfaces, batch, max(tokens, batch)) if batch > 0.0 else empty_s
+            wanted = batch + table[COMING, slot] + 1.0
+            later = min(wanted, batching.max_batch)
+            later_tokens = (tokens + table[COMING_TOKENS, slot] + mean_tokens) * later / wanted
+            later_tokens = min(later_tokens, surfaces.capacity_tokens)
+            later_itl_s = itl_of(surfaces, later, max(later_tokens, later))
+            room_s = admission_s(table, slot, newcomer, surfaces.capacity_tokens, batching)
+            half_s = 0.5 * now_itl_s if batch > 0.0 else 0.0
+            if role == DECODE_ROLE:
+                ttft_s = room_s + half_s + later_itl_s
+                row = (ttft_s, later_itl_s, later_itl_s, 0.0, room_s, 0.0, 0.0, now_itl_s)
+            else:
+                started_s = half_s if waiting_s == 0.0 else 0.0
+                own_s = rounds * now_itl_s + work_s
+                most = chunk_s / (chunk_s + later_itl_s) if chunk > 0.0 else MOST_DUTY
+                duty = duty_at(table, slot, newcomer.now_s, stay_s)
+                tpot_s = later_itl_s / (1.0 - min(duty, most))
+                others_s = later_itl_s / (1.0 - min(duty + work_s / stay_s, most))
+                before_s = waiting_s + room_s + started_s
+                row = (before_s + own_s, tpot_s, others_s, delay_s, before_s, own_s, work_s, now_itl_s)
+        for number in range(ROWS):
+            out[number, place] = row[number]
