@@ -41,6 +41,7 @@ class PrefixIndex:
         if not self._capacity:
             return
         cache, holders, bit = self._caches.setdefault(slot, OrderedDict()), self._holders, 1 << slot
+        # The last block first, so that the first one is the most recent and outlives its followers.
         for block in reversed(blocks):
             if block in cache:
                 cache.move_to_end(block)

@@ -122,6 +122,7 @@ class CapacityTable:
         """The part of a replica that one request takes; infinite if it never fits, None if unknown."""
         ttft_s, tpot_s = rounded_down(slo.ttft_s), rounded_down(slo.tpot_s)
         key = (pattern.input_bucket, pattern.output_bucket, gpu_type, role, ttft_s, tpot_s)
+        # Nearly all answers are there; None is one of them, so `get` would not do.
         try:
             return self._loads[key]
         except KeyError:

@@ -85,6 +85,7 @@ class Dispatcher:
             if isinstance(answer, Placement):
                 self._queue.remove(request_id)
             elif (tries := tries - 1) == 0 or answer is None:
+                # One event frees little room; the rest is tried again at the next.
                 break
         return self.outcome()
 

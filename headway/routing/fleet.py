@@ -152,6 +152,7 @@ class RoutedFleet:
         table[:, :old] = self.table
         self.table = table
         self._at.extend([None] * (new - old))
+        # In descending order: `pop` takes the last, so that slots are given out in ascending order.
         self._free.extend(range(new - 1, old - 1, -1))
 
 

@@ -164,6 +164,7 @@ class LatencyForecaster:
         """The forecast, f8[ROWS, C]; what belongs to the request's other role is not in it."""
         out = np.empty((ROWS, len(asked.slots)))
         if self._unknown or len(self._surfaces) != 1:
+            # Candidates of another kind, or of none, are passed over by `forecast`.
             out.fill(np.nan)
         newcomer = tuple(self._newcomer(asked))
         role, cached = ROLE_CODES[asked.role], asked.cached_tokens

@@ -114,6 +114,7 @@ class Learning:
                     features=each.features,
                     prior_ttft_s=each.prior_ttft_s,
                     prior_tpot_s=each.prior_tpot_s,
+                    # NaN is not equal to itself: no prior, so nothing is said of this target.
                     ttft_s=ttft_s if each.prior_ttft_s == each.prior_ttft_s else nan,
                     tpot_s=tpot_s if each.prior_tpot_s == each.prior_tpot_s else nan,
                 )

@@ -200,6 +200,7 @@ class Router:
         if record is None:
             return self._unknown("failed")
         if retry and record.phase is RequestPhase.QUEUED:
+            # Its attempt has been taken back already, as when its replica went: it waits for the next.
             return NOTHING
         self._counters.count("ended", "retried" if retry else "failed")
         if not retry:

@@ -184,6 +184,7 @@ class Scheduler:
     ) -> RouteChoice | Refusal:
         decode_s = 0.0
         if pipeline.records_outcomes:
+            # Prefill candidates are compared by whole TTFTs, for which decode is not chosen yet: its best.
             decode_s = _least(second.prior[ForecastRow.TTFT_S])
             first.further_s = self._state.rules.transfer_s(first.record.request.input_tokens) + decode_s
         position = pipeline.decide(first, self._state.generator)
