@@ -141,10 +141,6 @@ class UrgencyQueue:
     def __contains__(self, request_id: str) -> bool:
         return request_id in self._entries
 
-    def __iter__(self) -> Iterator[WaitingRequest]:
-        """All entries, in the order of `push`."""
-        return iter([entry for entry, _, _ in self._entries.values()])
-
     @property
     def next_due_s(self) -> float:
         """When `due` has something next; infinite if never."""
@@ -289,8 +285,7 @@ class HeldQueue:
 
 
 def _without_room(context: SchedulingContext) -> Refusal:
-    """The refusal of a request that no profile was asked about; judged by predictions as it would have
-    been."""
+    """The refusal of a request that no profile was asked about; by predictions if its profile uses them."""
     record, until_s = context.record, inf
     if record.judged and not record.request.critical and isfinite(context.alone_s[0]):
         until_s = context.hopeful_until_s
