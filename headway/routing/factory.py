@@ -76,10 +76,9 @@ def make_router(
     say nothing of latencies. Raises RoutingError for settings that cannot be routed by.
     """
     drop_stale_cache(*COMPILED)
-    settings = config.routing
+    settings, fleet = config.routing, RoutedFleet()
     pipelines = make_pipelines(settings)
     handler = make_handler(settings, pipelines)
-    fleet = RoutedFleet()
     latency = LatencyForecaster(surfaces_in(profiles), rules, quantile=settings.prediction.use == "quantile")
     state = RoutingState(
         roles=(Role.MIXED,) if Role.MIXED.value in config.pools else (Role.PREFILL, Role.DECODE),

@@ -36,7 +36,7 @@ without a prediction are dropped where others have one; where none has, the requ
 profile. Parameters left null are those of `routing.slo`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
 from typing import Annotated, ClassVar, Literal
@@ -75,11 +75,10 @@ class SloScorer:
     def with_settings(self, routing: RoutingSettings) -> "SloScorer":
         """Parameters that are null filled from `routing.slo`."""
         settings = routing.slo
-        return SloScorer(
+        return replace(
+            self,
             strategy=self.strategy or settings.strategy,
             exploration=settings.exploration if self.exploration is None else self.exploration,
-            likeness_weight=self.likeness_weight,
-            margin=self.margin,
             patient=self.patient and settings.hold,
             ttft_weight=settings.ttft_weight if self.ttft_weight is None else self.ttft_weight,
         )
