@@ -14,8 +14,8 @@ import numpy as np
 
 from interp import DecodeSamples, PrefillSamples, Profile, build_profile, load_profile
 from interp.arrays import BoolArray, FloatArray
+from interp.decode_table import SampledDomain, lines_of
 from interp.fit import fit_decode
-from interp.lines import SampledDomain, lines_of
 
 LOOK_UPS = 1_000_000
 TARGET_S = 1.0

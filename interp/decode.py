@@ -1,7 +1,7 @@
 """The decode surface: ITL and throughput per GPU over KV usage and context length, and its inverse.
 
 The values come from one product table (`interp.decode_table`). KV usage is clamped to [0, 1]. Answers outside
-the sampled domain (`interp.lines`) are marked by `extrapolated`.
+the sampled domain (`interp.decode_table`) are marked by `extrapolated`.
 
 The inverse searches the KV usages an engine can reach at a context: from the first sampled one to
 `domain_end_kv`, which is where the largest batch that was ever sampled (or that the engine allows, if that is
@@ -14,8 +14,7 @@ from typing import Generic, Self, TypeVar, overload
 import numpy as np
 
 from interp.arrays import BoolArray, FloatArray, Numbers, RealOrArray, query
-from interp.decode_table import DecodeBounds, DecodeTable, build_table
-from interp.lines import SampledDomain, lines_of
+from interp.decode_table import DecodeBounds, DecodeTable, SampledDomain, build_table, lines_of
 from interp.samples import DecodeSamples
 
 Value = TypeVar("Value", float, FloatArray)

@@ -19,8 +19,7 @@ import numpy as np
 
 from interp.arrays import FloatArray, ProfileError, RealOrArray, query
 from interp.decode import DecodeSurface
-from interp.decode_table import DecodeBounds
-from interp.lines import lines_of
+from interp.decode_table import DecodeBounds, lines_of
 from interp.prefill import PrefillSurface
 from interp.samples import DecodeSamples, PrefillSamples
 

@@ -20,7 +20,7 @@ from enum import StrEnum
 
 
 class Phase(StrEnum):
-    """What is measured."""
+    """The two phases that a profile describes."""
 
     PREFILL = "prefill"
     DECODE = "decode"
