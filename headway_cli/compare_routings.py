@@ -18,7 +18,7 @@ from typing import Any
 
 from headway.planning.reasons import jsonable
 from headway.simulation.build import Plan, initial_fleet
-from headway.simulation.offered_load import demand_gpu_s, offered_load
+from headway.simulation.demand import demand_gpu_s, offered_load
 from headway.simulation.report import ClassFigures, ReportSlo, SimulationReport, TraceFigures
 from headway.workload import open_trace
 from headway_cli.errors import CliError

@@ -8,7 +8,6 @@ import numpy as np
 from headway.loadgen import LoadTally
 from headway.planning import Role, Slo, policy_kind
 from headway.planning.records import DecisionRecord, LastDecision, PoolStatus
-from headway.simulation.fluid import FluidBound
 from headway.simulation.report import (
     Interval,
     IntervalForecast,
@@ -19,6 +18,7 @@ from headway.simulation.report import (
     SimulationReport,
     TraceFigures,
 )
+from headway.simulation.tally import FluidBound
 from headway_cli.demo_plan import DemoPlan
 from headway_cli.status import SIMULATED
 

@@ -15,7 +15,7 @@ from headway.config import HeadwayConfig
 from headway.profiling.sweep import StreamTimes, Target
 from headway.profiling.sweep.measure import HIGHEST_ID, LOWEST_ID
 from headway.simulation.build import make_plan, make_scenario, run
-from headway.simulation.histogram import quantile
+from headway.simulation.records import quantile
 from headway.simulation.simulate import Watchers
 from headway.workload import Trace
 

@@ -5,7 +5,7 @@
 
 A prompt's length says how long a prefill replica is busy with it; a batch is crowded by its requests, however
 long they are. Nothing here needs numpy, so that a gateway can import it. The simulation has the same rule
-compiled (`headway.simulation.placement`).
+compiled (`headway.simulation.kernel`).
 """
 
 from collections.abc import Iterable

@@ -10,88 +10,87 @@ from headway.engine.decode_batch import (
     push_sequence,
     stretch_s,
 )
-from headway.simulation.histogram import add_range
-from headway.simulation.layout import COMPLETED, DECODING, ITL, NONE, World
-from headway.simulation.records import count_first_token, end_request
+from headway.simulation.layout import COMPLETED, DECODING, ITL, NONE, KernelState
+from headway.simulation.records import add_range, count_first_token, end_request
 from interp.jit import compiled
 
 
 @compiled
-def first_tokens(world: World, replica: int, at_s: float) -> int:
+def first_tokens(state: KernelState, replica: int, at_s: float) -> int:
     """Newcomers prefilled elsewhere get their first token with their first iteration; their number."""
-    unit = world.replicas[replica]
+    unit = state.replicas[replica]
     request, count = unit.fresh_head, 0
     while request != NONE:
-        count_first_token(world, request, at_s)
+        count_first_token(state, request, at_s)
         count += 1
-        request = world.requests[request].next
+        request = state.requests[request].next
     unit.fresh_head = NONE
     return count
 
 
 @compiled
-def account(world: World, replica: int, iterations: float) -> None:
+def account(state: KernelState, replica: int, iterations: float) -> None:
     """Move the batch on by `iterations` whole iterations since the checkpoint and count their tokens."""
-    unit, window = world.replicas[replica], world.window[0]
+    unit, window = state.replicas[replica], state.window[0]
     batch = unit.running
     left = iterations
     while left > 0.0:
         tokens = float(unit.kv_tokens)
-        cell = find_cell(world.surfaces, batch, tokens)
+        cell = find_cell(state.surfaces, batch, tokens)
         step = min(left, iterations_in_cell(cell, batch, tokens))
         first, last = itl_at(cell, tokens), itl_at(cell, tokens + (step - 1.0) * batch)
-        fresh = first_tokens(world, replica, unit.checkpoint_s + first)
+        fresh = first_tokens(state, replica, unit.checkpoint_s + first)
         gaps = batch * int(step) - fresh
         window.gaps += gaps
         window.gap_s += batch * stretch_s(cell, batch, tokens, step) - fresh * first
-        add_range(world.histograms[ITL], first, last, gaps)
+        add_range(state.histograms[ITL], first, last, gaps)
         unit.kv_tokens += int(step) * batch
         left -= step
     unit.iteration += int(iterations)
 
 
 @compiled
-def catch_up(world: World, replica: int) -> None:
+def catch_up(state: KernelState, replica: int) -> None:
     """Account the iterations that ended by now, so that a reader in mid-stretch sees the true state."""
-    unit, now_s = world.replicas[replica], world.clock[0].now_s
+    unit, now_s = state.replicas[replica], state.clock[0].now_s
     if unit.phase != DECODING:
         return
     elapsed_s = now_s - unit.checkpoint_s
-    done, ends_s = iterations_until(world.surfaces, unit.running, unit.kv_tokens, elapsed_s, unit.planned)
+    done, ends_s = iterations_until(state.surfaces, unit.running, unit.kv_tokens, elapsed_s, unit.planned)
     if ends_s > elapsed_s or done == unit.planned:
         done -= 1.0
     if done > 0.0:
-        length_s = duration_s(world.surfaces, unit.running, unit.kv_tokens, done)
-        account(world, replica, done)
+        length_s = duration_s(state.surfaces, unit.running, unit.kv_tokens, done)
+        account(state, replica, done)
         unit.checkpoint_s += length_s
         unit.planned -= done
 
 
 @compiled
-def need_tokens(world: World, replica: int, request: int) -> int:
+def need_tokens(state: KernelState, replica: int, request: int) -> int:
     """KV tokens that the request will fill here in the end: no output where it only computes its prompt."""
-    asked = world.requests[request]
+    asked = state.requests[request]
     if asked.decode_replica == replica:
         return asked.input_tokens + asked.output_tokens
     return asked.input_tokens
 
 
 @compiled
-def fits(world: World, replica: int, request: int, joining: int) -> bool:
+def fits(state: KernelState, replica: int, request: int, joining: int) -> bool:
     """Whether the request can be admitted while `joining` others are about to be: batch limit and KV."""
-    unit, rules = world.replicas[replica], world.settings[0]
-    need = need_tokens(world, replica, request)
+    unit, rules = state.replicas[replica], state.settings[0]
+    need = need_tokens(state, replica, request)
     return (
         unit.running + joining < rules.max_batch and unit.reserved_tokens + need <= rules.kv_capacity_tokens
     )
 
 
 @compiled
-def dequeue(world: World, replica: int) -> int:
+def dequeue(state: KernelState, replica: int) -> int:
     """Take the first request out of the queue."""
-    unit = world.replicas[replica]
+    unit = state.replicas[replica]
     request = unit.head
-    unit.head = world.requests[request].next
+    unit.head = state.requests[request].next
     if unit.head == NONE:
         unit.tail = NONE
     unit.waiting -= 1
@@ -99,47 +98,47 @@ def dequeue(world: World, replica: int) -> int:
 
 
 @compiled
-def reserve(world: World, replica: int, request: int) -> None:
+def reserve(state: KernelState, replica: int, request: int) -> None:
     """Set KV aside for all tokens that the request will have here; once."""
-    asked = world.requests[request]
+    asked = state.requests[request]
     if asked.reserved == 0:
         asked.reserved = 1
-        world.replicas[replica].reserved_tokens += need_tokens(world, replica, request)
+        state.replicas[replica].reserved_tokens += need_tokens(state, replica, request)
 
 
 @compiled
-def unreserve(world: World, replica: int, request: int) -> None:
+def unreserve(state: KernelState, replica: int, request: int) -> None:
     """Give back what was set aside, if anything."""
-    asked = world.requests[request]
+    asked = state.requests[request]
     if asked.reserved == 1:
         asked.reserved = 0
-        world.replicas[replica].reserved_tokens -= need_tokens(world, replica, request)
+        state.replicas[replica].reserved_tokens -= need_tokens(state, replica, request)
 
 
 @compiled
-def join(world: World, replica: int, request: int) -> None:
+def join(state: KernelState, replica: int, request: int) -> None:
     """Add a prefilled request to the decode batch, keyed by the iteration at which it finishes."""
-    unit, asked = world.replicas[replica], world.requests[request]
-    asked.decode_started_s = world.clock[0].now_s
+    unit, asked = state.replicas[replica], state.requests[request]
+    asked.decode_started_s = state.clock[0].now_s
     produced = 1
     if asked.first_token_s < 0.0:
         produced = 0
         asked.next = unit.fresh_head
         unit.fresh_head = request
     key = unit.iteration + asked.output_tokens - produced
-    push_sequence(world.finish_iteration[replica], world.finish_request[replica], unit.running, key, request)
+    push_sequence(state.finish_iteration[replica], state.finish_request[replica], unit.running, key, request)
     unit.running += 1
     unit.kv_tokens += asked.input_tokens + produced
 
 
 @compiled
-def finish_decodes(world: World, replica: int) -> None:
+def finish_decodes(state: KernelState, replica: int) -> None:
     """End the sequences that have all their tokens."""
-    unit = world.replicas[replica]
-    while unit.running > 0 and world.finish_iteration[replica, 0] <= unit.iteration:
-        request = pop_sequence(world.finish_iteration[replica], world.finish_request[replica], unit.running)
+    unit = state.replicas[replica]
+    while unit.running > 0 and state.finish_iteration[replica, 0] <= unit.iteration:
+        request = pop_sequence(state.finish_iteration[replica], state.finish_request[replica], unit.running)
         unit.running -= 1
-        asked = world.requests[request]
+        asked = state.requests[request]
         unit.kv_tokens -= asked.input_tokens + asked.output_tokens
         unit.reserved_tokens -= asked.input_tokens + asked.output_tokens
-        end_request(world, request, COMPLETED)
+        end_request(state, request, COMPLETED)

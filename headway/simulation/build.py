@@ -33,12 +33,10 @@ from headway.planning.forecasting import LoadForecaster, make_forecaster
 from headway.planning.policies import PUBLISHED_INTERVAL_S
 from headway.routing import Router, RoutingError, make_router
 from headway.routing.gpu_profiles import GpuProfile, named_profiles
-from headway.simulation.classes import request_classes
 from headway.simulation.demand import first_interval, size_fleet
 from headway.simulation.layout import Routing
 from headway.simulation.results import SimulationResult
-from headway.simulation.routed import Routed
-from headway.simulation.scenario import Crash, Scenario, StartUp
+from headway.simulation.scenario import Crash, Scenario, ScenarioRouter, StartUp, request_classes
 from headway.simulation.simulate import Watchers, simulate
 from headway.workload import IntervalSeries, Trace, TraceError, TraceOptions, interval_series, open_trace
 from headway.workload.generators import looks_generated, parse_generator
@@ -136,14 +134,14 @@ def _check_routing(plan: Plan) -> None:
     request_classes(plan.config)
 
 
-def _routing(plan: Plan) -> Routing | Routed:
+def _routing(plan: Plan) -> Routing | ScenarioRouter:
     """The compiled form where the profile has one and nothing else asks for the router."""
     settings = plan.config.routing
     own = settings.profile in [profile.name for profile in settings.scheduling_profiles]
     offloads = settings.offload.mode != "never" and Role.MIXED in plan.settings.limits
     if settings.profile in COMPILED and not own and not offloads:
         return COMPILED[settings.profile]
-    return Routed(
+    return ScenarioRouter(
         name=settings.profile,
         make=partial(_make_router, plan),
         most_tokens=plan.config.engine.max_model_tokens,

@@ -1,11 +1,17 @@
-"""What a trace demands of a profile: the load per interval, the fleet it needs, and what no fleet can give.
+"""The demand of a trace on a profile: load per interval, the fleet it needs, and what no fleet can give.
 
     fleet    the reference formulas with correction factors of 1 (`headway.planning.sizing`); a mixed replica
              does both works, so a mixed pool needs the sum of both requirements, before rounding
     reach    where the profile's TTFT at a request's input, or its least ITL at the request's context, is
              above the SLO of its class, no fleet meets that request; the other requests are attainable
+    demand   per role, GPU-seconds that the trace's work needs at the best throughput under the SLO (the fluid
+             bound of `tally`, prompts and output apart; no prefix reuse)
+    load     of a fixed fleet: the largest of demand / (replicas × GPUs per replica × duration) over the
+             pools; a mixed replica does both works, so there the demands add up
 
-Prefix reuse, which shortens prefills, is not counted in `reach`.
+At a load of 100 % a fleet that never idles and batches perfectly would just keep up, so real fleets are
+overloaded from somewhat below. The load is proportional to the rate, which gives the rate scale for a wanted
+load. Prefix reuse, which shortens prefills, is not counted in `reach`.
 """
 
 from collections.abc import Mapping
@@ -19,7 +25,9 @@ from headway.engine import EngineRules
 from headway.planning import LoadForecast, PolicySettings, Role, Slo
 from headway.planning.budget import fit
 from headway.planning.sizing import Aim, Requirement, size_decode, size_prefill
-from headway.simulation.classes import ClassMix
+from headway.planning.types import PoolLimits
+from headway.simulation.results import FluidBound
+from headway.simulation.scenario import ClassMix
 from headway.workload import RequestChunk, Trace
 from interp import Profile
 
@@ -156,3 +164,29 @@ def _counts(
             len(chunk) - (late | slow | too_long).sum(),
         ]
     )
+
+
+def demand_gpu_s(
+    trace: Trace, profile: Profile, slo: Slo, *, shared_iterations: bool
+) -> Mapping[Role, float]:
+    """GPU-seconds of prefill and of decode work in `trace`, as it is read."""
+    prefill = FluidBound(profile, slo, shared_iterations=shared_iterations)
+    both = FluidBound(profile, slo, shared_iterations=shared_iterations)
+    for chunk in trace.chunks():
+        context = chunk.input_tokens + chunk.output_tokens / 2.0
+        prefill.add(chunk.input_tokens, np.zeros_like(chunk.output_tokens), context)
+        both.add(chunk.input_tokens, chunk.output_tokens - 1, context)
+    return {Role.PREFILL: prefill.gpu_seconds, Role.DECODE: both.gpu_seconds - prefill.gpu_seconds}
+
+
+def offered_load(
+    demand: Mapping[Role, float],
+    fleet: Mapping[Role, int],
+    pools: Mapping[Role, PoolLimits],
+    duration_s: float,
+) -> float:
+    """The load of the busiest pool; 1 is 100 %."""
+    have = {role: count * pools[role].gpus_per_replica * duration_s for role, count in fleet.items()}
+    if Role.MIXED in have:
+        return sum(demand.values()) / have[Role.MIXED]
+    return max(demand[role] / have[role] for role in have)

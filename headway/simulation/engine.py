@@ -18,7 +18,6 @@ begun, so that prompts do not take the room it waits for; a prompt already begun
 """
 
 from headway.engine.decode_batch import duration_s, find_cell, iterations_until, itl_at
-from headway.simulation import prefix
 from headway.simulation.batch import (
     account,
     dequeue,
@@ -38,143 +37,143 @@ from headway.simulation.layout import (
     IDLE,
     NONE,
     PREFILLING,
+    KernelState,
     Routing,
-    World,
 )
-from headway.simulation.prefill import finish_chunk, iteration_s, plan_chunk
+from headway.simulation.prefill import finish_chunk, iteration_s, plan_chunk, remember_prompt
 from headway.simulation.records import count_gap, log_transition
 from interp.jit import compiled
 
 
 @compiled
-def retire_if_drained(world: World, replica: int) -> None:
+def retire_if_drained(state: KernelState, replica: int) -> None:
     """A draining replica that has nothing left is gone; Python may want its GPUs for another role."""
-    unit = world.replicas[replica]
+    unit = state.replicas[replica]
     if unit.state == DRAINING and unit.running == 0 and unit.waiting == 0 and unit.promised == 0:
         unit.state = GONE
         unit.version += 1
-        log_transition(world, replica, GONE)
-        world.clock[0].retired += 1
+        log_transition(state, replica, GONE)
+        state.clock[0].retired += 1
 
 
 @compiled
-def _schedule(world: World, replica: int, time_s: float) -> None:
-    unit = world.replicas[replica]
+def _schedule(state: KernelState, replica: int, time_s: float) -> None:
+    unit = state.replicas[replica]
     unit.version += 1
     unit.boundary_s = time_s
-    push(world.clock[0], world.events, time_s, BOUNDARY, replica, unit.version)
+    push(state.clock[0], state.events, time_s, BOUNDARY, replica, unit.version)
 
 
 @compiled
-def enqueue(world: World, replica: int, request: int) -> None:
+def enqueue(state: KernelState, replica: int, request: int) -> None:
     """Put a request at the end of the replica's queue, and wake or cut short what it does if that helps."""
-    unit = world.replicas[replica]
-    world.requests[request].next = NONE
+    unit = state.replicas[replica]
+    state.requests[request].next = NONE
     if unit.head == NONE:
         unit.head = request
     else:
-        world.requests[unit.tail].next = request
+        state.requests[unit.tail].next = request
     unit.tail = request
     unit.waiting += 1
-    _wake(world, replica, request, unit.head == request and unit.arrived_head == NONE)
+    _wake(state, replica, request, unit.head == request and unit.arrived_head == NONE)
 
 
 @compiled
-def receive(world: World, replica: int, request: int) -> None:
+def receive(state: KernelState, replica: int, request: int) -> None:
     """A request comes whose prompt was computed elsewhere, with its KV."""
-    unit = world.replicas[replica]
+    unit = state.replicas[replica]
     if unit.role == DECODE:
-        enqueue(world, replica, request)
+        enqueue(state, replica, request)
         return
-    world.requests[request].next = NONE
+    state.requests[request].next = NONE
     if unit.arrived_head == NONE:
         unit.arrived_head = request
     else:
-        world.requests[unit.arrived_tail].next = request
+        state.requests[unit.arrived_tail].next = request
     unit.arrived_tail = request
     unit.waiting += 1
-    _wake(world, replica, request, unit.arrived_head == request)
+    _wake(state, replica, request, unit.arrived_head == request)
 
 
 @compiled
-def _wake(world: World, replica: int, request: int, is_next: bool) -> None:
+def _wake(state: KernelState, replica: int, request: int, is_next: bool) -> None:
     """Start an idle replica; end a stretch early for a request that can then be admitted."""
-    unit, now_s = world.replicas[replica], world.clock[0].now_s
+    unit, now_s = state.replicas[replica], state.clock[0].now_s
     if unit.phase == IDLE:
         if unit.boundary_s != now_s:
-            _schedule(world, replica, now_s)
-    elif unit.phase == DECODING and is_next and fits(world, replica, request, 0):
+            _schedule(state, replica, now_s)
+    elif unit.phase == DECODING and is_next and fits(state, replica, request, 0):
         elapsed_s = now_s - unit.checkpoint_s
-        ends = iterations_until(world.surfaces, unit.running, unit.kv_tokens, elapsed_s, unit.planned)
+        ends = iterations_until(state.surfaces, unit.running, unit.kv_tokens, elapsed_s, unit.planned)
         if ends[0] < unit.planned:
             unit.planned = ends[0]
-            _schedule(world, replica, unit.checkpoint_s + ends[1])
+            _schedule(state, replica, unit.checkpoint_s + ends[1])
 
 
 @compiled
-def _admit_prefilled(world: World, replica: int) -> None:
+def _admit_prefilled(state: KernelState, replica: int) -> None:
     """Let those with their KV here into the batch, beside a prompt that is half computed."""
-    unit = world.replicas[replica]
+    unit = state.replicas[replica]
     joining = 0
-    if unit.head != NONE and world.requests[unit.head].reserved == 1:
+    if unit.head != NONE and state.requests[unit.head].reserved == 1:
         joining = 1
-    while unit.arrived_head != NONE and fits(world, replica, unit.arrived_head, joining):
+    while unit.arrived_head != NONE and fits(state, replica, unit.arrived_head, joining):
         request = unit.arrived_head
-        unit.arrived_head = world.requests[request].next
+        unit.arrived_head = state.requests[request].next
         unit.waiting -= 1
-        reserve(world, replica, request)
-        prefix.insert(world, replica, request)
-        join(world, replica, request)
+        reserve(state, replica, request)
+        remember_prompt(state, replica, request)
+        join(state, replica, request)
 
 
 @compiled
-def _start(world: World, replica: int) -> None:
+def _start(state: KernelState, replica: int) -> None:
     """Begin the next iteration or stretch of iterations, or fall idle."""
-    unit, now_s = world.replicas[replica], world.clock[0].now_s
+    unit, now_s = state.replicas[replica], state.clock[0].now_s
     chunk_s, batch_s, was_idle = 0.0, 0.0, unit.phase == IDLE
     if unit.role == DECODE:
-        while unit.head != NONE and fits(world, replica, unit.head, 0):
-            request = dequeue(world, replica)
-            reserve(world, replica, request)
-            join(world, replica, request)
+        while unit.head != NONE and fits(state, replica, unit.head, 0):
+            request = dequeue(state, replica)
+            reserve(state, replica, request)
+            join(state, replica, request)
     else:
         if unit.arrived_head != NONE:
-            _admit_prefilled(world, replica)
-        chunk_s = plan_chunk(world, replica)
+            _admit_prefilled(state, replica)
+        chunk_s = plan_chunk(state, replica)
     unit.checkpoint_s = now_s
     if unit.role != DECODE and unit.chunk_requests > 0:
         if unit.running > 0:
-            batch_s = itl_at(find_cell(world.surfaces, unit.running, unit.kv_tokens), unit.kv_tokens)
+            batch_s = itl_at(find_cell(state.surfaces, unit.running, unit.kv_tokens), unit.kv_tokens)
         unit.phase, unit.planned = PREFILLING, 1.0
-        _schedule(world, replica, now_s + iteration_s(world, replica, batch_s, chunk_s))
+        _schedule(state, replica, now_s + iteration_s(state, replica, batch_s, chunk_s))
     elif unit.running > 0:
         unit.phase = DECODING
-        unit.planned = float(world.finish_iteration[replica, 0] - unit.iteration)
-        if unit.fresh_head != NONE and world.settings[0].routing == Routing.ROUTER:
+        unit.planned = float(state.finish_iteration[replica, 0] - unit.iteration)
+        if unit.fresh_head != NONE and state.settings[0].routing == Routing.ROUTER:
             unit.planned = 1.0  # so that a router hears of first tokens when they leave
         _schedule(
-            world, replica, now_s + duration_s(world.surfaces, unit.running, unit.kv_tokens, unit.planned)
+            state, replica, now_s + duration_s(state.surfaces, unit.running, unit.kv_tokens, unit.planned)
         )
     else:
         unit.phase = IDLE
-        retire_if_drained(world, replica)
+        retire_if_drained(state, replica)
     if was_idle != (unit.phase == IDLE):
         unit.busy_s += -now_s if was_idle else now_s
 
 
 @compiled
-def boundary(world: World, replica: int) -> None:
+def boundary(state: KernelState, replica: int) -> None:
     """The iterations under way end now: retire, admit, start the next."""
-    unit = world.replicas[replica]
+    unit = state.replicas[replica]
     unit.boundary_s = -1.0
     if unit.phase == DECODING:
-        account(world, replica, unit.planned)
+        account(state, replica, unit.planned)
     elif unit.phase == PREFILLING:
         if unit.running > 0:
-            fresh = first_tokens(world, replica, world.clock[0].now_s)
-            count_gap(world, world.clock[0].now_s - unit.checkpoint_s, unit.running - fresh)
+            fresh = first_tokens(state, replica, state.clock[0].now_s)
+            count_gap(state, state.clock[0].now_s - unit.checkpoint_s, unit.running - fresh)
             unit.kv_tokens += unit.running
             unit.iteration += 1
-        finish_chunk(world, replica)
-    finish_decodes(world, replica)
-    _start(world, replica)
+        finish_chunk(state, replica)
+    finish_decodes(state, replica)
+    _start(state, replica)

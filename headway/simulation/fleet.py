@@ -17,9 +17,8 @@ from numpy.typing import NDArray
 
 from headway.planning.types import NO_CHANGES, PlanningError, PoolLimits, PoolState, Role, RoleChanges
 from headway.simulation import layout, lifecycle
-from headway.simulation.allocate import grow_replicas, make_room
-from headway.simulation.handle import handle_of
-from headway.simulation.layout import World
+from headway.simulation.layout import KernelState
+from headway.simulation.state import grow_replicas, handle_of, make_room
 
 CODES = {Role.PREFILL: layout.PREFILL, Role.DECODE: layout.DECODE, Role.MIXED: layout.MIXED}
 ROLES = {code: role for role, code in CODES.items()}
@@ -70,17 +69,17 @@ class ReplicaSeries:
 
 
 class Fleet:
-    """The replicas of a world, grouped in pools."""
+    """The replicas of a state, grouped in pools."""
 
     def __init__(
         self,
-        world: World,
+        state: KernelState,
         pools: Mapping[Role, PoolLimits],
         start_up_s: Callable[[], float],
         role_change_s: float | None = None,
     ) -> None:
-        self._world = world
-        self._handle = handle_of(world)
+        self._arrays = state
+        self._handle = handle_of(state)
         self.pools = pools
         self.series = {role: ReplicaSeries() for role in pools}
         self.scale_events = dict.fromkeys(pools, 0)
@@ -93,18 +92,18 @@ class Fleet:
         self._gpu_seconds = 0.0
 
     @property
-    def world(self) -> World:
+    def arrays(self) -> KernelState:
         """The arrays."""
-        return self._world
+        return self._arrays
 
-    @world.setter
-    def world(self, world: World) -> None:
-        if world is not self._world:
-            self._world = world
-            self._handle = handle_of(world)
+    @arrays.setter
+    def arrays(self, state: KernelState) -> None:
+        if state is not self._arrays:
+            self._arrays = state
+            self._handle = handle_of(state)
 
     @property
-    def handle(self) -> World:
+    def handle(self) -> KernelState:
         """The arrays, for compiled functions."""
         return self._handle
 
@@ -117,7 +116,7 @@ class Fleet:
 
     def plan_crashes(self, crashes: Sequence[tuple[Role, float]]) -> None:
         """Let the longest-ready replica of a role die at a time, for each of (role, time)."""
-        self.world = make_room(self.world, len(crashes))
+        self.arrays = make_room(self.arrays, len(crashes))
         for role, at_s in crashes:
             lifecycle.schedule_crash(self.handle, CODES[role], at_s)
 
@@ -144,15 +143,15 @@ class Fleet:
 
         The drained ones that change their role begin anew, the crashed are replaced.
         """
-        clock, crashed = self.world.clock[0], set()
-        for entry in self.world.transitions[: clock["transitions"]]:
-            role, state, time_s = ROLES[int(entry["role"])], int(entry["state"]), float(entry["time_s"])
+        clock, crashed = self.arrays.clock[0], set()
+        for entry in self.arrays.transitions[: clock["transitions"]]:
+            role, became, time_s = ROLES[int(entry["role"])], int(entry["state"]), float(entry["time_s"])
             counts = self._counts[role]
-            for name, change in EFFECTS[state].items():
+            for name, change in EFFECTS[became].items():
                 setattr(counts, name, getattr(counts, name) + change)
-            if state in (layout.GONE, layout.CRASHED, layout.CANCELLED):
+            if became in (layout.GONE, layout.CRASHED, layout.CANCELLED):
                 self._gpu_seconds += self.pools[role].gpus_per_replica * (time_s - float(entry["created_s"]))
-            if state == layout.CRASHED:
+            if became == layout.CRASHED:
                 crashed.add(role)
             self.series[role].add(time_s, counts)
         clock["transitions"] = clock["retired"] = 0
@@ -161,12 +160,12 @@ class Fleet:
             if role in crashed:
                 self._match(role)
 
-    def state(self, role: Role) -> PoolState:
+    def pool_state(self, role: Role) -> PoolState:
         """The pool's counts, and the load of its ready replicas with what waits for one."""
-        units, counts, clock = self.world.replicas, self._counts[role], self.world.clock[0]
+        units, counts, clock = self.arrays.replicas, self._counts[role], self.arrays.clock[0]
         ready = units[(units["role"] == CODES[role]) & (units["state"] == layout.SERVING)]
         in_prefill = int(ready["chunk_requests"][ready["phase"] == layout.PREFILLING].sum())
-        capacity = float(self.world.settings[0]["kv_capacity_tokens"]) * max(1, len(ready))
+        capacity = float(self.arrays.settings[0]["kv_capacity_tokens"]) * max(1, len(ready))
         return PoolState(
             desired=counts.desired,
             starting=counts.starting,
@@ -179,13 +178,13 @@ class Fleet:
 
     def gpu_hours(self) -> float:
         """GPU-hours up to now, replicas still up included."""
-        now_s = float(self.world.clock[0]["now_s"])
-        alive = self.world.replicas[self.world.replicas["state"] != layout.GONE]
+        now_s = float(self.arrays.clock[0]["now_s"])
+        alive = self.arrays.replicas[self.arrays.replicas["state"] != layout.GONE]
         gpus = np.array([self.pools[ROLES[int(code)]].gpus_per_replica for code in alive["role"]], np.float64)
         return (self._gpu_seconds + float((gpus * (now_s - alive["created_s"])).sum())) / 3600.0
 
     def _match(self, role: Role) -> None:
-        units, desired = self.world.replicas, self._counts[role].desired
+        units, desired = self.arrays.replicas, self._counts[role].desired
         up = np.flatnonzero(
             (units["role"] == CODES[role]) & np.isin(units["state"], (layout.STARTING, layout.SERVING))
         )
@@ -193,10 +192,10 @@ class Fleet:
         for replica in coming[max(0, desired - len(up)) :]:
             del self._changing[replica]
         self._start(role, desired - len(up) - len(coming), self._start_up_s)
-        self.world = make_room(self.world, len(up))
+        self.arrays = make_room(self.arrays, len(up))
         for replica in self._victims(up)[: max(0, len(up) - desired)]:
             lifecycle.stop_replica(self.handle, int(replica))
-        self.series[role].add(float(self.world.clock[0]["now_s"]), self._counts[role])
+        self.series[role].add(float(self.arrays.clock[0]["now_s"]), self._counts[role])
 
     def _change(self, giver: Role, taker: Role, count: int) -> None:
         """Let `count` serving replicas drain and then take the other role, fewer if there are not as many."""
@@ -204,9 +203,9 @@ class Fleet:
             raise PlanningError("this deployment's replicas cannot change their role")
         if self.pools[giver].gpus_per_replica != self.pools[taker].gpus_per_replica:
             raise PlanningError(f"a {giver} replica has other GPUs than a {taker} replica")
-        units = self.world.replicas
+        units = self.arrays.replicas
         serving = np.flatnonzero((units["role"] == CODES[giver]) & (units["state"] == layout.SERVING))
-        self.world = make_room(self.world, count)
+        self.arrays = make_room(self.arrays, count)
         for replica in self._victims(serving)[:count].tolist():
             self._changing[replica] = taker
             lifecycle.stop_replica(self.handle, replica)
@@ -214,9 +213,9 @@ class Fleet:
 
     def _take_over(self) -> None:
         """Where a replica that changes its role is gone, one of the other role begins."""
-        now_s = float(self.world.clock[0]["now_s"])
-        gone = [slot for slot in self._changing if self.world.replicas["state"][slot] == layout.GONE]
-        self.world = make_room(self.world, len(gone))
+        now_s = float(self.arrays.clock[0]["now_s"])
+        gone = [slot for slot in self._changing if self.arrays.replicas["state"][slot] == layout.GONE]
+        self.arrays = make_room(self.arrays, len(gone))
         for replica in gone:
             role = self._changing.pop(replica)
             self._begin(replica, role, self._role_change_s or 0.0)
@@ -224,27 +223,27 @@ class Fleet:
 
     def _victims(self, replicas: NDArray[np.int64]) -> NDArray[np.int64]:
         """In the order in which they go: starting ones newest first, then the emptiest, newest of equals."""
-        units = self.world.replicas[replicas]
+        units = self.arrays.replicas[replicas]
         serving = units["state"] == layout.SERVING
         load = np.where(serving, units["running"] + units["waiting"], 0)
         return replicas[np.lexsort((-units["serial"], load, serving))]
 
     def _start(self, role: Role, count: int, start_up_s: Callable[[], float]) -> None:
-        self.world = make_room(self.world, max(0, count))
+        self.arrays = make_room(self.arrays, max(0, count))
         for _ in range(count):
             self._begin(self._free_slot(), role, start_up_s())
 
     def _begin(self, replica: int, role: Role, delay_s: float) -> None:
         """Let a replica of the role start in a free slot."""
-        unit, now_s = self.world.replicas[replica], float(self.world.clock[0]["now_s"])
+        unit, now_s = self.arrays.replicas[replica], float(self.arrays.clock[0]["now_s"])
         unit["role"], unit["serial"] = CODES[role], self._serial
         self._serial += 1
         lifecycle.start_replica(self.handle, replica, now_s + delay_s)
         self._counts[role].starting += 1
 
     def _free_slot(self) -> int:
-        free = np.flatnonzero(self.world.replicas["state"] == layout.GONE)
+        free = np.flatnonzero(self.arrays.replicas["state"] == layout.GONE)
         if not len(free):
-            self.world = grow_replicas(self.world, 2 * len(self.world.replicas))
-            return len(self.world.replicas) // 2
+            self.arrays = grow_replicas(self.arrays, 2 * len(self.arrays.replicas))
+            return len(self.arrays.replicas) // 2
         return int(free[0])

@@ -1,47 +1,138 @@
 """The kernel: takes events and arrivals in their total order until the next tick, or until Python must act.
 
-Only the dispatch of events belongs here; Python decides how many replicas there are (`fleet`) and, for
-routings written in Python, where a request goes. A router is asked at each arrival and told by notices, at
-the time of the event; what it wants done are orders, obeyed first when the kernel goes on (see `attempts`).
+Here are the dispatch of events and the built-in routings, with the parking of requests while no replica of a
+pool is ready. Python decides how many replicas there are (`fleet`) and, for routings written in Python, where
+a request goes. A router is asked at each arrival and told by notices, at the time of the event; its answers
+are orders, obeyed first when the kernel goes on (see `attempts`).
 """
 
 import numpy as np
 
 from headway.simulation.attempts import deliver, obey
-from headway.simulation.engine import boundary
+from headway.simulation.engine import boundary, enqueue
 from headway.simulation.events import drop_first, kind_of
 from headway.simulation.layout import (
     BOUNDARY,
     CRASH,
+    DECODE,
     FAILED,
+    MIXED,
     NONE,
     NOTICES_OF_A_REQUEST,
     PLACE,
+    PREFILL,
     READY,
     SPARE_EVENTS,
     TRANSFERRED,
     UNASSIGNED,
     Exit,
+    KernelState,
     Routing,
-    World,
 )
 from headway.simulation.lifecycle import become_ready, crash
-from headway.simulation.placement import assign, place_request
 from headway.simulation.records import end_request
 from interp.jit import compiled
+
+
+@compiled
+def _random_below(state: KernelState, bound: int) -> int:
+    """SplitMix64, kept in the clock so that a run can be repeated."""
+    clock = state.clock[0]
+    clock.random = np.uint64(clock.random) + np.uint64(0x9E3779B97F4A7C15)
+    mixed = np.uint64(clock.random)
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    mixed ^= mixed >> np.uint64(31)
+    return int((mixed >> np.uint64(33)) % np.uint64(bound))
+
+
+@compiled
+def load_of(state: KernelState, replica: int) -> int:
+    """What least-load compares: outstanding prompt tokens for prefill, requests otherwise."""
+    unit = state.replicas[replica]
+    return unit.prompt_tokens if unit.role == PREFILL else unit.running + unit.waiting
+
+
+@compiled
+def choose(state: KernelState, role: int) -> int:
+    """A ready replica of the role by the built-in routing."""
+    clock, routing = state.clock[0], state.settings[0].routing
+    count = clock.ready[role]
+    if routing == Routing.RANDOM:
+        return state.ready[role, _random_below(state, count)]
+    if routing == Routing.ROUND_ROBIN:
+        clock.turn[role] += 1
+        return state.ready[role, clock.turn[role] % count]
+    best, least = NONE, 0
+    for place in range(count):
+        load = load_of(state, state.ready[role, place])
+        if best == NONE or load < least:
+            best, least = state.ready[role, place], load
+    return best
+
+
+@compiled
+def role_for(state: KernelState, request: int) -> int:
+    """The pool in which the request continues."""
+    if state.settings[0].disaggregated == 0:
+        return MIXED
+    return PREFILL if state.requests[request].prefill_finished_s < 0.0 else DECODE
+
+
+@compiled
+def park(state: KernelState, request: int, role: int) -> None:
+    """No replica of the role is ready: wait for one."""
+    clock = state.clock[0]
+    state.requests[request].next = NONE
+    if clock.parked_head[role] == NONE:
+        clock.parked_head[role] = request
+    else:
+        state.requests[clock.parked_tail[role]].next = request
+    clock.parked_tail[role] = request
+    clock.parked[role] += 1
+
+
+@compiled
+def assign(state: KernelState, request: int, replica: int) -> None:
+    """Give the request to a replica."""
+    unit, asked = state.replicas[replica], state.requests[request]
+    if unit.role != DECODE:
+        asked.prefill_replica = replica
+        unit.prompt_tokens += asked.input_tokens
+    if unit.role != PREFILL:
+        asked.decode_replica = replica
+    enqueue(state, replica, request)
+
+
+@compiled
+def place_request(state: KernelState, request: int) -> bool:
+    """Send a request to a replica; False when Python has to say which."""
+    role = role_for(state, request)
+    if state.settings[0].routing == Routing.ROUTER:
+        state.clock[0].asked_request = request
+        return False
+    if state.clock[0].ready[role] == 0:
+        park(state, request, role)
+    elif state.settings[0].routing == Routing.PYTHON:
+        state.clock[0].asked_request, state.clock[0].asked_role = request, role
+        return False
+    else:
+        assign(state, request, choose(state, role))
+    return True
+
 
 COMPILED_FROM = ("headway.simulation", "headway.engine", "interp")
 """Packages whose sources are in the compiled kernel (`interp.jit.drop_stale_cache`)."""
 
 
 @compiled
-def _admit(world: World) -> bool:
+def _admit(state: KernelState) -> bool:
     """Take the next arrival of the trace."""
-    clock, columns = world.clock[0], world.arrivals
+    clock, columns = state.clock[0], state.arrivals
     row = clock.next_arrival
     clock.next_arrival += 1
     request = clock.free_request
-    asked = world.requests[request]
+    asked = state.requests[request]
     clock.free_request = asked.next
     clock.free_requests -= 1
     clock.active += 1
@@ -57,64 +148,64 @@ def _admit(world: World) -> bool:
     asked.cached_tokens = asked.prefilled_tokens = asked.external_tokens = 0
     asked.prefill_replica = asked.decode_replica = NONE
     asked.retries = asked.reserved = asked.abandoned = 0
-    world.window[0].arrivals += 1
-    world.window[0].input_tokens += asked.input_tokens
-    if asked.input_tokens + asked.output_tokens > world.settings[0].kv_capacity_tokens:
-        end_request(world, request, FAILED)
+    state.window[0].arrivals += 1
+    state.window[0].input_tokens += asked.input_tokens
+    if asked.input_tokens + asked.output_tokens > state.settings[0].kv_capacity_tokens:
+        end_request(state, request, FAILED)
         return True
-    return place_request(world, request)
+    return place_request(state, request)
 
 
 @compiled
-def _handle(world: World) -> int:
+def _handle(state: KernelState) -> int:
     """Process the first event; the exit code, Exit.REACHED to go on."""
-    clock = world.clock[0]
-    first = world.events[0]
+    clock = state.clock[0]
+    first = state.events[0]
     kind, index, version = kind_of(first.order), first.index, first.version
     clock.now_s = first.time_s
-    drop_first(clock, world.events)
+    drop_first(clock, state.events)
     if kind == BOUNDARY:
-        if world.replicas[index].version == version:
-            boundary(world, index)
+        if state.replicas[index].version == version:
+            boundary(state, index)
     elif kind == TRANSFERRED:
-        if world.requests[index].version != version:
+        if state.requests[index].version != version:
             return Exit.REACHED
-        world.requests[index].decode_ready_s = clock.now_s
-        if world.settings[0].routing == Routing.ROUTER:
-            deliver(world, index)
+        state.requests[index].decode_ready_s = clock.now_s
+        if state.settings[0].routing == Routing.ROUTER:
+            deliver(state, index)
             return Exit.REACHED
-        return Exit.REACHED if place_request(world, index) else Exit.NEED_PLACEMENT
+        return Exit.REACHED if place_request(state, index) else Exit.NEED_PLACEMENT
     elif kind == PLACE:
-        return Exit.REACHED if place_request(world, index) else Exit.NEED_PLACEMENT
+        return Exit.REACHED if place_request(state, index) else Exit.NEED_PLACEMENT
     elif kind == READY:
-        become_ready(world, index, version)
+        become_ready(state, index, version)
     elif kind == CRASH and clock.ready[index] > 0:
         clock.crashes += 1
-        crash(world, world.ready[index, 0])
+        crash(state, state.ready[index, 0])
         return Exit.FLEET_CHANGED
     return Exit.REACHED
 
 
 @compiled
-def _lacks_space(world: World) -> bool:
-    clock = world.clock[0]
+def _lacks_space(state: KernelState) -> bool:
+    clock = state.clock[0]
     return (
         clock.free_requests == 0
-        or clock.events + clock.active + SPARE_EVENTS > len(world.events)
-        or clock.finished + clock.active + SPARE_EVENTS > len(world.finished)
-        or clock.transitions + SPARE_EVENTS > len(world.transitions)
+        or clock.events + clock.active + SPARE_EVENTS > len(state.events)
+        or clock.finished + clock.active + SPARE_EVENTS > len(state.finished)
+        or clock.transitions + SPARE_EVENTS > len(state.transitions)
         or (
-            world.settings[0].routing == Routing.ROUTER
-            and clock.notices + NOTICES_OF_A_REQUEST * clock.active + SPARE_EVENTS > len(world.notices)
+            state.settings[0].routing == Routing.ROUTER
+            and clock.notices + NOTICES_OF_A_REQUEST * clock.active + SPARE_EVENTS > len(state.notices)
         )
     )
 
 
 @compiled
-def _standstill(world: World) -> int:
+def _standstill(state: KernelState) -> int:
     """Why Python must act before anything else happens; Exit.REACHED if it need not."""
-    clock = world.clock[0]
-    if _lacks_space(world):
+    clock = state.clock[0]
+    if _lacks_space(state):
         return Exit.NEED_SPACE
     if clock.obeyed < clock.orders:
         return Exit.REACHED
@@ -129,31 +220,31 @@ def _standstill(world: World) -> int:
 
 
 @compiled
-def run(world: World, stop_s: float) -> int:
+def run(state: KernelState, stop_s: float) -> int:
     """Simulate up to and including `stop_s`; why it returned, as `layout.Exit`."""
-    clock = world.clock[0]
+    clock = state.clock[0]
     if clock.answer != UNASSIGNED:
-        assign(world, clock.asked_request, clock.answer)
+        assign(state, clock.asked_request, clock.answer)
         clock.answer = UNASSIGNED
     while True:
-        code = _standstill(world)
+        code = _standstill(state)
         if code != Exit.REACHED:
             return code
         if clock.obeyed < clock.orders:
-            obey(world)
+            obey(state)
             continue
         arrival_s = np.inf
         if clock.next_arrival < clock.arrivals:
-            arrival_s = world.arrivals.arrival_s[clock.next_arrival]
-        event_s = world.events[0].time_s if clock.events > 0 else np.inf
+            arrival_s = state.arrivals.arrival_s[clock.next_arrival]
+        event_s = state.events[0].time_s if clock.events > 0 else np.inf
         if min(arrival_s, event_s) > stop_s:
             clock.now_s = stop_s
             return Exit.REACHED
-        if event_s < arrival_s or (event_s == arrival_s and kind_of(world.events[0].order) < PLACE):
-            code = _handle(world)
+        if event_s < arrival_s or (event_s == arrival_s and kind_of(state.events[0].order) < PLACE):
+            code = _handle(state)
             if code != Exit.REACHED:
                 return code
         else:
             clock.now_s = arrival_s
-            if not _admit(world):
+            if not _admit(state):
                 return Exit.NEED_PLACEMENT

@@ -1,4 +1,4 @@
-"""The simulated world as arrays: what the compiled kernel reads and writes.
+"""The simulated state as arrays: what the compiled kernel reads and writes.
 
 One structured array per kind of thing (replicas, requests, events, …), indexed by slot numbers, so that the
 kernel touches flat memory and Python can look at any of it. Times are seconds of virtual time, -1 where
@@ -36,12 +36,12 @@ IDLE, DECODING, PREFILLING = 0, 1, 2
 # How a request ended; SHED only where a router says so.
 COMPLETED, FAILED, SHED = 0, 1, 2
 
-# What a router is told: its prompt is computed and travels, its first token left, it ended (value: output
+# What a router is context: its prompt is computed and travels, its first token left, it ended (value: output
 # tokens, NONE if it failed), its attempt was lost before the first token; a replica changed (value: its
 # state).
 PREFILLED, FIRST_TOKEN, ENDED, LOST, REPLICA_CHANGED = 0, 1, 2, 3, 4
 
-# Rows of `World.histograms`: the latencies of the current window.
+# Rows of `KernelState.histograms`: the latencies of the current window.
 TTFT, ITL = 0, 1
 
 
@@ -243,7 +243,7 @@ class Prefix(NamedTuple):
     lookup: NDArray[np.int32]
 
 
-class World(NamedTuple):
+class KernelState(NamedTuple):
     """Everything the kernel works on; `clock`, `window` and `settings` have one record."""
 
     clock: NDArray[Any]

@@ -1,6 +1,5 @@
 """Replicas come and go: start, readiness, draining, crash."""
 
-from headway.simulation import prefix
 from headway.simulation.attempts import forget, lose
 from headway.simulation.batch import catch_up
 from headway.simulation.engine import retire_if_drained
@@ -18,83 +17,83 @@ from headway.simulation.layout import (
     READY,
     SERVING,
     STARTING,
+    KernelState,
     Routing,
-    World,
 )
-from headway.simulation.prefill import drop_abandoned
+from headway.simulation.prefill import clear_cache, drop_abandoned
 from headway.simulation.records import end_request, log_transition
 from interp.jit import compiled
 
 
 @compiled
-def become_ready(world: World, replica: int, version: int) -> None:
+def become_ready(state: KernelState, replica: int, version: int) -> None:
     """The start-up is over: serve, beginning with what waited for a replica of this role."""
-    unit, clock = world.replicas[replica], world.clock[0]
+    unit, clock = state.replicas[replica], state.clock[0]
     if unit.state != STARTING or unit.version != version:
         return
     unit.state = SERVING
     role = unit.role
-    world.ready[role, clock.ready[role]] = replica
+    state.ready[role, clock.ready[role]] = replica
     clock.ready[role] += 1
-    log_transition(world, replica, SERVING)
+    log_transition(state, replica, SERVING)
     request = clock.parked_head[role]
     while request != NONE:
-        push(clock, world.events, clock.now_s, PLACE, request, 0)
-        request = world.requests[request].next
+        push(clock, state.events, clock.now_s, PLACE, request, 0)
+        request = state.requests[request].next
     clock.parked_head[role] = clock.parked_tail[role] = NONE
     clock.parked[role] = 0
 
 
 @compiled
-def _leave_service(world: World, replica: int) -> None:
+def _leave_service(state: KernelState, replica: int) -> None:
     """Take a replica off the list that routing chooses from."""
-    clock, role = world.clock[0], world.replicas[replica].role
+    clock, role = state.clock[0], state.replicas[replica].role
     place = 0
     for i in range(clock.ready[role]):
-        if world.ready[role, i] != replica:
-            world.ready[role, place] = world.ready[role, i]
+        if state.ready[role, i] != replica:
+            state.ready[role, place] = state.ready[role, i]
             place += 1
     clock.ready[role] = place
 
 
 @compiled
-def _begin_anew(world: World, request: int) -> None:
+def _begin_anew(state: KernelState, request: int) -> None:
     """Forget what a dead replica did for the request, and place it again."""
-    if world.settings[0].routing == Routing.ROUTER:
-        lose(world, request)
+    if state.settings[0].routing == Routing.ROUTER:
+        lose(state, request)
         return
-    world.requests[request].retries += 1
-    forget(world, request)
-    push(world.clock[0], world.events, world.clock[0].now_s, PLACE, request, 0)
+    state.requests[request].retries += 1
+    forget(state, request)
+    push(state.clock[0], state.events, state.clock[0].now_s, PLACE, request, 0)
 
 
 @compiled
-def _begin_all_anew(world: World, replica: int, request: int) -> None:
+def _begin_all_anew(state: KernelState, replica: int, request: int) -> None:
     """The same for a queue that starts with `request`."""
     while request != NONE:
-        following = world.requests[request].next
-        if world.requests[request].abandoned == 1:
-            drop_abandoned(world, replica, request)
+        following = state.requests[request].next
+        if state.requests[request].abandoned == 1:
+            drop_abandoned(state, replica, request)
         else:
-            _begin_anew(world, request)
+            _begin_anew(state, request)
         request = following
 
 
 @compiled
-def crash(world: World, replica: int) -> None:
+def crash(state: KernelState, replica: int) -> None:
     """The replica dies: streams on it fail; what has no first token yet begins anew at its prefill."""
-    unit = world.replicas[replica]
-    catch_up(world, replica)
-    _leave_service(world, replica)
-    log_transition(world, replica, CRASHED)
+    unit = state.replicas[replica]
+    catch_up(state, replica)
+    _leave_service(state, replica)
+    log_transition(state, replica, CRASHED)
     for i in range(unit.running):
-        request = world.finish_request[replica, i]
-        if world.requests[request].first_token_s < 0.0:
-            _begin_anew(world, request)
+        request = state.finish_request[replica, i]
+        if state.requests[request].first_token_s < 0.0:
+            _begin_anew(state, request)
         else:
-            end_request(world, request, FAILED)
-    _begin_all_anew(world, replica, unit.head)
-    _begin_all_anew(world, replica, unit.arrived_head)
+            end_request(state, request, FAILED)
+    _begin_all_anew(state, replica, unit.head)
+    _begin_all_anew(state, replica, unit.arrived_head)
     unit.running = unit.waiting = unit.kv_tokens = unit.reserved_tokens = unit.prompt_tokens = 0
     unit.head = unit.tail = unit.arrived_head = unit.arrived_tail = unit.fresh_head = NONE
     unit.state, unit.phase = GONE, IDLE
@@ -102,47 +101,47 @@ def crash(world: World, replica: int) -> None:
 
 
 @compiled
-def catch_up_all(world: World) -> None:
+def catch_up_all(state: KernelState) -> None:
     """Bring every replica's counters to the present, for an observation."""
-    for replica in range(len(world.replicas)):
-        if world.replicas[replica].state != GONE:
-            catch_up(world, replica)
+    for replica in range(len(state.replicas)):
+        if state.replicas[replica].state != GONE:
+            catch_up(state, replica)
 
 
 @compiled
-def start_replica(world: World, replica: int, ready_s: float) -> None:
+def start_replica(state: KernelState, replica: int, ready_s: float) -> None:
     """Let a new replica start in a free slot; the slot's version goes on, so that old events stay void."""
-    unit = world.replicas[replica]
+    unit = state.replicas[replica]
     unit.version += 1
     unit.state, unit.phase = STARTING, IDLE
-    unit.created_s = world.clock[0].now_s
+    unit.created_s = state.clock[0].now_s
     unit.boundary_s = unit.checkpoint_s = -1.0
     unit.busy_s = 0.0
     unit.iteration = 0
     unit.running = unit.kv_tokens = unit.reserved_tokens = unit.waiting = 0
     unit.prompt_tokens = unit.chunk_requests = unit.chunk_last_tokens = unit.promised = 0
     unit.head = unit.tail = unit.arrived_head = unit.arrived_tail = unit.fresh_head = NONE
-    prefix.clear(world, replica)
-    push(world.clock[0], world.events, ready_s, READY, replica, unit.version)
+    clear_cache(state, replica)
+    push(state.clock[0], state.events, ready_s, READY, replica, unit.version)
 
 
 @compiled
-def stop_replica(world: World, replica: int) -> None:
+def stop_replica(state: KernelState, replica: int) -> None:
     """Cancel a starting replica, or let a serving one finish what it has."""
-    unit = world.replicas[replica]
+    unit = state.replicas[replica]
     if unit.state == STARTING:
         unit.state = GONE
         unit.version += 1
-        log_transition(world, replica, CANCELLED)
+        log_transition(state, replica, CANCELLED)
     else:
-        _leave_service(world, replica)
+        _leave_service(state, replica)
         unit.state = DRAINING
-        log_transition(world, replica, DRAINING)
+        log_transition(state, replica, DRAINING)
         if unit.phase == IDLE:
-            retire_if_drained(world, replica)
+            retire_if_drained(state, replica)
 
 
 @compiled
-def schedule_crash(world: World, role: int, time_s: float) -> None:
+def schedule_crash(state: KernelState, role: int, time_s: float) -> None:
     """Let the longest-ready replica of the role die at `time_s`."""
-    push(world.clock[0], world.events, time_s, CRASH, role, 0)
+    push(state.clock[0], state.events, time_s, CRASH, role, 0)

@@ -1,10 +1,15 @@
-"""Prompt work of a replica: which tokens the next iteration carries, how long they take, what follows."""
+"""Prompt work of a replica: the tokens of the next iteration, their time, and the caches that save some.
+
+A prefix cache is an LRU list of block keys with an open-addressing table, all in flat arrays. A prompt is a
+list of block keys (Mooncake's `hash_ids`); its longest run of leading blocks that are present is cached. On
+insertion the last block is touched first, so that a prompt loses its tail before its head. Keys of superposed
+trace copies are kept apart by `copy`.
+"""
 
 import numpy as np
 
 from headway.engine.rules import kv_transfer_s
 from headway.engine.surfaces import work_until_s
-from headway.simulation import prefix
 from headway.simulation.batch import dequeue, fits, join, reserve, unreserve
 from headway.simulation.events import push
 from headway.simulation.layout import (
@@ -16,54 +21,170 @@ from headway.simulation.layout import (
     PREFILLED,
     SERVING,
     TRANSFERRED,
-    World,
+    KernelState,
 )
 from headway.simulation.records import count_first_token, end_request, free_slot, notify
 from interp.jit import compiled
 from interp.kernels import ttft_at
 
+COPY_SHIFT = 40
+MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
+
+
+@compiled
+def _home(key: int, size: int) -> int:
+    return int((np.uint64(key) * MULTIPLIER) >> np.uint64(33)) & (size - 1)
+
+
+@compiled
+def _find(state: KernelState, replica: int, key: int) -> int:
+    """Position in the table at which `key` stands or would stand."""
+    lookup, keys = state.prefix.lookup, state.prefix.key
+    size = lookup.shape[1]
+    place = _home(key, size)
+    while lookup[replica, place] != NONE and keys[replica, lookup[replica, place]] != key:
+        place = (place + 1) & (size - 1)
+    return place
+
+
+@compiled
+def _remove(state: KernelState, replica: int, place: int) -> None:
+    """Empty one place of the table and close the gap behind it."""
+    lookup, keys = state.prefix.lookup, state.prefix.key
+    size = lookup.shape[1]
+    hole = place
+    following = (place + 1) & (size - 1)
+    while lookup[replica, following] != NONE:
+        home = _home(keys[replica, lookup[replica, following]], size)
+        if ((following - home) & (size - 1)) >= ((following - hole) & (size - 1)):
+            lookup[replica, hole] = lookup[replica, following]
+            hole = following
+        following = (following + 1) & (size - 1)
+    lookup[replica, hole] = NONE
+
+
+@compiled
+def _unlink(state: KernelState, replica: int, node: int) -> None:
+    record, caches = state.replicas[replica], state.prefix
+    newer, older = caches.newer[replica, node], caches.older[replica, node]
+    if newer == NONE:
+        record.cache_head = older
+    else:
+        caches.older[replica, newer] = older
+    if older == NONE:
+        record.cache_tail = newer
+    else:
+        caches.newer[replica, older] = newer
+
+
+@compiled
+def _link_first(state: KernelState, replica: int, node: int) -> None:
+    record, caches = state.replicas[replica], state.prefix
+    caches.newer[replica, node] = NONE
+    caches.older[replica, node] = record.cache_head
+    if record.cache_head == NONE:
+        record.cache_tail = node
+    else:
+        caches.newer[replica, record.cache_head] = node
+    record.cache_head = node
+
+
+@compiled
+def _touch(state: KernelState, replica: int, key: int) -> None:
+    """Make `key` the most recent block, evicting the oldest when the cache is full."""
+    record, caches = state.replicas[replica], state.prefix
+    place = _find(state, replica, key)
+    node = caches.lookup[replica, place]
+    if node != NONE:
+        _unlink(state, replica, node)
+    elif record.cache_blocks < state.settings[0].cache_capacity_blocks:
+        node = record.cache_blocks
+        record.cache_blocks += 1
+    else:
+        node = record.cache_tail
+        _unlink(state, replica, node)
+        _remove(state, replica, _find(state, replica, caches.key[replica, node]))
+        place = _find(state, replica, key)
+    caches.key[replica, node] = key
+    caches.lookup[replica, place] = node
+    _link_first(state, replica, node)
+
+
+@compiled
+def clear_cache(state: KernelState, replica: int) -> None:
+    """Forget everything that the replica had cached."""
+    record = state.replicas[replica]
+    record.cache_head, record.cache_tail, record.cache_blocks = NONE, NONE, 0
+    state.prefix.lookup[replica, :] = NONE
+
+
+@compiled
+def cached_tokens(state: KernelState, replica: int, request: int) -> int:
+    """Leading prompt tokens of `request` that `replica` need not compute; at least one token is computed."""
+    asked, caches = state.requests[request], state.prefix
+    hits = 0
+    if state.settings[0].cache_capacity_blocks > 0:
+        salt = asked.copy << COPY_SHIFT
+        for i in range(asked.block_count):
+            key = caches.blocks[asked.block_start + i] + salt
+            if caches.lookup[replica, _find(state, replica, key)] == NONE:
+                break
+            hits += 1
+    return min(hits * state.settings[0].block_tokens, asked.input_tokens - 1)
+
+
+@compiled
+def remember_prompt(state: KernelState, replica: int, request: int) -> None:
+    """Remember the prompt of `request` on `replica`."""
+    if state.settings[0].cache_capacity_blocks > 0:
+        asked = state.requests[request]
+        salt = asked.copy << COPY_SHIFT
+        for i in range(asked.block_count - 1, -1, -1):
+            _touch(state, replica, state.prefix.blocks[asked.block_start + i] + salt)
+
+
 transfer_s = compiled(kv_transfer_s)
 
 
 @compiled
-def prefill_time_s(world: World, tokens: float) -> float:
+def prefill_time_s(state: KernelState, tokens: float) -> float:
     """TTFT of a prompt of `tokens` uncached tokens on an idle engine, as the profile has it."""
-    linear, quadratic = world.surfaces.growth
-    return ttft_at(tokens, world.prefill_tokens, world.prefill_s, linear, quadratic)
+    linear, quadratic = state.surfaces.growth
+    return ttft_at(tokens, state.prefill_tokens, state.prefill_s, linear, quadratic)
 
 
 @compiled
-def iteration_s(world: World, replica: int, batch_s: float, chunk_s: float) -> float:
+def iteration_s(state: KernelState, replica: int, batch_s: float, chunk_s: float) -> float:
     """Seconds of an iteration with the planned chunk, beside a batch whose own iteration takes `batch_s`."""
-    unit = world.replicas[replica]
+    unit = state.replicas[replica]
     if unit.running > 0:
         return batch_s + chunk_s
-    if world.settings[0].chunk_tokens == 0:
-        return prefill_time_s(world, unit.chunk_last_tokens)
-    return world.surfaces.work_s[0] + chunk_s
+    if state.settings[0].chunk_tokens == 0:
+        return prefill_time_s(state, unit.chunk_last_tokens)
+    return state.surfaces.work_s[0] + chunk_s
 
 
 @compiled
-def plan_chunk(world: World, replica: int) -> float:
+def plan_chunk(state: KernelState, replica: int) -> float:
     """Choose the prompt tokens of the next iteration; seconds that their work adds to it."""
-    unit, rules = world.replicas[replica], world.settings[0]
+    unit, rules = state.replicas[replica], state.settings[0]
     budget = rules.chunk_tokens if rules.chunk_tokens > 0 else np.iinfo(np.int64).max
     unit.chunk_requests = 0
     added_s = 0.0
     request = unit.head
     while request != NONE and budget > 0:
-        asked = world.requests[request]
+        asked = state.requests[request]
         if unit.role != PREFILL and asked.reserved == 0:
-            if unit.arrived_head != NONE or not fits(world, replica, request, unit.chunk_requests):
+            if unit.arrived_head != NONE or not fits(state, replica, request, unit.chunk_requests):
                 break
-            reserve(world, replica, request)
+            reserve(state, replica, request)
         if asked.prefill_started_s < 0.0:
-            asked.prefill_started_s = world.clock[0].now_s
-            asked.cached_tokens = prefix.cached_tokens(world, replica, request)
+            asked.prefill_started_s = state.clock[0].now_s
+            asked.cached_tokens = cached_tokens(state, replica, request)
         left = asked.input_tokens - asked.cached_tokens - asked.prefilled_tokens
         tokens = min(left, budget)
         done = asked.prefilled_tokens
-        added_s += work_until_s(world.surfaces, done + tokens) - work_until_s(world.surfaces, done)
+        added_s += work_until_s(state.surfaces, done + tokens) - work_until_s(state.surfaces, done)
         unit.chunk_requests += 1
         unit.chunk_last_tokens = tokens
         budget -= tokens
@@ -74,72 +195,72 @@ def plan_chunk(world: World, replica: int) -> float:
 
 
 @compiled
-def is_up(world: World, replica: int, serial: int) -> bool:
+def is_up(state: KernelState, replica: int, serial: int) -> bool:
     """Whether the replica that had this slot and serial still works."""
-    unit = world.replicas[replica]
+    unit = state.replicas[replica]
     return unit.serial == serial and (unit.state == SERVING or unit.state == DRAINING)  # noqa: PLR1714 - compiled
 
 
 @compiled
-def _send(world: World, replica: int, request: int) -> None:
+def _send(state: KernelState, replica: int, request: int) -> None:
     """Let the KV of a computed prompt travel to where the request decodes.
 
     A mixed replica that has leading blocks of the prompt cached takes only the rest; here the KV is free at
     once.
     """
-    unit, asked = world.replicas[replica], world.requests[request]
-    clock, rules = world.clock[0], world.settings[0]
+    unit, asked = state.replicas[replica], state.requests[request]
+    clock, rules = state.clock[0], state.settings[0]
     moved = asked.input_tokens
     if unit.role == MIXED:
-        unreserve(world, replica, request)
-        if is_up(world, asked.decode_replica, asked.decode_serial):
-            moved -= prefix.cached_tokens(world, asked.decode_replica, request)
+        unreserve(state, replica, request)
+        if is_up(state, asked.decode_replica, asked.decode_serial):
+            moved -= cached_tokens(state, asked.decode_replica, request)
         asked.external_tokens = moved
     delay_s = transfer_s(rules.transfer_latency_s, rules.transfer_s_per_token, moved)
-    push(clock, world.events, clock.now_s + delay_s, TRANSFERRED, request, asked.version)
-    notify(world, PREFILLED, request, asked.number, 0)
+    push(clock, state.events, clock.now_s + delay_s, TRANSFERRED, request, asked.version)
+    notify(state, PREFILLED, request, asked.number, 0)
 
 
 @compiled
-def drop_abandoned(world: World, replica: int, request: int) -> None:
+def drop_abandoned(state: KernelState, replica: int, request: int) -> None:
     """The iteration that still computed a withdrawn prompt is over, or its replica died."""
-    unit = world.replicas[replica]
-    unit.prompt_tokens -= world.requests[request].input_tokens
-    unreserve(world, replica, request)
-    free_slot(world, request)
+    unit = state.replicas[replica]
+    unit.prompt_tokens -= state.requests[request].input_tokens
+    unreserve(state, replica, request)
+    free_slot(state, request)
 
 
 @compiled
-def _finish_prefill(world: World, replica: int) -> None:
+def _finish_prefill(state: KernelState, replica: int) -> None:
     """The prompt at the head of the queue is computed: transfer its KV, or go on here."""
-    request = dequeue(world, replica)
-    unit, asked = world.replicas[replica], world.requests[request]
-    clock = world.clock[0]
+    request = dequeue(state, replica)
+    unit, asked = state.replicas[replica], state.requests[request]
+    clock = state.clock[0]
     if asked.abandoned == 1:
-        drop_abandoned(world, replica, request)
+        drop_abandoned(state, replica, request)
         return
     asked.prefill_finished_s = clock.now_s
     unit.prompt_tokens -= asked.input_tokens
-    prefix.insert(world, replica, request)
+    remember_prompt(state, replica, request)
     if unit.role == PREFILL or asked.decode_replica != replica:
-        _send(world, replica, request)
+        _send(state, replica, request)
         return
-    count_first_token(world, request, clock.now_s)
+    count_first_token(state, request, clock.now_s)
     asked.decode_ready_s = clock.now_s
     if asked.output_tokens == 1:
         unit.reserved_tokens -= asked.input_tokens + asked.output_tokens
-        end_request(world, request, COMPLETED)
+        end_request(state, request, COMPLETED)
     else:
-        join(world, replica, request)
+        join(state, replica, request)
 
 
 @compiled
-def finish_chunk(world: World, replica: int) -> None:
+def finish_chunk(state: KernelState, replica: int) -> None:
     """The iteration that carried prompt tokens is over: prompts that are complete move on."""
-    unit = world.replicas[replica]
+    unit = state.replicas[replica]
     for _ in range(unit.chunk_requests - 1):
-        _finish_prefill(world, replica)
-    asked = world.requests[unit.head]
+        _finish_prefill(state, replica)
+    asked = state.requests[unit.head]
     asked.prefilled_tokens += unit.chunk_last_tokens
     if asked.abandoned == 1 or asked.prefilled_tokens >= asked.input_tokens - asked.cached_tokens:
-        _finish_prefill(world, replica)
+        _finish_prefill(state, replica)

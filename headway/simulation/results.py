@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from headway.planning.types import Role, Slo
-from headway.simulation.classes import RequestClass
 from headway.simulation.fleet import ReplicaSeries
 from headway.simulation.report import (
     ClassFigures,
@@ -21,6 +20,7 @@ from headway.simulation.report import (
     SimulationReport,
     TraceFigures,
 )
+from headway.simulation.scenario import RequestClass
 from headway.simulation.tally import Outcomes, Tally
 
 NO_TRACE = TraceFigures(name="", rate_scale=1.0, isl_mean_tokens=0.0, osl_mean_tokens=0.0)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from headway.planning.types import Role
 from headway.simulation.fleet import ROLES
-from headway.simulation.layout import World
+from headway.simulation.layout import KernelState
 
 
 class PlacementView:
@@ -20,16 +20,16 @@ class PlacementView:
     methods return one value for each ready replica, in the same order.
     """
 
-    def __init__(self, world: World) -> None:
-        self.world = world
-        clock, units, requests = world.clock, world.replicas, world.requests
+    def __init__(self, state: KernelState) -> None:
+        self.arrays = state
+        clock, units, requests = state.clock, state.replicas, state.requests
         self._now, self._role, self._request = clock["now_s"], clock["asked_role"], clock["asked_request"]
         self._answer, self._ready = clock["answer"], clock["ready"]
         self._number, self._input_tokens = requests["number"], requests["input_tokens"]
         self._running, self._waiting = units["running"], units["waiting"]
         self._serials = units["serial"]
         self._prompt_tokens, self._kv_tokens = units["prompt_tokens"], units["kv_tokens"]
-        self._capacity = float(world.settings["kv_capacity_tokens"][0])
+        self._capacity = float(state.settings["kv_capacity_tokens"][0])
 
     @property
     def role(self) -> Role:
@@ -40,7 +40,7 @@ class PlacementView:
     def replicas(self) -> NDArray[np.int32]:
         """The ready replicas of that pool; at least one."""
         role = self._role.item()
-        return self.world.ready[role, : self._ready[0, role]]
+        return self.arrays.ready[role, : self._ready[0, role]]
 
     @property
     def now_s(self) -> float:

@@ -18,21 +18,17 @@ from headway.planning.forecasting import LoadForecaster
 from headway.planning.types import NAN, Decision, Observation, Policy
 from headway.routing.offload import OffloadTrace
 from headway.simulation import kernel, layout, lifecycle
-from headway.simulation.allocate import make_space, make_world
-from headway.simulation.facts import Told
 from headway.simulation.fleet import Fleet
-from headway.simulation.fluid import FluidBound
-from headway.simulation.histogram import quantile
 from headway.simulation.layout import Arrivals, Exit, Routing
-from headway.simulation.learner import Learner
+from headway.simulation.observing import TrafficLog, Utilisation
+from headway.simulation.records import quantile
 from headway.simulation.report import Interval, IntervalForecast, IntervalQuantiles
 from headway.simulation.results import SimulationResult
-from headway.simulation.routed import Conductor, Routed, named
+from headway.simulation.router_driver import RequestContext, RouterDriver, SimulatedTrainer, named
 from headway.simulation.routing import PlacementView
-from headway.simulation.scenario import Scenario
-from headway.simulation.tally import Tally
-from headway.simulation.traffic import TrafficLog
-from headway.simulation.utilisation import Utilisation
+from headway.simulation.scenario import Scenario, ScenarioRouter
+from headway.simulation.state import make_space, make_state
+from headway.simulation.tally import FluidBound, Tally
 from headway.workload import RequestChunk
 from interp.jit import drop_stale_cache
 
@@ -94,38 +90,38 @@ class Run:
         self.forecaster, self.watchers = forecaster, watchers
         streams = np.random.SeedSequence(scenario.seed).spawn(3)
         kernel_seed = int(streams[0].generate_state(1, np.uint64)[0])
-        world = make_world(scenario.profile, scenario.settings, trace.blocks, kernel_seed)
+        state = make_state(scenario.profile, scenario.settings, trace.blocks, kernel_seed)
         start_up_s = scenario.start_up.sampler(np.random.default_rng(streams[1]))
-        self.fleet = Fleet(world, scenario.pools, start_up_s, scenario.role_change_s)
+        self.fleet = Fleet(state, scenario.pools, start_up_s, scenario.role_change_s)
         self.traffic = TrafficLog(self.fleet)
         self.mix = scenario.mix
         shared = scenario.engine.chunk_tokens > 0
         self.tally = Tally(self.mix, FluidBound(scenario.profile, scenario.slo, shared_iterations=shared))
-        self.conductor = self._conductor(np.random.default_rng(streams[2]))
-        self.utilisation = None if self.conductor is None else Utilisation(self.fleet)
+        self.router_driver = self._make_driver(np.random.default_rng(streams[2]))
+        self.utilisation = None if self.router_driver is None else Utilisation(self.fleet)
         self.intervals: list[Interval] = []
         self.state: Any = policy.initial_state()
         self.chunks: Iterator[RequestChunk] = trace.chunks()
         self.ticked_s = 0.0
         self.tick_s = policy.interval_s
         self.met_before = self.ended_before = 0
-        self.fleet.world.clock["horizon_s"] = trace.duration_s
+        self.fleet.arrays.clock["horizon_s"] = trace.duration_s
         self.fleet.open(scenario.initial)
         self.fleet.plan_crashes([(crash.role, crash.at_s) for crash in scenario.crashes])
 
-    def _conductor(self, generator: np.random.Generator) -> Conductor | None:
+    def _make_driver(self, generator: np.random.Generator) -> RouterDriver | None:
         """Who drives the kernel, where a router routes."""
-        routed, rules = self.scenario.routing, self.fleet.world.settings[0]
-        if not isinstance(routed, Routed):
+        routed, rules = self.scenario.routing, self.fleet.arrays.settings[0]
+        if not isinstance(routed, ScenarioRouter):
             return None
-        told = Told(
+        context = RequestContext(
             classes=self.mix.classes,
             most_tokens=routed.most_tokens or int(rules["kv_capacity_tokens"]),
             block_tokens=self.scenario.engine.block_tokens,
         )
-        learner = Learner(routed.learn) if routed.learn else None
+        trainer = SimulatedTrainer(routed.learn) if routed.learn else None
         router, traces = routed.make(generator), self.watchers.traces
-        return Conductor(self.fleet, router, told, learner, routed.gpu_type, traces=traces)
+        return RouterDriver(self.fleet, router, context, trainer, routed.gpu_type, traces=traces)
 
     def result(self) -> SimulationResult:
         """Run to the end; the policy decides at each tick."""
@@ -140,8 +136,8 @@ class Run:
         if observation.interval_s > 0:
             self._record(observation, None)
         self._close_window()
-        clock = fleet.world.clock[0]
-        unfinished = self.tally.fail_unfinished(fleet.world.requests)
+        clock = fleet.arrays.clock[0]
+        unfinished = self.tally.fail_unfinished(fleet.arrays.requests)
         notes = [f"{unfinished} requests had not ended at the drain limit"] if unfinished else []
         missed = len(scenario.crashes) - int(clock["crashes"])
         if missed:
@@ -160,7 +156,7 @@ class Run:
             replicas=fleet.series,
             intervals=tuple(self.intervals),
             notes=tuple(notes),
-            routing_metrics=named(self.conductor.router.metrics()) if self.conductor else {},
+            routing_metrics=named(self.router_driver.router.metrics()) if self.router_driver else {},
             utilisation=self.utilisation.summary() if self.utilisation else {},
         )
 
@@ -169,7 +165,7 @@ class Run:
         trace_s = self.trace.duration_s
         limit_s = trace_s + self.scenario.drain_limit_s
         while True:
-            now_s = float(self.fleet.world.clock[0]["now_s"])
+            now_s = float(self.fleet.arrays.clock[0]["now_s"])
             look_s = inf if self.utilisation is None else self.utilisation.due_s
             stop_s = min(look_s, self.tick_s, trace_s if now_s < trace_s else limit_s)
             code = self._advance(stop_s)
@@ -189,7 +185,7 @@ class Run:
                 self.fleet.take_transitions()
             else:
                 self._empty_buffers()
-                self.fleet.world = make_space(self.fleet.world)
+                self.fleet.arrays = make_space(self.fleet.arrays)
 
     def act(self, observation: Observation, decision: Decision) -> None:
         """Carry out what was decided at the tick that `advance` returned."""
@@ -201,7 +197,7 @@ class Run:
     def _load_arrivals(self) -> None:
         chunk = next(self.chunks, None)
         self.traffic.chunk_taken()
-        clock = self.fleet.world.clock[0]
+        clock = self.fleet.arrays.clock[0]
         clock["next_arrival"] = clock["arrivals"] = 0
         if chunk is None:
             clock["last_chunk"] = 1
@@ -209,27 +205,27 @@ class Run:
         whole = [chunk.input_tokens, chunk.output_tokens, chunk.block_start, chunk.block_count, chunk.copy]
         whole.append(self.mix.draw(int(clock["numbered"]) + np.arange(len(chunk))))
         columns = Arrivals(np.array(chunk.arrival_s, np.float64), *(np.array(c, np.int64) for c in whole))
-        self.fleet.world = self.fleet.world._replace(arrivals=columns)
+        self.fleet.arrays = self.fleet.arrays._replace(arrivals=columns)
         clock["arrivals"] = len(columns.arrival_s)
         if self.watchers.progress:
             self.watchers.progress(float(clock["now_s"]), self.trace.duration_s)
 
     def _advance(self, stop_s: float) -> Exit:
         """Run the kernel; placements that a Python routing decides are settled here."""
-        if self.conductor is not None:
-            return self.conductor.advance(stop_s)
+        if self.router_driver is not None:
+            return self.router_driver.advance(stop_s)
         handle, routing = self.fleet.handle, self.scenario.routing
         code = kernel.run(handle, stop_s)
-        if not isinstance(routing, Routing | Routed):
-            placement = PlacementView(self.fleet.world)
+        if not isinstance(routing, Routing | ScenarioRouter):
+            placement = PlacementView(self.fleet.arrays)
             while code == Exit.NEED_PLACEMENT:
                 placement.answer(routing.pick(placement))
                 code = kernel.run(handle, stop_s)
         return Exit(code)
 
     def _empty_buffers(self) -> None:
-        clock = self.fleet.world.clock[0]
-        finished = self.fleet.world.finished[: clock["finished"]]
+        clock = self.fleet.arrays.clock[0]
+        finished = self.fleet.arrays.finished[: clock["finished"]]
         self.tally.add(finished)
         self.traffic.ended(finished)
         if self.watchers.finished:
@@ -239,7 +235,7 @@ class Run:
 
     def _tick(self) -> Observation:
         if self.watchers.progress:
-            self.watchers.progress(float(self.fleet.world.clock[0]["now_s"]), self.trace.duration_s)
+            self.watchers.progress(float(self.fleet.arrays.clock[0]["now_s"]), self.trace.duration_s)
         observation = self._observe()
         if self.forecaster is not None:
             self.forecaster.observe(observation)
@@ -248,10 +244,10 @@ class Run:
 
     def _observe(self) -> Observation:
         lifecycle.catch_up_all(self.fleet.handle)
-        if self.conductor is not None:
-            self.conductor.count_held()
+        if self.router_driver is not None:
+            self.router_driver.count_held()
         self._empty_buffers()
-        window, now_s = self.fleet.world.window[0], float(self.fleet.world.clock[0]["now_s"])
+        window, now_s = self.fleet.arrays.window[0], float(self.fleet.arrays.clock[0]["now_s"])
         return Observation(
             now_s=now_s,
             interval_s=now_s - self.ticked_s,
@@ -261,12 +257,12 @@ class Run:
             ttft_s=_ratio(window["ttft_s"], window["first_tokens"]),
             itl_s=_ratio(window["gap_s"], window["gaps"]),
             request_duration_s=_ratio(window["duration_s"], window["completed"]),
-            pools={role: self.fleet.state(role) for role in self.scenario.pools},
+            pools={role: self.fleet.pool_state(role) for role in self.scenario.pools},
             traffic=self.traffic.take(),
         )
 
     def _record(self, observation: Observation, decision: Decision | None) -> None:
-        histograms = self.fleet.world.histograms
+        histograms = self.fleet.arrays.histograms
         ended, forecast = self.tally.requests - self.ended_before, observation.forecast
         self.intervals.append(
             Interval(
@@ -291,8 +287,8 @@ class Run:
 
     def _close_window(self) -> None:
         """Add the window's token latencies to the totals."""
-        world = self.fleet.world
-        window, histograms, latencies = world.window[0], world.histograms, self.tally.latencies
+        state = self.fleet.arrays
+        window, histograms, latencies = state.window[0], state.histograms, self.tally.latencies
         latencies["ttft_s"].merge(
             int(window["first_tokens"]), float(window["ttft_s"]), histograms[layout.TTFT]
         )
@@ -300,8 +296,8 @@ class Run:
 
     def _open_window(self, now_s: float) -> None:
         self._close_window()
-        self.fleet.world.window[:] = 0
-        self.fleet.world.histograms[:] = 0
+        self.fleet.arrays.window[:] = 0
+        self.fleet.arrays.histograms[:] = 0
         self.ticked_s = now_s
 
 

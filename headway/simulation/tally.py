@@ -1,4 +1,4 @@
-"""Counting what came of requests: latencies, and attainment, for all and for each SLO class.
+"""Counting what came of requests: latencies, attainment for all and for each SLO class, and a bound on cost.
 
 A request met its SLOs if TTFT and, with two tokens or more, TPOT are within those of its class (without
 classes, of the deployment). Attainment is met / (completed + failed + shed). Means are exact; quantiles come
@@ -7,6 +7,10 @@ requests; the latencies of a class are those of completed requests.
 
 A prompt is looked up in the prefix cache of the replica that computes it, and once more where its KV comes to
 a mixed replica that decodes it: hits are local, and the rest of a prompt that came as KV is an external hit.
+
+The fluid bound is Σ work / best throughput under the SLO: GPU-seconds that no fleet can do the work with less
+than, as if it were never idle, never queued and could be divided infinitely. Prompt tokens that the run's own
+prefix caches saved are not in it.
 """
 
 from dataclasses import dataclass, field
@@ -15,10 +19,50 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from headway.engine.surfaces import prompt_work_s
+from headway.planning.types import Slo
 from headway.simulation import layout
-from headway.simulation.classes import ClassMix
-from headway.simulation.fluid import FluidBound
-from headway.simulation.histogram import BUCKETS, QUANTILES, buckets_of, quantile
+from headway.simulation.records import BUCKETS, QUANTILES, buckets_of, quantile
+from headway.simulation.scenario import ClassMix
+from interp import Profile
+
+CONTEXT_GRID = 4096
+ANY_ITL_S = 1e9
+
+
+class FluidBound:
+    """GPU-seconds that the work done needs at least, with every GPU at its best throughput under the SLO.
+
+    Prompts cost their TTFT where a replica prefills one at a time; where iterations are shared only their
+    work (`engine.surfaces`). Decode tokens cost one over the best throughput at the request's mean context;
+    where no batch meets the ITL target, one over the best without a target: the figure stays a bound.
+    """
+
+    def __init__(self, profile: Profile, slo: Slo, *, shared_iterations: bool) -> None:
+        self.gpu_seconds = 0.0
+        self._prefill, self._shared = profile.prefill, shared_iterations
+        longest = max(2.0, float(profile.decode.table.max_kv_tokens))
+        self._contexts = np.geomspace(1.0, longest, CONTEXT_GRID)
+        best = profile.decode.best_throughput_per_gpu(slo.itl_s, self._contexts)
+        any_itl = profile.decode.best_throughput_per_gpu(ANY_ITL_S, self._contexts)
+        throughput = np.where(best.feasible, best.throughput_per_gpu, any_itl.throughput_per_gpu)
+        self._seconds_per_token = 1.0 / np.maximum(throughput, 1e-12)
+
+    def add(
+        self,
+        computed_tokens: NDArray[np.int64],
+        decoded_tokens: NDArray[np.int64],
+        context: NDArray[np.float64],
+    ) -> None:
+        """Add requests: prompt tokens computed, tokens decoded, and mean context while decoding."""
+        if self._shared:
+            work = prompt_work_s(self._prefill.table, computed_tokens.astype(np.float64))
+            prefill_s = work * self._prefill.gpus_per_engine
+        else:
+            prefill_s = computed_tokens / np.asarray(self._prefill.throughput_per_gpu(computed_tokens))
+        decode_s = decoded_tokens * np.interp(context, self._contexts, self._seconds_per_token)
+        self.gpu_seconds += float(prefill_s.sum() + decode_s.sum())
+
 
 TOLERANCE = 1.0 + 1e-9
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from headway.engine import EngineRules, LiveEngine
 from headway.planning.types import Role
 from headway.routing.types import NOTHING, Placement, ReplicaUpdate, RouteRequest, RoutingOutcome
-from headway.simulation.routed import Routed
+from headway.simulation.scenario import ScenarioRouter
 from tests.engine.stepping import Seen
 from tests.simulation.worlds import ArrayTrace, roofline_profile, run, scenario
 
@@ -120,7 +120,7 @@ def assert_as_compiled(
     trace: ArrayTrace, places: list[tuple[int, int]], rules: EngineRules, capacity: int
 ) -> None:
     profile = roofline_profile(capacity=capacity)
-    routed = Routed(name="script", make=lambda _: Script(places))
+    routed = ScenarioRouter(name="script", make=lambda _: Script(places))
     _, records = run(scenario(profile, {Role.MIXED: 2}, engine=rules, routing=routed), trace)
     pair = Pair(profile, rules, trace, places)
     seen, count = pair.drive(), len(places)

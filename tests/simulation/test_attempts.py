@@ -5,8 +5,7 @@ import pytest
 
 from headway.planning.types import Role
 from headway.simulation import layout
-from headway.simulation.routed import Routed
-from headway.simulation.scenario import Crash, EngineRules, StartUp
+from headway.simulation.scenario import Crash, EngineRules, ScenarioRouter, StartUp
 from tests.simulation.routers import Scripted, place
 from tests.simulation.worlds import ArrayTrace, Schedule, constant_profile, run, scenario
 
@@ -37,7 +36,7 @@ def simulated(script, trace, *, shape=3, due_s=(), profile=PROFILE, policy=None,
 
     fleet = {Role.MIXED: shape} if isinstance(shape, int) else shape
     router = Scripted(answer, due_s=due_s)
-    routing = Routed(name="scripted", make=lambda generator: router)
+    routing = ScenarioRouter(name="scripted", make=lambda generator: router)
     setting = scenario(profile, fleet, **{"engine": rules(), "routing": routing, **changes})
     result, records = run(setting, trace, policy)
     return result, records, router

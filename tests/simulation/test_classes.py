@@ -6,11 +6,10 @@ import pytest
 from headway.config import load_config
 from headway.planning import PlanningError
 from headway.planning.types import Role, Slo
-from headway.simulation.classes import ClassMix, RequestClass, request_classes
 from headway.simulation.demand import reach
-from headway.simulation.facts import session_of
 from headway.simulation.layout import Routing
-from headway.simulation.routed import Routed
+from headway.simulation.router_driver import session_of
+from headway.simulation.scenario import ClassMix, RequestClass, ScenarioRouter, request_classes
 from tests.simulation.routers import Scripted, place, shed
 from tests.simulation.worlds import (
     ArrayTrace,
@@ -111,7 +110,7 @@ def test_shed_and_unfinished_requests_are_missed_by_their_class():
         constant_profile(0.01, 1e-4),
         {Role.MIXED: 1},
         classes=CLASSES,
-        routing=Routed(name="picky", make=lambda generator: router),
+        routing=ScenarioRouter(name="picky", make=lambda generator: router),
         drain_limit_s=5.0,
     )
     summary = run(setting, trace)[0].report().document()

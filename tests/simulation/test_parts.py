@@ -10,8 +10,8 @@ from headway.engine.surfaces import engine_surfaces
 from headway.planning.types import Role
 from headway.simulation import layout
 from headway.simulation.events import drop_first, kind_of, push
-from headway.simulation.histogram import BUCKETS, add, add_range, buckets_of, quantile
 from headway.simulation.layout import Routing
+from headway.simulation.records import BUCKETS, add, add_range, buckets_of, quantile
 from tests.simulation.worlds import poisson_trace, roofline_profile, run, scenario
 
 PROFILE = roofline_profile()

@@ -13,8 +13,8 @@ from headway.planning import PlanningError
 from headway.simulation import layout
 from headway.simulation.build import make_plan, make_scenario
 from headway.simulation.layout import Routing
-from headway.simulation.learner import RENEWED, Learner
-from headway.simulation.routed import Routed
+from headway.simulation.router_driver import RENEWED, SimulatedTrainer
+from headway.simulation.scenario import ScenarioRouter
 from headway.simulation.simulate import simulate
 from headway.workload import open_trace
 from tests.simulation.worlds import Schedule, poisson_trace, run
@@ -147,8 +147,10 @@ def test_a_compiled_form_is_used_where_nothing_asks_for_the_router():
 
     assert of("least_load") is Routing.LEAST_LOAD
     assert of("random", **{"routing.offload.mode": "cost"}) is Routing.RANDOM
-    assert isinstance(of("random", **{"routing.offload.mode": "cost", "pools": {"mixed": {}}}), Routed)
-    assert isinstance(of("slo"), Routed)
+    assert isinstance(
+        of("random", **{"routing.offload.mode": "cost", "pools": {"mixed": {}}}), ScenarioRouter
+    )
+    assert isinstance(of("slo"), ScenarioRouter)
     assert of("slo").learn == PredictionSettings()
     assert of("slo", **{"routing.prediction.learn": False}).learn is None
     assert of("slo", **{"engine.max_model_tokens": 8000}).most_tokens == 8000
@@ -204,12 +206,12 @@ def test_a_model_is_trained_at_intervals_from_enough_that_is_new():
     assert len(samples) == 1200
     batches = [samples[:800], [], samples[800:900], samples[900:]]
     router = Taught(None, batches)
-    learner = Learner(PredictionSettings(retrain_interval_s=10.0))
+    trainer = SimulatedTrainer(PredictionSettings(retrain_interval_s=10.0))
     taught = []
     for turn in range(4):
-        assert learner.next_due_s == pytest.approx(10.0 * (turn + 1))
+        assert trainer.next_due_s == pytest.approx(10.0 * (turn + 1))
         before = len(router.models)
-        learner.learn(learner.next_due_s, router)
+        trainer.train_model(trainer.next_due_s, router)
         taught.append(len(router.models) - before)
     assert RENEWED * 800 == 400
     assert taught[:3] == [1, 0, 0]

@@ -11,8 +11,7 @@ from headway.planning.types import Role
 from headway.routing import ReplicaState, RoutingOutcome
 from headway.simulation import layout
 from headway.simulation.layout import Routing
-from headway.simulation.routed import Routed
-from headway.simulation.scenario import Crash, EngineRules, StartUp
+from headway.simulation.scenario import Crash, EngineRules, ScenarioRouter, StartUp
 from headway.simulation.simulate import Run, Watchers
 from tests.simulation.routers import Scripted, place, shed
 from tests.simulation.worlds import Schedule, poisson_trace, roofline_profile, run, scenario
@@ -21,8 +20,8 @@ PROFILE = roofline_profile(capacity=40_000)
 MIXED, POOLS = {Role.MIXED: 3}, {Role.PREFILL: 2, Role.DECODE: 3}
 
 
-def routed(router) -> Routed:
-    return Routed(name="scripted", make=lambda generator: router)
+def routed(router) -> ScenarioRouter:
+    return ScenarioRouter(name="scripted", make=lambda generator: router)
 
 
 class Moody:
@@ -120,7 +119,7 @@ def test_requests_are_conserved_by_a_moody_router(seed, rate_rps, shape, max_bat
     joined = np.concatenate(records)
     assert_each_ended_once(result, joined[np.argsort(joined["number"])], trace, router)
     assert result.tally.shed > 0 or max_batch > 1
-    assert_nothing_is_left(driven.fleet.world)
+    assert_nothing_is_left(driven.fleet.arrays)
 
 
 def assert_nothing_is_left(world):

@@ -5,8 +5,7 @@ import pytest
 
 from headway.planning.types import Role
 from headway.simulation import layout
-from headway.simulation.routed import Routed
-from headway.simulation.scenario import Crash
+from headway.simulation.scenario import Crash, ScenarioRouter
 from headway.simulation.simulate import Watchers, simulate
 from tests.simulation.routers import Scripted
 from tests.simulation.test_routed import Moody
@@ -76,7 +75,9 @@ def test_failed_requests_have_arrived_and_never_complete():
 
 def test_a_router_that_holds_retries_and_sheds_changes_nothing():
     trace = poisson_trace(7, 600, 20.0)
-    router = Routed(name="moody", make=lambda generator: Scripted(Moody(4), np.arange(0.1, 600.0, 0.1)))
+    router = ScenarioRouter(
+        name="moody", make=lambda generator: Scripted(Moody(4), np.arange(0.1, 600.0, 0.1))
+    )
     result, records, seen = observed(trace, routing=router)
     assert result.tally.shed > 0
     assert_whole(trace, records, seen)

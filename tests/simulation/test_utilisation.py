@@ -8,8 +8,7 @@ import pytest
 from headway.config import load_config
 from headway.planning.types import Role
 from headway.simulation.build import make_plan, make_scenario
-from headway.simulation.routed import Routed
-from headway.simulation.scenario import Crash, EngineRules
+from headway.simulation.scenario import Crash, EngineRules, ScenarioRouter
 from headway.simulation.simulate import Run, Watchers, simulate
 from headway.workload import open_trace
 from tests.simulation.routers import Scripted, place
@@ -31,7 +30,7 @@ def to_the_first(router, event, now_s, name):
 def scripted(initial, **changes):
     """A fleet whose requests all go to its first replica: 10 ms an iteration, 1 ms a prompt token."""
     profile = constant_profile(itl_s=0.01, prefill_s_per_token=0.001, capacity=10_000)
-    routed = Routed(name="scripted", make=lambda _: Scripted(to_the_first))
+    routed = ScenarioRouter(name="scripted", make=lambda _: Scripted(to_the_first))
     return scenario(profile, {Role.MIXED: initial}, routing=routed, **changes)
 
 

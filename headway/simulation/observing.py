@@ -1,0 +1,122 @@
+"""Observations of a run: the interval's requests for the policy, and samples of replicas' utilisation.
+
+Arrivals are the rows that the kernel has taken of the chunks it was given, so that each is part of exactly
+one interval and of the one whose counters it is in. Completions are read from the records of ended requests;
+nothing is said of the output of a request before it has completed.
+
+Utilisation is busy share and KV usage, each 5 s of virtual time. The kernel stops for samples and is not
+touched: a stretch of iterations under way is looked into, not closed, so that a run with samples is the run
+without. A replica is sampled from the first look that finds it in service.
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headway.engine.decode_batch import iterations_until
+from headway.planning.types import FloatArray, Traffic
+from headway.routing.records import SAMPLE_S, UtilisationSamples
+from headway.simulation.fleet import ROLES, Fleet
+from headway.simulation.layout import COMPLETED, DECODING, DRAINING, IDLE, SERVING, KernelState
+from interp.jit import compiled
+
+Columns = tuple[NDArray[Any], NDArray[Any]]
+NOTHING: Columns = (np.zeros(0), np.zeros(0))
+
+
+class TrafficLog:
+    """Collects one interval's requests; `take` ends the interval."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+        self._seen = 0
+        self._arrived: list[Columns] = []
+        self._completed: list[Columns] = []
+
+    def chunk_taken(self) -> None:
+        """The kernel has taken every row of its chunk, and is about to be given the next."""
+        self._look()
+        self._seen = 0
+
+    def ended(self, records: NDArray[Any]) -> None:
+        """These requests have ended, in this order. The buffer is used again: what is kept is copied."""
+        completed = records["outcome"] == COMPLETED
+        self._completed.append((records["input_tokens"][completed], records["output_tokens"][completed]))
+
+    def take(self) -> Traffic:
+        """What came and completed since this was last called."""
+        self._look()
+        arrival_s, input_tokens = _joined(self._arrived)
+        completed_input_tokens, completed_output_tokens = _joined(self._completed)
+        self._arrived, self._completed = [], []
+        return Traffic(
+            arrival_s=arrival_s,
+            input_tokens=input_tokens,
+            completed_input_tokens=completed_input_tokens,
+            completed_output_tokens=completed_output_tokens,
+        )
+
+    def _look(self) -> None:
+        state = self._fleet.arrays
+        rows = slice(self._seen, int(state.clock[0]["next_arrival"]))
+        self._arrived.append((state.arrivals.arrival_s[rows], state.arrivals.input_tokens[rows]))
+        self._seen = rows.stop
+
+
+def _joined(parts: list[Columns]) -> tuple[FloatArray, FloatArray]:
+    first, second = zip(NOTHING, *parts, strict=True)
+    return np.concatenate(first, dtype=np.float64), np.concatenate(second, dtype=np.float64)
+
+
+class Utilisation:
+    """Samples of all replicas that ever served in one run, by name."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+        self._capacity = float(fleet.arrays.settings[0]["kv_capacity_tokens"])
+        self._looks = 0
+        self.of_replica: dict[str, UtilisationSamples] = {}
+
+    @property
+    def due_s(self) -> float:
+        """When to look next."""
+        return self._looks * SAMPLE_S
+
+    def look(self) -> None:
+        """Take the samples of now."""
+        state, now_s = self._fleet.arrays, float(self._fleet.arrays.clock[0]["now_s"])
+        self._looks += 1
+        units = state.replicas
+        busy_s, kv_tokens = np.empty(len(units)), np.empty(len(units))
+        observe(self._fleet.handle, busy_s, kv_tokens)
+        for slot in np.flatnonzero(np.isin(units["state"], (SERVING, DRAINING))).tolist():
+            name = f"{ROLES[int(units['role'][slot])]}-{int(units['serial'][slot])}"
+            samples = self.of_replica.get(name)
+            if samples is None:
+                samples = self.of_replica[name] = UtilisationSamples(
+                    start_s=now_s, busy_s=float(busy_s[slot])
+                )
+            samples.offer(now_s, float(busy_s[slot]), float(kv_tokens[slot]) / self._capacity)
+
+    def summary(self) -> dict[str, Any]:
+        """By replica; those that never came to a sample are left out."""
+        return {name: samples.summary() for name, samples in self.of_replica.items() if len(samples)}
+
+
+@compiled
+def observe(state: KernelState, busy_s: NDArray[np.float64], kv_tokens: NDArray[np.float64]) -> None:
+    """Seconds that each replica has computed, and the tokens of its batch, as of now; f8[replicas] each."""
+    now_s = state.clock[0].now_s
+    for replica in range(len(state.replicas)):
+        unit = state.replicas[replica]
+        busy_s[replica] = unit.busy_s + (0.0 if unit.phase == IDLE else now_s)
+        kv_tokens[replica] = unit.kv_tokens
+        if unit.phase == DECODING:
+            elapsed_s = now_s - unit.checkpoint_s
+            done, ends_s = iterations_until(
+                state.surfaces, unit.running, unit.kv_tokens, elapsed_s, unit.planned
+            )
+            if ends_s > elapsed_s:
+                done -= 1.0
+            kv_tokens[replica] += done * unit.running
