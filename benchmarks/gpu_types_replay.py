@@ -12,9 +12,9 @@ from collections.abc import Mapping
 import numpy as np
 
 from headway.planning.replay import ReplayEngine, Requests, attainable
-from headway.planning.replay.decode import LAST_S, least_loaded, wake
 from headway.planning.replay.engine import TOLERANCE, busy_iteration_s, fits, prompt_s, transfer_s
-from headway.planning.replay.fleet import Arrivals, enqueue, make_world
+from headway.planning.replay.fleet import Arrivals, enqueue, make_state
+from headway.planning.replay.loops import LAST_S, least_loaded, wake
 from headway.planning.replay.losses import FIRST_TOKEN
 from interp.arrays import BoolArray
 
@@ -61,12 +61,12 @@ def decode_lost(engines: Engines, requests: Requests, fleet: Fleet, alone: Mappi
     coming = Arrivals(
         ready_s, requests.input_tokens, np.zeros(len(outputs)), outputs, np.ones(len(outputs), np.bool_)
     )
-    worlds = {name: make_world(engines[name], coming, count) for name, count in fleet.items()}
+    worlds = {name: make_state(engines[name], coming, count) for name, count in fleet.items()}
     for number, now_s in enumerate(ready_s.tolist()):
         best: tuple[float, str, int] | None = None
-        for name, world in worlds.items():
-            replica = least_loaded(world, now_s)
-            load = (world.replicas[replica]["load"] + 1) * alone[name]
+        for name, state in worlds.items():
+            replica = least_loaded(state, now_s)
+            load = (state.replicas[replica]["load"] + 1) * alone[name]
             if can[name][number] and (best is None or load < best[0]):
                 best = (load, name, replica)
         if best is not None:
@@ -74,11 +74,11 @@ def decode_lost(engines: Engines, requests: Requests, fleet: Fleet, alone: Mappi
             enqueue(worlds[name], replica, number)
             wake(worlds[name], replica, number, now_s)
     kept = np.zeros(len(outputs), np.bool_)
-    for name, world in worlds.items():
-        least_loaded(world, LAST_S)
-        first_s = world.first_s - requests.arrival_s
-        ended = np.isfinite(world.finish_s)
-        decoding_s = np.where(ended, world.finish_s, 0.0) - np.where(ended, world.first_s, 0.0)
+    for name, state in worlds.items():
+        least_loaded(state, LAST_S)
+        first_s = state.first_s - requests.arrival_s
+        ended = np.isfinite(state.finish_s)
+        decoding_s = np.where(ended, state.finish_s, 0.0) - np.where(ended, state.first_s, 0.0)
         slo = engines[name].slo
         smooth = decoding_s <= slo.itl_s * TOLERANCE * np.maximum(outputs - 1.0, 1.0)
         kept |= ended & smooth & (first_s <= slo.ttft_s * TOLERANCE)

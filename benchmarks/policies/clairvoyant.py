@@ -33,7 +33,7 @@ from headway.planning.replay import (
     prefill_losses,
     prefill_seconds,
 )
-from headway.planning.replay.underway import may_last
+from headway.planning.replay.engine import may_last
 
 INTERVAL_S = 30.0
 PREFILL_WARM_UP_S, DECODE_WARM_UP_S = 300.0, 120.0

@@ -36,7 +36,7 @@ IDLE, DECODING, PREFILLING = 0, 1, 2
 # How a request ended; SHED only where a router says so.
 COMPLETED, FAILED, SHED = 0, 1, 2
 
-# What a router is context: its prompt is computed and travels, its first token left, it ended (value: output
+# What a router is told: its prompt is computed and travels, its first token left, it ended (value: output
 # tokens, NONE if it failed), its attempt was lost before the first token; a replica changed (value: its
 # state).
 PREFILLED, FIRST_TOKEN, ENDED, LOST, REPLICA_CHANGED = 0, 1, 2, 3, 4

@@ -29,8 +29,7 @@ from headway.planning.replay import (
     prefill_losses,
     prefill_seconds,
 )
-from headway.planning.replay.engine import fits
-from headway.planning.replay.underway import may_last
+from headway.planning.replay.engine import fits, may_last
 from headway.planning.types import FloatArray, Observation, Role, Traffic
 
 RUN_UP_S = {Role.PREFILL: 300.0, Role.DECODE: 120.0, Role.MIXED: 120.0}

@@ -31,7 +31,7 @@ REPLICA = np.dtype(
         ("running", "i8"),
         ("kv_tokens", "f8"),
         ("reserved_tokens", "f8"),
-        ("load", "f8"),  # of what is here, by World.weight
+        ("load", "f8"),  # of what is here, by ReplayState.weight
         ("head", "i8"),
         ("tail", "i8"),
         ("head_done", "f8"),  # prompt tokens of the head that are computed
@@ -42,7 +42,7 @@ REPLICA = np.dtype(
 )
 
 
-class World(NamedTuple):
+class ReplayState(NamedTuple):
     """A fleet and its requests. `replicas` REPLICA[n]; heaps of the batches f8[n, B] and i8[n, B].
 
     `ready_s`, `input_tokens`, `computed_tokens`, `output_tokens`, `weight` (what it adds to a replica's
@@ -81,12 +81,12 @@ class Arrivals(NamedTuple):
     judged: BoolArray
 
 
-def make_world(engine: ReplayEngine, arrivals: Arrivals, replicas: int) -> World:
+def make_state(engine: ReplayEngine, arrivals: Arrivals, replicas: int) -> ReplayState:
     """`replicas` idle replicas, and all requests to come."""
     units, count = np.zeros(replicas, REPLICA), len(arrivals.ready_s)
     units["next_s"], units["head"], units["tail"] = np.inf, NONE, NONE
     room = min(engine.max_batch_size, count)
-    return World(
+    return ReplayState(
         surfaces=engine_surfaces(engine.profile),
         max_batch=engine.max_batch_size,
         chunk_tokens=float(engine.chunk_tokens or np.inf),
@@ -107,88 +107,88 @@ def make_world(engine: ReplayEngine, arrivals: Arrivals, replicas: int) -> World
 
 
 @compiled_in_place
-def stretch_s(world: World, replica: int, iterations: float) -> float:
+def stretch_s(state: ReplayState, replica: int, iterations: float) -> float:
     """Seconds that `iterations` iterations of the batch as it is take."""
-    unit = world.replicas[replica]
+    unit = state.replicas[replica]
     halfway = unit.kv_tokens + 0.5 * (iterations - 1.0) * unit.running
-    return iterations * itl_of(world.surfaces, unit.running, halfway)
+    return iterations * itl_of(state.surfaces, unit.running, halfway)
 
 
 @compiled_in_place
-def advance(world: World, replica: int, iterations: float, until_s: float) -> None:
+def advance(state: ReplayState, replica: int, iterations: float, until_s: float) -> None:
     """The batch has run `iterations` iterations, until `until_s`."""
-    unit = world.replicas[replica]
+    unit = state.replicas[replica]
     unit.iteration += iterations
     unit.kv_tokens += iterations * unit.running
     unit.time_s = until_s
 
 
 @compiled_in_place
-def iterations_to(world: World, replica: int, now_s: float) -> float:
+def iterations_to(state: ReplayState, replica: int, now_s: float) -> float:
     """The least number of iterations from `time_s` on that end at or after `now_s`: 0 to those planned."""
-    unit = world.replicas[replica]
+    unit = state.replicas[replica]
     elapsed_s = now_s - unit.time_s
     if elapsed_s <= 0.0:
         return 0.0
-    guess = ceil(elapsed_s / itl_of(world.surfaces, unit.running, unit.kv_tokens))
+    guess = ceil(elapsed_s / itl_of(state.surfaces, unit.running, unit.kv_tokens))
     if guess > 1.0:
-        guess = ceil(elapsed_s * guess / stretch_s(world, replica, guess))
+        guess = ceil(elapsed_s * guess / stretch_s(state, replica, guess))
     return min(float(guess), unit.planned)
 
 
 @compiled_in_place
-def enqueue(world: World, replica: int, request: int) -> None:
+def enqueue(state: ReplayState, replica: int, request: int) -> None:
     """Put a request at the end of the replica's queue."""
-    unit = world.replicas[replica]
+    unit = state.replicas[replica]
     if unit.head == NONE:
         unit.head = request
     else:
-        world.following[unit.tail] = request
+        state.following[unit.tail] = request
     unit.tail = request
-    unit.load += world.weight[request]
+    unit.load += state.weight[request]
 
 
 @compiled_in_place
-def has_room(world: World, replica: int, request: int, joining: int) -> bool:
+def has_room(state: ReplayState, replica: int, request: int, joining: int) -> bool:
     """Whether batch limit and KV admit the request, while `joining` others are about to join."""
-    unit = world.replicas[replica]
-    reserved_tokens = unit.reserved_tokens + world.input_tokens[request] + world.output_tokens[request]
-    return unit.running + joining < world.max_batch and reserved_tokens <= world.surfaces.capacity_tokens
+    unit = state.replicas[replica]
+    reserved_tokens = unit.reserved_tokens + state.input_tokens[request] + state.output_tokens[request]
+    return unit.running + joining < state.max_batch and reserved_tokens <= state.surfaces.capacity_tokens
 
 
 @compiled_in_place
-def reserve(world: World, replica: int, request: int) -> None:
+def reserve(state: ReplayState, replica: int, request: int) -> None:
     """Set KV aside for all tokens of the request."""
-    world.replicas[replica].reserved_tokens += world.input_tokens[request] + world.output_tokens[request]
+    state.replicas[replica].reserved_tokens += state.input_tokens[request] + state.output_tokens[request]
 
 
 @compiled_in_place
-def join(world: World, replica: int, request: int, produced: float) -> None:
+def join(state: ReplayState, replica: int, request: int, produced: float) -> None:
     """Add the request to the batch, with `produced` of its output tokens."""
-    unit = world.replicas[replica]
-    key = unit.iteration + world.output_tokens[request] - produced
-    push_sequence(world.finish_iteration[replica], world.finish_request[replica], unit.running, key, request)
+    unit = state.replicas[replica]
+    key = unit.iteration + state.output_tokens[request] - produced
+    push_sequence(state.finish_iteration[replica], state.finish_request[replica], unit.running, key, request)
     unit.running += 1
-    unit.kv_tokens += world.input_tokens[request] + produced
+    unit.kv_tokens += state.input_tokens[request] + produced
 
 
 @compiled_in_place
-def end(world: World, replica: int, request: int) -> None:
+def end(state: ReplayState, replica: int, request: int) -> None:
     """The request has all its tokens; its KV is free."""
-    unit = world.replicas[replica]
-    unit.load -= world.weight[request]
-    unit.reserved_tokens -= world.input_tokens[request] + world.output_tokens[request]
-    world.finish_s[request] = unit.time_s
-    if world.judged[request]:
-        world.pending[0] -= 1
+    unit = state.replicas[replica]
+    unit.load -= state.weight[request]
+    unit.reserved_tokens -= state.input_tokens[request] + state.output_tokens[request]
+    state.finish_s[request] = unit.time_s
+    if state.judged[request]:
+        state.pending[0] -= 1
 
 
 @compiled_in_place
-def retire(world: World, replica: int) -> None:
+def retire(state: ReplayState, replica: int) -> None:
     """End the sequences of the batch that have all their tokens."""
-    unit = world.replicas[replica]
-    while unit.running > 0 and world.finish_iteration[replica, 0] <= unit.iteration:
-        request = pop_sequence(world.finish_iteration[replica], world.finish_request[replica], unit.running)
+    unit = state.replicas[replica]
+    while unit.running > 0 and state.finish_iteration[replica, 0] <= unit.iteration:
+        request = pop_sequence(state.finish_iteration[replica], state.finish_request[replica], unit.running)
         unit.running -= 1
-        unit.kv_tokens -= world.input_tokens[request] + world.output_tokens[request]
-        end(world, replica, request)
+        unit.kv_tokens -= state.input_tokens[request] + state.output_tokens[request]
+        end(state, replica, request)

@@ -18,7 +18,6 @@ from math import ceil
 import numpy as np
 
 from headway.planning.replay.curve import LossCurve, loss_curve
-from headway.planning.replay.decode import replay_decode
 from headway.planning.replay.engine import (
     TOLERANCE,
     ReplayEngine,
@@ -31,11 +30,10 @@ from headway.planning.replay.engine import (
     prefill_seconds,
     prompt_s,
     transfer_s,
+    under_way,
 )
-from headway.planning.replay.fleet import Arrivals, World, make_world
-from headway.planning.replay.mixed import replay_mixed
-from headway.planning.replay.prefill import prefill_waits
-from headway.planning.replay.underway import under_way
+from headway.planning.replay.fleet import Arrivals, ReplayState, make_state
+from headway.planning.replay.loops import prefill_waits, replay_decode, replay_mixed
 from interp.arrays import BoolArray, FloatArray
 from interp.jit import drop_stale_cache
 
@@ -96,9 +94,9 @@ def _decoding_losses(
     replay = replay_mixed if mixed else replay_decode
 
     def lose(replicas: int) -> int:
-        world = make_world(engine, coming, replicas)
-        replay(world)
-        return int(np.count_nonzero(_missed(engine, world, arrival_s) & coming.judged))
+        state = make_state(engine, coming, replicas)
+        replay(state)
+        return int(np.count_nonzero(_missed(engine, state, arrival_s) & coming.judged))
 
     work_s = (mixed_seconds if mixed else decode_seconds)(engine, requests)
     decode_s = busy_iteration_s(engine, requests) * requests.output_tokens
@@ -107,13 +105,13 @@ def _decoding_losses(
     return loss_curve(lose, int(np.count_nonzero(judged)), least, guess)
 
 
-def _missed(engine: ReplayEngine, world: World, arrival_s: FloatArray) -> BoolArray:
-    """Which requests missed an SLO, by the times in `world`; all that have not ended did."""
-    decoded = np.maximum(world.output_tokens - 1.0, 1.0)
-    ended = np.isfinite(world.finish_s)
-    tpot_s = np.where(ended, world.finish_s, 0.0) - np.where(ended, world.first_s, 0.0)
-    late = world.first_s - arrival_s > engine.slo.ttft_s * TOLERANCE
-    slow = (tpot_s > engine.slo.itl_s * TOLERANCE * decoded) & (world.output_tokens > 1.0)
+def _missed(engine: ReplayEngine, state: ReplayState, arrival_s: FloatArray) -> BoolArray:
+    """Which requests missed an SLO, by the times in `state`; all that have not ended did."""
+    decoded = np.maximum(state.output_tokens - 1.0, 1.0)
+    ended = np.isfinite(state.finish_s)
+    tpot_s = np.where(ended, state.finish_s, 0.0) - np.where(ended, state.first_s, 0.0)
+    late = state.first_s - arrival_s > engine.slo.ttft_s * TOLERANCE
+    slow = (tpot_s > engine.slo.itl_s * TOLERANCE * decoded) & (state.output_tokens > 1.0)
     missed: BoolArray = late | slow | ~ended
     return missed
 
@@ -180,10 +178,10 @@ def _chunked_waits(
     """
     ones = np.ones(len(alone_s))
     coming = Arrivals(requests.arrival_s, requests.input_tokens, np.zeros(len(alone_s)), ones, ones > 0.0)
-    world = make_world(engine, coming, replicas)
-    unbounded = world.surfaces._replace(capacity_tokens=np.inf)
-    replay_mixed(world._replace(surfaces=unbounded, weight=requests.input_tokens))
-    return np.maximum(0.0, world.first_s - requests.arrival_s - alone_s)
+    state = make_state(engine, coming, replicas)
+    unbounded = state.surfaces._replace(capacity_tokens=np.inf)
+    replay_mixed(state._replace(surfaces=unbounded, weight=requests.input_tokens))
+    return np.maximum(0.0, state.first_s - requests.arrival_s - alone_s)
 
 
 def _least(requests: Requests, work_s: FloatArray, patience_s: float) -> int:

@@ -93,7 +93,7 @@ class GpuCandidate:
 class RequestLoad:
     """Requests to serve: those from `judged_from` on count, the ones before warm the fleets up.
 
-    What came before `since_s` is under way then (`headway.planning.replay.underway`).
+    What came before `since_s` is under way then (`headway.planning.replay.engine.under_way`).
     """
 
     requests: Requests

@@ -5,8 +5,7 @@ import pytest
 from replay_cases import engine, load
 
 from headway.planning.replay import Requests, decode_losses, mixed_losses, prefill_losses
-from headway.planning.replay.engine import busy_iteration_s, prompt_s
-from headway.planning.replay.underway import may_last, under_way
+from headway.planning.replay.engine import busy_iteration_s, may_last, prompt_s, under_way
 
 
 def of_arrays(*columns):
