@@ -19,20 +19,20 @@ from headway.config.base import PositiveFloat, PositiveInt, Settings
 from headway.config.errors import ConfigError
 from headway.config.faults import describe
 from headway.config.reading import read_yaml
-from headway.simulation.queueing import (
+from headway.studies.queue_simulator import (
     SETUPS,
     Amount,
     Consumer,
-    Duration,
+    DispatchPolicy,
+    DispatchRouting,
     Experiment,
     Passing,
     Pattern,
-    Policy,
     Profile,
     QueueingError,
     QueuePolicy,
-    Requests,
-    Routing,
+    RequestCount,
+    RunDuration,
     Service,
     Setup,
     all_policies,
@@ -123,7 +123,7 @@ def experiment_of(options: QueueSimOptions) -> Experiment:
     )
 
 
-def parse_policies(text: str | None, passing: Passing) -> tuple[Policy, ...]:
+def parse_policies(text: str | None, passing: Passing) -> tuple[DispatchPolicy, ...]:
     """`least-load-pull:slo,random-push`; a routing without a queue policy means all, no text everything."""
     if text is None:
         return all_policies(passing=passing)
@@ -137,12 +137,14 @@ def parse_policies(text: str | None, passing: Passing) -> tuple[Policy, ...]:
     return policies
 
 
-def _policies(item: str, passing: Passing) -> tuple[Policy, ...]:
+def _policies(item: str, passing: Passing) -> tuple[DispatchPolicy, ...]:
     name, colon, queue = item.partition(":")
-    routing = _choice("--policies", name, Routing)
+    routing = _choice("--policies", name, DispatchRouting)
     if not colon:
         return all_policies((routing,), passing)
-    return (Policy(routing=routing, queue=_choice("--policies", queue, QueuePolicy), passing=passing),)
+    return (
+        DispatchPolicy(routing=routing, queue=_choice("--policies", queue, QueuePolicy), passing=passing),
+    )
 
 
 def _chosen_setup(options: QueueSimOptions) -> Setup:
@@ -168,14 +170,14 @@ def _amount(options: QueueSimOptions, setup: Setup) -> Amount:
     if options.duration is None:
         count = DEFAULT_REQUESTS if options.requests is None else options.requests
         _within("--requests", count, 1, MOST_REQUESTS)
-        return Requests(count)
+        return RequestCount(count)
     if options.requests is not None:
         raise CliError("--duration: cannot be combined with --requests")
     if not (isfinite(options.duration) and options.duration > 0):
         raise CliError(f"--duration: must be a number of seconds above 0, got {options.duration:g}")
     if (expected := setup.arrival_rps * options.duration) > MOST_REQUESTS:
         raise CliError(f"--duration: about {expected:.3g} requests, at most {MOST_REQUESTS:,} are simulated")
-    return Duration(options.duration)
+    return RunDuration(options.duration)
 
 
 def _within(flag: str, value: float, least: float, most: float) -> None:

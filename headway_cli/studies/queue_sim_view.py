@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.text import Text
 
 from headway.planning.reasons import jsonable
-from headway.simulation.queueing import (
+from headway.studies.queue_simulator import (
     Experiment,
     Figures,
     PolicyResult,

@@ -58,13 +58,6 @@ class LossCurve:
         """Requests lost with that many replicas."""
         return int(self.lost[min(max(replicas, 0), len(self.lost) - 1)])
 
-    def guarded(self, least: int) -> "LossCurve":
-        """The same, but fewer than `least` replicas lose everything."""
-        width = max(len(self.lost), least + 1 if self.requests else 1)
-        lost = np.pad(self.lost, (0, width - len(self.lost)), mode="edge")
-        lost[: min(least, width)] = self.requests
-        return LossCurve(self.requests, lost)
-
 
 def loss_curve(lose: Callable[[int], int], requests: int, least: int, guess: int) -> LossCurve:
     """The curve of `lose(n)`, which replays n replicas, searched from `guess`; below `least` all is lost."""

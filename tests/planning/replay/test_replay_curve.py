@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from headway.planning.replay.curve import LossCurve, loss_curve
+from headway.planning.replay.curve import loss_curve
 
 
 def searched(lose, requests, least=1, guess=1):
@@ -72,11 +72,3 @@ def test_all_is_lost_below_the_least_count_which_is_not_replayed():
     curve, asked = searched(lambda n: 0, 7, least=5, guess=2)
     assert asked == [5]
     assert curve.lost.tolist() == [7, 7, 7, 7, 7, 0]
-
-
-def test_the_guard_can_be_raised():
-    curve = LossCurve(9, np.array([9, 4, 0]))
-    assert curve.guarded(0).lost.tolist() == [9, 4, 0]
-    assert curve.guarded(2).lost.tolist() == [9, 9, 0]
-    assert curve.guarded(4).lost.tolist() == [9, 9, 9, 9, 0]
-    assert LossCurve(0, np.zeros(1, np.int64)).guarded(4).at(0) == 0

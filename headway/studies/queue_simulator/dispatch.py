@@ -1,4 +1,4 @@
-"""Push and pull: when a waiting request starts, and where.
+"""Push and pull: when a waiting request starts, on which consumer, and how full each consumer is.
 
 Push. A request joins the queue of one consumer on arrival and stays there. The head of that queue starts when
 `load + its load ≤ 1`; until then it holds the consumer, and nobody passes it. A consumer's load for
@@ -11,18 +11,90 @@ that do not. Under bin-pack it holds them only when `Passing` says so: until the
 the room.
 """
 
-from collections.abc import Callable
+import heapq
+from collections.abc import Callable, Sequence
+from math import inf
 from typing import Protocol
 
 import numpy as np
 
-from headway.simulation.queueing.fleet import NOWHERE, Fleet
-from headway.simulation.queueing.policies import Passing, Policy, Routing
-from headway.simulation.queueing.waiting import Line, Waiting
+from headway.studies.queue_simulator.load import QueueArrivals
+from headway.studies.queue_simulator.model import ROUNDING, Profile, Setup
+from headway.studies.queue_simulator.waiting import (
+    DispatchPolicy,
+    DispatchRouting,
+    Line,
+    Passing,
+    WaitingLines,
+)
+
+FULL = 1 + ROUNDING
+NOWHERE = -1
+
+
+class ConsumerFleet:
+    """Loads and running requests of all consumers. Tables are indexed [consumer][pattern]."""
+
+    def __init__(self, setup: Setup, arrivals: QueueArrivals) -> None:
+        names = [pattern.name for pattern in setup.patterns]
+        consumers = setup.consumers
+        self.cost = [[_load(one.profiles.get(name)) for name in names] for one in consumers]
+        self.latency_s = [[_latency(one.profiles.get(name)) for name in names] for one in consumers]
+        self.serving = [[at for at, one in enumerate(consumers) if name in one.profiles] for name in names]
+        self.slo_s = [pattern.slo_s for pattern in setup.patterns]
+        self.arrival_s: list[float] = arrivals.time_s.tolist()
+        self.pattern: list[int] = arrivals.pattern.tolist()
+        self.factor: list[float] = arrivals.factor.tolist()
+        self.started_s = [0.0] * len(self.pattern)
+        self.service_s = [0.0] * len(self.pattern)
+        self.consumer = [NOWHERE] * len(self.pattern)
+        self.load = [0.0] * len(consumers)
+        self._running = [0] * len(consumers)
+        self._ends: list[tuple[float, int]] = []
+
+    @property
+    def next_end_s(self) -> float:
+        """When the next request ends; inf if none runs."""
+        return self._ends[0][0] if self._ends else inf
+
+    def has_room(self, consumer: int, pattern: int) -> bool:
+        """True if one more request may start there."""
+        return self.load[consumer] + self.cost[consumer][pattern] <= FULL
+
+    def start(self, request: int, consumer: int, now_s: float) -> None:
+        """The request leaves its queue and runs for its latency."""
+        pattern = self.pattern[request]
+        service_s = self.latency_s[consumer][pattern] * self.factor[request]
+        self.started_s[request], self.service_s[request] = now_s, service_s
+        self.consumer[request] = consumer
+        self.load[consumer] += self.cost[consumer][pattern]
+        self._running[consumer] += 1
+        heapq.heappush(self._ends, (now_s + service_s, request))
+
+    def end_next(self) -> int:
+        """The next request ends; its consumer. An empty consumer has load 0, whatever rounding has left."""
+        _, request = heapq.heappop(self._ends)
+        consumer = self.consumer[request]
+        self._running[consumer] -= 1
+        rest = self.load[consumer] - self.cost[consumer][self.pattern[request]]
+        self.load[consumer] = rest if self._running[consumer] else 0.0
+        return consumer
+
+    def fastest_s(self) -> Sequence[float]:
+        """Per pattern, the least latency that any consumer has: what a global queue may hope for."""
+        return [min(column) for column in zip(*self.latency_s, strict=True)]
+
+
+def _load(profile: Profile | None) -> float:
+    return inf if profile is None else profile.load
+
+
+def _latency(profile: Profile | None) -> float:
+    return inf if profile is None else profile.latency_s
 
 
 class Dispatch(Protocol):
-    """What the loop tells of; both start what can start."""
+    """Reactions to the loop's events; both start what can start."""
 
     def arrived(self, request: int, now_s: float) -> None:
         """A request has arrived."""
@@ -31,20 +103,21 @@ class Dispatch(Protocol):
         """A request has ended on a consumer."""
 
 
-def make_dispatch(policy: Policy, fleet: Fleet, generator: np.random.Generator) -> Dispatch:
+def make_dispatch(policy: DispatchPolicy, fleet: ConsumerFleet, generator: np.random.Generator) -> Dispatch:
     """The dispatch of a policy; the generator serves random-push alone."""
     return _Pull(policy, fleet) if policy.routing.is_pull else _Push(policy, fleet, generator)
 
 
 class _Push:
-    def __init__(self, policy: Policy, fleet: Fleet, generator: np.random.Generator) -> None:
+    def __init__(self, policy: DispatchPolicy, fleet: ConsumerFleet, generator: np.random.Generator) -> None:
         self._fleet = fleet
         self._queues = [
-            Waiting(policy.queue, fleet.arrival_s, latency_s, fleet.slo_s) for latency_s in fleet.latency_s
+            WaitingLines(policy.queue, fleet.arrival_s, latency_s, fleet.slo_s)
+            for latency_s in fleet.latency_s
         ]
         self._assigned = [0.0] * len(self._queues)
         self._generator = generator
-        is_random = policy.routing is Routing.RANDOM_PUSH
+        is_random = policy.routing is DispatchRouting.RANDOM_PUSH
         self._choose: Callable[[int], int] = self._any if is_random else self._least_loaded
 
     def arrived(self, request: int, now_s: float) -> None:
@@ -73,10 +146,10 @@ class _Push:
 
 
 class _Pull:
-    def __init__(self, policy: Policy, fleet: Fleet) -> None:
+    def __init__(self, policy: DispatchPolicy, fleet: ConsumerFleet) -> None:
         self._fleet = fleet
-        self._queue = Waiting(policy.queue, fleet.arrival_s, fleet.fastest_s(), fleet.slo_s)
-        is_packing = policy.routing is Routing.BIN_PACK_PULL
+        self._queue = WaitingLines(policy.queue, fleet.arrival_s, fleet.fastest_s(), fleet.slo_s)
+        is_packing = policy.routing is DispatchRouting.BIN_PACK_PULL
         self._sign = -1.0 if is_packing else 1.0
         self._passing = policy.passing if is_packing else Passing.NEVER
 

@@ -1,4 +1,17 @@
-"""Requests that wait, a line per pattern, and the order in which the heads of the lines are due.
+"""Waiting requests: the policies that are compared, and the order in which the heads of the lines are due.
+
+Routing
+    random-push      on arrival to a random consumer; waits there
+    least-load-push  on arrival to the consumer with the least load, running and waiting; may exceed 1
+    least-load-pull  waits in one global queue; the head starts on the least loaded consumer with room
+    bin-pack-pull    the same, on the fullest consumer with room; room that the head cannot use is filled with
+                     the next that fits, see Passing
+
+Queue policy, of the global queue or of each consumer's own
+    simple           first come, first served
+    slo              a queue per pattern; next is the head with the greatest risk (wait + latency) / SLO
+    slo-savable      the same among the heads that, started now, would meet their SLO; the lost ones come
+                     after them, first come, first served
 
 Within a pattern all have the same latency and SLO, so the head of its line always has the greatest risk, and
 the next request is one of at most as many heads as there are patterns: O(patterns) a pick, whatever waits.
@@ -9,9 +22,69 @@ Under `slo-savable` a head without slack moves to the pattern's second line, onc
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
 
-from headway.simulation.queueing.policies import QueuePolicy
+
+class DispatchRouting(Enum):
+    """The way in which a request finds its consumer."""
+
+    RANDOM_PUSH = "random-push"
+    LEAST_LOAD_PUSH = "least-load-push"
+    LEAST_LOAD_PULL = "least-load-pull"
+    BIN_PACK_PULL = "bin-pack-pull"
+
+    @property
+    def is_pull(self) -> bool:
+        """True if requests wait in one global queue."""
+        return self in (DispatchRouting.LEAST_LOAD_PULL, DispatchRouting.BIN_PACK_PULL)
+
+
+class QueuePolicy(Enum):
+    """The rule by which the next of the waiting requests is chosen."""
+
+    SIMPLE = "simple"
+    SLO = "slo"
+    SLO_SAVABLE = "slo-savable"
+
+
+class Passing(Enum):
+    """When bin-pack may start a later request while the first one does not fit: what filling a bin means.
+
+    NEVER: the first one holds all room, as with least-load. SLACK: while the first one, started now, would
+    still meet its SLO, so that nobody is passed for ever. ALWAYS: a large request may starve.
+    """
+
+    NEVER = "never"
+    SLACK = "slack"
+    ALWAYS = "always"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DispatchPolicy:
+    """One row of the comparison."""
+
+    routing: DispatchRouting
+    queue: QueuePolicy
+    passing: Passing = Passing.SLACK
+
+    @property
+    def label(self) -> str:
+        """`least-load-pull:slo`, as `--policies` takes it."""
+        return f"{self.routing.value}:{self.queue.value}"
+
+
+def all_policies(
+    routings: Iterable[DispatchRouting] = DispatchRouting, passing: Passing = Passing.SLACK
+) -> tuple[DispatchPolicy, ...]:
+    """Each of the routings with each queue policy."""
+    return tuple(
+        DispatchPolicy(routing=routing, queue=queue, passing=passing)
+        for routing in routings
+        for queue in QueuePolicy
+    )
+
 
 Line = deque[int]
 Ranked = tuple[float, int, Line]
@@ -19,7 +92,7 @@ Ranked = tuple[float, int, Line]
 together, so that lines are never compared."""
 
 
-class Waiting:
+class WaitingLines:
     """The queue of one consumer or of all; arrivals per request, latency and SLO per pattern, in seconds."""
 
     def __init__(
@@ -54,7 +127,7 @@ class Waiting:
         return self._order(now_s)
 
     def slack_s(self, request: int, pattern: int, now_s: float) -> float:
-        """What is left until the request, started then, misses its SLO; negative: lost."""
+        """Seconds left until the request, started then, misses its SLO; negative: lost."""
         return self._slo_s[pattern] - (now_s - self._arrival_s[request] + self._latency_s[pattern])
 
     def _by_arrival(self, _: float) -> list[Ranked]:

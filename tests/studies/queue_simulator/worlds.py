@@ -4,16 +4,16 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from headway.simulation.queueing import (
-    Arrivals,
+from headway.studies.queue_simulator import (
     Consumer,
+    DispatchPolicy,
+    DispatchRouting,
     Pattern,
-    Policy,
     Profile,
+    QueueArrivals,
     QueuePolicy,
-    Requests,
-    Routing,
-    Run,
+    QueueRun,
+    RequestCount,
     Service,
     Setup,
     draw_arrivals,
@@ -32,31 +32,33 @@ def alike(rows: Sequence[tuple[float, float, float, float]], consumers: int, nam
 
 def run(
     setup: Setup,
-    policy: Policy,
+    policy: DispatchPolicy,
     *,
     requests: int,
     seed: int = 0,
     service: Service = Service.DETERMINISTIC,
-) -> Run:
+) -> QueueRun:
     """One run on Poisson arrivals."""
-    arrivals = draw_arrivals(setup, Requests(requests), service, np.random.default_rng(seed))
+    arrivals = draw_arrivals(setup, RequestCount(requests), service, np.random.default_rng(seed))
     return simulate(setup, arrivals, policy, np.random.default_rng(seed + 1))
 
 
-def at(*arrivals: tuple[float, int]) -> Arrivals:
+def at(*arrivals: tuple[float, int]) -> QueueArrivals:
     """Arrivals of (time, pattern), as written."""
     times, patterns = zip(*arrivals, strict=True)
-    return Arrivals(
+    return QueueArrivals(
         time_s=np.array(times, np.float64),
         pattern=np.array(patterns, np.int64),
         factor=np.ones(len(times)),
     )
 
 
-def serve(setup: Setup, policy: Policy, *arrivals: tuple[float, int]) -> tuple[list[float], list[int]]:
+def serve(
+    setup: Setup, policy: DispatchPolicy, *arrivals: tuple[float, int]
+) -> tuple[list[float], list[int]]:
     """When and where each of these requests started."""
     done = simulate(setup, at(*arrivals), policy, np.random.default_rng(0))
     return (done.arrivals.time_s + done.wait_s).tolist(), done.consumer.tolist()
 
 
-SIMPLE_PULL = Policy(routing=Routing.LEAST_LOAD_PULL, queue=QueuePolicy.SIMPLE)
+SIMPLE_PULL = DispatchPolicy(routing=DispatchRouting.LEAST_LOAD_PULL, queue=QueuePolicy.SIMPLE)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from headway.simulation.queueing import (
+from headway.studies.queue_simulator import (
     SETUPS,
     Consumer,
     Pattern,
@@ -12,7 +12,7 @@ from headway.simulation.queueing import (
     documented,
     fluid_load,
 )
-from tests.simulation.queueing.worlds import alike
+from tests.studies.queue_simulator.worlds import alike
 
 
 @pytest.mark.parametrize(

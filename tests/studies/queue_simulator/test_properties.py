@@ -5,17 +5,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headway.simulation.queueing import (
+from headway.studies.queue_simulator import (
     SETUPS,
-    Arrivals,
-    Duration,
+    DispatchPolicy,
+    DispatchRouting,
     Experiment,
     Passing,
-    Policy,
+    QueueArrivals,
     QueuePolicy,
-    Requests,
-    Routing,
-    Run,
+    QueueRun,
+    RequestCount,
+    RunDuration,
     Service,
     Setup,
     all_policies,
@@ -25,7 +25,7 @@ from headway.simulation.queueing import (
     run_experiment,
     simulate,
 )
-from tests.simulation.queueing.worlds import SIMPLE_PULL, alike, run
+from tests.studies.queue_simulator.worlds import SIMPLE_PULL, alike, run
 
 ROUNDING = 1e-9
 POLICIES = [policy for passing in Passing for policy in all_policies(passing=passing)]
@@ -37,7 +37,7 @@ rows = st.tuples(st.floats(0.1, 20), st.floats(0.1, 10), st.floats(1, 30), st.fl
 setups = st.builds(alike, st.lists(rows, min_size=1, max_size=4), st.integers(1, 4))
 
 
-def loads(setup: Setup, done: Run) -> np.ndarray:
+def loads(setup: Setup, done: QueueRun) -> np.ndarray:
     cost = np.array([setup.consumers[0].profiles[pattern.name].load for pattern in setup.patterns])
     return cost[done.arrivals.pattern]
 
@@ -74,7 +74,7 @@ def test_the_unit_of_time_does_not_matter(setup, policy, seed, factor):
         ],
         len(setup.consumers),
     )
-    arrivals = Arrivals(
+    arrivals = QueueArrivals(
         time_s=done.arrivals.time_s * factor, pattern=done.arrivals.pattern, factor=done.arrivals.factor
     )
     again = simulate(stretched, arrivals, policy, np.random.default_rng(seed + 1))
@@ -88,7 +88,7 @@ def test_pull_of_a_simple_queue_starts_in_order_of_arrival(setup, seed):
     assert (np.diff(done.arrivals.time_s + done.wait_s) >= -ROUNDING).all()
 
 
-def passed_after_slack(setup: Setup, done: Run) -> int:
+def passed_after_slack(setup: Setup, done: QueueRun) -> int:
     """Requests that a later one passed when their slack was gone."""
     slo_s = np.array([pattern.slo_s for pattern in setup.patterns])[done.arrivals.pattern]
     lost_from_s = done.arrivals.time_s + slo_s - done.service_s + ROUNDING
@@ -108,34 +108,40 @@ def passed_after_slack(setup: Setup, done: Run) -> int:
 @given(setups, st.integers(0, 999))
 def test_nobody_is_passed_when_the_slack_is_gone(setup, seed):
     """No starvation: what bin-pack lets pass, it lets pass for a bounded time."""
-    policy = Policy(routing=Routing.BIN_PACK_PULL, queue=QueuePolicy.SIMPLE, passing=Passing.SLACK)
+    policy = DispatchPolicy(
+        routing=DispatchRouting.BIN_PACK_PULL, queue=QueuePolicy.SIMPLE, passing=Passing.SLACK
+    )
     assert passed_after_slack(setup, run(setup, policy, requests=80, seed=seed)) == 0
 
 
 def test_without_the_limit_large_requests_starve():
     """On one GPU under the document's load: small ones fill every gap, and the large wait to the end."""
     setup = SETUPS["ideal-single"]
-    unlimited = Policy(routing=Routing.BIN_PACK_PULL, queue=QueuePolicy.SIMPLE, passing=Passing.ALWAYS)
+    unlimited = DispatchPolicy(
+        routing=DispatchRouting.BIN_PACK_PULL, queue=QueuePolicy.SIMPLE, passing=Passing.ALWAYS
+    )
     done = run(setup, unlimited, requests=1_000)
     assert passed_after_slack(setup, done) > 100
 
 
-@pytest.mark.parametrize("routing", Routing)
+@pytest.mark.parametrize("routing", DispatchRouting)
 @pytest.mark.parametrize("queue", QueuePolicy)
 def test_one_consumer_leaves_nothing_to_route(routing, queue):
     """Where a request goes is settled; what passes the head apart, all policies are the same queue."""
     setup = SETUPS["ideal-single"]
-    policy = Policy(routing=routing, queue=queue, passing=Passing.NEVER)
-    reference = Policy(routing=Routing.LEAST_LOAD_PULL, queue=queue)
+    policy = DispatchPolicy(routing=routing, queue=queue, passing=Passing.NEVER)
+    reference = DispatchPolicy(routing=DispatchRouting.LEAST_LOAD_PULL, queue=queue)
     waits = run(setup, policy, requests=600).wait_s
     assert waits.tobytes() == run(setup, reference, requests=600).wait_s.tobytes()
 
 
 def test_same_seed_same_figures_and_no_policy_disturbs_another():
     setup = SETUPS["multi"]
-    several = run_experiment(Experiment(setup=setup, policies=all_policies(), seeds=2, amount=Requests(300)))
+    several = run_experiment(
+        Experiment(setup=setup, policies=all_policies(), seeds=2, amount=RequestCount(300))
+    )
     for result in several:
-        alone = Experiment(setup=setup, policies=(result.policy,), seeds=2, amount=Requests(300))
+        alone = Experiment(setup=setup, policies=(result.policy,), seeds=2, amount=RequestCount(300))
         assert run_experiment(alone) == (result,)
     assert several[0].runs[0] != several[0].runs[1]
 
@@ -151,7 +157,7 @@ def test_utilisation_is_that_of_the_offered_load():
 def test_violations_and_quantiles_of_a_run_by_hand():
     """Two waits, 0 and 8 s, with latency 10: only the second misses 15 s."""
     setup = alike([(1, 10, 0.1, 15)], 1)
-    arrivals = Arrivals(time_s=np.array([0.0, 2.0]), pattern=np.zeros(2, np.int64), factor=np.ones(2))
+    arrivals = QueueArrivals(time_s=np.array([0.0, 2.0]), pattern=np.zeros(2, np.int64), factor=np.ones(2))
     figures = measure(setup, simulate(setup, arrivals, SIMPLE_PULL, np.random.default_rng(0)))
     assert (figures.total.mean_wait_s, figures.total.p50_wait_s, figures.total.max_wait_s) == (4, 4, 8)
     assert figures.total.slo_violations == 0.5
@@ -161,7 +167,7 @@ def test_violations_and_quantiles_of_a_run_by_hand():
 
 def test_a_run_without_requests_has_no_figures():
     setup = SETUPS["multi"]
-    none = draw_arrivals(setup, Duration(1e-9), Service.EXPONENTIAL, np.random.default_rng(0))
+    none = draw_arrivals(setup, RunDuration(1e-9), Service.EXPONENTIAL, np.random.default_rng(0))
     figures = measure(setup, simulate(setup, none, SIMPLE_PULL, np.random.default_rng(0)))
     assert figures.total.requests == 0
     assert np.isnan([figures.total.mean_wait_s, figures.total.slo_violations, figures.utilisation]).all()

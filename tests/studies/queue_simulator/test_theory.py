@@ -5,22 +5,24 @@ from math import factorial
 import numpy as np
 import pytest
 
-from headway.simulation.queueing import (
-    Duration,
-    Policy,
+from headway.studies.queue_simulator import (
+    DispatchPolicy,
+    DispatchRouting,
     QueuePolicy,
-    Routing,
+    RunDuration,
     Service,
     draw_arrivals,
 )
-from tests.simulation.queueing.worlds import SIMPLE_PULL, alike, run
+from tests.studies.queue_simulator.worlds import SIMPLE_PULL, alike, run
 
 COUNT = 200_000
 LATENCY_S = 2.0
 WITHIN = 0.05
 
 
-def mean_wait_s(servers: int, load: float, service: Service, policy: Policy = SIMPLE_PULL, gpus: int = 1):
+def mean_wait_s(
+    servers: int, load: float, service: Service, policy: DispatchPolicy = SIMPLE_PULL, gpus: int = 1
+):
     rate = load * gpus * servers / LATENCY_S
     setup = alike([(rate, LATENCY_S, servers / LATENCY_S, 10.0)], gpus)
     return np.mean(
@@ -52,7 +54,7 @@ def test_m_m_c(servers, gpus, load):
 
 def test_random_push_is_as_many_queues_of_their_own():
     """Poisson arrivals split at random stay Poisson: n × M/M/1, whatever n."""
-    policy = Policy(routing=Routing.RANDOM_PUSH, queue=QueuePolicy.SIMPLE)
+    policy = DispatchPolicy(routing=DispatchRouting.RANDOM_PUSH, queue=QueuePolicy.SIMPLE)
     expected_s = 0.6 * LATENCY_S / (1 - 0.6)
     assert mean_wait_s(1, 0.6, Service.EXPONENTIAL, policy, gpus=3) == pytest.approx(expected_s, rel=WITHIN)
 
@@ -63,7 +65,7 @@ def test_arrivals_are_poisson():
     counts = np.array(
         [
             np.bincount(
-                draw_arrivals(setup, Duration(2.0), Service.DETERMINISTIC, generator).pattern, minlength=2
+                draw_arrivals(setup, RunDuration(2.0), Service.DETERMINISTIC, generator).pattern, minlength=2
             )
             for _ in range(20_000)
         ]

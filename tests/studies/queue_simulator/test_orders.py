@@ -10,25 +10,25 @@ from operator import attrgetter
 
 import pytest
 
-from headway.simulation.queueing import (
+from headway.studies.queue_simulator import (
     SETUPS,
+    DispatchPolicy,
+    DispatchRouting,
     Estimate,
     Experiment,
     Passing,
-    Policy,
     PolicyResult,
     QueuePolicy,
-    Requests,
-    Routing,
+    RequestCount,
     all_policies,
     run_experiment,
 )
 
 SIMPLE, SLO, SAVABLE = QueuePolicy
-RANDOM, PUSH, PULL, BIN_PACK = Routing
+RANDOM, PUSH, PULL, BIN_PACK = DispatchRouting
 WAIT, MISSED = attrgetter("total.mean_wait_s"), attrgetter("total.slo_violations")
 SEEDS = 20
-Results = dict[tuple[Routing, QueuePolicy], PolicyResult]
+Results = dict[tuple[DispatchRouting, QueuePolicy], PolicyResult]
 
 
 @cache
@@ -38,22 +38,22 @@ def results(name: str, consumers: int, passing: Passing = Passing.SLACK, request
         setup=SETUPS[name].resized(consumers),
         policies=all_policies(passing=passing),
         seeds=SEEDS,
-        amount=Requests(requests),
+        amount=RequestCount(requests),
     )
     return {(one.policy.routing, one.policy.queue): one for one in run_experiment(experiment)}
 
 
-def waits(found: Results, less: Routing, more: Routing, queue: QueuePolicy) -> Estimate:
+def waits(found: Results, less: DispatchRouting, more: DispatchRouting, queue: QueuePolicy) -> Estimate:
     """The paired difference of mean waits."""
     return found[less, queue].difference(found[more, queue], WAIT)
 
 
-def missed(found: Results, routing: Routing, less: QueuePolicy, more: QueuePolicy) -> Estimate:
+def missed(found: Results, routing: DispatchRouting, less: QueuePolicy, more: QueuePolicy) -> Estimate:
     """The paired difference of the shares that missed their SLO."""
     return found[routing, less].difference(found[routing, more], MISSED)
 
 
-def assert_rising(found: Results, order: Sequence[Routing], queue: QueuePolicy) -> None:
+def assert_rising(found: Results, order: Sequence[DispatchRouting], queue: QueuePolicy) -> None:
     for less, more in pairwise(order):
         assert waits(found, less, more, queue).is_below_zero, (less, more, queue)
 
@@ -68,7 +68,7 @@ class TestFiveOfOneType:
         """Document: bin-pack < least load (pull) < least load (push) < random."""
         assert_rising(self.found(), (BIN_PACK, PULL, PUSH, RANDOM), queue)
 
-    @pytest.mark.parametrize("routing", Routing)
+    @pytest.mark.parametrize("routing", DispatchRouting)
     def test_violations(self, routing):
         """Document: per-pattern queue < simple queue."""
         assert missed(self.found(), routing, SLO, SIMPLE).is_below_zero
@@ -94,7 +94,7 @@ class TestIdealSingle:
         strict = results("ideal-single", 1, Passing.NEVER)
         assert strict[BIN_PACK, SIMPLE].runs == strict[PULL, SIMPLE].runs
 
-    @pytest.mark.parametrize("routing", Routing)
+    @pytest.mark.parametrize("routing", DispatchRouting)
     def test_violations(self, routing):
         """Document: per-pattern < simple. Serving what is lost first helps nobody; leaving it out does."""
         found = self.found()
@@ -126,7 +126,7 @@ class TestIdealDouble:
         """Document: least load (push) < random. Where no queue is ever empty, which one hardly counts."""
         assert not waits(self.found(), RANDOM, PUSH, queue).is_below_zero
 
-    @pytest.mark.parametrize("routing", Routing)
+    @pytest.mark.parametrize("routing", DispatchRouting)
     def test_violations(self, routing):
         """Document: per-pattern < simple."""
         assert missed(self.found(), routing, SAVABLE, SIMPLE).is_below_zero
@@ -150,7 +150,7 @@ class TestMulti:
         worst = max(found[routing, queue].estimate(WAIT).mean for routing in (BIN_PACK, PULL, PUSH))
         assert found[RANDOM, queue].estimate(WAIT).mean > 2 * worst
 
-    @pytest.mark.parametrize("routing", Routing)
+    @pytest.mark.parametrize("routing", DispatchRouting)
     def test_violations(self, routing):
         """Document: per-pattern < simple."""
         assert missed(self.found(), routing, SLO, SIMPLE).is_below_zero
@@ -158,5 +158,5 @@ class TestMulti:
 
 
 def test_policies_are_all_there():
-    assert len(all_policies()) == len(set(all_policies())) == len(Routing) * len(QueuePolicy)
-    assert Policy(routing=PULL, queue=SLO).label == "least-load-pull:slo"
+    assert len(all_policies()) == len(set(all_policies())) == len(DispatchRouting) * len(QueuePolicy)
+    assert DispatchPolicy(routing=PULL, queue=SLO).label == "least-load-pull:slo"
