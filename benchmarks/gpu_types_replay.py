@@ -13,7 +13,7 @@ import numpy as np
 
 from headway.planning.replay import ReplayEngine, Requests, attainable
 from headway.planning.replay.engine import TOLERANCE, busy_iteration_s, fits, prompt_s, transfer_s
-from headway.planning.replay.fleet import Arrivals, enqueue, make_state
+from headway.planning.replay.fleet import PoolArrivals, enqueue, make_state
 from headway.planning.replay.loops import LAST_S, least_loaded, wake
 from headway.planning.replay.losses import FIRST_TOKEN
 from interp.arrays import BoolArray
@@ -58,7 +58,7 @@ def decode_lost(engines: Engines, requests: Requests, fleet: Fleet, alone: Mappi
     ready_s, requests = ready_s[order], Requests(*(column[order] for column in requests))
     can, judged = _reachable(engines, requests, fleet)
     outputs = np.maximum(1.0, np.rint(requests.output_tokens))
-    coming = Arrivals(
+    coming = PoolArrivals(
         ready_s, requests.input_tokens, np.zeros(len(outputs)), outputs, np.ones(len(outputs), np.bool_)
     )
     worlds = {name: make_state(engines[name], coming, count) for name, count in fleet.items()}

@@ -1,4 +1,4 @@
-"""What an engine does with requests: the physics that simulator, live engines, planner and router share.
+"""The engine model: the physics that simulator, live engines, planner and router share.
 
 `rules` has how engines batch and what moving KV costs, `live` one replica an iteration at a time, for any
 clock, with its batch (`live_batch`), its prefix cache and the durations of its iterations. Nothing imported

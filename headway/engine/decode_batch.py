@@ -29,7 +29,7 @@ DIGAMMA_SERIES_FROM = 10.0
 DIRECT_TERMS = 6
 
 
-class Cell(NamedTuple):
+class ItlCell(NamedTuple):
     """ITL(K) = constant + linear K + inverse / K for a batch of n, valid up to `end_tokens`."""
 
     constant: float
@@ -79,7 +79,7 @@ def _last_at_or_below(axis: NDArray[np.float64], value: float) -> int:
 
 
 @compiled
-def find_cell(surfaces: EngineSurfaces, batch: int, kv_tokens: float) -> Cell:
+def find_cell(surfaces: EngineSurfaces, batch: int, kv_tokens: float) -> ItlCell:
     """The cell in which a batch of `batch` sequences with `kv_tokens` tokens runs its next iteration."""
     kv, inv = surfaces.kv, surfaces.inv_context
     end = np.inf
@@ -113,7 +113,7 @@ def find_cell(surfaces: EngineSurfaces, batch: int, kv_tokens: float) -> Cell:
     along_kv = surfaces.itl_s[row, right] - origin
     along_inv = surfaces.itl_s[up, column] - origin
     twist = surfaces.itl_s[up, right] - surfaces.itl_s[up, column] - along_kv
-    return Cell(
+    return ItlCell(
         origin
         + kv_offset * along_kv
         + inv_offset * along_inv
@@ -125,7 +125,7 @@ def find_cell(surfaces: EngineSurfaces, batch: int, kv_tokens: float) -> Cell:
 
 
 @compiled
-def itl_at(cell: Cell, kv_tokens: float) -> float:
+def itl_at(cell: ItlCell, kv_tokens: float) -> float:
     """Duration in seconds of the iteration that starts with `kv_tokens` tokens."""
     return cell.constant + cell.linear * kv_tokens + cell.inverse / kv_tokens
 
@@ -147,7 +147,7 @@ def _sum_of_reciprocals(start: float, count: float) -> float:
 
 
 @compiled
-def stretch_s(cell: Cell, batch: int, kv_tokens: float, iterations: float) -> float:
+def stretch_s(cell: ItlCell, batch: int, kv_tokens: float, iterations: float) -> float:
     """Seconds that `iterations` iterations take within one cell."""
     growth = iterations * kv_tokens + 0.5 * batch * iterations * (iterations - 1.0)
     total = cell.constant * iterations + cell.linear * growth
@@ -157,8 +157,8 @@ def stretch_s(cell: Cell, batch: int, kv_tokens: float, iterations: float) -> fl
 
 
 @compiled
-def iterations_in_cell(cell: Cell, batch: int, kv_tokens: float) -> float:
-    """How many iterations start before the cell ends; at least one, infinity for an open cell."""
+def iterations_in_cell(cell: ItlCell, batch: int, kv_tokens: float) -> float:
+    """The number of iterations that start before the cell ends; at least one, infinity for an open cell."""
     if cell.end_tokens == np.inf:
         return np.inf
     return max(1.0, floor((cell.end_tokens - kv_tokens) / batch) + 1.0)
@@ -178,7 +178,7 @@ def duration_s(surfaces: EngineSurfaces, batch: int, kv_tokens: float, iteration
 
 
 @compiled
-def _solve_in_cell(cell: Cell, batch: int, kv_tokens: float, elapsed_s: float, most: float) -> float:
+def _solve_in_cell(cell: ItlCell, batch: int, kv_tokens: float, elapsed_s: float, most: float) -> float:
     """The least m in 1..most with stretch_s(m) >= elapsed_s, given that `most` is such a one."""
     guess = 1.0
     for _ in range(3):

@@ -1,4 +1,4 @@
-"""How long an engine's iterations take, one number at a time in plain Python.
+"""Durations of an engine's iterations, one number at a time in plain Python.
 
 The same surfaces as the compiled kernel's (`prefill`, `iteration`), for the engine model that runs on a real
 clock: it asks for one iteration at a time, where a call into compiled code costs as much as the look-up, and

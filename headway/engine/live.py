@@ -30,8 +30,7 @@ from typing import NamedTuple
 
 from headway.config import Role
 from headway.engine.iteration_times import IterationTimes
-from headway.engine.live_batch import JobStage, JobState, LiveBatch, LiveJob
-from headway.engine.prefix_cache import PrefixCache
+from headway.engine.live_batch import JobStage, JobState, LiveBatch, LiveJob, PrefixCache
 from headway.engine.rules import EngineRules
 from interp import Profile
 
@@ -106,7 +105,7 @@ class LiveEngine:
         return map(self._batch.state, self._jobs.values())
 
     def can_ever_fit(self, input_tokens: int, output_tokens: int) -> bool:
-        """Whether an empty engine could take such a request."""
+        """True if an empty engine could take such a request."""
         return input_tokens + output_tokens <= self.capacity_tokens
 
     def missing_tokens(self, input_tokens: int, blocks: Sequence[int]) -> int:

@@ -1,10 +1,18 @@
-"""Requests of one live replica, and its decode batch: who is in, how far each is, who has all tokens.
+"""Parts of one live replica: its requests, their decode batch, and its prefix cache.
 
-As in the compiled kernel (`batch`), an iteration moves the whole batch on without touching its members: it is
-a heap by the iteration at which they finish. An iteration costs O(1), a change of the batch O(log n), but for
-the tuple of names that an iteration hands out, O(n) per change.
+As in the compiled kernel (`decode_batch`), an iteration moves the whole batch on without touching its
+members: it is a heap by the iteration at which they finish. An iteration costs O(1), a change of the batch
+O(log n), but for the tuple of names that an iteration hands out, O(n) per change.
+
+The prefix cache is an LRU of block keys, as the kernel's. A prompt is a list of block keys, each standing for
+`block_tokens` tokens and for all before it; its longest run of leading blocks that are present is cached. A
+look-up changes nothing. Remembering a prompt touches its last block first, so that it loses its tail before
+its head.
+
+Plain Python: a replica's process should start without a compiler.
 """
 
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -55,7 +63,7 @@ class LiveJob:
 
 
 class JobState(NamedTuple):
-    """How far a request is: whether its prompt is computed, here or elsewhere, and its output tokens."""
+    """Progress of a request: is its prompt computed, here or elsewhere, and its output tokens."""
 
     request_id: str
     computed: bool
@@ -98,7 +106,7 @@ class LiveBatch:
             heapify(self._finishing)
 
     def state(self, job: LiveJob) -> JobState:
-        """How far a request of this replica is, whether it is in the batch or not."""
+        """Progress of a request of this replica, in the batch or not."""
         running = job.stage is JobStage.RUNNING
         return JobState(
             request_id=job.request_id,
@@ -138,3 +146,35 @@ class LiveBatch:
         job.stage = JobStage.GONE
         del self._members[job.request_id]
         self._names = None
+
+
+class PrefixCache:
+    """At most `capacity_blocks` blocks; none with a capacity of 0."""
+
+    __slots__ = ("_block_tokens", "_blocks", "_capacity")
+
+    def __init__(self, capacity_blocks: int, block_tokens: int) -> None:
+        self._capacity, self._block_tokens = capacity_blocks, block_tokens
+        self._blocks: OrderedDict[int, None] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._blocks)
+
+    def cached_tokens(self, blocks: Sequence[int], input_tokens: int) -> int:
+        """Leading tokens of a prompt that need not be computed; at least one token is."""
+        hits = 0
+        for key in blocks:
+            if key not in self._blocks:
+                break
+            hits += 1
+        return min(hits * self._block_tokens, input_tokens - 1)
+
+    def insert(self, blocks: Sequence[int]) -> None:
+        """Remember a prompt; the blocks that were not used for longest make room."""
+        if self._capacity == 0:
+            return
+        for key in reversed(blocks):
+            self._blocks[key] = None
+            self._blocks.move_to_end(key)
+            if len(self._blocks) > self._capacity:
+                self._blocks.popitem(last=False)

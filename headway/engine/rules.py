@@ -1,4 +1,4 @@
-"""How engines batch: one set of rules for the simulator and for simulated engines on the real clock.
+"""Batching rules of engines: one set for the simulator and for simulated engines on the real clock.
 
 Settings come first, then the profile's meta.json, then what was sampled. Only this and the profile that the
 settings name belong here: the module stands outside the compiled kernel, so that a replica that imports it
@@ -26,7 +26,7 @@ def kv_transfer_s(latency_s: float, s_per_token: float, tokens: Tokens) -> Token
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineRules:
-    """How an engine batches, and what moving its KV costs.
+    """The batching of an engine, and the cost of moving its KV.
 
     `max_batch_size` sequences decode together at most. `chunk_tokens` 0 means prefills one at a time, whole;
     above 0 an iteration carries up to that many prompt tokens of several requests. A KV transfer takes
@@ -63,7 +63,7 @@ def engine_profile(config: HeadwayConfig) -> Profile:
 
 
 def engine_rules(config: HeadwayConfig, profile: Profile) -> EngineRules:
-    """How engines batch: the settings, then the profile's meta.json, then what was sampled."""
+    """The rules of a deployment: from the settings, then the profile's meta.json, then what was sampled."""
     engine, transfer = config.engine, config.engine.kv_transfer
     mixed = Role.MIXED.value in config.pools
     return EngineRules(

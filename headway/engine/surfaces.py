@@ -1,4 +1,4 @@
-r"""How long iterations take: a profile's surfaces as flat arrays, and compiled look-ups in them.
+r"""Durations of iterations: a profile's surfaces as flat arrays, and compiled look-ups in them.
 
 The simulator's kernel, the planner's replay and the router's forecasts all time engines by these functions.
 

@@ -77,7 +77,7 @@ def need_tokens(state: KernelState, replica: int, request: int) -> int:
 
 @compiled
 def fits(state: KernelState, replica: int, request: int, joining: int) -> bool:
-    """Whether the request can be admitted while `joining` others are about to be: batch limit and KV."""
+    """True if the request can be admitted while `joining` others are about to be: batch limit and KV."""
     unit, rules = state.replicas[replica], state.settings[0]
     need = need_tokens(state, replica, request)
     return (

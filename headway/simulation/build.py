@@ -36,7 +36,7 @@ from headway.routing.gpu_profiles import GpuProfile, named_profiles
 from headway.simulation.demand import first_interval, size_fleet
 from headway.simulation.layout import Routing
 from headway.simulation.results import SimulationResult
-from headway.simulation.scenario import Crash, Scenario, ScenarioRouter, StartUp, request_classes
+from headway.simulation.scenario import PlannedCrash, Scenario, ScenarioRouter, StartUp, request_classes
 from headway.simulation.simulate import Watchers, simulate
 from headway.workload import IntervalSeries, Trace, TraceError, TraceOptions, interval_series, open_trace
 from headway.workload.generators import looks_generated, parse_generator
@@ -83,7 +83,7 @@ class Plan:
 
     @property
     def forecasts(self) -> bool:
-        """Whether the policy asks for a forecast."""
+        """True if the policy asks for a forecast."""
         return self.kind.forecasts
 
 
@@ -196,7 +196,7 @@ def make_scenario(plan: Plan, trace: Trace) -> Scenario:
         role_change_s=plan.kind.role_change_s(config.planner.section(config.planner.policy)),
         routing=_routing(plan),
         classes=request_classes(config),
-        crashes=tuple(Crash(at_s=crash.at_s, role=Role(crash.role)) for crash in simulation.crashes),
+        crashes=tuple(PlannedCrash(at_s=crash.at_s, role=Role(crash.role)) for crash in simulation.crashes),
         seed=simulation.seed,
         drain_limit_s=simulation.drain_limit_s,
     )

@@ -48,7 +48,7 @@ def _random_below(state: KernelState, bound: int) -> int:
 
 @compiled
 def load_of(state: KernelState, replica: int) -> int:
-    """What least-load compares: outstanding prompt tokens for prefill, requests otherwise."""
+    """The load that least-load compares: outstanding prompt tokens for prefill, requests otherwise."""
     unit = state.replicas[replica]
     return unit.prompt_tokens if unit.role == PREFILL else unit.running + unit.waiting
 

@@ -221,7 +221,7 @@ SETTINGS = np.dtype(
 )
 
 
-class Arrivals(NamedTuple):
+class ArrivalColumns(NamedTuple):
     """The next requests of the trace, in order; columns of equal length."""
 
     arrival_s: NDArray[np.float64]
@@ -258,7 +258,7 @@ class KernelState(NamedTuple):
     surfaces: EngineSurfaces
     prefill_tokens: NDArray[np.float64]
     prefill_s: NDArray[np.float64]
-    arrivals: Arrivals
+    arrivals: ArrivalColumns
     prefix: Prefix
     finished: NDArray[Any]
     transitions: NDArray[Any]

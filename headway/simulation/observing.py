@@ -45,7 +45,7 @@ class TrafficLog:
         self._completed.append((records["input_tokens"][completed], records["output_tokens"][completed]))
 
     def take(self) -> Traffic:
-        """What came and completed since this was last called."""
+        """Arrivals and completions since this was last called."""
         self._look()
         arrival_s, input_tokens = _joined(self._arrived)
         completed_input_tokens, completed_output_tokens = _joined(self._completed)

@@ -196,7 +196,7 @@ def plan_chunk(state: KernelState, replica: int) -> float:
 
 @compiled
 def is_up(state: KernelState, replica: int, serial: int) -> bool:
-    """Whether the replica that had this slot and serial still works."""
+    """True if the replica that had this slot and serial still works."""
     unit = state.replicas[replica]
     return unit.serial == serial and (unit.state == SERVING or unit.state == DRAINING)  # noqa: PLR1714 - compiled
 

@@ -64,7 +64,7 @@ def session_of(blocks: Sequence[int]) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestContext:
-    """What is the same for all requests of a run. `most_tokens`: of one request, prompt and output."""
+    """Facts common to all requests of a run. `most_tokens`: of one request, prompt and output."""
 
     classes: Sequence[RequestClass]
     most_tokens: int
@@ -231,7 +231,7 @@ class RouterDriver:
             self._traces(self.router.traces.take())
 
     def _heard(self, now_s: float, kind: int, slot: int, number: int, value: int) -> RoutingOutcome:
-        """What follows from one notice (`layout.NOTICE`)."""
+        """The router's answer to one notice (`layout.NOTICE`)."""
         router, request_id = self.router, str(number)
         if kind == FIRST_TOKEN:
             return router.first_token(now_s, request_id)

@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from headway.config import HeadwayConfig
 from headway.config.routing import PredictionSettings
 from headway.engine import EngineRules
-from headway.planning.types import PlanningError
-from headway.planning.types import PoolLimits, Role, Slo
+from headway.planning.types import PlanningError, PoolLimits, Role, Slo
 from headway.routing import Router
 from headway.simulation import layout
 from headway.simulation.layout import Routing
@@ -106,7 +105,7 @@ class StartUp:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Crash:
+class PlannedCrash:
     """The longest-ready replica of `role` dies at `at_s`."""
 
     at_s: float
@@ -146,7 +145,7 @@ class Scenario:
     role_change_s: float | None = None
     routing: Routing | RoutingPolicy | ScenarioRouter = Routing.LEAST_LOAD
     classes: Sequence[RequestClass] = ()
-    crashes: Sequence[Crash] = ()
+    crashes: Sequence[PlannedCrash] = ()
     seed: int = 0
     drain_limit_s: float = 14_400.0
 

@@ -19,7 +19,7 @@ from headway.planning.types import NAN, Decision, Observation, Policy
 from headway.routing.offload import OffloadTrace
 from headway.simulation import kernel, layout, lifecycle
 from headway.simulation.fleet import Fleet
-from headway.simulation.layout import Arrivals, Exit, Routing
+from headway.simulation.layout import ArrivalColumns, Exit, Routing
 from headway.simulation.observing import TrafficLog, Utilisation
 from headway.simulation.records import quantile
 from headway.simulation.report import Interval, IntervalForecast, IntervalQuantiles
@@ -34,7 +34,7 @@ from interp.jit import drop_stale_cache
 
 
 class RequestSource(Protocol):
-    """What the simulator needs of a trace: chunks in order of arrival, prefix blocks, its span."""
+    """The part of a trace that the simulator needs: chunks in order of arrival, prefix blocks, its span."""
 
     @property
     def blocks(self) -> NDArray[np.int64]:
@@ -50,7 +50,7 @@ class RequestSource(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watchers:
-    """Who is told while a simulation runs: `progress(now_s, duration_s)`, each batch of finished records, and
+    """Callbacks while a simulation runs: `progress(now_s, duration_s)`, each batch of finished records, and
     offload traces as their requests end, where a router drives.
     """
 
@@ -72,10 +72,10 @@ def simulate(
     `scenario.drain_limit_s` after the trace count as failed.
     """
     drop_stale_cache(*kernel.COMPILED_FROM)
-    return Run(scenario, trace, policy, forecaster, watchers or Watchers()).result()
+    return SimulationRun(scenario, trace, policy, forecaster, watchers or Watchers()).result()
 
 
-class Run:
+class SimulationRun:
     """One simulation under way: `result`, or tick by tick `advance` and `act` until `finish`."""
 
     def __init__(
@@ -110,7 +110,7 @@ class Run:
         self.fleet.plan_crashes([(crash.role, crash.at_s) for crash in scenario.crashes])
 
     def _make_driver(self, generator: np.random.Generator) -> RouterDriver | None:
-        """Who drives the kernel, where a router routes."""
+        """The driver of the kernel, where a router routes."""
         routed, rules = self.scenario.routing, self.fleet.arrays.settings[0]
         if not isinstance(routed, ScenarioRouter):
             return None
@@ -204,7 +204,9 @@ class Run:
             return
         whole = [chunk.input_tokens, chunk.output_tokens, chunk.block_start, chunk.block_count, chunk.copy]
         whole.append(self.mix.draw(int(clock["numbered"]) + np.arange(len(chunk))))
-        columns = Arrivals(np.array(chunk.arrival_s, np.float64), *(np.array(c, np.int64) for c in whole))
+        columns = ArrivalColumns(
+            np.array(chunk.arrival_s, np.float64), *(np.array(c, np.int64) for c in whole)
+        )
         self.fleet.arrays = self.fleet.arrays._replace(arrivals=columns)
         clock["arrivals"] = len(columns.arrival_s)
         if self.watchers.progress:

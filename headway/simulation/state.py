@@ -18,7 +18,7 @@ from headway.simulation.layout import (
     NOTICES_OF_A_REQUEST,
     ROLE_COUNT,
     SPARE_EVENTS,
-    Arrivals,
+    ArrivalColumns,
     KernelState,
     Prefix,
     Routing,
@@ -58,10 +58,10 @@ REPLICAS, REQUESTS, EVENTS, FINISHED, TRANSITIONS = 16, 4096, 16384, 65536, 4096
 ORDERS, NOTICES = 1024, 4096
 
 
-def empty_arrivals() -> Arrivals:
+def empty_arrivals() -> ArrivalColumns:
     """No requests."""
     whole = np.zeros(0, np.int64)
-    return Arrivals(np.zeros(0), whole, whole, whole, whole, whole, whole)
+    return ArrivalColumns(np.zeros(0), whole, whole, whole, whole, whole, whole)
 
 
 def make_state(profile: Profile, settings: NDArray[Any], blocks: NDArray[np.int64], seed: int) -> KernelState:

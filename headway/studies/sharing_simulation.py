@@ -18,7 +18,7 @@ from headway.planning.types import Observation, PlanningError
 from headway.simulation.kernel import COMPILED_FROM
 from headway.simulation.results import SimulationResult
 from headway.simulation.scenario import Scenario
-from headway.simulation.simulate import RequestSource, Run, Watchers
+from headway.simulation.simulate import RequestSource, SimulationRun, Watchers
 from headway.studies.sharing import Demand, GpuLosses, decide_within, demanded, share
 from interp.jit import drop_stale_cache
 
@@ -57,12 +57,15 @@ def simulate_shared(tenants: Sequence[Tenant], budget: int) -> Mapping[str, Simu
     return {name: run.finish() for name, run in runs.items()}
 
 
-def _run(tenant: Tenant) -> Run:
-    return Run(tenant.scenario, tenant.trace, tenant.policy, None, tenant.watchers or Watchers())
+def _run(tenant: Tenant) -> SimulationRun:
+    return SimulationRun(tenant.scenario, tenant.trace, tenant.policy, None, tenant.watchers or Watchers())
 
 
 def _decide(
-    tenants: Mapping[str, Tenant], runs: Mapping[str, Run], seen: Mapping[str, Observation], budget: int
+    tenants: Mapping[str, Tenant],
+    runs: Mapping[str, SimulationRun],
+    seen: Mapping[str, Observation],
+    budget: int,
 ) -> None:
     assessed = {name: tenants[name].policy.assess(seen[name], run.state) for name, run in runs.items()}
     demands = [tenants[name].demand(demanded(tenants[name].policy, each)) for name, each in assessed.items()]

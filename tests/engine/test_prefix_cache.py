@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.engine.prefix_cache import PrefixCache
+from headway.engine.live_batch import PrefixCache
 
 
 def cache_of(capacity: int, *prompts: list[int]) -> PrefixCache:

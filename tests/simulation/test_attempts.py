@@ -5,7 +5,7 @@ import pytest
 
 from headway.planning.types import Role
 from headway.simulation import layout
-from headway.simulation.scenario import Crash, EngineRules, ScenarioRouter, StartUp
+from headway.simulation.scenario import EngineRules, PlannedCrash, ScenarioRouter, StartUp
 from tests.simulation.routers import Scripted, place
 from tests.simulation.worlds import ArrayTrace, Schedule, constant_profile, run, scenario
 
@@ -198,7 +198,7 @@ def test_one_that_decodes_stays_where_it_is():
 def test_the_one_that_should_decode_dies(at_s):
     """The first replica to be ready dies. The request is asked for again when its KV finds nobody."""
     script = {("submit", "0"): [place("0", SECOND, FIRST)], ("lost", "0"): [place("0", THIRD)]}
-    crashes = [Crash(at_s=at_s, role=Role.MIXED)]
+    crashes = [PlannedCrash(at_s=at_s, role=Role.MIXED)]
     _, records, router = simulated(script, trace_of((0.0, 1000, 2)), crashes=crashes)
     (record,) = records
     arrived_s = 0.1 + LATENCY_S + 1000 * MOVE_S
@@ -215,7 +215,7 @@ def test_the_one_that_computes_the_prompt_dies():
         ("lost", "0"): [place("0", THIRD, SECOND)],
         ("lost", "1"): [place("1", SECOND)],
     }
-    crashes = [Crash(at_s=0.05, role=Role.MIXED)]
+    crashes = [PlannedCrash(at_s=0.05, role=Role.MIXED)]
     _, records, router = simulated(script, trace_of((0.0, 1000, 2), (0.0, 1000, 2)), crashes=crashes)
     assert router.times("lost") == {"0": 0.05, "1": 0.05}
     assert records["first_token_s"][1] == pytest.approx(0.15)
@@ -231,7 +231,7 @@ def test_streams_fail_with_their_replica_and_newcomers_begin_anew():
         ("submit", "1"): [place("1", SECOND, FIRST)],
         ("lost", "1"): [place("1", THIRD)],
     }
-    crashes = [Crash(at_s=0.115, role=Role.MIXED)]
+    crashes = [PlannedCrash(at_s=0.115, role=Role.MIXED)]
     trace = trace_of((0.0, 500, 50), (0.0, 1000, 5))
     _, records, router = simulated(script, trace, crashes=crashes)
     assert records["outcome"].tolist() == [layout.FAILED, layout.COMPLETED]
@@ -247,7 +247,7 @@ def test_an_order_for_a_replica_that_is_gone_comes_back_as_lost():
         ("gone", FIRST): [place("0", FIRST)],
         ("lost", "0"): [place("0", SECOND)],
     }
-    crashes = [Crash(at_s=0.05, role=Role.MIXED)]
+    crashes = [PlannedCrash(at_s=0.05, role=Role.MIXED)]
     _, records, _ = simulated(script, trace_of((0.0, 1000, 2)), crashes=crashes)
     assert records["first_token_s"] == pytest.approx([0.15])
 
@@ -276,7 +276,7 @@ def test_lost_requests_are_held_until_there_is_a_replica():
         ("submit", "0"): [place("0", FIRST)],
         ("ready", SECOND): [place("0", SECOND)],
     }
-    crashes = [Crash(at_s=0.05, role=Role.MIXED)]
+    crashes = [PlannedCrash(at_s=0.05, role=Role.MIXED)]
     _, records, _ = simulated(
         script, trace_of((0.0, 1000, 2)), shape=1, crashes=crashes, start_up=StartUp(delay_s=3.0)
     )

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from headway.planning.types import PoolLimits, Role
 from headway.simulation import layout
 from headway.simulation.layout import Routing
-from headway.simulation.scenario import Crash, EngineRules, StartUp
+from headway.simulation.scenario import EngineRules, PlannedCrash, StartUp
 from tests.simulation.worlds import Schedule, poisson_trace, roofline_profile, run, scenario
 
 PROFILE = roofline_profile(capacity=40_000)
@@ -76,7 +76,9 @@ def test_scaling_and_crashes_lose_nothing_silently():
         {Role.PREFILL: 4, Role.DECODE: 5},
         {Role.PREFILL: 2, Role.DECODE: 1},
     ]
-    crashes = [Crash(at_s=at, role=role) for at in (15.0, 40.0) for role in (Role.PREFILL, Role.DECODE)]
+    crashes = [
+        PlannedCrash(at_s=at, role=role) for at in (15.0, 40.0) for role in (Role.PREFILL, Role.DECODE)
+    ]
     setting = scenario(
         PROFILE, both[0], start_up=StartUp(delay_s=4.0, cv=0.5), crashes=crashes, routing=Routing.RANDOM
     )

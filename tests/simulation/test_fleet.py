@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from headway.planning.types import PoolLimits, Role
-from headway.simulation.scenario import Crash, EngineRules, StartUp
+from headway.simulation.scenario import EngineRules, PlannedCrash, StartUp
 from tests.simulation.worlds import ArrayTrace, Schedule, poisson_trace, roofline_profile, run, scenario
 
 PROFILE = roofline_profile()
@@ -63,7 +63,7 @@ def test_draining_replicas_finish_what_they_have():
 
 def test_a_crashed_replica_is_replaced_after_its_start_up():
     setting = scenario(
-        PROFILE, ONE, start_up=StartUp(delay_s=5.0), crashes=[Crash(at_s=20.5, role=Role.DECODE)]
+        PROFILE, ONE, start_up=StartUp(delay_s=5.0), crashes=[PlannedCrash(at_s=20.5, role=Role.DECODE)]
     )
     result, _ = run(setting, sparse_trace(60.0), Schedule([ONE], interval_s=10.0))
     decode = result.replicas[Role.DECODE]
@@ -131,7 +131,7 @@ def test_thousands_of_replicas_come_and_go():
 
 
 def test_crashes_strike_from_the_start_and_missed_ones_are_said():
-    crashes = [Crash(at_s=at, role=Role.DECODE) for at in (0.0, 30.0, 31.0, 1e6)]
+    crashes = [PlannedCrash(at_s=at, role=Role.DECODE) for at in (0.0, 30.0, 31.0, 1e6)]
     setting = scenario(PROFILE, ONE, start_up=StartUp(delay_s=5.0), crashes=crashes)
     result, records = run(setting, sparse_trace(60.0), Schedule([ONE], interval_s=10.0))
     ready = points(result.replicas[Role.DECODE], "ready")
@@ -143,7 +143,7 @@ def test_crashes_strike_from_the_start_and_missed_ones_are_said():
 def test_a_crash_before_the_first_token_costs_a_retry_not_the_request():
     profile = roofline_profile(base_s=1.0)
     trace = ArrayTrace(np.array([0.0, 5.0]), np.array([50, 50]), np.array([3, 3]))
-    setting = scenario(profile, ONE, crashes=[Crash(at_s=0.5, role=Role.DECODE)])
+    setting = scenario(profile, ONE, crashes=[PlannedCrash(at_s=0.5, role=Role.DECODE)])
     result, records = run(setting, trace, Schedule([ONE], interval_s=0.25))
     assert records["retries"].tolist() == [1, 0]
     assert (records["outcome"] == 0).all()

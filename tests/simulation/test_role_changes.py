@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from headway.planning import Decision, PlanningError, PoolLimits, Role
 from headway.simulation import layout
 from headway.simulation.layout import Routing
-from headway.simulation.scenario import Crash, StartUp
+from headway.simulation.scenario import PlannedCrash, StartUp
 from tests.simulation.routers import Scripted, place
 from tests.simulation.test_routed import routed
 from tests.simulation.worlds import ArrayTrace, Schedule, poisson_trace, roofline_profile, run, scenario
@@ -131,7 +131,7 @@ def test_nothing_is_lost_and_no_gpu_is_added(seed, moves, routing, role_change_s
         routing=routing,
         seed=seed,
         role_change_s=role_change_s,
-        crashes=[Crash(at_s=5.5, role=Role.PREFILL)] if crash else [],
+        crashes=[PlannedCrash(at_s=5.5, role=Role.PREFILL)] if crash else [],
     )
     result, records = run(setting, trace, Plan(targets, interval_s=2.0, changes=changes))
     assert np.array_equal(records["number"], np.arange(200))

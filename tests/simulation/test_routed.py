@@ -11,7 +11,7 @@ from headway.planning.types import Role
 from headway.routing import ReplicaState, RoutingOutcome
 from headway.simulation import layout
 from headway.simulation.layout import Routing
-from headway.simulation.scenario import Crash, EngineRules, ScenarioRouter, StartUp
+from headway.simulation.scenario import EngineRules, PlannedCrash, ScenarioRouter, StartUp
 from headway.simulation.simulate import Run, Watchers
 from tests.simulation.routers import Scripted, place, shed
 from tests.simulation.worlds import Schedule, poisson_trace, roofline_profile, run, scenario
@@ -102,7 +102,7 @@ def test_requests_are_conserved_by_a_moody_router(seed, rate_rps, shape, max_bat
         for who, more in zip(draw.integers(1, 9, 150), draw.integers(0, 4, 150), strict=True)
     ]
     router = Scripted(Moody(seed), due_s=np.arange(0.25, 900.0, 0.5))
-    crashes = [Crash(at_s=at, role=role) for at in (1.0, 3.0) for role in shape]
+    crashes = [PlannedCrash(at_s=at, role=role) for at in (1.0, 3.0) for role in shape]
     setting = scenario(
         PROFILE,
         shape,

@@ -5,7 +5,7 @@ import pytest
 
 from headway.planning.types import Role
 from headway.simulation import layout
-from headway.simulation.scenario import Crash, ScenarioRouter
+from headway.simulation.scenario import PlannedCrash, ScenarioRouter
 from headway.simulation.simulate import Watchers, simulate
 from tests.simulation.routers import Scripted
 from tests.simulation.test_routed import Moody
@@ -67,7 +67,7 @@ def test_the_intervals_together_are_the_trace_and_its_completions(rows):
 
 def test_failed_requests_have_arrived_and_never_complete():
     trace = poisson_trace(6, 800, 20.0, osl_mean=400)
-    crashes = [Crash(at_s=12.0, role=Role.DECODE), Crash(at_s=20.0, role=Role.PREFILL)]
+    crashes = [PlannedCrash(at_s=12.0, role=Role.DECODE), PlannedCrash(at_s=20.0, role=Role.PREFILL)]
     result, records, seen = observed(trace, crashes=crashes)
     assert result.tally.failed > 0
     assert_whole(trace, records, seen)

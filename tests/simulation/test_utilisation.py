@@ -8,7 +8,7 @@ import pytest
 from headway.config import load_config
 from headway.planning.types import Role
 from headway.simulation.build import make_plan, make_scenario
-from headway.simulation.scenario import Crash, EngineRules, ScenarioRouter
+from headway.simulation.scenario import EngineRules, PlannedCrash, ScenarioRouter
 from headway.simulation.simulate import Run, Watchers, simulate
 from headway.workload import open_trace
 from tests.simulation.routers import Scripted, place
@@ -53,7 +53,7 @@ def test_busy_share_and_kv_usage_are_those_of_the_engine():
 
 def test_a_replica_is_sampled_while_it_serves():
     trace = ArrayTrace(np.array([0.0, 40.0]), np.array([10, 10]), np.array([5, 5]))
-    crash = [Crash(at_s=12.0, role=Role.MIXED)]
+    crash = [PlannedCrash(at_s=12.0, role=Role.MIXED)]
     samples = simulate(scripted(2, crashes=crash), trace, Schedule([{Role.MIXED: 2}])).utilisation
     times = {name: [at_s for at_s, *_ in one["samples"]] for name, one in samples.items()}
     assert times["mixed-0"] == [5.0, 10.0]

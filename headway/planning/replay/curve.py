@@ -128,7 +128,7 @@ class _Search:
             self.look(min(b - 1, max(a + 1, round(sqrt(max(a, 1) * b)))))
 
     def _width(self, a: int, b: int) -> float:
-        """How much the losses differ between two counts, and how far these are apart."""
+        """The difference of losses between two counts, times the distance of the counts."""
         much = MUCH * self.requests
         fall = log1p(min(self.known[a], much)) - log1p(min(self.known[b], much))
         return fall * log(b / max(a, 1))

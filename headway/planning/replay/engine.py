@@ -80,13 +80,13 @@ class Requests(NamedTuple):
 
 
 def fits(engine: ReplayEngine, requests: Requests) -> BoolArray:
-    """Whether prompt and output fit the KV cache, bool[N]; others are refused on arrival."""
+    """True where prompt and output fit the KV cache, bool[N]; others are refused on arrival."""
     needed: BoolArray = requests.input_tokens + requests.output_tokens <= engine.kv_capacity_tokens
     return needed
 
 
 def attainable(engine: ReplayEngine, requests: Requests, *, mixed: bool = False) -> BoolArray:
-    """Whether an idle engine meets both SLOs for the request and has room for it, bool[N]."""
+    """True where an idle engine meets both SLOs for the request and has room for it, bool[N]."""
     ttft_s = prompt_s(engine, requests)
     if not mixed:
         ttft_s = ttft_s + transfer_s(engine, requests) + _alone_s(engine, requests.input_tokens)

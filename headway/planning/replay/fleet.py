@@ -68,8 +68,8 @@ class ReplayState(NamedTuple):
     pending: IntArray
 
 
-class Arrivals(NamedTuple):
-    """What comes to a pool, by `ready_s`: f8[N] each, and which of them are judged.
+class PoolArrivals(NamedTuple):
+    """Requests that come to a pool, by `ready_s`: f8[N] each, and which of them are judged.
 
     A mixed replica has only what is left of `input_tokens` to compute.
     """
@@ -81,7 +81,7 @@ class Arrivals(NamedTuple):
     judged: BoolArray
 
 
-def make_state(engine: ReplayEngine, arrivals: Arrivals, replicas: int) -> ReplayState:
+def make_state(engine: ReplayEngine, arrivals: PoolArrivals, replicas: int) -> ReplayState:
     """`replicas` idle replicas, and all requests to come."""
     units, count = np.zeros(replicas, REPLICA), len(arrivals.ready_s)
     units["next_s"], units["head"], units["tail"] = np.inf, NONE, NONE
@@ -150,7 +150,7 @@ def enqueue(state: ReplayState, replica: int, request: int) -> None:
 
 @compiled_in_place
 def has_room(state: ReplayState, replica: int, request: int, joining: int) -> bool:
-    """Whether batch limit and KV admit the request, while `joining` others are about to join."""
+    """True if batch limit and KV admit the request, while `joining` others are about to join."""
     unit = state.replicas[replica]
     reserved_tokens = unit.reserved_tokens + state.input_tokens[request] + state.output_tokens[request]
     return unit.running + joining < state.max_batch and reserved_tokens <= state.surfaces.capacity_tokens

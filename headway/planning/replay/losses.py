@@ -32,7 +32,7 @@ from headway.planning.replay.engine import (
     transfer_s,
     under_way,
 )
-from headway.planning.replay.fleet import Arrivals, ReplayState, make_state
+from headway.planning.replay.fleet import PoolArrivals, ReplayState, make_state
 from headway.planning.replay.loops import prefill_waits, replay_decode, replay_mixed
 from interp.arrays import BoolArray, FloatArray
 from interp.jit import drop_stale_cache
@@ -129,8 +129,8 @@ def _taken(
 
 def _continued(
     engine: ReplayEngine, requests: Requests, judged: BoolArray, since_s: float, *, mixed: bool
-) -> tuple[Arrivals, FloatArray]:
-    """What comes to the pool, and when each of it arrived: all requests, then the latest repeated."""
+) -> tuple[PoolArrivals, FloatArray]:
+    """Requests that come to the pool, and when each of it arrived: all requests, then the latest repeated."""
     count, first = len(judged), int(np.argmax(judged))
     found = requests.arrival_s <= since_s
     ready_s = requests.arrival_s
@@ -145,7 +145,7 @@ def _continued(
     delay_s = np.concatenate([np.zeros(count), later_s])
     order = np.argsort(ready_s[source] + delay_s, kind="stable")
     source, delay_s, own = source[order], delay_s[order], order < count
-    coming = Arrivals(
+    coming = PoolArrivals(
         ready_s=ready_s[source] + delay_s,
         input_tokens=requests.input_tokens[source],
         computed_tokens=np.where(found, requests.input_tokens, 0.0)[source],
@@ -172,12 +172,12 @@ def _whole_waits(engine: ReplayEngine, requests: Requests, alone_s: FloatArray, 
 def _chunked_waits(
     engine: ReplayEngine, requests: Requests, alone_s: FloatArray, replicas: int
 ) -> FloatArray:
-    """How much later than alone each prompt is computed where iterations carry chunks of several.
+    """Seconds by which, later than alone, each prompt is computed where iterations carry chunks of several.
 
     Each goes to the replica with the fewest prompt tokens.
     """
     ones = np.ones(len(alone_s))
-    coming = Arrivals(requests.arrival_s, requests.input_tokens, np.zeros(len(alone_s)), ones, ones > 0.0)
+    coming = PoolArrivals(requests.arrival_s, requests.input_tokens, np.zeros(len(alone_s)), ones, ones > 0.0)
     state = make_state(engine, coming, replicas)
     unbounded = state.surfaces._replace(capacity_tokens=np.inf)
     replay_mixed(state._replace(surfaces=unbounded, weight=requests.input_tokens))
