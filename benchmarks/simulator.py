@@ -14,17 +14,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from headway.config import HeadwayConfig, load_config
-from headway.planning.types import Role
 from headway.simulation.build import make_plan, make_scenario, run
-from headway.simulation.routing import PlacementView
-from headway.simulation.scenario import Scenario
 from headway.workload import Trace, TraceOptions, open_trace
 
 REPEATS = 7
@@ -37,18 +31,6 @@ SETTINGS: Mapping[str, Any] = {
     "planner.policy": "reference",
     "planner.predictor": "kalman",
 }
-
-
-class LeastLoadInPython:
-    """Least load as a routing that is not compiled."""
-
-    name = "python-least-load"
-
-    def pick(self, placement: PlacementView) -> int:
-        """The replica with the least prompt tokens or requests."""
-        if placement.role is Role.PREFILL:
-            return int(np.argmin(placement.prompt_tokens()))
-        return int(np.argmin(placement.running() + placement.waiting()))
 
 
 def main(data: Path | None) -> int:
@@ -68,9 +50,7 @@ def measure(data: Path | None) -> None:
     config = load_config(None, {**SETTINGS, "engine.profile": profile})
     print(f"profile {profile}, planner reference with kalman, {REPEATS} repeats: median (least to most)")
     with open_trace(hour, TraceOptions(rate_scale=10.0 if data else 1.0)) as trace:
-        in_process(config, trace, None, 200_000)
-    with open_trace(hour) as trace:
-        in_process(config, trace, LeastLoadInPython(), 20_000)
+        in_process(config, trace, 200_000)
     flags = ["--profile", profile, "--policy", "reference", "--ttft-ms", "200", "--itl-ms", "20"]
     whole_process("day", [day, *flags], most_s=30.0)
     whole_process("short run", [SHORT, *flags], most_s=5.0)
@@ -88,22 +68,19 @@ def inputs(data: Path | None) -> tuple[str, str, str]:
     )
 
 
-def in_process(config: HeadwayConfig, trace: Trace, routing: LeastLoadInPython | None, target: float) -> None:
+def in_process(config: HeadwayConfig, trace: Trace, target: float) -> None:
     """Requests a second with the planner in the loop."""
     rates = []
     for _ in range(REPEATS + 1):
         plan = make_plan(config)
-        scenario: Scenario = make_scenario(plan, trace)
-        if routing is not None:
-            scenario = replace(scenario, routing=routing)
+        scenario = make_scenario(plan, trace)
         begun_s = time.perf_counter()
         result = run(plan, scenario, trace)
         rates.append(result.tally.requests / (time.perf_counter() - begun_s))
     rates = sorted(rates[1:])
-    name = routing.name if routing else "least_load (compiled)"
     verdict = "ok" if statistics.median(rates) >= target else "MISSED"
     print(
-        f"{name:24} {trace.request_count:>9,} requests  {statistics.median(rates):>9,.0f}/s"
+        f"least_load (compiled) {trace.request_count:>9,} requests  {statistics.median(rates):>9,.0f}/s"
         f" ({rates[0]:,.0f} to {rates[-1]:,.0f}), at least {target:,.0f}: {verdict}"
     )
 

@@ -72,6 +72,12 @@ def itl_of(surfaces: EngineSurfaces, batch: float, kv_tokens: float) -> float:
     return float(bilinear(usage, batch / kv_tokens, surfaces.kv, surfaces.inv_context, surfaces.itl_s))
 
 
+def idle_itl_s(profile: Profile, context_tokens: FloatArray) -> FloatArray:
+    """Seconds of an iteration of one sequence with that context, f8[N]: ITL on an idle engine."""
+    usage = np.minimum(1.0, context_tokens / profile.decode.table.max_kv_tokens)
+    return np.asarray(profile.decode.itl_s(usage, context_tokens))
+
+
 def prompt_work_s(table: PrefillTable, tokens: FloatArray) -> FloatArray:
     """W(tokens) − W(0) for whole prompts, f8[N], in numpy: needs no compiler."""
     nodes, seconds = table.work_nodes()

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headway.engine import EngineRules
+from headway.engine.surfaces import idle_itl_s
 from headway.planning import LoadForecast, PolicySettings, Role, Slo
 from headway.planning.budget import fit
 from headway.planning.sizing import Aim, Requirement, size_decode, size_prefill
@@ -128,21 +129,15 @@ def reach(trace: Trace, slo: Slo | ClassMix, profile: Profile, transfer: EngineR
     return Reach(
         **dict(zip(Reach.__slots__, whole, strict=False)),
         best_ttft_s=float(_idle_ttft_s(profile, np.array([isl]), transfer)[0]) if isl else float("nan"),
-        best_itl_s=float(_idle_itl_s(profile, np.array([isl + osl / 2]))[0]) if isl else float("nan"),
+        best_itl_s=float(idle_itl_s(profile, np.array([isl + osl / 2]))[0]) if isl else float("nan"),
     )
-
-
-def _idle_itl_s(profile: Profile, context_tokens: FloatArray) -> FloatArray:
-    """ITL of a batch of one."""
-    usage = np.minimum(1.0, context_tokens / profile.decode.table.max_kv_tokens)
-    return np.asarray(profile.decode.itl_s(usage, context_tokens))
 
 
 def _idle_ttft_s(profile: Profile, isl_tokens: FloatArray, transfer: EngineRules | None) -> FloatArray:
     ttft_s = np.asarray(profile.prefill.ttft_s(isl_tokens))
     if transfer is None:
         return ttft_s
-    return ttft_s + transfer.transfer_s(isl_tokens) + _idle_itl_s(profile, isl_tokens)
+    return ttft_s + transfer.transfer_s(isl_tokens) + idle_itl_s(profile, isl_tokens)
 
 
 def _counts(
@@ -152,7 +147,7 @@ def _counts(
     isl, osl = chunk.input_tokens.astype(np.float64), chunk.output_tokens.astype(np.float64)
     covered = profile.coverage(isl, osl)
     late = _idle_ttft_s(profile, isl, transfer) > ttft_s
-    slow = (_idle_itl_s(profile, isl + osl / 2) > itl_s) & (osl > 1)
+    slow = (idle_itl_s(profile, isl + osl / 2) > itl_s) & (osl > 1)
     too_long = isl + osl > profile.decode.table.max_kv_tokens
     return np.array(
         [

@@ -1,9 +1,9 @@
 """The kernel: takes events and arrivals in their total order until the next tick, or until Python must act.
 
 Here are the dispatch of events and the built-in routings, with the parking of requests while no replica of a
-pool is ready. Python decides how many replicas there are (`fleet`) and, for routings written in Python, where
-a request goes. A router is asked at each arrival and told by notices, at the time of the event; its answers
-are orders, obeyed first when the kernel goes on (see `attempts`).
+pool is ready. Python decides how many replicas there are (`fleet`). A router is asked at each arrival and
+told by notices, at the time of the event; its answers are orders, obeyed first when the kernel goes on (see
+`attempts`).
 """
 
 import numpy as np
@@ -24,7 +24,6 @@ from headway.simulation.layout import (
     READY,
     SPARE_EVENTS,
     TRANSFERRED,
-    UNASSIGNED,
     Exit,
     KernelState,
     Routing,
@@ -106,16 +105,13 @@ def assign(state: KernelState, request: int, replica: int) -> None:
 
 @compiled
 def place_request(state: KernelState, request: int) -> bool:
-    """Send a request to a replica; False when Python has to say which."""
-    role = role_for(state, request)
+    """Send a request to a replica; False where a router is to say which."""
     if state.settings[0].routing == Routing.ROUTER:
         state.clock[0].asked_request = request
         return False
+    role = role_for(state, request)
     if state.clock[0].ready[role] == 0:
         park(state, request, role)
-    elif state.settings[0].routing == Routing.PYTHON:
-        state.clock[0].asked_request, state.clock[0].asked_role = request, role
-        return False
     else:
         assign(state, request, choose(state, role))
     return True
@@ -223,9 +219,6 @@ def _standstill(state: KernelState) -> int:
 def run(state: KernelState, stop_s: float) -> int:
     """Simulate up to and including `stop_s`; why it returned, as `layout.Exit`."""
     clock = state.clock[0]
-    if clock.answer != UNASSIGNED:
-        assign(state, clock.asked_request, clock.answer)
-        clock.answer = UNASSIGNED
     while True:
         code = _standstill(state)
         if code != Exit.REACHED:

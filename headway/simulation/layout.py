@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from headway.engine.surfaces import EngineSurfaces
 
 NONE = -1
-UNASSIGNED = -2
 SPARE_EVENTS = 64
 """Room that one event may need in any buffer, generously."""
 NOTICES_OF_A_REQUEST = 3
@@ -46,7 +45,7 @@ TTFT, ITL = 0, 1
 
 
 class Routing(IntEnum):
-    """Built-in routings, compiled; PYTHON hands each placement to a Python object, ROUTER all routing.
+    """Built-in routings, compiled; ROUTER hands all routing to `headway.routing`.
 
     Under ROUTER a request is nowhere until an order places it, and the kernel writes notices (`notices`).
     """
@@ -54,8 +53,7 @@ class Routing(IntEnum):
     RANDOM = 0
     ROUND_ROBIN = 1
     LEAST_LOAD = 2
-    PYTHON = 3
-    ROUTER = 4
+    ROUTER = 3
 
 
 class Exit(IntEnum):
@@ -191,8 +189,6 @@ CLOCK = np.dtype(
         ("crashes", "i8"),
         ("random", "u8"),
         ("asked_request", "i4"),
-        ("asked_role", "i4"),
-        ("answer", "i4"),
         ("orders", "i8"),
         ("obeyed", "i8"),
         ("notices", "i8"),

@@ -21,7 +21,6 @@ from headway.planning.types import PlanningError, PoolLimits, Role, Slo
 from headway.routing import Router
 from headway.simulation import layout
 from headway.simulation.layout import Routing
-from headway.simulation.routing import RoutingPolicy
 from interp import Profile
 
 INCREMENT = np.uint64(0x9E3779B97F4A7C15)
@@ -143,7 +142,7 @@ class Scenario:
     engine: EngineRules = field(default_factory=EngineRules)
     start_up: StartUp = field(default_factory=StartUp)
     role_change_s: float | None = None
-    routing: Routing | RoutingPolicy | ScenarioRouter = Routing.LEAST_LOAD
+    routing: Routing | ScenarioRouter = Routing.LEAST_LOAD
     classes: Sequence[RequestClass] = ()
     crashes: Sequence[PlannedCrash] = ()
     seed: int = 0
@@ -155,17 +154,12 @@ class Scenario:
         return ClassMix(self.classes, self.slo, self.seed)
 
     @property
-    def _code(self) -> Routing:
-        if isinstance(self.routing, Routing):
-            return self.routing
-        return Routing.ROUTER if isinstance(self.routing, ScenarioRouter) else Routing.PYTHON
-
-    @property
     def settings(self) -> NDArray[np.void]:
         """The kernel's settings record."""
         rules, settings = self.engine, np.zeros(1, layout.SETTINGS)
         settings["disaggregated"] = int(Role.MIXED not in self.pools)
-        settings["routing"] = self._code
+        is_routed = isinstance(self.routing, ScenarioRouter)
+        settings["routing"] = Routing.ROUTER if is_routed else self.routing
         settings["max_batch"] = rules.max_batch_size
         settings["kv_capacity_tokens"] = int(self.profile.decode.table.max_kv_tokens)
         settings["chunk_tokens"] = rules.chunk_tokens

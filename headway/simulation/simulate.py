@@ -25,7 +25,6 @@ from headway.simulation.records import quantile
 from headway.simulation.report import Interval, IntervalForecast, IntervalQuantiles
 from headway.simulation.results import SimulationResult
 from headway.simulation.router_driver import RequestContext, RouterDriver, SimulatedTrainer, named
-from headway.simulation.routing import PlacementView
 from headway.simulation.scenario import Scenario, ScenarioRouter
 from headway.simulation.state import make_space, make_state
 from headway.simulation.tally import FluidBound, Tally
@@ -213,17 +212,9 @@ class SimulationRun:
             self.watchers.progress(float(clock["now_s"]), self.trace.duration_s)
 
     def _advance(self, stop_s: float) -> Exit:
-        """Run the kernel; placements that a Python routing decides are settled here."""
         if self.router_driver is not None:
             return self.router_driver.advance(stop_s)
-        handle, routing = self.fleet.handle, self.scenario.routing
-        code = kernel.run(handle, stop_s)
-        if not isinstance(routing, Routing | ScenarioRouter):
-            placement = PlacementView(self.fleet.arrays)
-            while code == Exit.NEED_PLACEMENT:
-                placement.answer(routing.pick(placement))
-                code = kernel.run(handle, stop_s)
-        return Exit(code)
+        return Exit(kernel.run(self.fleet.handle, stop_s))
 
     def _empty_buffers(self) -> None:
         clock = self.fleet.arrays.clock[0]

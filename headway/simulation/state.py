@@ -69,7 +69,6 @@ def make_state(profile: Profile, settings: NDArray[Any], blocks: NDArray[np.int6
     rules, prefill = settings[0], profile.prefill.table
     clock = np.zeros(1, layout.CLOCK)
     clock["random"] = np.uint64(seed)
-    clock["answer"] = clock["asked_request"] = layout.UNASSIGNED
     clock["parked_head"] = clock["parked_tail"] = NONE
     batch, cached = int(rules["max_batch"]), int(rules["cache_capacity_blocks"])
     table_size = 1 << max(0, (2 * cached - 1).bit_length())

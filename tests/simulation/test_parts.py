@@ -74,24 +74,6 @@ def test_compiled_and_array_buckets_agree():
     assert np.array_equal(counts, np.bincount(buckets_of(values), minlength=BUCKETS))
 
 
-class PythonLeastLoad:
-    """The built-in least load again, as a routing written in Python."""
-
-    name = "python-least-load"
-
-    def pick(self, placement):
-        if placement.role is Role.PREFILL:
-            return int(np.argmin(placement.prompt_tokens()))
-        return int(np.argmin(placement.running() + placement.waiting()))
-
-
-def test_a_python_routing_gives_the_same_run_as_the_compiled_one():
-    trace, fleet = poisson_trace(6, 2000, 60.0), {Role.PREFILL: 3, Role.DECODE: 4}
-    _, compiled = run(scenario(PROFILE, fleet, routing=Routing.LEAST_LOAD), trace)
-    _, python = run(scenario(PROFILE, fleet, routing=PythonLeastLoad()), trace)
-    assert compiled.tobytes() == python.tobytes()
-
-
 @pytest.mark.parametrize("routing", [Routing.RANDOM, Routing.ROUND_ROBIN])
 def test_routings_spread_requests_evenly(routing):
     _, records = run(

@@ -24,7 +24,7 @@ import numpy as np
 
 from headway.engine import EngineRules
 from headway.engine.rules import kv_transfer_s
-from headway.engine.surfaces import prompt_work_s
+from headway.engine.surfaces import idle_itl_s, prompt_work_s
 from headway.planning.types import Slo
 from interp import Profile
 from interp.arrays import BoolArray, FloatArray
@@ -89,8 +89,8 @@ def attainable(engine: ReplayEngine, requests: Requests, *, mixed: bool = False)
     """True where an idle engine meets both SLOs for the request and has room for it, bool[N]."""
     ttft_s = prompt_s(engine, requests)
     if not mixed:
-        ttft_s = ttft_s + transfer_s(engine, requests) + _alone_s(engine, requests.input_tokens)
-    tpot_s = _alone_s(engine, requests.input_tokens + requests.output_tokens / 2.0)
+        ttft_s = ttft_s + transfer_s(engine, requests) + idle_itl_s(engine.profile, requests.input_tokens)
+    tpot_s = idle_itl_s(engine.profile, requests.input_tokens + requests.output_tokens / 2.0)
     in_time = ttft_s <= engine.slo.ttft_s * TOLERANCE
     smooth = (tpot_s <= engine.slo.itl_s * TOLERANCE) | (requests.output_tokens <= 1.0)
     met: BoolArray = in_time & smooth & fits(engine, requests)
@@ -147,12 +147,6 @@ def full_batch(engine: ReplayEngine, requests: Requests) -> tuple[float, float]:
     need = float(np.average(inputs + outputs, weights=outputs))
     context = float(np.average(inputs + outputs / 2.0, weights=outputs))
     return max(1.0, min(float(engine.max_batch_size), engine.kv_capacity_tokens / need)), context
-
-
-def _alone_s(engine: ReplayEngine, context_tokens: FloatArray) -> FloatArray:
-    """Seconds of an iteration of one sequence with that context."""
-    usage = np.minimum(1.0, context_tokens / engine.kv_capacity_tokens)
-    return np.asarray(engine.profile.decode.itl_s(usage, context_tokens))
 
 
 def _work_s(engine: ReplayEngine, requests: Requests) -> FloatArray:
