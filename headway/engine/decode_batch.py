@@ -181,6 +181,7 @@ def duration_s(surfaces: EngineSurfaces, batch: int, kv_tokens: float, iteration
 def _solve_in_cell(cell: ItlCell, batch: int, kv_tokens: float, elapsed_s: float, most: float) -> float:
     """The least m in 1..most with stretch_s(m) >= elapsed_s, given that `most` is such a one."""
     guess = 1.0
+    # Newton gets within a step or two; the walks after it make the answer exact whatever the rounding.
     for _ in range(3):
         excess = stretch_s(cell, batch, kv_tokens, guess) - elapsed_s
         guess = min(max(floor(guess - excess / itl_at(cell, kv_tokens + guess * batch)), 1.0), most)

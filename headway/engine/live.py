@@ -169,6 +169,7 @@ class LiveEngine:
             boundary_s = inf if self._boundary_s is None else self._boundary_s
             if min(coming_s, boundary_s) > now_s:
                 break
+            # What comes at the very moment of a boundary is seen by the iteration that begins there.
             if coming_s <= boundary_s:
                 self._arrive(coming_s)
             else:

@@ -57,6 +57,7 @@ def catch_up(state: KernelState, replica: int) -> None:
         return
     elapsed_s = now_s - unit.checkpoint_s
     done, ends_s = iterations_until(state.surfaces, unit.running, unit.kv_tokens, elapsed_s, unit.planned)
+    # The last iteration of a stretch belongs to its boundary event, which is still to come.
     if ends_s > elapsed_s or done == unit.planned:
         done -= 1.0
     if done > 0.0:

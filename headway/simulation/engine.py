@@ -114,7 +114,7 @@ def _wake(state: KernelState, replica: int, request: int, is_next: bool) -> None
 def _admit_prefilled(state: KernelState, replica: int) -> None:
     """Let those with their KV here into the batch, beside a prompt that is half computed."""
     unit = state.replicas[replica]
-    joining = 0
+    joining = 0  # a prompt under way will need its place in the batch
     if unit.head != NONE and state.requests[unit.head].reserved == 1:
         joining = 1
     while unit.arrived_head != NONE and fits(state, replica, unit.arrived_head, joining):
@@ -157,6 +157,7 @@ def _start(state: KernelState, replica: int) -> None:
     else:
         unit.phase = IDLE
         retire_if_drained(state, replica)
+    # Ends less beginnings of busy times: no second field has to remember when one began.
     if was_idle != (unit.phase == IDLE):
         unit.busy_s += -now_s if was_idle else now_s
 

@@ -226,6 +226,7 @@ class Fleet:
         units = self.arrays.replicas[replicas]
         serving = units["state"] == layout.SERVING
         load = np.where(serving, units["running"] + units["waiting"], 0)
+        # lexsort's last key ranks first.
         return replicas[np.lexsort((-units["serial"], load, serving))]
 
     def _start(self, role: Role, count: int, start_up_s: Callable[[], float]) -> None:

@@ -233,6 +233,7 @@ def run(state: KernelState, stop_s: float) -> int:
         if min(arrival_s, event_s) > stop_s:
             clock.now_s = stop_s
             return Exit.REACHED
+        # An arrival ranks as PLACE among the events of its instant, so boundaries see it.
         if event_s < arrival_s or (event_s == arrival_s and kind_of(state.events[0].order) < PLACE):
             code = _handle(state)
             if code != Exit.REACHED:

@@ -52,6 +52,7 @@ def _remove(state: KernelState, replica: int, place: int) -> None:
     """Empty one place of the table and close the gap behind it."""
     lookup, keys = state.prefix.lookup, state.prefix.key
     size = lookup.shape[1]
+    # Backward-shift deletion: a gap would end the search for keys that were pushed past it.
     hole = place
     following = (place + 1) & (size - 1)
     while lookup[replica, following] != NONE:

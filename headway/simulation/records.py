@@ -56,7 +56,7 @@ def add_range(counts: NDArray[np.int64], from_s: float, to_s: float, times: int)
         counts[low] += times
         return
     least, span = min(from_s, to_s), abs(to_s - from_s)
-    counted = 0
+    counted = 0  # rounding the running total, not each part, keeps the sum at `times`
     edge = LEAST_S * RATIO**low
     for bucket in range(low, high):
         upto = int(times * ((edge - least) / span))

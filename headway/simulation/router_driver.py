@@ -197,6 +197,7 @@ class RouterDriver:
         due_s = self.router.next_due_s
         if self._trainer is not None:
             due_s = min(due_s, self._trainer.next_due_s)
+        # Without a step a router that is due at once, always, would stop the clock.
         if due_s <= self._woken_s:
             due_s = self._woken_s + LEAST_STEP_S
         now_s: float = self._now.item(0)
