@@ -12,7 +12,7 @@ from headway.routing import ReplicaState, RoutingOutcome
 from headway.simulation import layout
 from headway.simulation.layout import Routing
 from headway.simulation.scenario import EngineRules, PlannedCrash, ScenarioRouter, StartUp
-from headway.simulation.simulate import Run, Watchers
+from headway.simulation.simulate import SimulationRun, Watchers
 from tests.simulation.routers import Scripted, place, shed
 from tests.simulation.worlds import Schedule, poisson_trace, roofline_profile, run, scenario
 
@@ -114,7 +114,7 @@ def test_requests_are_conserved_by_a_moody_router(seed, rate_rps, shape, max_bat
     fewer = {role: count - 1 for role, count in shape.items()}
     policy = Schedule([shape, fewer, shape, fewer, shape], interval_s=1.3)
     records = []
-    driven = Run(setting, trace, policy, None, Watchers(finished=records.append))
+    driven = SimulationRun(setting, trace, policy, None, Watchers(finished=records.append))
     result = driven.result()
     joined = np.concatenate(records)
     assert_each_ended_once(result, joined[np.argsort(joined["number"])], trace, router)

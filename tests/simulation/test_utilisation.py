@@ -9,7 +9,7 @@ from headway.config import load_config
 from headway.planning.types import Role
 from headway.simulation.build import make_plan, make_scenario
 from headway.simulation.scenario import EngineRules, PlannedCrash, ScenarioRouter
-from headway.simulation.simulate import Run, Watchers, simulate
+from headway.simulation.simulate import SimulationRun, Watchers, simulate
 from headway.workload import open_trace
 from tests.simulation.routers import Scripted, place
 from tests.simulation.worlds import ArrayTrace, Schedule, constant_profile, poisson_trace, scenario
@@ -71,7 +71,7 @@ def offloading_fleet(**more):
 def offloading(seed, traces=None, utilised=True):
     setting, policy = offloading_fleet()
     trace = poisson_trace(seed, 600, 12.0, isl_mean=800)
-    driven = Run(setting, trace, policy, None, Watchers(traces=traces))
+    driven = SimulationRun(setting, trace, policy, None, Watchers(traces=traces))
     if not utilised:
         driven.utilisation = None
     return driven.result()
