@@ -27,8 +27,8 @@ from headway.planning import LoadForecast, PolicySettings, Role, Slo
 from headway.planning.budget import fit
 from headway.planning.sizing import Aim, Requirement, size_decode, size_prefill
 from headway.planning.types import PoolLimits
-from headway.simulation.results import FluidBound
 from headway.simulation.scenario import ClassMix
+from headway.simulation.tally import FluidBound
 from headway.workload import RequestChunk, Trace
 from interp import Profile
 
