@@ -63,18 +63,14 @@ def demo(
     ] = False,
 ) -> None:
     """Run everything on a local Ray with simulated engines, and watch replica counts follow a load."""
-    _make_parent(Path(output))
+    # Only the default's own folder is made: a path that the user named must exist.
+    if Path(output).parent == Path("out"):
+        Path("out").mkdir(exist_ok=True)
     check_outputs({"--output": output})
     if simulate:
         simulate_day(output)
     else:
         run_demo(duration_s=duration, output=Path(output), keep=keep)
-
-
-def _make_parent(output: Path) -> None:
-    """Only the default's own folder is made; a path that the user named must exist."""
-    if output.parent == Path("out"):
-        output.parent.mkdir(exist_ok=True)
 
 
 def simulate_day(output: str) -> None:
@@ -84,9 +80,9 @@ def simulate_day(output: str) -> None:
         trace = Path(folder, "made-up-day.csv")
         _write_day(trace)
         with bar("simulating") as progress:
-            document = execute(Job(trace=str(trace), config=load_config(None, SETTINGS)), progress)
-    write_text(Path(output), render(document))
-    print_result(document, console())
+            report = execute(Job(trace=str(trace), config=load_config(None, SETTINGS)), progress)
+    write_text(Path(output), render(report))
+    print_result(report, console())
     print(f"\nThe report: {output}")
 
 
@@ -113,7 +109,8 @@ def run_demo(*, duration_s: float, output: Path, keep: bool) -> None:
         print(f"Up after {time.monotonic() - began:.0f} s: {deployed.openai_url}", flush=True)
         result = _play(plan, deployed)
         print_summary(result)
-        _write_page(result, output)
+        write_text(output, render(live_report(result)))
+        print(f"\nThe report: {os.path.relpath(output)}")
         if keep:
             _stay(deployed)
     if result.tally.requests and not result.tally.completed:
@@ -221,11 +218,6 @@ class Watch:
 def _clock_from(start_s: float) -> Callable[[], float]:
     began = time.monotonic() - start_s
     return lambda: time.monotonic() - began
-
-
-def _write_page(result: DemoResult, output: Path) -> None:
-    write_text(output, render(live_report(result)))
-    print(f"\nThe report: {os.path.relpath(output)}")
 
 
 def _stay(deployed: Deployed) -> None:

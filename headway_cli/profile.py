@@ -1,8 +1,8 @@
 """`headway profile`: measure an engine; `show`, `compare`, `import` and `export` profiles."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -10,7 +10,7 @@ from headway.config import resolve_profile
 from headway.profiling import OutputExistsError
 from headway.profiling.comparison import compare_profiles
 from headway.profiling.foreign_profiles import ForeignProfile, import_aibrix, import_pre_swept, is_pre_swept
-from headway_cli.control import KEY_VARIABLE, ControlClient, KeyVariable, UrlOption, client
+from headway_cli.control import KEY_VARIABLE, KeyVariable, UrlOption, client
 from headway_cli.errors import CliError
 from headway_cli.flags import argument, option, spread, switch
 from headway_cli.output import check_outputs, write_text
@@ -93,7 +93,11 @@ def import_(
     overwrite: Annotated[bool, switch("--overwrite", "Replace profiles that exist.")] = False,
 ) -> None:
     """Turn a profile of another system into profile directories."""
-    for place in import_profiles(Path(source), Path(output), max_kv_tokens, tp, overwrite=overwrite):
+    places = _read(Path(source), Path(output), max_kv_tokens, tp)
+    for place in places:
+        _refuse_what_exists(place, overwrite=overwrite)
+    for place, found in places.items():
+        save_profile(place, found.prefill, found.decode, found.meta)
         print(f"wrote {place}")
 
 
@@ -105,12 +109,19 @@ def export(
     overwrite: Annotated[bool, switch("--overwrite", "Replace a profile that exists.")] = False,
 ) -> None:
     """Write the profile that a running deployment plans by, with what traffic taught of it."""
-    refined = export_profile(client(url, api_key_env), Path(output), overwrite=overwrite)
-    how = (
-        "as measured"
-        if refined is None
-        else f"refined in {refined['cells']} cells, version {refined['version']}"
-    )
+    _refuse_what_exists(Path(output), overwrite=overwrite)
+    server = client(url, api_key_env)
+    document = server.get(PATH)
+    try:
+        prefill = PrefillSamples(**document["prefill"])
+        decode = DecodeSamples(**document["decode"])
+        meta = dict(document["meta"])
+    except (KeyError, TypeError, ValueError, ProfileError) as error:
+        raise CliError(f"{server.url}{PATH}: the answer is not a profile: {error}") from error
+    save_profile(Path(output), prefill, decode, meta)
+    how = "as measured"
+    if refined := meta.get("refined"):
+        how = f"refined in {refined['cells']} cells, version {refined['version']}"
     print(f"wrote {output}: {how}")
 
 
@@ -131,19 +142,7 @@ def _size(path: Path) -> int:
     return int(digits) if digits.isdecimal() else 0
 
 
-def import_profiles(
-    source: Path, output: Path, max_kv_tokens: int | None, gpus: int, *, overwrite: bool
-) -> Sequence[Path]:
-    """Write what `source` holds; the directories. CliError and ProfilingError have one line."""
-    places = _read(source, output, max_kv_tokens, gpus)
-    for place in places:
-        refuse_what_exists(place, overwrite=overwrite)
-    for place, found in places.items():
-        save_profile(place, found.prefill, found.decode, found.meta)
-    return list(places)
-
-
-def refuse_what_exists(place: Path, *, overwrite: bool) -> None:
+def _refuse_what_exists(place: Path, *, overwrite: bool) -> None:
     """OutputExistsError where a profile would replace something without --overwrite."""
     if place.exists() and not overwrite and (not place.is_dir() or any(place.iterdir())):
         raise OutputExistsError(f"--output: {place} exists and is not empty; --overwrite replaces it")
@@ -159,17 +158,3 @@ def _read(source: Path, output: Path, max_kv_tokens: int | None, gpus: int) -> d
     if gpus < 1:
         raise CliError(f"--tp: expected at least 1, got {gpus}")
     return {output: import_aibrix(source, max_kv_tokens=max_kv_tokens, gpus=gpus)}
-
-
-def export_profile(server: ControlClient, output: Path, *, overwrite: bool) -> Mapping[str, Any] | None:
-    """Write it; what `meta` says of its refinement, None where it is as measured. CliError has one line."""
-    refuse_what_exists(output, overwrite=overwrite)
-    document = server.get(PATH)
-    try:
-        prefill = PrefillSamples(**document["prefill"])
-        decode = DecodeSamples(**document["decode"])
-        meta = dict(document["meta"])
-    except (KeyError, TypeError, ValueError, ProfileError) as error:
-        raise CliError(f"{server.url}{PATH}: the answer is not a profile: {error}") from error
-    save_profile(output, prefill, decode, meta)
-    return meta.get("refined")
