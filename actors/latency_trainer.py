@@ -88,6 +88,7 @@ class LatencyTrainer:
         self._training = Training(self._settings)
         self._router = NamedActor(names.router(config.model))
         self._epoch: str | None = None
+        self._basis: int | None = None
         self._failure = "not asked yet"
         self._errors = 0
         self._trained_s = time.monotonic()
@@ -117,7 +118,10 @@ class LatencyTrainer:
             await asyncio.sleep(PULL_S)
 
     async def _step(self) -> None:
-        epoch, samples = await self._router.call("take_samples", timeout_s=TIMEOUT_S)
+        epoch, basis, samples = await self._router.call("take_samples", timeout_s=TIMEOUT_S)
+        if basis != self._basis:
+            # Samples are ratios to surfaces: those of other profiles say nothing of these.
+            self._basis, self._training = basis, Training(self._settings)
         self._training.add(samples)
         fresh = False
         if time.monotonic() >= self._trained_s + self._settings.retrain_interval_s:
@@ -127,5 +131,5 @@ class LatencyTrainer:
         if model is not None and (fresh or epoch != self._epoch):
             # Until the router has it: a call that fails is made again.
             self._epoch = None
-            await self._router.call("use_model", model, timeout_s=TIMEOUT_S)
+            await self._router.call("use_model", model, basis, timeout_s=TIMEOUT_S)
         self._epoch = epoch

@@ -12,6 +12,9 @@ A router follows the model (`ModelFollower`): every PERIOD_S it asks for the new
 profiles at once. Corrections come from the first model after the router began, when it has learnt nothing of
 its own; from then on its own are reported whenever one has moved by more than REPORTED. An Interpolator that
 does not answer changes nothing: the router goes on with what it has.
+
+A router's corrections and its latency model stretch the surfaces on which they were learnt. Where surfaces
+differ from those by more than MATERIAL, both begin anew, so that no slowness counts twice.
 """
 
 import asyncio
@@ -39,6 +42,8 @@ PERIOD_S = 1.0
 TIMEOUT_S = 10.0
 REPORTED = 0.01
 """Relative change of a correction that is worth a report."""
+MATERIAL = 0.1
+"""Logarithmic change of a latency from which on learning begins anew."""
 
 logger = logging.getLogger(__name__)
 
@@ -105,6 +110,17 @@ def performance_model(
     )
 
 
+def largest_change(before: Profile, after: Profile) -> float:
+    """The largest |ln(after / before)| of TTFT and ITL at the samples of `before`."""
+    isl_tokens, decode = before.prefill.samples.isl_tokens, before.decode.samples
+    places = (decode.kv_usage, decode.context_tokens)
+    ratios = (
+        after.prefill.ttft_s(isl_tokens) / before.prefill.ttft_s(isl_tokens),
+        after.decode.itl_s(*places) / before.decode.itl_s(*places),
+    )
+    return max(float(np.abs(np.log(ratio)).max()) for ratio in ratios)
+
+
 def checksum(profiles: "Mapping[str, GpuProfile]") -> int:
     """A checksum of the samples and of their bounds."""
     total = 0
@@ -126,14 +142,18 @@ def _sample_bytes(samples: PrefillSamples | DecodeSamples) -> bytes:
 
 
 class ModelFollower:
-    """The link of one router to the Interpolator. It begins with the profiles of `profiles_version`."""
+    """The link of one router to the Interpolator. The router begins with `profiles`."""
 
-    def __init__(self, router: "Router", profiles_version: int, interpolator: NamedActor) -> None:
+    def __init__(
+        self, router: "Router", profiles: "Mapping[str, GpuProfile]", interpolator: NamedActor
+    ) -> None:
         self._router, self._interpolator = router, interpolator
-        self.profiles_version = profiles_version
+        self._learnt_on = own_profile(profiles)
+        self.profiles_version = self.basis = checksum(profiles)
+        """The profiles in use, and those on which the router has begun to learn."""
         self.version = 0
         """Version of the model in use, 0 before the first."""
-        self._reported = dict(router.corrections)
+        self._initial = self._reported = dict(router.corrections)
         self._failure = ""
 
     async def run(self, period_s: float = PERIOD_S) -> None:
@@ -165,10 +185,23 @@ class ModelFollower:
         if model.profiles_version != self.profiles_version:
             self._router.use_profiles(model.profiles)
             self.profiles_version = model.profiles_version
+            if largest_change(self._learnt_on, model.profile) > MATERIAL:
+                self._begin_anew(model)
         if not self.version:
             self._router.use_corrections(model.corrections)
             self._reported = dict(self._router.corrections)
         self.version = model.version
+
+    def _begin_anew(self, model: PerformanceModel) -> None:
+        # Here, since the planner reads models and needs no latency prediction.
+        from predictors.latency import Priors, cold_model
+
+        # How long a transfer takes is no matter of the surfaces.
+        fresh = {name: factor for name, factor in self._initial.items() if name != "transfer"}
+        self._router.use_corrections(fresh)
+        self._router.use_model(cold_model(Priors()))
+        self._router.take_samples()
+        self._learnt_on, self.basis = model.profile, model.profiles_version
 
     def _log(self, failure: str) -> None:
         if failure != self._failure:

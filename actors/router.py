@@ -19,7 +19,7 @@ import numpy as np
 
 from actors import names
 from actors.names import NamedActor
-from actors.performance_model import ModelFollower, checksum, load_profiles, own_profile
+from actors.performance_model import ModelFollower, load_profiles, own_profile
 from actors.planning.settings import follow_slo
 from actors.routing.gateway_sessions import GatewaySessions
 from actors.routing.mailboxes import Mailboxes
@@ -65,7 +65,7 @@ class Router:
         self._timer_s = inf
         self._set_timer()
         self._slo = asyncio.create_task(follow_slo(InternalKvStore(), self._use_slo))
-        self._model = ModelFollower(self._router, checksum(profiles), NamedActor(names.INTERPOLATOR))
+        self._model = ModelFollower(self._router, profiles, NamedActor(names.INTERPOLATOR))
         self._following = asyncio.create_task(self._model.run())
 
     async def exchange(self, gateway: str, batch: Batch) -> BatchAnswer:
@@ -79,13 +79,17 @@ class Router:
         """Later outcomes for a gateway; answers when there are some, or after some seconds."""
         return await self._mailboxes.collect(gateway)
 
-    async def take_samples(self) -> tuple[str, Sequence[Sample]]:
-        """The epoch of this router, which changes with a restart, and the samples since the last call."""
-        return self._epoch, self._router.take_samples()
+    async def take_samples(self) -> tuple[str, int, Sequence[Sample]]:
+        """The epoch of this router, which changes with a restart, and the samples since the last call.
 
-    async def use_model(self, model: LatencyModel) -> None:
-        """Predict with this model from now on."""
-        self._router.use_model(model)
+        Between them the version of the profiles that the samples are about.
+        """
+        return self._epoch, self._model.basis, self._router.take_samples()
+
+    async def use_model(self, model: LatencyModel, basis: int) -> None:
+        """Predict with this model from now on, unless it was learnt on other profiles."""
+        if basis == self._model.basis:
+            self._router.use_model(model)
 
     async def offload_traces(self, limit: int) -> list[Mapping[str, str | float | None]]:
         """The latest `limit` offload traces, the oldest first (`OffloadTrace.breakdown`), in Unix time."""

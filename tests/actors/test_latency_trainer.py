@@ -118,7 +118,7 @@ class SlowRouter:
 
     async def call(self, method: str, *_: object, timeout_s: float) -> Any:
         if method == "take_samples":
-            return "life", self.samples.pop() if self.samples else []
+            return "life", 1, self.samples.pop() if self.samples else []
         self.offered += 1
         if self.offered == 2:
             raise TooSlow("use_model")
@@ -139,5 +139,37 @@ def test_a_model_that_did_not_arrive_is_sent_again():
         for _ in range(3):
             await trainer._step()
         assert router.offered == 3
+
+    asyncio.run(scenario())
+
+
+class MovingRouter:
+    """Its surfaces become others after the first samples."""
+
+    def __init__(self) -> None:
+        self.given = [(2, samples(10)), (1, samples(ROWS))]
+        self.taken: list[tuple[object, ...]] = []
+
+    async def call(self, method: str, *given: object, timeout_s: float) -> Any:
+        if method == "take_samples":
+            return "life", *self.given.pop()
+        self.taken.append(given)
+        return None
+
+
+def test_samples_of_other_surfaces_are_forgotten():
+    async def scenario() -> None:
+        trainer = LatencyTrainer.__new__(LatencyTrainer)
+        await LatencyTrainer.__init__(
+            trainer, load_config(None, {"routing.prediction.retrain_interval_s": 1e-9}).model_dump_json()
+        )
+        trainer._task.cancel()
+        trainer._router = router = MovingRouter()
+        await trainer._step()
+        (taken,) = router.taken
+        assert taken[1] == 1
+        await trainer._step()
+        assert (await trainer.status())["rows"]["ttft"] == 10
+        assert len(router.taken) == 1, "ten rows teach nothing"
 
     asyncio.run(scenario())

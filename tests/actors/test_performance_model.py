@@ -58,16 +58,16 @@ class Source:
 
 
 def follower(router: Router, source: Source, config: HeadwayConfig) -> ModelFollower:
-    return ModelFollower(router, checksum(load_profiles(config)), source)  # type: ignore[arg-type] # its calls
+    return ModelFollower(router, load_profiles(config), source)  # type: ignore[arg-type] # its calls
 
 
-def taught(interpolator: Interpolator) -> Interpolator:
+def taught(interpolator: Interpolator, slower: float = SLOWER) -> Interpolator:
     """By replicas whose prefills take longer than the profile says."""
     model = interpolator.model()
     assert model is not None
     expected_s = model.profile.prefill.ttft_s(TOKENS)
     for _ in range(LEAST_SAMPLES):
-        interpolator.learn([LatencyReport(Phase.PREFILL, TOKENS, SLOWER * float(expected_s))])
+        interpolator.learn([LatencyReport(Phase.PREFILL, TOKENS, slower * float(expected_s))])
     return interpolator
 
 
@@ -128,6 +128,33 @@ def test_corrections_outlive_the_router_that_learnt_them() -> None:
     asyncio.run(follower(second, source, config).step())
     assert second.corrections == pytest.approx(first.corrections)
     assert source.interpolator.status()["corrections"]["ttft"] == pytest.approx(1.5)
+
+
+def test_what_was_learnt_on_other_surfaces_does_not_count_twice() -> None:
+    config = settings()
+    interpolator, router = Interpolator(config.model_dump_json(), MemoryStore()), routing(config)
+    following = follower(router, Source(interpolator), config)
+    asyncio.run(following.step())
+    basis, unstretched = following.basis, router.corrections
+    router.use_corrections({"ttft": SLOWER, "transfer": 3.0})
+    taught(interpolator)
+    asyncio.run(following.step())
+    assert following.basis == following.profiles_version != basis
+    assert router.corrections == {**unstretched, "transfer": pytest.approx(3.0)}
+    assert interpolator.status()["corrections"] == pytest.approx(router.corrections)
+
+
+def test_small_changes_of_the_surfaces_leave_what_was_learnt() -> None:
+    config = settings()
+    interpolator, router = Interpolator(config.model_dump_json(), MemoryStore()), routing(config)
+    following = follower(router, Source(interpolator), config)
+    asyncio.run(following.step())
+    basis = following.basis
+    router.use_corrections({"ttft": 1.5})
+    taught(interpolator, 1.05)
+    asyncio.run(following.step())
+    assert following.profiles_version != following.basis == basis
+    assert router.corrections["ttft"] == pytest.approx(1.5)
 
 
 def test_a_router_keeps_what_it_learns_after_it_has_begun() -> None:
