@@ -20,7 +20,8 @@ from headway.engine.kinds import engine_kind
 from headway.planning import Role
 from serve_apps.arguments import Topology, read_arguments
 from serve_apps.control_plane import ControlPlane
-from serve_apps.deployments import Decode, EngineFactory, EngineReplica, Mixed, Prefill, default_engine
+from serve_apps.deployments import Decode, EngineFactory, EngineReplica, Mixed, Prefill
+from serve_apps.engines import make_engine
 from serve_apps.gateway_host import Gateway
 from serve_apps.request_router import HeadwayRouter
 
@@ -49,9 +50,9 @@ STATS_TIMEOUT_S = 5.0
 
 
 def application(
-    config: HeadwayConfig, make: EngineFactory = default_engine, *, control_plane: bool = True
+    config: HeadwayConfig, make: EngineFactory = make_engine, *, control_plane: bool = True
 ) -> serve.Application:
-    """The application of these settings. `make` is for tests; without a control plane nobody scales it."""
+    """The application of these settings; without a control plane its counts stay. `make` is for tests."""
     engines = {role: _engine(config, Role(role)).bind(config, make) for role in sorted(config.pools)}
     others: Sequence[serve.Application] = [_control_plane(config).bind(config)] if control_plane else []
     return _gateway(config).bind(config, engines, others)

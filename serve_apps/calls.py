@@ -95,6 +95,7 @@ async def ask(handle: DeploymentHandle[Any], *arguments: Any) -> Any:  # noqa: A
     try:
         return await response
     except FOREIGN as error:
+        # The call may run on, unheard: it holds a place in the engine until it is cancelled.
         cancel(response)
         if isinstance(error, asyncio.CancelledError) and _cancelling():
             raise
@@ -234,6 +235,7 @@ class Output:
 
     def close(self) -> None:
         """Abort it if it has not ended."""
+        # Cancels the call, and Serve the method on the replica: the engine frees what the request holds.
         self._task.cancel()
         self._forget()
 

@@ -30,6 +30,7 @@ from headway.config import HeadwayConfig
 from headway.planning import Role
 from headway.profiling.observed_latency import LatencyObserver
 from serve_apps.calls import FeedSender, Frame
+from serve_apps.engines import make_engine
 from serve_apps.engines.protocol import (
     Engine,
     EngineFailed,
@@ -143,19 +144,12 @@ EngineFactory = Callable[[HeadwayConfig, Role, str], Engine]
 """Settings, role and a name that is unique in the cluster -> a loaded engine."""
 
 
-def default_engine(config: HeadwayConfig, role: Role, engine_id: str) -> Engine:
-    """The engine that the settings name."""
-    from serve_apps.engines import make_engine
-
-    return make_engine(config, role, engine_id)
-
-
 class EngineReplica:
     """One engine behind Serve."""
 
     role: Role
 
-    def __init__(self, config: HeadwayConfig, make: EngineFactory = default_engine) -> None:
+    def __init__(self, config: HeadwayConfig, make: EngineFactory = make_engine) -> None:
         self.replica = serve.get_replica_context().replica_id.unique_id
         self._model = config.model
         gpu_type = config.engine.gpu_type
@@ -232,9 +226,9 @@ class Decode(EngineReplica):
 
     role = Role.DECODE
 
-    def __init__(self, config: HeadwayConfig, make: EngineFactory = default_engine) -> None:
+    def __init__(self, config: HeadwayConfig, make: EngineFactory = make_engine) -> None:
         super().__init__(config, make)
-        self._outlets: dict[str, FeedSender] = defaultdict(FeedSender)
+        self._senders: dict[str, FeedSender] = defaultdict(FeedSender)
 
     async def decode(self, request: EngineRequest, kv: KvHandle | None) -> AsyncGenerator[TokenChunk, None]:
         """Stream the output; closing the stream ends the request in the engine."""
@@ -247,7 +241,7 @@ class Decode(EngineReplica):
         self, reader: str, key: int, request: EngineRequest, kv: KvHandle | None
     ) -> int:
         """Send the output with the feed of `reader`, as `key`; return how many chunks when all are sent."""
-        put, sent = self._outlets[reader].put, 0
+        put, sent = self._senders[reader].put, 0
         async with aclosing(self.decode(request, kv)) as stream:
             async for chunk in stream:
                 put(key, chunk)
@@ -257,11 +251,12 @@ class Decode(EngineReplica):
     async def feed(self, reader: str) -> AsyncGenerator[Frame, None]:
         """The chunks of all requests of `reader`, a frame for each step of the engine."""
         try:
-            async with aclosing(self._outlets[reader].frames()) as frames:
+            async with aclosing(self._senders[reader].frames()) as frames:
                 async for frame in frames:
                     yield frame
         finally:
-            self._outlets.pop(reader, None)
+            # The gateway is gone, or opens a new feed under a new name.
+            self._senders.pop(reader, None)
 
 
 class Mixed(Decode):

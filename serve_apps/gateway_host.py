@@ -124,6 +124,7 @@ class Gateway:
         self._slo = asyncio.create_task(follow_slo(store, self._serving.state.set_slo))
 
     def __serve_build_asgi_app__(self) -> ASGIApp:
+        # The own server runs the app's lifespan; through Serve's ingress it would begin a second time.
         return WithoutLifespan(self._serving)
 
     async def addresses(self) -> Sequence[str]:

@@ -73,6 +73,7 @@ class Member:
 
     def report(self, stats: Mapping[str, Any]) -> None:
         """Take what the replica says of itself."""
+        # Serve repeats the last report with every change of the list: only a new one says anything of now.
         if stats != self.stats:
             self.ours_when_reported = len(self.requests)
         self.stats = stats

@@ -5,7 +5,7 @@
 
 A replica that dies before the first token has left costs an attempt. After the first token the stream ends
 with ReplicaLost. Nothing waits beyond the request's deadline (TimedOut), nor for a replica to exist at all
-longer than routers do (NotReady). Whoever closes the generator cancels the call under way, wherever it is.
+longer than routers do (NotReady). Closing the generator cancels the call under way, wherever it is.
 """
 
 import asyncio

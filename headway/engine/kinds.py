@@ -1,10 +1,10 @@
-"""Engine kinds: what Headway asks of an inference engine before one is made.
+"""Engine kinds: the declaration of an inference engine, which Headway reads before it makes one.
 
 A kind is a declaration `EngineKind`, found by the name in `engine.kind` (`headway.config.ENGINES`): built in,
-or by the entry point group `headway.engines` of an installed package. Everybody who has to know something of
-a kind asks its declaration: builders for its GPUs, the gateway for its tokenizer and metrics, the command
-line for its checks, the planner's status whether it is simulated. Engines themselves, and the protocol that
-they follow, are in `serve_apps.engines`; a declaration imports them only when a function of it is called.
+or by the entry point group `headway.engines` of an installed package. Code asks the declaration and never
+the name: builders for GPUs, the gateway for tokenizer and metrics, the command line for checks, the
+planner's status whether a model runs. Engines themselves, and the protocol that they follow, are in
+`serve_apps.engines`; a declaration imports them only when a function of it is called.
 """
 
 from collections.abc import Callable, Mapping, Sequence

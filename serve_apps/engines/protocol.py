@@ -38,6 +38,15 @@ class PromptTooLong(EngineError):
     """The request can never fit this engine."""
 
 
+def check_length(input_tokens: int, max_tokens: int, longest_tokens: int) -> None:
+    """PromptTooLong where input and output of a request are more than an engine's `longest_tokens`."""
+    if input_tokens + max_tokens > longest_tokens:
+        raise PromptTooLong(
+            f"{input_tokens} input and {max_tokens} output tokens are more than the {longest_tokens} "
+            "that this model holds"
+        )
+
+
 class RequestAborted(EngineError):
     """The request was aborted by a call of `abort`, or came again and took its own place."""
 
@@ -49,7 +58,7 @@ class EngineRequest:
     `prompt` is text or token ids; `input_tokens` is its length as the gateway counted or estimated it.
     `max_tokens` bounds the output. `sampling` holds what the client said of temperature, top_p, seed and the
     like; `stop` are strings at which the gateway cuts the text (an engine may stop earlier by itself).
-    `route` is what the router knows of it (SLO, session, prefix blocks); None where no router is asked.
+    `route` is the router's view of it (SLO, session, prefix blocks); None where no router is asked.
     """
 
     request_id: str

@@ -36,10 +36,10 @@ from serve_apps.engines.protocol import (
     EngineStats,
     FinishReason,
     KvHandle,
-    PromptTooLong,
     RequestAborted,
     RunningRequest,
     TokenChunk,
+    check_length,
 )
 from serve_apps.engines.simulated_output import Inbox, PausableTimer, SimulatedText
 
@@ -175,11 +175,7 @@ class SimulatedEngine:
         self._require_alive()
         request_id, asked = request.request_id, (_input_tokens(request), request.max_tokens)
         self._require(request.max_tokens >= 1, f"max_tokens of {request_id} must be at least 1")
-        if sum(asked) > self._longest_tokens:
-            raise PromptTooLong(
-                f"{asked[0]} input and {asked[1]} output tokens are more than the {self._longest_tokens} "
-                "that this model holds"
-            )
+        check_length(*asked, self._longest_tokens)
         self._end(request_id, RequestAborted(f"{request_id}: came again"))
         blocks, delay_s = self._blocks(request.route), 0.0
         if kv is not None:
@@ -216,7 +212,7 @@ class SimulatedEngine:
         )
 
     def _end(self, request_id: str, error: EngineError) -> None:
-        """Free what the request holds, if it is here, and tell its consumer why."""
+        """Free what the request holds, if it is here, and give its consumer the error."""
         inbox = self._inboxes.get(request_id)
         if inbox is not None:
             self._let_go(request_id, inbox)

@@ -31,7 +31,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from actors.collector.single_requests import encode
 from headway.config import ConfigError, GatewaySettings, HeadwayConfig
-from serve_apps.gateway.backend import Backend, Broken, Fault, Unauthorized, UnknownModel, error_body
+from serve_apps.gateway.backend import Backend, Broken, Fault, Unauthorized, error_body
 from serve_apps.gateway.generation import Generation
 from serve_apps.gateway.responses import CHAT_COMPLETIONS, COMPLETIONS, Channel, HeaderList
 from serve_apps.gateway.state import GatewayState, make_state
@@ -45,7 +45,7 @@ class Access:
     """API keys, compared in constant time; without any every request is let in."""
 
     def __init__(self, keys: Sequence[str]) -> None:
-        # Digests have one length, so that a comparison does not tell how long a key is.
+        # Digests have one length, so that a comparison does not reveal how long a key is.
         self._digests = tuple(sha256(key.encode()).digest() for key in keys)
 
     def allows(self, headers: Headers) -> bool:
@@ -96,10 +96,7 @@ class Service:
     async def model(self, request: Request) -> Response:
         """One model by its name."""
         name, identity = request.path_params["name"], self._state.identity
-        if name != identity.model:
-            raise UnknownModel(
-                f"The model {name!r} does not exist here; {identity.model!r} does", param="model"
-            )
+        identity.check(name)
         return JSONResponse(identity.entry())
 
     async def health(self, _: Request) -> Response:
@@ -129,7 +126,7 @@ class Service:
             seconds = math.nan
         if math.isnan(seconds):
             raise HTTPException(400, f"seconds: {text!r} is no number")
-        return Response(encode(self._state.metrics.log.told(seconds)), media_type="application/json")
+        return Response(encode(self._state.metrics.log.recent(seconds)), media_type="application/json")
 
     async def elsewhere(self, _: Request) -> Response:
         """Generation is served before routing; what comes here had another root path."""

@@ -140,7 +140,7 @@ class Fault(Exception):
 
 
 class InvalidRequest(Fault):
-    """The request is not one that the API knows; `param` names the field."""
+    """The request is not valid; `param` names the field."""
 
     status, outcome, type = 400, "invalid", "invalid_request_error"
 

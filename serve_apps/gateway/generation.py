@@ -32,7 +32,6 @@ from serve_apps.gateway.backend import (
     Outcome,
     OutputLost,
     TooLongForModel,
-    UnknownModel,
     fault_of,
 )
 from serve_apps.gateway.metrics import RequestTimes
@@ -78,7 +77,7 @@ def _too_large() -> BodyTooLarge:
 class DisconnectWatch:
     """Ends a request's deadline early when the client goes away.
 
-    The deadline does the cancelling, so that an own end and one that somebody else asked for stay apart.
+    The deadline does the cancelling, so that a client that left and a cancellation from outside stay apart.
     """
 
     __slots__ = ("_deadline", "_task", "gone")
@@ -219,9 +218,7 @@ class Generation:
     ) -> EngineRequest:
         """The request as engines see it: counted, and known to fit."""
         identity, settings = self._state.identity, self._state.settings
-        if asked.model != identity.model:
-            text = f"The model {asked.model!r} does not exist here; {identity.model!r} does"
-            raise UnknownModel(text, param="model")
+        identity.check(asked.model)
         prompt, input_tokens = await self._beside(self._state.prompts.read, asked, asked.size)
         room = identity.max_tokens - input_tokens
         max_tokens = asked.max_tokens or min(settings.default_max_tokens, max(1, room))

@@ -252,7 +252,7 @@ class RequestLog:
         """A request has ended well."""
         self._write(input_tokens, output_tokens)
 
-    def told(self, seconds: float) -> RequestList:
+    def recent(self, seconds: float) -> RequestList:
         """The rows of the last `seconds`, as far as they are still here."""
         now_s, whole_since_s = self._clock(), self._began_s
         older, newer = self._rows[:0], self._rows[: self._written]

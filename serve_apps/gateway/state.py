@@ -12,7 +12,7 @@ from headway.config import GatewaySettings, HeadwayConfig, resolve_profile
 from headway.engine.kinds import engine_kind
 from headway.planning import Slo
 from interp import load_profile
-from serve_apps.gateway.backend import Backend, Shed
+from serve_apps.gateway.backend import Backend, Shed, UnknownModel
 from serve_apps.gateway.metrics import GatewayMetrics, Traffic
 from serve_apps.gateway.request import Accuracy, Prompts, make_prompts
 from serve_apps.gateway.slo_targets import Routes, SloTargetReader
@@ -34,6 +34,12 @@ class Identity:
         """The `system_fingerprint` of responses."""
         return f"headway-{self.engine}"
 
+    def check(self, model: str) -> None:
+        """UnknownModel for any other model."""
+        if model != self.model:
+            text = f"The model {model!r} does not exist here; {self.model!r} does"
+            raise UnknownModel(text, param="model")
+
     def entry(self) -> dict[str, Any]:
         """The model as `/v1/models` lists it."""
         return {
@@ -51,7 +57,7 @@ class Identity:
 def identify(config: HeadwayConfig, prompts: Prompts) -> Identity:
     """The identity that the settings give; ConfigError or ProfileError where the profile can't be used.
 
-    A request may be as long as the model was made for, or where nobody says, as a replica's KV cache.
+    A request may be as long as the model was made for, or where that is unknown, as a replica's KV cache.
     """
     capacity = prompts.max_tokens or _kv_capacity(config)
     return Identity(

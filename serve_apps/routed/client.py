@@ -98,7 +98,7 @@ class RouterClient:
         self._table.complete(request_id)
 
     async def close(self) -> None:
-        """Stop talking; what the router knows of us it forgets by itself."""
+        """Stop talking; the router forgets this gateway by itself."""
         tasks = tuple(self._tasks)
         for task in tasks:
             task.cancel()
@@ -166,11 +166,11 @@ class RouterClient:
                 self._wake(urgent=True)
 
     async def _look(self) -> None:
-        """Tell a router that began anew what the replicas have."""
+        """Send a router that began anew the requests that the replicas have."""
         try:
             self._table.found(await self._survey())
         except Exception:
-            # It is a help and no more: every gateway tells of its own requests.
+            # It is a help and no more: every gateway reports its own requests.
             logger.warning("the replicas could not be asked what they have", exc_info=True)
 
     async def _pause(self, error: Exception | None) -> None:

@@ -179,6 +179,7 @@ class RequestTable:
     def lost(self) -> None:
         """The router does not answer: requests that wait for its answer are placed here, held ones wait."""
         self.down = True
+        # The next session begins with all that there is, so events of this one would be old news.
         self._events.clear()
         for routed in [*self._requests.values()]:
             if routed.state is RequestState.ASKED:

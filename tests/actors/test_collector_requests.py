@@ -130,7 +130,7 @@ class Gateway:
             return web.Response(status=self.log)
         if isinstance(self.log, str):
             return web.Response(text=self.log)
-        return web.Response(body=encode(self.log.told(float(request.query["seconds"]))))
+        return web.Response(body=encode(self.log.recent(float(request.query["seconds"]))))
 
     def serve(self, input_tokens: int, output_tokens: int) -> None:
         assert isinstance(self.log, RequestLog)

@@ -39,7 +39,7 @@ def filled(requests: int, most_rows: int) -> tuple[RequestLog, Clock]:
 )
 def test_it_tells_as_far_back_as_it_is_asked(seconds, expected):
     log, _ = filled(10, most_rows=64)
-    told = log.told(seconds)
+    told = log.recent(seconds)
     assert list(told.rows["input_tokens"]) == list(expected)
     assert (told.now_s, told.whole_since_s) == (1_010.0, 1_000.0)
 
@@ -47,7 +47,7 @@ def test_it_tells_as_far_back_as_it_is_asked(seconds, expected):
 @pytest.mark.parametrize("requests", [4, 5, 7, 8, 9, 103])
 def test_the_oldest_rows_go_and_it_says_since_when_it_is_whole(requests):
     log, clock = filled(requests, most_rows=4)
-    told = log.told(float("inf"))
+    told = log.recent(float("inf"))
     assert list(told.rows["input_tokens"]) == list(range(requests - 3, requests + 1))
     assert (np.diff(told.rows["at_s"]) > 0).all()
     assert told.whole_since_s == (1_000.0 if requests == 4 else clock.now_s - 3.0)
@@ -59,7 +59,7 @@ def test_arrivals_and_completions_with_their_lengths_at_their_times():
     log.arrived(12)
     clock.now_s += 2.0
     log.completed(12, 5)
-    assert log.told(60.0).rows.tolist() == [(1_000.0, 12, ARRIVAL), (1_002.0, 12, 5)]
+    assert log.recent(60.0).rows.tolist() == [(1_000.0, 12, ARRIVAL), (1_002.0, 12, 5)]
 
 
 def rows(running) -> list[tuple[int, int]]:

@@ -104,10 +104,10 @@ def live_system(
 ) -> Iterator[LiveSystem]:
     """The disaggregated application on the cluster that is there; gone again at the end, actors and all."""
     from serve_apps.builders import application
-    from serve_apps.deployments import default_engine
+    from serve_apps.engines import make_engine
 
     config = load_config(None, {**SLOW, "gateway.port": free_port(), **(overrides or {})})
-    app = application(config, make or default_engine)
+    app = application(config, make or make_engine)
     serve.run(app, name=APPLICATION, route_prefix="/", external_scaler_enabled=True)
     system = LiveSystem(
         url=f"http://127.0.0.1:{config.gateway.port}", interval_s=config.planner.adjustment_interval_s

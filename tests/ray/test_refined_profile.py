@@ -12,7 +12,8 @@ from headway.engine import engine_profile
 from headway.planning import Role
 from headway.profiling.refinement import LEAST_SAMPLES, MOST_RATIO
 from interp import Profile
-from serve_apps.deployments import EngineFactory, default_engine
+from serve_apps.deployments import EngineFactory
+from serve_apps.engines import make_engine
 from serve_apps.engines.protocol import Engine
 from tests.ray.clusters import wait_until
 from tests.ray.live_system import LiveSystem, kill_nine, live_system
@@ -36,7 +37,7 @@ def slower_engine() -> EngineFactory:
 
     def make(config: HeadwayConfig, role: Role, engine_id: str) -> Engine:
         engine = config.engine.model_copy(update={"time_scale": config.engine.time_scale / SLOWER})
-        return default_engine(config.model_copy(update={"engine": engine}), role, engine_id)
+        return make_engine(config.model_copy(update={"engine": engine}), role, engine_id)
 
     return make
 

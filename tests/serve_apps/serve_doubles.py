@@ -60,7 +60,7 @@ class Replica(Decode):
 
     def __init__(self, replica: str) -> None:
         self._engine = self._serving = self.engine = Engine(replica)
-        self._outlets = defaultdict(FeedSender)
+        self._senders = defaultdict(FeedSender)
 
     async def prefill(self, request: EngineRequest) -> KvHandle:
         return await self.engine.prefill(request)

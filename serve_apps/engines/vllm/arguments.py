@@ -39,7 +39,7 @@ SET_BY: Mapping[str, str] = {
     "served_model_name": "model",
     "disable_log_stats": "Headway",
 }
-"""Arguments of vLLM and who sets them."""
+"""Arguments of vLLM and the settings that have them."""
 
 EXECUTOR = "distributed_executor_backend"
 

@@ -27,10 +27,10 @@ from serve_apps.engines.protocol import (
     EngineStats,
     FinishReason,
     KvHandle,
-    PromptTooLong,
     RequestAborted,
     RunningRequest,
     TokenChunk,
+    check_length,
 )
 from serve_apps.engines.vllm.arguments import on_cpu
 from serve_apps.engines.vllm.loading import check_model, load, one_line, prepare
@@ -156,13 +156,9 @@ class VllmEngine:
     ) -> Attempt:
         """A new attempt, in the place of an earlier one at the same request."""
         self._require_alive()
-        request_id, asked = request.request_id, (request.input_tokens, request.max_tokens)
+        request_id = request.request_id
         self._require(request.max_tokens >= 1, f"max_tokens of {request_id} must be at least 1")
-        if sum(asked) > self._longest_tokens:
-            raise PromptTooLong(
-                f"{asked[0]} input and {asked[1]} output tokens are more than the {self._longest_tokens} "
-                "that this model holds"
-            )
+        check_length(request.input_tokens, request.max_tokens, self._longest_tokens)
         await self._end(request_id, RequestAborted(f"{request_id}: came again"))
         return self._streams.begin(
             request, prefill_only=prefill_only, prefilled_elsewhere=prefilled_elsewhere

@@ -5,7 +5,7 @@ the attempt before. An attempt that is ended from elsewhere holds the error for 
 
 vLLM reports statistics only while it steps. So requests are counted by `Streams`, which hands them out, and
 vLLM says how many of them are in its batch; with none here there is no batch. Prompt tokens count when their
-first token has come, which is when vLLM knows where each came from.
+first token has come, which is when vLLM reports where each came from.
 """
 
 import itertools
