@@ -25,8 +25,7 @@ from actors.routing.gateway_sessions import GatewaySessions
 from actors.routing.mailboxes import Mailboxes
 from actors.routing.messages import Batch, BatchAnswer, Messages
 from actors.store import InternalKvStore
-from headway.config import HeadwayConfig
-from headway.config.roles import Role
+from headway.config import HeadwayConfig, Role
 from headway.engine import engine_rules
 from headway.routing import (
     ReplicaUpdate,

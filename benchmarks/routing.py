@@ -13,8 +13,7 @@ from time import thread_time
 
 import numpy as np
 
-from headway.config import HeadwayConfig
-from headway.config.roles import Role
+from headway.config import HeadwayConfig, Role
 from headway.engine import engine_profile, engine_rules
 from headway.routing import ReplicaUpdate, RequestSlo, Router, RouteRequest, make_router
 

@@ -13,7 +13,7 @@ from headway.config import (
     load_config,
     resolve_profile,
 )
-from headway.config.faults import known_keys
+from headway.config.base import known_keys
 
 DOCUMENTED = """
 model: llama-3.1-8b

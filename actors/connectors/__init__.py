@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from actors.connectors.protocol import Connector, ConnectorKind
 from headway.config import CONNECTORS, ConfigError, HeadwayConfig
-from headway.config.faults import describe
+from headway.config.base import describe
 from headway.extensions import ExtensionError
 
 __all__ = ["connector_kind", "connector_problems", "make_connector"]

@@ -3,16 +3,18 @@
     config = load_config("headway.yaml", {"slo.ttft_ms": 200})
     profile = resolve_profile(config.engine.profile)
 
-`models` has the shape of the file, `loading` reads it, `profiles` finds profile directories,
-`errors` has the one exception.
+`models` has the shape of the file, `loading` reads it and finds profile directories, `base` has what all
+settings share, with the one exception, ConfigError.
 """
 
 from headway.config.base import (
+    ConfigError,
     NonNegativeFloat,
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
     ReplicaCount,
+    Role,
     RoleName,
     Settings,
 )
@@ -26,7 +28,6 @@ from headway.config.engine import (
     RefinementSettings,
     VllmSettings,
 )
-from headway.config.errors import ConfigError
 from headway.config.live import (
     CONNECTORS,
     ConnectorSettings,
@@ -34,11 +35,9 @@ from headway.config.live import (
     KubernetesSettings,
     MetricsSettings,
 )
-from headway.config.loading import json_schema, load_config
-from headway.config.models import HeadwayConfig, SloSettings
+from headway.config.loading import embedded_profiles, json_schema, load_config, resolve_profile
+from headway.config.models import CrashSettings, HeadwayConfig, SimulationSettings, SloSettings
 from headway.config.planner import POLICIES, PlannerSettings
-from headway.config.profiles import embedded_profiles, resolve_profile
-from headway.config.roles import Role
 from headway.config.routing import (
     OffloadSettings,
     PluginSettings,
@@ -46,7 +45,6 @@ from headway.config.routing import (
     SchedulingProfile,
     SloClass,
 )
-from headway.config.simulation import Crash, SimulationSettings
 
 __all__ = [
     "CONNECTORS",
@@ -55,7 +53,7 @@ __all__ = [
     "POLICIES",
     "ConfigError",
     "ConnectorSettings",
-    "Crash",
+    "CrashSettings",
     "EngineSettings",
     "GatewaySettings",
     "GpuTypeSettings",

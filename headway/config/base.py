@@ -1,10 +1,17 @@
-"""What every settings model shares: unknown keys are errors, values are frozen, numbers are finite.
+"""The common ground of all settings: their base model and number types, roles, and errors of one line.
 
-The number types here refuse booleans, which Python would take for 0 and 1. Upper bounds are far beyond any
-deployment; they keep a slip of the keyboard from asking for more memory or time than there is.
+Unknown keys are errors, values are frozen, numbers are finite. The number types here refuse booleans, which
+Python would take for 0 and 1. Upper bounds are far beyond any deployment; they keep a slip of the keyboard
+from asking for more memory or time than there is.
+
+Pydantic's validation errors become one line: source, dotted key, what is wrong, and the nearest known key.
 """
 
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
+from enum import StrEnum
+from reprlib import Repr
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -14,13 +21,14 @@ from pydantic import (
     Field,
     GetCoreSchemaHandler,
     GetJsonSchemaHandler,
+    ValidationError,
 )
-from pydantic_core import CoreSchema, PydanticCustomError, core_schema
+from pydantic_core import CoreSchema, ErrorDetails, PydanticCustomError, core_schema
 
 from headway.extensions import ExtensionPoint
 
 RoleName = Literal["prefill", "decode", "mixed"]
-"""The names of roles as configuration writes them; `headway.planning.types.Role` has the same values."""
+"""The names of roles as configuration writes them; `Role` has the same values."""
 
 MILLISECONDS = 1e-3
 MOST_REPLICAS = 1_000_000
@@ -69,3 +77,90 @@ class Settings(BaseModel):
     model_config = ConfigDict(
         extra="forbid", frozen=True, allow_inf_nan=False, validate_default=True, use_attribute_docstrings=True
     )
+
+
+class Role(StrEnum):
+    """The phase that a replica serves, a value that planning, routing and simulation share."""
+
+    PREFILL = "prefill"
+    DECODE = "decode"
+    MIXED = "mixed"
+
+
+class ConfigError(ValueError):
+    """A setting that cannot be used: one line that names the source, the dotted key and what is wrong."""
+
+
+Place = tuple[int | str, ...]
+
+_BRIEF = Repr()
+_BRIEF.maxlevel = 3
+
+
+def describe(error: ValidationError, schema: Mapping[str, Any]) -> tuple[str, str]:
+    """The dotted key of the first fault, and what is wrong there (with the number of further faults).
+
+    Unknown keys come first, since a misspelt key also shows as a missing one. `schema` is the JSON schema
+    of the model, from which the known keys are read.
+    """
+    faults = sorted(error.errors(), key=lambda fault: fault["type"] != "extra_forbidden")
+    first = faults[0]
+    more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
+    return dotted(first["loc"]), _explain(first, schema) + more
+
+
+def dotted(place: Place) -> str:
+    """`('simulation', 'crashes', 0, '[key]')` → `simulation.crashes.0`."""
+    return ".".join(str(part) for part in place if part != "[key]")
+
+
+def _explain(fault: ErrorDetails, schema: Mapping[str, Any]) -> str:
+    if fault["type"] == "extra_forbidden":
+        return _unknown_key(str(fault["loc"][-1]), known_keys(schema, fault["loc"][:-1]))
+    if "[key]" in fault["loc"]:
+        return _wrong_key(fault)
+    if fault["type"] == "model_type":
+        return f"should hold keys and values, not {shown(fault['input'])}"
+    message = _lowered(fault["msg"].removeprefix("Value error, "))
+    if fault["type"] in ("value_error", "missing"):
+        return message
+    return f"{message}, not {shown(fault['input'])}"
+
+
+def _unknown_key(key: str, known: Collection[str]) -> str:
+    if not known:
+        return "unknown key; none is known here"
+    nearest = get_close_matches(key, known, n=1)
+    hint = f"did you mean {nearest[0]!r}?" if nearest else f"known here: {', '.join(sorted(known))}"
+    return f"unknown key; {hint}"
+
+
+def _wrong_key(fault: ErrorDetails) -> str:
+    """A key of a mapping whose keys are not settings: roles, or the options of a predictor."""
+    if fault["type"] == "literal_error":
+        return f"unknown role; {_lowered(fault['msg'])}"
+    return f"a key should be text, not {shown(fault['input'])}"
+
+
+def known_keys(schema: Mapping[str, Any], place: Sequence[int | str]) -> tuple[str, ...]:
+    """The keys that a JSON schema allows at a place; empty when the place is not a mapping of known keys."""
+    node = _resolved(schema, schema)
+    for part in place:
+        below = node.get("properties", {}).get(part) or node.get("additionalProperties") or node.get("items")
+        node = _resolved(schema, below) if isinstance(below, Mapping) else {}
+    return tuple(node.get("properties", {}))
+
+
+def _resolved(schema: Mapping[str, Any], node: Mapping[str, Any]) -> Mapping[str, Any]:
+    reference = node.get("$ref", "")
+    return schema["$defs"][reference.rsplit("/", 1)[-1]] if reference else node
+
+
+def _lowered(text: str) -> str:
+    return text[:1].lower() + text[1:]
+
+
+def shown(value: object) -> str:
+    """Whatever a file holds, in at most 40 characters; aliases in YAML can make it huge, even endless."""
+    text = repr(value) if isinstance(value, str) else _BRIEF.repr(value)
+    return text if len(text) <= 40 else text[:37] + "..."

@@ -55,7 +55,7 @@ class KvTransfer(Settings):
 
 
 class VllmSettings(Settings):
-    """What `kind: vllm` runs. Lengths and batches come from the keys of `engine`, GPUs from the pools."""
+    """The model of `kind: vllm`. Lengths and batches come from the keys of `engine`, GPUs from the pools."""
 
     model: str | None = None
     """A directory with the model, or its name on the Hugging Face hub; null: the deployment's `model`."""
@@ -119,7 +119,7 @@ class EngineSettings(Settings):
 
 
 class PoolSettings(Settings):
-    """What bounds one pool."""
+    """The bounds of one pool."""
 
     min_replicas: NonNegativeInt = Field(default=1, le=MOST_REPLICAS)
     """0 lets an idle pool go to none, in simulation; live pools keep one at least."""

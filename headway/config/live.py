@@ -93,7 +93,7 @@ class GatewaySettings(Settings):
 
     @property
     def loopback(self) -> bool:
-        """Whether only this machine can connect."""
+        """True when only this machine can connect."""
         if self.host == "localhost":
             return True
         try:

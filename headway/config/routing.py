@@ -29,7 +29,7 @@ class PluginSettings(Settings):
 
     @property
     def reference(self) -> str:
-        """What profiles call it."""
+        """The name that profiles use."""
         return self.name or self.type
 
 
@@ -121,7 +121,7 @@ class PredictionSettings(Settings):
 
 
 class RoutingSettings(Settings):
-    """How requests find their replicas."""
+    """The way of requests to their replicas."""
 
     model_config = ConfigDict(populate_by_name=True)
 

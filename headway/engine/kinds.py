@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from headway.config import ENGINES, ConfigError, HeadwayConfig, Role, Settings
-from headway.config.faults import describe
+from headway.config.base import describe
 from headway.extensions import ExtensionError
 
 

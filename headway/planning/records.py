@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from headway.config.roles import Role
+from headway.config import Role
 
 PLANNED, DRY_RUN, UNREACHABLE, REFUSED = "planned", "dry_run", "unreachable", "refused"
 

@@ -14,7 +14,7 @@ from typing import Any, Protocol, SupportsFloat
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.config.roles import Role
+from headway.config import Role
 
 __all__ = [
     "NAN",

@@ -27,7 +27,7 @@ from math import log2
 from pathlib import Path
 from typing import Any, Self
 
-from headway.config.roles import Role
+from headway.config import Role
 from headway.routing.types import RequestSlo, RoutingError
 
 Table = tuple[tuple[float, ...], ...]

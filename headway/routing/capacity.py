@@ -29,7 +29,7 @@ from itertools import pairwise
 from math import frexp, inf, isinf, ldexp, sqrt
 from typing import NamedTuple, Protocol
 
-from headway.config.roles import Role
+from headway.config import Role
 from headway.routing.types import RequestSlo, RouteRequest, RoutingError
 
 MOST_OCTAVES = 20

@@ -11,7 +11,7 @@ from math import inf, nan
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.config.roles import Role
+from headway.config import Role
 from headway.engine.rules import EngineRules
 from headway.routing.affinity import PrefixIndex, Sessions
 from headway.routing.capacity import CapacityTable, RequestPattern, pattern_of

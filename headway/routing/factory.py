@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
-from headway.config import HeadwayConfig
-from headway.config.roles import Role
+from headway.config import HeadwayConfig, Role
 from headway.config.routing import PluginSettings, RoutingSettings
 from headway.engine.rules import EngineRules
 from headway.extensions import ExtensionError

@@ -10,7 +10,7 @@ from math import inf
 
 import numpy as np
 
-from headway.config.roles import Role
+from headway.config import Role
 from headway.routing.lazy_heap import LazyHeap
 from headway.routing.records import SAMPLE_S, Record, Replica, UtilisationSamples
 from headway.routing.table import EMPTY, FleetRow, FloatArray, SlotArray

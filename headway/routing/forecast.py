@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from headway.config.roles import Role
+from headway.config import Role
 from headway.engine.surfaces import EngineSurfaces, itl_of, work_of
 from headway.routing.table import (
     BUSY_UNTIL_S,

@@ -17,7 +17,7 @@ from typing import Protocol
 
 import numpy as np
 
-from headway.config.roles import Role
+from headway.config import Role
 from headway.engine.rules import EngineRules
 from headway.engine.surfaces import EngineSurfaces, engine_surfaces, itl_of, work_of
 from headway.routing.corrections import SafetyFactor

@@ -10,7 +10,7 @@ compiled (`headway.simulation.kernel`).
 
 from collections.abc import Iterable
 
-from headway.config.roles import Role
+from headway.config import Role
 
 
 def counts_prompt_tokens(role: Role) -> bool:

@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Mapping
 from math import inf
 
-from headway.config.roles import Role
+from headway.config import Role
 from headway.routing.context import RoutingState
 from headway.routing.fleet import least_key
 from headway.routing.lazy_heap import LazyHeap

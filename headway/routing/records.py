@@ -10,7 +10,7 @@ from enum import Enum, auto
 from math import inf, nan
 from typing import Any, NamedTuple
 
-from headway.config.roles import Role
+from headway.config import Role
 from headway.routing.lazy_heap import LazyHeap
 from headway.routing.offload import OffloadDecision
 from headway.routing.table import Entry

@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from math import nan
 
-from headway.config.roles import Role
+from headway.config import Role
 from headway.config.routing import RoutingSettings
 from headway.routing.context import RoutingState
 from headway.routing.dispatch import Dispatcher

@@ -41,7 +41,7 @@ from typing import Self
 
 import numpy as np
 
-from headway.config.roles import Role
+from headway.config import Role
 from headway.engine.rules import EngineRules
 from headway.routing.types import RequestSlo
 from interp import DecodeSurface, PrefillSurface, Profile

@@ -17,7 +17,7 @@ from enum import StrEnum
 from math import inf
 from typing import NamedTuple
 
-from headway.config.roles import Role
+from headway.config import Role
 
 
 class RoutingError(ValueError):

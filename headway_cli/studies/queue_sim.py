@@ -15,10 +15,8 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from headway.config.base import PositiveFloat, PositiveInt, Settings
-from headway.config.errors import ConfigError
-from headway.config.faults import describe
-from headway.config.reading import read_yaml
+from headway.config.base import ConfigError, PositiveFloat, PositiveInt, Settings, describe
+from headway.config.loading import read_yaml
 from headway.studies.queue_simulator import (
     SETUPS,
     Amount,

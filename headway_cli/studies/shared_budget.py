@@ -19,11 +19,8 @@ import numpy as np
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from headway.config import load_config
-from headway.config.base import NonNegativeFloat, PositiveFloat, PositiveInt, Settings
-from headway.config.errors import ConfigError
-from headway.config.faults import describe
-from headway.config.loading import OPTIONS
-from headway.config.reading import read_yaml
+from headway.config.base import ConfigError, NonNegativeFloat, PositiveFloat, PositiveInt, Settings, describe
+from headway.config.loading import OPTIONS, read_yaml
 from headway.planning.hindsight.policy import HeadwayPolicy
 from headway.simulation.build import Plan
 from headway.simulation.report import SimulationReport

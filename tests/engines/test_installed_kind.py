@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from headway import extensions
-from headway.config import ConfigError, HeadwayConfig, load_config
-from headway.config.roles import Role
+from headway.config import ConfigError, HeadwayConfig, Role, load_config
 from headway.engine.kinds import EngineResources, engine_kind
 from serve_apps.arguments import read_arguments
 from serve_apps.engines import make_engine

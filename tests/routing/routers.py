@@ -5,8 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from headway.config import HeadwayConfig
-from headway.config.roles import Role
+from headway.config import HeadwayConfig, Role
 from headway.engine import EngineRules, engine_profile
 from headway.routing import (
     Placement,

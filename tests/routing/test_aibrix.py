@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from headway.config.roles import Role
+from headway.config import Role
 from headway.routing import RequestSlo, RoutingError
 from headway.routing.aibrix import load_aibrix_profile, parse_aibrix_profile
 from headway.routing.capacity import Buckets, CapacityTable, RequestPattern

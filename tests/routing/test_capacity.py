@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headway.config.roles import Role
+from headway.config import Role
 from headway.engine import EngineRules
 from headway.routing import RequestSlo
 from headway.routing import capacity as capacity_module

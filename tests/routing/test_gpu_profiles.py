@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from headway.config import ConfigError, load_config, resolve_profile
-from headway.config.roles import Role
+from headway.config import ConfigError, Role, load_config, resolve_profile
 from headway.engine import EngineRules
 from headway.routing import ReplicaState, ReplicaUpdate, RequestSlo, Router, ShedReason
 from headway.routing.aibrix import AibrixProfile, parse_aibrix_profile

@@ -2,7 +2,7 @@
 
 import pytest
 
-from headway.config.roles import Role
+from headway.config import Role
 from headway.routing import NOTHING, RequestSlo, ShedReason
 from headway.routing.context import SchedulingContext
 from tests.routing.routers import SPLIT, join, placed, request, router

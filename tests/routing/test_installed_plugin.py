@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from headway.config.roles import Role
+from headway.config import Role
 from headway.routing import ReplicaUpdate, RequestSlo, RoutingError, ShedReason
 from tests.installed_package import installed_package
 from tests.routing.routers import placed, request, router

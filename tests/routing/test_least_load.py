@@ -2,7 +2,7 @@
 
 import pytest
 
-from headway.config.roles import Role
+from headway.config import Role
 from headway.routing.least_load import counts_prompt_tokens, least_loaded
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from headway.config.roles import Role
+from headway.config import Role
 from headway.engine import EngineRules
 from headway.routing import ReplicaLoad, ReplicaUpdate, Running
 from headway.routing.corrections import TransferFactor

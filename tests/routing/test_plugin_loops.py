@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.config.roles import Role
+from headway.config import Role
 from headway.routing import ReplicaState, ReplicaUpdate
 from headway.routing.plugins.pickers import EQUAL, best_places, drawn
 from headway.routing.plugins.scorers import fewest, free_kv, requests_in, room_for

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import yaml
 
-from headway.config import HeadwayConfig
-from headway.config.roles import Role
+from headway.config import HeadwayConfig, Role
 from headway.config.routing import RoutingSettings
 from headway.engine import EngineRules
 from headway.routing import (

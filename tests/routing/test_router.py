@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from headway.config.roles import Role
+from headway.config import Role
 from headway.engine import EngineRules
 from headway.routing import (
     NOTHING,

@@ -4,7 +4,7 @@ from math import inf, nan
 
 import pytest
 
-from headway.config.roles import Role
+from headway.config import Role
 from headway.engine import EngineRules
 from headway.routing import ReplicaUpdate, RequestSlo, Router
 from headway.routing.aibrix import AibrixProfile, parse_aibrix_profile

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from math import inf
 
-from headway.config.roles import Role
+from headway.config import Role
 from headway.routing import Placement, ReplicaState, RoutingOutcome, Shed, ShedReason
 
 

@@ -37,7 +37,7 @@ def test_the_deployment_fails_with_the_reason(ray_cluster: str, model: Path, tmp
         reason = f"engine.vllm.model: {short}: model.safetensors has 1,000,000 bytes, but its header tells of"
         assert failed
         assert all(reason in one.message for one in failed)
-        assert why_not_up().startswith(f"headway.config.errors.ConfigError: {reason}")
+        assert why_not_up().startswith(f"headway.config.base.ConfigError: {reason}")
         assert "\n" not in why_not_up()
     finally:
         serve.delete(APP)

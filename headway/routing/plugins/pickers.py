@@ -10,7 +10,7 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from headway.config.roles import Role
+from headway.config import Role
 from headway.routing.context import SchedulingContext
 from headway.routing.table import FloatArray, SlotArray
 from interp.jit import compiled

@@ -11,7 +11,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.config.roles import Role
+from headway.config import Role
 from headway.routing.context import Refusal, SchedulingContext
 from headway.routing.least_load import counts_prompt_tokens
 from headway.routing.table import (

@@ -45,7 +45,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from headway.config.roles import Role
+from headway.config import Role
 from headway.config.routing import RoutingSettings
 from headway.routing.context import Refusal, SchedulingContext
 from headway.routing.forecast import ForecastRow
