@@ -56,7 +56,7 @@ VERBS = (
     Verb(
         "check", "Validate a configuration file: keys and values, and what `simulate` and `up` would refuse."
     ),
-    Verb("schema", "Print the JSON schema of the configuration file.", "check:schema"),
+    Verb("schema", "Print the JSON schema of the configuration file.", "settings:schema"),
     Verb("up", "Start gateway, engines and control plane on Ray, and print the addresses; Ctrl-C ends it."),
     Verb(
         "down",
@@ -73,7 +73,7 @@ VERBS = (
     Verb(
         "set",
         "Change settings of a running planner: SLO, GPU budget, minimum and maximum replicas.",
-        "set_:set_",
+        "settings:set_",
     ),
     Verb(
         "load",

@@ -1,11 +1,10 @@
-"""`headway check` and `headway schema`: what `simulate` and `up` would refuse of a configuration file."""
+"""`headway check`: what `simulate` and `up` would refuse of a configuration file."""
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated
 
-from headway.config import ConfigError, HeadwayConfig, json_schema, load_config
+from headway.config import ConfigError, HeadwayConfig, load_config
 from headway.planning import PlanningError
 from headway.routing.gpu_profiles import serves
 from headway.studies.gpu_mix import candidates
@@ -35,11 +34,6 @@ def check(config: Annotated[str, argument("CONFIG", "A configuration file (YAML)
         print(f"GPU type {gpu_type}: {serves(plan.gpu_profiles[gpu_type])}, from {name}")
     if settings.gpu_types:
         print(f"GPU types of gpu-plan: {', '.join(candidates(settings))}")
-
-
-def schema() -> None:
-    """Print the JSON schema of the configuration file."""
-    print(json.dumps(json_schema(), indent=2))
 
 
 def check_live(config: HeadwayConfig, path: str | None) -> None:

@@ -1,13 +1,18 @@
-"""`headway set`: change SLO, budget or pool limits of a running deployment."""
+"""`headway schema` and `headway set`: the keys of a configuration file, and changes while a planner runs."""
 
 import json
 from collections.abc import Iterable
-from json import dumps
 from typing import Annotated, Any
 
+from headway.config import json_schema
 from headway_cli.control import KEY_VARIABLE, KeyVariable, UrlOption, client
 from headway_cli.errors import CliError
 from headway_cli.flags import argument
+
+
+def schema() -> None:
+    """Print the JSON schema of the configuration file."""
+    print(json.dumps(json_schema(), indent=2))
 
 
 def set_(
@@ -19,7 +24,8 @@ def set_(
     api_key_env: KeyVariable = KEY_VARIABLE,
 ) -> None:
     """Change settings of a running planner: SLO, GPU budget, minimum and maximum replicas."""
-    print(dumps(client(url, api_key_env).patch("/v1/control/settings", parse_changes(changes)), indent=1))
+    answer = client(url, api_key_env).patch("/v1/control/settings", parse_changes(changes))
+    print(json.dumps(answer, indent=1))
 
 
 def parse_changes(pairs: Iterable[str]) -> dict[str, Any]:
