@@ -19,9 +19,7 @@ import json
 import logging
 import time
 import uuid
-from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from functools import partial
 from typing import Any
 
 import ray
@@ -71,7 +69,7 @@ def start(config: HeadwayConfig, application: str) -> str:
         store.delete(STARTED)
     token = uuid.uuid4().hex
     store.put(OWNER, json.dumps({**asdict(owner), "token": token}).encode())
-    actors = {name: make() for name, make in _makers(config, settings, application).items()}
+    actors = _create(config, settings, application)
     for name, actor in actors.items():
         _call(actor, "__ray_ready__", name)
     _call(actors[names.PLANNER], "start", names.PLANNER)
@@ -134,8 +132,8 @@ def _owner(store: Store) -> Owner | None:
     return Owner(application=stored["application"], settings=stored["settings"])
 
 
-def _makers(config: HeadwayConfig, settings: str, application: str) -> Mapping[str, Callable[[], Any]]:
-    """Functions that create each actor or find a running one; the planner comes last, as it asks the others.
+def _create(config: HeadwayConfig, settings: str, application: str) -> dict[str, Any]:
+    """Handles of all actors by name, created where they do not run; the planner last, as it asks the others.
 
     Routing has its actors where every request needs them; else the first gateway that does makes them.
     """
@@ -146,19 +144,18 @@ def _makers(config: HeadwayConfig, settings: str, application: str) -> Mapping[s
     from actors.routing_actors import routing_actors
     from actors.virtual_connector import start_client, start_coordinator
 
-    makers: dict[str, Callable[[], Any]] = {
-        names.METRIC_COLLECTOR: lambda: names.start_actor(MetricCollector, names.METRIC_COLLECTOR, settings),
-        names.PREDICTOR: lambda: names.start_actor(Predictor, names.PREDICTOR, settings),
-        names.INTERPOLATOR: lambda: names.start_actor(
-            Interpolator, names.INTERPOLATOR, settings, max_concurrency=4
-        ),
+    start = names.start_actor
+    actors = {
+        names.METRIC_COLLECTOR: start(MetricCollector, names.METRIC_COLLECTOR, settings),
+        names.PREDICTOR: start(Predictor, names.PREDICTOR, settings),
+        names.INTERPOLATOR: start(Interpolator, names.INTERPOLATOR, settings, max_concurrency=4),
     }
     if connector_kind(config).decision_ids:
-        makers[names.VIRTUAL_CONNECTOR] = lambda: start_coordinator(settings)
-        makers[names.VIRTUAL_CONNECTOR_CLIENT] = start_client
-    makers |= {name: partial(start, settings) for name, start in routing_actors(config).items()}
-    makers[names.PLANNER] = lambda: names.start_actor(Planner, names.PLANNER, settings, application)
-    return makers
+        actors[names.VIRTUAL_CONNECTOR] = start_coordinator(settings)
+        actors[names.VIRTUAL_CONNECTOR_CLIENT] = start_client()
+    actors |= {name: start_routing(settings) for name, start_routing in routing_actors(config).items()}
+    actors[names.PLANNER] = start(Planner, names.PLANNER, settings, application)
+    return actors
 
 
 def _call(actor: Any, method: str, name: str) -> None:  # noqa: ANN401
