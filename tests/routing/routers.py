@@ -17,6 +17,7 @@ from headway.routing import (
     RoutingOutcome,
     make_router,
 )
+from headway.routing.aibrix import AibrixProfile, parse_aibrix_profile
 from headway.routing.table import FleetRow
 from interp import Profile
 
@@ -96,3 +97,12 @@ def finish(made: Router, request_id: str, now_s: float = 1.0, output_tokens: int
     made.prefilled(now_s, request_id)
     made.first_token(now_s, request_id)
     made.complete(now_s + 1.0, request_id, output_tokens)
+
+
+def aibrix_content(capacity: float) -> dict[str, Any]:
+    """An AIBrix profile in which every request has that capacity."""
+    return {"indexes": [[100], [1000]], "tputs": [[capacity]], "e2e": [[1.0]]}
+
+
+def bearing(capacity: float) -> AibrixProfile:
+    return parse_aibrix_profile(aibrix_content(capacity), "x")

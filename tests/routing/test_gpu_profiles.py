@@ -3,31 +3,20 @@
 import json
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from headway.config import ConfigError, Role, load_config, resolve_profile
 from headway.engine import EngineRules
 from headway.routing import ReplicaState, ReplicaUpdate, RequestSlo, Router, ShedReason
-from headway.routing.aibrix import AibrixProfile, parse_aibrix_profile
 from headway.routing.gpu_profiles import named_profiles
 from headway.simulation.build import make_plan, make_scenario, run
 from headway.workload import open_trace
 from interp import Profile, load_profile
-from tests.routing.routers import SPLIT, finish, placed, request, router, surfaces
+from tests.routing.routers import SPLIT, aibrix_content, bearing, finish, placed, request, router, surfaces
 
 OTHER = "qwen3-32b_h100_tp2"
 LOAD = "steady:rate_rps=5,duration_s=10,seed=1"
-
-
-def content(capacity: float) -> dict[str, Any]:
-    """An AIBrix profile in which every request has that capacity."""
-    return {"indexes": [[100], [1000]], "tputs": [[capacity]], "e2e": [[1.0]]}
-
-
-def bearing(capacity: float) -> AibrixProfile:
-    return parse_aibrix_profile(content(capacity), "x")
 
 
 def join(made: Router, name: str, gpu_type: str = "", role: Role = Role.MIXED) -> None:
@@ -43,7 +32,7 @@ def fill(made: Router, requests: int = 40) -> Counter[str]:
 class TestReading:
     def test_directories_shipped_names_and_aibrix_files(self, tmp_path: Path) -> None:
         file = tmp_path / "l20"
-        file.write_text(json.dumps(content(3.0)), encoding="utf-8")
+        file.write_text(json.dumps(aibrix_content(3.0)), encoding="utf-8")
         named = {"H100": str(resolve_profile(OTHER)), "H200": OTHER, "L20": str(file)}
         found = named_profiles(load_config(None, {"routing.gpu_profiles": named, "engine.time_scale": 0.5}))
         slower = 2.0 * load_profile(resolve_profile(OTHER)).prefill.ttft_s(1000)
@@ -180,7 +169,7 @@ class TestPredicting:
 @pytest.mark.parametrize(("gpu_type", "shed"), [("L20", True), ("A10", False), (None, False)])
 def test_simulated_replicas_are_of_the_engines_type(gpu_type: str | None, shed: bool, tmp_path: Path) -> None:
     file = tmp_path / "l20.json"
-    file.write_text(json.dumps(content(0.0)), encoding="utf-8")
+    file.write_text(json.dumps(aibrix_content(0.0)), encoding="utf-8")
     settings = {
         "pools": {"mixed": {}},
         "planner.policy": "threshold",

@@ -7,15 +7,10 @@ import pytest
 from headway.config import Role
 from headway.engine import EngineRules
 from headway.routing import ReplicaUpdate, RequestSlo, Router
-from headway.routing.aibrix import AibrixProfile, parse_aibrix_profile
 from interp import scaled
-from tests.routing.routers import SPLIT, finish, join, placed, request, router, surfaces
+from tests.routing.routers import SPLIT, bearing, finish, join, placed, request, router, surfaces
 
 SLO = RequestSlo(ttft_s=30.0, tpot_s=1.0)
-
-
-def bearing(capacity: float) -> AibrixProfile:
-    return parse_aibrix_profile({"indexes": [[100], [1000]], "tputs": [[capacity]], "e2e": [[1.0]]}, "x")
 
 
 def predicted(made: Router, request_id: str) -> tuple[float, float]:
