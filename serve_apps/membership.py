@@ -127,11 +127,16 @@ class Membership:
         """Call this after every change: of the replicas, of their reports, and of which are suspect."""
         self._watchers.append(watcher)
 
-    async def change(self) -> None:
-        """Wait for the next change."""
+    async def change(self, longest_s: float | None = None) -> bool:
+        """Wait for the next change; False where none comes within `longest_s`."""
         waiter = asyncio.get_running_loop().create_future()
         self._waiters.append(waiter)
-        await waiter
+        try:
+            async with asyncio.timeout(longest_s):
+                await waiter
+        except TimeoutError:
+            return False
+        return True
 
     def _changed(self) -> None:
         waiters, self._waiters = self._waiters, []

@@ -133,11 +133,8 @@ class DirectPath:
     async def _pick(self, role: Role, doing: str) -> str:
         pool = self._phases.pools[role]
         while (replica := self._choice(role)) is None:
-            try:
-                async with asyncio.timeout(NO_REPLICA_S):
-                    await pool.change()
-            except TimeoutError:
-                raise NotReady(f"no {doing} replica is running") from None
+            if not await pool.change(NO_REPLICA_S):
+                raise NotReady(f"no {doing} replica is running")
         return replica
 
     def _choice(self, role: Role) -> str | None:
@@ -271,8 +268,5 @@ class RoutedPath:
         """Return when every pool has a replica. NotReady."""
         for role, pool in self._phases.pools.items():
             while not len(pool):
-                try:
-                    async with asyncio.timeout(NO_REPLICA_S):
-                        await pool.change()
-                except TimeoutError:
-                    raise NotReady(f"no {role} replica is running") from None
+                if not await pool.change(NO_REPLICA_S):
+                    raise NotReady(f"no {role} replica is running")

@@ -70,17 +70,11 @@ class HeadwayRouter(RequestRouter):
                 raise ReplicaGone(f"{named} cannot be reached")
             await asyncio.sleep(RETRY_S)
         while (replica := self._pick(metadata.session_id)) is None:
-            await self._change()
+            if not await self._pool.change(self.no_replica_s):
+                raise NoReplica(f"{self._deployment_id.name} has no running replica")
         if not metadata.session_id:
             self._pool.sent(replica.replica_id.unique_id, metadata.internal_request_id)
         return replica
-
-    async def _change(self) -> None:
-        try:
-            async with asyncio.timeout(self.no_replica_s):
-                await self._pool.change()
-        except TimeoutError:
-            raise NoReplica(f"{self._deployment_id.name} has no running replica") from None
 
     def _pick(self, named: str) -> RunningReplica | None:
         wanted = named or self._pool.pick(self.profile, time.monotonic())
