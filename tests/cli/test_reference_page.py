@@ -2,13 +2,26 @@
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
-from headway.config import json_schema, load_config
+import pytest
+
+from headway.config import json_schema
+from headway.simulation import report
 from headway.workload import known_formats, known_generators
+from headway_cli import compare_routings
 from headway_cli.app import STUDIES, VERBS
-from headway_cli.job import Job, execute
+
+
+def _values(module: ModuleType) -> Iterator[type[Any]]:
+    """The dataclasses of a module that are written as JSON."""
+    for kind in vars(module).values():
+        if is_dataclass(kind) and kind.__module__ == module.__name__ and kind.__name__ != "RoutingComparison":
+            yield kind
+
 
 TEXT = (Path(__file__).parents[2] / "docs" / "reference.md").read_text(encoding="utf-8")
 
@@ -29,10 +42,11 @@ def test_configuration_keys() -> None:
     assert not {key for key in keys if f"`{key}`" not in TEXT}
 
 
-def test_result_keys() -> None:
-    document = execute(Job(trace="steady:rate_rps=2,duration_s=200", config=load_config())).document()
-    named = {*document, *document["trace"], *document["intervals"][0]}
-    assert not {key for key in named if f"`{key}`" not in TEXT}
+@pytest.mark.parametrize(
+    "kind", [*_values(report), *_values(compare_routings)], ids=lambda kind: kind.__name__
+)
+def test_result_keys(kind: type[Any]) -> None:
+    assert not {item.name for item in fields(kind) if f"`{item.name}`" not in TEXT}
 
 
 def test_formats_and_generators() -> None:
