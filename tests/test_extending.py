@@ -26,7 +26,7 @@ MODULES = {
     found.group(1): found.group(0).split("\n", 1)[1]
     for found in re.finditer(r"(?<=```python\n)# (\w+)\.py\n.*?(?=```)", PAGE, re.DOTALL)
 }
-TRACE = "steady:rate_rps=12,duration_s=120,input_tokens=500,output_tokens=50"
+TRACE = "steady:rate_rps=11,duration_s=120,input_tokens=500,output_tokens=50"
 
 
 @pytest.fixture(autouse=True, scope="module")
