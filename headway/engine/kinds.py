@@ -52,13 +52,13 @@ class EngineKind:
 
     ConfigError or ProfileError. It may take as long as a model takes to load."""
     simulated: bool = False
-    """Whether no model runs: the status document, `/v1/models` and metrics say so."""
+    """True if no model runs: the status document, `/v1/models` and metrics say so."""
     options: type[Settings] | None = None
     """The model of the section `engine.options`; None: the kind takes none."""
     file_settings: tuple[str, ...] = ()
     """Dotted settings that may name a file or a directory beside the configuration file."""
     resources: Callable[[HeadwayConfig, Role], EngineResources] = _no_resources
-    """What one replica of that role needs."""
+    """The needs of one replica of that role."""
     model: Callable[[HeadwayConfig], str | None] = _none
     """The model whose tokenizer and chat template read prompts, a directory or a name on the hub.
 
@@ -66,11 +66,11 @@ class EngineKind:
     collector: Callable[[str, Any, Any], Any] | None = None
     """Further metrics of a gateway: (model, `Traffic`, `GatewayMetrics`) → a Prometheus collector."""
     check_settings: Callable[[HeadwayConfig], None] = _none
-    """What is wrong by the settings and by files on this machine, which need not be one that serves."""
+    """Faults of the settings, and of files on this machine, which need not be one that serves."""
     check_here: Callable[[HeadwayConfig], None] = _none
-    """What keeps an engine from starting on this machine, as far as that is seen in no time."""
+    """Faults that keep an engine from starting on this machine, as far as they are seen in no time."""
     check_accepted: Callable[[HeadwayConfig], None] = _none
-    """What the engine's own code refuses before it loads a model; may import it."""
+    """Faults that the engine's own code finds before it loads a model; may import that code."""
     quiet: Callable[[], AbstractContextManager[None]] = nullcontext
     """For commands, whose output is their own: an engine that is loaded in the block only logs errors."""
     profile_settings: Callable[[str | None, int], Mapping[str, Any]] = _no_settings
