@@ -104,31 +104,25 @@ class MetricCollector:
 
     def _running(self) -> Source:
         """The source, made on the event loop that will use it."""
-        if self._source is None:
-            self._source = self._make_source()
-        if isinstance(self._source, GatewaySource) and self._background is None:
-            self._background = asyncio.create_task(self._read_on(self._source))
-        return self._source
-
-    def _make_source(self) -> Source:
-        settings = self._config.metrics
+        if self._source is not None:
+            return self._source
+        settings, model = self._config.metrics, self._config.model
         preset = PRESETS[settings.preset]
         if settings.source == "prometheus":
-            return PrometheusSource(
-                settings.url or "",
-                preset,
-                self._config.model,
+            url, timeout_s, fresh_s = settings.url or "", settings.timeout_s, settings.stale_after_s
+            self._source = PrometheusSource(url, preset, model, timeout_s=timeout_s, fresh_s=fresh_s)
+        else:
+            gateway = GatewaySource(
+                Tracker(preset, model, settings.scrape_interval_s),
+                lambda: gateway_address(self._config, self._store),
+                self._store,
                 timeout_s=settings.timeout_s,
-                fresh_s=settings.stale_after_s,
+                clock=self._clock,
+                single_requests=settings.preset == "headway",
             )
-        return GatewaySource(
-            Tracker(preset, self._config.model, settings.scrape_interval_s),
-            lambda: gateway_address(self._config, self._store),
-            self._store,
-            timeout_s=settings.timeout_s,
-            clock=self._clock,
-            single_requests=settings.preset == "headway",
-        )
+            self._background = asyncio.create_task(self._read_on(gateway))
+            self._source = gateway
+        return self._source
 
     async def _read_on(self, source: GatewaySource) -> None:
         """Reads every `scrape_interval_s` for as long as the actor lives."""

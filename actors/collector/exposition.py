@@ -1,9 +1,5 @@
 """Address → Prometheus' text format → the samples that a preset asks for → what was added between two reads.
 
-An exposition is read whole: one line that is none makes all of it unreadable, since half an answer must not
-pass for counters that were reset. Only the lines that are asked for are parsed, as a gateway writes a
-thousand and more. NaN is a sample that is there and says nothing.
-
 Increases are taken series by series, then summed:
 
     counter, seen before      new - old; if it fell, the process began anew: new
@@ -30,7 +26,7 @@ from urllib.parse import urlsplit
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from actors.collector.measured import Increase, PoolLoad
+from actors.collector.measured import NOTHING, Increase, PoolLoad
 from actors.collector.presets import Channel, Gauge, Labels, Load, Part, Quantity
 from headway.planning import Role
 
@@ -74,8 +70,19 @@ def redacted(address: str) -> str:
 
 
 def parse(text: str, names: frozenset[str]) -> dict[SeriesId, float]:
-    """The samples with one of these names. `SourceDownError` for what is not the text format."""
-    wanted = [line for line in _sample_lines(text) if _name(line) in names]
+    """The samples with one of these names. `SourceDownError` for what is not the text format.
+
+    One line that is none makes it all unreadable: half an answer must not pass for counters that were reset.
+    """
+    wanted = []
+    for line in (line.strip() for line in text.split("\n")):
+        if not line or line.startswith("#"):
+            continue
+        if (found := _SAMPLE.fullmatch(line)) is None:
+            raise _unreadable(line)
+        # Only these are parsed: a gateway writes a thousand lines and more.
+        if found.group(1) in names:
+            wanted.append(line)
     try:
         return {
             SeriesId(sample.name, tuple(sorted(sample.labels.items()))): float(sample.value)
@@ -86,27 +93,9 @@ def parse(text: str, names: frozenset[str]) -> dict[SeriesId, float]:
         raise _unreadable(str(error)) from None
 
 
-def names_of(channels: Iterable[Channel], gauges: Iterable[Gauge]) -> frozenset[str]:
-    """All sample names that are asked for."""
-    return frozenset(channel.name for channel in channels) | frozenset(gauge.name for gauge in gauges)
-
-
 def carries(labels: Labels, where: Labels) -> bool:
     """True if the labels include all of these."""
     return set(where) <= set(labels)
-
-
-def _sample_lines(text: str) -> Iterable[str]:
-    for line in text.split("\n"):
-        if line.strip() and not line.startswith("#"):
-            yield line.strip()
-
-
-def _name(line: str) -> str:
-    found = _SAMPLE.fullmatch(line)
-    if found is None:
-        raise _unreadable(line)
-    return found.group(1)
 
 
 def _unreadable(why: str) -> SourceDownError:
@@ -118,7 +107,7 @@ Key = tuple[str, str]
 
 
 class SeriesUse(NamedTuple):
-    """One series in its use: the quantity it feeds, its labels without the bucket, and what of it."""
+    """A series as it feeds one quantity: its labels without the bucket, and what of it."""
 
     quantity: Quantity
     name: str
@@ -131,26 +120,34 @@ class SeriesUse(NamedTuple):
         """Where it adds up with others."""
         return self.quantity.value, self.part
 
+    @property
+    def histogram(self) -> tuple[str, str, Labels]:
+        """The identity of the series that are reset together."""
+        return self.quantity, self.name, self.labels
+
 
 def series_uses(samples: Samples, channels: Iterable[Channel]) -> dict[SeriesUse, float]:
     """The samples in their uses; one sample may have several."""
     by_name: dict[str, list[Channel]] = {}
     for channel in channels:
         by_name.setdefault(channel.name, []).append(channel)
-    return {
-        _series_use(series, channel): value
-        for series, value in samples.items()
-        for channel in by_name.get(series.name, ())
-        if carries(series.labels, channel.where)
-    }
+    uses: dict[SeriesUse, float] = {}
+    for series, value in samples.items():
+        for channel in by_name.get(series.name, ()):
+            if carries(series.labels, channel.where):
+                labels = tuple(label for label in series.labels if label[0] != LE)
+                part = dict(series.labels).get(LE, "") if channel.part is Part.BUCKET else channel.part.value
+                name = channel.name.removesuffix(f"_{channel.part}")
+                uses[SeriesUse(channel.quantity, name, labels, part, channel.gauge)] = value
+    return uses
 
 
 def increments(old: Mapping[SeriesUse, float], new: Mapping[SeriesUse, float]) -> dict[Key, float]:
     """The gain of each quantity; one without any series has no keys."""
-    reset = {_process(use) for use, value in new.items() if not use.gauge and value < old.get(use, 0.0)}
+    reset = {use.histogram for use, value in new.items() if not use.gauge and value < old.get(use, 0.0)}
     gained: dict[Key, float] = {}
     for use, value in new.items():
-        before = 0.0 if not use.gauge and _process(use) in reset else old.get(use, 0.0)
+        before = 0.0 if not use.gauge and use.histogram in reset else old.get(use, 0.0)
         gained[use.key] = gained.get(use.key, 0.0) + value - before
     # A gauge that is gone has fallen to 0; a counter that is gone has lost nothing that was counted.
     for use, value in old.items():
@@ -170,18 +167,6 @@ def broken(samples: Samples, channels: Iterable[Channel]) -> frozenset[Quantity]
     return frozenset(use.quantity for use, value in series_uses(samples, channels).items() if isnan(value))
 
 
-def _series_use(series: SeriesId, channel: Channel) -> SeriesUse:
-    labels = tuple(label for label in series.labels if label[0] != LE)
-    part = dict(series.labels).get(LE, "") if channel.part is Part.BUCKET else channel.part.value
-    name = channel.name.removesuffix(f"_{channel.part}")
-    return SeriesUse(channel.quantity, name, labels, part, channel.gauge)
-
-
-def _process(use: SeriesUse) -> tuple[str, str, Labels]:
-    """The identity of what is reset together."""
-    return use.quantity, use.name, use.labels
-
-
 def role_of(load: Load, label: str | None) -> Role | None:
     """The role that a value of the role's label means; None if it means none."""
     return Role.MIXED if load.role_label is None else load.roles.get(label or "")
@@ -195,7 +180,13 @@ def gained_load(
     if load is None or not elapsed_s > 0:
         return gained
     for gauge in gauges:
-        for role, values in _by_role(samples, gauge, load).items():
+        by_role: dict[Role, list[float]] = {}
+        for series, value in samples.items():
+            if series.name == gauge.name and carries(series.labels, gauge.where):
+                role = role_of(load, dict(series.labels).get(load.role_label or ""))
+                if role is not None:
+                    by_role.setdefault(role, []).append(value)
+        for role, values in by_role.items():
             value = sum(values) / (len(values) if gauge.averaged else 1)
             gained[_load_key(role, gauge.figure), "sum"] = value * elapsed_s
             gained[_load_key(role, gauge.figure), "count"] = elapsed_s
@@ -204,27 +195,13 @@ def gained_load(
 
 def pool_loads(added: Mapping[str, Increase]) -> dict[Role, PoolLoad]:
     """Mean load by role, for the roles that had replicas in the interval."""
-    nothing = Increase()
-    means = {
-        role: {figure: added.get(_load_key(role, figure), nothing).mean for figure in FIGURES}
-        for role in Role
-    }
-    return {
-        role: PoolLoad(**figures)
-        for role, figures in means.items()
-        if not all(isnan(mean) for mean in figures.values())
-    }
+    loads: dict[Role, PoolLoad] = {}
+    for role in Role:
+        means = {figure: added.get(_load_key(role, figure), NOTHING).mean for figure in FIGURES}
+        if not all(isnan(mean) for mean in means.values()):
+            loads[role] = PoolLoad(**means)
+    return loads
 
 
 def _load_key(role: Role, figure: str) -> str:
     return f"load.{role}.{figure}"
-
-
-def _by_role(samples: Samples, gauge: Gauge, load: Load) -> dict[Role, list[float]]:
-    values: dict[Role, list[float]] = {}
-    for series, value in samples.items():
-        if series.name == gauge.name and carries(series.labels, gauge.where):
-            role = role_of(load, dict(series.labels).get(load.role_label or ""))
-            if role is not None:
-                values.setdefault(role, []).append(value)
-    return values

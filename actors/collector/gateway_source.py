@@ -2,7 +2,7 @@
 
     in the background   a read every `scrape_interval_s`, so that the load of pools is a mean, outages show
     at `collect`        one more read, so that the interval ends exactly now
-    what it is given    one address; or our own gateway's, which may move: a new address is a new process
+    its address         may be our own gateway's, which moves: a new address is a new process
 
     what happens                       health
     refused, too late, status not 200  `down`
@@ -102,7 +102,10 @@ class GatewaySource:
                 detail = f"the gateway at {redacted(metrics_url(address))}: {error}"
                 return Health(status=HealthStatus.DOWN, detail=detail)
             self._reads += 1
-            self._notice(address)
+            if self._last_address and address != self._last_address:
+                _log.info("metrics moved from %s to %s", redacted(self._last_address), redacted(address))
+                self._tracker.replaced()
+            self._last_address = address
             self._tracker.add(samples, self._clock())
             self._keep()
             return Health(status=HealthStatus.OK)
@@ -137,11 +140,19 @@ class GatewaySource:
 
     async def _get(self, url: str) -> str:
         """The body. All that HTTP does to us is `SourceDownError`."""
+        if self._session is None:
+            # A connection each read, as servers drop idle ones at moments of their own.
+            self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=True))
         try:
-            async with asyncio.timeout(self._timeout_s), self._client().get(url, headers=TEXT) as response:
+            async with asyncio.timeout(self._timeout_s), self._session.get(url, headers=TEXT) as response:
                 if response.status != 200:
                     raise SourceDownError(f"HTTP status {response.status}")
-                return await _body(response)
+                body = bytearray()
+                async for piece in response.content.iter_chunked(2**16):
+                    body += piece
+                    if len(body) > MOST_BYTES:
+                        raise SourceDownError(f"over {MOST_BYTES} bytes")
+                return body.decode("utf-8", "replace")
         except TimeoutError:
             raise SourceDownError(f"no answer within {self._timeout_s:g} s") from None
         except (aiohttp.InvalidURL, aiohttp.NonHttpUrlClientError):
@@ -149,18 +160,6 @@ class GatewaySource:
             raise SourceDownError("is not an http address") from None
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise SourceDownError(f"{type(error).__name__}: {str(error)[:200]}") from None
-
-    def _client(self) -> aiohttp.ClientSession:
-        """One session; a connection each read, as servers drop idle ones at moments of their own."""
-        if self._session is None:
-            self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=True))
-        return self._session
-
-    def _notice(self, address: str) -> None:
-        if self._last_address and address != self._last_address:
-            _log.info("metrics moved from %s to %s", redacted(self._last_address), redacted(address))
-            self._tracker.replaced()
-        self._last_address = address
 
     def _keep(self, *, force: bool = False) -> None:
         if force or self._clock() - self._stored_s >= STORE_EVERY_S:
@@ -185,18 +184,8 @@ def gateway_address(config: HeadwayConfig, store: Store) -> str:
     """The configured address, else the one that our gateway has stored, else the one it shall listen at."""
     if config.metrics.url:
         return config.metrics.url
-    written = store.get(GATEWAY_ADDRESS)
-    if written:
+    if written := store.get(GATEWAY_ADDRESS):
         return written.decode("utf-8", "replace")
     host = config.gateway.host
     host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
     return f"http://{host}:{config.gateway.port}"
-
-
-async def _body(response: aiohttp.ClientResponse) -> str:
-    pieces = bytearray()
-    async for piece in response.content.iter_chunked(2**16):
-        pieces += piece
-        if len(pieces) > MOST_BYTES:
-            raise SourceDownError(f"over {MOST_BYTES} bytes")
-    return pieces.decode("utf-8", "replace")

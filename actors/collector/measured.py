@@ -113,42 +113,27 @@ class Increase:
 
 def quantile(q: float, buckets: Buckets) -> float:
     """The q-quantile of what was added; NaN without observations, or without a bucket that holds them all."""
-    rising = _rising(buckets)
+    rising: list[tuple[float, float]] = []
+    for bound, count in sorted(buckets):
+        # Summed series with different bounds can make the counts fall.
+        rising.append((bound, max(rising[-1][1] if rising else -inf, count)))
     if len(rising) < 2 or not isinf(rising[-1][0]) or not rising[-1][1] > 0:
         return NAN
     rank = q * rising[-1][1]
     index = next(i for i, (_, count) in enumerate(rising) if count >= rank)
     if index == len(rising) - 1:
         return rising[-2][0]
-    return _within(rank, rising, index)
+    upper, count = rising[index]
+    if index == 0 and upper <= 0.0:
+        return upper
+    lower, below = rising[index - 1] if index > 0 else (0.0, 0.0)
+    return lower + (upper - lower) * (rank - below) / (count - below) if count > below else lower
 
 
 def latency(increase: Increase) -> Latency:
     """Mean and quantiles."""
     p50, p95, p99 = (quantile(q, increase.buckets) for q in (0.50, 0.95, 0.99))
     return Latency(mean=increase.mean, p50=p50, p95=p95, p99=p99, count=increase.count)
-
-
-def _within(rank: float, rising: Buckets, index: int) -> float:
-    """Linear interpolation in a bucket with an upper bound."""
-    upper, count = rising[index]
-    if index == 0:
-        lower, below = 0.0, 0.0
-        if upper <= 0.0:
-            return upper
-    else:
-        lower, below = rising[index - 1]
-    return lower + (upper - lower) * (rank - below) / (count - below) if count > below else lower
-
-
-def _rising(buckets: Buckets) -> list[tuple[float, float]]:
-    """Sorted, and repaired where summed series with different bounds made the counts fall."""
-    highest = -inf
-    rising: list[tuple[float, float]] = []
-    for bound, count in sorted(buckets):
-        highest = max(highest, count)
-        rising.append((bound, highest))
-    return rising
 
 
 NOTHING = Increase()
@@ -171,16 +156,20 @@ def assemble(
     health = Health(status=HealthStatus.OK)
     if missing := _missing(seen, knows_attainment=knows_attainment):
         health = Health(status=HealthStatus.PARTIAL, detail=f"no data for {', '.join(missing)}")
+    only_arrivals = Quantity.COMPLETED not in seen and Quantity.REQUESTS in seen
+    counts = (seen.get(quantity, NOTHING).count for quantity in (Quantity.MET, Quantity.MISSED))
+    met, missed = (0.0 if isnan(count) else count for count in counts)
     return Measured(
         start_s=start_s,
         end_s=end_s,
         health=health,
         requests=_count(seen, Quantity.REQUESTS),
-        completed=_completed(seen),
+        # No request has ended yet where arrivals are counted but no end has been seen.
+        completed=0.0 if only_arrivals else _count(seen, Quantity.COMPLETED),
         isl_tokens=seen.get(Quantity.ISL, NOTHING).mean,
         osl_tokens=seen.get(Quantity.OSL, NOTHING).mean,
         request_duration_s=seen.get(Quantity.DURATION, NOTHING).mean,
-        attainment=_attainment(seen),
+        attainment=met / (met + missed) if met + missed > 0 else NAN,
         ttft_s=latency(seen.get(Quantity.TTFT, NOTHING)),
         itl_s=latency(seen.get(Quantity.ITL, NOTHING)),
         load=load,
@@ -191,19 +180,6 @@ def _count(seen: Increases, quantity: Quantity) -> float:
     """The count, never negative, as a change of requests in flight could make it."""
     count = seen.get(quantity, NOTHING).count
     return NAN if isnan(count) else max(count, 0.0)
-
-
-def _completed(seen: Increases) -> float:
-    """Requests that ended well: none where arrivals are counted but no end has been seen yet."""
-    if Quantity.COMPLETED not in seen and Quantity.REQUESTS in seen:
-        return 0.0
-    return _count(seen, Quantity.COMPLETED)
-
-
-def _attainment(seen: Increases) -> float:
-    counts = (seen.get(quantity, NOTHING).count for quantity in (Quantity.MET, Quantity.MISSED))
-    met, missed = (0.0 if isnan(count) else count for count in counts)
-    return met / (met + missed) if met + missed > 0 else NAN
 
 
 def _missing(seen: Increases, *, knows_attainment: bool) -> list[Quantity]:

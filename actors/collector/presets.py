@@ -21,7 +21,7 @@ and would count twice: there, read the gateway in front. Roles of pools are know
 and SGLang (`engine_type`); vLLM engines count as mixed; Dynamo's frontend has no load of pools.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -81,7 +81,7 @@ class Preset:
 
 
 def _series(name: str, **where: str) -> Series:
-    return Series(name=name, where=tuple(sorted(where.items())))
+    return Series(name=name, where=tuple(where.items()))
 
 
 HEADWAY = Preset(
@@ -216,42 +216,37 @@ WITH_QUANTILES = frozenset({Quantity.TTFT, Quantity.ITL})
 
 def channels(preset: Preset, model: str) -> tuple[Channel, ...]:
     """All series of one model that carry counts."""
-    return (*_counters(preset, model), *_histograms(preset, model))
+    counters = [(Quantity.REQUESTS, series, False) for series in preset.requests]
+    counters += [(Quantity.REQUESTS, series, True) for series in preset.in_flight]
+    ended = {Quantity.COMPLETED: preset.completed, Quantity.MET: preset.met, Quantity.MISSED: preset.missed}
+    counters += [(quantity, series, False) for quantity, series in ended.items() if series is not None]
+    table = [(quantity, Part.COUNT, series, series.name, gauge) for quantity, series, gauge in counters]
+    for quantity in HISTOGRAMS:
+        histogram: Series = getattr(preset, quantity.value)
+        parts = Part if quantity in WITH_QUANTILES else (Part.COUNT, Part.SUM)
+        table += [(quantity, part, histogram, f"{histogram.name}_{part}", False) for part in parts]
+    return tuple(
+        Channel(quantity=quantity, part=part, name=name, where=matched(series, preset, model), gauge=gauge)
+        for quantity, part, series, name, gauge in table
+    )
 
 
 def gauges(preset: Preset, model: str) -> tuple[Gauge, ...]:
     """All series of the load of pools."""
-    load = preset.load
-    return () if load is None else tuple(_gauges(load, preset, model))
+    if (load := preset.load) is None:
+        return ()
+    figures = {"running": load.running, "waiting": load.waiting, "kv_usage": load.kv_usage}
+    return tuple(
+        Gauge(
+            figure=figure,
+            name=series.name,
+            where=matched(series, preset, model) if load.by_model else series.where,
+            averaged=figure == "kv_usage",
+        )
+        for figure, series in figures.items()
+    )
 
 
 def matched(series: Series, preset: Preset, model: str) -> Labels:
     """The labels that this model's samples of the series carry."""
     return tuple(sorted({**dict(series.where), preset.model_label: preset.model(model)}.items()))
-
-
-def _counters(preset: Preset, model: str) -> Iterator[Channel]:
-    table = [(Quantity.REQUESTS, series, False) for series in preset.requests]
-    table += [(Quantity.REQUESTS, series, True) for series in preset.in_flight]
-    table += [(Quantity.COMPLETED, preset.completed, False)]
-    table += [(Quantity.MET, preset.met, False)] if preset.met else []
-    table += [(Quantity.MISSED, preset.missed, False)] if preset.missed else []
-    for quantity, series, gauge in table:
-        where = matched(series, preset, model)
-        yield Channel(quantity=quantity, part=Part.COUNT, name=series.name, where=where, gauge=gauge)
-
-
-def _histograms(preset: Preset, model: str) -> Iterator[Channel]:
-    for quantity in HISTOGRAMS:
-        series: Series = getattr(preset, quantity.value)
-        where = matched(series, preset, model)
-        parts = (Part.COUNT, Part.SUM, *((Part.BUCKET,) if quantity in WITH_QUANTILES else ()))
-        for part in parts:
-            yield Channel(quantity=quantity, part=part, name=f"{series.name}_{part}", where=where)
-
-
-def _gauges(load: Load, preset: Preset, model: str) -> Iterator[Gauge]:
-    figures = (("running", load.running), ("waiting", load.waiting), ("kv_usage", load.kv_usage))
-    for figure, series in figures:
-        where = matched(series, preset, model) if load.by_model else series.where
-        yield Gauge(figure=figure, name=series.name, where=where, averaged=figure == "kv_usage")

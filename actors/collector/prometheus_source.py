@@ -32,17 +32,7 @@ from actors.collector.measured import (
     assemble,
     unmeasured,
 )
-from actors.collector.presets import (
-    Channel,
-    Load,
-    Part,
-    Preset,
-    Quantity,
-    Series,
-    channels,
-    gauges,
-    matched,
-)
+from actors.collector.presets import Channel, Load, Part, Preset, Quantity, Series, channels, gauges, matched
 from headway.planning import Role
 
 THREADS = 4
@@ -69,7 +59,8 @@ class Coverage:
 def points(answer: Any) -> list[Point]:  # noqa: ANN401 - whatever JSON holds
     """The series of an instant vector; SourceDownError for an answer of another form."""
     try:
-        return [_point(row) for row in answer]
+        read = [({str(k): str(v) for k, v in row["metric"].items()}, row["value"][1]) for row in answer]
+        return [Point(labels.get(promql.WHAT, ""), labels, float(value)) for labels, value in read]
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         fault = f"{type(error).__name__} {str(error)[:100]}"
         raise SourceDownError(f"not an answer of Prometheus: {fault}") from None
@@ -105,11 +96,6 @@ def loads_of(answer: Iterable[Point], load: Load) -> dict[Role, PoolLoad]:
     return {role: PoolLoad(**means) for role, means in figures.items()}
 
 
-def coverage_of(answer: Iterable[Point]) -> Coverage:
-    """The coverage of the interval."""
-    return Coverage(**{point.what: point.value for point in answer})
-
-
 def coverage_health(coverage: Coverage, end_s: float, fresh_s: float, sought: str) -> Health:
     """`ok` if the interval can be measured at all, else why it cannot."""
     if isnan(coverage.known):
@@ -129,11 +115,6 @@ def coverage_health(coverage: Coverage, end_s: float, fresh_s: float, sought: st
     return Health(status=HealthStatus.OK)
 
 
-def _point(row: Any) -> Point:  # noqa: ANN401 - whatever JSON holds
-    labels = {str(key): str(value) for key, value in row["metric"].items()}
-    return Point(labels.get(promql.WHAT, ""), labels, float(row["value"][1]))
-
-
 class PrometheusSource:
     """Queries one Prometheus for one model. `fresh_s` is the age at which a sample stops counting."""
 
@@ -143,6 +124,7 @@ class PrometheusSource:
         self._quantities = promql.quantities(channels(preset, model))
         self._gauges = gauges(preset, model)
         self._alive = _with_model(preset.alive, preset, model)
+        self._sought = promql.selector(self._alive.name, self._alive.where)
         self._counter = _with_model(preset.requests[0], preset, model)
         self._timeout_s = timeout_s
         self._fresh_s = fresh_s
@@ -157,7 +139,9 @@ class PrometheusSource:
         window = promql.window(end_s - start_s, self._fresh_s)
         try:
             async with asyncio.timeout(self._timeout_s):
-                health = await self._covered(window, end_s)
+                answer = await self._query(promql.coverage(self._alive, self._counter, window), end_s)
+                coverage = Coverage(**{point.what: point.value for point in answer})
+                health = coverage_health(coverage, end_s, self._fresh_s, self._sought)
                 if health.status is not HealthStatus.OK:
                     return unmeasured(start_s, end_s, health.status, health.detail)
                 increases, load = await asyncio.gather(
@@ -186,22 +170,10 @@ class PrometheusSource:
         """Let the threads go; what hangs ends by the client's timeout."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    @property
-    def _sought(self) -> str:
-        return promql.selector(self._alive.name, self._alive.where)
-
-    async def _covered(self, window: promql.Window, end_s: float) -> Health:
-        answer = await self._query(promql.coverage(self._alive, self._counter, window), end_s)
-        return coverage_health(coverage_of(answer), end_s, self._fresh_s, self._sought)
-
     async def _increases(self, window: promql.Window, end_s: float) -> dict[Quantity, Increase]:
         asked = [self._increase(parts, window, end_s) for parts in self._quantities.values()]
-        found = await asyncio.gather(*asked)
-        return {
-            quantity: increase
-            for quantity, increase in zip(self._quantities, found, strict=True)
-            if increase is not None
-        }
+        found = zip(self._quantities, await asyncio.gather(*asked), strict=True)
+        return {quantity: increase for quantity, increase in found if increase is not None}
 
     async def _increase(
         self, parts: tuple[Channel, ...], window: promql.Window, end_s: float
@@ -227,29 +199,26 @@ class PrometheusSource:
 
     def _ask(self, query: str, at_s: float | None) -> list[Point]:
         """One request, in a thread. All that it can do to us becomes `SourceDownError`."""
-        from prometheus_api_client import PrometheusApiClientException
+        from prometheus_api_client import PrometheusApiClientException, PrometheusConnect
 
         self._queries += 1
         params = {"timeout": promql.duration(self._timeout_s)}
         if at_s is not None:
             params["time"] = f"{at_s:.3f}"
         try:
-            answer = self._connection().custom_query(query, params=params, timeout=self._timeout_s)
+            if self._client is None:
+                self._client = PrometheusConnect(url=self._url, retry=0, method="POST")
+            answer = self._client.custom_query(query, params=params, timeout=self._timeout_s)
         except PrometheusApiClientException as error:
             raise SourceDownError(str(error)[:300]) from None
         # Before OSError: what the client raises for text that is no JSON is both.
         except (ValueError, KeyError, TypeError) as error:
             raise SourceDownError(f"not an answer of Prometheus: {type(error).__name__}") from None
         except OSError as error:
-            raise SourceDownError(f"{type(error).__name__}: {_reason(error)}") from None
+            # The innermost cause, which the client's text ends with; the rest repeats the query.
+            reason = str(error).rpartition(": ")[2].rstrip("')\"")[:200]
+            raise SourceDownError(f"{type(error).__name__}: {reason}") from None
         return points(answer)
-
-    def _connection(self) -> Any:  # noqa: ANN401 - the client has no types
-        from prometheus_api_client import PrometheusConnect
-
-        if self._client is None:
-            self._client = PrometheusConnect(url=self._url, retry=0, method="POST")
-        return self._client
 
     def _failed(self, error: Exception) -> str:
         self._failures += 1
@@ -259,8 +228,3 @@ class PrometheusSource:
 
 def _with_model(series: Series, preset: Preset, model: str) -> Series:
     return Series(name=series.name, where=matched(series, preset, model))
-
-
-def _reason(error: OSError) -> str:
-    """The innermost cause, which the client's text ends with; the rest repeats the query."""
-    return str(error).rpartition(": ")[2].rstrip("')\"")[:200]

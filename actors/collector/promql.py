@@ -21,10 +21,6 @@ which is exact at any number of resets (`+ 0` drops the name, so that both sides
 Prometheus takes such steps at multiples of S: the interval's ends are moved back to that grid first
 (`on_grid`), by at most S.
 
-That a series is new may be believed only if Prometheus was scraping at the start (`up` has a sample there:
-else its value then is unknown), and if the series had no earlier sample that it continues (a target that
-could not be reached for a while): see `coverage`.
-
 Seen with Prometheus 2.42 at a scrape a second: `increase()` 58.8 of 60 requests in 8 s, 0 of 20 in a series
 that began inside them, 19.2 of 40 in 4 s around a restart; the above 60 of 60 and 40 of 40.
 """
@@ -97,7 +93,8 @@ def selector(name: str, where: Labels) -> str:
     Prometheus versions (client_python issue 1177), and so `vllm:` and `sglang:` names come in two spellings.
     """
     spelt = f'=~"{name.replace(":", "[:_]")}"' if ":" in name else f'="{name}"'
-    labels = "".join(f',{label}="{_escaped(value)}"' for label, value in where)
+    escapes = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
+    labels = "".join(f',{label}="{value.translate(escapes)}"' for label, value in where)
     return f"{{__name__{spelt}{labels}}}"
 
 
@@ -159,6 +156,8 @@ def coverage(alive: Series, counter: Series, window: Window) -> str:
     known      its series in the last hours
     scraping   series of `up` at the interval's start: whether Prometheus was scraping anything then
     resumed    series of a counter that go on from a sample too old to be the one the interval begins with
+
+    A series counts as new only if Prometheus was scraping at the start and it continues no earlier sample.
     """
     x = selector(counter.name, counter.where)
     last = f"(last_over_time({x}[{window.reach}]) > 0)"
@@ -184,7 +183,3 @@ def quantities(channels: tuple[Channel, ...]) -> dict[Quantity, tuple[Channel, .
 
 def _labelled(expression: str, what: str) -> str:
     return f'label_replace({expression}, "{WHAT}", "{what}", "", "")'
-
-
-def _escaped(value: str) -> str:
-    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

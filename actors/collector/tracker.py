@@ -20,7 +20,6 @@ import json
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from actors.collector.exposition import (
     Key,
@@ -30,18 +29,10 @@ from actors.collector.exposition import (
     gained_load,
     increments,
     last_good,
-    names_of,
     pool_loads,
     series_uses,
 )
-from actors.collector.measured import (
-    Health,
-    HealthStatus,
-    Increase,
-    Measured,
-    assemble,
-    unmeasured,
-)
+from actors.collector.measured import NAN, Health, HealthStatus, Increase, Measured, assemble, unmeasured
 from actors.collector.presets import Preset, Quantity, channels, gauges, matched
 
 CAPACITY = 512
@@ -84,13 +75,9 @@ class Ring:
         """The earliest snapshot that is kept."""
         return self._snapshots[0] if self._snapshots else None
 
-    def borders(self) -> list[Snapshot]:
-        """The ends of the latest intervals."""
-        return [snapshot for snapshot in self._snapshots if snapshot.at_s in self._borders]
-
     def kept(self) -> list[Snapshot]:
-        """The borders and the newest snapshot: what must survive."""
-        return [*(s for s in self.borders() if s is not self.newest), *self._snapshots[-1:]]
+        """The ends of the latest intervals, and the newest snapshot: what must survive."""
+        return [s for s in self._snapshots if s.at_s in self._borders or s is self.newest]
 
     def add(self, gained: Mapping[Key, float], at_s: float, broken: frozenset[Quantity]) -> Snapshot:
         """Append the totals after one more read; a time before the newest one counts as the newest one."""
@@ -102,7 +89,10 @@ class Ring:
         snapshot = Snapshot(at_s=at_s, totals=totals, broken=broken)
         self._snapshots.append(snapshot)
         if len(self._snapshots) > self._capacity:
-            self._thin()
+            half = len(self._snapshots) // 2
+            older = enumerate(self._snapshots[:half])
+            kept = [s for i, s in older if i % 2 == 0 or s.at_s in self._borders]
+            self._snapshots[:half] = kept
         return snapshot
 
     def mark_border(self, snapshot: Snapshot) -> None:
@@ -113,14 +103,8 @@ class Ring:
         """The snapshot next to this moment; within the tolerance rather the end of an earlier interval."""
         index = bisect_left(self._snapshots, at_s, key=lambda snapshot: snapshot.at_s)
         near = self._snapshots[max(0, index - 1) : index + 1]
-        ends = [s for s in self.borders() if abs(s.at_s - at_s) <= tolerance_s]
+        ends = [s for s in self._snapshots if s.at_s in self._borders and abs(s.at_s - at_s) <= tolerance_s]
         return min(ends or near, key=lambda snapshot: abs(snapshot.at_s - at_s), default=None)
-
-    def _thin(self) -> None:
-        half = len(self._snapshots) // 2
-        kept = set(self._borders)
-        older = [s for i, s in enumerate(self._snapshots[:half]) if i % 2 == 0 or s.at_s in kept]
-        self._snapshots = older + self._snapshots[half:]
 
 
 def between(start: Snapshot, end: Snapshot) -> dict[str, Increase]:
@@ -128,15 +112,15 @@ def between(start: Snapshot, end: Snapshot) -> dict[str, Increase]:
     parts: dict[str, dict[str, float]] = {}
     for (quantity, part), total in end.totals.items():
         parts.setdefault(quantity, {})[part] = total - start.totals.get((quantity, part), 0.0)
-    return {quantity: _increase(part) for quantity, part in parts.items() if quantity not in {*end.broken}}
-
-
-def _increase(parts: Mapping[str, float]) -> Increase:
-    buckets = tuple(
-        sorted((float(part), value) for part, value in parts.items() if part not in ("count", "sum"))
-    )
-    nan = float("nan")
-    return Increase(count=parts.get("count", nan), total=parts.get("sum", nan), buckets=buckets)
+    return {
+        quantity: Increase(
+            count=values.pop("count", NAN),
+            total=values.pop("sum", NAN),
+            buckets=tuple(sorted((float(bound), value) for bound, value in values.items())),
+        )
+        for quantity, values in parts.items()
+        if quantity not in {*end.broken}
+    }
 
 
 class Tracker:
@@ -155,7 +139,9 @@ class Tracker:
     @property
     def names(self) -> frozenset[str]:
         """The sample names to read."""
-        return names_of(self._channels, self._gauges) | {self._alive.name}
+        return frozenset(
+            {self._alive.name, *(c.name for c in self._channels), *(g.name for g in self._gauges)}
+        )
 
     @property
     def newest_s(self) -> float | None:
@@ -188,7 +174,9 @@ class Tracker:
 
     def measure(self, start_s: float, end_s: float) -> Measured:
         """The interval that ends with the last read; the next one is expected to begin there."""
-        tolerance_s = self._tolerance_s(end_s - start_s)
+        interval_s = end_s - start_s
+        longest_s = max(self._scrape_interval_s, LEAST_SHARE * interval_s)
+        tolerance_s = min(longest_s, MOST_SHARE * interval_s)
         start, end = self._ring.nearest(start_s, tolerance_s), self._ring.newest
         if start is None or end is None:
             return unmeasured(start_s, end_s, HealthStatus.STARTING, "nothing has been read yet")
@@ -199,10 +187,13 @@ class Tracker:
             return unmeasured(start_s, end_s, HealthStatus.STARTING, detail)
         if start is not end and abs(start.at_s - start_s) <= tolerance_s:
             return self._measured(start, end)
-        stretch = (end.at_s - start.at_s) / (end_s - start_s)
-        if self._knows(start_s) and LEAST_STRETCH <= stretch <= MOST_STRETCH:
+        oldest = self._ring.oldest
+        if oldest is None or oldest.at_s >= start_s:
+            return unmeasured(start_s, end_s, HealthStatus.STARTING, "no whole interval has been read yet")
+        if LEAST_STRETCH <= (end.at_s - start.at_s) / interval_s <= MOST_STRETCH:
             return _scaled(self._measured(start, end), start_s, end_s)
-        return unmeasured(start_s, end_s, HealthStatus.STARTING, self._why_not_whole(start, start_s))
+        detail = f"no read within {abs(start.at_s - start_s):.1f} s of the interval's start"
+        return unmeasured(start_s, end_s, HealthStatus.STARTING, detail)
 
     def state(self) -> bytes:
         """The bytes that `restore` needs."""
@@ -221,7 +212,10 @@ class Tracker:
         try:
             stored = json.loads(state)
             of = stored["of"]
-            samples = {_series(name, labels): float(value) for name, labels, value in stored["samples"]}
+            samples = {
+                SeriesId(str(name), tuple((str(key), str(text)) for key, text in labels)): float(value)
+                for name, labels, value in stored["samples"]
+            }
             snapshots = [
                 Snapshot(at_s=float(at_s), totals={(str(q), str(p)): float(v) for q, p, v in totals})
                 for at_s, totals in stored["snapshots"]
@@ -234,23 +228,9 @@ class Tracker:
 
     def _measured(self, start: Snapshot, end: Snapshot) -> Measured:
         added = between(start, end)
-        known = {quantity: added[quantity] for quantity in Quantity if quantity in added}
+        seen = {quantity: added[quantity] for quantity in Quantity if quantity in added}
         knows_attainment = self._preset.met is not None
-        return assemble(start.at_s, end.at_s, known, pool_loads(added), knows_attainment=knows_attainment)
-
-    def _tolerance_s(self, interval_s: float) -> float:
-        longest = max(self._scrape_interval_s, LEAST_SHARE * interval_s)
-        return min(longest, MOST_SHARE * interval_s)
-
-    def _knows(self, at_s: float) -> bool:
-        """True if anything was read up to then."""
-        oldest = self._ring.oldest
-        return oldest is not None and oldest.at_s < at_s
-
-    def _why_not_whole(self, start: Snapshot, start_s: float) -> str:
-        if not self._knows(start_s):
-            return "no whole interval has been read yet"
-        return f"no read within {abs(start.at_s - start_s):.1f} s of the interval's start"
+        return assemble(start.at_s, end.at_s, seen, pool_loads(added), knows_attainment=knows_attainment)
 
 
 def _scaled(measured: Measured, start_s: float, end_s: float) -> Measured:
@@ -267,7 +247,3 @@ def _scaled(measured: Measured, start_s: float, end_s: float) -> Measured:
         requests=measured.requests * share,
         completed=measured.completed * share,
     )
-
-
-def _series(name: Any, labels: Any) -> SeriesId:  # noqa: ANN401 - whatever JSON holds
-    return SeriesId(str(name), tuple((str(key), str(value)) for key, value in labels))
