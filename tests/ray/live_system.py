@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from serve_apps.deployments import EngineFactory
 
 APPLICATION = "headway"
+INTERRUPTED = 130
+"""Exit code of a command that was interrupted."""
 SLOW = {
     "engine.profile": "llama-3.1-8b_h100_tp1",
     "engine.time_scale": 0.05,
@@ -66,8 +68,11 @@ class LiveSystem:
         return self.status()["pools"][role]["ready"]
 
     @contextmanager
-    def under_load(self, spec: str) -> Iterator[dict[str, Any]]:
-        """The load runs beside the block; afterwards the yielded dictionary holds its result."""
+    def under_load(self, spec: str, *, cut: bool = False) -> Iterator[dict[str, Any]]:
+        """The load runs beside the block; afterwards the yielded dictionary holds its result.
+
+        `cut`: it ends with the block. Requests that are then under way are not in the result.
+        """
         result: dict[str, Any] = {}
         with tempfile.TemporaryDirectory() as folder:
             output, records = Path(folder, "load.json"), Path(folder, "records.jsonl")
@@ -79,11 +84,13 @@ class LiveSystem:
             )
             try:
                 yield result
+                if cut and process.poll() is None:
+                    process.send_signal(signal.SIGINT)
                 _, errors = process.communicate(timeout=180)
             finally:
                 process.kill()
                 process.wait()
-            assert process.returncode == 0, errors
+            assert process.returncode == 0 or (cut and process.returncode == INTERRUPTED), errors
             result.update(json.loads(output.read_text()))
             result["records"] = [json.loads(line) for line in records.read_text().splitlines()]
 

@@ -13,11 +13,13 @@ from tests.ray.clusters import wait_until
 from tests.ray.live_system import LiveSystem, headway, kill_nine, live_system
 
 STEP = (
-    "step:rate_rps=1,peak_rps=6,at_s=15,back_at_s=45,duration_s=66,input_tokens=800,output_tokens=40,seed=3"
+    "step:rate_rps=1,peak_rps=6,at_s=12,back_at_s=36,duration_s=54,input_tokens=800,output_tokens=40,seed=3"
 )
 """About 4,800 prompt tokens and 240 output tokens a second at the crest."""
+UP_S, DOWN_S = 12, 36
 
-STEADY = "steady:rate_rps=2,duration_s=40,input_tokens=400,output_tokens=40,seed=4"
+STEADY = "steady:rate_rps=2,duration_s=120,input_tokens=400,output_tokens=40,seed=4"
+SHORT = STEADY.replace("duration_s=120", "duration_s=30")
 
 
 @pytest.fixture(scope="module")
@@ -36,11 +38,11 @@ def test_replicas_follow_a_step_up_and_down_and_no_request_fails(system: LiveSys
     records = [record for record in system.decisions() if record["id"] not in before]
     began_s = datetime.fromisoformat(result["started_at"]).timestamp()
     for role in ("prefill", "decode"):
-        up_s = first(records, began_s + 15, lambda record: record["targets"][role] >= 3)  # noqa: B023
-        down_s = first(records, began_s + 45, lambda record: record["targets"][role] == 1)  # noqa: B023
-        assert up_s - (began_s + 15) <= 2 * system.interval_s
+        up_s = first(records, began_s + UP_S, lambda record: record["targets"][role] >= 3)  # noqa: B023
+        down_s = first(records, began_s + DOWN_S, lambda record: record["targets"][role] == 1)  # noqa: B023
+        assert up_s - (began_s + UP_S) <= 2 * system.interval_s
         assert came_to_run(records, role)
-        assert down_s - (began_s + 45) <= 2 * system.interval_s
+        assert down_s - (began_s + DOWN_S) <= 2 * system.interval_s
     assert_single_requests_were_seen([record["measured"] for record in records])
 
 
@@ -72,7 +74,7 @@ def came_to_run(records: list[dict[str, Any]], role: str) -> list[str]:
 
 
 def test_the_loop_outlives_every_actor_and_the_serve_controller(system: LiveSystem) -> None:
-    with system.under_load(STEADY) as result:
+    with system.under_load(STEADY, cut=True) as result:
         for name in (METRIC_COLLECTOR, PREDICTOR, INTERPOLATOR, PLANNER, "SERVE_CONTROLLER_ACTOR"):
             ticks = newest(system)
             pid = kill_nine(name)
@@ -96,7 +98,7 @@ def alive_again(name: str, old_pid: int) -> bool:
 
 
 def test_requests_on_a_killed_replica_end_clearly_or_are_served_elsewhere(system: LiveSystem) -> None:
-    with system.under_load(STEADY) as result:
+    with system.under_load(SHORT) as result:
         for deployment in ("#Prefill#", "#Decode#"):
             wait_until(lambda: busy(system, deployment.strip("#").lower()), 30)  # noqa: B023
             kill_nine(deployment)
@@ -104,7 +106,7 @@ def test_requests_on_a_killed_replica_end_clearly_or_are_served_elsewhere(system
     assert result["requests"] == result["completed"] + result["failed"] + result["shed"]
     # Only streams that had begun on the killed decode replica may break; each says why.
     assert all(record["detail"] for record in broken(result))
-    assert len(broken(result)) <= 40
+    assert len(broken(result)) <= 30
     assert result["completed"] >= 0.6 * result["requests"]
 
 

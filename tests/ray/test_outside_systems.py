@@ -12,8 +12,8 @@ from tests.ray import serve_orchestrator
 from tests.ray.clusters import free_port, wait_until
 from tests.ray.live_system import APPLICATION, LiveSystem, live_system
 
-LIGHT = "steady:rate_rps=1,duration_s=35,input_tokens=300,output_tokens=20,seed=6"
-HEAVY = "steady:rate_rps=5,duration_s=35,input_tokens=700,output_tokens=30,seed=7"
+LIGHT = "steady:rate_rps=1,duration_s=120,input_tokens=300,output_tokens=20,seed=6"
+HEAVY = "steady:rate_rps=5,duration_s=120,input_tokens=700,output_tokens=30,seed=7"
 
 
 def test_the_planner_holds_without_prometheus_and_goes_on_with_it(
@@ -30,7 +30,7 @@ def test_the_planner_holds_without_prometheus_and_goes_on_with_it(
         "planner.adjustment_interval_s": 4.0,
     }
     try:
-        with live_system(overrides) as system, system.under_load(LIGHT) as result:
+        with live_system(overrides) as system, system.under_load(LIGHT, cut=True) as result:
             wait_until(lambda: planner(system)["state"] == "running" and decided(system) > 0, 40)
             before = system.status()["last_decision"]["targets"]
             prometheus.stop()
@@ -60,7 +60,7 @@ def test_an_outside_orchestrator_carries_decisions_out_dies_and_comes_back(
 ) -> None:
     journal = tmp_path / "journal"
     with live_system({"connector.kind": "virtual", "planner.adjustment_interval_s": 5.0}) as system:
-        with orchestrator(ray_cluster, journal) as process, system.under_load(HEAVY) as result:
+        with orchestrator(ray_cluster, journal) as process, system.under_load(HEAVY, cut=True) as result:
             wait_until(lambda: began(journal, more_than=1), 60)
             process.kill()
             process.wait()

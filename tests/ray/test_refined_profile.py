@@ -28,7 +28,7 @@ SETTINGS = {
     "pools.prefill.max_replicas": 1,
     "pools.decode.max_replicas": 1,
 }
-LOAD = f"steady:rate_rps=4,duration_s=40,input_tokens={ISL},output_tokens={OSL},input_cv=0"
+LOAD = f"steady:rate_rps=4,duration_s=120,input_tokens={ISL},output_tokens={OSL},input_cv=0"
 BOUND_S = 60.0
 
 
@@ -69,7 +69,7 @@ def phases(profile: Profile) -> tuple[bool, bool]:
 
 def test_the_planner_goes_by_a_profile_that_is_as_slow_as_the_engines(system: LiveSystem) -> None:
     assert system.status()["refined"] is None
-    with system.under_load(LOAD):
+    with system.under_load(LOAD, cut=True):
         wait_until(lambda: phases(interpolator("model").profile) == (True, True), BOUND_S)
     profile = interpolator("model").profile
     # Slower by as much as the engines are, and by whatever the machine was busy with, within the bound.
