@@ -37,7 +37,7 @@ def decision_log() -> dict[str, Any]:
             {
                 "at_s": interval.end_s,
                 "requests": interval.requests,
-                "forecast": _six(interval.forecast["requests"]),
+                "forecast": _six(interval.forecast.requests),
                 "corrections": {
                     role: _six(item["value"]) for role, item in interval.reasons["corrections"].items()
                 },

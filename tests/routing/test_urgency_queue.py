@@ -136,7 +136,7 @@ def test_due_takes_out_whose_patience_has_ended():
     assert names(queue.due(4.0)) == ["a", "b"]
     assert (queue.next_due_s, len(queue), "a" in queue, "c" in queue) == (5.0, 2, False, True)
     assert names(queue.due(9.0)) == ["c"]
-    assert (queue.next_due_s, names(queue)) == (inf, ["d"])
+    assert (queue.next_due_s, len(queue), "d" in queue) == (inf, 1, True)
 
 
 def test_nobody_waits_twice_and_strangers_are_none():
@@ -236,7 +236,7 @@ class AgainstPlainLists(RuleBasedStateMachine):
     @invariant()
     def agrees(self):
         assert len(self.queue) == len(self.plain)
-        assert list(self.queue) == list(self.plain.values())
+        assert all(name in self.queue for name in self.plain)
         assert self.queue.next_due_s == min((one.expires_s for one in self.plain.values()), default=inf)
 
 
