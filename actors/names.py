@@ -95,7 +95,8 @@ class NamedActor:
         """The method's answer. Ended early, by whatever cancels it, it ends in the actor too."""
         ref = await asyncio.to_thread(self._submit, method, args)
         try:
-            return await asyncio.wait_for(_answer(ref), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                return await ref
         except TimeoutError:
             self._cancel(ref)
             raise self._too_slow(method, timeout_s) from None
@@ -143,7 +144,8 @@ class NamedActor:
         if isinstance(error, RayTaskError):
             return error.cause if isinstance(error.cause, Exception) else error
         self._handle = None
-        return ActorGone(f"{self.name} is not there: {_first_line(error)}")
+        first_line = (str(error).strip() or repr(error)).splitlines()[0]
+        return ActorGone(f"{self.name} is not there: {first_line}")
 
     def _too_slow(self, method: str, timeout_s: float) -> TooSlow:
         return TooSlow(f"{self.name}.{method} did not answer within {timeout_s:.1f} s")
@@ -155,16 +157,8 @@ class NamedActor:
         ray.cancel(ref)
 
 
-async def _answer(ref: Any) -> Any:  # noqa: ANN401 - of the method
-    return await ref
-
-
 def _ray_errors() -> tuple[type[Exception], ...]:
     """The errors of Ray for an actor, or a Ray Client server, that is not there."""
     from ray.exceptions import RayError
 
     return RayError, ConnectionError
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or repr(error)).splitlines()[0]

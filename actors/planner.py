@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from actors.connectors import make_connector
-from actors.planning.context import PlannerContext
-from actors.planning.control_actors import ControlActors
+from actors.planning.context import ControlActors, PlannerContext
 from actors.planning.log import DecisionLog
 from actors.planning.loop import PlannerLoop
 from actors.planning.settings import RuntimeSettings

@@ -86,7 +86,9 @@ class LoadHistory:
         if self.last_tick is not None and interval.tick <= self.last_tick:
             return False
         self._intervals.append(interval)
-        self._save()
+        rows = [(item.tick, *item.values) for item in self._intervals]
+        stored = {"interval_s": self._interval_s, "intervals": rows}
+        self._store.put(HISTORY, json.dumps(stored, separators=(",", ":")).encode())
         return True
 
     def since(self, tick: int | None) -> list[ObservedLoad]:
@@ -94,25 +96,18 @@ class LoadHistory:
         fresh = [item for item in self._intervals if tick is None or item.tick > tick]
         return list(_with_gaps(fresh, tick))
 
-    def _save(self) -> None:
-        rows = [(item.tick, *item.values) for item in self._intervals]
-        stored = {"interval_s": self._interval_s, "intervals": rows}
-        self._store.put(HISTORY, json.dumps(stored, separators=(",", ":")).encode())
-
     def _restored(self) -> list[ObservedLoad]:
         try:
             stored = json.loads(self._store.get(HISTORY) or b"{}")
             if stored.get("interval_s") != self._interval_s:
                 return []
-            return [_interval(row) for row in stored["intervals"]]
+            return [
+                ObservedLoad(tick=int(tick), requests=requests, isl_tokens=isl_tokens, osl_tokens=osl_tokens)
+                for tick, requests, isl_tokens, osl_tokens in stored["intervals"]
+            ]
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             logger.warning("the stored history of the load cannot be read, it begins anew: %s", error)
             return []
-
-
-def _interval(row: Sequence[float]) -> ObservedLoad:
-    tick, requests, isl_tokens, osl_tokens = row
-    return ObservedLoad(tick=int(tick), requests=requests, isl_tokens=isl_tokens, osl_tokens=osl_tokens)
 
 
 def _with_gaps(intervals: Sequence[ObservedLoad], last: int | None) -> Iterator[ObservedLoad]:
@@ -141,10 +136,6 @@ class FittedModels:
             self.forecaster.observe_values(*interval.values)
             self.tick = interval.tick
         return bool(fresh)
-
-    def forecast(self) -> LoadForecast:
-        """The next interval."""
-        return self.forecaster.forecast()
 
 
 def restore_models(config: HeadwayConfig, store: Store) -> FittedModels:
@@ -206,7 +197,7 @@ class Predictor:
         self._restore = restore
         self._models: FittedModels | None = None
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="predictors")
-        self._forecasting: tuple[int | None, asyncio.Task[LoadForecast]] | None = None
+        self._forecasting: tuple[int | None, asyncio.Future[LoadForecast]] | None = None
         self._learning: set[asyncio.Future[None]] = set()
         self._failure = ""
         self._worker.submit(self._learn)  # the past, before the first question
@@ -223,7 +214,8 @@ class Predictor:
         """The next interval, once everything observed has been learnt; calls meanwhile share one answer."""
         tick = self._history.last_tick
         if self._forecasting is None or self._forecasting[0] != tick or self._forecasting[1].done():
-            self._forecasting = tick, asyncio.create_task(self._forecast())
+            answering = asyncio.get_running_loop().run_in_executor(self._worker, self._answer)
+            self._forecasting = tick, answering
         # A planner that waits no longer must not end the fit that its next question needs.
         return await asyncio.shield(self._forecasting[1])
 
@@ -240,14 +232,11 @@ class Predictor:
             "failure": self._failure,
         }
 
-    async def _forecast(self) -> LoadForecast:
-        return await asyncio.get_running_loop().run_in_executor(self._worker, self._answer)
-
     def _answer(self) -> LoadForecast:
         self._learn()
         if self._models is None:
             raise PredictorError(self._failure)
-        return self._models.forecast()
+        return self._models.forecaster.forecast()
 
     def _learn(self) -> None:
         """In the worker: bring the models up to date, and store them."""

@@ -23,9 +23,16 @@ from math import isnan
 
 import aiohttp
 
-from actors.collector.exposition import SourceDownError, metrics_url, parse, redacted
+from actors.collector.exposition import (
+    SourceDownError,
+    clock_shift_s,
+    decode,
+    metrics_url,
+    parse,
+    redacted,
+    traffic_within,
+)
 from actors.collector.measured import Health, HealthStatus, Measured, unmeasured
-from actors.collector.single_requests import clock_shift_s, decode, traffic_within
 from actors.collector.tracker import Tracker
 from actors.names import GATEWAY_ADDRESS
 from actors.store import Store

@@ -1,22 +1,28 @@
 """The planner's collaborators, and the state that outlives a tick: policy in force, memory, last answers.
 
-The policy is made from settings and surfaces, and made anew as soon as either changes.
+The policy is made from settings and surfaces, and made anew as soon as either changes. The call of an actor
+that died is repeated until it is back, or until the caller ends the wait: callers bound every call.
+
+    ActorFailure(Exception)      an actor did not answer in time, is gone, or failed; the text names it
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
+from actors import names
 from actors.collector.measured import Measured
 from actors.connectors.protocol import Connector, PoolCounts
+from actors.names import ActorGone, CallError, NamedActor
 from actors.performance_model import PerformanceModel
-from actors.planning.control_actors import ActorFailure, ControlActors
 from actors.planning.log import DecisionLog, PlannerMemory
 from actors.planning.settings import RuntimeSettings
 from headway.config import HeadwayConfig
 from headway.planning import (
     Decision,
+    LoadForecast,
+    Observation,
     PlanningError,
     Policy,
     PolicySettings,
@@ -27,6 +33,7 @@ from headway.planning import (
     policy_settings,
 )
 from headway.planning.budget import check_budget
+from headway.planning.records import ComponentHealth
 from interp import Profile
 
 T = TypeVar("T")
@@ -34,7 +41,88 @@ T = TypeVar("T")
 SURFACES_UNTIL = 0.5
 """Share of the deadline for which the surfaces are waited for."""
 
+RETRY_S = 0.3
+LONGEST_CALL_S = 60.0
+
 Compute = Callable[[Callable[[], Decision]], Awaitable[Decision]]
+
+
+class ActorFailure(Exception):
+    """An actor that the planner asked has no answer."""
+
+
+class ControlActors:
+    """The other actors, as far as the planner asks them."""
+
+    def __init__(self) -> None:
+        asked = (names.METRIC_COLLECTOR, names.INTERPOLATOR, names.PREDICTOR)
+        self._actors = {name: NamedActor(name) for name in asked}
+        self._health = {name: ComponentHealth(ok=False, detail="not asked yet") for name in asked}
+
+    async def ready(self) -> str:
+        """Empty when all of them are ready, else one line: the first that is not, and why.
+
+        The Predictor may be missing: without it there is only no forecast.
+        """
+        for name in (names.INTERPOLATOR, names.METRIC_COLLECTOR):
+            ok, reason = await self._call(name, "ready")
+            if not ok:
+                self._health[name] = ComponentHealth(ok=False, detail=reason)
+                return f"{name}: {reason}"
+        return ""
+
+    async def collect(self, interval_s: float) -> Measured:
+        """The interval that ends now."""
+        measured: Measured = await self._call(names.METRIC_COLLECTOR, "collect", interval_s)
+        health = measured.health
+        detail = f"{health.status}: {health.detail}" if health.detail else ""
+        self._health[names.METRIC_COLLECTOR] = ComponentHealth(ok=health.status == "ok", detail=detail)
+        return measured
+
+    async def model(self, known: int) -> PerformanceModel | None:
+        """The performance model; None if `known` is its version."""
+        model: PerformanceModel | None = await self._call(names.INTERPOLATOR, "model", known)
+        return model
+
+    async def forecast(self, observation: Observation, tick: int) -> LoadForecast:
+        """Show the predictors the interval, once per tick, and ask for the next."""
+        values = (observation.requests, observation.isl_tokens, observation.osl_tokens)
+        await self._call(names.PREDICTOR, "observe", *values, tick)
+        forecast: LoadForecast = await self._call(names.PREDICTOR, "forecast")
+        return forecast
+
+    async def calibrate(self, observation: Observation) -> Mapping[str, Any]:
+        """Compare the surfaces with what was measured; the ratios so far, by phase."""
+        # Single requests do not travel: the means are enough.
+        without = replace(observation, traffic=None)
+        ratios: Mapping[str, Any] = await self._call(names.INTERPOLATOR, "calibrate", without)
+        return ratios
+
+    def health(self) -> Mapping[str, ComponentHealth]:
+        """The outcome of each actor's last call, by its name."""
+        return self._health
+
+    async def _call(self, name: str, method: str, *args: object) -> Any:  # noqa: ANN401 - of the method
+        while True:
+            try:
+                answer = await self._actors[name].call(method, *args, timeout_s=LONGEST_CALL_S)
+            except ActorGone as error:
+                self._health[name] = ComponentHealth(ok=False, detail=str(error))
+                await asyncio.sleep(RETRY_S)
+            except asyncio.CancelledError:
+                self._health[name] = ComponentHealth(ok=False, detail=f"{method}: no answer in time")
+                raise
+            except CallError as error:
+                raise self._failure(name, str(error)) from error
+            except Exception as error:
+                raise self._failure(name, f"{method}: {type(error).__name__}: {error}") from error
+            else:
+                self._health[name] = ComponentHealth(ok=True)
+                return answer
+
+    def _failure(self, name: str, detail: str) -> ActorFailure:
+        self._health[name] = ComponentHealth(ok=False, detail=detail)
+        return ActorFailure(f"{name}: {detail}")
 
 
 class Deadline:
@@ -140,11 +228,6 @@ def _put_in_force(config: HeadwayConfig, profile: Profile, version: tuple[int, i
     )
 
 
-async def in_thread(work: Callable[[], Decision]) -> Decision:
-    """Compute beside the event loop: the first look into a profile compiles, which takes seconds."""
-    return await asyncio.to_thread(work)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannerContext:
     """The collaborators of one planner. `clock` gives Unix seconds."""
@@ -154,7 +237,8 @@ class PlannerContext:
     log: DecisionLog
     settings: RuntimeSettings
     clock: Callable[[], float]
-    compute: Compute = in_thread
+    compute: Compute = asyncio.to_thread
+    """Beside the event loop: the first look into a profile compiles, which takes seconds."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -1,26 +1,35 @@
-"""The decision log: records under ids that begin at 0 and rise by one, never repeated, across any crash.
+"""The decision log, and the way of a decision until its replicas run.
 
-A record, its id and the planner's memory are one put under `planner/decisions/ID`: there is no second place
-to disagree with it. The next id is one above the highest key, so it is used up exactly when its record is
-there. The oldest records are deleted beyond `keep`; since the highest always stays, no id comes back. A
-record may be written again under its id, as when its targets are reached. Only the newest memory is read, and
-it may be large: the two newest records have one, the second should the first become unreadable.
+Ids of records begin at 0 and rise by one, never repeated, across any crash. A record, its id and the
+planner's memory are one put under `planner/decisions/ID`: there is no second place to disagree with it. The
+next id is one above the highest key, so it is used up exactly when its record is there. The oldest are
+deleted beyond `keep`; since the highest always stays, no id comes back. A record may be written again under
+its id, as when its targets are reached. Only the newest memory is read, and it may be large: the two newest
+records have one, the second should the first become unreadable.
 
 An entry that cannot be read any more keeps its id and is left out of answers.
+
+A decision is reached when every pool has its target ready and none starting (`Progress`, a pure state
+machine). Until then it is *open*; a later decision with other targets *supersedes* it, and it is never
+reached. A replica that shows up while decisions are open belongs to the oldest open one, which asked for it
+first, and its times are kept also when that decision is superseded meanwhile. `running_at` stays null for a
+replica that was gone before it ran. Replicas that ran before anything was followed belong to no decision.
 """
 
 import base64
 import json
 import logging
 import pickle
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from math import isfinite
 from typing import Any
 
 from actors.collector.measured import Measured
+from actors.connectors.protocol import PoolCounts, Replica
 from actors.store import UNPICKLING_ERRORS, Store
-from headway.planning.records import DecisionRecord
+from headway.planning import Role
+from headway.planning.records import DecisionRecord, ReplicaTimes
 
 logger = logging.getLogger(__name__)
 
@@ -28,6 +37,9 @@ PREFIX = "planner/decisions/"
 WIDTH = 12
 KEEP = 1000
 MEMORIES = 2
+
+Changes = dict[int, dict[str, Any]]
+"""Changed fields of records, by id."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +95,8 @@ class DecisionLog:
         self._store = store
         self._keep = max(1, keep)
         ids = sorted(int(key.removeprefix(PREFIX)) for key in store.keys(PREFIX))
-        self._next = ids[-1] + 1 if ids else 0
+        self.next_id = ids[-1] + 1 if ids else 0
+        """The id of the next record."""
         self._ids = ids
         self._records: dict[int, DecisionRecord] = {}
         self.memory = b""
@@ -93,23 +106,18 @@ class DecisionLog:
         self._prune()
 
     @property
-    def next_id(self) -> int:
-        """The id of the next record."""
-        return self._next
-
-    @property
     def last(self) -> DecisionRecord | None:
         """The newest record."""
         return self._records[max(self._records)] if self._records else None
 
     def append(self, record: DecisionRecord, memory: bytes = b"") -> DecisionRecord:
         """Store a record under the next id, which it gets as `id`."""
-        numbered = record.model_copy(update={"id": self._next})
+        numbered = record.model_copy(update={"id": self.next_id})
         self._put(numbered, memory)
-        self._records[self._next] = numbered
-        self._ids.append(self._next)
+        self._records[numbered.id] = numbered
+        self._ids.append(numbered.id)
         self.memory = memory
-        self._next += 1
+        self.next_id += 1
         # Written again to drop its memory: only the newest is read, and it may be large.
         self.update(numbered.id - MEMORIES, {})
         self._prune()
@@ -120,7 +128,7 @@ class DecisionLog:
         if (record := self._records.get(number)) is None:
             return None
         changed = record.model_copy(update=changes)
-        self._put(changed, self.memory if number == self._next - 1 else b"")
+        self._put(changed, self.memory if number == self.next_id - 1 else b"")
         self._records[number] = changed
         return changed
 
@@ -155,3 +163,97 @@ class DecisionLog:
 
 def _key(number: int) -> str:
     return f"{PREFIX}{number:0{WIDTH}d}"
+
+
+@dataclass(slots=True, kw_only=True)
+class _Followed:
+    """One decision, the times of its replicas, and the names of those that have yet to run."""
+
+    id: int
+    targets: Mapping[Role, int]
+    replicas: dict[str, ReplicaTimes]
+    awaited: set[str] = field(default_factory=set)
+    open: bool = True
+
+    def enter(self, replica: Replica, now_s: float) -> None:
+        """Add a replica that has shown up."""
+        self.replicas[replica.replica] = ReplicaTimes(
+            role=replica.role,
+            replica=replica.replica,
+            starting_at=min(replica.started_s, now_s),
+            running_at=None,
+        )
+        self.awaited.add(replica.replica)
+
+    def advance(self, phases: Mapping[str, str], now_s: float) -> bool:
+        """Note which replicas run now and which are gone; True if any has begun to run."""
+        running = {name for name in self.awaited if phases.get(name) == "ready"}
+        for name in running:
+            self.replicas[name] = self.replicas[name].model_copy(update={"running_at": now_s})
+        self.awaited = {name for name in self.awaited if phases.get(name) == "starting"}
+        return bool(running)
+
+
+class Progress:
+    """Follows the decisions whose targets or replicas are still on their way."""
+
+    def __init__(self) -> None:
+        self._followed: list[_Followed] = []
+        self._known: set[str] | None = None
+
+    @property
+    def unfinished(self) -> bool:
+        """True while anything is still on its way."""
+        return bool(self._followed)
+
+    def begin(self, record: DecisionRecord) -> None:
+        """Follow a decision that was applied; those before it with other targets are superseded."""
+        for earlier in self._followed:
+            earlier.open = earlier.open and earlier.targets == record.targets
+        replicas = {entry.replica: entry for entry in record.replicas}
+        awaited = {name for name, entry in replicas.items() if entry.running_at is None}
+        self._followed.append(
+            _Followed(id=record.id, targets=record.targets, replicas=replicas, awaited=awaited)
+        )
+
+    def see(
+        self, now_s: float, pools: Mapping[Role, PoolCounts], replicas: Sequence[Replica] | None = None
+    ) -> Changes:
+        """Take in what the connector shows now; without `replicas` only counts are followed."""
+        changed = self._see_replicas(now_s, replicas) if replicas is not None else set()
+        changes: Changes = {
+            item.id: {"replicas": tuple(item.replicas.values())}
+            for item in self._followed
+            if item.id in changed
+        }
+        for item in self._followed:
+            reached = all(
+                role in pools and pools[role].ready == target and pools[role].starting == 0
+                for role, target in item.targets.items()
+            )
+            if item.open and reached:
+                item.open = False
+                changes.setdefault(item.id, {})["reached_at"] = now_s
+        self._followed = [item for item in self._followed if item.open or item.awaited]
+        return changes
+
+    def _see_replicas(self, now_s: float, replicas: Sequence[Replica]) -> set[int]:
+        """Ids of decisions of which a replica is new or has changed."""
+        phases = {replica.replica: replica.phase for replica in replicas}
+        owner = next((item for item in self._followed if item.open), None)
+        fresh = [replica for replica in replicas if self._is_new(replica)]
+        self._known = set(phases)
+        changed: set[int] = set()
+        if owner is not None:
+            for replica in fresh:
+                owner.enter(replica, now_s)
+                changed.add(owner.id)
+        return changed | {item.id for item in self._followed if item.advance(phases, now_s)}
+
+    def _is_new(self, replica: Replica) -> bool:
+        if any(replica.replica in item.replicas for item in self._followed):
+            return False
+        # At the first look everything is unknown: what already runs was there before any decision.
+        if self._known is None:
+            return replica.phase == "starting"
+        return replica.replica not in self._known and replica.phase != "draining"

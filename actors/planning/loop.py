@@ -25,10 +25,15 @@ from math import ceil, floor
 from typing import Any
 
 from actors.connectors.protocol import ConnectorError, TellsReplicas
-from actors.planning.context import CurrentPolicy, Deadline, PlannerContext, PlannerState, PolicyInForce
-from actors.planning.control_actors import ActorFailure
-from actors.planning.log import PlannerMemory, load_memory
-from actors.planning.progress import Progress
+from actors.planning.context import (
+    ActorFailure,
+    CurrentPolicy,
+    Deadline,
+    PlannerContext,
+    PlannerState,
+    PolicyInForce,
+)
+from actors.planning.log import PlannerMemory, Progress, load_memory
 from actors.planning.status import LoopCounters, status_document
 from actors.planning.tick import Tick, TickTime, apply, rehearse
 from headway.planning import Observation, PlanningError
@@ -99,7 +104,9 @@ class PlannerLoop:
                     await self._resume()
                     while True:
                         time, missed = self._schedule()
-                        await asyncio.sleep(self._delay_s(time))
+                        delay_s, interval_s = time.due_s - self._context.clock(), self.state.policy.interval_s
+                        # Never longer than an interval: a clock that is set back would make it sleep on.
+                        await asyncio.sleep(min(max(0.0, delay_s), interval_s))
                         await self._tick(time, missed)
                 except Exception:
                     self._fail("unforeseen failure, see the log of the Planner")
@@ -159,16 +166,13 @@ class PlannerLoop:
 
     async def _resume(self) -> None:
         """After a restart: the grid, and the last targets, go on."""
-        last = self._context.log.last
-        if self._last is None and last is not None and self._resumed:
-            self._last = TickTime(tick=last.tick, due_s=last.due_at)
-            await self._reassert(last)
-
-    async def _reassert(self, last: DecisionRecord) -> None:
-        policy = self.state.policy.in_force
-        if policy is None or last.dry_run or set(last.targets) != set(policy.settings.limits):
+        last, policy = self._context.log.last, self.state.policy.in_force
+        if self._last is not None or last is None or not self._resumed:
             return
-        if self._context.settings.config.planner.dry_run:
+        self._last = TickTime(tick=last.tick, due_s=last.due_at)
+        if policy is None or set(last.targets) != set(policy.settings.limits):
+            return
+        if last.dry_run or self._context.settings.config.planner.dry_run:
             return
         fitted = fit(last.targets, policy.settings.limits, policy.settings.max_gpu_budget).targets
         applied = await apply(self._context, last, fitted)
@@ -186,10 +190,6 @@ class PlannerLoop:
         self._counters.next_tick_at = time.due_s
         return time, missed
 
-    def _delay_s(self, time: TickTime) -> float:
-        # Never longer than an interval: a clock that is set back meanwhile would make the planner sleep on.
-        return min(max(0.0, time.due_s - self._context.clock()), self.state.policy.interval_s)
-
     async def _tick(self, time: TickTime, missed: int) -> None:
         counters, now_s = self._counters, self._context.clock()
         self._last = time
@@ -197,8 +197,10 @@ class PlannerLoop:
         counters.missed_ticks += missed
         counters.late_ticks += is_late(time, now_s, self.state.policy.interval_s)
         counters.last_tick_at = now_s
+        stated_s = self._context.settings.config.planner.tick_deadline_s
+        deadline_s = stated_s or min(LONGEST_DEADLINE_S, self.state.policy.interval_s / 2)
         try:
-            outcome = await Tick(self._context, self.state, time, self._deadline_s()).run()
+            outcome = await Tick(self._context, self.state, time, deadline_s).run()
         except (ActorFailure, ConnectorError, PlanningError, TimeoutError) as error:
             self._fail(str(error) or "the tick did not end within its deadline")
             return
@@ -207,10 +209,6 @@ class PlannerLoop:
         if outcome.record.connector.status not in (DRY_RUN, REFUSED):
             self._follow(outcome.record)
         await self._calibrate(outcome.observation, time)
-
-    def _deadline_s(self) -> float:
-        stated = self._context.settings.config.planner.tick_deadline_s
-        return stated or min(LONGEST_DEADLINE_S, self.state.policy.interval_s / 2)
 
     async def _calibrate(self, observation: Observation, time: TickTime) -> None:
         # It may fail without harm, so the next tick does not wait for it.

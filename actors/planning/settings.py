@@ -88,13 +88,14 @@ class RuntimeSettings:
     def _restore(self) -> None:
         try:
             stored = json.loads(self._store.get(KEY) or b"{}").get("changes", {})
-            kept = {key: item["value"] for key, item in stored.items() if self._still_covers(key, item)}
+            kept = {
+                key: item["value"]
+                for key, item in stored.items()
+                if value_at(self._base, key) == item["covers"]
+            }
             self.config, self._changes = self._changed(kept), kept
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             logger.warning("stored changes of settings are dropped: %s", error)
-
-    def _still_covers(self, key: str, item: Tree) -> bool:
-        return bool(value_at(self._base, key) == item["covers"])
 
 
 def dump(config: HeadwayConfig) -> dict[str, Any]:

@@ -32,9 +32,14 @@ def status_document(context: PlannerContext, state: PlannerState, loop: LoopCoun
     """The whole document."""
     config, last, fault = context.settings.config, context.log.last, state.connector_fault
     model, profile = state.policy.model, state.policy.profile
+    answer = {} if last is None else {"status": last.connector.status, "detail": last.connector.detail}
     document = {
         "model": config.model,
-        "engine": _engine(config),
+        "engine": {
+            "kind": config.engine.kind,
+            "simulated": engine_kind(config).simulated,
+            "time_scale": config.engine.time_scale,
+        },
         "slo": config.slo.model_dump(),
         "planner": _planner(config, state, loop),
         "pools": {name: _pool(Role(name), pool, state) for name, pool in config.pools.items()},
@@ -48,7 +53,7 @@ def status_document(context: PlannerContext, state: PlannerState, loop: LoopCoun
             **{name: {"ok": it.ok, "detail": it.detail} for name, it in context.actors.health().items()},
             "Connector": {"ok": not fault, "detail": fault},
         },
-        "connector": {"kind": config.connector.kind, **_last_answer(last)},
+        "connector": {"kind": config.connector.kind, **answer},
         "changes": context.settings.changes,
         "refined": None if profile is None else profile.meta.get("refined"),
         "calibration": {
@@ -60,23 +65,10 @@ def status_document(context: PlannerContext, state: PlannerState, loop: LoopCoun
     return StatusDocument.model_validate(jsonable(document))
 
 
-def _engine(config: HeadwayConfig) -> dict[str, Any]:
-    simulated = engine_kind(config).simulated
-    return {"kind": config.engine.kind, "simulated": simulated, "time_scale": config.engine.time_scale}
-
-
 def _planner(config: HeadwayConfig, state: PlannerState, loop: LoopCounters) -> dict[str, Any]:
-    counters = asdict(loop)
-    return {
-        "state": counters.pop("state"),
-        "reason": counters.pop("reason"),
-        "dry_run": config.planner.dry_run,
-        "policy": config.planner.policy,
-        "predictor": config.planner.predictor,
-        "interval_s": state.policy.interval_s,
-        "max_gpu_budget": config.planner.max_gpu_budget,
-        **counters,
-    }
+    settings = ("dry_run", "policy", "predictor", "max_gpu_budget")
+    chosen = {key: getattr(config.planner, key) for key in settings}
+    return {**asdict(loop), **chosen, "interval_s": state.policy.interval_s}
 
 
 def _pool(role: Role, pool: PoolSettings, state: PlannerState) -> dict[str, Any]:
@@ -94,18 +86,5 @@ def _pool(role: Role, pool: PoolSettings, state: PlannerState) -> dict[str, Any]
 
 
 def _last_decision(record: DecisionRecord) -> dict[str, Any]:
-    return {
-        "id": record.id,
-        "created_at": record.created_at,
-        "targets": record.targets,
-        "summary": record.summary,
-        "reached_at": record.reached_at,
-        "notes": record.notes,
-        "status": record.connector.status,
-    }
-
-
-def _last_answer(record: DecisionRecord | None) -> dict[str, Any]:
-    if record is None:
-        return {}
-    return {"status": record.connector.status, "detail": record.connector.detail}
+    shown = ("id", "created_at", "targets", "summary", "reached_at", "notes")
+    return {**{key: getattr(record, key) for key in shown}, "status": record.connector.status}

@@ -23,8 +23,7 @@ from typing import Any
 
 from actors.collector.measured import Health, HealthStatus, Latency, Measured, PoolLoad, unmeasured
 from actors.connectors.protocol import ConnectorError, PoolCounts, Refused
-from actors.planning.context import Deadline, PlannerContext, PlannerState, PolicyInForce
-from actors.planning.control_actors import ActorFailure
+from actors.planning.context import ActorFailure, Deadline, PlannerContext, PlannerState, PolicyInForce
 from headway.planning import Decision, Observation, PlanningError, Policy, PoolState, Role
 from headway.planning.budget import fit
 from headway.planning.reasons import describe, jsonable
@@ -88,7 +87,10 @@ class Tick:
         record = self._store(inputs, decision)
         if not record.dry_run:
             record = await apply(self._context, record, decision.targets, self._deadline)
-        return TickOutcome(record=record, observation=inputs.observation, holding=_why_holding(inputs))
+        holding = ""
+        if inputs.measured.health.status not in USABLE or isnan(inputs.observation.requests):
+            holding = "; ".join(inputs.notes) or "the request count was not measured"
+        return TickOutcome(record=record, observation=inputs.observation, holding=holding)
 
     async def _observe(self, interval_s: float) -> DecisionInputs:
         measured, (counts, counts_fault) = await asyncio.gather(self._collect(interval_s), self._count())
@@ -265,9 +267,3 @@ def _check(targets: Mapping[Role, int], policy: PolicyInForce) -> None:
         raise PlanningError(f"{name}: targets for {sorted(targets)}, pools are {sorted(limits)}")
     if fit(targets, limits, budget).targets != dict(targets):
         raise PlanningError(f"{name}: targets {dict(targets)} are outside limits or budget")
-
-
-def _why_holding(inputs: DecisionInputs) -> str:
-    if inputs.measured.health.status not in USABLE or isnan(inputs.observation.requests):
-        return "; ".join(inputs.notes) or "the request count was not measured"
-    return ""

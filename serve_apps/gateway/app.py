@@ -29,7 +29,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import Message, Receive, Scope, Send
 
-from actors.collector.single_requests import encode
+from actors.collector.exposition import encode
 from headway.config import ConfigError, GatewaySettings, HeadwayConfig
 from serve_apps.gateway.backend import Backend, Broken, Fault, Unauthorized, error_body
 from serve_apps.gateway.generation import Generation

@@ -33,7 +33,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-from actors.collector.single_requests import ARRIVAL, ROW, RequestList
+from actors.collector.exposition import ARRIVAL, ROW, RequestList
 from headway.planning import Slo
 from headway.routing.types import RequestSlo
 from serve_apps.engines.protocol import FinishReason

@@ -15,8 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import Counter, Gauge, generate_latest
 
-from actors.collector.measured import Health, HealthStatus, Measured
-from actors.collector.single_requests import (
+from actors.collector.exposition import (
     ARRIVAL,
     ROW,
     RequestList,
@@ -25,6 +24,7 @@ from actors.collector.single_requests import (
     encode,
     traffic_within,
 )
+from actors.collector.measured import Health, HealthStatus, Measured
 from actors.planning.tick import observe
 from serve_apps.gateway.metrics import RequestLog
 from tests.actors.collector_cases import Clock, collecting, serving

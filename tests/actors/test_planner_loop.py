@@ -12,7 +12,7 @@ import pytest
 
 from actors.collector.measured import HealthStatus, Measured
 from actors.connectors.protocol import Ready, Refused, Unreachable
-from actors.planning.control_actors import ActorFailure
+from actors.planning.context import ActorFailure
 from headway.config import ConfigError
 from headway.planning import LoadForecast, Observation, PlanningError, Role, Traffic
 from tests.actors.planner_cases import (

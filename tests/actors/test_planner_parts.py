@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from actors.connectors.protocol import PoolCounts, Replica
 from actors.planning.context import check_settings
+from actors.planning.log import Progress
 from actors.planning.loop import first_tick, is_late, next_tick
-from actors.planning.progress import Progress
 from actors.planning.settings import KEY, RuntimeSettings, follow_slo
 from actors.planning.tick import TickTime
 from headway.config import ConfigError, HeadwayConfig, load_config

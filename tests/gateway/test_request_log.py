@@ -6,7 +6,7 @@ import time
 import numpy as np
 import pytest
 
-from actors.collector.single_requests import ARRIVAL, decode
+from actors.collector.exposition import ARRIVAL, decode
 from serve_apps.gateway.backend import Overloaded, ReplicaLost
 from serve_apps.gateway.metrics import RequestLog
 from tests.gateway.conftest import Serve
