@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 from actors.performance_model import LatencyRatio, PerformanceModel, checksum, own_profile, performance_model
 from actors.store import Store
-from headway.planning import Observation, PoolState, Role
+from headway.planning import Observation, Role
 from headway.planning.sizing import Correction, Lengths, correct_decode, correct_prefill
 from headway.profiling import Phase
 from headway.profiling.observed_latency import LatencyReport
@@ -78,7 +78,11 @@ class PerformanceLearning:
             self._profiles[""] = self._refining.profile
         served = checksum(self._profiles)
         none = dict.fromkeys(PHASES, LatencyRatio())
-        ratios = _restored(self._store, CALIBRATION, served, _stored_ratios, none)
+
+        def decode(stored: Mapping[str, Any]) -> Mapping[Role, LatencyRatio]:
+            return {phase: LatencyRatio(**stored["ratios"][phase.value]) for phase in PHASES}
+
+        ratios: Mapping[Role, LatencyRatio] = _restored(self._store, CALIBRATION, served, decode, none)
         return performance_model(dict(self._profiles), ratios, self._corrections)
 
 
@@ -119,7 +123,8 @@ def _ratios(
 ) -> Mapping[Role, LatencyRatio]:
     """The ratios with one more interval."""
     lengths = Lengths(isl_tokens=observation.isl_tokens, osl_tokens=observation.osl_tokens)
-    decoding = replace(observation, pools={Role.DECODE: _decoding(observation)})
+    pools = observation.pools
+    decoding = replace(observation, pools={Role.DECODE: pools.get(Role.DECODE) or pools[Role.MIXED]})
     corrections = {
         Role.PREFILL: correct_prefill(observation, lengths, 1.0, profile.prefill),
         Role.DECODE: correct_decode(decoding, lengths, 1.0, profile.decode),
@@ -140,12 +145,6 @@ def _with_measured(ratio: LatencyRatio, correction: Correction, at_s: float) -> 
     )
 
 
-def _decoding(observation: Observation) -> PoolState:
-    """The pool that decodes: its own, or the mixed one."""
-    pools = observation.pools
-    return pools.get(Role.DECODE) or pools[Role.MIXED]
-
-
 def _put(store: Store, key: str, profile: int, **learnt: object) -> None:
     store.put(key, json.dumps({"profile": profile, **learnt}).encode())
 
@@ -159,10 +158,6 @@ def _restored(store: Store, key: str, profile: int, decode: Callable[[Any], T], 
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         logger.warning("%s in the store cannot be read, it begins anew: %s", key, error)
     return otherwise
-
-
-def _stored_ratios(stored: Mapping[str, Any]) -> dict[Role, LatencyRatio]:
-    return {phase: LatencyRatio(**stored["ratios"][phase.value]) for phase in PHASES}
 
 
 def _factors(corrections: Mapping[str, float]) -> dict[str, float]:

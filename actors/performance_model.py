@@ -163,7 +163,9 @@ class ModelFollower:
                 await self.step()
                 self._failure = ""
             except CallError as error:
-                self._log(str(error))
+                if str(error) != self._failure:
+                    logger.warning("the performance model stays as it is: %s", error)
+                self._failure = str(error)
             except Exception as error:
                 # An error of the Interpolator's own, which comes again with each question: logged once.
                 if str(error) != self._failure:
@@ -177,7 +179,10 @@ class ModelFollower:
         if model is not None:
             self._take(model)
         corrections = dict(self._router.corrections)
-        if self.version and _moved(self._reported, corrections):
+        reported = self._reported
+        if self.version and any(
+            abs(factor - reported[name]) > REPORTED * reported[name] for name, factor in corrections.items()
+        ):
             await self._interpolator.call("correct", corrections, timeout_s=TIMEOUT_S)
             self._reported = corrections
 
@@ -202,12 +207,3 @@ class ModelFollower:
         self._router.use_model(cold_model(Priors()))
         self._router.take_samples()
         self._learnt_on, self.basis = model.profile, model.profiles_version
-
-    def _log(self, failure: str) -> None:
-        if failure != self._failure:
-            logger.warning("the performance model stays as it is: %s", failure)
-        self._failure = failure
-
-
-def _moved(before: Mapping[str, float], after: Mapping[str, float]) -> bool:
-    return any(abs(factor - before[name]) > REPORTED * before[name] for name, factor in after.items())

@@ -27,13 +27,7 @@ from actors.routing.messages import Batch, BatchAnswer, Messages
 from actors.store import InternalKvStore
 from headway.config import HeadwayConfig, Role
 from headway.engine import engine_rules
-from headway.routing import (
-    ReplicaUpdate,
-    RequestSlo,
-    RouteRequest,
-    Sample,
-    make_router,
-)
+from headway.routing import ReplicaUpdate, RequestSlo, RouteRequest, Sample, make_router
 from headway.routing.gpu_profiles import GpuProfile
 from headway.routing.router import Router as RouterCore
 from predictors.latency import LatencyModel
@@ -156,12 +150,8 @@ def _warm_up(config: HeadwayConfig, profiles: Mapping[str, GpuProfile]) -> None:
     for replica, role in product("ab", config.pools):
         router.replica_changed(0.0, ReplicaUpdate(replica=role + replica, role=Role(role)))
     kept, lost = RequestSlo(ttft_s=60.0, tpot_s=1.0), RequestSlo(ttft_s=1e-6, tpot_s=1e-6)
-    kinds = (
-        (1, kept, False),
-        (config.routing.offload.heavy_tokens, kept, False),
-        (1, lost, True),
-        (1, lost, False),
-    )
+    heavy_tokens = config.routing.offload.heavy_tokens
+    kinds = ((1, kept, False), (heavy_tokens, kept, False), (1, lost, True), (1, lost, False))
     for number, ((tokens, slo, critical), judged) in enumerate(product(kinds, (False, True))):
         request = RouteRequest(
             request_id=str(number),

@@ -68,23 +68,16 @@ class DynamoGraph:
 
     def problems(self, manifest: Manifest) -> list[str]:
         """Missing or duplicate services, other models, services without a ready replica."""
-        structure = [
-            *self._structure_problems(manifest),
-            *self._model_problems(manifest),
-        ]
-        return structure or self._readiness_problems(manifest)
-
-    def _services(self, manifest: Manifest, roles: Sequence[Role]) -> dict[Role, str]:
-        return {role: _one(role, manifest) for role in roles}
-
-    def _structure_problems(self, manifest: Manifest) -> list[str]:
         problems = []
         for role in self._roles:
             try:
                 _check_nobody_else_scales(manifest, _one(role, manifest))
             except Refused as error:
                 problems.append(str(error))
-        return problems
+        return [*problems, *self._model_problems(manifest)] or self._readiness_problems(manifest)
+
+    def _services(self, manifest: Manifest, roles: Sequence[Role]) -> dict[Role, str]:
+        return {role: _one(role, manifest) for role in roles}
 
     def _model_problems(self, manifest: Manifest) -> list[str]:
         """Names are compared without case: Dynamo's metrics carry them in lower case."""
@@ -93,7 +86,7 @@ class DynamoGraph:
             name: model
             for role in self._roles
             for name in _candidates(role, services)
-            if (model := served_model(main_container(services[name]))) is not None
+            if (model := served_model(services[name])) is not None
         }
         if len({model.lower() for model in found.values()}) > 1:
             each = ", ".join(f"{name} {model!r}" for name, model in found.items())
@@ -198,8 +191,9 @@ def _number(value: object, otherwise: int) -> int:
     return value if isinstance(value, int) else otherwise
 
 
-def served_model(container: Mapping[str, Any]) -> str | None:
-    """The model's name as the command line gives it, None if it gives none or a variable."""
+def served_model(service: Mapping[str, Any]) -> str | None:
+    """The model's name in the command line of the engine's container; None if it gives none or a variable."""
+    container = mapping(mapping(service.get("extraPodSpec")).get("mainContainer"))
     words = [*_words(container.get("command")), *_words(container.get("args"))]
     for flag in MODEL_FLAGS:
         for position, word in enumerate(words):
@@ -209,11 +203,6 @@ def served_model(container: Mapping[str, Any]) -> str | None:
             if name and not name.startswith("$"):
                 return name
     return None
-
-
-def main_container(service: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The container that runs the engine, in a service of a Dynamo graph."""
-    return mapping(mapping(service.get("extraPodSpec")).get("mainContainer"))
 
 
 def _words(value: object) -> Iterator[str]:

@@ -20,11 +20,10 @@ from ray.exceptions import GetTimeoutError, RayError
 from ray.serve.exceptions import RayServeException
 
 from actors.connectors.protocol import ConnectorError, Refused, Unreachable
+from actors.connectors.serve_control import CONTROLLER, SERVE_NAMESPACE
 
 logger = logging.getLogger(__name__)
 
-CONTROLLER = "SERVE_CONTROLLER_ACTOR"
-CONTROLLER_NAMESPACE = "serve"
 DEPLOYED = {"RUNNING", "UNHEALTHY"}
 TIMEOUT_S = 10.0
 
@@ -36,7 +35,7 @@ def enable_external_scaling(application: str) -> bool:
     flag. Unreachable: Serve's controller does not answer.
     """
     try:
-        controller = ray.get_actor(CONTROLLER, namespace=CONTROLLER_NAMESPACE)
+        controller = ray.get_actor(CONTROLLER, namespace=SERVE_NAMESPACE)
         found = _details(controller)["applications"].get(application)
         if found is None:
             return False
@@ -103,5 +102,4 @@ def _arguments(name: str, info: Any, replicas: int) -> bytes:  # noqa: ANN401 - 
         arguments.route_prefix = info.route_prefix
     for flag in ("ingress_request_router", "uses_multiplexing"):
         setattr(arguments, flag, bool(getattr(info, flag, False)))
-    serialized: bytes = arguments.SerializeToString()
-    return serialized
+    return bytes(arguments.SerializeToString())

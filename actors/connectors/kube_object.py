@@ -19,6 +19,7 @@ import asyncio
 import json
 import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -41,7 +42,6 @@ TOKEN = "HEADWAY_KUBERNETES_TOKEN"
 FIELD_MANAGER = "headway"
 ADMISSION = "admission webhook"
 """What a 403 says when not the rights are missing, but an operator's validation refuses the change."""
-VERBS = {"get": "GET", "patch": "PATCH"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,9 +81,11 @@ def locate(
     namespace_file: Path = SERVICE_ACCOUNT_NAMESPACE,
 ) -> Location:
     """The object that the settings and the surroundings name; Refused if nothing gives its name."""
-    namespace = (
-        settings.namespace or environment.get(POD_NAMESPACE) or _from_file(namespace_file) or "default"
-    )
+    namespace = settings.namespace or environment.get(POD_NAMESPACE)
+    if not namespace:
+        with suppress(OSError):
+            namespace = namespace_file.read_text(encoding="utf-8").strip()
+    namespace = namespace or "default"
     if settings.target == "kuberay":
         if not settings.name:
             raise Refused("connector.kubernetes.name: needed with target kuberay, the name of the RayService")
@@ -95,13 +97,6 @@ def locate(
             "Dynamo operator does"
         )
     return Location(resource=DYNAMO_GRAPH, namespace=namespace, name=name)
-
-
-def _from_file(path: Path) -> str | None:
-    try:
-        return path.read_text(encoding="utf-8").strip() or None
-    except OSError:
-        return None
 
 
 class Conflict(Unreachable):
@@ -164,7 +159,12 @@ class CustomObject:
         return self._api
 
     def _translated(self, verb: str, error: "ApiException") -> ConnectorError:
-        status, said = error.status or 0, _message(error)
+        # The server sends a Status object as body.
+        try:
+            message = mapping(json.loads(error.body or "")).get("message")
+        except (TypeError, ValueError):
+            message = None
+        status, said = error.status or 0, str(message or error.reason or "").strip()
         text = f"{self._deed(verb)}: {status} {said}"
         if status == 409:
             return Conflict(text)
@@ -178,7 +178,7 @@ class CustomObject:
 
     def _deed(self, verb: str) -> str:
         location = self.location
-        return f"{VERBS[verb]} {location.resource} {location.name} in namespace {location.namespace}"
+        return f"{verb.upper()} {location.resource} {location.name} in namespace {location.namespace}"
 
     def _rule_needed(self) -> str:
         resource = self.location.resource
@@ -187,15 +187,6 @@ class CustomObject:
             f'apiGroups: ["{resource.group}"], resources: ["{resource.plural}"], verbs: ["get", "patch"] '
             "(examples/kubernetes/rbac.yaml)"
         )
-
-
-def _message(error: "ApiException") -> str:
-    """The API server's message, from the Status object that it sends as body."""
-    try:
-        said = mapping(json.loads(error.body or "")).get("message")
-    except (TypeError, ValueError):
-        said = None
-    return str(said or error.reason or "").strip()
 
 
 def _configuration(api_url: str | None, token: str | None) -> Any:  # noqa: ANN401 - the client has no types
@@ -212,21 +203,15 @@ def _configuration(api_url: str | None, token: str | None) -> Any:  # noqa: ANN4
         try:
             config.load_incluster_config(client_configuration=configuration)
         except config.ConfigException:
-            _load_kubeconfig(configuration)
+            try:
+                config.load_kube_config(client_configuration=configuration)
+            except (config.ConfigException, OSError) as error:
+                raise Refused(
+                    "neither an in-cluster configuration nor a usable kubeconfig, and "
+                    f"connector.kubernetes.api_url is not set: {error}"
+                ) from error
     configuration.retries = False
     return configuration
-
-
-def _load_kubeconfig(configuration: object) -> None:
-    from kubernetes import config
-
-    try:
-        config.load_kube_config(client_configuration=configuration)
-    except (config.ConfigException, OSError) as error:
-        raise Refused(
-            "neither an in-cluster configuration nor a usable kubeconfig, and connector.kubernetes.api_url "
-            f"is not set: {error}"
-        ) from error
 
 
 def mapping(value: object) -> Mapping[str, Any]:

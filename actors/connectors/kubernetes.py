@@ -68,7 +68,11 @@ class KubernetesConnector:
 
     async def set_targets(self, targets: Mapping[Role, int], reasons: Mapping[str, Any]) -> Action:
         """Patch the counts that differ. The reasons stay in the planner's log."""
-        self._check(targets)
+        for role, count in targets.items():
+            if role not in self._roles:
+                raise Refused(f"no pool {role.value}: the settings have {', '.join(self._roles)}")
+            if count < 0:
+                raise Refused(f"{role.value}: {count} replicas")
         async with _within(self._timeout_s, self._where()) as left_s:
             return await self._patched(targets, left_s)
 
@@ -98,27 +102,21 @@ class KubernetesConnector:
                 spec = self._target.patch(manifest, targets)
             if spec is None:
                 return Action(status="unchanged", detail={"object": self._where()})
+            # The server takes the patch only if the object is still the one that was read.
+            version = mapping(manifest.get("metadata")).get("resourceVersion")
+            body = {"metadata": {"resourceVersion": version}, "spec": spec}
             try:
-                answer = await reached.patch(_conditional(spec, manifest), left_s())
+                answer = await reached.patch(body, left_s())
             except Conflict:
                 await asyncio.sleep(FIRST_PAUSE_S * 2**attempt)
                 continue
-            return Action(status="sent", detail=self._sent(targets, answer))
+            detail = {
+                "object": self._where(),
+                "replicas": {role.value: count for role, count in targets.items()},
+                "resource_version": str(mapping(answer.get("metadata")).get("resourceVersion", "")),
+            }
+            return Action(status="sent", detail=detail)
         raise Unreachable(f"{self._where()}: changed by others during each of {ATTEMPTS} attempts")
-
-    def _sent(self, targets: Mapping[Role, int], answer: Manifest) -> dict[str, Any]:
-        return {
-            "object": self._where(),
-            "replicas": {role.value: count for role, count in targets.items()},
-            "resource_version": str(mapping(answer.get("metadata")).get("resourceVersion", "")),
-        }
-
-    def _check(self, targets: Mapping[Role, int]) -> None:
-        for role, count in targets.items():
-            if role not in self._roles:
-                raise Refused(f"no pool {role.value}: the settings have {', '.join(self._roles)}")
-            if count < 0:
-                raise Refused(f"{role.value}: {count} replicas")
 
     def _where(self) -> str:
         return str(self._reached().location)
@@ -128,12 +126,6 @@ class KubernetesConnector:
             location = locate(self._settings, os.environ)
             self._object = CustomObject(location, self._settings.api_url, self._token)
         return self._object
-
-
-def _conditional(spec: Mapping[str, Any], read: Manifest) -> dict[str, Any]:
-    """A merge patch that the server takes only if the object is still the one that was read."""
-    version = mapping(read.get("metadata")).get("resourceVersion")
-    return {"metadata": {"resourceVersion": version}, "spec": dict(spec)}
 
 
 @contextmanager

@@ -15,6 +15,9 @@ from headway.config import HeadwayConfig
 from headway.config.base import Settings
 from headway.planning import Role
 
+DEPLOYMENTS: Mapping[Role, str] = {Role.PREFILL: "Prefill", Role.DECODE: "Decode", Role.MIXED: "Mixed"}
+"""The Ray Serve deployment of each role."""
+
 
 class ConnectorError(Exception):
     """Base of a connector's errors; the text names the fault and the place."""
@@ -97,10 +100,6 @@ class TellsReplicas(Protocol):
         """The pools now."""
 
 
-def _no_problems(_: HeadwayConfig) -> Sequence[str]:
-    return ()
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectorKind:
     """The declaration of a connector.
@@ -114,4 +113,4 @@ class ConnectorKind:
     make: Callable[[HeadwayConfig, str], Connector]
     decision_ids: bool = False
     options: type[Settings] = Settings
-    problems: Callable[[HeadwayConfig], Sequence[str]] = _no_problems
+    problems: Callable[[HeadwayConfig], Sequence[str]] = lambda _: ()

@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
 from actors.connectors.protocol import (
+    DEPLOYMENTS,
     Action,
     ConnectorKind,
     PoolCounts,
@@ -38,12 +39,6 @@ from headway.planning import Role
 
 T = TypeVar("T")
 Phase = Literal["starting", "ready", "draining"]
-
-DEPLOYMENTS: Mapping[Role, str] = {
-    Role.PREFILL: "Prefill",
-    Role.DECODE: "Decode",
-    Role.MIXED: "Mixed",
-}
 
 PHASES: Mapping[str, Phase] = {
     "STARTING": "starting",
@@ -102,7 +97,14 @@ class RayServeConnector:
         return PoolsSnapshot(
             pools={role: counts_of(deployment) for role, deployment in found.items()},
             replicas=tuple(
-                replica for role, deployment in found.items() for replica in replicas_of(role, deployment)
+                Replica(
+                    role=role,
+                    replica=replica.replica,
+                    phase=PHASES.get(replica.state, "draining"),
+                    started_s=replica.started_s,
+                )
+                for role, deployment in found.items()
+                for replica in deployment.replicas
             ),
         )
 
@@ -113,7 +115,17 @@ class RayServeConnector:
             models = await self._within(self._models(found))
         except (Refused, Unreachable) as error:
             return Ready(ok=False, reason=str(error))
-        reason = "; ".join(self._missing(found) or self._other_models(models))
+        missing = [
+            f"{DEPLOYMENTS[role]} has no running replica ({counts.starting} starting)"
+            for role, deployment in found.items()
+            if not (counts := counts_of(deployment)).ready
+        ]
+        others = [
+            f"{DEPLOYMENTS[role]} serves {model or 'an unnamed model'}, the settings say {self._model}"
+            for role, model in models.items()
+            if model != self._model
+        ]
+        reason = "; ".join(missing or others)
         return Ready(ok=not reason, reason=reason)
 
     async def _send(self, targets: Mapping[Role, int]) -> Action:
@@ -166,20 +178,6 @@ class RayServeConnector:
             for role in running
         }
 
-    def _missing(self, found: Mapping[Role, ServedDeployment]) -> list[str]:
-        return [
-            f"{DEPLOYMENTS[role]} has no running replica ({counts.starting} starting)"
-            for role, deployment in found.items()
-            if not (counts := counts_of(deployment)).ready
-        ]
-
-    def _other_models(self, models: Mapping[Role, str | None]) -> list[str]:
-        return [
-            f"{DEPLOYMENTS[role]} serves {model or 'an unnamed model'}, the settings say {self._model}"
-            for role, model in models.items()
-            if model != self._model
-        ]
-
 
 def counts_of(deployment: ServedDeployment) -> PoolCounts:
     """One deployment in a pool's four counts."""
@@ -190,19 +188,6 @@ def counts_of(deployment: ServedDeployment) -> PoolCounts:
         ready=phases.count("ready"),
         draining=phases.count("draining"),
     )
-
-
-def replicas_of(role: Role, deployment: ServedDeployment) -> list[Replica]:
-    """The replicas of one deployment."""
-    return [
-        Replica(
-            role=role,
-            replica=replica.replica,
-            phase=PHASES.get(replica.state, "draining"),
-            started_s=replica.started_s,
-        )
-        for replica in deployment.replicas
-    ]
 
 
 RAY_SERVE = ConnectorKind(make=RayServeConnector)

@@ -24,15 +24,15 @@ from its parsed form: correct, but without its comments.
 
 import copy
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import yaml
 
 from actors.connectors.kube_object import Manifest, condition, mapping
-from actors.connectors.protocol import PoolCounts, Refused
+from actors.connectors.protocol import DEPLOYMENTS, PoolCounts, Refused
 from headway.planning import Role
 
-DEPLOYMENTS: Mapping[Role, str] = {Role.PREFILL: "Prefill", Role.DECODE: "Decode", Role.MIXED: "Mixed"}
 HEALTHY = "HEALTHY"
 RUNNING = "RUNNING"
 COUNT = "num_replicas"
@@ -50,7 +50,12 @@ class RayServiceApplication:
     def counts(self, manifest: Manifest) -> Mapping[Role, PoolCounts]:
         """The pools; Refused if the config lacks the application, a deployment or its number."""
         self._note_settled(manifest)
-        return {role: self._pool(role, self._desired(manifest, role)) for role in self._roles}
+        pools = {}
+        for role in self._roles:
+            desired = self._desired(manifest, role)
+            ready = min(desired, self._settled.get(role, 0))
+            pools[role] = PoolCounts(desired=desired, starting=desired - ready, ready=ready, draining=0)
+        return pools
 
     def patch(self, manifest: Manifest, targets: Mapping[Role, int]) -> dict[str, Any] | None:
         """The whole config with other numbers; None if they are set."""
@@ -75,15 +80,16 @@ class RayServiceApplication:
             list(dict.fromkeys(problems)) or self._model_problems(manifest) or self._status_problems(manifest)
         )
 
-    def _pool(self, role: Role, desired: int) -> PoolCounts:
-        ready = min(desired, self._settled.get(role, 0))
-        return PoolCounts(desired=desired, starting=desired - ready, ready=ready, draining=0)
-
     def _note_settled(self, manifest: Manifest) -> None:
+        generation = mapping(manifest.get("metadata")).get("generation")
+        observed = mapping(manifest.get("status")).get("observedGeneration")
+        # A status of an older spec says nothing of this one; some have no generations to tell.
+        if isinstance(generation, int) and isinstance(observed, int) and observed < generation:
+            return
         statuses = mapping(_application_status(manifest, self._application).get("serveDeploymentStatuses"))
         for role in self._roles:
             healthy = mapping(statuses.get(DEPLOYMENTS[role])).get("status") == HEALTHY
-            if healthy and _observed(manifest):
+            if healthy:
                 self._settled[role] = self._desired(manifest, role)
 
     def _app(self, manifest: Manifest) -> Mapping[str, Any]:
@@ -138,13 +144,6 @@ def _application_status(manifest: Manifest, application: str) -> Mapping[str, An
     return mapping(mapping(active.get("applicationStatuses")).get(application))
 
 
-def _observed(manifest: Manifest) -> bool:
-    """True if the status belongs to the newest spec, or there are no generations to tell."""
-    generation = mapping(manifest.get("metadata")).get("generation")
-    observed = mapping(manifest.get("status")).get("observedGeneration")
-    return not (isinstance(generation, int) and isinstance(observed, int)) or observed >= generation
-
-
 def read_config(text: object) -> Mapping[str, Any]:
     """The parsed config; Refused if it is no YAML mapping."""
     if not isinstance(text, str):
@@ -177,7 +176,10 @@ def with_counts(text: str, application: str, counts: Mapping[str, int]) -> str:
     edited = text
     for deployment, count in counts.items():
         edited = _edited(edited, application, deployment, count)
-    return edited if _parses_to(edited, meant) else yaml.safe_dump(meant, sort_keys=False)
+    with suppress(yaml.YAMLError):
+        if yaml.safe_load(edited) == meant:
+            return edited
+    return yaml.safe_dump(meant, sort_keys=False)
 
 
 def _meant(config: Mapping[str, Any], application: str, counts: Mapping[str, int]) -> dict[str, Any]:
@@ -200,35 +202,20 @@ def _unshared(value: Any) -> Any:  # noqa: ANN401 - whatever YAML holds
     return copy.copy(value)
 
 
-def _parses_to(text: str, meant: Mapping[str, Any]) -> bool:
-    try:
-        return bool(yaml.safe_load(text) == meant)
-    except yaml.YAMLError:
-        return False
-
-
 def _edited(text: str, application: str, deployment: str, count: int) -> str:
-    node = _deployment_node(text, application, deployment)
+    root = yaml.compose(text, Loader=yaml.SafeLoader)
+    found = _named(_child(root, "applications"), application, "default")
+    node = _named(_child(found, "deployments"), deployment, None)
     if node is None:
         return text
     value = _child(node, COUNT)
     if isinstance(value, yaml.ScalarNode):
-        return _replaced(text, value, str(count))
+        return f"{text[: value.start_mark.index]}{count}{text[value.end_mark.index :]}"
     name = _child(node, "name")
     if name is None:
         return text
     separator = ", " if node.flow_style else "\n" + " " * node.start_mark.column
     return text[: name.end_mark.index] + f"{separator}{COUNT}: {count}" + text[name.end_mark.index :]
-
-
-def _replaced(text: str, node: yaml.ScalarNode, value: str) -> str:
-    return text[: node.start_mark.index] + value + text[node.end_mark.index :]
-
-
-def _deployment_node(text: str, application: str, deployment: str) -> yaml.MappingNode | None:
-    root = yaml.compose(text, Loader=yaml.SafeLoader)
-    found = _named(_child(root, "applications"), application, "default")
-    return _named(_child(found, "deployments"), deployment, None)
 
 
 def _named(sequence: yaml.Node | None, name: str, unnamed: str | None) -> yaml.MappingNode | None:

@@ -154,17 +154,14 @@ class RestApi:
             ):
                 text = await response.text()
                 if response.status != 200:
-                    raise self._refusal(response.status, text)
+                    said = f"{self._url}: status {response.status}: {' '.join(text.split())[:200]}"
+                    if response.status == 412 and "external_scaler_enabled" in text:
+                        raise ScalingDisabled(said)
+                    raise Unreachable(said) if response.status >= 500 else Refused(said)
                 answer: dict[str, Any] = await response.json(content_type=None)
                 return answer
         except (aiohttp.ClientError, ValueError) as error:
             raise Unreachable(f"{self._url}: {_first_line(error)}") from error
-
-    def _refusal(self, status: int, text: str) -> Exception:
-        said = f"{self._url}: status {status}: {' '.join(text.split())[:200]}"
-        if status == 412 and "external_scaler_enabled" in text:
-            return ScalingDisabled(said)
-        return Unreachable(said) if status >= 500 else Refused(said)
 
 
 def make_controls(application: str, dashboard_url: str | None = None) -> tuple[ServeControl, ...]:

@@ -22,7 +22,7 @@ from dataclasses import replace
 from math import inf
 from typing import ParamSpec
 
-from actors.routing.mailboxes import NOBODY, Gateway, Gateways, later
+from actors.routing.mailboxes import NOBODY, Gateways, later
 from actors.routing.messages import (
     Advanced,
     Again,
@@ -104,22 +104,20 @@ class GatewaySessions:
         else:
             gateway.shift_s = shift_s
             self._handle(name, shift_s, now_s, batch.events)
+        messages, figures = self.gateways.take(now_s, name), None
+        if now_s >= gateway.figures_s + FIGURES_S:
+            gateway.figures_s, figures = now_s, self.metrics()
+        survey = batch.hello and not self._surveyed
+        self._surveyed = self._surveyed or batch.hello
         return BatchAnswer(
-            known=True,
-            messages=self.gateways.take(now_s, name),
-            queued=self.router.queued,
-            figures=self._figures(now_s, gateway),
-            survey=batch.hello and self._survey_due(),
+            known=True, messages=messages, queued=self.router.queued, figures=figures, survey=survey
         )
 
     def expire(self, now_s: float) -> bool:
         """Let the router do what is due, and forget gateways that have gone; False if the router failed."""
-        done = self._attempt("Expire", self._expire, now_s)
+        done = self._attempt("Expire", lambda: self._deliver(self.router.expire(self._at(now_s, now_s))))
         self._drop(now_s, self.gateways.forget_silent(now_s))
         return done
-
-    def _expire(self, now_s: float) -> None:
-        self._deliver(self.router.expire(self._at(now_s, now_s)))
 
     def _greet(self, name: str, shift_s: float, now_s: float, events: Sequence[Event]) -> None:
         """A gateway begins anew: requests that it does not name have ended."""
@@ -191,7 +189,9 @@ class GatewaySessions:
             case Placed():
                 self._placed(name, shift_s, event)
             case Surveyed():
-                self._found(shift_s, event)
+                for running in event.running:
+                    if self.gateways.owned(running.request.request_id) is None:
+                        self._attempt("Surveyed", self._enter, NOBODY, shift_s, at_s, running)
             case Again():
                 self._again(name, shift_s, event)
 
@@ -212,28 +212,23 @@ class GatewaySessions:
     def _placed(self, name: str, shift_s: float, event: Placed) -> None:
         request_id, placement = event.running.request.request_id, event.running.placement
         owned = self.gateways.owned(request_id)
-        if owned is not None and owned.placement is not None and _same(owned.placement, placement):
-            owned.gateway = name
-            return
         if owned is not None:
+            if owned.placement is not None and _same(owned.placement, placement):
+                owned.gateway = name
+                return
             self._drop(event.at_s, [request_id])
         self._enter(name, shift_s, event.at_s, event.running)
 
-    def _found(self, shift_s: float, event: Surveyed) -> None:
-        for running in event.running:
-            if self.gateways.owned(running.request.request_id) is None:
-                self._attempt("Surveyed", self._enter, NOBODY, shift_s, event.at_s, running)
-
     def _enter(self, name: str, shift_s: float, now_s: float, running: OnReplica) -> None:
-        running = OnReplica(
-            _shifted(running.request, shift_s),
-            later(running.placement, shift_s),
-            running.computed,
-            running.output_tokens,
+        restored = Running(
+            request=_shifted(running.request, shift_s),
+            placement=later(running.placement, shift_s),
+            prefilled=running.computed,
+            output_tokens=running.output_tokens,
         )
-        request_id = running.request.request_id
-        self.gateways.own(request_id, name, now_s, running.placement)
-        outcome = self.router.restore(now_s, (_restored(running),))
+        request_id = restored.request.request_id
+        self.gateways.own(request_id, name, now_s, restored.placement)
+        outcome = self.router.restore(now_s, (restored,))
         if request_id not in self.router:
             self.gateways.release(request_id)
         self._deliver(outcome)
@@ -249,25 +244,6 @@ class GatewaySessions:
     def _deliver(self, outcome: RoutingOutcome) -> None:
         if outcome is not NOTHING:
             self.gateways.deliver(outcome)
-
-    def _figures(self, now_s: float, gateway: Gateway) -> Figures | None:
-        if now_s < gateway.figures_s + FIGURES_S:
-            return None
-        gateway.figures_s = now_s
-        return self.metrics()
-
-    def _survey_due(self) -> bool:
-        due, self._surveyed = not self._surveyed, True
-        return due
-
-
-def _restored(running: OnReplica) -> Running:
-    return Running(
-        request=running.request,
-        placement=running.placement,
-        prefilled=running.computed,
-        output_tokens=running.output_tokens,
-    )
 
 
 def _shifted(request: RouteRequest, shift_s: float) -> RouteRequest:

@@ -9,6 +9,7 @@ Messages are collected by long polls: each gateway waits in one call, which retu
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from math import inf
 
@@ -142,13 +143,12 @@ class Mailboxes:
         messages = self._gateways.take(self._clock(), name)
         if messages != Messages():
             return messages
-        self._wake(name)
+        if (earlier := self._waiters.pop(name, None)) is not None and not earlier.done():
+            earlier.set_result(None)  # its caller has gone
         waiter = self._waiters[name] = asyncio.get_running_loop().create_future()
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(POLL_S):
                 await waiter
-        except TimeoutError:
-            pass
         if self._waiters.get(name) is not waiter:
             return Messages()
         del self._waiters[name]
@@ -160,12 +160,6 @@ class Mailboxes:
             waiter = self._waiters.get(name)
             if waiter is not None and not waiter.done():
                 waiter.set_result(None)
-
-    def _wake(self, name: str) -> None:
-        """End an earlier poll of this gateway: its caller has gone."""
-        earlier = self._waiters.pop(name, None)
-        if earlier is not None and not earlier.done():
-            earlier.set_result(None)
 
 
 def later(placement: Placement, shift_s: float) -> Placement:

@@ -36,10 +36,9 @@ class _Patience:
         self._deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
 
     def left_s(self) -> float:
-        return SLICE_S if self._deadline_s is None else max(0.0, self._deadline_s - time.monotonic())
-
-    def slice_s(self) -> float:
-        return min(SLICE_S, self.left_s())
+        """Seconds for the next call: SLICE_S at most."""
+        left_s = SLICE_S if self._deadline_s is None else max(0.0, self._deadline_s - time.monotonic())
+        return min(SLICE_S, left_s)
 
 
 class VirtualConnectorClient:
@@ -56,7 +55,7 @@ class VirtualConnectorClient:
         """
         patience = _Patience(timeout_s)
         while True:
-            slice_s = patience.slice_s()
+            slice_s = patience.left_s()
             try:
                 found = self._call("next", after, slice_s, extra_s=slice_s)
             except CoordinatorUnreachable:
@@ -74,18 +73,15 @@ class VirtualConnectorClient:
 
     def complete(self, decision: AnyDecision) -> bool:
         """The decision was carried out. Whether this was the answer that counts; UnknownDecision."""
-        counted: bool = self._call("complete", id_of(decision))["counted"]
-        return counted
+        return bool(self._call("complete", id_of(decision))["counted"])
 
     def fail(self, decision: AnyDecision, reason: str) -> bool:
         """It could not be carried out. Whether this was the answer that counts; UnknownDecision."""
-        counted: bool = self._call("fail", id_of(decision), reason)["counted"]
-        return counted
+        return bool(self._call("fail", id_of(decision), reason)["counted"])
 
     def state(self) -> dict[str, Any]:
         """The coordinator's whole state, as plain data."""
-        state: dict[str, Any] = self._call("state")
-        return state
+        return dict(self._call("state"))
 
     def _call(self, method: str, *args: object, extra_s: float = 0.0) -> Any:  # noqa: ANN401
         try:
@@ -105,7 +101,7 @@ class AsyncVirtualConnectorClient:
         """As `VirtualConnectorClient.wait`."""
         patience = _Patience(timeout_s)
         while True:
-            slice_s = patience.slice_s()
+            slice_s = patience.left_s()
             try:
                 found = await self._call("next", after, slice_s, extra_s=slice_s)
             except CoordinatorUnreachable:
@@ -123,18 +119,15 @@ class AsyncVirtualConnectorClient:
 
     async def complete(self, decision: AnyDecision) -> bool:
         """As `VirtualConnectorClient.complete`."""
-        counted: bool = (await self._call("complete", id_of(decision)))["counted"]
-        return counted
+        return bool((await self._call("complete", id_of(decision)))["counted"])
 
     async def fail(self, decision: AnyDecision, reason: str) -> bool:
         """As `VirtualConnectorClient.fail`."""
-        counted: bool = (await self._call("fail", id_of(decision), reason))["counted"]
-        return counted
+        return bool((await self._call("fail", id_of(decision), reason))["counted"])
 
     async def state(self) -> dict[str, Any]:
         """The coordinator's whole state, as plain data."""
-        state: dict[str, Any] = await self._call("state")
-        return state
+        return dict(await self._call("state"))
 
     async def _call(self, method: str, *args: object, extra_s: float = 0.0) -> Any:  # noqa: ANN401
         try:

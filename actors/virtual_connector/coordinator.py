@@ -1,5 +1,9 @@
 """The coordinator: one ledger behind an actor's name, a timer, and the callers that wait for a decision.
 
+The ledger is in the store: every change is one `put` of the whole ledger, and only then in force. If the put
+fails, its error reaches the caller, and the ledger stays what it was; if the process dies after the put, the
+next one reads what was put. Either way an id that was handed out is in the store.
+
 Between a call's arrival and its stored outcome nothing is awaited, so calls cannot overlap inside the ledger.
 A restart drops the waiting calls, which are made again, reads the ledger, and sets the timer anew.
 
@@ -8,21 +12,46 @@ issue; a call that is woken checks by itself whether the decision was for it.
 """
 
 import asyncio
+import json
 import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from actors.store import InternalKvStore, Store
-from actors.virtual_connector.decision import ScalingDecision, TooManyWaiters, UnknownDecision
-from actors.virtual_connector.ledger import DecisionAnswer, Rules, newest, pool_counts
-from actors.virtual_connector.stored_ledger import StoredLedger
+from actors.virtual_connector.decision import (
+    BadProposal,
+    ScalingDecision,
+    TooManyWaiters,
+    UnknownDecision,
+    UnreadableLedger,
+    counts,
+    plain,
+    roles,
+)
+from actors.virtual_connector.ledger import (
+    DecisionAnswer,
+    Ledger,
+    Rules,
+    answer,
+    elapse,
+    free_at_s,
+    newest,
+    pool_counts,
+    propose,
+)
 from headway.config import HeadwayConfig
 from headway.planning import Role
 
+KEY = "virtual/ledger"
+VERSION = 1
+LEDGER = TypeAdapter(Ledger)
+FIELDS = tuple(item.name for item in fields(Ledger))
 RETRY_S = 1.0
 """Until the timer tries again when the store refused its write."""
 LONGEST_WAIT_S = 3_600.0
@@ -33,12 +62,90 @@ MOST_WAITERS = 8_000
 log = logging.getLogger(__name__)
 
 
-def rules_of(config: HeadwayConfig) -> Rules:
-    """The configured pools, each with its minimum as the floor, and the timeout."""
-    return Rules(
-        floor={Role(name): pool.min_replicas for name, pool in config.pools.items()},
-        scaling_timeout_s=config.connector.scaling_timeout_s,
-    )
+class StoredLedger:
+    """One ledger with its rules, its store and its clock (Unix seconds)."""
+
+    def __init__(self, store: Store, rules: Rules, clock: Callable[[], float]) -> None:
+        stored = store.get(KEY)
+        self.ledger = Ledger() if stored is None else _from_bytes(stored)
+        self.rules = rules
+        self._store = store
+        self._clock = clock
+
+    def propose(self, targets: Mapping[str, int], reasons: Mapping[str, Any]) -> dict[str, Any]:
+        """Ask for these counts; the reply says what became of the proposal."""
+        before = self.ledger.last_id
+        now_s = self._clock()
+        self._keep(propose(self.ledger, self.rules, self._roles(targets), plain(reasons), now_s))
+        if self.ledger.last_id > before:
+            return {"status": "sent", "decision_id": self.ledger.last_id}
+        if self.ledger.wish is None:
+            return {"status": "unchanged", "decision_id": self.ledger.last_id}
+        return {
+            "status": "pending",
+            "decision_id": self.ledger.last_id,
+            "wish": counts(self.ledger.wish.targets),
+            "free_at_s": self.free_at_s,
+        }
+
+    def answer(self, said: DecisionAnswer) -> dict[str, Any]:
+        """Take an answer; the reply says whether it was the one that counts."""
+        before = self.ledger.acknowledged_id
+        self._keep(answer(self.ledger, self.rules, said, self._clock()))
+        return {
+            "decision_id": said.decision_id,
+            "counted": self.ledger.acknowledged_id > before,
+            "acknowledged_id": self.ledger.acknowledged_id,
+        }
+
+    def elapse(self) -> None:
+        """Issue a wish whose way is free by now."""
+        self._keep(elapse(self.ledger, self.rules, self._clock()))
+
+    @property
+    def free_at_s(self) -> float | None:
+        """When the pending decision stops blocking the next, None if nothing is pending."""
+        return free_at_s(self.ledger, self.rules)
+
+    @property
+    def due_in_s(self) -> float | None:
+        """Seconds until a wish is issued unless an answer comes first; None without a wish."""
+        if self.ledger.wish is None or self.free_at_s is None:
+            return None
+        return max(0.0, self.free_at_s - self._clock())
+
+    def document(self) -> dict[str, Any]:
+        """Newest decision, answers and wish as JSON-able data."""
+        stored = LEDGER.dump_python(self.ledger, mode="json")
+        shown = {name: stored[name] for name in ("acknowledged_id", "completed", "failure", "wish")}
+        return {"decision": self.ledger.decision and self.ledger.decision.document(), **shown}
+
+    def _keep(self, ledger: Ledger) -> None:
+        if ledger != self.ledger:
+            # The store comes first: what is in memory must never be ahead of it.
+            document = {"version": VERSION, **LEDGER.dump_python(ledger, mode="json")}
+            self._store.put(KEY, json.dumps(document, allow_nan=False).encode())
+            self.ledger = ledger
+
+    def _roles(self, targets: Mapping[str, int]) -> dict[Role, int]:
+        try:
+            return roles(targets)
+        except ValueError:
+            known = ", ".join(self.rules.floor)
+            raise BadProposal(f"targets: {', '.join(targets)} should name pools: {known}") from None
+
+
+def _from_bytes(stored: bytes) -> Ledger:
+    """The ledger that was stored; UnreadableLedger says what is wrong."""
+    try:
+        document = json.loads(stored)
+        if document["version"] != VERSION:
+            raise UnreadableLedger(f"the stored ledger has version {document['version']}, not {VERSION}")
+        # A field without its value must not take the default: ids might go back.
+        return LEDGER.validate_python({name: document[name] for name in FIELDS})
+    except (ValueError, TypeError, KeyError) as error:
+        said = " ".join(str(error).split()) or type(error).__name__
+        raise UnreadableLedger(f"the stored ledger cannot be read: {said}") from error
 
 
 class Waiters:
@@ -66,16 +173,13 @@ class Waiters:
         self.count += 1
         try:
             async with asyncio.timeout(timeout_s):
-                return await self._found(found)
+                while (decision := found()) is None:
+                    await self._issued.wait()
+                return decision
         except TimeoutError:
             return None
         finally:
             self.count -= 1
-
-    async def _found(self, found: Callable[[], ScalingDecision | None]) -> ScalingDecision:
-        while (decision := found()) is None:
-            await self._issued.wait()
-        return decision
 
 
 class VirtualConnectorCoordinator:
@@ -84,7 +188,11 @@ class VirtualConnectorCoordinator:
     def __init__(
         self, config_json: str, store: Store | None = None, clock: Callable[[], float] = time.time
     ) -> None:
-        rules = rules_of(HeadwayConfig.model_validate_json(config_json))
+        config = HeadwayConfig.model_validate_json(config_json)
+        rules = Rules(
+            floor={Role(name): pool.min_replicas for name, pool in config.pools.items()},
+            scaling_timeout_s=config.connector.scaling_timeout_s,
+        )
         self._stored = StoredLedger(store or InternalKvStore(), rules, clock)
         self._waiters = Waiters()
         self._loop = asyncio.get_running_loop()
@@ -105,7 +213,13 @@ class VirtualConnectorCoordinator:
         self._elapse()
         if after is not None and after > self._stored.ledger.last_id:
             raise UnknownDecision(f"after: decision {after} was never issued: {newest(self._stored.ledger)}")
-        decision = await self._waiters.until(lambda: self._newer_than(after), min(timeout_s, LONGEST_WAIT_S))
+
+        def newer() -> ScalingDecision | None:
+            ledger = self._stored.ledger
+            seen = ledger.acknowledged_id if after is None else after
+            return ledger.decision if ledger.last_id > seen else None
+
+        decision = await self._waiters.until(newer, min(timeout_s, LONGEST_WAIT_S))
         return None if decision is None else decision.document()
 
     async def get(self) -> dict[str, Any] | None:
@@ -138,11 +252,6 @@ class VirtualConnectorCoordinator:
             "timer_failures": self.timer_failures,
             "pid": os.getpid(),
         }
-
-    def _newer_than(self, after: int | None) -> ScalingDecision | None:
-        ledger = self._stored.ledger
-        seen = ledger.acknowledged_id if after is None else after
-        return ledger.decision if ledger.last_id > seen else None
 
     def _elapse(self) -> None:
         with self._announcing():

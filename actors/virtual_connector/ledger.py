@@ -1,7 +1,7 @@
 """The rules for decisions that an outside system carries out. Pure: the clock is an argument.
 
 The ledger is one value. Each function here takes it, an event and the time, and returns the next ledger;
-`stored_ledger` stores the whole of it before any reply.
+the coordinator stores the whole of it before any reply.
 
 Ids. The first decision is 0; the next is always the newest plus one, so an id exists exactly if it lies in
 0..newest. `acknowledged_id` is the highest answered one; it only rises, and all below it count as answered.
@@ -150,7 +150,8 @@ def elapse(ledger: Ledger, rules: Rules, now_s: float) -> Ledger:
     if ledger.wish is None:
         return ledger
     wish = {**rules.floor, **_of_pools(ledger.wish.targets, rules)}
-    if _in_force(ledger, wish):
+    latest = ledger.decision
+    if latest is not None and latest.status != "failed" and dict(latest.targets) == wish:
         return replace(ledger, wish=None)
     free_at = free_at_s(ledger, rules)
     if free_at is not None and now_s < free_at:
@@ -169,37 +170,25 @@ def _issued(ledger: Ledger, wish: Wish, now_s: float) -> Ledger:
 
 
 def _settled(ledger: Ledger, said: DecisionAnswer, now_s: float) -> Ledger:
-    failed = said.failure is not None
+    failure = None
+    if said.failure is not None:
+        failure = FailedDecision(decision_id=said.decision_id, reason=said.failure, at_s=now_s)
+    known = {one.decision_id: one for one in (*ledger.overtaken, ledger.decision) if one is not None}
+    completed = ledger.completed
+    # Where its targets are no longer remembered, the one before stays.
+    if failure is None and (answered := known.get(said.decision_id)) is not None:
+        completed = CompletedDecision(decision_id=said.decision_id, targets=answered.targets)
     decision = ledger.decision
     if decision is not None and decision.decision_id == said.decision_id:
-        decision = replace(decision, status="failed" if failed else "completed")
+        decision = replace(decision, status="failed" if failure else "completed")
     return replace(
         ledger,
         decision=decision,
         acknowledged_id=said.decision_id,
         overtaken=tuple(one for one in ledger.overtaken if one.decision_id > said.decision_id),
-        completed=ledger.completed if failed else _carried_out(ledger, said.decision_id),
-        failure=_failure(said, now_s),
+        completed=completed,
+        failure=failure,
     )
-
-
-def _carried_out(ledger: Ledger, decision_id: int) -> CompletedDecision | None:
-    """The decision as completed; the one before, where its targets are no longer remembered."""
-    for one in (ledger.decision, *ledger.overtaken):
-        if one is not None and one.decision_id == decision_id:
-            return CompletedDecision(decision_id=decision_id, targets=one.targets)
-    return ledger.completed
-
-
-def _failure(said: DecisionAnswer, now_s: float) -> FailedDecision | None:
-    if said.failure is None:
-        return None
-    return FailedDecision(decision_id=said.decision_id, reason=said.failure, at_s=now_s)
-
-
-def _in_force(ledger: Ledger, targets: Mapping[Role, int]) -> bool:
-    newest = ledger.decision
-    return newest is not None and newest.status != "failed" and dict(newest.targets) == dict(targets)
 
 
 def _of_pools(targets: Mapping[Role, int], rules: Rules) -> dict[Role, int]:
@@ -224,16 +213,14 @@ def pool_counts(ledger: Ledger, rules: Rules) -> dict[Role, PoolCounts]:
     there: Mapping[Role, int] = ledger.completed.targets if ledger.completed else {}
     newest = ledger.decision
     wanted: Mapping[Role, int] = newest.targets if newest and newest.status != "failed" else there
-    return {
-        role: _counts(wanted.get(role, there.get(role, floor)), there.get(role, floor))
-        for role, floor in rules.floor.items()
-    }
-
-
-def _counts(desired: int, there: int) -> PoolCounts:
-    return PoolCounts(
-        desired=desired,
-        starting=max(0, desired - there),
-        ready=min(there, desired),
-        draining=max(0, there - desired),
-    )
+    pools = {}
+    for role, floor in rules.floor.items():
+        now = there.get(role, floor)
+        desired = wanted.get(role, now)
+        pools[role] = PoolCounts(
+            desired=desired,
+            starting=max(0, desired - now),
+            ready=min(now, desired),
+            draining=max(0, now - desired),
+        )
+    return pools

@@ -5,6 +5,7 @@ import json
 import pytest
 from virtual_cases import RULES, TIMEOUT_S, Clock, new_ledger
 
+from actors.virtual_connector.coordinator import KEY
 from actors.virtual_connector.decision import (
     BadProposal,
     ScalingDecision,
@@ -13,7 +14,6 @@ from actors.virtual_connector.decision import (
     plain,
 )
 from actors.virtual_connector.ledger import DecisionAnswer, Rules, pool_counts
-from actors.virtual_connector.stored_ledger import KEY
 from headway.planning import Role
 from tests.stores import MemoryStore
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from virtual_cases import RULES, TIMEOUT_S, Clock, Killed, MortalStore
 
+from actors.virtual_connector.coordinator import StoredLedger
 from actors.virtual_connector.decision import UnknownDecision
 from actors.virtual_connector.ledger import DecisionAnswer
-from actors.virtual_connector.stored_ledger import StoredLedger
 
 POOLS = ("prefill", "decode")
 COUNTS = st.integers(0, 3)

@@ -1,7 +1,7 @@
 """What tests of the virtual connector share: rules, a clock that is set, and a store that dies on demand."""
 
+from actors.virtual_connector.coordinator import StoredLedger
 from actors.virtual_connector.ledger import Rules
-from actors.virtual_connector.stored_ledger import StoredLedger
 from headway.planning import Role
 from tests.stores import MemoryStore
 

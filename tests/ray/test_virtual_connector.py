@@ -38,7 +38,7 @@ from actors.virtual_connector import (
     start_coordinator,
 )
 from actors.virtual_connector.connector import VirtualConnector
-from actors.virtual_connector.stored_ledger import KEY
+from actors.virtual_connector.coordinator import KEY
 from headway.config import HeadwayConfig
 from headway.planning import Role
 from serve_apps.control_api import control_routes, scaling_routes
