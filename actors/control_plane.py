@@ -141,7 +141,7 @@ def _create(config: HeadwayConfig, settings: str, application: str) -> dict[str,
     from actors.metric_collector import MetricCollector
     from actors.planner import Planner
     from actors.predictor import Predictor
-    from actors.routing_actors import routing_actors
+    from actors.routing_actors import needs_router, start_routing
     from actors.virtual_connector import start_client, start_coordinator
 
     start = names.start_actor
@@ -153,7 +153,8 @@ def _create(config: HeadwayConfig, settings: str, application: str) -> dict[str,
     if connector_kind(config).decision_ids:
         actors[names.VIRTUAL_CONNECTOR] = start_coordinator(settings)
         actors[names.VIRTUAL_CONNECTOR_CLIENT] = start_client()
-    actors |= {name: start_routing(settings) for name, start_routing in routing_actors(config).items()}
+    if needs_router(config):
+        actors |= start_routing(config)
     actors[names.PLANNER] = start(Planner, names.PLANNER, settings, application)
     return actors
 

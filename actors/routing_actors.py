@@ -3,7 +3,6 @@
 The three simplest profiles need no common state: a gateway places by itself, and saves a hop.
 """
 
-from collections.abc import Callable, Mapping
 from typing import Any
 
 from actors import names
@@ -27,38 +26,23 @@ def needs_router(config: HeadwayConfig) -> bool:
     return not _is_stateless(config) or routing.offload.mode != "never" or bool(config.slo.classes)
 
 
-def routing_actors(config: HeadwayConfig) -> Mapping[str, Callable[[str], Any]]:
-    """The actors that the control plane starts for routing, none where no request needs them.
-
-    By name, each with its start: from the settings as JSON to the actor's handle.
-    """
-    return _actors(config) if needs_router(config) else {}
+def routing_actors(config: HeadwayConfig) -> tuple[str, ...]:
+    """Names of the actors that routing has: the router, and the trainer where predictions are learned."""
+    trainer = (names.LATENCY_TRAINER,) if config.routing.prediction.learn else ()
+    return (names.router(config.model), *trainer)
 
 
-def start_routing(config: HeadwayConfig) -> Any:  # noqa: ANN401 - the router's handle
-    """The router, and the trainer where predictions are learned; actors that run already are found."""
+def start_routing(config: HeadwayConfig) -> dict[str, Any]:
+    """Handles of the `routing_actors` by name; those that run already are found."""
+    from actors.latency_trainer import LatencyTrainer
+    from actors.router import Router
+
     # The actors do not need the API keys.
     settings = config.model_dump_json(exclude={"gateway": {"api_keys"}})
-    handles = {name: start(settings) for name, start in _actors(config).items()}
-    return handles[names.router(config.model)]
-
-
-def _actors(config: HeadwayConfig) -> dict[str, Callable[[str], Any]]:
-    router = names.router(config.model)
-
-    def start_router(settings_json: str) -> Any:  # noqa: ANN401
-        from actors.router import Router
-
-        # A call of a router that died is not repeated: the gateways begin a new session instead.
-        return names.start_actor(Router, router, settings_json, max_task_retries=0)
-
-    def start_trainer(settings_json: str) -> Any:  # noqa: ANN401
-        from actors.latency_trainer import LatencyTrainer
-
-        return names.start_actor(LatencyTrainer, names.LATENCY_TRAINER, settings_json)
-
-    trainer = {names.LATENCY_TRAINER: start_trainer} if config.routing.prediction.learn else {}
-    return {router: start_router, **trainer}
+    router, *trainers = routing_actors(config)
+    # A call of a router that died is not repeated: the gateways begin a new session instead.
+    handles = {router: names.start_actor(Router, router, settings, max_task_retries=0)}
+    return handles | {name: names.start_actor(LatencyTrainer, name, settings) for name in trainers}
 
 
 def _is_stateless(config: HeadwayConfig) -> bool:

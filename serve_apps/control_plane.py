@@ -17,7 +17,7 @@ from actors import control_plane, names
 from actors.connectors import connector_kind
 from actors.connectors.external_scaling import keep_external_scaling
 from actors.names import CallError, NamedActor
-from actors.routing_actors import routing_actors
+from actors.routing_actors import needs_router, routing_actors
 from actors.virtual_connector import (
     AsyncVirtualConnectorClient,
     CoordinatorUnreachable,
@@ -122,7 +122,8 @@ class ActorScaling:
 def control_plane_routes(config: HeadwayConfig) -> list[BaseRoute]:
     """All routes of the control API, for a process that is part of the cluster."""
     scaling = ActorScaling() if connector_kind(config).decision_ids else None
-    plane = ActorControlPlane(names.router(config.model), tuple(routing_actors(config)))
+    routing = routing_actors(config) if needs_router(config) else ()
+    plane = ActorControlPlane(names.router(config.model), routing)
     return [*control_routes(plane), *scaling_routes(scaling)]
 
 

@@ -3,12 +3,11 @@
 The ledger is one value. Each function here takes it, an event and the time, and returns the next ledger;
 the coordinator stores the whole of it before any reply.
 
-Ids. The first decision is 0; the next is always the newest plus one, so an id exists exactly if it lies in
-0..newest. `acknowledged_id` is the highest answered one; it only rises, and all below it count as answered.
+Ids. An id exists exactly if it lies in 0..newest. `acknowledged_id` is the highest answered one; it only
+rises, and all below it count as answered.
 
 Targets. A role that no proposal has named has its `floor`. A proposal changes the roles that it names and
-keeps the others as last wished. What has been asked for is therefore always the wish or, without one,
-the newest decision. The first proposal always makes a decision: the outside has none yet.
+keeps the others as last wished. The first proposal always makes a decision: the outside has none yet.
 
 One at a time. A decision is pending until it is answered. While it is, a proposal becomes the wish, and
 replaces an earlier one; a proposal that equals the pending decision takes the wish back. The wish is issued

@@ -241,6 +241,6 @@ class ActorLink:
         except ValueError:
             if self._found:
                 raise
-            actor = start_routing(self._config)
+            actor = start_routing(self._config)[names.router(self._config.model)]
         self._found = True
         return actor
