@@ -3,25 +3,192 @@
 Planner and routers poll `model`, which answers with a model only when it is another than the known one. A
 profile that cannot be loaded is not an end: `ready` says why, and each further question tries again, so that
 a directory that is mounted late is found.
+
+Traffic corrects measured profiles (`PerformanceLearning`):
+
+    refinement     replicas' reports change the surfaces (`headway.profiling.refinement`). The served profile
+                   changes only where a ratio has moved by more than 2 %, or a cell came or went: policies are
+                   made anew with each profile
+    calibration    ratio     = measured mean / the served profile's value at the measured point
+                   smoothed' = (1 - w) smoothed + w ratio            w = 0.2; the first ratio as it is
+                   Above 1 the deployment is slower than its profile: queueing, noise, or another engine
+    corrections    the factors that a router has learnt, as it reports them
+
+All are in the store after each change. Refinement and corrections belong to the measured profile, calibration
+to the served one, so that no slowness counts twice; another profile begins anew.
 """
 
+import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, fields
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, astuple, fields, replace
 from threading import Lock
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
-from actors.performance_learning import PerformanceLearning
-from actors.performance_model import PerformanceModel, load_profiles
+from actors.performance_model import (
+    LatencyRatio,
+    PerformanceModel,
+    checksum,
+    load_profiles,
+    own_profile,
+    performance_model,
+)
 from actors.store import InternalKvStore, Store
 from headway.config import ConfigError, HeadwayConfig
-from headway.planning import Observation
+from headway.planning import Observation, Role
+from headway.planning.sizing import Correction, Lengths, correct_decode, correct_prefill
+from headway.profiling import Phase
 from headway.profiling.observed_latency import LatencyReport
-from interp import DecodeSamples, PrefillSamples, ProfileError
+from headway.profiling.refinement import CellMemory, Refinement, RefinementCell, learn, moved, refined
+from headway.routing.gpu_profiles import GpuProfile
+from interp import DecodeSamples, PrefillSamples, Profile, ProfileError
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+REFINEMENT, CALIBRATION = "interpolator/refinement", "interpolator/calibration"
+CORRECTIONS = "interpolator/corrections"
+WEIGHT = 0.2
+PHASES = (Role.PREFILL, Role.DECODE)
+
+
+class PerformanceLearning:
+    """The model of measured `profiles`, and its changes. Not for several threads at once."""
+
+    def __init__(self, store: Store, profiles: Mapping[str, GpuProfile], *, refine: bool) -> None:
+        self._store, self._profiles, self._measured = store, dict(profiles), checksum(profiles)
+        self._refining = _Refining(store, own_profile(profiles)) if refine else None
+        self._corrections: Mapping[str, float] = _restored(
+            store, CORRECTIONS, self._measured, lambda stored: _factors(stored["factors"]), {}
+        )
+        self.model = self._served()
+
+    def learn(self, reports: Iterable[LatencyReport]) -> None:
+        """Refine the profile by a replica's reports; nothing where that is switched off."""
+        if self._refining is not None and self._refining.learn(reports):
+            self.model = self._served()
+
+    def calibrate(self, observation: Observation) -> None:
+        """Compare an interval with the surfaces; one seen before, or without figures, changes nothing."""
+        ratios = _ratios(self.model.calibration, observation, self.model.profile)
+        if ratios != self.model.calibration:
+            document = {phase.value: asdict(ratio) for phase, ratio in ratios.items()}
+            _put(self._store, CALIBRATION, self.model.profiles_version, ratios=document)
+            self.model = performance_model(self._profiles, ratios, self._corrections)
+
+    def correct(self, corrections: Mapping[str, float]) -> None:
+        """Keep the factors that a router has learnt."""
+        if (factors := _factors(corrections)) != self._corrections:
+            _put(self._store, CORRECTIONS, self._measured, factors=factors)
+            self._corrections = factors
+            self.model = performance_model(self._profiles, self.model.calibration, factors)
+
+    def refinement(self) -> dict[str, Any]:
+        """State of the refinement as plain data; empty where it is switched off."""
+        return {} if self._refining is None else self._refining.document()
+
+    def _served(self) -> PerformanceModel:
+        if self._refining is not None:
+            self._profiles[""] = self._refining.profile
+        served = checksum(self._profiles)
+        none = dict.fromkeys(PHASES, LatencyRatio())
+
+        def decode(stored: Mapping[str, Any]) -> Mapping[Role, LatencyRatio]:
+            return {phase: LatencyRatio(**stored["ratios"][phase.value]) for phase in PHASES}
+
+        ratios: Mapping[Role, LatencyRatio] = _restored(self._store, CALIBRATION, served, decode, none)
+        return performance_model(dict(self._profiles), ratios, self._corrections)
+
+
+class _Refining:
+    """The refinement of the deployment's own profile as measured. `profile` is the one to serve."""
+
+    def __init__(self, store: Store, measured: Profile) -> None:
+        self._store, self._version, self._measured = store, checksum({"": measured}), measured
+        self._learnt = self._served = _restored(store, REFINEMENT, self._version, _decoded, Refinement())
+        self.profile = refined(measured, self._served)
+
+    def learn(self, reports: Iterable[LatencyReport]) -> bool:
+        """Take reports; True if there is another profile to serve."""
+        learnt = learn(self._learnt, self._measured, reports)
+        if learnt is self._learnt:
+            return False
+        self._learnt = learnt
+        cells = [(*cell, *astuple(memory)) for cell, memory in learnt.cells.items()]
+        _put(self._store, REFINEMENT, self._version, version=learnt.version, cells=cells)
+        if not moved(self._served, learnt):
+            return False
+        self._served, self.profile = learnt, refined(self._measured, learnt)
+        return True
+
+    def document(self) -> dict[str, Any]:
+        """Version, cells with traffic, those that count, and the version that is served."""
+        learnt, served = self._learnt, self._served
+        return {
+            "version": learnt.version,
+            "cells": len(learnt.cells),
+            "sure": len(learnt.sure),
+            "served_version": served.version if served.sure else 0,
+        }
+
+
+def _ratios(
+    before: Mapping[Role, LatencyRatio], observation: Observation, profile: Profile
+) -> Mapping[Role, LatencyRatio]:
+    """The ratios with one more interval."""
+    lengths = Lengths(isl_tokens=observation.isl_tokens, osl_tokens=observation.osl_tokens)
+    pools = observation.pools
+    decoding = replace(observation, pools={Role.DECODE: pools.get(Role.DECODE) or pools[Role.MIXED]})
+    corrections = {
+        Role.PREFILL: correct_prefill(observation, lengths, 1.0, profile.prefill),
+        Role.DECODE: correct_decode(decoding, lengths, 1.0, profile.decode),
+    }
+    return {
+        phase: ratio
+        if corrections[phase].basis != "measured" or ratio.at_s == observation.now_s
+        else _with_measured(ratio, corrections[phase], observation.now_s)
+        for phase, ratio in before.items()
+    }
+
+
+def _with_measured(ratio: LatencyRatio, correction: Correction, at_s: float) -> LatencyRatio:
+    last = correction.value
+    smoothed = last if ratio.count == 0 else (1 - WEIGHT) * ratio.smoothed + WEIGHT * last
+    return LatencyRatio(
+        smoothed=smoothed, last=last, count=ratio.count + 1, at_s=at_s, details=correction.details
+    )
+
+
+def _put(store: Store, key: str, profile: int, **learnt: object) -> None:
+    store.put(key, json.dumps({"profile": profile, **learnt}).encode())
+
+
+def _restored(store: Store, key: str, profile: int, decode: Callable[[Any], T], otherwise: T) -> T:
+    """The value stored for the profile with this checksum; `otherwise` if there is none to be read."""
+    try:
+        stored = json.loads(store.get(key) or b"{}")
+        if stored.get("profile") == profile:
+            return decode(stored)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        logger.warning("%s in the store cannot be read, it begins anew: %s", key, error)
+    return otherwise
+
+
+def _factors(corrections: Mapping[str, float]) -> dict[str, float]:
+    return {str(name): float(factor) for name, factor in corrections.items()}
+
+
+def _decoded(stored: Mapping[str, Any]) -> Refinement:
+    cells = {
+        RefinementCell(Phase(phase), tokens, kv): CellMemory(
+            count=count, log_ratio=log_ratio, log_tokens=log_tokens, kv_usage=kv_usage
+        )
+        for phase, tokens, kv, count, log_ratio, log_tokens, kv_usage in stored["cells"]
+    }
+    return Refinement(version=stored["version"], cells=cells)
 
 
 class Interpolator:

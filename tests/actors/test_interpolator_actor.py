@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from actors.interpolator import Interpolator
-from actors.performance_learning import CALIBRATION, CORRECTIONS, REFINEMENT
+from actors.interpolator import CALIBRATION, CORRECTIONS, REFINEMENT, Interpolator
 from actors.performance_model import PerformanceModel
 from headway.config import load_config
 from headway.planning import PoolState, Role
