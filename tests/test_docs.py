@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from headway_cli.app import STUDIES, VERBS
+
 ROOT = Path(__file__).parent.parent
 FRONT = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")]
 DOCS = sorted((ROOT / "docs").rglob("*.md"))
@@ -55,6 +57,11 @@ def test_files_and_modules_that_are_named_exist(page: Path) -> None:
         or (MODULE.fullmatch(name) and not EXTENSION_POINTS.fullmatch(name) and not is_defined(name))
     }
     assert not gone
+
+
+def test_the_front_page_names_every_verb() -> None:
+    text = prose(FRONT[0])
+    assert not [verb.name for verb in (*VERBS, *STUDIES) if f"`{verb.name}`" not in text]
 
 
 def prose(page: Path) -> str:
