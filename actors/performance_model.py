@@ -126,15 +126,14 @@ def checksum(profiles: "Mapping[str, GpuProfile]") -> int:
     total = 0
     for gpu_type, profile in profiles.items():
         total = zlib.crc32(gpu_type.encode(), total)
-        total = zlib.crc32(_bytes(profile) if isinstance(profile, Profile) else repr(profile).encode(), total)
+        if isinstance(profile, Profile):
+            prefill, decode = profile.prefill, profile.decode
+            bounds = (prefill.gpus_per_engine, decode.gpus_per_engine, decode.largest_batch)
+            samples = _sample_bytes(prefill.samples) + _sample_bytes(decode.samples)
+            total = zlib.crc32(np.array(bounds, np.float64).tobytes() + samples, total)
+        else:
+            total = zlib.crc32(repr(profile).encode(), total)
     return total or 1
-
-
-def _bytes(profile: Profile) -> bytes:
-    prefill, decode = profile.prefill, profile.decode
-    bounds = (prefill.gpus_per_engine, decode.gpus_per_engine, decode.largest_batch)
-    samples = (_sample_bytes(prefill.samples), _sample_bytes(decode.samples))
-    return b"".join((np.array(bounds, np.float64).tobytes(), *samples))
 
 
 def _sample_bytes(samples: PrefillSamples | DecodeSamples) -> bytes:

@@ -140,7 +140,9 @@ class FittedModels:
 
 def restore_models(config: HeadwayConfig, store: Store) -> FittedModels:
     """The stored models if they fit the settings, else new ones (PredictorError or TraceError)."""
-    made_from = _fingerprint(config)
+    planner, interval_s = config.planner, decision_interval_s(config.planner)
+    options = sorted((key, repr(value)) for key, value in planner.predictor_options.items())
+    made_from = repr((planner.predictor, options, interval_s, planner.load_predictor_warmup_trace))
     data = store.get(MODELS)
     if data is not None:
         try:
@@ -149,21 +151,6 @@ def restore_models(config: HeadwayConfig, store: Store) -> FittedModels:
                 return stored
         except UNPICKLING_ERRORS as error:
             logger.warning("the stored predictors cannot be read, they learn anew: %s", error)
-    return _new_models(config, made_from)
-
-
-def save_models(models: FittedModels, store: Store) -> None:
-    """Store them, unless they are too large."""
-    data = pickle.dumps(models)
-    if len(data) <= MOST_BYTES:
-        store.put(MODELS, data)
-    else:
-        store.delete(MODELS)
-
-
-def _new_models(config: HeadwayConfig, made_from: str) -> FittedModels:
-    planner = config.planner
-    interval_s = decision_interval_s(planner)
     forecaster = make_forecaster(planner.predictor, planner.predictor_options, interval_s)
     models = FittedModels(made_from=made_from, forecaster=forecaster)
     if planner.load_predictor_warmup_trace is not None:
@@ -175,11 +162,13 @@ def _new_models(config: HeadwayConfig, made_from: str) -> FittedModels:
     return models
 
 
-def _fingerprint(config: HeadwayConfig) -> str:
-    planner = config.planner
-    options = sorted((key, repr(value)) for key, value in planner.predictor_options.items())
-    source = planner.load_predictor_warmup_trace
-    return repr((planner.predictor, options, decision_interval_s(planner), source))
+def save_models(models: FittedModels, store: Store) -> None:
+    """Store them, unless they are too large."""
+    data = pickle.dumps(models)
+    if len(data) <= MOST_BYTES:
+        store.put(MODELS, data)
+    else:
+        store.delete(MODELS)
 
 
 class Predictor:

@@ -4,11 +4,13 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from actors.planning.context import PlannerContext, PlannerState
-from headway.config import HeadwayConfig, PoolSettings
+from headway.config import PoolSettings
 from headway.engine.kinds import engine_kind
 from headway.planning import PoolLimits, Role
 from headway.planning.reasons import jsonable
-from headway.planning.records import DecisionRecord, PlannerPhase, StatusDocument
+from headway.planning.records import PlannerPhase, StatusDocument
+
+PLANNER_SETTINGS = ("dry_run", "policy", "predictor", "max_gpu_budget")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -32,6 +34,10 @@ def status_document(context: PlannerContext, state: PlannerState, loop: LoopCoun
     """The whole document."""
     config, last, fault = context.settings.config, context.log.last, state.connector_fault
     model, profile = state.policy.model, state.policy.profile
+    decision: dict[str, Any] | None = None
+    if last is not None:
+        shown = ("id", "created_at", "targets", "summary", "reached_at", "notes")
+        decision = {**{key: getattr(last, key) for key in shown}, "status": last.connector.status}
     answer = {} if last is None else {"status": last.connector.status, "detail": last.connector.detail}
     document = {
         "model": config.model,
@@ -41,14 +47,18 @@ def status_document(context: PlannerContext, state: PlannerState, loop: LoopCoun
             "time_scale": config.engine.time_scale,
         },
         "slo": config.slo.model_dump(),
-        "planner": _planner(config, state, loop),
+        "planner": {
+            **asdict(loop),
+            **{key: getattr(config.planner, key) for key in PLANNER_SETTINGS},
+            "interval_s": state.policy.interval_s,
+        },
         "pools": {name: _pool(Role(name), pool, state) for name, pool in config.pools.items()},
         "attainment": {
             "last_interval": None if state.measured is None else state.measured.attainment,
             "total": state.memory.attainment,
         },
         "measured": state.measured,
-        "last_decision": last and _last_decision(last),
+        "last_decision": decision,
         "components": {
             **{name: {"ok": it.ok, "detail": it.detail} for name, it in context.actors.health().items()},
             "Connector": {"ok": not fault, "detail": fault},
@@ -65,12 +75,6 @@ def status_document(context: PlannerContext, state: PlannerState, loop: LoopCoun
     return StatusDocument.model_validate(jsonable(document))
 
 
-def _planner(config: HeadwayConfig, state: PlannerState, loop: LoopCounters) -> dict[str, Any]:
-    settings = ("dry_run", "policy", "predictor", "max_gpu_budget")
-    chosen = {key: getattr(config.planner, key) for key in settings}
-    return {**asdict(loop), **chosen, "interval_s": state.policy.interval_s}
-
-
 def _pool(role: Role, pool: PoolSettings, state: PlannerState) -> dict[str, Any]:
     counts = state.counts.get(role)
     load = None if state.measured is None else state.measured.load.get(role)
@@ -83,8 +87,3 @@ def _pool(role: Role, pool: PoolSettings, state: PlannerState) -> dict[str, Any]
         "max_replicas": pool.max_replicas,
         "gpus_per_replica": pool.gpus_per_replica if limits is None else limits.gpus_per_replica,
     }
-
-
-def _last_decision(record: DecisionRecord) -> dict[str, Any]:
-    shown = ("id", "created_at", "targets", "summary", "reached_at", "notes")
-    return {**{key: getattr(record, key) for key in shown}, "status": record.connector.status}
