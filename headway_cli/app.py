@@ -1,13 +1,12 @@
 """The verbs, and how a command ends: an exit code and, for wrong input, one line instead of a traceback.
 
-A verb is one line in VERBS. Its module is imported when the verb is run, so that `headway --help` loads
-none of the heavy libraries.
+A verb is one line in VERBS or STUDIES. Its module is imported when the verb is run, so that
+`headway --help` loads none of the heavy libraries.
 """
 
 import os
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
@@ -19,111 +18,74 @@ from headway_cli import INTERRUPTED, READER_GONE, WRONG_INPUT
 
 NO_RICH: dict[str, Any] = {"rich_markup_mode": None, "add_completion": False}
 
+VERBS: Mapping[str, str] = {
+    "simulate": "Simulate a policy on a trace: replica plan, latencies, SLO attainment and cost.",
+    "compare": "Compare policies on one trace, or routings: attainment, goodput, GPU-hours, stability.",
+    "report": "Render a result as one self-contained HTML page.",
+    "generate": "Write generated load (or any trace, scaled) as a trace file in the plain form.",
+    "profile": "Measure an engine's latencies, and recommend tensor-parallel sizes for a load and its SLO.",
+    "check": "Validate a configuration file: keys and values, and what `simulate` and `up` would refuse.",
+    "schema": "Print the JSON schema of the configuration file.",
+    "up": "Start gateway, engines and control plane on Ray, and print the addresses; Ctrl-C ends it.",
+    "down": "End what `headway up` started; with --address, delete the application from that cluster.",
+    "status": "Show a running deployment: pools, SLO attainment, the last decision and why.",
+    "decisions": "Show the planner's decisions: what was measured, decided and done.",
+    "offload-traces": (
+        "Show where long prompts were computed and when, as JSON lines: document 004's time stamps."
+    ),
+    "set": "Change settings of a running planner: SLO, GPU budget, minimum and maximum replicas.",
+    "load": "Replay a trace against an OpenAI endpoint: latencies and SLO attainment, as clients see them.",
+    "demo": "Run everything on a local Ray with simulated engines, and watch replica counts follow a load.",
+}
+STUDIES: Mapping[str, str] = {
+    "share": "Simulate deployments that share a GPU budget by priority: attainment, cost, who held what.",
+    "gpu-plan": "Choose GPU types and counts for a trace: the cheapest whole replicas that keep the SLO.",
+    "queue-sim": (
+        "Compare push and pull, simple and SLO-aware queues: waits and SLO violations, over many seeds."
+    ),
+    "estimate": (
+        "Estimate performance profiles with AI Configurator (optional extra `estimate`), no GPU needed."
+    ),
+}
+PLACES: Mapping[str, str] = {
+    "report": "simulate:report",
+    "generate": "simulate:generate",
+    "profile": "profile:verbs",
+    "schema": "settings:schema",
+    "down": "up:down",
+    "offload-traces": "decisions:offload_traces",
+    "set": "settings:set_",
+}
+"""`module:function` (or `module:typer`) of the verbs whose module has another name."""
 
-@dataclass(frozen=True, slots=True)
-class Verb:
-    """A verb, its line of help, and its `module:function` (or `module:typer`) where that is not its name."""
 
-    name: str
-    summary: str
-    place: str = ""
-
-    def load(self) -> Any:  # noqa: ANN401 - a command of the click that typer bundles
-        """Import the module, and make a command of the function."""
-        known = self.name.replace("-", "_")
-        module, _, attribute = (self.place or f"{known}:{known}").partition(":")
-        found = getattr(import_module(f"headway_cli.{module}"), attribute)
-        if not isinstance(found, typer.Typer):
-            function, found = found, typer.Typer(**NO_RICH)
-            found.command(self.name)(function)
-        return get_command(found)
-
-
-VERBS = (
-    Verb("simulate", "Simulate a policy on a trace: replica plan, latencies, SLO attainment and cost."),
-    Verb("compare", "Compare policies on one trace, or routings: attainment, goodput, GPU-hours, stability."),
-    Verb("report", "Render a result as one self-contained HTML page.", "simulate:report"),
-    Verb(
-        "generate",
-        "Write generated load (or any trace, scaled) as a trace file in the plain form.",
-        "simulate:generate",
-    ),
-    Verb(
-        "profile",
-        "Measure an engine's latencies, and recommend tensor-parallel sizes for a load and its SLO.",
-        "profile:verbs",
-    ),
-    Verb(
-        "check", "Validate a configuration file: keys and values, and what `simulate` and `up` would refuse."
-    ),
-    Verb("schema", "Print the JSON schema of the configuration file.", "settings:schema"),
-    Verb("up", "Start gateway, engines and control plane on Ray, and print the addresses; Ctrl-C ends it."),
-    Verb(
-        "down",
-        "End what `headway up` started; with --address, delete the application from that cluster.",
-        "up:down",
-    ),
-    Verb("status", "Show a running deployment: pools, SLO attainment, the last decision and why."),
-    Verb("decisions", "Show the planner's decisions: what was measured, decided and done."),
-    Verb(
-        "offload-traces",
-        "Show where long prompts were computed and when, as JSON lines: document 004's time stamps.",
-        "decisions:offload_traces",
-    ),
-    Verb(
-        "set",
-        "Change settings of a running planner: SLO, GPU budget, minimum and maximum replicas.",
-        "settings:set_",
-    ),
-    Verb(
-        "load",
-        "Replay a trace against an OpenAI endpoint: latencies and SLO attainment, as clients see them.",
-    ),
-    Verb(
-        "demo",
-        "Run everything on a local Ray with simulated engines, and watch replica counts follow a load.",
-    ),
-)
-STUDIES = (
-    Verb(
-        "share",
-        "Simulate deployments that share a GPU budget by priority: attainment, cost, who held what.",
-        "studies.share:share",
-    ),
-    Verb(
-        "gpu-plan",
-        "Choose GPU types and counts for a trace: the cheapest whole replicas that keep the SLO.",
-        "studies.gpu_plan:gpu_plan",
-    ),
-    Verb(
-        "queue-sim",
-        "Compare push and pull, simple and SLO-aware queues: waits and SLO violations, over many seeds.",
-        "studies.queue_sim:queue_sim",
-    ),
-    Verb(
-        "estimate",
-        "Estimate performance profiles with AI Configurator (optional extra `estimate`), no GPU needed.",
-        "studies.estimate:estimate",
-    ),
-)
+def load_verb(name: str) -> Any:  # noqa: ANN401 - a command of the click that typer bundles
+    """Import the module of a verb, and make a command of its function."""
+    known = name.replace("-", "_")
+    folder = "studies." if name in STUDIES else ""
+    module, _, attribute = PLACES.get(name, f"{folder}{known}:{known}").partition(":")
+    found = getattr(import_module(f"headway_cli.{module}"), attribute)
+    if not isinstance(found, typer.Typer):
+        function, found = found, typer.Typer(**NO_RICH)
+        found.command(name)(function)
+    return get_command(found)
 
 
 class _Verbs(TyperGroup):
     """The group of all verbs: names and summaries for the help, the module of the one that is run."""
 
     def __init__(self, **settings: Any) -> None:  # noqa: ANN401 - as typer makes groups
-        verbs = {verb.name: TyperCommand(verb.name, help=verb.summary) for verb in (*VERBS, *STUDIES)}
+        verbs = {name: TyperCommand(name, help=summary) for name, summary in {**VERBS, **STUDIES}.items()}
         super().__init__(**{**settings, "commands": verbs})
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:  # noqa: ANN401 - as below
         name, _, rest = super().resolve_command(ctx, args)
-        verb = next(verb for verb in (*VERBS, *STUDIES) if verb.name == name)
-        return name, verb.load(), rest
+        return name, load_verb(str(name)), rest
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401 - typer keeps these types private
         for title, verbs in (("Commands", VERBS), ("Studies", STUDIES)):
-            room = formatter.width - 6 - max(len(verb.name) for verb in verbs)
-            rows = [(verb.name, self.commands[verb.name].get_short_help_str(room)) for verb in verbs]
+            room = formatter.width - 6 - max(map(len, verbs))
+            rows = [(name, self.commands[name].get_short_help_str(room)) for name in verbs]
             with formatter.section(title):
                 formatter.write_dl(rows)
 

@@ -2,58 +2,25 @@
 
 from collections.abc import Iterator, Sequence
 from html import escape
-from string import Template
 
 from headway.simulation.report import SimulationReport
 from headway_cli.page.charts import draw
 from headway_cli.page.reasons import MOST_DECISIONS, DecisionText, decisions
 from headway_cli.page.series import MOST_POINTS, interval_columns
-from headway_cli.page.template import charts, notes, page
+from headway_cli.page.template import charts, notes, page, part
 from headway_cli.result_view import LATENCIES, QUANTILES, headline, movement
 from headway_cli.words import duration, milliseconds, percent, plural, ratio, targets
-
-# On a narrow screen legends take several lines: titles move above them.
-SCRIPT = """
-(function () {
-  const charts = document.getElementById("charts"), tall = charts.layout.height;
-  const place = () => {
-    const narrow = window.innerWidth < 700, shift = narrow ? 52 : 20;
-    if (charts.layout.annotations[0].yshift === shift) return;
-    const change = { "margin.t": narrow ? 90 : 52, height: Math.round(tall * (narrow ? 1.3 : 1)) };
-    charts.parentElement.style.height = change.height + "px";
-    charts.layout.annotations.forEach((_, i) => { change["annotations[" + i + "].yshift"] = shift; });
-    Plotly.relayout(charts, change);
-  };
-  window.addEventListener("resize", place);
-  place();
-})();
-"""
-
-BODY = Template("""<section class="cards">
-$cards
-</section>
-<section class="pair">
-<div class="wide"><h2>Latencies</h2>$latencies</div>
-$notes
-</section>
-<h2>Over time</h2>
-<p class="hint">Point at a decision (diamond: the target changed) for its reasons. Drag to zoom all panels,
-double-click to return.</p>
-$charts
-<script>$script</script>
-$decisions""")
 
 
 def render(report: SimulationReport) -> str:
     """The page of one result; the same report (`wall_s` apart) gives the same text."""
     initial = {role: series.desired[0] for role, series in report.replicas.items()}
     worded = decisions(report.intervals, initial)
-    body = BODY.substitute(
+    body = part("result.html").substitute(
         cards="\n".join(_cards(report)),
         latencies=_latencies(report),
         notes=notes([*_merged(report), *report.notes]),
         charts=charts(draw(report, worded)),
-        script=SCRIPT,
         decisions=_decisions(worded, report),
     )
     return page(title=headline(report), subtitle=_subtitle(report), body=body)

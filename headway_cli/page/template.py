@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from html import escape
+from importlib.resources import files
 from string import Template
 from typing import Any
 
@@ -13,75 +14,19 @@ CONFIG = {
     "modeBarButtonsToRemove": ["lasso2d", "select2d", "autoScale2d"],
 }
 
-STYLE = """
-:root { color-scheme: light dark; --ink: #1d2733; --soft: #5b6875; --line: #d9dfe5;
-  --paper: #ffffff; --card: #f4f6f8; --good: #00734f; --bad: #b34700; }
-@media (prefers-color-scheme: dark) { :root { --ink: #e8edf2; --soft: #9fb0c0; --line: #36424e;
-  --paper: #12181f; --card: #1c252f; --good: #4ed1a5; --bad: #ff9e57; } }
-* { box-sizing: border-box; }
-body { margin: 0 auto; padding: 28px 24px 60px; max-width: 1280px;
-  background: var(--paper); color: var(--ink);
-  font: 15px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", sans-serif; }
-h1 { font-size: 24px; line-height: 1.25; margin: 0 0 6px; overflow-wrap: anywhere; }
-h2 { font-size: 17px; margin: 30px 0 8px; }
-p { margin: 0; color: var(--soft); max-width: 90ch; }
-.cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(150px, 1fr)); gap: 12px;
-  margin: 22px 0; }
-.card { background: var(--card); border-radius: 8px; padding: 12px 14px; border-left: 4px solid var(--line); }
-.card.good { border-left-color: var(--good); } .card.bad { border-left-color: var(--bad); }
-.name, .remark { font-size: 13px; color: var(--soft); }
-.value { font-size: 24px; font-weight: 650; font-variant-numeric: tabular-nums; white-space: nowrap; }
-.good .value { color: var(--good); } .bad .value { color: var(--bad); }
-.pair { display: grid; grid-template-columns: minmax(0, 2fr) minmax(0, 3fr); gap: 8px 40px; }
-ul { margin: 0; padding-left: 18px; } li { margin: 3px 0; overflow-wrap: anywhere; }
-.wide { overflow-x: auto; }
-table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; font-size: 14px; }
-th, td { text-align: right; padding: 5px 10px; border-bottom: 1px solid var(--line); vertical-align: top; }
-th:first-child, td:first-child { text-align: left; padding-left: 0; }
-.figures th, .figures td { white-space: nowrap; }
-.figures th:nth-child(2), .figures td:nth-child(2) { text-align: left; }
-thead th { color: var(--soft); font-weight: 600; }
-td.why { text-align: left; min-width: 30ch; } thead th:last-child { padding-right: 0; }
-details th:last-child { text-align: left; }
-#notes details { margin: 6px 0 0; } #notes summary { font-size: 14px; font-weight: 600; padding: 2px 0; }
-td.moved { font-weight: 700; color: var(--bad); }
-details { margin-top: 24px; } summary { cursor: pointer; font-size: 17px; font-weight: 650; padding: 6px 0; }
-#charts text:not(.hovertext text) { fill: var(--ink) !important; }
-#charts .gridlayer path { stroke: var(--line) !important; }
-#charts .barlayer g.errorbar path { stroke: var(--ink) !important; }
-#charts .modebar-btn path { fill: var(--soft) !important; }
-.hint { font-size: 13px; }
-@media (prefers-color-scheme: dark) { #charts .plot { filter: brightness(1.3); } }
-@media (max-width: 700px) { body { padding: 18px 12px 40px; } h1 { font-size: 20px; }
-  .pair { grid-template-columns: minmax(0, 1fr); } .value { font-size: 20px; }
-  .cards { grid-template-columns: repeat(2, minmax(0, 1fr)); } }
-"""
 
-PAGE = Template("""<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>Headway: $title</title>
-<style>$style</style>
-<script>$library</script>
-</head>
-<body>
-<h1>$title</h1>
-<p>$subtitle</p>
-$body
-</body>
-</html>
-""")
+def part(name: str) -> Template:
+    """A file beside this module, without the end of its last line."""
+    return Template(files(__package__).joinpath(name).read_text(encoding="utf-8").removesuffix("\n"))
 
 
 def page(*, title: str, subtitle: str, body: str) -> str:
     """The page; `title` and `subtitle` are text, `body` is HTML."""
     from plotly.offline import get_plotlyjs
 
-    return PAGE.substitute(
-        title=escape(title), subtitle=escape(subtitle), body=body, style=STYLE, library=get_plotlyjs()
-    )
+    style = part("style.css").template
+    titles = {"title": escape(title), "subtitle": escape(subtitle)}
+    return part("page.html").substitute(titles, body=body, style=style, library=get_plotlyjs()) + "\n"
 
 
 def charts(figure: Any) -> str:  # noqa: ANN401 - a plotly figure
