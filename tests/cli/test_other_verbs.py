@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from cli_cases import LOAD, headway
 
-from headway import profiling
+from headway.studies import estimator
 from headway.workload import open_trace
 
 VERBS = (
@@ -105,13 +105,13 @@ def test_the_simulated_day_ends_well(
 def test_estimate_passes_everything_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[profiling.EstimateRequest] = []
+    asked: list[estimator.EstimateRequest] = []
 
-    def nothing(request: profiling.EstimateRequest, progress: object) -> profiling.Estimates:
+    def nothing(request: estimator.EstimateRequest, progress: object) -> estimator.Estimates:
         asked.append(request)
-        return profiling.Estimates(profiles=(), skipped={4: "does not fit"})
+        return estimator.Estimates(profiles=(), skipped={4: "does not fit"})
 
-    monkeypatch.setattr(profiling, "estimate", nothing)
+    monkeypatch.setattr(estimator, "estimate", nothing)
     flags = (
         "--model",
         "m",
@@ -126,7 +126,7 @@ def test_estimate_passes_everything_on(
     )
     ended = headway(capsys, "estimate", *flags, "--output", tmp_path)
     assert "skipped tp 4: does not fit" in ended.out
-    expected = profiling.EstimateRequest(
+    expected = estimator.EstimateRequest(
         model="m", system="h100_sxm", tps=(2, 4), max_isl_tokens=4096, batch_points=5
     )
     assert asked == [expected]
