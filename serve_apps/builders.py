@@ -7,7 +7,7 @@ Replica counts begin at `min_replicas`; from then on they are the planner's. Dra
 request may, so that a scale-down cuts no stream off; it ends with the last stream, not after that time.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from ray import serve
@@ -25,12 +25,7 @@ from serve_apps.engines import make_engine
 from serve_apps.gateway_host import Gateway
 from serve_apps.request_router import HeadwayRouter
 
-ENGINES: Mapping[Role, type[EngineReplica]] = {
-    Role.PREFILL: Prefill,
-    Role.DECODE: Decode,
-    Role.MIXED: Mixed,
-}
-
+ENGINES: Mapping[Role, type[EngineReplica]] = {Role.PREFILL: Prefill, Role.DECODE: Decode, Role.MIXED: Mixed}
 LEAN_REPLICA = {
     # The main part of Serve's RAY_SERVE_THROUGHPUT_OPTIMIZED: no thread to hand every call to and from.
     "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0",
@@ -54,8 +49,22 @@ def application(
 ) -> serve.Application:
     """The application of these settings; without a control plane its counts stay. `make` is for tests."""
     engines = {role: _engine(config, Role(role)).bind(config, make) for role in sorted(config.pools)}
-    others: Sequence[serve.Application] = [_control_plane(config).bind(config)] if control_plane else []
-    return _gateway(config).bind(config, engines, others)
+    gateway = _deployment(
+        Gateway,
+        name="Gateway",
+        num_replicas=1,
+        max_ongoing_requests=MOST_ONGOING,
+        graceful_shutdown_timeout_s=config.gateway.request_timeout_s + DRAINING_MARGIN_S,
+        ray_actor_options={"num_cpus": 0, "runtime_env": {"env_vars": LEAN_REPLICA}},
+    )
+    plane = _deployment(
+        ControlPlane,
+        name="ControlPlane",
+        num_replicas=1,
+        graceful_shutdown_timeout_s=DRAINING_MARGIN_S,
+        ray_actor_options={"num_cpus": 0},
+    )
+    return gateway.bind(config, engines, [plane.bind(config)] if control_plane else [])
 
 
 def build_application(arguments: Mapping[str, Any], topology: Topology) -> serve.Application:
@@ -68,46 +77,20 @@ def build_application(arguments: Mapping[str, Any], topology: Topology) -> serve
 
 
 def _engine(config: HeadwayConfig, role: Role) -> serve.Deployment:
+    routing = {
+        "request_router_class": HeadwayRouter,
+        "request_router_kwargs": {"profile": stateless_profile(config)},
+        "request_routing_stats_period_s": STATS_PERIOD_S,
+        "request_routing_stats_timeout_s": STATS_TIMEOUT_S,
+    }
     return _deployment(
         ENGINES[role],
         name=ENGINES[role].__name__,
         num_replicas=config.pools[role.value].min_replicas,
         max_ongoing_requests=MOST_ONGOING,
         graceful_shutdown_timeout_s=config.gateway.request_timeout_s + DRAINING_MARGIN_S,
-        request_router_config=_routing(config),
+        request_router_config=RequestRouterConfig.model_validate(routing),
         **_resources(config, role),
-    )
-
-
-def _gateway(config: HeadwayConfig) -> serve.Deployment:
-    return _deployment(
-        Gateway,
-        name="Gateway",
-        num_replicas=1,
-        max_ongoing_requests=MOST_ONGOING,
-        graceful_shutdown_timeout_s=config.gateway.request_timeout_s + DRAINING_MARGIN_S,
-        ray_actor_options={"num_cpus": 0, "runtime_env": {"env_vars": LEAN_REPLICA}},
-    )
-
-
-def _control_plane(config: HeadwayConfig) -> serve.Deployment:
-    return _deployment(
-        ControlPlane,
-        name="ControlPlane",
-        num_replicas=1,
-        graceful_shutdown_timeout_s=DRAINING_MARGIN_S,
-        ray_actor_options={"num_cpus": 0},
-    )
-
-
-def _routing(config: HeadwayConfig) -> RequestRouterConfig:
-    return RequestRouterConfig.model_validate(
-        {
-            "request_router_class": HeadwayRouter,
-            "request_router_kwargs": {"profile": stateless_profile(config)},
-            "request_routing_stats_period_s": STATS_PERIOD_S,
-            "request_routing_stats_timeout_s": STATS_TIMEOUT_S,
-        }
     )
 
 

@@ -136,6 +136,7 @@ def _no_constant(text: str) -> None:
 
 Document = Mapping[str, Any]
 Endpoint = Callable[[Request], Awaitable[Response]]
+QueryEndpoint = Callable[[Request, Query], Awaitable[Response]]
 LONGEST_POLL_S = 300.0
 POLL_S = 30.0
 MOST_DECISIONS = 1_000
@@ -205,14 +206,43 @@ class Scaling(Protocol):
 
 def control_routes(plane: ControlQueries) -> list[BaseRoute]:
     """The routes of `/v1/control`."""
-    api = _Control(plane)
+
+    async def status(request: Request, query: Query) -> Response:
+        return JSONResponse(await plane.status())
+
+    async def decisions(request: Request, query: Query) -> Response:
+        after = query.whole("after", None)
+        limit = query.within("limit", 100, 1, MOST_DECISIONS)
+        found = await plane.decisions(-1 if after is None else after, limit)
+        return JSONResponse({"decisions": list(found)})
+
+    async def decision(request: Request, query: Query) -> Response:
+        decision_id = path_id(request)
+        found = await plane.decision(decision_id)
+        if found is None:
+            raise NotFound(f"There is no decision {decision_id}", param="decision_id")
+        return JSONResponse(found)
+
+    async def offload_traces(request: Request, query: Query) -> Response:
+        limit = query.within("limit", 100, 1, MOST_TRACES)
+        return JSONResponse({"traces": list(await plane.offload_traces(limit))})
+
+    async def profile(request: Request, query: Query) -> Response:
+        return JSONResponse(await plane.profile())
+
+    async def settings(request: Request, query: Query) -> Response:
+        changes = await json_object(request)
+        if not changes:
+            raise InvalidRequest("The body should name at least one setting, such as slo.ttft_ms")
+        return JSONResponse(await plane.update_settings(changes))
+
     return [
-        _route("GET", "/v1/control/status", api.status),
-        _route("GET", "/v1/control/decisions", api.decisions),
-        _route("GET", "/v1/control/decisions/{decision_id}", api.decision),
-        _route("GET", "/v1/control/offload-traces", api.offload_traces),
-        _route("GET", "/v1/control/profile", api.profile),
-        _route("PATCH", "/v1/control/settings", api.settings),
+        _route("GET", "/v1/control/status", status),
+        _route("GET", "/v1/control/decisions", decisions, "after", "limit"),
+        _route("GET", "/v1/control/decisions/{decision_id}", decision),
+        _route("GET", "/v1/control/offload-traces", offload_traces, "limit"),
+        _route("GET", "/v1/control/profile", profile),
+        _route("PATCH", "/v1/control/settings", settings),
     ]
 
 
@@ -221,87 +251,36 @@ def scaling_routes(scaling: Scaling | None) -> list[BaseRoute]:
     if scaling is None:
         methods = ["GET", "POST", "PUT", "PATCH", "DELETE"]
         return [Route("/v1/scaling/{path:path}", _answering(_not_virtual), methods=methods)]
-    api = _Scaling(scaling)
-    return [
-        _route("GET", "/v1/scaling/decisions/next", api.next),
-        _route("GET", "/v1/scaling/decisions/latest", api.latest),
-        _route("POST", "/v1/scaling/decisions/{decision_id}/complete", api.complete),
-        _route("POST", "/v1/scaling/decisions/{decision_id}/fail", api.fail),
-    ]
 
-
-class _Control:
-    def __init__(self, plane: ControlQueries) -> None:
-        self._plane = plane
-
-    async def status(self, request: Request) -> Response:
-        Query(request, ())
-        return JSONResponse(await self._plane.status())
-
-    async def decisions(self, request: Request) -> Response:
-        query = Query(request, ("after", "limit"))
-        after = query.whole("after", None)
-        limit = query.within("limit", 100, 1, MOST_DECISIONS)
-        found = await self._plane.decisions(-1 if after is None else after, limit)
-        return JSONResponse({"decisions": list(found)})
-
-    async def decision(self, request: Request) -> Response:
-        Query(request, ())
-        decision_id = path_id(request)
-        found = await self._plane.decision(decision_id)
-        if found is None:
-            raise NotFound(f"There is no decision {decision_id}", param="decision_id")
-        return JSONResponse(found)
-
-    async def offload_traces(self, request: Request) -> Response:
-        limit = Query(request, ("limit",)).within("limit", 100, 1, MOST_TRACES)
-        return JSONResponse({"traces": list(await self._plane.offload_traces(limit))})
-
-    async def profile(self, request: Request) -> Response:
-        Query(request, ())
-        return JSONResponse(await self._plane.profile())
-
-    async def settings(self, request: Request) -> Response:
-        Query(request, ())
-        changes = await json_object(request)
-        if not changes:
-            raise InvalidRequest("The body should name at least one setting, such as slo.ttft_ms")
-        return JSONResponse(await self._plane.update_settings(changes))
-
-
-class _Scaling:
-    def __init__(self, scaling: Scaling) -> None:
-        self._scaling = scaling
-
-    async def next(self, request: Request) -> Response:
-        query = Query(request, ("after", "timeout_s"))
+    async def newer(request: Request, query: Query) -> Response:
         after, timeout_s = query.whole("after", None), query.seconds("timeout_s", POLL_S)
-        waiting = self._scaling.next(after, min(timeout_s, LONGEST_POLL_S))
+        waiting = scaling.next(after, min(timeout_s, LONGEST_POLL_S))
         return _decision(await unless_gone(request, waiting))
 
-    async def latest(self, request: Request) -> Response:
-        Query(request, ())
-        return _decision(await self._scaling.latest())
+    async def latest(request: Request, query: Query) -> Response:
+        return _decision(await scaling.latest())
 
-    async def complete(self, request: Request) -> Response:
-        Query(request, ())
+    async def complete(request: Request, query: Query) -> Response:
         only(await json_object(request), ())
         decision_id = path_id(request)
-        return _counted(decision_id, await self._scaling.complete(decision_id))
+        counted = await scaling.complete(decision_id)
+        return JSONResponse({"decision_id": decision_id, "counted": counted})
 
-    async def fail(self, request: Request) -> Response:
-        Query(request, ())
+    async def fail(request: Request, query: Query) -> Response:
         body = await json_object(request)
         only(body, ("reason",))
-        decision_id = path_id(request)
-        return _counted(decision_id, await self._scaling.fail(decision_id, _reason(body)))
+        decision_id, reason = path_id(request), body.get("reason")
+        if not isinstance(reason, str) or not 0 < len(reason.strip()) <= MOST_REASON:
+            raise InvalidRequest(f"reason: should be a text of 1 to {MOST_REASON} characters", param="reason")
+        counted = await scaling.fail(decision_id, reason)
+        return JSONResponse({"decision_id": decision_id, "counted": counted})
 
-
-def _reason(body: Document) -> str:
-    reason = body.get("reason")
-    if not isinstance(reason, str) or not 0 < len(reason.strip()) <= MOST_REASON:
-        raise InvalidRequest(f"reason: should be a text of 1 to {MOST_REASON} characters", param="reason")
-    return reason
+    return [
+        _route("GET", "/v1/scaling/decisions/next", newer, "after", "timeout_s"),
+        _route("GET", "/v1/scaling/decisions/latest", latest),
+        _route("POST", "/v1/scaling/decisions/{decision_id}/complete", complete),
+        _route("POST", "/v1/scaling/decisions/{decision_id}/fail", fail),
+    ]
 
 
 def _decision(decision: Document | None) -> Response:
@@ -311,18 +290,19 @@ def _decision(decision: Document | None) -> Response:
     return JSONResponse(decision, headers=headers)
 
 
-def _counted(decision_id: int, counted: bool) -> Response:
-    return JSONResponse({"decision_id": decision_id, "counted": counted})
-
-
 async def _not_virtual(_: Request) -> Response:
     raise NotFound(
         "Decisions are not carried out from outside here: these paths need 'connector.kind: virtual'"
     )
 
 
-def _route(method: str, path: str, endpoint: Endpoint) -> Route:
-    return Route(path, _answering(endpoint), methods=[method])
+def _route(method: str, path: str, endpoint: QueryEndpoint, *known: str) -> Route:
+    """A route whose endpoint takes the request and its query, of the `known` parameters only."""
+
+    async def queried(request: Request) -> Response:
+        return await endpoint(request, Query(request, known))
+
+    return Route(path, _answering(queried), methods=[method])
 
 
 def _answering(endpoint: Endpoint) -> Endpoint:
