@@ -61,7 +61,9 @@ def cluster(address: str | None) -> Iterator[Cluster]:
 
 @contextmanager
 def _local() -> Iterator[Cluster]:
-    directory = Path(tempfile.mkdtemp(prefix="headway-", dir=_short_parent()))
+    parent = tempfile.gettempdir()
+    short = parent if len(parent) <= LONGEST_PARENT else "/tmp"
+    directory = Path(tempfile.mkdtemp(prefix="headway-", dir=short))
     prepare_environment()
     import ray
 
@@ -132,11 +134,6 @@ def _quieten() -> None:
 
     for name in ("ray", "ray.serve"):
         logging.getLogger(name).setLevel(logging.ERROR)
-
-
-def _short_parent() -> str:
-    parent = tempfile.gettempdir()
-    return parent if len(parent) <= LONGEST_PARENT else "/tmp"
 
 
 @contextmanager

@@ -26,7 +26,7 @@ from headway_cli.static_fleets import Fleet, cheapest, grid, pareto
 from headway_cli.workers import opened, run_all, work
 
 AUTO = "static:auto"
-
+ANY_LOAD = "steady:rate_rps=1,duration_s=10"
 SHARED = ("profile", "trace", "slo", "routing", "seed", "attainable")
 LEFT_OUT = ("intervals", "utilisation")
 
@@ -82,15 +82,11 @@ def _overrides(item: str, pairs: list[str]) -> Iterator[tuple[str, Any]]:
         key, equals, value = (part.strip() for part in pair.partition("="))
         if not key or not equals or not value:
             raise CliError(f"--policies: {item}: expected KEY=VALUE, got {pair!r}")
-        name = f"planner.static.{key}" if key in set(Role) else f"planner.{key}"
-        yield name, _value(f"--policies: {item}: {key}", value)
-
-
-def _value(place: str, text: str) -> Any:  # noqa: ANN401 - any setting
-    try:
-        return yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise CliError(f"{place}: {text[:40]!r} is not a value in YAML") from error
+        try:
+            setting = yaml.safe_load(value)
+        except (yaml.YAMLError, ValueError, RecursionError) as error:
+            raise CliError(f"--policies: {item}: {key}: {value[:40]!r} is not a value in YAML") from error
+        yield f"planner.static.{key}" if key in set(Role) else f"planner.{key}", setting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +148,8 @@ def compare_policies(comparison: Comparison) -> PolicyComparison:
     for job in jobs:
         job.plan()
     swept = _swept(comparison) if comparison.static_sweep else []
-    _compile()
+    # Compiles what is not in the cache yet, before several processes would.
+    execute(Job(trace=ANY_LOAD, config=load_config(None, {"planner.policy": "static"})))
     calls = [partial(find_static, comparison) if job.label == AUTO else partial(_run, job) for job in jobs]
     found = run_all([*calls, *(partial(_run, job) for job in swept)], comparison.jobs)
     policies = found[: len(jobs)]
@@ -188,8 +185,3 @@ def find_static(comparison: Comparison) -> Labelled:
     best = cheapest(plan, trace, attain)
     counts = " ".join(f"{role}={count}" for role, count in best.items())
     return f"{AUTO} ({counts})", tried[tuple(best.values())], len(tried)
-
-
-def _compile() -> None:
-    config = load_config(None, {"planner.policy": "static"})
-    execute(Job(trace="steady:rate_rps=1,duration_s=10", config=config))

@@ -237,13 +237,14 @@ def _row(load: float, rate_scale: float, routing: str, runs: Sequence[Simulation
         shed_share=Spread.of(map(_shed_share, runs)),
         ttft_p90_s=Spread.of(run.ttft_s.p90 for run in runs),
         tpot_p90_s=Spread.of(run.tpot_s.p90 for run in runs),
-        classes={name: _class_spread([(run.classes or {})[name] for run in runs]) for name in classes},
-    )
-
-
-def _class_spread(runs: Sequence[ClassFigures]) -> ClassSpread:
-    return ClassSpread(
-        attainment=Spread.of(run.attainment for run in runs), shed_share=Spread.of(map(_shed_share, runs))
+        classes={
+            name: ClassSpread(
+                attainment=Spread.of(each.attainment for each in figures),
+                shed_share=Spread.of(map(_shed_share, figures)),
+            )
+            for name in classes
+            for figures in [[(run.classes or {})[name] for run in runs]]
+        },
     )
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from http.client import HTTPException
 from typing import Annotated, Any, TypeVar
 from urllib.error import HTTPError, URLError
-from urllib.request import OpenerDirector, ProxyHandler, Request, build_opener
+from urllib.request import ProxyHandler, Request, build_opener
 
 from pydantic import BaseModel, ValidationError
 
@@ -60,12 +60,14 @@ class ControlClient:
             request.add_header(name, value)
         address = request.full_url
         try:
-            with _opener().open(request, timeout=TIMEOUT_S) as response:
+            with build_opener(ProxyHandler({})).open(request, timeout=TIMEOUT_S) as response:
                 text = response.read(LONGEST_ANSWER)
         except HTTPError as error:
             raise CliError(f"{address}: {_refusal(error)}") from error
         except (URLError, HTTPException, OSError) as error:
-            raise CliError(f"{address}: cannot be reached: {_fault(error)}") from error
+            reason = getattr(error, "reason", error)
+            fault = getattr(reason, "strerror", None) or reason or type(error).__name__
+            raise CliError(f"{address}: cannot be reached: {fault}") from error
         try:
             return json.loads(text)
         except ValueError:
@@ -91,10 +93,6 @@ def client(url: str | None, key_variable: str = KEY_VARIABLE) -> ControlClient:
     )
 
 
-def _opener() -> OpenerDirector:
-    return build_opener(ProxyHandler({}))
-
-
 def _refusal(error: HTTPError) -> str:
     text = error.read(4096).decode(errors="replace")
     try:
@@ -102,8 +100,3 @@ def _refusal(error: HTTPError) -> str:
     except ValueError:
         detail = ""
     return f"answered with status {error.code}" + (f": {detail}" if detail else "")
-
-
-def _fault(error: Exception) -> str:
-    reason = getattr(error, "reason", error)
-    return str(getattr(reason, "strerror", None) or reason or type(error).__name__)

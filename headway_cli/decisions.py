@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from json import dumps
 from typing import Annotated, Any
 
-from headway.planning.records import DecisionReasons, DecisionRecord, MeasuredFigures
+from headway.planning.records import DecisionReasons, DecisionRecord
 from headway_cli.control import KEY_VARIABLE, ControlClient, KeyVariable, UrlOption, client, parse
 from headway_cli.flags import option, switch
 from headway_cli.page.reasons import reason_lines
@@ -136,33 +136,32 @@ def story(record: DecisionRecord) -> dict[str, list[str]]:
     """The steps of a decision, each as named lines: measured, forecast, sized, set, started."""
     interval = record.interval
     reasons = DecisionReasons.model_validate(record.reasons)
+    load = [
+        f"{role}, per replica: {shown(each.running)} running, {shown(each.waiting)} waiting"
+        + ("" if each.kv_usage is None else f", KV usage {each.kv_usage:.1%}")
+        for role, each in record.measured.load.items()
+    ]
+    replicas = [
+        f"{each.role} {each.replica}: STARTING {after(record, each.starting_at)}, "
+        f"RUNNING {after(record, each.running_at)}"
+        for each in record.replicas
+    ]
     steps = {
         "interval": [f"{clock(interval.start_s)} to {clock(interval.end_s)}"],
-        "measured": [
-            measured_text(record.measured, interval.end_s - interval.start_s),
-            *_load_lines(record.measured),
-        ],
+        "measured": [measured_text(record.measured, interval.end_s - interval.start_s), *load],
         "pools": list(_pool_lines(record)),
         "why": list(reason_lines(reasons)) or [record.summary],
         "targets": [targets_text(record.targets, record.previous_targets)],
         "connector": [_connector_text(record)],
-        "replicas": list(_replica_lines(record)),
+        "replicas": replicas,
         "reached": [reached_text(record)],
     }
     return {name: lines for name, lines in steps.items() if lines}
 
 
-def _load_lines(measured: MeasuredFigures) -> Iterator[str]:
-    for role, load in measured.load.items():
-        usage = "" if load.kv_usage is None else f", KV usage {load.kv_usage:.1%}"
-        yield f"{role}, per replica: {shown(load.running)} running, {shown(load.waiting)} waiting{usage}"
-
-
 def _pool_lines(record: DecisionRecord) -> Iterator[str]:
     for role, pool in record.pools.items():
-        names = (
-            name for name in ("desired", "starting", "ready", "draining") if name in pool.model_fields_set
-        )
+        names = (name for name in COUNTS if name in pool.model_fields_set)
         yield f"{role}: " + ", ".join(f"{getattr(pool, name)} {name}" for name in names)
 
 
@@ -171,12 +170,6 @@ def _connector_text(record: DecisionRecord) -> str:
     detail = action.detail if isinstance(action.detail, str) else action.detail and dumps(action.detail)
     dry = " (dry run: nothing was set)" if record.dry_run else ""
     return f"{action.kind}: {action.status}{f', {detail}' if detail else ''}{dry}"
-
-
-def _replica_lines(record: DecisionRecord) -> Iterator[str]:
-    for entry in record.replicas:
-        starting, running = after(record, entry.starting_at), after(record, entry.running_at)
-        yield f"{entry.role} {entry.replica}: STARTING {starting}, RUNNING {running}"
 
 
 def after(record: DecisionRecord, at: float | None) -> str:

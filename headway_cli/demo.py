@@ -112,7 +112,10 @@ def run_demo(*, duration_s: float, output: Path, keep: bool) -> None:
         write_text(output, render(live_report(result)))
         print(f"\nThe report: {os.path.relpath(output)}")
         if keep:
-            _stay(deployed)
+            with stop_signals() as stopped:
+                print(f"\nStill up: {deployed.openai_url}")
+                print(f"headway status --url {deployed.url} --watch    shows it; Ctrl-C ends it.", flush=True)
+                stopped.wait()
     if result.tally.requests and not result.tally.completed:
         raise CliError("no request completed")
 
@@ -218,10 +221,3 @@ class Watch:
 def _clock_from(start_s: float) -> Callable[[], float]:
     began = time.monotonic() - start_s
     return lambda: time.monotonic() - began
-
-
-def _stay(deployed: Deployed) -> None:
-    with stop_signals() as stopped:
-        print(f"\nStill up: {deployed.openai_url}")
-        print(f"headway status --url {deployed.url} --watch    shows it; Ctrl-C ends it.", flush=True)
-        stopped.wait()

@@ -103,7 +103,9 @@ def make_demo_plan(duration_s: float) -> DemoPlan:
     uncapped = load_config(None, SETTINGS)
     profile = engine_profile(uncapped)
     isl_tokens = _input_tokens(profile, uncapped)
-    batch = _batch_within(profile, FULL * uncapped.slo.itl_s, isl_tokens)
+    best = profile.decode.best_throughput_per_gpu(FULL * uncapped.slo.itl_s, isl_tokens + OUTPUT_TOKENS / 2)
+    # One request less than a decode replica can hold within the ITL target.
+    batch = int(float(best.throughput_per_gpu) * float(best.itl_s)) - 1
     return DemoPlan(
         config=load_config(None, {**SETTINGS, "engine.max_batch_size": batch}),
         profile=profile,
@@ -112,12 +114,6 @@ def make_demo_plan(duration_s: float) -> DemoPlan:
         output_tokens=OUTPUT_TOKENS,
         duration_s=duration_s,
     )
-
-
-def _batch_within(profile: Profile, itl_s: float, isl_tokens: float) -> int:
-    """One request less than a decode replica can hold within the ITL target."""
-    best = profile.decode.best_throughput_per_gpu(itl_s, isl_tokens + OUTPUT_TOKENS / 2)
-    return int(float(best.throughput_per_gpu) * float(best.itl_s)) - 1
 
 
 def _needs(profile: Profile, config: HeadwayConfig, rate_rps: float, isl_tokens: float) -> dict[Role, float]:
@@ -155,15 +151,13 @@ def write_load(plan: DemoPlan, path: Path) -> int:
     count = int(expected[-1])
     generator = np.random.default_rng(plan.seed)
     at_s = np.interp(np.arange(count) + generator.random(count), expected, time_s)
-    inputs, outputs = (_lengths(generator, mean, count) for mean in (plan.input_tokens, plan.output_tokens))
-    rows = zip(at_s.tolist(), inputs.tolist(), outputs.tolist(), strict=True)
+    # Input and output lengths are lognormal about their means.
+    variance = log1p(VARIATION**2)
+    lengths = []
+    for mean in (plan.input_tokens, plan.output_tokens):
+        drawn = generator.lognormal(log(mean) - variance / 2, sqrt(variance), count)
+        lengths.append(np.maximum(1, np.rint(drawn)).astype(np.int64).tolist())
+    rows = zip(at_s.tolist(), *lengths, strict=True)
     text = "".join(f"{moment!r},{isl},{osl}\n" for moment, isl, osl in rows)
     path.write_text("timestamp_s,input_tokens,output_tokens\n" + text, encoding="ascii")
     return count
-
-
-def _lengths(generator: np.random.Generator, mean: float, count: int) -> NDArray[np.int64]:
-    """Lognormal lengths with this mean and VARIATION."""
-    variance = log1p(VARIATION**2)
-    drawn = generator.lognormal(log(mean) - variance / 2, sqrt(variance), count)
-    return np.maximum(1, np.rint(drawn)).astype(np.int64)

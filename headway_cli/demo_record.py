@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 import numpy as np
 
@@ -23,7 +24,6 @@ from headway_cli.demo_plan import DemoPlan
 from headway_cli.status import SIMULATED
 
 COUNTS = ("desired", "starting", "ready", "draining")
-
 BARS = "▁▂▃▄▅▆▇█"
 HOUR_S = 3600.0
 
@@ -83,16 +83,11 @@ class History:
 
     def series(self, role: str) -> PoolSeries:
         """The counts of a role over time, a point where one changed."""
-        changes = list(self._changes(role))
+        # The moments of equal counts that follow each other are one group; its first is the change.
+        runs = groupby(self.moments, key=lambda moment: moment.pools[role])
+        changes = [next(moments) for _, moments in runs]
         columns = {name: [moment.pools[role][name] for moment in changes] for name in COUNTS}
         return PoolSeries(time_s=[max(moment.time_s, 0.0) for moment in changes], **columns)
-
-    def _changes(self, role: str) -> Iterator[Moment]:
-        last: Mapping[str, int] | None = None
-        for moment in self.moments:
-            if moment.pools[role] != last:
-                last = moment.pools[role]
-                yield moment
 
 
 def read_pools(pools: Mapping[Role, PoolStatus]) -> dict[str, dict[str, int]]:

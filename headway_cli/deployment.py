@@ -58,7 +58,9 @@ def deploy(config: HeadwayConfig, say: Say) -> Deployed:
     serve.start(proxy_location="Disabled", logging_config=quiet)
     say("starting gateway, engines and control plane")
     _run(config, application)
-    deployed = Deployed(url=_gateway_url(config))
+    addresses = serve.get_deployment_handle(INGRESS, APPLICATION).addresses.remote().result(timeout_s=60)
+    url = str(addresses[0]).replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
+    deployed = Deployed(url=url)
     say(f"gateway at {deployed.url}, waiting until it is ready")
     _wait_until_ready(deployed)
     return deployed
@@ -116,13 +118,6 @@ def delete() -> bool:
     except control_plane.ControlPlaneError as error:
         raise CliError(str(error)) from error
     return there
-
-
-def _gateway_url(config: HeadwayConfig) -> str:
-    from ray import serve
-
-    addresses = serve.get_deployment_handle(INGRESS, APPLICATION).addresses.remote().result(timeout_s=60)
-    return str(addresses[0]).replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
 
 
 def _wait_until_ready(deployed: Deployed) -> None:

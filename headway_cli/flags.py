@@ -69,12 +69,8 @@ def _parameters(kind: type[Any]) -> list[inspect.Parameter]:
         inspect.Parameter(
             item.name,
             inspect.Parameter.KEYWORD_ONLY,
-            default=_default(item.default),
+            default=inspect.Parameter.empty if item.default is MISSING else item.default,
             annotation=hints[item.name],
         )
         for item in fields(kind)
     ]
-
-
-def _default(value: object) -> object:
-    return inspect.Parameter.empty if value is MISSING else value

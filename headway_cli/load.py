@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from io import TextIOBase
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -37,7 +36,7 @@ from headway_cli.control import KEY_VARIABLE, KeyVariable
 from headway_cli.errors import CliError
 from headway_cli.flags import option, spread, switch
 from headway_cli.job import trace_figures
-from headway_cli.options import TraceArgument
+from headway_cli.options import Duration, Start, TraceArgument, TraceFormat, Ttft
 from headway_cli.output import STDOUT, check_outputs, write_json
 from headway_cli.result_view import LATENCIES, latency_table
 from headway_cli.terminal import bold, console, error_console, print_facts, print_notes
@@ -61,15 +60,13 @@ class LoadOptions:
     )
     api_key_env: KeyVariable = KEY_VARIABLE
     config: Annotated[str | None, option("FILE", "Settings (YAML) that hold the targets.")] = None
-    ttft_ms: Annotated[float | None, option("MS", "Target: time to first token.")] = None
+    ttft_ms: Ttft = None
     itl_ms: Annotated[float | None, option("MS", "Target: time per output token.")] = None
     time_scale: Annotated[float, option("K", "Play trace time K times as fast.")] = 1.0
     rate_scale: Annotated[float, option("K", "Superpose K shifted copies of the trace.")] = 1.0
-    start: Annotated[float, option("S", "Leave out the first S seconds.")] = 0.0
-    duration: Annotated[float | None, option("S", "Use S seconds of the trace.")] = None
-    trace_format: Annotated[
-        str | None, option("F", "plain, azure, burstgpt or mooncake; else detected.", "--format")
-    ] = None
+    start: Start = 0.0
+    duration: Duration = None
+    trace_format: TraceFormat = None
     prompt: Annotated[str, option("FORM", "tokens: arrays of token ids; text: words, about as many.")] = (
         "tokens"
     )
@@ -143,25 +140,22 @@ def run_load(job: LoadJob) -> tuple[dict[str, Any], bool]:
 
 def _plan(job: LoadJob, config: HeadwayConfig, model: str, key: str | None) -> LoadPlan:
     options = job.options
+    try:
+        form = PromptForm(options.prompt)
+    except ValueError:
+        raise LoadError(f"--prompt: {options.prompt!r} is neither tokens nor text") from None
     return LoadPlan(
         url=job.url,
         model=model,
         slo=Slo(ttft_s=config.slo.ttft_s, itl_s=config.slo.itl_s),
         api_key=key,
         time_scale=options.time_scale,
-        prompt=_form(options.prompt),
+        prompt=form,
         ignore_eos=options.ignore_eos,
         max_in_flight=options.max_in_flight,
         timeout_s=options.timeout,
         seed=options.seed,
     )
-
-
-def _form(name: str) -> PromptForm:
-    try:
-        return PromptForm(name)
-    except ValueError:
-        raise LoadError(f"--prompt: {name!r} is neither tokens nor text") from None
 
 
 async def _replay(job: LoadJob, plan: LoadPlan) -> tuple[LoadTally, bool]:
@@ -185,13 +179,11 @@ def _record_writer(place: str | None) -> Iterator[Callable[[RequestRecord], None
         return
     try:
         with Path(place).open("w", encoding="utf-8") as file:
-            yield lambda record: _write_record(file, record)
+            yield lambda record: print(
+                json.dumps({name: getattr(record, name) for name in RECORDED}), file=file
+            )
     except OSError as error:
         raise CliError(f"{place} cannot be written: {error.strerror or error}") from error
-
-
-def _write_record(file: TextIOBase, record: RequestRecord) -> None:
-    file.write(json.dumps({name: getattr(record, name) for name in RECORDED}) + "\n")
 
 
 def _document(

@@ -22,10 +22,8 @@ def collect_notes(plan: Plan, trace: Trace, reach: Reach, result: SimulationResu
     return [
         *result.notes,
         *_infeasible(plan, reach),
-        *_coverage(reach),
-        *_requests(result),
-        *_rows(trace),
-        *_prefixes(plan, trace),
+        *_outside_profile(reach),
+        *_requests_and_rows(result, plan, trace),
         *without_offload(plan),
         *without_forecast(plan),
         *tighter_classes(plan),
@@ -51,31 +49,25 @@ def _infeasible(plan: Plan, reach: Reach) -> Iterator[str]:
             )
 
 
-def _coverage(reach: Reach) -> Iterator[str]:
+def _outside_profile(reach: Reach) -> Iterator[str]:
     for count, what in ((reach.isl_outside, "input lengths"), (reach.context_outside, "contexts")):
         if count:
             share = _share(count, reach.requests)
             yield f"profile: {share} of the requests lie outside the sampled {what}: extrapolated there"
 
 
-def _requests(result: SimulationResult) -> Iterator[str]:
+def _requests_and_rows(result: SimulationResult, plan: Plan, trace: Trace) -> Iterator[str]:
     if result.tally.too_long:
         yield f"{plural(result.tally.too_long, 'request')} failed: too long for the KV cache of a replica"
     if result.tally.retried:
         yield f"served again after a crash: {plural(result.tally.retried, 'request')}"
-
-
-def _rows(trace: Trace) -> Iterator[str]:
     stats = trace.stats
     if stats.reordered:
         yield f"trace: {stats.reordered:,} of {stats.rows_read:,} rows came out of order and were sorted"
     for count, what in ((stats.skipped_zero_output, "output"), (stats.skipped_zero_input, "input")):
         if count:
             yield f"trace: {count:,} of {stats.rows_read:,} rows without {what} tokens were skipped"
-
-
-def _prefixes(plan: Plan, trace: Trace) -> Iterator[str]:
-    if trace.stats.blocks and not plan.engine.prefix_cache_tokens:
+    if stats.blocks and not plan.engine.prefix_cache_tokens:
         yield "trace: its prefix blocks are not used, since engine.prefix_cache_tokens is not set"
 
 

@@ -44,6 +44,7 @@ KEYS: Mapping[str, str] = {
     "prefix_cache_tokens": "engine.prefix_cache_tokens",
     "prefill_throughput": "routing.offload.prefill_throughput",
     "seed": "simulation.seed",
+    "initial": "simulation.initial",
 }
 STATIC = "planner.static."
 DECIMAL = re.compile("[0-9]{1,9}")
@@ -112,7 +113,9 @@ def configuration(options: RunOptions, more: Mapping[str, Any] | None = None) ->
     """The configuration file with the flags, and `more` dotted keys, laid over it."""
     overrides = {key: getattr(options, flag) for flag, key in KEYS.items()}
     overrides["planner.no_correction"] = True if options.no_correction else None
-    overrides["simulation.initial"] = _initial(options.initial)
+    at_start = options.initial
+    if at_start not in (None, "sized", "min"):
+        overrides["simulation.initial"] = fleet("--initial", str(at_start), also="sized, min or ")
     overrides["simulation.crashes"] = [_crash(text) for text in options.crash or ()] or None
     overrides |= _pools(options)
     config = load_config(options.config, {**overrides, **(more or {})})
@@ -174,12 +177,6 @@ def static_overrides(flag: str, text: str) -> dict[str, Any]:
     """Overrides that make the policy a static fleet."""
     counts = {f"{STATIC}{role}": count for role, count in fleet(flag, text).items()}
     return {"planner.policy": "static", **counts}
-
-
-def _initial(text: str | None) -> str | dict[str, int] | None:
-    if text is None or text in ("sized", "min"):
-        return text
-    return fleet("--initial", text, also="sized, min or ")
 
 
 def _crash(text: str) -> dict[str, Any]:

@@ -133,11 +133,11 @@ def profile_places(name: str) -> Mapping[str, Path]:
     place = resolve_profile(name, key="profile")
     if not (place / RECOMMENDED).is_dir():
         return {place.resolve().name: place}
-    sizes = sorted((path for path in place.glob("tp*") if path.is_dir()), key=_size)
+    sizes = sorted((path for path in place.glob("tp*") if path.is_dir()), key=_tp)
     return {path.name: path for path in (place / RECOMMENDED, *sizes)}
 
 
-def _size(path: Path) -> int:
+def _tp(path: Path) -> int:
     digits = path.name.removeprefix("tp")
     return int(digits) if digits.isdecimal() else 0
 

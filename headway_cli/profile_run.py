@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from headway import profiling
-from headway.config import ENGINES, HeadwayConfig, Role
+from headway.config import ENGINES, Role
 from headway.engine.kinds import engine_kind
 from headway.planning.types import Slo
 from headway.profiling.comparison import Recommendation, TargetLoad, recommend
@@ -61,7 +61,9 @@ class Run:
 def run_profile(options: ProfileOptions) -> Run:
     """Sweep, and write everything but the page. Raises CliError and ProfilingError, one line each."""
     root = _checked(options)
-    tps, load = _sizes(options), _load(options)
+    tps, target = _sizes(options), configuration(options, 1).slo
+    slo = Slo(ttft_s=target.ttft_s, itl_s=target.itl_s)
+    load = TargetLoad(isl_tokens=options.isl, osl_tokens=options.osl, slo=slo)
     incomplete = asyncio.run(_sweep_all(options, tps, root))
     swept = read_sweeps(root)
     found = recommend({tp: one.profile for tp, one in swept.items()}, load)
@@ -189,17 +191,8 @@ def _sizes(options: ProfileOptions) -> list[int]:
         raise CliError(f"--tp: expected distinct sizes such as 1,2,4, got {options.tp!r}")
     if options.engine and is_endpoint(options.engine) and len(sizes) > 1:
         raise CliError("--tp: an endpoint has one size; run again with the same --output for the next one")
-    if not is_endpoint(options.engine or "") and sizes != ["1"] and _on_cpus(configuration(options, 1)):
-        raise CliError("--tp: engines on CPUs are not split; 1 is their only size")
+    if not is_endpoint(options.engine or "") and sizes != ["1"]:
+        config = configuration(options, 1)
+        if engine_kind(config).resources(config, Role.MIXED).gpus == 0:
+            raise CliError("--tp: engines on CPUs are not split; 1 is their only size")
     return [int(size) for size in sizes]
-
-
-def _on_cpus(config: HeadwayConfig) -> bool:
-    return engine_kind(config).resources(config, Role.MIXED).gpus == 0
-
-
-def _load(options: ProfileOptions) -> TargetLoad:
-    slo = configuration(options, 1).slo
-    return TargetLoad(
-        isl_tokens=options.isl, osl_tokens=options.osl, slo=Slo(ttft_s=slo.ttft_s, itl_s=slo.itl_s)
-    )

@@ -31,9 +31,7 @@ def print_routings(report: RoutingsReport, out: Console) -> None:
     out.print(table(_head(report, "TTFT p90 ms"), _rows(report), names=2))
     if report.ahead:
         out.print(bold(f"Goodput of {report.ahead[0].routing} beside the others"))
-        out.print(
-            table(LEAD_HEAD, ([percent(row.load), row.of, *lead(row)] for row in report.ahead), names=2)
-        )
+        out.print(table(LEAD_HEAD, map(_lead_cells, report.ahead), names=2))
     print_notes(report.notes, out)
 
 
@@ -89,6 +87,10 @@ def _percents(share: float) -> str:
 
 def render_routings(report: RoutingsReport) -> str:
     """One self-contained page: goodput, attainment per class and shed share over the load."""
+    ahead = ""
+    if report.ahead:
+        beside = escape(f"Goodput of {report.ahead[0].routing} beside the others")
+        ahead = f"<h2>{beside}</h2>\n{figures(LEAD_HEAD, map(_lead_cells, report.ahead))}"
     return page(
         title=f"routings on {report.trace.name}, fleet {report.fleet}",
         subtitle=f"Profile {report.profile}; {plural(report.seeds, 'run')} of each. "
@@ -99,7 +101,7 @@ def render_routings(report: RoutingsReport) -> str:
                 charts(_draw(report)),
                 "<h2>Figures</h2>",
                 figures(_head(report), map(_cells, report.rows)),
-                _ahead(report),
+                ahead,
                 notes(report.notes),
             )
         ),
@@ -114,14 +116,6 @@ def _cells(row: RoutingRow) -> list[str]:
         f"{row.goodput_rps.mean:.4g}",
         *(percent(share.mean) for share in shares),
     ]
-
-
-def _ahead(report: RoutingsReport) -> str:
-    """The leads; nothing where only one routing ran."""
-    if not report.ahead:
-        return ""
-    title = escape(f"Goodput of {report.ahead[0].routing} beside the others")
-    return f"<h2>{title}</h2>\n{figures(LEAD_HEAD, map(_lead_cells, report.ahead))}"
 
 
 def _panels(rows: Sequence[RoutingRow]) -> list[tuple[str, float, list[Spread]]]:

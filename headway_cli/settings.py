@@ -37,15 +37,11 @@ def parse_changes(pairs: Iterable[str]) -> dict[str, Any]:
             raise CliError(f"expected KEY=VALUE such as slo.ttft_ms=250, got {pair!r}")
         if key in changes:
             raise CliError(f"{key} is given twice")
-        changes[key] = _value(text)
+        try:
+            changes[key] = json.loads(text, parse_constant=_refuse)
+        except ValueError:
+            changes[key] = text
     return changes
-
-
-def _value(text: str) -> Any:  # noqa: ANN401 - any JSON value
-    try:
-        return json.loads(text, parse_constant=_refuse)
-    except ValueError:
-        return text
 
 
 def _refuse(name: str) -> None:

@@ -10,7 +10,7 @@ met, add a prefill replica where it is not. The target is the SLO's attainment o
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from math import ceil, floor, isfinite
+from math import ceil, floor, inf, isfinite
 
 import numpy as np
 
@@ -77,12 +77,11 @@ def _range(demand: Sequence[float], settings: PolicySettings, role: Role) -> Ran
 def grid(plan: Plan, trace: Trace) -> list[Fleet]:
     """Fleets to try, cheapest first."""
     found = ranges(plan, trace)
-    fleets = [
-        dict(zip(found, counts, strict=True)) for counts in product(*(r.values() for r in found.values()))
-    ]
-    return sorted(
-        (fleet for fleet in fleets if _affordable(fleet, plan.settings)), key=lambda f: _cost(f, plan)
-    )
+    every = product(*(span.values() for span in found.values()))
+    fleets = (dict(zip(found, counts, strict=True)) for counts in every)
+    budget = inf if plan.settings.max_gpu_budget is None else plan.settings.max_gpu_budget
+    affordable = (fleet for fleet in fleets if _cost(fleet, plan) <= budget)
+    return sorted(affordable, key=lambda fleet: _cost(fleet, plan))
 
 
 def pareto(reports: Mapping[str, SimulationReport]) -> Mapping[str, SimulationReport]:
@@ -101,7 +100,8 @@ def pareto(reports: Mapping[str, SimulationReport]) -> Mapping[str, SimulationRe
 def cheapest(plan: Plan, trace: Trace, attain: Callable[[Fleet], float]) -> Fleet:
     """The cheapest fleet that meets the target; `attain` simulates one fleet and gives its attainment."""
     found = ranges(plan, trace)
-    largest = _largest(found, plan.settings)
+    tops = {role: span.high for role, span in found.items()}
+    largest = dict(fit(tops, plan.settings.limits, plan.settings.max_gpu_budget).targets)
     target = min(plan.config.slo.attainment, SHARE_OF_ATTAINED * attain(largest))
     rising, *rest = found
     best, fleet = largest, {**largest, rising: found[rising].low}
@@ -116,16 +116,6 @@ def cheapest(plan: Plan, trace: Trace, attain: Callable[[Fleet], float]) -> Flee
         else:
             best, fleet = fleet, {**fleet, falling: fleet[falling] - 1}
     return best
-
-
-def _largest(found: Mapping[Role, Range], settings: PolicySettings) -> Fleet:
-    """The top of all ranges, fitted into the budget."""
-    tops = {role: span.high for role, span in found.items()}
-    return dict(fit(tops, settings.limits, settings.max_gpu_budget).targets)
-
-
-def _affordable(fleet: Fleet, settings: PolicySettings) -> bool:
-    return settings.max_gpu_budget is None or gpus(fleet, settings.limits) <= settings.max_gpu_budget
 
 
 def _cost(fleet: Fleet, plan: Plan) -> int:

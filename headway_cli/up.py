@@ -127,19 +127,17 @@ def start_detached(config: str | None) -> Deployed:
     deadline = time.monotonic() + STARTED_WITHIN_S
     while time.monotonic() < deadline:
         if child.poll() is not None:
-            raise CliError(_last_words())
+            lines = log_file().read_text(encoding="utf-8", errors="replace").split("\n")
+            said = [line for line in lines if line.startswith("headway: ")] or [
+                f"it ended at once; see {log_file()}"
+            ]
+            raise CliError(said[-1].removeprefix("headway: "))
         owner = ownership.current_or_none()
         if owner is not None and owner.pid == child.pid and owner.url is not None:
             return Deployed(url=owner.url)
         time.sleep(POLL_S)
     child.terminate()
     raise CliError(f"not up after {STARTED_WITHIN_S:g} s; see {log_file()}")
-
-
-def _last_words() -> str:
-    lines = log_file().read_text(encoding="utf-8", errors="replace").split("\n")
-    said = [line for line in lines if line.startswith("headway: ")]
-    return said[-1].removeprefix("headway: ") if said else f"it ended at once; see {log_file()}"
 
 
 def stop_owner() -> str:

@@ -8,7 +8,6 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from functools import lru_cache
-from types import FrameType
 from typing import TypeVar
 
 from headway.simulation.report import SimulationReport
@@ -75,8 +74,4 @@ def sheltered() -> Iterator[None]:
 def _prepare() -> None:
     """An interrupt is the parent's business; being ended still removes the trace's temporary files."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, _leave)
-
-
-def _leave(number: int, frame: FrameType | None) -> None:
-    sys.exit(128 + number)
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))

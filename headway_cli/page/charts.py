@@ -78,8 +78,9 @@ class Board:
     def line(self, row: int, name: str, x_s: Floats, y: Floats, **style: Any) -> None:  # noqa: ANN401
         """A line; NaN leaves a gap. `secondary=True` puts it on the right axis."""
         secondary = style.pop("secondary", False)
+        plain = [float(value) if np.isfinite(value) else None for value in y]
         options = {"mode": "lines", "hovertemplate": f"%{{y:.4g}}<extra>{escape(name)}</extra>", **style}
-        trace = {"type": "scatter", "name": name, "x": self.time(x_s), "y": _plain(y), **options}
+        trace = {"type": "scatter", "name": name, "x": self.time(x_s), "y": plain, **options}
         self.figure.add_trace({**trace, "legend": self._legend(row)}, row=row, col=1, secondary_y=secondary)
 
     def target(self, row: int, name: str, value: float) -> None:
@@ -87,9 +88,9 @@ class Board:
         style = {"line": {"color": VERMILLION, "width": 1.5, "dash": "dash"}}
         self.line(row, name, np.array([0.0, self.simulated_s]), np.array([value, value]), **style)
 
-    def axis(self, row: int, title: str) -> None:
-        """The title of a panel's left axis."""
-        self.figure.update_yaxes(title_text=title, row=row, col=1, secondary_y=False)
+    def axis(self, row: int, title: str, **style: Any) -> None:  # noqa: ANN401 - as plotly has it
+        """The title of a panel's left axis, and what else is particular to it."""
+        self.figure.update_yaxes(title_text=title, row=row, col=1, secondary_y=False, **style)
 
     def finish(self) -> Any:  # noqa: ANN401 - a plotly figure
         """The figure with its layout."""
@@ -98,13 +99,15 @@ class Board:
         self.figure.update_xaxes(title_text=f"time since the start ({self.unit.name})", row=self.rows, col=1)
         self.figure.update_yaxes(rangemode="tozero", **axis)
         self.figure.update_yaxes(secondary_y=True, showgrid=False, tickmode="auto", nticks=5)
+        legend: dict[str, Any] = {"orientation": "h", "bgcolor": "rgba(0,0,0,0)", "font": {"size": 11}}
+        legend |= {"x": RIGHT_EDGE, "xanchor": "right", "yanchor": "bottom"}
         self.figure.update_layout(
             **LAYOUT,
             height=self.rows * PANEL_PX + MARGINS_PX,
             margin={"l": 64, "r": 56, "t": 52, "b": 56},
             hovermode="closest",
             showlegend=True,
-            **{self._legend(row): self._legend_layout(row) for row in range(1, self.rows + 1)},
+            **{self._legend(row): legend | {"y": self._top(row)} for row in range(1, self.rows + 1)},
         )
         for row, title in enumerate(self._titles, start=1):
             self._title(row, title)
@@ -116,10 +119,6 @@ class Board:
     def _top(self, row: int) -> float:
         height = (1.0 - self.gap * (self.rows - 1)) / self.rows
         return 1.0 - (row - 1) * (height + self.gap)
-
-    def _legend_layout(self, row: int) -> dict[str, Any]:
-        place = {"x": RIGHT_EDGE, "xanchor": "right", "y": self._top(row), "yanchor": "bottom"}
-        return {"orientation": "h", "bgcolor": "rgba(0,0,0,0)", "font": {"size": 11}, **place}
 
     def _title(self, row: int, title: str) -> None:
         self.figure.add_annotation(
@@ -157,10 +156,9 @@ def _draw_load(board: Board, columns: IntervalColumns) -> None:
     measured, forecast = _steps(columns, columns.load_rps), _steps(columns, columns.forecast_rps, shift=True)
     board.line(1, "arrivals", *measured, line={"color": BLUE, "width": 2, "shape": "hv"})
     if np.isfinite(columns.forecast).any():
-        board.line(
-            1, "forecast", *forecast, line={"color": VERMILLION, "width": 1.5, "dash": "dot", "shape": "hv"}
-        )
-    board.figure.update_yaxes(title_text="requests/s", row=1, col=1, secondary_y=False)
+        style = {"color": VERMILLION, "width": 1.5, "dash": "dot", "shape": "hv"}
+        board.line(1, "forecast", *forecast, line=style)
+    board.axis(1, "requests/s")
 
 
 def _steps(columns: IntervalColumns, values: Floats, *, shift: bool = False) -> tuple[Floats, Floats]:
@@ -177,14 +175,12 @@ def _draw_pool(board: Board, row: int, role: str, pool: PoolColumns) -> None:
     thin = {"width": 0, "color": colour, "shape": "hv"}
     board.line(row, "ready", pool.time_s, pool.ready, line={"color": colour, "width": 2.5, "shape": "hv"})
     band = {"line": thin, "fill": "tonexty", "hoverinfo": "skip", "hovertemplate": None}
-    board.line(
-        row, "starting", pool.time_s, pool.ready + pool.starting, fillcolor=_faded(colour, 0.30), **band
-    )
-    board.line(row, "draining", pool.time_s, pool.up, fillcolor=_faded(GREY, 0.30), **band)
+    up = pool.ready + pool.starting
+    board.line(row, "starting", pool.time_s, up, fillcolor=_faded(colour), **band)
+    board.line(row, "draining", pool.time_s, pool.up, fillcolor=_faded(GREY), **band)
     dotted = {"color": GREY, "width": 1.5, "dash": "dash", "shape": "hv"}
     board.line(row, "desired", pool.time_s, pool.desired, line=dotted)
-    step = {"dtick": 1} if pool.up.max() <= MOST_TICKS else {}
-    board.figure.update_yaxes(title_text="replicas", **step, row=row, col=1, secondary_y=False)
+    board.axis(row, "replicas", **({"dtick": 1} if pool.up.max() <= MOST_TICKS else {}))
 
 
 def _draw_decisions(board: Board, row: int, role: str, decisions: list[DecisionText]) -> None:
@@ -214,32 +210,24 @@ def _draw_latency(
     for name, style in LINE_STYLES.items():
         board.line(row, name, middle_s, lines[name] * 1e3, line=style)
     board.target(row, f"target {target_s * 1e3:g} ms", target_s * 1e3)
-    axis: dict[str, Any] = {"title_text": "ms"}
     if np.nanmax(lines["p99"], initial=0.0) > LOG_FROM * target_s:
-        axis = {"title_text": "ms (log)", "type": "log", "dtick": 1}
-    board.figure.update_yaxes(**axis, row=row, col=1, secondary_y=False)
+        board.axis(row, "ms (log)", type="log", dtick=1)
+    else:
+        board.axis(row, "ms")
 
 
 def _draw_outcome(board: Board, report: SimulationReport, columns: IntervalColumns) -> None:
     row = board.rows
-    board.line(
-        row,
-        "attainment",
-        *_steps(columns, columns.attainment * 100),
-        line={"color": GREEN, "width": 2, "shape": "hv"},
-    )
+    attained = _steps(columns, columns.attainment * 100)
+    board.line(row, "attainment", *attained, line={"color": GREEN, "width": 2, "shape": "hv"})
     aim = report.slo.attainment
     board.target(row, f"aim {aim * 100:g} %", aim * 100)
     style = {"color": BLUE, "width": 2, "dash": "dashdot"}
     board.line(row, "GPU-hours so far", *gpu_hours(report), line=style, secondary=True)
-    board.figure.update_yaxes(title_text="% within SLO", range=[0, 104], row=row, col=1, secondary_y=False)
+    board.axis(row, "% within SLO", range=[0, 104])
     board.figure.update_yaxes(title_text="GPU-hours", row=row, col=1, secondary_y=True, rangemode="tozero")
 
 
-def _faded(colour: str, opacity: float) -> str:
+def _faded(colour: str) -> str:
     red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
-    return f"rgba({red},{green},{blue},{opacity})"
-
-
-def _plain(values: Floats) -> list[float | None]:
-    return [float(value) if np.isfinite(value) else None for value in values]
+    return f"rgba({red},{green},{blue},0.3)"

@@ -11,7 +11,7 @@ from typing import Any
 
 from headway.profiling.comparison import Recommendation
 from headway_cli.page.charts import BLUE, GREEN, GREY, LAYOUT, ORANGE, PURPLE, SKY, VERMILLION
-from headway_cli.page.template import charts, figures, notes, page
+from headway_cli.page.template import charts, figures, grid, notes, page
 from headway_cli.profile_view import ShownProfile, recommendation_lines
 from headway_cli.words import targets
 
@@ -65,15 +65,7 @@ def _subtitle(profiles: Sequence[ShownProfile], found: Recommendation | None) ->
 
 
 def _draw(profiles: Sequence[ShownProfile], found: Recommendation | None) -> Any:  # noqa: ANN401 - a plotly figure
-    from plotly.subplots import make_subplots
-
-    figure = make_subplots(
-        rows=2,
-        cols=2,
-        subplot_titles=[f"<b>{title}</b>" for title, _, _ in PANELS],
-        vertical_spacing=0.14,
-        horizontal_spacing=0.1,
-    )
+    figure = grid([title for title, _, _ in PANELS], vertical_spacing=0.14, horizontal_spacing=0.1)
     traces = [] if found is None else list(_stars(found))
     for place, one in reversed(list(enumerate(profiles))):
         colour = COLOURS[place % len(COLOURS)]
@@ -93,16 +85,13 @@ def _prefill(one: ShownProfile, colour: str) -> Iterator[tuple[int, Trace]]:
     isl = samples.isl_tokens.tolist()
     spreads = one.prefill_spread or [0.0] * len(isl)
     for panel, values in enumerate(((samples.ttft_s * 1e3).tolist(), samples.throughput_per_gpu.tolist())):
-        yield (
-            panel,
-            _line(one, colour, panel)
-            | {
-                "x": isl,
-                "y": values,
-                "error_y": _whiskers(values, spreads, colour),
-                "hovertemplate": f"ISL %{{x:,}}: %{{y:,.4g}}<extra>{escape(one.name)}</extra>",
-            },
-        )
+        points = {
+            "x": isl,
+            "y": values,
+            "error_y": _whiskers(values, spreads, colour),
+            "hovertemplate": f"ISL %{{x:,}}: %{{y:,.4g}}<extra>{escape(one.name)}</extra>",
+        }
+        yield panel, _line(one, colour, panel) | points
 
 
 def _decode(one: ShownProfile, colour: str, *, labelled: bool) -> Iterator[tuple[int, Trace]]:
@@ -116,21 +105,18 @@ def _decode(one: ShownProfile, colour: str, *, labelled: bool) -> Iterator[tuple
         strength = FAINTEST + (1.0 - FAINTEST) * place / max(1, len(contexts) - 1)
         for panel, column in columns:
             values = [column[row] for row in rows]
-            yield (
-                panel,
-                _line(one, colour, panel)
-                | {
-                    "x": [usages[row] for row in rows],
-                    "y": values,
-                    "opacity": strength,
-                    "mode": "lines+markers+text" if labelled else "lines+markers",
-                    "text": [""] * (len(rows) - 1) + [f"{context:,.0f}"],
-                    "textposition": "top center",
-                    "error_y": _whiskers(values, [spreads[row] for row in rows], colour),
-                    "hovertemplate": f"context {context:,.0f}, KV usage %{{x:.3f}}: %{{y:,.4g}}"
-                    f"<extra>{escape(one.name)}</extra>",
-                },
-            )
+            points = {
+                "x": [usages[row] for row in rows],
+                "y": values,
+                "opacity": strength,
+                "mode": "lines+markers+text" if labelled else "lines+markers",
+                "text": [""] * (len(rows) - 1) + [f"{context:,.0f}"],
+                "textposition": "top center",
+                "error_y": _whiskers(values, [spreads[row] for row in rows], colour),
+                "hovertemplate": f"context {context:,.0f}, KV usage %{{x:.3f}}: %{{y:,.4g}}"
+                f"<extra>{escape(one.name)}</extra>",
+            }
+            yield panel, _line(one, colour, panel) | points
 
 
 def _line(one: ShownProfile, colour: str, panel: int) -> Trace:
@@ -152,32 +138,22 @@ def _whiskers(values: Sequence[float], spreads: Sequence[float], colour: str) ->
 
 
 def _stars(found: Recommendation) -> Iterator[tuple[int, Trace]]:
-    isl, usage = found.load.isl_tokens, found.decode.kv_usage
-    for panel, role, x, choice in (
-        (0, "prefill", isl, found.prefill),
-        (1, "prefill", isl, found.prefill),
-        (2, "decode", usage, found.decode),
-        (3, "decode", usage, found.decode),
-    ):
-        yield (
-            panel,
-            {
-                "type": "scatter",
-                "mode": "markers",
-                "name": "chosen",
-                "legendgroup": "chosen",
-                "showlegend": panel == 0,
-                "x": [x],
-                "y": [choice.throughput_per_gpu if panel % 2 else choice.latency_s * 1e3],
-                "marker": {
-                    "symbol": "star",
-                    "size": 15,
-                    "color": VERMILLION,
-                    "line": {"width": 1, "color": GREY},
-                },
-                "hovertemplate": f"{role} TP {choice.tp}: %{{y:,.4g}}<extra>chosen</extra>",
-            },
-        )
+    prefill = ("prefill", found.load.isl_tokens, found.prefill)
+    decode = ("decode", found.decode.kv_usage, found.decode)
+    star = {"symbol": "star", "size": 15, "color": VERMILLION, "line": {"width": 1, "color": GREY}}
+    for panel, (role, x, choice) in enumerate((prefill, prefill, decode, decode)):
+        trace = {
+            "type": "scatter",
+            "mode": "markers",
+            "name": "chosen",
+            "legendgroup": "chosen",
+            "showlegend": panel == 0,
+            "x": [x],
+            "y": [choice.throughput_per_gpu if panel % 2 else choice.latency_s * 1e3],
+            "marker": star,
+            "hovertemplate": f"{role} TP {choice.tp}: %{{y:,.4g}}<extra>chosen</extra>",
+        }
+        yield panel, trace
 
 
 def _lay_out(figure: Any) -> Any:  # noqa: ANN401 - a plotly figure
@@ -214,21 +190,16 @@ def _row(one: ShownProfile) -> tuple[str, ...]:
 def _samples(one: ShownProfile) -> str:
     """All samples of one profile, on demand."""
     prefill, decode = one.profile.prefill.samples, one.profile.decode.samples
-    first = (
-        ("prefill", f"ISL {isl:,.0f}", f"{ttft_s * 1e3:,.4g} ms", f"{throughput:,.4g}")
-        for isl, ttft_s, throughput in zip(
-            prefill.isl_tokens, prefill.ttft_s, prefill.throughput_per_gpu, strict=True
+    inputs = [f"ISL {isl:,.0f}" for isl in prefill.isl_tokens]
+    contexts = zip(decode.context_tokens, decode.kv_usage, strict=True)
+    batches = [f"context {context:,.0f}, KV usage {usage:.4f}" for context, usage in contexts]
+    rows = [
+        (phase, at, f"{latency_s * 1e3:,.4g} ms", f"{throughput:,.4g}")
+        for phase, *columns in (
+            ("prefill", inputs, prefill.ttft_s, prefill.throughput_per_gpu),
+            ("decode", batches, decode.itl_s, decode.throughput_per_gpu),
         )
-    )
-    columns = (decode.context_tokens, decode.kv_usage, decode.itl_s, decode.throughput_per_gpu)
-    second = (
-        (
-            "decode",
-            f"context {context:,.0f}, KV usage {kv:.4f}",
-            f"{itl_s * 1e3:,.4g} ms",
-            f"{throughput:,.4g}",
-        )
-        for context, kv, itl_s, throughput in zip(*columns, strict=True)
-    )
-    table = figures(("phase", "at", "TTFT, ITL", "tokens/s/GPU"), (*first, *second))
+        for at, latency_s, throughput in zip(*columns, strict=True)
+    ]
+    table = figures(("phase", "at", "TTFT, ITL", "tokens/s/GPU"), rows)
     return f"<details><summary>Samples of {escape(one.name)}</summary>{table}</details>"

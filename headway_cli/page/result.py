@@ -78,7 +78,7 @@ def _merged(report: SimulationReport) -> Iterator[str]:
 def _decisions(worded: Sequence[DecisionText], report: SimulationReport) -> str:
     roles = tuple(report.replicas)
     head = "".join(f"<th>{escape(role)}</th>" for role in roles)
-    rows = "".join(_decision(decision, roles) for decision in worded)
+    rows = "".join(_row(decision, roles) for decision in worded)
     total = sum(1 for row in report.intervals if row.targets)
     shown = "" if len(worded) == total else f" (the first {MOST_DECISIONS} that changed the fleet)"
     table = f"<table><thead><tr><th>time</th>{head}<th>why</th></tr></thead><tbody>{rows}</tbody></table>"
@@ -86,19 +86,12 @@ def _decisions(worded: Sequence[DecisionText], report: SimulationReport) -> str:
     return f'<details>{summary}<div class="wide">{table}</div></details>'
 
 
-def _decision(decision: DecisionText, roles: Sequence[str]) -> str:
-    counts = "".join(_count(decision, role) for role in roles)
+def _row(decision: DecisionText, roles: Sequence[str]) -> str:
+    counts = ""
+    for role in roles:
+        marked = ' class="moved"' if role in decision.changed else ""
+        counts += f"<td{marked}>{decision.targets[role]}</td>"
     why = "<br>".join(escape(line) for line in decision.lines)
-    return f'<tr><td>{_clock(decision.at_s)}</td>{counts}<td class="why">{why}</td></tr>'
-
-
-def _clock(seconds: float) -> str:
-    """`1:23:45`, hours, minutes and seconds after the start."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}"
-
-
-def _count(decision: DecisionText, role: str) -> str:
-    marked = ' class="moved"' if role in decision.changed else ""
-    return f"<td{marked}>{decision.targets[role]}</td>"
+    minutes, seconds = divmod(round(decision.at_s), 60)
+    clock = f"{minutes // 60}:{minutes % 60:02}:{seconds:02}"
+    return f'<tr><td>{clock}</td>{counts}<td class="why">{why}</td></tr>'

@@ -78,41 +78,24 @@ def interval_columns(intervals: Sequence[Interval]) -> IntervalColumns:
         merged=merged,
         start_s=np.array([group[0].start_s for group in groups], np.float64),
         end_s=np.array([group[-1].end_s for group in groups], np.float64),
-        requests=_column(_sum, attrgetter("requests"), groups),
-        forecast=_column(_sum, _forecast, groups),
+        requests=_column(sum, attrgetter("requests"), groups),
+        forecast=_column(sum, lambda row: row.forecast.requests if row.forecast else None, groups),
         attainment=np.array([_weighted(group) for group in groups], np.float64),
         latencies={
-            name: {
-                line: np.array(
-                    [_worst(map(attrgetter(f"{name}.{line}"), group)) for group in groups], np.float64
-                )
-                for line in LATENCY_LINES
-            }
+            name: {line: _column(max, attrgetter(f"{name}.{line}"), groups) for line in LATENCY_LINES}
             for name in ("ttft_s", "itl_s")
         },
     )
 
 
 def _column(
-    merge: Callable[[Iterable[float | None]], float],
+    merge: Callable[[Iterable[float]], float],
     value: Callable[[Interval], float | None],
     groups: Iterable[Sequence[Interval]],
 ) -> Floats:
-    return np.array([merge(map(value, group)) for group in groups], np.float64)
-
-
-def _forecast(row: Interval) -> float | None:
-    return None if row.forecast is None else row.forecast.requests
-
-
-def _sum(values: Iterable[float | None]) -> float:
-    known = [value for value in values if value is not None]
-    return float(sum(known)) if known else float("nan")
-
-
-def _worst(values: Iterable[float | None]) -> float:
-    known = [value for value in values if value is not None]
-    return float(max(known)) if known else float("nan")
+    """What `merge` makes of the known values of each group; NaN where there is none."""
+    known = ([found for row in group if (found := value(row)) is not None] for group in groups)
+    return np.array([merge(values) if values else np.nan for values in known], np.float64)
 
 
 def _weighted(group: Sequence[Interval]) -> float:
@@ -139,13 +122,10 @@ class PoolColumns:
 
 def pool_columns(series: PoolSeries, simulated_s: float) -> PoolColumns:
     """The columns of one pool."""
-    columns = {name: _closed(getattr(series, name)) for name in ("desired", "starting", "ready", "draining")}
+    counts = {name: getattr(series, name) for name in ("desired", "starting", "ready", "draining")}
     times = np.array([*series.time_s, simulated_s], np.float64)
-    return PoolColumns(time_s=times, **columns)
-
-
-def _closed(values: Sequence[float]) -> Floats:
-    return np.array([*values, values[-1]], np.float64)
+    closed = {name: np.array([*values, values[-1]], np.float64) for name, values in counts.items()}
+    return PoolColumns(time_s=times, **closed)
 
 
 def _pools(report: SimulationReport) -> tuple[Mapping[str, PoolColumns], Floats]:

@@ -1,6 +1,6 @@
 """The skeleton that every page fills in: structure and style, without anything from a network."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from importlib.resources import files
 from string import Template
@@ -35,6 +35,20 @@ def charts(figure: Any) -> str:  # noqa: ANN401 - a plotly figure
         full_html=False, include_plotlyjs=False, div_id=CHARTS_ID, config=CONFIG, default_height="100%"
     )
     return html
+
+
+def grid(titles: Sequence[str], **spacing: float) -> Any:  # noqa: ANN401 - a plotly figure
+    """A figure of panels in two columns."""
+    from plotly.subplots import make_subplots
+
+    bold = [f"<b>{title}</b>" for title in titles]
+    return make_subplots(rows=len(titles) // 2, cols=2, subplot_titles=bold, **spacing)
+
+
+def named(lines: Mapping[str, str]) -> str:
+    """A list of names and sentences."""
+    items = "".join(f"<li><b>{escape(name)}</b>: {escape(text)}</li>" for name, text in lines.items())
+    return f"<ul>{items}</ul>"
 
 
 def figures(head: Iterable[str], body: Iterable[Iterable[str]]) -> str:

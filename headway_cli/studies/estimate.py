@@ -1,6 +1,6 @@
 """`headway estimate`: profile directories without a GPU."""
 
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -38,9 +38,11 @@ def estimate(
     overwrite: Annotated[bool, switch("--overwrite", "Replace profiles that exist.")] = False,
 ) -> None:
     """Estimate performance profiles with AI Configurator (optional extra `estimate`), no GPU needed."""
-    values = {item.name: getattr(sampling, item.name) for item in fields(sampling)}
-    given = {name: value for name, value in values.items() if value is not None}
-    request = estimator.EstimateRequest(model=model, system=system, tps=_sizes(tp), **given)
+    given = {name: value for name, value in asdict(sampling).items() if value is not None}
+    sizes = [part.strip() for part in tp.split(",")]
+    if not all(size.isdecimal() for size in sizes):
+        raise CliError(f"--tp: expected sizes such as 1,2,4, got {tp!r}")
+    request = estimator.EstimateRequest(model=model, system=system, tps=tuple(map(int, sizes)), **given)
     try:
         estimator.check_output(request, Path(output), overwrite=overwrite)
     except OutputExistsError as error:
@@ -51,10 +53,3 @@ def estimate(
         print(f"wrote {place}")
     for size, reason in found.skipped.items():
         print(f"skipped tp {size}: {reason}")
-
-
-def _sizes(text: str) -> tuple[int, ...]:
-    sizes = [part.strip() for part in text.split(",")]
-    if not all(size.isdecimal() for size in sizes):
-        raise CliError(f"--tp: expected sizes such as 1,2,4, got {text!r}")
-    return tuple(int(size) for size in sizes)

@@ -35,7 +35,7 @@ from headway.studies.gpu_mix import (
     rounded_up,
     supplies,
 )
-from headway.workload import Trace, TraceOptions, open_trace
+from headway.workload import TraceOptions, open_trace
 from headway_cli.errors import CliError
 from headway_cli.flags import option, spread
 from headway_cli.options import Attainment, Duration, Itl, Start, TraceArgument, TraceFormat, Ttft
@@ -125,12 +125,19 @@ def plan_trace(place: str, options: GpuPlanOptions) -> dict[str, Any]:
     with open_trace(place, reading) as trace:
         if options.interval is not None and trace.duration_s > MOST_INTERVALS * options.interval:
             raise CliError(f"--interval: the trace has more than {MOST_INTERVALS:,} of them")
-        requests = _requests(trace)
+        parts = [(chunk.arrival_s, chunk.input_tokens, chunk.output_tokens) for chunk in trace.chunks()]
+        columns = (np.concatenate([np.zeros(0), *column]) for column in zip(*parts, strict=True))
+        requests = Requests(*columns)
         needs, hopeless = question.needs(requests)
         if hopeless == trace.request_count:
             raise CliError("slo: no GPU type keeps it for any request, even on an idle engine")
         document = {
-            "trace": _described(trace, options.rate_scale),
+            "trace": {
+                "name": trace.name,
+                "requests": trace.request_count,
+                "duration_s": trace.duration_s,
+                "rate_scale": options.rate_scale,
+            },
             "slo": {
                 "ttft_s": config.slo.ttft_s,
                 "itl_s": config.slo.itl_s,
@@ -170,20 +177,6 @@ def _question(config: HeadwayConfig, options: GpuPlanOptions) -> Question:
         max_types=options.max_types, max_gpus=settings.max_gpu_budget, switching=options.switching
     )
     return Question(settings=settings, candidates=candidates(config), supply=supplies(config), rules=rules)
-
-
-def _requests(trace: Trace) -> Requests:
-    parts = [(chunk.arrival_s, chunk.input_tokens, chunk.output_tokens) for chunk in trace.chunks()]
-    return Requests(*(np.concatenate([np.zeros(0), *column]) for column in zip(*parts, strict=True)))
-
-
-def _described(trace: Trace, rate_scale: float) -> dict[str, Any]:
-    return {
-        "name": trace.name,
-        "requests": trace.request_count,
-        "duration_s": trace.duration_s,
-        "rate_scale": rate_scale,
-    }
 
 
 def _need(need: PoolNeed) -> dict[str, Any]:
@@ -262,15 +255,18 @@ def print_plan(document: Document, out: Console) -> None:
     out.print(table(head, (_plan_row(row, pools) for row in rows), names=len(head), dense=False))
     if "intervals" in document:
         head = ["from s", "requests", *pools, "cost per hour"]
-        out.print(
-            table(
-                head,
-                (_interval_row(row, pools) for row in document["intervals"]),
-                names=len(head),
-                dense=False,
-            )
+        intervals = document["intervals"]
+        lines = (
+            [
+                f"{row['start_s']:g}",
+                f"{row['requests']:,}",
+                *_fleets(row, pools),
+                f"{row['cost_per_hour']:.4g}",
+            ]
+            for row in intervals
         )
-        costs = [row["cost_per_hour"] for row in document["intervals"]]
+        out.print(table(head, lines, names=len(head), dense=False))
+        costs = [row["cost_per_hour"] for row in intervals]
         out.print(Text(f"mean cost per hour by interval {sum(costs) / len(costs):.4g}"))
     print_notes(document["notes"], out)
 
@@ -299,16 +295,13 @@ def _plan_row(row: Document, pools: Sequence[str]) -> list[str]:
     if row["replicas"] is None:
         return [row["name"], row["problem"], *[""] * (len(pools) - 1), "–"]
     cost = f"{row['cost_per_hour']:.4g}" + (f" ({row['problem']})" if row["problem"] else "")
-    return [row["name"], *(_counts(row["replicas"][pool]) for pool in pools), cost]
+    return [row["name"], *_fleets(row, pools), cost]
 
 
-def _interval_row(row: Document, pools: Sequence[str]) -> list[str]:
-    counts = (_counts(row["replicas"][pool]) for pool in pools)
-    return [f"{row['start_s']:g}", f"{row['requests']:,}", *counts, f"{row['cost_per_hour']:.4g}"]
-
-
-def _counts(counts: Mapping[str, int]) -> str:
-    return " + ".join(f"{count} {name}" for name, count in counts.items()) or "0"
+def _fleets(row: Document, pools: Sequence[str]) -> Iterator[str]:
+    """`2 h100 + 1 l40s` for each pool."""
+    for pool in pools:
+        yield " + ".join(f"{count} {name}" for name, count in row["replicas"][pool].items()) or "0"
 
 
 @contextmanager

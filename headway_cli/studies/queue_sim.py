@@ -146,7 +146,10 @@ def _policies(item: str, passing: Passing) -> tuple[DispatchPolicy, ...]:
 
 
 def _chosen_setup(options: QueueSimOptions) -> Setup:
-    setup = SETUPS[options.setup] if options.setup in SETUPS else _from_file(options.setup)
+    path = Path(options.setup)
+    if options.setup not in SETUPS and not path.suffix and not path.exists():
+        raise CliError(f"--setup: unknown {options.setup!r}; known: {', '.join(SETUPS)}, or a YAML file")
+    setup = SETUPS[options.setup] if options.setup in SETUPS else read_setup(path)
     _within("--rate-scale", options.rate_scale, LEAST_SCALE, MOST_SCALE)
     if options.consumers is not None:
         _within("--consumers", options.consumers, 1, MOST_CONSUMERS)
@@ -155,13 +158,6 @@ def _chosen_setup(options: QueueSimOptions) -> Setup:
         except QueueingError as error:
             raise CliError(f"--consumers: {error}") from error
     return setup.scaled(options.rate_scale)
-
-
-def _from_file(place: str) -> Setup:
-    path = Path(place)
-    if not path.suffix and not path.exists():
-        raise CliError(f"--setup: unknown {place!r}; known: {', '.join(SETUPS)}, or a YAML file")
-    return read_setup(path)
 
 
 def _amount(options: QueueSimOptions, setup: Setup) -> Amount:
@@ -210,7 +206,7 @@ class ProfileSettings(Settings):
 
     def profile(self) -> Profile:
         """The value that the simulator takes."""
-        return Profile(throughput_rps=self.throughput_rps, latency_s=self.latency_s)
+        return Profile(**dict(self))
 
 
 class ConsumerSettings(Settings):
@@ -219,6 +215,11 @@ class ConsumerSettings(Settings):
     name: Name
     count: Annotated[PositiveInt, Field(le=MOST_CONSUMERS)] = 1
     patterns: Annotated[dict[Name, ProfileSettings], Field(min_length=1)]
+
+    def consumers(self) -> tuple[Consumer, ...]:
+        """All of this type, as the simulator takes them."""
+        profiles = {name: given.profile() for name, given in self.patterns.items()}
+        return (Consumer(kind=self.name, profiles=profiles),) * self.count
 
 
 class SetupSettings(Settings):
@@ -244,22 +245,10 @@ def read_setup(path: Path) -> Setup:
         key, fault = describe(error, SetupSettings.model_json_schema())
         raise ConfigError(f"{path}: {key}: {fault}" if key else f"{path}: {fault}") from error
     try:
-        return _setup(path.name, settings)
+        return Setup(
+            name=path.name,
+            patterns=tuple(Pattern(name=name, **dict(given)) for name, given in settings.patterns.items()),
+            consumers=tuple(one for given in settings.consumers for one in given.consumers()),
+        )
     except QueueingError as error:
         raise ConfigError(f"{path}: {error}") from error
-
-
-def _setup(name: str, settings: SetupSettings) -> Setup:
-    return Setup(
-        name=name,
-        patterns=tuple(
-            Pattern(name=pattern, arrival_rps=given.arrival_rps, slo_s=given.slo_s)
-            for pattern, given in settings.patterns.items()
-        ),
-        consumers=tuple(one for given in settings.consumers for one in _alike(given)),
-    )
-
-
-def _alike(settings: ConsumerSettings) -> tuple[Consumer, ...]:
-    profiles = {name: given.profile() for name, given in settings.patterns.items()}
-    return (Consumer(kind=settings.name, profiles=profiles),) * settings.count

@@ -28,7 +28,7 @@ from headway.studies.queue_simulator import (
     order_by,
 )
 from headway_cli.page.charts import BLUE, GREEN, GREY, LAYOUT, ORANGE
-from headway_cli.page.template import charts, figures, notes, page
+from headway_cli.page.template import charts, figures, grid, named, notes, page
 from headway_cli.terminal import bold, print_facts, print_notes, table
 from headway_cli.words import plural
 
@@ -50,7 +50,6 @@ PANELS = (
     ("SLO missed (%)", "slo_violations", 100.0),
     ("Utilisation (%)", "utilisation", 100.0),
 )
-COLUMNS = 2
 QUEUE_COLOURS: Mapping[str, str] = {"simple": BLUE, "slo": ORANGE, "slo-savable": GREEN}
 HEIGHT_PX = 720
 
@@ -119,18 +118,18 @@ def _orders(results: Results, metric: str, *, key: str, label: str) -> dict[str,
     groups: dict[str, list[PolicyResult]] = {}
     for result in results:
         groups.setdefault(getattr(result.policy, key).value, []).append(result)
-    return {name: _order(group, metric, label) for name, group in groups.items() if len(group) > 1}
-
-
-def _order(group: Results, metric: str, label: str) -> list[dict[str, Any]]:
-    return [
-        {
-            "name": getattr(place.result.policy, label).value,
-            "relation": place.relation,
-            "difference": place.difference and jsonable(place.difference),
-        }
-        for place in order_by(group, attrgetter(f"total.{metric}"))
-    ]
+    return {
+        name: [
+            {
+                "name": getattr(place.result.policy, label).value,
+                "relation": place.relation,
+                "difference": place.difference and jsonable(place.difference),
+            }
+            for place in order_by(group, attrgetter(f"total.{metric}"))
+        ]
+        for name, group in groups.items()
+        if len(group) > 1
+    }
 
 
 def _notes(experiment: Experiment) -> Iterator[str]:
@@ -237,7 +236,7 @@ def print_document(document: Document, out: Console) -> None:
 
 def render(document: Document) -> str:
     """The page; the same document gives the same text."""
-    found = "".join(_order_html(title, lines) for title, lines in orders(document))
+    found = "".join(f"<h2>{escape(title)}</h2>{named(lines)}" for title, lines in orders(document))
     return page(
         title=headline(document),
         subtitle=_subtitle(document),
@@ -268,22 +267,23 @@ def _subtitle(document: Document) -> str:
 
 
 def _draw(document: Document) -> Any:  # noqa: ANN401 - a plotly figure
-    from plotly.subplots import make_subplots
-
-    figure = make_subplots(
-        rows=len(PANELS) // COLUMNS,
-        cols=COLUMNS,
-        subplot_titles=[f"<b>{title}</b>" for title, _, _ in PANELS],
-        vertical_spacing=0.16,
-        horizontal_spacing=0.09,
-    )
+    figure = grid([title for title, _, _ in PANELS], vertical_spacing=0.16, horizontal_spacing=0.09)
     for at, (_, key, factor) in enumerate(PANELS):
         for queue, colour in QUEUE_COLOURS.items():
             found = [row for row in document["policies"] if row["queue"] == queue]
             if found:
-                place = {"row": at // COLUMNS + 1, "col": at % COLUMNS + 1}
+                place = {"row": at // 2 + 1, "col": at % 2 + 1}
                 figure.add_trace({**_bars(found, key, factor, queue, colour), "showlegend": at == 0}, **place)
-    return _lay_out(figure)
+    figure.update_yaxes(rangemode="nonnegative", zeroline=False, gridwidth=1, automargin=True)
+    figure.update_xaxes(automargin=True, showline=False, type="category")
+    figure.update_annotations(font={"size": 14})
+    return figure.update_layout(
+        **LAYOUT,
+        barmode="group",
+        height=HEIGHT_PX,
+        margin={"l": 48, "r": 16, "t": 84, "b": 48},
+        legend={"orientation": "h", "x": 0.5, "xanchor": "center", "y": 1.07, "yanchor": "bottom"},
+    )
 
 
 def _bars(found: list[Mapping[str, Any]], key: str, factor: float, queue: str, colour: str) -> dict[str, Any]:
@@ -306,21 +306,3 @@ def _bars(found: list[Mapping[str, Any]], key: str, factor: float, queue: str, c
 
 def _times(value: float | None, factor: float) -> float | None:
     return None if value is None else value * factor
-
-
-def _lay_out(figure: Any) -> Any:  # noqa: ANN401 - a plotly figure
-    figure.update_yaxes(rangemode="nonnegative", zeroline=False, gridwidth=1, automargin=True)
-    figure.update_xaxes(automargin=True, showline=False, type="category")
-    figure.update_annotations(font={"size": 14})
-    return figure.update_layout(
-        **LAYOUT,
-        barmode="group",
-        height=HEIGHT_PX,
-        margin={"l": 48, "r": 16, "t": 84, "b": 48},
-        legend={"orientation": "h", "x": 0.5, "xanchor": "center", "y": 1.07, "yanchor": "bottom"},
-    )
-
-
-def _order_html(title: str, lines: Mapping[str, str]) -> str:
-    items = "".join(f"<li><b>{escape(name)}</b>: {escape(order)}</li>" for name, order in lines.items())
-    return f"<h2>{escape(title)}</h2><ul>{items}</ul>"

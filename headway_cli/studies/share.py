@@ -1,7 +1,6 @@
 """`headway share`: several deployments under one GPU budget, as text and as an HTML page."""
 
 from collections.abc import Callable, Mapping, Sequence
-from html import escape
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,7 +11,7 @@ from headway_cli.flags import argument, option, switch
 from headway_cli.output import STDOUT, check_outputs, write_json, write_text
 from headway_cli.page.charts import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, Board
 from headway_cli.page.series import gpus_over_time, interval_columns
-from headway_cli.page.template import charts, figures, notes, page
+from headway_cli.page.template import charts, figures, named, notes, page
 from headway_cli.result_view import COMPARED, common_notes
 from headway_cli.studies.shared_budget import (
     BudgetUse,
@@ -62,7 +61,8 @@ def headline(report: ShareReport) -> str:
 def totals(report: ShareReport) -> dict[str, str]:
     """The sums of each way to use the budget, as sentences."""
     return {
-        name.capitalize(): f"{use.lost:,} of {use.requests:,} requests lost ({percent(_lost(use))}), "
+        name.capitalize(): f"{use.lost:,} of {use.requests:,} requests lost "
+        f"({percent(use.lost / use.requests if use.requests else None)}), "
         f"{use.gpu_hours:.4g} GPU-hours, at most {use.most_gpus():.0f} GPUs asked for at once"
         for name, use in _ways(report).items()
     }
@@ -70,10 +70,6 @@ def totals(report: ShareReport) -> dict[str, str]:
 
 def _ways(report: ShareReport) -> dict[str, BudgetUse]:
     return {"shared": report.shared} | ({} if report.split is None else {"split": report.split})
-
-
-def _lost(use: BudgetUse) -> float | None:
-    return use.lost / use.requests if use.requests else None
 
 
 def rows(report: ShareReport) -> list[list[str]]:
@@ -131,9 +127,8 @@ def print_shared(report: ShareReport, out: Console) -> None:
 
 def render(report: ShareReport) -> str:
     """The page: GPUs held over time, load, attainment; the same report gives the same text."""
-    sums = "".join(f"<li><b>{name}</b>: {escape(text)}</li>" for name, text in totals(report).items())
     body = (
-        f"<ul>{sums}</ul>",
+        named(totals(report)),
         figures(HEAD, rows(report)),
         "<h2>Over time</h2>",
         charts(_draw(report)),
