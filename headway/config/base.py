@@ -118,7 +118,10 @@ def _explain(fault: ErrorDetails, schema: Mapping[str, Any]) -> str:
     if fault["type"] == "extra_forbidden":
         return _unknown_key(str(fault["loc"][-1]), known_keys(schema, fault["loc"][:-1]))
     if "[key]" in fault["loc"]:
-        return _wrong_key(fault)
+        # A key of a mapping whose keys are not settings: roles, or the options of a predictor.
+        if fault["type"] == "literal_error":
+            return f"unknown role; {_lowered(fault['msg'])}"
+        return f"a key should be text, not {shown(fault['input'])}"
     if fault["type"] == "model_type":
         return f"should hold keys and values, not {shown(fault['input'])}"
     message = _lowered(fault["msg"].removeprefix("Value error, "))
@@ -133,13 +136,6 @@ def _unknown_key(key: str, known: Collection[str]) -> str:
     nearest = get_close_matches(key, known, n=1)
     hint = f"did you mean {nearest[0]!r}?" if nearest else f"known here: {', '.join(sorted(known))}"
     return f"unknown key; {hint}"
-
-
-def _wrong_key(fault: ErrorDetails) -> str:
-    """A key of a mapping whose keys are not settings: roles, or the options of a predictor."""
-    if fault["type"] == "literal_error":
-        return f"unknown role; {_lowered(fault['msg'])}"
-    return f"a key should be text, not {shown(fault['input'])}"
 
 
 def known_keys(schema: Mapping[str, Any], place: Sequence[int | str]) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ import asyncio
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from json import JSONDecodeError, loads
+from json import loads
 from typing import Any
 
 import aiohttp
@@ -122,10 +122,7 @@ async def perform(
 
 async def _refused(response: aiohttp.ClientResponse) -> Ending:
     text = (await response.content.read(4096)).decode(errors="replace")
-    try:
-        detail = error_text(loads(text))
-    except JSONDecodeError:
-        detail = " ".join(text.split())[:LONGEST_DETAIL]
+    detail = _detail(text)
     outcome = RequestOutcome.SHED if response.status == TOO_MANY_REQUESTS else RequestOutcome.HTTP
     return Ending(outcome=outcome, status=response.status, detail=f"{response.status}: {detail}".rstrip(": "))
 
@@ -200,7 +197,7 @@ async def fetch_models(url: str, api_key: str | None = None) -> list[str]:
     except (aiohttp.ClientError, OSError) as error:
         raise LoadError(f"{address}: {_one_line(error)}") from error
     if status != OK:
-        raise LoadError(f"{address}: answered with status {status}: {_message(text)}")
+        raise LoadError(f"{address}: answered with status {status}: {_detail(text)}")
     return _ids(address, text)
 
 
@@ -214,7 +211,7 @@ def _ids(address: str, text: str) -> list[str]:
     return ids
 
 
-def _message(text: str) -> str:
+def _detail(text: str) -> str:
     try:
         return error_text(loads(text))
     except ValueError:

@@ -102,18 +102,15 @@ class Windows:
 
     def add(self, record: RequestRecord, *, met: bool) -> None:
         """Count a request that ended."""
-        window = self._at(record.intended_s)
+        while int(record.intended_s // self.width_s) >= MOST:
+            self._widen()
+        window = self._windows.setdefault(int(record.intended_s // self.width_s), Window())
         window.requests += 1
         window.output_tokens += record.output_tokens
         if record.outcome is RequestOutcome.OK and record.ttft_s is not None:
             window.completed += 1
             window.met += met
             window.ttft_total_s += record.ttft_s
-
-    def _at(self, time_s: float) -> Window:
-        while int(time_s // self.width_s) >= MOST:
-            self._widen()
-        return self._windows.setdefault(int(time_s // self.width_s), Window())
 
     def _widen(self) -> None:
         narrow, self._windows = self._windows, {}

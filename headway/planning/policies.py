@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from headway.config import POLICIES, HeadwayConfig, PlannerSettings, PoolSettings, Settings
 from headway.engine import EngineRules, engine_rules
 from headway.extensions import ExtensionError
-from headway.planning.types import PlanningError, Policy, PoolLimits, ProfileSurfaces, Role, Slo
+from headway.planning.types import PlanningError, Policy, PoolLimits, Role, Slo
 from interp import Profile
 
 S = TypeVar("S", bound=Settings)
@@ -60,7 +60,7 @@ class PolicyKind:
     """A policy as the rest of Headway sees it before one is made."""
 
     build: Callable[[PolicySettings, Any], Policy]
-    """From the settings and the profile, a `ProfileSurfaces` (or None unless `needs_surfaces`).
+    """From the settings and the profile (or None unless `needs_surfaces`).
 
     PlanningError where they do not fit."""
     settings: type[Settings] | None = None
@@ -99,7 +99,7 @@ def policy_kind(name: str) -> PolicyKind:
     return kind
 
 
-def make_policy(name: str, settings: PolicySettings, profile: ProfileSurfaces | None = None) -> Policy:
+def make_policy(name: str, settings: PolicySettings, profile: Profile | None = None) -> Policy:
     """The policy of that name. PlanningError lists the known names, or says which setting does not fit."""
     kind = policy_kind(name)
     if kind.needs_surfaces and profile is None:
@@ -107,7 +107,7 @@ def make_policy(name: str, settings: PolicySettings, profile: ProfileSurfaces | 
     return kind.build(settings, profile)
 
 
-def policy_settings(config: HeadwayConfig, profile: ProfileSurfaces | None = None) -> PolicySettings:
+def policy_settings(config: HeadwayConfig, profile: Profile | None = None) -> PolicySettings:
     """The settings of a configuration; GPUs per replica left open are as profiled, or 1."""
     return PolicySettings(
         slo=Slo(ttft_s=config.slo.ttft_s, itl_s=config.slo.itl_s),
@@ -121,7 +121,7 @@ def policy_settings(config: HeadwayConfig, profile: ProfileSurfaces | None = Non
     )
 
 
-def pool_limits(role: Role, pool: PoolSettings, profile: ProfileSurfaces | None) -> PoolLimits:
+def pool_limits(role: Role, pool: PoolSettings, profile: Profile | None) -> PoolLimits:
     """One pool's limits. A mixed replica is the engine of the decode profile."""
     profiled = {} if profile is None else {Role.PREFILL: profile.prefill.gpus_per_engine}
     fallback = 1 if profile is None else profile.decode.gpus_per_engine

@@ -52,11 +52,11 @@ def common(name: str, observation: Observation, settings: PolicySettings) -> dic
 
 def scaling_in_progress(pools: Mapping[Role, PoolState]) -> tuple[Role, ...]:
     """Roles with replicas starting or draining, or with a ready count that is not the desired one."""
-    return tuple(role for role in ordered(pools) if _moving(pools[role]))
-
-
-def _moving(pool: PoolState) -> bool:
-    return pool.starting > 0 or pool.draining > 0 or pool.desired != pool.ready
+    return tuple(
+        role
+        for role in ordered(pools)
+        if pools[role].starting > 0 or pools[role].draining > 0 or pools[role].desired != pools[role].ready
+    )
 
 
 def progress_warnings(observation: Observation) -> list[str]:

@@ -46,7 +46,8 @@ from headway.planning.sizing import (
     size_decode,
     size_prefill,
 )
-from headway.planning.types import Decision, LoadForecast, Observation, PlanningError, ProfileSurfaces, Role
+from headway.planning.types import Decision, LoadForecast, Observation, PlanningError, Role
+from interp import Profile
 
 Corrections = Mapping[Role, Correction]
 
@@ -65,7 +66,7 @@ class ReferencePolicy:
     """The documented planner over a profile's surfaces."""
 
     settings: PolicySettings
-    surfaces: ProfileSurfaces
+    surfaces: Profile
 
     name = "reference"
 
@@ -89,10 +90,10 @@ class ReferencePolicy:
         return Decision(targets=fitted.targets, next_state=next_state, reasons=reasons)
 
     def _size(self, observation: Observation, state: ReferenceState) -> Sizing:
-        last = self._last_targets(observation, state)
+        pools, roles = observation.pools, ordered(self.settings.limits)
+        last = {role: state.targets.get(role, pools[role].desired) for role in roles}
         kept = {role: Correction(value=value, basis="kept") for role, value in state.corrections.items()}
         if not counted(observation.requests):
-            roles = ordered(last)
             return Sizing(kind="hold", wished=last, lengths=state.lengths, corrections=kept, held=roles)
         if observation.requests == 0:
             minimum = {role: pool.min_replicas for role, pool in self.settings.limits.items()}
@@ -121,10 +122,6 @@ class ReferencePolicy:
             requirement=requirement,
             held=tuple(role for role in ordered(limits) if role not in requirement),
         )
-
-    def _last_targets(self, observation: Observation, state: ReferenceState) -> dict[Role, int]:
-        pools = observation.pools
-        return {role: state.targets.get(role, pools[role].desired) for role in ordered(self.settings.limits)}
 
     def _correct(self, observation: Observation, lengths: Lengths, last: Mapping[Role, float]) -> Corrections:
         if self.settings.no_correction:
@@ -204,17 +201,14 @@ def _count(value: float) -> str:
 
 def warnings(observation: Observation, sizing: Sizing) -> list[str]:
     """Things that an operator should look at, one sentence per item."""
+    why = "the request count was not measured" if sizing.kind == "hold" else "no length is known"
+    factors = ((role, sizing.corrections[role].basis) for role in ordered(sizing.corrections))
     return [
         *progress_warnings(observation),
-        *_held(sizing),
+        *(f"{role}: target held, {why}" for role in sizing.held),
         *(text for role in ordered(sizing.requirement) for text in _doubts(role, sizing.requirement[role])),
-        *_kept(sizing),
+        *(f"{role}: correction factor {basis}" for role, basis in factors if basis.startswith("kept: ")),
     ]
-
-
-def _held(sizing: Sizing) -> list[str]:
-    why = "the request count was not measured" if sizing.kind == "hold" else "no length is known"
-    return [f"{role}: target held, {why}" for role in sizing.held]
 
 
 def _doubts(role: Role, need: Requirement) -> Iterator[str]:
@@ -227,19 +221,12 @@ def _doubts(role: Role, need: Requirement) -> Iterator[str]:
         yield f"{role}: the profile was not sampled at the expected lengths, its values are extrapolated"
 
 
-def _kept(sizing: Sizing) -> list[str]:
-    kept = [
-        role for role in ordered(sizing.corrections) if sizing.corrections[role].basis.startswith("kept: ")
-    ]
-    return [f"{role}: correction factor {sizing.corrections[role].basis}" for role in kept]
-
-
 def requirement_data(requirement: Mapping[Role, Requirement]) -> Mapping[Role, Mapping[str, Any]]:
     """The sizing of each role as data, with the replicas before rounding (None when no number would do)."""
     return {role: {**jsonable(need), "replicas": need.replicas} for role, need in requirement.items()}
 
 
-def make_reference(settings: PolicySettings, profile: ProfileSurfaces) -> ReferencePolicy:
+def make_reference(settings: PolicySettings, profile: Profile) -> ReferencePolicy:
     """PlanningError unless there are both pools, and room for their minimums in the budget."""
     if set(settings.limits) != {Role.PREFILL, Role.DECODE}:
         found = ", ".join(ordered(settings.limits))

@@ -33,7 +33,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import ceil, isfinite
 
-from headway.planning.types import NAN, DecodeSurface, LoadForecast, Observation, PrefillSurface, Role
+from headway.planning.types import NAN, LoadForecast, Observation, Role
+from interp import DecodeSurface, PrefillSurface
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +110,10 @@ def correct_decode(
     observation: Observation, lengths: Lengths, last: float, surface: DecodeSurface
 ) -> Correction:
     """Actual over expected ITL at the observed concurrency."""
-    duration_s, source = _request_duration(observation, lengths)
+    duration_s, source = observation.request_duration_s, "measured"
+    if not positive(duration_s):
+        duration_s = observation.ttft_s + observation.itl_s * lengths.osl_tokens
+        source = "ttft + itl * osl"
     missing = _missing(
         itl=observation.itl_s, isl=lengths.isl_tokens, osl=lengths.osl_tokens, request_duration=duration_s
     )
@@ -129,12 +133,6 @@ def correct_decode(
         "kv_usage": kv_usage,
     }
     return _measured(observation.itl_s, float(surface.itl_s(kv_usage, context_tokens)), details)
-
-
-def _request_duration(observation: Observation, lengths: Lengths) -> tuple[float, str]:
-    if positive(observation.request_duration_s):
-        return observation.request_duration_s, "measured"
-    return observation.ttft_s + observation.itl_s * lengths.osl_tokens, "ttft + itl * osl"
 
 
 def _missing(**series: float) -> str:

@@ -10,7 +10,8 @@ from headway.config import ReplicaCount, Settings
 from headway.planning.budget import fit, gpus
 from headway.planning.policies import PolicyKind, PolicySettings
 from headway.planning.reasons import check, common, describe, jsonable, ordered, progress_warnings
-from headway.planning.types import Decision, Observation, PlanningError, PoolLimits, ProfileSurfaces, Role
+from headway.planning.types import Decision, Observation, PlanningError, Role
+from interp import Profile
 
 
 class StaticFleet(Settings):
@@ -50,12 +51,17 @@ class StaticPolicy:
         return Decision(targets=self.targets, next_state=state, reasons=jsonable(reasons))
 
 
-def make_static(settings: PolicySettings, profile: ProfileSurfaces | None = None) -> StaticPolicy:
+def make_static(settings: PolicySettings, profile: Profile | None = None) -> StaticPolicy:
     """The policy for the pools there are. PlanningError when a count does not fit."""
     del profile  # a fixed fleet needs none
     targets = fixed_fleet(settings)
     for role, count in targets.items():
-        _check_count(role, count, settings.limits[role])
+        pool = settings.limits[role]
+        if not pool.min_replicas <= count <= pool.max_replicas:
+            allowed = f"{pool.min_replicas} to {pool.max_replicas}"
+            raise PlanningError(
+                f"planner.static.{role}: {count} is outside what pools.{role} allows, {allowed}"
+            )
     if fit(targets, settings.limits, settings.max_gpu_budget).targets != targets:
         needed, budget = gpus(targets, settings.limits), settings.max_gpu_budget
         raise PlanningError(f"planner.static: needs {needed} GPUs, planner.max_gpu_budget is {budget}")
@@ -66,12 +72,6 @@ def fixed_fleet(settings: PolicySettings) -> Mapping[Role, int]:
     """The counts that are set, of the pools there are."""
     fleet = settings.section("static", StaticFleet)
     return {role: getattr(fleet, role) for role in ordered(settings.limits)}
-
-
-def _check_count(role: Role, count: int, pool: PoolLimits) -> None:
-    if not pool.min_replicas <= count <= pool.max_replicas:
-        allowed = f"{pool.min_replicas} to {pool.max_replicas}"
-        raise PlanningError(f"planner.static.{role}: {count} is outside what pools.{role} allows, {allowed}")
 
 
 STATIC = PolicyKind(build=make_static, settings=StaticFleet, fixed_fleet=fixed_fleet)

@@ -27,7 +27,8 @@ from headway.config import NonNegativeFloat, PositiveFloat, Settings
 from headway.planning.budget import check_budget, fit
 from headway.planning.policies import PolicyKind, PolicySettings
 from headway.planning.reasons import check, common, describe, jsonable, ordered, progress_warnings
-from headway.planning.types import Decision, Observation, PoolState, ProfileSurfaces, Role
+from headway.planning.types import Decision, Observation, PoolState, Role
+from interp import Profile
 
 
 class TargetOngoing(Settings):
@@ -129,7 +130,10 @@ class ThresholdPolicy:
         check(observation, self.settings)
         roles = ordered(self.settings.limits)
         wishes = {role: self._wish(role, observation.pools[role], observation.now_s) for role in roles}
-        before = {role: _memory(role, observation, state) for role in roles}
+        before = {
+            role: state.pools.get(role) or WishHistory(target=observation.pools[role].desired)
+            for role in roles
+        }
         memories = {role: self._remember(before[role], wishes[role], observation.now_s) for role in roles}
         targets = {role: memories[role].target for role in roles}
         fitted = fit(targets, self.settings.limits, self.settings.max_gpu_budget)
@@ -178,15 +182,11 @@ class ThresholdPolicy:
         )
 
 
-def _memory(role: Role, observation: Observation, state: ThresholdState) -> WishHistory:
-    return state.pools.get(role) or WishHistory(target=observation.pools[role].desired)
-
-
 def _ongoing(pool: PoolState) -> float:
     return pool.running + pool.waiting
 
 
-def make_threshold(settings: PolicySettings, profile: ProfileSurfaces | None = None) -> ThresholdPolicy:
+def make_threshold(settings: PolicySettings, profile: Profile | None = None) -> ThresholdPolicy:
     """The policy for the pools there are. PlanningError when their minimums exceed the GPU budget."""
     del profile  # thresholds are plain numbers
     check_budget(settings.limits, settings.max_gpu_budget)

@@ -2,14 +2,14 @@
 
 Everything here is frozen and free of clocks, Ray and I/O, so that the live Planner and the simulator
 drive the same policies. Units are in the names: `_s` seconds, `_tokens` tokens. A float that could not be
-observed is NaN; each policy states what it does then. Only value types, the interfaces of a policy and of a
-profile, and the one exception of `headway.planning` belong here.
+observed is NaN; each policy states what it does then. Only value types, the interface of a policy, and
+the one exception of `headway.planning` belong here.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from types import MappingProxyType
-from typing import Any, Protocol, SupportsFloat
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +28,6 @@ __all__ = [
     "Policy",
     "PoolLimits",
     "PoolState",
-    "ProfileSurfaces",
     "Role",
     "RoleChanges",
     "Slo",
@@ -188,78 +187,3 @@ class Policy(Protocol):
 
     def plan(self, observation: Observation, state: Any) -> Decision:  # noqa: ANN401
         """Decide, as a function of the two values alone."""
-
-
-class BestPoint(Protocol):
-    """The best operating point under an ITL target; the point of least ITL when `feasible` is false."""
-
-    @property
-    def throughput_per_gpu(self) -> SupportsFloat:
-        """Output tokens per second and GPU."""
-
-    @property
-    def itl_s(self) -> SupportsFloat:
-        """ITL there, in seconds."""
-
-    @property
-    def feasible(self) -> object:
-        """True when that ITL meets the target."""
-
-    @property
-    def extrapolated(self) -> object:
-        """True where the profile was not sampled."""
-
-
-class PrefillSurface(Protocol):
-    """Prefill of one request at a time, over its uncached input tokens."""
-
-    @property
-    def gpus_per_engine(self) -> int:
-        """GPUs of the profiled engine."""
-
-    def ttft_s(self, isl_tokens: float, /) -> SupportsFloat:
-        """TTFT in seconds without queueing."""
-
-    def throughput_per_gpu(self, isl_tokens: float, /) -> SupportsFloat:
-        """Input tokens per second and GPU."""
-
-    def extrapolated(self, isl_tokens: float, /) -> object:
-        """True where the profile was not sampled."""
-
-
-class DecodeTable(Protocol):
-    """The part of the decode table that planning reads."""
-
-    @property
-    def max_kv_tokens(self) -> SupportsFloat:
-        """Tokens that the engine's KV cache holds."""
-
-
-class DecodeSurface(Protocol):
-    """Continuous decoding, over KV usage (0..1) and mean context (tokens)."""
-
-    @property
-    def gpus_per_engine(self) -> int:
-        """GPUs of the profiled engine."""
-
-    @property
-    def table(self) -> DecodeTable:
-        """The table behind the surface."""
-
-    def itl_s(self, kv_usage: float, context_tokens: float, /) -> SupportsFloat:
-        """ITL in seconds."""
-
-    def best_throughput_per_gpu(self, itl_s: float, context_tokens: float, /) -> BestPoint:
-        """The highest throughput whose ITL meets `itl_s`."""
-
-
-class ProfileSurfaces(Protocol):
-    """The surfaces of one engine: `interp.Profile` has them, and so has a calibrated one."""
-
-    @property
-    def prefill(self) -> PrefillSurface:
-        """The prefill surface."""
-
-    @property
-    def decode(self) -> DecodeSurface:
-        """The decode surface."""

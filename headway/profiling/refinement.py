@@ -87,11 +87,19 @@ class Refinement:
 def learn(refinement: Refinement, profile: Profile, reports: Iterable[LatencyReport]) -> Refinement:
     """With more reports; `profile` is the one measured beforehand, not a refined one."""
     cells, bound = dict(refinement.cells), log(MOST_RATIO)
-    usable = [seen for seen in reports if _usable(seen)]
+    usable = [
+        seen
+        for seen in reports
+        if all(isfinite(value) and value > 0.0 for value in (seen.tokens, seen.latency_s, seen.batch))
+    ]
     for seen in usable:
-        kv_usage = _kv_usage(profile, seen)
+        if seen.phase is Phase.PREFILL:
+            kv_usage, expected_s = 0.0, profile.prefill.ttft_s(seen.tokens)
+        else:
+            kv_usage = min(1.0, seen.batch * seen.tokens / float(profile.decode.table.max_kv_tokens))
+            expected_s = profile.decode.itl_s(kv_usage, seen.tokens)
         cell = _cell(seen.phase, seen.tokens, kv_usage)
-        ratio = log(seen.latency_s / _expected_s(profile, seen, kv_usage))
+        ratio = log(seen.latency_s / expected_s)
         # Taken out and put in again: the order of the dict is the order in which cells were last fed.
         memory = cells.pop(cell, CellMemory())
         cells[cell] = memory.with_seen(min(max(ratio, -bound), bound), seen.tokens, kv_usage)
@@ -120,23 +128,6 @@ def refined(profile: Profile, refinement: Refinement) -> Profile:
     return build_profile(
         _refined_prefill(profile, sure), _refined_decode(profile, sure), {**profile.meta, **said}
     )
-
-
-def _usable(seen: LatencyReport) -> bool:
-    return all(isfinite(value) and value > 0.0 for value in (seen.tokens, seen.latency_s, seen.batch))
-
-
-def _kv_usage(profile: Profile, seen: LatencyReport) -> float:
-    """Of decode; 0 for prefill, which has none."""
-    if seen.phase is Phase.PREFILL:
-        return 0.0
-    return min(1.0, seen.batch * seen.tokens / float(profile.decode.table.max_kv_tokens))
-
-
-def _expected_s(profile: Profile, seen: LatencyReport, kv_usage: float) -> float:
-    if seen.phase is Phase.PREFILL:
-        return profile.prefill.ttft_s(seen.tokens)
-    return profile.decode.itl_s(kv_usage, seen.tokens)
 
 
 def _cell(phase: Phase, tokens: float, kv_usage: float) -> RefinementCell:

@@ -123,15 +123,11 @@ class CsvReader:
             columns, lines = self._careful(piece)
         records = to_records(columns)
         if self._layout.format.datetimes and len(records):
-            records["arrival_s"] = self._since_first(columns.times)
+            if self._origin_ns is None:
+                self._origin_ns = int(columns.times[0])
+            # Subtracted as integers, since a float would round them.
+            records["arrival_s"] = np.subtract(columns.times, self._origin_ns) / NANOSECONDS
         return Batch(records=records, lines=lines)
-
-    def _since_first(self, nanoseconds: Times) -> npt.NDArray[np.float64]:
-        """Seconds after the first row of the file, subtracted as integers since a float would round them."""
-        if self._origin_ns is None:
-            self._origin_ns = int(nanoseconds[0])
-        since: npt.NDArray[np.float64] = np.subtract(nanoseconds, self._origin_ns) / NANOSECONDS
-        return since
 
     def _careful(self, piece: Piece) -> tuple[Columns, npt.NDArray[np.int64]]:
         rows = [(line, *self._row(line, text)) for line, text in piece.lines()]

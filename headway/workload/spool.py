@@ -77,7 +77,10 @@ class SpoolWriter:
     """
 
     def __init__(self) -> None:
-        self._directory = _new_directory()
+        try:
+            self._directory = Path(tempfile.mkdtemp(prefix="headway-trace-"))
+        except OSError as error:
+            raise TraceError(f"no temporary directory to spool the trace in: {error.strerror}") from error
         self._requests = (self._directory / "requests").open("wb")
         self._blocks = (self._directory / "blocks").open("wb")
         self._length = 0
@@ -123,13 +126,6 @@ class SpoolWriter:
             with suppress(OSError):  # a full disk refuses the last bytes once more
                 file.close()
         shutil.rmtree(self._directory, ignore_errors=True)
-
-
-def _new_directory() -> Path:
-    try:
-        return Path(tempfile.mkdtemp(prefix="headway-trace-"))
-    except OSError as error:
-        raise TraceError(f"no temporary directory to spool the trace in: {error.strerror}") from error
 
 
 def _remove_directory(directory: Path, owner: int) -> None:

@@ -2,12 +2,13 @@
 
 from headway.planning.hindsight.settings import HeadwaySettings, loss_budget
 from headway.planning.policies import PolicyKind, PolicySettings
-from headway.planning.types import Policy, ProfileSurfaces
+from headway.planning.types import Policy
+from interp import Profile
 
 __all__ = ["HEADWAY", "HeadwaySettings", "loss_budget"]
 
 
-def _build(settings: PolicySettings, profile: ProfileSurfaces) -> Policy:
+def _build(settings: PolicySettings, profile: Profile) -> Policy:
     # Imported late: it brings a compiler, which a reader of this policy's interval does without.
     from headway.planning.hindsight.policy import make_headway
 

@@ -110,6 +110,7 @@ def backtest(history: PoolHistory, lead: int, interval_s: float, half_life: floa
     lost, cost = _totals(foreseen, weights * (1.0 - unseen), FACTORS, curves)
     grown = (*_grown(history.starts, history.lost, said[STEADY], 1.0 + growth), judged)
     worse, _ = _totals(foreseen, weights * unseen, FACTORS, grown)
+    least = _least(history.starts, history.lost, judged[history.requests[judged] > 0])
     ordered = np.maximum(1, np.ceil(FACTORS * said[:, -1:] - ROUNDING)).astype(np.int64)
     return Backtest(
         lost=lost + worse,
@@ -118,7 +119,7 @@ def backtest(history: PoolHistory, lead: int, interval_s: float, half_life: floa
         requests=float(history.requests[judged] @ weights),
         growth=growth,
         expected=said[:, -1],
-        typical=_typical(history, judged),
+        typical=float(np.median(least)) if len(least) else 0.0,
     )
 
 
@@ -134,11 +135,6 @@ def _growth(level: FloatArray, lead: int, interval_s: float) -> float:
     seen = SURE_GROWTH + VOLATILITY * change * lead / span
     unknown = lead / (count + lead)
     return unknown * guess + (1.0 - unknown) * min(seen, 2.0 * guess)
-
-
-def _typical(history: PoolHistory, judged: IntArray) -> float:
-    busy = judged[history.requests[judged] > 0]
-    return float(np.median(_least(history.starts, history.lost, busy))) if len(busy) else 0.0
 
 
 @compiled

@@ -55,7 +55,8 @@ def divide_budget(
     if count == 0:
         return None
     ways = _divisions([_bounds(role, limits, needed, wished, budget) for role in pools], budget)
-    weights = 0.5 ** (np.arange(count)[::-1] / half_life) * _requests(histories, count)
+    requests = np.array([each.requests[-count:] for each in histories.values()], np.float64).max(axis=0)
+    weights = 0.5 ** (np.arange(count)[::-1] / half_life) * requests
     kept = np.ones((len(ways), count))
     for place, role in enumerate(pools):
         kept *= 1.0 - _shares(histories[role], [way[place] for way in ways], count)
@@ -94,12 +95,6 @@ def _divisions(bounds: Sequence[PoolLimits], budget: int) -> list[Division]:
         for count in range(pool.min_replicas, most + 1)
         for rest in _divisions(bounds[1:], budget - count * each)
     ]
-
-
-def _requests(histories: Mapping[Role, PoolHistory], count: int) -> FloatArray:
-    requests = np.array([history.requests[-count:] for history in histories.values()], np.float64)
-    most: FloatArray = requests.max(axis=0)
-    return most
 
 
 def _shares(history: PoolHistory, replicas: Sequence[int], count: int) -> FloatArray:

@@ -109,14 +109,17 @@ def _learnt(
     memory: PoolMemory, role: Role, recent: Requests, observation: Observation, setup: ReplaySetup
 ) -> PoolMemory:
     begins_s = observation.now_s - observation.interval_s
-    own = _from(recent, _first(recent, begins_s))
+    first = _first(recent, begins_s)
+    own = Requests(*(column[first:] for column in recent))
     served = own.where(fits(setup.engine, own))
     seconds = STAGES[role].seconds(setup.engine, served)
     work = float(seconds.sum()) / observation.interval_s
     if work <= _most(role, setup):
         curve = _curve(memory.guess, role, recent, begins_s, setup)
     else:
-        curve = _all(served, role, setup)
+        # Only the largest fleet is right for so much work.
+        requests = len(served.arrival_s)
+        curve = LossCurve(requests, np.append(np.full(_most(role, setup), requests), 0))
     return replace(
         memory,
         history=memory.history.add(work, curve, MOST_INTERVALS),
@@ -141,18 +144,8 @@ def _curve(guess: int, role: Role, recent: Requests, begins_s: float, setup: Rep
     return LossCurve(round(curve.requests * share), np.rint(curve.lost * share).astype(np.int64))
 
 
-def _all(own: Requests, role: Role, setup: ReplaySetup) -> LossCurve:
-    """The curve of work that only the largest fleet is right for."""
-    requests = len(own.arrival_s)
-    return LossCurve(requests, np.append(np.full(_most(role, setup), requests), 0))
-
-
 def _most(role: Role, setup: ReplaySetup) -> int:
     return min(setup.most[role], MOST_REPLICAS)
-
-
-def _from(requests: Requests, first: int) -> Requests:
-    return Requests(*(column[first:] for column in requests))
 
 
 def _first(requests: Requests, since_s: float) -> int:

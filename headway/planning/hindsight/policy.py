@@ -27,7 +27,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from headway.planning.budget import GPU_BUDGET, Fit, check_budget, fit, gpus
-from headway.planning.hindsight.backtest import Backtest, backtest
+from headway.planning.hindsight.backtest import backtest
 from headway.planning.hindsight.division import divide_budget, moving_share
 from headway.planning.hindsight.learning import ReplaySetup, learn
 from headway.planning.hindsight.needs import Assessment, Need, needs_of
@@ -38,15 +38,7 @@ from headway.planning.hindsight.state import HindsightState, PoolMemory, Release
 from headway.planning.policies import PolicySettings
 from headway.planning.reasons import check, ordered
 from headway.planning.replay import ReplayEngine
-from headway.planning.types import (
-    NO_CHANGES,
-    Decision,
-    Observation,
-    PlanningError,
-    ProfileSurfaces,
-    Role,
-    RoleChanges,
-)
+from headway.planning.types import NO_CHANGES, Decision, Observation, PlanningError, Role, RoleChanges
 from interp import Profile
 
 
@@ -83,11 +75,18 @@ class HeadwayPolicy:
         roles = ordered(self.settings.limits)
         most = {role: self.settings.limits[role].max_replicas for role in roles}
         setup = ReplaySetup(engine=self.engine, most=most)
-        state = learn(state, _of_pools(observation, roles), setup)
+        planned = replace(observation, pools={role: observation.pools[role] for role in roles})
+        state = learn(state, planned, setup)
         memories = {role: self._started(state.pool(role), observation, role) for role in roles}
-        leads_s = {role: self._lead_s(memory, observation) for role, memory in memories.items()}
+        leads_s = {
+            role: memory.starts.lead_s(observation.now_s, self.own.lead_s)
+            for role, memory in memories.items()
+        }
+        half_life = self.own.half_life_s / self.interval_s
         backtests = {
-            role: self._backtest(memory, leads_s[role])
+            role: backtest(
+                memory.history, lead_intervals(leads_s[role], self.interval_s), self.interval_s, half_life
+            )
             for role, memory in memories.items()
             if observation.requests >= 0 and len(memory.history) >= 2
         }
@@ -104,7 +103,9 @@ class HeadwayPolicy:
         needs = needs_of(assessed, self.settings)
         delays = self._give_to_rising(self._release(assessed, needs), needs, observation)
         fitted = self._fit(delays, needs, assessed)
-        changes = self._changes(fitted, observation)
+        changes = NO_CHANGES
+        if self.own.role_change_s is not None:
+            changes = role_changes(fitted.targets, observation.pools, self.settings.limits)
         pools = {
             role: self._ordered(memory, delays[role], fitted, observation, role, changes=changes)
             for role, memory in memories.items()
@@ -120,13 +121,6 @@ class HeadwayPolicy:
         pool = observation.pools[role]
         starts = memory.starts.observe(observation.now_s, observation.interval_s, pool)
         return replace(memory, starts=starts, release=memory.release or ReleaseDelay(target=pool.desired))
-
-    def _lead_s(self, memory: PoolMemory, observation: Observation) -> float:
-        return memory.starts.lead_s(observation.now_s, self.own.lead_s)
-
-    def _backtest(self, memory: PoolMemory, lead_s: float) -> Backtest:
-        half_life = self.own.half_life_s / self.interval_s
-        return backtest(memory.history, lead_intervals(lead_s, self.interval_s), self.interval_s, half_life)
 
     def _release(self, assessed: Assessment, needs: Mapping[Role, Need]) -> Mapping[Role, ReleaseDelay]:
         now_s, hold_s = assessed.observation.now_s, self.own.hold_s
@@ -149,11 +143,6 @@ class HeadwayPolicy:
         if budget is None or gpus({role: delay.target for role, delay in given.items()}, limits) <= budget:
             return given
         return give_to_rising(delays, {role: need.replicas for role, need in needs.items()}, pools, limits)
-
-    def _changes(self, fitted: Fit, observation: Observation) -> RoleChanges:
-        if self.own.role_change_s is None:
-            return NO_CHANGES
-        return role_changes(fitted.targets, observation.pools, self.settings.limits)
 
     def _fit(
         self, delays: Mapping[Role, ReleaseDelay], needs: Mapping[Role, Need], assessed: Assessment
@@ -194,12 +183,7 @@ class HeadwayPolicy:
         return replace(memory, starts=starts, release=replace(delay, target=target))
 
 
-def _of_pools(observation: Observation, roles: tuple[Role, ...]) -> Observation:
-    """The observation with these pools alone, in their order."""
-    return replace(observation, pools={role: observation.pools[role] for role in roles})
-
-
-def make_headway(settings: PolicySettings, profile: ProfileSurfaces | None) -> HeadwayPolicy:
+def make_headway(settings: PolicySettings, profile: Profile | None) -> HeadwayPolicy:
     """PlanningError without a profile or engine rules, or where the minimums exceed the GPU budget."""
     if not isinstance(profile, Profile):
         raise PlanningError("planner.policy: headway needs a profile (engine.profile)")

@@ -129,10 +129,6 @@ class ReleaseDelay:
         return ReleaseDelay(target=self.target, lower=lower, raised_s=self.raised_s)
 
 
-def _floats() -> FloatArray:
-    return np.zeros(0)
-
-
 def _ints() -> IntArray:
     return np.zeros(0, np.int64)
 
@@ -147,7 +143,7 @@ class PoolHistory:
     `work` f8[N] in replicas, `requests` i8[N], `starts` i8[N + 1] and `lost` i8[...], the curves.
     """
 
-    work: FloatArray = field(default_factory=_floats)
+    work: FloatArray = field(default_factory=lambda: np.zeros(0))
     requests: IntArray = field(default_factory=_ints)
     starts: IntArray = field(default_factory=lambda: np.zeros(1, np.int64))
     lost: IntArray = field(default_factory=_ints)

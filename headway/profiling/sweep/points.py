@@ -122,7 +122,9 @@ class Limits:
 
 def sweep_points(limits: Limits) -> tuple[SweepPoint, ...]:
     """All points: prefill by ISL, then decode line by line, each from one request to the most that fit."""
-    return _prefill_points(limits) + _decode_points(limits)
+    prompts = prefill_grid(limits.longest_tokens - 1, limits.isl_points)
+    prefills = tuple(SweepPoint(phase=Phase.PREFILL, tokens=tokens) for tokens in prompts)
+    return prefills + _decode_points(limits)
 
 
 def largest_batch(context_tokens: int, limits: Limits) -> int:
@@ -131,13 +133,6 @@ def largest_batch(context_tokens: int, limits: Limits) -> int:
     by_cache = floor(sqrt(half * half + 2.0 * limits.max_kv_tokens) - half)
     by_length = 2 * (limits.longest_tokens - context_tokens) - WINDOW_TOKENS
     return max(1, min(limits.max_batch, context_tokens, by_cache, by_length))
-
-
-def _prefill_points(limits: Limits) -> tuple[SweepPoint, ...]:
-    longest = limits.longest_tokens - 1
-    return tuple(
-        SweepPoint(phase=Phase.PREFILL, tokens=tokens) for tokens in prefill_grid(longest, limits.isl_points)
-    )
 
 
 def _decode_points(limits: Limits) -> tuple[SweepPoint, ...]:

@@ -120,10 +120,8 @@ def borrowed_rows(database: Any, model: Any) -> Iterator[str]:  # noqa: ANN401
 
 def _shape(model: Any) -> tuple[int, int, int, int]:  # noqa: ANN401
     """The tables' keys: KV heads (0 when each head has its own), head size, window (none), heads; per GPU."""
-    heads, kv_heads = (
-        int(model._num_heads) // int(model.config.tp_size),
-        int(getattr(model, "_num_kv_heads_per_gpu", 0)),
-    )
+    heads = int(model._num_heads) // int(model.config.tp_size)
+    kv_heads = int(getattr(model, "_num_kv_heads_per_gpu", 0))
     return (0 if kv_heads == heads else kv_heads, int(model._head_size), 0, heads)
 
 
@@ -227,9 +225,8 @@ class AiConfigurator:
 
     def _sizes(self) -> EngineFacts:
         context = int(self._model._context_length)
-        whole = build_model(
-            self._spec, 1
-        )  # tensor parallelism may replicate KV heads; a transfer moves each once
+        # Tensor parallelism may replicate KV heads; a transfer moves each once.
+        whole = build_model(self._spec, 1)
         return EngineFacts(
             max_context_tokens=context,
             max_kv_tokens=self._kv_capacity_tokens(),

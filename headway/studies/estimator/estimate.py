@@ -117,7 +117,7 @@ def estimate(
     no size has an estimate, otherwise as the source does (extra not installed, unknown names).
     """
     plans, skipped = _plan(request, open_estimator or _open_aiconfigurator)
-    count = _SampleCount(total=sum(plan.samples for plan in plans.values()), report=progress or _ignore)
+    count = _SampleCount(total=sum(plan.samples for plan in plans.values()), report=progress)
     profiles: list[EstimatedProfile] = []
     for tp, plan in plans.items():
         try:
@@ -147,12 +147,13 @@ class _SampleCount:
     """Counts samples and reports them."""
 
     total: int
-    report: Progress
+    report: Progress | None
     done: int = 0
 
     def advance(self, label: str) -> None:
         self.done += 1
-        self.report(self.done, self.total, label)
+        if self.report is not None:
+            self.report(self.done, self.total, label)
 
 
 def _plan(request: EstimateRequest, open_estimator: OpenEstimator) -> tuple[dict[int, _Plan], dict[int, str]]:
@@ -224,10 +225,6 @@ def _open_aiconfigurator(spec: EngineSpec) -> LatencyEstimator:
     from headway.studies.estimator.aiconfigurator import AiConfigurator
 
     return AiConfigurator(spec)
-
-
-def _ignore(done: int, total: int, label: str) -> None:
-    """Report nothing."""
 
 
 def write_estimates(

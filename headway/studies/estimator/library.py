@@ -80,13 +80,10 @@ def translated(what: str) -> Iterator[None]:
     try:
         yield
     except expected as error:
-        raise NotMeasuredError(f"{what}: {_one_line(error)}") from error
-
-
-def _one_line(error: Exception) -> str:
-    """The library's message without line breaks and without paths of the installation."""
-    text = f"{error} is missing" if isinstance(error, KeyError) else str(error)
-    return re.sub(r" (at|in|from) /\S+", "", " ".join(text.split()))
+        text = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+        # In one line, and without paths of the installation.
+        text = re.sub(r" (at|in|from) /\S+", "", " ".join(text.split()))
+        raise NotMeasuredError(f"{what}: {text}") from error
 
 
 def _import(name: str) -> Any:  # noqa: ANN401

@@ -148,11 +148,6 @@ class Estimate:
     half_width: float
 
     @property
-    def is_below_zero(self) -> bool:
-        """True if the whole interval is negative."""
-        return self.mean + self.half_width < 0
-
-    @property
     def is_above_zero(self) -> bool:
         """True if the whole interval is positive."""
         return self.mean - self.half_width > 0
@@ -212,18 +207,14 @@ def run_experiment(experiment: Experiment, report: Report | None = None) -> tupl
     runs: dict[DispatchPolicy, list[RunFigures]] = {policy: [] for policy in experiment.policies}
     total = experiment.seeds * len(experiment.policies)
     for seed in range(experiment.seeds):
-        arrivals = _load(experiment, seed)
+        generator = np.random.default_rng((seed, LOAD))
+        arrivals = draw_arrivals(experiment.setup, experiment.amount, experiment.service, generator)
         for policy, done in runs.items():
             run = simulate(experiment.setup, arrivals, policy, np.random.default_rng((seed, ROUTING)))
             done.append(measure(experiment.setup, run))
             if report is not None:
                 report(sum(map(len, runs.values())), total)
     return tuple(PolicyResult(policy=policy, runs=tuple(done)) for policy, done in runs.items())
-
-
-def _load(experiment: Experiment, seed: int) -> QueueArrivals:
-    generator = np.random.default_rng((seed, LOAD))
-    return draw_arrivals(experiment.setup, experiment.amount, experiment.service, generator)
 
 
 Relation = Literal["", "<", "=", "?"]
@@ -240,16 +231,17 @@ class RankedPolicy:
 
 def order_by(results: Sequence[PolicyResult], metric: Metric) -> tuple[RankedPolicy, ...]:
     """The results from the least mean to the greatest; equal ones keep their order, none is last."""
-    ranked = sorted(results, key=lambda result: _sortable(result.estimate(metric).mean))
+
+    def place(result: PolicyResult) -> tuple[bool, float]:
+        mean = result.estimate(metric).mean
+        return (True, 0.0) if isnan(mean) else (False, mean)
+
+    ranked = sorted(results, key=place)
     places = []
     for at, result in enumerate(ranked):
         difference = result.difference(ranked[at - 1], metric) if at else None
         places.append(RankedPolicy(result=result, relation=_relation(difference), difference=difference))
     return tuple(places)
-
-
-def _sortable(mean: float) -> tuple[bool, float]:
-    return (True, 0.0) if isnan(mean) else (False, mean)
 
 
 def _relation(difference: Estimate | None) -> Relation:

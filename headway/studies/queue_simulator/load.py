@@ -93,14 +93,9 @@ def fluid_load(setup: Setup) -> float:
     types = [(consumer, counts[key]) for key, consumer in kinds.items()]
     if len(types) == 1:
         consumer, count = types[0]
-        return _time_share(setup, consumer) / count
+        shares = (each.arrival_rps / consumer.profiles[each.name].throughput_rps for each in setup.patterns)
+        return sum(shares) / count
     return _best_split(setup, types)
-
-
-def _time_share(setup: Setup, consumer: Consumer) -> float:
-    return sum(
-        pattern.arrival_rps / consumer.profiles[pattern.name].throughput_rps for pattern in setup.patterns
-    )
 
 
 def _best_split(setup: Setup, types: list[tuple[Consumer, int]]) -> float:
