@@ -1,27 +1,23 @@
 """Profiles of other systems → ours: AIBrix's JSON, and folders of pre-swept NPZ files as Dynamo ships them.
 
 AIBrix's profile has, by [output tokens][input tokens], the highest rate r (requests/s) under its SLO, and
-mean TTFT and TPOT of whole engines at that rate. What follows for our tables:
+mean TTFT and TPOT (or E2E) of whole engines at that rate. What follows for our tables:
 
-    prefill   ttft(isl) = the least TTFT over the output lengths at that ISL: the one with the least queueing
-              in it
+    prefill   ttft(isl) = the least TTFT over the output lengths at that ISL, the one with the least queueing
     decode    context   = isl + osl / 2
-              n         = r · (osl - 1) · TPOT            requests that decode together, by Little's law; at
-                        least 1
+              n         = r · (osl - 1) · TPOT            by Little's law; at least 1
               kv usage  = n · context / max_kv_tokens     at most 1
               itl       = TPOT,   throughput per GPU = n / itl / gpus
 
-TTFT has some queueing in it, so a profile from there is on the slow side. Where `tpot` is missing it is
-(e2e - ttft) / (osl - 1). Points with a rate of 0, and outputs of one token in decode, say nothing.
+Points with a rate of 0, and outputs of one token in decode, say nothing.
 
-Pre-swept results have one row per engine configuration:
+Pre-swept results have one row per engine configuration; rows of the two files belong together by `tp`:
 
     DIR/prefill.npz    prefill_isl, prefill_ttft (ms), prefill_thpt_per_gpu          each [rows, points]
     DIR/decode.npz     max_kv_tokens [rows, 1], x_kv_usage, y_context_length, z_itl (ms), z_thpt_per_gpu
     in both            tp [rows, 1], and what else describes a row: gpu_type, model, framework, …
 
-A one-dimensional array is a single row. Rows of the two files belong together by `tp`, which must be unique
-in each. Format: ai-dynamo/dynamo, planner/utils/pre_swept_results_utils.py.
+A one-dimensional array is a single row. Format: ai-dynamo/dynamo, planner/utils/pre_swept_results_utils.py.
 """
 
 from collections.abc import Iterator, Mapping

@@ -1,19 +1,15 @@
 """Latencies that a replica observes of itself while it serves, in a profile's terms.
 
-A profile's TTFT is that of a prompt on an idle engine, its ITL that of a batch that only decodes. Of the
-traffic's requests only those in the same conditions count:
+Only requests in a profile's conditions count:
 
     prefill   a prompt that came to an idle replica, and was computed before anything else came; not one that
               was partly in a prefix cache
-    decode    gaps between tokens during which no prompt was computed here. With B requests decoding and c
-              tokens of context, each token of a gap says: (gap / its tokens) at B and c
+    decode    gaps between tokens during which no prompt was computed here; each token of a gap says
+              (gap / its tokens) at B requests decoding and c tokens of context
 
-`take` condenses the observations since the last call into some reports, so that a busy replica's are as small
-and count as much as an idle one's: of prefills the middle one, by time per token, in each half octave; of
-decode the means over all tokens. ITL is close to linear in batch and context over what a replica sees in
-seconds, so the mean ITL is that of the mean place.
-
-Times are arguments, in seconds of one clock. Memory is bounded by MOST_PROMPTS between two reports.
+`take` condenses the observations since the last call: of prefills the middle one, by time per token, in each
+half octave; of decode the means over all tokens, as ITL is close to linear over what a replica sees in
+seconds. Times are arguments, in seconds of one clock. Memory is bounded by MOST_PROMPTS.
 """
 
 from collections import deque

@@ -1,25 +1,18 @@
 """A profile corrected and extended where traffic has been: bounded, versioned, never compounding.
 
-Running replicas report what a prefill took at its ISL (without queueing), and the ITL of a batch at its mean
-context (`observed_latency`). Each report gives a ratio to the profile that was measured beforehand, at
+Replicas report what a prefill took at its ISL, and the ITL of a batch at its mean context
+(`observed_latency`). Each report gives a ratio to the profile that was measured beforehand, at
 
-    KV usage = min(1, batch · context / KV capacity of the profile)            where the sweep has it, too
+    KV usage = min(1, batch · context / KV capacity of the profile)
 
     r = ln(measured / profile), held within ± ln MOST_RATIO
     mean' = mean + max(1 / count, FORGETTING) · (r - mean)           per cell
 
-A cell is half an octave of tokens, and for decode a tenth of the KV cache. From LEAST_SAMPLES on, a cell
-changes the profile: its samples in there take the cell's ratio; where it has none, a sample is added at the
-mean place of the traffic, with the profile's own answer times the ratio, so that the sampled range grows to
-where traffic is. Decode samples are added on the nearest sampled context, unless the traffic lies beyond all
-of them: lines stay lines. Everywhere else the profile is as it was. Ratios are always to the first profile,
-so nothing compounds.
-
-The largest batch stays what it was: that is a limit of the engine, which traffic keeps to anyway.
-
-At most MOST_CELLS are kept; the one that was fed longest ago goes first. `version` rises with every change;
-`moved` is true for a change that is worth a new profile. A report that is not finite and positive is left
-out.
+A cell is half an octave of tokens, and for decode a tenth of the KV cache. From LEAST_SAMPLES on its samples
+take the cell's ratio; where it has none, one is added at the mean place of the traffic (for decode on the
+nearest sampled context, unless the traffic lies beyond all of them). Everywhere else the profile, and the
+largest batch everywhere, is as it was. At most MOST_CELLS are kept; the one fed longest ago goes first.
+`version` rises with every change. A report that is not finite and positive is left out.
 """
 
 from collections.abc import Iterable, Mapping

@@ -37,7 +37,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from math import gcd
-from typing import Any
 
 import numpy as np
 
@@ -237,15 +236,9 @@ def decide_within(policy: HeadwayPolicy, assessed: Assessment, grant: Grant) -> 
     """The decision within the GPUs of a grant; its reasons say what it lacks."""
     narrow = replace(policy, settings=replace(policy.settings, max_gpu_budget=grant.gpus))
     decision = narrow.decide(assessed)
-    return replace(decision, reasons=_with_grant(decision.reasons, grant))
-
-
-def _with_grant(reasons: Mapping[str, Any], grant: Grant) -> Mapping[str, Any]:
+    reasons = decision.reasons
     lacks = [f"shared budget: {grant.words}"] if grant.words else []
     summary = f"{reasons['summary'].removesuffix('.')}; {grant.words}." if lacks else reasons["summary"]
-    return {
-        **reasons,
-        "grant": jsonable(grant),
-        "warnings": [*reasons["warnings"], *lacks],
-        "summary": summary,
-    }
+    warnings = [*reasons["warnings"], *lacks]
+    explained = {**reasons, "grant": jsonable(grant), "warnings": warnings, "summary": summary}
+    return replace(decision, reasons=explained)

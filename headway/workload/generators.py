@@ -1,19 +1,16 @@
 """Generated load: `NAME:key=value,…` wherever a trace file is accepted, as in `steady:rate_rps=20,seed=1`.
 
-A shape is an arrival rate λ(t), in requests per second, t seconds after the start:
+A shape is an arrival rate λ(t) in requests/s; r is `rate_rps`, p `peak_rps`, a `amplitude`:
 
-    steady    λ = r ramp      λ = r + (p − r) · t / duration                    linear from r to p step      λ
-    = p while at ≤ t < back_at, else r diurnal   λ = r · (1 − a · cos(2π t / period))              mean r over
-    whole periods, starts at the trough burst     λ = p in the last burst_s seconds of every period of
-    every_s, else r
+    steady    λ = r
+    ramp      λ = r + (p − r) · t / duration
+    step      λ = p while at ≤ t < back_at, else r
+    diurnal   λ = r · (1 − a · cos(2π t / period))              starts at the trough
+    burst     λ = p in the last burst_s of every every_s, else r
 
-r is `rate_rps`, p `peak_rps`, a `amplitude`. A further shape is a further class and its row in `SHAPES`.
-
-Arrivals are a Poisson process of rate λ(t), by thinning (Lewis and Shedler 1979): draw a homogeneous
-process at the highest rate, keep an arrival at t with probability λ(t) / highest. Lengths are lognormal
-with mean m and coefficient of variation c: σ² = ln(1 + c²), μ = ln m − σ²/2, rounded, at least 1 token; c =
-0 makes them constant. Arrivals, inputs and outputs draw from separate streams of one seed: changing the
-lengths leaves the arrivals alone.
+Arrivals are a Poisson process of rate λ(t), by thinning (Lewis and Shedler 1979). Lengths are lognormal with
+mean m and coefficient of variation c: σ² = ln(1 + c²), μ = ln m − σ²/2, rounded, at least 1 token. Arrivals,
+inputs and outputs draw from separate streams of one seed: changing the lengths leaves the arrivals alone.
 """
 
 from collections.abc import Iterator, Mapping

@@ -17,6 +17,7 @@ Whether row r of a copy is kept depends on (seed, copy, r) alone: draw r of a co
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from math import floor, inf
 
 import numpy as np
@@ -171,23 +172,15 @@ def _runs_of_copy(cut: Cut, scaling: Scaling, copy: int, keep: float) -> list[Co
     offset_s = (copy * GOLDEN % 1.0) * scaling.window_s
     offset_s = offset_s % cut.span_s if cut.span_s > 0 else 0.0
 
-    def run(low: int, high: int, wrapped_s: float) -> CopyRun:
-        return CopyRun(
-            cut=cut,
-            copy=copy,
-            low=low,
-            high=high,
-            offset_s=offset_s,
-            wrapped_s=wrapped_s,
-            keep=keep,
-            seed=scaling.seed,
-        )
-
+    run = partial(CopyRun, cut=cut, copy=copy, offset_s=offset_s, keep=keep, seed=scaling.seed)
     if offset_s == 0:
-        return [run(cut.first_row, cut.last_row, 0.0)]
+        return [run(low=cut.first_row, high=cut.last_row, wrapped_s=0.0)]
     wrap_row = cut.spool.first_row(cut.span_s, lambda arrival: (arrival - cut.start_s) + offset_s)
     wrap_row = min(max(wrap_row, cut.first_row), cut.last_row)
-    return [run(cut.first_row, wrap_row, 0.0), run(wrap_row, cut.last_row, cut.span_s)]
+    return [
+        run(low=cut.first_row, high=wrap_row, wrapped_s=0.0),
+        run(low=wrap_row, high=cut.last_row, wrapped_s=cut.span_s),
+    ]
 
 
 def _count(run: CopyRun) -> int:

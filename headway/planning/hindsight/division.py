@@ -54,7 +54,12 @@ def divide_budget(
     count = min(len(histories[role]) for role in pools)
     if count == 0:
         return None
-    ways = _divisions([_bounds(role, limits, needed, wished, budget) for role in pools], budget)
+    # From what each pool needs, or where that does not all fit from its minimum, to what it wishes.
+    least = {role: limits[role].clamped(min(needed[role], wished[role])) for role in pools}
+    if gpus(least, limits) > budget:
+        least = {role: limits[role].min_replicas for role in pools}
+    bounds = [replace(limits[role], min_replicas=least[role], max_replicas=wished[role]) for role in pools]
+    ways = _divisions(bounds, budget)
     requests = np.array([each.requests[-count:] for each in histories.values()], np.float64).max(axis=0)
     weights = 0.5 ** (np.arange(count)[::-1] / half_life) * requests
     kept = np.ones((len(ways), count))
@@ -67,20 +72,6 @@ def divide_budget(
         stay = int(np.argmin(np.where(above, lost, np.inf)))
         best = best if lost[best] < (1.0 - moving) * lost[stay] else stay
     return dict(zip(pools, ways[best], strict=True))
-
-
-def _bounds(
-    role: Role,
-    limits: Mapping[Role, PoolLimits],
-    needed: Mapping[Role, int],
-    wished: Mapping[Role, int],
-    budget: int,
-) -> PoolLimits:
-    """From what a pool needs, or where that does not all fit from its minimum, to what it wishes."""
-    least = {each: limits[each].clamped(min(needed[each], wished[each])) for each in wished}
-    fits = gpus(least, limits) <= budget
-    low = least[role] if fits else limits[role].min_replicas
-    return replace(limits[role], min_replicas=low, max_replicas=wished[role])
 
 
 def _divisions(bounds: Sequence[PoolLimits], budget: int) -> list[Division]:

@@ -15,8 +15,9 @@ changes its role instead of being started: with a budget that binds, the only qu
 Replicas of different GPUs never change.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
+from itertools import product
 
 from headway.planning.hindsight.state import ReleaseDelay
 from headway.planning.reasons import ordered
@@ -55,9 +56,9 @@ def _matched(
     rises = {role: count - pools[role].desired for role, count in _rising(wanted, pools).items()}
     spare = {role: min(wanted[role], pools[role].ready) - kept[role] for role in wanted if role not in rises}
     changes: dict[tuple[Role, Role], int] = {}
-    for giver, taker in _pairs(spare, rises, limits):
+    for taker, giver in product(ordered(rises), ordered(spare)):
         count = min(spare[giver], rises[taker])
-        if count > 0:
+        if count > 0 and limits[giver].gpus_per_replica == limits[taker].gpus_per_replica:
             changes[giver, taker] = count
             spare[giver] -= count
             rises[taker] -= count
@@ -66,13 +67,3 @@ def _matched(
 
 def _rising(targets: Mapping[Role, int], pools: Mapping[Role, PoolState]) -> dict[Role, int]:
     return {role: count for role, count in targets.items() if count > pools[role].desired}
-
-
-def _pairs(
-    givers: Mapping[Role, int], takers: Mapping[Role, int], limits: Mapping[Role, PoolLimits]
-) -> Iterator[tuple[Role, Role]]:
-    """Givers and takers whose replicas occupy the same GPUs, in the order of `Role`."""
-    for taker in ordered(takers):
-        for giver in ordered(givers):
-            if limits[giver].gpus_per_replica == limits[taker].gpus_per_replica:
-                yield giver, taker

@@ -71,21 +71,20 @@ def decode_losses(
     engine: ReplayEngine, requests: Requests, judged_from: int, guess: int, since_s: float = -np.inf
 ) -> LossCurve:
     """Losses among requests[judged_from:] by replicas of a decode pool, searched from `guess` replicas."""
-    requests, judged = _taken(engine, requests, judged_from, mixed=False)
-    return _decoding_losses(engine, requests, judged, guess, since_s, mixed=False)
+    return _decoding_losses(engine, requests, judged_from, guess, since_s, mixed=False)
 
 
 def mixed_losses(
     engine: ReplayEngine, requests: Requests, judged_from: int, guess: int, since_s: float = -np.inf
 ) -> LossCurve:
     """Losses among requests[judged_from:] by mixed replicas, searched from `guess` replicas."""
-    requests, judged = _taken(engine, requests, judged_from, mixed=True)
-    return _decoding_losses(engine, requests, judged, guess, since_s, mixed=True)
+    return _decoding_losses(engine, requests, judged_from, guess, since_s, mixed=True)
 
 
 def _decoding_losses(
-    engine: ReplayEngine, requests: Requests, judged: BoolArray, guess: int, since_s: float, *, mixed: bool
+    engine: ReplayEngine, requests: Requests, judged_from: int, guess: int, since_s: float, *, mixed: bool
 ) -> LossCurve:
+    requests, judged = _taken(engine, requests, judged_from, mixed=mixed)
     if not judged.any():
         return LossCurve(0, np.zeros(1, np.int64))
     requests, left = under_way(engine, requests, since_s)

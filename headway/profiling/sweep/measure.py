@@ -1,8 +1,7 @@
 """Measuring on a target: one point, and all points of a sweep.
 
-    warm-up    compiles and caches what a shape needs. Of a decode it also shows how many output tokens it
-               takes until all requests decode at once, and leaves the prompts in the engine's prefix cache,
-               if it has one: the runs that count then skip the prefill
+    warm-up    compiles and caches what a shape needs; of a decode it also shows how many output tokens it
+               takes until all requests decode at once, and leaves the prompts in a prefix cache
     runs       `repeats`; up to twice as many while they do not agree. One that fails is done again, until as
                many have failed
 
@@ -11,14 +10,10 @@
                that window each request's ITL is (last - first arrival) / tokens after the first; the run's is
                their median. A chunk of k tokens after a gap g is k gaps of g/k
 
-Prompts that the window would otherwise share an iteration with are over by then, whether they were computed
-or found in a prefix cache. Requests that start evenly one after the other are, in the middle of the window,
-on average halfway through their outputs, so the mean context is ISL + OSL/2 with and without a prefix cache.
-
-Prompts are random token ids, so that no two share a prefix: those of a prefill are new in every run, and each
-a token shorter than the one before, since traffic brings new lengths all the time and some engines prepare
-something for each (docs/fidelity.md). Those of a decode point are the same in all of its runs. The ids lie
-within any vocabulary, beyond the markers that begin many. All times are seconds of one clock.
+In the middle of the window requests are on average halfway through their outputs, so the mean context is
+ISL + OSL/2. Prompts are random token ids, so that no two share a prefix: those of a prefill are new in every
+run, and each a token shorter than the one before, as some engines prepare something for each new length
+(docs/fidelity.md); those of a decode point are the same in all of its runs. Times are seconds of one clock.
 """
 
 import asyncio

@@ -1,32 +1,21 @@
 """The points of a sweep, and the order in which they are measured.
 
     prefill    `tokens` = ISL, one request at a time; log-spaced
-    decode     `batch` requests at once with a mean context of `tokens`, so KV usage = batch · tokens /
-               capacity
+    decode     `batch` requests at once at a mean context c of `tokens`; KV usage = batch · tokens / capacity
 
-Latency curves are close to `a + b·x + c·x²` over three decades of x, and readers interpolate linearly between
-samples. Log-spaced samples give every decade the same relative error: between x and r·x a parabola departs
-from its chord by at most (r-1)²/4r of its value, 2 % at r = 1.33 (25 points over three decades).
-
-A decode run asks each of n requests for O output tokens after a prompt of c - O/2, so that its mean context
-is c = ISL + OSL/2, as the profile format defines it. Prompts are computed one after the other, and ITL counts
-only while all n decode. An engine that computes a prompt an iteration gives the first request n tokens until
-the last one decodes; so O = n + WINDOW_TOKENS leaves a window of WINDOW_TOKENS, unless the warm-up run shows
-that more are needed. A point fits when, with W for WINDOW_TOKENS and B for BLOCK_TOKENS,
+Log-spaced samples give every decade the same error of linear interpolation. A decode run asks each of n
+requests for O = n + W output tokens after a prompt of c - O/2. An engine that computes a prompt an iteration
+gives the first request n tokens until the last one decodes, so W = WINDOW_TOKENS are left in which all
+decode. A point fits when, with B for BLOCK_TOKENS,
 
     n (c + (n + W) / 2 + B) ≤ KV capacity,    c + (n + W) / 2 ≤ longest request,    n ≤ c, largest batch
 
-A sweep that is cut short should have told the most. Corners come first: the shortest and the longest prefill;
-the smallest and the largest batch at the shortest and at the longest context. Then the point at which
-interpolation between what is measured is least sure,
+Corners come first, since a sweep that is cut short should have told the most; then the point of the largest
 
-    uncertainty(p) = distance to the nearest measured point · (FLATNESS + range of ln latency over its
-    neighbours)
+    distance to the nearest measured point · (FLATNESS + range of ln latency over its 2^d neighbours)
 
-over the points of p's phase, in ln(tokens) and ln(batch), each scaled to [0, 1]; neighbours are the 2^d
-nearest measured points of a d-dimensional phase. Distance is what a linear interpolation's error grows with,
-and where latency changes much there is more to be wrong about; FLATNESS keeps flat regions from being left
-out. Phases compete on the same, relative scale. Ties go to the earlier point.
+in ln(tokens) and ln(batch), each scaled to [0, 1]; d is 1 for prefill and 2 for decode. Ties go to the
+earlier point.
 """
 
 from collections.abc import Collection, Mapping, Sequence

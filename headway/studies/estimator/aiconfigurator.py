@@ -1,19 +1,13 @@
-"""Latencies of one engine from AI Configurator.
+"""Latencies of one engine from AI Configurator (Apache-2.0, NVIDIA).
 
-AI Configurator (Apache-2.0, NVIDIA) adds up the operators of a model's forward pass. Matrix products,
-attention and collectives are looked up in databases measured on the very GPU and backend (database mode
-SILICON), interpolated, and beyond the measured range extrapolated; element-wise operators follow a
-memory-bandwidth formula. Engine overheads (scheduling, launches, sampling) are not included.
+It adds up the operators of a model's forward pass: matrix products, attention and collectives are looked up
+in databases measured on the very GPU and backend (database mode SILICON), the rest follows a
+memory-bandwidth formula. Engine overheads (scheduling, launches, sampling) are not included. A profile needs
+the static passes only: `static_ctx` of one request, and `static_gen` with two output tokens, which is exactly
+one step over a context one token longer than its input.
 
-A profile of separate prefill and decode engines needs the static passes only: `static_ctx` of one request,
-and `static_gen` with two output tokens, which is exactly one step over a context one token longer than its
-input. KV capacity follows the backend's own rule: vLLM and SGLang give the engine a share of the GPU's
-whole memory, and TensorRT-LLM gives the KV cache a share of what weights, activations and buffers leave.
-
-The library does not flag in its results how much of an answer was measured; notes say so. Three things lower
-trust: operators that follow a formula instead of a measurement (the library labels them), attention beyond
-the longest context that was measured at a batch size (its tables show), and tables filled with rows of
-another backend or version (its provenance record shows).
+The library does not say how much of an answer was measured; notes do, of operators that follow a formula,
+of attention beyond the longest context measured, and of tables with rows of another backend or version.
 """
 
 import functools

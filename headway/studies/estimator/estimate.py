@@ -1,16 +1,13 @@
 """Profiles without a GPU: sample a latency estimator on grids, once per tensor-parallel size.
 
-Every engine is opened first (that finds sizes that do not fit before any work is done), then the tables are
-filled. What one engine cannot answer skips that size with the reason; when no size is left, the reasons
-become the error.
+Every engine is opened first, which finds sizes that do not fit before any work is done. What one engine
+cannot answer skips that size with the reason; when no size is left, the reasons become the error.
 
 Prefill, batch of one:  ttft = T_prefill(isl),      throughput per GPU = isl / ttft / gpus   [tokens/s/GPU]
 Decode, n requests at context c:  itl = T_decode(n, c),  throughput per GPU = n / itl / gpus  [tokens/s/GPU],
                         kv_usage = n·c / max_kv_tokens   (0..1)
 
-Decode lines of one context run from a single request to the largest batch that both the batch limit and the
-KV capacity allow, ends included, so that the usable range lies inside the samples. Each directory is written
-whole or not at all; when one of several cannot be written, those that this call created are removed again.
+Decode lines run from a single request to the largest batch that batch limit and KV capacity allow.
 """
 
 import math

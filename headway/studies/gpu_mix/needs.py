@@ -6,16 +6,9 @@ can keep form a share. It takes its part of n by its work W (seconds of a busy r
 
     n_st = n_t · W_st / W_t         W_t: the work of what t can keep
 
-also of a type that is late with it; a few requests may be served so, within the loss budget. Half of the
-budget is for them, and half for waiting, where types differ in what they can keep; else waiting has it all.
-
-Assumptions (docs/gpu-types.md says what they cost):
-
-- Capacities add up in parts of the replicas needed alone. All fleets compared carry the same load, so
-  economies of scale do not spoil it; waiting behind a slower replica does.
-- The latency of the other pool is that of the partner: the type that keeps most requests when it serves both
-  pools. A slower one takes at most 1.5 of its iterations out of the TTFT of prompts.
-- The pools share the loss budget equally.
+also of a type that is late with it; where types differ, half of the loss budget is for requests served so.
+docs/gpu-types.md has the assumptions: capacities add up, pools share the loss budget equally, and the other
+pool's latency is that of the partner, the type that keeps most requests when it serves both pools.
 
 Requests that no type can keep are not judged, and counted as `hopeless`. A type whose fleets, however large,
 lose more than the budget serves nothing. Without requests the pool's minimum is all it needs.

@@ -19,7 +19,7 @@ from typing import Protocol
 import numpy as np
 
 from headway.studies.queue_simulator.load import QueueArrivals
-from headway.studies.queue_simulator.model import ROUNDING, Profile, Setup
+from headway.studies.queue_simulator.model import ROUNDING, Setup
 from headway.studies.queue_simulator.waiting import (
     DispatchPolicy,
     DispatchRouting,
@@ -38,8 +38,13 @@ class ConsumerFleet:
     def __init__(self, setup: Setup, arrivals: QueueArrivals) -> None:
         names = [pattern.name for pattern in setup.patterns]
         consumers = setup.consumers
-        self.cost = [[_load(one.profiles.get(name)) for name in names] for one in consumers]
-        self.latency_s = [[_latency(one.profiles.get(name)) for name in names] for one in consumers]
+        self.cost = [
+            [one.profiles[name].load if name in one.profiles else inf for name in names] for one in consumers
+        ]
+        self.latency_s = [
+            [one.profiles[name].latency_s if name in one.profiles else inf for name in names]
+            for one in consumers
+        ]
         self.serving = [[at for at, one in enumerate(consumers) if name in one.profiles] for name in names]
         self.slo_s = [pattern.slo_s for pattern in setup.patterns]
         self.arrival_s: list[float] = arrivals.time_s.tolist()
@@ -83,14 +88,6 @@ class ConsumerFleet:
     def fastest_s(self) -> Sequence[float]:
         """Per pattern, the least latency that any consumer has: what a global queue may hope for."""
         return [min(column) for column in zip(*self.latency_s, strict=True)]
-
-
-def _load(profile: Profile | None) -> float:
-    return inf if profile is None else profile.load
-
-
-def _latency(profile: Profile | None) -> float:
-    return inf if profile is None else profile.latency_s
 
 
 class Dispatch(Protocol):

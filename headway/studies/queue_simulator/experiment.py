@@ -1,23 +1,15 @@
 """Runs and experiments: one run under one policy in figures, many runs compared.
 
-Events. At the same instant an end comes before an arrival, so that the newcomer finds the room; of several
-ends, the request that arrived first. Every request is served: nothing is shed, and the run goes on after the
-last arrival.
+Events. At the same instant an end comes before an arrival, so that the newcomer finds the room. Every request
+is served: the run goes on after the last arrival. Utilisation is Σ load × time while requests arrive, over
+consumers × that time. All figures are NaN for a run or a pattern without requests.
 
-Figures. Waits, SLO violations (wait + latency > SLO), and how busy the consumers were. Utilisation is
-Σ load × time while requests arrive, over consumers × that time: the end of a run, in which a backlog is
-worked off, does not count. All of it is NaN for a run or a pattern without requests.
+Many runs. Each policy meets the same arrivals of each seed (common random numbers). Arrivals and random-push
+have generators of their own, so a policy's figures do not depend on the others.
 
-Many runs. Each policy meets the same arrivals of each seed (common random numbers). Seed k gives two
-generators, of arrivals and of random-push, so that a policy that draws leaves the load of the others alone.
-The same experiment gives the same figures, and a policy's do not depend on the others.
-
-Estimates. A mean over seeds has its 95 % confidence interval, x̄ ± t(0.975, n − 1) · s / √n (Student's t).
-Seeds are independent runs, so it holds however correlated the waits within a run are.
-
-Order. Policies are sorted by mean, neighbours told apart by their paired difference over the seeds. `<`: the
-95 % interval of the difference excludes 0. `=`: it does not, or the difference is exactly 0 in every seed.
-`?`: one seed, nothing to tell by. The intervals are per pair, not corrected for the number of pairs.
+A mean over seeds has its 95 % confidence interval, x̄ ± t(0.975, n − 1) · s / √n (Student's t). Policies are
+sorted by mean, neighbours told apart by their paired difference over the seeds: `<` its interval excludes 0,
+`=` it does not, or is exactly 0, `?` one seed. The intervals are per pair, not corrected for their number.
 """
 
 from collections.abc import Callable, Iterable, Sequence

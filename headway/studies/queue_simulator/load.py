@@ -1,17 +1,14 @@
 """The load of one run, and how much of the consumers it asks for.
 
-A Poisson process per pattern, superposed, so that all policies see the same requests. Gaps of the
-superposition are exponential with the summed rate, and each arrival belongs to pattern P with probability
-λ(P) / Σ λ. Service is the profile's latency exactly, or exponential with that mean: the draw belongs to the
-request (a factor of the latency), whichever consumer runs it.
+A Poisson process per pattern, superposed, so that all policies see the same requests. Service is the
+profile's latency exactly, or exponential with that mean: a factor that belongs to the request.
 
 The fluid load is the utilisation that the best split of the patterns would have. With x(P, k) requests per
-second of pattern P on GPU type k, of which there are n(k):
+second of pattern P on GPU type k, of which there are n(k), it solves a linear programme:
 
     minimise ρ    subject to    Σₖ x(P, k) = λ(P),    Σ_P x(P, k) / RPS(P, k) ≤ ρ n(k),    x ≥ 0
 
-a linear programme. ρ ≥ 1: no routing keeps up, and queues grow. For one type it is Σ λ(P) / RPS(P) / n. It is
-a lower bound: requests are whole, and their loads rarely fill a consumer exactly.
+ρ ≥ 1: no routing keeps up. It is a lower bound, as whole requests rarely fill a consumer exactly.
 """
 
 from collections import Counter

@@ -4,21 +4,11 @@
     load(P)     = 1 / capacity(P)                       what one running request takes of its consumer
 
 A consumer (one GPU with its queue) runs requests as long as their loads sum to at most 1; each takes its
-latency, however many run beside it. The profile of a pattern belongs to the consumer: GPUs may differ.
+latency, however many run beside it. With a capacity below 1 a single request could never start: it is an
+error. A pattern that is missing in a consumer's profiles is not served there.
 
-A capacity below 1 would mean that a single request already breaks the SLO, and could never start: it is an
-error. A pattern that is missing in a consumer's profiles is not served there; one that no consumer serves is
-an error.
-
-The set-ups of the document, and the orders that it reports for them, are here too. Two things that it leaves
-open are decided:
-- The first row of the multi-pattern table says "consumer throughput: 3,774". Beside 8.089, 1.969 and 0.999
-  that is taken for 3.774, with a comma for the point.
-- The number of consumers of `multi` is not given. Four is the least that carries the load: the rates need
-  3.59 GPUs, so the load is 0.90 of four.
-
-The ideal bi-patterns need 4/4.1 + 4/1 = 4.98 GPUs; on one or two, as the document says, queues grow for as
-long as requests arrive. docs/queue-simulator.md has what follows from that.
+Of the document's set-ups, "consumer throughput: 3,774" is taken for 3.774, and `multi` has four consumers,
+the least that carry its load. docs/queue-simulator.md says what follows from that.
 """
 
 from collections.abc import Mapping
