@@ -9,11 +9,9 @@ by least squares subject to a, b, c >= 0 (Lawson and Hanson, Solving Least Squar
 an extrapolation never falls as work grows, and never goes below zero. Samples are not moved onto the model:
 it only continues them.
 
-Some sweeps cannot tell the terms apart: at one batch size throughout, c * n looks like a; on a single
-context, c * n looks like b * K; two prefills do not make a parabola. Left to rounding, the whole launch cost
-could be taken for a cost per sequence. So the fit is made twice: first with one more equation, which is
-0 = PREFERENCE * coefficients and gives the weight to the earlier of terms that look alike, then plainly with
-the terms that this left in.
+Some sweeps cannot tell the terms apart: at one batch size throughout, c * n looks like a. So the fit is made
+twice: first with one more equation, which is 0 = PREFERENCE * coefficients and gives the weight to the
+earlier of terms that look alike, then plainly with the terms that this left in.
 """
 
 from dataclasses import dataclass

@@ -10,16 +10,14 @@ state space form (statsmodels SARIMAX; Durbin & Koopman 2012), a few millisecond
 came since, and the mean square of the last `RECENT` standardised one-step errors is above `STALE` (it is 1
 on average while the model holds).
 
-Values are divided by the window's standard deviation before fitting, so that the optimiser sees the same
-problem at any scale. With `log1p` the model is fitted to log(1 + y), for loads whose swings grow with their
-level; its mean is then the expectation of the log-normal, not exp of the log's mean, which would forecast
-too little on average. A window without variation is taken as a random walk (of 0.1 % of its level a tick),
-not searched. A gap takes the straight line between its neighbours; at the end of the window, the last
-measured value.
+Values are divided by the window's standard deviation before fitting. With `log1p` the model is fitted to
+log(1 + y), for loads whose swings grow with their level; its mean is then the expectation of the log-normal,
+not exp of the log's mean, which would forecast too little on average. A window without variation is taken as
+a random walk (of 0.1 % of its level a tick), not searched. A gap takes the straight line between its
+neighbours; at the end of the window, the last measured value.
 
-A lone spike, the one value of the window above `SPIKE` times all others, is taken as a gap: beside it the
-rest is flat, and least squares would forecast 0 for as long as it stays in the window. A second such value
-makes both of them part of the load; an `update` above that bound asks for a fit at once.
+A lone spike, the one value of the window above `SPIKE` times all others, is taken as a gap: least squares
+would forecast 0 for as long as it stays in the window. An `update` above that bound asks for a fit at once.
 """
 
 from collections.abc import Iterator

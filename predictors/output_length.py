@@ -21,7 +21,6 @@ Both are linear in between. G is concave, so the truncated mean errs to the low 
 
 `predict` changes nothing and answers from tables. `observe` renews a table with every observation at first,
 then with every n / RENEWALS; tables of octaves with few observations follow whenever that of all is renewed.
-An answer stays as it is while the predictor learns on, so a request keeps its prediction for life.
 """
 
 from bisect import bisect_left, bisect_right

@@ -1,10 +1,8 @@
 """The engine model one iteration at a time: one live replica, on whatever clock its driver reads.
 
-The rules are those of the compiled kernel (`engine`, `batch`, `prefill`, `prefix`): a FIFO queue of prompts,
-a decode batch, at most one chunk of prefill work; admission at the end of an iteration, within the batch
-limit and the KV capacity, with KV reserved for input + output tokens; an LRU cache of prompt blocks. What
-differs is the grain: the kernel closes a stretch of iterations in one event, here each iteration ends on its
-own, because its tokens are to be sent.
+The rules are those of the compiled kernel (`headway.simulation.engine`). What differs is the grain: the
+kernel closes a stretch of iterations in one event, here each iteration ends on its own, because its tokens
+are to be sent.
 
 A replica may do a part of a request only. Computing a prompt for another replica needs KV room for the
 prompt; it leaves without a token. A prefilled request, whose KV comes from another replica, needs room in the

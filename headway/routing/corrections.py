@@ -6,9 +6,8 @@ Safety of predictions. With r = measured / predicted of each finished request, t
     log f ← log f + γ level          where r > f
     log f ← log f − γ (1 − level)    otherwise
 
-At rest a share `level` of requests has r <= f. f stays in [1, 2]: headroom is never measured with less than
-the prediction, and one bad hour does not close the doors. It starts at 1.1, the usual spread of the profile's
-prior on the engine model.
+At rest a share `level` of requests has r <= f. f starts at 1.1, the usual spread of the profile's prior, and
+stays in [1, 2]: one bad hour does not close the doors.
 
 KV transfer. X = f · nominal, where nominal is latency + tokens × bytes / bandwidth (`EngineRules.transfer_s`)
 of the tokens that D lacks, which are all that is sent:
@@ -22,12 +21,9 @@ for a batch of n sequences with K tokens at D when the prompt is computed: i = I
 input), w the work of the chunk of D's own prompts beside it, 0 where none waits; all by the fleet's table.
 f starts at 1, so that without measurements the rule stands, and stays in [0.05, 20].
 
-Measured times hold the errors of that wait: D changes while the KV travels, iterations with much work are met
-more often than their share, and live a call of the decode replica lies between engine and router. So a
-measured time may be below 0, and counts like any other: without them the rest would be too long on average.
-Errors as often long as short leave f where it is, and one measurement moves it by α at most. Where D's batch
-or KV has no room, the wait is unknown and nothing is measured. Disaggregated pools keep the rule: the latency
-model learns their TTFT whole.
+A measured time may be below 0, since D changes while the KV travels, and counts like any other: without them
+the rest would be too long on average. Where D has no room the wait is unknown and nothing is measured.
+Disaggregated pools keep the rule: the latency model learns their TTFT whole (docs/offload.md).
 """
 
 from dataclasses import dataclass, replace

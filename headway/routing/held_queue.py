@@ -1,34 +1,21 @@
 """The router's queue: requests wait until a replica has room, the most urgent first (document 003).
 
-s = start_by_s is the latest start that still keeps a request's SLO (its deadlines less the predicted
-service), x = expires_s the end of its patience.
+s = start_by_s is the latest start that still keeps a request's SLO, x = expires_s the end of its patience.
 
     latest start   d = min(s, x)         a request that is shed at x can be helped only before x
     slack          d − now               < 0: lost, nothing keeps its SLO any more; 0 can still be saved
     risk           P(W > slack)          W: how long until a replica has room for it
 
 Whatever the distribution of W, as long as it is the same for all, the greatest risk is the least slack, and
-all slacks shrink alike, so the order between two requests never changes: earliest latest start first, and
-keys can stay in heaps. Equals go by arrival. A request without an SLO (s infinite) has d = x: its turn
-comes as its patience ends. A turn is not yet room: a request that needs much may see what is freed taken by
-others until x, because no room is kept for it.
-
-Order "slo": every request that can still be saved goes before every lost one, by risk; the lost follow in
-order of their enqueueing, so that none of them is overtaken for ever. Order "fifo": all by enqueueing.
+all slacks shrink alike: the order between two requests never changes, and keys can stay in heaps. Equals go
+by arrival; the lost come after all others, by enqueueing, so that none of them is overtaken for ever.
 
 Requests of one pattern, SLO and criticality share a queue: when the head of a queue finds no room, those
 behind it need not ask. n requests in p queues: push and remove cost O(log n) amortised (`lazy_heap`); asking
 for the next k heads costs O(k log p), and each request moves to the lost once.
 
-Patience. A request is held for `max_wait_s` at most. One that the SLO-aware profile refused is held only as
-long as its SLO can still be kept: until its latest start, arrival + TTFT SLO − TTFT on an idle replica. Its
-time over, it is shed with NO_HEADROOM; a request that had time left in its SLO, or has none, with
-WAITED_TOO_LONG. One that came when a role had no ready replica is judged once there are some: `staffed`.
-
-Where predictions do not judge, the latest start is arrival + TTFT SLO − f T: T is the TTFT on a replica
-without a queue that is as busy as the least busy one when the request came (`SchedulingContext.joined_s`), f
-the running quantile of measured / T of those that were held. An idle replica's TTFT would be too hopeful:
-they wait because none is idle, and in overload all start at the last moment.
+Patience, and the latest start where predictions do not judge, are in docs/routing.md. There an idle replica's
+TTFT would be too hopeful: requests wait because none is idle, and in overload all start at the last moment.
 """
 
 from collections.abc import Iterator, Mapping

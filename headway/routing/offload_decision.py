@@ -5,15 +5,8 @@
     MEDIUM  u <  heavy_tokens           computed at D
     HEAVY   otherwise: HEAVY_P2P if offloaded, else HEAVY_COLO
 
-    never, always   as they say
-    heuristic       section 2.2: offload if D decodes, P has less outstanding than D, and P has at most
-                    `overload_factor` times the mean
-    cost            with `prefill_throughput` R section 2.1, in seconds of one request:
-                        cost = P's outstanding tokens / R + X;  benefit = disruption_share u / R if D decodes
-                    else the calibrated estimate in request-seconds below
-
-The order of the tests decides which reason is given, never where the prompt goes. Offloading in `heuristic`
-and `cost` needs a request at D that profits. P is the replica that is done first:
+The modes, and how the estimate differs from the document's formula, are in docs/offload.md. The order of the
+tests decides which reason is given, never where the prompt goes. P is the replica that is done first:
 
     P = argmin_x  Q_x + T_x(u_x) + others_x,   x ≠ D
 
@@ -21,10 +14,8 @@ An offloaded prompt has until deadline = now + deadline_factor (Q_P + T_P + C_P 
 the document's (outstanding + u) / R in place of the bracket where the profile is silent, and none where both
 are. When it passes, or P is lost, the request is computed at D after all.
 
-The estimate. Document 004 weighs P's queue and the transfer (delay of one request) against half of the
-prefill time if D decodes at all (delay of an unknown number of others). Here both sides are sums of E2E delay
-over requests, so that they have one unit: one request later by one second is one request-second, whether it
-waits for its first token or for its last. For a prompt at replica x (D or P):
+The estimate sums E2E delay over requests: one request later by one second is one request-second. For a
+prompt at replica x (D or P):
 
     u_x   uncached prompt tokens                 T_x   engine seconds that they take, from the profile
     Q_x   seconds of prefill queued before it    C_x   iterations that carry it, ⌈u_x / chunk⌉, at least 1
@@ -34,27 +25,15 @@ waits for its first token or for its last. For a prompt at replica x (D or P):
     h_x   share of prompt tokens that are found in its prefix cache
 
     own    O_x = Q_x + T_x + C_x i_x             until its first token, less X
-    decode G_x = N_x T_x min(1, r_x / C_x)       each decode loses T over C iterations, and no more than
-                                                 the share in which it still takes part
-    behind B_x = λ_x (Q_x T_x + T_x² / 2)        requests that come while the queue lasts wait T longer, while
-                                                 the prompt is computed half of T on average
-    evict  E_x = h_x / (1 − h_x) T_x (1 + N_x)   what the prompt displaces from the cache would have saved as
-                                                 many tokens as others do there, to their requests and to
-                                                 those that decode beside them
+    decode G_x = N_x T_x min(1, r_x / C_x)       each decode loses T over C iterations, while it takes part
+    behind B_x = λ_x (Q_x T_x + T_x² / 2)        those that come wait T longer, meanwhile half of T on average
+    evict  E_x = h_x / (1 − h_x) T_x (1 + N_x)   what the prompt displaces would have saved as many tokens
 
     offload ⟺ benefit > cost
     benefit = (O_D − O_P − X)⁺ + G_D + B_D       cost = (O_P + X − O_D)⁺ + G_P + B_P + E_P
 
-D caches the prompt either way, computed or received, so E counts for P alone. It is an upper estimate: an
-LRU cache drops first what is least likely to come again. A prompt that D has cached and P has not is dearer
-there (u_P > u_D). With two equally busy, equally warm replicas the sides differ by X alone, against offload:
-it moves work, it removes none. It pays where P has fewer decodes or a shorter queue by more than what the
-transfer and the lost cache are worth.
-
-A chunk's time adds to its iteration (see `headway.engine.surfaces`), so decodes lose all of T; the document's
-half stands for engines that overlap the two. Left out: that decodes ahead may end while the queue is worked
-off, that a delayed queue delays what joins it later still, and that a router which places new sessions by
-load will soon send some to a P that is idle now.
+D caches the prompt either way, computed or received, so E counts for P alone. With two equally busy, equally
+warm replicas the sides differ by X alone, against offload: it moves work, it removes none.
 """
 
 from dataclasses import dataclass, replace

@@ -23,11 +23,10 @@ throughout, Poisson arrivals:
                                  t = u s / (1 − u)²: how long the backlog of prompts remembers itself
     requests in the replica      r E2E = (O − 1) r TPOT + r TTFT
 
-Requests start to decode while the prompts behind theirs are still there, so that short ones see bursts, long
-ones the mean: a is the mean autocorrelation e^(−x / t) of the backlog over the decode, t its relaxation time
-in heavy traffic (variance of the work arriving over the drift squared). r is looked for on a grid of n at
-most 2 % apart (for 256 requests), with r from n = r (O − 1) T; so ITL need not be monotone. With O = 1
-nothing decodes, and the grid is one of r.
+Short requests see bursts, long ones the mean: a is the mean autocorrelation e^(−x / t) of the backlog over
+the decode, t its relaxation time in heavy traffic (variance of the work arriving over the drift squared).
+r is looked for on a grid of n with r from n = r (O − 1) T, so ITL need not be monotone; with O = 1 on one
+of r.
 
 What a replica holds bounds every capacity, and is the capacity where nothing is promised: tokens in the KV
 cache, requests in a batch, and a batch no larger than was profiled. A request that keeps its SLO on an idle

@@ -9,9 +9,8 @@
     load     of a fixed fleet: the largest of demand / (replicas × GPUs per replica × duration) over the
              pools; a mixed replica does both works, so there the demands add up
 
-At a load of 100 % a fleet that never idles and batches perfectly would just keep up, so real fleets are
-overloaded from somewhat below. The load is proportional to the rate, which gives the rate scale for a wanted
-load. Prefix reuse, which shortens prefills, is not counted in `reach`.
+The load is proportional to the rate, which gives the rate scale for a wanted load. Prefix reuse, which
+shortens prefills, is not counted in `reach`.
 """
 
 from collections.abc import Mapping

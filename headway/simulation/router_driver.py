@@ -13,9 +13,8 @@ Of a request it is told what a gateway would know, and no more. The true output 
 `max_tokens` is what the model's limit leaves beside the prompt. Prefix blocks are those of the trace, told
 apart by superposed copy. Traces name no conversations, so the session is derived: see `session_of`.
 
-The trainer stands for the LatencyTrainer of the live system, on virtual time, and takes none: a model trained
-at t is used from t on. Where the live one trains beside the work, this one holds it up, so it also waits
-until the window has turned over by `RENEWED`. Training is a function of the samples: a run is reproducible.
+The trainer stands for the live LatencyTrainer and takes no virtual time: a model trained at t is used from t
+on. It holds up the run, so it also waits until the window has turned over by `RENEWED`.
 """
 
 from collections.abc import Callable, Mapping, Sequence

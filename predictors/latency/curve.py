@@ -8,9 +8,8 @@ weights is any continuous, piecewise linear, non-decreasing function of that inp
 values seen above 0; more values get more knots. The last ramp has no end: beyond what was seen the time keeps
 growing at the rate last learned, as queueing does, where trees stay flat.
 
-With weights that are not negative, time is positive, more load never predicts less time beyond what the prior
-itself does, and collinear inputs cannot cancel each other with large opposite weights. What falls with load
-(TPOT with a full cache that starves prefill, say) can come from the prior alone.
+With weights that are not negative, more load never predicts less time beyond what the prior itself does, and
+collinear inputs cannot cancel each other with large opposite weights.
 
 Each target has a central curve, fitted at level 0.5, and a quantile curve at the level asked for (`fit.py`).
 The quantile curve is stretched by its conformal factor, and never below the centre. The centre is the

@@ -16,10 +16,8 @@ normal equations.
 Calibration (Vovk et al. 2005; Romano, Patterson & Candès 2019): a quantile curve q(x) was fitted without n
 held-out rows. With the ratios r_i = y_i / q(x_i) of those rows sorted, let k = ⌈(n + 1) level⌉; the
 calibrated curve is r_(k) · q(x). If the held-out rows and the next one are exchangeable, P(y ≤ r_(k) q(x)) ≥
-level, and at most level + 1 / (n + 1) where ratios do not tie, whatever the curve and the distribution. That
-holds on average over loads, not at each load, and over draws of the held-out rows: the coverage of one factor
-varies by about √(level (1 - level) / n). Live traffic drifts, so rows of the past are not exchangeable with
-the next. The newest rows are held out to keep that last gap small, and live coverage is measured
+level on average over loads, and at most level + 1 / (n + 1) where ratios do not tie, whatever the curve and
+the distribution. Live traffic drifts, so the newest rows are held out, and live coverage is measured
 (`model.LiveError`).
 """
 

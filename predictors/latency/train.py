@@ -17,10 +17,8 @@ An accepted candidate is then refreshed: the centre is fitted anew to all rows, 
 older rows as well as before (within `margin`). So a judge is the first to meet broken rows, and a sound
 centre is not a hundred rows old. The quantile stays as calibrated, on rows that it was not fitted to.
 
-The comparison is even where the held-out rows are newer than those that the model in place was fitted to.
-Train again once about as many rows have arrived as are held out; sooner, it favours the model in place a
-little. A lasting change is taken up once its rows outweigh the older ones among those fitted; a passing one
-never is. Training is a function of its arguments: nothing in it is random.
+Train again once about as many rows have arrived as are held out; sooner, the comparison favours the model in
+place a little. Nothing in training is random.
 """
 
 import math

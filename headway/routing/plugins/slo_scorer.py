@@ -1,8 +1,7 @@
 """`slo-scorer`: only replicas that keep every SLO there, and among them by headroom (document 002).
 
 For a newcomer with SLOs (S_t, S_p) that has waited w, at a replica whose tightest running TPOT SLO is s;
-TTFT and TPOT are `forecast`'s, times a safety factor that follows the live errors (`calibration`), or 1 +
-`margin`:
+TTFT and TPOT are `forecast`'s, times a safety factor that follows the live errors, or 1 + `margin`:
 
     TTFT headroom   h_t = S_t − w − TTFT
     TPOT headroom   h_p = min(S_p − TPOT, s − TPOT of those running once the newcomer is there)
@@ -13,27 +12,17 @@ TTFT and TPOT are `forecast`'s, times a safety factor that follows the live erro
                     2 % of the SLO, whichever is more)
     share           1 − a x_t − (1 − a) x_p, a = `ttft_weight`; an SLO that is not given leaves its weight
     strategy        highest: the share; lowest: 1 − share
-    score           (1 − b) that + b · likeness, b = `likeness_weight`, likeness = min(S_p, s) / max(S_p, s):
-                    the tightest request sets what a replica can bear, so like keeps with like
+    score           (1 − b) that + b · likeness, b = `likeness_weight`, likeness = min(S_p, s) / max(S_p, s)
+    critical, none  1 / (1 + what is missing, relative to the SLOs, same weights); only what others lose
+    valid           counts where its own SLOs are lost
 
 Room for critical requests (`demand`): where a request that is not critical is to be valid, h_p must also bear
 z √(λ τ) / R sequences more, each of which adds as much as those there do on average, (TPOT' − ITL(1)) / n.
 A TPOT SLO that the whole fleet could not keep for critical requests alone binds no other: s is infinite then.
 
-Invalid replicas are dropped. `patient`: a request that is not critical also passes by replicas that have a
-prompt to compute already (or two chunks of prompt tokens), unless it would be served sooner there than
-at any that has none. Engines serve in order of arrival; what the router still holds can be overtaken by what
-is more urgent, what it has handed out cannot. Without `routing.slo.hold` none is patient.
-
-None valid:
-    critical        all stay; score = 1 / (1 + what is missing, relative to the SLOs, same weights). If no
-                    idle replica could keep its SLO either, or its TPOT SLO is lost to the fleet, only what
-                    others lose counts: least harm.
-    otherwise       NO_HEADROOM; waiting may help until S_t − w falls below TTFT on an idle replica, and never
-                    if not even that suffices.
-A share `exploration` of requests draws among all candidates alike, for the sake of training. Candidates
-without a prediction are dropped where others have one; where none has, the request goes to the fallback
-profile. Parameters left null are those of `routing.slo`.
+Candidates without a prediction are dropped where others have one; where none has, the request goes to the
+fallback profile. What follows where none is valid, and patience, are in docs/routing.md. Parameters left null
+are those of `routing.slo`.
 """
 
 from dataclasses import dataclass, replace
