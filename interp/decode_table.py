@@ -6,12 +6,10 @@ max_kv_tokens * (b + c / context). Throughput outside a line's samples is that o
 n / ITL, times what the sample at that end measured relative to it; so it goes to 0 with KV usage.
 
 Nodes of the table in KV usage are 0, every sampled value, and 1; nodes in 1 / context are 0 (an endless
-context), every context line, and 1 (one token). Between nodes a value is linear in both. Linear in 1 /
-context because at a fixed number of tokens K in the cache the roofline  a + b * K + c * n  has n = K /
-context, so it is exactly linear in it. Above the longest context ITL is held, on the safe side; throughput
-falls as 1 / context, as the batch does. Below the shortest context ITL grows by the roofline's batch term, c
-* K * (1 - 1 / context_min) at one token, and throughput is n / ITL times what was measured relative to it at
-the shortest line.
+context), every context line, and 1 (one token). Between nodes a value is linear in both, as the roofline
+a + b * K + c * n  is at a fixed number of tokens K in the cache, where n = K / context. Above the longest
+context ITL is held, and throughput falls as 1 / context. Below the shortest ITL grows by the batch term,
+c * K * (1 - 1 / context_min) at one token, and throughput as n / ITL.
 
 The sampled domain is the region between the lines' first and last samples, both edges linear in context from
 line to line; for a sweep that was limited by batch size its far edge is exactly that constant batch. Inside
@@ -23,8 +21,7 @@ at a corner
 
     w * value + (1 - w) * other  <=  highest     gives     value  <=  other + (highest - other) / w
 
-with w the largest weight that the continued line has in the box, and likewise from below. Far from the
-domain, or where its weight is small, a line is continued as the roofline says.
+with w the largest weight that the continued line has in the box, and likewise from below.
 """
 
 from dataclasses import dataclass

@@ -2,16 +2,13 @@
 
 Tables are given as plain arrays (see `DecodeTable`, `PrefillTable`). `ttft_at` and `bilinear` are compiled
 functions of scalars that other compiled code may call; the `*_many` functions loop over flat arrays. NaN
-arguments give NaN. All of it is ordinary floating point in a fixed order (no fast-math), so results do not
-vary from run to run: a look-up at a point that `best_many` returned gives exactly the ITL that it
-returned.
+arguments give NaN. Without fast-math a look-up at a point that `best_many` returned gives exactly its ITL.
 
 Best point. At a fixed context the blended ITL and throughput are piecewise linear in KV usage with the same
 nodes. The points whose ITL meets a target are then a union of intervals, and a linear function over an
 interval is largest at one of its ends; an end is a node, the end of the domain, or the point where a
 segment's ITL crosses the target. Looking at those from the far end, and keeping the last seen of the highest,
-is exact also where ITL is not monotone. Two bounds shorten the walk: it begins at the last node from which
-on some ITL may meet the target, and ends when no throughput further down can be higher.
+is exact also where ITL is not monotone. Two bounds shorten the walk at both ends (`DecodeBounds`).
 """
 
 import numpy as np

@@ -11,9 +11,8 @@
 own where it has a distribution. Otherwise they come from the errors of its own past forecasts
 (`ResidualTracker`), as do the constant's. Means and quantiles are never below 0.
 
-`forecast` is pure: asking twice gives equal answers and changes no later one. The same observations give
-the same forecasts; pickling keeps them. Memory is bounded by `max_points`, whatever the number of
-observations.
+`forecast` is pure: asking twice gives equal answers and changes no later one. Memory is bounded by
+`max_points`.
 """
 
 import math

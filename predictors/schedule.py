@@ -6,13 +6,11 @@ Observations are numbered from 1. A model is fitted
 - at each multiple of `refit_every` (unless that is 0),
 - at once when an update fails or leaves the model stale, and again at each observation until a fit succeeds,
 
-and updated otherwise. A fit counts only if the model then predicts. Which fits happen depends on the
-observation numbers and the values alone, never on when forecasts are asked for: so a lazy model may skip
-everything before the latest multiple of `refit_every`, and asking for a forecast changes no later one.
+and updated otherwise. A fit counts only if the model then predicts. Which fits happen does not depend on when
+forecasts are asked for, so a lazy model may skip everything before the latest multiple of `refit_every`.
 
-A prediction is refused when it is not finite, or when it runs away: above 10 k times the largest value
-observed, k steps ahead. A straight line through loads never does; an exploding autoregression does, and
-would order GPUs.
+A prediction is refused when it is not finite, or when it runs away as an exploding autoregression does:
+above 10 k times the largest value observed, k steps ahead.
 """
 
 import warnings

@@ -12,11 +12,8 @@ turned, and `indexes` with them stay as documented; square ones are taken as doc
                               lengths beyond the grid are its edge's
 
 E2E is `e2e`; else ttft + (output tokens − 1) tpot; else the bound of the profile's own SLO, `slos.e2e`, which
-overstates the capacity. A file with none of them is an error: RPS alone is no capacity. A point with RPS 0
-has capacity 0, any other at least 1: the profile says that a replica serves such requests in time.
-
-The SLO is that of the profile: the request's own plays no part. It was measured on whole engines, so it knows
-the role mixed only; the others are unknown to it (None).
+overstates the capacity. A file with none of them is an error. A point with RPS 0 has capacity 0, any other at
+least 1. The request's own SLO plays no part, and the role mixed alone is known.
 """
 
 import json

@@ -5,16 +5,13 @@
     Load(P)     = 1 / Capacity(P)      the SLO; a replica has room while the loads of its requests and of
                                        the newcomer sum to at most 1
 
-Requests of one pattern load a replica alike. A bucket holds the token counts from its edge up to, and
-without, the next; counts below the first edge are in the first bucket, counts from the last edge on in the
-last. It answers for all its lengths by the geometric middle of the whole numbers in it, √(low × (high − 1)):
-a bucket of one length stands for exactly that, and no length is off by more than the root of the bucket's
-width, √2 for powers of two. The last bucket, without an end, stands for its edge.
+A bucket holds the token counts from its edge up to, and without, the next; the first and the last are open.
+It answers for all its lengths by the geometric middle of the whole numbers in it, √(low × (high − 1)), so
+that no length is off by more than √2 for powers of two. The last bucket stands for its edge.
 
 A capacity is that of (pattern, GPU type, role, SLO). RPS and E2E come from a source: profile surfaces
-(`surface_capacity`) or an AIBrix profile (`aibrix`). A capacity belongs to the SLO it was asked with, and
-keeps it in the mean. Where requests of several SLOs share a replica, sums of loads promise only what all were
-asked with: ask with the tightest there to keep it.
+(`surface_capacity`) or an AIBrix profile (`aibrix`). Where requests of several SLOs share a replica, ask with
+the tightest there to keep it.
 
     no rate keeps the SLO           capacity 0, load infinite
     one alone keeps it              capacity at least 1, load at most 1: an idle replica always has room

@@ -9,8 +9,8 @@ exactly:
     released        whatever it still held is given back
 
 Counts and tokens are whole or half numbers, so sums return to 0 without error; seconds and loads are set to 0
-when the last request leaves. A replica that is GONE has no cells any more: nothing is written for it. Prefill
-duty is a moving average of work placed, w seconds a time, over a decode's usual stay τ:
+when the last request leaves. Prefill duty is a moving average of work placed, w seconds a time, over a
+decode's usual stay τ:
 
     duty(t) = duty(t') e^{−(t − t') / τ},   and duty + w / τ when work w is placed
 """

@@ -8,9 +8,8 @@ requests; the latencies of a class are those of completed requests.
 A prompt is looked up in the prefix cache of the replica that computes it, and once more where its KV comes to
 a mixed replica that decodes it: hits are local, and the rest of a prompt that came as KV is an external hit.
 
-The fluid bound is Σ work / best throughput under the SLO: GPU-seconds that no fleet can do the work with less
-than, as if it were never idle, never queued and could be divided infinitely. Prompt tokens that the run's own
-prefix caches saved are not in it.
+The fluid bound is Σ work / best throughput under the SLO: GPU-seconds of a fleet that is never idle. Prompt
+tokens that the run's own prefix caches saved are not in it.
 """
 
 from dataclasses import dataclass, field

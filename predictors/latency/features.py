@@ -8,12 +8,9 @@
     prefill_tokens_in_flight  prompt tokens queued or in prefill ahead of the request
     decode_tokens_in_flight   tokens that the running requests are still expected to generate
 
-The fields are those of the public predictors' training rows. The model looks at `INPUTS`: the same columns,
-but for the prefix score, which enters by what it leaves to compute, `uncached_tokens` = input_tokens
-(1 - prefix_score).
-
-A measured row may hold both outcomes or one; NaN is "not measured". The public rows write milliseconds, and
-zero for "not measured"; `samples_from_json` converts them.
+The model looks at `INPUTS`: the same columns, but for the prefix score, which enters by what it leaves to
+compute, `uncached_tokens` = input_tokens (1 - prefix_score). NaN is "not measured"; the public predictors'
+rows write milliseconds, and zero for it: `samples_from_json` converts them.
 """
 
 import enum
