@@ -7,6 +7,8 @@ start to gone. Scaling down cancels the newest starting replicas first, then dra
 A replica that changes its role drains, emptiest ones first, and is gone from its pool; in the same instant
 and on the same GPUs one of the other role begins, ready after `role_change_s`. Already while it drains it
 belongs to the desired count of the other pool. If that pool wants fewer meanwhile, it drains and is gone.
+Only serving replicas change: where fewer serve than shall change, new ones start for the rest, and what they
+replace costs GPU time until it has drained, as in any scaling.
 """
 
 from collections.abc import Callable, Mapping, Sequence

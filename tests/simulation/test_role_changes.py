@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from headway.planning import Decision, PlanningError, PoolLimits, Role
@@ -25,13 +25,16 @@ def fleet(prefill, decode):
 
 @dataclass
 class Plan(Schedule):
-    """Follows targets with role changes, one of each a tick."""
+    """Follows targets with role changes, one of each a tick; `missing`: changes of what did not serve."""
 
     changes: list = field(default_factory=list)
+    missing: int = 0
 
     def plan(self, observation, state):
         decision = super().plan(observation, state)
         changes = self.changes[state] if state < len(self.changes) else {}
+        for (giver, _), count in changes.items():
+            self.missing += max(0, count - observation.pools[giver].ready)
         return Decision(targets=decision.targets, next_state=decision.next_state, reasons={}, changes=changes)
 
 
@@ -49,6 +52,16 @@ def busy_trace():
 def points(result, role, column):
     series = result.replicas[role]
     return list(zip(series.time_s, getattr(series, column), strict=True))
+
+
+def counted(result, *columns):
+    """Times at which any pool's counts changed, and the sum of these columns over all pools from then on."""
+    times = np.unique(np.concatenate([series.time_s for series in result.replicas.values()]))
+    total = np.zeros(len(times), int)
+    for series in result.replicas.values():
+        points = np.searchsorted(series.time_s, times, side="right") - 1
+        total += sum(np.array(getattr(series, column))[points] for column in columns)
+    return times, total
 
 
 def one_change(trace, *, role_change_s=7.0, then=(2, 2), interval_s=10.0, **changes):
@@ -117,8 +130,17 @@ def test_a_router_hears_of_a_replica_with_a_new_name():
     role_change_s=st.sampled_from([0.0, 3.0]),
     crash=st.booleans(),
 )
+@example(
+    # The third tick wants two prefill replicas and one serves, the others still drain from decode.
+    seed=3,
+    moves=[(TO_DECODE, 2), (TO_PREFILL, 2), (TO_DECODE, 2)],
+    routing=Routing.RANDOM,
+    role_change_s=3.0,
+    crash=False,
+)
 def test_nothing_is_lost_and_no_gpu_is_added(seed, moves, routing, role_change_s, crash):
-    trace = poisson_trace(seed, 200, 10.0)
+    trace = poisson_trace(seed, 201, 10.0)
+    trace.arrival_s[-1] += 60.0  # the last change is over by then
     targets, changes, now = [], [], fleet(3, 3)
     for (giver, taker), count in moves or [(TO_PREFILL, 1)]:
         moved = min(count, now[giver] - 1)
@@ -133,12 +155,19 @@ def test_nothing_is_lost_and_no_gpu_is_added(seed, moves, routing, role_change_s
         role_change_s=role_change_s,
         crashes=[PlannedCrash(at_s=5.5, role=Role.PREFILL)] if crash else [],
     )
-    result, records = run(setting, trace, Plan(targets, interval_s=2.0, changes=changes))
-    assert np.array_equal(records["number"], np.arange(200))
+    policy = Plan(targets, interval_s=2.0, changes=changes)
+    result, records = run(setting, trace, policy)
+    times, up = counted(result, "starting", "ready", "draining")
+    held_s = np.diff(np.append(times, result.simulated_s))
+    assert np.array_equal(records["number"], np.arange(201))
     assert crash or (records["outcome"] == layout.COMPLETED).all()
-    if not crash:
-        assert result.gpu_hours <= 6 * result.simulated_s / 3600 * (1 + 1e-9)
-        assert {role: series.ready[-1] for role, series in result.replicas.items()} == now or role_change_s
+    assert result.gpu_hours == pytest.approx((up * held_s).sum() / 3600, rel=1e-9)
+    assert up.min() == 6
+    assert counted(result, "starting", "ready")[1].max() <= 6
+    # Where fewer serve than shall change, others start while what they replace drains, as in any scaling.
+    assert up.max() <= 6 + policy.missing
+    assert policy.missing or result.gpu_hours <= 6 * result.simulated_s / 3600 * (1 + 1e-9)
+    assert {role: series.ready[-1] for role, series in result.replicas.items()} == now
 
 
 def test_what_cannot_be_is_refused():
