@@ -100,7 +100,7 @@ class Board:
         self.figure.update_yaxes(rangemode="tozero", **axis)
         self.figure.update_yaxes(secondary_y=True, showgrid=False, tickmode="auto", nticks=5)
         legend: dict[str, Any] = {"orientation": "h", "bgcolor": "rgba(0,0,0,0)", "font": {"size": 11}}
-        legend |= {"x": RIGHT_EDGE, "xanchor": "right", "yanchor": "bottom"}
+        legend |= {"x": RIGHT_EDGE, "xanchor": "right", "y": 1.0, "yanchor": "bottom"}
         self.figure.update_layout(
             **LAYOUT,
             height=self.rows * PANEL_PX + MARGINS_PX,
