@@ -1,7 +1,5 @@
 """`headway check`: what `simulate` and `up` would refuse of a configuration file."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Annotated
 
 from headway.config import ConfigError, HeadwayConfig, load_config
@@ -42,15 +40,18 @@ def check_live(config: HeadwayConfig, path: str | None) -> None:
     CliError names file and key.
     """
     from actors.connectors import connector_problems
+    from actors.connectors.protocol import Refused
     from actors.planning.context import refuse_simulated_only
     from serve_apps.gateway.app import make_access
 
-    with _located(path):
+    try:
         refuse_simulated_only(config)
         make_access(config.gateway)
         _check_engine(config, path)
         if problems := connector_problems(config):
             raise ConfigError("; ".join(problems))
+    except (ConfigError, PlanningError, Refused) as error:
+        raise CliError(f"{path}: {error}" if path else str(error)) from error
 
 
 def _check_engine(config: HeadwayConfig, path: str | None) -> None:
@@ -65,13 +66,3 @@ def _check_engine(config: HeadwayConfig, path: str | None) -> None:
     with kind.quiet():
         kind.check_accepted(found)
         make_prompts(found)
-
-
-@contextmanager
-def _located(path: str | None) -> Iterator[None]:
-    from actors.connectors.protocol import Refused
-
-    try:
-        yield
-    except (ConfigError, PlanningError, Refused) as error:
-        raise CliError(f"{path}: {error}" if path else str(error)) from error

@@ -103,12 +103,9 @@ class Comparison:
         """The simulation of one candidate."""
         config = configuration(self.options, candidate.overrides)
         options = trace_options(self.options, config.simulation.seed)
+        file = self.options.config
         return Job(
-            trace=self.trace,
-            config=config,
-            options=options,
-            label=candidate.label,
-            settings_file=self.options.config,
+            trace=self.trace, config=config, options=options, label=candidate.label, settings_file=file
         )
 
     def static_plan(self) -> Plan:
@@ -131,9 +128,8 @@ class PolicyComparison:
         document["policies"] = [self._row(label, report) for label, report in self.policies.items()]
         if self.swept:
             document["static_fleets_tried"] = len(self.swept)
-            document["static_pareto"] = [
-                self._row(label, report) for label, report in pareto(self.swept).items()
-            ]
+            best = pareto(self.swept)
+            document["static_pareto"] = [self._row(label, report) for label, report in best.items()]
         return document
 
     def _row(self, label: str, report: SimulationReport) -> dict[str, Any]:

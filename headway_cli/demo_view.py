@@ -3,7 +3,6 @@
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Protocol
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -21,22 +20,11 @@ from headway_cli.words import clock, milliseconds, percent
 
 LINE_EVERY_S = 5.0
 SPARK_WIDTH = 60
-
 ROW_EVERY_S = 10.0
 
 
-class DemoView(Protocol):
-    """The demo's place on standard output."""
-
-    def show(self, history: History) -> None:
-        """Show the newest moment."""
-
-    def trouble(self, text: str) -> None:
-        """Say that the status could not be read just now."""
-
-
 @contextmanager
-def demo_view(plan: DemoPlan) -> Iterator[DemoView]:
+def demo_view(plan: DemoPlan) -> Iterator["DemoView"]:
     """A panel if standard output is a terminal, lines if not."""
     if not sys.stdout.isatty():
         yield Lines()
@@ -140,6 +128,10 @@ class Panel:
         self._live.console.print(text)
 
 
+DemoView = Lines | Panel
+"""The demo's place on standard output."""
+
+
 def print_summary(result: DemoResult) -> None:
     """Everything, after the run."""
     out = console()
@@ -213,8 +205,7 @@ def starts(decisions: Sequence[DecisionRecord]) -> Iterator[tuple[int, str, floa
 
 
 def _print_starts(result: DemoResult, out: Console) -> None:
-    found = list(starts(result.decisions))
-    if not found:
+    if not (found := list(starts(result.decisions))):
         return
     own_s = result.plan.config.engine.start_up_s
     seconds = sorted(taken_s for _, _, taken_s in found)

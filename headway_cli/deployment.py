@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from headway.config import HeadwayConfig, load_config
 from headway_cli.check import check_live
@@ -57,18 +56,6 @@ def deploy(config: HeadwayConfig, say: Say) -> Deployed:
     quiet = LoggingConfig(log_level="WARNING", enable_access_log=False)
     serve.start(proxy_location="Disabled", logging_config=quiet)
     say("starting gateway, engines and control plane")
-    _run(config, application)
-    addresses = serve.get_deployment_handle(INGRESS, APPLICATION).addresses.remote().result(timeout_s=60)
-    url = str(addresses[0]).replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
-    deployed = Deployed(url=url)
-    say(f"gateway at {deployed.url}, waiting until it is ready")
-    _wait_until_ready(deployed)
-    return deployed
-
-
-def _run(config: HeadwayConfig, application: Callable[[HeadwayConfig], Any]) -> None:
-    from ray import serve
-
     try:
         serve.run(
             application(config),
@@ -79,6 +66,12 @@ def _run(config: HeadwayConfig, application: Callable[[HeadwayConfig], Any]) -> 
         )
     except RuntimeError as error:
         raise CliError(f"the application did not start: {error}; {why_not_up()}") from error
+    addresses = serve.get_deployment_handle(INGRESS, APPLICATION).addresses.remote().result(timeout_s=60)
+    url = str(addresses[0]).replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
+    deployed = Deployed(url=url)
+    say(f"gateway at {deployed.url}, waiting until it is ready")
+    _wait_until_ready(deployed)
+    return deployed
 
 
 def why_not_up() -> str:

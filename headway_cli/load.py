@@ -126,9 +126,8 @@ def run_load(job: LoadJob) -> tuple[dict[str, Any], bool]:
     """Replay; the document, and whether an interrupt cut it short."""
     import uvloop
 
-    config = load_config(
-        job.options.config, {"slo.ttft_ms": job.options.ttft_ms, "slo.itl_ms": job.options.itl_ms}
-    )
+    targets_ms = {"slo.ttft_ms": job.options.ttft_ms, "slo.itl_ms": job.options.itl_ms}
+    config = load_config(job.options.config, targets_ms)
     key = os.environ.get(job.options.api_key_env)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         model = job.options.model or runner.run(fetch_models(job.url, key))[0]

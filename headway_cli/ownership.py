@@ -55,13 +55,8 @@ def owning() -> Iterator[None]:
 
 def announce(url: str | None, directory: Path | None) -> None:
     """Describe this process, which holds the lock."""
-    pid = os.getpid()
-    owner = Owner(
-        pid=pid,
-        started=start_time(pid) or "",
-        url=url,
-        directory=None if directory is None else str(directory),
-    )
+    pid, place = os.getpid(), None if directory is None else str(directory)
+    owner = Owner(pid=pid, started=start_time(pid) or "", url=url, directory=place)
     with whole_file(_file()) as file:
         file.write(json.dumps(asdict(owner)).encode())
 
@@ -123,7 +118,7 @@ def _alive(pid: int) -> bool:
     except ProcessLookupError:
         return False
     except PermissionError:
-        return True
+        pass
     return True
 
 

@@ -196,7 +196,14 @@ class EngineTarget:
     async def stream(self, prompt: Sequence[int], output_tokens: int) -> StreamTimes:
         """Serve one request to its end."""
         now_s, arrivals = asyncio.get_running_loop().time, list[Arrival]()
-        request = self._request(prompt, output_tokens)
+        request = EngineRequest(
+            request_id=f"profile-{next(self._numbers)}",
+            model=self._model,
+            prompt=prompt,
+            input_tokens=len(prompt),
+            max_tokens=output_tokens,
+            sampling={"temperature": 0.0, "ignore_eos": True},
+        )
         sent_s = now_s()
         try:
             async for chunk in self._engine.decode(request, None):
@@ -209,13 +216,3 @@ class EngineTarget:
         if not arrivals:
             raise TargetError("the engine gave no token")
         return StreamTimes(sent_s=sent_s, arrivals=tuple(arrivals))
-
-    def _request(self, prompt: Sequence[int], output_tokens: int) -> EngineRequest:
-        return EngineRequest(
-            request_id=f"profile-{next(self._numbers)}",
-            model=self._model,
-            prompt=prompt,
-            input_tokens=len(prompt),
-            max_tokens=output_tokens,
-            sampling={"temperature": 0.0, "ignore_eos": True},
-        )

@@ -7,7 +7,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from headway.profiling.comparison import Ratios, Recommendation, TpChoice
+from headway.profiling.comparison import Ratios, Recommendation
 from headway_cli.terminal import print_facts, print_notes
 from interp import Profile
 
@@ -35,21 +35,20 @@ class ShownProfile:
 
 def recommendation_lines(found: Recommendation) -> list[str]:
     """The recommendation in sentences."""
-    slo = found.load.slo
-    return [
-        _line("prefill", "TTFT", found.prefill, slo.ttft_s, "waiting prompts per replica"),
-        _line("decode", "ITL", found.decode, slo.itl_s, "KV usage"),
-    ]
-
-
-def _line(role: str, latency: str, choice: TpChoice, target_s: float, signal: str) -> str:
-    verdict = "within" if choice.feasible else "MISSES"
-    outside = ", outside what was sampled" if choice.extrapolated else ""
-    return (
-        f"{role}: TP {choice.tp}, {latency} {choice.latency_s * 1e3:.4g} ms "
-        f"({verdict} {target_s * 1e3:g} ms{outside}), {choice.throughput_per_gpu:,.0f} tokens/s/GPU; "
-        f"scale up above {choice.scale_up_above:.2f} and down below {choice.scale_down_below:.2f} {signal}"
-    )
+    slo, lines = found.load.slo, []
+    for role, latency, choice, target_s, signal in (
+        ("prefill", "TTFT", found.prefill, slo.ttft_s, "waiting prompts per replica"),
+        ("decode", "ITL", found.decode, slo.itl_s, "KV usage"),
+    ):
+        verdict = "within" if choice.feasible else "MISSES"
+        outside = ", outside what was sampled" if choice.extrapolated else ""
+        lines.append(
+            f"{role}: TP {choice.tp}, {latency} {choice.latency_s * 1e3:.4g} ms "
+            f"({verdict} {target_s * 1e3:g} ms{outside}), {choice.throughput_per_gpu:,.0f} tokens/s/GPU; "
+            f"scale up above {choice.scale_up_above:.2f} and down below {choice.scale_down_below:.2f} "
+            f"{signal}"
+        )
+    return lines
 
 
 def print_profile(shown: ShownProfile, out: Console) -> None:

@@ -118,13 +118,9 @@ def print_comparison(
     trace, slo = first.trace, first.slo
     title = scaled(trace.name, trace.rate_scale)
     out.print(bold(f"{title}, {trace.requests:,} requests, profile {first.profile}"))
-    out.print(
-        Text(
-            f"{targets(slo.ttft_s, slo.itl_s)}, aim {percent(slo.attainment)}, "
-            f"attainable {percent(first.attainable)}; "
-            f"fluid bound {first.fluid_bound_gpu_hours:.4g} GPU-hours"
-        )
-    )
+    aims = f"{targets(slo.ttft_s, slo.itl_s)}, aim {percent(slo.attainment)}"
+    bound = f"fluid bound {first.fluid_bound_gpu_hours:.4g} GPU-hours"
+    out.print(Text(f"{aims}, attainable {percent(first.attainable)}; {bound}"))
     out.print(_comparison_table(rows))
     if fixed:
         out.print(bold(f"Fixed fleets that no other of {tried} beats in both attainment and cost"))

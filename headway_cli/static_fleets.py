@@ -7,14 +7,14 @@ met, add a prefill replica where it is not. The target is the SLO's attainment o
 99 % of what the largest fleet attains.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
 from math import ceil, floor, inf, isfinite
 
 import numpy as np
 
-from headway.planning import LoadForecast, PolicySettings, Role
+from headway.planning import LoadForecast, Role
 from headway.planning.budget import fit, gpus
 from headway.simulation.build import Plan
 from headway.simulation.demand import first_interval, requirements
@@ -45,13 +45,17 @@ class Range:
 
 def ranges(plan: Plan, trace: Trace) -> Mapping[Role, Range]:
     """The range of each pool, within its limits."""
+    settings, found = plan.settings, dict[Role, Range]()
     demands = [
-        requirements(load, span_s, plan.settings, plan.profile)
-        for load, span_s in _loads(trace, plan.settings.interval_s)
+        requirements(load, span_s, settings, plan.profile)
+        for load, span_s in _loads(trace, settings.interval_s)
     ]
-    return {
-        role: _range([need[role] for need in demands], plan.settings, role) for role in plan.settings.limits
-    }
+    for role, limits in settings.limits.items():
+        known = [need[role] for need in demands if isfinite(need[role])] or [float(limits.max_replicas)]
+        low = max(limits.min_replicas, floor(sum(known) / len(known)))
+        high = min(limits.max_replicas, ceil(max(known) * PEAK_FACTOR) + 1)
+        found[role] = Range(low=min(low, high), high=high)
+    return found
 
 
 def _loads(trace: Trace, interval_s: float) -> Iterator[tuple[LoadForecast, float]]:
@@ -64,14 +68,6 @@ def _loads(trace: Trace, interval_s: float) -> Iterator[tuple[LoadForecast, floa
     for n, isl, osl in zip(*(column.tolist() for column in columns), strict=True):
         if n > 0:
             yield LoadForecast(requests=n, isl_tokens=isl, osl_tokens=osl), interval_s
-
-
-def _range(demand: Sequence[float], settings: PolicySettings, role: Role) -> Range:
-    limits = settings.limits[role]
-    known = [need for need in demand if isfinite(need)] or [float(limits.max_replicas)]
-    low = max(limits.min_replicas, floor(sum(known) / len(known)))
-    high = min(limits.max_replicas, ceil(max(known) * PEAK_FACTOR) + 1)
-    return Range(low=min(low, high), high=high)
 
 
 def grid(plan: Plan, trace: Trace) -> list[Fleet]:

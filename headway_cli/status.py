@@ -87,16 +87,14 @@ def planner_facts(document: StatusDocument) -> dict[str, str]:
     facts = {
         "Planner": f"{planner.state}{why}: {planner.policy} policy, "
         f"{planner.predictor or 'no'} predictor, every {shown(planner.interval_s)} s, "
-        + ", ".join([f"{shown(planner.ticks)} ticks", *odd])
+        + ", ".join([f"{shown(planner.ticks)} ticks", *odd]),
+        "Decision": "none yet",
     }
-    if last is None:
-        return {**facts, "Decision": "none yet"}
-    return {
-        **facts,
-        "Decision": f"#{last.id} at {clock(last.created_at)}: {targets_text(last.targets)}; "
-        f"{last.status}, {reached_text(last)}",
-        "Why": last.summary or "not said",
-    }
+    if last is not None:
+        made = f"#{last.id} at {clock(last.created_at)}: {targets_text(last.targets)}"
+        facts["Decision"] = f"{made}; {last.status}, {reached_text(last)}"
+        facts["Why"] = last.summary or "not said"
+    return facts
 
 
 def load_facts(document: StatusDocument) -> dict[str, str]:

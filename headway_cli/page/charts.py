@@ -109,8 +109,10 @@ class Board:
             showlegend=True,
             **{self._legend(row): legend | {"y": self._top(row)} for row in range(1, self.rows + 1)},
         )
+        place = {"xref": "paper", "yref": "paper", "xanchor": "left", "yanchor": "bottom", "yshift": 20}
         for row, title in enumerate(self._titles, start=1):
-            self._title(row, title)
+            text, top = f"<b>{escape(title)}</b>", self._top(row)
+            self.figure.add_annotation(text=text, x=0.0, y=top, **place, showarrow=False, font={"size": 14})
         return self.figure
 
     def _legend(self, row: int) -> str:
@@ -119,20 +121,6 @@ class Board:
     def _top(self, row: int) -> float:
         height = (1.0 - self.gap * (self.rows - 1)) / self.rows
         return 1.0 - (row - 1) * (height + self.gap)
-
-    def _title(self, row: int, title: str) -> None:
-        self.figure.add_annotation(
-            text=f"<b>{escape(title)}</b>",
-            x=0.0,
-            y=self._top(row),
-            xref="paper",
-            yref="paper",
-            xanchor="left",
-            yanchor="bottom",
-            yshift=20,
-            showarrow=False,
-            font={"size": 14},
-        )
 
 
 def draw(report: SimulationReport, decisions: list[DecisionText]) -> Any:  # noqa: ANN401 - a plotly figure
