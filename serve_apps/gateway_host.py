@@ -120,7 +120,11 @@ class Gateway:
         self._server = HttpServer(self._serving, config.gateway.host, config.gateway.port)
         await self._server.start()
         store = InternalKvStore()
-        store.put(GATEWAY_ADDRESS, self._reachable().encode())
+        address = self._server.address
+        if self._server.host in WILDCARDS:
+            node: str = get_node_ip_address()  # type: ignore[no-untyped-call]
+            address = f"http://{node}:{self._server.port}"
+        store.put(GATEWAY_ADDRESS, address.encode())
         self._slo = asyncio.create_task(follow_slo(store, self._serving.state.set_slo))
 
     def __serve_build_asgi_app__(self) -> ASGIApp:
@@ -135,12 +139,6 @@ class Gateway:
         self._slo.cancel()
         await self._server.stop()
         await self._backend.close()
-
-    def _reachable(self) -> str:
-        if self._server.host not in WILDCARDS:
-            return self._server.address
-        node: str = get_node_ip_address()  # type: ignore[no-untyped-call]
-        return f"http://{node}:{self._server.port}"
 
 
 class WithoutLifespan:
