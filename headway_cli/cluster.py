@@ -46,11 +46,6 @@ class Cluster:
     address: str
     directory: Path | None = None
 
-    @property
-    def local(self) -> bool:
-        """True where this process started it."""
-        return self.directory is not None
-
 
 @contextmanager
 def cluster(address: str | None) -> Iterator[Cluster]:
