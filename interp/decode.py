@@ -132,11 +132,11 @@ class DecodeSurface:
 
         asked = query(itl_s=itl_s, context_tokens=context_tokens)
         target, context = asked.flat
-        table = self.table
+        table, end = self.table, self._end(context)
         kv, itl, throughput, feasible = best_many(
             target,
             1.0 / context,
-            self._reach(context),
+            (np.minimum(self.samples.kv_usage.min(), end), end),
             (table.kv, table.inv_context, table.itl_s, table.throughput_per_gpu),
             (self.bounds.least_itl_after_s, self.bounds.most_throughput_before),
         )
@@ -162,7 +162,3 @@ class DecodeSurface:
     def _end(self, context: FloatArray) -> FloatArray:
         filled = self.largest_batch * context / self.table.max_kv_tokens
         return np.minimum(np.maximum(filled, self.domain.far_edge(context)), 1.0)
-
-    def _reach(self, context: FloatArray) -> tuple[FloatArray, FloatArray]:
-        end = self._end(context)
-        return np.minimum(self.samples.kv_usage.min(), end), end

@@ -88,7 +88,7 @@ def build_profile(
         *prefill_repeats,
         *decode_repeats,
         *gpu_notes,
-        *_falls_of_prefill(prefill),
+        *_falls("prefill TTFT", "ISL", prefill.isl_tokens, prefill.ttft_s),
         *_falls_of_decode(decode),
     )
     return Profile(
@@ -140,11 +140,6 @@ def _count(meta: Mapping[str, Any], key: str) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 1 <= value <= MOST:
         raise ProfileError(f"meta.json: {key}: must be a number from 1 to {MOST:g}, is {value!r:.80}")
     return float(value)
-
-
-def _falls_of_prefill(samples: PrefillSamples) -> list[str]:
-    """The note, if any, on TTFT that falls as ISL rises; `samples` in order."""
-    return _falls("prefill TTFT", "ISL", samples.isl_tokens, samples.ttft_s)
 
 
 def _falls_of_decode(samples: DecodeSamples) -> list[str]:

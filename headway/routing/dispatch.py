@@ -61,7 +61,9 @@ class Dispatcher:
         answer = self._try(now_s, record)
         if isinstance(answer, Placement):
             return
-        if answer is not None and (answer.hopeful_until_s < now_s or not self._may_wait(record, answer)):
+        judged = answer is not None and answer.reason is ShedReason.NO_HEADROOM and record.judged
+        may_wait = self._settings.slo.hold or not judged
+        if answer is not None and (answer.hopeful_until_s < now_s or not may_wait):
             self._shed(record, answer.reason, answer.explain(), answer.retry_after_s)
         elif self._queue.full:
             self._shed(record, ShedReason.QUEUE_FULL, f"{self.held} requests wait")
@@ -120,10 +122,6 @@ class Dispatcher:
         self._placements.clear()
         self._sheds.clear()
         return outcome
-
-    def _may_wait(self, record: Record, refusal: Refusal) -> bool:
-        judged = refusal.reason is ShedReason.NO_HEADROOM and record.judged
-        return self._settings.slo.hold or not judged
 
     def _try(self, now_s: float, record: Record) -> Placement | Refusal | None:
         """Place a request; or why not, None where a role has no ready replica."""

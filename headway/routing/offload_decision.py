@@ -82,7 +82,7 @@ class Delays:
 
 def delays_at(site: Site, chunk_tokens: int) -> Delays:
     """The delays of computing the prompt at `site`; NaN where its prefill time is unknown."""
-    iterations = _iterations(site.uncached_tokens, chunk_tokens)
+    iterations = max(1, ceil(site.uncached_tokens / chunk_tokens)) if chunk_tokens > 0 else 1
     share = min(1.0, site.remaining_tokens / iterations)
     decodes = site.running + site.waiting
     return Delays(
@@ -91,10 +91,6 @@ def delays_at(site: Site, chunk_tokens: int) -> Delays:
         behind_s=site.arrival_rps * site.prefill_s * (site.queue_s + site.prefill_s / 2.0),
         evicted_s=site.reuse * site.prefill_s * (1 + decodes),
     )
-
-
-def _iterations(tokens: int, chunk_tokens: int) -> int:
-    return max(1, ceil(tokens / chunk_tokens)) if chunk_tokens > 0 else 1
 
 
 def classify(uncached_tokens: int, settings: OffloadSettings) -> RouteClass:

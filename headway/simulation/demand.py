@@ -63,7 +63,10 @@ def size_fleet(
     if load.requests == 0:
         return {role: pool.min_replicas for role, pool in settings.limits.items()}
     need = requirements(load, interval_s, settings, profile)
-    wished = {role: _whole(replicas, settings.limits[role].max_replicas) for role, replicas in need.items()}
+    wished = {
+        role: ceil(replicas) if isfinite(replicas) else settings.limits[role].max_replicas
+        for role, replicas in need.items()
+    }
     return fit(wished, settings.limits, settings.max_gpu_budget).targets
 
 
@@ -89,10 +92,6 @@ def _both(
         Role.PREFILL: size_prefill(load, interval_s, prefill, profile.prefill),
         Role.DECODE: size_decode(load, interval_s, decode, profile.decode),
     }
-
-
-def _whole(replicas: float, most: int) -> int:
-    return ceil(replicas) if isfinite(replicas) else most
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

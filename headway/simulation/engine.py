@@ -18,6 +18,7 @@ begun, so that prompts do not take the room it waits for; a prompt already begun
 """
 
 from headway.engine.decode_batch import duration_s, find_cell, iterations_until, itl_at
+from headway.simulation import layout
 from headway.simulation.batch import (
     account,
     dequeue,
@@ -28,18 +29,7 @@ from headway.simulation.batch import (
     reserve,
 )
 from headway.simulation.events import push
-from headway.simulation.layout import (
-    BOUNDARY,
-    DECODE,
-    DECODING,
-    DRAINING,
-    GONE,
-    IDLE,
-    NONE,
-    PREFILLING,
-    KernelState,
-    Routing,
-)
+from headway.simulation.layout import NONE, KernelState, Routing
 from headway.simulation.prefill import finish_chunk, iteration_s, plan_chunk, remember_prompt
 from headway.simulation.records import count_gap, log_transition
 from interp.jit import compiled
@@ -49,10 +39,10 @@ from interp.jit import compiled
 def retire_if_drained(state: KernelState, replica: int) -> None:
     """A draining replica that has nothing left is gone; Python may want its GPUs for another role."""
     unit = state.replicas[replica]
-    if unit.state == DRAINING and unit.running == 0 and unit.waiting == 0 and unit.promised == 0:
-        unit.state = GONE
+    if unit.state == layout.DRAINING and unit.running == 0 and unit.waiting == 0 and unit.promised == 0:
+        unit.state = layout.GONE
         unit.version += 1
-        log_transition(state, replica, GONE)
+        log_transition(state, replica, layout.GONE)
         state.clock[0].retired += 1
 
 
@@ -61,7 +51,7 @@ def _schedule(state: KernelState, replica: int, time_s: float) -> None:
     unit = state.replicas[replica]
     unit.version += 1
     unit.boundary_s = time_s
-    push(state.clock[0], state.events, time_s, BOUNDARY, replica, unit.version)
+    push(state.clock[0], state.events, time_s, layout.BOUNDARY, replica, unit.version)
 
 
 @compiled
@@ -82,7 +72,7 @@ def enqueue(state: KernelState, replica: int, request: int) -> None:
 def receive(state: KernelState, replica: int, request: int) -> None:
     """A request comes whose prompt was computed elsewhere, with its KV."""
     unit = state.replicas[replica]
-    if unit.role == DECODE:
+    if unit.role == layout.DECODE:
         enqueue(state, replica, request)
         return
     state.requests[request].next = NONE
@@ -99,10 +89,10 @@ def receive(state: KernelState, replica: int, request: int) -> None:
 def _wake(state: KernelState, replica: int, request: int, is_next: bool) -> None:
     """Start an idle replica; end a stretch early for a request that can then be admitted."""
     unit, now_s = state.replicas[replica], state.clock[0].now_s
-    if unit.phase == IDLE:
+    if unit.phase == layout.IDLE:
         if unit.boundary_s != now_s:
             _schedule(state, replica, now_s)
-    elif unit.phase == DECODING and is_next and fits(state, replica, request, 0):
+    elif unit.phase == layout.DECODING and is_next and fits(state, replica, request, 0):
         elapsed_s = now_s - unit.checkpoint_s
         ends = iterations_until(state.surfaces, unit.running, unit.kv_tokens, elapsed_s, unit.planned)
         if ends[0] < unit.planned:
@@ -130,8 +120,8 @@ def _admit_prefilled(state: KernelState, replica: int) -> None:
 def _start(state: KernelState, replica: int) -> None:
     """Begin the next iteration or stretch of iterations, or fall idle."""
     unit, now_s = state.replicas[replica], state.clock[0].now_s
-    chunk_s, batch_s, was_idle = 0.0, 0.0, unit.phase == IDLE
-    if unit.role == DECODE:
+    chunk_s, batch_s, was_idle = 0.0, 0.0, unit.phase == layout.IDLE
+    if unit.role == layout.DECODE:
         while unit.head != NONE and fits(state, replica, unit.head, 0):
             request = dequeue(state, replica)
             reserve(state, replica, request)
@@ -141,13 +131,13 @@ def _start(state: KernelState, replica: int) -> None:
             _admit_prefilled(state, replica)
         chunk_s = plan_chunk(state, replica)
     unit.checkpoint_s = now_s
-    if unit.role != DECODE and unit.chunk_requests > 0:
+    if unit.role != layout.DECODE and unit.chunk_requests > 0:
         if unit.running > 0:
             batch_s = itl_at(find_cell(state.surfaces, unit.running, unit.kv_tokens), unit.kv_tokens)
-        unit.phase, unit.planned = PREFILLING, 1.0
+        unit.phase, unit.planned = layout.PREFILLING, 1.0
         _schedule(state, replica, now_s + iteration_s(state, replica, batch_s, chunk_s))
     elif unit.running > 0:
-        unit.phase = DECODING
+        unit.phase = layout.DECODING
         unit.planned = float(state.finish_iteration[replica, 0] - unit.iteration)
         if unit.fresh_head != NONE and state.settings[0].routing == Routing.ROUTER:
             unit.planned = 1.0  # so that a router hears of first tokens when they leave
@@ -155,10 +145,10 @@ def _start(state: KernelState, replica: int) -> None:
             state, replica, now_s + duration_s(state.surfaces, unit.running, unit.kv_tokens, unit.planned)
         )
     else:
-        unit.phase = IDLE
+        unit.phase = layout.IDLE
         retire_if_drained(state, replica)
     # Ends less beginnings of busy times: no second field has to remember when one began.
-    if was_idle != (unit.phase == IDLE):
+    if was_idle != (unit.phase == layout.IDLE):
         unit.busy_s += -now_s if was_idle else now_s
 
 
@@ -167,9 +157,9 @@ def boundary(state: KernelState, replica: int) -> None:
     """The iterations under way end now: retire, admit, start the next."""
     unit = state.replicas[replica]
     unit.boundary_s = -1.0
-    if unit.phase == DECODING:
+    if unit.phase == layout.DECODING:
         account(state, replica, unit.planned)
-    elif unit.phase == PREFILLING:
+    elif unit.phase == layout.PREFILLING:
         if unit.running > 0:
             fresh = first_tokens(state, replica, state.clock[0].now_s)
             count_gap(state, state.clock[0].now_s - unit.checkpoint_s, unit.running - fresh)

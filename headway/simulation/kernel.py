@@ -8,26 +8,11 @@ told by notices, at the time of the event; its answers are orders, obeyed first 
 
 import numpy as np
 
+from headway.simulation import layout
 from headway.simulation.attempts import deliver, obey
 from headway.simulation.engine import boundary, enqueue
 from headway.simulation.events import drop_first, kind_of
-from headway.simulation.layout import (
-    BOUNDARY,
-    CRASH,
-    DECODE,
-    FAILED,
-    MIXED,
-    NONE,
-    NOTICES_OF_A_REQUEST,
-    PLACE,
-    PREFILL,
-    READY,
-    SPARE_EVENTS,
-    TRANSFERRED,
-    Exit,
-    KernelState,
-    Routing,
-)
+from headway.simulation.layout import NONE, Exit, KernelState, Routing
 from headway.simulation.lifecycle import become_ready, crash
 from headway.simulation.records import end_request
 from interp.jit import compiled
@@ -49,7 +34,7 @@ def _random_below(state: KernelState, bound: int) -> int:
 def load_of(state: KernelState, replica: int) -> int:
     """The load that least-load compares: outstanding prompt tokens for prefill, requests otherwise."""
     unit = state.replicas[replica]
-    return unit.prompt_tokens if unit.role == PREFILL else unit.running + unit.waiting
+    return unit.prompt_tokens if unit.role == layout.PREFILL else unit.running + unit.waiting
 
 
 @compiled
@@ -74,8 +59,8 @@ def choose(state: KernelState, role: int) -> int:
 def role_for(state: KernelState, request: int) -> int:
     """The pool in which the request continues."""
     if state.settings[0].disaggregated == 0:
-        return MIXED
-    return PREFILL if state.requests[request].prefill_finished_s < 0.0 else DECODE
+        return layout.MIXED
+    return layout.PREFILL if state.requests[request].prefill_finished_s < 0.0 else layout.DECODE
 
 
 @compiled
@@ -95,10 +80,10 @@ def park(state: KernelState, request: int, role: int) -> None:
 def assign(state: KernelState, request: int, replica: int) -> None:
     """Give the request to a replica."""
     unit, asked = state.replicas[replica], state.requests[request]
-    if unit.role != DECODE:
+    if unit.role != layout.DECODE:
         asked.prefill_replica = replica
         unit.prompt_tokens += asked.input_tokens
-    if unit.role != PREFILL:
+    if unit.role != layout.PREFILL:
         asked.decode_replica = replica
     enqueue(state, replica, request)
 
@@ -147,7 +132,7 @@ def _admit(state: KernelState) -> bool:
     state.window[0].arrivals += 1
     state.window[0].input_tokens += asked.input_tokens
     if asked.input_tokens + asked.output_tokens > state.settings[0].kv_capacity_tokens:
-        end_request(state, request, FAILED)
+        end_request(state, request, layout.FAILED)
         return True
     return place_request(state, request)
 
@@ -160,10 +145,10 @@ def _handle(state: KernelState) -> int:
     kind, index, version = kind_of(first.order), first.index, first.version
     clock.now_s = first.time_s
     drop_first(clock, state.events)
-    if kind == BOUNDARY:
+    if kind == layout.BOUNDARY:
         if state.replicas[index].version == version:
             boundary(state, index)
-    elif kind == TRANSFERRED:
+    elif kind == layout.TRANSFERRED:
         if state.requests[index].version != version:
             return Exit.REACHED
         state.requests[index].decode_ready_s = clock.now_s
@@ -171,11 +156,11 @@ def _handle(state: KernelState) -> int:
             deliver(state, index)
             return Exit.REACHED
         return Exit.REACHED if place_request(state, index) else Exit.NEED_PLACEMENT
-    elif kind == PLACE:
+    elif kind == layout.PLACE:
         return Exit.REACHED if place_request(state, index) else Exit.NEED_PLACEMENT
-    elif kind == READY:
+    elif kind == layout.READY:
         become_ready(state, index, version)
-    elif kind == CRASH and clock.ready[index] > 0:
+    elif kind == layout.CRASH and clock.ready[index] > 0:
         clock.crashes += 1
         crash(state, state.ready[index, 0])
         return Exit.FLEET_CHANGED
@@ -187,12 +172,13 @@ def _lacks_space(state: KernelState) -> bool:
     clock = state.clock[0]
     return (
         clock.free_requests == 0
-        or clock.events + clock.active + SPARE_EVENTS > len(state.events)
-        or clock.finished + clock.active + SPARE_EVENTS > len(state.finished)
-        or clock.transitions + SPARE_EVENTS > len(state.transitions)
+        or clock.events + clock.active + layout.SPARE_EVENTS > len(state.events)
+        or clock.finished + clock.active + layout.SPARE_EVENTS > len(state.finished)
+        or clock.transitions + layout.SPARE_EVENTS > len(state.transitions)
         or (
             state.settings[0].routing == Routing.ROUTER
-            and clock.notices + NOTICES_OF_A_REQUEST * clock.active + SPARE_EVENTS > len(state.notices)
+            and clock.notices + layout.NOTICES_OF_A_REQUEST * clock.active + layout.SPARE_EVENTS
+            > len(state.notices)
         )
     )
 
@@ -234,7 +220,7 @@ def run(state: KernelState, stop_s: float) -> int:
             clock.now_s = stop_s
             return Exit.REACHED
         # An arrival ranks as PLACE among the events of its instant, so boundaries see it.
-        if event_s < arrival_s or (event_s == arrival_s and kind_of(state.events[0].order) < PLACE):
+        if event_s < arrival_s or (event_s == arrival_s and kind_of(state.events[0].order) < layout.PLACE):
             code = _handle(state)
             if code != Exit.REACHED:
                 return code

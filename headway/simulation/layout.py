@@ -68,152 +68,75 @@ class Exit(IntEnum):
     NOTICES = 6
 
 
+def _record(*columns: str) -> np.dtype[np.void]:
+    """A record type with columns "type name name …", in the order of memory."""
+    split = [each.split() for each in columns]
+    return np.dtype([(name, kind) for kind, *names in split for name in names], align=True)
+
+
 # `busy_s` of a replica is ends less beginnings of its busy times: while it computes, now is to be added.
-REPLICA = np.dtype(
-    [
-        ("role", "i4"),
-        ("state", "i4"),
-        ("phase", "i4"),
-        ("version", "i4"),
-        ("serial", "i8"),
-        ("created_s", "f8"),
-        ("checkpoint_s", "f8"),
-        ("boundary_s", "f8"),
-        ("busy_s", "f8"),
-        ("iteration", "i8"),
-        ("planned", "f8"),
-        ("running", "i8"),
-        ("kv_tokens", "i8"),
-        ("reserved_tokens", "i8"),
-        ("fresh_head", "i4"),
-        ("waiting", "i8"),
-        ("head", "i4"),
-        ("tail", "i4"),
-        ("arrived_head", "i4"),
-        ("arrived_tail", "i4"),
-        ("promised", "i8"),
-        ("prompt_tokens", "i8"),
-        ("chunk_requests", "i8"),
-        ("chunk_last_tokens", "i8"),
-        ("cache_head", "i4"),
-        ("cache_tail", "i4"),
-        ("cache_blocks", "i8"),
-    ],
-    align=True,
+REPLICA = _record(
+    "i4 role state phase version",
+    "i8 serial",
+    "f8 created_s checkpoint_s boundary_s busy_s",
+    "i8 iteration",
+    "f8 planned",
+    "i8 running kv_tokens reserved_tokens",
+    "i4 fresh_head",
+    "i8 waiting",
+    "i4 head tail arrived_head arrived_tail",
+    "i8 promised prompt_tokens chunk_requests chunk_last_tokens",
+    "i4 cache_head cache_tail",
+    "i8 cache_blocks",
 )
 
-REQUEST = np.dtype(
-    [
-        ("number", "i8"),
-        ("arrival_s", "f8"),
-        ("input_tokens", "i8"),
-        ("output_tokens", "i8"),
-        ("block_start", "i8"),
-        ("block_count", "i8"),
-        ("copy", "i8"),
-        ("prefill_started_s", "f8"),
-        ("prefill_finished_s", "f8"),
-        ("first_token_s", "f8"),
-        ("decode_ready_s", "f8"),
-        ("decode_started_s", "f8"),
-        ("finished_s", "f8"),
-        ("cached_tokens", "i8"),
-        ("prefilled_tokens", "i8"),
-        ("external_tokens", "i8"),
-        ("decode_serial", "i8"),
-        ("version", "i8"),
-        ("next", "i4"),
-        ("prefill_replica", "i4"),
-        ("decode_replica", "i4"),
-        ("outcome", "i4"),
-        ("retries", "i4"),
-        ("reserved", "i4"),
-        ("slo_class", "i4"),
-        ("abandoned", "i4"),
-    ],
-    align=True,
+REQUEST = _record(
+    "i8 number",
+    "f8 arrival_s",
+    "i8 input_tokens output_tokens block_start block_count copy",
+    "f8 prefill_started_s prefill_finished_s first_token_s decode_ready_s",
+    "f8 decode_started_s finished_s",
+    "i8 cached_tokens prefilled_tokens external_tokens decode_serial version",
+    "i4 next prefill_replica decode_replica outcome retries reserved slo_class abandoned",
 )
 
-EVENT = np.dtype([("time_s", "f8"), ("order", "i8"), ("index", "i4"), ("version", "i4")], align=True)
+EVENT = _record("f8 time_s", "i8 order", "i4 index version")
 
-ORDER = np.dtype(
-    [
-        ("number", "i8"),
-        ("request", "i4"),
-        ("prefill", "i4"),
-        ("prefill_serial", "i8"),
-        ("decode", "i4"),
-        ("decode_serial", "i8"),
-    ],
-    align=True,
-)
+ORDER = _record("i8 number", "i4 request prefill", "i8 prefill_serial", "i4 decode", "i8 decode_serial")
 """Where a request shall go, its former attempt given up; `prefill` NONE sheds it."""
 
-NOTICE = np.dtype([("kind", "i4"), ("index", "i4"), ("number", "i8"), ("value", "i8")], align=True)
+NOTICE = _record("i4 kind index", "i8 number value")
 """Something a router must know, at the time at which the kernel stopped: see the kinds above. `index` is a
 slot, `number` the request's number or the replica's serial."""
 
-TRANSITION = np.dtype([("time_s", "f8"), ("created_s", "f8"), ("role", "i4"), ("state", "i4")], align=True)
+TRANSITION = _record("f8 time_s created_s", "i4 role state")
 
-WINDOW = np.dtype(
-    [
-        ("arrivals", "i8"),
-        ("input_tokens", "i8"),
-        ("first_tokens", "i8"),
-        ("ttft_s", "f8"),
-        ("gaps", "i8"),
-        ("gap_s", "f8"),
-        ("completed", "i8"),
-        ("output_tokens", "i8"),
-        ("duration_s", "f8"),
-    ],
-    align=True,
+WINDOW = _record(
+    "i8 arrivals input_tokens first_tokens",
+    "f8 ttft_s",
+    "i8 gaps",
+    "f8 gap_s",
+    "i8 completed output_tokens",
+    "f8 duration_s",
 )
 
-CLOCK = np.dtype(
-    [
-        ("now_s", "f8"),
-        ("horizon_s", "f8"),
-        ("sequence", "i8"),
-        ("events", "i8"),
-        ("next_arrival", "i8"),
-        ("arrivals", "i8"),
-        ("last_chunk", "i8"),
-        ("numbered", "i8"),
-        ("active", "i8"),
-        ("free_request", "i4"),
-        ("free_requests", "i8"),
-        ("finished", "i8"),
-        ("transitions", "i8"),
-        ("retired", "i8"),
-        ("crashes", "i8"),
-        ("random", "u8"),
-        ("asked_request", "i4"),
-        ("orders", "i8"),
-        ("obeyed", "i8"),
-        ("notices", "i8"),
-        ("ready", "i8", (ROLE_COUNT,)),
-        ("turn", "i8", (ROLE_COUNT,)),
-        ("parked_head", "i4", (ROLE_COUNT,)),
-        ("parked_tail", "i4", (ROLE_COUNT,)),
-        ("parked", "i8", (ROLE_COUNT,)),
-    ],
-    align=True,
+CLOCK = _record(
+    "f8 now_s horizon_s",
+    "i8 sequence events next_arrival arrivals last_chunk numbered active",
+    "i4 free_request",
+    "i8 free_requests finished transitions retired crashes",
+    "u8 random",
+    "i4 asked_request",
+    "i8 orders obeyed notices",
+    f"({ROLE_COUNT},)i8 ready turn",
+    f"({ROLE_COUNT},)i4 parked_head parked_tail",
+    f"({ROLE_COUNT},)i8 parked",
 )
 
-SETTINGS = np.dtype(
-    [
-        ("disaggregated", "i8"),
-        ("routing", "i8"),
-        ("max_batch", "i8"),
-        ("kv_capacity_tokens", "i8"),
-        ("chunk_tokens", "i8"),
-        ("transfer_latency_s", "f8"),
-        ("transfer_s_per_token", "f8"),
-        ("block_tokens", "i8"),
-        ("cache_capacity_blocks", "i8"),
-    ],
-    align=True,
+SETTINGS = _record(
+    "i8 disaggregated routing max_batch kv_capacity_tokens chunk_tokens",
+    "f8 transfer_latency_s transfer_s_per_token",
+    "i8 block_tokens cache_capacity_blocks",
 )
 
 

@@ -1,25 +1,11 @@
 """Replicas come and go: start, readiness, draining, crash."""
 
+from headway.simulation import layout
 from headway.simulation.attempts import forget, lose
 from headway.simulation.batch import catch_up
 from headway.simulation.engine import retire_if_drained
 from headway.simulation.events import push
-from headway.simulation.layout import (
-    CANCELLED,
-    CRASH,
-    CRASHED,
-    DRAINING,
-    FAILED,
-    GONE,
-    IDLE,
-    NONE,
-    PLACE,
-    READY,
-    SERVING,
-    STARTING,
-    KernelState,
-    Routing,
-)
+from headway.simulation.layout import NONE, KernelState, Routing
 from headway.simulation.prefill import clear_cache, drop_abandoned
 from headway.simulation.records import end_request, log_transition
 from interp.jit import compiled
@@ -29,16 +15,16 @@ from interp.jit import compiled
 def become_ready(state: KernelState, replica: int, version: int) -> None:
     """The start-up is over: serve, beginning with what waited for a replica of this role."""
     unit, clock = state.replicas[replica], state.clock[0]
-    if unit.state != STARTING or unit.version != version:
+    if unit.state != layout.STARTING or unit.version != version:
         return
-    unit.state = SERVING
+    unit.state = layout.SERVING
     role = unit.role
     state.ready[role, clock.ready[role]] = replica
     clock.ready[role] += 1
-    log_transition(state, replica, SERVING)
+    log_transition(state, replica, layout.SERVING)
     request = clock.parked_head[role]
     while request != NONE:
-        push(clock, state.events, clock.now_s, PLACE, request, 0)
+        push(clock, state.events, clock.now_s, layout.PLACE, request, 0)
         request = state.requests[request].next
     clock.parked_head[role] = clock.parked_tail[role] = NONE
     clock.parked[role] = 0
@@ -64,7 +50,7 @@ def _begin_anew(state: KernelState, request: int) -> None:
         return
     state.requests[request].retries += 1
     forget(state, request)
-    push(state.clock[0], state.events, state.clock[0].now_s, PLACE, request, 0)
+    push(state.clock[0], state.events, state.clock[0].now_s, layout.PLACE, request, 0)
 
 
 @compiled
@@ -85,18 +71,18 @@ def crash(state: KernelState, replica: int) -> None:
     unit = state.replicas[replica]
     catch_up(state, replica)
     _leave_service(state, replica)
-    log_transition(state, replica, CRASHED)
+    log_transition(state, replica, layout.CRASHED)
     for i in range(unit.running):
         request = state.finish_request[replica, i]
         if state.requests[request].first_token_s < 0.0:
             _begin_anew(state, request)
         else:
-            end_request(state, request, FAILED)
+            end_request(state, request, layout.FAILED)
     _begin_all_anew(state, replica, unit.head)
     _begin_all_anew(state, replica, unit.arrived_head)
     unit.running = unit.waiting = unit.kv_tokens = unit.reserved_tokens = unit.prompt_tokens = 0
     unit.head = unit.tail = unit.arrived_head = unit.arrived_tail = unit.fresh_head = NONE
-    unit.state, unit.phase = GONE, IDLE
+    unit.state, unit.phase = layout.GONE, layout.IDLE
     unit.version += 1
 
 
@@ -104,7 +90,7 @@ def crash(state: KernelState, replica: int) -> None:
 def catch_up_all(state: KernelState) -> None:
     """Bring every replica's counters to the present, for an observation."""
     for replica in range(len(state.replicas)):
-        if state.replicas[replica].state != GONE:
+        if state.replicas[replica].state != layout.GONE:
             catch_up(state, replica)
 
 
@@ -113,7 +99,7 @@ def start_replica(state: KernelState, replica: int, ready_s: float) -> None:
     """Let a new replica start in a free slot; the slot's version goes on, so that old events stay void."""
     unit = state.replicas[replica]
     unit.version += 1
-    unit.state, unit.phase = STARTING, IDLE
+    unit.state, unit.phase = layout.STARTING, layout.IDLE
     unit.created_s = state.clock[0].now_s
     unit.boundary_s = unit.checkpoint_s = -1.0
     unit.busy_s = 0.0
@@ -122,26 +108,26 @@ def start_replica(state: KernelState, replica: int, ready_s: float) -> None:
     unit.prompt_tokens = unit.chunk_requests = unit.chunk_last_tokens = unit.promised = 0
     unit.head = unit.tail = unit.arrived_head = unit.arrived_tail = unit.fresh_head = NONE
     clear_cache(state, replica)
-    push(state.clock[0], state.events, ready_s, READY, replica, unit.version)
+    push(state.clock[0], state.events, ready_s, layout.READY, replica, unit.version)
 
 
 @compiled
 def stop_replica(state: KernelState, replica: int) -> None:
     """Cancel a starting replica, or let a serving one finish what it has."""
     unit = state.replicas[replica]
-    if unit.state == STARTING:
-        unit.state = GONE
+    if unit.state == layout.STARTING:
+        unit.state = layout.GONE
         unit.version += 1
-        log_transition(state, replica, CANCELLED)
+        log_transition(state, replica, layout.CANCELLED)
     else:
         _leave_service(state, replica)
-        unit.state = DRAINING
-        log_transition(state, replica, DRAINING)
-        if unit.phase == IDLE:
+        unit.state = layout.DRAINING
+        log_transition(state, replica, layout.DRAINING)
+        if unit.phase == layout.IDLE:
             retire_if_drained(state, replica)
 
 
 @compiled
 def schedule_crash(state: KernelState, role: int, time_s: float) -> None:
     """Let the longest-ready replica of the role die at `time_s`."""
-    push(state.clock[0], state.events, time_s, CRASH, role, 0)
+    push(state.clock[0], state.events, time_s, layout.CRASH, role, 0)

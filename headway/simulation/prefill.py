@@ -10,19 +10,10 @@ import numpy as np
 
 from headway.engine.rules import kv_transfer_s
 from headway.engine.surfaces import work_until_s
+from headway.simulation import layout
 from headway.simulation.batch import dequeue, fits, join, reserve, unreserve
 from headway.simulation.events import push
-from headway.simulation.layout import (
-    COMPLETED,
-    DRAINING,
-    MIXED,
-    NONE,
-    PREFILL,
-    PREFILLED,
-    SERVING,
-    TRANSFERRED,
-    KernelState,
-)
+from headway.simulation.layout import NONE, KernelState
 from headway.simulation.records import count_first_token, end_request, free_slot, notify
 from interp.jit import compiled
 from interp.kernels import ttft_at
@@ -175,7 +166,7 @@ def plan_chunk(state: KernelState, replica: int) -> float:
     request = unit.head
     while request != NONE and budget > 0:
         asked = state.requests[request]
-        if unit.role != PREFILL and asked.reserved == 0:
+        if unit.role != layout.PREFILL and asked.reserved == 0:
             if unit.arrived_head != NONE or not fits(state, replica, request, unit.chunk_requests):
                 break
             reserve(state, replica, request)
@@ -199,7 +190,7 @@ def plan_chunk(state: KernelState, replica: int) -> float:
 def is_up(state: KernelState, replica: int, serial: int) -> bool:
     """True if the replica that had this slot and serial still works."""
     unit = state.replicas[replica]
-    return unit.serial == serial and (unit.state == SERVING or unit.state == DRAINING)  # noqa: PLR1714 - compiled
+    return unit.serial == serial and (unit.state == layout.SERVING or unit.state == layout.DRAINING)  # noqa: PLR1714 - compiled
 
 
 @compiled
@@ -212,14 +203,14 @@ def _send(state: KernelState, replica: int, request: int) -> None:
     unit, asked = state.replicas[replica], state.requests[request]
     clock, rules = state.clock[0], state.settings[0]
     moved = asked.input_tokens
-    if unit.role == MIXED:
+    if unit.role == layout.MIXED:
         unreserve(state, replica, request)
         if is_up(state, asked.decode_replica, asked.decode_serial):
             moved -= cached_tokens(state, asked.decode_replica, request)
         asked.external_tokens = moved
     delay_s = transfer_s(rules.transfer_latency_s, rules.transfer_s_per_token, moved)
-    push(clock, state.events, clock.now_s + delay_s, TRANSFERRED, request, asked.version)
-    notify(state, PREFILLED, request, asked.number, 0)
+    push(clock, state.events, clock.now_s + delay_s, layout.TRANSFERRED, request, asked.version)
+    notify(state, layout.PREFILLED, request, asked.number, 0)
 
 
 @compiled
@@ -243,14 +234,14 @@ def _finish_prefill(state: KernelState, replica: int) -> None:
     asked.prefill_finished_s = clock.now_s
     unit.prompt_tokens -= asked.input_tokens
     remember_prompt(state, replica, request)
-    if unit.role == PREFILL or asked.decode_replica != replica:
+    if unit.role == layout.PREFILL or asked.decode_replica != replica:
         _send(state, replica, request)
         return
     count_first_token(state, request, clock.now_s)
     asked.decode_ready_s = clock.now_s
     if asked.output_tokens == 1:
         unit.reserved_tokens -= asked.input_tokens + asked.output_tokens
-        end_request(state, request, COMPLETED)
+        end_request(state, request, layout.COMPLETED)
     else:
         join(state, replica, request)
 

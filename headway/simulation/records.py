@@ -12,19 +12,8 @@ from math import ceil, log
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.simulation.layout import (
-    CANCELLED,
-    COMPLETED,
-    ENDED,
-    FIRST_TOKEN,
-    ITL,
-    NONE,
-    REPLICA_CHANGED,
-    SHED,
-    TTFT,
-    KernelState,
-    Routing,
-)
+from headway.simulation import layout
+from headway.simulation.layout import NONE, KernelState, Routing
 from interp.jit import compiled
 
 LEAST_S = 1e-5
@@ -100,8 +89,8 @@ def log_transition(state: KernelState, replica: int, change: int) -> None:
     entry.time_s, entry.created_s = clock.now_s, unit.created_s
     entry.role, entry.state = unit.role, change
     clock.transitions += 1
-    if change != CANCELLED:
-        notify(state, REPLICA_CHANGED, replica, unit.serial, change)
+    if change != layout.CANCELLED:
+        notify(state, layout.REPLICA_CHANGED, replica, unit.serial, change)
 
 
 @compiled
@@ -109,7 +98,7 @@ def end_request(state: KernelState, request: int, outcome: int) -> None:
     """Write the request's record and free its slot."""
     clock, asked = state.clock[0], state.requests[request]
     asked.outcome, asked.finished_s = outcome, clock.now_s
-    if outcome == COMPLETED:
+    if outcome == layout.COMPLETED:
         window = state.window[0]
         window.completed += 1
         window.output_tokens += asked.output_tokens
@@ -117,8 +106,14 @@ def end_request(state: KernelState, request: int, outcome: int) -> None:
     state.finished[clock.finished] = asked
     clock.finished += 1
     clock.active -= 1
-    if outcome != SHED:
-        notify(state, ENDED, request, asked.number, asked.output_tokens if outcome == COMPLETED else NONE)
+    if outcome != layout.SHED:
+        notify(
+            state,
+            layout.ENDED,
+            request,
+            asked.number,
+            asked.output_tokens if outcome == layout.COMPLETED else NONE,
+        )
     free_slot(state, request)
 
 
@@ -138,7 +133,7 @@ def count_gap(state: KernelState, gap_s: float, times: int) -> None:
     window = state.window[0]
     window.gaps += times
     window.gap_s += gap_s * times
-    add(state.histograms[ITL], gap_s, times)
+    add(state.histograms[layout.ITL], gap_s, times)
 
 
 @compiled
@@ -149,5 +144,5 @@ def count_first_token(state: KernelState, request: int, at_s: float) -> None:
     ttft_s = at_s - asked.arrival_s
     window.first_tokens += 1
     window.ttft_s += ttft_s
-    add(state.histograms[TTFT], ttft_s, 1)
-    notify(state, FIRST_TOKEN, request, asked.number, 0)
+    add(state.histograms[layout.TTFT], ttft_s, 1)
+    notify(state, layout.FIRST_TOKEN, request, asked.number, 0)

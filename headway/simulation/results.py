@@ -1,6 +1,6 @@
 """The outcome of a simulation: attainment, latencies, cost, and how the fleet moved.
 
-Counting is explained in `tally`, the bound on cost in `fluid`.
+Counting and the bound on cost are explained in `tally`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -70,6 +70,8 @@ class SimulationResult:
         tally, setting = self.tally, setting or RunSetting(notes=self.notes)
         bound_hours = tally.fluid.gpu_seconds / 3600.0
         latencies = {name: Quantiles(**latency.summary()) for name, latency in tally.latencies.items()}
+        of_class = zip(tally.mix.classes, tally.classes, strict=True)
+        classes = {each.name: _class_figures(each, ended, self.simulated_s) for each, ended in of_class}
         return SimulationReport(
             policy=self.policy,
             predictor=setting.predictor,
@@ -96,7 +98,7 @@ class SimulationResult:
             simulated_s=self.simulated_s,
             replicas={role.value: PoolSeries(**asdict(series)) for role, series in self.replicas.items()},
             notes=setting.notes,
-            classes=self._classes() if tally.mix.named else None,
+            classes=classes if tally.mix.named else None,
             routing_metrics=self.routing_metrics or None,
             prefix_hits=PrefixHits(**tally.hits()) if self.routing_metrics else None,
             utilisation=self.utilisation if self.routing_metrics else None,
@@ -105,10 +107,6 @@ class SimulationResult:
             gpus_per_replica=setting.gpus_per_replica,
             intervals=self.intervals,
         )
-
-    def _classes(self) -> Mapping[str, ClassFigures]:
-        pairs = zip(self.tally.mix.classes, self.tally.classes, strict=True)
-        return {each.name: _class_figures(each, outcomes, self.simulated_s) for each, outcomes in pairs}
 
 
 def _class_figures(each: RequestClass, outcomes: Outcomes, simulated_s: float) -> ClassFigures:

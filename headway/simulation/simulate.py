@@ -232,7 +232,7 @@ class SimulationRun:
         observation = self._observe()
         if self.forecaster is not None:
             self.forecaster.observe(observation)
-            observation = _with_forecast(observation, self.forecaster)
+            observation = replace(observation, forecast=self.forecaster.forecast())
         return observation
 
     def _observe(self) -> Observation:
@@ -292,10 +292,6 @@ class SimulationRun:
         self.fleet.arrays.window[:] = 0
         self.fleet.arrays.histograms[:] = 0
         self.ticked_s = now_s
-
-
-def _with_forecast(observation: Observation, forecaster: LoadForecaster) -> Observation:
-    return replace(observation, forecast=forecaster.forecast())
 
 
 def _ratio(total: float, count: int) -> float:

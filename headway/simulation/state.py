@@ -13,16 +13,7 @@ from numpy.typing import NDArray
 
 from headway.engine.surfaces import engine_surfaces
 from headway.simulation import layout
-from headway.simulation.layout import (
-    NONE,
-    NOTICES_OF_A_REQUEST,
-    ROLE_COUNT,
-    SPARE_EVENTS,
-    ArrivalColumns,
-    KernelState,
-    Prefix,
-    Routing,
-)
+from headway.simulation.layout import NONE, ROLE_COUNT, SPARE_EVENTS, ArrivalColumns, KernelState, Prefix
 from headway.simulation.records import BUCKETS
 from interp import Profile
 from interp.jit import compiled
@@ -169,7 +160,7 @@ def make_space(state: KernelState) -> KernelState:
         state = state._replace(finished=_longer(state.finished, 2 * need))
     if int(clock["events"]) + need > len(state.events):
         state = state._replace(events=_longer(state.events, 2 * (int(clock["events"]) + need)))
-    notices = int(clock["notices"]) + NOTICES_OF_A_REQUEST * need
-    if state.settings[0]["routing"] == Routing.ROUTER and notices > len(state.notices):
+    notices = int(clock["notices"]) + layout.NOTICES_OF_A_REQUEST * need
+    if state.settings[0]["routing"] == layout.Routing.ROUTER and notices > len(state.notices):
         state = state._replace(notices=_longer(state.notices, 2 * notices))
     return state
