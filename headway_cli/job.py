@@ -84,7 +84,7 @@ def make_report(
     return result.report(
         RunSetting(
             profile=plan.profile_name,
-            predictor=plan.config.planner.predictor if plan.forecasts else None,
+            predictor=plan.config.planner.predictor if plan.kind.forecasts else None,
             trace=trace_figures(trace, job.trace, job.options),
             aim=plan.config.slo.attainment,
             adjustment_interval_s=plan.policy.interval_s,

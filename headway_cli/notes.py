@@ -82,7 +82,7 @@ def without_forecast(plan: Plan) -> Iterator[str]:
     """That predictors are set for a policy that does not ask them."""
     planner = plan.config.planner
     chosen = [key for key in FORECASTING if key in planner.model_fields_set]
-    if chosen and not plan.forecasts:
+    if chosen and not plan.kind.forecasts:
         keys = ", ".join(f"planner.{key}" for key in chosen)
         yield f"{keys}: the policy {plan.policy.name} asks for no forecast; it changes nothing here"
 

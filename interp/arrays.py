@@ -60,7 +60,9 @@ def query(**arguments: RealOrArray) -> Query:
         raise InterpError(f"{shapes}: these shapes do not broadcast") from error
     for name, array in arrays.items():
         if name.endswith("_tokens"):
-            _require_positive(name, array)
+            refused = (array <= 0) | np.isinf(array)
+            if refused.any():
+                raise InterpError(f"{name}: must be positive and finite, got {array[refused].flat[0]:g}")
     flat = tuple(np.array(np.broadcast_to(array, shape), order="C").ravel() for array in arrays.values())
     return Query(shape=shape, flat=flat)
 
@@ -83,9 +85,3 @@ def _numeric(name: str, value: RealOrArray) -> FloatArray:
         return np.asarray(value, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise InterpError(f"{name}: expected a number or an array of numbers, got {value!r:.80}") from error
-
-
-def _require_positive(name: str, array: FloatArray) -> None:
-    refused = (array <= 0) | np.isinf(array)
-    if refused.any():
-        raise InterpError(f"{name}: must be positive and finite, got {array[refused].flat[0]:g}")

@@ -112,15 +112,6 @@ class SampledDomain:
         return np.asarray(np.interp(context, self.context_tokens, self.last_kv) * shortest)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Boxes:
-    """The M - 1 cells between two lines: which touch the domain, and each line's largest weight there."""
-
-    touched: BoolArray
-    weight_shorter: FloatArray
-    weight_longer: FloatArray
-
-
 def bounded(
     values: FloatArray, axis: FloatArray, domain: SampledDomain, span: tuple[float, float]
 ) -> FloatArray:
@@ -131,31 +122,30 @@ def bounded(
     sampled = (axis >= domain.first_kv[:, None]) & (axis <= domain.last_kv[:, None])
     lower, upper = np.full_like(values, -np.inf), np.full_like(values, np.inf)
     for shorter in range(len(values) - 1):
-        boxes = _boxes(axis, domain, shorter)
-        for row, other, weight in (
-            (shorter, shorter + 1, boxes.weight_shorter),
-            (shorter + 1, shorter, boxes.weight_longer),
-        ):
+        of_shorter, of_longer = _weights(axis, domain, shorter)
+        for row, other, weight in ((shorter, shorter + 1, of_shorter), (shorter + 1, shorter, of_longer)):
             for side in (slice(None, -1), slice(1, None)):
                 anchor = np.where(sampled[other, side], values[other, side], np.nan)
-                least, most = _limits(anchor, np.where(boxes.touched, weight, 0.0), span)
+                least, most = _limits(anchor, weight, span)
                 lower[row, side] = np.maximum(lower[row, side], least)
                 upper[row, side] = np.minimum(upper[row, side], most)
     upper = np.minimum.accumulate(upper[:, ::-1], axis=1)[:, ::-1]
     return np.where(sampled, values, np.clip(values, lower, upper))
 
 
-def _boxes(axis: FloatArray, domain: SampledDomain, shorter: int) -> _Boxes:
+def _weights(axis: FloatArray, domain: SampledDomain, shorter: int) -> tuple[FloatArray, FloatArray]:
+    """The largest weights of two neighbouring lines in the part of the domain in each of the M - 1 cells.
+
+    Both are 0 where a cell does not touch the domain.
+    """
     pair = slice(shorter, shorter + 2)
     near, far = domain.first_kv[pair], domain.last_kv[pair]
     low_near, high_near = _where_below(near, axis[1:])
     low_far, high_far = _where_below(-far, -axis[:-1])
     low, high = np.maximum(low_near, low_far), np.minimum(high_near, high_far)
     start, end = domain.context_tokens[pair]
-    weight_of_shorter = [_inverse_weight(start, end, np.clip(part, 0.0, 1.0)) for part in (low, high)]
-    return _Boxes(
-        touched=low < high, weight_shorter=weight_of_shorter[0], weight_longer=1.0 - weight_of_shorter[1]
-    )
+    at_low, at_high = (_inverse_weight(start, end, np.clip(part, 0.0, 1.0)) for part in (low, high))
+    return np.where(low < high, at_low, 0.0), np.where(low < high, 1.0 - at_high, 0.0)
 
 
 def _where_below(ends: FloatArray, levels: FloatArray) -> tuple[FloatArray, FloatArray]:

@@ -89,7 +89,11 @@ def build_profile(
         *decode_repeats,
         *gpu_notes,
         *_falls("prefill TTFT", "ISL", prefill.isl_tokens, prefill.ttft_s),
-        *_falls_of_decode(decode),
+        *(
+            note
+            for line in lines_of(decode)
+            for note in _falls(f"decode ITL at context {line.context_tokens:g}", "kv", line.kv, line.itl_s)
+        ),
     )
     return Profile(
         prefill=PrefillSurface.through(prefill, gpus["prefill"], float(decode.itl_s.min())),
@@ -140,14 +144,6 @@ def _count(meta: Mapping[str, Any], key: str) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 1 <= value <= MOST:
         raise ProfileError(f"meta.json: {key}: must be a number from 1 to {MOST:g}, is {value!r:.80}")
     return float(value)
-
-
-def _falls_of_decode(samples: DecodeSamples) -> list[str]:
-    """The notes on ITL that falls as KV usage rises, one per context line; `samples` merged."""
-    notes: list[str] = []
-    for line in lines_of(samples):
-        notes += _falls(f"decode ITL at context {line.context_tokens:g}", "kv", line.kv, line.itl_s)
-    return notes
 
 
 def _falls(what: str, along: str, axis: FloatArray, seconds: FloatArray) -> list[str]:

@@ -67,12 +67,6 @@ def _statsmodels(action: str) -> Iterator[None]:
         yield
 
 
-def _random_walk(scale: float, points: int) -> FittedArima:
-    """The model of a flat window, for which auto-ARIMA would return white noise around 0."""
-    variance = np.array([FLAT_VARIANCE])
-    return FittedArima(order=(0, 1, 0), intercept=False, parameters=variance, scale=scale, points=points)
-
-
 def without_lone_spike(values: FloatArray) -> FloatArray:
     """`values` (n,), its largest one NaN where it is above `SPIKE` times the next largest."""
     ranked = np.sort(values[np.isfinite(values)])
@@ -118,8 +112,11 @@ class ArimaModel:
         largest = float(transformed.max()) or 1.0
         relative = float((transformed / largest).std())
         if relative < FLAT:
-            scale = largest
-            self._found = _random_walk(scale, values.size)
+            # A random walk: for a flat window auto-ARIMA would return white noise around 0.
+            scale, variance = largest, np.array([FLAT_VARIANCE])
+            self._found = FittedArima(
+                order=(0, 1, 0), intercept=False, parameters=variance, scale=scale, points=values.size
+            )
         else:
             scale = largest * relative
             self._found = self._search(transformed / scale, scale)

@@ -90,13 +90,13 @@ class Residual:
             return self.mean.copy()
         steps = np.arange(1, self.mean.size + 1)
         sources = usable[np.maximum(np.searchsorted(usable, steps, side="right") - 1, 0)]
-        shifts = {int(source): self._shift(int(source), q) for source in np.unique(sources)}
+        columns = {source: self.residuals[:, source - 1] for source in np.unique(sources).tolist()}
+        shifts = {
+            source: float(np.quantile(errors[np.isfinite(errors)], q, method="weibull"))
+            for source, errors in columns.items()
+        }
         shift = np.array([shifts[int(source)] for source in sources])
         return np.asarray(self.mean + np.sqrt(steps / sources) * shift)
-
-    def _shift(self, step: int, q: float) -> float:
-        column = self.residuals[:, step - 1]
-        return float(np.quantile(column[np.isfinite(column)], q, method="weibull"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

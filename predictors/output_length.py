@@ -225,18 +225,15 @@ class OutputLengths:
         if output_tokens < 1:
             return
         if (general := self._all.observe(output_tokens, self._prior)) is not None:
-            self._generalise(general)
+            # All requests' distribution is new: octaves that lean on it follow.
+            self._general = general
+            for learner in self._octaves.values():
+                if learner.seen < RENEWALS:
+                    learner.renew(general)
         octave = _octave(input_tokens)
         if octave not in self._octaves:
             self._octaves[octave] = _Learner(self._memory, self._all.table)
         self._octaves[octave].observe(output_tokens, self._general)
-
-    def _generalise(self, general: BinCounts) -> None:
-        """Take over the distribution of all requests; octaves that lean on it follow."""
-        self._general = general
-        for learner in self._octaves.values():
-            if learner.seen < RENEWALS:
-                learner.renew(general)
 
     def predict(self, input_tokens: int, max_tokens: int) -> OutputLength:
         """The prediction for a request; `max_tokens` below 1 counts as 1."""

@@ -35,14 +35,6 @@ def _none(*_: object) -> None:
     """The default of whatever a kind does not declare."""
 
 
-def _no_settings(*_: object) -> Mapping[str, Any]:
-    return {}
-
-
-def _no_resources(*_: object) -> EngineResources:
-    return EngineResources()
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineKind:
     """The declaration of one kind. The checks raise ConfigError, one line that names the setting."""
@@ -57,7 +49,7 @@ class EngineKind:
     """The model of the section `engine.options`; None: the kind takes none."""
     file_settings: tuple[str, ...] = ()
     """Dotted settings that may name a file or a directory beside the configuration file."""
-    resources: Callable[[HeadwayConfig, Role], EngineResources] = _no_resources
+    resources: Callable[[HeadwayConfig, Role], EngineResources] = lambda _config, _role: EngineResources()
     """The needs of one replica of that role."""
     model: Callable[[HeadwayConfig], str | None] = _none
     """The model whose tokenizer and chat template read prompts, a directory or a name on the hub.
@@ -73,7 +65,7 @@ class EngineKind:
     """Faults that the engine's own code finds before it loads a model; may import that code."""
     quiet: Callable[[], AbstractContextManager[None]] = nullcontext
     """For commands, whose output is their own: an engine that is loaded in the block only logs errors."""
-    profile_settings: Callable[[str | None, int], Mapping[str, Any]] = _no_settings
+    profile_settings: Callable[[str | None, int], Mapping[str, Any]] = lambda _model, _gpus: {}
     """`headway profile`: --model and tensor parallelism → settings of the one replica to measure."""
 
 

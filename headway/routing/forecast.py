@@ -30,26 +30,7 @@ import numpy as np
 
 from headway.config import Role
 from headway.engine.surfaces import EngineSurfaces, itl_of, work_of
-from headway.routing.table import (
-    BUSY_UNTIL_S,
-    CAPACITY_TOKENS,
-    COMING,
-    COMING_TOKENS,
-    DUTY,
-    DUTY_AT_S,
-    KIND,
-    KV_TOKENS,
-    OTHER_REQUESTS,
-    OTHER_TOKENS,
-    OUTPUT_TOKENS,
-    PREFILL_TOKENS,
-    RESERVED_TOKENS,
-    RUNNING,
-    WAITING,
-    WORK_S,
-    FloatArray,
-    SlotArray,
-)
+from headway.routing.table import FleetRow, FloatArray, SlotArray
 from interp.jit import compiled
 
 PREFILL_ROLE, DECODE_ROLE, MIXED_ROLE = 0, 1, 2
@@ -113,16 +94,16 @@ def features_of(
     role: int, table: FloatArray, slot: int, cached_tokens: float, input_tokens: float
 ) -> tuple[float, ...]:
     """Inputs of the trained model for one candidate, in the order of `predictors.latency.FIELDS`."""
-    kv_tokens = table[KV_TOKENS, slot] + table[OTHER_TOKENS, slot]
+    kv_tokens = table[FleetRow.KV_TOKENS, slot] + table[FleetRow.OTHER_TOKENS, slot]
     return (
-        min(kv_tokens / table[CAPACITY_TOKENS, slot], 1.0),
+        min(kv_tokens / table[FleetRow.CAPACITY_TOKENS, slot], 1.0),
         input_tokens,
-        table[COMING, slot] if role == DECODE_ROLE else table[WAITING, slot],
-        table[RUNNING, slot] + table[OTHER_REQUESTS, slot],
+        table[FleetRow.COMING, slot] if role == DECODE_ROLE else table[FleetRow.WAITING, slot],
+        table[FleetRow.RUNNING, slot] + table[FleetRow.OTHER_REQUESTS, slot],
         0.0,  # output tokens so far: those of a newcomer
         cached_tokens / input_tokens,
-        table[PREFILL_TOKENS, slot],
-        table[OUTPUT_TOKENS, slot],
+        table[FleetRow.PREFILL_TOKENS, slot],
+        table[FleetRow.OUTPUT_TOKENS, slot],
     )
 
 
@@ -142,18 +123,18 @@ def features(
 @compiled
 def queue_s(table: FloatArray, slot: int, now_s: float) -> float:
     """Prefill work that is outstanding at a replica."""
-    waiting = table[WAITING, slot]
+    waiting = table[FleetRow.WAITING, slot]
     if waiting == 0.0:
         return 0.0
-    least = table[WORK_S, slot] * (1.0 - 1.0 / waiting)
-    return float(max(table[BUSY_UNTIL_S, slot] - now_s, least))
+    least = table[FleetRow.WORK_S, slot] * (1.0 - 1.0 / waiting)
+    return float(max(table[FleetRow.BUSY_UNTIL_S, slot] - now_s, least))
 
 
 @compiled
 def duty_at(table: FloatArray, slot: int, now_s: float, stay_s: float) -> float:
     """Smoothed prefill duty by now."""
-    stays = (table[DUTY_AT_S, slot] - now_s) / stay_s
-    return float(table[DUTY, slot] * exp(stays)) if stays > FADED else 0.0
+    stays = (table[FleetRow.DUTY_AT_S, slot] - now_s) / stay_s
+    return float(table[FleetRow.DUTY, slot] * exp(stays)) if stays > FADED else 0.0
 
 
 @compiled
@@ -162,8 +143,10 @@ def admission_s(
 ) -> float:
     """Seconds until the batch has room for the newcomer's KV and one more sequence."""
     need, stay_s = newcomer.input_tokens + newcomer.expected_output, newcomer.stay_s
-    taken = table[RESERVED_TOKENS, slot] + table[OTHER_TOKENS, slot]
-    there = table[RUNNING, slot] + table[COMING, slot] + table[OTHER_REQUESTS, slot]
+    taken = table[FleetRow.RESERVED_TOKENS, slot] + table[FleetRow.OTHER_TOKENS, slot]
+    there = (
+        table[FleetRow.RUNNING, slot] + table[FleetRow.COMING, slot] + table[FleetRow.OTHER_REQUESTS, slot]
+    )
     lacking = 0.0
     if taken + need > capacity and taken > 0.0:
         lacking = (taken + need - capacity) / taken
@@ -204,7 +187,7 @@ def forecast(  # noqa: PLR0917 - one loop over candidates, compiled
     last_uncached, work_s, shared_s = -1.0, 0.0, 0.0
     for place in range(len(slots)):
         slot = slots[place]
-        if table[KIND, slot] != kind:
+        if table[FleetRow.KIND, slot] != kind:
             continue
         uncached = newcomer.input_tokens - cached[place]
         if uncached != last_uncached and role != DECODE_ROLE:
@@ -213,17 +196,17 @@ def forecast(  # noqa: PLR0917 - one loop over candidates, compiled
             last_uncached = uncached
         rounds = np.ceil(uncached / chunk) if chunk > 0.0 else 1.0
         waiting_s = queue_s(table, slot, newcomer.now_s)
-        delay_s = shared_s if table[WAITING, slot] > 0.0 else 0.0
+        delay_s = shared_s if table[FleetRow.WAITING, slot] > 0.0 else 0.0
         if role == PREFILL_ROLE:
             own_s, ttft_s = rounds * empty_s + work_s, waiting_s + rounds * empty_s + work_s
             row = (ttft_s, 0.0, 0.0, delay_s, waiting_s, own_s, work_s, empty_s)
         else:
-            batch = table[RUNNING, slot] + table[OTHER_REQUESTS, slot]
-            tokens = table[KV_TOKENS, slot] + table[OTHER_TOKENS, slot]
+            batch = table[FleetRow.RUNNING, slot] + table[FleetRow.OTHER_REQUESTS, slot]
+            tokens = table[FleetRow.KV_TOKENS, slot] + table[FleetRow.OTHER_TOKENS, slot]
             now_itl_s = itl_of(surfaces, batch, max(tokens, batch)) if batch > 0.0 else empty_s
-            wanted = batch + table[COMING, slot] + 1.0
+            wanted = batch + table[FleetRow.COMING, slot] + 1.0
             later = min(wanted, batching.max_batch)
-            later_tokens = (tokens + table[COMING_TOKENS, slot] + mean_tokens) * later / wanted
+            later_tokens = (tokens + table[FleetRow.COMING_TOKENS, slot] + mean_tokens) * later / wanted
             later_tokens = min(later_tokens, surfaces.capacity_tokens)
             later_itl_s = itl_of(surfaces, later, max(later_tokens, later))
             room_s = admission_s(table, slot, newcomer, surfaces.capacity_tokens, batching)

@@ -81,6 +81,7 @@ class Placing:
         """Enter a choice, and tell of it."""
         self.enter(now_s, record, choice)
         decision, predicted = choice.offload, choice.ttft_s == choice.ttft_s
+        profile = choice.pipeline.name
         record.attempt += 1
         queued_s = now_s - record.request.arrival_s
         deadline_s = inf if decision is None or decision.deadline_s is None else decision.deadline_s
@@ -88,8 +89,9 @@ class Placing:
             request_id=record.request.request_id,
             prefill_replica=choice.prefill.name,
             decode_replica=choice.decode.name,
-            profile=choice.pipeline.name,
-            reason=_reason(choice),
+            profile=profile,
+            # Where nothing was to be decided the profile's name stands for the reason.
+            reason=decision.reason if decision and decision.reason is not OffloadReason.NEVER else profile,
             route_class=None if decision is None else decision.route_class,
             predicted_ttft_s=queued_s + choice.ttft_s if predicted else None,
             predicted_tpot_s=choice.tpot_s if predicted else None,
@@ -204,11 +206,3 @@ def _replicas(record: Record) -> tuple[Replica, Replica]:
     assert record.prefill is not None
     assert record.decode is not None
     return record.prefill, record.decode
-
-
-def _reason(choice: RouteChoice) -> str:
-    """The offload decision's reason; the profile's name where nothing was to be decided."""
-    decision = choice.offload
-    if decision is None or decision.reason is OffloadReason.NEVER:
-        return choice.pipeline.name
-    return decision.reason

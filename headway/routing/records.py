@@ -145,7 +145,10 @@ class UtilisationSamples:
         self._at_s, self._busy_s = at_s, busy_s
         if len(self._samples) > self.most:
             self._samples.popleft()
-        self._count(kv_usage)
+        self.mean_busy = _share(self._busy_s - self.busy_s, self._at_s - self.start_s)
+        before, self._taken = self._taken, self._taken + 1
+        self.mean_kv_usage = (before * self.mean_kv_usage + kv_usage) / self._taken if before else kv_usage
+        self.max_kv_usage = max(self.max_kv_usage, kv_usage) if before else kv_usage
         return True
 
     def __iter__(self) -> Iterator[UtilisationSample]:
@@ -167,13 +170,6 @@ class UtilisationSamples:
             "max_kv_usage": self.max_kv_usage,
             "samples": [list(sample) for sample in self],
         }
-
-    def _count(self, kv_usage: float) -> None:
-        """Add the sample just taken to means and maximum."""
-        self.mean_busy = _share(self._busy_s - self.busy_s, self._at_s - self.start_s)
-        before, self._taken = self._taken, self._taken + 1
-        self.mean_kv_usage = (before * self.mean_kv_usage + kv_usage) / self._taken if before else kv_usage
-        self.max_kv_usage = max(self.max_kv_usage, kv_usage) if before else kv_usage
 
 
 def _share(busy_s: float, elapsed_s: float) -> float:

@@ -68,18 +68,6 @@ EMPTY: Mapping[FleetRow, float] = {
 }
 """The cells of a new replica, where they are not 0."""
 
-# Compiled code reads plain numbers, not members of an enum.
-
-WAITING, COMING, RUNNING = int(FleetRow.WAITING), int(FleetRow.COMING), int(FleetRow.RUNNING)
-PREFILL_TOKENS, WORK_S = int(FleetRow.PREFILL_TOKENS), int(FleetRow.WORK_S)
-BUSY_UNTIL_S, RESERVED_TOKENS = int(FleetRow.BUSY_UNTIL_S), int(FleetRow.RESERVED_TOKENS)
-KV_TOKENS, COMING_TOKENS = int(FleetRow.KV_TOKENS), int(FleetRow.COMING_TOKENS)
-OUTPUT_TOKENS, LOAD = int(FleetRow.OUTPUT_TOKENS), int(FleetRow.LOAD)
-DUTY, DUTY_AT_S = int(FleetRow.DUTY), int(FleetRow.DUTY_AT_S)
-TPOT_SLO_S, TTFT_SLACK_S = int(FleetRow.TPOT_SLO_S), int(FleetRow.TTFT_SLACK_S)
-OTHER_REQUESTS, OTHER_TOKENS = int(FleetRow.OTHER_REQUESTS), int(FleetRow.OTHER_TOKENS)
-CAPACITY_TOKENS, KIND = int(FleetRow.CAPACITY_TOKENS), int(FleetRow.KIND)
-
 Entry = tuple[float, float, float, float, float, float, float, float, float]
 """One request in numbers, in the order of the constants that follow."""
 
@@ -103,16 +91,18 @@ def enter(  # noqa: PLR0917 - plain figures, compiled
     """The request is placed; `slack_s` and `guard_s` bind those that come after it."""
     if prefill >= 0:
         _wait(table, prefill, entry, 1.0)
-        table[BUSY_UNTIL_S, prefill] = max(table[BUSY_UNTIL_S, prefill], now_s) + entry[OWN_BUSY_S]
-        kept = exp((table[DUTY_AT_S, prefill] - now_s) / stay_s)
-        table[DUTY, prefill] = table[DUTY, prefill] * kept + entry[OWN_WORK_S] / stay_s
-        table[DUTY_AT_S, prefill] = now_s
-        table[TTFT_SLACK_S, prefill] = min(table[TTFT_SLACK_S, prefill], slack_s)
+        table[FleetRow.BUSY_UNTIL_S, prefill] = (
+            max(table[FleetRow.BUSY_UNTIL_S, prefill], now_s) + entry[OWN_BUSY_S]
+        )
+        kept = exp((table[FleetRow.DUTY_AT_S, prefill] - now_s) / stay_s)
+        table[FleetRow.DUTY, prefill] = table[FleetRow.DUTY, prefill] * kept + entry[OWN_WORK_S] / stay_s
+        table[FleetRow.DUTY_AT_S, prefill] = now_s
+        table[FleetRow.TTFT_SLACK_S, prefill] = min(table[FleetRow.TTFT_SLACK_S, prefill], slack_s)
     if decode >= 0:
-        table[COMING, decode] += 1.0
-        table[COMING_TOKENS, decode] += entry[OWN_MEAN]
+        table[FleetRow.COMING, decode] += 1.0
+        table[FleetRow.COMING_TOKENS, decode] += entry[OWN_MEAN]
         _hold(table, decode, entry, 1.0)
-        table[TPOT_SLO_S, decode] = min(table[TPOT_SLO_S, decode], guard_s)
+        table[FleetRow.TPOT_SLO_S, decode] = min(table[FleetRow.TPOT_SLO_S, decode], guard_s)
 
 
 @compiled
@@ -122,13 +112,13 @@ def move(  # noqa: PLR0917 - plain figures, compiled
     """Its prompt is computed; `slack_s` is the least of those that still wait there."""
     if prefill >= 0:
         _wait(table, prefill, entry, -1.0)
-        table[BUSY_UNTIL_S, prefill] = now_s + table[WORK_S, prefill]
-        table[TTFT_SLACK_S, prefill] = slack_s
+        table[FleetRow.BUSY_UNTIL_S, prefill] = now_s + table[FleetRow.WORK_S, prefill]
+        table[FleetRow.TTFT_SLACK_S, prefill] = slack_s
     if decode >= 0:
-        table[COMING, decode] -= 1.0
-        table[COMING_TOKENS, decode] -= entry[OWN_MEAN]
-        table[RUNNING, decode] += 1.0
-        table[KV_TOKENS, decode] += entry[OWN_MEAN]
+        table[FleetRow.COMING, decode] -= 1.0
+        table[FleetRow.COMING_TOKENS, decode] -= entry[OWN_MEAN]
+        table[FleetRow.RUNNING, decode] += 1.0
+        table[FleetRow.KV_TOKENS, decode] += entry[OWN_MEAN]
     _settle(table, prefill)
 
 
@@ -139,12 +129,12 @@ def withdraw(  # noqa: PLR0917 - plain figures, compiled
     """It leaves before its prompt was computed; `slack_s` and `guard_s` are the least of those left."""
     if prefill >= 0:
         _wait(table, prefill, entry, -1.0)
-        table[TTFT_SLACK_S, prefill] = slack_s
+        table[FleetRow.TTFT_SLACK_S, prefill] = slack_s
     if decode >= 0:
-        table[COMING, decode] -= 1.0
-        table[COMING_TOKENS, decode] -= entry[OWN_MEAN]
+        table[FleetRow.COMING, decode] -= 1.0
+        table[FleetRow.COMING_TOKENS, decode] -= entry[OWN_MEAN]
         _hold(table, decode, entry, -1.0)
-        table[TPOT_SLO_S, decode] = guard_s
+        table[FleetRow.TPOT_SLO_S, decode] = guard_s
     _settle(table, prefill)
     _settle(table, decode)
 
@@ -153,34 +143,34 @@ def withdraw(  # noqa: PLR0917 - plain figures, compiled
 def leave(table: FloatArray, prefill: int, decode: int, entry: Entry, guard_s: float) -> None:
     """It leaves its decode replica; `guard_s` is the least of those that are left there."""
     if decode >= 0:
-        table[RUNNING, decode] -= 1.0
-        table[KV_TOKENS, decode] -= entry[OWN_MEAN]
+        table[FleetRow.RUNNING, decode] -= 1.0
+        table[FleetRow.KV_TOKENS, decode] -= entry[OWN_MEAN]
         _hold(table, decode, entry, -1.0)
-        table[TPOT_SLO_S, decode] = guard_s
+        table[FleetRow.TPOT_SLO_S, decode] = guard_s
     _settle(table, prefill)
     _settle(table, decode)
 
 
 @compiled
 def _wait(table: FloatArray, slot: int, entry: Entry, sign: float) -> None:
-    table[WAITING, slot] += sign
-    table[PREFILL_TOKENS, slot] += sign * entry[OWN_UNCACHED]
-    table[WORK_S, slot] += sign * entry[OWN_BUSY_S]
-    table[LOAD, slot] += sign * entry[OWN_PREFILL_LOAD]
-    table[RESERVED_TOKENS, slot] += sign * entry[OWN_HELD]
+    table[FleetRow.WAITING, slot] += sign
+    table[FleetRow.PREFILL_TOKENS, slot] += sign * entry[OWN_UNCACHED]
+    table[FleetRow.WORK_S, slot] += sign * entry[OWN_BUSY_S]
+    table[FleetRow.LOAD, slot] += sign * entry[OWN_PREFILL_LOAD]
+    table[FleetRow.RESERVED_TOKENS, slot] += sign * entry[OWN_HELD]
 
 
 @compiled
 def _hold(table: FloatArray, slot: int, entry: Entry, sign: float) -> None:
-    table[RESERVED_TOKENS, slot] += sign * entry[OWN_NEED]
-    table[OUTPUT_TOKENS, slot] += sign * entry[OWN_OUTPUT]
-    table[LOAD, slot] += sign * entry[OWN_LOAD]
+    table[FleetRow.RESERVED_TOKENS, slot] += sign * entry[OWN_NEED]
+    table[FleetRow.OUTPUT_TOKENS, slot] += sign * entry[OWN_OUTPUT]
+    table[FleetRow.LOAD, slot] += sign * entry[OWN_LOAD]
 
 
 @compiled
 def _settle(table: FloatArray, slot: int) -> None:
     """Sums of fractions do not return to 0 by themselves when the last request leaves."""
-    if slot >= 0 and table[WAITING, slot] == 0.0:
-        table[WORK_S, slot] = 0.0
-        if table[RUNNING, slot] + table[COMING, slot] == 0.0:
-            table[LOAD, slot] = 0.0
+    if slot >= 0 and table[FleetRow.WAITING, slot] == 0.0:
+        table[FleetRow.WORK_S, slot] = 0.0
+        if table[FleetRow.RUNNING, slot] + table[FleetRow.COMING, slot] == 0.0:
+            table[FleetRow.LOAD, slot] = 0.0

@@ -38,7 +38,7 @@ from headway.simulation.layout import Routing
 from headway.simulation.results import SimulationResult
 from headway.simulation.scenario import PlannedCrash, Scenario, ScenarioRouter, StartUp, request_classes
 from headway.simulation.simulate import Watchers, simulate
-from headway.workload import IntervalSeries, Trace, TraceError, TraceOptions, interval_series, open_trace
+from headway.workload import Trace, TraceError, TraceOptions, interval_series, open_trace
 from headway.workload.generators import looks_generated, parse_generator
 from interp import Profile, ProfileError
 from predictors import PredictorError
@@ -80,11 +80,6 @@ class Plan:
     def transfer(self) -> EngineRules | None:
         """The engine rules where KV moves between pools; None for mixed replicas."""
         return None if Role.MIXED in self.settings.limits else self.engine
-
-    @property
-    def forecasts(self) -> bool:
-        """True if the policy asks for a forecast."""
-        return self.kind.forecasts
 
 
 def make_plan(config: HeadwayConfig) -> Plan:
@@ -251,8 +246,11 @@ def warm_up(plan: Plan, rate_scale: float = 1.0) -> int:
     source = plan.config.planner.load_predictor_warmup_trace
     if source is None:
         return 0
+    interval_s = plan.settings.interval_s
     try:
-        series = _past(source, plan.settings.interval_s, TraceOptions(rate_scale=rate_scale))
+        with open_trace(source, TraceOptions(rate_scale=rate_scale)) as trace:
+            _check_intervals(trace, interval_s, ADJUSTMENT_INTERVAL)
+            series = interval_series(trace, interval_s)
     except TraceError as error:
         raise PlanningError(f"{WARM_UP_TRACE}: {error}") from error
     plan.forecaster.warm_start(
@@ -261,13 +259,7 @@ def warm_up(plan: Plan, rate_scale: float = 1.0) -> int:
     return len(series.requests)
 
 
-def _past(source: str, interval_s: float, options: TraceOptions) -> IntervalSeries:
-    with open_trace(source, options) as trace:
-        _check_intervals(trace, interval_s, ADJUSTMENT_INTERVAL)
-        return interval_series(trace, interval_s)
-
-
 def run(plan: Plan, scenario: Scenario, trace: Trace, watchers: Watchers | None = None) -> SimulationResult:
     """Simulate; the forecaster works only for policies that ask for a forecast."""
-    forecaster = plan.forecaster if plan.forecasts else None
+    forecaster = plan.forecaster if plan.kind.forecasts else None
     return simulate(scenario, trace, plan.policy, forecaster, watchers)

@@ -12,7 +12,7 @@ replace costs GPU time until it has drained, as in any scaling.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -169,10 +169,7 @@ class Fleet:
         in_prefill = int(ready["chunk_requests"][ready["phase"] == layout.PREFILLING].sum())
         capacity = float(self.arrays.settings[0]["kv_capacity_tokens"]) * max(1, len(ready))
         return PoolState(
-            desired=counts.desired,
-            starting=counts.starting,
-            ready=counts.ready,
-            draining=counts.draining,
+            **asdict(counts),
             running=float(ready["running"].sum() + in_prefill),
             waiting=float(ready["waiting"].sum() - in_prefill + clock["parked"][CODES[role]]),
             kv_usage=float(ready["kv_tokens"].sum()) / capacity,

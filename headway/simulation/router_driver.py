@@ -21,9 +21,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, isnan
 
-import numpy as np
-from numpy.typing import NDArray
-
 from headway.config.routing import PredictionSettings
 from headway.planning.types import Role
 from headway.routing import (
@@ -96,7 +93,9 @@ class RouteRequests:
             column.item(request) for column in self._fields
         ]
         context, of_class = self._context, self._context.classes[place]
-        blocks = self._salted(start, count, copy) if count else ()
+        blocks: tuple[int, ...] = ()
+        if count:
+            blocks = tuple((self._blocks[start : start + count] + (copy << COPY_SHIFT)).tolist())
         return RouteRequest(
             request_id=str(number),
             arrival_s=arrival_s,
@@ -109,10 +108,6 @@ class RouteRequests:
             blocks=blocks,
             block_tokens=context.block_tokens,
         )
-
-    def _salted(self, start: int, count: int, copy: int) -> tuple[int, ...]:
-        keys: NDArray[np.int64] = self._blocks[start : start + count]
-        return tuple((keys + (copy << COPY_SHIFT)).tolist())
 
 
 class SimulatedTrainer:

@@ -191,7 +191,10 @@ class SimulationRun:
         self.state = decision.next_state
         self._record(observation, decision)
         self.fleet.scale(decision.targets, decision.changes)
-        self._open_window(observation.now_s)
+        self._close_window()
+        self.fleet.arrays.window[:] = 0
+        self.fleet.arrays.histograms[:] = 0
+        self.ticked_s = observation.now_s
 
     def _load_arrivals(self) -> None:
         chunk = next(self.chunks, None)
@@ -286,12 +289,6 @@ class SimulationRun:
             int(window["first_tokens"]), float(window["ttft_s"]), histograms[layout.TTFT]
         )
         latencies["itl_s"].merge(int(window["gaps"]), float(window["gap_s"]), histograms[layout.ITL])
-
-    def _open_window(self, now_s: float) -> None:
-        self._close_window()
-        self.fleet.arrays.window[:] = 0
-        self.fleet.arrays.histograms[:] = 0
-        self.ticked_s = now_s
 
 
 def _ratio(total: float, count: int) -> float:

@@ -138,11 +138,12 @@ def fit_curve(rows: Rows, level: float, settings: LatencySettings) -> Curve:
 
     Raises ModelError: the solver found no answer.
     """
+    age = np.arange(len(rows.outcome_s))[::-1]
     basis = basis_for(rows.inputs, has_prior=rows.prior_s is not None)
     problem = Problem(
         design=basis.design(rows.inputs, rows.prior_s),
         outcome_s=rows.outcome_s,
-        weights=_recency(len(rows.outcome_s), settings),
+        weights=np.maximum(0.5 ** (age / settings.half_life_rows), settings.least_weight),
         anchor=_anchor(rows, basis.size),
         anchor_rows=settings.prior_rows,
         bending=settings.bend_rows * _bending(basis, rows),
@@ -171,11 +172,6 @@ def _bending(basis: Basis, rows: Rows) -> FloatArray:
     differences[knots, above] = scale[basis.source[below - 1 - basis.has_prior]]
     differences[knots, below] = -differences[knots, above]
     return np.asarray(differences.T @ differences)
-
-
-def _recency(rows: int, settings: LatencySettings) -> FloatArray:
-    age = np.arange(rows)[::-1]
-    return np.asarray(np.maximum(0.5 ** (age / settings.half_life_rows), settings.least_weight))
 
 
 def _anchor(rows: Rows, size: int) -> FloatArray:

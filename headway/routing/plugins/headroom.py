@@ -10,17 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from headway.routing.forecast import ForecastRow
-from headway.routing.table import (
-    COMING,
-    OTHER_REQUESTS,
-    PREFILL_TOKENS,
-    RUNNING,
-    TPOT_SLO_S,
-    TTFT_SLACK_S,
-    WAITING,
-    FloatArray,
-    SlotArray,
-)
+from headway.routing.table import FleetRow, FloatArray, SlotArray
 from interp.jit import compiled
 
 TTFT, TPOT, OTHERS, DELAY = (
@@ -91,18 +81,20 @@ def candidate_at(
     rows: FloatArray, table: FloatArray, place: int, slot: int, terms: SloTerms
 ) -> JudgedReplica:
     """The candidate in a place."""
-    tightest_s, waiting = table[TPOT_SLO_S, slot], table[WAITING, slot]
-    decoding = table[RUNNING, slot] + table[COMING, slot] + table[OTHER_REQUESTS, slot]
+    tightest_s, waiting = table[FleetRow.TPOT_SLO_S, slot], table[FleetRow.WAITING, slot]
+    decoding = (
+        table[FleetRow.RUNNING, slot] + table[FleetRow.COMING, slot] + table[FleetRow.OTHER_REQUESTS, slot]
+    )
     return JudgedReplica(
         rows[TTFT, place],
         rows[TPOT, place],
         rows[OTHERS, place],
         rows[DELAY, place],
         inf if tightest_s == terms.void_s else tightest_s,
-        table[TTFT_SLACK_S, slot],
+        table[FleetRow.TTFT_SLACK_S, slot],
         decoding,
         waiting,
-        (waiting == 0.0) | (table[PREFILL_TOKENS, slot] <= CHUNKS * terms.chunk_tokens),
+        (waiting == 0.0) | (table[FleetRow.PREFILL_TOKENS, slot] <= CHUNKS * terms.chunk_tokens),
     )
 
 

@@ -14,18 +14,7 @@ from numpy.typing import NDArray
 from headway.config import Role
 from headway.routing.context import Refusal, SchedulingContext
 from headway.routing.least_load import counts_prompt_tokens
-from headway.routing.table import (
-    CAPACITY_TOKENS,
-    COMING,
-    LOAD,
-    OTHER_REQUESTS,
-    OTHER_TOKENS,
-    RUNNING,
-    WAITING,
-    FleetRow,
-    FloatArray,
-    SlotArray,
-)
+from headway.routing.table import FleetRow, FloatArray, SlotArray
 from headway.routing.types import ShedReason
 from interp.jit import compiled
 
@@ -185,8 +174,8 @@ def requests_in(table: FloatArray, slots: SlotArray) -> FloatArray:
     out = np.empty(len(slots))
     for place in range(len(slots)):
         slot = slots[place]
-        queued = max(table[COMING, slot], table[WAITING, slot])
-        out[place] = table[RUNNING, slot] + queued + table[OTHER_REQUESTS, slot]
+        queued = max(table[FleetRow.COMING, slot], table[FleetRow.WAITING, slot])
+        out[place] = table[FleetRow.RUNNING, slot] + queued + table[FleetRow.OTHER_REQUESTS, slot]
     return out
 
 
@@ -208,8 +197,8 @@ def free_kv(table: FloatArray, tokens: int, slots: SlotArray) -> FloatArray:
     out = np.empty(len(slots))
     for place in range(len(slots)):
         slot = slots[place]
-        used = (table[tokens, slot] + table[OTHER_TOKENS, slot]) / table[CAPACITY_TOKENS, slot]
-        out[place] = 1.0 - min(used, 1.0)
+        used = table[tokens, slot] + table[FleetRow.OTHER_TOKENS, slot]
+        out[place] = 1.0 - min(used / table[FleetRow.CAPACITY_TOKENS, slot], 1.0)
     return out
 
 
@@ -218,6 +207,6 @@ def room_for(table: FloatArray, slots: SlotArray, new: FloatArray) -> NDArray[np
     """Where loads of `new` fit beside those there, bool[C]; any finite one where nothing is."""
     out = np.empty(len(slots), dtype=np.bool_)
     for place in range(len(slots)):
-        load = table[LOAD, slots[place]]
+        load = table[FleetRow.LOAD, slots[place]]
         out[place] = load + new[place] <= 1.0 + ROUNDING or (load == 0.0 and new[place] < np.inf)
     return out
