@@ -68,8 +68,7 @@ class BinCounts(NamedTuple):
         part = strength / other.total
         whole = self.total + strength
         return BinCounts(
-            (self.weights + part * other.weights) / whole,
-            (self.sums + part * other.sums) / whole,
+            (self.weights + part * other.weights) / whole, (self.sums + part * other.sums) / whole
         )
 
 

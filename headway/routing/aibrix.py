@@ -22,7 +22,6 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import log2
 from pathlib import Path
-from typing import Any, Self
 
 from headway.config import Role
 from headway.routing.types import RequestSlo, RoutingError
@@ -47,11 +46,7 @@ class AibrixProfile:
     slos: Mapping[str, float]
 
     def capacity(
-        self,
-        input_tokens: float,
-        output_tokens: float,
-        role: Role,
-        slo: RequestSlo,
+        self, input_tokens: float, output_tokens: float, role: Role, slo: RequestSlo
     ) -> float | None:
         """Concurrent requests; 0 where the profile's SLO is kept at no rate, None for roles but mixed."""
         if role is not Role.MIXED:
@@ -82,7 +77,7 @@ def load_aibrix_profile(path: Path) -> AibrixProfile:
 
 def load_aibrix_tables(path: Path) -> AibrixTables:
     """The tables in a file. Raises RoutingError, one line: file, key and fault."""
-    return _tables(_Reader.of(str(path), _content(path)))
+    return _tables(_Reader(str(path), _content(path)))
 
 
 def _content(path: Path) -> object:
@@ -99,7 +94,7 @@ def _content(path: Path) -> object:
 
 def parse_aibrix_profile(content: object, source: str) -> AibrixProfile:
     """The profile in parsed JSON; `source` begins the line of a RoutingError."""
-    reader = _Reader.of(source, content)
+    reader = _Reader(source, content)
     tables = _tables(reader)
     return AibrixProfile(
         gpu=tables.gpu,
@@ -118,8 +113,8 @@ def _tables(reader: "_Reader") -> AibrixTables:
     if rates is None:
         raise reader.fault("tputs", "missing")
     return AibrixTables(
-        gpu=reader.text("gpu"),
-        cost=reader.number("cost", reader.get("cost", 0.0)),
+        gpu=str(reader.content.get("gpu", "")),
+        cost=reader.number("cost", reader.content.get("cost", 0.0)),
         output_tokens=output_tokens,
         input_tokens=input_tokens,
         rates_rps=rates,
@@ -164,27 +159,12 @@ def _nearest(grid: tuple[float, ...], tokens: float) -> int:
 class _Reader:
     """Reads and checks the parts of a profile."""
 
-    def __init__(self, source: str, content: Mapping[str, Any]) -> None:
-        self._source = source
-        self._content = content
-
-    @classmethod
-    def of(cls, source: str, content: object) -> Self:
-        """The reader of parsed JSON, which must be an object."""
+    def __init__(self, source: str, content: object) -> None:
         if not isinstance(content, dict):
             raise RoutingError(f"{source}: must be an object, is {type(content).__name__}")
-        return cls(source, content)
-
-    def get(self, key: str, default: object) -> object:
-        """The value as it is."""
-        return self._content.get(key, default)
-
-    def text(self, key: str) -> str:
-        """The value as text."""
-        return str(self._content.get(key, ""))
+        self._source, self.content = source, content
 
     def fault(self, key: str, what: str) -> RoutingError:
-        """The error that says so, in one line."""
         return RoutingError(f"{self._source}: {key}: {what}")
 
     def number(self, key: str, value: object) -> float:
@@ -203,7 +183,7 @@ class _Reader:
 
     def indexes(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """Output and input token counts."""
-        lists = self._content.get("indexes")
+        lists = self.content.get("indexes")
         if not isinstance(lists, list) or len(lists) != 2:
             raise self.fault("indexes", "must be two lists: output tokens, input tokens")
         return self._axis("indexes[0]", lists[0]), self._axis("indexes[1]", lists[1])
@@ -216,7 +196,7 @@ class _Reader:
 
     def table(self, key: str, shape: tuple[int, int]) -> Table | None:
         """A table [output][input], turned if it fits only so; None if the key is not there."""
-        value = self._content.get(key)
+        value = self.content.get(key)
         if value is None:
             return None
         if not isinstance(value, list):
@@ -230,7 +210,7 @@ class _Reader:
 
     def slos(self) -> Mapping[str, float]:
         """The SLO that the profile was made for; what is not set is missing."""
-        slos = self._content.get("slos", {})
+        slos = self.content.get("slos", {})
         if not isinstance(slos, dict):
             raise self.fault("slos", f"must be an object, is {slos!r:.40}")
         return {str(key): self.number(f"slos.{key}", value) for key, value in slos.items()}

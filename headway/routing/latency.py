@@ -68,11 +68,7 @@ class LatencyForecaster:
     """
 
     def __init__(
-        self,
-        profiles: Mapping[str, Profile | None],
-        rules: EngineRules,
-        *,
-        quantile: bool = False,
+        self, profiles: Mapping[str, Profile | None], rules: EngineRules, *, quantile: bool = False
     ) -> None:
         self.rules, self._quantile = rules, quantile
         self._batching = Batching(float(rules.max_batch_size), float(rules.chunk_tokens))

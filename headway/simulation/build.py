@@ -49,11 +49,7 @@ MOST_DECISIONS = 1_000_000
 ADJUSTMENT_INTERVAL = "planner.adjustment_interval_s"
 WARM_UP_TRACE = "planner.load_predictor_warmup_trace"
 
-COMPILED = {
-    "random": Routing.RANDOM,
-    "round_robin": Routing.ROUND_ROBIN,
-    "least_load": Routing.LEAST_LOAD,
-}
+COMPILED = {"random": Routing.RANDOM, "round_robin": Routing.ROUND_ROBIN, "least_load": Routing.LEAST_LOAD}
 """Scheduling profiles that the kernel itself knows."""
 
 

@@ -19,15 +19,7 @@ begun, so that prompts do not take the room it waits for; a prompt already begun
 
 from headway.engine.decode_batch import duration_s, find_cell, iterations_until, itl_at
 from headway.simulation import layout
-from headway.simulation.batch import (
-    account,
-    dequeue,
-    finish_decodes,
-    first_tokens,
-    fits,
-    join,
-    reserve,
-)
+from headway.simulation.batch import account, dequeue, finish_decodes, first_tokens, fits, join, reserve
 from headway.simulation.events import push
 from headway.simulation.layout import NONE, KernelState, Routing
 from headway.simulation.prefill import finish_chunk, iteration_s, plan_chunk, remember_prompt

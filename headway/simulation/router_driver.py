@@ -280,9 +280,7 @@ class RouterDriver:
         self._orders[0] = count + 1
 
 
-def named(
-    metrics: Mapping[str, Mapping[tuple[str, ...], float]],
-) -> Mapping[str, Mapping[str, float | None]]:
+def named(metrics: Mapping[str, Mapping[tuple[str, ...], float]]) -> Mapping[str, Mapping[str, float | None]]:
     """A router's metrics as JSON can hold them: labels joined by slashes, none as `all`; NaN as None."""
     return {
         name: {

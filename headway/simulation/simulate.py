@@ -167,7 +167,10 @@ class SimulationRun:
             now_s = float(self.fleet.arrays.clock[0]["now_s"])
             look_s = inf if self.utilisation is None else self.utilisation.due_s
             stop_s = min(look_s, self.tick_s, trace_s if now_s < trace_s else limit_s)
-            code = self._advance(stop_s)
+            if self.router_driver is not None:
+                code = self.router_driver.advance(stop_s)
+            else:
+                code = Exit(kernel.run(self.fleet.handle, stop_s))
             if code is Exit.REACHED:
                 if self.utilisation is not None and stop_s >= look_s:
                     self.utilisation.look()
@@ -213,11 +216,6 @@ class SimulationRun:
         clock["arrivals"] = len(columns.arrival_s)
         if self.watchers.progress:
             self.watchers.progress(float(clock["now_s"]), self.trace.duration_s)
-
-    def _advance(self, stop_s: float) -> Exit:
-        if self.router_driver is not None:
-            return self.router_driver.advance(stop_s)
-        return Exit(kernel.run(self.fleet.handle, stop_s))
 
     def _empty_buffers(self) -> None:
         clock = self.fleet.arrays.clock[0]
