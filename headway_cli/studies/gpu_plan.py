@@ -92,7 +92,7 @@ def gpu_plan(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class GpuPlanInputs:
     """The configuration and what was made of it."""
 
     settings: PolicySettings
@@ -114,7 +114,7 @@ class Question:
 def plan_trace(place: str, options: GpuPlanOptions) -> dict[str, Any]:
     """The plan as JSON-able data. CliError where none is possible, or a flag has no meaning."""
     config = _configuration(options)
-    question = _question(config, options)
+    inputs = _inputs(config, options)
     reading = TraceOptions(
         format=options.trace_format,
         start_s=options.start,
@@ -128,7 +128,7 @@ def plan_trace(place: str, options: GpuPlanOptions) -> dict[str, Any]:
         parts = [(chunk.arrival_s, chunk.input_tokens, chunk.output_tokens) for chunk in trace.chunks()]
         columns = (np.concatenate([np.zeros(0), *column]) for column in zip(*parts, strict=True))
         requests = Requests(*columns)
-        needs, hopeless = question.needs(requests)
+        needs, hopeless = inputs.needs(requests)
         if hopeless == trace.request_count:
             raise CliError("slo: no GPU type keeps it for any request, even on an idle engine")
         document = {
@@ -141,17 +141,17 @@ def plan_trace(place: str, options: GpuPlanOptions) -> dict[str, Any]:
             "slo": {
                 "ttft_s": config.slo.ttft_s,
                 "itl_s": config.slo.itl_s,
-                "loss_budget": loss_budget(question.settings),
+                "loss_budget": loss_budget(inputs.settings),
             },
             "gpu_types": {name: each.model_dump() for name, each in config.gpu_types.items()},
             "hopeless": hopeless,
             "needs": {pool: _need(need) for pool, need in needs.items()},
-            "plan": _row(cheapest(needs, question.supply, question.rules), needs),
-            "alternatives": _alternatives(needs, question),
+            "plan": _row(cheapest(needs, inputs.supply, inputs.rules), needs),
+            "alternatives": _alternatives(needs, inputs),
             "notes": [LIVE],
         }
         if options.interval is not None:
-            document["intervals"] = list(_intervals(requests, trace.duration_s, options.interval, question))
+            document["intervals"] = list(_intervals(requests, trace.duration_s, options.interval, inputs))
     return document
 
 
@@ -171,12 +171,14 @@ def _configuration(options: GpuPlanOptions) -> HeadwayConfig:
     return config
 
 
-def _question(config: HeadwayConfig, options: GpuPlanOptions) -> Question:
+def _inputs(config: HeadwayConfig, options: GpuPlanOptions) -> GpuPlanInputs:
     settings = policy_settings(config)
     rules = MixRules(
         max_types=options.max_types, max_gpus=settings.max_gpu_budget, switching=options.switching
     )
-    return Question(settings=settings, candidates=candidates(config), supply=supplies(config), rules=rules)
+    return GpuPlanInputs(
+        settings=settings, candidates=candidates(config), supply=supplies(config), rules=rules
+    )
 
 
 def _need(need: PoolNeed) -> dict[str, Any]:
@@ -198,21 +200,21 @@ def _row(mix: Mix, needs: Mapping[str, PoolNeed]) -> dict[str, Any]:
     }
 
 
-def _alternatives(needs: Mapping[str, PoolNeed], question: Question) -> list[dict[str, Any]]:
+def _alternatives(needs: Mapping[str, PoolNeed], inputs: GpuPlanInputs) -> list[dict[str, Any]]:
     """Fractions rounded up, and each type alone: what they cost, or why they do not do."""
     rows = []
-    rounded = rounded_up(needs, question.supply, question.rules)
+    rounded = rounded_up(needs, inputs.supply, inputs.rules)
     beyond = [
         name
         for name, gpus in rounded.gpus(needs).items()
-        if (stock := question.supply[name].max_gpus) is not None and gpus > stock
+        if (stock := inputs.supply[name].max_gpus) is not None and gpus > stock
     ]
     problem = f"more GPUs than there are: {', '.join(beyond)}" if beyond else None
     rows.append({"name": "rounded fractions", **_row(rounded, needs), "problem": problem})
-    for name in question.supply:
+    for name in inputs.supply:
         alone = {pool: need.only(name) for pool, need in needs.items()}
         try:
-            mix = cheapest(alone, question.supply, question.rules)
+            mix = cheapest(alone, inputs.supply, inputs.rules)
         except InfeasibleError as error:
             nothing = {"replicas": None, "gpus": None, "cost_per_hour": None}
             rows.append({"name": f"only {name}", **nothing, "problem": str(error)})
@@ -222,12 +224,12 @@ def _alternatives(needs: Mapping[str, PoolNeed], question: Question) -> list[dic
 
 
 def _intervals(
-    requests: Requests, duration_s: float, interval_s: float, question: Question
+    requests: Requests, duration_s: float, interval_s: float, inputs: GpuPlanInputs
 ) -> Iterator[dict[str, Any]]:
     """The plan of each interval, in which what ran before is worth keeping."""
-    rules = question.rules
+    rules = inputs.rules
     count = max(1, int(np.ceil(duration_s / interval_s)))
-    longest_s = float(requests.output_tokens.max(initial=0.0)) * question.settings.slo.itl_s
+    longest_s = float(requests.output_tokens.max(initial=0.0)) * inputs.settings.slo.itl_s
     for number in range(count):
         begin_s = number * interval_s
         # The last arrival may be at the very end of the trace.
@@ -235,9 +237,9 @@ def _intervals(
         since_s = begin_s - RUN_UP_S
         oldest, first, end = np.searchsorted(requests.arrival_s, [since_s - longest_s, begin_s, end_s])
         part = Requests(*(column[oldest:end] for column in requests))
-        needs, hopeless = question.needs(part, begin_s, since_s)
+        needs, hopeless = inputs.needs(part, begin_s, since_s)
         try:
-            mix = cheapest(needs, question.supply, rules)
+            mix = cheapest(needs, inputs.supply, rules)
         except InfeasibleError as error:
             raise CliError(f"from {begin_s:g} s on: {error}") from error
         rules = replace(rules, running=mix.replicas)

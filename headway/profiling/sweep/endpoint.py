@@ -33,7 +33,7 @@ LABEL = re.compile(r'(\w+)="(\d+)"')
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndpointFacts:
-    """Facts that a server reports; None where it does not."""
+    """Figures that a server reports; None where it does not."""
 
     kv_tokens: int | None = None
     request_tokens: int | None = None

@@ -224,7 +224,7 @@ def score_of(candidate: JudgedReplica, terms: SloTerms, best: BestHeadroom) -> f
 def judge(rows: FloatArray, table: FloatArray, slots: SlotArray, figures: tuple[Any, ...]) -> FloatArray:
     """Per candidate: its score in (0, 1] if valid; else minus what is missing; NaN without a prediction.
 
-    `figures` are a Promise, as a plain tuple in a third of the time.
+    `figures` are `SloTerms`, as a plain tuple in a third of the time.
     """
     terms, out = SloTerms(*figures), np.empty(len(slots))
     best = best_of(rows, table, slots, terms, out)
