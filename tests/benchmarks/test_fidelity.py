@@ -49,7 +49,7 @@ def test_the_median_of_the_repeats_is_compared():
 def test_points_have_the_runs_of_all_sweeps():
     failed, once, twice = Measured(unmeasurable="no"), Measured(runs_s=(1.0,)), Measured(runs_s=(2.0, 3.0))
     assert merged([{POINT: failed}, {POINT: once}, {}, {POINT: twice}])[POINT].runs_s == (1.0, 2.0, 3.0)
-    assert merged([{POINT: once}, {POINT: failed}])[POINT] == Measured(runs_s=(1.0,), looks=2)
+    assert merged([{POINT: once}, {POINT: failed}])[POINT] == Measured(runs_s=(1.0,), visits=2)
     assert merged([{POINT: failed}, {POINT: failed}])[POINT].unmeasurable == "no"
 
 
