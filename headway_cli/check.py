@@ -2,11 +2,13 @@
 
 from typing import Annotated
 
-from headway.config import ConfigError, HeadwayConfig, load_config
+from headway.config import CONNECTORS, ENGINES, POLICIES, ConfigError, HeadwayConfig, load_config
 from headway.planning import PlanningError
 from headway.routing.gpu_profiles import serves
+from headway.routing.plugins import PLUGINS
 from headway.studies.gpu_mix import candidates
 from headway.workload import open_trace
+from headway.workload.formats import FORMATS
 from headway_cli.errors import CliError
 from headway_cli.flags import argument
 from headway_cli.job import Job
@@ -28,6 +30,9 @@ def check(config: Annotated[str, argument("CONFIG", "A configuration file (YAML)
     print(f"{config}: ok, {plan.policy.name} policy on {pools} pools, profile {plan.profile_name}")
     for note in (*without_offload(plan), *without_forecast(plan), *tighter_classes(plan)):
         print(f"note: {note}")
+    for point in (POLICIES, PLUGINS, ENGINES, CONNECTORS, FORMATS):
+        for line in point.ignored():
+            print(f"note: {line}")
     for gpu_type, name in settings.routing.gpu_profiles.items():
         print(f"GPU type {gpu_type}: {serves(plan.gpu_profiles[gpu_type])}, from {name}")
     if settings.gpu_types:

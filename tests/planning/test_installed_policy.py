@@ -9,6 +9,7 @@ from actors.planning.context import refuse_simulated_only
 from headway import extensions
 from headway.config import ConfigError, HeadwayConfig, json_schema, load_config
 from headway.planning import PlanningError, decision_interval_s, known, make_policy
+from headway_cli.app import run
 from headway_cli.job import Job, execute
 
 POLICY = '''
@@ -70,7 +71,12 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     info = tmp_path / "even_policy-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: even-policy\nVersion: 1.0\n")
-    names = ("even = even_policy:EVEN", "broken = even_policy:NOTHING", "wrong = even_policy:Even")
+    names = (
+        "even = even_policy:EVEN",
+        "broken = even_policy:NOTHING",
+        "wrong = even_policy:Even",
+        "static = even_policy:EVEN",
+    )
     (info / "entry_points.txt").write_text("\n".join(["[headway.policies]", *names]))
     monkeypatch.syspath_prepend(tmp_path)
     extensions._installed.cache_clear()
@@ -116,6 +122,16 @@ def test_it_is_listed_and_published():
     planner = json_schema()["$defs"]["PlannerSettings"]["properties"]
     assert planner["even"]["$ref"].endswith("EvenSettings")
     assert "broken" not in planner
+
+
+def test_check_mentions_a_built_in_name_that_it_declares(tmp_path, capsys):
+    path = tmp_path / "headway.yaml"
+    path.write_text("planner: {policy: even}\n")
+    assert run(["check", str(path)]) == 0
+    assert (
+        "note: policy 'static' of even_policy:EVEN is ignored: the name is built in\n"
+        in capsys.readouterr().out
+    )
 
 
 def test_live_operation_refuses_what_the_policy_says():
