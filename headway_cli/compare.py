@@ -14,7 +14,7 @@ from headway_cli.compare_routings import (
 )
 from headway_cli.errors import CliError
 from headway_cli.flags import option, spread, switch
-from headway_cli.options import RunOptions, TraceArgument
+from headway_cli.options import RunOptions, TraceArgument, configuration
 from headway_cli.output import STDOUT, check_outputs, write_json, write_text
 from headway_cli.result_view import print_comparison
 from headway_cli.routings_view import print_routings, render_routings
@@ -37,7 +37,7 @@ def compare(
             "LIST",
             "Separated by commas: headway, reference, threshold, static:prefill=4:decode=8, static:auto "
             "(the cheapest fixed fleet that meets the target), reference:predictor=arima (a setting). "
-            f"By default {DEFAULT_POLICIES}.",
+            f"By default {DEFAULT_POLICIES}, and first planner.policy of the configuration if it is another.",
         ),
     ] = None,
     routings: Annotated[
@@ -74,7 +74,7 @@ def compare(
         for flag, value in {"--fleet": fleet, "--loads": loads, "--seeds": seeds, "--report": report}.items():
             if value is not None:
                 raise CliError(f"{flag}: goes with --routings")
-        chosen = DEFAULT_POLICIES if policies is None else policies
+        chosen = _default_policies(options) if policies is None else policies
         _policies(trace, options, chosen, processes, json, static_sweep=static_sweep)
         return
     if policies is not None or static_sweep:
@@ -95,6 +95,12 @@ def compare(
         jobs=processes,
     )
     _routings(comparison, json, report)
+
+
+def _default_policies(options: RunOptions) -> str:
+    configured = configuration(options).planner.policy
+    known = configured in DEFAULT_POLICIES.split(",")
+    return DEFAULT_POLICIES if known else f"{configured},{DEFAULT_POLICIES}"
 
 
 def _policies(

@@ -45,6 +45,18 @@ def test_labels_and_settings_of_policies() -> None:
     assert found[2].overrides["planner.no_correction"] is True
 
 
+def test_the_configured_policy_is_compared_unless_policies_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "headway.yaml"
+    file.write_text("planner: {policy: static, static: {prefill: 3, decode: 2}}\n")
+    load = "steady:rate_rps=2,duration_s=30,seed=1"
+    ended = headway(capsys, "compare", load, "--config", file, "--jobs", "1", "--json", "-")
+    assert ended.code == 0, ended.err
+    labels = [row["label"] for row in json.loads(ended.out)["policies"]]
+    assert labels == ["static", "headway", "reference", "threshold"]
+
+
 @pytest.mark.parametrize("flags", [("--aggregated",), ()])
 def test_cheapest_fleet_of_any_pools(flags: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     load = "steady:rate_rps=2,duration_s=120,seed=1"
