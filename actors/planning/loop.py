@@ -38,6 +38,7 @@ from actors.planning.status import LoopCounters, status_document
 from actors.planning.tick import Tick, TickTime, apply, rehearse
 from headway.planning import Observation, PlanningError
 from headway.planning.budget import fit
+from headway.planning.deciding import PolicyError
 from headway.planning.records import DRY_RUN, REFUSED, DecisionRecord, StatusDocument
 
 logger = logging.getLogger(__name__)
@@ -94,7 +95,9 @@ class PlannerLoop:
         self._rehearsed: tuple[int, int] | None = None
 
     async def run(self) -> None:
-        """Plan until cancelled. An unforeseen failure is counted and logged, and the loop goes on."""
+        """Plan until cancelled. A failure of the policy or an unforeseen one is counted and logged, and the
+        loop goes on.
+        """
         self._counters.state, self._counters.reason = "waiting", "starting"
         watcher = asyncio.create_task(self._watch())
         try:
@@ -108,8 +111,9 @@ class PlannerLoop:
                         # Never longer than an interval: a clock that is set back would make it sleep on.
                         await asyncio.sleep(min(max(0.0, delay_s), interval_s))
                         await self._tick(time, missed)
-                except Exception:
-                    self._fail("unforeseen failure, see the log of the Planner")
+                except Exception as error:
+                    line = "unforeseen failure, see the log of the Planner"
+                    self._fail(str(error) if isinstance(error, PolicyError) else line)
                     logger.exception("the planner's loop failed and goes on")
                     await asyncio.sleep(AFTER_FAILURE_S)
         finally:
@@ -150,6 +154,9 @@ class PlannerLoop:
             await self._rehearse(await self.state.policy.refresh(actors, deadline))
         except ConnectorError as error:
             return f"deployment: {error}"
+        except PolicyError:
+            # Nothing that waiting would heal: the loop shows it as it shows a tick that failed.
+            raise
         except (ActorFailure, PlanningError) as error:
             return str(error)
         except TimeoutError:
@@ -203,6 +210,8 @@ class PlannerLoop:
             outcome = await Tick(self._context, self.state, time, deadline_s).run()
         except (ActorFailure, ConnectorError, PlanningError, TimeoutError) as error:
             self._fail(str(error) or "the tick did not end within its deadline")
+            if isinstance(error, PolicyError) and error.__cause__ is not None:
+                logger.warning("the policy failed", exc_info=error.__cause__)
             return
         counters.state = "holding" if outcome.holding else "running"
         counters.reason = outcome.holding

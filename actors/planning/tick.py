@@ -24,8 +24,8 @@ from typing import Any
 from actors.collector.measured import Health, HealthStatus, Latency, Measured, PoolLoad, unmeasured
 from actors.connectors.protocol import ConnectorError, PoolCounts, Refused
 from actors.planning.context import ActorFailure, Deadline, PlannerContext, PlannerState, PolicyInForce
-from headway.planning import Decision, Observation, PlanningError, Policy, PoolState, Role
-from headway.planning.budget import fit
+from headway.planning import Decision, Observation, PoolState, Role
+from headway.planning.deciding import call, decide
 from headway.planning.reasons import describe, jsonable
 from headway.planning.records import DRY_RUN, PLANNED, REFUSED, UNREACHABLE, ConnectorAnswer, DecisionRecord
 
@@ -144,14 +144,15 @@ class Tick:
         latest = self._state.policy.current()
         if latest.version != policy.version:
             # Nothing has been stored yet, so the first plan never was.
-            decision, policy = await self._compute(latest, inputs), latest
-        _check(decision.targets, policy)
+            decision = await self._compute(latest, inputs)
         return decision
 
     async def _compute(self, policy: PolicyInForce, inputs: DecisionInputs) -> Decision:
         memory, planner = self._state.memory, policy.policy
-        state = memory.state if memory.policy == planner.name else planner.initial_state()
-        work = self._context.compute(lambda: planner.plan(inputs.observation, state))
+        known = memory.policy == planner.name
+        state = memory.state if known else call(planner.name, planner.initial_state)
+        limits, budget = policy.settings.limits, policy.settings.max_gpu_budget
+        work = self._context.compute(lambda: decide(planner, inputs.observation, state, limits, budget))
         return await self._deadline.within(APPLY_FROM, work)
 
     def _store(self, inputs: DecisionInputs, decision: Decision) -> DecisionRecord:
@@ -214,7 +215,7 @@ async def rehearse(context: PlannerContext, state: PlannerState) -> None:
 
     Several times: a policy that learns uses, and compiles, more of itself once it has a past.
     """
-    policy, now_s = state.policy.current().policy, context.clock()
+    in_force, now_s = state.policy.current(), context.clock()
     typical = Measured(
         start_s=now_s,
         end_s=now_s,
@@ -225,15 +226,17 @@ async def rehearse(context: PlannerContext, state: PlannerState) -> None:
         ttft_s=Latency(mean=0.1),
         itl_s=Latency(mean=0.01),
     )
-    observation = observe(typical, state.counts, policy.interval_s)
-    await context.compute(lambda: _rehearsed(policy, observation))
+    observation = observe(typical, state.counts, in_force.policy.interval_s)
+    await context.compute(lambda: _rehearsed(in_force, observation))
 
 
-def _rehearsed(policy: Policy, observation: Observation) -> Decision:
-    decision = policy.plan(observation, policy.initial_state())
+def _rehearsed(in_force: PolicyInForce, observation: Observation) -> Decision:
+    policy, limits, budget = in_force.policy, in_force.settings.limits, in_force.settings.max_gpu_budget
+    state = call(policy.name, policy.initial_state)
+    decision = decide(policy, observation, state, limits, budget)
     for tick in range(1, REHEARSALS):
         later = replace(observation, now_s=observation.now_s + tick * policy.interval_s)
-        decision = policy.plan(later, decision.next_state)
+        decision = decide(policy, later, decision.next_state, limits, budget)
     return decision
 
 
@@ -259,11 +262,3 @@ def observe(measured: Measured, counts: Mapping[Role, PoolCounts], interval_s: f
         },
         traffic=measured.traffic,
     )
-
-
-def _check(targets: Mapping[Role, int], policy: PolicyInForce) -> None:
-    name, limits, budget = policy.policy.name, policy.settings.limits, policy.settings.max_gpu_budget
-    if set(targets) != set(limits):
-        raise PlanningError(f"{name}: targets for {sorted(targets)}, pools are {sorted(limits)}")
-    if fit(targets, limits, budget).targets != dict(targets):
-        raise PlanningError(f"{name}: targets {dict(targets)} are outside limits or budget")

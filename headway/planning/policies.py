@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from headway.config import POLICIES, HeadwayConfig, PlannerSettings, PoolSettings, Settings
 from headway.engine import EngineRules, engine_rules
 from headway.extensions import ExtensionError
+from headway.planning.deciding import call
 from headway.planning.types import PlanningError, Policy, PoolLimits, Role, Slo
 from interp import Profile
 
@@ -104,7 +105,7 @@ def make_policy(name: str, settings: PolicySettings, profile: Profile | None = N
     kind = policy_kind(name)
     if kind.needs_surfaces and profile is None:
         raise PlanningError(f"planner.policy: {name} needs a profile (engine.profile)")
-    return kind.build(settings, profile)
+    return call(name, kind.build, settings, profile)
 
 
 def policy_settings(config: HeadwayConfig, profile: Profile | None = None) -> PolicySettings:

@@ -182,6 +182,7 @@ def make_scenario(plan: Plan, trace: Trace) -> Scenario:
         slo=plan.settings.slo,
         pools=plan.settings.limits,
         initial=initial_fleet(plan, trace),
+        max_gpu_budget=plan.settings.max_gpu_budget,
         engine=plan.engine,
         start_up=StartUp(delay_s=simulation.start_up_delay_s, cv=simulation.start_up_delay_cv),
         role_change_s=plan.kind.role_change_s(config.planner.section(config.planner.policy)),

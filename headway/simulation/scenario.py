@@ -130,6 +130,8 @@ class ScenarioRouter:
 class Scenario:
     """One simulated deployment. `initial` is the fleet in service when the trace begins.
 
+    `max_gpu_budget` bounds the GPUs that a decision may ask for; None does not.
+
     A drained replica takes another role in `role_change_s`; None: it cannot.
 
     Each request is judged by the SLO of its class among `classes`, without classes by `slo`.
@@ -139,6 +141,7 @@ class Scenario:
     slo: Slo
     pools: Mapping[Role, PoolLimits]
     initial: Mapping[Role, int]
+    max_gpu_budget: int | None = None
     engine: EngineRules = field(default_factory=EngineRules)
     start_up: StartUp = field(default_factory=StartUp)
     role_change_s: float | None = None

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from headway.planning.deciding import call, decide
 from headway.planning.forecasting import LoadForecaster
 from headway.planning.types import NAN, Decision, Observation, Policy
 from headway.routing.offload import OffloadTrace
@@ -99,7 +100,7 @@ class SimulationRun:
         self.router_driver = self._make_driver(np.random.default_rng(streams[2]))
         self.utilisation = None if self.router_driver is None else Utilisation(self.fleet)
         self.intervals: list[Interval] = []
-        self.state: Any = policy.initial_state()
+        self.state: Any = call(policy.name, policy.initial_state)
         self.chunks: Iterator[RequestChunk] = trace.chunks()
         self.ticked_s = 0.0
         self.tick_s = policy.interval_s
@@ -125,7 +126,8 @@ class SimulationRun:
     def result(self) -> SimulationResult:
         """Run to the end; the policy decides at each tick."""
         while (observation := self.advance()) is not None:
-            self.act(observation, self.policy.plan(observation, self.state))
+            limits, budget = self.scenario.pools, self.scenario.max_gpu_budget
+            self.act(observation, decide(self.policy, observation, self.state, limits, budget))
         return self.finish()
 
     def finish(self) -> SimulationResult:
@@ -273,7 +275,9 @@ class SimulationRun:
                     role.value: {"running": pool.running, "waiting": pool.waiting, "kv_usage": pool.kv_usage}
                     for role, pool in observation.pools.items()
                 },
-                targets={role.value: count for role, count in decision.targets.items()} if decision else {},
+                targets={role.value: int(count) for role, count in decision.targets.items()}
+                if decision
+                else {},
                 reasons=decision.reasons if decision else {},
             )
         )
