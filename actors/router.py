@@ -137,7 +137,7 @@ class Router:
 
 def _made(config: HeadwayConfig, profiles: Mapping[str, GpuProfile]) -> RouterCore:
     rules = engine_rules(config, own_profile(profiles))
-    return make_router(config, profiles, rules, np.random.default_rng())
+    return make_router(config, profiles, rules, np.random.default_rng(), live=True)
 
 
 def _warm_up(config: HeadwayConfig, profiles: Mapping[str, GpuProfile]) -> None:

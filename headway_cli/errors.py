@@ -9,6 +9,7 @@ from headway.config import ConfigError
 from headway.loadgen import LoadError
 from headway.planning import PlanningError
 from headway.profiling import ProfilingError
+from headway.routing import RoutingError
 from headway.workload import TraceError
 from interp import InterpError
 from predictors.checks import PredictorError
@@ -26,5 +27,6 @@ USER_ERRORS = (
     PlanningError,
     PredictorError,
     ProfilingError,
+    RoutingError,
     TraceError,
 )

@@ -1,6 +1,7 @@
 """Calls of replicas through Serve handles, and the feeds that carry their outputs back.
 
     Lost(BackendError)     the replica died, is dying, or cannot be reached; another may be tried
+    ├── EngineLost         its engine failed
     └── Untaken            it was gone before it took the call: nothing has run
 
 `lean` handles call over gRPC on the caller's event loop, which takes a fraction of the CPU of Serve's
@@ -78,6 +79,10 @@ class Lost(BackendError):
     """The replica died, is dying, or cannot be reached."""
 
 
+class EngineLost(Lost):
+    """The replica's engine failed."""
+
+
 class Untaken(Lost):
     """The replica was gone before it took the call."""
 
@@ -113,6 +118,8 @@ def cancel(response: Any) -> None:  # noqa: ANN401 - one of Serve's two kinds of
 
 def lost(error: BaseException) -> Lost:
     """The error as the loss of a replica."""
+    if isinstance(error, EngineFailed):
+        return EngineLost(f"the engine failed: {error}")
     kind = Untaken if isinstance(error, ReplicaGone) else Lost
     return kind(f"{type(error).__name__}: {error}")
 

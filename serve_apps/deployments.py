@@ -15,8 +15,8 @@ not depend on where metrics come from. A report that gets lost is a report less.
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from contextlib import aclosing, contextmanager
 from dataclasses import asdict
 from typing import Any, cast
 
@@ -33,6 +33,7 @@ from serve_apps.calls import FeedSender, Frame
 from serve_apps.engines import make_engine
 from serve_apps.engines.protocol import (
     Engine,
+    EngineError,
     EngineFailed,
     EngineRequest,
     EngineStats,
@@ -140,6 +141,17 @@ def _by_resource(node_id: str) -> str:
     return min((name.removeprefix(RESOURCE) for name in named if name.startswith(RESOURCE)), default="")
 
 
+@contextmanager
+def engine_errors() -> Iterator[None]:
+    """EngineFailed for what an engine raises beside its protocol: callers would take it for Serve's own."""
+    try:
+        yield
+    except EngineError:
+        raise
+    except Exception as error:
+        raise EngineFailed(f"{type(error).__name__}: {error}") from error
+
+
 EngineFactory = Callable[[HeadwayConfig, Role, str], Engine]
 """Settings, role and a name that is unique in the cluster -> a loaded engine."""
 
@@ -218,7 +230,8 @@ class Prefill(EngineReplica):
 
     async def prefill(self, request: EngineRequest) -> KvHandle:
         """Compute the prompt."""
-        return await self._serving.prefill(request)
+        with engine_errors():
+            return await self._serving.prefill(request)
 
 
 class Decode(EngineReplica):
@@ -231,11 +244,20 @@ class Decode(EngineReplica):
         self._senders: dict[str, FeedSender] = defaultdict(FeedSender)
 
     async def decode(self, request: EngineRequest, kv: KvHandle | None) -> AsyncGenerator[TokenChunk, None]:
-        """Stream the output; closing the stream ends the request in the engine."""
-        stream = cast("AsyncGenerator[TokenChunk, None]", self._serving.decode(request, kv))
-        async with aclosing(stream):
-            async for chunk in stream:
-                yield chunk
+        """Stream the output; closing the stream ends the request in the engine.
+
+        It ends at `max_tokens`, whatever the engine does. The text of the last chunk stays whole.
+        """
+        left = request.max_tokens
+        with engine_errors():
+            stream = cast("AsyncGenerator[TokenChunk, None]", self._serving.decode(request, kv))
+            async with aclosing(stream):
+                async for chunk in stream:
+                    left -= chunk.tokens
+                    if left < 0 or (left == 0 and chunk.finish_reason is None):
+                        yield TokenChunk(chunk.text, chunk.tokens + min(left, 0), "length")
+                        return
+                    yield chunk
 
     async def decode_into_feed(
         self, reader: str, key: int, request: EngineRequest, kv: KvHandle | None
@@ -266,4 +288,5 @@ class Mixed(Decode):
 
     async def prefill(self, request: EngineRequest) -> KvHandle:
         """Compute the prompt for another replica."""
-        return await self._serving.prefill(request)
+        with engine_errors():
+            return await self._serving.prefill(request)

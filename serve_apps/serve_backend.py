@@ -17,7 +17,7 @@ from ray.serve.handle import DeploymentHandle
 from actors.routing_actors import needs_router, stateless_profile
 from headway.config import HeadwayConfig
 from headway.planning import Role
-from serve_apps.calls import Lost
+from serve_apps.calls import EngineLost, Lost
 from serve_apps.engines.protocol import EngineRequest, TokenChunk
 from serve_apps.gateway.backend import OnPlaced, Readiness, ReplicaLoad, ReplicaLost, TimedOut
 from serve_apps.membership import Member, Profile
@@ -86,6 +86,8 @@ class ServeBackend:
             while chunk is not None:
                 yield chunk
                 chunk = await output.next()
+        except EngineLost as loss:
+            raise ReplicaLost(f"after the first token {loss}") from loss
         except Lost as loss:
             raise ReplicaLost(f"the replica was lost after the first token: {loss}") from loss
         finally:

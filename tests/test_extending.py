@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 import tomllib
 from collections.abc import Iterator
 from importlib import import_module
@@ -15,6 +16,7 @@ from headway.config import Role, load_config
 from headway.engine.kinds import engine_kind
 from headway.planning import known
 from headway.workload import TraceOptions, open_trace
+from headway_cli.app import run as run_command
 from headway_cli.job import Job, execute
 from serve_apps.engines import make_engine
 from tests.engines.engine_cases import collect, request
@@ -43,6 +45,8 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         (folder / f"{module}.py").write_text(MODULES[module])
     with installed_package(folder, first, MODULES[first], entries):
         yield
+    for module in others:
+        sys.modules.pop(module, None)
 
 
 def block(language: str, after: str = "") -> str:
@@ -74,12 +78,24 @@ def test_the_scorer_places_the_requests_of_a_simulation(tmp_path: Path, monkeypa
     file = tmp_path / "headway.yaml"
     routing = yaml.safe_load(block("yaml", "## A scheduling plugin"))
     fleet = {"policy": "static", "static": {"mixed": 3}}
-    file.write_text(yaml.safe_dump({"pools": {"mixed": {}}, "planner": fleet, **routing}))
+    file.write_text(yaml.safe_dump({"planner": fleet, **routing}))
     result = execute(Job(trace=TRACE, config=load_config(file)))
     assert result.routing == "roomy"
     assert result.completed == result.requests > 0
     assert len(scored) == result.requests
     assert {len(scores) for scores in scored} == {3}
+
+
+def test_a_scorer_that_is_wrong_ends_the_simulation_with_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    scorer = import_module("roomy_scorer").RoomyScorer
+    monkeypatch.setattr(scorer, "score", lambda self, context: [1.0] * (len(context.slots) - 1))
+    file = tmp_path / "headway.yaml"
+    file.write_text(block("yaml", "## A scheduling plugin"))
+    assert run_command(["simulate", TRACE, "--config", str(file)]) == 2
+    said = capsys.readouterr().err.strip().splitlines()[-1]
+    assert re.search(r"routing: plugin roomy-scorer: \d scores for \d candidates$", said)
 
 
 def test_the_engine_serves_with_its_own_options(tmp_path: Path):

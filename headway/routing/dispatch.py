@@ -21,7 +21,15 @@ from headway.routing.offload_decision import after_deadline
 from headway.routing.placing import Counters, Placing
 from headway.routing.records import Record, Replica, RequestPhase
 from headway.routing.scheduler import RouteChoice, Scheduler
-from headway.routing.types import NOTHING, Placement, RequestFault, RoutingOutcome, Shed, ShedReason
+from headway.routing.types import (
+    NOTHING,
+    Placement,
+    PluginFault,
+    RequestFault,
+    RoutingOutcome,
+    Shed,
+    ShedReason,
+)
 
 TRIES = 2
 """Held requests that find no room after one event, at most, before the rest is left for the next."""
@@ -127,11 +135,16 @@ class Dispatcher:
         """Place a request; or why not, None where a role has no ready replica."""
         if not self._state.fleet.has(self._state.roles):
             return None
-        choice = self._scheduler.choose(now_s, record)
+        try:
+            choice = self._scheduler.choose(now_s, record)
+        except PluginFault as fault:
+            choice = self._scheduler.rescued(now_s, record, fault)
+            self._counters.count("fallbacks", "plugin_fault")
+        else:
+            if not isinstance(choice, Refusal) and choice.pipeline.name != record.profile:
+                self._counters.count("fallbacks", "no_prediction")
         if isinstance(choice, Refusal):
             return choice
-        if choice.pipeline.name != record.profile:
-            self._counters.count("fallbacks", "no_prediction")
         return self._place(now_s, record, choice)
 
     def _place(self, now_s: float, record: Record, choice: RouteChoice) -> Placement:
@@ -149,8 +162,10 @@ class Dispatcher:
 
 @contextmanager
 def _turn_of(request_id: str) -> Iterator[None]:
-    """An error that is raised here belongs to this request."""
+    """An error that is raised here belongs to this request; a PluginFault, which says more, stays one."""
     try:
         yield
+    except PluginFault:
+        raise
     except Exception as error:
         raise RequestFault(request_id) from error

@@ -25,9 +25,10 @@ from headway.routing.gpu_profiles import GpuProfile, capacity_table, surfaces_in
 from headway.routing.latency import LatencyForecaster
 from headway.routing.offloading import Offloading
 from headway.routing.plugins import PLUGINS, Picker, ProfileHandler, TakesSettings
+from headway.routing.plugins.checked import checked, said
 from headway.routing.router import Router
 from headway.routing.scheduler import Pipeline, Scheduler, make_pipeline
-from headway.routing.types import RequestSlo, RoutingError
+from headway.routing.types import PluginFault, RequestSlo, RoutingError
 from interp.jit import drop_stale_cache
 
 BUILT_IN: Mapping[str, Mapping[str, float]] = {
@@ -68,11 +69,14 @@ def make_router(
     profiles: Mapping[str, GpuProfile],
     rules: EngineRules,
     generator: np.random.Generator,
+    *,
+    live: bool = False,
 ) -> Router:
-    """The router of a deployment.
+    """The router of a deployment. Where it is `live`, requests whose plugins fail are placed by least load.
 
     `profiles` are the engines' by GPU type, "" for replicas whose type has none of its own; those of AIBrix
-    say nothing of latencies. Raises RoutingError for settings that cannot be routed by.
+    say nothing of latencies. Raises RoutingError for settings that cannot be routed by; the router raises
+    PluginFault at a request whose plugins fail, unless it is `live`.
     """
     drop_stale_cache(*COMPILED)
     settings, fleet = config.routing, RoutedFleet()
@@ -91,7 +95,9 @@ def make_router(
         slo=RequestSlo(ttft_s=config.slo.ttft_s, tpot_s=config.slo.itl_s),
         generator=generator,
     )
-    scheduler = Scheduler(state, pipelines, settings.fallback, Offloading(state, settings.offload))
+    rescue = _PluginSet(settings, ()).built_in("least_load") if live else None
+    offloading = Offloading(state, settings.offload)
+    scheduler = Scheduler(state, pipelines, settings.fallback, offloading, rescue)
     return Router(settings, pipelines, handler, state, scheduler)
 
 
@@ -101,9 +107,7 @@ def make_pipelines(settings: RoutingSettings) -> Mapping[str, Pipeline]:
     Raises RoutingError.
     """
     given = _PluginSet(settings, settings.plugins)
-    pipelines = {
-        name: given.alone().pipeline(name, weights.items(), "built-in") for name, weights in BUILT_IN.items()
-    }
+    pipelines = {name: _PluginSet(settings, ()).built_in(name) for name in BUILT_IN}
     for profile in settings.scheduling_profiles:
         where = f"routing.scheduling_profiles.{profile.name}"
         if not profile.plugins:
@@ -153,11 +157,7 @@ class _PluginSet:
                 raise RoutingError(
                     f"{where}.type: no plugin {each.type!r}; known: {_listed(PLUGINS.names())}"
                 )
-            self._made[each.reference] = _plugin(each.type, each.parameters, where, settings)
-
-    def alone(self) -> "_PluginSet":
-        """The types with their defaults, no plugin of the settings among them."""
-        return _PluginSet(self._settings, ())
+            self._made[each.reference] = _plugin(each, where, settings)
 
     def names(self) -> Collection[str]:
         """All names that a profile may use."""
@@ -168,8 +168,12 @@ class _PluginSet:
         if reference not in self._made:
             if reference not in PLUGINS:
                 raise RoutingError(f"{where}: no plugin {reference!r}; known: {_listed(self.names())}")
-            self._made[reference] = _plugin(reference, {}, where, self._settings)
+            self._made[reference] = _plugin(PluginSettings(type=reference), where, self._settings)
         return self._made[reference]
+
+    def built_in(self, name: str) -> Pipeline:
+        """A built-in profile."""
+        return self.pipeline(name, BUILT_IN[name].items(), "built-in")
 
     def pipeline(self, name: str, weights: Iterable[tuple[str, float]], where: str) -> Pipeline:
         """The profile of the named plugins with their weights, in order."""
@@ -181,29 +185,46 @@ class _PluginSet:
         return make_pipeline(name, [(plugin, weight) for _, plugin, weight in chosen], default)
 
 
-def _plugin(kind: str, parameters: Mapping[str, Any], where: str, settings: RoutingSettings) -> object:
-    """A plugin of that type, complete with what it takes from elsewhere in the settings."""
+def _plugin(given: PluginSettings, where: str, settings: RoutingSettings) -> object:
+    """The plugin given in the settings, complete with what it takes from elsewhere in them.
+
+    One that is not built in is checked, now and whenever it is used.
+    """
+    kind = given.type
     try:
         made = PLUGINS.load(kind)
     except ExtensionError as error:
         raise RoutingError(f"{where}: {error}") from error
     if not is_dataclass(made) or not isinstance(made, type):
-        raise RoutingError(f"{where}: plugin {kind!r} of {made!r:.80} is not a dataclass")
+        what = f"{made.__module__}:{made.__qualname__}" if isinstance(made, type) else type(made).__name__
+        raise RoutingError(f"{where}: plugin {kind!r} of {what} is not a dataclass")
     if not made.__module__.startswith("headway."):
         # Its compiled loops may call ours, of which numba's cache knows nothing.
         drop_stale_cache(made.__module__, *COMPILED)
     known = [field.name for field in fields(made) if field.init]
-    for name in parameters:
+    for name in given.parameters:
         if name not in known:
             raise RoutingError(
                 f"{where}.parameters: {kind} has no {name!r}; known: {_listed(known) or 'none'}"
             )
+    if kind in PLUGINS.builtin:
+        return _made_of(made, given, where, settings)
     try:
-        plugin: object = TypeAdapter(made).validate_python(dict(parameters))
+        return checked(given.reference, _made_of(made, given, where, settings))
+    except RoutingError:
+        raise
+    except Exception as error:
+        raise PluginFault(given.reference, f"cannot be made: {said(error)}") from error
+
+
+def _made_of(made: type, given: PluginSettings, where: str, settings: RoutingSettings) -> object:
+    try:
+        plugin: object = TypeAdapter(made).validate_python(dict(given.parameters))
     except ValidationError as error:
         first = error.errors()[0]
-        name = ".".join(str(part) for part in first["loc"])
-        raise RoutingError(f"{where}.parameters.{name}: {first['msg']}") from error
+        # A fault that the class itself finds, such as in __post_init__, has no place.
+        place = ".".join(("parameters", *map(str, first["loc"])))
+        raise RoutingError(f"{where}.{place}: {first['msg'].removeprefix('Value error, ')}") from error
     return plugin.with_settings(settings) if isinstance(plugin, TakesSettings) else plugin
 
 

@@ -37,7 +37,7 @@ class Counters:
 
     placements      (profile, route class, reason)
     sheds           (reason,)
-    fallbacks       (reason,)    requests that the SLO-aware profile could not judge
+    fallbacks       (reason,)    no_prediction: routing.fallback placed; plugin_fault: least load did
     unknown_events  (event,)     about requests or replicas that the router does not know
     ended           (outcome,)   completed, failed, retried
     prompt_tokens   (kind,)      all that were looked up in a cache, local and external hits (document 004)

@@ -9,6 +9,7 @@ A profile that goes by predictions and finds none hands the request to the fallb
 written here: `placing` enters the choice in the fleet's table.
 """
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, nan
@@ -22,6 +23,9 @@ from headway.routing.offloading import Offloading
 from headway.routing.plugins import Filter, Picker, Scorer
 from headway.routing.records import Record, Replica, TrackedPrediction
 from headway.routing.table import FleetRow, FloatArray
+from headway.routing.types import PluginFault
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,21 +118,36 @@ class Scheduler:
     """Chooses by the profiles. Reads the fleet, writes nothing."""
 
     def __init__(
-        self, state: RoutingState, pipelines: Mapping[str, Pipeline], fallback: str, offloading: Offloading
+        self,
+        state: RoutingState,
+        pipelines: Mapping[str, Pipeline],
+        fallback: str,
+        offloading: Offloading,
+        rescue: Pipeline | None = None,
     ) -> None:
         self._state, self._pipelines, self._offloading = state, pipelines, offloading
-        self._fallback = pipelines[fallback]
+        self._fallback, self._rescue = pipelines[fallback], rescue
+        self._faulty: set[str] = set()
 
     def arrived(self, now_s: float) -> None:
         """A request came."""
         self._offloading.arrived(now_s)
 
     def choose(self, now_s: float, record: Record) -> RouteChoice | Refusal:
-        """Where the request goes now. Needs a ready replica of each role."""
+        """Where the request goes now. Needs a ready replica of each role. PluginFault."""
         choice = self._choose(now_s, record, self._pipelines[record.profile])
         if isinstance(choice, Refusal) and choice.unjudged:
             return self._choose(now_s, record, self._fallback)
         return choice
+
+    def rescued(self, now_s: float, record: Record, fault: PluginFault) -> RouteChoice | Refusal:
+        """The same after `choose` met a fault, without its plugins; the fault again where nothing rescues."""
+        if self._rescue is None:
+            raise fault
+        if fault.plugin not in self._faulty:
+            self._faulty.add(fault.plugin)
+            logger.error("%s; least load places instead; its further faults are only counted", fault)
+        return self._choose(now_s, record, self._rescue)
 
     def chosen(
         self,

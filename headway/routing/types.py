@@ -7,7 +7,8 @@ Times are seconds on the driver's clock, which the router never reads; lengths a
 frozen, small and picklable, since they travel between gateways and the Router actor.
 
     RoutingError(ValueError)     settings that cannot be routed by, one line: the place, and what is known
-    └── SloRequired              prediction-based routing was asked for without an SLO; the client's error
+    ├── SloRequired              prediction-based routing was asked for without an SLO; the client's error
+    └── PluginFault              a plugin of an installed package does not do what its protocol says
     RequestFault(Exception)      the router's own fault, at the turn of a request that its caller did not name
 """
 
@@ -26,6 +27,17 @@ class RoutingError(ValueError):
 
 class SloRequired(RoutingError):
     """A request asks for prediction-based routing and names no SLO (document 002, "No SLO Provided")."""
+
+
+class PluginFault(RoutingError):
+    """The plugin that settings call `plugin` is no plugin, or answered what cannot be used."""
+
+    def __init__(self, plugin: str, fault: str) -> None:
+        super().__init__(plugin, fault)
+        self.plugin, self.fault = plugin, fault
+
+    def __str__(self) -> str:
+        return f"routing: plugin {self.plugin}: {self.fault}"
 
 
 class RequestFault(Exception):

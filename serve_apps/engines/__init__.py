@@ -9,8 +9,9 @@ one. Declared here is the default kind, in `vllm` the other one. `protocol` is w
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from headway.config import HeadwayConfig, Role
+from headway.config import ConfigError, HeadwayConfig, Role
 from headway.engine.kinds import EngineKind, engine_kind
+from interp import ProfileError
 
 if TYPE_CHECKING:
     from serve_apps.engines.protocol import Engine
@@ -19,9 +20,20 @@ if TYPE_CHECKING:
 def make_engine(config: HeadwayConfig, role: Role, engine_id: str) -> "Engine":
     """The engine that `config.engine.kind` names; returns when it can serve, which may take its start-up.
 
-    Raises ConfigError or ProfileError, each one line.
+    Raises ConfigError or ProfileError, each one line; EngineFailed where the engine's own code raises.
     """
-    engine: Engine = engine_kind(config).make(config, role, engine_id)
+    kind = engine_kind(config)
+    try:
+        engine: Engine = kind.make(config, role, engine_id)
+    except (ConfigError, ProfileError):
+        raise
+    except Exception as error:
+        from serve_apps.engines.protocol import EngineFailed
+
+        cause = f"{type(error).__name__}: {error}"
+        raise EngineFailed(
+            f"engine.kind {config.engine.kind!r}: the engine does not start: {cause}"
+        ) from error
     return engine
 
 

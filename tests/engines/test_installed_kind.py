@@ -10,6 +10,7 @@ from headway.config import ConfigError, HeadwayConfig, Role, load_config
 from headway.engine.kinds import EngineResources, engine_kind
 from serve_apps.arguments import read_arguments
 from serve_apps.engines import make_engine
+from serve_apps.engines.protocol import EngineFailed
 from serve_apps.gateway.request import make_prompts
 from tests.engines.engine_cases import collect, request
 from tests.engines.virtual_loop import run
@@ -42,6 +43,13 @@ ECHO = EngineKind(
     file_settings=("engine.options.model",),
     resources=lambda config, role: EngineResources(gpus=2),
 )
+
+
+def fail(config, role, engine_id):
+    raise ValueError("no such card")
+
+
+FAILING = EngineKind(make=fail)
 """
 
 
@@ -52,7 +60,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     info = tmp_path / "echo_engine-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: echo-engine\nVersion: 1.0\n")
-    names = ("echo = echo_engine:ECHO", "wrong = echo_engine:EchoEngine")
+    names = ("echo = echo_engine:ECHO", "wrong = echo_engine:EchoEngine", "failing = echo_engine:FAILING")
     (info / "entry_points.txt").write_text("\n".join(["[headway.engines]", *names]))
     monkeypatch.syspath_prepend(tmp_path)
     extensions._installed.cache_clear()
@@ -106,6 +114,12 @@ def test_what_is_wrong_is_one_line_with_its_key(engine, complaint):
 
 
 def test_an_unknown_kind_is_refused_with_the_known_ones():
-    known = "'echo', 'simulated', 'vllm' or 'wrong'"
+    known = "'echo', 'failing', 'simulated', 'vllm' or 'wrong'"
     with pytest.raises(ConfigError, match=f"engine.kind: should be {known}, not 'quantum'"):
         settings(kind="quantum")
+
+
+def test_an_engine_that_cannot_be_made_names_its_kind():
+    said = "engine.kind 'failing': the engine does not start: ValueError: no such card"
+    with pytest.raises(EngineFailed, match=f"^{said}$"):
+        make_engine(settings(kind="failing"), Role.MIXED, "e")

@@ -52,6 +52,7 @@ def router(
     rules: EngineRules | None = None,
     profiles: Mapping[str, Profile] | None = None,
     slo: Mapping[str, Any] | None = None,
+    live: bool = False,
     **routing: Any,
 ) -> Router:
     """A router with `count` replicas of each role, named "mixed-0" and so on."""
@@ -60,7 +61,9 @@ def router(
         config = config.model_copy(update={"slo": config.slo.model_copy(update=dict(slo))})
     known = {"": surfaces()} if profiles is None else profiles
     chunk = 2048 if pools is MIXED else 0
-    made = make_router(config, known, rules or EngineRules(chunk_tokens=chunk), np.random.default_rng(seed))
+    made = make_router(
+        config, known, rules or EngineRules(chunk_tokens=chunk), np.random.default_rng(seed), live=live
+    )
     for role in config.pools:
         for number in range(count):
             join(made, f"{role}-{number}", Role(role))

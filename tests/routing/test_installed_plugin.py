@@ -1,9 +1,13 @@
 """Scheduling plugins of an installed package: a compiled scorer, and a filter that goes by predictions."""
 
-from collections.abc import Iterator
+import logging
+import pickle
+from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from headway.config import Role
@@ -55,6 +59,48 @@ class QuickEnough:
         return Refusal(reason=ShedReason.NO_HEADROOM, explain=lambda: "too slow", hopeful_until_s=-1.0)
 
 
+@dataclass
+class Answers:
+    """A scorer whose answers are those of ANSWER."""
+
+    def score(self, context):
+        return ANSWER["score"](context)
+
+
+@dataclass
+class Marks:
+    def keep(self, context):
+        return ANSWER["keep"](context)
+
+    def refusal(self, context):
+        return ANSWER["refusal"](context)
+
+
+@dataclass
+class Positions:
+    def pick(self, context, scores, generator):
+        return ANSWER["pick"](context)
+
+
+@dataclass
+class Idle:
+    level: int = 1
+
+    def __post_init__(self):
+        if self.level < 0:
+            raise ValueError("level is below 0")
+        self.part = 1 / self.level
+
+
+@dataclass
+class HalfAFilter:
+    def keep(self, context):
+        return None
+
+
+ANSWER = {}
+
+
 class NotADataclass:
     def score(self, context):
         return np.ones(len(context.slots))
@@ -64,6 +110,11 @@ highest-slot = plugins_of_others:HighestSlot
 quick-enough = plugins_of_others:QuickEnough
 no-dataclass = plugins_of_others:NotADataclass
 missing = plugins_of_others:Missing
+answers = plugins_of_others:Answers
+marks = plugins_of_others:Marks
+positions = plugins_of_others:Positions
+idle = plugins_of_others:Idle
+half-a-filter = plugins_of_others:HalfAFilter
 random = plugins_of_others:HighestSlot
 """
 
@@ -113,10 +164,23 @@ def test_a_built_in_name_cannot_be_taken_over() -> None:
 @pytest.mark.parametrize(
     ("settings", "fault"),
     [
-        (using("no-dataclass"), "routing.scheduling_profiles.own: plugin 'no-dataclass' of"),
+        (
+            using("no-dataclass"),
+            "own: plugin 'no-dataclass' of plugins_of_others:NotADataclass is not a dataclass",
+        ),
+        (
+            using("idle"),
+            "routing: plugin idle: has none of keep, score, pick and profile, so it does nothing",
+        ),
+        (using("idle", idle={"level": -1}), "routing.plugins.0.parameters: level is below 0"),
+        (using("idle", idle={"level": 0}), "routing: plugin idle: cannot be made: ZeroDivisionError: "),
+        (using("half-a-filter"), "routing: plugin half-a-filter: keep without refusal: a filter has both"),
         (using("missing"), "routing.scheduling_profiles.own: plugin 'missing' of plugins_of_others:Missing"),
         (using("highest-slot", **{"highest-slot": {"size": 1}}), "highest-slot has no 'size'; known: sign"),
-        (using("nowhere"), "no plugin 'nowhere'; known: bin-pack, capacity-filter, highest-slot"),
+        (
+            using("nowhere"),
+            "no plugin 'nowhere'; known: answers, bin-pack, capacity-filter, half-a-filter, highest-slot",
+        ),
     ],
 )
 def test_a_fault_is_one_line_that_names_the_place(settings: dict[str, Any], fault: str) -> None:
@@ -124,3 +188,73 @@ def test_a_fault_is_one_line_that_names_the_place(settings: dict[str, Any], faul
         router("own", **settings)
     assert fault in str(raised.value)
     assert "\n" not in str(raised.value)
+
+
+def fails(_: Any) -> None:
+    raise KeyError("no\nsuch")
+
+
+WRONG: list[tuple[str, dict[str, Any], str]] = [
+    ("answers", {"score": lambda context: np.ones(2)}, "2 scores for 3 candidates"),
+    ("answers", {"score": lambda context: 1.0}, "no list of scores for 3 candidates"),
+    ("answers", {"score": lambda context: np.ones((3, 1))}, "3 x 1 scores for 3 candidates"),
+    ("answers", {"score": lambda context: [1.0, np.nan, 1.0]}, "a score of nan, not a number from 0 to 1"),
+    ("answers", {"score": lambda context: [1.0, np.inf, 1.0]}, "a score of inf, not a number from 0 to 1"),
+    ("answers", {"score": lambda context: [1.0, -2.0, 1.0]}, "a score of -2, not a number from 0 to 1"),
+    ("answers", {"score": lambda context: None}, "score returned None, not numbers"),
+    ("answers", {"score": fails}, "score raised KeyError: 'no\\nsuch'"),
+    ("marks", {"keep": lambda context: np.ones(2, dtype=bool)}, "keep: 2 marks for 3 candidates"),
+    ("marks", {"keep": lambda context: [0.0, 1.0, 1.0]}, "keep returned list, not booleans"),
+    (
+        "marks",
+        {"keep": lambda context: np.zeros(3, dtype=bool), "refusal": lambda context: None},
+        "refusal returned None, not a Refusal",
+    ),
+    ("positions", {"pick": lambda context: 3}, "picked position 3 of 3 candidates, which count from 0"),
+    ("positions", {"pick": lambda context: -1}, "picked position -1 of 3 candidates, which count from 0"),
+    ("positions", {"pick": lambda context: 0.5}, "pick returned float, not a position"),
+]
+
+
+@pytest.mark.parametrize(("name", "answer", "fault"), WRONG)
+def test_a_wrong_answer_names_the_plugin(
+    name: str, answer: dict[str, Callable[[Any], Any]], fault: str
+) -> None:
+    made = router("own", count=3, **using(name))
+    import_module("plugins_of_others").ANSWER.update(answer)
+    with pytest.raises(RoutingError) as raised:
+        made.submit(0.0, request())
+    assert str(raised.value) == f"routing: plugin {name}: {fault}"
+    assert str(pickle.loads(pickle.dumps(raised.value))) == str(raised.value)
+
+
+def test_right_answers_of_other_types_will_do() -> None:
+    answers = {
+        "score": lambda context: [0, 1],
+        "keep": lambda context: [True, True, False],
+        "pick": lambda context: np.int64(1),
+    }
+    made = router("own", count=3, **using("marks", "answers", "positions"))
+    import_module("plugins_of_others").ANSWER.update(answers)
+    assert placed(made.submit(0.0, request())).decode_replica == "mixed-1"
+
+
+def test_live_a_request_whose_plugin_fails_is_placed_by_least_load(caplog: pytest.LogCaptureFixture) -> None:
+    made = router("own", count=3, live=True, **using("answers"))
+    import_module("plugins_of_others").ANSWER["score"] = lambda context: np.ones(2)
+    with caplog.at_level(logging.ERROR):
+        placements = [placed(made.submit(0.0, request(f"r{number}"))) for number in range(3)]
+    assert {each.decode_replica for each in placements} == {"mixed-0", "mixed-1", "mixed-2"}
+    assert {each.profile for each in placements} == {"least_load"}
+    assert made.metrics()["fallbacks"] == {("plugin_fault",): 3.0}
+    assert [record.getMessage() for record in caplog.records] == [
+        "routing: plugin answers: 2 scores for 3 candidates; least load places instead; "
+        "its further faults are only counted"
+    ]
+
+
+def test_built_in_plugins_are_not_wrapped() -> None:
+    pipelines = router("least_load", count=1)._pipelines
+    for pipeline in pipelines.values():
+        for plugin in (*pipeline.filters, *(scorer for scorer, _ in pipeline.scorers), pipeline.picker):
+            assert type(plugin).__module__ != "headway.routing.plugins.checked"

@@ -22,7 +22,7 @@ class Engine:
     """Answers at once; broken, it answers with EngineFailed as fast."""
 
     def __init__(self, replica: str) -> None:
-        self.replica, self.broken, self.hangs = replica, False, False
+        self.replica, self.broken, self.hangs, self.breaks_at = replica, False, False, -1
         self.prefilled: list[str] = []
         self.decoded: list[str] = []
 
@@ -39,6 +39,9 @@ class Engine:
         self._require_whole()
         self.decoded.append(request.request_id)
         for left in reversed(range(request.max_tokens)):
+            if left == self.breaks_at:
+                await asyncio.sleep(0.01)
+                raise RuntimeError("out of memory")
             yield TokenChunk(" x", 1, None if left else "length")
 
     async def abort(self, request_id: str) -> None:

@@ -9,7 +9,7 @@ from ray.exceptions import RaySystemError
 from headway.config import HeadwayConfig
 from serve_apps import deployments
 from serve_apps.deployments import Decode, EngineReplica, Mixed, Prefill, gpu_type_of_node
-from serve_apps.engines.protocol import EngineRequest, RequestAborted
+from serve_apps.engines.protocol import EngineFailed, EngineRequest, RequestAborted, TokenChunk
 from tests.engines.engine_cases import MIXED, SPLIT, config_of, handle, request, route
 from tests.engines.virtual_loop import run
 
@@ -222,3 +222,47 @@ def test_a_replica_starts_although_ray_does_not_say(monkeypatch):
     silent.nodes = fail
     monkeypatch.setattr(deployments, "ray", silent)
     assert gpu_type_of_node() == ""
+
+
+class Endless:
+    """An engine that does not count: `size` tokens in each chunk, until it is closed or `fails`."""
+
+    def __init__(self, size: int, fails: bool) -> None:
+        self.size, self.fails, self.made, self.closed = size, fails, 0, False
+
+    async def decode(self, request, kv):
+        try:
+            while True:
+                self.made += 1
+                if self.fails and self.made > 1:
+                    raise RuntimeError("out of memory")
+                yield TokenChunk("x", self.size)
+        finally:
+            self.closed = True
+
+
+def endless(monkeypatch, size=1, *, fails=False) -> tuple[Mixed, Endless]:
+    context = SimpleNamespace(replica_id=SimpleNamespace(unique_id="r"))
+    monkeypatch.setattr(deployments.serve, "get_replica_context", lambda: context)
+    engine = Endless(size, fails)
+    return Mixed(config(Mixed), lambda *_: engine), engine
+
+
+@pytest.mark.parametrize(("size", "chunks"), [(1, 6), (4, 2), (6, 1), (100, 1)])
+def test_a_stream_ends_at_max_tokens_whatever_the_engine_does(monkeypatch, size, chunks):
+    replica, engine = endless(monkeypatch, size)
+
+    async def output() -> list[TokenChunk]:
+        return [chunk async for chunk in replica.decode(asked(6), None)]
+
+    made = run(output())
+    assert sum(chunk.tokens for chunk in made) == 6
+    assert [chunk.finish_reason for chunk in made] == [None] * (chunks - 1) + ["length"]
+    assert engine.closed
+    assert engine.made == chunks
+
+
+def test_what_an_engine_raises_is_the_failure_of_the_engine(monkeypatch):
+    replica, _ = endless(monkeypatch, fails=True)
+    with pytest.raises(EngineFailed, match=r"^RuntimeError: out of memory$"):
+        run(replica.decode_into_feed("gateway", 1, asked(6), None))

@@ -10,7 +10,7 @@ import pytest
 from headway.config import HeadwayConfig, load_config
 from headway.planning import Role
 from serve_apps.engines.protocol import EngineRequest
-from serve_apps.gateway.backend import NotReady
+from serve_apps.gateway.backend import NotReady, ReplicaLost
 from serve_apps.paths import ATTEMPTS
 from serve_apps.serve_backend import ServeBackend
 from tests.serve_apps.serve_doubles import Handle
@@ -89,3 +89,14 @@ def test_replicas_that_left_all_at_once_cost_no_attempts(role: Role):
         assert await world.tokens() == OUTPUT_TOKENS
 
     run(scenario, replicas=ATTEMPTS + 1)
+
+
+def test_an_engine_that_fails_in_mid_stream_is_said_to_have_failed():
+    async def scenario(world: World) -> None:
+        for replica in world.handles[Role.DECODE].replicas.values():
+            replica.engine.breaks_at = 1
+        failed = "^after the first token the engine failed: RuntimeError: out of memory$"
+        with pytest.raises(ReplicaLost, match=failed):
+            await world.tokens()
+
+    run(scenario)

@@ -9,12 +9,13 @@ A plugin is a dataclass. Its fields are the parameters of `routing.plugins`, whi
 its methods are those of one or more protocols below. It sees all candidates at once, as arrays. Class
 attributes declare what else it needs, False where they are missing:
 
-    uses_predictions    it goes by forecasts of latency: a request needs an SLO, replicas need a profile
+    uses_predictions    it goes by forecasts of latency: a request without an SLO is held to the deployment's
     records_outcomes    forecasts are made for what its profile places, and paired with what comes of it
     packs_by_capacity   it fills replicas by pattern load, which is counted for its profile then
 
 A new one is a class in a file and a line in PLUGINS, or an entry point of the group `headway.routing_plugins`
-in any installed package. Loops over candidates may be compiled (`interp.jit.compiled`).
+in any installed package, whose answers are checked (`checked`). Loops over candidates may be compiled
+(`interp.jit.compiled`).
 """
 
 from typing import Protocol, runtime_checkable
