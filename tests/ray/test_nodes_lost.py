@@ -173,4 +173,5 @@ def test_replicas_of_a_lost_node_are_replaced_and_nothing_hangs(nodes: Nodes) ->
     assert [complete(nodes) for _ in range(10)] == [200] * 10
     # Control actors that were on the lost node come back elsewhere and go on from what is stored.
     wait_until(lambda: status(nodes)["planner"]["ticks"] > ticks, WAIT_S)
-    assert status(nodes)["pools"]["decode"]["ready"] == REPLICAS
+    # A tick that began before the replacement was ready may be the one that was counted.
+    wait_until(lambda: status(nodes)["pools"]["decode"]["ready"] == REPLICAS, WAIT_S)
