@@ -25,6 +25,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from benchmarks.size import PACKAGES
+
 SETTINGS = """
 model: llama-3.1-8b
 slo: {ttft_ms: 3000, itl_ms: 300}
@@ -158,7 +160,7 @@ def _files_called(folder: str, number: int, processes: tuple[str, ...]) -> list[
     for record in Path(folder).glob(f"called-{number}-*[0-9]"):
         title, *called = record.read_text(encoding="utf-8").splitlines()
         if title.startswith("ray::") and any(word in title for word in processes):
-            files.update(called)
+            files.update(name for name in called if name.split("/")[0] in PACKAGES)
     return sorted(files)
 
 
