@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.engine.surfaces import EngineSurfaces
+from headway.engine.surfaces import ItlTable
 from interp.jit import compiled
 
 DIGAMMA_SERIES_FROM = 10.0
@@ -79,22 +79,22 @@ def _last_at_or_below(axis: NDArray[np.float64], value: float) -> int:
 
 
 @compiled
-def find_cell(surfaces: EngineSurfaces, batch: int, kv_tokens: float) -> ItlCell:
+def find_cell(itl: ItlTable, batch: int, kv_tokens: float) -> ItlCell:
     """The cell in which a batch of `batch` sequences with `kv_tokens` tokens runs its next iteration."""
-    kv, inv = surfaces.kv, surfaces.inv_context
+    kv, inv = itl.kv, itl.inv_context
     end = np.inf
-    column = _last_at_or_below(kv, kv_tokens / surfaces.capacity_tokens)
+    column = _last_at_or_below(kv, kv_tokens / itl.capacity_tokens)
     kv_scale, kv_offset = 0.0, 0.0
     if column < 0:
         column = 0
-        end = kv[0] * surfaces.capacity_tokens
+        end = kv[0] * itl.capacity_tokens
     elif column >= len(kv) - 1:
         column = len(kv) - 1
     else:
         width = kv[column + 1] - kv[column]
-        kv_scale = 1.0 / (width * surfaces.capacity_tokens)
+        kv_scale = 1.0 / (width * itl.capacity_tokens)
         kv_offset = -kv[column] / width
-        end = kv[column + 1] * surfaces.capacity_tokens
+        end = kv[column + 1] * itl.capacity_tokens
     # One over the mean context falls as the batch grows, so a value on a node belongs to the cell below it.
     row = _last_at_or_below(inv, batch / kv_tokens * (1.0 - 1e-12))
     inv_scale, inv_offset = 0.0, 0.0
@@ -109,10 +109,10 @@ def find_cell(surfaces: EngineSurfaces, batch: int, kv_tokens: float) -> ItlCell
         inv_offset = -inv[row] / width
         end = min(end, batch / inv[row])
     right, up = min(column + 1, len(kv) - 1), min(row + 1, len(inv) - 1)
-    origin = surfaces.itl_s[row, column]
-    along_kv = surfaces.itl_s[row, right] - origin
-    along_inv = surfaces.itl_s[up, column] - origin
-    twist = surfaces.itl_s[up, right] - surfaces.itl_s[up, column] - along_kv
+    origin = itl.itl_s[row, column]
+    along_kv = itl.itl_s[row, right] - origin
+    along_inv = itl.itl_s[up, column] - origin
+    twist = itl.itl_s[up, right] - itl.itl_s[up, column] - along_kv
     return ItlCell(
         origin
         + kv_offset * along_kv
@@ -165,11 +165,11 @@ def iterations_in_cell(cell: ItlCell, batch: int, kv_tokens: float) -> float:
 
 
 @compiled
-def duration_s(surfaces: EngineSurfaces, batch: int, kv_tokens: float, iterations: float) -> float:
+def duration_s(itl: ItlTable, batch: int, kv_tokens: float, iterations: float) -> float:
     """Seconds that `iterations` iterations of an unchanged batch take, across cells."""
     total = 0.0
     while iterations > 0.0:
-        cell = find_cell(surfaces, batch, kv_tokens)
+        cell = find_cell(itl, batch, kv_tokens)
         step = min(iterations, iterations_in_cell(cell, batch, kv_tokens))
         total += stretch_s(cell, batch, kv_tokens, step)
         kv_tokens += step * batch
@@ -194,12 +194,12 @@ def _solve_in_cell(cell: ItlCell, batch: int, kv_tokens: float, elapsed_s: float
 
 @compiled
 def iterations_until(
-    surfaces: EngineSurfaces, batch: int, kv_tokens: float, elapsed_s: float, most: float
+    itl: ItlTable, batch: int, kv_tokens: float, elapsed_s: float, most: float
 ) -> tuple[float, float]:
     """The least m >= 1 whose iterations end at or after `elapsed_s`, at most `most`; and when they end."""
     done, time_s = 0.0, 0.0
     while True:
-        cell = find_cell(surfaces, batch, kv_tokens)
+        cell = find_cell(itl, batch, kv_tokens)
         step = min(most - done, iterations_in_cell(cell, batch, kv_tokens))
         length = stretch_s(cell, batch, kv_tokens, step)
         if time_s + length >= elapsed_s:

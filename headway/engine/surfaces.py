@@ -24,52 +24,60 @@ from interp.jit import compiled
 from interp.kernels import bilinear, ttft_at
 
 
-class EngineSurfaces(NamedTuple):
-    """One engine type. Nodes of W (tokens, seconds) and its growth beyond; the ITL table; KV tokens."""
+class WorkCurve(NamedTuple):
+    """W: its nodes, f8[N] each, and its growth beyond the last."""
 
-    work_tokens: FloatArray
-    work_s: FloatArray
-    growth: tuple[float, float]
+    tokens: FloatArray
+    seconds: FloatArray
+    linear_s_per_token: float
+    quadratic_s_per_token2: float
+
+
+class ItlTable(NamedTuple):
+    """ITL f8[L, M] over KV usage f8[M] and one over the mean context f8[L], both ascending; KV tokens."""
+
     kv: FloatArray
     inv_context: FloatArray
     itl_s: FloatArray
     capacity_tokens: float
 
 
+class EngineSurfaces(NamedTuple):
+    """One engine type."""
+
+    work: WorkCurve
+    itl: ItlTable
+
+
 def engine_surfaces(profile: Profile) -> EngineSurfaces:
     """The surfaces of `profile`."""
-    tokens, seconds = profile.prefill.table.work_nodes()
-    growth, decode = profile.prefill.table, profile.decode.table
+    prefill, decode = profile.prefill.table, profile.decode.table
+    linear, quadratic = float(prefill.linear_s_per_token), float(prefill.quadratic_s_per_token2)
+    # Copies: compiled code is made for writable arrays, a table's may be read-only.
+    axes = np.array(decode.kv), np.array(decode.inv_context)
     return EngineSurfaces(
-        work_tokens=tokens,
-        work_s=seconds,
-        growth=(float(growth.linear_s_per_token), float(growth.quadratic_s_per_token2)),
-        # Copies: compiled code is made for writable arrays, a table's may be read-only.
-        kv=np.array(decode.kv),
-        inv_context=np.array(decode.inv_context),
-        itl_s=np.array(decode.itl_s),
-        capacity_tokens=float(decode.max_kv_tokens),
+        WorkCurve(*prefill.work_nodes(), linear, quadratic),
+        ItlTable(*axes, np.array(decode.itl_s), float(decode.max_kv_tokens)),
     )
 
 
 @compiled
-def work_until_s(surfaces: EngineSurfaces, tokens: float) -> float:
+def work_until_s(work: WorkCurve, tokens: float) -> float:
     """W(tokens) in seconds; the difference of two values is what the tokens between them add."""
-    linear, quadratic = surfaces.growth
-    return ttft_at(tokens, surfaces.work_tokens, surfaces.work_s, linear, quadratic)
+    return ttft_at(tokens, work.tokens, work.seconds, work.linear_s_per_token, work.quadratic_s_per_token2)
 
 
 @compiled
-def work_of(surfaces: EngineSurfaces, tokens: float) -> float:
+def work_of(work: WorkCurve, tokens: float) -> float:
     """Seconds that computing `tokens` prompt tokens adds to iterations, W(tokens) − W(0)."""
-    return float(work_until_s(surfaces, tokens) - surfaces.work_s[0])
+    return float(work_until_s(work, tokens) - work.seconds[0])
 
 
 @compiled
-def itl_of(surfaces: EngineSurfaces, batch: float, kv_tokens: float) -> float:
+def itl_of(itl: ItlTable, batch: float, kv_tokens: float) -> float:
     """Seconds of an iteration of `batch` > 0 sequences that hold `kv_tokens` together."""
-    usage = kv_tokens / surfaces.capacity_tokens
-    return float(bilinear(usage, batch / kv_tokens, surfaces.kv, surfaces.inv_context, surfaces.itl_s))
+    usage = kv_tokens / itl.capacity_tokens
+    return float(bilinear(usage, batch / kv_tokens, itl.kv, itl.inv_context, itl.itl_s))
 
 
 def idle_itl_s(profile: Profile, context_tokens: FloatArray) -> FloatArray:

@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from headway.config import Role
-from headway.engine.surfaces import EngineSurfaces, itl_of, work_of
+from headway.engine.surfaces import ItlTable, WorkCurve, itl_of, work_of
 from headway.routing.table import FleetRow, FloatArray, SlotArray
 from interp.jit import compiled
 
@@ -85,8 +85,8 @@ class Batching(NamedTuple):
     chunk_tokens: float
 
 
-PlainFigures = tuple[tuple[Any, ...], tuple[Any, ...], tuple[Any, ...]]
-"""Newcomer, EngineSurfaces, Batching as plain tuples: named, they take three times as long to hand over."""
+PlainFigures = tuple[tuple[Any, ...], tuple[Any, ...], tuple[Any, ...], tuple[Any, ...]]
+"""`Newcomer`, `WorkCurve`, `ItlTable`, `Batching`, plain: named tuples take three times as long to hand over."""
 
 
 @compiled
@@ -158,11 +158,12 @@ def admission_s(
 @compiled
 def alone(role: int, uncached: float, figures: PlainFigures) -> tuple[float, float]:
     """TTFT and TPOT at an idle replica; the decode role's TTFT is its first iteration."""
-    newcomer, surfaces, batching = Newcomer(*figures[0]), EngineSurfaces(*figures[1]), Batching(*figures[2])
+    newcomer, batching = Newcomer(*figures[0]), Batching(*figures[3])
+    work, itl = WorkCurve(*figures[1]), ItlTable(*figures[2])
     chunk = batching.chunk_tokens
     rounds = np.ceil(uncached / chunk) if chunk > 0.0 else 1.0
-    prompt_s = rounds * surfaces.work_s[0] + work_of(surfaces, uncached)
-    itl_s = itl_of(surfaces, 1.0, newcomer.input_tokens + 0.5 * newcomer.expected_output)
+    prompt_s = rounds * work.seconds[0] + work_of(work, uncached)
+    itl_s = itl_of(itl, 1.0, newcomer.input_tokens + 0.5 * newcomer.expected_output)
     if role == PREFILL_ROLE:
         return prompt_s, 0.0
     return (itl_s if role == DECODE_ROLE else prompt_s), itl_s
@@ -179,11 +180,12 @@ def forecast(  # noqa: PLR0917 - one loop over candidates, compiled
     out: FloatArray,
 ) -> None:
     """Fill `out` f8[ROWS, C] for the candidates in `slots` whose profile is `kind`."""
-    newcomer, surfaces, batching = Newcomer(*figures[0]), EngineSurfaces(*figures[1]), Batching(*figures[2])
+    newcomer, batching = Newcomer(*figures[0]), Batching(*figures[3])
+    work, itl = WorkCurve(*figures[1]), ItlTable(*figures[2])
     chunk = batching.chunk_tokens
     mean_tokens = newcomer.input_tokens + 0.5 * newcomer.expected_output
-    empty_s, stay_s = surfaces.work_s[0], newcomer.stay_s
-    chunk_s = work_of(surfaces, chunk) if chunk > 0.0 else 0.0
+    empty_s, stay_s = work.seconds[0], newcomer.stay_s
+    chunk_s = work_of(work, chunk) if chunk > 0.0 else 0.0
     last_uncached, work_s, shared_s = -1.0, 0.0, 0.0
     for place in range(len(slots)):
         slot = slots[place]
@@ -191,8 +193,8 @@ def forecast(  # noqa: PLR0917 - one loop over candidates, compiled
             continue
         uncached = newcomer.input_tokens - cached[place]
         if uncached != last_uncached and role != DECODE_ROLE:
-            work_s = work_of(surfaces, uncached)
-            shared_s = 0.5 * work_of(surfaces, min(uncached, chunk)) if chunk > 0.0 else 0.0
+            work_s = work_of(work, uncached)
+            shared_s = 0.5 * work_of(work, min(uncached, chunk)) if chunk > 0.0 else 0.0
             last_uncached = uncached
         rounds = np.ceil(uncached / chunk) if chunk > 0.0 else 1.0
         waiting_s = queue_s(table, slot, newcomer.now_s)
@@ -203,13 +205,13 @@ def forecast(  # noqa: PLR0917 - one loop over candidates, compiled
         else:
             batch = table[FleetRow.RUNNING, slot] + table[FleetRow.OTHER_REQUESTS, slot]
             tokens = table[FleetRow.KV_TOKENS, slot] + table[FleetRow.OTHER_TOKENS, slot]
-            now_itl_s = itl_of(surfaces, batch, max(tokens, batch)) if batch > 0.0 else empty_s
+            now_itl_s = itl_of(itl, batch, max(tokens, batch)) if batch > 0.0 else empty_s
             wanted = batch + table[FleetRow.COMING, slot] + 1.0
             later = min(wanted, batching.max_batch)
             later_tokens = (tokens + table[FleetRow.COMING_TOKENS, slot] + mean_tokens) * later / wanted
-            later_tokens = min(later_tokens, surfaces.capacity_tokens)
-            later_itl_s = itl_of(surfaces, later, max(later_tokens, later))
-            room_s = admission_s(table, slot, newcomer, surfaces.capacity_tokens, batching)
+            later_tokens = min(later_tokens, itl.capacity_tokens)
+            later_itl_s = itl_of(itl, later, max(later_tokens, later))
+            room_s = admission_s(table, slot, newcomer, itl.capacity_tokens, batching)
             half_s = 0.5 * now_itl_s if batch > 0.0 else 0.0
             if role == DECODE_ROLE:
                 ttft_s = room_s + half_s + later_itl_s

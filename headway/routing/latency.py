@@ -90,14 +90,16 @@ class LatencyForecaster:
         self._kinds = {gpu_type: kind for kind, gpu_type in enumerate(known)}
         self._kinds |= {gpu_type: NO_PROFILE - place for place, gpu_type in enumerate(silent, start=1)}
         self._surfaces: list[EngineSurfaces] = [engine_surfaces(profile) for profile in known.values()]
-        self._engines = [(tuple(surfaces), tuple(self._batching)) for surfaces in self._surfaces]
+        self._engines = [
+            (tuple(surfaces.work), tuple(surfaces.itl), tuple(self._batching)) for surfaces in self._surfaces
+        ]
         self._unknown = False
         """True once a replica came that has none of these surfaces."""
 
     def cells(self, gpu_type: str) -> Mapping[FleetRow, float]:
         """The cells of the fleet's table that a GPU type sets."""
         kind = self._kinds.get(gpu_type, self._kinds.get("", NO_PROFILE))
-        capacity = self._surfaces[kind].capacity_tokens if kind >= 0 else inf
+        capacity = self._surfaces[kind].itl.capacity_tokens if kind >= 0 else inf
         self._unknown |= kind < 0
         return {FleetRow.KIND: float(kind), FleetRow.CAPACITY_TOKENS: capacity}
 
@@ -127,10 +129,10 @@ class LatencyForecaster:
         if kind < 0:
             return 0.0
         surfaces = self._surfaces[kind]
-        if sequences > self._batching.max_batch or kv_tokens > surfaces.capacity_tokens or duty >= 1.0:
+        if sequences > self._batching.max_batch or kv_tokens > surfaces.itl.capacity_tokens or duty >= 1.0:
             return inf
         batch = max(sequences, 1.0)
-        return itl_of(surfaces, batch, max(kv_tokens * batch / sequences, batch)) / (1.0 - duty)
+        return itl_of(surfaces.itl, batch, max(kv_tokens * batch / sequences, batch)) / (1.0 - duty)
 
     def joining_s(self, table: FloatArray, slot: int, input_tokens: int) -> float:
         """Seconds from the arrival of a prompt's KV at a mixed replica to its first token (`corrections`).
@@ -145,16 +147,16 @@ class LatencyForecaster:
             return nan
         surfaces, tokens = self._surfaces[kind], cell[FleetRow.KV_TOKENS] + cell[FleetRow.OTHER_TOKENS]
         beside_s = self._chunk_s(surfaces, cell[FleetRow.WAITING], cell[FleetRow.PREFILL_TOKENS])
-        own_s = itl_of(surfaces, batch + 1.0, tokens + input_tokens) + beside_s
+        own_s = itl_of(surfaces.itl, batch + 1.0, tokens + input_tokens) + beside_s
         if batch > 0.0:
-            return own_s + 0.5 * (itl_of(surfaces, batch, max(tokens, batch)) + beside_s)
-        return own_s + (0.5 * (float(surfaces.work_s[0]) + beside_s) if beside_s > 0.0 else 0.0)
+            return own_s + 0.5 * (itl_of(surfaces.itl, batch, max(tokens, batch)) + beside_s)
+        return own_s + (0.5 * (float(surfaces.work.seconds[0]) + beside_s) if beside_s > 0.0 else 0.0)
 
     def _chunk_s(self, surfaces: EngineSurfaces, waiting: float, tokens: float) -> float:
         """Work that prompts of `tokens` together add to an iteration now."""
         if waiting == 0.0:
             return 0.0
-        return work_of(surfaces, min(tokens, self._batching.chunk_tokens or tokens / waiting))
+        return work_of(surfaces.work, min(tokens, self._batching.chunk_tokens or tokens / waiting))
 
     def rows(self, asked: Candidates, table: FloatArray) -> FloatArray:
         """The forecast, f8[ROWS, C]; what belongs to the request's other role is not in it."""

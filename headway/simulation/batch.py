@@ -36,7 +36,7 @@ def account(state: KernelState, replica: int, iterations: float) -> None:
     left = iterations
     while left > 0.0:
         tokens = float(unit.kv_tokens)
-        cell = find_cell(state.surfaces, batch, tokens)
+        cell = find_cell(state.itl, batch, tokens)
         step = min(left, iterations_in_cell(cell, batch, tokens))
         first, last = itl_at(cell, tokens), itl_at(cell, tokens + (step - 1.0) * batch)
         fresh = first_tokens(state, replica, unit.checkpoint_s + first)
@@ -56,12 +56,12 @@ def catch_up(state: KernelState, replica: int) -> None:
     if unit.phase != DECODING:
         return
     elapsed_s = now_s - unit.checkpoint_s
-    done, ends_s = iterations_until(state.surfaces, unit.running, unit.kv_tokens, elapsed_s, unit.planned)
+    done, ends_s = iterations_until(state.itl, unit.running, unit.kv_tokens, elapsed_s, unit.planned)
     # The last iteration of a stretch belongs to its boundary event, which is still to come.
     if ends_s > elapsed_s or done == unit.planned:
         done -= 1.0
     if done > 0.0:
-        length_s = duration_s(state.surfaces, unit.running, unit.kv_tokens, done)
+        length_s = duration_s(state.itl, unit.running, unit.kv_tokens, done)
         account(state, replica, done)
         unit.checkpoint_s += length_s
         unit.planned -= done

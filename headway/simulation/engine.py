@@ -86,7 +86,7 @@ def _wake(state: KernelState, replica: int, request: int, is_next: bool) -> None
             _schedule(state, replica, now_s)
     elif unit.phase == layout.DECODING and is_next and fits(state, replica, request, 0):
         elapsed_s = now_s - unit.checkpoint_s
-        ends = iterations_until(state.surfaces, unit.running, unit.kv_tokens, elapsed_s, unit.planned)
+        ends = iterations_until(state.itl, unit.running, unit.kv_tokens, elapsed_s, unit.planned)
         if ends[0] < unit.planned:
             unit.planned = ends[0]
             _schedule(state, replica, unit.checkpoint_s + ends[1])
@@ -125,7 +125,7 @@ def _start(state: KernelState, replica: int) -> None:
     unit.checkpoint_s = now_s
     if unit.role != layout.DECODE and unit.chunk_requests > 0:
         if unit.running > 0:
-            batch_s = itl_at(find_cell(state.surfaces, unit.running, unit.kv_tokens), unit.kv_tokens)
+            batch_s = itl_at(find_cell(state.itl, unit.running, unit.kv_tokens), unit.kv_tokens)
         unit.phase, unit.planned = layout.PREFILLING, 1.0
         _schedule(state, replica, now_s + iteration_s(state, replica, batch_s, chunk_s))
     elif unit.running > 0:
@@ -133,9 +133,7 @@ def _start(state: KernelState, replica: int) -> None:
         unit.planned = float(state.finish_iteration[replica, 0] - unit.iteration)
         if unit.fresh_head != NONE and state.settings[0].routing == Routing.ROUTER:
             unit.planned = 1.0  # so that a router hears of first tokens when they leave
-        _schedule(
-            state, replica, now_s + duration_s(state.surfaces, unit.running, unit.kv_tokens, unit.planned)
-        )
+        _schedule(state, replica, now_s + duration_s(state.itl, unit.running, unit.kv_tokens, unit.planned))
     else:
         unit.phase = layout.IDLE
         retire_if_drained(state, replica)

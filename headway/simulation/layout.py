@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.engine.surfaces import EngineSurfaces
+from headway.engine.surfaces import ItlTable, WorkCurve
 
 NONE = -1
 SPARE_EVENTS = 64
@@ -174,7 +174,8 @@ class KernelState(NamedTuple):
     finish_iteration: NDArray[np.int64]
     finish_request: NDArray[np.int32]
     ready: NDArray[np.int32]
-    surfaces: EngineSurfaces
+    work: WorkCurve
+    itl: ItlTable
     prefill_tokens: NDArray[np.float64]
     prefill_s: NDArray[np.float64]
     arrivals: ArrivalColumns

@@ -114,9 +114,7 @@ def observe(state: KernelState, busy_s: NDArray[np.float64], kv_tokens: NDArray[
         kv_tokens[replica] = unit.kv_tokens
         if unit.phase == DECODING:
             elapsed_s = now_s - unit.checkpoint_s
-            done, ends_s = iterations_until(
-                state.surfaces, unit.running, unit.kv_tokens, elapsed_s, unit.planned
-            )
+            done, ends_s = iterations_until(state.itl, unit.running, unit.kv_tokens, elapsed_s, unit.planned)
             if ends_s > elapsed_s:
                 done -= 1.0
             kv_tokens[replica] += done * unit.running

@@ -141,8 +141,10 @@ transfer_s = compiled(kv_transfer_s)
 @compiled
 def prefill_time_s(state: KernelState, tokens: float) -> float:
     """TTFT of a prompt of `tokens` uncached tokens on an idle engine, as the profile has it."""
-    linear, quadratic = state.surfaces.growth
-    return ttft_at(tokens, state.prefill_tokens, state.prefill_s, linear, quadratic)
+    work = state.work
+    return ttft_at(
+        tokens, state.prefill_tokens, state.prefill_s, work.linear_s_per_token, work.quadratic_s_per_token2
+    )
 
 
 @compiled
@@ -153,7 +155,7 @@ def iteration_s(state: KernelState, replica: int, batch_s: float, chunk_s: float
         return batch_s + chunk_s
     if state.settings[0].chunk_tokens == 0:
         return prefill_time_s(state, unit.chunk_last_tokens)
-    return state.surfaces.work_s[0] + chunk_s
+    return state.work.seconds[0] + chunk_s
 
 
 @compiled
@@ -176,7 +178,7 @@ def plan_chunk(state: KernelState, replica: int) -> float:
         left = asked.input_tokens - asked.cached_tokens - asked.prefilled_tokens
         tokens = min(left, budget)
         done = asked.prefilled_tokens
-        added_s += work_until_s(state.surfaces, done + tokens) - work_until_s(state.surfaces, done)
+        added_s += work_until_s(state.work, done + tokens) - work_until_s(state.work, done)
         unit.chunk_requests += 1
         unit.chunk_last_tokens = tokens
         budget -= tokens

@@ -57,7 +57,7 @@ def empty_arrivals() -> ArrivalColumns:
 
 def make_state(profile: Profile, settings: NDArray[Any], blocks: NDArray[np.int64], seed: int) -> KernelState:
     """A state at time 0 without replicas, for `settings` (one `layout.SETTINGS` record)."""
-    rules, prefill = settings[0], profile.prefill.table
+    rules, prefill, surfaces = settings[0], profile.prefill.table, engine_surfaces(profile)
     clock = np.zeros(1, layout.CLOCK)
     clock["random"] = np.uint64(seed)
     clock["parked_head"] = clock["parked_tail"] = NONE
@@ -73,7 +73,8 @@ def make_state(profile: Profile, settings: NDArray[Any], blocks: NDArray[np.int6
         finish_iteration=np.zeros((REPLICAS, batch), np.int64),
         finish_request=np.zeros((REPLICAS, batch), np.int32),
         ready=np.zeros((ROLE_COUNT, REPLICAS), np.int32),
-        surfaces=engine_surfaces(profile),
+        work=surfaces.work,
+        itl=surfaces.itl,
         prefill_tokens=np.array(prefill.isl_tokens, np.float64),
         prefill_s=np.array(prefill.ttft_s, np.float64),
         arrivals=empty_arrivals(),

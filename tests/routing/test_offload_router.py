@@ -148,7 +148,7 @@ class TestTransfers:
         assert placement.decode_replica in {each.decode_replica for each in others}
         waits.append(busy._state.latency.joining_s(table, slot, HEAVY))
         chunk_s = busy._state.latency._chunk_s(busy._state.latency._surfaces[0], 1.0, 3000.0)
-        empty_s = float(busy._state.latency._surfaces[0].work_s[0])
+        empty_s = float(busy._state.latency._surfaces[0].work.seconds[0])
         assert waits[1] - waits[0] == pytest.approx(1.5 * chunk_s + 0.5 * empty_s)
 
     def test_where_d_has_no_room_nothing_is_measured(self) -> None:

@@ -16,7 +16,7 @@ from tests.simulation.worlds import poisson_trace, roofline_profile, run, scenar
 
 PROFILE = roofline_profile()
 TABLE = PROFILE.decode.table
-SURFACES = engine_surfaces(PROFILE)
+ITL = engine_surfaces(PROFILE).itl
 
 
 @settings(max_examples=200, deadline=None)
@@ -28,9 +28,9 @@ def test_sums_equal_token_by_token_and_invert(batch, context, iterations):
     itl_s = PROFILE.decode.itl_s(tokens / 100_000.0, tokens / batch)
     ends_s = np.cumsum(itl_s)
     start = float(batch * context)
-    assert duration_s(SURFACES, batch, start, float(iterations)) == pytest.approx(ends_s[-1], rel=1e-12)
+    assert duration_s(ITL, batch, start, float(iterations)) == pytest.approx(ends_s[-1], rel=1e-12)
     middle_s = ends_s[-1] - 0.5 * itl_s[-1]
-    done, end_s = iterations_until(SURFACES, batch, start, middle_s, 1e6)
+    done, end_s = iterations_until(ITL, batch, start, middle_s, 1e6)
     assert done == iterations
     assert end_s == pytest.approx(ends_s[-1], rel=1e-12)
 

@@ -111,7 +111,7 @@ def stretch_s(state: ReplayState, replica: int, iterations: float) -> float:
     """Seconds that `iterations` iterations of the batch as it is take."""
     unit = state.replicas[replica]
     halfway = unit.kv_tokens + 0.5 * (iterations - 1.0) * unit.running
-    return iterations * itl_of(state.surfaces, unit.running, halfway)
+    return iterations * itl_of(state.surfaces.itl, unit.running, halfway)
 
 
 @compiled_in_place
@@ -130,7 +130,7 @@ def iterations_to(state: ReplayState, replica: int, now_s: float) -> float:
     elapsed_s = now_s - unit.time_s
     if elapsed_s <= 0.0:
         return 0.0
-    guess = ceil(elapsed_s / itl_of(state.surfaces, unit.running, unit.kv_tokens))
+    guess = ceil(elapsed_s / itl_of(state.surfaces.itl, unit.running, unit.kv_tokens))
     if guess > 1.0:
         guess = ceil(elapsed_s * guess / stretch_s(state, replica, guess))
     return min(float(guess), unit.planned)
@@ -153,7 +153,7 @@ def has_room(state: ReplayState, replica: int, request: int, joining: int) -> bo
     """True if batch limit and KV admit the request, while `joining` others are about to join."""
     unit = state.replicas[replica]
     reserved_tokens = unit.reserved_tokens + state.input_tokens[request] + state.output_tokens[request]
-    return unit.running + joining < state.max_batch and reserved_tokens <= state.surfaces.capacity_tokens
+    return unit.running + joining < state.max_batch and reserved_tokens <= state.surfaces.itl.capacity_tokens
 
 
 @compiled_in_place

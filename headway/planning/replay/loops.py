@@ -118,7 +118,7 @@ def _admit(state: ReplayState, replica: int) -> None:
     if unit.running == 0:
         unit.next_s, unit.planned = np.inf, 0.0
         return
-    first_s = unit.time_s + itl_of(state.surfaces, unit.running, unit.kv_tokens)
+    first_s = unit.time_s + itl_of(state.surfaces.itl, unit.running, unit.kv_tokens)
     while newcomer != unit.head:
         state.first_s[newcomer] = first_s
         newcomer = state.following[newcomer]
@@ -199,9 +199,9 @@ def _start(state: ReplayState, replica: int) -> None:
     unit.planned, unit.next_s = 0.0, np.inf
     if unit.chunk_requests > 0:
         unit.planned = 1.0
-        batch_s = state.surfaces.work_s[0]
+        batch_s = state.surfaces.work.seconds[0]
         if unit.running > 0:
-            batch_s = itl_of(state.surfaces, unit.running, unit.kv_tokens)
+            batch_s = itl_of(state.surfaces.itl, unit.running, unit.kv_tokens)
         unit.next_s = unit.time_s + batch_s + chunk_s
     elif unit.running > 0:
         unit.planned = state.finish_iteration[replica, 0] - unit.iteration
@@ -222,7 +222,7 @@ def _plan_chunk(state: ReplayState, replica: int) -> float:
             reserve(state, replica, request)
             done = state.computed_tokens[request]
         tokens = min(state.input_tokens[request] - done, budget)
-        added_s += work_until_s(state.surfaces, done + tokens) - work_until_s(state.surfaces, done)
+        added_s += work_until_s(state.surfaces.work, done + tokens) - work_until_s(state.surfaces.work, done)
         unit.chunk_requests += 1
         unit.chunk_end = done + tokens
         budget -= tokens

@@ -178,7 +178,7 @@ def _chunked_waits(
     ones = np.ones(len(alone_s))
     coming = PoolArrivals(requests.arrival_s, requests.input_tokens, np.zeros(len(alone_s)), ones, ones > 0.0)
     state = make_state(engine, coming, replicas)
-    unbounded = state.surfaces._replace(capacity_tokens=np.inf)
+    unbounded = state.surfaces._replace(itl=state.surfaces.itl._replace(capacity_tokens=np.inf))
     replay_mixed(state._replace(surfaces=unbounded, weight=requests.input_tokens))
     return np.maximum(0.0, state.first_s - requests.arrival_s - alone_s)
 
