@@ -39,7 +39,7 @@ check: $(STAMP) ## format, lint, types, import contracts
 	$(BIN)/lint-imports
 
 test-fast: $(STAMP) ## the tests for every save: no Ray, nothing slow; under 90 s
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile --ignore=tests/ray --ignore=tests/vllm -m "not slow"
+	$(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder --ignore=tests/ray --ignore=tests/vllm -m "not slow"
 
 test: $(STAMP) ## run the tests: those without a cluster, those on a real local Ray, those with real vLLM engines
 	$(BIN)/python -m pytest -n 2 --dist loadfile --ignore=tests/ray --ignore=tests/vllm
