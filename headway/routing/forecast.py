@@ -86,7 +86,7 @@ class Batching(NamedTuple):
 
 
 PlainFigures = tuple[tuple[Any, ...], tuple[Any, ...], tuple[Any, ...], tuple[Any, ...]]
-"""`Newcomer`, `WorkCurve`, `ItlTable`, `Batching`, plain: named tuples take three times as long to hand over."""
+"""`Newcomer`, `WorkCurve`, `ItlTable`, `Batching`, plain: named tuples take three times as long to pass."""
 
 
 @compiled
