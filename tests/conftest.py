@@ -39,9 +39,24 @@ SLOW = (
 """Folders and modules that `make test-fast` leaves out: they compile, simulate, or start processes."""
 
 
+LONGEST = (
+    "conformance/test_metric_sources.py",
+    "planning/test_policy_conformance.py",
+    "predictors/test_latency_training.py",
+    "ray/test_must_hold.py",
+    "ray/test_starting.py",
+    "ray/test_outside_systems.py",
+    "ray/test_nodes_lost.py",
+    "ray/test_up_and_down.py",
+)
+"""Modules that take so long that no process may begin with them last."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what is slow, by its place."""
+    """Mark what is slow, by its place, and put what takes longest first."""
     here = Path(__file__).parent
+    longest = [here / place for place in LONGEST]
+    items.sort(key=lambda item: item.path not in longest)
     slow = [here / place for place in SLOW]
     for item in items:
         if any(item.path == place or place in item.path.parents for place in slow):
