@@ -34,7 +34,7 @@ from interp.jit import drop_stale_cache
 BUILT_IN: Mapping[str, Mapping[str, float]] = {
     "random": {"random": 1},
     "round_robin": {"round-robin": 1},
-    "least_load": {"least-load": 1, "max-score-picker": 1},
+    "least_load": {"least-load": 1, "first-max-picker": 1},
     "bin_pack": {"bin-pack": 1, "max-score-picker": 1},
     "prefix": {
         "prefix-cache-scorer": 3,

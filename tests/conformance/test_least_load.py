@@ -1,8 +1,7 @@
-"""Least load wherever it is carried out: compiled simulation, the router's scorer, gateways by themselves.
+"""Least load wherever it is carried out: compiled simulation, the router's profile, gateways by themselves.
 
 Requests come one after the other and none ends, so that each choice follows from those before: the replica
-with the least load, of equals the first. The router's scorer leaves equals to its profile's picker; here the
-first of the best counts.
+with the least load, of equals the first.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,7 +13,6 @@ from hypothesis import strategies as st
 
 from headway.config import Role
 from headway.engine import EngineRules
-from headway.routing.plugins.scorers import LeastLoad
 from serve_apps.membership import Membership
 from tests.routing.routers import MIXED, SPLIT, placed, request, router
 from tests.simulation.worlds import ArrayTrace, constant_profile, run, scenario
@@ -36,23 +34,10 @@ def simulated(role: Role, replicas: int, prompts: Sequence[int]) -> list[int]:
 def routed(role: Role, replicas: int, prompts: Sequence[int]) -> list[int]:
     made = router("least_load", MIXED if role is Role.MIXED else SPLIT, count=replicas)
     names = [f"{role}-{number}" for number in range(replicas)]
-    scored: list[int] = []
-    scorer = LeastLoad.score
-
-    def score(self, context):
-        scores = scorer(self, context)
-        if context.role is role:
-            best = int(np.argmax(scores))
-            scored.append(best)
-            scores[best] = 2.0  # the picker draws among equals
-        return scores
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(LeastLoad, "score", score)
-        for number, tokens in enumerate(prompts):
-            outcome = made.submit(0.0, request(f"r{number}", input_tokens=tokens))
-            assert placed(outcome).prefill_replica == names[scored[-1]]
-    return scored
+    outcomes = [
+        made.submit(0.0, request(f"r{number}", input_tokens=tokens)) for number, tokens in enumerate(prompts)
+    ]
+    return [names.index(placed(outcome).prefill_replica) for outcome in outcomes]
 
 
 def by_a_gateway(role: Role, replicas: int, prompts: Sequence[int]) -> list[int]:

@@ -179,7 +179,7 @@ def test_a_built_in_name_cannot_be_taken_over() -> None:
         (using("highest-slot", **{"highest-slot": {"size": 1}}), "highest-slot has no 'size'; known: sign"),
         (
             using("nowhere"),
-            "no plugin 'nowhere'; known: answers, bin-pack, capacity-filter, half-a-filter, highest-slot",
+            "no plugin 'nowhere'; known: answers, bin-pack, capacity-filter, first-max-picker, half-a-filter",
         ),
     ],
 )

@@ -38,6 +38,7 @@ PLUGINS = ExtensionPoint(
         "kv-cache-utilization-scorer": "headway.routing.plugins.scorers:KvCacheScorer",
         "least-load": "headway.routing.plugins.scorers:LeastLoad",
         "max-score-picker": "headway.routing.plugins.pickers:MaxScorePicker",
+        "first-max-picker": "headway.routing.plugins.pickers:FirstMaxPicker",
         "prefix-cache-scorer": "headway.routing.plugins.scorers:PrefixCacheScorer",
         "queue-scorer": "headway.routing.plugins.scorers:QueueScorer",
         "random": "headway.routing.plugins.pickers:RandomPicker",

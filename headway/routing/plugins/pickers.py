@@ -31,6 +31,15 @@ class MaxScorePicker:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FirstMaxPicker:
+    """`first-max-picker`: the highest score; among equals the first."""
+
+    def pick(self, context: SchedulingContext, scores: FloatArray, generator: np.random.Generator) -> int:
+        """The position of the best."""
+        return int(best_places(scores)[0])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WeightedRandomPicker:
     """`weighted-random-picker`: a draw, P(i) ∝ score_i ^ sharpness; uniform where no score is positive.
 
