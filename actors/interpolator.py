@@ -6,9 +6,9 @@ a directory that is mounted late is found.
 
 Traffic corrects measured profiles (`PerformanceLearning`):
 
-    refinement     replicas' reports change the surfaces (`headway.profiling.refinement`). The served profile
-                   changes only where a ratio has moved by more than 2 %, or a cell came or went: policies are
-                   made anew with each profile
+    refinement     replicas' reports change the surfaces (`headway.engine.refinement`). The served profile
+                   changes only where a surface has moved by more than 2 %: policies are made anew with each
+                   profile
     calibration    ratio     = measured mean / the served profile's value at the measured point
                    smoothed' = (1 - w) smoothed + w ratio            w = 0.2; the first ratio as it is
                    Above 1 the deployment is slower than its profile: queueing, noise, or another engine
@@ -20,8 +20,9 @@ to the served one, so that no slowness counts twice; another profile begins anew
 
 import json
 import logging
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, astuple, fields, replace
+from dataclasses import asdict, fields, replace
 from threading import Lock
 from typing import Any, TypeVar
 
@@ -37,11 +38,10 @@ from actors.performance_model import (
 )
 from actors.store import InternalKvStore, Store
 from headway.config import ConfigError, HeadwayConfig
+from headway.engine.observed_latency import LatencyReport
+from headway.engine.refinement import Refinement, learn, moved, refined
 from headway.planning import Observation, Role
 from headway.planning.sizing import Correction, Lengths, correct_decode, correct_prefill
-from headway.profiling import Phase
-from headway.profiling.observed_latency import LatencyReport
-from headway.profiling.refinement import CellMemory, Refinement, RefinementCell, learn, moved, refined
 from headway.routing.gpu_profiles import GpuProfile
 from interp import DecodeSamples, PrefillSamples, Profile, ProfileError
 
@@ -66,9 +66,9 @@ class PerformanceLearning:
         )
         self.model = self._served()
 
-    def learn(self, reports: Iterable[LatencyReport]) -> None:
+    def learn(self, reports: Iterable[LatencyReport], now_s: float) -> None:
         """Refine the profile by a replica's reports; nothing where that is switched off."""
-        if self._refining is not None and self._refining.learn(reports):
+        if self._refining is not None and self._refining.learn(reports, now_s):
             self.model = self._served()
 
     def calibrate(self, observation: Observation) -> None:
@@ -108,31 +108,26 @@ class _Refining:
 
     def __init__(self, store: Store, measured: Profile) -> None:
         self._store, self._version, self._measured = store, checksum({"": measured}), measured
-        self._learnt = self._served = _restored(store, REFINEMENT, self._version, _decoded, Refinement())
+        self._learnt = self._served = _restored(
+            store, REFINEMENT, self._version, Refinement.restored, Refinement()
+        )
         self.profile = refined(measured, self._served)
 
-    def learn(self, reports: Iterable[LatencyReport]) -> bool:
+    def learn(self, reports: Iterable[LatencyReport], now_s: float) -> bool:
         """Take reports; True if there is another profile to serve."""
-        learnt = learn(self._learnt, self._measured, reports)
+        learnt = learn(self._learnt, self._measured, reports, now_s)
         if learnt is self._learnt:
             return False
         self._learnt = learnt
-        cells = [(*cell, *astuple(memory)) for cell, memory in learnt.cells.items()]
-        _put(self._store, REFINEMENT, self._version, version=learnt.version, cells=cells)
-        if not moved(self._served, learnt):
+        _put(self._store, REFINEMENT, self._version, **learnt.document())
+        if not moved(self._measured, self._served, learnt):
             return False
         self._served, self.profile = learnt, refined(self._measured, learnt)
         return True
 
     def document(self) -> dict[str, Any]:
-        """Version, cells with traffic, those that count, and the version that is served."""
-        learnt, served = self._learnt, self._served
-        return {
-            "version": learnt.version,
-            "cells": len(learnt.cells),
-            "sure": len(learnt.sure),
-            "served_version": served.version if served.sure else 0,
-        }
+        """Version, cells with traffic, factors of the phases, and the version that is served."""
+        return {**self._learnt.summary(), "served_version": self._served.version}
 
 
 def _ratios(
@@ -181,20 +176,13 @@ def _factors(corrections: Mapping[str, float]) -> dict[str, float]:
     return {str(name): float(factor) for name, factor in corrections.items()}
 
 
-def _decoded(stored: Mapping[str, Any]) -> Refinement:
-    cells = {
-        RefinementCell(Phase(phase), tokens, kv): CellMemory(
-            count=count, log_ratio=log_ratio, log_tokens=log_tokens, kv_usage=kv_usage
-        )
-        for phase, tokens, kv, count, log_ratio, log_tokens, kv_usage in stored["cells"]
-    }
-    return Refinement(version=stored["version"], cells=cells)
-
-
 class Interpolator:
-    """The performance model of one deployment. `store` is for tests."""
+    """The performance model of one deployment. `store` and `clock` are for tests."""
 
-    def __init__(self, config_json: str, store: Store | None = None) -> None:
+    def __init__(
+        self, config_json: str, store: Store | None = None, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._clock = clock
         self._config = HeadwayConfig.model_validate_json(config_json)
         self._store = InternalKvStore() if store is None else store
         self._learning: PerformanceLearning | None = None
@@ -224,7 +212,7 @@ class Interpolator:
 
     def learn(self, reports: Sequence[LatencyReport]) -> None:
         """Refine the profile by a replica's reports; nothing where that is switched off."""
-        self._change(lambda learning: learning.learn(reports))
+        self._change(lambda learning: learning.learn(reports, self._clock()))
 
     def correct(self, corrections: Mapping[str, float]) -> None:
         """Keep the factors that a router has learnt, for the next router and for `status`."""

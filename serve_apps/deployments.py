@@ -27,8 +27,8 @@ from ray.exceptions import RayError
 from actors import names
 from actors.names import CallError, NamedActor
 from headway.config import HeadwayConfig
+from headway.engine.observed_latency import LatencyObserver
 from headway.planning import Role
-from headway.profiling.observed_latency import LatencyObserver
 from serve_apps.calls import FeedSender, Frame
 from serve_apps.engines import make_engine
 from serve_apps.engines.protocol import (

@@ -264,10 +264,15 @@ class ComponentHealth(_Document):
 
 
 class RefinedFigures(_Document):
-    """How far traffic has changed the profile."""
+    """How far traffic has changed the profile.
+
+    `factors` are measured over profiled latencies by phase; they hold since `since`, in seconds since 1970.
+    """
 
     version: int
     cells: int
+    factors: Mapping[str, float] = {}
+    since: Mapping[str, float] = {}
 
 
 class StatusDocument(_Document):

@@ -1,9 +1,8 @@
 """Profiles: measured on any engine, corrected by traffic, compared, chosen from, imported.
 
-`sweep` measures an engine and makes the tables that `interp` reads. `observed_latency` condenses what a
-serving replica sees, `refinement` corrects a profile by it. `comparison` holds profiles against each other
-and chooses tensor-parallel sizes, `foreign_profiles` reads those of other systems. Profiles without a GPU are
-estimated by `headway.studies.estimator`.
+`sweep` measures an engine and makes the tables that `interp` reads. `comparison` holds profiles against each
+other and chooses tensor-parallel sizes, `foreign_profiles` reads those of other systems. Profiles without a
+GPU are estimated by `headway.studies.estimator`; traffic corrects them (`headway.engine.refinement`).
 
     ProfilingError                  one clear line; the command prints it and exits 2
     ├── RequestError                a field of a request that makes no sense
@@ -16,14 +15,7 @@ estimated by `headway.studies.estimator`.
     └── errors of `headway.studies.estimator`
 """
 
-from enum import StrEnum
-
-
-class Phase(StrEnum):
-    """The two phases that a profile describes."""
-
-    PREFILL = "prefill"
-    DECODE = "decode"
+from headway.engine.observed_latency import Phase as Phase
 
 
 class ProfilingError(Exception):

@@ -1,19 +1,21 @@
 """The Interpolator without Ray: surfaces by version, a late profile, calibration and refinement kept."""
 
+import itertools
 import json
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from actors.interpolator import CALIBRATION, CORRECTIONS, REFINEMENT, Interpolator
-from actors.performance_model import PerformanceModel
+from actors.performance_model import PerformanceModel, largest_change
 from headway.config import load_config
+from headway.engine.observed_latency import LatencyReport
+from headway.engine.refinement import MATERIAL
 from headway.planning import PoolState, Role
 from headway.profiling import Phase
-from headway.profiling.observed_latency import LatencyReport
-from headway.profiling.refinement import LEAST_SAMPLES
 from interp import DecodeSamples, PrefillSamples, build_profile, save_profile
 from tests.planning.planning_cases import OBSERVED, PROFILE
 from tests.stores import MemoryStore
@@ -21,7 +23,10 @@ from tests.stores import MemoryStore
 
 def make(profile: Path | str, store: MemoryStore | None = None, **changes: object) -> Interpolator:
     overrides = {"engine.profile": str(profile), **{key.replace("__", "."): v for key, v in changes.items()}}
-    return Interpolator(load_config(None, overrides).model_dump_json(), store or MemoryStore())
+    clock = map(float, itertools.count(step=5))
+    return Interpolator(
+        load_config(None, overrides).model_dump_json(), store or MemoryStore(), clock.__next__
+    )
 
 
 @pytest.fixture
@@ -100,38 +105,40 @@ def test_a_mixed_pool_is_compared_in_both_phases(directory: Path) -> None:
 
 
 REFINE = {"engine__refinement__enabled": True}
+MANY = 40
 SLOWER = [LatencyReport(Phase.PREFILL, 1000.0, 0.060 * 1.5)]
 
 
 def taught(
-    interpolator: Interpolator, reports: list[LatencyReport] = SLOWER, times: int = LEAST_SAMPLES
+    interpolator: Interpolator, reports: list[LatencyReport] = SLOWER, times: int = MANY
 ) -> Interpolator:
     for _ in range(times):
         interpolator.learn(reports)
     return interpolator
 
 
-def refinement(interpolator: Interpolator) -> dict[str, int]:
-    return interpolator.status()["refinement"]
+def refinement(interpolator: Interpolator) -> dict[str, Any]:
+    found: dict[str, Any] = interpolator.status()["refinement"]
+    return found
 
 
-def test_reports_change_the_surfaces_once_there_are_enough(directory: Path) -> None:
+def test_reports_change_the_surfaces(directory: Path) -> None:
     interpolator = make(directory, **REFINE)
     measured = served(interpolator)
-    taught(interpolator, times=LEAST_SAMPLES - 1)
-    assert interpolator.model(measured.version) is None
     assert refinement(interpolator) == {
-        "version": LEAST_SAMPLES - 1,
-        "cells": 1,
-        "sure": 0,
+        "version": 0,
+        "cells": 0,
+        "factors": {"prefill": 1.0, "decode": 1.0},
+        "since": {},
         "served_version": 0,
     }
-    interpolator.learn(SLOWER)
+    taught(interpolator)
     profile = served(interpolator).profile
     assert served(interpolator).profiles_version != measured.profiles_version
-    assert profile.prefill.ttft_s(1000.0) == pytest.approx(0.090, rel=0.02)
-    assert profile.meta["refined"] == {"version": LEAST_SAMPLES, "cells": 1}
-    assert refinement(interpolator)["served_version"] == LEAST_SAMPLES
+    assert profile.prefill.ttft_s(1000.0) == pytest.approx(0.090, rel=0.04)
+    learnt = refinement(interpolator)
+    assert learnt["factors"] == {"prefill": pytest.approx(1.5, rel=0.02), "decode": 1.0}
+    assert profile.meta["refined"]["version"] == learnt["served_version"] <= learnt["version"] == MANY
 
 
 def test_the_document_is_the_profile_that_is_served(directory: Path, tmp_path: Path) -> None:
@@ -139,28 +146,29 @@ def test_the_document_is_the_profile_that_is_served(directory: Path, tmp_path: P
     document = json.loads(json.dumps(taught(make(directory, **REFINE)).document()))
     prefill, decode = PrefillSamples(**document["prefill"]), DecodeSamples(**document["decode"])
     again = build_profile(prefill, decode, document["meta"])
-    assert again.prefill.ttft_s(1000.0) == pytest.approx(0.090, rel=0.02)
-    assert again.meta["refined"] == {"version": LEAST_SAMPLES, "cells": 1}
+    assert again.prefill.ttft_s(1000.0) == pytest.approx(0.090, rel=0.04)
+    assert again.meta["refined"]["cells"] == 1
 
 
 def test_more_of_the_same_makes_no_new_surfaces(directory: Path) -> None:
     interpolator = taught(make(directory, **REFINE))
-    version = served(interpolator).version
     taught(interpolator, times=50)
-    assert interpolator.model(version) is None
-    assert refinement(interpolator)["version"] == LEAST_SAMPLES + 50
+    settled = served(interpolator).version
+    taught(interpolator, times=50)
+    assert interpolator.model(settled) is None
+    assert refinement(interpolator)["version"] == MANY + 100
     taught(interpolator, [LatencyReport(Phase.PREFILL, 1000.0, 0.060)], times=10)
-    assert interpolator.model(version) is not None
+    assert interpolator.model(settled) is not None
 
 
 def test_what_was_learnt_is_kept_for_this_profile_alone(directory: Path) -> None:
     store = MemoryStore()
-    version = served(taught(make(directory, store, **REFINE))).version
+    before = served(taught(make(directory, store, **REFINE)))
     after = make(directory, store, **REFINE)
-    assert after.model(version) is None
-    assert refinement(after)["version"] == LEAST_SAMPLES
+    assert largest_change(before.profile, served(after).profile) < MATERIAL
+    assert refinement(after)["version"] == MANY
     after.learn(SLOWER)
-    assert refinement(after)["version"] == LEAST_SAMPLES + 1
+    assert refinement(after)["version"] == MANY + 1
     assert refinement(make(directory, store, engine__time_scale=0.5, **REFINE))["version"] == 0
 
 
@@ -176,7 +184,7 @@ def test_a_stored_refinement_that_cannot_be_read_begins_anew(directory: Path, st
 
 def test_switched_off_reports_change_nothing(directory: Path) -> None:
     store = MemoryStore()
-    interpolator = make(directory, store)
+    interpolator = make(directory, store, engine__refinement__enabled=False)
     version = served(interpolator).version
     assert taught(interpolator).model(version) is None
     assert refinement(interpolator) == {}
@@ -190,7 +198,7 @@ def test_what_the_refined_profile_explains_is_not_in_the_calibration_as_well(dir
     taught(interpolator)
     after = interpolator.calibrate(slow)["prefill"]
     assert after["count"] == 1
-    assert after["smoothed"] == pytest.approx(1.0, rel=0.02)
+    assert after["smoothed"] == pytest.approx(1.0, rel=0.04)
 
 
 def test_calibration_makes_another_model_of_the_same_surfaces(directory: Path) -> None:

@@ -14,10 +14,9 @@ from actors.planning.context import CurrentPolicy, Deadline
 from actors.planning.settings import RuntimeSettings
 from headway.config import HeadwayConfig, load_config
 from headway.engine import engine_rules
+from headway.engine.observed_latency import LatencyReport
 from headway.planning import Role
 from headway.profiling import Phase
-from headway.profiling.observed_latency import LatencyReport
-from headway.profiling.refinement import LEAST_SAMPLES
 from headway.routing import ReplicaUpdate, Router, make_router
 from interp import scaled
 from tests.actors.router_cases import asked
@@ -66,7 +65,7 @@ def taught(interpolator: Interpolator, slower: float = SLOWER) -> Interpolator:
     model = interpolator.model()
     assert model is not None
     expected_s = model.profile.prefill.ttft_s(TOKENS)
-    for _ in range(LEAST_SAMPLES):
+    for _ in range(40):
         interpolator.learn([LatencyReport(Phase.PREFILL, TOKENS, slower * float(expected_s))])
     return interpolator
 

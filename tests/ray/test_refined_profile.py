@@ -9,8 +9,8 @@ import ray
 from actors import names
 from headway.config import HeadwayConfig, load_config
 from headway.engine import engine_profile
+from headway.engine.refinement import MOST_RATIO
 from headway.planning import Role
-from headway.profiling.refinement import LEAST_SAMPLES, MOST_RATIO
 from interp import Profile
 from serve_apps.deployments import EngineFactory
 from serve_apps.engines import make_engine
@@ -75,7 +75,7 @@ def test_the_planner_goes_by_a_profile_that_is_as_slow_as_the_engines(system: Li
     # Slower by as much as the engines are, and by whatever the machine was busy with, within the bound.
     assert 1.2 < profile.prefill.ttft_s(ISL) / measured().prefill.ttft_s(ISL) <= MOST_RATIO + 1e-9
     wait_until(lambda: system.status()["refined"] == profile.meta["refined"], BOUND_S)
-    assert system.status()["refined"]["version"] >= LEAST_SAMPLES
+    assert system.status()["refined"]["factors"]["decode"] > 1.2
     assert system.status()["refined"]["cells"] >= 2
     assert system.get("/v1/control/profile")["meta"] == profile.meta
     last = system.decisions()[-1]["id"]
@@ -84,7 +84,7 @@ def test_the_planner_goes_by_a_profile_that_is_as_slow_as_the_engines(system: Li
 
 def test_what_was_learnt_outlives_the_interpolator(system: LiveSystem) -> None:
     before = interpolator("status")["refinement"]
-    assert before["sure"] >= 2
+    assert before["cells"] >= 2
     kill_nine(names.INTERPOLATOR)
 
     def is_back() -> bool:

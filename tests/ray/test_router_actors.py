@@ -12,9 +12,8 @@ import ray
 from actors import control_plane, names
 from actors.routing.messages import Completed, FirstToken, Submit
 from headway.config import HeadwayConfig, load_config
+from headway.engine.observed_latency import LatencyReport
 from headway.profiling import Phase
-from headway.profiling.observed_latency import LatencyReport
-from headway.profiling.refinement import LEAST_SAMPLES
 from headway.routing import RequestSlo
 from tests.actors.router_cases import asked, batch, hello, ready
 from tests.ray.clusters import wait_until
@@ -103,7 +102,7 @@ def test_a_change_of_the_performance_model_reaches_router_and_status_and_outlive
             "as measured until traffic shows more"
         )
         slower_s = 1.5 * float(model.profile.prefill.ttft_s(1000))
-        for _ in range(LEAST_SAMPLES):
+        for _ in range(40):
             ask(names.INTERPOLATOR, "learn", [LatencyReport(Phase.PREFILL, 1000.0, slower_s)])
         refined = ask(names.INTERPOLATOR, "model")
         assert refined.profiles_version != model.profiles_version

@@ -173,8 +173,8 @@ def test_replicas_report_what_they_see_where_the_profile_is_refined(replica, rep
 
 
 def test_replicas_of_a_gpu_type_with_a_profile_of_its_own_do_not_report(replica, reports):
-    replica(Prefill)
-    settings = config(Prefill, gpu_type="L20", refinement={"enabled": True}).model_dump()
+    replica(Prefill, refinement={"enabled": False})
+    settings = config(Prefill, gpu_type="L20").model_dump()
     named = settings | {"routing": {"gpu_profiles": {"L20": "qwen3-32b_h100_tp2"}}}
     Prefill(HeadwayConfig.model_validate(named))
     assert reports.meters == []
@@ -229,6 +229,9 @@ class Endless:
 
     def __init__(self, size: int, fails: bool) -> None:
         self.size, self.fails, self.made, self.closed = size, fails, 0, False
+
+    def stats(self):
+        return SimpleNamespace(cached_tokens=0)
 
     async def decode(self, request, kv):
         try:

@@ -6,9 +6,9 @@ import pytest
 
 from actors.names import ActorGone, TooSlow
 from headway.engine import engine_profile
+from headway.engine.observed_latency import LatencyObserver
 from headway.planning.types import Role
 from headway.profiling import Phase
-from headway.profiling.observed_latency import LatencyObserver
 from serve_apps.deployments import LatencyReporter, MeasuredEngine
 from serve_apps.engines.protocol import EngineFailed
 from serve_apps.engines.simulated import InjectedFault, SimulatedEngine

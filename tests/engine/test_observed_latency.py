@@ -2,14 +2,14 @@
 
 import pytest
 
-from headway.profiling import Phase
-from headway.profiling.observed_latency import (
+from headway.engine.observed_latency import (
     LEAST_GAPS,
     MOST_PROMPTS,
     LatencyObserver,
     LatencyReport,
     ObservedRequest,
 )
+from headway.profiling import Phase
 
 
 def prompt(meter: LatencyObserver, at_s: float, tokens: int, took_s: float, *, reused: bool = False) -> None:
@@ -37,13 +37,52 @@ def test_a_prompt_on_an_idle_replica_is_a_report_and_reports_are_taken_once():
     assert meter.take() == ()
 
 
-def test_a_prompt_that_was_not_alone_all_the_time_or_partly_cached_is_none():
+def test_prompts_that_wait_in_turn_report_the_mean_of_their_own_times():
     meter = LatencyObserver()
     first = meter.begin(0.0, 1000, computes=True)
-    second = meter.begin(0.1, 1000, computes=True)
-    for request, at_s in ((first, 0.3), (second, 0.6)):
+    second, third = (meter.begin(0.1, tokens, computes=True) for tokens in (2000, 600))
+    for request, at_s in ((first, 0.3), (second, 0.8), (third, 1.0)):
         meter.computed(request, at_s, reused=False)
         meter.end(request, at_s)
+    assert meter.take() == (LatencyReport(Phase.PREFILL, 1200.0, pytest.approx(1.0 / 3.0)),)
+    assert meter.take() == ()
+
+
+def test_prompts_that_an_engine_computes_together_report_their_mean():
+    meter = LatencyObserver()
+    both = [meter.begin(0.0, tokens, computes=True) for tokens in (1000, 3000)]
+    for request in both:
+        meter.computed(request, 0.5, reused=False)
+        meter.end(request, 0.5)
+    assert meter.take() == (LatencyReport(Phase.PREFILL, 2000.0, 0.25),)
+
+
+def test_a_prompt_beside_a_batch_reports_its_time_without_that_of_the_batch():
+    meter = LatencyObserver()
+    request = decoding(meter, 0.0, 100)
+    for number in range(1, 11):
+        step(meter, 0.02 * number, request)
+    newcomer = meter.begin(0.2, 1000, computes=True)
+    for number in range(1, 5):
+        step(meter, 0.2 + 0.1 * number, request)
+    meter.computed(newcomer, 0.6, reused=False)
+    prefill, decode = meter.take()
+    # Four iterations of 0.1 s, of which three pay for the batch alone.
+    assert prefill == LatencyReport(Phase.PREFILL, 1000.0, pytest.approx(0.4 - 3 * 0.02))
+    assert decode.latency_s == pytest.approx(0.02)
+
+
+def test_a_prompt_beside_a_batch_of_unknown_speed_is_none():
+    meter = LatencyObserver()
+    request = decoding(meter, 0.0, 100)
+    newcomer = meter.begin(0.0, 1000, computes=True)
+    step(meter, 0.1, request)
+    meter.computed(newcomer, 0.2, reused=False)
+    assert meter.take() == ()
+
+
+def test_a_prompt_after_one_that_was_abandoned_or_partly_cached_is_none():
+    meter = LatencyObserver()
     passer_by = meter.begin(1.0, 1000, computes=True)
     meter.end(meter.begin(1.1, 10, computes=True), 1.2)
     meter.computed(passer_by, 1.3, reused=False)
@@ -114,7 +153,7 @@ def test_gaps_in_which_a_prompt_was_computed_here_do_not_count():
     step(meter, 1.0, request)
     for number in range(1, 6):
         step(meter, 1.0 + 0.02 * number, request, newcomer)
-    (seen,) = meter.take()
+    *_, seen = meter.take()
     assert seen.phase is Phase.DECODE
     # Ten gaps of 1 ms; the newcomer's first gap, from 0.9; ten of 20 ms but for that one.
     assert seen.latency_s == pytest.approx((0.01 + 0.12 + 9 * 0.02) / 20)
