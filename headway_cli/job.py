@@ -7,6 +7,7 @@ from pathlib import Path
 from time import perf_counter
 
 from headway.config import ConfigError, HeadwayConfig
+from headway.engine.speeds import at_start, simulated_profile, simulated_speeds
 from headway.planning import PlanningError
 from headway.routing.offload import OffloadTrace
 from headway.simulation.build import Plan, make_plan, make_scenario, run, warm_up
@@ -80,13 +81,15 @@ def make_report(
     job: Job, plan: Plan, trace: Trace, result: SimulationResult, wall_s: float
 ) -> SimulationReport:
     """The report of a finished simulation; `wall_s` is the time of the simulation proper."""
-    known, limits = reach(trace, result.tally.mix, plan.profile, plan.transfer), plan.settings.limits
+    config, limits = plan.config, plan.settings.limits
+    engines = at_start(simulated_profile(config), simulated_speeds(config))
+    known = reach(trace, result.tally.mix, engines, plan.transfer)
     return result.report(
         RunSetting(
             profile=plan.profile_name,
-            predictor=plan.config.planner.predictor if plan.kind.forecasts else None,
+            predictor=config.planner.predictor if plan.kind.forecasts else None,
             trace=trace_figures(trace, job.trace, job.options),
-            aim=plan.config.slo.attainment,
+            aim=config.slo.attainment,
             adjustment_interval_s=plan.policy.interval_s,
             wall_s=wall_s,
             attainable=known.attainable / known.requests if known.requests else None,

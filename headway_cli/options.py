@@ -22,6 +22,11 @@ TraceFormat = Annotated[
     str | None, option("F", "plain, azure, burstgpt or mooncake; else detected.", "--format")
 ]
 
+PrefillSpeed = Annotated[
+    str | None, option("SPEED", "Real speed of prefill over the profile's: 0.7, or 0:1,1800:0.7 over time.")
+]
+DecodeSpeed = Annotated[str | None, option("SPEED", "The same for decoding.")]
+
 TraceArgument = Annotated[
     str, argument("TRACE", "A trace file, or generated load such as steady:rate_rps=20.")
 ]
@@ -105,6 +110,11 @@ class RunOptions:
     prefill_throughput: Annotated[
         float | None, option("R", "With routing.offload: prompt tokens per second in its estimate.")
     ] = None
+    prefill_speed: PrefillSpeed = None
+    decode_speed: DecodeSpeed = None
+    slow_replicas: Annotated[
+        str | None, option("SHARE:SPEED", "A share of the replicas that is slower, as 0.1:0.5.")
+    ] = None
     crash: Annotated[list[str] | None, option("ROLE@S", "A replica dies at S seconds; repeatable.")] = None
     seed: Annotated[int | None, option("N", "Seed of everything that is drawn.")] = None
 
@@ -117,6 +127,9 @@ def configuration(options: RunOptions, more: Mapping[str, Any] | None = None) ->
     if at_start not in (None, "sized", "min"):
         overrides["simulation.initial"] = fleet("--initial", str(at_start), also="sized, min or ")
     overrides["simulation.crashes"] = [_crash(text) for text in options.crash or ()] or None
+    overrides |= speed_overrides(options.prefill_speed, options.decode_speed)
+    if options.slow_replicas is not None:
+        overrides["simulation.engine.slow_replicas"] = _slow_replicas(options.slow_replicas)
     overrides |= _pools(options)
     config = load_config(options.config, {**overrides, **(more or {})})
     if options.prefill_throughput is not None and config.routing.offload.mode == "never":
@@ -177,6 +190,35 @@ def static_overrides(flag: str, text: str) -> dict[str, Any]:
     """Overrides that make the policy a static fleet."""
     counts = {f"{STATIC}{role}": count for role, count in fleet(flag, text).items()}
     return {"planner.policy": "static", **counts}
+
+
+def speed_overrides(prefill: str | None, decode: str | None) -> dict[str, Any]:
+    """The real speeds of simulated engines, where the flags name any."""
+    return {
+        f"simulation.engine.{phase}_speed": None if text is None else _speed(f"--{phase}-speed", text)
+        for phase, text in (("prefill", prefill), ("decode", decode))
+    }
+
+
+def _speed(flag: str, text: str) -> float | dict[float, float]:
+    """`0.7`, or `0:1,1800:0.7`: speeds by the second from which on they hold."""
+    try:
+        if ":" not in text:
+            return float(text)
+        steps = [(float(at_s), float(speed)) for at_s, speed in (part.split(":") for part in text.split(","))]
+    except ValueError:
+        raise CliError(f"{flag}: expected a speed as 0.7 or steps as 0:1,1800:0.7, got {text!r}") from None
+    if len({at_s for at_s, _ in steps}) < len(steps):
+        raise CliError(f"{flag}: a time is given twice in {text!r}")
+    return dict(steps)
+
+
+def _slow_replicas(text: str) -> dict[str, float]:
+    share, _, speed = text.partition(":")
+    try:
+        return {"share": float(share), "speed": float(speed)}
+    except ValueError:
+        raise CliError(f"--slow-replicas: expected SHARE:SPEED such as 0.1:0.5, got {text!r}") from None
 
 
 def _crash(text: str) -> dict[str, Any]:

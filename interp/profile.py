@@ -158,23 +158,28 @@ def _falls(what: str, along: str, axis: FloatArray, seconds: FloatArray) -> list
     return [f"{what} falls {times} time{'s' if times > 1 else ''}, most {where}: {by}"]
 
 
-def scaled(profile: Profile, speed: float) -> Profile:
+def scaled(profile: Profile, speed: float, decode_speed: float | None = None) -> Profile:
     """`profile` at `speed` times its pace, with a note that says so; `profile` itself at speed 1.
+
+    `decode_speed` is that of decoding where it is another than that of prefill.
 
     Every time is divided by the speed and every throughput multiplied by it; lengths, batches, KV capacity
     and GPUs stay. All rules of the surfaces (blends, bounds, continuations, work curves) are linear in time,
     so scaling the tables gives the surfaces that the scaled samples would give. Raises ProfileError for a
     speed that is not positive and finite.
     """
-    if not (isfinite(speed) and speed > 0):
-        raise ProfileError(f"speed: must be positive and finite, is {speed:g}")
-    if speed == 1:
+    decode_speed = speed if decode_speed is None else decode_speed
+    for each in (speed, decode_speed):
+        if not (isfinite(each) and each > 0):
+            raise ProfileError(f"speed: must be positive and finite, is {each:g}")
+    if speed == decode_speed == 1:
         return profile
+    pace = f"{speed:g}" if speed == decode_speed else f"{speed:g} (prefill) and {decode_speed:g} (decode)"
     return replace(
         profile,
         prefill=_scaled_prefill(profile.prefill, speed),
-        decode=_scaled_decode(profile.decode, speed),
-        notes=(*profile.notes, f"all times scaled: an engine {speed:g} times as fast as the one profiled"),
+        decode=_scaled_decode(profile.decode, decode_speed),
+        notes=(*profile.notes, f"all times scaled: an engine {pace} times as fast as the one profiled"),
     )
 
 

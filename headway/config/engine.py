@@ -74,10 +74,10 @@ class VllmSettings(Settings):
 
 
 class RefinementSettings(Settings):
-    """Correcting and extending the profile where traffic has been; live only."""
+    """Correcting the profile by what traffic shows of the engines."""
 
-    enabled: bool = False
-    """Whether replicas report their latencies, and the planner goes by the profile that follows."""
+    enabled: bool = True
+    """Whether replicas report their latencies, and planner and router go by the profile that follows."""
     report_interval_s: PositiveFloat = Field(default=5.0, ge=0.1, le=3600.0)
     """Seconds between two reports of a replica."""
 

@@ -6,7 +6,7 @@ outside this package: policies and predictors are checked by their own registrie
 """
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, ValidatorFunctionWrapHandler, field_validator, model_validator
 
@@ -35,6 +35,36 @@ class CrashSettings(Settings):
     role: RoleName
 
 
+Speed = Annotated[PositiveFloat, Field(ge=1e-3, le=1e3)]
+"""Over the profile's: 0.7 makes what is profiled take 1 / 0.7 times as long."""
+
+
+class SlowReplicaSettings(Settings):
+    """A share of the replicas runs slower than the others."""
+
+    share: NonNegativeFloat = Field(le=1.0)
+    speed: Speed
+
+
+class SimulatedEngineSettings(Settings):
+    """What simulated engines do, while everything else believes `engine.profile`."""
+
+    profile: str | None = None
+    """A profile directory or the name of an embedded profile; null: `engine.profile`."""
+    prefill_speed: Speed | Mapping[NonNegativeFloat, Speed] = 1.0
+    """A number, or steps by second of the run, such as {0: 1, 1800: 0.7}; 1 before the first."""
+    decode_speed: Speed | Mapping[NonNegativeFloat, Speed] = 1.0
+    """The same for decoding."""
+    slow_replicas: SlowReplicaSettings | None = None
+    queueing_ms: NonNegativeFloat = Field(default=0.0, le=1e7)
+    """What each request waits outside of the engine, as in a network or a gateway."""
+
+    @property
+    def queueing_s(self) -> float:
+        """The same in seconds."""
+        return self.queueing_ms * MILLISECONDS
+
+
 class SimulationSettings(Settings):
     """The start of a simulation, and what befalls it."""
 
@@ -48,6 +78,7 @@ class SimulationSettings(Settings):
     drain_limit_s: NonNegativeFloat = Field(default=14_400.0, le=1e9)
     """Seconds after the trace in which requests may still end; those that have not count as failed."""
     crashes: tuple[CrashSettings, ...] = ()
+    engine: SimulatedEngineSettings = SimulatedEngineSettings()
 
     @field_validator("initial", mode="wrap")
     @classmethod

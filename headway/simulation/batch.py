@@ -33,16 +33,17 @@ def account(state: KernelState, replica: int, iterations: float) -> None:
     """Move the batch on by `iterations` whole iterations since the checkpoint and count their tokens."""
     unit, window = state.replicas[replica], state.window[0]
     batch = unit.running
-    left = iterations
+    left, slowness = iterations, unit.decode_slowness
     while left > 0.0:
         tokens = float(unit.kv_tokens)
         cell = find_cell(state.itl, batch, tokens)
         step = min(left, iterations_in_cell(cell, batch, tokens))
-        first, last = itl_at(cell, tokens), itl_at(cell, tokens + (step - 1.0) * batch)
+        first = itl_at(cell, tokens) * slowness
+        last = itl_at(cell, tokens + (step - 1.0) * batch) * slowness
         fresh = first_tokens(state, replica, unit.checkpoint_s + first)
         gaps = batch * int(step) - fresh
         window.gaps += gaps
-        window.gap_s += batch * stretch_s(cell, batch, tokens, step) - fresh * first
+        window.gap_s += batch * stretch_s(cell, batch, tokens, step) * slowness - fresh * first
         add_range(state.histograms[ITL], first, last, gaps)
         unit.kv_tokens += int(step) * batch
         left -= step
@@ -55,7 +56,7 @@ def catch_up(state: KernelState, replica: int) -> None:
     unit, now_s = state.replicas[replica], state.clock[0].now_s
     if unit.phase != DECODING:
         return
-    elapsed_s = now_s - unit.checkpoint_s
+    elapsed_s = (now_s - unit.checkpoint_s) / unit.decode_slowness
     done, ends_s = iterations_until(state.itl, unit.running, unit.kv_tokens, elapsed_s, unit.planned)
     # The last iteration of a stretch belongs to its boundary event, which is still to come.
     if ends_s > elapsed_s or done == unit.planned:
@@ -63,7 +64,7 @@ def catch_up(state: KernelState, replica: int) -> None:
     if done > 0.0:
         length_s = duration_s(state.itl, unit.running, unit.kv_tokens, done)
         account(state, replica, done)
-        unit.checkpoint_s += length_s
+        unit.checkpoint_s += length_s * unit.decode_slowness
         unit.planned -= done
 
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from headway.config import HeadwayConfig, PlannerSettings, RoleName, resolve_profile
 from headway.engine import EngineRules, engine_profile, engine_rules
+from headway.engine.speeds import simulated_profile, simulated_speeds
 from headway.planning import (
     PlanningError,
     Policy,
@@ -37,7 +38,7 @@ from headway.simulation.demand import first_interval, size_fleet
 from headway.simulation.layout import Routing
 from headway.simulation.results import SimulationResult
 from headway.simulation.scenario import PlannedCrash, Scenario, ScenarioRouter, StartUp, request_classes
-from headway.simulation.simulate import Watchers, simulate
+from headway.simulation.simulate import PerformanceLearner, Watchers, simulate
 from headway.workload import Trace, TraceError, TraceOptions, interval_series, open_trace
 from headway.workload.generators import looks_generated, parse_generator
 from interp import Profile, ProfileError
@@ -71,6 +72,13 @@ class Plan:
     def kind(self) -> PolicyKind:
         """The declaration of the policy."""
         return policy_kind(self.config.planner.policy)
+
+    def learner(self) -> PerformanceLearner | None:
+        """How policies learn of the engines; None where that is switched off, or they need no surfaces."""
+        if not (self.config.engine.refinement.enabled and self.kind.needs_surfaces):
+            return None
+        name = self.config.planner.policy
+        return PerformanceLearner(self.profile, lambda profile: make_policy(name, self.settings, profile))
 
     @property
     def transfer(self) -> EngineRules | None:
@@ -178,7 +186,9 @@ def make_scenario(plan: Plan, trace: Trace) -> Scenario:
     config, simulation = plan.config, plan.config.simulation
     check_decisions(plan, trace)
     return Scenario(
-        profile=plan.profile,
+        profile=simulated_profile(config),
+        speeds=simulated_speeds(config),
+        queueing_s=simulation.engine.queueing_s,
         slo=plan.settings.slo,
         pools=plan.settings.limits,
         initial=initial_fleet(plan, trace),
@@ -259,4 +269,4 @@ def warm_up(plan: Plan, rate_scale: float = 1.0) -> int:
 def run(plan: Plan, scenario: Scenario, trace: Trace, watchers: Watchers | None = None) -> SimulationResult:
     """Simulate; the forecaster works only for policies that ask for a forecast."""
     forecaster = plan.forecaster if plan.kind.forecasts else None
-    return simulate(scenario, trace, plan.policy, forecaster, watchers)
+    return simulate(scenario, trace, plan.policy, forecaster, watchers, learner=plan.learner())

@@ -39,7 +39,8 @@ def retire_if_drained(state: KernelState, replica: int) -> None:
 
 
 @compiled
-def _schedule(state: KernelState, replica: int, time_s: float) -> None:
+def schedule(state: KernelState, replica: int, time_s: float) -> None:
+    """Let the next boundary of the replica be at `time_s`; an earlier one is void."""
     unit = state.replicas[replica]
     unit.version += 1
     unit.boundary_s = time_s
@@ -83,13 +84,13 @@ def _wake(state: KernelState, replica: int, request: int, is_next: bool) -> None
     unit, now_s = state.replicas[replica], state.clock[0].now_s
     if unit.phase == layout.IDLE:
         if unit.boundary_s != now_s:
-            _schedule(state, replica, now_s)
+            schedule(state, replica, now_s)
     elif unit.phase == layout.DECODING and is_next and fits(state, replica, request, 0):
-        elapsed_s = now_s - unit.checkpoint_s
+        elapsed_s = (now_s - unit.checkpoint_s) / unit.decode_slowness
         ends = iterations_until(state.itl, unit.running, unit.kv_tokens, elapsed_s, unit.planned)
         if ends[0] < unit.planned:
             unit.planned = ends[0]
-            _schedule(state, replica, unit.checkpoint_s + ends[1])
+            schedule(state, replica, unit.checkpoint_s + ends[1] * unit.decode_slowness)
 
 
 @compiled
@@ -126,14 +127,16 @@ def _start(state: KernelState, replica: int) -> None:
     if unit.role != layout.DECODE and unit.chunk_requests > 0:
         if unit.running > 0:
             batch_s = itl_at(find_cell(state.itl, unit.running, unit.kv_tokens), unit.kv_tokens)
+            batch_s *= unit.decode_slowness
         unit.phase, unit.planned = layout.PREFILLING, 1.0
-        _schedule(state, replica, now_s + iteration_s(state, replica, batch_s, chunk_s))
+        schedule(state, replica, now_s + iteration_s(state, replica, batch_s, chunk_s))
     elif unit.running > 0:
         unit.phase = layout.DECODING
         unit.planned = float(state.finish_iteration[replica, 0] - unit.iteration)
         if unit.fresh_head != NONE and state.settings[0].routing == Routing.ROUTER:
             unit.planned = 1.0  # so that a router hears of first tokens when they leave
-        _schedule(state, replica, now_s + duration_s(state.itl, unit.running, unit.kv_tokens, unit.planned))
+        stretch = duration_s(state.itl, unit.running, unit.kv_tokens, unit.planned)
+        schedule(state, replica, now_s + stretch * unit.decode_slowness)
     else:
         unit.phase = layout.IDLE
         retire_if_drained(state, replica)

@@ -79,6 +79,7 @@ class Fleet:
         pools: Mapping[Role, PoolLimits],
         start_up_s: Callable[[], float],
         role_change_s: float | None = None,
+        own_slowness: Callable[[], float] = lambda: 1.0,
     ) -> None:
         self._arrays = state
         self._handle = handle_of(state)
@@ -87,6 +88,8 @@ class Fleet:
         self.scale_events = dict.fromkeys(pools, 0)
         self.direction_reversals = dict.fromkeys(pools, 0)
         self._start_up_s, self._role_change_s = start_up_s, role_change_s
+        self._draw_slowness, self._slowness = own_slowness, (1.0, 1.0)
+        self._own: dict[int, float] = {}
         self._changing: dict[int, Role] = {}
         self._counts = {role: Counts() for role in pools}
         self._last_direction = dict.fromkeys(pools, 0)
@@ -239,7 +242,21 @@ class Fleet:
         unit["role"], unit["serial"] = CODES[role], self._serial
         self._serial += 1
         lifecycle.start_replica(self.handle, replica, now_s + delay_s)
+        self._own[replica] = self._draw_slowness()
+        self._set_slowness(replica)
         self._counts[role].starting += 1
+
+    def set_slowness(self, prefill: float, decode: float) -> None:
+        """Let all replicas compute so many times as slowly as profiled, those that come later too."""
+        self._slowness = prefill, decode
+        self.arrays = make_room(self.arrays, len(self.arrays.replicas))
+        for replica in np.flatnonzero(self.arrays.replicas["state"] != layout.GONE).tolist():
+            self._set_slowness(replica)
+
+    def _set_slowness(self, replica: int) -> None:
+        prefill, decode = self._slowness
+        own = self._own[replica]
+        lifecycle.set_slowness(self.handle, replica, prefill * own, decode * own)
 
     def _free_slot(self) -> int:
         free = np.flatnonzero(self.arrays.replicas["state"] == layout.GONE)

@@ -11,7 +11,7 @@ import numpy as np
 from headway.simulation import layout
 from headway.simulation.attempts import deliver, obey
 from headway.simulation.engine import boundary, enqueue
-from headway.simulation.events import drop_first, kind_of
+from headway.simulation.events import drop_first, kind_of, push
 from headway.simulation.layout import NONE, Exit, KernelState, Routing
 from headway.simulation.lifecycle import become_ready, crash
 from headway.simulation.records import end_request
@@ -133,6 +133,9 @@ def _admit(state: KernelState) -> bool:
     state.window[0].input_tokens += asked.input_tokens
     if asked.input_tokens + asked.output_tokens > state.settings[0].kv_capacity_tokens:
         end_request(state, request, layout.FAILED)
+        return True
+    if state.settings[0].queueing_s > 0.0:
+        push(clock, state.events, clock.now_s + state.settings[0].queueing_s, layout.PLACE, request, 0)
         return True
     return place_request(state, request)
 

@@ -75,10 +75,12 @@ def _record(*columns: str) -> np.dtype[np.void]:
 
 
 # `busy_s` of a replica is ends less beginnings of its busy times: while it computes, now is to be added.
+# What it computes takes as often as long as the surfaces say as its slowness is.
 REPLICA = _record(
     "i4 role state phase version",
     "i8 serial",
     "f8 created_s checkpoint_s boundary_s busy_s",
+    "f8 prefill_slowness decode_slowness",
     "i8 iteration",
     "f8 planned",
     "i8 running kv_tokens reserved_tokens",
@@ -137,6 +139,7 @@ SETTINGS = _record(
     "i8 disaggregated routing max_batch kv_capacity_tokens chunk_tokens",
     "f8 transfer_latency_s transfer_s_per_token",
     "i8 block_tokens cache_capacity_blocks",
+    "f8 queueing_s",
 )
 
 

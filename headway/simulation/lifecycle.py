@@ -1,9 +1,10 @@
 """Replicas come and go: start, readiness, draining, crash."""
 
+from headway.engine.decode_batch import duration_s
 from headway.simulation import layout
 from headway.simulation.attempts import forget, lose
 from headway.simulation.batch import catch_up
-from headway.simulation.engine import retire_if_drained
+from headway.simulation.engine import retire_if_drained, schedule
 from headway.simulation.events import push
 from headway.simulation.layout import NONE, KernelState, Routing
 from headway.simulation.prefill import clear_cache, drop_abandoned
@@ -96,19 +97,34 @@ def catch_up_all(state: KernelState) -> None:
 
 @compiled
 def start_replica(state: KernelState, replica: int, ready_s: float) -> None:
-    """Let a new replica start in a free slot; the slot's version goes on, so that old events stay void."""
+    """Let a new replica start in a free slot, as fast as profiled.
+
+    The slot's version goes on, so that old events stay void.
+    """
     unit = state.replicas[replica]
     unit.version += 1
     unit.state, unit.phase = layout.STARTING, layout.IDLE
     unit.created_s = state.clock[0].now_s
     unit.boundary_s = unit.checkpoint_s = -1.0
     unit.busy_s = 0.0
+    unit.prefill_slowness = unit.decode_slowness = 1.0
     unit.iteration = 0
     unit.running = unit.kv_tokens = unit.reserved_tokens = unit.waiting = 0
     unit.prompt_tokens = unit.chunk_requests = unit.chunk_last_tokens = unit.promised = 0
     unit.head = unit.tail = unit.arrived_head = unit.arrived_tail = unit.fresh_head = NONE
     clear_cache(state, replica)
     push(state.clock[0], state.events, ready_s, layout.READY, replica, unit.version)
+
+
+@compiled
+def set_slowness(state: KernelState, replica: int, prefill: float, decode: float) -> None:
+    """Let the replica compute at another speed from now on; what carries prompts right now ends as begun."""
+    unit, now_s = state.replicas[replica], state.clock[0].now_s
+    catch_up(state, replica)
+    unit.prefill_slowness, unit.decode_slowness = prefill, decode
+    if unit.phase == layout.DECODING:
+        length_s = duration_s(state.itl, unit.running, unit.kv_tokens, unit.planned) * decode
+        schedule(state, replica, max(now_s, unit.checkpoint_s + length_s))
 
 
 @compiled

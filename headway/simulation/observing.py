@@ -1,24 +1,29 @@
-"""Observations of a run: the interval's requests for the policy, and samples of replicas' utilisation.
+"""Observations of a run: the interval's requests for the policy, what engines report, replicas' utilisation.
 
 Arrivals are the rows that the kernel has taken of the chunks it was given, so that each is part of exactly
 one interval and of the one whose counters it is in. Completions are read from the records of ended requests;
 nothing is said of the output of a request before it has completed.
 
-Utilisation is busy share and KV usage, each 5 s of virtual time. The kernel stops for samples and is not
+Engines report what they do right now (`reports`): of a replica that decodes the ITL of its batch, of one that
+computes prompts from their beginning the time of one of them, beside what its decode batch takes.
+
+Utilisation is busy share and KV usage, each 5 s of virtual time. The kernel stops for both and is not
 touched: a stretch of iterations under way is looked into, not closed, so that a run with samples is the run
 without. A replica is sampled from the first look that finds it in service.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.engine.decode_batch import iterations_until
+from headway.engine.decode_batch import find_cell, iterations_until, itl_at
+from headway.engine.observed_latency import LatencyReport, Phase
 from headway.planning.types import FloatArray, Traffic
 from headway.routing.records import SAMPLE_S, UtilisationSamples
 from headway.simulation.fleet import ROLES, Fleet
-from headway.simulation.layout import COMPLETED, DECODING, DRAINING, IDLE, SERVING, KernelState
+from headway.simulation.layout import COMPLETED, DECODING, DRAINING, IDLE, PREFILLING, SERVING, KernelState
 from interp.jit import compiled
 
 Columns = tuple[NDArray[Any], NDArray[Any]]
@@ -104,6 +109,48 @@ class Utilisation:
         return {name: samples.summary() for name, samples in self.of_replica.items() if len(samples)}
 
 
+REPORT_S = 5.0
+"""Seconds between two reports of each replica, as live (`engine.refinement.report_interval_s`)."""
+
+
+def reports(fleet: Fleet) -> Iterator[LatencyReport]:
+    """What the engines of ready and draining replicas report at this time."""
+    state = fleet.arrays
+    columns = np.zeros((len(state.replicas), 3))
+    report(fleet.handle, columns)
+    prefilling = state.replicas["phase"] == PREFILLING
+    for replica in np.flatnonzero(columns[:, 1] > 0.0).tolist():
+        yield LatencyReport(
+            Phase.PREFILL if prefilling[replica] else Phase.DECODE, *columns[replica].tolist()
+        )
+
+
+@compiled
+def report(state: KernelState, out: NDArray[np.float64]) -> None:
+    """Fill f8[replicas, 3]: tokens, seconds, batch; no seconds where there is nothing to report."""
+    for replica in range(len(state.replicas)):
+        unit = state.replicas[replica]
+        if unit.phase == DECODING:
+            elapsed_s = (state.clock[0].now_s - unit.checkpoint_s) / unit.decode_slowness
+            done, _ = iterations_until(state.itl, unit.running, unit.kv_tokens, elapsed_s, unit.planned)
+            tokens = unit.kv_tokens + (done - 1.0) * unit.running
+            itl_s = itl_at(find_cell(state.itl, unit.running, tokens), tokens) * unit.decode_slowness
+            out[replica, 0], out[replica, 1], out[replica, 2] = tokens / unit.running, itl_s, unit.running
+        elif unit.phase == PREFILLING and state.requests[unit.head].prefilled_tokens == 0:
+            prompts, tokens, request = unit.chunk_requests, float(unit.chunk_last_tokens), unit.head
+            for _ in range(prompts - 1):
+                asked = state.requests[request]
+                tokens += asked.input_tokens - asked.cached_tokens
+                request = asked.next
+            own_s = unit.boundary_s - unit.checkpoint_s
+            empty_s = state.work.seconds[0] * unit.prefill_slowness
+            if unit.running > 0:
+                batch_s = itl_at(find_cell(state.itl, unit.running, unit.kv_tokens), unit.kv_tokens)
+                own_s += empty_s - batch_s * unit.decode_slowness
+            out[replica, 0], out[replica, 2] = tokens / prompts, 1.0
+            out[replica, 1] = empty_s + (own_s - empty_s) / prompts
+
+
 @compiled
 def observe(state: KernelState, busy_s: NDArray[np.float64], kv_tokens: NDArray[np.float64]) -> None:
     """Seconds that each replica has computed, and the tokens of its batch, as of now; f8[replicas] each."""
@@ -113,7 +160,7 @@ def observe(state: KernelState, busy_s: NDArray[np.float64], kv_tokens: NDArray[
         busy_s[replica] = unit.busy_s + (0.0 if unit.phase == IDLE else now_s)
         kv_tokens[replica] = unit.kv_tokens
         if unit.phase == DECODING:
-            elapsed_s = now_s - unit.checkpoint_s
+            elapsed_s = (now_s - unit.checkpoint_s) / unit.decode_slowness
             done, ends_s = iterations_until(state.itl, unit.running, unit.kv_tokens, elapsed_s, unit.planned)
             if ends_s > elapsed_s:
                 done -= 1.0

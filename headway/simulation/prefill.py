@@ -149,13 +149,16 @@ def prefill_time_s(state: KernelState, tokens: float) -> float:
 
 @compiled
 def iteration_s(state: KernelState, replica: int, batch_s: float, chunk_s: float) -> float:
-    """Seconds of an iteration with the planned chunk, beside a batch whose own iteration takes `batch_s`."""
+    """Seconds of an iteration with the planned chunk, beside a batch whose own iteration takes `batch_s`.
+
+    `chunk_s` are seconds of an engine that runs as profiled.
+    """
     unit = state.replicas[replica]
     if unit.running > 0:
-        return batch_s + chunk_s
+        return batch_s + chunk_s * unit.prefill_slowness
     if state.settings[0].chunk_tokens == 0:
-        return prefill_time_s(state, unit.chunk_last_tokens)
-    return state.work.seconds[0] + chunk_s
+        return prefill_time_s(state, unit.chunk_last_tokens) * unit.prefill_slowness
+    return (state.work.seconds[0] + chunk_s) * unit.prefill_slowness
 
 
 @compiled

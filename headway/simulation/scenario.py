@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from headway.config import HeadwayConfig
 from headway.config.routing import PredictionSettings
 from headway.engine import EngineRules
+from headway.engine.speeds import EngineSpeeds
 from headway.planning.types import PlanningError, PoolLimits, Role, Slo
 from headway.routing import Router
 from headway.simulation import layout
@@ -130,6 +131,8 @@ class ScenarioRouter:
 class Scenario:
     """One simulated deployment. `initial` is the fleet in service when the trace begins.
 
+    `profile` is what its engines do, at `speeds`; each request is placed `queueing_s` after it arrived.
+
     `max_gpu_budget` bounds the GPUs that a decision may ask for; None does not.
 
     A drained replica takes another role in `role_change_s`; None: it cannot.
@@ -143,6 +146,8 @@ class Scenario:
     initial: Mapping[Role, int]
     max_gpu_budget: int | None = None
     engine: EngineRules = field(default_factory=EngineRules)
+    speeds: EngineSpeeds = field(default_factory=EngineSpeeds)
+    queueing_s: float = 0.0
     start_up: StartUp = field(default_factory=StartUp)
     role_change_s: float | None = None
     routing: Routing | ScenarioRouter = Routing.LEAST_LOAD
@@ -169,5 +174,6 @@ class Scenario:
         settings["transfer_latency_s"] = rules.transfer_latency_s
         settings["transfer_s_per_token"] = rules.transfer_s_per_token
         settings["block_tokens"] = rules.block_tokens
+        settings["queueing_s"] = self.queueing_s
         settings["cache_capacity_blocks"] = rules.prefix_cache_tokens // rules.block_tokens
         return settings

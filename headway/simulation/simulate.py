@@ -6,14 +6,18 @@ It is the simulator's Planner actor: same Observation, same `plan`, virtual time
 takes time per request happens in the kernel; here is what happens per tick, per chunk, per full buffer.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from math import inf
+from functools import partial
+from math import inf, log
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from headway.engine.observed_latency import LatencyReport, Phase
+from headway.engine.refinement import MATERIAL, Refinement, learn, moved, refined
+from headway.engine.speeds import at_start
 from headway.planning.deciding import call, decide
 from headway.planning.forecasting import LoadForecaster
 from headway.planning.types import NAN, Decision, Observation, Policy
@@ -21,7 +25,7 @@ from headway.routing.offload import OffloadTrace
 from headway.simulation import kernel, layout, lifecycle
 from headway.simulation.fleet import Fleet
 from headway.simulation.layout import ArrivalColumns, Exit, Routing
-from headway.simulation.observing import TrafficLog, Utilisation
+from headway.simulation.observing import REPORT_S, TrafficLog, Utilisation, reports
 from headway.simulation.records import quantile
 from headway.simulation.report import Interval, IntervalForecast, IntervalQuantiles
 from headway.simulation.results import SimulationResult
@@ -30,7 +34,37 @@ from headway.simulation.scenario import Scenario, ScenarioRouter
 from headway.simulation.state import make_space, make_state
 from headway.simulation.tally import FluidBound, Tally
 from headway.workload import RequestChunk
+from interp import Profile
 from interp.jit import drop_stale_cache
+
+
+class PerformanceLearner:
+    """The surfaces by which a run plans: the profile as measured, corrected by what engines report.
+
+    `make` gives the policy that plans by a profile.
+    """
+
+    def __init__(self, profile: Profile, make: Callable[[Profile], Policy]) -> None:
+        self._measured, self._make = profile, make
+        self._served = self.refinement = Refinement()
+
+    def learn(self, reports: Iterable[LatencyReport], now_s: float) -> None:
+        """Take reports."""
+        self.refinement = learn(self.refinement, self._measured, reports, now_s)
+
+    def notes(self) -> Iterator[str]:
+        """By phase, how engines differ from their profile in the end, where that changed the plan."""
+        for phase in Phase:
+            factor = self._served.factor(phase)
+            if abs(log(factor)) > log(1.0 + MATERIAL):
+                yield f"engines: {phase} takes {factor:.2f} times as long as profiled; the plan went by that"
+
+    def policy(self) -> Policy | None:
+        """The policy for surfaces that have moved; None while they have not."""
+        if not moved(self._measured, self._served, self.refinement):
+            return None
+        self._served = self.refinement
+        return self._make(refined(self._measured, self._served))
 
 
 class RequestSource(Protocol):
@@ -65,14 +99,21 @@ def simulate(
     policy: Policy,
     forecaster: LoadForecaster | None = None,
     watchers: Watchers | None = None,
+    *,
+    learner: PerformanceLearner | None = None,
 ) -> SimulationResult:
     """Run `trace` through the deployment of `scenario` under `policy`, until the last request has ended.
+
+    Where a `learner` learns of the engines, its policies replace `policy`.
+
 
     The same arguments give the same result, byte for byte. Requests that have not ended
     `scenario.drain_limit_s` after the trace count as failed.
     """
     drop_stale_cache(*kernel.COMPILED_FROM)
-    return SimulationRun(scenario, trace, policy, forecaster, watchers or Watchers()).result()
+    return SimulationRun(
+        scenario, trace, policy, forecaster, watchers or Watchers(), learner=learner
+    ).result()
 
 
 class SimulationRun:
@@ -85,18 +126,25 @@ class SimulationRun:
         policy: Policy,
         forecaster: LoadForecaster | None,
         watchers: Watchers,
+        *,
+        learner: PerformanceLearner | None = None,
     ) -> None:
+        self.learner, self.report_s = learner, inf if learner is None else REPORT_S
         self.scenario, self.trace, self.policy = scenario, trace, policy
         self.forecaster, self.watchers = forecaster, watchers
-        streams = np.random.SeedSequence(scenario.seed).spawn(3)
+        streams = np.random.SeedSequence(scenario.seed).spawn(4)
         kernel_seed = int(streams[0].generate_state(1, np.uint64)[0])
         state = make_state(scenario.profile, scenario.settings, trace.blocks, kernel_seed)
         start_up_s = scenario.start_up.sampler(np.random.default_rng(streams[1]))
-        self.fleet = Fleet(state, scenario.pools, start_up_s, scenario.role_change_s)
+        slowness = partial(scenario.speeds.draw, np.random.default_rng(streams[3]))
+        self.fleet = Fleet(state, scenario.pools, start_up_s, scenario.role_change_s, slowness)
+        self.fleet.set_slowness(*scenario.speeds.slowness(0.0))
+        self.speed_changes = [*scenario.speeds.changes(), inf]
         self.traffic = TrafficLog(self.fleet)
         self.mix = scenario.mix
+        engines = at_start(scenario.profile, scenario.speeds)
         shared = scenario.engine.chunk_tokens > 0
-        self.tally = Tally(self.mix, FluidBound(scenario.profile, scenario.slo, shared_iterations=shared))
+        self.tally = Tally(self.mix, FluidBound(engines, scenario.slo, shared_iterations=shared))
         self.router_driver = self._make_driver(np.random.default_rng(streams[2]))
         self.utilisation = None if self.router_driver is None else Utilisation(self.fleet)
         self.intervals: list[Interval] = []
@@ -143,6 +191,8 @@ class SimulationRun:
         missed = len(scenario.crashes) - int(clock["crashes"])
         if missed:
             notes.append(f"{missed} of {len(scenario.crashes)} crashes found no ready replica")
+        if self.learner is not None:
+            notes += self.learner.notes()
         routing = scenario.routing
         return SimulationResult(
             policy=self.policy.name,
@@ -167,15 +217,13 @@ class SimulationRun:
         limit_s = trace_s + self.scenario.drain_limit_s
         while True:
             now_s = float(self.fleet.arrays.clock[0]["now_s"])
-            look_s = inf if self.utilisation is None else self.utilisation.due_s
-            stop_s = min(look_s, self.tick_s, trace_s if now_s < trace_s else limit_s)
+            stop_s = min(self._look_s(), self.tick_s, trace_s if now_s < trace_s else limit_s)
             if self.router_driver is not None:
                 code = self.router_driver.advance(stop_s)
             else:
                 code = Exit(kernel.run(self.fleet.handle, stop_s))
             if code is Exit.REACHED:
-                if self.utilisation is not None and stop_s >= look_s:
-                    self.utilisation.look()
+                self._look(stop_s)
                 if stop_s >= self.tick_s:
                     self.tick_s += self.policy.interval_s
                     return self._tick()
@@ -190,6 +238,21 @@ class SimulationRun:
             else:
                 self._empty_buffers()
                 self.fleet.arrays = make_space(self.fleet.arrays)
+
+    def _look_s(self) -> float:
+        """When there is something to do between two ticks."""
+        sample_s = inf if self.utilisation is None else self.utilisation.due_s
+        return min(sample_s, self.report_s, self.speed_changes[0])
+
+    def _look(self, now_s: float) -> None:
+        """Do it."""
+        if now_s >= self.speed_changes[0]:
+            self.fleet.set_slowness(*self.scenario.speeds.slowness(self.speed_changes.pop(0)))
+        if self.learner is not None and now_s >= self.report_s:
+            self.learner.learn(reports(self.fleet), now_s)
+            self.report_s += REPORT_S
+        if self.utilisation is not None and now_s >= self.utilisation.due_s:
+            self.utilisation.look()
 
     def act(self, observation: Observation, decision: Decision) -> None:
         """Carry out what was decided at the tick that `advance` returned."""
@@ -233,6 +296,8 @@ class SimulationRun:
         if self.watchers.progress:
             self.watchers.progress(float(self.fleet.arrays.clock[0]["now_s"]), self.trace.duration_s)
         observation = self._observe()
+        if self.learner is not None:
+            self.policy = self.learner.policy() or self.policy
         if self.forecaster is not None:
             self.forecaster.observe(observation)
             observation = replace(observation, forecast=self.forecaster.forecast())

@@ -113,7 +113,15 @@ class HeadwayPolicy:
         return Decision(
             targets=fitted.targets,
             next_state=replace(assessed.state, pools=pools),
-            reasons=explain(observation, self.settings, needs, delays, fitted, changes=changes),
+            reasons=explain(
+                observation,
+                self.settings,
+                needs,
+                delays,
+                fitted,
+                changes=changes,
+                corrected=self.engine.profile.meta.get("refined"),
+            ),
             changes=changes,
         )
 

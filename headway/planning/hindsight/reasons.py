@@ -1,6 +1,7 @@
 """A decision in an operator's words, and as data from which it can be followed."""
 
 from collections.abc import Iterator, Mapping
+from math import log
 from typing import Any
 
 from headway.planning.budget import Fit
@@ -10,6 +11,9 @@ from headway.planning.hindsight.state import ReleaseDelay
 from headway.planning.policies import PolicySettings
 from headway.planning.reasons import common, describe, jsonable, ordered, progress_warnings
 from headway.planning.types import NO_CHANGES, Observation, Role, RoleChanges
+
+CHANGED = 0.05
+"""Logarithm of a factor from which on engines are said to differ from their profile."""
 
 PEAKY = 1.5
 """Times the typical need from which a pool is said to be held for peaks."""
@@ -23,8 +27,12 @@ def explain(
     fitted: Fit,
     *,
     changes: RoleChanges = NO_CHANGES,
+    corrected: Mapping[str, Any] | None = None,
 ) -> Mapping[str, Any]:
-    """The reasons of one decision."""
+    """The reasons of one decision.
+
+    `corrected` is the part `refined` of the profile's `meta`, None for a profile as measured.
+    """
     own, reasons = headway_settings(settings), common("headway", observation, settings)
     reasons["settings"] |= {
         "loss_budget": loss_budget(settings),
@@ -33,6 +41,9 @@ def explain(
     cause = "; ".join(_cause(role, needs[role], delays[role]) for role in ordered(needs))
     changed = "".join(f"; {words}" for words in _changes(changes, own))
     limited = f"; limited by {', '.join(fitted.limits)}" if fitted.limits else ""
+    engines = _engines(corrected or {}, observation.now_s)
+    if engines:
+        reasons["engines"] = corrected
     reasons |= {
         "needs": needs,
         "holds": delays,
@@ -40,7 +51,7 @@ def explain(
         "targets": fitted.targets,
         "changes": {f"{giver}→{taker}": count for (giver, taker), count in changes.items()},
         "warnings": [*progress_warnings(observation), *_warnings(needs, loss_budget(settings))],
-        "summary": f"{cause}: {describe(fitted.targets, observation)}{changed}{limited}.",
+        "summary": f"{cause}: {describe(fitted.targets, observation)}{changed}{limited}{engines}.",
     }
     plain: dict[str, Any] = jsonable(reasons)
     return plain
@@ -62,6 +73,17 @@ def _cause(role: Role, need: Need, delay: ReleaseDelay) -> str:
     if delay.target > need.replicas:
         words += f", {delay.target} are held for now"
     return words
+
+
+def _engines(corrected: Mapping[str, Any], now_s: float) -> str:
+    """How engines differ from their profile, where they do materially; "" where not."""
+    words = []
+    for phase, factor in corrected.get("factors", {}).items():
+        if abs(log(factor)) > CHANGED:
+            since_s = now_s - corrected["since"].get(phase, now_s)
+            how = f"{factor - 1.0:.0%} longer" if factor > 1.0 else f"{1.0 - factor:.0%} less"
+            words.append(f"{phase} takes {how} than profiled, as seen for {since_s:.0f} s")
+    return f"; {' and '.join(words)}: the plan is corrected" if words else ""
 
 
 def _changes(changes: RoleChanges, own: HeadwaySettings) -> list[str]:
