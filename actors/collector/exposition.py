@@ -1,13 +1,8 @@
 """Address → Prometheus' text format → the samples that a preset asks for → what was added between two reads.
 
-Increases are taken series by series, then summed:
-
-    counter, seen before      new - old; if it fell, the process began anew: new
-    counter, new              new, as it began at 0 after the read before
-    gauge                     new - old, 0 where there is none
-
-The series of one histogram (count, sum, buckets) are reset together. A sample that is NaN keeps its last good
-value until it says something again; its quantity is broken meanwhile.
+Counters are followed by `counters`, series by series; a gauge adds its change, 0 where there is none. The
+series of one histogram (count, sum, buckets) are reset together. A sample that is NaN or negative keeps its
+last good value until it says something again; its quantity is broken meanwhile.
 
 Load of pools are gauges of replicas, per role:
 
@@ -39,6 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 from prometheus_client.parser import text_string_to_metric_families
 
+from actors.collector.counters import Group
 from actors.collector.measured import NOTHING, Increase, PoolLoad
 from actors.collector.presets import Channel, Gauge, Labels, Load, Part, Quantity
 from headway.planning import Role, Traffic
@@ -134,9 +130,9 @@ class SeriesUse(NamedTuple):
         return self.quantity.value, self.part
 
     @property
-    def histogram(self) -> tuple[str, str, Labels]:
-        """The identity of the series that are reset together."""
-        return self.quantity, self.name, self.labels
+    def group(self) -> Group:
+        """The series that are reset together with it."""
+        return Group(self.quantity, self.name, self.labels)
 
 
 def series_uses(samples: Samples, channels: Iterable[Channel]) -> dict[SeriesUse, float]:
@@ -155,29 +151,33 @@ def series_uses(samples: Samples, channels: Iterable[Channel]) -> dict[SeriesUse
     return uses
 
 
-def increments(old: Mapping[SeriesUse, float], new: Mapping[SeriesUse, float]) -> dict[Key, float]:
-    """The gain of each quantity; one without any series has no keys."""
-    reset = {use.histogram for use, value in new.items() if not use.gauge and value < old.get(use, 0.0)}
-    gained: dict[Key, float] = {}
-    for use, value in new.items():
-        before = 0.0 if not use.gauge and use.histogram in reset else old.get(use, 0.0)
-        gained[use.key] = gained.get(use.key, 0.0) + value - before
-    # A gauge that is gone has fallen to 0; a counter that is gone has lost nothing that was counted.
-    for use, value in old.items():
-        if use.gauge and use not in new:
-            gained[use.key] = gained.get(use.key, 0.0) - value
-    return gained
+def counted(uses: Mapping[SeriesUse, float]) -> dict[Group, dict[str, float]]:
+    """The counters among them, by what is reset together."""
+    groups: dict[Group, dict[str, float]] = {}
+    for use, value in uses.items():
+        if not use.gauge:
+            groups.setdefault(use.group, {})[use.part] = value
+    return groups
+
+
+def changed(old: Mapping[SeriesUse, float], new: Mapping[SeriesUse, float]) -> dict[Key, float]:
+    """The change of the gauges; one that is gone has fallen to 0."""
+    change: dict[Key, float] = {}
+    for use in dict.fromkeys([*new, *old]):
+        if use.gauge:
+            change[use.key] = change.get(use.key, 0.0) + new.get(use, 0.0) - old.get(use, 0.0)
+    return change
 
 
 def last_good(old: Samples, new: Samples) -> dict[SeriesId, float]:
-    """The new samples, NaN replaced by the last good value, or left out where there is none."""
-    good = {series: old.get(series) if isnan(value) else value for series, value in new.items()}
+    """The new samples, NaN and negative ones replaced by the last good value, or left out without one."""
+    good = {series: value if value >= 0 else old.get(series) for series, value in new.items()}
     return {series: value for series, value in good.items() if value is not None}
 
 
 def broken(samples: Samples, channels: Iterable[Channel]) -> frozenset[Quantity]:
-    """Quantities of which a sample is NaN."""
-    return frozenset(use.quantity for use, value in series_uses(samples, channels).items() if isnan(value))
+    """Quantities of which a sample is NaN or negative."""
+    return frozenset(use.quantity for use, value in series_uses(samples, channels).items() if not value >= 0)
 
 
 def role_of(load: Load, label: str | None) -> Role | None:

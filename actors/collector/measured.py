@@ -14,6 +14,8 @@ bound of it).
 quantity missing                        reported as
 arrivals never seen                     NaN, partial
 zero traffic                            requests 0, latencies NaN, ok
+a counter that contradicts itself       its quantity NaN, partial: the detail says what it did
+no counter moved, but requests run      requests NaN, partial
 requests but no series of a latency     that latency NaN, partial: the detail names it
 requests, none of them ended yet        what is known only at the end NaN, ok
 """
@@ -150,22 +152,36 @@ def unmeasured(start_s: float, end_s: float, status: HealthStatus, detail: str) 
 
 
 def assemble(
-    start_s: float, end_s: float, seen: Increases, load: Mapping[Role, PoolLoad], *, knows_attainment: bool
+    start_s: float,
+    end_s: float,
+    seen: Increases,
+    load: Mapping[Role, PoolLoad],
+    doubts: Mapping[Quantity, str],
+    *,
+    knows_attainment: bool,
 ) -> Measured:
-    """The interval as reported, and its health."""
+    """The interval as reported, and its health. A quantity in doubt is as if it had not been seen."""
+    if contradiction := _contradiction(seen, load):
+        doubts = {**doubts, Quantity.REQUESTS: contradiction}
+    seen = {quantity: increase for quantity, increase in seen.items() if quantity not in doubts}
     health = Health(status=HealthStatus.OK)
+    # Counters of one process are mostly in doubt together: the requests' line stands for all.
+    lines = [doubts.get(Quantity.REQUESTS) or next(iter(doubts.values()))] if doubts else []
     if missing := _missing(seen, knows_attainment=knows_attainment):
-        health = Health(status=HealthStatus.PARTIAL, detail=f"no data for {', '.join(missing)}")
-    only_arrivals = Quantity.COMPLETED not in seen and Quantity.REQUESTS in seen
+        lines.append(f"no data for {', '.join(missing)}")
+    if lines:
+        health = Health(status=HealthStatus.PARTIAL, detail="; ".join(lines))
+    only_arrivals = Quantity.COMPLETED not in {*seen, *doubts} and Quantity.REQUESTS in seen
     counts = (seen.get(quantity, NOTHING).count for quantity in (Quantity.MET, Quantity.MISSED))
     met, missed = (0.0 if isnan(count) else count for count in counts)
     return Measured(
         start_s=start_s,
         end_s=end_s,
         health=health,
-        requests=_count(seen, Quantity.REQUESTS),
+        # NaN stays NaN: max keeps its first argument then.
+        requests=max(seen.get(Quantity.REQUESTS, NOTHING).count, 0.0),
         # No request has ended yet where arrivals are counted but no end has been seen.
-        completed=0.0 if only_arrivals else _count(seen, Quantity.COMPLETED),
+        completed=0.0 if only_arrivals else seen.get(Quantity.COMPLETED, NOTHING).count,
         isl_tokens=seen.get(Quantity.ISL, NOTHING).mean,
         osl_tokens=seen.get(Quantity.OSL, NOTHING).mean,
         request_duration_s=seen.get(Quantity.DURATION, NOTHING).mean,
@@ -176,10 +192,18 @@ def assemble(
     )
 
 
-def _count(seen: Increases, quantity: Quantity) -> float:
-    """The count, never negative, as a change of requests in flight could make it."""
-    count = seen.get(quantity, NOTHING).count
-    return NAN if isnan(count) else max(count, 0.0)
+def _contradiction(seen: Increases, load: Mapping[Role, PoolLoad]) -> str:
+    """Why the count of requests cannot be true although each counter is sound; empty if it can."""
+    requests = seen.get(Quantity.REQUESTS, NOTHING).count
+    if requests < -0.5:
+        return f"requests in flight fell by {-requests:g} more than requests ended"
+    if not requests < 0.5:
+        return ""
+    running = sum(pool.running for pool in load.values() if pool.running > 0)
+    counts = [increase.count for quantity, increase in seen.items() if quantity is not Quantity.REQUESTS]
+    if running >= 1.0 and not any(count > 0 for count in counts):
+        return f"every counter stands still while replicas run {running:.1f} requests"
+    return ""
 
 
 def _missing(seen: Increases, *, knows_attainment: bool) -> list[Quantity]:

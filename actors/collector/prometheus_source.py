@@ -11,6 +11,8 @@ interval is the retry.
     newest sample too old, target gone                    `stale`
     Prometheus, or the target, was away at the start      `starting` until an interval is covered whole
     some quantities have no data or NaN                   `partial`
+    a counter of requests contradicts itself              `partial`, and nothing is known (`counters`)
+    a target of these series cannot be scraped any more   `partial`, requests NaN
 """
 
 import asyncio
@@ -21,6 +23,7 @@ from math import isnan
 from typing import Any, NamedTuple
 
 from actors.collector import promql
+from actors.collector.counters import Group, doubts_of
 from actors.collector.exposition import SourceDownError, redacted, role_of
 from actors.collector.measured import (
     NAN,
@@ -54,6 +57,7 @@ class Coverage:
     known: float = NAN
     scraping: float = NAN
     resumed: float = NAN
+    unread: float = NAN
 
 
 def points(answer: Any) -> list[Point]:  # noqa: ANN401 - whatever JSON holds
@@ -62,8 +66,28 @@ def points(answer: Any) -> list[Point]:  # noqa: ANN401 - whatever JSON holds
         read = [({str(k): str(v) for k, v in row["metric"].items()}, row["value"][1]) for row in answer]
         return [Point(labels.get(promql.WHAT, ""), labels, float(value)) for labels, value in read]
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-        fault = f"{type(error).__name__} {str(error)[:100]}"
-        raise SourceDownError(f"not an answer of Prometheus: {fault}") from None
+        raise _no_answer(error) from None
+
+
+def samples_of(
+    answer: Any,  # noqa: ANN401 - whatever JSON holds
+    quantity: Quantity,
+) -> dict[Group, list[tuple[float, float]]]:
+    """The samples of a range vector by series; SourceDownError for an answer of another form."""
+    try:
+        series: dict[Group, list[tuple[float, float]]] = {}
+        for row in answer:
+            labels = {str(key): str(value) for key, value in row["metric"].items()}
+            group = Group(quantity, labels.pop("__name__", ""), tuple(sorted(labels.items())))
+            series[group] = [(float(at_s), float(value)) for at_s, value in row["values"]]
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        raise _no_answer(error) from None
+    # NaN is missing data; Prometheus' own mark of a series that ended does not come at all.
+    return {group: [s for s in samples if not isnan(s[1])] for group, samples in series.items()}
+
+
+def _no_answer(error: Exception) -> SourceDownError:
+    return SourceDownError(f"not an answer of Prometheus: {type(error).__name__} {str(error)[:100]}")
 
 
 def increase_of(answer: Iterable[Point]) -> tuple[Increase | None, bool]:
@@ -139,23 +163,28 @@ class PrometheusSource:
         window = promql.window(end_s - start_s, self._fresh_s)
         try:
             async with asyncio.timeout(self._timeout_s):
-                answer = await self._query(promql.coverage(self._alive, self._counter, window), end_s)
+                answer = await self._points(promql.coverage(self._alive, self._counter, window), end_s)
                 coverage = Coverage(**{point.what: point.value for point in answer})
                 health = coverage_health(coverage, end_s, self._fresh_s, self._sought)
                 if health.status is not HealthStatus.OK:
                     return unmeasured(start_s, end_s, health.status, health.detail)
-                increases, load = await asyncio.gather(
-                    self._increases(window, end_s), self._load(window, end_s)
+                increases, load, doubts = await asyncio.gather(
+                    self._increases(window, end_s),
+                    self._load(window, end_s),
+                    self._doubts(window, start_s, end_s),
                 )
         except (SourceDownError, TimeoutError) as error:
             return unmeasured(start_s, end_s, HealthStatus.DOWN, self._failed(error))
-        return assemble(start_s, end_s, increases, load, knows_attainment=self._preset.met is not None)
+        if coverage.unread > 0:
+            doubts[Quantity.REQUESTS] = f"{coverage.unread:g} targets of {self._sought} cannot be scraped"
+        knows_attainment = self._preset.met is not None
+        return assemble(start_s, end_s, increases, load, doubts, knows_attainment=knows_attainment)
 
     async def probe(self) -> Health:
         """`ok` if Prometheus answers and has this model's series."""
         try:
             async with asyncio.timeout(self._timeout_s):
-                found = await self._query(f"count({self._sought})", None)
+                found = await self._points(f"count({self._sought})", None)
         except (SourceDownError, TimeoutError) as error:
             return Health(status=HealthStatus.DOWN, detail=self._failed(error))
         if not found:
@@ -179,25 +208,42 @@ class PrometheusSource:
         self, parts: tuple[Channel, ...], window: promql.Window, end_s: float
     ) -> Increase | None:
         """The plain difference; through the resets if there were any."""
-        answer = await self._query(promql.increase(parts, window, through_resets=False), end_s)
+        answer = await self._points(promql.increase(parts, window, through_resets=False), end_s)
+        shown = {point.what for point in answer}
+        if any(c.gauge and f"{c.part}:{index}" not in shown for index, c in enumerate(parts)):
+            # Without what is in flight nothing tells arrivals from completions.
+            return None
         increase, reset = increase_of(answer)
         if reset:
-            answer = await self._query(promql.increase(parts, window, through_resets=True), end_s)
+            answer = await self._points(promql.increase(parts, window, through_resets=True), end_s)
             increase, _ = increase_of(answer)
         return increase
+
+    async def _doubts(self, window: promql.Window, start_s: float, end_s: float) -> dict[Quantity, str]:
+        """What the counters of requests contradict themselves in; see `counters`."""
+        doubts: dict[Quantity, str] = {}
+        for channel in self._quantities[Quantity.REQUESTS]:
+            if not channel.gauge:
+                answer = await self._query(promql.samples(channel, window), end_s)
+                doubts |= doubts_of(samples_of(answer, channel.quantity), start_s, self._fresh_s)
+        # The parts of one process contradict themselves together.
+        return dict.fromkeys(self._quantities, doubts[Quantity.REQUESTS]) if doubts else {}
 
     async def _load(self, window: promql.Window, end_s: float) -> dict[Role, PoolLoad]:
         if self._preset.load is None:
             return {}
-        answer = await self._query(promql.load(self._gauges, self._preset.load, window), end_s)
+        answer = await self._points(promql.load(self._gauges, self._preset.load, window), end_s)
         return loads_of(answer, self._preset.load)
 
-    def _query(self, query: str, at_s: float | None) -> Awaitable[list[Point]]:
+    async def _points(self, query: str, at_s: float | None) -> list[Point]:
+        return points(await self._query(query, at_s))
+
+    def _query(self, query: str, at_s: float | None) -> Awaitable[Any]:
         """On a thread; in the queue where every thread still hangs from before, until the deadline."""
         loop = asyncio.get_running_loop()
         return loop.run_in_executor(self._threads, self._ask, query, at_s)
 
-    def _ask(self, query: str, at_s: float | None) -> list[Point]:
+    def _ask(self, query: str, at_s: float | None) -> Any:  # noqa: ANN401 - whatever JSON holds
         """One request, in a thread. All that it can do to us becomes `SourceDownError`."""
         from prometheus_api_client import PrometheusApiClientException, PrometheusConnect
 
@@ -218,7 +264,7 @@ class PrometheusSource:
             # The innermost cause, which the client's text ends with; the rest repeats the query.
             reason = str(error).rpartition(": ")[2].rstrip("')\"")[:200]
             raise SourceDownError(f"{type(error).__name__}: {reason}") from None
-        return points(answer)
+        return answer
 
     def _failed(self, error: Exception) -> str:
         self._failures += 1

@@ -39,6 +39,7 @@ HISTORY_S = 6 * 3600.0
 FINEST_STEP_S = 0.1
 MOST_STEPS = 600
 GAUGE_SAMPLES = 60
+BEFORE_S = 300.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +58,8 @@ class Window:
     """The range whose steps are those after the start, up to the end: both lie on the grid of S."""
     sampling: str
     """The time between two looks at a gauge."""
+    looked_back: str
+    """The range whose samples tell whether a counter contradicts itself."""
 
 
 def window(interval_s: float, fresh_s: float) -> Window:
@@ -68,6 +71,7 @@ def window(interval_s: float, fresh_s: float) -> Window:
         step=duration(step_s(interval_s)),
         walk=duration(interval_s - 1e-3),
         sampling=duration(max(FINEST_STEP_S, interval_s / GAUGE_SAMPLES)),
+        looked_back=duration(interval_s + max(interval_s, BEFORE_S)),
     )
 
 
@@ -137,6 +141,11 @@ def increase(channels: tuple[Channel, ...], window: Window, *, through_resets: b
     return " or ".join(parts)
 
 
+def samples(channel: Channel, window: Window) -> str:
+    """The samples themselves of the interval and of what came before it (BEFORE_S, or as much again)."""
+    return f"{selector(channel.name, channel.where)}[{window.looked_back}]"
+
+
 def load(gauges: tuple[Gauge, ...], settings: Load, window: Window) -> str:
     """One query for the load of pools: means over the interval by figure and role."""
     parts = []
@@ -156,6 +165,7 @@ def coverage(alive: Series, counter: Series, window: Window) -> str:
     known      its series in the last hours
     scraping   series of `up` at the interval's start: whether Prometheus was scraping anything then
     resumed    series of a counter that go on from a sample too old to be the one the interval begins with
+    unread     targets that had samples of the counter a moment ago and cannot be scraped now
 
     A series counts as new only if Prometheus was scraping at the start and it continues no earlier sample.
     """
@@ -169,6 +179,7 @@ def coverage(alive: Series, counter: Series, window: Window) -> str:
         "known": f"count(last_over_time({shown}[{duration(HISTORY_S)}]))",
         "scraping": f"count(last_over_time(up[{window.fresh}] offset {window.interval}))",
         "resumed": f"count(({last} >= {earlier}) unless {base})",
+        "unread": f"count((up == 0) and on (job, instance) last_over_time({x}[{window.reach}]))",
     }
     return " or ".join(_labelled(expression, what) for what, expression in table.items())
 

@@ -9,118 +9,46 @@
 Tolerance: a scrape interval, within a twentieth and a quarter of the interval. The state can be stored and
 taken up again, so that an interval in which the collector itself was restarted is still measured; its reads
 are then as far apart as the restart made them.
-
-The reads are running totals, one snapshot a read, in bounded memory. Totals only grow by what each read
-added, so that resets and new series are settled once, and any two snapshots give the interval between them.
-Gauges are kept as integrals over time: their mean in an interval is exact at any spacing of the snapshots.
-When the ring is full, every second snapshot of its older half goes, save the borders of the latest intervals.
 """
 
 import json
-from bisect import bisect_left
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 
+from actors.collector.counters import Counters, Group, summed
 from actors.collector.exposition import (
-    Key,
     SeriesId,
+    SeriesUse,
     broken,
     carries,
+    changed,
+    counted,
     gained_load,
-    increments,
     last_good,
     pool_loads,
     series_uses,
 )
-from actors.collector.measured import NAN, Health, HealthStatus, Increase, Measured, assemble, unmeasured
+from actors.collector.measured import (
+    NOTHING,
+    Health,
+    HealthStatus,
+    Measured,
+    assemble,
+    unmeasured,
+)
 from actors.collector.presets import Preset, Quantity, channels, gauges, matched
+from actors.collector.snapshots import Ring, Snapshot, between
 
-CAPACITY = 512
-BORDERS_KEPT = 4
+GONE_S = 300.0
+"""A counter without any series is not read, for as long; after that it is gone."""
+FORGOTTEN_S = 3600.0
+"""A series that was away for longer is a new one."""
 
 LEAST_SHARE, MOST_SHARE = 0.05, 0.25
 """Bounds of the tolerance, as shares of the interval."""
 
 LEAST_STRETCH, MOST_STRETCH = 0.5, 1.5
 """Lengths between two reads, in intervals, from which counts may be scaled to the interval."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshot:
-    """Totals at one moment; `broken` names the quantities that could not be read then."""
-
-    at_s: float
-    totals: Mapping[Key, float]
-    broken: frozenset[Quantity] = frozenset()
-
-
-class Ring:
-    """Snapshots in the order of time."""
-
-    def __init__(self, snapshots: Iterable[Snapshot] = (), capacity: int = CAPACITY) -> None:
-        self._snapshots = list(snapshots)
-        self._borders: list[float] = [snapshot.at_s for snapshot in self._snapshots][-BORDERS_KEPT:]
-        self._capacity = capacity
-
-    def __len__(self) -> int:
-        return len(self._snapshots)
-
-    @property
-    def newest(self) -> Snapshot | None:
-        """The latest snapshot."""
-        return self._snapshots[-1] if self._snapshots else None
-
-    @property
-    def oldest(self) -> Snapshot | None:
-        """The earliest snapshot that is kept."""
-        return self._snapshots[0] if self._snapshots else None
-
-    def kept(self) -> list[Snapshot]:
-        """The ends of the latest intervals, and the newest snapshot: what must survive."""
-        return [s for s in self._snapshots if s.at_s in self._borders or s is self.newest]
-
-    def add(self, gained: Mapping[Key, float], at_s: float, broken: frozenset[Quantity]) -> Snapshot:
-        """Append the totals after one more read; a time before the newest one counts as the newest one."""
-        newest = self.newest
-        totals = dict(newest.totals) if newest else {}
-        for key, value in gained.items():
-            totals[key] = totals.get(key, 0.0) + value
-        at_s = max(at_s, newest.at_s) if newest else at_s
-        snapshot = Snapshot(at_s=at_s, totals=totals, broken=broken)
-        self._snapshots.append(snapshot)
-        if len(self._snapshots) > self._capacity:
-            half = len(self._snapshots) // 2
-            older = enumerate(self._snapshots[:half])
-            kept = [s for i, s in older if i % 2 == 0 or s.at_s in self._borders]
-            self._snapshots[:half] = kept
-        return snapshot
-
-    def mark_border(self, snapshot: Snapshot) -> None:
-        """Keep this snapshot when others go: an interval ended here, and the next begins."""
-        self._borders = [*self._borders, snapshot.at_s][-BORDERS_KEPT:]
-
-    def nearest(self, at_s: float, tolerance_s: float = 0.0) -> Snapshot | None:
-        """The snapshot next to this moment; within the tolerance rather the end of an earlier interval."""
-        index = bisect_left(self._snapshots, at_s, key=lambda snapshot: snapshot.at_s)
-        near = self._snapshots[max(0, index - 1) : index + 1]
-        ends = [s for s in self._snapshots if s.at_s in self._borders and abs(s.at_s - at_s) <= tolerance_s]
-        return min(ends or near, key=lambda snapshot: abs(snapshot.at_s - at_s), default=None)
-
-
-def between(start: Snapshot, end: Snapshot) -> dict[str, Increase]:
-    """The increases between two snapshots, by quantity (or gauge), without what is broken at the end."""
-    parts: dict[str, dict[str, float]] = {}
-    for (quantity, part), total in end.totals.items():
-        parts.setdefault(quantity, {})[part] = total - start.totals.get((quantity, part), 0.0)
-    return {
-        quantity: Increase(
-            count=values.pop("count", NAN),
-            total=values.pop("sum", NAN),
-            buckets=tuple(sorted((float(bound), value) for bound, value in values.items())),
-        )
-        for quantity, values in parts.items()
-        if quantity not in {*end.broken}
-    }
 
 
 class Tracker:
@@ -134,6 +62,10 @@ class Tracker:
         self._alive = SeriesId(preset.alive.name, matched(preset.alive, preset, model))
         self._scrape_interval_s = scrape_interval_s
         self._samples: Mapping[SeriesId, float] = {}
+        self._in_flight: Mapping[SeriesUse, float] = {}
+        self._counters = Counters()
+        self._broken: dict[Quantity, float] = {}
+        self._doubts: dict[Quantity, str] = {}
         self._ring = Ring()
 
     @property
@@ -156,21 +88,69 @@ class Tracker:
 
     def replaced(self) -> None:
         """Another process answers from now on: its counters began at 0, and what was in flight is gone."""
-        in_flight = {channel.name for channel in self._channels if channel.gauge}
-        self._samples = {series: value for series, value in self._samples.items() if series.name in in_flight}
+        self._counters.replaced()
 
     def add(self, samples: Mapping[SeriesId, float], at_s: float) -> None:
         """Take in one read. The first one ever is what later ones are compared with."""
         good = last_good(self._samples, samples)
-        newest = self._ring.newest
+        uses, newest = series_uses(good, self._channels), self._ring.newest
+        unread = set(broken(samples, self._channels))
         if newest is None:
+            self._begin(good, at_s)
             # What the counters show at the first read was counted before anything was followed.
-            gained = dict.fromkeys(increments({}, series_uses(good, self._channels)), 0.0)
+            gained = dict.fromkeys([use.key for use in uses], 0.0)
         else:
-            gained = increments(series_uses(self._samples, self._channels), series_uses(good, self._channels))
+            groups = self._with_lost(counted(uses), unread, at_s)
+            in_flight = self._with_lost_gauges(uses, unread)
+            read = self._counters.add(groups, at_s)
+            gained = summed(read.by_group)
+            for key, change in changed(self._in_flight, in_flight).items():
+                gained[key] = gained.get(key, 0.0) + change
             gained |= gained_load(good, self._gauges, self._preset.load, at_s - newest.at_s)
-        self._ring.add(gained, at_s, broken(samples, self._channels))
+            gained |= {(_doubt_key(quantity), "count"): 1.0 for quantity in read.doubts}
+            self._in_flight, self._samples = in_flight, good
+            self._doubts |= read.doubts
+            self._counters.forget(at_s - FORGOTTEN_S)
+        last_s = newest.at_s if newest else at_s
+        self._broken = {quantity: self._broken.get(quantity, last_s) for quantity in unread}
+        self._ring.add(gained, at_s, self._broken)
+
+    def _begin(self, good: Mapping[SeriesId, float], at_s: float) -> None:
+        uses = series_uses(good, self._channels)
         self._samples = good
+        self._in_flight = {use: value for use, value in uses.items() if use.gauge}
+        self._counters.begin(counted(uses), at_s)
+
+    def _with_lost(
+        self, read: dict[Group, dict[str, float]], unread: set[Quantity], at_s: float
+    ) -> dict[Group, Mapping[str, float]]:
+        """With the last values of counters of which no series is left in this read: they were not read."""
+        names = {group.name for group in read}
+        whole: dict[Group, Mapping[str, float]] = {**read}
+        for group, parts in self._counters.values().items():
+            since_s = self._broken.get(group.quantity, at_s)
+            if group.name not in names and self.alive() and at_s - since_s < GONE_S:
+                unread.add(group.quantity)
+                whole[group] = parts
+        return whole
+
+    def _with_lost_gauges(
+        self, uses: Mapping[SeriesUse, float], unread: set[Quantity]
+    ) -> dict[SeriesUse, float]:
+        """The requests in flight, with the last values of gauges that are gone while their counters are not.
+
+        Without any series of a gauge nothing tells arrivals from completions: they are unread.
+        """
+        shown = [set(use.labels) for use in uses if not use.gauge]
+        whole = {use: value for use, value in uses.items() if use.gauge}
+        for use, value in self._in_flight.items():
+            if use not in whole and any(labels >= set(use.labels) for labels in shown):
+                unread.add(use.quantity)
+                whole[use] = value
+        # As read: what stands in for a gauge that is gone has made its quantity unread already.
+        names = {use.name for use in whole}
+        unread |= {c.quantity for c in self._channels if c.gauge and c.name not in names}
+        return whole
 
     def measure(self, start_s: float, end_s: float) -> Measured:
         """The interval that ends with the last read; the next one is expected to begin there."""
@@ -224,13 +204,24 @@ class Tracker:
             raise ValueError(f"stored metrics cannot be read: {error}") from None
         if of != self._of:
             raise ValueError(f"stored metrics are those of {of}")
-        self._samples, self._ring = samples, Ring(snapshots)
+        self._ring = Ring(snapshots)
+        self._begin(samples, self.newest_s or 0.0)
 
     def _measured(self, start: Snapshot, end: Snapshot) -> Measured:
         added = between(start, end)
         seen = {quantity: added[quantity] for quantity in Quantity if quantity in added}
+        doubts = {
+            quantity: self._doubts.get(quantity, f"the counter of {quantity} contradicts itself")
+            for quantity in Quantity
+            if added.get(_doubt_key(quantity), NOTHING).count > 0
+        }
         knows_attainment = self._preset.met is not None
-        return assemble(start.at_s, end.at_s, seen, pool_loads(added), knows_attainment=knows_attainment)
+        loads = pool_loads(added)
+        return assemble(start.at_s, end.at_s, seen, loads, doubts, knows_attainment=knows_attainment)
+
+
+def _doubt_key(quantity: Quantity) -> str:
+    return f"doubt.{quantity}"
 
 
 def _scaled(measured: Measured, start_s: float, end_s: float) -> Measured:

@@ -9,11 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from actors.collector.counters import Counters, summed
 from actors.collector.exposition import (
     SeriesId,
     SourceDownError,
     broken,
-    increments,
+    changed,
+    counted,
     last_good,
     parse,
     series_uses,
@@ -33,7 +35,14 @@ def ttft(part: str, le: str | None = None) -> SeriesId:
 
 
 def gained(old, new, table=CHANNELS):
-    return increments(series_uses(old, table), series_uses(new, table))
+    """As by two reads a second apart."""
+    before, now = series_uses(old, table), series_uses(new, table)
+    counters = Counters()
+    counters.begin(counted(before), 0.0)
+    found = summed(counters.add(counted(now), 1.0).by_group)
+    for key, change in changed(before, now).items():
+        found[key] = found.get(key, 0.0) + change
+    return found
 
 
 def test_the_difference_of_this_model_alone():

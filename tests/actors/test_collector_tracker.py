@@ -10,7 +10,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from actors.collector.exposition import parse
 from actors.collector.measured import HealthStatus, PoolLoad
 from actors.collector.presets import HEADWAY, SGLANG, VLLM
-from actors.collector.tracker import Ring, Tracker, between
+from actors.collector.snapshots import Ring, between
+from actors.collector.tracker import Tracker
 from headway.planning import Role
 from tests.exporter import MODEL, Exporter
 
@@ -215,10 +216,10 @@ def test_the_state_of_another_model_is_refused():
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=80), st.integers(2, 12))
 def test_the_ring_stays_small_and_keeps_the_borders(added, capacity):
     ring = Ring(capacity=capacity)
-    first = ring.add({}, 0.0, frozenset())
+    first = ring.add({}, 0.0, {})
     ring.mark_border(first)
     for at_s, count in enumerate(added, start=1):
-        last = ring.add({("requests", "count"): float(count)}, float(at_s), frozenset())
+        last = ring.add({("requests", "count"): float(count)}, float(at_s), {})
         assert len(ring) <= max(capacity, 5)
     assert ring.nearest(0.0) is first
     assert between(first, last)["requests"].count == sum(added)

@@ -1,0 +1,222 @@
+"""Counters that lie: each is said, none is zero demand, and none is a peak. Both sources, the same cases.
+
+The process shows the names of our gateway. The gateway source reads its text every 5 s; for the Prometheus
+source its samples are what a real Prometheus would have kept (`tests/conformance/test_metric_sources.py` has
+the real one).
+"""
+
+from collections.abc import Callable, Sequence
+from math import isnan, nan
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from actors.collector.counters import Counters, Group, doubts_of, summed
+from actors.collector.exposition import parse
+from actors.collector.measured import HealthStatus, Increase, Measured, PoolLoad, assemble
+from actors.collector.presets import HEADWAY, VLLM, Preset, Quantity
+from actors.collector.tracker import Tracker
+from headway.planning import Role
+
+SCRAPE_S, INTERVAL_S, READS = 5.0, 60.0, 12
+RATE = 5.0
+"""Requests per second: 300 in an interval."""
+BEGINS_S = 7_200.0
+ARRIVALS = Group(Quantity.REQUESTS, "headway_request_arrivals_total", (("model", "tiny"),))
+
+Counts = Sequence[float | None]
+"""The counter at each read, 5 s apart; None where the read lacks it. Two intervals."""
+
+HONEST = [12_000.0 + RATE * SCRAPE_S * read for read in range(2 * READS + 1)]
+
+
+def shown(count: float | None, preset: Preset = HEADWAY, running: float = 3.0) -> str:
+    """One exposition."""
+    if preset is VLLM:
+        text = f'vllm:num_requests_running{{model_name="tiny"}} {running}\n'
+        text += 'vllm:num_requests_waiting{model_name="tiny"} 0\n'
+        if count is not None:
+            text += f'vllm:request_success_total{{model_name="tiny"}} {count}\n'
+        return text
+    text = f'headway_replica_running_requests{{role="decode",replica="a"}} {running}\n'
+    if count is not None:
+        text += f'headway_request_arrivals_total{{model="tiny"}} {count}\n'
+        text += f'headway_arrival_input_tokens_count{{model="tiny"}} {count}\n'
+        text += f'headway_arrival_input_tokens_sum{{model="tiny"}} {count * 100}\n'
+    return text
+
+
+def through_gateway(counts: Counts, preset: Preset = HEADWAY) -> list[Measured]:
+    """The intervals as the tracker measures them."""
+    track, found = Tracker(preset, "tiny", SCRAPE_S), []
+    for read, count in enumerate(counts):
+        at_s = BEGINS_S + read * SCRAPE_S
+        track.add(parse(shown(count, preset), track.names), at_s)
+        if read and read % READS == 0:
+            found.append(track.measure(at_s - INTERVAL_S, at_s))
+    return found
+
+
+def doubts_in_samples(counts: Counts) -> str:
+    """The doubt that the Prometheus source has about the second interval."""
+    samples = [(BEGINS_S + read * SCRAPE_S, count) for read, count in enumerate(counts) if count is not None]
+    second_s = BEGINS_S + READS * SCRAPE_S
+    return doubts_of({ARRIVALS: samples}, second_s, 30.0).get(Quantity.REQUESTS, "")
+
+
+def changed(change: Callable[[int, float], float | None]) -> list[float | None]:
+    """The honest counter, changed from the middle of the second interval on."""
+    return [change(read, count) if read >= 16 else count for read, count in enumerate(HONEST)]
+
+
+def test_an_honest_counter_is_300_requests():
+    assert [found.requests for found in through_gateway(HONEST)] == [300.0, 300.0]
+    assert doubts_in_samples(HONEST) == ""
+
+
+WENT_BACK = changed(lambda read, count: count - 300.0 if read == 16 else count)
+IN_TURNS = changed(lambda read, count: count * (0.6 if read % 2 else 1.0))
+
+LIES = {
+    # One interval of 12,386 requests instead of 300 where every fall is taken for a restart.
+    "back once and returned": (WENT_BACK, "fell from 12375 to 12100, which no restart explains"),
+    "two processes in turns": (IN_TURNS, "two processes answer in turns"),
+    "back for good": (changed(lambda _, count: count - 5_000.0), "fell from 12375 to 7400"),
+}
+
+
+@pytest.mark.parametrize(("counts", "said"), LIES.values(), ids=LIES)
+def test_a_counter_that_goes_back_is_said_and_makes_demand_unknown(counts, said):
+    found = through_gateway(counts)[-1]
+    assert isnan(found.requests)
+    assert found.health.status is HealthStatus.PARTIAL
+    assert "headway_request_arrivals_total" in found.health.detail
+    if counts is not IN_TURNS:
+        assert said in found.health.detail or "went back and returned" in found.health.detail
+    assert "(since 02:01:20 UTC)" in found.health.detail or "(since 02:01:25 UTC)" in found.health.detail
+    assert doubts_in_samples(counts)
+
+
+def test_two_processes_in_turns_stay_unknown_for_as_long_as_it_lasts():
+    counts = [count * (0.6 if read % 2 else 1.0) for read, count in enumerate([*HONEST, *HONEST])]
+    track = Tracker(HEADWAY, "tiny", SCRAPE_S)
+    for read, count in enumerate(counts[:25] + [c + 600.0 for c in counts[26:]]):
+        track.add(parse(shown(count), track.names), BEGINS_S + read * SCRAPE_S)
+        if read and read % READS == 0:
+            found = track.measure(BEGINS_S + (read - READS) * SCRAPE_S, BEGINS_S + read * SCRAPE_S)
+            assert isnan(found.requests), (read, found.requests)
+            assert found.health.status is HealthStatus.PARTIAL
+
+
+def test_a_doubt_passes_with_its_interval():
+    counts = [*WENT_BACK, *(HONEST[-1] + RATE * SCRAPE_S * read for read in range(1, 2 * READS + 1))]
+    found = through_gateway(counts)
+    assert [one.health.status for one in found[2:]] == [HealthStatus.OK] * 2
+    assert [one.requests for one in found[2:]] == [300.0, 300.0]
+
+
+def test_a_restart_is_no_doubt():
+    restarted = changed(lambda read, _: RATE * SCRAPE_S * (read - 15))
+    found = through_gateway(restarted)[-1]
+    assert (found.requests, found.health.status) == (300.0, HealthStatus.OK)
+    assert doubts_in_samples(restarted) == ""
+
+
+def test_a_restarted_process_that_passes_its_old_count_is_no_doubt():
+    counts = [RATE * SCRAPE_S * read for read in range(READS + 1)]
+    counts += [RATE * SCRAPE_S * read for read in range(2 * READS)]
+    found = through_gateway(counts)
+    assert sum(one.requests for one in found) == pytest.approx(RATE * SCRAPE_S * (len(counts) - 2))
+    assert {one.health.status for one in found} == {HealthStatus.OK}
+
+
+@pytest.mark.parametrize("value", [-5.0, nan])
+def test_a_negative_counter_is_missing_not_zero(value):
+    counts = changed(lambda _, __: value)
+    found = through_gateway(counts)[-1]
+    assert isnan(found.requests)
+    assert found.health.status is HealthStatus.PARTIAL
+    assert "requests" in found.health.detail
+    if value < 0:
+        assert "is negative, -5" in doubts_in_samples(counts)
+
+
+def test_what_was_counted_while_it_could_not_be_read_is_no_peak_afterwards():
+    """Unreadable for an interval and a half: the interval that reads it again has its own share."""
+    counts = [RATE * SCRAPE_S * read for read in range(4 * READS + 1)]
+    hidden = [None if 14 <= read <= 31 else count for read, count in enumerate(counts)]
+    found = through_gateway(hidden, VLLM)
+    assert isnan(found[1].requests)
+    assert found[2].requests == pytest.approx(300.0)
+    assert found[3].requests == pytest.approx(300.0)
+
+
+def test_a_counter_that_comes_and_goes_is_read_in_part_and_never_counted_from_zero():
+    counts = [None if read in {14, 17, 20} else count for read, count in enumerate(HONEST)]
+    assert [found.requests for found in through_gateway(counts, VLLM)] == [300.0, 300.0]
+
+
+@pytest.mark.parametrize("preset", [HEADWAY, VLLM], ids=lambda preset: preset.name)
+@pytest.mark.parametrize("stuck", [12_400.0, 0.0], ids=["frozen", "reset at every read"])
+def test_a_counter_that_stands_still_while_replicas_run_requests_is_unknown(preset, stuck):
+    counts = [*HONEST[:1], *[stuck] * (2 * READS)]
+    found = through_gateway(counts, preset)[-1]
+    assert isnan(found.requests)
+    assert found.health.status is HealthStatus.PARTIAL
+    assert "every counter stands still while replicas run 3.0 requests" in found.health.detail
+
+
+def whole(**counts: float) -> dict[Quantity, Increase]:
+    return {Quantity(name): Increase(count=count, total=0.0) for name, count in counts.items()}
+
+
+def judged(running: float, **counts: float) -> Measured:
+    load = {Role.MIXED: PoolLoad(running=running, waiting=0.0, kv_usage=0.1)}
+    return assemble(0.0, 60.0, whole(**counts), load, {}, knows_attainment=False)
+
+
+def test_standing_still_is_zero_traffic_where_nothing_runs_or_tokens_flow():
+    assert (judged(0.0, requests=0.0).requests, judged(0.0, requests=0.0).health.status) == (0.0, "ok")
+    assert judged(3.0, requests=0.0, itl=900.0).requests == 0.0
+    assert isnan(judged(3.0, requests=0.0, itl=0.0).requests)
+
+
+def test_fewer_than_no_arrivals_are_unknown():
+    found = judged(3.0, requests=-40.0, completed=10.0)
+    assert isnan(found.requests)
+    assert "requests in flight fell by 40 more than requests ended" in found.health.detail
+
+
+@pytest.mark.parametrize("missing", ["running", "waiting"])
+def test_completions_are_never_taken_for_demand(missing):
+    """Under backpressure 300 complete and 900 arrive: without what is in flight that cannot be seen."""
+    track = Tracker(VLLM, "tiny", SCRAPE_S)
+    for read in range(READS + 1):
+        text = shown(300.0 + 25.0 * read, VLLM, running=10.0).replace(
+            'waiting{model_name="tiny"} 0', (f'waiting{{model_name="tiny"}} {50 * read}')
+        )
+        if read == READS:
+            text = "".join(line for line in text.splitlines(True) if f"requests_{missing}" not in line)
+        track.add(parse(text, track.names), BEGINS_S + read * SCRAPE_S)
+    found = track.measure(BEGINS_S, BEGINS_S + INTERVAL_S)
+    assert isnan(found.requests)
+    assert found.health.status is not HealthStatus.OK
+
+
+@given(st.lists(st.tuples(st.booleans(), st.floats(0.1, 0.95)), min_size=3, max_size=40))
+def test_whatever_a_counter_does_no_read_gains_more_than_the_allowance(reads):
+    """Each read shows the honest count or some share of it: gained at once is never the whole count."""
+    counters, honest = Counters(), 50_000.0
+    counters.begin({ARRIVALS: {"count": honest}}, 0.0)
+    at_s = 0.0
+    for _ in range(3):
+        honest, at_s = honest + 25.0, at_s + SCRAPE_S
+        counters.add({ARRIVALS: {"count": honest}}, at_s)
+    for is_honest, share in reads:
+        honest, at_s = honest + 25.0, at_s + SCRAPE_S
+        value = honest if is_honest else honest * share
+        before = counters.values()[ARRIVALS]["count"]
+        gained, doubts = counters.add({ARRIVALS: {"count": value}}, at_s)
+        if value < before and not doubts:
+            assert summed(gained)["requests", "count"] <= 25.0 * 10 + 20.0 + 1e-6
