@@ -1,0 +1,223 @@
+"""Plans for engines of other speeds than profiled: corrected, not corrected, and by the truth.
+
+    python -m benchmarks mismatch --data DIR [--cells 'azure10_8b_*'] [--quick] [--output DIR] [--workers N]
+
+Hours of the grid of `policies` at a start-up of 60 s, split and mixed pools, engines at speeds over those of
+the profile: both phases alike, one of them alone, a step in mid-trace, and a tenth of the replicas at half
+speed. Each run begins with the smallest fleet that keeps the goal in the first five minutes, by replay of the
+engines as they then are. Attainment is over the attainable, those requests that an idle engine meets (in runs
+with a step, one of the slower speed); `late` leaves out the first 15 minutes.
+
+    truth       policy headway, given the profile of the engines (for a step: of the first speed, corrected)
+    corrected   policy headway with the profile, corrected by traffic: the default
+    believed    the same with `engine.refinement` off
+    reference   policy reference with its correction factors (split pools)
+
+Results lie in --output, one file a run; what is there stays. --quick: some speeds.
+"""
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatch
+from math import exp, log
+from multiprocessing import get_context
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+
+from benchmarks.policies.cells import PROFILES, Base
+from benchmarks.policies.recording import Recording, recordings
+from headway.config import load_config
+from headway.engine.speeds import EngineSpeeds
+from headway.planning import Role, make_policy
+from headway.planning.replay import ReplayEngine, Requests, decode_losses, mixed_losses, prefill_losses
+from headway.simulation.build import Plan, make_plan, make_scenario, run
+from headway.simulation.demand import reach
+from interp import scaled
+
+OUTPUT = Path("out/mismatch")
+HOURS = ("azure1", "azure10", "mooncake4", "burst")
+DELAY_S, GOAL, FIRST_S, LATE_S, STEP_S = 60.0, 0.99, 300.0, 900.0, 1800.0
+POOLS: Mapping[str, Sequence[str]] = {"split": ("prefill", "decode"), "mixed": ("mixed",)}
+MOST_REPLICAS = 4000
+WAYS = ("truth", "corrected", "believed", "reference")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mismatch:
+    """Speeds of prefill and decode over the profile's, from STEP_S on others; a share of slow replicas."""
+
+    name: str
+    prefill: float = 1.0
+    decode: float = 1.0
+    later: float | None = None
+    slow: float = 0.0
+
+    @property
+    def speeds(self) -> EngineSpeeds:
+        later = {} if self.later is None else {STEP_S: self.later}
+        return EngineSpeeds(
+            prefill={0.0: self.prefill, **later},
+            decode={0.0: self.decode, **later},
+            slow_share=self.slow,
+            slow_speed=0.5,
+        )
+
+
+SPEEDS = (0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5)
+MISMATCHES = (
+    *(Mismatch(name=f"both {speed:g}", prefill=speed, decode=speed) for speed in SPEEDS),
+    *(Mismatch(name=f"prefill {speed:g}", prefill=speed) for speed in SPEEDS if speed != 1.0),
+    *(Mismatch(name=f"decode {speed:g}", decode=speed) for speed in SPEEDS if speed != 1.0),
+    Mismatch(name="1 → 0.7", later=0.7),
+    Mismatch(name="0.7 → 1", prefill=0.7, decode=0.7, later=1.0),
+    Mismatch(name="10 % slow", slow=0.1),
+)
+QUICK = ("both 0.7", "both 0.8", "both 1", "both 1.25", "1 → 0.7", "0.7 → 1", "10 % slow")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One deployment, one mismatch, all ways."""
+
+    data: Path
+    output: Path
+    base: Base
+    pools: str
+    mismatch: Mismatch
+
+    @property
+    def path(self) -> Path:
+        name = f"{self.base.name}_{self.pools}_{self.mismatch.name}".replace(" ", "_").replace("%", "pc")
+        return self.output / f"{name}.json"
+
+    def run(self) -> None:
+        if self.path.is_file():
+            return
+        trace = recordings(self.data, self.base.trace)[0]
+        plan, mismatch = self._plan("headway"), self.mismatch
+        engines = scaled(plan.profile, mismatch.prefill, mismatch.decode)
+        slower = engines
+        if mismatch.later is not None:
+            slower = scaled(plan.profile, min(mismatch.prefill, mismatch.later))
+        fleet = _first_fleet(plan, trace, ReplayEngine.of(engines, plan.settings.slo, plan.engine))
+        scenario = make_scenario(plan, trace)
+        known = reach(trace, scenario.mix, slower, plan.transfer)
+        found: dict[str, Any] = {"attainable": known.attainable, "requests": known.requests}
+        for way in WAYS:
+            if way == "reference" and self.pools == "mixed":
+                continue
+            planned = self._plan(
+                "reference" if way == "reference" else "headway", learn=way in {"truth", "corrected"}
+            )
+            if way == "truth":
+                policy = make_policy("headway", planned.settings, engines)
+                planned = replace(planned, profile=engines, policy=policy)
+            setting = replace(make_scenario(planned, trace), initial=fleet, speeds=mismatch.speeds)
+            setting = replace(setting, profile=plan.profile)
+            result = run(planned, setting, trace)
+            late = [each for each in result.intervals if each.end_s > LATE_S and each.requests]
+            met = sum((each.attainment or 0.0) * each.requests for each in late)
+            found[way] = {
+                "met": result.tally.met,
+                "late": met / max(1, sum(each.requests for each in late)),
+                "gpu_hours": result.gpu_hours,
+            }
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.path.write_text(json.dumps(found), encoding="utf-8")
+
+    def _plan(self, policy: str, *, learn: bool = True) -> Plan:
+        ttft_s, itl_s = self.base.slo_s
+        pools = {role: {"max_replicas": MOST_REPLICAS} for role in POOLS[self.pools]}
+        settings = {
+            "slo": {"ttft_ms": ttft_s * 1e3, "itl_ms": itl_s * 1e3, "attainment": GOAL},
+            "engine.profile": str(self.data / "profiles" / PROFILES[self.base.profile]),
+            "engine.refinement.enabled": learn,
+            "pools": pools,
+            "planner.policy": policy,
+            "simulation.start_up_delay_s": DELAY_S,
+        }
+        return make_plan(load_config(None, settings))
+
+
+def _first_fleet(plan: Plan, trace: Recording, engine: ReplayEngine) -> Mapping[Role, int]:
+    """The smallest fleet that keeps the goal in the first seconds, by replay."""
+    head = trace.head(FIRST_S)
+    columns = (head.arrival_s, head.input_tokens, head.output_tokens)
+    requests = Requests(*(column.astype(np.float64) for column in columns))
+    curves = {Role.PREFILL: prefill_losses, Role.DECODE: decode_losses, Role.MIXED: mixed_losses}
+    may_miss = (1.0 - GOAL) / len(plan.settings.limits)
+    fleet = {}
+    for role in plan.settings.limits:
+        curve = curves[role](engine, requests, 0, 1)
+        enough = np.flatnonzero(curve.lost <= may_miss * max(1, curve.requests))
+        fleet[role] = max(1, int(enough[0]) if len(enough) else len(curve.lost) - 1)
+    return fleet
+
+
+def main(
+    data: Path | None,
+    *,
+    cells: str = "*",
+    quick: bool = False,
+    output: Path = OUTPUT,
+    workers: int | None = None,
+) -> int:
+    """Run what is missing, then print the table; 0 also without data."""
+    if data is None or not (data / "traces").is_dir():
+        print("needs traces and profiles: --data DIR")
+        return 0
+    jobs = [
+        Job(data=data.resolve(), output=output, base=base, pools=pools, mismatch=mismatch)
+        for base in _bases(cells)
+        for pools in POOLS
+        for mismatch in MISMATCHES
+        if not quick or mismatch.name in QUICK
+    ]
+    missing = [job for job in jobs if not job.path.is_file()]
+    # Each process compiles once, and keeps the last trace that it read.
+    with get_context("spawn").Pool(workers or os.cpu_count() or 1) as pool:
+        for number, _ in enumerate(pool.imap_unordered(Job.run, missing), 1):
+            print(f"{number} of {len(missing)} done", flush=True)
+    print("\n".join(table(jobs)))
+    return 0
+
+
+def _bases(patterns: str) -> Iterator[Base]:
+    for trace in HOURS:
+        for profile in PROFILES:
+            for slo in ("tight", "loose"):
+                base = Base(trace=trace, profile=profile, slo=slo)
+                if any(fnmatch(base.name, pattern) for pattern in patterns.split(",")):
+                    yield base
+
+
+def table(jobs: Sequence[Job]) -> Iterator[str]:
+    """One row for each kind of pool and mismatch, over the cells that are there."""
+    yield "| pools, speed | cells | corrected: mean (least), late least | × GPU-hours of truth (most) | "
+    yield "truth | believed | reference |\n|---|---|---|---|---|---|---|"
+    for pools in POOLS:
+        for name in dict.fromkeys(job.mismatch.name for job in jobs):
+            of = [job for job in jobs if (job.pools, job.mismatch.name) == (pools, name)]
+            if found := [json.loads(job.path.read_text()) for job in of if job.path.is_file()]:
+                yield f"| {pools}, {name} | {len(found)} | {_row(found)} |"
+
+
+def _row(found: Sequence[Mapping[str, Any]]) -> str:
+    def shares(way: str) -> list[float]:
+        return [each[way]["met"] / max(1, each["attainable"]) for each in found if way in each]
+
+    late = [each["corrected"]["late"] * each["requests"] / max(1, each["attainable"]) for each in found]
+    costs = [each["corrected"]["gpu_hours"] / each["truth"]["gpu_hours"] for each in found]
+    own = shares("corrected")
+    others = [
+        f"{fmean(rest):.1%} ({min(rest):.1%})" if (rest := shares(way)) else "–"
+        for way in ("truth", "believed", "reference")
+    ]
+    geometric = exp(fmean(log(cost) for cost in costs))
+    mine = f"{fmean(own):.2%} ({min(own):.2%}), {min(late):.2%}"
+    return " | ".join([mine, f"{geometric:.2f} ({max(costs):.2f})", *others])
