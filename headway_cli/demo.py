@@ -12,7 +12,7 @@ import os
 import signal
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -30,6 +30,7 @@ from headway_cli.deployment import Deployed
 from headway_cli.errors import CliError
 from headway_cli.flags import option, switch
 from headway_cli.job import Job, execute
+from headway_cli.options import DecodeSpeed, PrefillSpeed, speed_overrides
 from headway_cli.output import check_outputs, write_text
 from headway_cli.page.result import render
 from headway_cli.result_view import print_result
@@ -57,6 +58,8 @@ def demo(
     *,
     output: Annotated[str, option("FILE", "Where the page goes.")] = "out/demo.html",
     duration: Annotated[float, option("S", "Seconds of load, live.", min=30.0, max=86400.0)] = 150.0,
+    prefill_speed: PrefillSpeed = None,
+    decode_speed: DecodeSpeed = None,
     keep: Annotated[bool, switch("--keep", "Leave it up afterwards, until Ctrl-C.")] = False,
     simulate: Annotated[
         bool, switch("--simulate", "Simulate a made-up day in seconds, without Ray.")
@@ -67,20 +70,23 @@ def demo(
     if Path(output).parent == Path("out"):
         Path("out").mkdir(exist_ok=True)
     check_outputs({"--output": output})
+    engines = speed_overrides(prefill_speed, decode_speed)
     if simulate:
-        simulate_day(output)
+        simulate_day(output, engines)
     else:
-        run_demo(duration_s=duration, output=Path(output), keep=keep)
+        run_demo(make_demo_plan(duration, engines), output=Path(output), keep=keep)
 
 
-def simulate_day(output: str) -> None:
+def simulate_day(output: str, engines: Mapping[str, object]) -> None:
     """Simulate the day, write the report and print the result."""
     announce_compilation()
     with tempfile.TemporaryDirectory() as folder:
         trace = Path(folder, "made-up-day.csv")
         _write_day(trace)
         with bar("simulating") as progress:
-            report = execute(Job(trace=str(trace), config=load_config(None, SETTINGS)), progress)
+            report = execute(
+                Job(trace=str(trace), config=load_config(None, {**SETTINGS, **engines})), progress
+            )
     write_text(Path(output), render(report))
     print_result(report, console())
     print(f"\nThe report: {output}")
@@ -99,9 +105,8 @@ def _write_day(path: Path) -> None:
     path.write_text("timestamp_s,input_tokens,output_tokens\n" + "".join(lines), encoding="ascii")
 
 
-def run_demo(*, duration_s: float, output: Path, keep: bool) -> None:
+def run_demo(plan: DemoPlan, *, output: Path, keep: bool) -> None:
     """The whole demo. CliError when something does not come up or the load does not get through."""
-    plan = make_demo_plan(duration_s)
     print_plan(plan)
     began = time.monotonic()
     with running(plan.config) as deployed:

@@ -17,7 +17,7 @@ The load is a wave: level at TROUGH of the crest, sin² up and down, level again
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import log, log1p, sqrt
+from math import ceil, log, log1p, sqrt
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from headway.config import HeadwayConfig, load_config
 from headway.engine import engine_profile
+from headway.engine.speeds import simulated_speeds
 from headway.planning import Role
 from headway.planning.sizing import Aim, size_decode, size_prefill
 from headway.planning.types import LoadForecast
@@ -98,16 +99,24 @@ class DemoPlan:
         return _needs(self.profile, self.config, rate_rps, float(self.input_tokens))
 
 
-def make_demo_plan(duration_s: float) -> DemoPlan:
-    """The demo for a duration of its load."""
+def make_demo_plan(duration_s: float, engines: Mapping[str, object] | None = None) -> DemoPlan:
+    """The demo for a duration of its load, planned by the profile; `engines`: how the real ones differ.
+
+    Slower engines may be as many more.
+    """
     uncapped = load_config(None, SETTINGS)
     profile = engine_profile(uncapped)
     isl_tokens = _input_tokens(profile, uncapped)
     best = profile.decode.best_throughput_per_gpu(FULL * uncapped.slo.itl_s, isl_tokens + OUTPUT_TOKENS / 2)
     # One request less than a decode replica can hold within the ITL target.
     batch = int(float(best.throughput_per_gpu) * float(best.itl_s)) - 1
+    settings = {**SETTINGS, "engine.max_batch_size": batch, **(engines or {})}
+    slowness = simulated_speeds(load_config(None, settings)).slowness(0.0)
+    for role, slower in zip(("prefill", "decode"), slowness, strict=True):
+        most = f"pools.{role}.max_replicas"
+        settings[most] = ceil(max(1.0, slower) * int(str(SETTINGS[most])))
     return DemoPlan(
-        config=load_config(None, {**SETTINGS, "engine.max_batch_size": batch}),
+        config=load_config(None, settings),
         profile=profile,
         crest_rps=_crest_rps(profile, uncapped, isl_tokens),
         input_tokens=round(isl_tokens),

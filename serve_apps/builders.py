@@ -7,6 +7,7 @@ Replica counts begin at `min_replicas`; from then on they are the planner's. Dra
 request may, so that a scale-down cuts no stream off; it ends with the last stream, not after that time.
 """
 
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -48,6 +49,7 @@ def application(
     config: HeadwayConfig, make: EngineFactory = make_engine, *, control_plane: bool = True
 ) -> serve.Application:
     """The application of these settings; without a control plane its counts stay. `make` is for tests."""
+    config = _begun(config)
     engines = {role: _engine(config, Role(role)).bind(config, make) for role in sorted(config.pools)}
     gateway = _deployment(
         Gateway,
@@ -65,6 +67,16 @@ def application(
         ray_actor_options={"num_cpus": 0},
     )
     return gateway.bind(config, engines, [plane.bind(config)] if control_plane else [])
+
+
+def _begun(config: HeadwayConfig) -> HeadwayConfig:
+    """The settings with the time from which steps of simulated speeds count, the same for all replicas."""
+    engine = config.simulation.engine
+    if engine.began_s is not None or not engine.speeds_change:
+        return config
+    begun = engine.model_copy(update={"began_s": time.time()})
+    simulation = config.simulation.model_copy(update={"engine": begun})
+    return config.model_copy(update={"simulation": simulation})
 
 
 def build_application(arguments: Mapping[str, Any], topology: Topology) -> serve.Application:

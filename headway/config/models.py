@@ -56,8 +56,15 @@ class SimulatedEngineSettings(Settings):
     decode_speed: Speed | Mapping[NonNegativeFloat, Speed] = 1.0
     """The same for decoding."""
     slow_replicas: SlowReplicaSettings | None = None
+    began_s: NonNegativeFloat | None = None
+    """Live: seconds since 1970 from which steps count; null: when the application is made."""
     queueing_ms: NonNegativeFloat = Field(default=0.0, le=1e7)
     """What each request waits outside of the engine, as in a network or a gateway."""
+
+    @property
+    def speeds_change(self) -> bool:
+        """True if a speed has steps."""
+        return isinstance(self.prefill_speed, Mapping) or isinstance(self.decode_speed, Mapping)
 
     @property
     def queueing_s(self) -> float:

@@ -20,7 +20,7 @@ called: a driver that wakes up late catches up without slowing the engine down.
 """
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from heapq import heappop, heappush
 from itertools import count
 from math import inf
@@ -48,10 +48,20 @@ class Boundary(NamedTuple):
 _NOBODY: tuple[str, ...] = ()
 
 
-class LiveEngine:
-    """One replica of `role`. Not safe for threads; times must not be NaN."""
+Slowness = Callable[[], tuple[float, float]]
+"""By how many times longer than profiled prefill and decode take now."""
 
-    def __init__(self, profile: Profile, rules: EngineRules, role: Role) -> None:
+
+class LiveEngine:
+    """One replica of `role`, as fast as profiled but for `slowness`.
+
+    Not safe for threads; times must not be NaN.
+    """
+
+    def __init__(
+        self, profile: Profile, rules: EngineRules, role: Role, slowness: Slowness | None = None
+    ) -> None:
+        self._slowness = slowness
         self.role, self.rules, self.times = role, rules, IterationTimes(profile)
         self.capacity_tokens = int(profile.decode.table.max_kv_tokens)
         self.prompt_tokens = self.cached_tokens = self.external_tokens = 0
@@ -243,11 +253,12 @@ class LiveEngine:
         self.cached_tokens += job.cached_tokens
 
     def _iteration_s(self, batch: int, added_s: float) -> float:
+        prefill, decode = (1.0, 1.0) if self._slowness is None else self._slowness()
         if batch:
-            return self.times.itl_s(batch, self._batch.kv_tokens) + added_s
+            return self.times.itl_s(batch, self._batch.kv_tokens) * decode + added_s * prefill
         if self.rules.chunk_tokens == 0:
-            return self.times.ttft_s(self._chunk[0][1])
-        return self.times.empty_s + added_s
+            return self.times.ttft_s(self._chunk[0][1]) * prefill
+        return (self.times.empty_s + added_s) * prefill
 
     def _end_iteration(self) -> Boundary:
         """The iteration under way ends now: tokens leave, prompts are done, sequences finish."""

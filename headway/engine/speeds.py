@@ -31,6 +31,12 @@ class EngineSpeeds:
         """By how many times longer prefill and decode take at `time_s`, on a replica that is not slow."""
         return 1.0 / _at(self.prefill, time_s), 1.0 / _at(self.decode, time_s)
 
+    @property
+    def as_profiled(self) -> bool:
+        """True if every engine is always as fast as its profile."""
+        slow = {self.slow_speed} if self.slow_share else set()
+        return {*self.prefill.values(), *self.decode.values(), *slow} <= {1.0}
+
     def changes(self) -> Iterator[float]:
         """The times after 0 at which a speed changes, in order."""
         return iter(sorted({time_s for time_s in (*self.prefill, *self.decode) if time_s > 0.0}))

@@ -14,18 +14,24 @@ machine makes streams coarser but the engine no slower.
     faults     `inject`: fail (everything raises EngineFailed from now on), stall (time stops until `clear`),
                exit (the process ends at once)
 
-Transfer times follow the settings and not `engine.time_scale`, which is about what was profiled.
+Transfer times follow the settings and not `engine.time_scale`, which is about what was profiled. The engine
+runs by the profile and the speeds of `simulation.engine`; what it reports of itself is what it does.
 """
 
 import os
 import time
+import zlib
 from collections.abc import AsyncGenerator, Sequence
 from enum import StrEnum
 from heapq import heappop, heappush
 from typing import NamedTuple
 
+import numpy as np
+
 from headway.config import HeadwayConfig
-from headway.engine import Boundary, JobState, LiveEngine, engine_profile, engine_rules
+from headway.engine import Boundary, JobState, LiveEngine, engine_rules
+from headway.engine.live import Slowness
+from headway.engine.speeds import simulated_profile, simulated_speeds
 from headway.planning.types import Role
 from headway.routing.types import RouteRequest
 from serve_apps.engines.protocol import (
@@ -60,6 +66,20 @@ class _HeldKv(NamedTuple):
     until_s: float
 
 
+def slowness_of(config: HeadwayConfig, engine_id: str) -> Slowness | None:
+    """The slowness of this engine over time, by its id one of the slow ones or not; None: as profiled."""
+    speeds, began_s = simulated_speeds(config), config.simulation.engine.began_s or time.time()
+    if speeds.as_profiled:
+        return None
+    own = speeds.draw(np.random.default_rng(zlib.crc32(engine_id.encode())))
+
+    def slowness() -> tuple[float, float]:
+        prefill, decode = speeds.slowness(time.time() - began_s)
+        return prefill * own, decode * own
+
+    return slowness
+
+
 class SimulatedEngine:
     """One simulated replica of `role`; all calls belong to one event loop.
 
@@ -68,10 +88,11 @@ class SimulatedEngine:
     """
 
     def __init__(self, config: HeadwayConfig, role: Role, engine_id: str) -> None:
-        profile = engine_profile(config)
+        profile = simulated_profile(config)
         self.role, self.engine_id = role, engine_id
         self._rules = engine_rules(config, profile)
-        self._model = LiveEngine(profile, self._rules, role)
+        self._model = LiveEngine(profile, self._rules, role, slowness_of(config, engine_id))
+        self._queueing_s = config.simulation.engine.queueing_s
         self._longest_tokens = min(
             config.engine.max_model_tokens or self._model.capacity_tokens, self._model.capacity_tokens
         )
@@ -177,7 +198,7 @@ class SimulatedEngine:
         self._require(request.max_tokens >= 1, f"max_tokens of {request_id} must be at least 1")
         check_length(*asked, self._longest_tokens)
         self._end(request_id, RequestAborted(f"{request_id}: came again"))
-        blocks, delay_s = self._blocks(request.route), 0.0
+        blocks, delay_s = self._blocks(request.route), self._queueing_s
         if kv is not None:
             delay_s = self._rules.transfer_s(self._model.missing_tokens(asked[0], blocks))
         self._model.submit(

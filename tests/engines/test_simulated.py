@@ -8,10 +8,12 @@ import time
 import numpy as np
 import pytest
 
+from headway.config import SimulationSettings
+from headway.config.models import SimulatedEngineSettings
 from headway.engine import IterationTimes, engine_profile, engine_rules
 from headway.planning.types import Role
 from serve_apps.engines.protocol import EngineError, EngineFailed, KvHandle
-from serve_apps.engines.simulated import InjectedFault, SimulatedEngine
+from serve_apps.engines.simulated import InjectedFault, SimulatedEngine, slowness_of
 from tests.engines.engine_cases import (
     MIXED,
     SPLIT,
@@ -60,6 +62,40 @@ def test_one_request_takes_what_the_profile_says():
     steps = [times.itl_s(1, 1000 + n) for n in range(40)]
     starts_s = prefilled_s + rules.transfer_s(1000)
     assert token_s == pytest.approx(starts_s + np.cumsum(steps), abs=1e-6)
+
+
+def test_an_engine_runs_by_simulation_engine_and_not_by_its_profile():
+    async def serve() -> tuple[float, list[float]]:
+        kv = await prefill.prefill(asked)
+        return asyncio.get_running_loop().time(), await times_of(decode.decode(asked, kv))
+
+    asked = request(input_tokens=1000, max_tokens=5)
+    speeds = {"prefill_speed": 0.5, "decode_speed": 2.0, "queueing_ms": 250.0}
+    config = config_of().model_copy(
+        update={"simulation": SimulationSettings(engine=SimulatedEngineSettings(**speeds))}
+    )
+    prefill, decode = (SimulatedEngine(config, role, role.value) for role in (Role.PREFILL, Role.DECODE))
+    prefilled_s, token_s = run(serve())
+    profile = engine_profile(config_of())
+    assert prefilled_s == pytest.approx(0.25 + 2.0 * profile.prefill.ttft_s(1000), abs=1e-6)
+    steps = [IterationTimes(profile).itl_s(1, 1000 + n) / 2.0 for n in range(5)]
+    starts_s = prefilled_s + engine_rules(config_of(), profile).transfer_s(1000)
+    assert token_s == pytest.approx(starts_s + np.cumsum(steps), abs=1e-6)
+
+
+def test_slowness_over_time_and_of_some_engines():
+    def slowness(number: int = 0, **engine):
+        simulation = SimulationSettings(engine=SimulatedEngineSettings(**engine))
+        return slowness_of(config_of().model_copy(update={"simulation": simulation}), f"Decode#{number}")
+
+    assert slowness() is None
+    assert slowness(queueing_ms=5.0) is None
+    begun_s = time.time() - 100.0
+    later = slowness(prefill_speed={0: 1, 60: 0.5}, decode_speed={0: 1, 600: 0.5}, began_s=begun_s)
+    assert later() == (2.0, 1.0)
+    slow = [slowness(number, slow_replicas={"share": 0.25, "speed": 0.5})()[1] for number in range(200)]
+    assert set(slow) == {1.0, 2.0}
+    assert 25 <= slow.count(2.0) <= 75
 
 
 @pytest.mark.parametrize("mixed", [False, True], ids=["disaggregated", "mixed"])
