@@ -20,6 +20,7 @@ BENCHMARKS: Mapping[str, str] = {
     "baselines": "reference, threshold and static fleets on public traces (minutes)",
     "policies": "planner policies at equal attainment over a grid of deployments (hours; --quick: one)",
     "gpu_types": "cheapest GPU types in whole replicas: cost, error of adding up capacities, time (minutes)",
+    "sources": "policy headway by what its source of metrics shows: requests, counts, means (minutes)",
     "decisions": "CPU time of a decision of headway, by past and deployments (minutes)",
     "mismatch": "plans for engines of other speeds than profiled, corrected and not (an hour; --quick: less)",
     "roles": "policy headway with replicas that change their role against without (an hour)",

@@ -212,29 +212,45 @@ Series = Mapping[Group, Sequence[tuple[float, float]]]
 """The samples of counters, as (Unix seconds, value) in the order of time."""
 
 
-def doubts_of(series: Series, since_s: float, fresh_s: float) -> dict[Quantity, str]:
-    """The newest doubt of each quantity after `since_s`.
+class Past(NamedTuple):
+    """The newest doubt of each quantity, and the gain of each scrape as (its time, gain)."""
+
+    doubts: Mapping[Quantity, str]
+    steps: Sequence[tuple[float, float]]
+
+
+def follow(counters: Series, gauges: Series, since_s: float, fresh_s: float) -> Past:
+    """The doubts and gains after `since_s` of samples; gauges gain their change, which may be negative.
 
     A counter whose first sample comes later than `fresh_s` after the first of all is first seen there.
     """
-    counters, found = Counters(), dict[Quantity, str]()
-    reads = _reads(series)
-    if not reads:
-        return found
-    first_s = reads[0][0]
-    known = {
-        group: {Part.COUNT.value: samples[0][1]}
-        for group, samples in series.items()
+    followed, doubts = Counters(), dict[Quantity, str]()
+    steps: list[tuple[float, float]] = []
+    reads = _reads({**counters, **gauges})
+    first_s = reads[0][0] if reads else 0.0
+    begins = {
+        group: samples[0][1]
+        for group, samples in {**counters, **gauges}.items()
         if samples and samples[0][0] <= first_s + fresh_s
     }
-    counters.begin(known, first_s)
+    followed.begin({group: _count(value) for group, value in begins.items() if group in counters}, first_s)
+    in_flight = {group: value for group, value in begins.items() if group in gauges}
     for at_s, values in reads:
-        doubts = counters.add({group: {Part.COUNT.value: v} for group, v in values.items()}, at_s).doubts
-        negative = [(group, value) for group, value in values.items() if value < 0]
+        read = followed.add({group: _count(v) for group, v in values.items() if group in counters}, at_s)
+        gain = sum(parts[Part.COUNT] for parts in read.by_group.values())
+        for group, value in values.items():
+            if group in gauges:
+                gain += value - in_flight.get(group, 0.0)
+                in_flight[group] = value
         if at_s > since_s:
-            found |= doubts
-            found |= {group.quantity: f"{group} is negative, {value:g}" for group, value in negative}
-    return found
+            doubts |= read.doubts
+            doubts |= {g.quantity: f"{g} is negative, {value:g}" for g, value in values.items() if value < 0}
+            steps.append((at_s, gain))
+    return Past(doubts, steps)
+
+
+def _count(value: float) -> Mapping[str, float]:
+    return {Part.COUNT.value: value}
 
 
 def _reads(series: Series) -> list[tuple[float, dict[Group, float]]]:

@@ -87,7 +87,8 @@ class GatewaySource:
         self._keep(force=True)
         if not self._single_requests or isnan(measured.requests):
             return measured
-        return replace(measured, traffic=await self._traffic(measured.start_s, measured.end_s))
+        traffic = await self._traffic(measured.start_s, measured.end_s)
+        return measured if traffic is None else replace(measured, traffic=traffic, counted=None)
 
     async def probe(self) -> Health:
         """Read once, and see whether this model's series are there."""

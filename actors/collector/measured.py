@@ -27,6 +27,7 @@ from math import inf, isinf, isnan
 
 from actors.collector.presets import Quantity
 from headway.planning import Role, Traffic
+from headway.planning.synthetic import CountedTraffic
 
 NAN = float("nan")
 
@@ -77,7 +78,8 @@ class PoolLoad:
 class Measured:
     """One interval. `requests` are arrivals; `attainment` is the share of ended requests that met the SLO.
 
-    `traffic` are the requests one by one, None where the source does not know them all.
+    `traffic` are the requests one by one, None where the source does not know them all; `counted` is what it
+    counted of them, None where that is not known or nothing arrived.
     """
 
     start_s: float
@@ -93,6 +95,7 @@ class Measured:
     itl_s: Latency = field(default_factory=Latency)
     load: Mapping[Role, PoolLoad] = field(default_factory=dict)
     traffic: Traffic | None = None
+    counted: CountedTraffic | None = None
 
 
 Buckets = Sequence[tuple[float, float]]

@@ -211,7 +211,7 @@ class Gauge:
 
 
 HISTOGRAMS = (Quantity.ISL, Quantity.OSL, Quantity.DURATION, Quantity.TTFT, Quantity.ITL)
-WITH_QUANTILES = frozenset({Quantity.TTFT, Quantity.ITL})
+WITH_BUCKETS = frozenset({Quantity.TTFT, Quantity.ITL, Quantity.ISL, Quantity.OSL})
 
 
 def channels(preset: Preset, model: str) -> tuple[Channel, ...]:
@@ -223,7 +223,7 @@ def channels(preset: Preset, model: str) -> tuple[Channel, ...]:
     table = [(quantity, Part.COUNT, series, series.name, gauge) for quantity, series, gauge in counters]
     for quantity in HISTOGRAMS:
         histogram: Series = getattr(preset, quantity.value)
-        parts = Part if quantity in WITH_QUANTILES else (Part.COUNT, Part.SUM)
+        parts = Part if quantity in WITH_BUCKETS else (Part.COUNT, Part.SUM)
         table += [(quantity, part, histogram, f"{histogram.name}_{part}", False) for part in parts]
     return tuple(
         Channel(quantity=quantity, part=part, name=name, where=matched(series, preset, model), gauge=gauge)

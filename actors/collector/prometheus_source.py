@@ -23,7 +23,8 @@ from math import isnan
 from typing import Any, NamedTuple
 
 from actors.collector import promql
-from actors.collector.counters import Group, doubts_of
+from actors.collector.counted import with_counted
+from actors.collector.counters import Group, Past, follow
 from actors.collector.exposition import SourceDownError, redacted, role_of
 from actors.collector.measured import (
     NAN,
@@ -168,17 +169,21 @@ class PrometheusSource:
                 health = coverage_health(coverage, end_s, self._fresh_s, self._sought)
                 if health.status is not HealthStatus.OK:
                     return unmeasured(start_s, end_s, health.status, health.detail)
-                increases, load, doubts = await asyncio.gather(
+                increases, load, past = await asyncio.gather(
                     self._increases(window, end_s),
                     self._load(window, end_s),
-                    self._doubts(window, start_s, end_s),
+                    self._followed(window, start_s, end_s),
                 )
         except (SourceDownError, TimeoutError) as error:
             return unmeasured(start_s, end_s, HealthStatus.DOWN, self._failed(error))
+        # The parts of one process contradict themselves together.
+        doubt = past.doubts.get(Quantity.REQUESTS)
+        doubts = dict.fromkeys(self._quantities, doubt) if doubt else {}
         if coverage.unread > 0:
             doubts[Quantity.REQUESTS] = f"{coverage.unread:g} targets of {self._sought} cannot be scraped"
         knows_attainment = self._preset.met is not None
-        return assemble(start_s, end_s, increases, load, doubts, knows_attainment=knows_attainment)
+        measured = assemble(start_s, end_s, increases, load, doubts, knows_attainment=knows_attainment)
+        return with_counted(measured, increases, past.steps)
 
     async def probe(self) -> Health:
         """`ok` if Prometheus answers and has this model's series."""
@@ -219,15 +224,14 @@ class PrometheusSource:
             increase, _ = increase_of(answer)
         return increase
 
-    async def _doubts(self, window: promql.Window, start_s: float, end_s: float) -> dict[Quantity, str]:
-        """What the counters of requests contradict themselves in; see `counters`."""
-        doubts: dict[Quantity, str] = {}
+    async def _followed(self, window: promql.Window, start_s: float, end_s: float) -> Past:
+        """The samples behind the requests, one by one."""
+        counters: dict[Group, list[tuple[float, float]]] = {}
+        gauges: dict[Group, list[tuple[float, float]]] = {}
         for channel in self._quantities[Quantity.REQUESTS]:
-            if not channel.gauge:
-                answer = await self._query(promql.samples(channel, window), end_s)
-                doubts |= doubts_of(samples_of(answer, channel.quantity), start_s, self._fresh_s)
-        # The parts of one process contradict themselves together.
-        return dict.fromkeys(self._quantities, doubts[Quantity.REQUESTS]) if doubts else {}
+            answer = await self._query(promql.samples(channel, window), end_s)
+            (gauges if channel.gauge else counters).update(samples_of(answer, channel.quantity))
+        return follow(counters, gauges, start_s, self._fresh_s)
 
     async def _load(self, window: promql.Window, end_s: float) -> dict[Role, PoolLoad]:
         if self._preset.load is None:

@@ -9,6 +9,7 @@ When the ring is full, every second snapshot of its older half goes, save the bo
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from actors.collector.exposition import Key
 from actors.collector.measured import NAN, Increase
@@ -71,6 +72,12 @@ class Ring:
     def mark_border(self, snapshot: Snapshot) -> None:
         """Keep this snapshot when others go: an interval ended here, and the next begins."""
         self._borders = [*self._borders, snapshot.at_s][-BORDERS_KEPT:]
+
+    def steps(self, key: Key, start: Snapshot, end: Snapshot) -> list[tuple[float, float]]:
+        """The time of each snapshot after `start` up to `end`, and what this total gained since the last."""
+        within = [s for s in self._snapshots if start.at_s <= s.at_s <= end.at_s]
+        totals = [(snapshot.at_s, snapshot.totals.get(key, 0.0)) for snapshot in within]
+        return [(at_s, total - before) for (_, before), (at_s, total) in pairwise(totals)]
 
     def nearest(self, at_s: float, tolerance_s: float = 0.0) -> Snapshot | None:
         """The snapshot next to this moment; within the tolerance rather the end of an earlier interval."""

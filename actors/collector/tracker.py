@@ -15,6 +15,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 
+from actors.collector.counted import with_counted
 from actors.collector.counters import Counters, Group, summed
 from actors.collector.exposition import (
     SeriesId,
@@ -36,7 +37,7 @@ from actors.collector.measured import (
     assemble,
     unmeasured,
 )
-from actors.collector.presets import Preset, Quantity, channels, gauges, matched
+from actors.collector.presets import Part, Preset, Quantity, channels, gauges, matched
 from actors.collector.snapshots import Ring, Snapshot, between
 
 GONE_S = 300.0
@@ -217,7 +218,9 @@ class Tracker:
         }
         knows_attainment = self._preset.met is not None
         loads = pool_loads(added)
-        return assemble(start.at_s, end.at_s, seen, loads, doubts, knows_attainment=knows_attainment)
+        measured = assemble(start.at_s, end.at_s, seen, loads, doubts, knows_attainment=knows_attainment)
+        steps = self._ring.steps((Quantity.REQUESTS.value, Part.COUNT.value), start, end)
+        return with_counted(measured, seen, steps)
 
 
 def _doubt_key(quantity: Quantity) -> str:
@@ -237,4 +240,6 @@ def _scaled(measured: Measured, start_s: float, end_s: float) -> Measured:
         health=Health(status=HealthStatus.PARTIAL, detail=known),
         requests=measured.requests * share,
         completed=measured.completed * share,
+        # Its steps are not those of the interval.
+        counted=None,
     )

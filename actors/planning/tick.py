@@ -28,6 +28,7 @@ from headway.planning import Decision, Observation, PoolState, Role
 from headway.planning.deciding import call, decide
 from headway.planning.reasons import describe, jsonable
 from headway.planning.records import DRY_RUN, PLANNED, REFUSED, UNREACHABLE, ConnectorAnswer, DecisionRecord
+from headway.planning.synthetic import made_of
 
 OBSERVE_UNTIL, FORECAST_UNTIL, APPLY_FROM = 0.4, 0.7, 0.8
 """Shares of the deadline after which observing, the forecast and computing are not waited for any more."""
@@ -243,7 +244,8 @@ def _rehearsed(in_force: PolicyInForce, observation: Observation) -> Decision:
 def observe(measured: Measured, counts: Mapping[Role, PoolCounts], interval_s: float) -> Observation:
     """The observation that a policy plans from, without a forecast.
 
-    Data that is not fit to plan on becomes NaN, for which every policy states what it does: it holds.
+    Data that is not fit to plan on becomes NaN, for which every policy states what it does: it holds. Where
+    single requests are not known they are made of what was counted.
     """
     if measured.health.status not in USABLE:
         measured = Measured(start_s=measured.start_s, end_s=measured.end_s, health=measured.health)
@@ -260,5 +262,5 @@ def observe(measured: Measured, counts: Mapping[Role, PoolCounts], interval_s: f
             role: PoolState(**asdict(pool), **asdict(measured.load.get(role, PoolLoad())))
             for role, pool in counts.items()
         },
-        traffic=measured.traffic,
+        traffic=measured.traffic or (made_of(measured.counted) if measured.counted else None),
     )

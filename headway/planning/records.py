@@ -70,6 +70,24 @@ class TrafficCounts(_Document):
     completions: int
 
 
+class LengthCounts(_Document):
+    """A histogram of token counts: `counts[i]` up to `bounds[i]`, the last above all bounds."""
+
+    bounds: tuple[float, ...]
+    counts: tuple[float, ...]
+    mean: float
+
+
+class CountedFigures(_Document):
+    """What the requests of a policy were made of where the source has no single ones: arrivals by scrape."""
+
+    start_s: float
+    steps: tuple[tuple[float, float], ...]
+    input_tokens: LengthCounts
+    output_tokens: LengthCounts | None = None
+    completed: float = 0.0
+
+
 class MeasuredFigures(_Document):
     """One interval as measured."""
 
@@ -86,6 +104,7 @@ class MeasuredFigures(_Document):
     itl_s: LatencyFigures = LatencyFigures()
     load: Mapping[Role, LoadFigures] = {}
     traffic: TrafficCounts | None = None
+    counted: CountedFigures | None = None
 
 
 class ForecastFigures(_Document):

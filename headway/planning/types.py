@@ -141,7 +141,7 @@ class Observation:
     `requests` counts arrivals (0 is zero traffic, NaN is "not measured"); `isl_tokens` is the mean over
     arrivals, `osl_tokens` the mean over completions; `ttft_s` and `itl_s` are means over the tokens of the
     interval. `forecast` is the load expected in the next interval, None when no predictor runs. `traffic` is
-    None where nobody recorded single requests.
+    None where nobody recorded single requests, nor counted enough to make some (`synthetic`).
     """
 
     now_s: float

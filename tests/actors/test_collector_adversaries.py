@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.collector.counters import Counters, Group, doubts_of, summed
+from actors.collector.counters import Counters, Group, follow, summed
 from actors.collector.exposition import parse
 from actors.collector.measured import HealthStatus, Increase, Measured, PoolLoad, assemble
 from actors.collector.presets import HEADWAY, VLLM, Preset, Quantity
@@ -62,7 +62,7 @@ def doubts_in_samples(counts: Counts) -> str:
     """The doubt that the Prometheus source has about the second interval."""
     samples = [(BEGINS_S + read * SCRAPE_S, count) for read, count in enumerate(counts) if count is not None]
     second_s = BEGINS_S + READS * SCRAPE_S
-    return doubts_of({ARRIVALS: samples}, second_s, 30.0).get(Quantity.REQUESTS, "")
+    return follow({ARRIVALS: samples}, {}, second_s, 30.0).doubts.get(Quantity.REQUESTS, "")
 
 
 def changed(change: Callable[[int, float], float | None]) -> list[float | None]:
@@ -220,3 +220,25 @@ def test_whatever_a_counter_does_no_read_gains_more_than_the_allowance(reads):
         gained, doubts = counters.add({ARRIVALS: {"count": value}}, at_s)
         if value < before and not doubts:
             assert summed(gained)["requests", "count"] <= 25.0 * 10 + 20.0 + 1e-6
+
+
+def test_arrivals_that_follow_from_requests_in_flight_have_their_steps_too():
+    """100 arrive in one scrape and are served in the next ones: that is one step of 100, and no others."""
+    track = Tracker(VLLM, "tiny", SCRAPE_S)
+    for read in range(READS + 1):
+        waiting, ended = (
+            (0, 500) if read < 3 else (max(0, 100 - 25 * (read - 3)), 500 + min(100, 25 * (read - 3)))
+        )
+        text = f'vllm:num_requests_running{{model_name="tiny"}} {waiting}\n'
+        text += 'vllm:num_requests_waiting{model_name="tiny"} 0\n'
+        text += f'vllm:request_success_total{{model_name="tiny"}} {ended}\n'
+        for part, value in (("count", ended), ("sum", ended * 70), ('bucket{le="100"', ended)):
+            name = f"vllm:request_prompt_tokens_{part}"
+            text += f'{name}{"," if "{" in name else "{"}model_name="tiny"}} {value}\n'
+        text += f'vllm:request_prompt_tokens_bucket{{le="+Inf",model_name="tiny"}} {ended}\n'
+        track.add(parse(text, track.names), BEGINS_S + read * SCRAPE_S)
+    counted = track.measure(BEGINS_S, BEGINS_S + INTERVAL_S).counted
+    assert counted is not None
+    assert [(at_s - BEGINS_S, gain) for at_s, gain in counted.steps if gain] == [(15.0, 100.0)]
+    assert (counted.input_tokens.bounds, counted.input_tokens.counts) == ((100.0,), (100.0, 0.0))
+    assert counted.input_tokens.mean == 70.0

@@ -15,6 +15,7 @@ from actors.connectors.protocol import Ready, Refused, Unreachable
 from actors.planning.context import ActorFailure
 from headway.config import ConfigError
 from headway.planning import LoadForecast, Observation, PlanningError, Role, Traffic
+from headway.planning.synthetic import CountedTraffic, LengthHistogram, made_of
 from tests.actors.planner_cases import (
     EPOCH,
     NEVER,
@@ -87,6 +88,29 @@ def test_pools_follow_the_load_up_and_down() -> None:
         "sent",
         "unchanged",
     ]
+
+
+def test_the_policy_sees_requests_made_of_counts_and_a_record_can_make_them_again() -> None:
+    lengths = LengthHistogram(bounds=(100.0, 5_000.0), counts=(90.0, 10.0, 0.0), mean=400.0)
+    counted = CountedTraffic(start_s=0.0, steps=((2.0, 70.0), (4.0, 30.0)), input_tokens=lengths)
+    deployment, seen = deployed(), []
+    deployment.actors.collecting.usual = lambda: busy(HEAVY, counted=counted)
+    forecast = deployment.actors.forecast
+
+    async def forecasting(observation: Observation, tick: int) -> LoadForecast:
+        seen.append(observation.traffic)
+        return await forecast(observation, tick)
+
+    deployment.actors.forecast = forecasting
+    in_virtual_time(deployment.run_for(15.0))
+    (record,) = deployment.records()
+    (traffic,) = seen
+    assert record["reasons"]["inputs"]["traffic"] == {"arrivals": 100, "completions": 0}
+    stored = json.loads(json.dumps(record["measured"]["counted"]))
+    stored["input_tokens"] = LengthHistogram(**stored["input_tokens"])
+    again = made_of(CountedTraffic(**stored))
+    assert traffic.arrival_s.tobytes() == again.arrival_s.tobytes()
+    assert traffic.input_tokens.tobytes() == again.input_tokens.tobytes()
 
 
 def test_the_policy_sees_single_requests_and_records_hold_their_counts() -> None:

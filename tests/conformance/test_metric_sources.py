@@ -136,6 +136,24 @@ async def test_the_numbers_of_the_traffic(world):
     assert (found.itl_s.count, found.itl_s.mean) == (181.0, pytest.approx((180 * 0.015 + 0.1) / 181))
 
 
+async def test_what_was_counted_of_the_requests(world):
+    """Arrivals by scrape, and the histogram of lengths: not their mean alone."""
+    await until_ok(world)
+    await world.begin()
+    world.exporter.serve([0.1] * 9, isl=0.015, osl=2)
+    await world.seen()
+    world.exporter.serve([0.1], isl=1.5, osl=2)
+    found = await world.end()
+    counted = found.counted
+    assert (counted.start_s, counted.completed) == (found.start_s, 10.0)
+    assert [gain for _, gain in counted.steps if gain] == pytest.approx([9.0, 1.0])
+    assert [at_s for at_s, _ in counted.steps] == sorted(at_s for at_s, _ in counted.steps)
+    assert found.start_s < counted.steps[0][0] <= counted.steps[-1][0] <= found.end_s
+    lengths = counted.input_tokens
+    assert {b: c for b, c in zip(lengths.bounds, lengths.counts, strict=False) if c} == {0.02: 9.0, 2.0: 1.0}
+    assert lengths.mean == pytest.approx((9 * 0.015 + 1.5) / 10)
+
+
 async def test_intervals_tile(world):
     await until_ok(world)
     await world.begin()

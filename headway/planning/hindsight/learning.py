@@ -7,8 +7,9 @@ it asks for all. Requests that fit no KV cache are refused on arrival and are no
 
 Intervals may overlap, as when a tick came late: what both have seen is taken from the later one.
 
-A source that only counts (a Prometheus) gives no single requests. The least that can be assumed instead is a
-Poisson process, which given its count is so many independent uniform times, of requests of the mean length.
+A source that only counts (a Prometheus) gives requests that are made of what it counted (`synthetic`). Where
+there are means alone, the least that can be assumed is a Poisson process, which given its count is so many
+independent uniform times, of requests of the mean length.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,0 +1,105 @@
+"""What a source counted → the requests that it may have been, one by one. Pure.
+
+A Prometheus has no single requests, but more than means: the counters of each scrape, and histograms of
+lengths. Made from them are
+
+    arrivals   each step's count at as many independent uniform times in it: Poisson given the count of a
+               step, so that bursts longer than a step are kept
+    lengths    the histogram's quantiles at i * phi (mod 1), i = 0, 1, 2...: any run of them has its shape;
+               linear in a bucket, then scaled so that their mean is the measured one, which is exact
+
+Inputs and outputs are drawn apart (phi and sqrt 2): histograms do not say which belong together. The bucket
+without an upper bound ends where the measured mean puts it, and not below twice its lower bound.
+"""
+
+from dataclasses import dataclass
+from math import sqrt
+
+import numpy as np
+
+from headway.planning.types import FloatArray, Traffic
+
+PHI, ROOT_2 = (sqrt(5.0) - 1.0) / 2.0, sqrt(2.0) - 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LengthHistogram:
+    """Token counts: `counts[i]` in (bounds[i - 1], bounds[i]], the last ones above all bounds; their mean.
+
+    Without bounds all lengths are the mean.
+    """
+
+    bounds: tuple[float, ...]
+    counts: tuple[float, ...]
+    mean: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountedTraffic:
+    """One interval as counted: arrivals in steps from `start_s` on, each as (its end, arrivals); lengths.
+
+    `output_tokens` are those of `completed` requests, None where nothing completed.
+    """
+
+    start_s: float
+    steps: tuple[tuple[float, float], ...]
+    input_tokens: LengthHistogram
+    output_tokens: LengthHistogram | None = None
+    completed: float = 0.0
+
+
+def made_of(counted: CountedTraffic) -> Traffic:
+    """The requests; a function of the counts alone, seeded by the interval's start in ms."""
+    generator = np.random.default_rng(abs(round(counted.start_s * 1e3)))
+    arrival_s = _arrivals(counted, generator)
+    outputs = counted.output_tokens
+    completed = 0 if outputs is None else max(0, round(counted.completed))
+    # Each interval begins elsewhere in the sequences: small ones must not repeat the same lengths.
+    offset, other = generator.random(2)
+    return Traffic(
+        arrival_s=arrival_s,
+        input_tokens=_lengths(counted.input_tokens, len(arrival_s), PHI, offset),
+        completed_input_tokens=_lengths(counted.input_tokens, completed, PHI, offset),
+        completed_output_tokens=np.zeros(0)
+        if outputs is None
+        else _lengths(outputs, completed, ROOT_2, other),
+    )
+
+
+def _arrivals(counted: CountedTraffic, generator: np.random.Generator) -> FloatArray:
+    """Ascending; counts are rounded so that their sum is."""
+    ends_s = np.array([end_s for end_s, _ in counted.steps])
+    starts_s = np.concatenate([[counted.start_s], ends_s[:-1]])
+    running = np.rint(np.cumsum([max(0.0, count) for _, count in counted.steps]))
+    counts = np.diff(running, prepend=0.0).astype(np.int64)
+    # From the end backwards, as a step does not hold its start: it is the step's before.
+    before_end = generator.random(int(counts.sum()))
+    lengths_s = np.repeat(ends_s - starts_s, counts)
+    return np.sort(np.repeat(ends_s, counts) - before_end * lengths_s)
+
+
+def _lengths(histogram: LengthHistogram, count: int, step: float, offset: float) -> FloatArray:
+    cumulative = np.cumsum(histogram.counts)
+    if not (count and histogram.bounds and cumulative[-1] > 0):
+        return np.full(count, histogram.mean)
+    bounds = np.array(histogram.bounds)
+    lower = np.concatenate([[0.0], bounds])
+    upper = np.concatenate([bounds, [_last_bound(histogram)]])
+    rank = ((offset + np.arange(count) * step) % 1.0) * cumulative[-1]
+    bucket = np.minimum(np.searchsorted(cumulative, rank, side="right"), len(upper) - 1)
+    inside = np.array(histogram.counts)[bucket]
+    within = 1.0 - (cumulative[bucket] - rank) / inside
+    lengths: FloatArray = lower[bucket] + within * (upper[bucket] - lower[bucket])
+    scaled: FloatArray = np.fmax(1.0, lengths * (histogram.mean / lengths.mean()))
+    return scaled
+
+
+def _last_bound(histogram: LengthHistogram) -> float:
+    """The end of the bucket without one."""
+    bounds, counts = np.array([0.0, *histogram.bounds]), np.array(histogram.counts)
+    above = counts[-1]
+    if not above > 0:
+        return float(2.0 * bounds[-1])
+    below = float((counts[:-1] * (bounds[1:] + bounds[:-1]) / 2.0).sum())
+    mean_above = (histogram.mean * counts.sum() - below) / above
+    return float(max(2.0 * bounds[-1], 2.0 * mean_above - bounds[-1]))
