@@ -4,9 +4,9 @@ None means "not given": the configuration decides. Values are checked where they
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from headway.config import HeadwayConfig, load_config
 from headway.workload import TraceOptions
@@ -31,6 +31,8 @@ TraceArgument = Annotated[
     str, argument("TRACE", "A trace file, or generated load such as steady:rate_rps=20.")
 ]
 
+N = TypeVar("N", int, float)
+
 # Which configuration key each flag sets, as it is.
 KEYS: Mapping[str, str] = {
     "profile": "engine.profile",
@@ -41,6 +43,7 @@ KEYS: Mapping[str, str] = {
     "load_predictor_warmup_trace": "planner.load_predictor_warmup_trace",
     "adjustment_interval": "planner.adjustment_interval_s",
     "max_gpu_budget": "planner.max_gpu_budget",
+    "max_step": "planner.max_step",
     "routing": "routing.profile",
     "start_up_delay": "simulation.start_up_delay_s",
     "start_up_cv": "simulation.start_up_delay_cv",
@@ -52,6 +55,7 @@ KEYS: Mapping[str, str] = {
     "initial": "simulation.initial",
 }
 STATIC = "planner.static."
+SPEED = "a speed as 0.7 or steps as 0:1,1800:0.7"
 DECIMAL = re.compile("[0-9]{1,9}")
 
 
@@ -77,6 +81,7 @@ class RunOptions:
     ] = False
     adjustment_interval: Annotated[float | None, option("S", "Seconds between two decisions.")] = None
     max_gpu_budget: Annotated[int | None, option("N", "GPUs that all pools together may occupy.")] = None
+    max_step: Annotated[int | None, option("N", "Replicas by which one decision may change a pool.")] = None
     max_replicas: Annotated[int | None, option("N", "Replicas that each pool may have.")] = None
     initial: Annotated[
         str | None, option("FLEET", "Fleet at the start: sized, min, or prefill=2,decode=3.")
@@ -115,6 +120,9 @@ class RunOptions:
     slow_replicas: Annotated[
         str | None, option("SHARE:SPEED", "A share of the replicas that is slower, as 0.1:0.5.")
     ] = None
+    capacity_gpus: Annotated[
+        str | None, option("GPUS", "GPUs of the cluster: 40, or 0:40,1800:10 over time; the rest wait.")
+    ] = None
     crash: Annotated[list[str] | None, option("ROLE@S", "A replica dies at S seconds; repeatable.")] = None
     seed: Annotated[int | None, option("N", "Seed of everything that is drawn.")] = None
 
@@ -130,6 +138,10 @@ def configuration(options: RunOptions, more: Mapping[str, Any] | None = None) ->
     overrides |= speed_overrides(options.prefill_speed, options.decode_speed)
     if options.slow_replicas is not None:
         overrides["simulation.engine.slow_replicas"] = _slow_replicas(options.slow_replicas)
+    if options.capacity_gpus is not None:
+        example = "GPUs as 40 or steps as 0:40,1800:10"
+        gpus = _over_time("--capacity-gpus", options.capacity_gpus, int, example)
+        overrides["simulation.capacity_gpus"] = gpus
     overrides |= _pools(options)
     config = load_config(options.config, {**overrides, **(more or {})})
     if options.prefill_throughput is not None and config.routing.offload.mode == "never":
@@ -195,19 +207,23 @@ def static_overrides(flag: str, text: str) -> dict[str, Any]:
 def speed_overrides(prefill: str | None, decode: str | None) -> dict[str, Any]:
     """The real speeds of simulated engines, where the flags name any."""
     return {
-        f"simulation.engine.{phase}_speed": None if text is None else _speed(f"--{phase}-speed", text)
+        f"simulation.engine.{phase}_speed": None
+        if text is None
+        else _over_time(f"--{phase}-speed", text, float, SPEED)
         for phase, text in (("prefill", prefill), ("decode", decode))
     }
 
 
-def _speed(flag: str, text: str) -> float | dict[float, float]:
-    """`0.7`, or `0:1,1800:0.7`: speeds by the second from which on they hold."""
+def _over_time(flag: str, text: str, number: Callable[[str], N], example: str) -> N | dict[float, N]:
+    """A number, or `0:1,1800:0.7`: numbers by the second from which on they hold. `example` is for the error."""
     try:
         if ":" not in text:
-            return float(text)
-        steps = [(float(at_s), float(speed)) for at_s, speed in (part.split(":") for part in text.split(","))]
+            return number(text)
+        steps = [
+            (float(at_s), number(value)) for at_s, value in (part.split(":") for part in text.split(","))
+        ]
     except ValueError:
-        raise CliError(f"{flag}: expected a speed as 0.7 or steps as 0:1,1800:0.7, got {text!r}") from None
+        raise CliError(f"{flag}: expected {example}, got {text!r}") from None
     if len({at_s for at_s, _ in steps}) < len(steps):
         raise CliError(f"{flag}: a time is given twice in {text!r}")
     return dict(steps)

@@ -94,6 +94,10 @@ def planner_facts(document: StatusDocument) -> dict[str, str]:
         made = f"#{last.id} at {clock(last.created_at)}: {targets_text(last.targets)}"
         facts["Decision"] = f"{made}; {last.status}, {reached_text(last)}"
         facts["Why"] = last.summary or "not said"
+        if last.missing:
+            facts["Missing"] = ", ".join(
+                f"{role} {each.replicas} since {clock(each.since_s)}" for role, each in last.missing.items()
+            )
     return facts
 
 

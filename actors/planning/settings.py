@@ -28,6 +28,7 @@ CHANGEABLE = (
     "slo.itl_ms",
     "slo.attainment",
     "planner.max_gpu_budget",
+    "planner.max_step",
     "planner.dry_run",
     "pools.ROLE.min_replicas",
     "pools.ROLE.max_replicas",

@@ -38,6 +38,7 @@ def status_document(context: PlannerContext, state: PlannerState, loop: LoopCoun
     if last is not None:
         shown = ("id", "created_at", "targets", "summary", "reached_at", "notes")
         decision = {**{key: getattr(last, key) for key in shown}, "status": last.connector.status}
+        decision["missing"] = last.reasons.get("missing", {})
     answer = {} if last is None else {"status": last.connector.status, "detail": last.connector.detail}
     document = {
         "model": config.model,

@@ -152,8 +152,8 @@ class Tick:
         memory, planner = self._state.memory, policy.policy
         known = memory.policy == planner.name
         state = memory.state if known else call(planner.name, planner.initial_state)
-        limits, budget = policy.settings.limits, policy.settings.max_gpu_budget
-        work = self._context.compute(lambda: decide(planner, inputs.observation, state, limits, budget))
+        bounds = policy.settings.bounds
+        work = self._context.compute(lambda: decide(planner, inputs.observation, state, bounds))
         return await self._deadline.within(APPLY_FROM, work)
 
     def _store(self, inputs: DecisionInputs, decision: Decision) -> DecisionRecord:
@@ -232,12 +232,12 @@ async def rehearse(context: PlannerContext, state: PlannerState) -> None:
 
 
 def _rehearsed(in_force: PolicyInForce, observation: Observation) -> Decision:
-    policy, limits, budget = in_force.policy, in_force.settings.limits, in_force.settings.max_gpu_budget
+    policy, bounds = in_force.policy, in_force.settings.bounds
     state = call(policy.name, policy.initial_state)
-    decision = decide(policy, observation, state, limits, budget)
+    decision = decide(policy, observation, state, bounds)
     for tick in range(1, REHEARSALS):
         later = replace(observation, now_s=observation.now_s + tick * policy.interval_s)
-        decision = decide(policy, later, decision.next_state, limits, budget)
+        decision = decide(policy, later, decision.next_state, bounds)
     return decision
 
 

@@ -114,7 +114,7 @@ IDEAS: Sequence[Idea] = (
     Idea(
         name="fixed-lead",
         off="the start-up delay is not learnt",
-        stand_ins={"state.ReplicaStarts.lead_s": lambda starts, now_s, guess_s: guess_s},
+        stand_ins={"starts.ReplicaStarts.lead_s": lambda starts, now_s, guess_s: guess_s},
     ),
     Idea(
         name="no-backlog",

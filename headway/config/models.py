@@ -8,7 +8,14 @@ outside this package: policies and predictors are checked by their own registrie
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError, ValidatorFunctionWrapHandler, field_validator, model_validator
+from pydantic import (
+    Field,
+    ValidationError,
+    ValidationInfo,
+    ValidatorFunctionWrapHandler,
+    field_validator,
+    model_validator,
+)
 
 from headway.config.base import (
     MILLISECONDS,
@@ -72,6 +79,13 @@ class SimulatedEngineSettings(Settings):
         return self.queueing_ms * MILLISECONDS
 
 
+EITHER = {
+    "initial": "'sized', 'min' or positive replica counts such as {prefill: 2, decode: 3}",
+    "capacity_gpus": "a number of GPUs or steps by second such as {0: 40, 1800: 10}",
+}
+"""Settings of several forms, in words."""
+
+
 class SimulationSettings(Settings):
     """The start of a simulation, and what befalls it."""
 
@@ -86,14 +100,21 @@ class SimulationSettings(Settings):
     """Seconds after the trace in which requests may still end; those that have not count as failed."""
     crashes: tuple[CrashSettings, ...] = ()
     engine: SimulatedEngineSettings = SimulatedEngineSettings()
+    capacity_gpus: NonNegativeInt | Mapping[NonNegativeFloat, NonNegativeInt] | None = None
+    """GPUs of the cluster, or steps by second such as {0: 40, 1800: 10}; replicas beyond them wait."""
 
-    @field_validator("initial", mode="wrap")
+    @field_validator("initial", "capacity_gpus", mode="wrap")
     @classmethod
-    def _one_message(cls, value: Any, validate: ValidatorFunctionWrapHandler) -> Any:  # noqa: ANN401
+    def _one_message(
+        cls,
+        value: Any,  # noqa: ANN401 - whatever the file holds
+        validate: ValidatorFunctionWrapHandler,
+        info: ValidationInfo,
+    ) -> Any:  # noqa: ANN401 - one form of several
         try:
             return validate(value)
         except ValidationError as error:
-            wanted = "'sized', 'min' or positive replica counts such as {prefill: 2, decode: 3}"
+            wanted = EITHER[info.field_name or ""]
             raise ValueError(f"should be {wanted}, not {shown(value)}") from error
 
 

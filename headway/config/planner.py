@@ -46,6 +46,8 @@ class PlannerSettings(Settings, extra="allow"):
     """Seconds between two decisions; null: the policy's own pace. `threshold` has a key of its own."""
     max_gpu_budget: PositiveInt | None = None
     """GPUs that all pools together may occupy; null: only `max_replicas` bounds them."""
+    max_step: PositiveInt | None = None
+    """Replicas by which one decision may change a pool, up or down; null: any number."""
     no_correction: bool = False
     """Keep both correction factors of the `reference` policy at 1."""
     dry_run: bool = False

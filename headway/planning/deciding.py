@@ -3,15 +3,33 @@
 Policies come from other packages too. The simulator, the live planner and its rehearsals call them through
 here, so that all of them refuse the same with the same words: policy, fault, and the line of its code that an
 exception came from.
+
+Steps. With `planner.max_step` k a pool of d desired replicas goes to
+
+    max(d − k, min(d + k, target))
+
+whatever the policy; the next decision goes on from there. Limits and GPU budget come first: where falling
+pools would leave too little to rising ones, those rise by less, and where the desired counts themselves do
+not fit, as after a budget was lowered, pools fall at once.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import Any, ParamSpec, TypeVar
 
 from headway.extensions import fault_line
 from headway.planning.budget import gpus
-from headway.planning.types import Decision, Observation, PlanningError, Policy, PoolLimits, Role
+from headway.planning.types import (
+    Decision,
+    Observation,
+    PlanningError,
+    Policy,
+    PoolLimits,
+    PoolState,
+    Role,
+    RoleChanges,
+)
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -36,17 +54,80 @@ def call(policy: str, function: Callable[P, T], *args: P.args, **kwargs: P.kwarg
         raise PolicyError.of(policy, fault_line(error)) from error
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """The bounds of each decision: pools' limits, GPUs of all of them, replicas by which one changes."""
+
+    limits: Mapping[Role, PoolLimits]
+    max_gpu_budget: int | None = None
+    max_step: int | None = None
+
+
 def decide(
     policy: Policy,
     observation: Observation,
     state: Any,  # noqa: ANN401 - each policy's state is its own
-    limits: Mapping[Role, PoolLimits],
-    budget: int | None,
+    bounds: Bounds,
 ) -> Decision:
-    """The policy's decision, which can be carried out. PlanningError or PolicyError otherwise."""
+    """The policy's decision, cut to steps, which can be carried out.
+
+    PlanningError or PolicyError otherwise.
+    """
     decision = call(policy.name, policy.plan, observation, state)
-    check_decision(policy.name, decision, limits, budget)
-    return decision
+    check_decision(policy.name, decision, bounds.limits, bounds.max_gpu_budget)
+    return in_steps(decision, observation.pools, bounds)
+
+
+def in_steps(decision: Decision, pools: Mapping[Role, PoolState], bounds: Bounds) -> Decision:
+    """The same with no pool changed by more than a step, see the module; its reasons say where that cut."""
+    if bounds.max_step is None:
+        return decision
+    wished, desired = decision.targets, {role: pools[role].desired for role in bounds.limits}
+    targets = _stepped(wished, desired, bounds, bounds.max_step)
+    cut = [role for role in targets if targets[role] != wished[role]]
+    if not cut:
+        return decision
+    steps = ", ".join(f"{role} {desired[role]} → {targets[role]}" for role in cut)
+    summary = str(decision.reasons.get("summary") or "").removesuffix(".")
+    reasons = {
+        **decision.reasons,
+        "targets": {str(role): count for role, count in targets.items()},
+        "wished": {str(role): int(count) for role, count in wished.items()},
+        "limits": [*decision.reasons.get("limits", ()), *(f"{role}: max_step" for role in cut)],
+        "summary": f"{summary}; in steps of {bounds.max_step}: {steps}.".removeprefix("; "),
+    }
+    changes = _changes(decision.changes, desired, targets)
+    return replace(decision, targets=targets, reasons=reasons, changes=changes)
+
+
+def _stepped(
+    wished: Mapping[Role, int], desired: Mapping[Role, int], bounds: Bounds, step: int
+) -> dict[Role, int]:
+    limits, budget = bounds.limits, bounds.max_gpu_budget
+    targets = {
+        role: limits[role].clamped(max(now - step, min(now + step, int(wished[role]))))
+        for role, now in desired.items()
+    }
+    for role, now in desired.items():
+        over = 0 if budget is None else gpus(targets, limits) - budget
+        if over > 0 and targets[role] > now:
+            less = -(-over // limits[role].gpus_per_replica)
+            targets[role] = max(now, targets[role] - less, limits[role].min_replicas)
+    if budget is not None and gpus(targets, limits) > budget:
+        return {role: min(count, int(wished[role])) for role, count in targets.items()}
+    return targets
+
+
+def _changes(changes: RoleChanges, desired: Mapping[Role, int], targets: Mapping[Role, int]) -> RoleChanges:
+    """As many of the changes of roles as the targets still move."""
+    given = {role: max(0, desired[role] - targets[role]) for role in targets}
+    taken = {role: max(0, targets[role] - desired[role]) for role in targets}
+    kept: dict[tuple[Role, Role], int] = {}
+    for (giver, taker), count in changes.items():
+        kept[giver, taker] = min(count, given[giver], taken[taker])
+        given[giver] -= kept[giver, taker]
+        taken[taker] -= kept[giver, taker]
+    return {pair: count for pair, count in kept.items() if count}
 
 
 def check_decision(

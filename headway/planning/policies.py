@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from headway.config import POLICIES, HeadwayConfig, PlannerSettings, PoolSettings, Settings
 from headway.engine import EngineRules, engine_rules
 from headway.extensions import ExtensionError
-from headway.planning.deciding import call
+from headway.planning.deciding import Bounds, call
 from headway.planning.types import PlanningError, Policy, PoolLimits, Role, Slo
 from interp import Profile
 
@@ -26,15 +26,17 @@ class PolicySettings:
     """Settings of every policy; each reads what concerns it.
 
     `limits` names the pools there are. `interval_s` lies between two decisions. `max_gpu_budget` bounds the
-    GPUs of all pools together, None does not. `attainment` is the share of requests that shall meet the SLO.
-    `engine` says how engines batch, None where no profile tells. `sections` are the settings of single
-    policies, by policy, as far as they were given.
+    GPUs of all pools together, None does not. `max_step` bounds the change of a pool by one decision: the
+    caller of the policy sees to that (`headway.planning.deciding`). `attainment` is the share of requests
+    that shall meet the SLO. `engine` says how engines batch, None where no profile tells. `sections` are the
+    settings of single policies, by policy, as far as they were given.
     """
 
     slo: Slo
     limits: Mapping[Role, PoolLimits]
     interval_s: float = PUBLISHED_INTERVAL_S
     max_gpu_budget: int | None = None
+    max_step: int | None = None
     no_correction: bool = False
     attainment: float = 0.99
     engine: EngineRules | None = None
@@ -45,6 +47,11 @@ class PolicySettings:
             raise PlanningError("pools: at least one pool is needed")
         if not self.interval_s > 0:
             raise PlanningError(f"planner.adjustment_interval_s: {self.interval_s} is not positive")
+
+    @property
+    def bounds(self) -> Bounds:
+        """The bounds of each decision."""
+        return Bounds(limits=self.limits, max_gpu_budget=self.max_gpu_budget, max_step=self.max_step)
 
     def section(self, policy: str, model: type[S]) -> S:
         """A policy's own settings: the section given, or its defaults."""
@@ -115,6 +122,7 @@ def policy_settings(config: HeadwayConfig, profile: Profile | None = None) -> Po
         limits={Role(name): pool_limits(Role(name), pool, profile) for name, pool in config.pools.items()},
         interval_s=decision_interval_s(config.planner),
         max_gpu_budget=config.planner.max_gpu_budget,
+        max_step=config.planner.max_step,
         no_correction=config.planner.no_correction,
         attainment=config.slo.attainment,
         engine=engine_rules(config, profile) if isinstance(profile, Profile) else None,

@@ -137,6 +137,16 @@ class LeadFigures(_Document):
     lead_s: float
 
 
+class MissingFigures(_Document):
+    """Replicas of a pool that do not come, since when (seconds of the decision's clock), what is lost so."""
+
+    replicas: int
+    revoked: int = 0
+    since_s: float
+    ready: int | None = None
+    lost_share: float | None = None
+
+
 class ReasonSettings(_Document):
     """Settings that a decision was made with."""
 
@@ -152,6 +162,7 @@ class DecisionReasons(_Document):
     corrections: Mapping[Role, CorrectionFigures] = {}
     requirement: Mapping[Role, RequirementFigures] = {}
     needs: Mapping[Role, LeadFigures] = {}
+    missing: Mapping[Role, MissingFigures] = {}
     settings: ReasonSettings = ReasonSettings()
     limits: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -223,6 +234,7 @@ class LastDecision(_Document):
     summary: str = ""
     reached_at: float | None = None
     notes: tuple[str, ...] = ()
+    missing: Mapping[Role, MissingFigures] = {}
     status: str | None = None
 
 

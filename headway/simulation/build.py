@@ -37,7 +37,14 @@ from headway.routing.gpu_profiles import GpuProfile, named_profiles
 from headway.simulation.demand import first_interval, size_fleet
 from headway.simulation.layout import Routing
 from headway.simulation.results import SimulationResult
-from headway.simulation.scenario import PlannedCrash, Scenario, ScenarioRouter, StartUp, request_classes
+from headway.simulation.scenario import (
+    GpuCapacity,
+    PlannedCrash,
+    Scenario,
+    ScenarioRouter,
+    StartUp,
+    request_classes,
+)
 from headway.simulation.simulate import PerformanceLearner, Watchers, simulate
 from headway.workload import Trace, TraceError, TraceOptions, interval_series, open_trace
 from headway.workload.generators import looks_generated, parse_generator
@@ -193,6 +200,8 @@ def make_scenario(plan: Plan, trace: Trace) -> Scenario:
         pools=plan.settings.limits,
         initial=initial_fleet(plan, trace),
         max_gpu_budget=plan.settings.max_gpu_budget,
+        max_step=plan.settings.max_step,
+        capacity=_capacity(simulation.capacity_gpus),
         engine=plan.engine,
         start_up=StartUp(delay_s=simulation.start_up_delay_s, cv=simulation.start_up_delay_cv),
         role_change_s=plan.kind.role_change_s(config.planner.section(config.planner.policy)),
@@ -202,6 +211,13 @@ def make_scenario(plan: Plan, trace: Trace) -> Scenario:
         seed=simulation.seed,
         drain_limit_s=simulation.drain_limit_s,
     )
+
+
+def _capacity(gpus: int | Mapping[float, int] | None) -> GpuCapacity:
+    if gpus is None:
+        return GpuCapacity()
+    steps = gpus if isinstance(gpus, Mapping) else {0.0: gpus}
+    return GpuCapacity(steps=tuple(sorted(steps.items())))
 
 
 def check_decisions(plan: Plan, trace: Trace) -> None:

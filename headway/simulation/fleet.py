@@ -9,6 +9,11 @@ and on the same GPUs one of the other role begins, ready after `role_change_s`. 
 belongs to the desired count of the other pool. If that pool wants fewer meanwhile, it drains and is gone.
 Only serving replicas change: where fewer serve than shall change, new ones start for the rest, and what they
 replace costs GPU time until it has drained, as in any scaling.
+
+Where the cluster has only so many GPUs (`GpuCapacity`), a replica that finds none waits for them, in the
+order in which replicas were ordered; one that needs fewer may pass. It counts as starting, costs nothing, and
+its start-up begins once it has them. A capacity that falls takes nothing from what has its GPUs. Scaling down
+cancels those that wait first, the newest before the others.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +25,7 @@ from numpy.typing import NDArray
 from headway.planning.types import NO_CHANGES, PlanningError, PoolLimits, PoolState, Role, RoleChanges
 from headway.simulation import layout, lifecycle
 from headway.simulation.layout import KernelState
+from headway.simulation.scenario import GpuCapacity
 from headway.simulation.state import grow_replicas, handle_of, make_room
 
 CODES = {Role.PREFILL: layout.PREFILL, Role.DECODE: layout.DECODE, Role.MIXED: layout.MIXED}
@@ -70,6 +76,9 @@ class ReplicaSeries:
             column.append(value)
 
 
+UNBOUNDED = GpuCapacity()
+
+
 class Fleet:
     """The replicas of a state, grouped in pools."""
 
@@ -80,6 +89,8 @@ class Fleet:
         start_up_s: Callable[[], float],
         role_change_s: float | None = None,
         own_slowness: Callable[[], float] = lambda: 1.0,
+        *,
+        capacity: GpuCapacity = UNBOUNDED,
     ) -> None:
         self._arrays = state
         self._handle = handle_of(state)
@@ -91,6 +102,7 @@ class Fleet:
         self._draw_slowness, self._slowness = own_slowness, (1.0, 1.0)
         self._own: dict[int, float] = {}
         self._changing: dict[int, Role] = {}
+        self._capacity, self._waiting = capacity, list[Role]()
         self._counts = {role: Counts() for role in pools}
         self._last_direction = dict.fromkeys(pools, 0)
         self._serial = 0
@@ -118,6 +130,10 @@ class Fleet:
             self._counts[role].desired = counts[role]
             self._start(role, counts[role], lambda: 0.0)
             self.series[role].add(0.0, self._counts[role])
+
+    def place_waiting(self) -> None:
+        """Give GPUs that are free to replicas that wait for them; their start-up begins."""
+        self._place(self._start_up_s)
 
     def plan_crashes(self, crashes: Sequence[tuple[Role, float]]) -> None:
         """Let the longest-ready replica of a role die at a time, for each of (role, time)."""
@@ -164,6 +180,7 @@ class Fleet:
         for role in self.pools:
             if role in crashed:
                 self._match(role)
+        self.place_waiting()
 
     def pool_state(self, role: Role) -> PoolState:
         """The pool's counts, and the load of its ready replicas with what waits for one."""
@@ -181,9 +198,14 @@ class Fleet:
     def gpu_hours(self) -> float:
         """GPU-hours up to now, replicas still up included."""
         now_s = float(self.arrays.clock[0]["now_s"])
-        alive = self.arrays.replicas[self.arrays.replicas["state"] != layout.GONE]
-        gpus = np.array([self.pools[ROLES[int(code)]].gpus_per_replica for code in alive["role"]], np.float64)
+        alive, gpus = self._alive()
         return (self._gpu_seconds + float((gpus * (now_s - alive["created_s"])).sum())) / 3600.0
+
+    def _alive(self) -> tuple[NDArray[np.void], NDArray[np.float64]]:
+        """The replicas that have GPUs, and how many each."""
+        alive = self.arrays.replicas[self.arrays.replicas["state"] != layout.GONE]
+        gpus = [self.pools[ROLES[int(code)]].gpus_per_replica for code in alive["role"]]
+        return alive, np.array(gpus, np.float64)
 
     def _match(self, role: Role) -> None:
         units, desired = self.arrays.replicas, self._counts[role].desired
@@ -193,7 +215,9 @@ class Fleet:
         coming = [replica for replica, taker in self._changing.items() if taker is role]
         for replica in coming[max(0, desired - len(up)) :]:
             del self._changing[replica]
-        self._start(role, desired - len(up) - len(coming), self._start_up_s)
+        ordered = len(up) + len(coming) + self._waiting.count(role)
+        self._cancel_waiting(role, ordered - desired)
+        self._start(role, desired - ordered, self._start_up_s)
         self.arrays = make_room(self.arrays, len(up))
         for replica in self._victims(up)[: max(0, len(up) - desired)]:
             lifecycle.stop_replica(self.handle, int(replica))
@@ -220,6 +244,7 @@ class Fleet:
         self.arrays = make_room(self.arrays, len(gone))
         for replica in gone:
             role = self._changing.pop(replica)
+            self._counts[role].starting += 1
             self._begin(replica, role, self._role_change_s or 0.0)
             self.series[role].add(now_s, self._counts[role])
 
@@ -232,9 +257,31 @@ class Fleet:
         return replicas[np.lexsort((-units["serial"], load, serving))]
 
     def _start(self, role: Role, count: int, start_up_s: Callable[[], float]) -> None:
-        self.arrays = make_room(self.arrays, max(0, count))
-        for _ in range(count):
+        if count > 0:
+            self._counts[role].starting += count
+            self._waiting += [role] * count
+            self._place(start_up_s)
+
+    def _place(self, start_up_s: Callable[[], float]) -> None:
+        if not self._waiting:
+            return
+        self.arrays = make_room(self.arrays, len(self._waiting))
+        free = self._capacity.at(float(self.arrays.clock[0]["now_s"])) - self._alive()[1].sum()
+        still = list[Role]()
+        for role in self._waiting:
+            if (needed := self.pools[role].gpus_per_replica) > free:
+                still.append(role)
+                continue
+            free -= needed
             self._begin(self._free_slot(), role, start_up_s())
+        self._waiting = still
+
+    def _cancel_waiting(self, role: Role, count: int) -> None:
+        """Cancel at most so many of the role's replicas that wait for GPUs, newest first."""
+        places = [place for place, each in enumerate(self._waiting) if each is role]
+        for place in places[::-1][: max(0, count)]:
+            del self._waiting[place]
+            self._counts[role].starting -= 1
 
     def _begin(self, replica: int, role: Role, delay_s: float) -> None:
         """Let a replica of the role start in a free slot."""
@@ -244,7 +291,6 @@ class Fleet:
         lifecycle.start_replica(self.handle, replica, now_s + delay_s)
         self._own[replica] = self._draw_slowness()
         self._set_slowness(replica)
-        self._counts[role].starting += 1
 
     def set_slowness(self, prefill: float, decode: float) -> None:
         """Let all replicas compute so many times as slowly as profiled, those that come later too."""

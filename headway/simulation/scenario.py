@@ -7,9 +7,10 @@ so that a request has the same class whatever the routing, the fleet or the size
 class leaves open is the deployment's. Without classes all requests are of one that has just that SLO.
 """
 
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import log, sqrt
+from math import inf, log, sqrt
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,7 @@ from headway.config import HeadwayConfig
 from headway.config.routing import PredictionSettings
 from headway.engine import EngineRules
 from headway.engine.speeds import EngineSpeeds
+from headway.planning.deciding import Bounds
 from headway.planning.types import PlanningError, PoolLimits, Role, Slo
 from headway.routing import Router
 from headway.simulation import layout
@@ -105,6 +107,22 @@ class StartUp:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GpuCapacity:
+    """The GPUs of the cluster: `steps` of (second, GPUs from then on), ascending; without bound before."""
+
+    steps: Sequence[tuple[float, int]] = ()
+
+    def at(self, now_s: float) -> float:
+        """GPUs at a time."""
+        past = bisect_right(self.steps, now_s, key=lambda step: step[0])
+        return self.steps[past - 1][1] if past else inf
+
+    def next_s(self, now_s: float) -> float:
+        """When they change next; infinite where they do not any more."""
+        return min((at_s for at_s, _ in self.steps if at_s > now_s), default=inf)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedCrash:
     """The longest-ready replica of `role` dies at `at_s`."""
 
@@ -133,7 +151,8 @@ class Scenario:
 
     `profile` is what its engines do, at `speeds`; each request is placed `queueing_s` after it arrived.
 
-    `max_gpu_budget` bounds the GPUs that a decision may ask for; None does not.
+    `max_gpu_budget` bounds the GPUs that a decision may ask for, None does not; `capacity` bounds those that
+    it gets. `max_step` bounds by how many replicas a decision changes a pool.
 
     A drained replica takes another role in `role_change_s`; None: it cannot.
 
@@ -145,6 +164,8 @@ class Scenario:
     pools: Mapping[Role, PoolLimits]
     initial: Mapping[Role, int]
     max_gpu_budget: int | None = None
+    max_step: int | None = None
+    capacity: GpuCapacity = field(default_factory=GpuCapacity)
     engine: EngineRules = field(default_factory=EngineRules)
     speeds: EngineSpeeds = field(default_factory=EngineSpeeds)
     queueing_s: float = 0.0
@@ -155,6 +176,11 @@ class Scenario:
     crashes: Sequence[PlannedCrash] = ()
     seed: int = 0
     drain_limit_s: float = 14_400.0
+
+    @property
+    def bounds(self) -> Bounds:
+        """The bounds of each decision."""
+        return Bounds(limits=self.pools, max_gpu_budget=self.max_gpu_budget, max_step=self.max_step)
 
     @property
     def mix(self) -> ClassMix:

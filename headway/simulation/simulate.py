@@ -137,7 +137,9 @@ class SimulationRun:
         state = make_state(scenario.profile, scenario.settings, trace.blocks, kernel_seed)
         start_up_s = scenario.start_up.sampler(np.random.default_rng(streams[1]))
         slowness = partial(scenario.speeds.draw, np.random.default_rng(streams[3]))
-        self.fleet = Fleet(state, scenario.pools, start_up_s, scenario.role_change_s, slowness)
+        self.fleet = Fleet(
+            state, scenario.pools, start_up_s, scenario.role_change_s, slowness, capacity=scenario.capacity
+        )
         self.fleet.set_slowness(*scenario.speeds.slowness(0.0))
         self.speed_changes = [*scenario.speeds.changes(), inf]
         self.traffic = TrafficLog(self.fleet)
@@ -174,8 +176,7 @@ class SimulationRun:
     def result(self) -> SimulationResult:
         """Run to the end; the policy decides at each tick."""
         while (observation := self.advance()) is not None:
-            limits, budget = self.scenario.pools, self.scenario.max_gpu_budget
-            self.act(observation, decide(self.policy, observation, self.state, limits, budget))
+            self.act(observation, decide(self.policy, observation, self.state, self.scenario.bounds))
         return self.finish()
 
     def finish(self) -> SimulationResult:
@@ -217,12 +218,15 @@ class SimulationRun:
         limit_s = trace_s + self.scenario.drain_limit_s
         while True:
             now_s = float(self.fleet.arrays.clock[0]["now_s"])
-            stop_s = min(self._look_s(), self.tick_s, trace_s if now_s < trace_s else limit_s)
+            room_s = self.scenario.capacity.next_s(now_s)
+            stop_s = min(self._look_s(), room_s, self.tick_s, trace_s if now_s < trace_s else limit_s)
             if self.router_driver is not None:
                 code = self.router_driver.advance(stop_s)
             else:
                 code = Exit(kernel.run(self.fleet.handle, stop_s))
             if code is Exit.REACHED:
+                if stop_s >= room_s:
+                    self.fleet.place_waiting()
                 self._look(stop_s)
                 if stop_s >= self.tick_s:
                     self.tick_s += self.policy.interval_s

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from headway.planning.budget import fit, gpus
+from headway.planning.deciding import in_steps
 from headway.planning.hindsight.policy import HeadwayPolicy
 from headway.planning.types import Observation, PlanningError
 from headway.simulation.kernel import COMPILED_FROM
@@ -71,7 +72,9 @@ def _decide(
     demands = [tenants[name].demand(demanded(tenants[name].policy, each)) for name, each in assessed.items()]
     grants = share(demands, budget)
     for name, run in runs.items():
-        run.act(seen[name], decide_within(tenants[name].policy, assessed[name], grants[name]))
+        decision = decide_within(tenants[name].policy, assessed[name], grants[name])
+        bounds = replace(run.scenario.bounds, max_gpu_budget=grants[name].gpus)
+        run.act(seen[name], in_steps(decision, seen[name].pools, bounds))
 
 
 def _begun(tenants: Sequence[Tenant], budget: int) -> Sequence[Tenant]:

@@ -48,6 +48,11 @@ FLAGS = {
     "crash of an unknown role": (["--crash", "router@60"], ["simulation.crashes.0.role", "router"]),
     "crash of a pool that is not there": (["--crash", "mixed@60"], ["mixed", "no such role"]),
     "budget below the minimums": (["--max-gpu-budget", "1"], ["planner.max_gpu_budget", "2 GPUs"]),
+    "step of nothing": (["--max-step", "0"], ["planner.max_step", "0"]),
+    "capacity that is no number": (["--capacity-gpus", "many"], ["--capacity-gpus", "many", "0:40,1800:10"]),
+    "capacity below none": (["--capacity-gpus", "-1"], ["simulation.capacity_gpus", "-1"]),
+    "capacity before the beginning": (["--capacity-gpus", "-5:3"], ["simulation.capacity_gpus", "-5"]),
+    "capacity twice": (["--capacity-gpus", "0:3,0:4"], ["--capacity-gpus", "0", "twice"]),
     "policy that needs other pools": (
         ["--aggregated", "--policy", "reference"],
         ["planner.policy", "prefill and decode"],

@@ -17,7 +17,8 @@ rest shall be gone DRAIN_S after the new replicas are there:
 
     extra = ⌈(waiting × seconds − ready × min(TTFT / 2, PATIENCE_S)) / DRAIN_S⌉
 
-at most as many again as are needed anyway. It only ever adds.
+at most as many again as are needed anyway. It only ever adds; nothing to a pool whose replicas do not come
+(`capacity`).
 """
 
 from collections.abc import Mapping
@@ -27,6 +28,7 @@ from math import ceil, isfinite, isnan
 import numpy as np
 
 from headway.planning.hindsight.backtest import FACTORS, SMOOTHINGS, Backtest
+from headway.planning.hindsight.capacity import MissingCapacity
 from headway.planning.hindsight.settings import loss_budget
 from headway.planning.hindsight.state import HindsightState
 from headway.planning.policies import PolicySettings
@@ -40,13 +42,21 @@ LATELY = 10
 class Assessment:
     """The basis of a decision, before any limit: an observation and what the past says after it.
 
-    `state` has learnt from the observation; `backtests` are of the pools that have a past.
+    `state` has learnt from the observation; `backtests` are of the pools that have a past, `missing` of those
+    that lack replicas.
     """
 
     observation: Observation
     state: HindsightState
     backtests: Mapping[Role, Backtest]
     leads_s: Mapping[Role, float]
+    missing: Mapping[Role, MissingCapacity]
+
+    def held(self, role: Role) -> int:
+        """Replicas of a pool that are there, or may be in time."""
+        lacking = self.missing.get(role)
+        overdue = 0 if lacking is None else lacking.replicas - lacking.revoked
+        return max(0, self.observation.pools[role].desired - overdue)
 
     @property
     def lead_s(self) -> float:
@@ -212,7 +222,9 @@ def _need(
         enough = max(enough, strict.replicas)
     if settings.limits[role].min_replicas == 0:
         replicas, enough = _or_none(pool, replicas, enough, idle=assessed.idle and option is not None)
-    extra = replicas_for_queue(pool, memory.seconds_each, settings.slo.ttft_s, replicas) if option else 0
+    extra = 0
+    if option and role not in assessed.missing:
+        extra = replicas_for_queue(pool, memory.seconds_each, settings.slo.ttft_s, replicas)
     learning = len(memory.history) <= LEARNING
     tested = assessed.backtests.get(role)
     return Need(

@@ -28,13 +28,15 @@ from dataclasses import dataclass, replace
 
 from headway.planning.budget import GPU_BUDGET, Fit, check_budget, fit, gpus
 from headway.planning.hindsight.backtest import backtest
+from headway.planning.hindsight.capacity import missing_capacity
 from headway.planning.hindsight.division import divide_budget, moving_share
 from headway.planning.hindsight.learning import ReplaySetup, learn
 from headway.planning.hindsight.needs import Assessment, Need, needs_of
 from headway.planning.hindsight.reasons import explain
 from headway.planning.hindsight.role_changes import give_to_rising, role_changes
 from headway.planning.hindsight.settings import HeadwaySettings, headway_settings
-from headway.planning.hindsight.state import HindsightState, PoolMemory, ReleaseDelay, lead_intervals
+from headway.planning.hindsight.starts import lead_intervals
+from headway.planning.hindsight.state import HindsightState, PoolMemory, ReleaseDelay
 from headway.planning.policies import PolicySettings
 from headway.planning.reasons import check, ordered
 from headway.planning.replay import ReplayEngine
@@ -90,8 +92,13 @@ class HeadwayPolicy:
             for role, memory in memories.items()
             if observation.requests >= 0 and len(memory.history) >= 2
         }
-        pools = replace(state, pools=memories)
-        return Assessment(observation=observation, state=pools, backtests=backtests, leads_s=leads_s)
+        return Assessment(
+            observation=observation,
+            state=replace(state, pools=memories),
+            backtests=backtests,
+            leads_s=leads_s,
+            missing=missing_capacity(memories, observation),
+        )
 
     def wanted(self, assessed: Assessment, needs: Mapping[Role, Need]) -> Mapping[Role, int]:
         """Replicas to hold for these needs within limits and budget, before any change of roles."""
@@ -121,20 +128,27 @@ class HeadwayPolicy:
                 fitted,
                 changes=changes,
                 corrected=self.engine.profile.meta.get("refined"),
+                missing=assessed.missing,
             ),
             changes=changes,
         )
 
     def _started(self, memory: PoolMemory, observation: Observation, role: Role) -> PoolMemory:
         pool = observation.pools[role]
-        starts = memory.starts.observe(observation.now_s, observation.interval_s, pool)
+        starts = memory.starts.observe(
+            observation.now_s, observation.interval_s, pool, guess_s=self.own.lead_s
+        )
         return replace(memory, starts=starts, release=memory.release or ReleaseDelay(target=pool.desired))
 
     def _release(self, assessed: Assessment, needs: Mapping[Role, Need]) -> Mapping[Role, ReleaseDelay]:
         now_s, hold_s = assessed.observation.now_s, self.own.hold_s
-        return {
+        delays = {
             role: self._delay(assessed, role).after(now_s, need.replicas, need.enough, hold_s)
             for role, need in needs.items()
+        }
+        return delays | {
+            role: delays[role].taken_back(needs[role].enough, lacking.ready)
+            for role, lacking in assessed.missing.items()
         }
 
     def _delay(self, assessed: Assessment, role: Role) -> ReleaseDelay:
@@ -163,7 +177,7 @@ class HeadwayPolicy:
             {role: assessed.state.pool(role).history for role in delays},
             wished=free.targets,
             needed={role: need.replicas for role, need in needs.items()},
-            held={role: assessed.observation.pools[role].desired for role in delays},
+            held={role: assessed.held(role) for role in delays},
             limits=limits,
             budget=budget,
             moving=moving_share(assessed.lead_s, self.own.hold_s),

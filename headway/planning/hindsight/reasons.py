@@ -2,9 +2,11 @@
 
 from collections.abc import Iterator, Mapping
 from math import log
+from types import MappingProxyType
 from typing import Any
 
 from headway.planning.budget import Fit
+from headway.planning.hindsight.capacity import MissingCapacity, missing_lines
 from headway.planning.hindsight.needs import Need
 from headway.planning.hindsight.settings import HeadwaySettings, headway_settings, loss_budget
 from headway.planning.hindsight.state import ReleaseDelay
@@ -14,6 +16,8 @@ from headway.planning.types import NO_CHANGES, Observation, Role, RoleChanges
 
 CHANGED = 0.05
 """Logarithm of a factor from which on engines are said to differ from their profile."""
+
+NOTHING_MISSING: Mapping[Role, MissingCapacity] = MappingProxyType({})
 
 PEAKY = 1.5
 """Times the typical need from which a pool is said to be held for peaks."""
@@ -28,6 +32,7 @@ def explain(
     *,
     changes: RoleChanges = NO_CHANGES,
     corrected: Mapping[str, Any] | None = None,
+    missing: Mapping[Role, MissingCapacity] = NOTHING_MISSING,
 ) -> Mapping[str, Any]:
     """The reasons of one decision.
 
@@ -50,9 +55,15 @@ def explain(
         "limits": fitted.limits,
         "targets": fitted.targets,
         "changes": {f"{giver}→{taker}": count for (giver, taker), count in changes.items()},
-        "warnings": [*progress_warnings(observation), *_warnings(needs, loss_budget(settings))],
+        "warnings": [
+            *progress_warnings(observation),
+            *missing_lines(missing, observation.now_s),
+            *_warnings(needs, loss_budget(settings)),
+        ],
         "summary": f"{cause}: {describe(fitted.targets, observation)}{changed}{limited}{engines}.",
     }
+    if missing:
+        reasons["missing"] = missing
     plain: dict[str, Any] = jsonable(reasons)
     return plain
 

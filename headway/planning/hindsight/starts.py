@@ -1,0 +1,208 @@
+"""Replica starts of one pool: how long they take, and which of them do not happen.
+
+Each rise of a target is an order at that time; each replica that becomes ready fulfils the oldest order. What
+is seen at a decision happened since the last one: the middle of that interval counts. With the known lead
+
+    known     the longest of the last RECENT starts; until one has been seen, the first guess
+    patience  SEEN_PATIENCE · max(known, guess) where starts have been seen, GUESS_PATIENCE · guess before
+    lead      the longer of known and the age of the oldest order; known where that is older than patience
+
+An order that is older than patience is overdue: its replicas are missing, as in a cluster that is full. How
+long they wait says nothing of how long a start takes, neither while they do nor when they come. A first guess
+may be off by more than starts that were seen differ, so it has more patience.
+
+A start may take long all the same: the first one, of which only a guess was known, or after starts have
+become slower for good. So where none has been seen, or where for a second time all that was missing came late
+without a timely start between, the time that an overdue replica took counts as known, at most patience: from
+there the next one is timely. The first timely start ends that assumption.
+
+Replicas are missing, too, when ready ones are lost and not replaced, and when somebody else sets fewer than
+were ordered.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import ceil, inf
+
+from headway.planning.types import PoolState
+
+RECENT = 10
+SEEN_PATIENCE, GUESS_PATIENCE = 3.0, 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartOrder:
+    """Replicas that were ordered at a time and have not become ready."""
+
+    at_s: float
+    replicas: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MissingReplicas:
+    """Replicas that do not come: how many, and since when the oldest of them is wanted, in seconds of the
+    observation's clock. Of them `revoked` were taken back by somebody else.
+    """
+
+    replicas: int
+    since_s: float
+    revoked: int = 0
+
+
+Orders = tuple[StartOrder, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaStarts:
+    """The starts of one pool, as observed.
+
+    A replica that changes its role is no start: it is expected before all orders and says nothing of the
+    lead.
+
+    `orders` are under way, `lost` replicas were ready and are to be replaced, `seen_s` the latest starts in
+    seconds, `changing` replicas come from other roles. `ready` and `desired` are as last observed, `target`
+    as last decided, `revoked_s` is when somebody else was first seen to set fewer. `patience_s` as in the
+    module, `assumed_s` what an overdue start lets assume, 0 without one; `late` counts the times that all
+    that was missing came after all, since the last timely start.
+    """
+
+    orders: Orders = ()
+    lost: Orders = ()
+    seen_s: tuple[float, ...] = ()
+    ready: int | None = None
+    changing: int = 0
+    desired: int | None = None
+    target: int | None = None
+    revoked_s: float | None = None
+    patience_s: float = inf
+    assumed_s: float = 0.0
+    late: int = 0
+
+    def observe(self, now_s: float, interval_s: float, pool: PoolState, guess_s: float) -> "ReplicaStarts":
+        """With what has become ready since the last decision."""
+        came = 0 if self.ready is None else max(0, pool.ready - self.ready)
+        changed = min(came, self.changing)
+        orders, fulfilled, rest = _fulfilled(self.orders, came - changed)
+        ages = [max(0.0, now_s - interval_s / 2.0 - order.at_s) for order in fulfilled]
+        timely = [age_s for age_s in ages if age_s <= self.patience_s]
+        learnt = replace(
+            self, seen_s=(*self.seen_s, *timely)[-RECENT:], assumed_s=self._assumed_s(ages, timely)
+        )
+        patience_s = learnt._patience_s(interval_s, guess_s)
+        lost, _, _ = _fulfilled(self.lost, rest)
+        outstanding = max(pool.starting, pool.desired - pool.ready)
+        if pool.starting == 0:
+            # Whatever was still ordered has failed or was taken back by somebody else.
+            orders, lost, outstanding = (), (), 0
+        orders = _newest_dropped(orders, _count(orders) - outstanding)
+        changing = self.changing - changed if pool.ready < pool.desired else 0
+        more = pool.starting - changing - _count(orders) - _count(lost)
+        lost = _newest_dropped(lost, -more)
+        if more > 0:
+            lost = (*lost, StartOrder(at_s=now_s, replicas=more))
+        came_late = len(ages) > len(timely) and not _older(orders, now_s - patience_s)
+        return ReplicaStarts(
+            orders=orders,
+            lost=lost,
+            seen_s=learnt.seen_s,
+            ready=pool.ready,
+            changing=changing,
+            desired=pool.desired,
+            target=self.target,
+            revoked_s=self._revoked_s(now_s, pool.desired),
+            patience_s=patience_s,
+            assumed_s=learnt.assumed_s,
+            late=0 if timely else self.late + came_late,
+        )
+
+    def _assumed_s(self, ages: Sequence[float], timely: Sequence[float]) -> float:
+        if timely:
+            return 0.0
+        if ages and (self.late or not (self.seen_s or self.assumed_s)):
+            return min(max(ages), self.patience_s)
+        return self.assumed_s
+
+    def _known_s(self, guess_s: float) -> float:
+        return max(*self.seen_s, self.assumed_s) if self.seen_s else self.assumed_s or guess_s
+
+    def _patience_s(self, interval_s: float, guess_s: float) -> float:
+        # Nothing is seen in less than an interval.
+        times = SEEN_PATIENCE if self.seen_s or self.assumed_s else GUESS_PATIENCE
+        return times * max(self._known_s(guess_s), guess_s, interval_s)
+
+    def _revoked_s(self, now_s: float, desired: int) -> float | None:
+        if self.desired is None or self.target is None or desired >= self.target:
+            return None
+        # Lower than set, but never higher, is a target that nobody has taken: a dry run, or a step.
+        return now_s if self.revoked_s is None and desired < self.desired else self.revoked_s
+
+    def change(self, taken: int, given: int) -> "ReplicaStarts":
+        """With replicas that are to come from other pools, and those that go to others."""
+        ready = None if self.ready is None else self.ready - given
+        return replace(self, ready=ready, changing=self.changing + taken)
+
+    def order(self, now_s: float, pool: PoolState, target: int) -> "ReplicaStarts":
+        """With an order for what `target` is above the desired count; a lower target takes orders back."""
+        orders = self.orders
+        if target > pool.desired:
+            orders = (*orders, StartOrder(at_s=now_s, replicas=target - pool.desired))
+        revoked = min(max(0, pool.desired - target), self.changing)
+        orders = _newest_dropped(orders, pool.desired - target - revoked)
+        return replace(self, orders=orders, changing=self.changing - revoked, target=target)
+
+    def lead_s(self, now_s: float, guess_s: float) -> float:
+        """Seconds from an order to a ready replica; `guess_s` until one has been seen."""
+        known_s = self._known_s(guess_s)
+        if not self.orders or self._overdue(now_s):
+            return known_s
+        return max(known_s, now_s - self.orders[0].at_s)
+
+    def _overdue(self, now_s: float) -> list[StartOrder]:
+        return _older((*self.orders, *self.lost), now_s - self.patience_s)
+
+    def missing(self, now_s: float) -> MissingReplicas | None:
+        """The replicas that do not come; None where all that are ordered may yet do so in time."""
+        overdue = self._overdue(now_s)
+        since_s = [order.at_s for order in overdue]
+        revoked = 0
+        if self.revoked_s is not None and self.revoked_s < now_s:
+            revoked = (self.target or 0) - (self.desired or 0)
+            since_s.append(self.revoked_s)
+        if not since_s:
+            return None
+        return MissingReplicas(replicas=_count(overdue) + revoked, since_s=min(since_s), revoked=revoked)
+
+
+def _count(orders: Sequence[StartOrder]) -> int:
+    return sum(order.replicas for order in orders)
+
+
+def _older(orders: Sequence[StartOrder], at_s: float) -> list[StartOrder]:
+    return [order for order in orders if order.at_s < at_s]
+
+
+def _fulfilled(orders: Orders, came: int) -> tuple[Orders, list[StartOrder], int]:
+    """What is left of orders, oldest first, after so many came; those that got any; how many are over."""
+    fulfilled = []
+    while came > 0 and orders:
+        first, orders = orders[0], orders[1:]
+        fulfilled.append(first)
+        if first.replicas > came:
+            orders = (StartOrder(at_s=first.at_s, replicas=first.replicas - came), *orders)
+        came -= first.replicas
+    return orders, fulfilled, max(0, came)
+
+
+def _newest_dropped(orders: Orders, count: int) -> Orders:
+    """Orders without the newest `count` replicas."""
+    while count > 0 and orders:
+        last, orders = orders[-1], orders[:-1]
+        if last.replicas > count:
+            orders = (*orders, StartOrder(at_s=last.at_s, replicas=last.replicas - count))
+        count -= last.replicas
+    return orders
+
+
+def lead_intervals(lead_s: float, interval_s: float) -> int:
+    """Intervals between the last one known and the first one that an order now can serve whole."""
+    return ceil(lead_s / interval_s - 1e-9) + 1
