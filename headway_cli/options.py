@@ -215,7 +215,7 @@ def speed_overrides(prefill: str | None, decode: str | None) -> dict[str, Any]:
 
 
 def _over_time(flag: str, text: str, number: Callable[[str], N], example: str) -> N | dict[float, N]:
-    """A number, or `0:1,1800:0.7`: numbers by the second from which on they hold. `example` is for the error."""
+    """A number, or `0:1,1800:0.7`: numbers by the second from which on they hold. Errors show `example`."""
     try:
         if ":" not in text:
             return number(text)

@@ -16,7 +16,7 @@ from headway_cli.control import KEY_VARIABLE, ControlClient, KeyVariable, UrlOpt
 from headway_cli.errors import CliError
 from headway_cli.flags import switch
 from headway_cli.terminal import bold, console, table
-from headway_cli.words import clock, milliseconds, percent, shown
+from headway_cli.words import clock, milliseconds, percent, plural, shown
 
 PATH = "/v1/control/status"
 PERIOD_S = 1.0
@@ -95,8 +95,10 @@ def planner_facts(document: StatusDocument) -> dict[str, str]:
         facts["Decision"] = f"{made}; {last.status}, {reached_text(last)}"
         facts["Why"] = last.summary or "not said"
         if last.missing:
-            facts["Missing"] = ", ".join(
-                f"{role} {each.replicas} since {clock(each.since_s)}" for role, each in last.missing.items()
+            facts["Missing"] = "; ".join(
+                f"{plural(each.replicas, f'{role} replica')} since {clock(each.since_s)}, "
+                f"{percent(each.lost_share)} of the requests lost"
+                for role, each in last.missing.items()
             )
     return facts
 

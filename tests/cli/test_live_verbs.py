@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -64,6 +65,14 @@ def test_status_shows_pools_attainment_and_why(control: Control, capsys: pytest.
     assert "decode 3 → 4: more load" in ended.out
     assert "reached after 6.3 s" in ended.out
     assert "All parts are well" in ended.out
+
+
+def test_status_names_missing_capacity(control: Control, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "Missing" not in headway(capsys, "status", "--url", control.url).out
+    lacking = {"decode": {"replicas": 3, "revoked": 0, "since_s": 3600.0, "ready": 1, "lost_share": 0.5}}
+    control.status = status(last_decision=status()["last_decision"] | {"missing": lacking})
+    out = headway(capsys, "status", "--url", control.url).out
+    assert re.search(r"Missing +3 decode replicas since \d\d:\d\d:\d\d, 50 % of the requests lost", out)
 
 
 def test_status_names_what_is_not_well(control: Control, capsys: pytest.CaptureFixture[str]) -> None:

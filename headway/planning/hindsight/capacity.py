@@ -9,7 +9,6 @@ While a pool misses replicas
 
     lead      that of replicas that come
     queue     nothing is added for it: what is missing would have to come first
-    release   what is not needed and not there is taken back at once
     budget    what is missing holds no GPUs when a budget is divided
 """
 

@@ -142,13 +142,9 @@ class HeadwayPolicy:
 
     def _release(self, assessed: Assessment, needs: Mapping[Role, Need]) -> Mapping[Role, ReleaseDelay]:
         now_s, hold_s = assessed.observation.now_s, self.own.hold_s
-        delays = {
+        return {
             role: self._delay(assessed, role).after(now_s, need.replicas, need.enough, hold_s)
             for role, need in needs.items()
-        }
-        return delays | {
-            role: delays[role].taken_back(needs[role].enough, lacking.ready)
-            for role, lacking in assessed.missing.items()
         }
 
     def _delay(self, assessed: Assessment, role: Role) -> ReleaseDelay:

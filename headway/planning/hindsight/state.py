@@ -48,11 +48,6 @@ class ReleaseDelay:
             return ReleaseDelay(target=max(lower), raised_s=self.raised_s)
         return ReleaseDelay(target=self.target, lower=lower, raised_s=self.raised_s)
 
-    def taken_back(self, enough: int, ready: int) -> "ReleaseDelay":
-        """Without what is not there and not needed: it serves nobody, so nothing has to be waited for."""
-        target = min(self.target, max(enough, ready))
-        return self if target == self.target else ReleaseDelay(target=target, raised_s=self.raised_s)
-
 
 def _ints() -> IntArray:
     return np.zeros(0, np.int64)
