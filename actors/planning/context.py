@@ -9,16 +9,18 @@ that died is repeated until it is back, or until the caller ends the wait: calle
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
+from math import log
 from typing import Any, TypeVar
 
 from actors import names
 from actors.collector.measured import Measured
 from actors.connectors.protocol import Connector, PoolCounts
 from actors.names import ActorGone, CallError, NamedActor
-from actors.performance_model import PerformanceModel
+from actors.performance_model import PerformanceModel, largest_change
 from actors.planning.log import DecisionLog, PlannerMemory
 from actors.planning.settings import RuntimeSettings
 from headway.config import HeadwayConfig
+from headway.engine.refinement import URGENT
 from headway.planning import (
     Decision,
     LoadForecast,
@@ -156,6 +158,14 @@ class CurrentPolicy:
         self._settings = settings
         self.model: PerformanceModel | None = None
         self.in_force: PolicyInForce | None = None
+        self._planned: Profile | None = None
+
+    @property
+    def urgent(self) -> bool:
+        """True if the newest surfaces are so far from those planned by that the next tick should not wait."""
+        if self.profile is None or self._planned is None or self.profile is self._planned:
+            return False
+        return largest_change(self._planned, self.profile) > log(1.0 + URGENT)
 
     @property
     def profile(self) -> Profile | None:
@@ -191,6 +201,7 @@ class CurrentPolicy:
         version = (self._settings.version, self.model.profiles_version)
         if self.in_force is None or self.in_force.version != version:
             self.in_force = _put_in_force(self._settings.config, self.model.profile, version)
+            self._planned = self.model.profile
         return self.in_force
 
     def check(self, config: HeadwayConfig) -> None:

@@ -56,6 +56,8 @@ WATCH_TIMEOUT_S = 5.0
 LONGEST_DEADLINE_S = 30.0
 AFTER_FAILURE_S = 1.0
 CALIBRATE_S = 5.0
+LOOK_S, LOOK_TIMEOUT_S = 5.0, 1.0
+"""Between two looks at the performance model while no tick is due, and how long one may take."""
 
 
 def first_tick(now_s: float, interval_s: float) -> TickTime:
@@ -107,10 +109,7 @@ class PlannerLoop:
                     await self._resume()
                     while True:
                         time, missed = self._schedule()
-                        delay_s, interval_s = time.due_s - self._context.clock(), self.state.policy.interval_s
-                        # Never longer than an interval: a clock that is set back would make it sleep on.
-                        await asyncio.sleep(min(max(0.0, delay_s), interval_s))
-                        await self._tick(time, missed)
+                        await self._tick(await self._until_due(time), missed)
                 except Exception as error:
                     line = "unforeseen failure, see the log of the Planner"
                     self._fail(str(error) if isinstance(error, PolicyError) else line)
@@ -196,6 +195,19 @@ class PlannerLoop:
             time, missed = next_tick(self._last, now_s, interval_s)
         self._counters.next_tick_at = time.due_s
         return time, missed
+
+    async def _until_due(self, time: TickTime) -> TickTime:
+        """Sleep until a tick is due, or until engines are seen to have changed; then a tick is due now."""
+        clock, delay_s = asyncio.get_running_loop().time, time.due_s - self._context.clock()
+        # Never longer than an interval: a clock that is set back would make it sleep on.
+        end_s = clock() + min(max(0.0, delay_s), self.state.policy.interval_s)
+        while end_s - clock() > LOOK_S:
+            await asyncio.sleep(LOOK_S)
+            await self.follow_model(LOOK_TIMEOUT_S)
+            if self.state.policy.urgent:
+                return TickTime(tick=time.tick, due_s=self._context.clock())
+        await asyncio.sleep(max(0.0, end_s - clock()))
+        return time
 
     async def _tick(self, time: TickTime, missed: int) -> None:
         counters, now_s = self._counters, self._context.clock()

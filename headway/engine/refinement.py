@@ -52,6 +52,8 @@ MOST_CELLS = 256
 CELLS_OF_KV = 10
 MATERIAL = 0.02
 """Relative change of a surface that is worth a new profile."""
+URGENT = 0.1
+"""Relative change of a surface that is worth a decision before its time."""
 
 
 class RefinementCell(NamedTuple):
@@ -255,12 +257,10 @@ def _places(phase: Phase, tokens: FloatArray, kv_usage: FloatArray) -> NDArray[n
     return np.stack([octaves, tenths], axis=1).astype(np.int64)
 
 
-def moved(profile: Profile, before: Refinement, after: Refinement) -> bool:
-    """True if the surfaces of `profile` differ by more than MATERIAL between the two."""
+def moved(profile: Profile, before: Refinement, after: Refinement, by: float = MATERIAL) -> bool:
+    """True if the surfaces of `profile` differ by more than `by`, a fraction, between the two."""
     then, now = _logarithms(profile, before), _logarithms(profile, after)
-    return any(
-        float(np.abs(new - old).max()) > log(1.0 + MATERIAL) for old, new in zip(then, now, strict=True)
-    )
+    return any(float(np.abs(new - old).max()) > log(1.0 + by) for old, new in zip(then, now, strict=True))
 
 
 def _logarithms(profile: Profile, refinement: Refinement) -> tuple[FloatArray, FloatArray]:

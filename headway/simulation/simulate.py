@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headway.engine.observed_latency import LatencyReport, Phase
-from headway.engine.refinement import MATERIAL, Refinement, learn, moved, refined
+from headway.engine.refinement import MATERIAL, URGENT, Refinement, learn, moved, refined
 from headway.engine.speeds import at_start
 from headway.planning.deciding import call, decide
 from headway.planning.forecasting import LoadForecaster
@@ -51,6 +51,11 @@ class PerformanceLearner:
     def learn(self, reports: Iterable[LatencyReport], now_s: float) -> None:
         """Take reports."""
         self.refinement = learn(self.refinement, self._measured, reports, now_s)
+
+    @property
+    def urgent(self) -> bool:
+        """True if surfaces have moved so far that the next decision should not wait for its time."""
+        return moved(self._measured, self._served, self.refinement, URGENT)
 
     def notes(self) -> Iterator[str]:
         """By phase, how engines differ from their profile in the end, where that changed the plan."""
@@ -255,6 +260,8 @@ class SimulationRun:
         if self.learner is not None and now_s >= self.report_s:
             self.learner.learn(reports(self.fleet), now_s)
             self.report_s += REPORT_S
+            if self.learner.urgent and now_s < self.tick_s:
+                self.tick_s = now_s
         if self.utilisation is not None and now_s >= self.utilisation.due_s:
             self.utilisation.look()
 

@@ -16,6 +16,7 @@ from actors.planning.context import ActorFailure
 from headway.config import ConfigError
 from headway.planning import LoadForecast, Observation, PlanningError, Role, Traffic
 from headway.planning.synthetic import CountedTraffic, LengthHistogram, made_of
+from interp import scaled
 from tests.actors.planner_cases import (
     EPOCH,
     NEVER,
@@ -29,6 +30,7 @@ from tests.actors.planner_cases import (
     unhealthy,
     virtual,
 )
+from tests.planning.planning_cases import PROFILE
 
 HEAVY, LIGHT = 800.0, 10.0
 
@@ -517,6 +519,23 @@ def test_threshold_has_its_own_interval() -> None:
     in_virtual_time(deployment.run_for(25.0))
     assert deployment.times() == [10.0, 20.0]
     assert deployment.actors.seen == []
+
+
+def test_engines_that_change_are_planned_for_before_the_next_tick_is_due() -> None:
+    deployment = deployed()
+
+    async def story() -> None:
+        async with deployment.running():
+            await asyncio.sleep(11.0)
+            deployment.actors.mapping.usual = (2, scaled(PROFILE, 0.95))
+            await asyncio.sleep(12.0)
+            deployment.actors.mapping.usual = (3, scaled(PROFILE, 0.7))
+            await asyncio.sleep(25.0)
+
+    in_virtual_time(story())
+    # A look every five seconds between ticks: 5 % is for the next tick, 30 % is for now.
+    assert deployment.times() == [10.0, 20.0, 25.0, 35.0, 45.0]
+    assert [record["id"] for record in deployment.records()] == [0, 1, 2, 3, 4]
 
 
 def test_surfaces_that_change_make_a_new_policy() -> None:
