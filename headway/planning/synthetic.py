@@ -5,21 +5,18 @@ lengths. Made from them are
 
     arrivals   each step's count at as many independent uniform times in it: Poisson given the count of a
                step, so that bursts longer than a step are kept
-    lengths    the histogram's quantiles at i * phi (mod 1), i = 0, 1, 2...: any run of them has its shape;
-               linear in a bucket, then scaled so that their mean is the measured one, which is exact
+    lengths    the histogram's quantiles, evenly spaced, in random order: evenly mixed ones would hide that
+               long prompts come in runs; linear in a bucket, then scaled to the measured mean, which is exact
 
-Inputs and outputs are drawn apart (phi and sqrt 2): histograms do not say which belong together. The bucket
-without an upper bound ends where the measured mean puts it, and not below twice its lower bound.
+Inputs and outputs are drawn apart: histograms do not say which belong together. The bucket without an upper
+bound ends where the measured mean puts it, and not below twice its lower bound.
 """
 
 from dataclasses import dataclass
-from math import sqrt
 
 import numpy as np
 
 from headway.planning.types import FloatArray, Traffic
-
-PHI, ROOT_2 = (sqrt(5.0) - 1.0) / 2.0, sqrt(2.0) - 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,15 +51,11 @@ def made_of(counted: CountedTraffic) -> Traffic:
     arrival_s = _arrivals(counted, generator)
     outputs = counted.output_tokens
     completed = 0 if outputs is None else max(0, round(counted.completed))
-    # Each interval begins elsewhere in the sequences: small ones must not repeat the same lengths.
-    offset, other = generator.random(2)
     return Traffic(
         arrival_s=arrival_s,
-        input_tokens=_lengths(counted.input_tokens, len(arrival_s), PHI, offset),
-        completed_input_tokens=_lengths(counted.input_tokens, completed, PHI, offset),
-        completed_output_tokens=np.zeros(0)
-        if outputs is None
-        else _lengths(outputs, completed, ROOT_2, other),
+        input_tokens=_lengths(counted.input_tokens, len(arrival_s), generator),
+        completed_input_tokens=_lengths(counted.input_tokens, completed, generator),
+        completed_output_tokens=np.zeros(0) if outputs is None else _lengths(outputs, completed, generator),
     )
 
 
@@ -78,14 +71,15 @@ def _arrivals(counted: CountedTraffic, generator: np.random.Generator) -> FloatA
     return np.sort(np.repeat(ends_s, counts) - before_end * lengths_s)
 
 
-def _lengths(histogram: LengthHistogram, count: int, step: float, offset: float) -> FloatArray:
+def _lengths(histogram: LengthHistogram, count: int, generator: np.random.Generator) -> FloatArray:
     cumulative = np.cumsum(histogram.counts)
     if not (count and histogram.bounds and cumulative[-1] > 0):
         return np.full(count, histogram.mean)
     bounds = np.array(histogram.bounds)
     lower = np.concatenate([[0.0], bounds])
     upper = np.concatenate([bounds, [_last_bound(histogram)]])
-    rank = ((offset + np.arange(count) * step) % 1.0) * cumulative[-1]
+    # The offset is another one each time: a few requests must not always miss the longest.
+    rank = (generator.permutation(count) + generator.random()) / count * cumulative[-1]
     bucket = np.minimum(np.searchsorted(cumulative, rank, side="right"), len(upper) - 1)
     inside = np.array(histogram.counts)[bucket]
     within = 1.0 - (cumulative[bucket] - rank) / inside
