@@ -7,19 +7,19 @@ met, add a prefill replica where it is not. The target is the SLO's attainment o
 99 % of what the largest fleet attains.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import product
 from math import ceil, floor, inf, isfinite
 
 import numpy as np
 
-from headway.planning import LoadForecast, Role
+from headway.planning import Role
 from headway.planning.budget import fit, gpus
 from headway.simulation.build import Plan
-from headway.simulation.demand import first_interval, requirements
+from headway.simulation.demand import interval_loads, requirements
 from headway.simulation.report import SimulationReport
-from headway.workload import Trace, interval_series
+from headway.workload import Trace
 
 PEAK_FACTOR = 2.0
 VALUES_PER_ROLE = 5
@@ -48,7 +48,7 @@ def ranges(plan: Plan, trace: Trace) -> Mapping[Role, Range]:
     settings, found = plan.settings, dict[Role, Range]()
     demands = [
         requirements(load, span_s, settings, plan.profile)
-        for load, span_s in _loads(trace, settings.interval_s)
+        for load, span_s in interval_loads(trace, settings.interval_s)
     ]
     for role, limits in settings.limits.items():
         known = [need[role] for need in demands if isfinite(need[role])] or [float(limits.max_replicas)]
@@ -56,18 +56,6 @@ def ranges(plan: Plan, trace: Trace) -> Mapping[Role, Range]:
         high = min(limits.max_replicas, ceil(max(known) * PEAK_FACTOR) + 1)
         found[role] = Range(low=min(low, high), high=high)
     return found
-
-
-def _loads(trace: Trace, interval_s: float) -> Iterator[tuple[LoadForecast, float]]:
-    """The loads of the trace's intervals that have any, and their length; a short trace is one interval."""
-    if trace.duration_s <= interval_s:
-        yield first_interval(trace, interval_s)
-        return
-    series = interval_series(trace, interval_s)
-    columns = (series.requests, series.isl_tokens, series.osl_tokens)
-    for n, isl, osl in zip(*(column.tolist() for column in columns), strict=True):
-        if n > 0:
-            yield LoadForecast(requests=n, isl_tokens=isl, osl_tokens=osl), interval_s
 
 
 def grid(plan: Plan, trace: Trace) -> list[Fleet]:

@@ -22,13 +22,19 @@ Outcome = TypeVar("Outcome")
 def run_all(calls: Sequence[Callable[[], Outcome]], processes: int) -> list[Outcome]:
     """The outcomes of calls that are made in so many processes, in their order; the first error at once."""
     with workers(processes) as pool, bar("comparing") as report:
-        with sheltered():
-            futures = [pool.submit(call) for call in calls]
-        for done, future in enumerate(as_completed(futures), start=1):
-            future.result()
-            if report:
-                report(done, len(calls))
-        return [future.result() for future in futures]
+        return gathered(pool, calls, lambda done: report(done, len(calls)) if report else None)
+
+
+def gathered(
+    pool: ProcessPoolExecutor, calls: Sequence[Callable[[], Outcome]], ended: Callable[[int], None]
+) -> list[Outcome]:
+    """The same in processes that go on after it; `ended` is told how many calls have ended."""
+    with sheltered():
+        futures = [pool.submit(call) for call in calls]
+    for done, future in enumerate(as_completed(futures), start=1):
+        future.result()
+        ended(done)
+    return [future.result() for future in futures]
 
 
 def work(job: Job) -> SimulationReport:

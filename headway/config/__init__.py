@@ -35,7 +35,7 @@ from headway.config.live import (
     KubernetesSettings,
     MetricsSettings,
 )
-from headway.config.loading import embedded_profiles, json_schema, load_config, resolve_profile
+from headway.config.loading import config_tree, embedded_profiles, json_schema, load_config, resolve_profile
 from headway.config.models import CrashSettings, HeadwayConfig, SimulationSettings, SloSettings
 from headway.config.planner import POLICIES, PlannerSettings
 from headway.config.routing import (
@@ -80,6 +80,7 @@ __all__ = [
     "SloClass",
     "SloSettings",
     "VllmSettings",
+    "config_tree",
     "embedded_profiles",
     "json_schema",
     "load_config",

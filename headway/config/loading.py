@@ -31,16 +31,26 @@ def load_config(path: str | Path | None = None, overrides: Mapping[str, Any] = D
     adds that pool. ConfigError has one line: source, dotted key, what is wrong.
     """
     source = str(path) if path is not None else OPTIONS
-    tree = read_yaml(Path(path)) if path is not None else {}
+    tree = config_tree(path, overrides)
     given = {key: value for key, value in overrides.items() if value is not None}
-    for key, value in given.items():
-        tree = _with(tree, key, value)
     try:
         return HeadwayConfig.model_validate(tree)
     except ValidationError as error:
         key, fault = describe(error, json_schema())
         named = OPTIONS if any(_under(key, override) for override in given) else source
         raise ConfigError(f"{named}: {key}: {fault}" if key else f"{named}: {fault}") from error
+
+
+def config_tree(path: str | Path | None = None, overrides: Mapping[str, Any] = DEFAULTS) -> dict[str, Any]:
+    """What `load_config` validates, as a file would hold it: the keys of the file, with overrides over them.
+
+    ConfigError where the file cannot be read.
+    """
+    tree = read_yaml(Path(path)) if path is not None else {}
+    for key, value in overrides.items():
+        if value is not None:
+            tree = _with(tree, key, value)
+    return tree
 
 
 @cache

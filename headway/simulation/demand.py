@@ -13,7 +13,7 @@ The load is proportional to the rate, which gives the rate scale for a wanted lo
 shortens prefills, is not counted in `reach`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import ceil, isfinite
 
@@ -28,7 +28,7 @@ from headway.planning.sizing import Aim, Requirement, size_decode, size_prefill
 from headway.planning.types import PoolLimits
 from headway.simulation.scenario import ClassMix
 from headway.simulation.tally import FluidBound
-from headway.workload import RequestChunk, Trace
+from headway.workload import RequestChunk, Trace, interval_series
 from interp import Profile
 
 FloatArray = NDArray[np.float64]
@@ -54,6 +54,18 @@ def load_of(requests: int, input_tokens: int, output_tokens: int) -> LoadForecas
     return LoadForecast(
         requests=float(requests), isl_tokens=input_tokens / count, osl_tokens=output_tokens / count
     )
+
+
+def interval_loads(trace: Trace, interval_s: float) -> Iterator[tuple[LoadForecast, float]]:
+    """The loads of the trace's intervals that have any, and their length; a short trace is one interval."""
+    if trace.duration_s <= interval_s:
+        yield first_interval(trace, interval_s)
+        return
+    series = interval_series(trace, interval_s)
+    columns = (series.requests, series.isl_tokens, series.osl_tokens)
+    for n, isl, osl in zip(*(column.tolist() for column in columns), strict=True):
+        if n > 0:
+            yield LoadForecast(requests=n, isl_tokens=isl, osl_tokens=osl), interval_s
 
 
 def size_fleet(
@@ -126,12 +138,13 @@ def reach(trace: Trace, slo: Slo | ClassMix, profile: Profile, transfer: EngineR
     isl, osl = tokens / max(1, whole[0])
     return Reach(
         **dict(zip(Reach.__slots__, whole, strict=False)),
-        best_ttft_s=float(_idle_ttft_s(profile, np.array([isl]), transfer)[0]) if isl else float("nan"),
+        best_ttft_s=float(idle_ttft_s(profile, np.array([isl]), transfer)[0]) if isl else float("nan"),
         best_itl_s=float(idle_itl_s(profile, np.array([isl + osl / 2]))[0]) if isl else float("nan"),
     )
 
 
-def _idle_ttft_s(profile: Profile, isl_tokens: FloatArray, transfer: EngineRules | None) -> FloatArray:
+def idle_ttft_s(profile: Profile, isl_tokens: FloatArray, transfer: EngineRules | None) -> FloatArray:
+    """TTFT by input tokens where nothing waits: in split pools with the transfer and one idle iteration."""
     ttft_s = np.asarray(profile.prefill.ttft_s(isl_tokens))
     if transfer is None:
         return ttft_s
@@ -144,7 +157,7 @@ def _counts(
     ttft_s, itl_s = limits_s
     isl, osl = chunk.input_tokens.astype(np.float64), chunk.output_tokens.astype(np.float64)
     covered = profile.coverage(isl, osl)
-    late = _idle_ttft_s(profile, isl, transfer) > ttft_s
+    late = idle_ttft_s(profile, isl, transfer) > ttft_s
     slow = (idle_itl_s(profile, isl + osl / 2) > itl_s) & (osl > 1)
     too_long = isl + osl > profile.decode.table.max_kv_tokens
     return np.array(
