@@ -39,6 +39,7 @@ VERBS: Mapping[str, str] = {
 }
 STUDIES: Mapping[str, str] = {
     "share": "Simulate deployments that share a GPU budget by priority: attainment, cost, who held what.",
+    "recommend": "Choose engine, mode, chunk size, policy and fleet for a trace: the least cost, simulated.",
     "gpu-plan": "Choose GPU types and counts for a trace: the cheapest whole replicas that keep the SLO.",
     "queue-sim": (
         "Compare push and pull, simple and SLO-aware queues: waits and SLO violations, over many seeds."
