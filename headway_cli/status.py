@@ -11,7 +11,14 @@ from rich.table import Table
 from rich.text import Text
 
 from headway.planning import Role
-from headway.planning.records import DecisionRecord, LastDecision, MeasuredFigures, PoolStatus, StatusDocument
+from headway.planning.records import (
+    DecisionRecord,
+    LastDecision,
+    MeasuredFigures,
+    PoolStatus,
+    RefinedFigures,
+    StatusDocument,
+)
 from headway_cli.control import KEY_VARIABLE, ControlClient, KeyVariable, UrlOption, client, parse
 from headway_cli.errors import CliError
 from headway_cli.flags import switch
@@ -103,6 +110,10 @@ def planner_facts(document: StatusDocument) -> dict[str, str]:
     return facts
 
 
+AS_PROFILED = 0.05
+"""Relative difference up to which engines are said to be as profiled."""
+
+
 def load_facts(document: StatusDocument) -> dict[str, str]:
     """SLO attainment, the last interval's load and what traffic taught of the profile, as named sentences."""
     slo, attained = document.slo, document.attainment
@@ -115,8 +126,22 @@ def load_facts(document: StatusDocument) -> dict[str, str]:
         span_s = (measured.end_s or 0.0) - (measured.start_s or 0.0)
         facts["Measured"] = measured_text(measured, span_s)
     if refined := document.refined:
-        facts["Profile"] = f"refined by traffic in {refined.cells} cells, version {refined.version}"
+        facts["Engines"] = engines_text(refined)
     return facts
+
+
+def engines_text(refined: RefinedFigures) -> str:
+    """By phase how the engines differ from their profile, and since when; what is near it is as profiled."""
+    words = []
+    for phase, factor in refined.factors.items():
+        if abs(factor - 1.0) <= AS_PROFILED:
+            words.append(f"{phase} as profiled")
+            continue
+        how = f"{factor - 1.0:.0%} longer" if factor > 1.0 else f"{1.0 - factor:.0%} less"
+        since_s = refined.since.get(phase)
+        since = "" if since_s is None else f" since {clock(since_s)}"
+        words.append(f"{phase} takes {how} than profiled{since}, the plan is corrected")
+    return "; ".join(words) or "as profiled"
 
 
 def measured_text(measured: MeasuredFigures, span_s: float) -> str:

@@ -15,6 +15,7 @@ import pytest
 from cli_cases import headway
 from control_server import Control, controlling, decision, measured, pool, status
 
+from headway_cli.words import clock
 from interp import load_profile
 
 sys.path.append(str(Path(__file__).parents[1] / "loadgen"))
@@ -93,11 +94,17 @@ def test_status_names_what_is_not_well(control: Control, capsys: pytest.CaptureF
 def test_status_says_what_traffic_taught_of_the_profile(
     control: Control, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert "refined" not in headway(capsys, "status", "--url", control.url).out
-    control.status = status(refined={"version": 143, "cells": 6})
-    out = headway(capsys, "status", "--url", control.url).out
-    assert "Profile" in out
-    assert "refined by traffic in 6 cells, version 143" in out
+    assert "Engines" not in headway(capsys, "status", "--url", control.url).out
+    since_s = 1_700_000_000.0
+    factors = {"prefill": 1.42, "decode": 0.99}
+    learnt = {"version": 143, "cells": 6, "factors": factors, "since": {"prefill": since_s, "decode": 1.0}}
+    control.status = status(refined=learnt)
+    out = " ".join(headway(capsys, "status", "--url", control.url).out.split())
+    seen = f"prefill takes 42% longer than profiled since {clock(since_s)}, the plan is corrected"
+    assert f"Engines {seen}; decode as profiled" in out
+    control.status = status(refined={**learnt, "factors": {"prefill": 1.0, "decode": 0.75}})
+    out = " ".join(headway(capsys, "status", "--url", control.url).out.split())
+    assert "prefill as profiled; decode takes 25% less than profiled since" in out
 
 
 def test_the_profile_of_a_deployment_is_exported_as_one_that_loads(
