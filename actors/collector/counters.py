@@ -213,10 +213,11 @@ Series = Mapping[Group, Sequence[tuple[float, float]]]
 
 
 class Past(NamedTuple):
-    """The newest doubt of each quantity, and the gain of each scrape as (its time, gain)."""
+    """The newest doubt of each quantity, the gain of each scrape as (its time, gain), requests in flight."""
 
     doubts: Mapping[Quantity, str]
     steps: Sequence[tuple[float, float]]
+    in_flight: float = 0.0
 
 
 def follow(counters: Series, gauges: Series, since_s: float, fresh_s: float) -> Past:
@@ -246,7 +247,10 @@ def follow(counters: Series, gauges: Series, since_s: float, fresh_s: float) -> 
             doubts |= read.doubts
             doubts |= {g.quantity: f"{g} is negative, {value:g}" for g, value in values.items() if value < 0}
             steps.append((at_s, gain))
-    return Past(doubts, steps)
+    last_s = reads[-1][0] if reads else 0.0
+    # A series that ended long before the others did is of a process that is gone.
+    live = (samples[-1] for samples in gauges.values() if samples)
+    return Past(doubts, steps, sum(value for at_s, value in live if at_s > last_s - fresh_s))
 
 
 def _count(value: float) -> Mapping[str, float]:

@@ -162,9 +162,13 @@ def assemble(
     doubts: Mapping[Quantity, str],
     *,
     knows_attainment: bool,
+    in_flight: float = 0.0,
 ) -> Measured:
-    """The interval as reported, and its health. A quantity in doubt is as if it had not been seen."""
-    if contradiction := _contradiction(seen, load):
+    """The interval as reported, and its health. A quantity in doubt is as if it had not been seen.
+
+    `in_flight` are the requests that a system without load of pools shows at the interval's end.
+    """
+    if contradiction := _contradiction(seen, load, in_flight):
         doubts = {**doubts, Quantity.REQUESTS: contradiction}
     seen = {quantity: increase for quantity, increase in seen.items() if quantity not in doubts}
     health = Health(status=HealthStatus.OK)
@@ -195,7 +199,7 @@ def assemble(
     )
 
 
-def _contradiction(seen: Increases, load: Mapping[Role, PoolLoad]) -> str:
+def _contradiction(seen: Increases, load: Mapping[Role, PoolLoad], in_flight: float) -> str:
     """Why the count of requests cannot be true although each counter is sound; empty if it can."""
     requests = seen.get(Quantity.REQUESTS, NOTHING).count
     if requests < -0.5:
@@ -204,9 +208,13 @@ def _contradiction(seen: Increases, load: Mapping[Role, PoolLoad]) -> str:
         return ""
     running = sum(pool.running for pool in load.values() if pool.running > 0)
     counts = [increase.count for quantity, increase in seen.items() if quantity is not Quantity.REQUESTS]
-    if running >= 1.0 and not any(count > 0 for count in counts):
+    if any(count > 0 for count in counts):
+        return ""
+    if running >= 1.0:
         return f"every counter stands still while replicas run {running:.1f} requests"
-    return ""
+    return (
+        f"every counter stands still while {in_flight:g} requests are in flight" if in_flight >= 1.0 else ""
+    )
 
 
 def _missing(seen: Increases, *, knows_attainment: bool) -> list[Quantity]:

@@ -182,7 +182,15 @@ class PrometheusSource:
         if coverage.unread > 0:
             doubts[Quantity.REQUESTS] = f"{coverage.unread:g} targets of {self._sought} cannot be scraped"
         knows_attainment = self._preset.met is not None
-        measured = assemble(start_s, end_s, increases, load, doubts, knows_attainment=knows_attainment)
+        measured = assemble(
+            start_s,
+            end_s,
+            increases,
+            load,
+            doubts,
+            knows_attainment=knows_attainment,
+            in_flight=past.in_flight,
+        )
         return with_counted(measured, increases, past.steps)
 
     async def probe(self) -> Health:

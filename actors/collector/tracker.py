@@ -218,7 +218,15 @@ class Tracker:
         }
         knows_attainment = self._preset.met is not None
         loads = pool_loads(added)
-        measured = assemble(start.at_s, end.at_s, seen, loads, doubts, knows_attainment=knows_attainment)
+        measured = assemble(
+            start.at_s,
+            end.at_s,
+            seen,
+            loads,
+            doubts,
+            knows_attainment=knows_attainment,
+            in_flight=sum(self._in_flight.values()),
+        )
         steps = self._ring.steps((Quantity.REQUESTS.value, Part.COUNT.value), start, end)
         return with_counted(measured, seen, steps)
 

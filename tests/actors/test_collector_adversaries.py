@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from actors.collector.counters import Counters, Group, follow, summed
 from actors.collector.exposition import parse
 from actors.collector.measured import HealthStatus, Increase, Measured, PoolLoad, assemble
-from actors.collector.presets import HEADWAY, VLLM, Preset, Quantity
+from actors.collector.presets import DYNAMO, HEADWAY, VLLM, Preset, Quantity
 from actors.collector.tracker import Tracker
 from headway.planning import Role
 
@@ -180,6 +180,18 @@ def test_standing_still_is_zero_traffic_where_nothing_runs_or_tokens_flow():
     assert (judged(0.0, requests=0.0).requests, judged(0.0, requests=0.0).health.status) == (0.0, "ok")
     assert judged(3.0, requests=0.0, itl=900.0).requests == 0.0
     assert isnan(judged(3.0, requests=0.0, itl=0.0).requests)
+
+
+def test_a_frontend_that_stands_still_with_requests_in_flight_is_unknown():
+    """Dynamo's has no load of pools."""
+    track = Tracker(DYNAMO, "tiny", SCRAPE_S)
+    for read in range(READS + 1):
+        text = 'dynamo_frontend_inflight_requests{model="tiny"} 7\n'
+        text += 'dynamo_frontend_requests_total{model="tiny",status="success"} 40\n'
+        track.add(parse(text, track.names), BEGINS_S + read * SCRAPE_S)
+    found = track.measure(BEGINS_S, BEGINS_S + INTERVAL_S)
+    assert isnan(found.requests)
+    assert "every counter stands still while 7 requests are in flight" in found.health.detail
 
 
 def test_fewer_than_no_arrivals_are_unknown():
