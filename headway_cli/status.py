@@ -153,8 +153,14 @@ def measured_text(measured: MeasuredFigures, span_s: float) -> str:
         f"{shown(requests)} requests{rate}, ISL {shown(measured.isl_tokens)}, "
         f"OSL {shown(measured.osl_tokens)}; TTFT mean {milliseconds(ttft.mean)} ms, "
         f"p95 {milliseconds(ttft.p95)} ms; ITL mean {milliseconds(itl.mean)} ms, "
-        f"p95 {milliseconds(itl.p95)} ms; data {state or 'unknown'}"
+        f"p95 {milliseconds(itl.p95)} ms; {_waited_and_cached(measured)}data {state or 'unknown'}"
     )
+
+
+def _waited_and_cached(measured: MeasuredFigures) -> str:
+    queue_s, cached = measured.queue_s, measured.cached_tokens
+    waited = "" if queue_s is None else f"queued {milliseconds(queue_s)} ms in the mean; "
+    return waited if cached is None else f"{waited}{shown(cached)} tokens of a prompt cached; "
 
 
 def pool_table(pools: Mapping[Role, PoolStatus]) -> Table:

@@ -78,6 +78,9 @@ class PoolLoad:
 class Measured:
     """One interval. `requests` are arrivals; `attainment` is the share of ended requests that met the SLO.
 
+    `queue_s` is the mean wait in an engine's queue, `cached_tokens` the mean of a prompt's tokens that were
+    not computed again; NaN where the system does not say.
+
     `traffic` are the requests one by one, None where the source does not know them all; `counted` is what it
     counted of them, None where that is not known or nothing arrived.
     """
@@ -91,6 +94,8 @@ class Measured:
     osl_tokens: float = NAN
     request_duration_s: float = NAN
     attainment: float = NAN
+    queue_s: float = NAN
+    cached_tokens: float = NAN
     ttft_s: Latency = field(default_factory=Latency)
     itl_s: Latency = field(default_factory=Latency)
     load: Mapping[Role, PoolLoad] = field(default_factory=dict)
@@ -180,6 +185,7 @@ def assemble(
         health = Health(status=HealthStatus.PARTIAL, detail="; ".join(lines))
     only_arrivals = Quantity.COMPLETED not in {*seen, *doubts} and Quantity.REQUESTS in seen
     counts = (seen.get(quantity, NOTHING).count for quantity in (Quantity.MET, Quantity.MISSED))
+    prompts = seen.get(Quantity.ISL, NOTHING).count or NAN
     met, missed = (0.0 if isnan(count) else count for count in counts)
     return Measured(
         start_s=start_s,
@@ -193,6 +199,8 @@ def assemble(
         osl_tokens=seen.get(Quantity.OSL, NOTHING).mean,
         request_duration_s=seen.get(Quantity.DURATION, NOTHING).mean,
         attainment=met / (met + missed) if met + missed > 0 else NAN,
+        queue_s=seen.get(Quantity.QUEUE, NOTHING).mean,
+        cached_tokens=seen.get(Quantity.CACHED, NOTHING).count / prompts,
         ttft_s=latency(seen.get(Quantity.TTFT, NOTHING)),
         itl_s=latency(seen.get(Quantity.ITL, NOTHING)),
         load=load,

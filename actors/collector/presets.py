@@ -73,6 +73,9 @@ class Preset:
     duration: Series
     ttft: Series
     itl: Series
+    queue: Series | None = None
+    cached: Series | None = None
+    """A counter of prompt tokens that were not computed again."""
     load: Load | None = None
 
     def model(self, name: str) -> str:
@@ -119,6 +122,7 @@ DYNAMO = Preset(
     duration=_series("dynamo_frontend_request_duration_seconds"),
     ttft=_series("dynamo_frontend_time_to_first_token_seconds"),
     itl=_series("dynamo_frontend_inter_token_latency_seconds"),
+    cached=_series("dynamo_frontend_cached_tokens_sum"),
 )
 
 VLLM = Preset(
@@ -133,6 +137,8 @@ VLLM = Preset(
     duration=_series("vllm:e2e_request_latency_seconds"),
     ttft=_series("vllm:time_to_first_token_seconds"),
     itl=_series("vllm:inter_token_latency_seconds"),
+    queue=_series("vllm:request_queue_time_seconds"),
+    cached=_series("vllm:prefix_cache_hits_total"),
     load=Load(
         running=_series("vllm:num_requests_running"),
         waiting=_series("vllm:num_requests_waiting"),
@@ -152,6 +158,8 @@ SGLANG = Preset(
     duration=_series("sglang:e2e_request_latency_seconds"),
     ttft=_series("sglang:time_to_first_token_seconds"),
     itl=_series("sglang:inter_token_latency_seconds"),
+    queue=_series("sglang:queue_time_seconds"),
+    cached=_series("sglang:cached_tokens_total"),
     load=Load(
         running=_series("sglang:num_running_reqs"),
         waiting=_series("sglang:num_queue_reqs"),
@@ -176,6 +184,8 @@ class Quantity(StrEnum):
     DURATION = "duration"
     TTFT = "ttft"
     ITL = "itl"
+    QUEUE = "queue"
+    CACHED = "cached"
 
 
 class Part(StrEnum):
@@ -210,7 +220,14 @@ class Gauge:
     averaged: bool
 
 
-HISTOGRAMS = (Quantity.ISL, Quantity.OSL, Quantity.DURATION, Quantity.TTFT, Quantity.ITL)
+HISTOGRAMS = (
+    Quantity.ISL,
+    Quantity.OSL,
+    Quantity.DURATION,
+    Quantity.TTFT,
+    Quantity.ITL,
+    Quantity.QUEUE,
+)
 WITH_BUCKETS = frozenset({Quantity.TTFT, Quantity.ITL, Quantity.ISL, Quantity.OSL})
 
 
@@ -218,11 +235,18 @@ def channels(preset: Preset, model: str) -> tuple[Channel, ...]:
     """All series of one model that carry counts."""
     counters = [(Quantity.REQUESTS, series, False) for series in preset.requests]
     counters += [(Quantity.REQUESTS, series, True) for series in preset.in_flight]
-    ended = {Quantity.COMPLETED: preset.completed, Quantity.MET: preset.met, Quantity.MISSED: preset.missed}
+    ended = {
+        Quantity.COMPLETED: preset.completed,
+        Quantity.MET: preset.met,
+        Quantity.MISSED: preset.missed,
+        Quantity.CACHED: preset.cached,
+    }
     counters += [(quantity, series, False) for quantity, series in ended.items() if series is not None]
     table = [(quantity, Part.COUNT, series, series.name, gauge) for quantity, series, gauge in counters]
     for quantity in HISTOGRAMS:
-        histogram: Series = getattr(preset, quantity.value)
+        histogram: Series | None = getattr(preset, quantity.value)
+        if histogram is None:
+            continue
         parts = Part if quantity in WITH_BUCKETS else (Part.COUNT, Part.SUM)
         table += [(quantity, part, histogram, f"{histogram.name}_{part}", False) for part in parts]
     return tuple(

@@ -100,6 +100,8 @@ class MeasuredFigures(_Document):
     osl_tokens: float | None = None
     request_duration_s: float | None = None
     attainment: float | None = None
+    queue_s: float | None = None
+    cached_tokens: float | None = None
     ttft_s: LatencyFigures = LatencyFigures()
     itl_s: LatencyFigures = LatencyFigures()
     load: Mapping[Role, LoadFigures] = {}

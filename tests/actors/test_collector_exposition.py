@@ -151,7 +151,8 @@ def test_no_text_raises_anything_else(text):
 def test_a_preset_follows_every_quantity(preset):
     followed = {channel.quantity for channel in channels(preset, "m")}
     without_slo = {"requests", "completed", "isl", "osl", "duration", "ttft", "itl"}
-    assert followed == without_slo | ({"met", "missed"} if preset.name == "headway" else set())
+    more = {"headway": {"met", "missed"}, "dynamo": {"cached"}}
+    assert followed == without_slo | more.get(preset.name, {"queue", "cached"})
     assert bool(gauges(preset, "m")) == (preset.load is not None)
 
 

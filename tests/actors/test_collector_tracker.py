@@ -252,3 +252,21 @@ def test_engines_own_metrics(preset, label, role, names):
     assert (found.requests, found.completed) == (11.0, 6.0)
     assert found.load == {role: PoolLoad(running=5.0, waiting=4.0, kv_usage=pytest.approx(0.3))}
     assert found.health.detail == "no data for isl, osl, duration, ttft, itl"
+
+
+def test_queue_and_cached_tokens_of_engines():
+    """4 prompts of 1,000 tokens, of which 3,000 were cached; 3 waited 2 s together."""
+    track = Tracker(VLLM, "tiny", 1.0)
+    counts = {"request_prompt_tokens_count": 4, "request_prompt_tokens_sum": 4_000}
+    counts |= {"prefix_cache_hits_total": 3_000}
+    counts |= {"request_queue_time_seconds_count": 3, "request_queue_time_seconds_sum": 2.0}
+    for at_s, times in ((0.0, 1), (10.0, 2)):
+        text = "".join(f'vllm:{name}{{model_name="tiny"}} {times * n}\n' for name, n in counts.items())
+        text += 'vllm:num_requests_running{model_name="tiny"} 0\n'
+        track.add(parse(text, track.names), at_s)
+    found = track.measure(0.0, 10.0)
+    assert (found.cached_tokens, found.queue_s) == (750.0, pytest.approx(2.0 / 3))
+    track.add(parse(text, track.names), 20.0)
+    idle = track.measure(10.0, 20.0)
+    assert isnan(idle.cached_tokens)
+    assert isnan(idle.queue_s)

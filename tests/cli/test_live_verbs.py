@@ -76,6 +76,15 @@ def test_status_names_missing_capacity(control: Control, capsys: pytest.CaptureF
     assert re.search(r"Missing +3 decode replicas since \d\d:\d\d:\d\d, 50 % of the requests lost", out)
 
 
+def test_status_shows_queueing_and_the_cache_where_engines_report_them(
+    control: Control, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "cached" not in headway(capsys, "status", "--url", control.url).out
+    control.status = status(measured=status()["measured"] | {"queue_s": 0.042, "cached_tokens": 512.0})
+    out = " ".join(headway(capsys, "status", "--url", control.url).out.split())
+    assert "queued 42 ms in the mean; 512 tokens of a prompt cached" in out
+
+
 def test_status_names_what_is_not_well(control: Control, capsys: pytest.CaptureFixture[str]) -> None:
     control.status = status(
         components={
