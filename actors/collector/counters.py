@@ -14,7 +14,7 @@ for the interval, never zero and never a peak:
     is first seen with more than the allowance             a doubt: it was counted before it was seen
     was away (no sample, NaN, negative) for a while        its gain, spread over the time that it was away
 
-    allowance = 10 x the pace x seconds since the last read + 20
+    allowance = 3 x the pace x seconds since the last read + 20
 
 Pace: the gain per second of the quantity's busiest counter, smoothed over PACE_S from 0, so that one wild
 read does not excuse the next.
@@ -32,7 +32,7 @@ from typing import NamedTuple
 
 from actors.collector.presets import Labels, Part, Quantity
 
-ALLOWED_PACES, ALLOWED_FLOOR = 10.0, 20.0
+ALLOWED_PACES, ALLOWED_FLOOR = 3.0, 20.0
 PACE_S = 300.0
 SETTLED = 6
 EARLIER_KEPT = 4
