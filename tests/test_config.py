@@ -8,6 +8,7 @@ from pydantic import ValidationError
 from headway.config import (
     ConfigError,
     HeadwayConfig,
+    config_tree,
     embedded_profiles,
     json_schema,
     load_config,
@@ -34,6 +35,16 @@ def written(directory: Path, text: str) -> Path:
     path = directory / "headway.yaml"
     path.write_text(text, encoding="utf-8")
     return path
+
+
+def test_the_tree_of_a_configuration_is_what_a_file_would_hold(tmp_path):
+    path = written(tmp_path, DOCUMENTED)
+    changes = {"slo.ttft_ms": 150, "pools": {"mixed": {"max_replicas": 3}}, "engine.chunk_tokens": None}
+    tree = config_tree(path, changes)
+    assert (tree["model"], tree["slo"]["ttft_ms"]) == ("llama-3.1-8b", 150)
+    assert "chunk_tokens" not in tree["engine"]
+    assert HeadwayConfig.model_validate(tree) == load_config(path, changes)
+    assert config_tree() == {}
 
 
 def fault(path: Path | None = None, **overrides: object) -> str:

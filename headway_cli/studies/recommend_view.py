@@ -87,11 +87,15 @@ def describe(choice: Choice) -> str:
 
 
 def _how(choice: Choice) -> str:
-    """`a fixed fleet of 4 prefill and 2 decode replicas`."""
-    *most, last = ((role, count) for role, count in choice.outcome.fleet.items())
-    counts = "".join(f"{count} {role} and " for role, count in most)
-    counts += plural(last[1], f"{last[0]} replica" if most else "replica")
+    counts = _counts(choice)
     return f"a fixed fleet of {counts}" if choice.is_fixed else f"policy {POLICY} with {counts} at most"
+
+
+def _counts(choice: Choice) -> str:
+    """`4 prefill and 2 decode replicas`, or `1 replica` of a mixed pool."""
+    *most, (role, count) = choice.outcome.fleet.items()
+    before = "".join(f"{each} {name} and " for name, each in most)
+    return before + plural(count, f"{role} replica" if most else "replica")
 
 
 def result(choice: Choice, unit: str) -> str:
@@ -170,8 +174,8 @@ def sentences(found: Recommendation, choice: Choice) -> dict[str, str]:
     """The recommendation, and the best of what it was chosen over."""
     here, lines = choice.row.candidate, {"Recommended": f"{describe(choice)}: {result(choice, found.unit)}"}
     if (other := other_policy(choice)) is not None:
-        title = f"Policy {POLICY}" if choice.is_fixed else "Fixed fleet"
-        lines[title] = f"{_how(other)}: {_beside(other, choice, found.unit)}"
+        title, most = ("Fixed fleet", "") if other.is_fixed else (f"Policy {POLICY}", " at most")
+        lines[title] = f"{_counts(other)}{most}: {_beside(other, choice, found.unit)}"
     kinds = {
         "Split pools" if here.mode is Mode.MIXED else "Mixed replicas": [
             row for row in found.rows if row.candidate.mode is not here.mode
@@ -191,7 +195,9 @@ def _instead(rows: Sequence[Row], choice: Choice, unit: str) -> str:
         return "none keeps the promise"
     least = min(bounds, key=lambda row: row.bound)
     name = f"{least.candidate.engine.name}, {least.candidate.mode}"
-    return f"{name}: at least {least.bound:.4g} {unit}, {least.bound / choice.cost:.2f} × the cost"
+    hours = f"at least {least.facts.bound_gpu_hours:.4g} {GPU_HOURS}"
+    cost = "" if unit == GPU_HOURS else f", {unit} {least.bound:.4g}"
+    return f"{name}: {hours}{cost}, {least.bound / choice.cost:.2f} × the cost"
 
 
 def _beside(other: Choice, choice: Choice, unit: str) -> str:
@@ -227,7 +233,7 @@ def nothing_found(found: Recommendation) -> str:
     best = max(found.rows, key=lambda row: row.facts.attainable)
     promise = targets(found.slo.ttft_s, found.slo.itl_s, " and ")
     return (
-        f"none of {plural(len(found.rows), 'candidate')} keeps {promise} for "
+        f"nothing that was tried keeps {promise} for "
         f"{percent(found.slo.attainment)} of the requests; "
         f"{best.candidate.engine.name} {best.candidate.label}: {best.problem}"
     )
