@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from headway.studies.recommend import Choice, Outcome, Row
-from headway_cli.page.charts import BLUE, GREEN, GREY, LAYOUT, ORANGE, ROLE_COLOURS, SKY, VERMILLION
+from headway_cli.page.charts import BLUE, GREEN, GREY, LAYOUT, ORANGE, PURPLE, ROLE_COLOURS, SKY, VERMILLION
 from headway_cli.page.series import interval_columns, pool_columns, time_unit
 from headway_cli.page.template import charts, figures, named, notes, page
 from headway_cli.studies.recommend_view import (
@@ -160,7 +160,7 @@ def _over_time(figure: Any, found: Recommendation, choice: Choice) -> None:  # n
         pool = pool_columns(series, report.simulated_s)
         line(2, f"{role} replicas", pool.time_s, pool.ready, ROLE_COLOURS.get(role, GREEN), secondary=False)
     line(2, "requests/s", columns.start_s, columns.load_rps, GREY, dash="dot", secondary=True)
-    line(3, "attainment", columns.start_s, columns.attainment * 100.0, BLUE)
+    line(3, "attainment", columns.start_s, columns.attainment * 100.0, PURPLE)
     ends = np.array([0.0, report.simulated_s])
     aim = f"aim {percent(found.slo.attainment)}"
     line(3, aim, ends, np.full(2, found.slo.attainment * 100.0), VERMILLION, dash="dash")
