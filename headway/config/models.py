@@ -46,6 +46,28 @@ Speed = Annotated[PositiveFloat, Field(ge=1e-3, le=1e3)]
 """Over the profile's: 0.7 makes what is profiled take 1 / 0.7 times as long."""
 
 
+EITHER = {
+    "initial": "'sized', 'min' or positive replica counts such as {prefill: 2, decode: 3}",
+    "capacity_gpus": "a number of GPUs or steps by second such as {0: 40, 1800: 10}",
+    "prefill_speed": "a number from 0.001 to 1000 or steps by second such as {0: 1, 1800: 0.7}",
+    "decode_speed": "a number from 0.001 to 1000 or steps by second such as {0: 1, 1800: 0.7}",
+}
+"""Settings of several forms, in words."""
+
+
+def _one_message(
+    value: Any,  # noqa: ANN401 - whatever the file holds
+    validate: ValidatorFunctionWrapHandler,
+    info: ValidationInfo,
+) -> Any:  # noqa: ANN401 - one form of several
+    """One line for all forms, where pydantic would have one for each."""
+    try:
+        return validate(value)
+    except ValidationError as error:
+        wanted = EITHER[info.field_name or ""]
+        raise ValueError(f"should be {wanted}, not {shown(value)}") from error
+
+
 class SlowReplicaSettings(Settings):
     """A share of the replicas runs slower than the others."""
 
@@ -68,6 +90,8 @@ class SimulatedEngineSettings(Settings):
     queueing_ms: NonNegativeFloat = Field(default=0.0, le=1e7)
     """What each request waits outside of the engine, as in a network or a gateway."""
 
+    _forms = field_validator("prefill_speed", "decode_speed", mode="wrap")(_one_message)
+
     @property
     def speeds_change(self) -> bool:
         """True if a speed has steps."""
@@ -77,13 +101,6 @@ class SimulatedEngineSettings(Settings):
     def queueing_s(self) -> float:
         """The same in seconds."""
         return self.queueing_ms * MILLISECONDS
-
-
-EITHER = {
-    "initial": "'sized', 'min' or positive replica counts such as {prefill: 2, decode: 3}",
-    "capacity_gpus": "a number of GPUs or steps by second such as {0: 40, 1800: 10}",
-}
-"""Settings of several forms, in words."""
 
 
 class SimulationSettings(Settings):
@@ -103,19 +120,7 @@ class SimulationSettings(Settings):
     capacity_gpus: NonNegativeInt | Mapping[NonNegativeFloat, NonNegativeInt] | None = None
     """GPUs of the cluster, or steps by second such as {0: 40, 1800: 10}; replicas beyond them wait."""
 
-    @field_validator("initial", "capacity_gpus", mode="wrap")
-    @classmethod
-    def _one_message(
-        cls,
-        value: Any,  # noqa: ANN401 - whatever the file holds
-        validate: ValidatorFunctionWrapHandler,
-        info: ValidationInfo,
-    ) -> Any:  # noqa: ANN401 - one form of several
-        try:
-            return validate(value)
-        except ValidationError as error:
-            wanted = EITHER[info.field_name or ""]
-            raise ValueError(f"should be {wanted}, not {shown(value)}") from error
+    _forms = field_validator("initial", "capacity_gpus", mode="wrap")(_one_message)
 
 
 class SloSettings(Settings):

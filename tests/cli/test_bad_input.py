@@ -39,7 +39,14 @@ FLAGS = {
     "first fleet": (["--initial", "some"], ["--initial", "some", "sized", "min"]),
     "first fleet above max_replicas": (["--initial", "prefill=99,decode=1"], ["initial.prefill", "99"]),
     "a speed that is none": (["--prefill-speed", "fast"], ["--prefill-speed", "0.7", "'fast'"]),
-    "a speed of 0": (["--decode-speed", "0"], ["simulation.engine.decode_speed"]),
+    "a speed of 0": (
+        ["--decode-speed", "0"],
+        ["options: simulation.engine.decode_speed: should be a number from 0.001", "not 0.0"],
+    ),
+    "a speed at no time": (
+        ["--prefill-speed", "0:1,nan:2"],
+        ["simulation.engine.prefill_speed: should be a number", "nan"],
+    ),
     "a time given twice": (["--decode-speed", "0:1,0:2"], ["--decode-speed", "twice"]),
     "a step without a speed": (["--prefill-speed", "0:1,60"], ["--prefill-speed", "0:1,1800:0.7"]),
     "slow replicas without a speed": (["--slow-replicas", "0.1"], ["--slow-replicas", "SHARE:SPEED"]),
