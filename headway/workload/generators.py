@@ -7,6 +7,9 @@ A shape is an arrival rate λ(t) in requests/s; r is `rate_rps`, p `peak_rps`, a
     step      λ = p while at ≤ t < back_at, else r
     diurnal   λ = r · (1 − a · cos(2π t / period))              starts at the trough
     burst     λ = p in the last burst_s of every every_s, else r
+    onoff     λ = p for on_s in the k-th every_s, from (k + (k φ mod 1) (1 − on / every)) every on, else r
+
+The golden ratio φ spreads the beginnings evenly, without a period that a planner could learn.
 
 Arrivals are a Poisson process of rate λ(t), by thinning (Lewis and Shedler 1979). Lengths are lognormal with
 mean m and coefficient of variation c: σ² = ln(1 + c²), μ = ln m − σ²/2, rounded, at least 1 token. Arrivals,
@@ -28,6 +31,7 @@ from headway.workload.spool import Columns, SpoolWriter, to_records
 from headway.workload.text import MAX_TOKENS, TraceError
 
 Array = npt.NDArray[np.float64]
+GOLDEN = 0.6180339887498949
 
 
 class Shape(Protocol):
@@ -126,8 +130,29 @@ class Burst:
         return max(self.rate_rps, self.peak_rps)
 
 
-SHAPES: Mapping[str, type[Steady | Ramp | Step | Diurnal | Burst]] = MappingProxyType(
-    {"steady": Steady, "ramp": Ramp, "step": Step, "diurnal": Diurnal, "burst": Burst}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnOff:
+    """Near silence, and `on_s` at `peak_rps` once in every `every_s`, each time at another moment of it."""
+
+    rate_rps: float = 0.5
+    peak_rps: float = 50.0
+    on_s: float = 10.0
+    every_s: float = 240.0
+
+    def rate(self, time_s: Array, duration_s: float) -> Array:
+        """The peak while it is on."""
+        turn = np.floor(time_s / self.every_s)
+        begun_s = turn * self.every_s + (turn * GOLDEN) % 1.0 * max(0.0, self.every_s - self.on_s)
+        is_on = (time_s >= begun_s) & (time_s < begun_s + self.on_s)
+        return np.where(is_on, self.peak_rps, self.rate_rps)
+
+    def highest(self) -> float:
+        """The higher of both."""
+        return max(self.rate_rps, self.peak_rps)
+
+
+SHAPES: Mapping[str, type[Steady | Ramp | Step | Diurnal | Burst | OnOff]] = MappingProxyType(
+    {"steady": Steady, "ramp": Ramp, "step": Step, "diurnal": Diurnal, "burst": Burst, "onoff": OnOff}
 )
 
 

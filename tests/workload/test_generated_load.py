@@ -47,6 +47,12 @@ def counts(spec: str, edges: list[float]) -> npt.NDArray[np.int64]:
             [0, 80, 100, 180, 200],
             [80, 1000] * 2,
         ),
+        (
+            # The second burst begins at 100 + 0.618 · 80 s.
+            "onoff:rate_rps=1,peak_rps=50,on_s=20,every_s=100,duration_s=200",
+            [0, 20, 149.44, 169.44, 200],
+            [1000, 129.44, 1000, 30.56],
+        ),
     ],
 )
 def test_arrivals_follow_the_shape(spec: str, edges: list[float], wanted: list[float]) -> None:
@@ -95,7 +101,7 @@ def test_a_generated_trace_lasts_as_asked_and_can_be_cut_and_scaled() -> None:
 @pytest.mark.parametrize(
     ("spec", "problem"),
     [
-        ("stedy:rate_rps=1", r"unknown generator 'stedy'; known: steady, ramp, step, diurnal, burst"),
+        ("stedy:rate_rps=1", r"unknown generator 'stedy'; known: steady, ramp, step, diurnal, burst, onoff"),
         ("steady:peak_rps=1", r"unknown key 'peak_rps' of steady; known: duration_s, input_cv, .*seed"),
         ("steady:rate_rps=fast", r"rate_rps: 'fast' is not a number"),
         ("steady:rate_rps", r"rate_rps: '' is not a number"),
