@@ -20,9 +20,11 @@ from tests.vllm.served import APP, NAME, Served, served
 
 PLANNED = {
     **{key: value for key, value in SLOW.items() if key != "engine.start_up_s"},
+    "engine.refinement.enabled": False,
     "pools.prefill.max_replicas": 1,
     "pools.decode.max_replicas": 2,
 }
+"""Without corrections, which would soon find the engines faster than that profile."""
 CLIENTS, TOKENS = 6, 60
 START_S = 240.0
 
