@@ -57,7 +57,7 @@ Counted = Mapping[Group, Mapping[str, float]]
 
 
 @dataclass(slots=True, kw_only=True)
-class _Followed:
+class _FollowedCounter:
     """One group: its last read, the counts that it fell from, reads since then, pace, doubt since when."""
 
     parts: Mapping[str, float]
@@ -83,13 +83,15 @@ class Counters:
     """All groups of one source, followed from read to read."""
 
     def __init__(self) -> None:
-        self._followed: dict[Group, _Followed] = {}
+        self._followed: dict[Group, _FollowedCounter] = {}
         self._paces: dict[Quantity, float] = {}
         self._last_s: float | None = None
 
     def begin(self, counted: Counted, at_s: float) -> None:
         """Follow these from here on: what they show was counted before."""
-        self._followed = {group: _Followed(parts=dict(parts), at_s=at_s) for group, parts in counted.items()}
+        self._followed = {
+            group: _FollowedCounter(parts=dict(parts), at_s=at_s) for group, parts in counted.items()
+        }
         self._last_s = at_s
 
     def replaced(self) -> None:
@@ -150,7 +152,7 @@ class Counters:
         self, group: Group, parts: Mapping[str, float], at_s: float
     ) -> tuple[str, Mapping[str, float]]:
         since_s = at_s if self._last_s is None else self._last_s
-        self._followed[group] = _Followed(parts={}, at_s=since_s)
+        self._followed[group] = _FollowedCounter(parts={}, at_s=since_s)
         count = parts.get(Part.COUNT, 0.0)
         known_pace = self._paces.get(group.quantity, 0.0) > 0
         if known_pace and count > self._allowance(group.quantity, at_s - since_s):
@@ -158,7 +160,7 @@ class Counters:
             return f"{group} is first seen with {count:g}, counted before", {}
         return "", {}
 
-    def _fallen(self, known: _Followed, group: Group, count: float, allowance: float) -> str:
+    def _fallen(self, known: _FollowedCounter, group: Group, count: float, allowance: float) -> str:
         before, returned = known.count, [value for value in known.earlier if value <= count]
         known.earlier = [value for value in known.earlier if value not in returned[-1:]]
         known.rising = 0
@@ -179,7 +181,7 @@ class Counters:
         return ALLOWED_PACES * self._paces.get(quantity, 0.0) * elapsed_s + ALLOWED_FLOOR
 
 
-def _risen(known: _Followed, group: Group, count: float, allowance: float) -> str:
+def _risen(known: _FollowedCounter, group: Group, count: float, allowance: float) -> str:
     before = known.count
     passed = [value for value in known.earlier if before < value <= count]
     known.rising += 1
