@@ -16,8 +16,9 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.policies.scaled_reference import WrappedPolicy
 from headway.config import HeadwayConfig
-from headway.planning import Decision, Observation, Policy
+from headway.planning import Decision, Observation
 from headway.planning.synthetic import CountedTraffic, LengthHistogram, made_of
 from headway.planning.types import FloatArray
 from headway.simulation.build import make_plan, make_scenario
@@ -32,22 +33,10 @@ See = Callable[[Observation], Observation]
 
 
 @dataclass(frozen=True, slots=True)
-class Seeing:
+class Seeing(WrappedPolicy):
     """A policy that is shown less than there is."""
 
-    inner: Policy
     see: See
-
-    @property
-    def name(self) -> str:
-        return self.inner.name
-
-    @property
-    def interval_s(self) -> float:
-        return self.inner.interval_s
-
-    def initial_state(self) -> Any:  # noqa: ANN401 - the inner policy's own
-        return self.inner.initial_state()
 
     def plan(self, observation: Observation, state: Any) -> Decision:  # noqa: ANN401
         return self.inner.plan(self.see(observation), state)

@@ -18,7 +18,8 @@ import numpy as np
 
 from benchmarks.policies.contenders import LOSS_BUDGETS, ONE_PERCENT, Contender, Make, PolicyInputs, headway
 from benchmarks.policies.loaded_base import Driver
-from headway.planning import Decision, Observation, Policy, Role
+from benchmarks.policies.scaled_reference import WrappedPolicy
+from headway.planning import Decision, Observation, Role
 from headway.planning.hindsight.backtest import SMOOTHINGS, STEADY, Backtest, forecasts
 from headway.planning.hindsight.learning import RUN_UP_S, ReplaySetup, learn
 from headway.planning.hindsight.needs import Option, choose
@@ -45,22 +46,10 @@ class Idea:
 
 
 @dataclass(frozen=True, slots=True)
-class Without:
+class Without(WrappedPolicy):
     """A policy that plans with other values in the places of some names."""
 
-    inner: Policy
     stand_ins: Mapping[str, Any]
-
-    @property
-    def name(self) -> str:
-        return self.inner.name
-
-    @property
-    def interval_s(self) -> float:
-        return self.inner.interval_s
-
-    def initial_state(self) -> Any:  # noqa: ANN401 - the inner policy's own
-        return self.inner.initial_state()
 
     def plan(self, observation: Observation, state: Any) -> Decision:  # noqa: ANN401
         with ExitStack() as stack:

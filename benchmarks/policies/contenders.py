@@ -73,7 +73,7 @@ def _reference(interval_s: int) -> Make:
         plan = inputs.loaded.plan(overrides, inputs.budget)
         factors = {Role.PREFILL: values[0], Role.DECODE: values[-1]}
         forecaster = make_forecaster("constant", None, float(interval_s))
-        return ScaledReference(plan.settings, plan.policy, factors), forecaster
+        return ScaledReference(plan.policy, plan.settings, factors), forecaster
 
     return make
 

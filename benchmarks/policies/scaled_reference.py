@@ -1,4 +1,4 @@
-"""`reference` with a safety factor per pool on its replicas before rounding."""
+"""Policies around a policy; `reference` with a safety factor per pool on its replicas before rounding."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,15 +10,10 @@ from headway.planning.budget import fit
 
 
 @dataclass(frozen=True, slots=True)
-class ScaledReference:
-    """The real policy decides, corrects and remembers; only its last step, the rounding, is done anew.
+class WrappedPolicy:
+    """A policy that works on another one; with its name, interval and state."""
 
-    Where it sized nothing (a hold, no traffic, or no number would do) its own targets stand.
-    """
-
-    settings: PolicySettings
     inner: Policy
-    factors: Mapping[Role, float]
 
     @property
     def name(self) -> str:
@@ -30,6 +25,17 @@ class ScaledReference:
 
     def initial_state(self) -> Any:  # noqa: ANN401 - the inner policy's own
         return self.inner.initial_state()
+
+
+@dataclass(frozen=True, slots=True)
+class ScaledReference(WrappedPolicy):
+    """The real policy decides, corrects and remembers; only its last step, the rounding, is done anew.
+
+    Where it sized nothing (a hold, no traffic, or no number would do) its own targets stand.
+    """
+
+    settings: PolicySettings
+    factors: Mapping[Role, float]
 
     def plan(self, observation: Observation, state: Any) -> Decision:  # noqa: ANN401
         decision = self.inner.plan(observation, state)

@@ -163,7 +163,7 @@ class Fixed:
 
 class TestScaledReference:
     def decide(self, requirement: dict[str, Any]) -> dict[Role, int]:
-        policy = ScaledReference(SETTINGS, Fixed(requirement), {Role.PREFILL: 2.0, Role.DECODE: 0.5})
+        policy = ScaledReference(Fixed(requirement), SETTINGS, {Role.PREFILL: 2.0, Role.DECODE: 0.5})
         return dict(policy.plan(observation(60.0, 1.0, 0.1), None).targets)
 
     def test_factors_apply_before_rounding(self) -> None:
