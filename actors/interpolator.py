@@ -14,12 +14,14 @@ Traffic corrects measured profiles (`PerformanceLearning`):
                    Above 1 the deployment is slower than its profile: queueing, noise, or another engine
     corrections    the factors that a router has learnt, as it reports them
 
-All are in the store after each change. Refinement and corrections belong to the measured profile, calibration
-to the served one, so that no slowness counts twice; another profile begins anew.
+All are in the store after each change, refinement within STORE_S. Refinement and corrections belong to the
+measured profile, calibration to the served one, so that no slowness counts twice; another profile begins
+anew.
 """
 
 import json
 import logging
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, fields, replace
@@ -52,6 +54,8 @@ T = TypeVar("T")
 REFINEMENT, CALIBRATION = "interpolator/refinement", "interpolator/calibration"
 CORRECTIONS = "interpolator/corrections"
 WEIGHT = 0.2
+STORE_S = 5.0
+"""Seconds between two writes of the refinement, where the served profile stays: every replica reports."""
 PHASES = (Role.PREFILL, Role.DECODE)
 
 
@@ -112,6 +116,7 @@ class _Refining:
             store, REFINEMENT, self._version, Refinement.restored, Refinement()
         )
         self.profile = refined(measured, self._served)
+        self._stored_s = -math.inf
 
     def learn(self, reports: Iterable[LatencyReport], now_s: float) -> bool:
         """Take reports; True if there is another profile to serve."""
@@ -119,8 +124,11 @@ class _Refining:
         if learnt is self._learnt:
             return False
         self._learnt = learnt
-        _put(self._store, REFINEMENT, self._version, **learnt.document())
-        if not moved(self._measured, self._served, learnt):
+        changed = moved(self._measured, self._served, learnt)
+        if changed or now_s - self._stored_s >= STORE_S:
+            _put(self._store, REFINEMENT, self._version, **learnt.document())
+            self._stored_s = now_s
+        if not changed:
             return False
         self._served, self.profile = learnt, refined(self._measured, learnt)
         return True

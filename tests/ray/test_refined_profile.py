@@ -91,7 +91,9 @@ def test_what_was_learnt_outlives_the_interpolator(system: LiveSystem) -> None:
 
     def is_back() -> bool:
         try:
-            return interpolator("status")["refinement"] == {**before, "served_version": before["version"]}
+            after = interpolator("status")["refinement"]
+            # All but what came after the last write.
+            return after["cells"] > 0 and after["factors"] == pytest.approx(before["factors"], rel=0.1)
         except ray.exceptions.RayActorError:
             return False
 
