@@ -10,6 +10,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from headway.engine.refinement import difference
 from headway.planning import Role
 from headway.planning.records import (
     DecisionRecord,
@@ -110,10 +111,6 @@ def planner_facts(document: StatusDocument) -> dict[str, str]:
     return facts
 
 
-AS_PROFILED = 0.05
-"""Relative difference up to which engines are said to be as profiled."""
-
-
 def load_facts(document: StatusDocument) -> dict[str, str]:
     """SLO attainment, the last interval's load and what traffic taught of the profile, as named sentences."""
     slo, attained = document.slo, document.attainment
@@ -134,13 +131,10 @@ def engines_text(refined: RefinedFigures) -> str:
     """By phase how the engines differ from their profile, and since when; what is near it is as profiled."""
     words = []
     for phase, factor in refined.factors.items():
-        if abs(factor - 1.0) <= AS_PROFILED:
-            words.append(f"{phase} as profiled")
-            continue
-        how = f"{factor - 1.0:.0%} longer" if factor > 1.0 else f"{1.0 - factor:.0%} less"
         since_s = refined.since.get(phase)
         since = "" if since_s is None else f" since {clock(since_s)}"
-        words.append(f"{phase} takes {how} than profiled{since}, the plan is corrected")
+        said = difference(phase, factor)
+        words.append(f"{said}{since}, the plan is corrected" if said else f"{phase} as profiled")
     return "; ".join(words) or "as profiled"
 
 

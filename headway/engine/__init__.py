@@ -1,8 +1,9 @@
 """The engine model: the physics that simulator, live engines, planner and router share.
 
 `rules` has how engines batch and what moving KV costs, `live` one replica an iteration at a time, for any
-clock, with its batch (`live_batch`), its prefix cache and the durations of its iterations. Nothing imported
-here needs a compiler, so that a replica starts fast.
+clock, with its batch (`live_batch`), its prefix cache and the durations of its iterations, `speeds` engines
+that differ from their profile. `observed_latency` is what replicas see of themselves, `refinement` the
+profile corrected by it. Nothing imported here needs a compiler, so that a replica starts fast.
 """
 
 from headway.engine.iteration_times import IterationTimes

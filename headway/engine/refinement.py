@@ -50,10 +50,20 @@ NEAR_OCTAVES, NEAR_KV = 1.0, 0.15
 """Distances at which evidence counts exp(-1/2) of what it does at its place."""
 MOST_CELLS = 256
 CELLS_OF_KV = 10
+AS_PROFILED = 0.05
+"""Relative difference of a phase's factor up to which its engines are said to be as profiled."""
 MATERIAL = 0.02
 """Relative change of a surface that is worth a new profile."""
 URGENT = 0.1
 """Relative change of a surface that is worth a decision before its time."""
+
+
+def difference(phase: str, factor: float) -> str:
+    """`prefill takes 42% longer than profiled`; "" for a factor that is as profiled."""
+    if abs(factor - 1.0) <= AS_PROFILED:
+        return ""
+    how = f"{factor - 1.0:.0%} longer" if factor > 1.0 else f"{1.0 - factor:.0%} less"
+    return f"{phase} takes {how} than profiled"
 
 
 class RefinementCell(NamedTuple):

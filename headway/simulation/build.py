@@ -36,6 +36,7 @@ from headway.routing import Router, RoutingError, make_router
 from headway.routing.gpu_profiles import GpuProfile, named_profiles
 from headway.simulation.demand import first_interval, size_fleet
 from headway.simulation.layout import Routing
+from headway.simulation.observing import PerformanceLearner
 from headway.simulation.results import SimulationResult
 from headway.simulation.scenario import (
     GpuCapacity,
@@ -45,7 +46,7 @@ from headway.simulation.scenario import (
     StartUp,
     request_classes,
 )
-from headway.simulation.simulate import PerformanceLearner, Watchers, simulate
+from headway.simulation.simulate import Watchers, simulate
 from headway.workload import Trace, TraceError, TraceOptions, interval_series, open_trace
 from headway.workload.generators import looks_generated, parse_generator
 from interp import Profile, ProfileError

@@ -12,7 +12,7 @@ touched: a stretch of iterations under way is looked into, not closed, so that a
 without. A replica is sampled from the first look that finds it in service.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -20,10 +20,12 @@ from numpy.typing import NDArray
 
 from headway.engine.decode_batch import find_cell, iterations_until, itl_at
 from headway.engine.observed_latency import LatencyReport, Phase
-from headway.planning.types import FloatArray, Traffic
+from headway.engine.refinement import URGENT, Refinement, difference, learn, moved, refined
+from headway.planning.types import FloatArray, Policy, Traffic
 from headway.routing.records import SAMPLE_S, UtilisationSamples
 from headway.simulation.fleet import ROLES, Fleet
 from headway.simulation.layout import COMPLETED, DECODING, DRAINING, IDLE, PREFILLING, SERVING, KernelState
+from interp import Profile
 from interp.jit import compiled
 
 Columns = tuple[NDArray[Any], NDArray[Any]]
@@ -123,6 +125,39 @@ def reports(fleet: Fleet) -> Iterator[LatencyReport]:
         yield LatencyReport(
             Phase.PREFILL if prefilling[replica] else Phase.DECODE, *columns[replica].tolist()
         )
+
+
+class PerformanceLearner:
+    """The surfaces by which a run plans: the profile as measured, corrected by what engines report.
+
+    `make` gives the policy that plans by a profile.
+    """
+
+    def __init__(self, profile: Profile, make: Callable[[Profile], Policy]) -> None:
+        self._measured, self._make = profile, make
+        self._served = self.refinement = Refinement()
+
+    def learn(self, reports: Iterable[LatencyReport], now_s: float) -> None:
+        """Take reports."""
+        self.refinement = learn(self.refinement, self._measured, reports, now_s)
+
+    @property
+    def urgent(self) -> bool:
+        """True if surfaces have moved so far that the next decision should not wait for its time."""
+        return moved(self._measured, self._served, self.refinement, URGENT)
+
+    def notes(self) -> Iterator[str]:
+        """By phase, how engines differ in the end from their profile, as the plan saw it."""
+        for phase in Phase:
+            if said := difference(phase, self._served.factor(phase)):
+                yield f"engines: {said}; the plan went by that"
+
+    def policy(self) -> Policy | None:
+        """The policy for surfaces that have moved; None while they have not."""
+        if not moved(self._measured, self._served, self.refinement):
+            return None
+        self._served = self.refinement
+        return self._make(refined(self._measured, self._served))
 
 
 @compiled

@@ -6,17 +6,15 @@ It is the simulator's Planner actor: same Observation, same `plan`, virtual time
 takes time per request happens in the kernel; here is what happens per tick, per chunk, per full buffer.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from math import inf, log
+from math import inf
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.engine.observed_latency import LatencyReport, Phase
-from headway.engine.refinement import MATERIAL, URGENT, Refinement, learn, moved, refined
 from headway.engine.speeds import at_start
 from headway.planning.deciding import call, decide
 from headway.planning.forecasting import LoadForecaster
@@ -25,7 +23,7 @@ from headway.routing.offload import OffloadTrace
 from headway.simulation import kernel, layout, lifecycle
 from headway.simulation.fleet import Fleet
 from headway.simulation.layout import ArrivalColumns, Exit, Routing
-from headway.simulation.observing import REPORT_S, TrafficLog, Utilisation, reports
+from headway.simulation.observing import REPORT_S, PerformanceLearner, TrafficLog, Utilisation, reports
 from headway.simulation.records import quantile
 from headway.simulation.report import Interval, IntervalForecast, IntervalQuantiles
 from headway.simulation.results import SimulationResult
@@ -34,42 +32,7 @@ from headway.simulation.scenario import Scenario, ScenarioRouter
 from headway.simulation.state import make_space, make_state
 from headway.simulation.tally import FluidBound, Tally
 from headway.workload import RequestChunk
-from interp import Profile
 from interp.jit import drop_stale_cache
-
-
-class PerformanceLearner:
-    """The surfaces by which a run plans: the profile as measured, corrected by what engines report.
-
-    `make` gives the policy that plans by a profile.
-    """
-
-    def __init__(self, profile: Profile, make: Callable[[Profile], Policy]) -> None:
-        self._measured, self._make = profile, make
-        self._served = self.refinement = Refinement()
-
-    def learn(self, reports: Iterable[LatencyReport], now_s: float) -> None:
-        """Take reports."""
-        self.refinement = learn(self.refinement, self._measured, reports, now_s)
-
-    @property
-    def urgent(self) -> bool:
-        """True if surfaces have moved so far that the next decision should not wait for its time."""
-        return moved(self._measured, self._served, self.refinement, URGENT)
-
-    def notes(self) -> Iterator[str]:
-        """By phase, how engines differ from their profile in the end, where that changed the plan."""
-        for phase in Phase:
-            factor = self._served.factor(phase)
-            if abs(log(factor)) > log(1.0 + MATERIAL):
-                yield f"engines: {phase} takes {factor:.2f} times as long as profiled; the plan went by that"
-
-    def policy(self) -> Policy | None:
-        """The policy for surfaces that have moved; None while they have not."""
-        if not moved(self._measured, self._served, self.refinement):
-            return None
-        self._served = self.refinement
-        return self._make(refined(self._measured, self._served))
 
 
 class RequestSource(Protocol):

@@ -1,10 +1,10 @@
 """A decision in an operator's words, and as data from which it can be followed."""
 
 from collections.abc import Iterator, Mapping
-from math import log
 from types import MappingProxyType
 from typing import Any
 
+from headway.engine.refinement import difference
 from headway.planning.budget import Fit
 from headway.planning.hindsight.capacity import MissingCapacity, missing_lines
 from headway.planning.hindsight.needs import Need
@@ -13,9 +13,6 @@ from headway.planning.hindsight.state import ReleaseDelay
 from headway.planning.policies import PolicySettings
 from headway.planning.reasons import common, describe, jsonable, ordered, progress_warnings
 from headway.planning.types import NO_CHANGES, Observation, Role, RoleChanges
-
-CHANGED = 0.05
-"""Logarithm of a factor from which on engines are said to differ from their profile."""
 
 NOTHING_MISSING: Mapping[Role, MissingCapacity] = MappingProxyType({})
 
@@ -90,10 +87,8 @@ def _engines(corrected: Mapping[str, Any], now_s: float) -> str:
     """How engines differ from their profile, where they do materially; "" where not."""
     words = []
     for phase, factor in corrected.get("factors", {}).items():
-        if abs(log(factor)) > CHANGED:
-            since_s = now_s - corrected["since"].get(phase, now_s)
-            how = f"{factor - 1.0:.0%} longer" if factor > 1.0 else f"{1.0 - factor:.0%} less"
-            words.append(f"{phase} takes {how} than profiled, as seen for {since_s:.0f} s")
+        if said := difference(phase, factor):
+            words.append(f"{said}, as seen for {now_s - corrected['since'].get(phase, now_s):.0f} s")
     return f"; {' and '.join(words)}: the plan is corrected" if words else ""
 
 
