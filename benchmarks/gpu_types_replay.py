@@ -55,7 +55,7 @@ def decode_lost(engines: Engines, requests: Requests, fleet: Fleet, alone: Mappi
     first = next(iter(engines.values()))
     ready_s = requests.arrival_s + prompt_s(first, requests) + transfer_s(first, requests)
     order = np.argsort(ready_s, kind="stable")
-    ready_s, requests = ready_s[order], Requests(*(column[order] for column in requests))
+    ready_s, requests = ready_s[order], requests.where(order)
     can, judged = _reachable(engines, requests, fleet)
     outputs = np.maximum(1.0, np.rint(requests.output_tokens))
     coming = PoolArrivals(

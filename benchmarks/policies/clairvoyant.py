@@ -108,7 +108,7 @@ def foresee(engine: ReplayEngine, recording: Recording) -> Future:
 
 def _window(requests: Requests, begin_s: float, end_s: float, warm_up_s: float) -> tuple[Requests, int]:
     low, judged, high = np.searchsorted(requests.arrival_s, (begin_s - warm_up_s, begin_s, end_s))
-    return Requests(*(column[low:high] for column in requests)), int(judged - low)
+    return requests.where(slice(low, high)), int(judged - low)
 
 
 def _guess(curves: Sequence[LossCurve]) -> int:

@@ -6,7 +6,7 @@ observed is NaN; each policy states what it does then. Only value types, the int
 the one exception of `headway.planning` belong here.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import Any, Protocol
@@ -113,25 +113,39 @@ class Traffic:
     `arrival_s[N]` ascending, on the observation's clock, and `input_tokens[N]`: of what arrived in
     (now_s - interval_s, now_s]. `completed_input_tokens[M]`, `completed_output_tokens[M]`: of what completed
     in it, in order of completion. PlanningError for arrays that are no such thing.
+
+    The others are None where nothing is known of them. `completed_cached_tokens[M]`: of the input, what was
+    not computed, as an engine had it cached; NaN where it does not say. `ttft_s[N]`, `itl_s[N]`: SLOs of
+    their own, NaN for the deployment's. `slo_class[N]`: the place of its class in `slo.classes`, from 1 on; 0
+    for none.
     """
 
     arrival_s: FloatArray
     input_tokens: FloatArray
     completed_input_tokens: FloatArray
     completed_output_tokens: FloatArray
+    completed_cached_tokens: FloatArray | None = None
+    ttft_s: FloatArray | None = None
+    itl_s: FloatArray | None = None
+    slo_class: FloatArray | None = None
 
     def __post_init__(self) -> None:
         for item in fields(self):
-            column = np.asarray(getattr(self, item.name), np.float64).view()
-            column.flags.writeable = False
-            object.__setattr__(self, item.name, column)
+            given = getattr(self, item.name)
+            if given is not None:
+                column = np.asarray(given, np.float64).view()
+                column.flags.writeable = False
+                object.__setattr__(self, item.name, column)
         if (self.arrival_s[1:] < self.arrival_s[:-1]).any():
             raise PlanningError("traffic: arrivals are not in order")
-        if (
-            self.arrival_s.shape != self.input_tokens.shape
-            or self.completed_input_tokens.shape != self.completed_output_tokens.shape
-        ):
+        arrived = (self.input_tokens, self.ttft_s, self.itl_s, self.slo_class)
+        completed = (self.completed_output_tokens, self.completed_cached_tokens)
+        if _differ(self.arrival_s, arrived) or _differ(self.completed_input_tokens, completed):
             raise PlanningError("traffic: columns differ in length")
+
+
+def _differ(first: FloatArray, others: Sequence[FloatArray | None]) -> bool:
+    return any(other is not None and other.shape != first.shape for other in others)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -236,7 +236,7 @@ def _intervals(
         end_s = begin_s + interval_s if number + 1 < count else np.inf
         since_s = begin_s - RUN_UP_S
         oldest, first, end = np.searchsorted(requests.arrival_s, [since_s - longest_s, begin_s, end_s])
-        part = Requests(*(column[oldest:end] for column in requests))
+        part = requests.where(slice(oldest, end))
         needs, hopeless = inputs.needs(part, begin_s, since_s)
         try:
             mix = cheapest(needs, inputs.supply, rules)

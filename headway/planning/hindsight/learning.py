@@ -103,7 +103,7 @@ def _joined(engine: ReplayEngine, before: Requests, arrived: Requests, begins_s:
     recent = before.arrival_s > begins_s - max(RUN_UP_S.values())
     needed = recent | may_last(engine, before, begins_s - min(RUN_UP_S.values()))
     run_up = before.where(needed & (before.arrival_s <= begins_s))
-    return Requests(*(np.concatenate([old, new]) for old, new in zip(run_up, arrived, strict=True)))
+    return run_up.followed_by(arrived)
 
 
 def _learnt(
@@ -111,7 +111,7 @@ def _learnt(
 ) -> PoolMemory:
     begins_s = observation.now_s - observation.interval_s
     first = _first(recent, begins_s)
-    own = Requests(*(column[first:] for column in recent))
+    own = recent.where(slice(first, None))
     served = own.where(fits(setup.engine, own))
     seconds = STAGES[role].seconds(setup.engine, served)
     work = float(seconds.sum()) / observation.interval_s

@@ -8,13 +8,13 @@ without randomness.
 from headway.planning.replay.curve import LossCurve
 from headway.planning.replay.engine import (
     ReplayEngine,
-    Requests,
     attainable,
     decode_seconds,
     mixed_seconds,
     prefill_seconds,
 )
 from headway.planning.replay.losses import decode_losses, mixed_losses, prefill_losses
+from headway.planning.replay.requests import Requests
 
 __all__ = [
     "LossCurve",

@@ -25,10 +25,12 @@ import numpy as np
 from headway.engine import EngineRules
 from headway.engine.rules import kv_transfer_s
 from headway.engine.surfaces import idle_itl_s, prompt_work_s
+from headway.planning.replay.requests import Requests
 from headway.planning.types import Slo
 from interp import Profile
 from interp.arrays import BoolArray, FloatArray
 
+FEW = 0.05
 TOLERANCE = 1.0 + 1e-9
 """A latency counts as within its SLO up to rounding."""
 
@@ -67,16 +69,33 @@ class ReplayEngine:
         return float(self.profile.decode.table.max_kv_tokens)
 
 
-class Requests(NamedTuple):
-    """Requests one by one, f8[N] each: `arrival_s` ascending, tokens at least 1; outputs known or imputed."""
+class Targets(NamedTuple):
+    """The SLO of each request, f8[N], or one of them all."""
 
-    arrival_s: FloatArray
-    input_tokens: FloatArray
-    output_tokens: FloatArray
+    ttft_s: FloatArray | float
+    itl_s: FloatArray | float
 
-    def where(self, chosen: BoolArray) -> "Requests":
-        """Those that are `chosen`, in order."""
-        return Requests(*(column[chosen] for column in self))
+
+def targets(engine: ReplayEngine, requests: Requests) -> Targets:
+    """A request's own SLO, or else the engine's."""
+    slo, ttft_s, itl_s = engine.slo, requests.ttft_s, requests.itl_s
+    return Targets(
+        slo.ttft_s if ttft_s is None else np.where(np.isnan(ttft_s), slo.ttft_s, ttft_s),
+        slo.itl_s if itl_s is None else np.where(np.isnan(itl_s), slo.itl_s, itl_s),
+    )
+
+
+def tightest_itl_s(engine: ReplayEngine, requests: Requests) -> float:
+    """The ITL that batches must keep where requests have different ones: no more than FEW ask for less.
+
+    Requests that an idle engine is too slow for are left out; the engine's where none is left.
+    """
+    itl_s = targets(engine, requests).itl_s
+    if isinstance(itl_s, float):
+        return itl_s
+    idle_s = idle_itl_s(engine.profile, requests.input_tokens + requests.output_tokens / 2.0)
+    kept = itl_s[idle_s <= itl_s * TOLERANCE]
+    return float(np.quantile(kept, FEW, method="lower")) if len(kept) else engine.slo.itl_s
 
 
 def fits(engine: ReplayEngine, requests: Requests) -> BoolArray:
@@ -91,8 +110,9 @@ def attainable(engine: ReplayEngine, requests: Requests, *, mixed: bool = False)
     if not mixed:
         ttft_s = ttft_s + transfer_s(engine, requests) + idle_itl_s(engine.profile, requests.input_tokens)
     tpot_s = idle_itl_s(engine.profile, requests.input_tokens + requests.output_tokens / 2.0)
-    in_time = ttft_s <= engine.slo.ttft_s * TOLERANCE
-    smooth = (tpot_s <= engine.slo.itl_s * TOLERANCE) | (requests.output_tokens <= 1.0)
+    promised = targets(engine, requests)
+    in_time = ttft_s <= promised.ttft_s * TOLERANCE
+    smooth = (tpot_s <= promised.itl_s * TOLERANCE) | (requests.output_tokens <= 1.0)
     met: BoolArray = in_time & smooth & fits(engine, requests)
     return met
 
@@ -100,8 +120,8 @@ def attainable(engine: ReplayEngine, requests: Requests, *, mixed: bool = False)
 def prompt_s(engine: ReplayEngine, requests: Requests) -> FloatArray:
     """Seconds from the start of each prompt on an idle engine until it is computed, f8[N]."""
     if engine.chunk_tokens == 0:
-        return np.asarray(engine.profile.prefill.ttft_s(requests.input_tokens))
-    chunks = np.ceil(requests.input_tokens / engine.chunk_tokens)
+        return np.asarray(engine.profile.prefill.ttft_s(requests.uncached_tokens))
+    chunks = np.ceil(requests.uncached_tokens / engine.chunk_tokens)
     return _work_s(engine, requests) + chunks * _empty_iteration_s(engine)
 
 
@@ -114,7 +134,7 @@ def prefill_seconds(engine: ReplayEngine, requests: Requests) -> FloatArray:
     """Seconds of a busy prefill replica that each prompt takes, f8[N]; chunked ones share full iterations."""
     if engine.chunk_tokens == 0:
         return prompt_s(engine, requests)
-    shares = requests.input_tokens / engine.chunk_tokens
+    shares = requests.uncached_tokens / engine.chunk_tokens
     return _work_s(engine, requests) + shares * _empty_iteration_s(engine)
 
 
@@ -138,7 +158,7 @@ def busy_iteration_s(engine: ReplayEngine, requests: Requests) -> float:
     """Seconds of an iteration of a well used decode replica: that of a full batch, at most the SLO."""
     batch, context = full_batch(engine, requests)
     usage = min(1.0, batch * context / engine.kv_capacity_tokens)
-    return min(engine.slo.itl_s, engine.profile.decode.itl_s(usage, context))
+    return min(tightest_itl_s(engine, requests), engine.profile.decode.itl_s(usage, context))
 
 
 def full_batch(engine: ReplayEngine, requests: Requests) -> tuple[float, float]:
@@ -150,7 +170,7 @@ def full_batch(engine: ReplayEngine, requests: Requests) -> tuple[float, float]:
 
 
 def _work_s(engine: ReplayEngine, requests: Requests) -> FloatArray:
-    return prompt_work_s(engine.profile.prefill.table, requests.input_tokens)
+    return prompt_work_s(engine.profile.prefill.table, requests.uncached_tokens)
 
 
 def _empty_iteration_s(engine: ReplayEngine) -> float:
@@ -165,7 +185,7 @@ def may_last(engine: ReplayEngine, requests: Requests, since_s: float) -> BoolAr
     """Which come after `since_s`, or may still decode then, bool[N]: for some mix of them at least."""
     if len(requests.arrival_s) == 0:
         return np.zeros(0, np.bool_)
-    slowest_s = min(engine.slo.itl_s, SLACK * busy_iteration_s(engine, requests))
+    slowest_s = min(tightest_itl_s(engine, requests), SLACK * busy_iteration_s(engine, requests))
     lasting: BoolArray = requests.arrival_s + requests.output_tokens * slowest_s > since_s
     return lasting
 
@@ -181,7 +201,7 @@ def under_way(engine: ReplayEngine, requests: Requests, since_s: float) -> tuple
     decoding_s = np.maximum(0.0, since_s - requests.arrival_s - prompt_s(engine, requests))
     produced = np.where(whole, 0.0, decoding_s // busy_iteration_s(engine, requests))
     left = produced < requests.output_tokens
-    found = Requests(
+    found = requests._replace(
         arrival_s=np.maximum(requests.arrival_s, since_s),
         input_tokens=requests.input_tokens + produced,
         output_tokens=requests.output_tokens - produced,

@@ -222,7 +222,11 @@ def _plan_chunk(state: ReplayState, replica: int) -> float:
             reserve(state, replica, request)
             done = state.computed_tokens[request]
         tokens = min(state.input_tokens[request] - done, budget)
-        added_s += work_until_s(state.surfaces.work, done + tokens) - work_until_s(state.surfaces.work, done)
+        # A prompt takes what one of its uncached tokens alone would, as in the kernel.
+        begun = done - state.computed_tokens[request]
+        added_s += work_until_s(state.surfaces.work, begun + tokens) - work_until_s(
+            state.surfaces.work, begun
+        )
         unit.chunk_requests += 1
         unit.chunk_end = done + tokens
         budget -= tokens

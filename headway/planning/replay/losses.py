@@ -21,7 +21,7 @@ from headway.planning.replay.curve import LossCurve, loss_curve
 from headway.planning.replay.engine import (
     TOLERANCE,
     ReplayEngine,
-    Requests,
+    Targets,
     attainable,
     busy_iteration_s,
     decode_seconds,
@@ -29,11 +29,13 @@ from headway.planning.replay.engine import (
     mixed_seconds,
     prefill_seconds,
     prompt_s,
+    targets,
     transfer_s,
     under_way,
 )
-from headway.planning.replay.fleet import PoolArrivals, ReplayState, make_state
+from headway.planning.replay.fleet import IntArray, PoolArrivals, ReplayState, make_state
 from headway.planning.replay.loops import prefill_waits, replay_decode, replay_mixed
+from headway.planning.replay.requests import Requests
 from interp.arrays import BoolArray, FloatArray
 from interp.jit import drop_stale_cache
 
@@ -49,21 +51,26 @@ def prefill_losses(
 ) -> LossCurve:
     """Losses among requests[judged_from:] by replicas of a prefill pool, searched from `guess` replicas."""
     begun = int(np.searchsorted(requests.arrival_s, since_s, side="right"))
-    requests = Requests(*(column[begun:] for column in requests))
+    requests = requests.where(slice(begun, None))
     requests, judged = _taken(engine, requests, judged_from - begun, mixed=False)
     if not judged.any():
         return LossCurve(0, np.zeros(1, np.int64))
-    alone_s = prompt_s(engine, requests)
-    rest_s = alone_s + transfer_s(engine, requests) + FIRST_TOKEN * busy_iteration_s(engine, requests)
-    patience_s = np.maximum(0.0, engine.slo.ttft_s * TOLERANCE - rest_s)
     waits = _chunked_waits if engine.chunk_tokens else _whole_waits
+    ttft_s, prompts_s = targets(engine, requests).ttft_s, prompt_s(engine, requests)
+    moved_s = transfer_s(engine, requests)
+    first_s = FIRST_TOKEN * busy_iteration_s(engine, requests)
 
     def lose(replicas: int) -> int:
-        late = waits(engine, requests, alone_s, replicas) > patience_s
+        there = requests.on(replicas)
+        alone_s = prompts_s if there is requests else prompt_s(engine, there)
+        patience_s = np.maximum(0.0, ttft_s * TOLERANCE - (alone_s + moved_s + first_s))
+        late = waits(engine, there, alone_s, replicas) > patience_s
+        if there is not requests:
+            late |= ~attainable(engine, there)
         return int(np.count_nonzero(late & judged))
 
     work_s = prefill_seconds(engine, requests)
-    least = _least(requests, work_s, engine.slo.ttft_s + float(np.average(work_s, weights=work_s)))
+    least = _least(requests, work_s, float(np.max(ttft_s)) + float(np.average(work_s, weights=work_s)))
     return loss_curve(lose, int(np.count_nonzero(judged)), least, guess)
 
 
@@ -89,28 +96,39 @@ def _decoding_losses(
         return LossCurve(0, np.zeros(1, np.int64))
     requests, left = under_way(engine, requests, since_s)
     judged = judged[left]
-    coming, arrival_s = _continued(engine, requests, judged, since_s, mixed=mixed)
-    replay = replay_mixed if mixed else replay_decode
+    coming, source, arrival_s = _continued(engine, requests, judged, since_s, mixed=mixed)
+    replay, promised = replay_mixed if mixed else replay_decode, targets(engine, requests.where(source))
 
     def lose(replicas: int) -> int:
-        state = make_state(engine, coming, replicas)
+        there = requests.on(replicas) if mixed else requests
+        found = coming
+        if there is not requests:
+            found = coming._replace(computed_tokens=_computed(there, since_s)[source])
+        state = make_state(engine, found, replicas)
         replay(state)
-        return int(np.count_nonzero(_missed(engine, state, arrival_s) & coming.judged))
+        return int(np.count_nonzero(_missed(promised, state, arrival_s) & coming.judged))
 
     work_s = (mixed_seconds if mixed else decode_seconds)(engine, requests)
     decode_s = busy_iteration_s(engine, requests) * requests.output_tokens
-    patience_s = engine.slo.ttft_s + float(np.average(decode_s, weights=work_s))
+    ttft_s = float(np.max(targets(engine, requests).ttft_s))
+    patience_s = ttft_s + float(np.average(decode_s, weights=work_s))
     least = _least(requests, work_s, patience_s)
     return loss_curve(lose, int(np.count_nonzero(judged)), least, guess)
 
 
-def _missed(engine: ReplayEngine, state: ReplayState, arrival_s: FloatArray) -> BoolArray:
+def _computed(requests: Requests, since_s: float) -> FloatArray:
+    """Prompt tokens that need not be computed: cached ones, and all of what is under way at `since_s`."""
+    cached = 0.0 if requests.cached_tokens is None else requests.cached_tokens
+    return np.where(requests.arrival_s <= since_s, requests.input_tokens, cached)
+
+
+def _missed(promised: Targets, state: ReplayState, arrival_s: FloatArray) -> BoolArray:
     """Which requests missed an SLO, by the times in `state`; all that have not ended did."""
     decoded = np.maximum(state.output_tokens - 1.0, 1.0)
     ended = np.isfinite(state.finish_s)
     tpot_s = np.where(ended, state.finish_s, 0.0) - np.where(ended, state.first_s, 0.0)
-    late = state.first_s - arrival_s > engine.slo.ttft_s * TOLERANCE
-    slow = (tpot_s > engine.slo.itl_s * TOLERANCE * decoded) & (state.output_tokens > 1.0)
+    late = state.first_s - arrival_s > promised.ttft_s * TOLERANCE
+    slow = (tpot_s > promised.itl_s * TOLERANCE * decoded) & (state.output_tokens > 1.0)
     missed: BoolArray = late | slow | ~ended
     return missed
 
@@ -128,8 +146,8 @@ def _taken(
 
 def _continued(
     engine: ReplayEngine, requests: Requests, judged: BoolArray, since_s: float, *, mixed: bool
-) -> tuple[PoolArrivals, FloatArray]:
-    """Requests that come to the pool, and when each of it arrived: all requests, then the latest repeated."""
+) -> tuple[PoolArrivals, IntArray, FloatArray]:
+    """What comes to the pool, which request each is, and when it arrived: all, then the latest again."""
     count, first = len(judged), int(np.argmax(judged))
     found = requests.arrival_s <= since_s
     ready_s = requests.arrival_s
@@ -147,11 +165,11 @@ def _continued(
     coming = PoolArrivals(
         ready_s=ready_s[source] + delay_s,
         input_tokens=requests.input_tokens[source],
-        computed_tokens=np.where(found, requests.input_tokens, 0.0)[source],
+        computed_tokens=_computed(requests, since_s)[source],
         output_tokens=np.maximum(1.0, np.rint(requests.output_tokens[source])),
         judged=judged[source] & own,
     )
-    return coming, requests.arrival_s[source] + delay_s
+    return coming, source, requests.arrival_s[source] + delay_s
 
 
 def _repeats(arrival_s: FloatArray, first: int) -> tuple[FloatArray, FloatArray]:
@@ -176,7 +194,9 @@ def _chunked_waits(
     Each goes to the replica with the fewest prompt tokens.
     """
     ones = np.ones(len(alone_s))
-    coming = PoolArrivals(requests.arrival_s, requests.input_tokens, np.zeros(len(alone_s)), ones, ones > 0.0)
+    coming = PoolArrivals(
+        requests.arrival_s, requests.uncached_tokens, np.zeros(len(alone_s)), ones, ones > 0.0
+    )
     state = make_state(engine, coming, replicas)
     unbounded = state.surfaces._replace(itl=state.surfaces.itl._replace(capacity_tokens=np.inf))
     replay_mixed(state._replace(surfaces=unbounded, weight=requests.input_tokens))

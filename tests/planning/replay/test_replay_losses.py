@@ -123,7 +123,7 @@ def test_intervals_with_a_warm_up_add_up_to_the_whole(pool):
     curves = []
     for start_s in range(90, 330, 30):
         warm, first, last = np.searchsorted(requests.arrival_s, [start_s - 90, start_s, start_s + 30])
-        part = Requests(*(column[warm:last] for column in requests))
+        part = requests.where(slice(warm, last))
         curves.append(POOLS[pool](of, part, int(first - warm), 2))
     assert sum(curve.requests for curve in curves) == whole.requests
     for count in kept_up(whole)[1:]:
