@@ -14,7 +14,7 @@ import numpy as np
 from headway.planning.replay import ReplayEngine, Requests, attainable
 from headway.planning.replay.engine import TOLERANCE, busy_iteration_s, fits, prompt_s, transfer_s
 from headway.planning.replay.fleet import PoolArrivals, enqueue, make_state
-from headway.planning.replay.loops import LAST_S, least_loaded, wake
+from headway.planning.replay.loops import LAST_S, decode_until, least_loaded, wake
 from headway.planning.replay.losses import FIRST_TOKEN
 from interp.arrays import BoolArray
 
@@ -65,8 +65,9 @@ def decode_lost(engines: Engines, requests: Requests, fleet: Fleet, alone: Mappi
     for number, now_s in enumerate(ready_s.tolist()):
         best: tuple[float, str, int] | None = None
         for name, state in worlds.items():
-            replica = least_loaded(state, now_s)
-            load = (state.replicas[replica]["load"] + 1) * alone[name]
+            decode_until(state, now_s)
+            replica = least_loaded(state.load)
+            load = (state.load[replica] + 1) * alone[name]
             if can[name][number] and (best is None or load < best[0]):
                 best = (load, name, replica)
         if best is not None:
@@ -75,7 +76,7 @@ def decode_lost(engines: Engines, requests: Requests, fleet: Fleet, alone: Mappi
             wake(worlds[name], replica, number, now_s)
     kept = np.zeros(len(outputs), np.bool_)
     for name, state in worlds.items():
-        least_loaded(state, LAST_S)
+        decode_until(state, LAST_S)
         first_s = state.first_s - requests.arrival_s
         ended = np.isfinite(state.finish_s)
         decoding_s = np.where(ended, state.finish_s, 0.0) - np.where(ended, state.first_s, 0.0)

@@ -25,13 +25,11 @@ NONE = -1
 REPLICA = np.dtype(
     [
         ("time_s", "f8"),  # the boundary of iterations up to which the replica is accounted
-        ("next_s", "f8"),  # when something ends; infinity when idle
-        ("planned", "f8"),  # iterations of the batch from time_s to next_s
+        ("planned", "f8"),  # iterations of the batch from time_s to its next_s
         ("iteration", "f8"),
         ("running", "i8"),
         ("kv_tokens", "f8"),
         ("reserved_tokens", "f8"),
-        ("load", "f8"),  # of what is here, by ReplayState.weight
         ("head", "i8"),
         ("tail", "i8"),
         ("head_done", "f8"),  # prompt tokens of the head that are computed
@@ -45,6 +43,9 @@ REPLICA = np.dtype(
 class ReplayState(NamedTuple):
     """A fleet and its requests. `replicas` REPLICA[n]; heaps of the batches f8[n, B] and i8[n, B].
 
+    `next_s` f8[n] is when something ends in each replica, infinity when idle, `load` f8[n] the weight of what
+    is there; both are looked through at each arrival.
+
     `ready_s`, `input_tokens`, `computed_tokens`, `output_tokens`, `weight` (what it adds to a replica's
     load), `judged`, `following` (in the queue), `first_s` and `finish_s` have one entry a request, in the
     order in which they come. `pending` i8[1] counts the judged ones that have not ended.
@@ -54,6 +55,8 @@ class ReplayState(NamedTuple):
     max_batch: int
     chunk_tokens: float
     replicas: NDArray[np.void]
+    next_s: FloatArray
+    load: FloatArray
     finish_iteration: FloatArray
     finish_request: IntArray
     ready_s: FloatArray
@@ -84,13 +87,15 @@ class PoolArrivals(NamedTuple):
 def make_state(engine: ReplayEngine, arrivals: PoolArrivals, replicas: int) -> ReplayState:
     """`replicas` idle replicas, and all requests to come."""
     units, count = np.zeros(replicas, REPLICA), len(arrivals.ready_s)
-    units["next_s"], units["head"], units["tail"] = np.inf, NONE, NONE
+    units["head"], units["tail"] = NONE, NONE
     room = min(engine.max_batch_size, count)
     return ReplayState(
         surfaces=engine_surfaces(engine.profile),
         max_batch=engine.max_batch_size,
         chunk_tokens=float(engine.chunk_tokens or np.inf),
         replicas=units,
+        next_s=np.full(replicas, np.inf),
+        load=np.zeros(replicas),
         finish_iteration=np.empty((replicas, room)),
         finish_request=np.empty((replicas, room), np.int64),
         ready_s=arrivals.ready_s,
@@ -145,7 +150,7 @@ def enqueue(state: ReplayState, replica: int, request: int) -> None:
     else:
         state.following[unit.tail] = request
     unit.tail = request
-    unit.load += state.weight[request]
+    state.load[replica] += state.weight[request]
 
 
 @compiled_in_place
@@ -176,7 +181,7 @@ def join(state: ReplayState, replica: int, request: int, produced: float) -> Non
 def end(state: ReplayState, replica: int, request: int) -> None:
     """The request has all its tokens; its KV is free."""
     unit = state.replicas[replica]
-    unit.load -= state.weight[request]
+    state.load[replica] -= state.weight[request]
     unit.reserved_tokens -= state.input_tokens[request] + state.output_tokens[request]
     state.finish_s[request] = unit.time_s
     if state.judged[request]:

@@ -67,26 +67,32 @@ def replay_decode(state: ReplayState) -> None:
     """Fill in `first_s` and `finish_s`, until all judged requests have ended."""
     for request in range(len(state.ready_s)):
         now_s = state.ready_s[request]
-        replica = least_loaded(state, now_s)
+        decode_until(state, now_s)
         if state.pending[0] == 0:
             return
+        replica = least_loaded(state.load)
         enqueue(state, replica, request)
         wake(state, replica, request, now_s)
-    least_loaded(state, LAST_S)
+    decode_until(state, LAST_S)
 
 
 @compiled_in_place
-def least_loaded(state: ReplayState, now_s: float) -> int:
-    """Let everything happen that does by `now_s`; the replica with the least load then."""
-    best, least = 0, np.inf
-    for replica in range(len(state.replicas)):
-        unit = state.replicas[replica]
-        while unit.next_s <= now_s:
-            advance(state, replica, unit.planned, unit.next_s)
+def decode_until(state: ReplayState, now_s: float) -> None:
+    """Let everything happen that does by `now_s`."""
+    for replica in range(len(state.next_s)):
+        while state.next_s[replica] <= now_s:
+            advance(state, replica, state.replicas[replica].planned, state.next_s[replica])
             retire(state, replica)
             _admit(state, replica)
-        if unit.load < least:
-            best, least = replica, unit.load
+
+
+@compiled_in_place
+def least_loaded(load: FloatArray) -> int:
+    """The first replica of the least load."""
+    best, least = 0, load[0]
+    for replica in range(1, len(load)):
+        if load[replica] < least:
+            best, least = replica, load[replica]
     return best
 
 
@@ -116,14 +122,14 @@ def _admit(state: ReplayState, replica: int) -> None:
         join(state, replica, unit.head, 0.0)
         unit.head = state.following[unit.head]
     if unit.running == 0:
-        unit.next_s, unit.planned = np.inf, 0.0
+        state.next_s[replica], unit.planned = np.inf, 0.0
         return
     first_s = unit.time_s + itl_of(state.surfaces.itl, unit.running, unit.kv_tokens)
     while newcomer != unit.head:
         state.first_s[newcomer] = first_s
         newcomer = state.following[newcomer]
     unit.planned = state.finish_iteration[replica, 0] - unit.iteration
-    unit.next_s = unit.time_s + stretch_s(state, replica, unit.planned)
+    state.next_s[replica] = unit.time_s + stretch_s(state, replica, unit.planned)
 
 
 @compiled_in_place
@@ -131,44 +137,40 @@ def replay_mixed(state: ReplayState) -> None:
     """Fill in `first_s` and `finish_s`, until all judged requests have ended."""
     for request in range(len(state.ready_s)):
         now_s = state.ready_s[request]
-        replica = _least_loaded_mixed(state, now_s)
+        _run_until(state, now_s)
         if state.pending[0] == 0:
             return
+        replica = least_loaded(state.load)
         enqueue(state, replica, request)
         _wake_mixed(state, replica, request, now_s)
-    _least_loaded_mixed(state, LAST_S)
+    _run_until(state, LAST_S)
 
 
 @compiled_in_place
-def _least_loaded_mixed(state: ReplayState, now_s: float) -> int:
-    """Let everything happen that does by `now_s`; the replica with the least load then."""
-    best, least = 0, np.inf
-    for replica in range(len(state.replicas)):
-        unit = state.replicas[replica]
-        while unit.next_s <= now_s:
+def _run_until(state: ReplayState, now_s: float) -> None:
+    """Let everything happen that does by `now_s`."""
+    for replica in range(len(state.next_s)):
+        while state.next_s[replica] <= now_s:
             _boundary(state, replica)
-        if unit.load < least:
-            best, least = replica, unit.load
-    return best
 
 
 @compiled_in_place
 def _wake_mixed(state: ReplayState, replica: int, request: int, now_s: float) -> None:
     """Start an idle replica; end a stretch without prompts early for a prompt that can be begun."""
     unit = state.replicas[replica]
-    if unit.next_s == np.inf:
+    if state.next_s[replica] == np.inf:
         unit.time_s = now_s
         _start(state, replica)
     elif unit.chunk_requests == 0 and unit.head == request and has_room(state, replica, request, 0):
         iterations = max(1.0, iterations_to(state, replica, now_s))
-        unit.planned, unit.next_s = iterations, unit.time_s + stretch_s(state, replica, iterations)
+        unit.planned = iterations
+        state.next_s[replica] = unit.time_s + stretch_s(state, replica, iterations)
 
 
 @compiled_in_place
 def _boundary(state: ReplayState, replica: int) -> None:
     """The iterations under way end: prompts complete, sequences end, the next iterations begin."""
-    unit = state.replicas[replica]
-    advance(state, replica, unit.planned, unit.next_s)
+    advance(state, replica, state.replicas[replica].planned, state.next_s[replica])
     _finish_chunk(state, replica)
     retire(state, replica)
     _start(state, replica)
@@ -196,16 +198,16 @@ def _start(state: ReplayState, replica: int) -> None:
     """Begin an iteration with a chunk, a stretch of iterations without, or fall idle."""
     unit = state.replicas[replica]
     chunk_s = _plan_chunk(state, replica)
-    unit.planned, unit.next_s = 0.0, np.inf
+    unit.planned, state.next_s[replica] = 0.0, np.inf
     if unit.chunk_requests > 0:
         unit.planned = 1.0
         batch_s = state.surfaces.work.seconds[0]
         if unit.running > 0:
             batch_s = itl_of(state.surfaces.itl, unit.running, unit.kv_tokens)
-        unit.next_s = unit.time_s + batch_s + chunk_s
+        state.next_s[replica] = unit.time_s + batch_s + chunk_s
     elif unit.running > 0:
         unit.planned = state.finish_iteration[replica, 0] - unit.iteration
-        unit.next_s = unit.time_s + stretch_s(state, replica, unit.planned)
+        state.next_s[replica] = unit.time_s + stretch_s(state, replica, unit.planned)
 
 
 @compiled_in_place
