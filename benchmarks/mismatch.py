@@ -34,7 +34,14 @@ from benchmarks.policies.recording import Recording, recordings
 from headway.config import load_config
 from headway.engine.speeds import EngineSpeeds
 from headway.planning import Role, make_policy
-from headway.planning.replay import ReplayEngine, Requests, decode_losses, mixed_losses, prefill_losses
+from headway.planning.replay import (
+    ReplayEngine,
+    Requests,
+    decode_losses,
+    least_replicas,
+    mixed_losses,
+    prefill_losses,
+)
 from headway.simulation.build import Plan, make_plan, make_scenario, run
 from headway.simulation.demand import reach
 from interp import scaled
@@ -106,7 +113,7 @@ class Job:
             slower = scaled(plan.profile, min(mismatch.prefill, mismatch.later))
         fleet = _first_fleet(plan, trace, ReplayEngine.of(engines, plan.settings.slo, plan.engine))
         scenario = make_scenario(plan, trace)
-        known = reach(trace, scenario.mix, slower, plan.transfer)
+        known = reach(trace, scenario.mix, replace(plan.idle, profile=slower))
         found: dict[str, Any] = {"attainable": known.attainable, "requests": known.requests}
         for way in WAYS:
             if way == "reference" and self.pools == "mixed":
@@ -151,12 +158,10 @@ def _first_fleet(plan: Plan, trace: Recording, engine: ReplayEngine) -> Mapping[
     requests = Requests(*(column.astype(np.float64) for column in columns))
     curves = {Role.PREFILL: prefill_losses, Role.DECODE: decode_losses, Role.MIXED: mixed_losses}
     may_miss = (1.0 - GOAL) / len(plan.settings.limits)
-    fleet = {}
-    for role in plan.settings.limits:
-        curve = curves[role](engine, requests, 0, 1)
-        enough = np.flatnonzero(curve.lost <= may_miss * max(1, curve.requests))
-        fleet[role] = max(1, int(enough[0]) if len(enough) else len(curve.lost) - 1)
-    return fleet
+    return {
+        role: least_replicas(lambda guess, role=role: curves[role](engine, requests, 0, guess), may_miss)
+        for role in plan.settings.limits
+    }
 
 
 def main(

@@ -114,7 +114,7 @@ def _run(config: HeadwayConfig, path: Path, rate_scale: float, see: See) -> tupl
     """Requests that met their SLO over those that an idle engine serves within it, and GPU-hours."""
     plan = make_plan(config)
     with open_trace(path, TraceOptions(rate_scale=rate_scale)) as trace:
-        attainable = reach(trace, plan.settings.slo, plan.profile, plan.transfer).attainable
+        attainable = reach(trace, plan.settings.slo, plan.idle).attainable
         result = simulate(make_scenario(plan, trace), trace, Seeing(plan.policy, see))
     return result.tally.met / attainable, result.gpu_hours
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
 
@@ -83,7 +83,7 @@ def make_report(
     """The report of a finished simulation; `wall_s` is the time of the simulation proper."""
     config, limits = plan.config, plan.settings.limits
     engines = at_start(simulated_profile(config), simulated_speeds(config))
-    known = reach(trace, result.tally.mix, engines, plan.transfer)
+    known = reach(trace, result.tally.mix, replace(plan.idle, profile=engines))
     return result.report(
         RunSetting(
             profile=plan.profile_name,

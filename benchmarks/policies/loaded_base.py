@@ -168,7 +168,7 @@ def gpus_of(settings: PolicySettings) -> Fleet:
 
 def _reaches(plan: Plan, rotations: Sequence[Recording]) -> list[Reach]:
     # `reach` reads nothing of a trace but its chunks.
-    return [reach(cast(Trace, each), plan.settings.slo, plan.profile, plan.transfer) for each in rotations]
+    return [reach(cast(Trace, each), plan.settings.slo, plan.idle) for each in rotations]
 
 
 def best_batch(profile: Profile, slo: Slo, context_tokens: float, most: int) -> float:

@@ -86,6 +86,15 @@ def idle_itl_s(profile: Profile, context_tokens: FloatArray) -> FloatArray:
     return np.asarray(profile.decode.itl_s(usage, context_tokens))
 
 
+def idle_prompt_s(profile: Profile, tokens: FloatArray, chunk_tokens: int) -> FloatArray:
+    """Seconds of whole prompts on an idle engine, f8[N]; each chunk is an iteration, 0 for prompts in one."""
+    table = profile.prefill.table
+    if chunk_tokens == 0:
+        return np.asarray(profile.prefill.ttft_s(tokens))
+    iterations_s: FloatArray = np.ceil(tokens / chunk_tokens) * table.work_nodes()[1][0]
+    return prompt_work_s(table, tokens) + iterations_s
+
+
 def prompt_work_s(table: PrefillTable, tokens: FloatArray) -> FloatArray:
     """W(tokens) − W(0) for whole prompts, f8[N], in numpy: needs no compiler."""
     nodes, seconds = table.work_nodes()

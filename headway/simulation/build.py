@@ -32,9 +32,10 @@ from headway.planning import (
 )
 from headway.planning.forecasting import LoadForecaster, make_forecaster
 from headway.planning.policies import PUBLISHED_INTERVAL_S
+from headway.planning.replay import ReplayEngine
 from headway.routing import Router, RoutingError, make_router
 from headway.routing.gpu_profiles import GpuProfile, named_profiles
-from headway.simulation.demand import first_interval, size_fleet
+from headway.simulation.demand import IdleEngine, first_interval, replayed_fleet, size_fleet
 from headway.simulation.layout import Routing
 from headway.simulation.observing import PerformanceLearner
 from headway.simulation.results import SimulationResult
@@ -89,9 +90,9 @@ class Plan:
         return PerformanceLearner(self.profile, lambda profile: make_policy(name, self.settings, profile))
 
     @property
-    def transfer(self) -> EngineRules | None:
-        """The engine rules where KV moves between pools; None for mixed replicas."""
-        return None if Role.MIXED in self.settings.limits else self.engine
+    def idle(self) -> IdleEngine:
+        """A replica on which nothing waits, as profiled."""
+        return IdleEngine(profile=self.profile, rules=self.engine, mixed=Role.MIXED in self.settings.limits)
 
 
 def make_plan(config: HeadwayConfig) -> Plan:
@@ -243,7 +244,11 @@ def initial_fleet(plan: Plan, trace: Trace) -> Mapping[Role, int]:
         return {role: pool.min_replicas for role, pool in limits.items()}
     if plan.kind.fixed_fleet is not None:
         return plan.kind.fixed_fleet(plan.settings)
-    load, span_s = first_interval(trace, plan.config.planner.adjustment_interval_s or PUBLISHED_INTERVAL_S)
+    interval_s = plan.config.planner.adjustment_interval_s or PUBLISHED_INTERVAL_S
+    if Role.MIXED in limits:
+        engine = ReplayEngine.of(plan.profile, plan.settings.slo, plan.engine)
+        return replayed_fleet(trace, interval_s, plan.settings, engine, 1.0 - plan.config.slo.attainment)
+    load, span_s = first_interval(trace, interval_s)
     return size_fleet(load, span_s, plan.settings, plan.profile)
 
 

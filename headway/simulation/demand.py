@@ -1,9 +1,12 @@
 """The demand of a trace on a profile: load per interval, the fleet it needs, and what no fleet can give.
 
     fleet    the reference formulas with correction factors of 1 (`headway.planning.sizing`); a mixed replica
-             does both works, so a mixed pool needs the sum of both requirements, before rounding
-    reach    where the profile's TTFT at a request's input, or its least ITL at the request's context, is
-             above the SLO of its class, no fleet meets that request; the other requests are attainable
+             does both works, so a mixed pool needs the sum of both requirements, before rounding. Prompts
+             slow down the outputs beside them, which averages do not show: the mixed fleet with which a
+             simulation begins is found by replay of the first interval
+    reach    where an idle replica's TTFT for a request's input (each chunk of a prompt is an iteration), or
+             its least ITL at the request's context, is above the SLO of its class, no fleet meets that
+             request; the other requests are attainable
     demand   per role, GPU-seconds that the trace's work needs at the best throughput under the SLO (the fluid
              bound of `tally`, prompts and output apart; no prefix reuse)
     load     of a fixed fleet: the largest of demand / (replicas × GPUs per replica × duration) over the
@@ -21,9 +24,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headway.engine import EngineRules
-from headway.engine.surfaces import idle_itl_s
+from headway.engine.surfaces import idle_itl_s, idle_prompt_s
 from headway.planning import LoadForecast, PolicySettings, Role, Slo
 from headway.planning.budget import fit
+from headway.planning.replay import ReplayEngine, Requests, least_replicas, mixed_losses
 from headway.planning.sizing import Aim, Requirement, size_decode, size_prefill
 from headway.planning.types import PoolLimits
 from headway.simulation.scenario import ClassMix
@@ -38,14 +42,38 @@ def first_interval(trace: Trace, interval_s: float) -> tuple[LoadForecast, float
     """The load of the trace's first interval, and its length in seconds."""
     span_s = min(interval_s, trace.duration_s) or interval_s
     requests, inputs, outputs = 0, 0, 0
+    for part in _first_chunks(trace, span_s):
+        requests += len(part.arrival_s)
+        inputs += int(part.input_tokens.sum())
+        outputs += int(part.output_tokens.sum())
+    return load_of(requests, inputs, outputs), span_s
+
+
+def _first_chunks(trace: Trace, span_s: float) -> Iterator[Requests]:
+    """The requests that come within `span_s`, in chunks."""
     for chunk in trace.chunks():
         within = int(np.searchsorted(chunk.arrival_s, span_s, side="right"))
-        requests += within
-        inputs += int(chunk.input_tokens[:within].sum())
-        outputs += int(chunk.output_tokens[:within].sum())
+        columns = chunk.arrival_s, chunk.input_tokens, chunk.output_tokens
+        yield Requests(*(column[:within].astype(np.float64) for column in columns))
         if within < len(chunk):
             break
-    return load_of(requests, inputs, outputs), span_s
+
+
+MOST_REPLAYED = 20_000
+"""Requests of a first interval that are replayed: a few seconds of work."""
+
+
+def replayed_fleet(
+    trace: Trace, interval_s: float, settings: PolicySettings, engine: ReplayEngine, may_miss: float
+) -> Mapping[Role, int]:
+    """The fewest mixed replicas that lose at most `may_miss` of the first interval's attainable requests."""
+    requests = Requests(*np.zeros((3, 0)))
+    for part in _first_chunks(trace, interval_s):
+        requests = requests.followed_by(part).where(slice(MOST_REPLAYED))
+        if len(requests.arrival_s) == MOST_REPLAYED:
+            break
+    wished = least_replicas(lambda guess: mixed_losses(engine, requests, 0, guess), may_miss)
+    return fit({Role.MIXED: wished}, settings.limits, settings.max_gpu_budget).targets
 
 
 def load_of(requests: int, input_tokens: int, output_tokens: int) -> LoadForecast:
@@ -107,6 +135,22 @@ def _both(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class IdleEngine:
+    """Replicas on which nothing waits: their profile and rules, mixed or in split pools."""
+
+    profile: Profile
+    rules: EngineRules
+    mixed: bool
+
+    def ttft_s(self, isl_tokens: FloatArray) -> FloatArray:
+        """TTFT by input tokens: in split pools with the transfer and one idle iteration."""
+        ttft_s = idle_prompt_s(self.profile, isl_tokens, self.rules.chunk_tokens)
+        if self.mixed:
+            return ttft_s
+        return ttft_s + self.rules.transfer_s(isl_tokens) + idle_itl_s(self.profile, isl_tokens)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Reach:
     """Requests of a trace against profile and SLO: how many the samples do not cover, how many can be met.
 
@@ -125,41 +169,31 @@ class Reach:
     best_itl_s: float = float("nan")
 
 
-def reach(trace: Trace, slo: Slo | ClassMix, profile: Profile, transfer: EngineRules | None = None) -> Reach:
-    """One pass over `trace`; `transfer` are the rules of split pools, None for mixed replicas."""
+def reach(trace: Trace, slo: Slo | ClassMix, idle: IdleEngine) -> Reach:
+    """One pass over `trace`."""
     mix = slo if isinstance(slo, ClassMix) else ClassMix((), slo, 0)
     counts = np.zeros(6)
     tokens = np.zeros(2)
     for chunk in trace.chunks():
         places = mix.draw(round(counts[0]) + np.arange(len(chunk)))
-        counts += _counts(chunk, mix.limits_s[:, places], profile, transfer)
+        counts += _counts(chunk, mix.limits_s[:, places], idle)
         tokens += (chunk.input_tokens.sum(), chunk.output_tokens.sum())
     whole = [round(count) for count in counts]
     isl, osl = tokens / max(1, whole[0])
     return Reach(
         **dict(zip(Reach.__slots__, whole, strict=False)),
-        best_ttft_s=float(idle_ttft_s(profile, np.array([isl]), transfer)[0]) if isl else float("nan"),
-        best_itl_s=float(idle_itl_s(profile, np.array([isl + osl / 2]))[0]) if isl else float("nan"),
+        best_ttft_s=float(idle.ttft_s(np.array([isl]))[0]) if isl else float("nan"),
+        best_itl_s=float(idle_itl_s(idle.profile, np.array([isl + osl / 2]))[0]) if isl else float("nan"),
     )
 
 
-def idle_ttft_s(profile: Profile, isl_tokens: FloatArray, transfer: EngineRules | None) -> FloatArray:
-    """TTFT by input tokens where nothing waits: in split pools with the transfer and one idle iteration."""
-    ttft_s = np.asarray(profile.prefill.ttft_s(isl_tokens))
-    if transfer is None:
-        return ttft_s
-    return ttft_s + transfer.transfer_s(isl_tokens) + idle_itl_s(profile, isl_tokens)
-
-
-def _counts(
-    chunk: RequestChunk, limits_s: FloatArray, profile: Profile, transfer: EngineRules | None
-) -> FloatArray:
+def _counts(chunk: RequestChunk, limits_s: FloatArray, idle: IdleEngine) -> FloatArray:
     ttft_s, itl_s = limits_s
     isl, osl = chunk.input_tokens.astype(np.float64), chunk.output_tokens.astype(np.float64)
-    covered = profile.coverage(isl, osl)
-    late = idle_ttft_s(profile, isl, transfer) > ttft_s
-    slow = (idle_itl_s(profile, isl + osl / 2) > itl_s) & (osl > 1)
-    too_long = isl + osl > profile.decode.table.max_kv_tokens
+    covered = idle.profile.coverage(isl, osl)
+    late = idle.ttft_s(isl) > ttft_s
+    slow = (idle_itl_s(idle.profile, isl + osl / 2) > itl_s) & (osl > 1)
+    too_long = isl + osl > idle.profile.decode.table.max_kv_tokens
     return np.array(
         [
             len(chunk),

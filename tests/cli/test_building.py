@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from headway.config import load_config, resolve_profile
-from headway.engine import MIXED_CHUNK_TOKENS, engine_rules
+from headway.engine import MIXED_CHUNK_TOKENS, EngineRules, engine_rules
 from headway.planning import LoadForecast, PlanningError, Role, Slo
 from headway.simulation.build import make_plan, make_scenario, run, warm_up
-from headway.simulation.demand import first_interval, reach, requirements, size_fleet
+from headway.simulation.demand import IdleEngine, first_interval, reach, requirements, size_fleet
 from headway.workload import open_trace
 from interp import Profile, ProfileError, load_profile
 
@@ -126,6 +126,43 @@ def test_mixed_fleet_does_both_works() -> None:
     assert together[Role.MIXED] == pytest.approx(sum(apart.values()))
 
 
+MIXED = {"pools.mixed.max_replicas": 40, "planner.policy": "static", "slo.ttft_ms": 500, "slo.itl_ms": 12}
+
+
+def sized(trace, **overrides):
+    """The fleet of mixed replicas with which policies begin on `trace`."""
+    plan = make_plan(load_config(None, {**MIXED, "planner.policy": "threshold", **overrides}))
+    with open_trace(trace) as opened:
+        return make_scenario(plan, opened).initial[Role.MIXED]
+
+
+@pytest.mark.parametrize("chunk_tokens", [256, 2048])
+def test_mixed_replicas_to_begin_with_keep_the_promise_and_one_less_does_not(chunk_tokens: int) -> None:
+    """Both work at once on a mixed replica, so sums of averages would be too few."""
+    load, chunks = (
+        "steady:rate_rps=60,duration_s=180,seed=1,input_cv=1",
+        {"engine.chunk_tokens": chunk_tokens},
+    )
+    replicas = sized(load, **chunks)
+    attained = []
+    for count in (replicas, replicas - 1):
+        plan = make_plan(load_config(None, {**MIXED, **chunks, "planner.static.mixed": count}))
+        with open_trace(load) as trace:
+            tally = run(plan, make_scenario(plan, trace), trace).tally
+        attained.append(tally.met / tally.requests)
+    assert replicas > 2
+    assert attained[0] >= 0.985
+    assert attained[1] < min(0.99, attained[0])
+
+
+def test_mixed_replicas_to_begin_with_stay_within_limits() -> None:
+    load = "steady:rate_rps=60,duration_s=180,seed=1"
+    assert sized(load, **{"pools.mixed.max_replicas": 2}) == 2
+    assert sized(load, **{"pools.mixed.min_replicas": 30}) == 30
+    late = {"slo.ttft_ms": 0.001}
+    assert sized(load, **late) == 1  # nothing can be kept, so no more replicas help
+
+
 def test_scenario_has_what_the_settings_say() -> None:
     overrides = {
         "routing.profile": "round_robin",
@@ -201,13 +238,25 @@ def test_a_warm_up_of_endless_intervals_is_refused() -> None:
 
 def test_reach_counts_each_request(profile: Profile) -> None:
     idle_s = float(profile.prefill.ttft_s(1000.0))
+    idle = IdleEngine(profile=profile, rules=EngineRules(), mixed=True)
     with open_trace(LOAD) as trace:
-        easy = reach(trace, Slo(ttft_s=idle_s * 1.01, itl_s=1.0), profile)
-        late = reach(trace, Slo(ttft_s=idle_s * 0.99, itl_s=1.0), profile)
-        slow = reach(trace, Slo(ttft_s=1.0, itl_s=1e-5), profile)
+        easy = reach(trace, Slo(ttft_s=idle_s * 1.01, itl_s=1.0), idle)
+        late = reach(trace, Slo(ttft_s=idle_s * 0.99, itl_s=1.0), idle)
+        slow = reach(trace, Slo(ttft_s=1.0, itl_s=1e-5), idle)
         total = trace.request_count
     assert (easy.requests, easy.attainable, easy.ttft_missed, easy.itl_missed) == (total, total, 0, 0)
     assert (late.attainable, late.ttft_missed) == (0, total)
     assert (slow.attainable, slow.itl_missed) == (0, total)
     assert easy.best_ttft_s == pytest.approx(idle_s)
     assert easy.isl_outside == easy.context_outside == 0
+
+
+def test_each_chunk_of_a_prompt_is_an_iteration_of_an_idle_replica(profile: Profile) -> None:
+    slo = Slo(ttft_s=1.01 * float(profile.prefill.ttft_s(1000.0)), itl_s=1.0)
+    missed = []
+    for chunk_tokens in (0, 2000, 100):
+        idle = IdleEngine(profile=profile, rules=EngineRules(chunk_tokens=chunk_tokens), mixed=True)
+        with open_trace(LOAD) as trace:
+            missed.append(reach(trace, slo, idle).ttft_missed)
+            total = trace.request_count
+    assert missed == [0, 0, total]

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 from headway.config import load_config
+from headway.engine import EngineRules
 from headway.planning import PlanningError
 from headway.planning.types import Role, Slo
-from headway.simulation.demand import reach
+from headway.simulation.demand import IdleEngine, reach
 from headway.simulation.layout import Routing
 from headway.simulation.router_driver import session_of
 from headway.simulation.scenario import ClassMix, RequestClass, ScenarioRouter, request_classes
@@ -141,7 +142,8 @@ def test_classes_do_not_change_what_happens():
 def test_what_is_attainable_goes_by_class():
     """An idle replica needs 1 s for each prompt, which only batch allows."""
     trace, places = split_trace(40)
-    known = reach(trace, ClassMix(CLASSES, DEPLOYMENT, 0), constant_profile(0.01, 1e-3))
+    idle = IdleEngine(profile=constant_profile(0.01, 1e-3), rules=EngineRules(), mixed=True)
+    known = reach(trace, ClassMix(CLASSES, DEPLOYMENT, 0), idle)
     assert known.attainable == places.sum()
     assert known.ttft_missed == 40 - places.sum()
 

@@ -90,7 +90,7 @@ class HeadwayPolicy:
                 memory.history, lead_intervals(leads_s[role], self.interval_s), self.interval_s, half_life
             )
             for role, memory in memories.items()
-            if observation.requests >= 0 and len(memory.history) >= 2
+            if observation.requests >= 0 and len(memory.history) >= 1
         }
         return Assessment(
             observation=observation,

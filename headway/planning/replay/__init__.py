@@ -5,7 +5,7 @@ lean: no events but arrivals and ends, latencies from the profile's surfaces. Pu
 without randomness.
 """
 
-from headway.planning.replay.curve import LossCurve
+from headway.planning.replay.curve import LossCurve, least_replicas
 from headway.planning.replay.engine import (
     ReplayEngine,
     attainable,
@@ -23,6 +23,7 @@ __all__ = [
     "attainable",
     "decode_losses",
     "decode_seconds",
+    "least_replicas",
     "mixed_losses",
     "mixed_seconds",
     "prefill_losses",

@@ -71,6 +71,21 @@ def loss_curve(lose: Callable[[int], int], requests: int, least: int, guess: int
     return LossCurve(requests, search.filled(top))
 
 
+def least_replicas(search: Callable[[int], LossCurve], may_miss: float) -> int:
+    """The fewest replicas, at least 1, that lose at most this share; else those from which more save little.
+
+    `search(n)` is the curve found from a guess of n; where it ends too early it is searched again from there.
+    """
+    guess = 1
+    while True:
+        curve = search(guess)
+        enough = np.flatnonzero(curve.lost <= may_miss * curve.requests)
+        last = len(curve.lost) - 1
+        if len(enough) or last <= guess:
+            return max(1, int(enough[0]) if len(enough) else last)
+        guess = last
+
+
 @dataclass(slots=True)
 class _Search:
     """Replays so far, by their number of replicas."""

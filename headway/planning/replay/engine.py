@@ -24,7 +24,7 @@ import numpy as np
 
 from headway.engine import EngineRules
 from headway.engine.rules import kv_transfer_s
-from headway.engine.surfaces import idle_itl_s, prompt_work_s
+from headway.engine.surfaces import idle_itl_s, idle_prompt_s, prompt_work_s
 from headway.planning.replay.requests import Requests
 from headway.planning.types import Slo
 from interp import Profile
@@ -119,10 +119,7 @@ def attainable(engine: ReplayEngine, requests: Requests, *, mixed: bool = False)
 
 def prompt_s(engine: ReplayEngine, requests: Requests) -> FloatArray:
     """Seconds from the start of each prompt on an idle engine until it is computed, f8[N]."""
-    if engine.chunk_tokens == 0:
-        return np.asarray(engine.profile.prefill.ttft_s(requests.uncached_tokens))
-    chunks = np.ceil(requests.uncached_tokens / engine.chunk_tokens)
-    return _work_s(engine, requests) + chunks * _empty_iteration_s(engine)
+    return idle_prompt_s(engine.profile, requests.uncached_tokens, engine.chunk_tokens)
 
 
 def transfer_s(engine: ReplayEngine, requests: Requests) -> FloatArray:

@@ -22,7 +22,7 @@ from headway.engine.surfaces import idle_itl_s
 from headway.planning import Role
 from headway.planning.budget import gpus
 from headway.simulation.build import Plan, make_plan, make_scenario, run
-from headway.simulation.demand import Reach, demand_gpu_s, idle_ttft_s, interval_loads, reach, requirements
+from headway.simulation.demand import Reach, demand_gpu_s, interval_loads, reach, requirements
 from headway.simulation.report import SimulationReport
 from headway.simulation.results import RunSetting
 from headway.simulation.scenario import ClassMix, request_classes
@@ -74,7 +74,7 @@ def facts(candidate: Candidate, trace: Trace) -> Facts:
     plan = make_plan(_searched(candidate, dict.fromkeys(candidate.mode.roles, 1)))
     slo, limits, aim = plan.settings.slo, plan.settings.limits, plan.config.slo.attainment
     mix = ClassMix(request_classes(plan.config), slo, plan.config.simulation.seed)
-    known = reach(trace, mix, plan.profile, plan.transfer)
+    known = reach(trace, mix, plan.idle)
     demand = demand_gpu_s(trace, plan.profile, slo, shared_iterations=plan.engine.chunk_tokens > 0)
     cached = bool(plan.engine.prefix_cache_tokens and trace.stats.blocks)
     work_s = demand[Role.DECODE] + (0.0 if cached else demand[Role.PREFILL])
@@ -136,7 +136,7 @@ def _kept_when_idle(plan: Plan, trace: Trace, share: float) -> tuple[float, floa
     for chunk in trace.chunks():
         isl, osl = chunk.input_tokens.astype(np.float64), chunk.output_tokens.astype(np.float64)
         itl_s = np.where(osl > 1, idle_itl_s(plan.profile, isl + osl / 2), 0.0)
-        columns.append((idle_ttft_s(plan.profile, isl, plan.transfer), itl_s))
+        columns.append((plan.idle.ttft_s(isl), itl_s))
     ttft_s, itl_s = (np.concatenate(column) for column in zip(*columns, strict=True))
     kept = (float(np.quantile(column, share, method="higher")) for column in (ttft_s, itl_s))
     return next(kept), next(kept)
