@@ -12,7 +12,7 @@ A message costs the CPU of some hundred tokens' handling on either side, whateve
 batches produces a token for each of its requests at the same moment, so all that a replica has for a gateway
 leaves as one frame:
 
-    replica   FeedSender    put, put, put ──> frame [(key, text, tokens, finish_reason), …]
+    replica   FeedSender    put, put, put ──> frame [(key, text, tokens, finish_reason, cached_tokens), …]
     gateway   ReplicaFeed   frame ──> ChunkStream of each key
 
 The call that runs a request stays open until its last chunk is in the sender, and returns how many there
@@ -141,14 +141,15 @@ def _translated(error: BaseException) -> Exception:
     return BackendError(str(error))
 
 
-Frame = Sequence[tuple[int, str, int, FinishReason | None]]
+Framed = tuple[int, str, int, FinishReason | None, int | None]
+Frame = Sequence[Framed]
 
 
 class FeedSender:
     """Chunks on a replica that wait to be sent to one gateway."""
 
     def __init__(self) -> None:
-        self._chunks: list[tuple[int, str, int, FinishReason | None]] = []
+        self._chunks: list[Framed] = []
         self._waiter: asyncio.Future[None] | None = None
 
     def put(self, key: int, chunk: TokenChunk) -> None:
@@ -216,6 +217,7 @@ class ChunkStream:
             "".join(chunk.text for chunk in chunks),
             sum(chunk.tokens for chunk in chunks),
             chunks[-1].finish_reason,
+            chunks[-1].cached_tokens,
         )
 
     def _wake(self) -> None:
@@ -269,9 +271,9 @@ class ReplicaFeed:
         loss = Lost("the feed ended")
         try:
             async for frame in response:
-                for key, text, tokens, finish_reason in frame:
+                for key, *chunk in frame:
                     if (stream := self.streams.get(key)) is not None:
-                        stream.put(TokenChunk(text, tokens, finish_reason))
+                        stream.put(TokenChunk(*chunk))
         except FOREIGN as error:
             loss = lost(error)
         finally:

@@ -255,7 +255,7 @@ class Decode(EngineReplica):
                 async for chunk in stream:
                     left -= chunk.tokens
                     if left < 0 or (left == 0 and chunk.finish_reason is None):
-                        yield TokenChunk(chunk.text, chunk.tokens + min(left, 0), "length")
+                        yield chunk._replace(tokens=chunk.tokens + min(left, 0), finish_reason="length")
                         return
                     yield chunk
 

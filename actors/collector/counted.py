@@ -27,8 +27,15 @@ def with_counted(measured: Measured, seen: Increases, steps: Steps) -> Measured:
         input_tokens=_lengths(seen.get(Quantity.ISL, NOTHING).buckets, measured.isl_tokens),
         output_tokens=outputs,
         completed=measured.completed if isfinite(measured.completed) else measured.requests,
+        cached_share=_cached_share(measured),
     )
     return replace(measured, counted=counted)
+
+
+def _cached_share(measured: Measured) -> float:
+    if not (measured.cached_tokens > 0 and measured.isl_tokens > 0):
+        return 0.0
+    return min(1.0, measured.cached_tokens / measured.isl_tokens)
 
 
 def _adding_up(steps: Steps, measured: Measured) -> tuple[tuple[float, float], ...]:

@@ -220,9 +220,23 @@ def _load_key(role: Role, figure: str) -> str:
     return f"load.{role}.{figure}"
 
 
-ROW = np.dtype([("at_s", "<f8"), ("input_tokens", "<u4"), ("output_tokens", "<i4")])
-"""A request that arrived (`output_tokens` is ARRIVAL) or completed."""
-ARRIVAL = -1
+ROW = np.dtype(
+    [
+        ("at_s", "<f8"),
+        ("input_tokens", "<u4"),
+        ("output_tokens", "<i4"),
+        ("cached_tokens", "<i4"),
+        ("ttft_s", "<f8"),
+        ("itl_s", "<f8"),
+        ("slo_class", "<i4"),
+    ]
+)
+"""A request that arrived (`output_tokens` is ARRIVAL) or completed.
+
+Of one that arrived there are its own SLOs, NaN where it has none, and the place of its class, 0 for none; of
+one that completed `cached_tokens`, which may be UNKNOWN.
+"""
+ARRIVAL = UNKNOWN = -1
 
 
 class RequestList(NamedTuple):
@@ -236,13 +250,15 @@ class RequestList(NamedTuple):
 def encode(answer: RequestList) -> bytes:
     """The answer's body."""
     rows = base64.b64encode(answer.rows.tobytes()).decode()
-    return json.dumps({**answer._asdict(), "rows": rows}).encode()
+    return json.dumps({**answer._asdict(), "columns": ROW.names, "rows": rows}).encode()
 
 
 def decode(body: str) -> RequestList:
     """The answer behind a body of `encode`; ValueError for anything else."""
     try:
         answer = json.loads(body)
+        if tuple(answer["columns"]) != ROW.names:
+            raise ValueError("other columns")
         rows = np.frombuffer(base64.b64decode(answer["rows"], validate=True), ROW)
         return RequestList(float(answer["now_s"]), float(answer["whole_since_s"]), rows)
     except (KeyError, TypeError, ValueError) as error:
@@ -264,9 +280,19 @@ def traffic_within(answer: RequestList, shift_s: float, start_s: float, end_s: f
     arrivals, completions = np.flatnonzero(within & arrived), answer.rows[within & ~arrived]
     # A clock that was set back puts a later arrival before an earlier one.
     arrivals = arrivals[np.argsort(at_s[arrivals], kind="stable")]
+    rows = answer.rows[arrivals]
     return Traffic(
         arrival_s=at_s[arrivals],
-        input_tokens=answer.rows["input_tokens"][arrivals],
+        input_tokens=rows["input_tokens"],
         completed_input_tokens=completions["input_tokens"],
         completed_output_tokens=completions["output_tokens"],
+        completed_cached_tokens=_known(completions["cached_tokens"], completions["cached_tokens"] != UNKNOWN),
+        ttft_s=_known(rows["ttft_s"], ~np.isnan(rows["ttft_s"])),
+        itl_s=_known(rows["itl_s"], ~np.isnan(rows["itl_s"])),
+        slo_class=rows["slo_class"] if rows["slo_class"].any() else None,
     )
+
+
+def _known(column: NDArray[Any], known: NDArray[np.bool_]) -> NDArray[np.float64] | None:
+    """The values, NaN where they are not known; None where none is."""
+    return np.where(known, column.astype(np.float64), np.nan) if known.any() else None

@@ -130,7 +130,7 @@ class LiveEngine:
         prefilled: bool = False,
         prefill_only: bool = False,
         blocks: Sequence[int] = (),
-    ) -> None:
+    ) -> LiveJob:
         """Take in a request that is here from `at_s` on; a time that is already accounted for means now.
 
         `prefilled` requests come with their KV; of `prefill_only` ones the prompt is computed and no more, as
@@ -150,6 +150,7 @@ class LiveEngine:
             job.cached_tokens = input_tokens - self.missing_tokens(input_tokens, blocks)
         self._jobs[request_id] = job
         heappush(self._coming, (max(at_s, self._now_s), next(self._order), job))
+        return job
 
     def abort(self, request_id: str) -> bool:
         """Forget a request and free what it holds; False if it is not here. The iteration goes on."""

@@ -8,8 +8,9 @@ lengths. Made from them are
     lengths    the histogram's quantiles, evenly spaced, in random order: evenly mixed ones would hide that
                long prompts come in runs; linear in a bucket, then scaled to the measured mean, which is exact
 
-Inputs and outputs are drawn apart: histograms do not say which belong together. The bucket without an upper
-bound ends where the measured mean puts it, and not below twice its lower bound.
+Inputs and outputs are drawn apart: histograms do not say which belong together. Of every input the same share
+was cached. The bucket without an upper bound ends where the measured mean puts it, and not below twice its
+lower bound.
 """
 
 from dataclasses import dataclass
@@ -35,7 +36,8 @@ class LengthHistogram:
 class CountedTraffic:
     """One interval as counted: arrivals in steps from `start_s` on, each as (its end, arrivals); lengths.
 
-    `output_tokens` are those of `completed` requests, None where nothing completed.
+    `output_tokens` are those of `completed` requests, None where nothing completed. `cached_share` of all
+    input tokens were cached, 0 where that is not known.
     """
 
     start_s: float
@@ -43,6 +45,7 @@ class CountedTraffic:
     input_tokens: LengthHistogram
     output_tokens: LengthHistogram | None = None
     completed: float = 0.0
+    cached_share: float = 0.0
 
 
 def made_of(counted: CountedTraffic) -> Traffic:
@@ -51,11 +54,14 @@ def made_of(counted: CountedTraffic) -> Traffic:
     arrival_s = _arrivals(counted, generator)
     outputs = counted.output_tokens
     completed = 0 if outputs is None else max(0, round(counted.completed))
+    input_tokens = _lengths(counted.input_tokens, len(arrival_s), generator)
+    completed_tokens = _lengths(counted.input_tokens, completed, generator)
     return Traffic(
         arrival_s=arrival_s,
-        input_tokens=_lengths(counted.input_tokens, len(arrival_s), generator),
-        completed_input_tokens=_lengths(counted.input_tokens, completed, generator),
+        input_tokens=input_tokens,
+        completed_input_tokens=completed_tokens,
         completed_output_tokens=np.zeros(0) if outputs is None else _lengths(outputs, completed, generator),
+        completed_cached_tokens=counted.cached_share * completed_tokens if counted.cached_share else None,
     )
 
 

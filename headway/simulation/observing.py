@@ -2,7 +2,7 @@
 
 Arrivals are the rows that the kernel has taken of the chunks it was given, so that each is part of exactly
 one interval and of the one whose counters it is in. Completions are read from the records of ended requests;
-nothing is said of the output of a request before it has completed.
+nothing is said of the output of a request, nor of what was cached of it, before it has completed.
 
 Engines report what they do right now (`reports`): of a replica that decodes the ITL of its batch, of one that
 computes prompts from their beginning the time of one of them, beside what its decode batch takes.
@@ -28,8 +28,7 @@ from headway.simulation.layout import COMPLETED, DECODING, DRAINING, IDLE, PREFI
 from interp import Profile
 from interp.jit import compiled
 
-Columns = tuple[NDArray[Any], NDArray[Any]]
-NOTHING: Columns = (np.zeros(0), np.zeros(0))
+Columns = tuple[NDArray[Any], ...]
 
 
 class TrafficLog:
@@ -49,19 +48,21 @@ class TrafficLog:
     def ended(self, records: NDArray[Any]) -> None:
         """These requests have ended, in this order. The buffer is used again: what is kept is copied."""
         completed = records["outcome"] == COMPLETED
-        self._completed.append((records["input_tokens"][completed], records["output_tokens"][completed]))
+        names = ("input_tokens", "output_tokens", "cached_tokens")
+        self._completed.append(tuple(records[name][completed] for name in names))
 
     def take(self) -> Traffic:
         """Arrivals and completions since this was last called."""
         self._look()
-        arrival_s, input_tokens = _joined(self._arrived)
-        completed_input_tokens, completed_output_tokens = _joined(self._completed)
+        arrival_s, input_tokens = _joined(self._arrived, 2)
+        completed_input_tokens, completed_output_tokens, cached_tokens = _joined(self._completed, 3)
         self._arrived, self._completed = [], []
         return Traffic(
             arrival_s=arrival_s,
             input_tokens=input_tokens,
             completed_input_tokens=completed_input_tokens,
             completed_output_tokens=completed_output_tokens,
+            completed_cached_tokens=cached_tokens,
         )
 
     def _look(self) -> None:
@@ -71,9 +72,9 @@ class TrafficLog:
         self._seen = rows.stop
 
 
-def _joined(parts: list[Columns]) -> tuple[FloatArray, FloatArray]:
-    first, second = zip(NOTHING, *parts, strict=True)
-    return np.concatenate(first, dtype=np.float64), np.concatenate(second, dtype=np.float64)
+def _joined(parts: list[Columns], count: int) -> list[FloatArray]:
+    columns = zip((np.zeros(0),) * count, *parts, strict=True)
+    return [np.concatenate(column, dtype=np.float64) for column in columns]
 
 
 class Utilisation:

@@ -79,14 +79,20 @@ class KvHandle:
     engine_id: str
     input_tokens: int
     transfer: Mapping[str, Any] = field(default_factory=dict)
+    cached_tokens: int | None = None
+    """Of the input, what the prefill found in its prefix cache; None where the engine does not say."""
 
 
 class TokenChunk(NamedTuple):
-    """Some tokens of a stream: their text, their number, and with the last one why the stream ended."""
+    """Some tokens of a stream: their text, their number, and with the last one why the stream ended.
+
+    The last one also says what of the prompt was not computed, as `KvHandle.cached_tokens`.
+    """
 
     text: str
     tokens: int
     finish_reason: FinishReason | None = None
+    cached_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

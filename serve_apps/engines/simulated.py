@@ -31,6 +31,7 @@ import numpy as np
 from headway.config import HeadwayConfig
 from headway.engine import Boundary, JobState, LiveEngine, engine_rules
 from headway.engine.live import Slowness
+from headway.engine.live_batch import LiveJob
 from headway.engine.speeds import simulated_profile, simulated_speeds
 from headway.planning.types import Role
 from headway.routing.types import RouteRequest
@@ -40,7 +41,6 @@ from serve_apps.engines.protocol import (
     EngineRequest,
     EngineSizes,
     EngineStats,
-    FinishReason,
     KvHandle,
     RequestAborted,
     RunningRequest,
@@ -107,24 +107,26 @@ class SimulatedEngine:
     async def prefill(self, request: EngineRequest) -> KvHandle:
         """Compute the prompt; the KV is held here for the time of its transfer."""
         self._require(self.role is not Role.DECODE, "does not prefill")
-        inbox = self._take_in(request, prefill_only=True)
+        inbox, job = self._take_in(request, prefill_only=True)
         try:
             await inbox.take()
         finally:
             self._let_go(request.request_id, inbox)
-        return self._hold_kv(request.request_id, _input_tokens(request))
+        return self._hold_kv(request.request_id, _input_tokens(request), job.cached_tokens)
 
     async def decode(self, request: EngineRequest, kv: KvHandle | None) -> AsyncGenerator[TokenChunk, None]:
         """Stream the output; tokens that came since the last chunk was taken make one chunk."""
         self._require(self.role is not Role.PREFILL, "does not decode")
         self._require(kv is not None or self.role is Role.MIXED, "needs the KV of the prompt")
-        inbox = self._take_in(request, kv)
+        inbox, job = self._take_in(request, kv)
         text, sent = SimulatedText(request.prompt, request.sampling.get("seed")), 0
         try:
             while sent < request.max_tokens:
                 start, sent = sent, sent + await inbox.take()
-                reason: FinishReason | None = "length" if sent == request.max_tokens else None
-                yield TokenChunk(text.tokens(start, sent), sent - start, reason)
+                if sent < request.max_tokens:
+                    yield TokenChunk(text.tokens(start, sent), sent - start)
+            cached_tokens = job.cached_tokens if kv is None else kv.cached_tokens
+            yield TokenChunk(text.tokens(start, sent), sent - start, "length", cached_tokens)
         finally:
             self._let_go(request.request_id, inbox)
 
@@ -191,8 +193,11 @@ class SimulatedEngine:
 
     def _take_in(
         self, request: EngineRequest, kv: KvHandle | None = None, *, prefill_only: bool = False
-    ) -> Inbox:
-        """Hand a request to the model, in the place of an earlier attempt at it; the inbox of its tokens."""
+    ) -> tuple[Inbox, LiveJob]:
+        """Hand a request to the model, in the place of an earlier attempt at it.
+
+        Its tokens come to the inbox, and the model's job says what it found cached.
+        """
         self._require_alive()
         request_id, asked = request.request_id, (_input_tokens(request), request.max_tokens)
         self._require(request.max_tokens >= 1, f"max_tokens of {request_id} must be at least 1")
@@ -201,7 +206,7 @@ class SimulatedEngine:
         blocks, delay_s = self._blocks(request.route), self._queueing_s
         if kv is not None:
             delay_s = self._rules.transfer_s(self._model.missing_tokens(asked[0], blocks))
-        self._model.submit(
+        job = self._model.submit(
             request_id,
             *asked,
             at_s=self._timer.now_s() + delay_s,
@@ -212,7 +217,7 @@ class SimulatedEngine:
         inbox = self._inboxes[request_id] = Inbox()
         self._asked[request_id] = request
         self._set_timer()
-        return inbox
+        return inbox, job
 
     def _blocks(self, route: RouteRequest | None) -> Sequence[int]:
         """The keys of the prompt's blocks, none where they are not of the cache's size."""
@@ -261,13 +266,18 @@ class SimulatedEngine:
         for request_id in boundary.left:
             inboxes[request_id].add()
 
-    def _hold_kv(self, request_id: str, tokens: int) -> KvHandle:
+    def _hold_kv(self, request_id: str, tokens: int, cached_tokens: int) -> KvHandle:
         """Keep the KV for as long as its transfer takes from now on."""
         until_s = self._timer.now_s() + self._rules.transfer_s(tokens)
         self._held[request_id] = _HeldKv(tokens, until_s)
         heappush(self._releases, (until_s, request_id))
         self._set_timer()
-        return KvHandle(request_id=request_id, engine_id=self.engine_id, input_tokens=tokens)
+        return KvHandle(
+            request_id=request_id,
+            engine_id=self.engine_id,
+            input_tokens=tokens,
+            cached_tokens=cached_tokens,
+        )
 
     def _release_kv(self, until_s: float, request_id: str) -> None:
         held = self._held.get(request_id)

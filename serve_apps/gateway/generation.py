@@ -274,17 +274,18 @@ class Generation:
         """Pass the output on; leaving early closes the backend's generator, which aborts the request."""
         async with aclosing(self._state.traffic.backend.generate(request, placed)) as chunks:
             cutter = StopCutter(request.stop) if request.stop else None
-            async for text, count, reason in chunks:
+            async for text, count, reason, cached_tokens in chunks:
                 times.tokens(count)
                 whole = reason is not None
                 if cutter is not None:
                     text, reason = cutter.cut(text, reason)  # noqa: PLW2901 - what leaves instead
                 if reason is not None:
-                    times.finished(reason)
+                    times.finished(reason, cached_tokens)
                     # From here on a disconnect is what servers report once the answer is complete.
                     watch.stop()
                     self._state.traffic.backend.complete(request.request_id)
-                    await answer.end(text, reason, Usage(request.input_tokens, times.output_tokens))
+                    usage = Usage(request.input_tokens, times.output_tokens, cached_tokens)
+                    await answer.end(text, reason, usage)
                     break
                 if text:
                     await answer.text(text)

@@ -25,6 +25,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from math import nan
 from typing import get_args
 
 import numpy as np
@@ -33,7 +34,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-from actors.collector.exposition import ARRIVAL, ROW, RequestList
+from actors.collector.exposition import ARRIVAL, ROW, UNKNOWN, RequestList
 from headway.planning import Slo
 from headway.routing.types import RequestSlo
 from serve_apps.engines.protocol import FinishReason
@@ -84,6 +85,8 @@ class Histogram:
         labels = [*map(floatToGoString, self._bounds), "+Inf"]
         return [(label, float(count)) for label, count in zip(labels, accumulate(self._counts), strict=True)]
 
+
+PLAIN = SloTargets()
 
 UNJUDGED: frozenset[Outcome] = frozenset({"aborted", "invalid", "too_long"})
 LONGEST_S = 600.0
@@ -151,11 +154,11 @@ class GatewayMetrics(Collector):
         )
         self.input_tokens, self.request_output_tokens = ByOutcome(counts), ByOutcome(counts)
 
-    def arrived(self, input_tokens: int) -> None:
+    def arrived(self, input_tokens: int, targets: SloTargets = PLAIN) -> None:
         """Count a valid request."""
         self.arrivals += 1
         self.arrival_input_tokens.observe(input_tokens)
-        self.log.arrived(input_tokens)
+        self.log.arrived(input_tokens, targets)
 
     def judge(self, outcome: Outcome, times: Times, targets: SloTargets) -> None:
         """Count whether a request met its SLOs."""
@@ -244,13 +247,16 @@ class RequestLog:
         self._written = 0
         self._began_s = clock()
 
-    def arrived(self, input_tokens: int) -> None:
+    def arrived(self, input_tokens: int, targets: SloTargets = PLAIN) -> None:
         """A valid request is here."""
-        self._write(input_tokens, ARRIVAL)
+        own = targets.slo
+        slo = (nan, nan) if own is None else (own.ttft_s, own.tpot_s)
+        self._write((input_tokens, ARRIVAL, UNKNOWN, *slo, targets.class_place))
 
-    def completed(self, input_tokens: int, output_tokens: int) -> None:
+    def completed(self, input_tokens: int, output_tokens: int, cached_tokens: int | None = None) -> None:
         """A request has ended well."""
-        self._write(input_tokens, output_tokens)
+        cached = UNKNOWN if cached_tokens is None else cached_tokens
+        self._write((input_tokens, output_tokens, cached, nan, nan, 0))
 
     def recent(self, seconds: float) -> RequestList:
         """The rows of the last `seconds`, as far as they are still here."""
@@ -263,8 +269,8 @@ class RequestLog:
         rows = np.concatenate([part[part["at_s"] > now_s - seconds] for part in (older, newer)])
         return RequestList(now_s, whole_since_s, rows)
 
-    def _write(self, input_tokens: int, output_tokens: int) -> None:
-        self._rows[self._written % len(self._rows)] = (self._clock(), input_tokens, output_tokens)
+    def _write(self, row: tuple[int | float, ...]) -> None:
+        self._rows[self._written % len(self._rows)] = (self._clock(), *row)
         self._written += 1
 
 
@@ -272,6 +278,7 @@ class RequestTimes:
     """Follows one request; `tokens` is on the path of every chunk and costs about a microsecond."""
 
     __slots__ = (
+        "_cached_tokens",
         "_clock",
         "_first_s",
         "_input_tokens",
@@ -292,6 +299,7 @@ class RequestTimes:
         self._input_tokens: int | None = None
         self._targets = SloTargets()
         self._reason: FinishReason | None = None
+        self._cached_tokens: int | None = None
         self.output_tokens = 0
 
     def received(self) -> None:
@@ -305,7 +313,7 @@ class RequestTimes:
     def accepted(self, input_tokens: int) -> None:
         """The request is valid."""
         self._input_tokens = input_tokens
-        self._metrics.arrived(input_tokens)
+        self._metrics.arrived(input_tokens, self._targets)
 
     def tokens(self, count: int) -> None:
         """Some tokens leave now."""
@@ -323,9 +331,9 @@ class RequestTimes:
         self.output_tokens += count
         metrics.output_tokens += count
 
-    def finished(self, reason: FinishReason) -> None:
+    def finished(self, reason: FinishReason, cached_tokens: int | None = None) -> None:
         """The output is complete; it counts if it also arrives."""
-        self._reason = reason
+        self._reason, self._cached_tokens = reason, cached_tokens
 
     def ended(self, outcome: Outcome) -> None:
         """The request is over."""
@@ -339,7 +347,7 @@ class RequestTimes:
             metrics.input_tokens.observe(outcome, self._input_tokens)
             metrics.request_output_tokens.observe(outcome, self.output_tokens)
             if outcome == "ok":
-                metrics.log.completed(self._input_tokens, self.output_tokens)
+                metrics.log.completed(self._input_tokens, self.output_tokens, self._cached_tokens)
         if ttft_s is not None:
             metrics.request_ttft.observe(outcome, ttft_s)
         if tpot_s is not None:

@@ -97,10 +97,14 @@ class GenerationRequest:
 
 
 class Usage(NamedTuple):
-    """Tokens of one request: the gateway's count of the input, the engine's count of the output."""
+    """Tokens of one request: the gateway's count of the input, the engine's count of the output.
+
+    `cached_tokens` of the input were not computed; None where the engine does not say.
+    """
 
     input_tokens: int
     output_tokens: int
+    cached_tokens: int | None = None
 
 
 BYTES_PER_TOKEN = 4

@@ -122,12 +122,15 @@ def _nothing(with_usage: bool) -> dict[str, None]:
     return {"usage": None} if with_usage else {}
 
 
-def _usage(usage: Usage) -> dict[str, int]:
-    return {
+def _usage(usage: Usage) -> dict[str, Any]:
+    counts = {
         "prompt_tokens": usage.input_tokens,
         "completion_tokens": usage.output_tokens,
         "total_tokens": usage.input_tokens + usage.output_tokens,
     }
+    if usage.cached_tokens is None:
+        return counts
+    return {**counts, "prompt_tokens_details": {"cached_tokens": usage.cached_tokens}}
 
 
 def _chat_delta(text: str, first: bool) -> dict[str, Any]:

@@ -41,10 +41,14 @@ CRITICALITY: Mapping[str, bool] = {"critical": True, "sheddable": False}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SloTargets:
-    """The wishes of one request. `slo` None: nothing of its own, the deployment's counts."""
+    """The wishes of one request. `slo` None: nothing of its own, the deployment's counts.
+
+    `class_place` counts the classes of the settings from 1 on; 0: it names none.
+    """
 
     slo: RequestSlo | None = None
     slo_class: str = ""
+    class_place: int = 0
     critical: bool = False
     prediction_based: bool = False
     session: str | None = None
@@ -83,6 +87,7 @@ class SloTargetReader:
         return SloTargets(
             slo=slo,
             slo_class=slo_class,
+            class_place=list(self._classes).index(slo_class) + 1 if slo_class else 0,
             critical=bool(values.get("criticality", by_class)),
             prediction_based=prediction_based,
             session=None if session is None else str(session),

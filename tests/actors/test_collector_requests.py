@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from itertools import pairwise
+from math import isnan, nan
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from prometheus_client import Counter, Gauge, generate_latest
 from actors.collector.exposition import (
     ARRIVAL,
     ROW,
+    UNKNOWN,
     RequestList,
     clock_shift_s,
     decode,
@@ -33,8 +35,12 @@ from tests.exporter import MODEL, Exporter
 pytestmark = pytest.mark.anyio
 
 
-def told(*rows: tuple[float, int, int], now_s: float = 100.0, whole_since_s: float = 0.0) -> RequestList:
-    return RequestList(now_s, whole_since_s, np.array(list(rows), ROW))
+PLAIN = (UNKNOWN, nan, nan, 0)
+
+
+def told(*rows: tuple[float, ...], now_s: float = 100.0, whole_since_s: float = 0.0) -> RequestList:
+    whole = [(*row, *PLAIN[len(row) - 3 :]) for row in rows]
+    return RequestList(now_s, whole_since_s, np.array(whole, ROW))
 
 
 # --- what a gateway tells
@@ -44,7 +50,7 @@ def test_what_is_told_arrives_as_it_was():
     said = told((99.5, 10, ARRIVAL), (99.75, 4_000_000_000, 2_000_000_000), whole_since_s=3.25)
     heard = decode(encode(said).decode())
     assert heard[:2] == said[:2]
-    assert heard.rows.tolist() == said.rows.tolist()
+    assert heard.rows.tobytes() == said.rows.tobytes()
 
 
 @pytest.mark.parametrize(
@@ -60,6 +66,7 @@ def test_what_is_told_arrives_as_it_was():
         '{"now_s": 1, "whole_since_s": 0, "rows": 5}',
         '{"now_s": null, "whole_since_s": 0, "rows": ""}',
         json.dumps({"now_s": 1, "whole_since_s": 0, "rows": base64.b64encode(b"123").decode()}),
+        encode(RequestList(1.0, 0.0, np.zeros(1, ROW))).decode().replace("ttft_s", "ttlt_s"),
     ],
 )
 def test_anything_else_is_refused(body):
@@ -75,6 +82,22 @@ def test_the_interval_begins_after_its_start_and_ends_with_its_end():
     assert traffic is not None
     assert traffic.arrival_s.tolist() == [15.0]
     assert (traffic.completed_input_tokens.tolist(), traffic.completed_output_tokens.tolist()) == ([2], [7])
+
+
+def test_cached_tokens_and_promises_of_single_requests_come_along():
+    said = told(
+        (11.0, 500, ARRIVAL, UNKNOWN, 0.5, 0.02, 2),
+        (12.0, 900, ARRIVAL),
+        (13.0, 500, 20, 320),
+        (14.0, 900, 30),
+    )
+    traffic = traffic_within(said, 0.0, 10.0, 15.0)
+    assert traffic.completed_cached_tokens[0] == 320.0
+    assert isnan(traffic.completed_cached_tokens[1])
+    assert (traffic.ttft_s[0], traffic.itl_s[0], traffic.slo_class.tolist()) == (0.5, 0.02, [2.0, 0.0])
+    assert isnan(traffic.ttft_s[1])
+    plain = traffic_within(said, 0.0, 11.5, 12.5)
+    assert plain.completed_cached_tokens is plain.ttft_s is plain.itl_s is plain.slo_class is None
 
 
 @given(

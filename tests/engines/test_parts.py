@@ -125,6 +125,20 @@ def test_received_kv_counts_as_external_and_is_cached():
     ]
 
 
+def test_the_last_chunk_says_what_of_the_prompt_was_cached():
+    async def talk() -> list[list[int | None]]:
+        await collect(mixed.decode(turn("1", [1, 2]), None))
+        here = [chunk.cached_tokens async for chunk in mixed.decode(turn("2", [1, 2, 3]), None)]
+        await prefill.prefill(turn("1", [1, 2]))
+        kv = await prefill.prefill(turn("3", [1, 2, 3]))
+        assert kv.cached_tokens == 2 * BLOCK
+        elsewhere = [chunk.cached_tokens async for chunk in mixed.decode(turn("3", [1, 2, 3]), kv)]
+        return [here, elsewhere]
+
+    mixed, prefill = (engine_of(role, prefix_cache_tokens=10_000) for role in (Role.MIXED, Role.PREFILL))
+    assert run(talk()) == [[None, None, None, 2 * BLOCK]] * 2
+
+
 def test_only_what_is_not_cached_travels():
     async def first_token_s() -> float:
         await collect(engine.decode(turn("1", [1, 2]), None))

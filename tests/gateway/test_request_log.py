@@ -6,9 +6,12 @@ import time
 import numpy as np
 import pytest
 
-from actors.collector.exposition import ARRIVAL, decode
+from actors.collector.exposition import ARRIVAL, UNKNOWN, decode
+from headway.routing.types import RequestSlo
+from serve_apps.engines.protocol import TokenChunk
 from serve_apps.gateway.backend import Overloaded, ReplicaLost
 from serve_apps.gateway.metrics import RequestLog
+from serve_apps.gateway.slo_targets import SloTargets
 from tests.gateway.conftest import Serve
 from tests.gateway.doubles import ScriptedBackend, chunks
 from tests.gateway.test_http import call, post
@@ -59,7 +62,22 @@ def test_arrivals_and_completions_with_their_lengths_at_their_times():
     log.arrived(12)
     clock.now_s += 2.0
     log.completed(12, 5)
-    assert log.recent(60.0).rows.tolist() == [(1_000.0, 12, ARRIVAL), (1_002.0, 12, 5)]
+    columns = ["at_s", "input_tokens", "output_tokens", "cached_tokens"]
+    assert log.recent(60.0).rows[columns].tolist() == [
+        (1_000.0, 12, ARRIVAL, UNKNOWN),
+        (1_002.0, 12, 5, UNKNOWN),
+    ]
+
+
+def test_the_slo_and_class_of_an_arrival_and_the_cached_tokens_of_a_completion():
+    log = RequestLog(Clock())
+    own = RequestSlo(ttft_s=0.5)
+    log.arrived(12, SloTargets(slo=own, slo_class="urgent", class_place=2))
+    log.completed(12, 5, 8)
+    arrived, completed = log.recent(60.0).rows
+    assert (arrived["ttft_s"], arrived["itl_s"], arrived["slo_class"]) == (0.5, np.inf, 2)
+    assert (completed["cached_tokens"], completed["slo_class"]) == (8, 0)
+    assert np.isnan(completed["ttft_s"])
 
 
 def rows(running) -> list[tuple[int, int]]:
@@ -94,6 +112,20 @@ def test_failed_and_shed_requests_arrive_and_never_complete_and_invalid_ones_do_
     running = serve(ScriptedBackend(script))
     assert post(running, asked)[0] >= 400
     assert rows(running) == expected
+
+
+def test_what_an_engine_had_cached_is_told_and_part_of_the_usage(serve: Serve):
+    running = serve([TokenChunk("a", 1), TokenChunk("b", 1, "length", 8)])
+    status, _, body = post(running, ASKED)
+    assert status == 200
+    assert json.loads(body)["usage"]["prompt_tokens_details"] == {"cached_tokens": 8}
+    told = decode(call(running, "GET", "/metrics/requests")[2].decode())
+    assert told.rows["cached_tokens"].tolist() == [UNKNOWN, 8]
+
+
+def test_usage_says_nothing_of_caches_where_engines_do_not(serve: Serve):
+    _, _, body = post(serve(chunks("a")), ASKED)
+    assert "prompt_tokens_details" not in json.loads(body)["usage"]
 
 
 def test_it_is_open_as_metrics_are_and_refuses_what_is_no_number(serve: Serve):

@@ -56,7 +56,7 @@ def test_a_dimension_that_is_not_named_is_not_promised():
 
 def test_a_class_promises_and_headers_go_before_it():
     assert read(x_headway_slo_class="urgent") == SloTargets(
-        slo=RequestSlo(ttft_s=0.5, tpot_s=0.05), slo_class="urgent", critical=True
+        slo=RequestSlo(ttft_s=0.5, tpot_s=0.05), slo_class="urgent", class_place=1, critical=True
     )
     assert read(x_headway_slo_class="batch").slo == RequestSlo(ttft_s=5.0, tpot_s=0.3)
     assert not read(default_critical=True, x_headway_slo_class="batch").critical

@@ -1,6 +1,7 @@
 """Outputs of requests under way are drawn from what ended lately, by input length."""
 
 import numpy as np
+import pytest
 
 from headway.planning.hindsight.state import MOST_OUTPUTS, OutputSample
 
@@ -17,21 +18,21 @@ def test_nothing_is_known_at_first():
 
 def test_each_class_of_inputs_has_its_own_outputs():
     known = sample((100, 10), (100, 12), (5000, 800))
-    drawn, _ = known.draw(np.array([90.0, 100.0, 120.0, 6000.0]))
+    drawn = known.draw(np.array([90.0, 100.0, 120.0, 6000.0]))[0].output_tokens
     assert set(drawn[:3]) <= {10.0, 12.0}
     assert drawn[3] == 800.0
 
 
 def test_an_unknown_class_takes_the_nearest():
     drawn, _ = sample((100, 10), (100_000, 900)).draw(np.array([60_000.0, 8.0]))
-    assert drawn.tolist() == [900.0, 10.0]
+    assert drawn.output_tokens.tolist() == [900.0, 10.0]
 
 
 def test_draws_follow_the_distribution():
     known = sample(*[(100, output) for output in range(1, 101)])
     drawn, after = known.draw(np.full(1000, 100.0))
-    assert abs(np.mean(drawn) - 50.5) < 1.0
-    assert abs(np.quantile(drawn, 0.9) - 90.0) < 2.0
+    assert abs(np.mean(drawn.output_tokens) - 50.5) < 1.0
+    assert abs(np.quantile(drawn.output_tokens, 0.9) - 90.0) < 2.0
     assert after.drawn == 1000
 
 
@@ -40,15 +41,31 @@ def test_going_on_draws_others_and_the_same_again():
     first, after = known.draw(np.full(5, 100.0))
     second, _ = after.draw(np.full(5, 100.0))
     again, _ = known.draw(np.full(5, 100.0))
-    assert first.tolist() == again.tolist() != second.tolist()
+    one, repeated, other = (each.output_tokens.tolist() for each in (first, again, second))
+    assert one == repeated != other
 
 
 def test_the_oldest_are_forgotten():
     known = sample(*[(100, 1)] * MOST_OUTPUTS).add(np.full(MOST_OUTPUTS, 100.0), np.full(MOST_OUTPUTS, 7.0))
-    assert set(known.draw(np.full(50, 100.0))[0]) == {7.0}
+    assert set(known.draw(np.full(50, 100.0))[0].output_tokens) == {7.0}
 
 
 def test_adding_leaves_the_earlier_value_alone():
     before = sample((100, 1))
     before.add(np.array([100.0]), np.array([9.0]))
-    assert set(before.draw(np.full(9, 100.0))[0]) == {1.0}
+    assert set(before.draw(np.full(9, 100.0))[0].output_tokens) == {1.0}
+
+
+def test_what_was_cached_comes_with_the_output_it_belongs_to():
+    inputs = np.full(100, 1000.0)
+    cached = np.where(np.arange(100) % 4 == 0, 800.0, 0.0)
+    known = OutputSample().add(inputs, np.where(cached > 0, 7.0, 90.0), cached)
+    drawn, _ = known.draw(np.full(1000, 1100.0))
+    assert set(zip(drawn.output_tokens, drawn.cached_share, strict=True)) == {(7.0, 0.8), (90.0, 0.0)}
+    assert drawn.cached_share.mean() == pytest.approx(0.2, abs=0.01)
+    assert set(drawn.usual_share) == {0.2}
+
+
+def test_nothing_is_cached_where_nobody_says():
+    known = sample((100, 10)).add(np.array([100.0]), np.array([10.0]), np.array([np.nan]))
+    assert not known.draw(np.full(9, 100.0))[0].cached_share.any()

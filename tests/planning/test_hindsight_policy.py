@@ -18,7 +18,7 @@ def policy(**changes):
     return make_policy("headway", settings(interval_s=INTERVAL_S, **changes), PROFILE)
 
 
-def traffic(tick, rate, *, even=False, isl=1000.0, osl=100.0):
+def traffic(tick, rate, *, even=False, isl=1000.0, osl=100.0, cached=None):
     rng = np.random.default_rng(tick)
     count = round(rate * INTERVAL_S) if even else rng.poisson(rate * INTERVAL_S)
     within = np.arange(1, count + 1) / count if even else np.sort(rng.uniform(0.0, 1.0, count))
@@ -29,6 +29,7 @@ def traffic(tick, rate, *, even=False, isl=1000.0, osl=100.0):
         input_tokens=lengths,
         completed_input_tokens=lengths,
         completed_output_tokens=np.full(count, osl),
+        completed_cached_tokens=None if cached is None else cached * lengths,
     )
 
 
@@ -67,12 +68,12 @@ class Fleet:
             self.ordered[role] = [(due, n) for due, n in self.ordered[role] if due > tick]
 
 
-def run(planner, rates, fleet=None, *, even=False):
+def run(planner, rates, fleet=None, *, even=False, isl=1000.0, cached=None):
     """Targets and reasons of each decision; a rate of None is an interval that was not measured."""
     fleet, state, decisions = fleet or Fleet(), planner.initial_state(), []
     for tick, rate in enumerate(rates):
         fleet.arrive(tick)
-        seen = None if rate is None else traffic(tick, rate, even=even)
+        seen = None if rate is None else traffic(tick, rate, even=even, isl=isl, cached=cached)
         observation = observed(
             now_s=(tick + 1) * INTERVAL_S,
             interval_s=INTERVAL_S,
@@ -104,6 +105,21 @@ def test_constant_load_settles_and_stays():
         last = targets(decisions[10:], role)
         assert last == sorted(last, reverse=True)
         assert last[30:] == [last[-1]] * len(last[30:])
+
+
+def test_prompts_are_planned_for_as_far_as_engines_compute_them():
+    whole, nothing, most = (run(policy(), [20.0] * 60, cached=share) for share in (None, 0.0, 0.75))
+    assert targets(whole) == targets(nothing)
+    needs = [decisions[-1].reasons["needs"]["prefill"]["option"]["expected"] for decisions in (whole, most)]
+    assert needs[1] < 0.5 * needs[0]
+    assert targets(most)[-1] < targets(whole)[-1]
+    assert targets(most, Role.DECODE)[-1] == targets(whole, Role.DECODE)[-1]
+
+
+def test_prompts_that_only_a_cache_makes_attainable_are_planned_for():
+    hopeless, possible = (run(policy(), [2.0] * 20, isl=8_000.0, cached=share) for share in (0.0, 0.9))
+    infeasible = [each[-1].reasons["needs"]["prefill"]["infeasible"] for each in (hopeless, possible)]
+    assert infeasible == [1.0, 0.0]
 
 
 def test_chance_alone_hardly_moves_the_targets():

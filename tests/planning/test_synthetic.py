@@ -76,3 +76,10 @@ def test_whatever_was_counted_the_requests_are_in_order_and_as_many(steps):
     made = made_of(counted(*steps))
     assert len(made.arrival_s) == round(sum(max(0.0, step) for step in steps))
     assert (made.input_tokens >= 1.0).all()
+
+
+def test_the_share_that_was_cached_is_that_of_every_input():
+    made = made_of(counted(50, 20, cached_share=0.25, output_tokens=LENGTHS, completed=40.0))
+    assert len(made.completed_cached_tokens) == 40
+    assert (made.completed_cached_tokens == 0.25 * made.completed_input_tokens).all()
+    assert made_of(counted(50, 20)).completed_cached_tokens is None

@@ -26,9 +26,12 @@ def test_what_comes_in_one_step_leaves_in_one_frame():
         for key in range(3):
             outlet.put(key, TokenChunk(f"t{key}", 1))
         await settle()
-        outlet.put(1, TokenChunk("end", 2, "length"))
+        outlet.put(1, TokenChunk("end", 2, "length", 640))
         await settle()
-        assert frames == [[(key, f"t{key}", 1, None) for key in range(3)], [(1, "end", 2, "length")]]
+        assert frames == [
+            [(key, f"t{key}", 1, None, None) for key in range(3)],
+            [(1, "end", 2, "length", 640)],
+        ]
         reader.cancel()
         await asyncio.wait([reader])
         assert reader.cancelled()
@@ -41,7 +44,7 @@ def test_what_was_put_before_anybody_read_is_in_the_first_frame():
         outlet = FeedSender()
         outlet.put(7, TokenChunk("early", 1))
         async with aclosing(outlet.frames()) as frames:
-            assert await anext(frames) == [(7, "early", 1, None)]
+            assert await anext(frames) == [(7, "early", 1, None, None)]
 
     asyncio.run(scenario())
 
@@ -67,9 +70,9 @@ def test_a_slow_taker_gets_one_joined_chunk():
         stream = ChunkStream()
         for text in "abc":
             stream.put(TokenChunk(text, 2))
-        stream.put(TokenChunk("d", 1, "length"))
+        stream.put(TokenChunk("d", 1, "length", 5))
         stream.end(4)
-        assert await stream.next() == TokenChunk("abcd", 7, "length")
+        assert await stream.next() == TokenChunk("abcd", 7, "length", 5)
         assert await stream.next() is None
 
     asyncio.run(scenario())

@@ -1,9 +1,10 @@
 """One interval's requests → a loss curve and the work of each pool, added to its history.
 
 The interval is replayed after a run-up of the requests before it (RUN_UP_S), so that fleets are as busy when
-it begins as they would be. What arrived is known; the lengths of outputs are drawn (`OutputSample`), and
-until something has completed nothing is learnt of decoding. Work beyond what a pool may have is not replayed:
-it asks for all. Requests that fit no KV cache are refused on arrival and are no work.
+it begins as they would be. What arrived is known; the lengths of outputs and what was cached of prompts are
+drawn (`OutputSample`), and until something has completed nothing is learnt of decoding. Work beyond what a
+pool may have is not replayed: it asks for all. Requests that fit no KV cache are refused on arrival and are
+no work.
 
 Intervals may overlap, as when a tick came late: what both have seen is taken from the later one.
 
@@ -31,12 +32,16 @@ from headway.planning.replay import (
     prefill_seconds,
 )
 from headway.planning.replay.engine import fits, may_last
+from headway.planning.replay.requests import largest_fleets
 from headway.planning.types import FloatArray, Observation, Role, Traffic
 
 RUN_UP_S = {Role.PREFILL: 300.0, Role.DECODE: 120.0, Role.MIXED: 120.0}
 MOST_INTERVALS = 960
 MOST_JUDGED, MOST_RUN_UP = 10_000, 20_000
 """Requests of one interval that are replayed, and of its run-up: about half a second of work."""
+
+ROOT = 0.4142135623730951
+"""√2 less 1: its multiples are even over [0, 1) and independent of those by which outputs are drawn."""
 
 MOST_REPLICAS = 4096
 """The largest fleet that is replayed."""
@@ -72,8 +77,10 @@ def learn(state: HindsightState, observation: Observation, setup: ReplaySetup) -
     roles = tuple(observation.pools)
     if traffic is None:
         return replace(state, pools={role: _skipped(state.pool(role)) for role in roles})
-    outputs = state.outputs.add(traffic.completed_input_tokens, traffic.completed_output_tokens)
-    arrived, outputs = _with_outputs(traffic, outputs)
+    outputs = state.outputs.add(
+        traffic.completed_input_tokens, traffic.completed_output_tokens, traffic.completed_cached_tokens
+    )
+    arrived, outputs = _imputed(traffic, outputs, _computing(observation))
     begins_s = observation.now_s - observation.interval_s
     recent = _joined(setup.engine, state.recent, arrived, begins_s)
     pools = {
@@ -89,13 +96,28 @@ def _skipped(memory: PoolMemory) -> PoolMemory:
     return replace(memory, history=memory.history.skip(MOST_INTERVALS))
 
 
-def _with_outputs(traffic: Traffic, outputs: OutputSample) -> tuple[Requests, OutputSample]:
+def _computing(observation: Observation) -> int:
+    """Ready replicas of those that compute prompts, at least 1."""
+    pools = observation.pools
+    return max(1, *(pools[role].ready for role in (Role.PREFILL, Role.MIXED) if role in pools))
+
+
+def _imputed(traffic: Traffic, outputs: OutputSample, replicas: int) -> tuple[Requests, OutputSample]:
+    """What came, with outputs and cached tokens as of requests that such `replicas` have served of late."""
     # Replays need a token at least; fmax takes a NaN for one, too.
     inputs = np.fmax(1.0, traffic.input_tokens)
+    arrived = Requests(traffic.arrival_s, inputs, np.ones(len(inputs)))
     if not outputs.known:
-        return Requests(traffic.arrival_s, inputs, np.ones(len(inputs))), outputs
+        return arrived, outputs
+    places = np.arange(len(inputs), dtype=np.float64) + outputs.drawn
     drawn, outputs = outputs.draw(inputs)
-    return Requests(traffic.arrival_s, inputs, np.fmax(1.0, drawn)), outputs
+    arrived = arrived._replace(output_tokens=np.fmax(1.0, drawn.output_tokens))
+    if not drawn.cached_share.any():
+        return arrived, outputs
+    return arrived._replace(
+        cached_tokens=np.minimum(np.floor(drawn.cached_share * inputs), inputs - 1.0),
+        cached_within=largest_fleets(drawn.usual_share, replicas, np.mod(places * ROOT, 1.0)),
+    ), outputs
 
 
 def _joined(engine: ReplayEngine, before: Requests, arrived: Requests, begins_s: float) -> Requests:

@@ -3,9 +3,10 @@
 Arrays in here are never written to.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -95,6 +96,14 @@ CLASSES, MOST_OUTPUTS = 21, 256
 GOLDEN = 0.6180339887498949
 
 
+class Drawn(NamedTuple):
+    """Of each request, f8[N]: its output, the share of its input that is cached, and the mean such share."""
+
+    output_tokens: FloatArray
+    cached_share: FloatArray
+    usual_share: FloatArray
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class OutputSample:
     """Output lengths of requests that have not ended yet: drawn from what ended lately, by input length.
@@ -104,10 +113,14 @@ class OutputSample:
     any. Which one follows the golden ratio's sequence, which spreads evenly over them and needs no generator.
     At the start only short outputs have completed, so the first minutes look lighter than they are.
 
-    `outputs[c]`: the latest outputs of input class c, oldest first; `drawn`: how many were drawn.
+    With the output comes the share of its input that an engine had cached; none where that is not known.
+
+    `outputs[c]`: the latest outputs of input class c, oldest first, `cached[c]` their shares; `drawn`: how
+    many were drawn.
     """
 
     outputs: tuple[FloatArray, ...] = (np.zeros(0),) * CLASSES
+    cached: tuple[FloatArray, ...] = (np.zeros(0),) * CLASSES
     drawn: int = 0
 
     @property
@@ -115,28 +128,42 @@ class OutputSample:
         """True once a request has completed."""
         return any(len(each) for each in self.outputs)
 
-    def add(self, input_tokens: FloatArray, output_tokens: FloatArray) -> "OutputSample":
+    def add(
+        self, input_tokens: FloatArray, output_tokens: FloatArray, cached_tokens: FloatArray | None = None
+    ) -> "OutputSample":
         """With completed requests, in their order."""
         if len(input_tokens) == 0:
             return self
         classes = _class_of(input_tokens)
-        merged = [
-            np.concatenate([known, output_tokens[classes == place]])[-MOST_OUTPUTS:]
-            for place, known in enumerate(self.outputs)
-        ]
-        return replace(self, outputs=tuple(merged))
+        cached = np.zeros(len(classes)) if cached_tokens is None else np.nan_to_num(cached_tokens)
+        return replace(
+            self,
+            outputs=_latest(self.outputs, output_tokens, classes),
+            cached=_latest(self.cached, cached / np.fmax(input_tokens, 1.0), classes),
+        )
 
-    def draw(self, input_tokens: FloatArray) -> tuple[FloatArray, "OutputSample"]:
-        """An output length for each input length, f8[N]; `known` must hold."""
+    def draw(self, input_tokens: FloatArray) -> tuple[Drawn, "OutputSample"]:
+        """What a request of each input length may be; `known` must hold."""
         filled = np.array([place for place, each in enumerate(self.outputs) if len(each)])
         classes = _class_of(input_tokens)
         nearest = filled[np.abs(filled[None, :] - np.arange(CLASSES)[:, None]).argmin(axis=1)]
         at = ((self.drawn + np.arange(len(input_tokens))) * GOLDEN) % 1.0
-        drawn = np.empty(len(input_tokens))
+        drawn = Drawn(*np.empty((3, len(input_tokens))))
         for place in np.unique(nearest[classes]):
             known, mine = self.outputs[place], nearest[classes] == place
-            drawn[mine] = known[(at[mine] * len(known)).astype(np.int64)]
+            which = (at[mine] * len(known)).astype(np.int64)
+            drawn.output_tokens[mine] = known[which]
+            drawn.cached_share[mine] = self.cached[place][which]
+            drawn.usual_share[mine] = self.cached[place].mean()
         return drawn, replace(self, drawn=self.drawn + len(input_tokens))
+
+
+def _latest(
+    known: Sequence[FloatArray], values: FloatArray, classes: NDArray[np.int64]
+) -> tuple[FloatArray, ...]:
+    return tuple(
+        np.concatenate([each, values[classes == place]])[-MOST_OUTPUTS:] for place, each in enumerate(known)
+    )
 
 
 def _class_of(input_tokens: FloatArray) -> NDArray[np.int64]:

@@ -101,12 +101,13 @@ class VllmEngine:
         parameters = prefill_parameters(self._default)
         async with aclosing(self._outputs(attempt, parameters, delta=False)) as outputs:
             async for output in outputs:
-                transfer = output.kv_transfer_params or {}
+                transfer, cached_tokens = output.kv_transfer_params or {}, output.num_cached_tokens
         return KvHandle(
             request_id=request.request_id,
             engine_id=self.engine_id,
             input_tokens=request.input_tokens,
             transfer=transfer,
+            cached_tokens=cached_tokens,
         )
 
     async def decode(self, request: EngineRequest, kv: KvHandle | None) -> AsyncGenerator[TokenChunk, None]:
@@ -119,7 +120,10 @@ class VllmEngine:
             async for output in outputs:
                 (part,) = output.outputs
                 attempt.output_tokens += len(part.token_ids)
-                yield TokenChunk(part.text, len(part.token_ids), ENDS.get(part.finish_reason or ""))
+                reason = ENDS.get(part.finish_reason or "")
+                # What came as KV counts as cached in vLLM: there the prefill's own figure is meant.
+                cached_tokens = output.num_cached_tokens if kv is None else kv.cached_tokens
+                yield TokenChunk(part.text, len(part.token_ids), reason, cached_tokens if reason else None)
 
     async def abort(self, request_id: str) -> None:
         """End the request if it is here; unknown ids are ignored."""
