@@ -4,13 +4,13 @@
 
 Hours of the grid of `policies` at a start-up of 60 s, split and mixed pools, engines at speeds over those of
 the profile: both phases alike, one of them alone, a step in mid-trace, and a tenth of the replicas at half
-speed. Each run begins with the smallest fleet that keeps the goal in the first five minutes, by replay of the
+speed; engines as profiled behind a balancer that places at random, and 100 ms outside them. Each run begins with the smallest fleet that keeps the goal in the first five minutes, by replay of the
 engines as they then are. Attainment is over the attainable, those requests that an idle engine meets (in runs
 with a step, one of the slower speed); `late` leaves out the first 15 minutes.
 
     truth       policy headway, given the profile of the engines (for a step: of the first speed, corrected)
     corrected   policy headway with the profile, corrected by traffic: the default
-    believed    the same with `engine.refinement` off
+    believed    the same with `engine.refinement` off, and without a plan for what replays do not explain
     reference   policy reference with its correction factors (split pools)
 
 Results lie in --output, one file a run; what is there stays. --quick: some speeds.
@@ -29,6 +29,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.policies.ablation import IDEAS, Without
 from benchmarks.policies.cells import PROFILES, Base
 from benchmarks.policies.recording import Recording, recordings
 from headway.config import load_config
@@ -51,18 +52,23 @@ HOURS = ("azure1", "azure10", "mooncake4", "burst")
 DELAY_S, GOAL, FIRST_S, LATE_S, STEP_S = 60.0, 0.99, 300.0, 900.0, 1800.0
 POOLS: Mapping[str, Sequence[str]] = {"split": ("prefill", "decode"), "mixed": ("mixed",)}
 MOST_REPLICAS = 4000
+NO_EXCESS = next(idea for idea in IDEAS if idea.name == "no-excess")
 WAYS = ("truth", "corrected", "believed", "reference")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mismatch:
-    """Speeds of prefill and decode over the profile's, from STEP_S on others; a share of slow replicas."""
+    """Speeds of prefill and decode over the profile's, from STEP_S on others; a share of slow replicas.
+
+    `settings` are what else differs from what replays know.
+    """
 
     name: str
     prefill: float = 1.0
     decode: float = 1.0
     later: float | None = None
     slow: float = 0.0
+    settings: tuple[tuple[str, Any], ...] = ()
 
     @property
     def speeds(self) -> EngineSpeeds:
@@ -83,8 +89,11 @@ MISMATCHES = (
     Mismatch(name="1 → 0.7", later=0.7),
     Mismatch(name="0.7 → 1", prefill=0.7, decode=0.7, later=1.0),
     Mismatch(name="10 % slow", slow=0.1),
+    Mismatch(name="placed at random", settings=(("routing.profile", "random"),)),
+    Mismatch(name="100 ms outside", settings=(("simulation.engine.queueing_ms", 100.0),)),
 )
-QUICK = ("both 0.7", "both 0.8", "both 1", "both 1.25", "1 → 0.7", "0.7 → 1", "10 % slow")
+APART = ("1 → 0.7", "0.7 → 1", "10 % slow", "placed at random", "100 ms outside")
+QUICK = ("both 0.7", "both 0.8", "both 1", "both 1.25", *APART)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,6 +133,8 @@ class Job:
             if way == "truth":
                 policy = make_policy("headway", planned.settings, engines)
                 planned = replace(planned, profile=engines, policy=policy)
+            if way == "believed":
+                planned = replace(planned, policy=Without(planned.policy, NO_EXCESS.stand_ins))
             setting = replace(make_scenario(planned, trace), initial=fleet, speeds=mismatch.speeds)
             setting = replace(setting, profile=plan.profile)
             result = run(planned, setting, trace)
@@ -147,6 +158,7 @@ class Job:
             "pools": pools,
             "planner.policy": policy,
             "simulation.start_up_delay_s": DELAY_S,
+            **dict(self.mismatch.settings),
         }
         return make_plan(load_config(None, settings))
 

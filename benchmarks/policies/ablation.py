@@ -110,6 +110,11 @@ IDEAS: Sequence[Idea] = (
         off="nothing is added for a queue",
         stand_ins={"needs.replicas_for_queue": lambda pool, seconds_each, ttft_s, needed: 0},
     ),
+    Idea(
+        name="no-excess",
+        off="what replays do not explain is not planned for",
+        stand_ins={"policy.excess": lambda outcomes, may_miss, half_life_s: None},
+    ),
     Idea(name="no-forgetting", off="the past counts whole", overrides={"planner.headway.half_life_s": 1e7}),
     Idea(
         name="idle-start",

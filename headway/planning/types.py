@@ -115,9 +115,10 @@ class Traffic:
     in it, in order of completion. PlanningError for arrays that are no such thing.
 
     The others are None where nothing is known of them. `completed_cached_tokens[M]`: of the input, what was
-    not computed, as an engine had it cached; NaN where it does not say. `ttft_s[N]`, `itl_s[N]`: SLOs of
-    their own, NaN for the deployment's. `slo_class[N]`: the place of its class in `slo.classes`, from 1 on; 0
-    for none.
+    not computed, as an engine had it cached; NaN where it does not say. `completed_arrival_s[M]`, and of it
+    `completed_ttft_s[M]` and `completed_itl_s[M]`, the mean over its tokens; NaN if unknown. `ttft_s[N]`,
+    `itl_s[N]`: SLOs of their own, NaN for the deployment's. `slo_class[N]`: the place of its class in
+    `slo.classes`, from 1 on; 0 for none.
     """
 
     arrival_s: FloatArray
@@ -125,6 +126,9 @@ class Traffic:
     completed_input_tokens: FloatArray
     completed_output_tokens: FloatArray
     completed_cached_tokens: FloatArray | None = None
+    completed_arrival_s: FloatArray | None = None
+    completed_ttft_s: FloatArray | None = None
+    completed_itl_s: FloatArray | None = None
     ttft_s: FloatArray | None = None
     itl_s: FloatArray | None = None
     slo_class: FloatArray | None = None
@@ -139,7 +143,8 @@ class Traffic:
         if (self.arrival_s[1:] < self.arrival_s[:-1]).any():
             raise PlanningError("traffic: arrivals are not in order")
         arrived = (self.input_tokens, self.ttft_s, self.itl_s, self.slo_class)
-        completed = (self.completed_output_tokens, self.completed_cached_tokens)
+        served = (self.completed_arrival_s, self.completed_ttft_s, self.completed_itl_s)
+        completed = (self.completed_output_tokens, self.completed_cached_tokens, *served)
         if _differ(self.arrival_s, arrived) or _differ(self.completed_input_tokens, completed):
             raise PlanningError("traffic: columns differ in length")
 

@@ -29,6 +29,7 @@ from interp import Profile
 from interp.jit import compiled
 
 Columns = tuple[NDArray[Any], ...]
+COMPLETED_COLUMNS = ("input_tokens", "output_tokens", "cached_tokens", "arrival_s", "ttft_s", "itl_s")
 
 
 class TrafficLog:
@@ -48,21 +49,23 @@ class TrafficLog:
     def ended(self, records: NDArray[Any]) -> None:
         """These requests have ended, in this order. The buffer is used again: what is kept is copied."""
         completed = records["outcome"] == COMPLETED
-        names = ("input_tokens", "output_tokens", "cached_tokens")
-        self._completed.append(tuple(records[name][completed] for name in names))
+        done = records[completed]
+        gaps = done["output_tokens"] - 1
+        itl_s = np.where(gaps > 0, done["finished_s"] - done["first_token_s"], np.nan) / np.maximum(gaps, 1)
+        known = tuple(done[name] for name in COMPLETED_COLUMNS[:4])
+        self._completed.append((*known, done["first_token_s"] - done["arrival_s"], itl_s))
 
     def take(self) -> Traffic:
         """Arrivals and completions since this was last called."""
         self._look()
         arrival_s, input_tokens = _joined(self._arrived, 2)
-        completed_input_tokens, completed_output_tokens, cached_tokens = _joined(self._completed, 3)
+        completed = _joined(self._completed, len(COMPLETED_COLUMNS))
+        named = zip(COMPLETED_COLUMNS, completed, strict=True)
         self._arrived, self._completed = [], []
         return Traffic(
             arrival_s=arrival_s,
             input_tokens=input_tokens,
-            completed_input_tokens=completed_input_tokens,
-            completed_output_tokens=completed_output_tokens,
-            completed_cached_tokens=cached_tokens,
+            **{f"completed_{name}": column for name, column in named},
         )
 
     def _look(self) -> None:

@@ -19,6 +19,7 @@ from math import isfinite
 
 import numpy as np
 
+from headway.planning.hindsight.outcomes import missed, pace_s
 from headway.planning.hindsight.state import HindsightState, OutputSample, PoolMemory
 from headway.planning.replay import (
     LossCurve,
@@ -64,10 +65,11 @@ STAGES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplaySetup:
-    """The engine that is replayed, and the replicas that each pool may have at most."""
+    """The engine that is replayed, the replicas that each pool may have at most, and the loss budget."""
 
     engine: ReplayEngine
     most: Mapping[Role, int]
+    may_miss: float
 
 
 def learn(state: HindsightState, observation: Observation, setup: ReplaySetup) -> HindsightState:
@@ -89,7 +91,12 @@ def learn(state: HindsightState, observation: Observation, setup: ReplaySetup) -
         else _skipped(state.pool(role))
         for role in roles
     }
+    pools = {role: _with_ended(memory, role, traffic, setup) for role, memory in pools.items()}
     return replace(state, pools=pools, recent=recent, outputs=outputs)
+
+
+def _with_ended(memory: PoolMemory, role: Role, traffic: Traffic, setup: ReplaySetup) -> PoolMemory:
+    return replace(memory, outcomes=memory.outcomes.with_ended(*missed(setup.engine, traffic, role)))
 
 
 def _skipped(memory: PoolMemory) -> PoolMemory:
@@ -143,9 +150,11 @@ def _learnt(
         # Only the largest fleet is right for so much work.
         requests = len(served.arrival_s)
         curve = LossCurve(requests, np.append(np.full(_most(role, setup), requests), 0))
+    ready, pace = observation.pools[role].ready, pace_s(setup.engine, role)
     return replace(
         memory,
         history=memory.history.add(work, curve, MOST_INTERVALS),
+        outcomes=memory.outcomes.add(observation.now_s, ready, curve, pace, setup.may_miss),
         guess=max(1, len(curve.lost) - 1) if curve.requests else memory.guess,
         seconds_each=float(seconds.mean()) if len(seconds) else memory.seconds_each,
         infeasible=1.0 - curve.requests / len(own.arrival_s) if len(own.arrival_s) else memory.infeasible,

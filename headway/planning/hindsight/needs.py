@@ -29,6 +29,7 @@ import numpy as np
 
 from headway.planning.hindsight.backtest import FACTORS, SMOOTHINGS, Backtest
 from headway.planning.hindsight.capacity import MissingCapacity
+from headway.planning.hindsight.excess import Excess
 from headway.planning.hindsight.settings import loss_budget
 from headway.planning.hindsight.state import HindsightState
 from headway.planning.policies import PolicySettings
@@ -43,7 +44,7 @@ class Assessment:
     """The basis of a decision, before any limit: an observation and what the past says after it.
 
     `state` has learnt from the observation; `backtests` are of the pools that have a past, `missing` of those
-    that lack replicas.
+    that lack replicas, `excess` of those that lose more than replays explain.
     """
 
     observation: Observation
@@ -51,6 +52,7 @@ class Assessment:
     backtests: Mapping[Role, Backtest]
     leads_s: Mapping[Role, float]
     missing: Mapping[Role, MissingCapacity]
+    excess: Mapping[Role, Excess]
 
     def held(self, role: Role) -> int:
         """Replicas of a pool that are there, or may be in time."""

@@ -30,11 +30,12 @@ from headway.planning.budget import GPU_BUDGET, Fit, check_budget, fit, gpus
 from headway.planning.hindsight.backtest import backtest
 from headway.planning.hindsight.capacity import missing_capacity
 from headway.planning.hindsight.division import divide_budget, moving_share
+from headway.planning.hindsight.excess import excess, with_excess
 from headway.planning.hindsight.learning import ReplaySetup, learn
 from headway.planning.hindsight.needs import Assessment, Need, needs_of
 from headway.planning.hindsight.reasons import explain
 from headway.planning.hindsight.role_changes import give_to_rising, role_changes
-from headway.planning.hindsight.settings import HeadwaySettings, headway_settings
+from headway.planning.hindsight.settings import HeadwaySettings, headway_settings, loss_budget
 from headway.planning.hindsight.starts import lead_intervals
 from headway.planning.hindsight.state import HindsightState, PoolMemory, ReleaseDelay
 from headway.planning.policies import PolicySettings
@@ -76,7 +77,8 @@ class HeadwayPolicy:
         check(observation, self.settings)
         roles = ordered(self.settings.limits)
         most = {role: self.settings.limits[role].max_replicas for role in roles}
-        setup = ReplaySetup(engine=self.engine, most=most)
+        may_miss = loss_budget(self.settings)
+        setup = ReplaySetup(engine=self.engine, most=most, may_miss=may_miss)
         planned = replace(observation, pools={role: observation.pools[role] for role in roles})
         state = learn(state, planned, setup)
         memories = {role: self._started(state.pool(role), observation, role) for role in roles}
@@ -85,9 +87,17 @@ class HeadwayPolicy:
             for role, memory in memories.items()
         }
         half_life = self.own.half_life_s / self.interval_s
+        unexplained = {
+            role: found
+            for role, memory in memories.items()
+            if (found := excess(memory.outcomes, may_miss, self.own.half_life_s)) is not None
+        }
         backtests = {
             role: backtest(
-                memory.history, lead_intervals(leads_s[role], self.interval_s), self.interval_s, half_life
+                with_excess(memory.history, unexplained.get(role), may_miss),
+                lead_intervals(leads_s[role], self.interval_s),
+                self.interval_s,
+                half_life,
             )
             for role, memory in memories.items()
             if observation.requests >= 0 and len(memory.history) >= 1
@@ -98,6 +108,7 @@ class HeadwayPolicy:
             backtests=backtests,
             leads_s=leads_s,
             missing=missing_capacity(memories, observation),
+            excess=unexplained,
         )
 
     def wanted(self, assessed: Assessment, needs: Mapping[Role, Need]) -> Mapping[Role, int]:
@@ -129,6 +140,7 @@ class HeadwayPolicy:
                 changes=changes,
                 corrected=self.engine.profile.meta.get("refined"),
                 missing=assessed.missing,
+                unexplained=assessed.excess,
             ),
             changes=changes,
         )

@@ -7,6 +7,7 @@ from typing import Any
 from headway.engine.refinement import difference
 from headway.planning.budget import Fit
 from headway.planning.hindsight.capacity import MissingCapacity, missing_lines
+from headway.planning.hindsight.excess import Excess, excess_lines
 from headway.planning.hindsight.needs import Need
 from headway.planning.hindsight.settings import HeadwaySettings, headway_settings, loss_budget
 from headway.planning.hindsight.state import ReleaseDelay
@@ -15,6 +16,7 @@ from headway.planning.reasons import common, describe, jsonable, ordered, progre
 from headway.planning.types import NO_CHANGES, Observation, Role, RoleChanges
 
 NOTHING_MISSING: Mapping[Role, MissingCapacity] = MappingProxyType({})
+NO_EXCESS: Mapping[Role, Excess] = MappingProxyType({})
 
 PEAKY = 1.5
 """Times the typical need from which a pool is said to be held for peaks."""
@@ -30,6 +32,7 @@ def explain(
     changes: RoleChanges = NO_CHANGES,
     corrected: Mapping[str, Any] | None = None,
     missing: Mapping[Role, MissingCapacity] = NOTHING_MISSING,
+    unexplained: Mapping[Role, Excess] = NO_EXCESS,
 ) -> Mapping[str, Any]:
     """The reasons of one decision.
 
@@ -55,12 +58,15 @@ def explain(
         "warnings": [
             *progress_warnings(observation),
             *missing_lines(missing, observation.now_s),
+            *excess_lines(unexplained, settings.interval_s),
             *_warnings(needs, loss_budget(settings)),
         ],
         "summary": f"{cause}: {describe(fitted.targets, observation)}{changed}{limited}{engines}.",
     }
     if missing:
         reasons["missing"] = missing
+    if unexplained:
+        reasons["excess"] = unexplained
     plain: dict[str, Any] = jsonable(reasons)
     return plain
 

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from headway.planning.hindsight.outcomes import OutcomeHistory
 from headway.planning.hindsight.starts import ReplicaStarts
 from headway.planning.replay import LossCurve, Requests
 from headway.planning.types import FloatArray, IntArray, Role, Slo
@@ -179,6 +180,7 @@ class PoolMemory:
     """One pool: its past, its starts, its target, and the count that the last replay lost nothing with."""
 
     history: PoolHistory = field(default_factory=PoolHistory)
+    outcomes: OutcomeHistory = field(default_factory=OutcomeHistory)
     starts: ReplicaStarts = field(default_factory=ReplicaStarts)
     release: ReleaseDelay | None = None
     guess: int = 1
@@ -204,7 +206,10 @@ class HindsightState:
         """The state for decisions under this SLO. Losses by another one say nothing: the past begins anew."""
         if slo == self.slo:
             return self
-        pools = {role: replace(memory, history=PoolHistory()) for role, memory in self.pools.items()}
+        pools = {
+            role: replace(memory, history=PoolHistory(), outcomes=OutcomeHistory())
+            for role, memory in self.pools.items()
+        }
         return replace(self, pools=pools, slo=slo)
 
     def pool(self, role: Role) -> PoolMemory:
