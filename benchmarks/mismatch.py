@@ -4,9 +4,11 @@
 
 Hours of the grid of `policies` at a start-up of 60 s, split and mixed pools, engines at speeds over those of
 the profile: both phases alike, one of them alone, a step in mid-trace, and a tenth of the replicas at half
-speed; engines as profiled behind a balancer that places at random, and 100 ms outside them. Each run begins with the smallest fleet that keeps the goal in the first five minutes, by replay of the
-engines as they then are. Attainment is over the attainable, those requests that an idle engine meets (in runs
-with a step, one of the slower speed); `late` leaves out the first 15 minutes.
+speed; engines as profiled behind a balancer that places at random, and 100 ms outside them.
+
+Each run begins with the smallest fleet that keeps the goal in the first five minutes, by replay of engines as
+they then are. Attainment is over the attainable, those requests that an idle engine meets (in runs with a
+step, one of the slower speed); `late` leaves out the first 15 minutes.
 
     truth       policy headway, given the profile of the engines (for a step: of the first speed, corrected)
     corrected   policy headway with the profile, corrected by traffic: the default
