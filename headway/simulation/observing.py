@@ -52,7 +52,7 @@ class TrafficLog:
         done = records[completed]
         gaps = done["output_tokens"] - 1
         itl_s = np.where(gaps > 0, done["finished_s"] - done["first_token_s"], np.nan) / np.maximum(gaps, 1)
-        known = tuple(done[name] for name in COMPLETED_COLUMNS[:4])
+        known = tuple(done[name].copy() for name in COMPLETED_COLUMNS[:4])
         self._completed.append((*known, done["first_token_s"] - done["arrival_s"], itl_s))
 
     def take(self) -> Traffic:
