@@ -1,6 +1,6 @@
 """Small worlds for the simulator's tests: profiles by formula, traces from arrays, a scripted policy."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, MutableSequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -112,7 +112,7 @@ class Schedule:
     targets: list[Mapping[Role, int]]
     interval_s: float = 60.0
     name: str = "schedule"
-    seen: list[Observation] = field(default_factory=list)
+    seen: MutableSequence[Observation] = field(default_factory=list)
 
     def initial_state(self) -> int:
         return 0
