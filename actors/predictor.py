@@ -1,4 +1,4 @@
-"""The actor that forecasts the load of the next interval from that of all intervals before.
+"""The actor that forecasts the load to come from that of all intervals before.
 
 `observe` writes the interval to the store and returns; the predictors learn in one thread beside the event
 loop, in order, so that a fit of seconds holds up neither `observe` nor `status`. `forecast` waits for that
@@ -32,7 +32,8 @@ from typing import Any
 from actors.store import UNPICKLING_ERRORS, InternalKvStore, Store
 from headway.config import HeadwayConfig
 from headway.planning import LoadForecast, decision_interval_s
-from headway.planning.forecasting import LoadForecaster, make_forecaster
+from headway.planning.forecasting import Ahead, Forecaster, forecaster_for
+from headway.planning.policies import predictors_asked
 from headway.workload import TraceError, TraceOptions, interval_series, open_trace
 from predictors import PredictorError
 
@@ -125,7 +126,7 @@ class FittedModels:
     """A forecaster, the settings that it was made from, and the newest tick that it has seen."""
 
     made_from: str
-    forecaster: LoadForecaster
+    forecaster: Forecaster
     tick: int | None = None
     warmed_up: int = 0
 
@@ -142,7 +143,9 @@ def restore_models(config: HeadwayConfig, store: Store) -> FittedModels:
     """The stored models if they fit the settings, else new ones (PredictorError or TraceError)."""
     planner, interval_s = config.planner, decision_interval_s(config.planner)
     options = sorted((key, repr(value)) for key, value in planner.predictor_options.items())
-    made_from = repr((planner.predictor, options, interval_s, planner.load_predictor_warmup_trace))
+    made_from = repr(
+        (planner.policy, predictors_asked(planner), options, interval_s, planner.load_predictor_warmup_trace)
+    )
     data = store.get(MODELS)
     if data is not None:
         try:
@@ -151,7 +154,7 @@ def restore_models(config: HeadwayConfig, store: Store) -> FittedModels:
                 return stored
         except UNPICKLING_ERRORS as error:
             logger.warning("the stored predictors cannot be read, they learn anew: %s", error)
-    forecaster = make_forecaster(planner.predictor, planner.predictor_options, interval_s)
+    forecaster = forecaster_for(planner, interval_s)
     models = FittedModels(made_from=made_from, forecaster=forecaster)
     if planner.load_predictor_warmup_trace is not None:
         with open_trace(planner.load_predictor_warmup_trace, TraceOptions()) as trace:
@@ -186,7 +189,7 @@ class Predictor:
         self._restore = restore
         self._models: FittedModels | None = None
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="predictors")
-        self._forecasting: tuple[int | None, asyncio.Future[LoadForecast]] | None = None
+        self._forecasting: tuple[int | None, asyncio.Future[LoadForecast | Ahead]] | None = None
         self._learning: set[asyncio.Future[None]] = set()
         self._failure = ""
         self._worker.submit(self._learn)  # the past, before the first question
@@ -199,8 +202,10 @@ class Predictor:
             self._learning.add(learning)
             learning.add_done_callback(self._learning.discard)
 
-    async def forecast(self) -> LoadForecast:
-        """The next interval, once everything observed has been learnt; calls meanwhile share one answer."""
+    async def forecast(self) -> LoadForecast | Ahead:
+        """What the policy asks for, once everything observed has been learnt; calls meanwhile share one
+        answer.
+        """
         tick = self._history.last_tick
         if self._forecasting is None or self._forecasting[0] != tick or self._forecasting[1].done():
             answering = asyncio.get_running_loop().run_in_executor(self._worker, self._answer)
@@ -221,7 +226,7 @@ class Predictor:
             "failure": self._failure,
         }
 
-    def _answer(self) -> LoadForecast:
+    def _answer(self) -> LoadForecast | Ahead:
         self._learn()
         if self._models is None:
             raise PredictorError(self._failure)

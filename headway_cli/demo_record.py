@@ -7,7 +7,8 @@ from itertools import groupby
 import numpy as np
 
 from headway.loadgen import LoadTally
-from headway.planning import Role, Slo, policy_kind
+from headway.planning import Role, Slo
+from headway.planning.policies import predictors_asked
 from headway.planning.records import DecisionRecord, LastDecision, PoolStatus
 from headway.simulation.report import (
     Interval,
@@ -123,7 +124,7 @@ def live_report(result: DemoResult) -> SimulationReport:
     bound_hours, summary = _fluid_bound_gpu_hours(result), tally.summary()
     return SimulationReport(
         policy=config.planner.policy,
-        predictor=config.planner.predictor if policy_kind(config.planner.policy).forecasts else None,
+        predictor=", ".join(predictors_asked(config.planner)) or None,
         routing=config.routing.profile,
         seed=result.plan.seed,
         profile=f"{config.engine.profile} at {config.engine.time_scale:g} × its speed",

@@ -9,6 +9,7 @@ from time import perf_counter
 from headway.config import ConfigError, HeadwayConfig
 from headway.engine.speeds import at_start, simulated_profile, simulated_speeds
 from headway.planning import PlanningError
+from headway.planning.policies import predictors_asked
 from headway.routing.offload import OffloadTrace
 from headway.simulation.build import Plan, make_plan, make_scenario, run, warm_up
 from headway.simulation.demand import reach
@@ -87,7 +88,7 @@ def make_report(
     return result.report(
         RunSetting(
             profile=plan.profile_name,
-            predictor=config.planner.predictor if plan.kind.forecasts else None,
+            predictor=", ".join(predictors_asked(config.planner)) or None,
             trace=trace_figures(trace, job.trace, job.options),
             aim=config.slo.attainment,
             adjustment_interval_s=plan.policy.interval_s,

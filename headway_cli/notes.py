@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from headway.planning import Role
+from headway.planning.policies import predictors_asked
 from headway.simulation.build import Plan
 from headway.simulation.demand import Reach
 from headway.simulation.report import Interval
@@ -11,7 +12,8 @@ from headway.simulation.results import SimulationResult
 from headway.workload import Trace
 from headway_cli.words import plural
 
-FORECASTING = ("predictor", "predictor_options", "load_predictor_warmup_trace")
+WARM_UP_TRACE = "load_predictor_warmup_trace"
+FORECASTING = ("predictor", "predictor_options", WARM_UP_TRACE)
 """Keys of `planner` that matter only to policies that ask for a forecast."""
 
 DIGITS = re.compile(r"\d+(\.\d+)?")
@@ -81,8 +83,10 @@ def without_offload(plan: Plan) -> Iterator[str]:
 def without_forecast(plan: Plan) -> Iterator[str]:
     """That predictors are set for a policy that does not ask them."""
     planner = plan.config.planner
-    chosen = [key for key in FORECASTING if key in planner.model_fields_set]
-    if chosen and not plan.kind.forecasts:
+    asked = predictors_asked(planner)
+    used = FORECASTING if plan.kind.forecasts else (WARM_UP_TRACE,) if asked else ()
+    chosen = [key for key in FORECASTING if key in planner.model_fields_set and key not in used]
+    if chosen:
         keys = ", ".join(f"planner.{key}" for key in chosen)
         yield f"{keys}: the policy {plan.policy.name} asks for no forecast; it changes nothing here"
 

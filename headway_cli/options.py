@@ -70,9 +70,9 @@ class RunOptions:
     ttft_ms: Ttft = None
     itl_ms: Itl = None
     attainment: Attainment = None
-    predictor: Annotated[str | None, option("NAME", "Load predictor: constant, arima, kalman, prophet.")] = (
-        None
-    )
+    predictor: Annotated[
+        str | None, option("NAME", "Load predictor: constant, arima, kalman, prophet, daily.")
+    ] = None
     load_predictor_warmup_trace: Annotated[
         str | None, option("TRACE", "A trace that the predictors see beforehand.")
     ] = None

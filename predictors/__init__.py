@@ -7,8 +7,8 @@
     forecast.quantile(0.9)                    # likewise
     forecast.source                           # who answered, and why it was not the predictor itself
 
-The four methods are `constant`, `arima`, `kalman` and `prophet`. Everything here is a function of what was
-observed: no clock, no global random numbers. Heavy libraries load when the first model that needs them is
+The methods are `constant`, `arima`, `kalman`, `prophet` and `daily`. Everything here is a function of what
+was observed: no clock, no global random numbers. Heavy libraries load when the first model that needs them is
 fitted.
 """
 

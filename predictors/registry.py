@@ -15,6 +15,7 @@ MODELS = {
     "arima": "predictors.arima:ArimaModel",
     "kalman": "predictors.kalman:KalmanModel",
     "prophet": "predictors.prophet_:ProphetModel",
+    "daily": "predictors.daily:DailyModel",
 }
 COMMON_OPTIONS = ("minimum_points", "max_points")
 

@@ -35,6 +35,8 @@ from headway.planning import (
     policy_settings,
 )
 from headway.planning.budget import check_budget
+from headway.planning.forecasting import Ahead
+from headway.planning.policies import predictors_asked
 from headway.planning.records import ComponentHealth
 from interp import Profile
 
@@ -86,11 +88,11 @@ class ControlActors:
         model: PerformanceModel | None = await self._call(names.INTERPOLATOR, "model", known)
         return model
 
-    async def forecast(self, observation: Observation, tick: int) -> LoadForecast:
-        """Show the predictors the interval, once per tick, and ask for the next."""
+    async def forecast(self, observation: Observation, tick: int) -> LoadForecast | Ahead:
+        """Show the predictors the interval, once per tick, and ask for what comes."""
         values = (observation.requests, observation.isl_tokens, observation.osl_tokens)
         await self._call(names.PREDICTOR, "observe", *values, tick)
-        forecast: LoadForecast = await self._call(names.PREDICTOR, "forecast")
+        forecast: LoadForecast | Ahead = await self._call(names.PREDICTOR, "forecast")
         return forecast
 
     async def calibrate(self, observation: Observation) -> Mapping[str, Any]:
@@ -148,7 +150,7 @@ class PolicyInForce:
     settings: PolicySettings
     version: tuple[int, int]
     forecasts: bool
-    """True for a policy that plans by a forecast."""
+    """True for a policy that asks predictors."""
 
 
 class CurrentPolicy:
@@ -235,7 +237,7 @@ def _put_in_force(config: HeadwayConfig, profile: Profile, version: tuple[int, i
         policy=make_policy(name, settings, profile),
         settings=settings,
         version=version,
-        forecasts=policy_kind(name).forecasts,
+        forecasts=bool(predictors_asked(config.planner)),
     )
 
 

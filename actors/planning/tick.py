@@ -26,6 +26,7 @@ from actors.connectors.protocol import ConnectorError, PoolCounts, Refused
 from actors.planning.context import ActorFailure, Deadline, PlannerContext, PlannerState, PolicyInForce
 from headway.planning import Decision, Observation, PoolState, Role
 from headway.planning.deciding import call, decide
+from headway.planning.forecasting import with_forecast
 from headway.planning.reasons import describe, jsonable
 from headway.planning.records import DRY_RUN, PLANNED, REFUSED, UNREACHABLE, ConnectorAnswer, DecisionRecord
 from headway.planning.synthetic import made_of
@@ -137,7 +138,7 @@ class Tick:
         except (ActorFailure, TimeoutError) as error:
             note = f"no forecast: {str(error) or 'Predictor: not in time'}"
             return replace(inputs, notes=[*inputs.notes, note])
-        return replace(inputs, observation=replace(inputs.observation, forecast=forecast))
+        return replace(inputs, observation=with_forecast(inputs.observation, forecast))
 
     async def _decide(self, policy: PolicyInForce, inputs: DecisionInputs) -> Decision:
         """Plan, once more if settings have changed meanwhile; the result is within limits and budget."""

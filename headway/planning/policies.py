@@ -63,6 +63,11 @@ def _none(section: Any) -> None:  # noqa: ANN401 - each policy's section is its 
     del section
 
 
+def _no_names(section: Any) -> tuple[str, ...]:  # noqa: ANN401 - each policy's section is its own
+    del section
+    return ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyKind:
     """A policy as the rest of Headway sees it before one is made."""
@@ -79,6 +84,8 @@ class PolicyKind:
     """The key of its own section that sets the interval; None: `planner.adjustment_interval_s` does."""
     forecasts: bool = False
     """True if its observations shall bring a forecast of the load."""
+    ahead: Callable[[Any], tuple[str, ...]] = _no_names
+    """Section → the predictors whose forecasts of requests its observations shall bring."""
     needs_surfaces: bool = False
     """True if it cannot be made without a profile."""
     fixed_fleet: Callable[[PolicySettings], Mapping[Role, int]] | None = None
@@ -145,6 +152,13 @@ def interval_key(policy: str) -> str:
     """The configuration key that sets the interval of a policy."""
     own = policy_kind(policy).interval_key
     return "planner.adjustment_interval_s" if own is None else f"planner.{policy}.{own}"
+
+
+def predictors_asked(planner: PlannerSettings) -> tuple[str, ...]:
+    """The predictors that the policy set asks, none if it plans without. PlanningError for an unknown one."""
+    kind = policy_kind(planner.policy)
+    named = kind.ahead(planner.section(planner.policy))
+    return named or ((planner.predictor,) if kind.forecasts else ())
 
 
 def decision_interval_s(planner: PlannerSettings) -> float:

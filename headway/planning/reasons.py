@@ -40,7 +40,7 @@ def common(name: str, observation: Observation, settings: PolicySettings) -> dic
     """Policy, inputs, settings and the roles whose last scaling has not finished."""
     return {
         "policy": name,
-        "inputs": observation,
+        "inputs": _inputs(observation),
         "settings": {
             "slo": settings.slo,
             "limits": settings.limits,
@@ -48,6 +48,13 @@ def common(name: str, observation: Observation, settings: PolicySettings) -> dic
         },
         "scaling_in_progress": scaling_in_progress(observation.pools),
     }
+
+
+def _inputs(observation: Observation) -> Mapping[str, Any]:
+    """Of what predictors said of the next intervals, the first one."""
+    inputs = {item.name: getattr(observation, item.name) for item in fields(observation)}
+    ahead = inputs.pop("ahead")
+    return {**inputs, "ahead": {name: path[0] for name, path in ahead.items()}} if ahead else inputs
 
 
 def scaling_in_progress(pools: Mapping[Role, PoolState]) -> tuple[Role, ...]:

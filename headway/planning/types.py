@@ -159,7 +159,8 @@ class Observation:
 
     `requests` counts arrivals (0 is zero traffic, NaN is "not measured"); `isl_tokens` is the mean over
     arrivals, `osl_tokens` the mean over completions; `ttft_s` and `itl_s` are means over the tokens of the
-    interval. `forecast` is the load expected in the next interval, None when no predictor runs. `traffic` is
+    interval. `forecast` is the load expected in the next interval, None when no predictor runs; `ahead` are
+    the requests expected in each of the next intervals, f8[A], by the name of the predictor. `traffic` is
     None where nobody recorded single requests, nor counted enough to make some (`synthetic`).
     """
 
@@ -173,6 +174,7 @@ class Observation:
     pools: Mapping[Role, PoolState]
     request_duration_s: float = NAN
     forecast: LoadForecast | None = None
+    ahead: Mapping[str, FloatArray] = field(default_factory=dict)
     traffic: Traffic | None = None
 
 

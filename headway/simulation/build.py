@@ -30,8 +30,8 @@ from headway.planning import (
     policy_kind,
     policy_settings,
 )
-from headway.planning.forecasting import LoadForecaster, make_forecaster
-from headway.planning.policies import PUBLISHED_INTERVAL_S
+from headway.planning.forecasting import Forecaster, forecaster_for
+from headway.planning.policies import PUBLISHED_INTERVAL_S, predictors_asked
 from headway.planning.replay import ReplayEngine
 from headway.routing import Router, RoutingError, make_router
 from headway.routing.gpu_profiles import GpuProfile, named_profiles
@@ -72,7 +72,7 @@ class Plan:
     profile: Profile
     settings: PolicySettings
     policy: Policy
-    forecaster: LoadForecaster
+    forecaster: Forecaster
     engine: EngineRules
     gpu_profiles: Mapping[str, GpuProfile]
     """Those that routing names, by GPU type."""
@@ -81,6 +81,11 @@ class Plan:
     def kind(self) -> PolicyKind:
         """The declaration of the policy."""
         return policy_kind(self.config.planner.policy)
+
+    @property
+    def asked_forecaster(self) -> Forecaster | None:
+        """The forecaster if the policy asks for a forecast."""
+        return self.forecaster if predictors_asked(self.config.planner) else None
 
     def learner(self) -> PerformanceLearner | None:
         """How policies learn of the engines; None where that is switched off, or they need no surfaces."""
@@ -173,11 +178,13 @@ def _check_source(source: str) -> None:
         raise PlanningError(f"{WARM_UP_TRACE}: {error}") from error
 
 
-def _forecaster(planner: PlannerSettings, interval_s: float) -> LoadForecaster:
+def _forecaster(planner: PlannerSettings, interval_s: float) -> Forecaster:
     try:
-        return make_forecaster(planner.predictor, planner.predictor_options, interval_s)
+        return forecaster_for(planner, interval_s)
     except PredictorError as error:
-        raise PlanningError(f"planner.predictor: {error}") from error
+        several = policy_kind(planner.policy).ahead(planner.section(planner.policy))
+        key = f"planner.{planner.policy}.predictors" if several else "planner.predictor"
+        raise PlanningError(f"{key}: {error}") from error
 
 
 def _engine_rules(directory: Path, config: HeadwayConfig, profile: Profile) -> EngineRules:
@@ -290,5 +297,4 @@ def warm_up(plan: Plan, rate_scale: float = 1.0) -> int:
 
 def run(plan: Plan, scenario: Scenario, trace: Trace, watchers: Watchers | None = None) -> SimulationResult:
     """Simulate; the forecaster works only for policies that ask for a forecast."""
-    forecaster = plan.forecaster if plan.kind.forecasts else None
-    return simulate(scenario, trace, plan.policy, forecaster, watchers, learner=plan.learner())
+    return simulate(scenario, trace, plan.policy, plan.asked_forecaster, watchers, learner=plan.learner())

@@ -7,7 +7,7 @@ takes time per request happens in the kernel; here is what happens per tick, per
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from math import inf
 from typing import Any, Protocol
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from headway.engine.speeds import at_start
 from headway.planning.deciding import call, decide
-from headway.planning.forecasting import LoadForecaster
+from headway.planning.forecasting import Forecaster, with_forecast
 from headway.planning.types import NAN, Decision, Observation, Policy
 from headway.routing.offload import OffloadTrace
 from headway.simulation import kernel, layout, lifecycle
@@ -65,7 +65,7 @@ def simulate(
     scenario: Scenario,
     trace: RequestSource,
     policy: Policy,
-    forecaster: LoadForecaster | None = None,
+    forecaster: Forecaster | None = None,
     watchers: Watchers | None = None,
     *,
     learner: PerformanceLearner | None = None,
@@ -92,7 +92,7 @@ class SimulationRun:
         scenario: Scenario,
         trace: RequestSource,
         policy: Policy,
-        forecaster: LoadForecaster | None,
+        forecaster: Forecaster | None,
         watchers: Watchers,
         *,
         learner: PerformanceLearner | None = None,
@@ -274,7 +274,7 @@ class SimulationRun:
             self.policy = self.learner.policy() or self.policy
         if self.forecaster is not None:
             self.forecaster.observe(observation)
-            observation = replace(observation, forecast=self.forecaster.forecast())
+            observation = with_forecast(observation, self.forecaster.forecast())
         return observation
 
     def _observe(self) -> Observation:

@@ -40,7 +40,7 @@ from math import gcd
 
 import numpy as np
 
-from headway.planning.hindsight.backtest import SMOOTHINGS, Backtest
+from headway.planning.hindsight.backtest import Backtest
 from headway.planning.hindsight.division import moving_share
 from headway.planning.hindsight.needs import Assessment, Option, needs_of
 from headway.planning.hindsight.policy import HeadwayPolicy
@@ -192,7 +192,7 @@ class PoolDemand:
         counts = np.arange(self.limits.min_replicas, self.wanted + 1)
         if self.option is None or self.tested is None:
             return 1.0 - counts / max(self.wanted, 1)
-        row = SMOOTHINGS.index(self.option.smoothing)
+        row = self.tested.names.index(self.option.forecast)
         shares = self.tested.lost[row] / max(self.tested.requests, 1.0)
         ordered = self.tested.replicas[row] + self.extra
         least = np.append(1.0, np.minimum.accumulate(np.minimum(shares, 1.0)))

@@ -14,6 +14,7 @@ import numpy as np
 
 from headway.planning.budget import fit, gpus
 from headway.planning.deciding import in_steps
+from headway.planning.forecasting import Forecaster
 from headway.planning.hindsight.policy import HeadwayPolicy
 from headway.planning.types import Observation, PlanningError
 from headway.simulation.kernel import COMPILED_FROM
@@ -32,6 +33,7 @@ class Tenant:
     scenario: Scenario
     trace: RequestSource
     policy: HeadwayPolicy
+    forecaster: Forecaster | None = None
     priority: int = 0
     weight: float = 1.0
     watchers: Watchers | None = None
@@ -59,7 +61,8 @@ def simulate_shared(tenants: Sequence[Tenant], budget: int) -> Mapping[str, Simu
 
 
 def _run(tenant: Tenant) -> SimulationRun:
-    return SimulationRun(tenant.scenario, tenant.trace, tenant.policy, None, tenant.watchers or Watchers())
+    watchers = tenant.watchers or Watchers()
+    return SimulationRun(tenant.scenario, tenant.trace, tenant.policy, tenant.forecaster, watchers)
 
 
 def _decide(

@@ -218,6 +218,7 @@ def _tenant(
         scenario=job.scenario(plan, trace),
         trace=trace,
         policy=plan.policy,
+        forecaster=plan.asked_forecaster,
         priority=deployment.priority,
         weight=deployment.weight,
         watchers=Watchers(progress=progress),

@@ -17,7 +17,7 @@ from actors.predictor import (
     restore_models,
 )
 from headway.config import HeadwayConfig, load_config
-from headway.planning.forecasting import make_forecaster
+from headway.planning.forecasting import make_forecaster, make_request_forecaster
 from predictors import PredictorError
 from tests.stores import MemoryStore
 
@@ -25,7 +25,11 @@ SERIES = [(float(100 + 5 * step), 1000.0 + step, 200.0) for step in range(12)]
 
 
 def config(**changes: object) -> HeadwayConfig:
-    base: dict[str, object] = {"planner.predictor": "kalman", "planner.adjustment_interval_s": 10.0}
+    base: dict[str, object] = {
+        "planner.policy": "reference",
+        "planner.predictor": "kalman",
+        "planner.adjustment_interval_s": 10.0,
+    }
     return load_config(None, base | {key.replace("__", "."): value for key, value in changes.items()})
 
 
@@ -52,6 +56,26 @@ def test_it_forecasts_what_its_predictors_do() -> None:
         return await predictor.forecast()
 
     assert asyncio.run(story()) == expected(SERIES)
+
+
+def test_for_a_policy_that_judges_forecasts_it_asks_each_predictor_for_the_requests_to_come() -> None:
+    own = make_request_forecaster(["kalman", "constant"], 10.0)
+    changes = {"planner__policy": "headway", "planner__headway__predictors": ["kalman", "constant"]}
+
+    async def story(store, series, first_tick=0):
+        predictor = make(store, **changes)
+        await show(predictor, series, first_tick)
+        return await predictor.forecast()
+
+    store = MemoryStore()
+    asyncio.run(story(store, SERIES[:6]))
+    said = asyncio.run(story(store, SERIES[6:], 6))
+    for values in SERIES:
+        own.observe_values(*values)
+    assert list(said) == ["kalman", "constant"]
+    assert {name: path.tolist() for name, path in said.items()} == {
+        name: path.tolist() for name, path in own.forecast().items()
+    }
 
 
 @pytest.mark.parametrize("lost", [(), (MODELS,)], ids=["models stored", "only the history is left"])

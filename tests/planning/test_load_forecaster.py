@@ -6,7 +6,16 @@ import pickle
 import pytest
 from planning_cases import NAN, observed
 
-from headway.planning.forecasting import SERIES, make_forecaster
+from headway.config import load_config
+from headway.planning import PlanningError
+from headway.planning.forecasting import (
+    AHEAD,
+    SERIES,
+    make_forecaster,
+    make_request_forecaster,
+    with_forecast,
+)
+from headway.simulation.build import make_plan
 from predictors import PredictorError
 
 
@@ -77,3 +86,29 @@ def test_an_unknown_predictor_or_option_is_named():
         make_forecaster("oracle")
     with pytest.raises(PredictorError, match="minimum_point"):
         make_forecaster("constant", {"minimum_point": 3})
+
+
+def test_requests_are_forecast_by_each_predictor_for_the_intervals_to_come():
+    forecaster = make_request_forecaster(["constant", "kalman"], 30.0)
+    for requests in (10.0, 20.0, 30.0):
+        forecaster.observe(observed(requests=requests, interval_s=30.0))
+    # Kalman answers from its fifth value on.
+    assert {name: path.tolist() for name, path in forecaster.forecast().items()} == {
+        "constant": [30.0] * AHEAD
+    }
+    for requests in (40.0, 50.0):
+        forecaster.observe(observed(requests=requests, interval_s=30.0))
+    said = with_forecast(observed(), forecaster.forecast()).ahead
+    assert said["constant"][0] == 50.0
+    assert said["kalman"][3] > 60.0
+
+
+def test_a_short_interval_counts_by_its_rate():
+    forecaster = make_request_forecaster(["constant"], 30.0)
+    forecaster.observe(observed(requests=7.0, interval_s=10.0))
+    assert forecaster.forecast()["constant"][0] == 21.0
+
+
+def test_an_unknown_predictor_of_the_policy_is_refused_with_its_key():
+    with pytest.raises(PlanningError, match=r"planner\.headway\.predictors: unknown predictor 'lstm'"):
+        make_plan(load_config(None, {"planner.headway.predictors": ["lstm"]}))

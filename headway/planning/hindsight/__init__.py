@@ -25,6 +25,7 @@ HEADWAY = PolicyKind(
     build=_build,
     settings=HeadwaySettings,
     interval_s=30.0,
+    ahead=lambda own: own.predictors,
     needs_surfaces=True,
     role_change_s=lambda own: own.role_change_s,
     refuse_live=_refuse_live,

@@ -7,7 +7,7 @@ a:
     s ← s + a (y − s)          the forecast for any time to come is s
 
 Simple exponential smoothing (Brown, 1956). At the start a is 1, 1/2, 1/3, … until it falls to its value, so
-that the first values weigh alike.
+that the first values weigh alike. Predictors' forecasts are judged beside them (`predicted`).
 
 After interval i − h, forecast j said f_ij for interval i, h being the lead. Had x f_ij replicas been there,
 
@@ -34,6 +34,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from headway.planning.hindsight.predicted import SMOOTHING, Predicted
 from headway.planning.hindsight.state import PoolHistory
 from headway.planning.types import FloatArray, IntArray
 from interp.jit import compiled
@@ -69,6 +70,11 @@ MATURE = 4
 STEADY = SMOOTHINGS.index(0.2)
 """The row of `forecasts` whose changes say how fast the load grows."""
 
+USUAL = SMOOTHINGS.index(SMOOTHING)
+"""The row of `forecasts` that turns requests into work."""
+
+NO_PREDICTORS = Predicted()
+
 SURPRISE = 2.0
 USUAL_LOSS = 0.01
 ROUNDING = 1e-9
@@ -78,11 +84,13 @@ ROUNDING = 1e-9
 class Backtest:
     """The result for one pool, J forecasts by X factors: `lost` requests and `cost` in replicas f8[J, X].
 
-    `replicas` i8[J, X] is what each would order now, `requests` how many were judged, `growth` what was
-    assumed for the lead, and `expected` f8[J] the work that each forecast expects. `typical` is the median
-    over intervals of the least replicas that lose at most USUAL_LOSS of the requests.
+    `names` are those of the forecasts: levels as `level 0.2`, predictors by their own. `replicas` i8[J, X] is
+    what each would order now, `requests` how many were judged, `growth` what was assumed for the lead, and
+    `expected` f8[J] the work that each forecast expects. `typical` is the median over intervals of the least
+    replicas that lose at most USUAL_LOSS of the requests.
     """
 
+    names: tuple[str, ...]
     lost: FloatArray
     cost: FloatArray
     replicas: IntArray
@@ -92,9 +100,17 @@ class Backtest:
     typical: float
 
 
-def backtest(history: PoolHistory, lead: int, interval_s: float, half_life: float) -> Backtest:
+def backtest(
+    history: PoolHistory,
+    lead: int,
+    interval_s: float,
+    half_life: float,
+    predicted: Predicted = NO_PREDICTORS,
+) -> Backtest:
     """All forecasts and factors over a past that is not empty; `lead` and `half_life` in intervals."""
     said = forecasts(history.work)
+    predictors = predicted.of_work(said[USUAL], lead)
+    said = np.vstack([said, *predictors.values()])
     count = len(history)
     mature = count - 1 >= lead + MATURE
     first = lead + MATURE if mature else max(0, min(MATURE, count - 2))
@@ -113,6 +129,7 @@ def backtest(history: PoolHistory, lead: int, interval_s: float, half_life: floa
     least = _least(history.starts, history.lost, judged[history.requests[judged] > 0])
     ordered = np.maximum(1, np.ceil(FACTORS * said[:, -1:] - ROUNDING)).astype(np.int64)
     return Backtest(
+        names=(*(f"level {smoothing:g}" for smoothing in SMOOTHINGS), *predictors),
         lost=lost + worse,
         cost=cost,
         replicas=ordered,

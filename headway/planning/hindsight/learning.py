@@ -75,6 +75,8 @@ class ReplaySetup:
 def learn(state: HindsightState, observation: Observation, setup: ReplaySetup) -> HindsightState:
     """The state with one more interval. Nothing is learnt where the requests were not measured."""
     state = state.under(setup.engine.slo)
+    said = state.predicted.add(observation.requests, observation.ahead, MOST_INTERVALS)
+    state = replace(state, predicted=said)
     traffic = observation.traffic or synthetic_traffic(observation)
     roles = tuple(observation.pools)
     if traffic is None:

@@ -27,7 +27,7 @@ from math import ceil, isfinite, isnan
 
 import numpy as np
 
-from headway.planning.hindsight.backtest import FACTORS, SMOOTHINGS, Backtest
+from headway.planning.hindsight.backtest import FACTORS, Backtest
 from headway.planning.hindsight.capacity import MissingCapacity
 from headway.planning.hindsight.excess import Excess
 from headway.planning.hindsight.settings import loss_budget
@@ -87,9 +87,9 @@ EQUAL = np.zeros(1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """A level and a safety factor: replicas to order, and what the past would have lost and cost."""
+    """A forecast and a safety factor: replicas to order, and what the past would have lost and cost."""
 
-    smoothing: float
+    forecast: str
     factor: float
     replicas: int
     expected: float
@@ -147,7 +147,7 @@ def _cheapest(fronts: list[EfficientOptions], allowed: float) -> list[int]:
 def _option(tested: Backtest, place: int) -> Option:
     row, column = divmod(place, len(FACTORS))
     return Option(
-        smoothing=SMOOTHINGS[row],
+        forecast=tested.names[row],
         factor=float(FACTORS[column]),
         replicas=int(tested.replicas[row, column]),
         expected=float(tested.expected[row]),

@@ -98,6 +98,7 @@ class HeadwayPolicy:
                 lead_intervals(leads_s[role], self.interval_s),
                 self.interval_s,
                 half_life,
+                state.predicted,
             )
             for role, memory in memories.items()
             if observation.requests >= 0 and len(memory.history) >= 1

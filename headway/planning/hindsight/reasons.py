@@ -77,7 +77,7 @@ def _cause(role: Role, need: Need, delay: ReleaseDelay) -> str:
     option = need.option
     words = (
         f"{role} needs {need.replicas}: work for {option.expected:.2f} replicas expected "
-        f"in {need.lead_s:.0f} s (level {option.smoothing:g}), times {option.factor:.2f} would have lost "
+        f"in {need.lead_s:.0f} s ({option.forecast}), times {option.factor:.2f} would have lost "
         f"{option.lost / max(need.requests, 1.0):.2%} in the last {need.intervals} intervals"
     )
     if need.extra:

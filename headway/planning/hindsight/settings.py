@@ -17,6 +17,8 @@ class HeadwaySettings(Settings):
     """Seconds after a raise in which nothing is released."""
     half_life_s: PositiveFloat = Field(default=7200.0, le=1e7)
     """Age in seconds at which past traffic counts half."""
+    predictors: tuple[str, ...] = ()
+    """Predictors of requests whose forecasts are judged beside the levels of past work."""
     role_change_s: NonNegativeFloat | None = Field(default=None, le=1e5)
     """Simulation: seconds in which a drained replica takes the other role; null: it cannot."""
 

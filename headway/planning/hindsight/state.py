@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headway.planning.hindsight.outcomes import OutcomeHistory
+from headway.planning.hindsight.predicted import Predicted
 from headway.planning.hindsight.starts import ReplicaStarts
 from headway.planning.replay import LossCurve, Requests
 from headway.planning.types import FloatArray, IntArray, Role, Slo
@@ -194,10 +195,11 @@ class PoolMemory:
 class HindsightState:
     """All pools, the requests of the last minutes (outputs drawn), and output lengths of completed ones.
 
-    `slo` is the one by which the past was judged.
+    `predicted` is what predictors said, `slo` the one by which the past was judged.
     """
 
     pools: Mapping[Role, PoolMemory] = field(default_factory=dict)
+    predicted: Predicted = field(default_factory=Predicted)
     recent: Requests = NO_REQUESTS
     outputs: OutputSample = field(default_factory=OutputSample)
     slo: Slo | None = None
