@@ -15,7 +15,7 @@ step, one of the slower speed); `late` leaves out the first 15 minutes.
     believed    the same with `engine.refinement` off, and without a plan for what replays do not explain
     reference   policy reference with its correction factors (split pools)
 
-Results lie in --output, one file a run; what is there stays. --quick: some speeds.
+Results lie in --output, one file a run, beside `mismatch.svg`; what is there stays. --quick: some speeds.
 """
 
 import json
@@ -31,6 +31,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.mismatch_plot import Found, mismatch_svg
 from benchmarks.policies.ablation import IDEAS, Without
 from benchmarks.policies.cells import PROFILES, Base
 from benchmarks.policies.recording import Recording, recordings
@@ -203,7 +204,20 @@ def main(
         for number, _ in enumerate(pool.imap_unordered(Job.run, missing), 1):
             print(f"{number} of {len(missing)} done", flush=True)
     print("\n".join(table(jobs)))
+    (output / "mismatch.svg").write_text(mismatch_svg(_by_speed(jobs)), encoding="utf-8")
     return 0
+
+
+def _by_speed(jobs: Sequence[Job]) -> Found:
+    """Results of both phases alike."""
+    found: dict[tuple[str, float], list[Mapping[str, Any]]] = {}
+    for job in jobs:
+        alike = job.mismatch == Mismatch(
+            name=job.mismatch.name, prefill=job.mismatch.prefill, decode=job.mismatch.prefill
+        )
+        if alike and job.path.is_file():
+            found.setdefault((job.pools, job.mismatch.prefill), []).append(json.loads(job.path.read_text()))
+    return found
 
 
 def _bases(patterns: str) -> Iterator[Base]:
