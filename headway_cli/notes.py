@@ -92,17 +92,17 @@ def without_forecast(plan: Plan) -> Iterator[str]:
 
 
 def tighter_classes(plan: Plan) -> Iterator[str]:
-    """That fleets are sized by the deployment's SLO, where a class is promised more."""
+    """That the policy sizes fleets by the deployment's SLO alone, where a class is promised more."""
     slo = plan.config.slo
     tighter = [
         name
         for name, each in slo.classes.items()
         if (each.ttft_ms or slo.ttft_ms) < slo.ttft_ms or (each.tpot_ms or slo.itl_ms) < slo.itl_ms
     ]
-    if tighter and plan.kind.fixed_fleet is None:
+    if tighter and plan.kind.fixed_fleet is None and not plan.kind.classes:
         yield (
-            f"slo.classes: replicas are planned for slo.ttft_ms and slo.itl_ms, not for the tighter promises"
-            f" of {', '.join(tighter)}; set slo to the tightest that must hold"
+            f"slo.classes: {plan.policy.name} plans for slo.ttft_ms and slo.itl_ms, not for the tighter "
+            f"promises of {', '.join(tighter)}; set slo to the tightest that must hold"
         )
 
 

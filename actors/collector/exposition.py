@@ -287,8 +287,8 @@ def traffic_within(answer: RequestList, shift_s: float, start_s: float, end_s: f
         completed_input_tokens=completions["input_tokens"],
         completed_output_tokens=completions["output_tokens"],
         completed_cached_tokens=_known(completions["cached_tokens"], completions["cached_tokens"] != UNKNOWN),
-        ttft_s=_known(rows["ttft_s"], ~np.isnan(rows["ttft_s"])),
-        itl_s=_known(rows["itl_s"], ~np.isnan(rows["itl_s"])),
+        slo_ttft_s=_known(rows["ttft_s"], ~np.isnan(rows["ttft_s"])),
+        slo_itl_s=_known(rows["itl_s"], ~np.isnan(rows["itl_s"])),
         slo_class=rows["slo_class"] if rows["slo_class"].any() else None,
     )
 

@@ -166,6 +166,8 @@ class SloClass(Settings):
     ttft_ms: PositiveFloat | None = None
     """Null: the deployment's."""
     tpot_ms: PositiveFloat | None = None
+    attainment: PositiveFloat | None = Field(default=None, le=1.0)
+    """Share of this class's requests that should meet both; null: the deployment's."""
     critical: bool = False
     share: NonNegativeFloat = Field(default=1.0, le=1e9)
     """Simulation: this class's part of the requests, relative to the other classes' shares."""

@@ -4,15 +4,15 @@ A policy is one file that ends in its declaration, a `PolicyKind`, and one line 
 `headway.config.POLICIES`, or as an entry point of the group `headway.policies` in any installed package.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from headway.config import POLICIES, HeadwayConfig, PlannerSettings, PoolSettings, Settings
+from headway.config import POLICIES, HeadwayConfig, PlannerSettings, PoolSettings, Settings, SloSettings
 from headway.engine import EngineRules, engine_rules
 from headway.extensions import ExtensionError
 from headway.planning.deciding import Bounds, call
-from headway.planning.types import PlanningError, Policy, PoolLimits, Role, Slo
+from headway.planning.types import PlanningError, Policy, PoolLimits, Promise, Role, Slo
 from interp import Profile
 
 S = TypeVar("S", bound=Settings)
@@ -28,8 +28,9 @@ class PolicySettings:
     `limits` names the pools there are. `interval_s` lies between two decisions. `max_gpu_budget` bounds the
     GPUs of all pools together, None does not. `max_step` bounds the change of a pool by one decision: the
     caller of the policy sees to that (`headway.planning.deciding`). `attainment` is the share of requests
-    that shall meet the SLO. `engine` says how engines batch, None where no profile tells. `sections` are the
-    settings of single policies, by policy, as far as they were given.
+    that shall meet the SLO, `classes` what single classes are promised, in the order of `slo.classes`.
+    `engine` says how engines batch, None where no profile tells. `sections` are the settings of single
+    policies, by policy, as far as they were given.
     """
 
     slo: Slo
@@ -39,6 +40,7 @@ class PolicySettings:
     max_step: int | None = None
     no_correction: bool = False
     attainment: float = 0.99
+    classes: Sequence[Promise] = ()
     engine: EngineRules | None = None
     sections: Mapping[str, Settings] = field(default_factory=dict)
 
@@ -52,6 +54,11 @@ class PolicySettings:
     def bounds(self) -> Bounds:
         """The bounds of each decision."""
         return Bounds(limits=self.limits, max_gpu_budget=self.max_gpu_budget, max_step=self.max_step)
+
+    @property
+    def tightest_ttft_s(self) -> float:
+        """The shortest TTFT that anybody is promised."""
+        return min([self.slo.ttft_s, *(each.slo.ttft_s for each in self.classes)])
 
     def section(self, policy: str, model: type[S]) -> S:
         """A policy's own settings: the section given, or its defaults."""
@@ -88,6 +95,8 @@ class PolicyKind:
     """Section → the predictors whose forecasts of requests its observations shall bring."""
     needs_surfaces: bool = False
     """True if it cannot be made without a profile."""
+    classes: bool = False
+    """True if it plans for the promises of `slo.classes`."""
     fixed_fleet: Callable[[PolicySettings], Mapping[Role, int]] | None = None
     """The counts that it keeps, with which a simulation then begins; None: they follow the load."""
     role_change_s: Callable[[Any], float | None] = _none
@@ -132,8 +141,25 @@ def policy_settings(config: HeadwayConfig, profile: Profile | None = None) -> Po
         max_step=config.planner.max_step,
         no_correction=config.planner.no_correction,
         attainment=config.slo.attainment,
+        classes=class_promises(config.slo),
         engine=engine_rules(config, profile) if isinstance(profile, Profile) else None,
         sections=config.planner.sections,
+    )
+
+
+def class_promises(settings: SloSettings) -> tuple[Promise, ...]:
+    """The promises of the classes, in their order; what a class leaves open is the deployment's."""
+    return tuple(
+        Promise(
+            name=name,
+            slo=Slo(
+                ttft_s=settings.ttft_s if each.ttft_ms is None else each.ttft_ms / 1e3,
+                itl_s=settings.itl_s if each.tpot_ms is None else each.tpot_ms / 1e3,
+            ),
+            attainment=each.attainment,
+            critical=each.critical,
+        )
+        for name, each in settings.classes.items()
     )
 
 

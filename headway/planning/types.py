@@ -19,6 +19,7 @@ from headway.config import Role
 __all__ = [
     "NAN",
     "NO_CHANGES",
+    "BoolArray",
     "Decision",
     "FloatArray",
     "IntArray",
@@ -28,6 +29,7 @@ __all__ = [
     "Policy",
     "PoolLimits",
     "PoolState",
+    "Promise",
     "Role",
     "RoleChanges",
     "Slo",
@@ -43,6 +45,7 @@ NAN = float("nan")
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
 
 RoleChanges = Mapping[tuple[Role, Role], int]
 """How many replicas leave one role for another, as {(from, to): replicas}."""
@@ -56,6 +59,16 @@ class Slo:
 
     ttft_s: float
     itl_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Promise:
+    """What the requests of one class are promised, and to what share of them; None: the deployment's."""
+
+    name: str
+    slo: Slo
+    attainment: float | None = None
+    critical: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,9 +129,9 @@ class Traffic:
 
     The others are None where nothing is known of them. `completed_cached_tokens[M]`: of the input, what was
     not computed, as an engine had it cached; NaN where it does not say. `completed_arrival_s[M]`, and of it
-    `completed_ttft_s[M]` and `completed_itl_s[M]`, the mean over its tokens; NaN if unknown. `ttft_s[N]`,
-    `itl_s[N]`: SLOs of their own, NaN for the deployment's. `slo_class[N]`: the place of its class in
-    `slo.classes`, from 1 on; 0 for none.
+    `completed_ttft_s[M]` and `completed_itl_s[M]`, the mean over its tokens; NaN if unknown. `slo_ttft_s[N]`,
+    `slo_itl_s[N]`, `completed_slo_ttft_s[M]`, `completed_slo_itl_s[M]`: SLOs of their own, NaN for the
+    deployment's. `slo_class[N]`: the place of its class in `slo.classes`, from 1 on; 0 for none.
     """
 
     arrival_s: FloatArray
@@ -129,9 +142,11 @@ class Traffic:
     completed_arrival_s: FloatArray | None = None
     completed_ttft_s: FloatArray | None = None
     completed_itl_s: FloatArray | None = None
-    ttft_s: FloatArray | None = None
-    itl_s: FloatArray | None = None
+    slo_ttft_s: FloatArray | None = None
+    slo_itl_s: FloatArray | None = None
     slo_class: FloatArray | None = None
+    completed_slo_ttft_s: FloatArray | None = None
+    completed_slo_itl_s: FloatArray | None = None
 
     def __post_init__(self) -> None:
         for item in fields(self):
@@ -142,9 +157,10 @@ class Traffic:
                 object.__setattr__(self, item.name, column)
         if (self.arrival_s[1:] < self.arrival_s[:-1]).any():
             raise PlanningError("traffic: arrivals are not in order")
-        arrived = (self.input_tokens, self.ttft_s, self.itl_s, self.slo_class)
+        arrived = (self.input_tokens, self.slo_ttft_s, self.slo_itl_s, self.slo_class)
         served = (self.completed_arrival_s, self.completed_ttft_s, self.completed_itl_s)
-        completed = (self.completed_output_tokens, self.completed_cached_tokens, *served)
+        promised = (self.completed_slo_ttft_s, self.completed_slo_itl_s)
+        completed = (self.completed_output_tokens, self.completed_cached_tokens, *served, *promised)
         if _differ(self.arrival_s, arrived) or _differ(self.completed_input_tokens, completed):
             raise PlanningError("traffic: columns differ in length")
 

@@ -25,6 +25,7 @@ from headway.planning.types import FloatArray, Policy, Traffic
 from headway.routing.records import SAMPLE_S, UtilisationSamples
 from headway.simulation.fleet import ROLES, Fleet
 from headway.simulation.layout import COMPLETED, DECODING, DRAINING, IDLE, PREFILLING, SERVING, KernelState
+from headway.simulation.scenario import ClassMix
 from interp import Profile
 from interp.jit import compiled
 
@@ -35,8 +36,8 @@ COMPLETED_COLUMNS = ("input_tokens", "output_tokens", "cached_tokens", "arrival_
 class TrafficLog:
     """Collects one interval's requests; `take` ends the interval."""
 
-    def __init__(self, fleet: Fleet) -> None:
-        self._fleet = fleet
+    def __init__(self, fleet: Fleet, mix: ClassMix) -> None:
+        self._fleet, self._mix = fleet, mix
         self._seen = 0
         self._arrived: list[Columns] = []
         self._completed: list[Columns] = []
@@ -53,25 +54,41 @@ class TrafficLog:
         gaps = done["output_tokens"] - 1
         itl_s = np.where(gaps > 0, done["finished_s"] - done["first_token_s"], np.nan) / np.maximum(gaps, 1)
         known = tuple(done[name].copy() for name in COMPLETED_COLUMNS[:4])
-        self._completed.append((*known, done["first_token_s"] - done["arrival_s"], itl_s))
+        ttft_s = done["first_token_s"] - done["arrival_s"]
+        self._completed.append((*known, ttft_s, itl_s, done["slo_class"].copy()))
 
     def take(self) -> Traffic:
         """Arrivals and completions since this was last called."""
         self._look()
-        arrival_s, input_tokens = _joined(self._arrived, 2)
-        completed = _joined(self._completed, len(COMPLETED_COLUMNS))
-        named = zip(COMPLETED_COLUMNS, completed, strict=True)
+        named = self._mix.named
+        arrival_s, input_tokens, *classes = _joined(self._arrived, 3 if named else 2)
+        *completed, completed_classes = _joined(self._completed, len(COMPLETED_COLUMNS) + 1)
+        columns = zip(COMPLETED_COLUMNS, completed, strict=True)
         self._arrived, self._completed = [], []
         return Traffic(
             arrival_s=arrival_s,
             input_tokens=input_tokens,
-            **{f"completed_{name}": column for name, column in named},
+            **{f"completed_{name}": column for name, column in columns},
+            **(self._promised(classes[0], completed_classes) if named else {}),
         )
+
+    def _promised(self, classes: FloatArray, completed: FloatArray) -> dict[str, FloatArray]:
+        """SLOs of arrivals and completions, by their places among the run's classes, and classes."""
+        promised = self._mix.limits_s[:, classes.astype(np.int64)]
+        kept = self._mix.limits_s[:, completed.astype(np.int64)]
+        return {
+            "slo_ttft_s": promised[0],
+            "slo_itl_s": promised[1],
+            "slo_class": classes + 1.0,
+            "completed_slo_ttft_s": kept[0],
+            "completed_slo_itl_s": kept[1],
+        }
 
     def _look(self) -> None:
         state = self._fleet.arrays
         rows = slice(self._seen, int(state.clock[0]["next_arrival"]))
-        self._arrived.append((state.arrivals.arrival_s[rows], state.arrivals.input_tokens[rows]))
+        names = ("arrival_s", "input_tokens", "slo_class")[: 3 if self._mix.named else 2]
+        self._arrived.append(tuple(getattr(state.arrivals, name)[rows] for name in names))
         self._seen = rows.stop
 
 

@@ -20,6 +20,7 @@ from headway.config.routing import PredictionSettings
 from headway.engine import EngineRules
 from headway.engine.speeds import EngineSpeeds
 from headway.planning.deciding import Bounds
+from headway.planning.policies import class_promises
 from headway.planning.types import PlanningError, PoolLimits, Role, Slo
 from headway.routing import Router
 from headway.simulation import layout
@@ -73,20 +74,12 @@ def request_classes(config: HeadwayConfig) -> tuple[RequestClass, ...]:
 
     Raises PlanningError where no class has a share of the requests.
     """
-    slo, classes = config.slo, config.slo.classes
+    classes = config.slo.classes
     if classes and not any(each.share for each in classes.values()):
         raise PlanningError("slo.classes: no class has a share of the requests")
     return tuple(
-        RequestClass(
-            name=name,
-            slo=Slo(
-                ttft_s=slo.ttft_s if each.ttft_ms is None else each.ttft_ms / 1e3,
-                itl_s=slo.itl_s if each.tpot_ms is None else each.tpot_ms / 1e3,
-            ),
-            critical=each.critical,
-            share=each.share,
-        )
-        for name, each in classes.items()
+        RequestClass(name=each.name, slo=each.slo, critical=each.critical, share=classes[each.name].share)
+        for each in class_promises(config.slo)
     )
 
 

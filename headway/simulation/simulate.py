@@ -110,8 +110,8 @@ class SimulationRun:
         )
         self.fleet.set_slowness(*scenario.speeds.slowness(0.0))
         self.speed_changes = [*scenario.speeds.changes(), inf]
-        self.traffic = TrafficLog(self.fleet)
         self.mix = scenario.mix
+        self.traffic = TrafficLog(self.fleet, self.mix)
         engines = at_start(scenario.profile, scenario.speeds)
         shared = scenario.engine.chunk_tokens > 0
         self.tally = Tally(self.mix, FluidBound(engines, scenario.slo, shared_iterations=shared))

@@ -94,10 +94,14 @@ def test_cached_tokens_and_promises_of_single_requests_come_along():
     traffic = traffic_within(said, 0.0, 10.0, 15.0)
     assert traffic.completed_cached_tokens[0] == 320.0
     assert isnan(traffic.completed_cached_tokens[1])
-    assert (traffic.ttft_s[0], traffic.itl_s[0], traffic.slo_class.tolist()) == (0.5, 0.02, [2.0, 0.0])
-    assert isnan(traffic.ttft_s[1])
+    assert (traffic.slo_ttft_s[0], traffic.slo_itl_s[0], traffic.slo_class.tolist()) == (
+        0.5,
+        0.02,
+        [2.0, 0.0],
+    )
+    assert isnan(traffic.slo_ttft_s[1])
     plain = traffic_within(said, 0.0, 11.5, 12.5)
-    assert plain.completed_cached_tokens is plain.ttft_s is plain.itl_s is plain.slo_class is None
+    assert plain.completed_cached_tokens is plain.slo_ttft_s is plain.slo_itl_s is plain.slo_class is None
 
 
 @given(

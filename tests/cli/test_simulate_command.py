@@ -142,8 +142,10 @@ def test_classes_that_no_fleet_is_sized_for_are_named(
     config.write_text(
         "slo: {ttft_ms: 500, itl_ms: 30, classes: {fast: {ttft_ms: 200}, slow: {ttft_ms: 900}}}"
     )
-    notes = simulated(capsys, LOAD, *FAST, "--config", str(config))["notes"]
-    assert any("tighter promises of fast;" in note for note in notes)
+    asked = (LOAD, *FAST, "--config", str(config))
+    notes = simulated(capsys, *asked, "--policy", "reference")["notes"]
+    assert any("reference plans" in note and "tighter promises of fast;" in note for note in notes)
+    assert not any("slo.classes" in note for note in simulated(capsys, *asked)["notes"])
 
 
 def test_notes_say_what_is_wrong_with_the_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

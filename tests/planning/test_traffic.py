@@ -87,7 +87,7 @@ def test_traffic_cannot_be_changed_through_an_observation():
         {"completed_output_tokens": [1.0]},
         {"completed_cached_tokens": [1.0]},
         {"slo_class": [1.0]},
-        {"ttft_s": [1.0, 2.0]},
+        {"slo_ttft_s": [1.0, 2.0]},
     ],
 )
 def test_columns_that_do_not_fit_are_refused(bad):

@@ -27,6 +27,7 @@ HEADWAY = PolicyKind(
     interval_s=30.0,
     ahead=lambda own: own.predictors,
     needs_surfaces=True,
+    classes=True,
     role_change_s=lambda own: own.role_change_s,
     refuse_live=_refuse_live,
 )

@@ -23,6 +23,7 @@ from dataclasses import replace
 import numpy as np
 
 from headway.planning.budget import gpus
+from headway.planning.hindsight.classes import ClassPast
 from headway.planning.hindsight.state import PoolHistory
 from headway.planning.types import FloatArray, PoolLimits, Role
 
@@ -45,10 +46,12 @@ def divide_budget(
     budget: int,
     moving: float,
     half_life: float,
+    classes: Sequence[ClassPast] = (),
 ) -> Mapping[Role, int] | None:
     """Counts of at most `wished` within `budget` GPUs; None where a pool has no past.
 
     They are at least `needed` where that fits, and the minimums. `half_life` in intervals, `moving` is φ.
+    What `classes` that are critical lose above their budgets outweighs everything else.
     """
     pools = list(wished)
     count = min(len(histories[role]) for role in pools)
@@ -60,18 +63,31 @@ def divide_budget(
         least = {role: limits[role].min_replicas for role in pools}
     bounds = [replace(limits[role], min_replicas=least[role], max_replicas=wished[role]) for role in pools]
     ways = _divisions(bounds, budget)
-    requests = np.array([each.requests[-count:] for each in histories.values()], np.float64).max(axis=0)
-    weights = 0.5 ** (np.arange(count)[::-1] / half_life) * requests
-    kept = np.ones((len(ways), count))
-    for place, role in enumerate(pools):
-        kept *= 1.0 - _shares(histories[role], [way[place] for way in ways], count)
-    lost = (1.0 - kept) @ weights
+    ages = 0.5 ** (np.arange(count)[::-1] / half_life)
+    requests, lost = _lost(histories, pools, ways, ages)
+    for each in classes:
+        if each.critical:
+            own, missed = _lost(each.histories, pools, ways, ages)
+            lost = lost + (1.0 + requests) * np.maximum(0.0, missed - each.may_miss * own)
     best = int(np.argmin(lost))
     above = [all(now >= held[role] for now, role in zip(way, pools, strict=True)) for way in ways]
     if any(above):
         stay = int(np.argmin(np.where(above, lost, np.inf)))
         best = best if lost[best] < (1.0 - moving) * lost[stay] else stay
     return dict(zip(pools, ways[best], strict=True))
+
+
+def _lost(
+    histories: Mapping[Role, PoolHistory], pools: Sequence[Role], ways: Sequence[Division], ages: FloatArray
+) -> tuple[float, FloatArray]:
+    """The requests of the last intervals by the weight of their age, and what each way loses of them."""
+    count = len(ages)
+    requests = np.array([each.requests[-count:] for each in histories.values()], np.float64).max(axis=0)
+    weights = ages * requests
+    kept = np.ones((len(ways), count))
+    for place, role in enumerate(pools):
+        kept *= 1.0 - _shares(histories[role], [way[place] for way in ways], count)
+    return float(weights.sum()), (1.0 - kept) @ weights
 
 
 def _divisions(bounds: Sequence[PoolLimits], budget: int) -> list[Division]:

@@ -34,7 +34,7 @@ from headway.planning.replay import (
 )
 from headway.planning.replay.engine import fits, may_last
 from headway.planning.replay.requests import largest_fleets
-from headway.planning.types import FloatArray, Observation, Role, Traffic
+from headway.planning.types import FloatArray, Observation, Promise, Role, Traffic
 
 RUN_UP_S = {Role.PREFILL: 300.0, Role.DECODE: 120.0, Role.MIXED: 120.0}
 MOST_INTERVALS = 960
@@ -65,16 +65,20 @@ STAGES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplaySetup:
-    """The engine that is replayed, the replicas that each pool may have at most, and the loss budget."""
+    """What a replay needs to know: the engine, the most replicas of each pool, and the promises.
+
+    `may_miss` is the loss budget of all requests, `classes` are the promises to single classes.
+    """
 
     engine: ReplayEngine
     most: Mapping[Role, int]
     may_miss: float
+    classes: tuple[Promise, ...] = ()
 
 
 def learn(state: HindsightState, observation: Observation, setup: ReplaySetup) -> HindsightState:
     """The state with one more interval. Nothing is learnt where the requests were not measured."""
-    state = state.under(setup.engine.slo)
+    state = state.under(setup.engine.slo, setup.classes)
     said = state.predicted.add(observation.requests, observation.ahead, MOST_INTERVALS)
     state = replace(state, predicted=said)
     traffic = observation.traffic or synthetic_traffic(observation)
@@ -102,7 +106,11 @@ def _with_ended(memory: PoolMemory, role: Role, traffic: Traffic, setup: ReplayS
 
 
 def _skipped(memory: PoolMemory) -> PoolMemory:
-    return replace(memory, history=memory.history.skip(MOST_INTERVALS))
+    return replace(
+        memory,
+        history=memory.history.skip(MOST_INTERVALS),
+        classes=tuple(each.skip(MOST_INTERVALS) for each in memory.classes),
+    )
 
 
 def _computing(observation: Observation) -> int:
@@ -115,7 +123,14 @@ def _imputed(traffic: Traffic, outputs: OutputSample, replicas: int) -> tuple[Re
     """What came, with outputs and cached tokens as of requests that such `replicas` have served of late."""
     # Replays need a token at least; fmax takes a NaN for one, too.
     inputs = np.fmax(1.0, traffic.input_tokens)
-    arrived = Requests(traffic.arrival_s, inputs, np.ones(len(inputs)))
+    arrived = Requests(
+        traffic.arrival_s,
+        inputs,
+        np.ones(len(inputs)),
+        ttft_s=traffic.slo_ttft_s,
+        itl_s=traffic.slo_itl_s,
+        slo_class=traffic.slo_class,
+    )
     if not outputs.known:
         return arrived, outputs
     places = np.arange(len(inputs), dtype=np.float64) + outputs.drawn
@@ -150,12 +165,15 @@ def _learnt(
         curve = _curve(memory.guess, role, recent, begins_s, setup)
     else:
         # Only the largest fleet is right for so much work.
-        requests = len(served.arrival_s)
-        curve = LossCurve(requests, np.append(np.full(_most(role, setup), requests), 0))
+        curve = _all_lost(served, _most(role, setup))
     ready, pace = observation.pools[role].ready, pace_s(setup.engine, role)
     return replace(
         memory,
         history=memory.history.add(work, curve, MOST_INTERVALS),
+        classes=tuple(
+            history.add(work, each, MOST_INTERVALS)
+            for history, each in zip(memory.classes, _of_classes(curve, len(memory.classes)), strict=True)
+        ),
         outcomes=memory.outcomes.add(observation.now_s, ready, curve, pace, setup.may_miss),
         guess=max(1, len(curve.lost) - 1) if curve.requests else memory.guess,
         seconds_each=float(seconds.mean()) if len(seconds) else memory.seconds_each,
@@ -172,10 +190,23 @@ def _curve(guess: int, role: Role, recent: Requests, begins_s: float, setup: Rep
     since_s = float(recent.arrival_s[run_up - 1]) if run_up else -np.inf
     guess = min(guess, _most(role, setup))
     curve = STAGES[role].losses(setup.engine, recent, first, guess, since_s)
-    if judged == own:
-        return curve
-    share = own / judged
-    return LossCurve(round(curve.requests * share), np.rint(curve.lost * share).astype(np.int64))
+    return curve if judged == own else curve.times(own / judged)
+
+
+def _all_lost(requests: Requests, most: int) -> LossCurve:
+    """All are lost by any fleet but the largest."""
+    counts = [len(requests.arrival_s)]
+    if requests.slo_class is not None:
+        counts += np.bincount(requests.slo_class.astype(np.int64)).tolist()
+    whole, *classes = (LossCurve(count, np.append(np.full(most, count), 0)) for count in counts)
+    return replace(whole, classes=tuple(classes))
+
+
+def _of_classes(curve: LossCurve, count: int) -> tuple[LossCurve, ...]:
+    """The curves of so many classes; of requests that name none where nobody has a class."""
+    known = curve.classes or (replace(curve, classes=()),)
+    nothing = LossCurve(0, np.zeros(1, np.int64))
+    return (*known[:count], *(nothing,) * (count - len(known)))
 
 
 def _most(role: Role, setup: ReplaySetup) -> int:

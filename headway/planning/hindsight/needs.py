@@ -21,19 +21,20 @@ at most as many again as are needed anyway. It only ever adds; nothing to a pool
 (`capacity`).
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from math import ceil, isfinite, isnan
 
 import numpy as np
 
 from headway.planning.hindsight.backtest import FACTORS, Backtest
 from headway.planning.hindsight.capacity import MissingCapacity
+from headway.planning.hindsight.classes import allowed_losses, cheapest, critical_ones
 from headway.planning.hindsight.excess import Excess
-from headway.planning.hindsight.settings import loss_budget
+from headway.planning.hindsight.settings import class_budgets, loss_budget
 from headway.planning.hindsight.state import HindsightState
 from headway.planning.policies import PolicySettings
-from headway.planning.types import FloatArray, IntArray, Observation, PoolState, Role
+from headway.planning.types import BoolArray, FloatArray, IntArray, Observation, PoolState, Role
 
 LATELY = 10
 """Intervals over which the rate of requests is averaged."""
@@ -43,13 +44,15 @@ LATELY = 10
 class Assessment:
     """The basis of a decision, before any limit: an observation and what the past says after it.
 
-    `state` has learnt from the observation; `backtests` are of the pools that have a past, `missing` of those
-    that lack replicas, `excess` of those that lose more than replays explain.
+    `state` has learnt from the observation; `backtests` are of the pools that have a past, and `classes` of
+    each class there, `missing` of those that lack replicas, `excess` of those that lose more than replays
+    explain.
     """
 
     observation: Observation
     state: HindsightState
     backtests: Mapping[Role, Backtest]
+    classes: Mapping[Role, tuple[Backtest, ...]]
     leads_s: Mapping[Role, float]
     missing: Mapping[Role, MissingCapacity]
     excess: Mapping[Role, Excess]
@@ -97,6 +100,13 @@ class Option:
     cost: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassOption(Option):
+    """With the share that each class would have lost, requests without one first."""
+
+    classes: tuple[float, ...]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class EfficientOptions:
     """Options of one pool that lose less than every cheaper one: cost and loss f8[K], positions i8[K]."""
@@ -126,6 +136,33 @@ def choose(
     chosen = _cheapest(list(fronts.values()), allowed)
     places = {role: fronts[role].position[at] for role, at in zip(fronts, chosen, strict=True)}
     return {role: _option(backtests[role], int(place)) for role, place in places.items()}
+
+
+def choose_by_class(
+    backtests: Mapping[Role, Backtest],
+    classes: Mapping[Role, tuple[Backtest, ...]],
+    gpus: Mapping[Role, int],
+    may_miss: Sequence[float],
+    critical: BoolArray,
+) -> Mapping[Role, Option]:
+    """The same where each class has its loss budget; see `classes`."""
+    requests = np.max([[each.requests for each in of_pool] for of_pool in classes.values()], axis=0)
+    orders, costs, losses = [], [], []
+    for role, tested in backtests.items():
+        cost, ranks = tested.cost * gpus[role], np.broadcast_to(CORRECTION, tested.cost.shape)
+        order = np.lexsort((ranks.ravel(), tested.lost.ravel(), cost.ravel()))
+        orders.append(order)
+        costs.append(cost.ravel()[order])
+        losses.append(np.array([each.lost.ravel()[order] for each in classes[role]]))
+    allowed = allowed_losses(np.array(may_miss), requests)
+    chosen = cheapest(costs, losses, allowed, critical)
+    return {
+        role: ClassOption(
+            **asdict(_option(backtests[role], int(order[at]))),
+            classes=tuple((lost[:, at] / np.maximum(requests, 1.0)).tolist()),
+        )
+        for role, order, lost, at in zip(backtests, orders, losses, chosen, strict=True)
+    }
 
 
 def _cheapest(fronts: list[EfficientOptions], allowed: float) -> list[int]:
@@ -199,19 +236,24 @@ class Need:
 
 def needs_of(assessed: Assessment, settings: PolicySettings) -> Mapping[Role, Need]:
     """The need of each pool."""
-    options = _choose(assessed.backtests, settings, loss_budget(settings))
-    strict = _choose(assessed.backtests, settings, STRICTER * loss_budget(settings))
+    options = _choose(assessed, settings, 1.0)
+    strict = _choose(assessed, settings, STRICTER)
     return {
         role: _need(role, assessed, settings, options.get(role), strict.get(role))
         for role in assessed.state.pools
     }
 
 
-def _choose(
-    tested: Mapping[Role, Backtest], settings: PolicySettings, may_miss: float
-) -> Mapping[Role, Option]:
+def _choose(assessed: Assessment, settings: PolicySettings, part: float) -> Mapping[Role, Option]:
+    """The choice within that part of the loss budgets."""
+    tested = assessed.backtests
     each = {role: settings.limits[role].gpus_per_replica for role in tested}
-    return choose(tested, each, may_miss) if tested else {}
+    if not tested:
+        return {}
+    if not settings.classes:
+        return choose(tested, each, part * loss_budget(settings))
+    budgets = [part * budget for budget in class_budgets(settings)]
+    return choose_by_class(tested, assessed.classes, each, budgets, critical_ones(settings))
 
 
 def _need(
@@ -226,7 +268,7 @@ def _need(
         replicas, enough = _or_none(pool, replicas, enough, idle=assessed.idle and option is not None)
     extra = 0
     if option and role not in assessed.missing:
-        extra = replicas_for_queue(pool, memory.seconds_each, settings.slo.ttft_s, replicas)
+        extra = replicas_for_queue(pool, memory.seconds_each, settings.tightest_ttft_s, replicas)
     learning = len(memory.history) <= LEARNING
     tested = assessed.backtests.get(role)
     return Need(

@@ -11,7 +11,7 @@ from math import inf, sqrt
 import numpy as np
 
 from headway.planning.replay import LossCurve, ReplayEngine, Requests, attainable
-from headway.planning.replay.engine import TOLERANCE
+from headway.planning.replay.engine import TOLERANCE, targets
 from headway.planning.types import FloatArray, IntArray, Role, Traffic
 
 KEPT = 240
@@ -98,8 +98,11 @@ def missed(engine: ReplayEngine, traffic: Traffic, role: Role) -> tuple[FloatArr
         np.fmax(1.0, traffic.completed_input_tokens),
         np.fmax(1.0, traffic.completed_output_tokens),
         cached_tokens=None if cached is None else np.nan_to_num(cached),
+        ttft_s=traffic.completed_slo_ttft_s,
+        itl_s=traffic.completed_slo_itl_s,
     )
-    late, slow = ttft_s > engine.slo.ttft_s * TOLERANCE, itl_s > engine.slo.itl_s * TOLERANCE
+    promised = targets(engine, completed)
+    late, slow = ttft_s > promised.ttft_s * TOLERANCE, itl_s > promised.itl_s * TOLERANCE
     fault = {Role.PREFILL: late, Role.DECODE: slow & ~late, Role.MIXED: late | slow}[role]
     counts = attainable(engine, completed, mixed=role is Role.MIXED)
     return arrival_s[counts], fault[counts].astype(np.float64)

@@ -27,15 +27,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from headway.planning.budget import GPU_BUDGET, Fit, check_budget, fit, gpus
-from headway.planning.hindsight.backtest import backtest
+from headway.planning.hindsight.backtest import Backtest, backtest
 from headway.planning.hindsight.capacity import missing_capacity
+from headway.planning.hindsight.classes import class_pasts
 from headway.planning.hindsight.division import divide_budget, moving_share
-from headway.planning.hindsight.excess import excess, with_excess
+from headway.planning.hindsight.excess import Excess, excess, with_excess
 from headway.planning.hindsight.learning import ReplaySetup, learn
 from headway.planning.hindsight.needs import Assessment, Need, needs_of
 from headway.planning.hindsight.reasons import explain
 from headway.planning.hindsight.role_changes import give_to_rising, role_changes
-from headway.planning.hindsight.settings import HeadwaySettings, headway_settings, loss_budget
+from headway.planning.hindsight.settings import (
+    HeadwaySettings,
+    class_budgets,
+    headway_settings,
+    loss_budget,
+)
 from headway.planning.hindsight.starts import lead_intervals
 from headway.planning.hindsight.state import HindsightState, PoolMemory, ReleaseDelay
 from headway.planning.policies import PolicySettings
@@ -78,7 +84,9 @@ class HeadwayPolicy:
         roles = ordered(self.settings.limits)
         most = {role: self.settings.limits[role].max_replicas for role in roles}
         may_miss = loss_budget(self.settings)
-        setup = ReplaySetup(engine=self.engine, most=most, may_miss=may_miss)
+        setup = ReplaySetup(
+            engine=self.engine, most=most, may_miss=may_miss, classes=tuple(self.settings.classes)
+        )
         planned = replace(observation, pools={role: observation.pools[role] for role in roles})
         state = learn(state, planned, setup)
         memories = {role: self._started(state.pool(role), observation, role) for role in roles}
@@ -86,30 +94,38 @@ class HeadwayPolicy:
             role: memory.starts.lead_s(observation.now_s, self.own.lead_s)
             for role, memory in memories.items()
         }
-        half_life = self.own.half_life_s / self.interval_s
         unexplained = {
             role: found
             for role, memory in memories.items()
             if (found := excess(memory.outcomes, may_miss, self.own.half_life_s)) is not None
         }
-        backtests = {
-            role: backtest(
-                with_excess(memory.history, unexplained.get(role), may_miss),
-                lead_intervals(leads_s[role], self.interval_s),
-                self.interval_s,
-                half_life,
-                state.predicted,
-            )
+        state = replace(state, pools=memories)
+        tested = {
+            role: self._tested(state, role, leads_s[role], unexplained.get(role))
             for role, memory in memories.items()
             if observation.requests >= 0 and len(memory.history) >= 1
         }
         return Assessment(
             observation=observation,
-            state=replace(state, pools=memories),
-            backtests=backtests,
+            state=state,
+            backtests={role: each[0] for role, each in tested.items()},
+            classes={role: each[1:] for role, each in tested.items()},
             leads_s=leads_s,
             missing=missing_capacity(memories, observation),
             excess=unexplained,
+        )
+
+    def _tested(
+        self, state: HindsightState, role: Role, lead_s: float, found: Excess | None
+    ) -> tuple[Backtest, ...]:
+        """The backtest of a pool's past, and of that of each class, with the excess losses `found`."""
+        memory, lead = state.pool(role), lead_intervals(lead_s, self.interval_s)
+        half_life = self.own.half_life_s / self.interval_s
+        pasts = (memory.history, *memory.classes)
+        budgets = (loss_budget(self.settings), *class_budgets(self.settings))
+        return tuple(
+            backtest(with_excess(past, found, may_miss), lead, self.interval_s, half_life, state.predicted)
+            for past, may_miss in zip(pasts, budgets, strict=True)
         )
 
     def wanted(self, assessed: Assessment, needs: Mapping[Role, Need]) -> Mapping[Role, int]:
@@ -191,6 +207,7 @@ class HeadwayPolicy:
             budget=budget,
             moving=moving_share(assessed.lead_s, self.own.hold_s),
             half_life=lead_intervals(assessed.lead_s, self.interval_s),
+            classes=class_pasts({role: assessed.state.pool(role).classes for role in delays}, self.settings),
         )
         targets = divided or fit(free.targets, limits, budget).targets
         return Fit(targets=targets, limits=(*free.limits, GPU_BUDGET))

@@ -1,6 +1,6 @@
 """A decision in an operator's words, and as data from which it can be followed."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -8,8 +8,13 @@ from headway.engine.refinement import difference
 from headway.planning.budget import Fit
 from headway.planning.hindsight.capacity import MissingCapacity, missing_lines
 from headway.planning.hindsight.excess import Excess, excess_lines
-from headway.planning.hindsight.needs import Need
-from headway.planning.hindsight.settings import HeadwaySettings, headway_settings, loss_budget
+from headway.planning.hindsight.needs import ClassOption, Need
+from headway.planning.hindsight.settings import (
+    HeadwaySettings,
+    class_budgets,
+    headway_settings,
+    loss_budget,
+)
 from headway.planning.hindsight.state import ReleaseDelay
 from headway.planning.policies import PolicySettings
 from headway.planning.reasons import common, describe, jsonable, ordered, progress_warnings
@@ -43,7 +48,10 @@ def explain(
         "loss_budget": loss_budget(settings),
         "headway": own.model_dump(),
     }
-    cause = "; ".join(_cause(role, needs[role], delays[role]) for role in ordered(needs))
+    names = [each.name for each in settings.classes]
+    if names:
+        reasons["settings"]["class_budgets"] = dict(zip(("", *names), class_budgets(settings), strict=True))
+    cause = "; ".join(_cause(role, needs[role], delays[role], names) for role in ordered(needs))
     changed = "".join(f"; {words}" for words in _changes(changes, own))
     limited = f"; limited by {', '.join(fitted.limits)}" if fitted.limits else ""
     engines = _engines(corrected or {}, observation.now_s)
@@ -71,7 +79,7 @@ def explain(
     return plain
 
 
-def _cause(role: Role, need: Need, delay: ReleaseDelay) -> str:
+def _cause(role: Role, need: Need, delay: ReleaseDelay, names: Sequence[str] = ()) -> str:
     if need.option is None:
         return f"{role} is held, nothing is known yet of what it needs"
     option = need.option
@@ -80,6 +88,10 @@ def _cause(role: Role, need: Need, delay: ReleaseDelay) -> str:
         f"in {need.lead_s:.0f} s ({option.forecast}), times {option.factor:.2f} would have lost "
         f"{option.lost / max(need.requests, 1.0):.2%} in the last {need.intervals} intervals"
     )
+    if isinstance(option, ClassOption):
+        shares = zip(("other requests", *names), option.classes, strict=True)
+        said = [f"{share:.2%} of {name}" for name, share in shares if share or name in names]
+        words += f" ({', '.join(said)})"
     if need.extra:
         words += f", {need.extra} of them for the queue"
     if need.learning:

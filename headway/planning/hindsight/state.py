@@ -15,7 +15,7 @@ from headway.planning.hindsight.outcomes import OutcomeHistory
 from headway.planning.hindsight.predicted import Predicted
 from headway.planning.hindsight.starts import ReplicaStarts
 from headway.planning.replay import LossCurve, Requests
-from headway.planning.types import FloatArray, IntArray, Role, Slo
+from headway.planning.types import FloatArray, IntArray, Promise, Role, Slo
 
 CONFIRM = 4
 SMALLEST = 0.03
@@ -185,6 +185,8 @@ class PoolMemory:
     starts: ReplicaStarts = field(default_factory=ReplicaStarts)
     release: ReleaseDelay | None = None
     guess: int = 1
+    classes: tuple[PoolHistory, ...] = ()
+    """The same past by class: requests of none, then each class; none where there are no classes."""
     seconds_each: float = float("nan")
     """Mean engine seconds of a prompt in the last interval that had any."""
     infeasible: float = 0.0
@@ -195,7 +197,7 @@ class PoolMemory:
 class HindsightState:
     """All pools, the requests of the last minutes (outputs drawn), and output lengths of completed ones.
 
-    `predicted` is what predictors said, `slo` the one by which the past was judged.
+    `predicted` is what predictors said, `slo` and `classes` are the promises by which the past was judged.
     """
 
     pools: Mapping[Role, PoolMemory] = field(default_factory=dict)
@@ -203,17 +205,21 @@ class HindsightState:
     recent: Requests = NO_REQUESTS
     outputs: OutputSample = field(default_factory=OutputSample)
     slo: Slo | None = None
+    classes: tuple[Promise, ...] = ()
 
-    def under(self, slo: Slo) -> "HindsightState":
-        """The state for decisions under this SLO. Losses by another one say nothing: the past begins anew."""
-        if slo == self.slo:
+    def under(self, slo: Slo, classes: tuple[Promise, ...] = ()) -> "HindsightState":
+        """The state for decisions under these promises. Losses by others say nothing: all begins anew."""
+        if slo == self.slo and classes == self.classes:
             return self
         pools = {
-            role: replace(memory, history=PoolHistory(), outcomes=OutcomeHistory())
+            role: replace(memory, history=PoolHistory(), classes=(), outcomes=OutcomeHistory())
             for role, memory in self.pools.items()
         }
-        return replace(self, pools=pools, slo=slo)
+        return replace(self, pools=pools, slo=slo, classes=classes)
 
     def pool(self, role: Role) -> PoolMemory:
         """The memory of one pool, empty at first."""
-        return self.pools.get(role) or PoolMemory()
+        memory = self.pools.get(role) or PoolMemory()
+        if self.classes and not memory.classes:
+            return replace(memory, classes=(PoolHistory(),) * (len(self.classes) + 1))
+        return memory

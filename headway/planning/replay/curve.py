@@ -12,7 +12,7 @@ mean work keeps busy (`least`) fall behind sooner or later, however well they co
 they lose everything.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from math import ceil, floor, log, log1p, sqrt
@@ -40,6 +40,8 @@ FEW, SAVED, WIDER = 0.1, 0.001, 1.25
 """Where no more than a few are lost, and a fleet so much wider saves no more than so many (or a tenth of
 these), it is not for want of replicas."""
 
+ROUNDING = 1e-9
+
 FARTHEST = 4
 """The climb to a count without losses ends at this multiple of where it began."""
 
@@ -48,15 +50,25 @@ FARTHEST = 4
 class LossCurve:
     """`lost` i8[C]: of `requests` attainable ones, those that n = 0..C-1 replicas lose.
 
-    `lost[0]` is `requests`, the curve never rises, and beyond C-1 its last value holds.
+    `lost[0]` is `requests`, the curve never rises, and beyond C-1 its last value holds. `classes` has the
+    curves of the single classes of requests, which add up to this one; empty where there are none.
     """
 
     requests: int
     lost: IntArray
+    classes: tuple["LossCurve", ...] = ()
 
     def at(self, replicas: int) -> int:
         """Requests lost with that many replicas."""
         return int(self.lost[min(max(replicas, 0), len(self.lost) - 1)])
+
+    def times(self, factor: float) -> "LossCurve":
+        """The curve of so many times the requests."""
+        return LossCurve(
+            round(self.requests * factor),
+            np.rint(self.lost * factor).astype(np.int64),
+            tuple(curve.times(factor) for curve in self.classes),
+        )
 
 
 def loss_curve(lose: Callable[[int], int], requests: int, least: int, guess: int) -> LossCurve:
@@ -68,7 +80,35 @@ def loss_curve(lose: Callable[[int], int], requests: int, least: int, guess: int
     start = max(least, guess)
     top = search.narrow(search.climb(start, FARTHEST * start + 20), least)
     search.refine(top)
-    return LossCurve(requests, search.filled(top))
+    return LossCurve(requests, _through(search.known, top))
+
+
+def class_curves(lose: Callable[[int], IntArray], requests: IntArray, least: int, guess: int) -> LossCurve:
+    """The same for `lose(n)` of each class, with the curve of each.
+
+    All come from the replays that the class that loses the largest share of its own would ask for.
+    """
+    there, total = requests > 0, int(requests.sum())
+    known = dict.fromkeys((0, max(1, least) - 1), requests)
+
+    def worst(replicas: int) -> int:
+        known[replicas] = lose(replicas)
+        return ceil(total * float((known[replicas][there] / requests[there]).max()) - ROUNDING)
+
+    top = len(loss_curve(worst, total, least, guess).lost) - 1
+    curves = tuple(
+        LossCurve(count, _through({n: int(lost[place]) for n, lost in known.items()}, top))
+        for place, count in enumerate(requests.tolist())
+    )
+    return LossCurve(total, np.sum([curve.lost for curve in curves], axis=0), curves)
+
+
+def _through(known: Mapping[int, int], top: int) -> IntArray:
+    """The curve from 0 to `top` through the counts that are known."""
+    counts = sorted(count for count in known if count <= top)
+    lost = np.minimum.accumulate([known[count] for count in counts])
+    between = np.expm1(np.interp(np.arange(top + 1), counts, np.log1p(lost)))
+    return np.rint(between).astype(np.int64)
 
 
 def least_replicas(search: Callable[[int], LossCurve], may_miss: float) -> int:
@@ -147,10 +187,3 @@ class _Search:
         much = MUCH * self.requests
         fall = log1p(min(self.known[a], much)) - log1p(min(self.known[b], much))
         return fall * log(b / max(a, 1))
-
-    def filled(self, top: int) -> IntArray:
-        """The curve from 0 to `top`."""
-        counts = sorted(count for count in self.known if count <= top)
-        lost = np.minimum.accumulate([self.known[count] for count in counts])
-        between = np.expm1(np.interp(np.arange(top + 1), counts, np.log1p(lost)))
-        return np.rint(between).astype(np.int64)

@@ -13,11 +13,12 @@ before them as decode at the same time (at most as many again as came). Requests
 take no part.
 """
 
+from collections.abc import Callable
 from math import ceil
 
 import numpy as np
 
-from headway.planning.replay.curve import LossCurve, loss_curve
+from headway.planning.replay.curve import LossCurve, class_curves, loss_curve
 from headway.planning.replay.engine import (
     TOLERANCE,
     ReplayEngine,
@@ -60,18 +61,18 @@ def prefill_losses(
     moved_s = transfer_s(engine, requests)
     first_s = FIRST_TOKEN * busy_iteration_s(engine, requests)
 
-    def lose(replicas: int) -> int:
+    def lose(replicas: int) -> BoolArray:
         there = requests.on(replicas)
         alone_s = prompts_s if there is requests else prompt_s(engine, there)
         patience_s = np.maximum(0.0, ttft_s * TOLERANCE - (alone_s + moved_s + first_s))
         late = waits(engine, there, alone_s, replicas) > patience_s
         if there is not requests:
             late |= ~attainable(engine, there)
-        return int(np.count_nonzero(late & judged))
+        return late & judged
 
     work_s = prefill_seconds(engine, requests)
-    least = _least(requests, work_s, float(np.max(ttft_s)) + float(np.average(work_s, weights=work_s)))
-    return loss_curve(lose, int(np.count_nonzero(judged)), least, guess)
+    least = _least(requests, work_s, _longest(ttft_s) + float(np.average(work_s, weights=work_s)))
+    return _searched(lose, judged, requests.slo_class, least, guess)
 
 
 def decode_losses(
@@ -99,21 +100,48 @@ def _decoding_losses(
     coming, source, arrival_s = _continued(engine, requests, judged, since_s, mixed=mixed)
     replay, promised = replay_mixed if mixed else replay_decode, targets(engine, requests.where(source))
 
-    def lose(replicas: int) -> int:
+    def lose(replicas: int) -> BoolArray:
         there = requests.on(replicas) if mixed else requests
         found = coming
         if there is not requests:
             found = coming._replace(computed_tokens=_computed(there, since_s)[source])
         state = make_state(engine, found, replicas)
         replay(state)
-        return int(np.count_nonzero(_missed(promised, state, arrival_s) & coming.judged))
+        return _missed(promised, state, arrival_s) & coming.judged
 
     work_s = (mixed_seconds if mixed else decode_seconds)(engine, requests)
     decode_s = busy_iteration_s(engine, requests) * requests.output_tokens
-    ttft_s = float(np.max(targets(engine, requests).ttft_s))
-    patience_s = ttft_s + float(np.average(decode_s, weights=work_s))
+    patience_s = _longest(promised.ttft_s) + float(np.average(decode_s, weights=work_s))
     least = _least(requests, work_s, patience_s)
-    return loss_curve(lose, int(np.count_nonzero(judged)), least, guess)
+    classes = None if requests.slo_class is None else requests.slo_class[source]
+    return _searched(lose, coming.judged, classes, least, guess)
+
+
+def _longest(ttft_s: FloatArray | float) -> float:
+    """The longest TTFT that anybody is promised; a request without a limit waits as long as others."""
+    return (
+        ttft_s if isinstance(ttft_s, float) else float(np.max(ttft_s, initial=0.0, where=np.isfinite(ttft_s)))
+    )
+
+
+def _searched(
+    lose: Callable[[int], BoolArray], judged: BoolArray, slo_class: FloatArray | None, least: int, guess: int
+) -> LossCurve:
+    """The curve of the judged ones that `lose(n)` names, and where they have classes of each."""
+    if slo_class is None:
+        return loss_curve(
+            lambda replicas: int(np.count_nonzero(lose(replicas))),
+            int(np.count_nonzero(judged)),
+            least,
+            guess,
+        )
+    classes = slo_class.astype(np.int64)
+    count = int(classes.max()) + 1
+
+    def lose_of_each(replicas: int) -> IntArray:
+        return np.bincount(classes[lose(replicas)], minlength=count)
+
+    return class_curves(lose_of_each, np.bincount(classes[judged], minlength=count), least, guess)
 
 
 def _computed(requests: Requests, since_s: float) -> FloatArray:

@@ -113,3 +113,26 @@ def test_columns_travel_together():
     assert part.output_tokens.tolist() == other.output_tokens.tolist()
     assert both.on(4).cached_tokens.sum() == 0
     assert both.on(3) is both
+
+
+@pytest.mark.parametrize(
+    ("losses", "chunk_tokens"), [(prefill_losses, 0), (decode_losses, 0), (mixed_losses, 512)]
+)
+def test_each_class_has_a_curve_and_they_add_up(losses, chunk_tokens):
+    of, requests = engine(chunk_tokens=chunk_tokens, ttft_s=0.3), load(8, 40, 60, 2000, 200)
+    count = len(requests.arrival_s)
+    urgent = np.arange(count) % 5 == 0
+    classed = requests._replace(slo_class=np.where(urgent, 2.0, 0.0), ttft_s=np.where(urgent, np.nan, 3.0))
+    curve = losses(of, classed, 100, 3)
+    plain, none, tight = curve.classes
+    assert none.requests == 0
+    assert plain.requests + tight.requests == curve.requests
+    assert (plain.lost + none.lost + tight.lost).tolist() == curve.lost.tolist()
+    assert plain.lost[0] == plain.requests
+    assert (np.diff(tight.lost) <= 0).all()
+    shares = plain.lost / plain.requests, tight.lost / tight.requests
+    assert (shares[0] <= shares[1] + 0.02).all()
+    twice = curve.times(2.0)
+    assert twice.classes[2].requests == 2 * tight.requests
+    alone = losses(of, requests._replace(ttft_s=classed.ttft_s), 100, 3)
+    assert abs(alone.at(len(curve.lost)) - curve.at(len(curve.lost))) <= 0.01 * curve.requests
