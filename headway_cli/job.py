@@ -47,8 +47,7 @@ class Job:
         """The deployment, its predictors having seen the warm-up trace."""
         plan = self.plan()
         with self._located():
-            warm_up(plan, self.options.rate_scale)
-        return plan
+            return warm_up(plan, self.options.rate_scale)
 
     def scenario(self, plan: Plan, trace: Trace) -> Scenario:
         """The deployment when `trace` begins; errors name the settings file, if there is one."""

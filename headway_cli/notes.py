@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from headway.planning import Role
+from headway.planning.past import LearnsFromPast
 from headway.planning.policies import predictors_asked
 from headway.simulation.build import Plan
 from headway.simulation.demand import Reach
@@ -84,7 +85,8 @@ def without_forecast(plan: Plan) -> Iterator[str]:
     """That predictors are set for a policy that does not ask them."""
     planner = plan.config.planner
     asked = predictors_asked(planner)
-    used = FORECASTING if plan.kind.forecasts else (WARM_UP_TRACE,) if asked else ()
+    learns = asked or isinstance(plan.policy, LearnsFromPast)
+    used = FORECASTING if plan.kind.forecasts else (WARM_UP_TRACE,) if learns else ()
     chosen = [key for key in FORECASTING if key in planner.model_fields_set and key not in used]
     if chosen:
         keys = ", ".join(f"planner.{key}" for key in chosen)

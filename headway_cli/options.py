@@ -74,7 +74,7 @@ class RunOptions:
         str | None, option("NAME", "Load predictor: constant, arima, kalman, prophet, daily.")
     ] = None
     load_predictor_warmup_trace: Annotated[
-        str | None, option("TRACE", "A trace that the predictors see beforehand.")
+        str | None, option("TRACE", "A trace that predictors and the policy see beforehand.")
     ] = None
     no_correction: Annotated[
         bool, switch("--no-correction", "Keep the correction factors of `reference` at 1.")

@@ -22,7 +22,6 @@ from actors.planning.settings import RuntimeSettings
 from headway.config import HeadwayConfig
 from headway.engine.refinement import URGENT
 from headway.planning import (
-    Decision,
     LoadForecast,
     Observation,
     PlanningError,
@@ -48,7 +47,7 @@ SURFACES_UNTIL = 0.5
 RETRY_S = 0.3
 LONGEST_CALL_S = 60.0
 
-Compute = Callable[[Callable[[], Decision]], Awaitable[Decision]]
+Compute = Callable[[Callable[[], Any]], Awaitable[Any]]
 
 
 class ActorFailure(Exception):

@@ -35,7 +35,7 @@ from actors.planning.context import (
 )
 from actors.planning.log import PlannerMemory, Progress, load_memory
 from actors.planning.status import LoopCounters, status_document
-from actors.planning.tick import Tick, TickTime, apply, rehearse
+from actors.planning.tick import Tick, TickTime, apply, recalled, rehearse
 from headway.planning import Observation, PlanningError
 from headway.planning.budget import fit
 from headway.planning.deciding import PolicyError
@@ -169,6 +169,10 @@ class PlannerLoop:
             self.state.counts = await self._context.connector.state()
             await rehearse(self._context, self.state)
             self._rehearsed = policy.version
+        planner = self._context.settings.config.planner
+        if self.state.memory.state is None and planner.load_predictor_warmup_trace is not None:
+            self._counters.reason = "the warm-up trace is being learnt"
+            self.state.memory = await recalled(self._context, policy)
 
     async def _resume(self) -> None:
         """After a restart: the grid, and the last targets, go on."""

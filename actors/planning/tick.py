@@ -16,6 +16,7 @@ apply. Settings or surfaces that changed while the policy was at work make it pl
 """
 
 import asyncio
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from math import isnan
@@ -24,12 +25,19 @@ from typing import Any
 from actors.collector.measured import Health, HealthStatus, Latency, Measured, PoolLoad, unmeasured
 from actors.connectors.protocol import ConnectorError, PoolCounts, Refused
 from actors.planning.context import ActorFailure, Deadline, PlannerContext, PlannerState, PolicyInForce
-from headway.planning import Decision, Observation, PoolState, Role
+from actors.planning.log import PlannerMemory
+from headway.config import HeadwayConfig
+from headway.planning import Decision, Observation, Policy, PoolState, Role
 from headway.planning.deciding import call, decide
 from headway.planning.forecasting import with_forecast
+from headway.planning.past import LearnsFromPast, first_state, read_past
 from headway.planning.reasons import describe, jsonable
 from headway.planning.records import DRY_RUN, PLANNED, REFUSED, UNREACHABLE, ConnectorAnswer, DecisionRecord
 from headway.planning.synthetic import made_of
+from headway.workload import TraceError, TraceOptions, open_trace
+from predictors import PredictorError
+
+logger = logging.getLogger(__name__)
 
 OBSERVE_UNTIL, FORECAST_UNTIL, APPLY_FROM = 0.4, 0.7, 0.8
 """Shares of the deadline after which observing, the forecast and computing are not waited for any more."""
@@ -230,6 +238,25 @@ async def rehearse(context: PlannerContext, state: PlannerState) -> None:
     )
     observation = observe(typical, state.counts, in_force.policy.interval_s)
     await context.compute(lambda: _rehearsed(in_force, observation))
+
+
+async def recalled(context: PlannerContext, policy: PolicyInForce) -> PlannerMemory:
+    """The memory of a planner that has learnt of the warm-up trace; one without a past where that fails."""
+    config, now_s = context.settings.config, context.clock()
+    try:
+        state = await context.compute(lambda: _first_state(config, policy.policy, now_s))
+    except (TraceError, PredictorError) as error:
+        logger.warning("the warm-up trace cannot be learnt: %s", error)
+        state = call(policy.policy.name, policy.policy.initial_state)
+    return PlannerMemory(policy=config.planner.policy, state=state)
+
+
+def _first_state(config: HeadwayConfig, policy: Policy, now_s: float) -> Any:  # noqa: ANN401
+    source, past = config.planner.load_predictor_warmup_trace, None
+    if source is not None and isinstance(policy, LearnsFromPast):
+        with open_trace(source, TraceOptions()) as trace:
+            past = read_past(trace, policy.interval_s, policy.past_intervals)
+    return first_state(policy, past, config.planner, now_s)
 
 
 def _rehearsed(in_force: PolicyInForce, observation: Observation) -> Decision:

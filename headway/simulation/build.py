@@ -9,9 +9,10 @@ What cannot be simulated is refused as early as it is known: `check_plan` before
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -31,6 +32,7 @@ from headway.planning import (
     policy_settings,
 )
 from headway.planning.forecasting import Forecaster, forecaster_for
+from headway.planning.past import LearnsFromPast, PastRequests, first_state, read_past
 from headway.planning.policies import PUBLISHED_INTERVAL_S, predictors_asked
 from headway.planning.replay import ReplayEngine
 from headway.routing import Router, RoutingError, make_router
@@ -76,6 +78,8 @@ class Plan:
     engine: EngineRules
     gpu_profiles: Mapping[str, GpuProfile]
     """Those that routing names, by GPU type."""
+    past: PastRequests | None = None
+    """What came before, if there is a warm-up trace."""
 
     @property
     def kind(self) -> PolicyKind:
@@ -86,6 +90,10 @@ class Plan:
     def asked_forecaster(self) -> Forecaster | None:
         """The forecaster if the policy asks for a forecast."""
         return self.forecaster if predictors_asked(self.config.planner) else None
+
+    def first_state(self) -> Any:  # noqa: ANN401 - each policy's state is its own
+        """The policy's state before its first decision."""
+        return first_state(self.policy, self.past, self.config.planner, ends_s=0.0)
 
     def learner(self) -> PerformanceLearner | None:
         """How policies learn of the engines; None where that is switched off, or they need no surfaces."""
@@ -274,27 +282,37 @@ def _named_count(role: Role, count: int | None, pool: PoolLimits) -> int:
     return count
 
 
-def warm_up(plan: Plan, rate_scale: float = 1.0) -> int:
-    """Show the predictors the configured warm-up trace, if any, as often superposed; the intervals seen.
+def warm_up(plan: Plan, rate_scale: float = 1.0) -> Plan:
+    """Show the predictors the configured warm-up trace, if any, as often superposed; the plan with that past.
 
     Raises PlanningError naming the key when the trace cannot be read, or is shorter than one interval.
     """
     source = plan.config.planner.load_predictor_warmup_trace
     if source is None:
-        return 0
+        return plan
     interval_s = plan.settings.interval_s
     try:
         with open_trace(source, TraceOptions(rate_scale=rate_scale)) as trace:
             _check_intervals(trace, interval_s, ADJUSTMENT_INTERVAL)
             series = interval_series(trace, interval_s)
+            most = plan.policy.past_intervals if isinstance(plan.policy, LearnsFromPast) else 0
+            past = read_past(trace, interval_s, most)
     except TraceError as error:
         raise PlanningError(f"{WARM_UP_TRACE}: {error}") from error
     plan.forecaster.warm_start(
         *(column.tolist() for column in (series.requests, series.isl_tokens, series.osl_tokens))
     )
-    return len(series.requests)
+    return replace(plan, past=past)
 
 
 def run(plan: Plan, scenario: Scenario, trace: Trace, watchers: Watchers | None = None) -> SimulationResult:
     """Simulate; the forecaster works only for policies that ask for a forecast."""
-    return simulate(scenario, trace, plan.policy, plan.asked_forecaster, watchers, learner=plan.learner())
+    return simulate(
+        scenario,
+        trace,
+        plan.policy,
+        plan.asked_forecaster,
+        watchers,
+        learner=plan.learner(),
+        state=plan.first_state(),
+    )

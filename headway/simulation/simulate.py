@@ -69,18 +69,19 @@ def simulate(
     watchers: Watchers | None = None,
     *,
     learner: PerformanceLearner | None = None,
+    state: Any = None,  # noqa: ANN401 - each policy's state is its own
 ) -> SimulationResult:
     """Run `trace` through the deployment of `scenario` under `policy`, until the last request has ended.
 
-    Where a `learner` learns of the engines, its policies replace `policy`.
-
+    Where a `learner` learns of the engines, its policies replace `policy`. `state` is the policy's before its
+    first decision, None for that of a policy without a past.
 
     The same arguments give the same result, byte for byte. Requests that have not ended
     `scenario.drain_limit_s` after the trace count as failed.
     """
     drop_stale_cache(*kernel.COMPILED_FROM)
     return SimulationRun(
-        scenario, trace, policy, forecaster, watchers or Watchers(), learner=learner
+        scenario, trace, policy, forecaster, watchers or Watchers(), learner=learner, state=state
     ).result()
 
 
@@ -96,17 +97,18 @@ class SimulationRun:
         watchers: Watchers,
         *,
         learner: PerformanceLearner | None = None,
+        state: Any = None,  # noqa: ANN401 - each policy's state is its own
     ) -> None:
         self.learner, self.report_s = learner, inf if learner is None else REPORT_S
         self.scenario, self.trace, self.policy = scenario, trace, policy
         self.forecaster, self.watchers = forecaster, watchers
         streams = np.random.SeedSequence(scenario.seed).spawn(4)
         kernel_seed = int(streams[0].generate_state(1, np.uint64)[0])
-        state = make_state(scenario.profile, scenario.settings, trace.blocks, kernel_seed)
+        arrays = make_state(scenario.profile, scenario.settings, trace.blocks, kernel_seed)
         start_up_s = scenario.start_up.sampler(np.random.default_rng(streams[1]))
         slowness = partial(scenario.speeds.draw, np.random.default_rng(streams[3]))
         self.fleet = Fleet(
-            state, scenario.pools, start_up_s, scenario.role_change_s, slowness, capacity=scenario.capacity
+            arrays, scenario.pools, start_up_s, scenario.role_change_s, slowness, capacity=scenario.capacity
         )
         self.fleet.set_slowness(*scenario.speeds.slowness(0.0))
         self.speed_changes = [*scenario.speeds.changes(), inf]
@@ -118,7 +120,7 @@ class SimulationRun:
         self.router_driver = self._make_driver(np.random.default_rng(streams[2]))
         self.utilisation = None if self.router_driver is None else Utilisation(self.fleet)
         self.intervals: list[Interval] = []
-        self.state: Any = call(policy.name, policy.initial_state)
+        self.state: Any = call(policy.name, policy.initial_state) if state is None else state
         self.chunks: Iterator[RequestChunk] = trace.chunks()
         self.ticked_s = 0.0
         self.tick_s = policy.interval_s

@@ -9,6 +9,7 @@ replica that drains still occupies its GPUs for as long as that takes.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -34,6 +35,8 @@ class Tenant:
     trace: RequestSource
     policy: HeadwayPolicy
     forecaster: Forecaster | None = None
+    state: Any = None
+    """The policy's before its first decision; None: without a past."""
     priority: int = 0
     weight: float = 1.0
     watchers: Watchers | None = None
@@ -62,7 +65,9 @@ def simulate_shared(tenants: Sequence[Tenant], budget: int) -> Mapping[str, Simu
 
 def _run(tenant: Tenant) -> SimulationRun:
     watchers = tenant.watchers or Watchers()
-    return SimulationRun(tenant.scenario, tenant.trace, tenant.policy, tenant.forecaster, watchers)
+    return SimulationRun(
+        tenant.scenario, tenant.trace, tenant.policy, tenant.forecaster, watchers, state=tenant.state
+    )
 
 
 def _decide(

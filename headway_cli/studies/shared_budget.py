@@ -219,6 +219,7 @@ def _tenant(
         trace=trace,
         policy=plan.policy,
         forecaster=plan.asked_forecaster,
+        state=plan.first_state(),
         priority=deployment.priority,
         weight=deployment.weight,
         watchers=Watchers(progress=progress),

@@ -591,3 +591,33 @@ def test_a_calibration_that_hangs_does_not_hold_up_the_next_tick() -> None:
     planner = deployment.status()["planner"]
     assert actors.collecting.calls == [10.0, 20.0, 30.0, 40.0]
     assert (planner["late_ticks"], planner["missed_ticks"]) == (0, 0)
+
+
+PAST = "planner__load_predictor_warmup_trace"
+
+
+def test_headway_begins_with_the_warm_up_trace_and_asks_its_predictors() -> None:
+    past = "steady:rate_rps=20,duration_s=400,seed=1"
+    said = {"kalman": np.full(64, 250.0)}
+    changes = {PAST: past, "planner__policy": "headway", "planner__headway__predictors": ["kalman"]}
+    deployment = deployed(config=settings(**changes), actors=ScriptedActors(forecasting=Script(lambda: said)))
+    in_virtual_time(deployment.run_for(15.0))
+    (record,) = deployment.records()
+    needs = record["reasons"]["needs"]
+    assert needs["prefill"]["recalled"] == 40
+    assert needs["prefill"]["intervals"] == 41
+    assert record["reasons"]["inputs"]["ahead"] == {"kalman": 250.0}
+    assert deployment.actors.seen == [(record["tick"], 200.0)]
+    resumed = deployment.again()
+    in_virtual_time(resumed.run_for(15.0))
+    # The stored past goes on, and nothing is learnt twice.
+    assert resumed.records()[-1]["reasons"]["needs"]["prefill"]["recalled"] == 40
+    assert resumed.records()[-1]["reasons"]["needs"]["prefill"]["intervals"] == 42
+
+
+def test_a_warm_up_trace_that_cannot_be_read_is_no_reason_not_to_plan(caplog) -> None:
+    deployment = deployed(config=settings(**{PAST: "past.csv", "planner__policy": "headway"}))
+    in_virtual_time(deployment.run_for(15.0))
+    (record,) = deployment.records()
+    assert record["reasons"]["needs"]["prefill"]["recalled"] == 0
+    assert "the warm-up trace cannot be learnt: " in caplog.text

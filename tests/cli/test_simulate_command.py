@@ -126,6 +126,13 @@ def test_predictors_see_the_warm_up_trace(capsys: pytest.CaptureFixture[str]) ->
     assert warm["intervals"][0]["forecast"]["source"]["requests"] == "kalman"
 
 
+def test_the_default_policy_begins_with_the_warm_up_trace(capsys: pytest.CaptureFixture[str]) -> None:
+    past = ("--load-predictor-warmup-trace", "steady:rate_rps=4,duration_s=900")
+    warm = simulated(capsys, LOAD, *past)
+    assert warm["intervals"][0]["reasons"]["needs"]["prefill"]["recalled"] == 30
+    assert not [note for note in warm["notes"] if "asks for no forecast" in note]
+
+
 def test_predictors_that_nothing_asks_are_said_to_change_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     def said(*flags: str) -> bool:
         return any("asks for no forecast" in note for note in simulated(capsys, LOAD, *FAST, *flags)["notes"])

@@ -80,7 +80,8 @@ def learn(state: HindsightState, observation: Observation, setup: ReplaySetup) -
     """The state with one more interval. Nothing is learnt where the requests were not measured."""
     state = state.under(setup.engine.slo, setup.classes)
     said = state.predicted.add(observation.requests, observation.ahead, MOST_INTERVALS)
-    state = replace(state, predicted=said)
+    full = any(len(memory.history) >= MOST_INTERVALS for memory in state.pools.values())
+    state = replace(state, predicted=said, recalled=max(0, state.recalled - full))
     traffic = observation.traffic or synthetic_traffic(observation)
     roles = tuple(observation.pools)
     if traffic is None:

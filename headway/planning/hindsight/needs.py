@@ -216,9 +216,10 @@ STRICTER = 0.6
 class Need:
     """The need of one pool: `replicas`, of these `extra` for its queue; it may be released to `enough`.
 
-    `option` is None where nothing is known yet. `requests` and `intervals` are what hindsight rests on,
-    `growth` what it assumed on top, `lead_s` the time until a replica ordered now serves, `typical` what half
-    of the intervals needed, `infeasible` the share of the last requests that no fleet serves in time.
+    `option` is None where nothing is known yet. `requests` and `intervals` are what hindsight rests on, of
+    which `recalled` intervals are of a warm-up trace, `growth` what it assumed on top, `lead_s` the time
+    until a replica ordered now serves, `typical` what half of the intervals needed, `infeasible` the share of
+    the last requests that no fleet serves in time.
     """
 
     replicas: int
@@ -228,6 +229,7 @@ class Need:
     requests: float
     growth: float
     intervals: int
+    recalled: int
     typical: float
     lead_s: float
     learning: bool
@@ -279,6 +281,7 @@ def _need(
         requests=tested.requests if tested else 0.0,
         growth=tested.growth if tested else 0.0,
         intervals=len(memory.history),
+        recalled=min(assessed.state.recalled, len(memory.history)),
         typical=tested.typical if tested else 0.0,
         lead_s=assessed.leads_s[role],
         learning=learning,

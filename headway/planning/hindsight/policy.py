@@ -23,7 +23,7 @@ when no request came for the longest run-up (`learning`), and has one again at t
 request.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from headway.planning.budget import GPU_BUDGET, Fit, check_budget, fit, gpus
@@ -32,8 +32,9 @@ from headway.planning.hindsight.capacity import missing_capacity
 from headway.planning.hindsight.classes import class_pasts
 from headway.planning.hindsight.division import divide_budget, moving_share
 from headway.planning.hindsight.excess import Excess, excess, with_excess
-from headway.planning.hindsight.learning import ReplaySetup, learn
+from headway.planning.hindsight.learning import MOST_INTERVALS, ReplaySetup, learn
 from headway.planning.hindsight.needs import Assessment, Need, needs_of
+from headway.planning.hindsight.outcomes import OutcomeHistory
 from headway.planning.hindsight.reasons import explain
 from headway.planning.hindsight.role_changes import give_to_rising, role_changes
 from headway.planning.hindsight.settings import (
@@ -43,11 +44,19 @@ from headway.planning.hindsight.settings import (
     loss_budget,
 )
 from headway.planning.hindsight.starts import lead_intervals
-from headway.planning.hindsight.state import HindsightState, PoolMemory, ReleaseDelay
+from headway.planning.hindsight.state import NO_REQUESTS, HindsightState, PoolMemory, ReleaseDelay
 from headway.planning.policies import PolicySettings
 from headway.planning.reasons import check, ordered
 from headway.planning.replay import ReplayEngine
-from headway.planning.types import NO_CHANGES, Decision, Observation, PlanningError, Role, RoleChanges
+from headway.planning.types import (
+    NO_CHANGES,
+    Decision,
+    Observation,
+    PlanningError,
+    PoolState,
+    Role,
+    RoleChanges,
+)
 from interp import Profile
 
 
@@ -74,21 +83,45 @@ class HeadwayPolicy:
         """Nothing learnt."""
         return HindsightState()
 
+    @property
+    def past_intervals(self) -> int:
+        """The most that it remembers."""
+        return MOST_INTERVALS
+
+    def recall(self, past: Iterable[Observation]) -> HindsightState:
+        """The state after a past: what would have been lost then, on the engines that are planned by.
+
+        Nothing of it is under way any more, and of how real engines did it says nothing.
+        """
+        state = HindsightState()
+        one = PoolState(desired=1, starting=0, ready=1, draining=0)
+        for number, observation in enumerate(past, start=1):
+            seen = replace(observation, pools=dict.fromkeys(ordered(self.settings.limits), one))
+            state = replace(learn(state, seen, self._setup), recalled=number)
+        pools = {role: replace(memory, outcomes=OutcomeHistory()) for role, memory in state.pools.items()}
+        return replace(state, pools=pools, recent=NO_REQUESTS)
+
     def plan(self, observation: Observation, state: HindsightState) -> Decision:
         """One decision; see the module for missing data. PlanningError if a pool is missing."""
         return self.decide(self.assess(observation, state))
+
+    @property
+    def _setup(self) -> ReplaySetup:
+        most = {role: limits.max_replicas for role, limits in self.settings.limits.items()}
+        return ReplaySetup(
+            engine=self.engine,
+            most=most,
+            may_miss=loss_budget(self.settings),
+            classes=tuple(self.settings.classes),
+        )
 
     def assess(self, observation: Observation, state: HindsightState) -> Assessment:
         """Learn from one more interval, and judge the past. PlanningError if a pool is missing."""
         check(observation, self.settings)
         roles = ordered(self.settings.limits)
-        most = {role: self.settings.limits[role].max_replicas for role in roles}
         may_miss = loss_budget(self.settings)
-        setup = ReplaySetup(
-            engine=self.engine, most=most, may_miss=may_miss, classes=tuple(self.settings.classes)
-        )
         planned = replace(observation, pools={role: observation.pools[role] for role in roles})
-        state = learn(state, planned, setup)
+        state = learn(state, planned, self._setup)
         memories = {role: self._started(state.pool(role), observation, role) for role in roles}
         leads_s = {
             role: memory.starts.lead_s(observation.now_s, self.own.lead_s)

@@ -88,6 +88,8 @@ def _cause(role: Role, need: Need, delay: ReleaseDelay, names: Sequence[str] = (
         f"in {need.lead_s:.0f} s ({option.forecast}), times {option.factor:.2f} would have lost "
         f"{option.lost / max(need.requests, 1.0):.2%} in the last {need.intervals} intervals"
     )
+    if need.recalled:
+        words += f" ({need.recalled} of the warm-up trace)"
     if isinstance(option, ClassOption):
         shares = zip(("other requests", *names), option.classes, strict=True)
         said = [f"{share:.2%} of {name}" for name, share in shares if share or name in names]

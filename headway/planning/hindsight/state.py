@@ -197,7 +197,8 @@ class PoolMemory:
 class HindsightState:
     """All pools, the requests of the last minutes (outputs drawn), and output lengths of completed ones.
 
-    `predicted` is what predictors said, `slo` and `classes` are the promises by which the past was judged.
+    `predicted` is what predictors said, `slo` and `classes` are the promises by which the past was judged,
+    `recalled` the intervals of a warm-up trace that it still has.
     """
 
     pools: Mapping[Role, PoolMemory] = field(default_factory=dict)
@@ -206,6 +207,7 @@ class HindsightState:
     outputs: OutputSample = field(default_factory=OutputSample)
     slo: Slo | None = None
     classes: tuple[Promise, ...] = ()
+    recalled: int = 0
 
     def under(self, slo: Slo, classes: tuple[Promise, ...] = ()) -> "HindsightState":
         """The state for decisions under these promises. Losses by others say nothing: all begins anew."""
@@ -215,7 +217,7 @@ class HindsightState:
             role: replace(memory, history=PoolHistory(), classes=(), outcomes=OutcomeHistory())
             for role, memory in self.pools.items()
         }
-        return replace(self, pools=pools, slo=slo, classes=classes)
+        return replace(self, pools=pools, slo=slo, classes=classes, recalled=0)
 
     def pool(self, role: Role) -> PoolMemory:
         """The memory of one pool, empty at first."""
