@@ -5,7 +5,7 @@ from dataclasses import replace
 from itertools import accumulate, pairwise
 from math import isfinite
 
-from actors.collector.measured import NOTHING, Buckets, Increases, Measured
+from actors.collector.measured import NOTHING, Buckets, Increase, Increases, Measured
 from actors.collector.presets import Quantity
 from headway.planning.synthetic import CountedTraffic, LengthHistogram
 
@@ -28,8 +28,15 @@ def with_counted(measured: Measured, seen: Increases, steps: Steps) -> Measured:
         output_tokens=outputs,
         completed=measured.completed if isfinite(measured.completed) else measured.requests,
         cached_share=_cached_share(measured),
+        ttft_s=_ttft(seen.get(Quantity.TTFT, NOTHING)),
     )
     return replace(measured, counted=counted)
+
+
+def _ttft(seen: Increase) -> LengthHistogram | None:
+    """Without buckets a mean says nothing of who was late."""
+    found = _lengths(seen.buckets, seen.mean) if seen.buckets and isfinite(seen.mean) else None
+    return found if found is not None and found.bounds else None
 
 
 def _cached_share(measured: Measured) -> float:

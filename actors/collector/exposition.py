@@ -226,15 +226,18 @@ ROW = np.dtype(
         ("input_tokens", "<u4"),
         ("output_tokens", "<i4"),
         ("cached_tokens", "<i4"),
+        ("slo_ttft_s", "<f8"),
+        ("slo_itl_s", "<f8"),
+        ("slo_class", "<i4"),
+        ("took_s", "<f8"),
         ("ttft_s", "<f8"),
         ("itl_s", "<f8"),
-        ("slo_class", "<i4"),
     ]
 )
 """A request that arrived (`output_tokens` is ARRIVAL) or completed.
 
-Of one that arrived there are its own SLOs, NaN where it has none, and the place of its class, 0 for none; of
-one that completed `cached_tokens`, which may be UNKNOWN.
+SLOs of its own, NaN where it has none, and the place of its class, 0 for none. Of one that completed also
+`cached_tokens`, which may be UNKNOWN, the seconds since it arrived, its TTFT and the mean ITL, NaN for none.
 """
 ARRIVAL = UNKNOWN = -1
 
@@ -287,8 +290,13 @@ def traffic_within(answer: RequestList, shift_s: float, start_s: float, end_s: f
         completed_input_tokens=completions["input_tokens"],
         completed_output_tokens=completions["output_tokens"],
         completed_cached_tokens=_known(completions["cached_tokens"], completions["cached_tokens"] != UNKNOWN),
-        slo_ttft_s=_known(rows["ttft_s"], ~np.isnan(rows["ttft_s"])),
-        slo_itl_s=_known(rows["itl_s"], ~np.isnan(rows["itl_s"])),
+        completed_arrival_s=completions["at_s"] + shift_s - completions["took_s"],
+        completed_ttft_s=completions["ttft_s"],
+        completed_itl_s=completions["itl_s"],
+        completed_slo_ttft_s=_known(completions["slo_ttft_s"], ~np.isnan(completions["slo_ttft_s"])),
+        completed_slo_itl_s=_known(completions["slo_itl_s"], ~np.isnan(completions["slo_itl_s"])),
+        slo_ttft_s=_known(rows["slo_ttft_s"], ~np.isnan(rows["slo_ttft_s"])),
+        slo_itl_s=_known(rows["slo_itl_s"], ~np.isnan(rows["slo_itl_s"])),
         slo_class=rows["slo_class"] if rows["slo_class"].any() else None,
     )
 

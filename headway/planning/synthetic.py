@@ -8,9 +8,10 @@ lengths. Made from them are
     lengths    the histogram's quantiles, evenly spaced, in random order: evenly mixed ones would hide that
                long prompts come in runs; linear in a bucket, then scaled to the measured mean, which is exact
 
-Inputs and outputs are drawn apart: histograms do not say which belong together. Of every input the same share
-was cached. The bucket without an upper bound ends where the measured mean puts it, and not below twice its
-lower bound.
+Inputs and outputs are drawn apart: histograms do not say which belong together. The longest TTFT goes to the
+longest prompt, so that what no engine can serve in time explains as many misses as it may
+(`hindsight.excess`). Of every input the same share was cached. The bucket without an upper bound ends where
+the measured mean puts it, and not below twice its lower bound.
 """
 
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from headway.planning.types import FloatArray, Traffic
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LengthHistogram:
-    """Token counts: `counts[i]` in (bounds[i - 1], bounds[i]], the last ones above all bounds; their mean.
+    """Token counts, or seconds: `counts[i]` in (bounds[i - 1], bounds[i]], the last above all; their mean.
 
     Without bounds all lengths are the mean.
     """
@@ -37,7 +38,7 @@ class CountedTraffic:
     """One interval as counted: arrivals in steps from `start_s` on, each as (its end, arrivals); lengths.
 
     `output_tokens` are those of `completed` requests, None where nothing completed. `cached_share` of all
-    input tokens were cached, 0 where that is not known.
+    input tokens were cached, 0 where that is not known. `ttft_s` in seconds, None without buckets.
     """
 
     start_s: float
@@ -46,6 +47,7 @@ class CountedTraffic:
     output_tokens: LengthHistogram | None = None
     completed: float = 0.0
     cached_share: float = 0.0
+    ttft_s: LengthHistogram | None = None
 
 
 def made_of(counted: CountedTraffic) -> Traffic:
@@ -56,12 +58,22 @@ def made_of(counted: CountedTraffic) -> Traffic:
     completed = 0 if outputs is None else max(0, round(counted.completed))
     input_tokens = _lengths(counted.input_tokens, len(arrival_s), generator)
     completed_tokens = _lengths(counted.input_tokens, completed, generator)
+    served: dict[str, FloatArray] = {}
+    if counted.ttft_s is not None and completed:
+        # First tokens are counted when they come: they are the interval's own.
+        ttft_s = np.sort(_drawn(counted.ttft_s, completed, generator))
+        served = {
+            "completed_arrival_s": np.full(completed, counted.steps[-1][0]),
+            "completed_ttft_s": ttft_s[np.argsort(np.argsort(completed_tokens, kind="stable"))],
+            "completed_itl_s": np.full(completed, np.nan),
+        }
     return Traffic(
         arrival_s=arrival_s,
         input_tokens=input_tokens,
         completed_input_tokens=completed_tokens,
         completed_output_tokens=np.zeros(0) if outputs is None else _lengths(outputs, completed, generator),
         completed_cached_tokens=counted.cached_share * completed_tokens if counted.cached_share else None,
+        **served,
     )
 
 
@@ -78,6 +90,16 @@ def _arrivals(counted: CountedTraffic, generator: np.random.Generator) -> FloatA
 
 
 def _lengths(histogram: LengthHistogram, count: int, generator: np.random.Generator) -> FloatArray:
+    """Token counts whose mean is exact."""
+    drawn = _drawn(histogram, count, generator)
+    if not histogram.bounds or not drawn.any():
+        return drawn
+    scaled: FloatArray = np.fmax(1.0, drawn * (histogram.mean / drawn.mean()))
+    return scaled
+
+
+def _drawn(histogram: LengthHistogram, count: int, generator: np.random.Generator) -> FloatArray:
+    """Values of which each bucket has its share."""
     cumulative = np.cumsum(histogram.counts)
     if not (count and histogram.bounds and cumulative[-1] > 0):
         return np.full(count, histogram.mean)
@@ -89,9 +111,8 @@ def _lengths(histogram: LengthHistogram, count: int, generator: np.random.Genera
     bucket = np.minimum(np.searchsorted(cumulative, rank, side="right"), len(upper) - 1)
     inside = np.array(histogram.counts)[bucket]
     within = 1.0 - (cumulative[bucket] - rank) / inside
-    lengths: FloatArray = lower[bucket] + within * (upper[bucket] - lower[bucket])
-    scaled: FloatArray = np.fmax(1.0, lengths * (histogram.mean / lengths.mean()))
-    return scaled
+    values: FloatArray = lower[bucket] + within * (upper[bucket] - lower[bucket])
+    return values
 
 
 def _last_bound(histogram: LengthHistogram) -> float:

@@ -238,6 +238,10 @@ class GatewayMetrics(Collector):
 MOST_ROWS = 200_000
 
 
+Took = tuple[float, float, float]
+"""Seconds since the request arrived, its TTFT, and its mean ITL; NaN for what there is not."""
+
+
 class RequestLog:
     """Takes down what happens, some 0.3 µs each. `clock` gives Unix seconds."""
 
@@ -249,14 +253,20 @@ class RequestLog:
 
     def arrived(self, input_tokens: int, targets: SloTargets = PLAIN) -> None:
         """A valid request is here."""
-        own = targets.slo
-        slo = (nan, nan) if own is None else (own.ttft_s, own.tpot_s)
-        self._write((input_tokens, ARRIVAL, UNKNOWN, *slo, targets.class_place))
+        self._write((input_tokens, ARRIVAL, UNKNOWN, *_promised(targets), nan, nan, nan))
 
-    def completed(self, input_tokens: int, output_tokens: int, cached_tokens: int | None = None) -> None:
+    def completed(
+        self,
+        input_tokens: int,
+        output_tokens: int,
+        cached_tokens: int | None = None,
+        *,
+        took: Took = (nan, nan, nan),
+        targets: SloTargets = PLAIN,
+    ) -> None:
         """A request has ended well."""
         cached = UNKNOWN if cached_tokens is None else cached_tokens
-        self._write((input_tokens, output_tokens, cached, nan, nan, 0))
+        self._write((input_tokens, output_tokens, cached, *_promised(targets), *took))
 
     def recent(self, seconds: float) -> RequestList:
         """The rows of the last `seconds`, as far as they are still here."""
@@ -272,6 +282,12 @@ class RequestLog:
     def _write(self, row: tuple[int | float, ...]) -> None:
         self._rows[self._written % len(self._rows)] = (self._clock(), *row)
         self._written += 1
+
+
+def _promised(targets: SloTargets) -> tuple[float, float, int]:
+    own = targets.slo
+    slo = (nan, nan) if own is None else (own.ttft_s, own.tpot_s)
+    return (*slo, targets.class_place)
 
 
 class RequestTimes:
@@ -339,7 +355,8 @@ class RequestTimes:
         """The request is over."""
         metrics = self._metrics
         metrics.requests[outcome] += 1
-        metrics.durations.observe(outcome, self._clock() - self.arrived_s)
+        took_s = self._clock() - self.arrived_s
+        metrics.durations.observe(outcome, took_s)
         ttft_s, tpot_s = self._ttft_s(), self._tpot_s()
         if outcome == "ok" and self._reason is not None:
             metrics.finished[self._reason] += 1
@@ -347,7 +364,14 @@ class RequestTimes:
             metrics.input_tokens.observe(outcome, self._input_tokens)
             metrics.request_output_tokens.observe(outcome, self.output_tokens)
             if outcome == "ok":
-                metrics.log.completed(self._input_tokens, self.output_tokens, self._cached_tokens)
+                took = (took_s, nan if ttft_s is None else ttft_s, nan if tpot_s is None else tpot_s)
+                metrics.log.completed(
+                    self._input_tokens,
+                    self.output_tokens,
+                    self._cached_tokens,
+                    took=took,
+                    targets=self._targets,
+                )
         if ttft_s is not None:
             metrics.request_ttft.observe(outcome, ttft_s)
         if tpot_s is not None:

@@ -35,7 +35,7 @@ from tests.exporter import MODEL, Exporter
 pytestmark = pytest.mark.anyio
 
 
-PLAIN = (UNKNOWN, nan, nan, 0)
+PLAIN = (UNKNOWN, nan, nan, 0, nan, nan, nan)
 
 
 def told(*rows: tuple[float, ...], now_s: float = 100.0, whole_since_s: float = 0.0) -> RequestList:
@@ -66,7 +66,7 @@ def test_what_is_told_arrives_as_it_was():
         '{"now_s": 1, "whole_since_s": 0, "rows": 5}',
         '{"now_s": null, "whole_since_s": 0, "rows": ""}',
         json.dumps({"now_s": 1, "whole_since_s": 0, "rows": base64.b64encode(b"123").decode()}),
-        encode(RequestList(1.0, 0.0, np.zeros(1, ROW))).decode().replace("ttft_s", "ttlt_s"),
+        encode(RequestList(1.0, 0.0, np.zeros(1, ROW))).decode().replace("took_s", "taken_s"),
     ],
 )
 def test_anything_else_is_refused(body):
@@ -102,6 +102,16 @@ def test_cached_tokens_and_promises_of_single_requests_come_along():
     assert isnan(traffic.slo_ttft_s[1])
     plain = traffic_within(said, 0.0, 11.5, 12.5)
     assert plain.completed_cached_tokens is plain.slo_ttft_s is plain.slo_itl_s is plain.slo_class is None
+
+
+def test_what_a_request_took_comes_along():
+    took = (3.0, 0.25, 0.01)
+    traffic = traffic_within(told((13.0, 500, 20, 320, 0.5, 0.02, 2, *took), (14.0, 9, 1)), 0.5, 10.0, 15.0)
+    assert traffic.completed_arrival_s[0] == 10.5
+    assert (traffic.completed_ttft_s[0], traffic.completed_itl_s[0]) == (0.25, 0.01)
+    assert (traffic.completed_slo_ttft_s[0], traffic.completed_slo_itl_s[0]) == (0.5, 0.02)
+    assert isnan(traffic.completed_arrival_s[1])
+    assert isnan(traffic.completed_slo_ttft_s[1])
 
 
 @given(

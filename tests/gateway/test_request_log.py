@@ -75,9 +75,19 @@ def test_the_slo_and_class_of_an_arrival_and_the_cached_tokens_of_a_completion()
     log.arrived(12, SloTargets(slo=own, slo_class="urgent", class_place=2))
     log.completed(12, 5, 8)
     arrived, completed = log.recent(60.0).rows
-    assert (arrived["ttft_s"], arrived["itl_s"], arrived["slo_class"]) == (0.5, np.inf, 2)
+    assert (arrived["slo_ttft_s"], arrived["slo_itl_s"], arrived["slo_class"]) == (0.5, np.inf, 2)
     assert (completed["cached_tokens"], completed["slo_class"]) == (8, 0)
-    assert np.isnan(completed["ttft_s"])
+    assert np.isnan(completed["slo_ttft_s"])
+    assert np.isnan([arrived["ttft_s"], completed["took_s"]]).all()
+
+
+def test_a_completion_with_its_times_and_what_was_promised():
+    log = RequestLog(Clock())
+    targets = SloTargets(slo=RequestSlo(ttft_s=0.5), slo_class="urgent", class_place=2)
+    log.completed(12, 5, took=(3.0, 0.25, 0.02), targets=targets)
+    (row,) = log.recent(60.0).rows
+    assert (row["took_s"], row["ttft_s"], row["itl_s"]) == (3.0, 0.25, 0.02)
+    assert (row["slo_ttft_s"], row["slo_class"]) == (0.5, 2)
 
 
 def rows(running) -> list[tuple[int, int]]:
@@ -95,6 +105,16 @@ def test_a_gateway_tells_its_requests(serve: Serve):
     assert post(running, ASKED)[0] == 200
     assert post(running, ASKED | {"prompt": [7] * 30})[0] == 200
     assert rows(running) == [(12, ARRIVAL), (12, 3), (30, ARRIVAL), (30, 3)]
+
+
+def test_a_gateway_tells_how_long_its_requests_took(serve: Serve):
+    running = serve(chunks("a", "b", "c"))
+    assert post(running, ASKED)[0] == 200
+    _, _, body = call(running, "GET", "/metrics/requests?seconds=60")
+    arrived, completed = decode(body.decode()).rows
+    assert 0.0 < completed["ttft_s"] <= completed["took_s"] < 60.0
+    assert 0.0 <= completed["itl_s"] < 60.0
+    assert completed["at_s"] - completed["took_s"] == pytest.approx(arrived["at_s"], abs=1.0)
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from planning_cases import PROFILE, observed, settings
 
-from headway.planning import PlanningError, PoolState, Role, Traffic, make_policy
+from headway.engine import EngineRules
+from headway.planning import PlanningError, PoolState, Role, Slo, Traffic, make_policy
 from headway.planning.hindsight.excess import Excess, excess, excess_lines, with_excess
-from headway.planning.hindsight.outcomes import BEFORE, KEPT, OutcomeHistory, needed
+from headway.planning.hindsight.outcomes import BEFORE, KEPT, OutcomeHistory, missed, needed
 from headway.planning.hindsight.state import PoolHistory
-from headway.planning.replay import LossCurve
+from headway.planning.replay import LossCurve, ReplayEngine
 
 INTERVAL_S, HALF_LIFE_S, BUDGET, REQUESTS = 30.0, 7200.0, 0.01, 1000
 NEEDED = 10
@@ -173,6 +174,35 @@ def test_the_policy_says_and_plans_for_what_its_replays_do_not_know():
     assert "decode" not in with_late.reasons["excess"]
     assert with_late.targets[Role.PREFILL] > plain.targets[Role.PREFILL]
     assert any("beyond what replays explain" in line for line in with_late.reasons["warnings"])
+
+
+@pytest.mark.parametrize(
+    ("role", "times", "expected"),
+    [
+        (Role.PREFILL, (9.0, 0.5, 0.001), [1.0]),
+        (Role.PREFILL, (9.0, 0.1, 0.5), [0.0]),
+        (Role.DECODE, (9.0, 0.5, 0.5), [0.0]),
+        (Role.DECODE, (9.0, 0.1, 0.5), [1.0]),
+        (Role.DECODE, (9.0, 0.1, np.nan), []),
+        (Role.MIXED, (9.0, 0.1, np.nan), [0.0]),
+        (Role.MIXED, (9.0, 0.1, 0.5), [1.0]),
+        (Role.PREFILL, (np.nan, 0.5, 0.001), []),
+        (Role.PREFILL, (9.0, np.nan, 0.001), []),
+    ],
+)
+def test_a_latency_is_laid_to_the_pool_that_it_is_about(role, times, expected):
+    engine = ReplayEngine.of(PROFILE, Slo(ttft_s=0.2, itl_s=0.02), EngineRules())
+    arrival_s, ttft_s, itl_s = ([each] for each in times)
+    traffic = Traffic(
+        arrival_s=[],
+        input_tokens=[],
+        completed_input_tokens=[500.0],
+        completed_output_tokens=[20.0],
+        completed_arrival_s=arrival_s,
+        completed_ttft_s=ttft_s,
+        completed_itl_s=itl_s,
+    )
+    assert missed(engine, traffic, role)[1].tolist() == expected
 
 
 def test_columns_of_completed_requests_have_one_length():

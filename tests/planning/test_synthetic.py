@@ -83,3 +83,15 @@ def test_the_share_that_was_cached_is_that_of_every_input():
     assert len(made.completed_cached_tokens) == 40
     assert (made.completed_cached_tokens == 0.25 * made.completed_input_tokens).all()
     assert made_of(counted(50, 20)).completed_cached_tokens is None
+
+
+def test_as_many_are_late_as_the_buckets_say_and_the_longest_prompts_are():
+    outputs = LengthHistogram(bounds=(), counts=(1.0,), mean=80.0)
+    waits = LengthHistogram(bounds=(0.25, 0.5, 1.0), counts=(900.0, 0.0, 100.0, 0.0), mean=0.3)
+    made = made_of(counted(500, 500, output_tokens=outputs, completed=1_000.0, ttft_s=waits))
+    late = made.completed_ttft_s > 0.5
+    assert late.sum() == pytest.approx(100, abs=1)
+    assert made.completed_input_tokens[late].min() >= made.completed_input_tokens[~late].max()
+    assert set(made.completed_arrival_s) == {70.0}
+    assert np.isnan(made.completed_itl_s).all()
+    assert made_of(counted(500, output_tokens=outputs, completed=500.0)).completed_ttft_s is None

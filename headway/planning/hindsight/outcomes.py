@@ -104,7 +104,10 @@ def missed(engine: ReplayEngine, traffic: Traffic, role: Role) -> tuple[FloatArr
     promised = targets(engine, completed)
     late, slow = ttft_s > promised.ttft_s * TOLERANCE, itl_s > promised.itl_s * TOLERANCE
     fault = {Role.PREFILL: late, Role.DECODE: slow & ~late, Role.MIXED: late | slow}[role]
-    counts = attainable(engine, completed, mixed=role is Role.MIXED)
+    timed = np.isfinite(arrival_s) & np.isfinite(ttft_s)
+    if role is Role.DECODE:
+        timed &= np.isfinite(itl_s) | (completed.output_tokens <= 1.0)
+    counts = timed & attainable(engine, completed, mixed=role is Role.MIXED)
     return arrival_s[counts], fault[counts].astype(np.float64)
 
 
