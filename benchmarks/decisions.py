@@ -1,4 +1,4 @@
-"""Cost of one decision of the policy `headway`: two pools at 100 requests/s, by the length of its past.
+"""Cost of one decision of the policy `headway` at 100 requests/s: two pools, and one of mixed replicas.
 
 CPU time of `plan`, in which the requests of a 30 s interval are replayed through candidate fleets, so other
 work on the machine does not count. Arrivals are Poisson around a rate that swings and is noisy, lengths
@@ -36,6 +36,9 @@ PROFILES: Mapping[str, tuple[str, float, float]] = {
 
 FIRST = 30
 """Intervals that are really planned; a longer past repeats them."""
+
+MIXED: Mapping[str, Any] = {"pools.mixed.max_replicas": 4000}
+"""Mixed replicas, as many as it takes: at tight ITLs those are hundreds."""
 
 PASTS_H = (2.0, 48.0)
 DECISIONS = 100
@@ -92,8 +95,8 @@ class Deployment:
 def deployment(overrides: Mapping[str, Any]) -> Deployment:
     """After the first FIRST intervals."""
     policy = _policy(overrides)
-    replicas = {Role.PREFILL: 10, Role.DECODE: 10}
-    fresh = Deployment(policy, np.random.default_rng(1), policy.initial_state(), replicas)
+    roles = [Role.MIXED] if MIXED.items() <= overrides.items() else [Role.PREFILL, Role.DECODE]
+    fresh = Deployment(policy, np.random.default_rng(1), policy.initial_state(), dict.fromkeys(roles, 10))
     for _ in range(FIRST):
         fresh.decide()
     return fresh
@@ -154,15 +157,17 @@ def _many(like: Deployment, overrides: Mapping[str, Any], together: int) -> Iter
 def _profiles(data: Path | None) -> Mapping[str, Mapping[str, Any]]:
     """Settings by what the profile is called; without data the one that comes with Headway."""
     if data is None or not (data / "profiles").is_dir():
-        return {"built-in profile": {"slo.ttft_ms": 500, "slo.itl_ms": 20}}
-    return {
-        name: {
-            "engine.profile": str(data / "profiles" / directory),
-            "slo.ttft_ms": 1e3 * ttft_s,
-            "slo.itl_ms": 1e3 * itl_s,
+        split = {"built-in profile": {"slo.ttft_ms": 500, "slo.itl_ms": 20}}
+    else:
+        split = {
+            name: {
+                "engine.profile": str(data / "profiles" / directory),
+                "slo.ttft_ms": 1e3 * ttft_s,
+                "slo.itl_ms": 1e3 * itl_s,
+            }
+            for name, (directory, ttft_s, itl_s) in PROFILES.items()
         }
-        for name, (directory, ttft_s, itl_s) in PROFILES.items()
-    }
+    return split | {f"{name} mixed": {**settings, **MIXED} for name, settings in split.items()}
 
 
 def _print(what: str, taken_s: Sequence[float]) -> None:

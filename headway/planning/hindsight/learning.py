@@ -29,14 +29,16 @@ from headway.planning.replay import (
     decode_seconds,
     mixed_losses,
     mixed_seconds,
+    mixed_slack,
     prefill_losses,
     prefill_seconds,
 )
+from headway.planning.replay.curve import MOST_REPLICAS
 from headway.planning.replay.engine import fits, may_last
 from headway.planning.replay.requests import largest_fleets
 from headway.planning.types import FloatArray, Observation, Promise, Role, Traffic
 
-RUN_UP_S = {Role.PREFILL: 300.0, Role.DECODE: 120.0, Role.MIXED: 120.0}
+RUN_UP_S = {Role.PREFILL: 300.0, Role.DECODE: 120.0, Role.MIXED: 60.0}
 MOST_INTERVALS = 960
 MOST_JUDGED, MOST_RUN_UP = 10_000, 20_000
 """Requests of one interval that are replayed, and of its run-up: about half a second of work."""
@@ -44,22 +46,20 @@ MOST_JUDGED, MOST_RUN_UP = 10_000, 20_000
 ROOT = 0.4142135623730951
 """√2 less 1: its multiples are even over [0, 1) and independent of those by which outputs are drawn."""
 
-MOST_REPLICAS = 4096
-"""The largest fleet that is replayed."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """The replay of a pool's requests, and their work: replica-seconds of each."""
+    """The replay of a pool's requests, and their work: replica-seconds of each, times a slack of all."""
 
     losses: Callable[[ReplayEngine, Requests, int, int, float], LossCurve]
     seconds: Callable[[ReplayEngine, Requests], FloatArray]
+    slack: Callable[[ReplayEngine, Requests], float] = lambda engine, requests: 1.0
 
 
 STAGES = {
     Role.PREFILL: Stage(losses=prefill_losses, seconds=prefill_seconds),
     Role.DECODE: Stage(losses=decode_losses, seconds=decode_seconds),
-    Role.MIXED: Stage(losses=mixed_losses, seconds=mixed_seconds),
+    Role.MIXED: Stage(losses=mixed_losses, seconds=mixed_seconds, slack=mixed_slack),
 }
 
 
@@ -148,7 +148,7 @@ def _imputed(traffic: Traffic, outputs: OutputSample, replicas: int) -> tuple[Re
 def _joined(engine: ReplayEngine, before: Requests, arrived: Requests, begins_s: float) -> Requests:
     """Those before the interval that its run-up needs or that may be under way, and its own."""
     recent = before.arrival_s > begins_s - max(RUN_UP_S.values())
-    needed = recent | may_last(engine, before, begins_s - min(RUN_UP_S.values()))
+    needed = recent | may_last(engine, before, begins_s - RUN_UP_S[Role.DECODE])
     run_up = before.where(needed & (before.arrival_s <= begins_s))
     return run_up.followed_by(arrived)
 
@@ -161,7 +161,7 @@ def _learnt(
     own = recent.where(slice(first, None))
     served = own.where(fits(setup.engine, own))
     seconds = STAGES[role].seconds(setup.engine, served)
-    work = float(seconds.sum()) / observation.interval_s
+    work = float(seconds.sum()) / observation.interval_s * STAGES[role].slack(setup.engine, recent)
     if work <= _most(role, setup):
         curve = _curve(memory.guess, role, recent, begins_s, setup)
     else:

@@ -11,6 +11,7 @@ from headway.planning.replay.engine import (
     attainable,
     decode_seconds,
     mixed_seconds,
+    mixed_slack,
     prefill_seconds,
 )
 from headway.planning.replay.losses import decode_losses, mixed_losses, prefill_losses
@@ -26,6 +27,7 @@ __all__ = [
     "least_replicas",
     "mixed_losses",
     "mixed_seconds",
+    "mixed_slack",
     "prefill_losses",
     "prefill_seconds",
 ]

@@ -42,8 +42,11 @@ these), it is not for want of replicas."""
 
 ROUNDING = 1e-9
 
-FARTHEST = 4
+FARTHEST = 16
 """The climb to a count without losses ends at this multiple of where it began."""
+
+MOST_REPLICAS = 4096
+"""The largest fleet that is replayed."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -120,10 +123,11 @@ def least_replicas(search: Callable[[int], LossCurve], may_miss: float) -> int:
     while True:
         curve = search(guess)
         enough = np.flatnonzero(curve.lost <= may_miss * curve.requests)
-        last = len(curve.lost) - 1
-        if len(enough) or last <= guess:
-            return max(1, int(enough[0]) if len(enough) else last)
-        guess = last
+        if len(enough):
+            return max(1, int(enough[0]))
+        if curve.at(len(curve.lost)) <= FEW * curve.requests or guess >= MOST_REPLICAS:
+            return len(curve.lost) - 1
+        guess = max(len(curve.lost) - 1, FARTHEST * guess)
 
 
 @dataclass(slots=True)

@@ -151,6 +151,40 @@ def mixed_seconds(engine: ReplayEngine, requests: Requests) -> FloatArray:
     return _work_s(engine, requests) + decode_seconds(engine, requests)
 
 
+BISECTIONS = 24
+
+
+def mixed_slack(engine: ReplayEngine, requests: Requests) -> float:
+    """Replicas over those that `mixed_seconds` keep busy, at least 1, that keep the mean request's ITL.
+
+    At λ requests/s a replica that keeps a TPOT of T decodes λ osl T of them together, and the part λ W of the
+    time goes to prompts. So the most that it can take is where
+
+        ITL(λ osl T) + λ W T = T
+
+    of the mean osl and prompt work W. 1 where full batches keep it, or no batch does.
+    """
+    if len(requests.arrival_s) == 0:
+        return 1.0
+    promised_s = tightest_itl_s(engine, requests)
+    work_s, output_tokens = float(_work_s(engine, requests).mean()), float(requests.output_tokens.mean())
+    _, context = full_batch(engine, requests)
+
+    def tpot_s(rate_rps: float) -> float:
+        tokens = max(1.0, rate_rps * output_tokens * promised_s) * context
+        usage = min(1.0, tokens / engine.kv_capacity_tokens)
+        return engine.profile.decode.itl_s(usage, context) + rate_rps * work_s * promised_s
+
+    least, most = 0.0, 1.0 / float(mixed_seconds(engine, requests).mean())
+    if tpot_s(most) <= promised_s or tpot_s(least) > promised_s:
+        return 1.0
+    full = most
+    for _ in range(BISECTIONS):
+        middle = 0.5 * (least + most)
+        least, most = (middle, most) if tpot_s(middle) <= promised_s else (least, middle)
+    return full / most
+
+
 def busy_iteration_s(engine: ReplayEngine, requests: Requests) -> float:
     """Seconds of an iteration of a well used decode replica: that of a full batch, at most the SLO."""
     batch, context = full_batch(engine, requests)

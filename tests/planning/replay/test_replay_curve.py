@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from headway.planning.replay.curve import loss_curve
+from headway.planning.replay.curve import least_replicas, loss_curve
 
 
 def searched(lose, requests, least=1, guess=1):
@@ -72,3 +72,22 @@ def test_all_is_lost_below_the_least_count_which_is_not_replayed():
     curve, asked = searched(lambda n: 0, 7, least=5, guess=2)
     assert asked == [5]
     assert curve.lost.tolist() == [7, 7, 7, 7, 7, 0]
+
+
+def test_a_first_guess_far_below_the_need_is_left_behind():
+    """Nothing is known at first; a curve that ends where nearly all is lost would order no more than that."""
+    curve, asked = searched(falling(300), 1000, least=30, guess=1)
+    assert curve.at(10_000) <= 1
+    assert len(asked) <= 14
+
+
+def test_the_least_fleet_that_keeps_a_share_is_found_however_far_it_is():
+    least = least_replicas(lambda guess: loss_curve(falling(5000), 1000, 1, guess), 0.01)
+    assert falling(5000)(least) <= 14
+    assert falling(5000)(round(0.98 * least)) > 10
+
+
+def test_where_no_fleet_keeps_the_share_the_least_fleet_is_the_one_from_which_more_do_not_help():
+    least = least_replicas(lambda guess: loss_curve(lambda n: 500 if n < 10 else 100, 1000, 1, guess), 0.01)
+    assert 10 <= least < 40
+    assert least_replicas(lambda guess: loss_curve(lambda n: 0, 0, 1, guess), 0.01) == 1

@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 from replay_cases import engine, load, simulated
 
-from headway.planning.replay import Requests, attainable, decode_seconds, mixed_seconds, prefill_seconds
+from headway.planning.replay import (
+    Requests,
+    attainable,
+    decode_seconds,
+    mixed_seconds,
+    mixed_slack,
+    prefill_seconds,
+)
 from headway.planning.types import Role, Slo
 
 
@@ -62,3 +69,21 @@ def test_no_requests_take_no_time():
     of = engine(chunk_tokens=512)
     for seconds in (prefill_seconds, decode_seconds, mixed_seconds, attainable):
         assert len(seconds(of, nobody)) == 0
+
+
+def test_mixed_replicas_with_slack_keep_the_itl_of_the_mean_request_and_those_without_do_not():
+    of = engine(ttft_s=5.0, itl_s=0.012, chunk_tokens=1024)
+    requests = Requests(np.arange(0.0, 120.0, 0.01), np.full(12_000, 1000.0), np.full(12_000, 200.0))
+    busy = mixed_seconds(of, requests).sum() / 120.0
+    slack = mixed_slack(of, requests)
+    assert slack > 1.3
+    shares = [simulated(of, requests, {Role.MIXED: round(n)})[1].mean() for n in (busy, 1.3 * slack * busy)]
+    assert shares[0] > 0.9
+    assert shares[1] < 0.5
+
+
+@pytest.mark.parametrize("itl_s", [1.0, 1e-6])
+def test_where_full_batches_keep_the_itl_or_none_does_there_is_no_slack(itl_s):
+    of, nobody = engine(itl_s=itl_s, chunk_tokens=1024), Requests(np.zeros(0), np.zeros(0), np.zeros(0))
+    assert mixed_slack(of, load(1, 40, 60, 1000, 200)) == 1.0
+    assert mixed_slack(of, nobody) == 1.0
