@@ -24,6 +24,7 @@ BENCHMARKS: Mapping[str, str] = {
     "decisions": "CPU time of a decision of headway, by past and deployments (minutes)",
     "mismatch": "plans for engines of other speeds than profiled, corrected and not (an hour; --quick: less)",
     "mixed": "policy headway on mixed pools beside the best static fleet, by chunk size (an hour)",
+    "passes": "mixed replicas as a peer simulates them, beside our replay, by how requests are placed",
     "roles": "policy headway with replicas that change their role against without (an hour)",
     "routing": "cost of a routing decision and of a request's events",
     "offload": "elastic prefill offload on 8 mixed replicas, by mode (minutes)",
