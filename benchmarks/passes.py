@@ -1,4 +1,4 @@
-"""Mixed replicas as a peer's engine simulator seems to have them, beside our replay: what makes the difference.
+"""Mixed replicas as a peer's engine simulator seems to have them, beside our replay.
 
     python -m benchmarks passes --data DIR
 
@@ -10,8 +10,8 @@ ITL of 50 ms, without a prefix cache. An engine of that family, as its sources d
     F(t)        4.21e-7 t² + 0.01518 t + 16.50 ms: the constant beside a batch, too, and t from 0 in each pass
     KV usage    tokens of the sequences that get a token in the pass, over 1,048,576
 
-Ours adds W(u + c) − W(u) for tokens u to u + c of a prompt, which is F itself for a prompt that is alone, whole.
-Both replays place by one of three loads of a replica; attained are shares of all requests.
+Ours adds W(u + c) − W(u) for tokens u to u + c of a prompt, F itself for a whole prompt that is alone.
+Requests are placed by one of three loads of a replica; attained are shares of all requests.
 """
 
 from collections.abc import Sequence

@@ -1,5 +1,7 @@
 """Hindsight: forecasts times factors against loss curves, and the cheapest joint choice."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -135,3 +137,14 @@ def test_the_typical_need_is_what_half_of_the_intervals_had():
         past([2.0] * 60, [9 if tick % 5 == 0 else 3 for tick in range(60)]), 1, INTERVAL_S, 240.0
     )
     assert judged.typical == 3.0
+
+
+def test_factors_reach_farther_where_the_work_s_replicas_are_too_slow():
+    """With batches that keep a tight ITL a pool needs many times the replicas that the work keeps busy."""
+    history = past([2.0] * 12, [40] * 12)
+    options = [chosen(each) for each in (history, replace(history, slack=4.0))]
+    assert [option.lost > 100 for option in options] == [True, False]
+    assert options[0].replicas <= 20
+    assert 40 <= options[1].replicas <= 60
+    assert options[1].factor == pytest.approx(options[1].replicas / 2.0, rel=0.05)
+    assert history.add(2.0, curve(40), 960, 4.0).skip(960).slack == 4.0

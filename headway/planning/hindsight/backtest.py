@@ -60,7 +60,7 @@ def _smooth(work: FloatArray, smoothing: float, out: FloatArray) -> None:
 
 
 FACTORS = np.geomspace(0.6, 10.0, 72)
-"""Safety factors that are tried, 4 % apart."""
+"""Safety factors that are tried, 4 % apart, times the slack that the pool needs over its work."""
 
 SURE_GROWTH, GROWTH_PER_MINUTE = 0.05, 0.1
 VOLATILITY = 1.2
@@ -85,15 +85,16 @@ class Backtest:
     """The result for one pool, J forecasts by X factors: `lost` requests and `cost` in replicas f8[J, X].
 
     `names` are those of the forecasts: levels as `level 0.2`, predictors by their own. `replicas` i8[J, X] is
-    what each would order now, `requests` how many were judged, `growth` what was assumed for the lead, and
-    `expected` f8[J] the work that each forecast expects. `typical` is the median over intervals of the least
-    replicas that lose at most USUAL_LOSS of the requests.
+    what each would order now with each of `factors` f8[X], `requests` how many were judged, `growth` what was
+    assumed for the lead, and `expected` f8[J] the work that each forecast expects. `typical` is the median
+    over intervals of the least replicas that lose at most USUAL_LOSS of the requests.
     """
 
     names: tuple[str, ...]
     lost: FloatArray
     cost: FloatArray
     replicas: IntArray
+    factors: FloatArray
     requests: float
     growth: float
     expected: FloatArray
@@ -123,16 +124,18 @@ def backtest(
     unseen = 1.0 / (float(weights.sum()) / lead + 1.0)
     growth = _growth(said[STEADY], lead, interval_s)
     curves = (history.starts, history.lost.astype(np.float64), judged)
-    lost, cost = _totals(foreseen, weights * (1.0 - unseen), FACTORS, curves)
+    factors = FACTORS * history.slack
+    lost, cost = _totals(foreseen, weights * (1.0 - unseen), factors, curves)
     grown = (*_grown(history.starts, history.lost, said[STEADY], 1.0 + growth), judged)
-    worse, _ = _totals(foreseen, weights * unseen, FACTORS, grown)
+    worse, _ = _totals(foreseen, weights * unseen, factors, grown)
     least = _least(history.starts, history.lost, judged[history.requests[judged] > 0])
-    ordered = np.maximum(1, np.ceil(FACTORS * said[:, -1:] - ROUNDING)).astype(np.int64)
+    ordered = np.maximum(1, np.ceil(factors * said[:, -1:] - ROUNDING)).astype(np.int64)
     return Backtest(
         names=(*(f"level {smoothing:g}" for smoothing in SMOOTHINGS), *predictors),
         lost=lost + worse,
         cost=cost,
         replicas=ordered,
+        factors=factors,
         requests=float(history.requests[judged] @ weights),
         growth=growth,
         expected=said[:, -1],

@@ -49,7 +49,7 @@ ROOT = 0.4142135623730951
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """The replay of a pool's requests, and their work: replica-seconds of each, times a slack of all."""
+    """The replay of a pool's requests, their work (replica-seconds of each), and the slack over it."""
 
     losses: Callable[[ReplayEngine, Requests, int, int, float], LossCurve]
     seconds: Callable[[ReplayEngine, Requests], FloatArray]
@@ -161,18 +161,19 @@ def _learnt(
     own = recent.where(slice(first, None))
     served = own.where(fits(setup.engine, own))
     seconds = STAGES[role].seconds(setup.engine, served)
-    work = float(seconds.sum()) / observation.interval_s * STAGES[role].slack(setup.engine, recent)
+    work = float(seconds.sum()) / observation.interval_s
     if work <= _most(role, setup):
         curve = _curve(memory.guess, role, recent, begins_s, setup)
     else:
         # Only the largest fleet is right for so much work.
         curve = _all_lost(served, _most(role, setup))
+    slack = STAGES[role].slack(setup.engine, recent)
     ready, pace = observation.pools[role].ready, pace_s(setup.engine, role)
     return replace(
         memory,
-        history=memory.history.add(work, curve, MOST_INTERVALS),
+        history=memory.history.add(work, curve, MOST_INTERVALS, slack),
         classes=tuple(
-            history.add(work, each, MOST_INTERVALS)
+            history.add(work, each, MOST_INTERVALS, slack)
             for history, each in zip(memory.classes, _of_classes(curve, len(memory.classes)), strict=True)
         ),
         outcomes=memory.outcomes.add(observation.now_s, ready, curve, pace, setup.may_miss),

@@ -185,7 +185,7 @@ def _option(tested: Backtest, place: int) -> Option:
     row, column = divmod(place, len(FACTORS))
     return Option(
         forecast=tested.names[row],
-        factor=float(FACTORS[column]),
+        factor=float(tested.factors[column]),
         replicas=int(tested.replicas[row, column]),
         expected=float(tested.expected[row]),
         lost=float(tested.lost[row, column]),

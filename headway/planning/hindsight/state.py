@@ -63,18 +63,20 @@ class PoolHistory:
     Loss curves have different lengths; they stand one after the other, `starts[i]` to `starts[i + 1]`. An
     interval that was not measured has no requests, and the work of the one before.
 
-    `work` f8[N] in replicas, `requests` i8[N], `starts` i8[N + 1] and `lost` i8[...], the curves.
+    `work` f8[N] in replicas, `requests` i8[N], `starts` i8[N + 1] and `lost` i8[...], the curves. `slack` is
+    how many times as many replicas the mean of the latest requests needs to keep its SLO.
     """
 
     work: FloatArray = field(default_factory=lambda: np.zeros(0))
     requests: IntArray = field(default_factory=_ints)
     starts: IntArray = field(default_factory=lambda: np.zeros(1, np.int64))
     lost: IntArray = field(default_factory=_ints)
+    slack: float = 1.0
 
     def __len__(self) -> int:
         return len(self.work)
 
-    def add(self, work: float, curve: LossCurve, most: int) -> "PoolHistory":
+    def add(self, work: float, curve: LossCurve, most: int, slack: float = 1.0) -> "PoolHistory":
         """With one more interval; the oldest ones beyond `most` are forgotten."""
         drop = max(0, len(self) + 1 - most)
         cut = self.starts[drop]
@@ -84,6 +86,7 @@ class PoolHistory:
             requests=np.append(self.requests[drop:], curve.requests),
             starts=starts,
             lost=np.concatenate([self.lost[cut:], curve.lost]),
+            slack=slack,
         )
 
     def skip(self, most: int) -> "PoolHistory":
@@ -91,7 +94,7 @@ class PoolHistory:
         if len(self) == 0:
             return self
         unknown = LossCurve(requests=0, lost=np.zeros(1, np.int64))
-        return self.add(float(self.work[-1]), unknown, most)
+        return self.add(float(self.work[-1]), unknown, most, self.slack)
 
 
 CLASSES, MOST_OUTPUTS = 21, 256
