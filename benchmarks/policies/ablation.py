@@ -20,7 +20,7 @@ from benchmarks.policies.contenders import LOSS_BUDGETS, ONE_PERCENT, Contender,
 from benchmarks.policies.loaded_base import Driver
 from benchmarks.policies.scaled_reference import WrappedPolicy
 from headway.planning import Decision, Observation, Role
-from headway.planning.hindsight.backtest import SMOOTHINGS, STEADY, Backtest, forecasts
+from headway.planning.hindsight.backtest import FORECASTS, PEAK, STEADY, Backtest, forecasts
 from headway.planning.hindsight.learning import RUN_UP_S, ReplaySetup, learn
 from headway.planning.hindsight.needs import Option, choose
 from headway.planning.hindsight.state import HindsightState
@@ -59,11 +59,17 @@ class Without(WrappedPolicy):
 
 
 def _one_level(work: FloatArray) -> FloatArray:
-    return np.tile(forecasts(work)[STEADY], (len(SMOOTHINGS), 1))
+    return np.tile(forecasts(work)[STEADY], (len(FORECASTS), 1))
 
 
 def _last(work: FloatArray) -> FloatArray:
-    return np.tile(work, (len(SMOOTHINGS), 1))
+    return np.tile(work, (len(FORECASTS), 1))
+
+
+def _no_peak(work: FloatArray) -> FloatArray:
+    said = forecasts(work)
+    said[PEAK] = said[STEADY]
+    return said
 
 
 def _half_each(
@@ -79,11 +85,12 @@ def _of_means(state: HindsightState, observation: Observation, setup: ReplaySetu
 
 IDEAS: Sequence[Idea] = (
     Idea(name="one-level", off="one level, no choice", stand_ins={"backtest.forecasts": _one_level}),
+    Idea(name="no-peak", off="levels only, no peak", stand_ins={"backtest.forecasts": _no_peak}),
     Idea(name="last-value", off="the last value, no other forecast", stand_ins={"backtest.forecasts": _last}),
     Idea(
         name="no-unseen",
         off="no growth beyond what was seen",
-        stand_ins={"backtest._growth": lambda level, lead, interval_s: 0.0},
+        stand_ins={"backtest._growth": lambda said, lead, interval_s: 0.0},
     ),
     Idea(name="no-surprise", off="first jumps are judged whole", stand_ins={"backtest.SURPRISE": inf}),
     Idea(

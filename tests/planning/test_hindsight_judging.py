@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.planning.hindsight.backtest import FACTORS, SMOOTHINGS, backtest
+from headway.planning.hindsight.backtest import FACTORS, FORECASTS, STEADY, backtest
 from headway.planning.hindsight.needs import choose, front
 from headway.planning.hindsight.state import PoolHistory
 from headway.planning.replay import LossCurve
@@ -85,6 +85,46 @@ def test_a_jump_without_precedent_buys_no_margin_and_its_return_does():
     assert need(again + [1.0] * 60) >= 6
 
 
+def bursts(works):
+    """A past in which requests are in proportion to the work, and as many replicas as it has are enough."""
+    history = PoolHistory()
+    for work in works:
+        history = history.add(work, curve(max(1, round(work)), round(100 * work)), 960)
+    return history
+
+
+@pytest.mark.parametrize("lead", [1, 3])
+def test_bursts_after_long_silence_are_held_as_soon_as_one_was_seen(lead):
+    silence = [0.2] * 19
+    works = [*silence, 20.0] * 4 + silence
+    assert chosen(bursts(works[:19]), lead=lead).replicas <= 2
+    for count in range(20, len(works) + 1):
+        option = chosen(bursts(works[:count]), lead=lead)
+        assert option.forecast == "peak"
+        assert 20 <= option.replicas <= 28
+
+
+def test_a_burst_before_any_forecast_counts_as_one():
+    assert chosen(bursts([20.0, *[0.2] * 30]), lead=1).replicas >= 20
+
+
+def test_the_share_that_no_past_could_foresee_is_known():
+    judged = backtest(past([1.0] * 20 + [9.0] * 5, [2] * 25), 2, INTERVAL_S, 1e9)
+    # Two intervals begin before the jump is known.
+    assert judged.surprising == pytest.approx(200.0, rel=1e-3)
+    assert backtest(past([1.0] * 25, [2] * 25), 2, INTERVAL_S, 1e9).surprising == 0.0
+
+
+def test_falling_traffic_is_not_suspected_to_grow():
+    falling, rising = (np.geomspace(*ends, 200) for ends in ((20.0, 2.0), (2.0, 20.0)))
+    fall, rise = (
+        backtest(past(work, np.ceil(work).astype(int)), 3, INTERVAL_S, 240.0).growth[STEADY]
+        for work in (falling, rising)
+    )
+    assert fall < 0.01
+    assert rise > 0.03
+
+
 def test_the_loss_budget_goes_where_it_saves_most():
     prefill = past([2.0] * 300, [9 if tick % 50 == 25 else 3 for tick in range(300)])
     decode = past([2.0] * 300, [4 if tick % 50 == 0 else 3 for tick in range(300)])
@@ -128,7 +168,7 @@ def test_of_options_that_the_past_cannot_tell_apart_the_forecast_is_taken_at_its
 
 def test_two_intervals_are_enough_to_judge():
     judged = backtest(past([1.0, 1.0], [1, 1]), 3, INTERVAL_S, 240.0)
-    assert judged.lost.shape == (len(SMOOTHINGS), len(FACTORS))
+    assert judged.lost.shape == (len(FORECASTS), len(FACTORS))
     assert judged.requests == pytest.approx(100.0 + 100.0 * 0.5 ** (1 / 240.0))
 
 

@@ -1,11 +1,11 @@
-"""Forecasts of work: levels follow by their smoothing."""
+"""Forecasts of work: levels follow by their smoothing, the peak never falls."""
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.planning.hindsight.backtest import SMOOTHINGS, forecasts
+from headway.planning.hindsight.backtest import PEAK, SMOOTHINGS, forecasts
 
 
 def level(work, smoothing):
@@ -22,6 +22,10 @@ def test_the_first_values_weigh_alike():
 
 def test_a_level_follows_by_its_smoothing():
     assert level([2.0] * 30 + [4.0, 4.0], 0.5)[-2:] == pytest.approx([3.0, 3.5])
+
+
+def test_the_peak_is_the_largest_work_so_far():
+    assert forecasts(np.array([1.0, 4.0, 2.0, 5.0, 0.0]))[PEAK].tolist() == [1.0, 4.0, 4.0, 5.0, 5.0]
 
 
 @given(st.lists(st.floats(0.0, 1e3), min_size=1, max_size=80))

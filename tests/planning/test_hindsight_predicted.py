@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from headway.planning.forecasting import AHEAD
-from headway.planning.hindsight.backtest import SMOOTHINGS, backtest
+from headway.planning.hindsight.backtest import FORECASTS, backtest
 from headway.planning.hindsight.needs import choose
 from headway.planning.hindsight.predicted import HORIZONS, Predicted
 from headway.planning.hindsight.state import PoolHistory
@@ -86,7 +86,7 @@ def chosen(say, ticks=400):
 def test_a_predictor_that_would_have_paid_is_chosen_and_named():
     tested, option = chosen(lambda i: stairs(i + 1 + AHEAD)[i + 1 :])
     assert option.forecast == "seer"
-    assert tested.names == (*(f"level {a:g}" for a in SMOOTHINGS), "seer")
+    assert tested.names == (*FORECASTS, "seer")
     _, without = chosen(lambda i: np.full(AHEAD, NAN))
     assert option.cost < 0.9 * without.cost
 
@@ -96,9 +96,9 @@ def test_a_predictor_that_errs_is_not():
     assert option.forecast.startswith("level ")
 
 
-def test_without_predictors_the_levels_are_judged_as_ever():
+def test_without_predictors_the_others_are_judged_as_ever():
     history = past(stairs(200))
     alone = backtest(history, LEAD, INTERVAL_S, HALF_LIFE)
     beside, _ = chosen(lambda i: stairs(i + 1 + AHEAD)[i + 1 :], ticks=200)
-    assert np.array_equal(alone.lost, beside.lost[: len(SMOOTHINGS)])
-    assert np.array_equal(alone.cost, beside.cost[: len(SMOOTHINGS)])
+    assert np.array_equal(alone.lost, beside.lost[: len(FORECASTS)])
+    assert np.array_equal(alone.cost, beside.cost[: len(FORECASTS)])

@@ -1,13 +1,14 @@
 """Backtest: the losses and costs that each forecast, times a safety factor, would have had in the past.
 
-Forecasts of a pool's work come from the work of past intervals, by several levels at once. Work is in
-replica-seconds per second: how many replicas the interval would have kept busy. Of a series y, with smoothing
-a:
+Forecasts of a pool's work come from the work of past intervals, several at once. Work is in replica-seconds
+per second: how many replicas the interval would have kept busy. Of a series y, with smoothing a:
 
-    s ← s + a (y − s)          the forecast for any time to come is s
+    level a   s ← s + a (y − s)          the forecast for any time to come is s
+    peak      p ← max(p, y)
 
-Simple exponential smoothing (Brown, 1956). At the start a is 1, 1/2, 1/3, … until it falls to its value, so
-that the first values weigh alike. Predictors' forecasts are judged beside them (`predicted`).
+The levels are simple exponential smoothing (Brown, 1956); at the start a is 1, 1/2, 1/3, … until it falls to
+its value, so that the first values weigh alike. The peak is for traffic that is silent for longer than a
+level remembers and then comes back at once. Predictors' forecasts are judged beside them (`predicted`).
 
 After interval i − h, forecast j said f_ij for interval i, h being the lead. Had x f_ij replicas been there,
 
@@ -21,13 +22,16 @@ the forecast's error, so n intervals are n / h, and the next may be worse than a
 about 1 / (n / h + 1). With that weight every interval is judged as if load had grown by d in the lead (and
 where replicas would be fewer than the level of the work times 1 + d, as lost):
 
-    d = unknown · (d0 + d1 lead) + (1 − unknown) · (d0 + VOLATILITY · 90 % of the level's changes over a lead)
+    d = unknown · (d0 + d1 lead) + (1 − unknown) · VOLATILITY · 90 % of the level's changes over a lead
 
-unknown = h / (n + h). d0 and d1 are a first guess for any traffic: 5 %, and 10 % a minute.
+unknown = h / (n + h), a fall being a negative change. d0 and d1 are a first guess for any traffic: 5 %, and
+10 % a minute. For the peak its own changes count, which are 0 mostly. The first intervals, of which no
+forecast could speak, are judged by what was said some time after them, as if they had come again.
 
 What could not be known. Work of more than SURPRISE times all that had been seen when its forecast was made is
-judged as if it had been SURPRISE times that: no average is multiplied by more for a jump that has no
-precedent. When it comes again, it has one.
+held against no forecast: none is multiplied for a jump that has no precedent. When it comes again, it has
+one. That it may do so soon is not known either, so in the part of the past that stands for what has not been
+seen it counts against all but the peak: for as long as a jump weighs there, the peak is what holds.
 """
 
 from dataclasses import dataclass
@@ -40,15 +44,22 @@ from headway.planning.types import FloatArray, IntArray
 from interp.jit import compiled
 
 SMOOTHINGS = (0.5, 0.2, 0.1, 0.05)
-"""a of each row of `forecasts`, from quick to slow."""
+"""a of each level, from quick to slow."""
+
+FORECASTS = (*(f"level {smoothing:g}" for smoothing in SMOOTHINGS), "peak")
+"""The names of the rows of `forecasts`."""
+
+STEADY, PEAK = FORECASTS.index("level 0.2"), FORECASTS.index("peak")
+"""The row whose changes say how fast the load grows, and that of the peak."""
 
 
 def forecasts(work: FloatArray) -> FloatArray:
-    """The level by each of SMOOTHINGS after each interval: f8[len(SMOOTHINGS), N]."""
-    levels = np.empty((len(SMOOTHINGS), len(work)))
+    """What each of FORECASTS says after each interval: f8[len(FORECASTS), N]."""
+    said = np.empty((len(FORECASTS), len(work)))
     for row, smoothing in enumerate(SMOOTHINGS):
-        _smooth(work, smoothing, levels[row])
-    return levels
+        _smooth(work, smoothing, said[row])
+    said[PEAK] = np.maximum.accumulate(work)
+    return said
 
 
 @compiled
@@ -67,15 +78,15 @@ VOLATILITY = 1.2
 MATURE = 4
 """Intervals that a forecast must have seen before it is judged."""
 
-STEADY = SMOOTHINGS.index(0.2)
-"""The row of `forecasts` whose changes say how fast the load grows."""
-
 USUAL = SMOOTHINGS.index(SMOOTHING)
 """The row of `forecasts` that turns requests into work."""
 
 NO_PREDICTORS = Predicted()
 
 SURPRISE = 2.0
+AFTERWARDS = 3
+"""Times the intervals that no forecast could speak of, after which they are looked back on."""
+
 USUAL_LOSS = 0.01
 ROUNDING = 1e-9
 
@@ -84,10 +95,11 @@ ROUNDING = 1e-9
 class Backtest:
     """The result for one pool, J forecasts by X factors: `lost` requests and `cost` in replicas f8[J, X].
 
-    `names` are those of the forecasts: levels as `level 0.2`, predictors by their own. `replicas` i8[J, X] is
-    what each would order now with each of `factors` f8[X], `requests` how many were judged, `growth` what was
-    assumed for the lead, and `expected` f8[J] the work that each forecast expects. `typical` is the median
-    over intervals of the least replicas that lose at most USUAL_LOSS of the requests.
+    `names` are those of the forecasts: FORECASTS, and predictors by their own. `replicas` i8[J, X] is what
+    each would order now with each of `factors` f8[X], `requests` how many were judged, `growth` f8[J] what
+    was assumed for the lead, and `expected` f8[J] the work that each forecast expects. `typical` is the
+    median over intervals of the least replicas that lose at most USUAL_LOSS of the requests; `surprising` of
+    the judged requests came in jumps without precedent.
     """
 
     names: tuple[str, ...]
@@ -96,9 +108,10 @@ class Backtest:
     replicas: IntArray
     factors: FloatArray
     requests: float
-    growth: float
+    growth: FloatArray
     expected: FloatArray
     typical: float
+    surprising: float
 
 
 def backtest(
@@ -117,44 +130,68 @@ def backtest(
     first = lead + MATURE if mature else max(0, min(MATURE, count - 2))
     judged = np.arange(first, count)
     heard = judged - lead if mature else judged
+    weights = 0.5 ** (np.arange(count)[::-1] / half_life)
+    unseen = 1.0 / (float(weights[first:].sum()) / lead + 1.0)
     precedent = np.maximum.accumulate(history.work)[heard]
-    surprise = np.maximum(1.0, history.work[judged] / np.maximum(SURPRISE * precedent, ROUNDING))
-    foreseen = said[:, heard] * surprise
-    weights = 0.5 ** ((count - 1 - judged) / half_life)
-    unseen = 1.0 / (float(weights.sum()) / lead + 1.0)
-    growth = _growth(said[STEADY], lead, interval_s)
+    jump = history.work[judged] / np.maximum(precedent, ROUNDING)
+    foreseen = np.where(jump > SURPRISE, history.work[judged], said[:, heard])
     curves = (history.starts, history.lost.astype(np.float64), judged)
     factors = FACTORS * history.slack
-    lost, cost = _totals(foreseen, weights * (1.0 - unseen), factors, curves)
-    grown = (*_grown(history.starts, history.lost, said[STEADY], 1.0 + growth), judged)
-    worse, _ = _totals(foreseen, weights * unseen, factors, grown)
+    lost, cost = _totals(foreseen, weights[first:] * (1.0 - unseen), factors, curves)
+    again = said[:, heard]
+    again[PEAK] = foreseen[PEAK]
+    growth = np.full(len(said), _growth(said[STEADY], lead, interval_s))
+    growth[PEAK] = _growth(said[PEAK], lead, interval_s)
+    lost += _lost_grown(history, said[STEADY], (again, weights[first:] * unseen, judged), growth)
+    afterwards = said[:, np.full(first, min(AFTERWARDS * first, count - 1))]
+    lost += _totals(afterwards, weights[:first] * unseen, factors, (*curves[:2], np.arange(first)))[0]
+    requests = history.requests[judged] * weights[first:]
     least = _least(history.starts, history.lost, judged[history.requests[judged] > 0])
     ordered = np.maximum(1, np.ceil(factors * said[:, -1:] - ROUNDING)).astype(np.int64)
     return Backtest(
-        names=(*(f"level {smoothing:g}" for smoothing in SMOOTHINGS), *predictors),
-        lost=lost + worse,
+        names=(*FORECASTS, *predictors),
+        lost=lost,
         cost=cost,
         replicas=ordered,
         factors=factors,
-        requests=float(history.requests[judged] @ weights),
+        requests=float(requests.sum()),
         growth=growth,
         expected=said[:, -1],
         typical=float(np.median(least)) if len(least) else 0.0,
+        surprising=float(requests[jump > SURPRISE].sum()),
     )
 
 
-def _growth(level: FloatArray, lead: int, interval_s: float) -> float:
-    """The growth of the load to expect in a lead, as a fraction."""
+def _growth(said: FloatArray, lead: int, interval_s: float) -> float:
+    """The growth of the load to expect in a lead, as a fraction, of which a forecast has changed so."""
     guess = SURE_GROWTH + GROWTH_PER_MINUTE * lead * interval_s / 60.0
-    steady = np.log(np.maximum(level[MATURE:], ROUNDING))
-    count = len(steady)
+    logs = np.log(np.maximum(said[MATURE:], ROUNDING))
+    count = len(logs)
     if count < 6:
         return guess
     span = max(1, min(lead, count // 3))
-    change = float(np.quantile(np.abs(steady[span:] - steady[:-span]), 0.9))
-    seen = SURE_GROWTH + VOLATILITY * change * lead / span
+    change = max(0.0, float(np.quantile(logs[span:] - logs[:-span], 0.9)))
     unknown = lead / (count + lead)
-    return unknown * guess + (1.0 - unknown) * min(seen, 2.0 * guess)
+    return unknown * guess + (1.0 - unknown) * min(VOLATILITY * change * lead / span, 2.0 * guess)
+
+
+def _lost_grown(
+    history: PoolHistory,
+    level: FloatArray,
+    said: tuple[FloatArray, FloatArray, IntArray],
+    growth: FloatArray,
+) -> FloatArray:
+    """Requests lost by factor, f8[J, X], had load grown since each forecast was `said`.
+
+    `said` is the forecasts f8[J, I], and the weights and numbers of the I intervals.
+    """
+    forecast, weights, judged = said
+    lost, factors = np.empty((len(forecast), len(FACTORS))), FACTORS * history.slack
+    for each in np.unique(growth):
+        rows = growth == each
+        curves = (*_grown(history.starts, history.lost, level, 1.0 + each), judged)
+        lost[rows], _ = _totals(forecast[rows], weights, factors, curves)
+    return lost
 
 
 @compiled
@@ -169,7 +206,10 @@ def _least(starts: IntArray, lost: IntArray, judged: IntArray) -> IntArray:
 
 @compiled
 def _grown(starts: IntArray, lost: IntArray, level: FloatArray, times: float) -> tuple[IntArray, FloatArray]:
-    """The curves as if load had been so many times as large; between two counts logarithms are averaged."""
+    """The curves as if load had been so many times as large; between two counts logarithms are averaged.
+
+    Of a single replica it is by how much it is busy: as its curve says at `level`, and all lost at 1.
+    """
     count = len(starts) - 1
     begins = np.zeros(count + 1, np.int64)
     for i in range(count):
@@ -181,6 +221,9 @@ def _grown(starts: IntArray, lost: IntArray, level: FloatArray, times: float) ->
             place = min(n / times, float(last))
             low = int(place)
             share = place - low
+            if 0.0 < place < 1.0:
+                busier = level[i] / place - level[i]
+                share = 1.0 - min(1.0, busier / max(1.0 - level[i], ROUNDING))
             below, above = np.log1p(lost[start + low]), np.log1p(lost[start + min(low + 1, last)])
             grown[begins[i] + n] = np.expm1((1.0 - share) * below + share * above)
             if n < level[i] * times:

@@ -96,6 +96,7 @@ class Option:
     factor: float
     replicas: int
     expected: float
+    growth: float
     lost: float
     cost: float
 
@@ -188,6 +189,7 @@ def _option(tested: Backtest, place: int) -> Option:
         factor=float(tested.factors[column]),
         replicas=int(tested.replicas[row, column]),
         expected=float(tested.expected[row]),
+        growth=float(tested.growth[row]),
         lost=float(tested.lost[row, column]),
         cost=float(tested.cost[row, column]),
     )
@@ -218,8 +220,9 @@ class Need:
 
     `option` is None where nothing is known yet. `requests` and `intervals` are what hindsight rests on, of
     which `recalled` intervals are of a warm-up trace, `growth` what it assumed on top, `lead_s` the time
-    until a replica ordered now serves, `typical` what half of the intervals needed, `infeasible` the share of
-    the last requests that no fleet serves in time.
+    until a replica ordered now serves, `typical` what half of the intervals needed, `surprising` the share of
+    the requests that came in jumps without precedent, `infeasible` that of the last requests that no fleet
+    serves in time.
     """
 
     replicas: int
@@ -231,6 +234,7 @@ class Need:
     intervals: int
     recalled: int
     typical: float
+    surprising: float
     lead_s: float
     learning: bool
     infeasible: float
@@ -279,10 +283,11 @@ def _need(
         extra=extra,
         option=option,
         requests=tested.requests if tested else 0.0,
-        growth=tested.growth if tested else 0.0,
+        growth=option.growth if option else 0.0,
         intervals=len(memory.history),
         recalled=min(assessed.state.recalled, len(memory.history)),
         typical=tested.typical if tested else 0.0,
+        surprising=tested.surprising / max(tested.requests, 1.0) if tested else 0.0,
         lead_s=assessed.leads_s[role],
         learning=learning,
         infeasible=memory.infeasible,

@@ -6,6 +6,7 @@ from typing import Any
 
 from headway.engine.refinement import difference
 from headway.planning.budget import Fit
+from headway.planning.hindsight.backtest import SURPRISE
 from headway.planning.hindsight.capacity import MissingCapacity, missing_lines
 from headway.planning.hindsight.excess import Excess, excess_lines
 from headway.planning.hindsight.needs import ClassOption, Need
@@ -128,6 +129,12 @@ def _warnings(needs: Mapping[Role, Need], may_miss: float) -> Iterator[str]:
                 f"{role}: {usual} enough half of the time, but peaks come faster than one starts "
                 f"({need.lead_s:.0f} s): {need.replicas} are held for them"
             )
+    surprising = max(need.surprising for need in needs.values())
+    if surprising > may_miss:
+        yield (
+            f"{surprising:.1%} of the requests so far came in jumps to more than {SURPRISE:g} times all that "
+            "was known: what the first of its kind loses, no past could tell"
+        )
     infeasible = max(need.infeasible for need in needs.values())
     if infeasible > may_miss:
         yield (
