@@ -205,6 +205,23 @@ def test_a_latency_is_laid_to_the_pool_that_it_is_about(role, times, expected):
     assert missed(engine, traffic, role)[1].tolist() == expected
 
 
+def test_a_request_with_an_slo_of_its_own_misses_by_that():
+    engine = ReplayEngine.of(PROFILE, Slo(ttft_s=0.2, itl_s=0.02), EngineRules())
+    traffic = Traffic(
+        arrival_s=[],
+        input_tokens=[],
+        completed_input_tokens=[500.0] * 3,
+        completed_output_tokens=[20.0] * 3,
+        completed_arrival_s=[9.0] * 3,
+        completed_ttft_s=[0.5] * 3,
+        completed_itl_s=[0.015] * 3,
+        completed_slo_ttft_s=[np.nan, 1.0, 1.0],
+        completed_slo_itl_s=[np.nan, np.nan, 0.012],
+    )
+    assert missed(engine, traffic, Role.PREFILL)[1].tolist() == [1.0, 0.0, 0.0]
+    assert missed(engine, traffic, Role.DECODE)[1].tolist() == [0.0, 0.0, 1.0]
+
+
 def test_columns_of_completed_requests_have_one_length():
     with pytest.raises(PlanningError, match="differ in length"):
         Traffic(

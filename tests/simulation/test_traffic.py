@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
-from headway.planning.types import Role
+from headway.engine import EngineRules
+from headway.planning.types import Role, Slo
 from headway.simulation import layout
-from headway.simulation.scenario import PlannedCrash, ScenarioRouter
+from headway.simulation.scenario import PlannedCrash, RequestClass, ScenarioRouter
 from headway.simulation.simulate import Watchers, simulate
 from tests.simulation.routers import Scripted
 from tests.simulation.test_routed import Moody
@@ -106,3 +107,32 @@ def test_the_output_of_a_request_is_unknown_until_it_has_completed():
     for observation in seen:
         long_one = 900.0 in observation.traffic.completed_output_tokens
         assert long_one == (observation.now_s - 5.0 < lasted_s <= observation.now_s)
+
+
+def test_classes_bring_the_slos_by_which_their_requests_are_judged():
+    classes = tuple(
+        RequestClass(name=name, slo=Slo(ttft_s=ttft_s, itl_s=0.05))
+        for name, ttft_s in (("quick", 0.25), ("slow", 2.0))
+    )
+    _, records, seen = observed(poisson_trace(3, 400, 8.0), classes=classes)
+    done = completed(records, seen[-1].now_s)
+    assert np.array_equal(joined(seen, "completed_slo_ttft_s"), np.where(done["slo_class"] == 0, 0.25, 2.0))
+    slo_class, ttft_s = joined(seen, "slo_class"), joined(seen, "slo_ttft_s")
+    assert set(zip(slo_class.tolist(), ttft_s.tolist(), strict=True)) == {(1.0, 0.25), (2.0, 2.0)}
+    assert set(joined(seen, "slo_itl_s")) == set(joined(seen, "completed_slo_itl_s")) == {0.05}
+
+
+def test_without_classes_there_are_no_slos_of_requests():
+    _, _, seen = observed(poisson_trace(3, 100, 8.0))
+    assert seen[0].traffic.slo_class is seen[0].traffic.slo_ttft_s is None
+
+
+def test_a_completion_says_what_was_cached_of_its_prompt():
+    prompts = [[0, 1, 2], [0, 1, 2, 3], [7], [8]]
+    tokens = np.array([1536, 2048, 512, 512])
+    trace = ArrayTrace(10.0 * np.arange(4), tokens, np.full(4, 2), prompts)
+    fleet = {Role.PREFILL: 1, Role.DECODE: 1}
+    watch = Schedule([fleet], interval_s=5.0)
+    rules = EngineRules(prefix_cache_tokens=100_000)
+    simulate(scenario(PROFILE, fleet, engine=rules), trace, watch)
+    assert joined(watch.seen, "completed_cached_tokens").tolist() == [0.0, 1536.0, 0.0]
