@@ -5,7 +5,7 @@ from math import nan
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.planning.hindsight.needs import replicas_for_queue
+from headway.planning.hindsight.needs import overdue_prompts, replicas_for_queue
 from headway.planning.types import PoolState
 
 
@@ -33,3 +33,10 @@ def test_what_is_not_measured_adds_nothing():
 def test_a_longer_queue_never_adds_fewer(one, other):
     less, more = sorted((one, other))
     assert replicas_for_queue(pool(less), 0.2, 1.0, 50) <= replicas_for_queue(pool(more), 0.2, 1.0, 50)
+
+
+def test_prompts_beyond_the_harmless_come_to_the_decode_pool():
+    # Two replicas clear 20 prompts of 0.1 s within half of the TTFT target.
+    assert overdue_prompts(pool(120.0), 0.1, ttft_s=2.0) == 100.0
+    assert overdue_prompts(pool(15.0), 0.1, ttft_s=2.0) == 0.0
+    assert overdue_prompts(pool(nan), 0.1, 2.0) == overdue_prompts(pool(9.0), nan, 2.0) == 0.0

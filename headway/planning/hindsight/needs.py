@@ -17,8 +17,9 @@ rest shall be gone DRAIN_S after the new replicas are there:
 
     extra = ⌈(waiting × seconds − ready × min(TTFT / 2, PATIENCE_S)) / DRAIN_S⌉
 
-at most as many again as are needed anyway. It only ever adds; nothing to a pool whose replicas do not come
-(`capacity`).
+at most as many again as are needed anyway. Prompts that wait beyond what is harmless come to the decode pool
+when they drain, so they count as waiting there, too. It only ever adds; nothing to a pool whose replicas do
+not come (`capacity`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -207,6 +208,13 @@ def replicas_for_queue(pool: PoolState, seconds_each: float, ttft_s: float, need
     return min(needed, ceil(excess_s / DRAIN_S)) if excess_s > 0.0 else 0
 
 
+def overdue_prompts(pool: PoolState, seconds_each: float, ttft_s: float) -> float:
+    """Prompts that wait beyond what is harmless; 0 where the queue is not measured."""
+    if not (isfinite(pool.waiting) and seconds_each > 0.0):
+        return 0.0
+    return max(0.0, pool.waiting - max(1, pool.ready) * min(ttft_s / 2.0, PATIENCE_S) / seconds_each)
+
+
 LEARNING = 4
 """Intervals in which targets do not fall."""
 
@@ -292,6 +300,14 @@ def _need(
         learning=learning,
         infeasible=memory.infeasible,
     )
+
+
+def _coming(role: Role, assessed: Assessment, settings: PolicySettings) -> float:
+    """Requests that come to the decode pool when the queue of prompts drains; 0 for other pools."""
+    prompts = assessed.observation.pools.get(Role.PREFILL)
+    if role is not Role.DECODE or prompts is None:
+        return 0.0
+    return overdue_prompts(prompts, assessed.state.pool(Role.PREFILL).seconds_each, settings.slo.ttft_s)
 
 
 def _or_none(pool: PoolState, replicas: int, enough: int, *, idle: bool) -> tuple[int, int]:
