@@ -1,7 +1,7 @@
 """`python -m benchmarks [NAME ...] [--data DIR]`: run the benchmarks and print their figures.
 
-`policies`, `mismatch`, `mixed` and `roles` take hours and run only when they are named; so does `size`, which
-measures no speed.
+`policies`, `mismatch`, `mixed`, `days` and `roles` take hours and run only when they are named; so does
+`size`, which measures no speed.
 """
 
 import argparse
@@ -25,6 +25,7 @@ BENCHMARKS: Mapping[str, str] = {
     "mismatch": "plans for engines of other speeds than profiled, corrected and not (an hour; --quick: less)",
     "mixed": "policy headway on mixed pools beside the best static fleet, by chunk size (an hour)",
     "passes": "mixed replicas as a peer simulates them, beside our replay, by how requests are placed",
+    "days": "policy headway over two days, by the predictors that it asks (an hour)",
     "roles": "policy headway with replicas that change their role against without (an hour)",
     "routing": "cost of a routing decision and of a request's events",
     "offload": "elastic prefill offload on 8 mixed replicas, by mode (minutes)",
@@ -39,6 +40,7 @@ OPTIONS: Mapping[str, Sequence[str]] = {
     "policies": ("cells", "quick", "output", "workers", "ablation", "report"),
     "mismatch": ("cells", "quick", "output", "workers"),
     "mixed": ("cells", "quick", "output", "workers"),
+    "days": ("cells", "output"),
     "roles": ("cells", "output", "workers"),
     "size": ("root", "journeys"),
 }
@@ -65,7 +67,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     listed = ", ".join(f"{name} ({what})" for name, what in BENCHMARKS.items())
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"{listed}; all by default")
     parser.add_argument("--data", type=pathlib.Path, help="directory with traces/ and profiles/")
-    policies = parser.add_argument_group("policies, mismatch, mixed, roles")
+    policies = parser.add_argument_group("policies, mismatch, mixed, days, roles")
     policies.add_argument(
         "--cells", metavar="PATTERNS", help="only cells of such names, as azure10_8b_*,r1_*"
     )

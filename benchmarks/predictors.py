@@ -38,6 +38,7 @@ class Target:
 TARGETS = {
     "constant": Target(limit_ms=1.0, ticks=400),
     "kalman": Target(limit_ms=1.0, ticks=400),
+    "daily": Target(limit_ms=1.0, ticks=400),
     "arima": Target(limit_ms=100.0, ticks=60, amortised_over=20),
     "prophet": Target(limit_ms=1000.0, ticks=20),
 }
