@@ -73,8 +73,9 @@ def _run(data: Path, trace: str, delay_s: int, asked: tuple[str, ...]) -> Mappin
         "simulation.start_up_delay_s": delay_s,
     }
     plan = make_plan(load_config(None, settings))
-    known = reach(recording, plan.settings.slo, plan.profile, plan.transfer)
-    result = run(plan, make_scenario(plan, recording), recording)
+    scenario = make_scenario(plan, recording)
+    known = reach(recording, scenario.mix, plan.idle)
+    result = run(plan, scenario, recording)
     chosen: dict[str, Counter[str]] = {role.value: Counter() for role in plan.settings.limits}
     for interval in result.intervals:
         for role, need in interval.reasons.get("needs", {}).items():
@@ -135,8 +136,12 @@ def _joined(
 ) -> Recording:
     arrival_s = np.concatenate(arrivals)
     order = np.argsort(arrival_s, kind="stable")
-    columns = (np.concatenate(each)[order] for each in (inputs, outputs))
-    return Recording(arrival_s[order], *columns, float(arrival_s[order[-1]]))
+    return Recording(
+        arrival_s=arrival_s[order],
+        input_tokens=np.concatenate(inputs)[order],
+        output_tokens=np.concatenate(outputs)[order],
+        duration_s=float(arrival_s[order[-1]]),
+    )
 
 
 def _line(name: str, found: Mapping[str, Any]) -> str:
