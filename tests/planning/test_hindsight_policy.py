@@ -224,3 +224,10 @@ def test_a_state_survives_the_planner():
     stored = pickle.dumps(state)
     assert planner.plan(observation, pickle.loads(stored)).reasons == planner.plan(observation, state).reasons
     assert len(stored) < 1_000_000
+
+
+def test_a_first_burst_is_said_to_have_been_beyond_any_past():
+    decisions = run(policy(), [1.0] * 12 + [60.0] + [1.0] * 4)
+    said = [any("no past could tell" in each for each in one.reasons["warnings"]) for one in decisions]
+    assert not any(said[:12])
+    assert all(said[13:])
