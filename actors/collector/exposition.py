@@ -226,12 +226,12 @@ ROW = np.dtype(
         ("input_tokens", "<u4"),
         ("output_tokens", "<i4"),
         ("cached_tokens", "<i4"),
-        ("slo_ttft_s", "<f8"),
-        ("slo_itl_s", "<f8"),
-        ("slo_class", "<i4"),
-        ("took_s", "<f8"),
-        ("ttft_s", "<f8"),
-        ("itl_s", "<f8"),
+        ("slo_ttft_s", "<f4"),
+        ("slo_itl_s", "<f4"),
+        ("slo_class", "<i2"),
+        ("took_s", "<f4"),
+        ("ttft_s", "<f4"),
+        ("itl_s", "<f4"),
     ]
 )
 """A request that arrived (`output_tokens` is ARRIVAL) or completed.

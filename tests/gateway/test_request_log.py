@@ -6,11 +6,12 @@ import time
 import numpy as np
 import pytest
 
-from actors.collector.exposition import ARRIVAL, UNKNOWN, decode
+from actors.collector.exposition import ARRIVAL, UNKNOWN, RequestList, decode, encode
+from actors.collector.gateway_source import MOST_BYTES
 from headway.routing.types import RequestSlo
 from serve_apps.engines.protocol import TokenChunk
 from serve_apps.gateway.backend import Overloaded, ReplicaLost
-from serve_apps.gateway.metrics import RequestLog
+from serve_apps.gateway.metrics import MOST_ROWS, RequestLog
 from serve_apps.gateway.slo_targets import SloTargets
 from tests.gateway.conftest import Serve
 from tests.gateway.doubles import ScriptedBackend, chunks
@@ -86,7 +87,7 @@ def test_a_completion_with_its_times_and_what_was_promised():
     targets = SloTargets(slo=RequestSlo(ttft_s=0.5), slo_class="urgent", class_place=2)
     log.completed(12, 5, took=(3.0, 0.25, 0.02), targets=targets)
     (row,) = log.recent(60.0).rows
-    assert (row["took_s"], row["ttft_s"], row["itl_s"]) == (3.0, 0.25, 0.02)
+    assert (row["took_s"], row["ttft_s"], row["itl_s"]) == pytest.approx((3.0, 0.25, 0.02))
     assert (row["slo_ttft_s"], row["slo_class"]) == (0.5, 2)
 
 
@@ -97,6 +98,12 @@ def rows(running) -> list[tuple[int, int]]:
     assert abs(told.now_s - time.time()) < 60.0
     assert told.whole_since_s <= told.now_s
     return [(row[1], row[2]) for row in told.rows.tolist()]
+
+
+def test_all_that_is_kept_fits_what_a_collector_reads():
+    log = RequestLog(Clock())
+    whole = RequestList(0.0, 0.0, np.resize(log.recent(0.0).rows, MOST_ROWS))
+    assert len(encode(whole)) < MOST_BYTES
 
 
 def test_a_gateway_tells_its_requests(serve: Serve):
