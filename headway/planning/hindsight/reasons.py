@@ -87,7 +87,7 @@ def _cause(role: Role, need: Need, delay: ReleaseDelay, names: Sequence[str] = (
     words = (
         f"{role} needs {need.replicas}: work for {option.expected:.2f} replicas expected "
         f"in {need.lead_s:.0f} s ({option.forecast}), times {option.factor:.2f} would have lost "
-        f"{option.lost / max(need.requests, 1.0):.2%} in the last {need.intervals} intervals"
+        f"{min(1.0, option.lost / max(need.requests, 1.0)):.2%} in the last {need.intervals} intervals"
     )
     if need.recalled:
         words += f" ({need.recalled} of the warm-up trace)"

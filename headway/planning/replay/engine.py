@@ -154,6 +154,9 @@ def mixed_seconds(engine: ReplayEngine, requests: Requests) -> FloatArray:
 BISECTIONS = 24
 
 
+MOST_SLACK = 6.0
+
+
 def mixed_slack(engine: ReplayEngine, requests: Requests) -> float:
     """Replicas over those that `mixed_seconds` keep busy, at least 1, that keep the mean request's ITL.
 
@@ -162,7 +165,8 @@ def mixed_slack(engine: ReplayEngine, requests: Requests) -> float:
 
         ITL(λ osl T) + λ W T = T
 
-    of the mean osl and prompt work W. 1 where full batches keep it, or no batch does.
+    of the mean osl and prompt work W. 1 where full batches keep it, or no batch does; at most MOST_SLACK: an
+    SLO that an idle replica just keeps would ask for a replica a request.
     """
     if len(requests.arrival_s) == 0:
         return 1.0
@@ -182,7 +186,7 @@ def mixed_slack(engine: ReplayEngine, requests: Requests) -> float:
     for _ in range(BISECTIONS):
         middle = 0.5 * (least + most)
         least, most = (middle, most) if tpot_s(middle) <= promised_s else (least, middle)
-    return full / most
+    return min(MOST_SLACK, full / most)
 
 
 def busy_iteration_s(engine: ReplayEngine, requests: Requests) -> float:

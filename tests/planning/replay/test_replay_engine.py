@@ -87,3 +87,13 @@ def test_where_full_batches_keep_the_itl_or_none_does_there_is_no_slack(itl_s):
     of, nobody = engine(itl_s=itl_s, chunk_tokens=1024), Requests(np.zeros(0), np.zeros(0), np.zeros(0))
     assert mixed_slack(of, load(1, 40, 60, 1000, 200)) == 1.0
     assert mixed_slack(of, nobody) == 1.0
+
+
+def test_an_itl_that_an_idle_replica_just_keeps_does_not_ask_for_a_replica_a_request():
+    of, requests = engine(chunk_tokens=1024), load(1, 40, 60, 1000, 200)
+    idle_s = of.profile.decode.itl_s(1.0 / of.kv_capacity_tokens, 1100.0)
+    slacks = [
+        mixed_slack(replace(of, slo=Slo(ttft_s=1.0, itl_s=idle_s * f)), requests) for f in (1.02, 1.1, 3)
+    ]
+    assert max(slacks) == 6.0
+    assert slacks[-1] < 3.0
