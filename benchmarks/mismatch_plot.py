@@ -1,7 +1,8 @@
 """The plot of `mismatch`: attainment and GPU-hours over the engines' speed, as SVG.
 
 Both phases run at the same multiple of the profile's speed. A line is the mean over the cells that are there
-of attainment, the geometric mean of GPU-hours over those of the same policy given the true profile. Colours
+of attainment, the geometric mean of GPU-hours over those of the same policy given the true profile; what lies
+beyond an axis is at its end. Colours
 are of the Okabe-Ito palette.
 """
 
@@ -16,7 +17,7 @@ from headway_cli.page.charts import BLUE, GREEN, GREY, ORANGE, VERMILLION
 WAYS = {"truth": GREEN, "corrected": BLUE, "believed": ORANGE, "reference": VERMILLION}
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM, LEGEND = 360, 220, 48, 16, 28, 36, 30
 SPEEDS = (0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5)
-SHARES, COSTS = (0.0, 0.25, 0.5, 0.75, 0.99), (0.4, 0.6, 0.8, 1.0, 1.2, 1.4, 1.6)
+SHARES, COSTS = (0.0, 0.25, 0.5, 0.75, 0.99), (0.4, 0.7, 1.0, 1.3, 1.6, 1.9)
 
 Found = Mapping[tuple[str, float], Sequence[Mapping[str, Any]]]
 """Results of the cells, by pools and speed."""
