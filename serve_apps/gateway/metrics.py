@@ -19,7 +19,6 @@ interpolated inside a bucket is off by less than that. The SLOs in use are bound
 observations within an SLO is exact.
 """
 
-import time
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -28,17 +27,16 @@ from itertools import accumulate
 from math import nan
 from typing import get_args
 
-import numpy as np
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-from actors.collector.exposition import ARRIVAL, ROW, UNKNOWN, RequestList
 from headway.planning import Slo
 from headway.routing.types import RequestSlo
 from serve_apps.engines.protocol import FinishReason
 from serve_apps.gateway.backend import Backend, Outcome, ReplicaLoad
+from serve_apps.gateway.request_log import PLAIN, RequestLog
 from serve_apps.gateway.slo_targets import SloTargets
 
 PER_OCTAVE = 4
@@ -85,8 +83,6 @@ class Histogram:
         labels = [*map(floatToGoString, self._bounds), "+Inf"]
         return [(label, float(count)) for label, count in zip(labels, accumulate(self._counts), strict=True)]
 
-
-PLAIN = SloTargets()
 
 UNJUDGED: frozenset[Outcome] = frozenset({"aborted", "invalid", "too_long"})
 LONGEST_S = 600.0
@@ -233,61 +229,6 @@ class GatewayMetrics(Collector):
             for load in loads:
                 family.add_metric((load.role.value, load.replica), read(load))
             yield family
-
-
-MOST_ROWS = 200_000
-
-
-Took = tuple[float, float, float]
-"""Seconds since the request arrived, its TTFT, and its mean ITL; NaN for what there is not."""
-
-
-class RequestLog:
-    """Takes down what happens, some 0.3 µs each. `clock` gives Unix seconds."""
-
-    def __init__(self, clock: Callable[[], float] = time.time, most_rows: int = MOST_ROWS) -> None:
-        self._clock = clock
-        self._rows = np.zeros(most_rows, ROW)
-        self._written = 0
-        self._began_s = clock()
-
-    def arrived(self, input_tokens: int, targets: SloTargets = PLAIN) -> None:
-        """A valid request is here."""
-        self._write((input_tokens, ARRIVAL, UNKNOWN, *_promised(targets), nan, nan, nan))
-
-    def completed(
-        self,
-        input_tokens: int,
-        output_tokens: int,
-        cached_tokens: int | None = None,
-        *,
-        took: Took = (nan, nan, nan),
-        targets: SloTargets = PLAIN,
-    ) -> None:
-        """A request has ended well."""
-        cached = UNKNOWN if cached_tokens is None else cached_tokens
-        self._write((input_tokens, output_tokens, cached, *_promised(targets), *took))
-
-    def recent(self, seconds: float) -> RequestList:
-        """The rows of the last `seconds`, as far as they are still here."""
-        now_s, whole_since_s = self._clock(), self._began_s
-        older, newer = self._rows[:0], self._rows[: self._written]
-        if self._written > len(self._rows):
-            oldest = self._written % len(self._rows)
-            older, newer = self._rows[oldest:], self._rows[:oldest]
-            whole_since_s = float(older["at_s"][0])
-        rows = np.concatenate([part[part["at_s"] > now_s - seconds] for part in (older, newer)])
-        return RequestList(now_s, whole_since_s, rows)
-
-    def _write(self, row: tuple[int | float, ...]) -> None:
-        self._rows[self._written % len(self._rows)] = (self._clock(), *row)
-        self._written += 1
-
-
-def _promised(targets: SloTargets) -> tuple[float, float, int]:
-    own = targets.slo
-    slo = (nan, nan) if own is None else (own.ttft_s, own.tpot_s)
-    return (*slo, targets.class_place)
 
 
 class RequestTimes:

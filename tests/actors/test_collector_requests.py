@@ -28,7 +28,7 @@ from actors.collector.exposition import (
 )
 from actors.collector.measured import Health, HealthStatus, Measured
 from actors.planning.tick import observe
-from serve_apps.gateway.metrics import RequestLog
+from serve_apps.gateway.request_log import RequestLog
 from tests.actors.collector_cases import Clock, collecting, serving
 from tests.exporter import MODEL, Exporter
 

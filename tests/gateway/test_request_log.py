@@ -11,7 +11,7 @@ from actors.collector.gateway_source import MOST_BYTES
 from headway.routing.types import RequestSlo
 from serve_apps.engines.protocol import TokenChunk
 from serve_apps.gateway.backend import Overloaded, ReplicaLost
-from serve_apps.gateway.metrics import MOST_ROWS, RequestLog
+from serve_apps.gateway.request_log import MOST_ROWS, RequestLog
 from serve_apps.gateway.slo_targets import SloTargets
 from tests.gateway.conftest import Serve
 from tests.gateway.doubles import ScriptedBackend, chunks
