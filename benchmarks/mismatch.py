@@ -19,12 +19,10 @@ Results lie in --output, one file a run, beside `mismatch.svg`; what is there st
 """
 
 import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from math import exp, log
-from multiprocessing import get_context
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -35,6 +33,7 @@ from benchmarks.mismatch_plot import Found, mismatch_svg
 from benchmarks.policies.ablation import IDEAS, Without
 from benchmarks.policies.cells import PROFILES, Base
 from benchmarks.policies.recording import Recording, recordings
+from benchmarks.processes import run_all
 from headway.config import load_config
 from headway.engine.speeds import EngineSpeeds
 from headway.planning import Role, make_policy
@@ -199,10 +198,7 @@ def main(
         if not quick or mismatch.name in QUICK
     ]
     missing = [job for job in jobs if not job.path.is_file()]
-    # Each process compiles once, and keeps the last trace that it read.
-    with get_context("spawn").Pool(workers or os.cpu_count() or 1) as pool:
-        for number, _ in enumerate(pool.imap_unordered(Job.run, missing), 1):
-            print(f"{number} of {len(missing)} done", flush=True)
+    run_all(Job.run, missing, workers)
     print("\n".join(table(jobs)))
     (output / "mismatch.svg").write_text(mismatch_svg(_by_speed(jobs)), encoding="utf-8")
     return 0

@@ -2,8 +2,7 @@
 
 Both phases run at the same multiple of the profile's speed. A line is the mean over the cells that are there
 of attainment, the geometric mean of GPU-hours over those of the same policy given the true profile; what lies
-beyond an axis is at its end. Colours
-are of the Okabe-Ito palette.
+beyond an axis is at its end. Colours are of the Okabe-Ito palette.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -12,13 +12,11 @@ a replay of the hour says. Results lie in --output, one file a run; what is ther
 """
 
 import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from functools import cache
 from math import exp, log
-from multiprocessing import get_context
 from pathlib import Path
 from statistics import fmean
 from typing import Any, cast
@@ -27,6 +25,7 @@ import numpy as np
 
 from benchmarks.policies.cells import PROFILES, Base
 from benchmarks.policies.recording import Recording, recordings
+from benchmarks.processes import run_all
 from headway.config import load_config
 from headway.planning.replay import ReplayEngine, Requests, least_replicas, mixed_losses
 from headway.simulation.build import Plan, make_plan, make_scenario, run
@@ -137,10 +136,7 @@ def main(
     ]
     jobs = [job for job in jobs if any(fnmatch(job.name, pattern) for pattern in cells.split(","))]
     missing = [job for job in jobs if not job.path.is_file()]
-    # Each process compiles once, and keeps the last trace that it read.
-    with get_context("spawn").Pool(workers or os.cpu_count() or 1) as pool:
-        for number, _ in enumerate(pool.imap_unordered(Job.run, missing), 1):
-            print(f"{number} of {len(missing)} done", flush=True)
+    run_all(Job.run, missing, workers)
     print("\n".join(table(jobs)))
     return 0
 

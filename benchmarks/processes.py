@@ -1,10 +1,23 @@
-"""CPU time of processes, from /proc (Linux)."""
+"""CPU time of processes, from /proc (Linux), and jobs that run in several processes."""
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from multiprocessing import get_context
 from pathlib import Path
+from typing import TypeVar
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+Job = TypeVar("Job")
+
+
+def run_all(run: Callable[[Job], None], jobs: Sequence[Job], workers: int | None) -> None:
+    """Run the jobs in so many processes, one a core by default, and say how many are done.
+
+    Each process compiles once, and keeps what it has read for the last job.
+    """
+    with get_context("spawn").Pool(workers or os.cpu_count() or 1) as pool:
+        for number, _ in enumerate(pool.imap_unordered(run, jobs), 1):
+            print(f"{number} of {len(jobs)} done", flush=True)
 
 
 def descendants(root: int) -> Mapping[int, str]:
