@@ -9,9 +9,10 @@ from planning_cases import PROFILE, observed, settings
 from headway.engine import EngineRules
 from headway.planning import PlanningError, PoolState, Role, Slo, Traffic, make_policy
 from headway.planning.hindsight.excess import Excess, excess, excess_lines, with_excess
-from headway.planning.hindsight.outcomes import BEFORE, KEPT, OutcomeHistory, missed, needed
+from headway.planning.hindsight.outcomes import BEFORE, KEPT, OutcomeHistory, missed
 from headway.planning.hindsight.state import PoolHistory
 from headway.planning.replay import LossCurve, ReplayEngine
+from headway.planning.replay.curve import least_within
 
 INTERVAL_S, HALF_LIFE_S, BUDGET, REQUESTS = 30.0, 7200.0, 0.01, 1000
 NEEDED = 10
@@ -115,7 +116,7 @@ def test_curves_with_an_excess_fall_and_stay_within_what_came(lost, share, slope
     assert (np.diff(raised.lost) <= 0).all()
     assert (raised.lost[: len(falling)] >= falling).all()
     assert raised.lost.max() == falling[0]
-    least = needed(falling, BUDGET)
+    (least,) = least_within(np.array([0, len(falling)]), falling, BUDGET)
     assert len(raised.lost) >= min(2 * least, 2) + 1
 
 

@@ -40,6 +40,7 @@ import numpy as np
 
 from headway.planning.hindsight.predicted import SMOOTHING, Predicted
 from headway.planning.hindsight.state import PoolHistory
+from headway.planning.replay.curve import least_within
 from headway.planning.types import FloatArray, IntArray
 from interp.jit import compiled
 
@@ -146,7 +147,8 @@ def backtest(
     afterwards = said[:, np.full(first, min(AFTERWARDS * first, count - 1))]
     lost += _totals(afterwards, weights[:first] * unseen, factors, (*curves[:2], np.arange(first)))[0]
     requests = history.requests[judged] * weights[first:]
-    least = _least(history.starts, history.lost, judged[history.requests[judged] > 0])
+    came = judged[history.requests[judged] > 0]
+    least = least_within(history.starts, history.lost, USUAL_LOSS)[came]
     ordered = np.maximum(1, np.ceil(factors * said[:, -1:] - ROUNDING)).astype(np.int64)
     return Backtest(
         names=(*FORECASTS, *predictors),
@@ -192,16 +194,6 @@ def _lost_grown(
         curves = (*_grown(history.starts, history.lost, level, 1.0 + each), judged)
         lost[rows], _ = _totals(forecast[rows], weights, factors, curves)
     return lost
-
-
-@compiled
-def _least(starts: IntArray, lost: IntArray, judged: IntArray) -> IntArray:
-    least = np.zeros(len(judged), np.int64)
-    for i in range(len(judged)):
-        start, end = starts[judged[i]], starts[judged[i] + 1]
-        while least[i] < end - start - 1 and lost[start + least[i]] > USUAL_LOSS * lost[start]:
-            least[i] += 1
-    return least
 
 
 @compiled

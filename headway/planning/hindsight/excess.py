@@ -33,6 +33,7 @@ import numpy as np
 
 from headway.planning.hindsight.outcomes import OutcomeHistory
 from headway.planning.hindsight.state import PoolHistory
+from headway.planning.replay.curve import least_within
 from headway.planning.types import FloatArray, IntArray, Role
 from interp.jit import compiled
 
@@ -137,11 +138,9 @@ def _raised(
     starts: IntArray, lost: IntArray, may_miss: float, law: tuple[float, float]
 ) -> tuple[IntArray, IntArray]:
     (share, slope), count = law, len(starts) - 1
-    least, begins = np.ones(count, np.int64), np.zeros(count + 1, np.int64)
+    least, begins = least_within(starts, lost, may_miss), np.zeros(count + 1, np.int64)
     for i in range(count):
         last = starts[i + 1] - starts[i] - 1
-        while least[i] < last and lost[starts[i] + least[i]] > may_miss * lost[starts[i]]:
-            least[i] += 1
         longest = last + 1 if lost[starts[i]] == 0 else max(last, ceil(MOST_EVER * least[i])) + 1
         begins[i + 1] = begins[i] + longest
     raised = np.zeros(begins[count], np.int64)

@@ -11,8 +11,9 @@ from math import inf, sqrt
 import numpy as np
 
 from headway.planning.replay import LossCurve, ReplayEngine, Requests, attainable
+from headway.planning.replay.curve import least_within
 from headway.planning.replay.engine import TOLERANCE, targets
-from headway.planning.types import FloatArray, IntArray, Role, Traffic
+from headway.planning.types import FloatArray, Role, Traffic
 
 KEPT = 240
 """Intervals that are remembered."""
@@ -49,7 +50,7 @@ class OutcomeHistory:
     ) -> "OutcomeHistory":
         """With one more interval, of which nothing is seen yet."""
         fewest = float(min([ready, *self.ready[-BEFORE:]]))
-        least = needed(curve.lost, may_miss)
+        (least,) = least_within(np.array([0, len(curve.lost)]), curve.lost, may_miss)
         provision = fewest / least if curve.requests else inf
         expected = curve.at(int(fewest)) / curve.requests if curve.requests else 0.0
         row = (now_s, float(ready), provision, expected, pace_s, 0.0, 0.0)
@@ -69,15 +70,6 @@ class OutcomeHistory:
         seen = np.bincount(place[known], minlength=count)
         late = np.bincount(place[known], weights=missed[known], minlength=count)
         return replace(self, seen=self.seen + seen, missed=self.missed + late)
-
-
-def needed(lost: IntArray, may_miss: float) -> int:
-    """The least count, at least 1, that loses no more than the share of all; that of the curve's end if none.
-
-    `lost` i8[C] as in a `LossCurve`.
-    """
-    within = np.flatnonzero(lost <= may_miss * lost[0])
-    return max(1, int(within[0]) if len(within) else len(lost) - 1)
 
 
 def missed(engine: ReplayEngine, traffic: Traffic, role: Role) -> tuple[FloatArray, FloatArray]:

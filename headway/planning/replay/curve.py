@@ -20,6 +20,8 @@ from math import ceil, floor, log, log1p, sqrt
 import numpy as np
 from numpy.typing import NDArray
 
+from interp.jit import compiled
+
 IntArray = NDArray[np.int64]
 
 MUCH, NOTHING = 0.3, 0.0005
@@ -112,6 +114,19 @@ def _through(known: Mapping[int, int], top: int) -> IntArray:
     lost = np.minimum.accumulate([known[count] for count in counts])
     between = np.expm1(np.interp(np.arange(top + 1), counts, np.log1p(lost)))
     return np.rint(between).astype(np.int64)
+
+
+@compiled
+def least_within(starts: IntArray, lost: IntArray, share: float) -> IntArray:
+    """Of curves one after the other, curve i from starts[i] to starts[i + 1]: the least counts, at least 1,
+    that lose at most this share of all; the last of a curve where none does. i8[N]
+    """
+    least = np.ones(len(starts) - 1, np.int64)
+    for i in range(len(least)):
+        start, last = starts[i], starts[i + 1] - starts[i] - 1
+        while least[i] < last and lost[start + least[i]] > share * lost[start]:
+            least[i] += 1
+    return least
 
 
 def least_replicas(search: Callable[[int], LossCurve], may_miss: float) -> int:
