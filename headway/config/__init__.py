@@ -18,6 +18,7 @@ from headway.config.base import (
     RoleName,
     Settings,
 )
+from headway.config.connector import CONNECTORS, ConnectorSettings, KubernetesSettings
 from headway.config.engine import (
     DEFAULT_KV_BYTES_PER_TOKEN,
     ENGINES,
@@ -28,14 +29,9 @@ from headway.config.engine import (
     RefinementSettings,
     VllmSettings,
 )
-from headway.config.live import (
-    CONNECTORS,
-    ConnectorSettings,
-    GatewaySettings,
-    KubernetesSettings,
-    MetricsSettings,
-)
+from headway.config.gateway import GatewaySettings, Right, TlsSettings
 from headway.config.loading import config_tree, embedded_profiles, json_schema, load_config, resolve_profile
+from headway.config.metrics import MetricsSettings
 from headway.config.models import CrashSettings, HeadwayConfig, SimulationSettings, SloSettings
 from headway.config.planner import POLICIES, PlannerSettings
 from headway.config.routing import (
@@ -71,6 +67,7 @@ __all__ = [
     "PositiveInt",
     "RefinementSettings",
     "ReplicaCount",
+    "Right",
     "Role",
     "RoleName",
     "RoutingSettings",
@@ -79,6 +76,7 @@ __all__ = [
     "SimulationSettings",
     "SloClass",
     "SloSettings",
+    "TlsSettings",
     "VllmSettings",
     "config_tree",
     "embedded_profiles",

@@ -88,7 +88,14 @@ class Role(StrEnum):
 
 
 class ConfigError(ValueError):
-    """A setting that cannot be used: one line that names the source, the dotted key and what is wrong."""
+    """A setting that cannot be used: one line that names the source, the dotted key and what is wrong.
+
+    `faults` are such lines of all settings that cannot be used, where there are several.
+    """
+
+    def __init__(self, text: str, faults: Sequence[str] = ()) -> None:
+        super().__init__(text)
+        self.faults = tuple(faults)
 
 
 Place = tuple[int | str, ...]
@@ -98,15 +105,19 @@ _BRIEF.maxlevel = 3
 
 
 def describe(error: ValidationError, schema: Mapping[str, Any]) -> tuple[str, str]:
-    """The dotted key of the first fault, and what is wrong there (with the number of further faults).
+    """The dotted key of the first fault, and what is wrong there (with the number of further faults)."""
+    (key, fault), *rest = every_fault(error, schema)
+    return key, f"{fault} (and {len(rest)} more)" if rest else fault
+
+
+def every_fault(error: ValidationError, schema: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The dotted key of each fault, and what is wrong there.
 
     Unknown keys come first, since a misspelt key also shows as a missing one. `schema` is the JSON schema
     of the model, from which the known keys are read.
     """
     faults = sorted(error.errors(), key=lambda fault: fault["type"] != "extra_forbidden")
-    first = faults[0]
-    more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
-    return dotted(first["loc"]), _explain(first, schema) + more
+    return [(dotted(fault["loc"]), _explain(fault, schema)) for fault in faults]
 
 
 def dotted(place: Place) -> str:

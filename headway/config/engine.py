@@ -6,7 +6,6 @@ from typing import Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from headway.config.base import (
-    MILLISECONDS,
     MOST_REPLICAS,
     MOST_TOKENS,
     NonNegativeFloat,
@@ -21,12 +20,19 @@ from headway.extensions import ExtensionPoint
 ENGINES = ExtensionPoint(
     "headway.engines",
     "engine kind",
-    {"simulated": "serve_apps.engines:SIMULATED", "vllm": "serve_apps.engines.vllm:VLLM"},
+    {
+        "external": "serve_apps.engines:EXTERNAL",
+        "simulated": "serve_apps.engines:SIMULATED",
+        "vllm": "serve_apps.engines.vllm:VLLM",
+    },
 )
 """All engine kinds: each name is declared by a `headway.engine.kinds.EngineKind`."""
 
 DEFAULT_KV_BYTES_PER_TOKEN = 131_072
 """Where settings and profile are silent: 32 layers x 8 KV heads x 128 x 2 (K, V) x 2 bytes."""
+
+DEFAULT_TRANSFER_LATENCY_MS, DEFAULT_TRANSFER_GB_S = 5.0, 25.0
+"""Where neither settings nor profile say what moving a KV cache takes."""
 
 MOST_IN_A_BATCH = 65_536
 """Requests in one batch that a simulated replica keeps places for."""
@@ -37,21 +43,12 @@ MOST_KV_BYTES_PER_TOKEN = 1_000_000_000
 class KvTransfer(Settings):
     """Moving a KV cache from a prefill to a decode replica: latency + tokens x bytes / bandwidth."""
 
-    latency_ms: NonNegativeFloat = Field(default=5.0, le=1e9)
-    bandwidth_gb_s: PositiveFloat = Field(default=25.0, ge=1e-6, le=1e9)
-    """Gigabytes (1e9 bytes) per second."""
+    latency_ms: NonNegativeFloat | None = Field(default=None, le=1e9)
+    """The fixed part; null: as `headway profile` measured it, or else 5."""
+    bandwidth_gb_s: PositiveFloat | None = Field(default=None, ge=1e-6, le=1e9)
+    """Gigabytes (1e9 bytes) per second; null: as measured, or else 25."""
     bytes_per_token: PositiveInt | None = Field(default=None, le=MOST_KV_BYTES_PER_TOKEN)
-    """Null: `kv_bytes_per_token` of the profile's meta.json, or else 131072."""
-
-    @property
-    def latency_s(self) -> float:
-        """The fixed part, in seconds."""
-        return self.latency_ms * MILLISECONDS
-
-    @property
-    def bandwidth_bytes_per_s(self) -> float:
-        """The bandwidth in bytes per second."""
-        return self.bandwidth_gb_s * 1e9
+    """Null: the profile's, or else 131072."""
 
 
 class VllmSettings(Settings):
@@ -66,18 +63,20 @@ class VllmSettings(Settings):
     connector: Literal["nixl", "disk"] = "nixl"
     """How the KV cache gets from prefill to decode: NIXL, or files below `storage`."""
     storage: str = "/tmp/headway-kv"
-    """Disk connector: a directory that all replicas see. Files stay until somebody deletes them."""
+    """Disk: a directory that all replicas see. Files stay until they are deleted by hand."""
     host: str | None = None
     """Address at which replicas fetch KV from each other; null: the machine's own towards other machines."""
     args: Mapping[str, Any] = {}
-    """Further arguments of vLLM's AsyncEngineArgs, by name."""
+    """Further arguments of vLLM's AsyncEngineArgs, by name; what has a key of its own here, and other
+    kinds of parallelism, are refused."""
 
 
 class RefinementSettings(Settings):
     """Correcting the profile by what traffic shows of the engines."""
 
     enabled: bool = True
-    """Whether replicas report their latencies, and planner and router go by the profile that follows."""
+    """Replicas report their latencies, and planner and router go by the profile as traffic corrects it
+    (docs/profiling.md#refinement-by-traffic)."""
     report_interval_s: PositiveFloat = Field(default=5.0, ge=0.1, le=3600.0)
     """Seconds between two reports of a replica."""
 
@@ -86,7 +85,8 @@ class EngineSettings(Settings):
     """The inference engine of a replica and its performance profile."""
 
     kind: str = "simulated"
-    """A name of `ENGINES`: built in, or of an installed package."""
+    """What replicas run: simulated, vllm (docs/vllm.md), external (others start the engines; what
+    `headway attach` sets), or a kind of an installed package (docs/extending.md#an-engine-kind)."""
     vllm: VllmSettings = VllmSettings()
     options: Mapping[str, Any] = {}
     """Settings of an installed kind, checked by the model that it declares; built-in kinds take none."""
@@ -96,18 +96,25 @@ class EngineSettings(Settings):
     gpu_type: str | None = None
     """What every replica runs on, a key of `routing.gpu_profiles`; null: live, what Ray says of its node."""
     max_batch_size: PositiveInt | None = Field(default=None, le=MOST_IN_A_BATCH)
-    """Requests in one decode batch; null: the profile's meta.json, or else the largest batch sampled."""
+    """Requests in one decode batch; null: the profile's, or else the largest sampled. vLLM:
+    `max_num_seqs`."""
     chunk_tokens: PositiveInt | None = Field(default=None, le=MOST_TOKENS)
-    """Tokens per prefill iteration; null: one request at a time."""
+    """Prompt tokens per iteration; null: one request at a time (mixed replicas: 2048). vLLM:
+    `max_num_batched_tokens`."""
     kv_transfer: KvTransfer = KvTransfer()
     prefix_cache_tokens: NonNegativeInt | None = Field(default=None, le=MOST_TOKENS)
     """Tokens that the prefix cache of one replica holds; null or 0: no prefix cache."""
     time_scale: PositiveFloat = Field(default=1.0, ge=1e-3, le=1e3)
-    """Speed of simulated engines over the profile's: 0.1 makes every profiled time ten times as long."""
+    """Speed of simulated engines over the profile's, simulated and live: 0.1 makes every profiled time
+    ten times as long; KV transfers keep theirs."""
     start_up_s: NonNegativeFloat = Field(default=0.0, le=1e5)
     """Live and simulated: seconds that an engine takes to start, as loading a model would."""
+    ready_within_s: PositiveFloat = Field(default=300.0, le=1e5)
+    """Seconds after which `headway up` gives up on replicas that do not serve, and `status --check` fails
+    while nothing is planned. A large model takes minutes, and so does a node that has to be rented first."""
     max_model_tokens: PositiveInt | None = Field(default=None, le=MOST_TOKENS)
-    """Input and output tokens of one request at most; null: what the KV cache of one replica holds."""
+    """Input and output tokens of one request at most; null: what the KV cache of one replica holds. vLLM:
+    `max_model_len`, null: what the model was made for."""
 
     @field_validator("kind")
     @classmethod
@@ -122,10 +129,23 @@ class PoolSettings(Settings):
     """The bounds of one pool."""
 
     min_replicas: NonNegativeInt = Field(default=1, le=MOST_REPLICAS)
-    """0 lets an idle pool go to none, in simulation; live pools keep one at least."""
+    """0 lets an idle pool go to none, in simulation with the policy `headway`; live pools keep one at
+    least."""
     max_replicas: ReplicaCount = 16
+    """Replicas of the pool at most."""
     gpus_per_replica: PositiveInt | None = Field(default=None, le=MOST_REPLICAS)
-    """GPUs of one replica; null: as profiled."""
+    """GPUs of one replica; null: as profiled. vLLM splits the model over them
+    (docs/vllm.md#tensor-parallelism)."""
+    resources: Mapping[str, PositiveFloat] = {}
+    """Live: needs of one replica besides GPUs, as Ray names them: `CPU`, `memory` in bytes, or a name of
+    your own, such as `decode: 1`, which only nodes that declare it have."""
+
+    @field_validator("resources")
+    @classmethod
+    def _gpus_are_counted_elsewhere(cls, resources: Mapping[str, float]) -> Mapping[str, float]:
+        if "GPU" in resources:
+            raise ValueError("replicas take GPUs by gpus_per_replica, not by this")
+        return resources
 
     @model_validator(mode="after")
     def _minimum_fits(self) -> "PoolSettings":
@@ -138,7 +158,7 @@ class GpuTypeSettings(Settings):
     """A GPU type that `headway gpu-plan` may choose."""
 
     profile: str
-    """A profile directory, or the name of an embedded profile."""
+    """The engine on that type: a profile directory, or an embedded profile."""
     price_per_gpu_hour: PositiveFloat = Field(le=1e9)
     """In any unit: only ratios matter to the choice."""
     max_gpus: NonNegativeInt | None = Field(default=None, le=MOST_REPLICAS)

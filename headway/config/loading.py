@@ -7,6 +7,7 @@ is not a mapping are errors. Plain scalars mean what YAML 1.2 says: numbers are 
 
 import re
 from collections.abc import Hashable, Mapping
+from difflib import SequenceMatcher
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError, create_model
 
-from headway.config.base import ConfigError, describe, shown
+from headway.config.base import ConfigError, every_fault, shown
 from headway.config.models import HeadwayConfig
 from headway.config.planner import planner_model
 
@@ -28,7 +29,7 @@ def load_config(path: str | Path | None = None, overrides: Mapping[str, Any] = D
     """Settings from a YAML file (None: the defaults) with overrides such as `{"slo.ttft_ms": 200}`.
 
     An override of None means "not given". An override of a key below `pools.mixed` or `pools.prefill`
-    adds that pool. ConfigError has one line: source, dotted key, what is wrong.
+    adds that pool. ConfigError has one line: source, dotted key, what is wrong; its `faults` have all.
     """
     source = str(path) if path is not None else OPTIONS
     tree = config_tree(path, overrides)
@@ -36,9 +37,12 @@ def load_config(path: str | Path | None = None, overrides: Mapping[str, Any] = D
     try:
         return HeadwayConfig.model_validate(tree)
     except ValidationError as error:
-        key, fault = describe(error, json_schema())
-        named = OPTIONS if any(_under(key, override) for override in given) else source
-        raise ConfigError(f"{named}: {key}: {fault}" if key else f"{named}: {fault}") from error
+        faults = []
+        for key, fault in every_fault(error, json_schema()):
+            named = OPTIONS if any(_under(key, override) for override in given) else source
+            faults.append(": ".join(filter(None, (named, key, fault))))
+        more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
+        raise ConfigError(faults[0] + more, faults) from error
 
 
 def config_tree(path: str | Path | None = None, overrides: Mapping[str, Any] = DEFAULTS) -> dict[str, Any]:
@@ -143,6 +147,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return data
 
 
+NAMES_SHOWN = 4
+"""Shipped profiles that an error names: those most like what was asked for."""
 EMBEDDED = Path(__file__).parent.parent / "profiles"
 _MARK = "selected_prefill_interpolation"
 
@@ -152,11 +158,15 @@ def embedded_profiles(root: Path = EMBEDDED) -> tuple[str, ...]:
     return tuple(sorted(path.parent.name for path in root.glob(f"*/{_MARK}")))
 
 
+def _likeness(name: str, other: str) -> float:
+    return SequenceMatcher(None, name, other).ratio()
+
+
 def resolve_profile(name: str, root: Path = EMBEDDED, key: str = "engine.profile") -> Path:
     """The directory of a profile: an existing directory wins, then a shipped profile of that name.
 
     A leading `profiles/` is accepted before a shipped name. ConfigError begins with `key`, and
-    lists the shipped names.
+    lists the shipped names that are most like it.
     """
     if name and Path(name).is_dir():
         return Path(name)
@@ -164,5 +174,7 @@ def resolve_profile(name: str, root: Path = EMBEDDED, key: str = "engine.profile
     bare = name.removeprefix("profiles/").rstrip("/")
     if bare in known:
         return root / bare
-    shipped = ", ".join(known) or "none"
+    shipped = ", ".join(sorted(known, key=lambda other: -_likeness(bare, other))[:NAMES_SHOWN]) or "none"
+    if len(known) > NAMES_SHOWN:
+        shipped += f"; `headway profile list` shows all {len(known)}"
     raise ConfigError(f"{key}: {name!r} is neither a directory nor a shipped profile ({shipped})")

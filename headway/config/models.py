@@ -27,8 +27,10 @@ from headway.config.base import (
     Settings,
     shown,
 )
+from headway.config.connector import ConnectorSettings
 from headway.config.engine import EngineSettings, GpuTypeSettings, PoolSettings
-from headway.config.live import ConnectorSettings, GatewaySettings, MetricsSettings
+from headway.config.gateway import GatewaySettings
+from headway.config.metrics import MetricsSettings
 from headway.config.planner import PlannerSettings
 from headway.config.routing import RoutingSettings, SloClass
 
@@ -39,7 +41,9 @@ class CrashSettings(Settings):
     """One replica of `role` dies at `at_s` seconds of simulated time."""
 
     at_s: NonNegativeFloat
+    """Seconds of simulated time."""
     role: RoleName
+    """The role of the replica that dies."""
 
 
 Speed = Annotated[PositiveFloat, Field(ge=1e-3, le=1e3)]
@@ -72,19 +76,23 @@ class SlowReplicaSettings(Settings):
     """A share of the replicas runs slower than the others."""
 
     share: NonNegativeFloat = Field(le=1.0)
+    """Of the replicas."""
     speed: Speed
+    """Theirs beside the others', for their life."""
 
 
 class SimulatedEngineSettings(Settings):
     """What simulated engines do, while everything else believes `engine.profile`."""
 
     profile: str | None = None
-    """A profile directory or the name of an embedded profile; null: `engine.profile`."""
+    """The profile by which simulated engines run; null: `engine.profile`."""
     prefill_speed: Speed | Mapping[NonNegativeFloat, Speed] = 1.0
-    """A number, or steps by second of the run, such as {0: 1, 1800: 0.7}; 1 before the first."""
+    """Over that profile's: a number, or steps by second of the run, such as {0: 1, 1800: 0.7}; 1 before
+    the first."""
     decode_speed: Speed | Mapping[NonNegativeFloat, Speed] = 1.0
     """The same for decoding."""
     slow_replicas: SlowReplicaSettings | None = None
+    """Null: none."""
     began_s: NonNegativeFloat | None = None
     """Live: seconds since 1970 from which steps count; null: when the application is made."""
     queueing_ms: NonNegativeFloat = Field(default=0.0, le=1e7)
@@ -107,18 +115,24 @@ class SimulationSettings(Settings):
     """The start of a simulation, and what befalls it."""
 
     seed: NonNegativeInt = Field(default=0, lt=2**63)
+    """Of everything that is drawn."""
     start_up_delay_s: NonNegativeFloat = Field(default=60.0, le=1e6)
     """Mean seconds from the decision for a replica until it is ready."""
     start_up_delay_cv: NonNegativeFloat = Field(default=0.0, le=10)
     """Coefficient of variation of that delay, lognormal; 0: always the mean."""
     initial: Literal["sized", "min"] | Mapping[RoleName, PositiveInt] = "sized"
-    """The fleet at time 0: sized for the first interval's load, each pool's minimum, or counts per role."""
+    """The fleet at time 0: sized for the first interval's load (mixed pools: the fewest replicas that
+    keep the promise in a replay of it), each pool's minimum, or counts per role. A static fleet begins as
+    itself."""
     drain_limit_s: NonNegativeFloat = Field(default=14_400.0, le=1e9)
     """Seconds after the trace in which requests may still end; those that have not count as failed."""
     crashes: tuple[CrashSettings, ...] = ()
+    """Replicas that die."""
     engine: SimulatedEngineSettings = SimulatedEngineSettings()
     capacity_gpus: NonNegativeInt | Mapping[NonNegativeFloat, NonNegativeInt] | None = None
-    """GPUs of the cluster, or steps by second such as {0: 40, 1800: 10}; replicas beyond them wait."""
+    """GPUs of the cluster, or steps by second such as {0: 40, 1800: 10}; null: any number. Replicas
+    beyond them stay starting, in the order in which they were ordered, and cost nothing until they have
+    their GPUs; a capacity that falls takes none away."""
 
     _forms = field_validator("initial", "capacity_gpus", mode="wrap")(_one_message)
 
@@ -127,10 +141,14 @@ class SloSettings(Settings):
     """Latency targets of the deployment, and the share of requests that should meet them."""
 
     ttft_ms: PositiveFloat = 300.0
+    """Target of a request's time to first token, queueing included."""
     itl_ms: PositiveFloat = 20.0
+    """Target of the time between tokens; a request is held to it by its mean, its TPOT."""
     attainment: PositiveFloat = Field(default=0.99, le=1.0)
+    """Share of the requests that should meet both."""
     classes: Mapping[str, SloClass] = {}
-    """Classes of requests with promises of their own; clients name them by header."""
+    """Classes of requests by name, with promises of their own; clients name them in the header
+    `x-headway-slo-class`."""
 
     @property
     def ttft_s(self) -> float:
@@ -151,18 +169,28 @@ class HeadwayConfig(Settings):
     """All settings of Headway."""
 
     model: str = "llama-3.1-8b"
+    """The model's name, as clients and metrics have it."""
     slo: SloSettings = SloSettings()
     engine: EngineSettings = EngineSettings()
     pools: Mapping[RoleName, PoolSettings] = Field(default_factory=_disaggregated_pools)
     """Either prefill and decode (one of them left out gets its defaults), or mixed alone."""
     gpu_types: Mapping[str, GpuTypeSettings] = {}
-    """By name: what `headway gpu-plan` chooses among. Nothing else reads it."""
+    """By name: what `headway gpu-plan` and `recommend` choose among. Advice, `compare` and `status` take
+    prices from it."""
     planner: PlannerSettings = PlannerSettings()
     metrics: MetricsSettings = MetricsSettings()
     connector: ConnectorSettings = ConnectorSettings()
     routing: RoutingSettings = RoutingSettings()
     gateway: GatewaySettings = GatewaySettings()
     simulation: SimulationSettings = SimulationSettings()
+
+    def price_per_gpu_hour(self) -> float | None:
+        """Of a GPU: as stated, or of the GPU type with the same profile, or of the only type; else None."""
+        if self.planner.advice.price_per_gpu_hour is not None:
+            return self.planner.advice.price_per_gpu_hour
+        types = list(self.gpu_types.values())
+        same = [each for each in types if each.profile == self.engine.profile] or types
+        return same[0].price_per_gpu_hour if len(same) == 1 else None
 
     @field_validator("pools", mode="before")
     @classmethod
@@ -185,4 +213,12 @@ class HeadwayConfig(Settings):
         named |= {crash.role for crash in self.simulation.crashes}
         if strangers := sorted(named - set(self.pools)):
             raise ValueError(f"simulation names {', '.join(strangers)}, but pools has no such role")
+        return self
+
+    @model_validator(mode="after")
+    def _advice_compares_with_a_whole_fleet(self) -> "HeadwayConfig":
+        against = self.planner.advice.against
+        if against and set(against) != set(self.pools):
+            needed, given = ", ".join(sorted(self.pools)), ", ".join(sorted(against))
+            raise ValueError(f"planner.advice.against should have {needed}; it has {given}")
         return self

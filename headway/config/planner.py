@@ -10,7 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from pydantic import Field, create_model, model_validator
 
-from headway.config.base import PositiveFloat, PositiveInt, Settings
+from headway.config.base import NonNegativeFloat, PositiveFloat, PositiveInt, ReplicaCount, RoleName, Settings
 from headway.extensions import ExtensionError, ExtensionPoint
 
 
@@ -36,26 +36,51 @@ POLICIES = ExtensionPoint(
 """All policies: each name is declared by a `headway.planning.PolicyKind`."""
 
 
+class AdviceSettings(Settings):
+    """What it takes to say what a plan would be worth in a dry run, and is worth once it acts."""
+
+    price_per_gpu_hour: PositiveFloat | None = Field(default=None, le=1e9)
+    """Of a GPU of this deployment; null: that of the type in `gpu_types` that has the deployment's
+    `engine.profile`, or of the only one. Without a price no money is shown."""
+    currency: str = Field(default="", max_length=8)
+    """Written before amounts, such as $; letters, as EUR, after them."""
+    start_up_s: NonNegativeFloat | None = Field(default=None, le=1e5)
+    """Seconds that a replica is taken to start; null: as seen of the real fleet, before the first start
+    60."""
+    against: Mapping[RoleName, ReplicaCount] = {}
+    """By role, the replicas that acting is compared with (docs/advising.md#once-it-acts); empty: those
+    that stood there when a dry run ended that came before the first action."""
+
+
 class PlannerSettings(Settings, extra="allow"):
     """The planner: policy, forecasts, interval and budget."""
 
     policy: str = "headway"
+    """headway, reference, threshold, static, or one of an installed package (docs/extending.md#a-policy)."""
     predictor: str = "kalman"
+    """For `reference`: constant, arima, kalman, prophet, daily. `headway` asks those of
+    `planner.headway.predictors`."""
     predictor_options: Mapping[str, Any] = Field(default_factory=dict)
+    """Of that predictor, such as `minimum_points`."""
     adjustment_interval_s: PositiveFloat | None = None
-    """Seconds between two decisions; null: the policy's own pace. `threshold` has a key of its own."""
+    """Seconds between two decisions; null: 30 for `headway`, 180 for `reference` and `static`.
+    `threshold` has a key of its own."""
     max_gpu_budget: PositiveInt | None = None
     """GPUs that all pools together may occupy; null: only `max_replicas` bounds them."""
     max_step: PositiveInt | None = None
-    """Replicas by which one decision may change a pool, up or down; null: any number."""
+    """Replicas by which one decision may change a pool, up or down, under every policy; null: any number.
+    Replica limits and GPU budget come first; the reasons of a decision say where it cut (`limits`, with
+    the policy's own counts as `wished`)."""
     no_correction: bool = False
     """Keep both correction factors of the `reference` policy at 1."""
     dry_run: bool = False
-    """Live: decide and log, but set nothing."""
+    """Live: decide and log, but set nothing; say what the plan would have been worth (docs/advising.md)."""
+    advice: AdviceSettings = AdviceSettings()
     tick_deadline_s: PositiveFloat | None = None
     """Live: seconds that one tick may take; null: half an interval, at most 30."""
     load_predictor_warmup_trace: str | None = None
-    """A trace whose intervals the predictors see before the first decision."""
+    """A trace that predictors, and the policy `headway`, see before the first decision
+    (docs/planning.md#a-past-to-begin-with)."""
 
     @property
     def sections(self) -> Mapping[str, Settings]:

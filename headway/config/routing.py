@@ -1,6 +1,6 @@
 """Settings of routing: the scheduling profile, the queue, SLO-aware scoring, offload and latency prediction.
 
-`plugins` and `scheduling_profiles` have the form of document 002 (an EndpointPickerConfig), whose spelling
+`plugins` and `scheduling_profiles` have the form of llm-d's EndpointPickerConfig, whose spelling
 of keys (`pluginRef`, `schedulingProfiles`) is accepted beside ours. Which plugins and built-in profiles there
 are is the business of `headway.routing`, which also checks references.
 """
@@ -24,8 +24,12 @@ class PluginSettings(Settings):
     """One plugin: its type, the name that profiles refer to (else the type), and its parameters."""
 
     type: str
+    """Built in (docs/routing.md#profiles), or of an installed package
+    (docs/extending.md#a-scheduling-plugin)."""
     name: str | None = None
+    """What profiles call it; null: its type."""
     parameters: Mapping[str, Any] = {}
+    """Of this plugin; the type checks them."""
 
     @property
     def reference(self) -> str:
@@ -39,34 +43,39 @@ class PluginReference(Settings):
     model_config = ConfigDict(populate_by_name=True)
 
     plugin_ref: str = Field(validation_alias=AliasChoices("plugin_ref", "pluginRef"))
+    """The name of a plugin; also spelled `pluginRef`."""
     weight: NonNegativeFloat = 1.0
+    """Of a scorer."""
 
 
 class SchedulingProfile(Settings):
     """A named pipeline: filters, scorers and a picker, in order."""
 
     name: str
+    """What `routing.profile` calls it."""
     plugins: tuple[PluginReference, ...]
+    """Filters, scorers and at most one picker, in order."""
 
 
 class QueueSettings(Settings):
     """The router's own queue, in which requests wait until a replica has room."""
 
     order: Literal["slo", "fifo"] = "slo"
-    """Who is next: the greatest risk that can still be saved, or the oldest."""
+    """Which is next among those held: the most urgent that can still be saved (slo), or the oldest (fifo)."""
     max_requests: PositiveInt = 100_000
-    """Requests that may wait; beyond that they are shed."""
+    """Requests that may be held; beyond that they are shed."""
     max_wait_s: PositiveFloat = 60.0
-    """Seconds that a request may wait before it is shed with an error."""
+    """Seconds that a request may be held, then it is shed; as long it waits, with every profile, while a
+    pool has no replica at all (then 503)."""
 
 
 class SloRoutingSettings(Settings):
-    """SLO-aware scoring (document 002)."""
+    """SLO-aware scoring, after the Gateway API's SLO-aware routing."""
 
     strategy: Literal["lowest", "highest"] = "highest"
-    """Which positive headroom attracts: the least that suffices (bin-pack), or the most."""
+    """Positive headroom that attracts: the most (highest), or the least that suffices (lowest)."""
     exploration: NonNegativeFloat = Field(default=0.0, le=1.0)
-    """Share of requests that also consider replicas without headroom, for the sake of training."""
+    """Share of requests drawn among all candidates alike, for the sake of training."""
     hold: bool = True
     """Without headroom, a request waits as long as its SLO can still be kept; else it is shed at once."""
     ttft_weight: NonNegativeFloat = 0.8
@@ -74,17 +83,20 @@ class SloRoutingSettings(Settings):
 
 
 class OffloadSettings(Settings):
-    """Elastic prefill offload between mixed replicas (document 004)."""
+    """Elastic prefill offload between mixed replicas, after agentic-kvc's offload design."""
 
     mode: Literal["never", "always", "heuristic", "cost"] = "never"
+    """For mixed replicas: whether, and by which rule, a long prompt is computed on another replica
+    (docs/offload.md)."""
     warm_tokens: PositiveInt = Field(default=1024, le=MOST_TOKENS)
-    """Uncached prompt tokens up to which a request is WARM."""
+    """Uncached prompt tokens up to which a request is WARM: short enough to compute where it is decoded."""
     heavy_tokens: PositiveInt = Field(default=8192, le=MOST_TOKENS)
-    """Uncached prompt tokens from which a request is HEAVY."""
+    """Uncached prompt tokens from which a request is HEAVY: long enough to move."""
     prefill_throughput: PositiveFloat | None = None
-    """Prompt tokens per second for the estimate of costs; null: the calibrated profile."""
+    """Prompt tokens per second in the estimate of costs; null: the profile says."""
     overload_factor: PositiveFloat = 1.5
-    """Heuristic: P may have this many times the mean of outstanding tokens."""
+    """Heuristic: the replica that would compute the prompt may have this many times the mean of
+    outstanding tokens."""
     disruption_share: NonNegativeFloat = Field(default=0.5, le=1.0)
     """With `prefill_throughput`: the share of a prefill's time that running decodes lose."""
     deadline_factor: PositiveFloat = 3.0
@@ -110,12 +122,14 @@ class PredictionSettings(Settings):
     """Latency prediction: the profile is the prior, what is measured corrects it."""
 
     learn: bool = True
-    """Live: train on what is measured; false: the profile alone."""
+    """Live: correct the profile's predictions by what is measured."""
     quantile: PositiveFloat = Field(default=0.9, le=0.999)
-    """Quantile q that the model also predicts; from 0.91 on it takes 2 q / (1 - q) samples to begin."""
+    """The quantile q that is also learnt; learning begins with 20 samples, or 2 q / (1 - q) if that is
+    more: 38 at 0.95, 198 at 0.99."""
     use: Literal["mean", "quantile"] = "mean"
     """Which prediction headroom is measured with."""
     retrain_interval_s: PositiveFloat = 10.0
+    """Seconds between two trainings."""
     window_samples: PositiveInt = Field(default=5000, le=1_000_000)
     """Samples kept for training, newest first within each stratum."""
 
@@ -126,21 +140,26 @@ class RoutingSettings(Settings):
     model_config = ConfigDict(populate_by_name=True)
 
     profile: str = "least_load"
-    """A scheduling profile: built in, or one of `scheduling_profiles`."""
+    """A scheduling profile: random, round_robin, least_load, bin_pack, prefix, default, slo, pull,
+    pull_bin_pack, or one of `routing.scheduling_profiles`."""
     fallback: str = "default"
-    """The profile for requests that the SLO-aware one cannot judge, for want of a usable prediction."""
+    """The profile of requests that an SLO-aware one cannot judge, for want of a prediction; it needs none
+    itself."""
     plugins: tuple[PluginSettings, ...] = ()
+    """Plugins with names or parameters of their own."""
     scheduling_profiles: tuple[SchedulingProfile, ...] = Field(
         default=(), validation_alias=AliasChoices("scheduling_profiles", "schedulingProfiles")
     )
+    """Profiles of your own; also spelled `schedulingProfiles`."""
     queue: QueueSettings = QueueSettings()
     slo: SloRoutingSettings = SloRoutingSettings()
     offload: OffloadSettings = OffloadSettings()
     prediction: PredictionSettings = PredictionSettings()
     gpu_profiles: Mapping[str, str] = {}
-    """By GPU type, as replicas report it: a profile directory, a shipped profile, or an AIBrix JSON file."""
+    """By GPU type, as replicas report it: a profile directory, an embedded profile, or a JSON profile of
+    AIBrix (docs/routing.md)."""
     default_critical: bool = False
-    """Whether a request that says nothing of it is critical."""
+    """Live: whether a request that says nothing of it is critical."""
     call_timeout_ms: PositiveFloat = 250.0
     """Live: milliseconds after which a gateway places a request by itself."""
 
@@ -164,10 +183,12 @@ class SloClass(Settings):
     """A class of requests: what they are promised, and what share of simulated requests they are."""
 
     ttft_ms: PositiveFloat | None = None
-    """Null: the deployment's."""
+    """What the class is promised; null: `slo.ttft_ms`."""
     tpot_ms: PositiveFloat | None = None
+    """Likewise for the mean time per output token of a request; null: `slo.itl_ms`."""
     attainment: PositiveFloat | None = Field(default=None, le=1.0)
-    """Share of this class's requests that should meet both; null: the deployment's."""
+    """Share of its requests that should meet both, for the policy `headway`; null: `slo.attainment`."""
     critical: bool = False
+    """Whether its requests are never shed for want of headroom."""
     share: NonNegativeFloat = Field(default=1.0, le=1e9)
     """Simulation: this class's part of the requests, relative to the other classes' shares."""

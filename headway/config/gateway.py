@@ -1,0 +1,70 @@
+"""Settings of the gateway, and who is let in: keys, roles, TLS."""
+
+from enum import StrEnum
+from ipaddress import ip_address
+
+from pydantic import Field, SecretStr
+
+from headway.config.base import NonNegativeInt, PositiveFloat, PositiveInt, Settings
+
+
+class Right(StrEnum):
+    """A role of an API key: the requests that it is good for."""
+
+    INFER = "infer"
+    """Output, and the list of models."""
+    OBSERVE = "observe"
+    """Status, decisions, the profile, the requests one by one."""
+    OPERATE = "operate"
+    """Settings of the running planner."""
+    SCALE = "scale"
+    """Answers to decisions of the virtual connector."""
+
+
+class TlsSettings(Settings):
+    """The certificate that the gateway shows; both files are read again when they change."""
+
+    cert: str
+    """A PEM file: the certificate, and those between it and its authority. Read again when it changes."""
+    key: str
+    """A PEM file: its private key, without a password. Read again when it changes."""
+
+
+class GatewaySettings(Settings):
+    """Where the OpenAI-compatible gateway listens, and whom and how much it lets in."""
+
+    host: str = "127.0.0.1"
+    """Where the gateway listens, or with `headway attach` the control plane."""
+    port: NonNegativeInt = Field(default=8000, le=65_535)
+    """0: any free port."""
+    api_keys: tuple[SecretStr, ...] = ()
+    """Keys that clients send as `Authorization: Bearer KEY`; HEADWAY_API_KEYS (commas) adds to them. They
+    infer and observe.
+    """
+    keys_file: str | None = None
+    """Keys with roles (docs/reference/http.md#keys-and-roles): a YAML list of `name`, `key` or `sha256`,
+    `roles`; read again when it changes."""
+    tls: TlsSettings | None = None
+    """HTTPS instead of HTTP."""
+    allow_anonymous: bool = False
+    """Without keys, listen beyond loopback all the same."""
+    max_requests: PositiveInt = 1024
+    """Requests in flight; beyond that they are shed with status 429."""
+    retry_after_s: PositiveFloat = 1.0
+    """The `Retry-After` of a shed request, in seconds."""
+    request_timeout_s: PositiveFloat = 600.0
+    """Seconds that one request may take; then it ends with status 504."""
+    tokenizer: str | None = None
+    """A tokenizer.json, or a directory with one; null: text is estimated. vLLM: the model's own, always."""
+    default_max_tokens: PositiveInt = 256
+    """Output tokens of a request that does not say."""
+
+    @property
+    def loopback(self) -> bool:
+        """True when only this machine can connect."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ip_address(self.host).is_loopback
+        except ValueError:
+            return False
