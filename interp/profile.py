@@ -154,7 +154,7 @@ def _falls(what: str, along: str, axis: FloatArray, seconds: FloatArray) -> list
     share = steps[worst] / seconds[worst]
     times = np.count_nonzero(steps < 0)
     where = f"between {along} {axis[worst]:.4g} and {axis[worst + 1]:.4g}"
-    by = f"from {ms[worst]:.4g} to {ms[worst + 1]:.4g} ms ({share:.1%})"
+    by = f"from {ms[worst]:.4g} to {ms[worst + 1]:.4g} ms ({100.0 * share:.1f} %)"
     return [f"{what} falls {times} time{'s' if times > 1 else ''}, most {where}: {by}"]
 
 

@@ -9,7 +9,7 @@ where it is there: `/metrics` has the KV capacity (`vllm:cache_config_info`), `/
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -27,6 +27,7 @@ GREETING = tuple(range(100, 116))
 """A short prompt, as token ids."""
 TOO_LARGE = (400, 413, 422)
 """Statuses with which servers refuse a request that can never fit."""
+NO_FIELDS: Mapping[str, Any] = {}
 CACHE_CONFIG = re.compile(r"^vllm:cache_config_info\{(.*)\}", re.MULTILINE)
 LABEL = re.compile(r'(\w+)="(\d+)"')
 
@@ -68,8 +69,10 @@ class OpenAiTarget:
         if self._session is not None:
             await self._session.close()
 
-    async def stream(self, prompt: Sequence[int], output_tokens: int) -> StreamTimes:
-        """Serve one request to its end."""
+    async def stream(
+        self, prompt: Sequence[int], output_tokens: int, fields: Mapping[str, Any] = NO_FIELDS
+    ) -> StreamTimes:
+        """Serve one request to its end; `fields` go into its body."""
         if self._session is None:
             raise TargetError(f"{self._plan.url}: not connected")
         planned = PlannedRequest(
@@ -77,7 +80,7 @@ class OpenAiTarget:
             at_s=self._clock(),
             input_tokens=len(prompt),
             output_tokens=output_tokens,
-            body=self._body(prompt, output_tokens),
+            body=self._body(prompt, output_tokens, fields),
         )
         timer = StreamTimer(
             index=0, intended_s=planned.at_s, input_tokens=len(prompt), requested_tokens=output_tokens
@@ -94,7 +97,7 @@ class OpenAiTarget:
             self._extended = False
             await self.stream(GREETING, 1)
 
-    def _body(self, prompt: Sequence[int], output_tokens: int) -> bytes:
+    def _body(self, prompt: Sequence[int], output_tokens: int, fields: Mapping[str, Any]) -> bytes:
         document: dict[str, Any] = {
             "model": self._plan.model,
             "prompt": list(prompt),
@@ -102,6 +105,7 @@ class OpenAiTarget:
             "temperature": 0,
             "stream": True,
             "stream_options": {"include_usage": True},
+            **fields,
         }
         if self._extended:
             document["ignore_eos"] = True

@@ -285,5 +285,5 @@ def _remark(found: Measured) -> str:
         [f"{summary.outliers} of {len(found.runs_s)} runs left out as outliers"] if summary.outliers else []
     )
     if not summary.steady:
-        parts.append(f"{summary.runs} runs spread by {summary.spread:.0%}")
+        parts.append(f"{summary.runs} runs spread by {100.0 * summary.spread:.0f} %")
     return ", ".join(parts)
