@@ -16,11 +16,13 @@ from typing import Any
 
 from headway.config import PlannerSettings
 from headway.planning.policies import policy_kind
-from headway.planning.types import NAN, FloatArray, LoadForecast, Observation
-from predictors import Predictor, make, option_names
+from headway.planning.types import NAN, FloatArray, LoadForecast, Observation, RangedForecast
+from predictors import Forecast, Predictor, make, option_names
 
 SERIES = ("requests", "isl_tokens", "osl_tokens")
 NO_DATA = "no data"
+RANGE = (0.05, 0.95)
+"""Shares of outcomes below the range of a forecast, and below its upper end."""
 
 AHEAD = 64
 """Intervals for which requests are forecast."""
@@ -55,24 +57,32 @@ class LoadForecaster:
 
     def forecast(self) -> LoadForecast:
         """The next interval; `source` says per series which predictor answered."""
-        answers = {series: self._answer(series) for series in SERIES}
-        return LoadForecast(
-            requests=answers["requests"][0],
-            isl_tokens=answers["isl_tokens"][0],
-            osl_tokens=answers["osl_tokens"][0],
-            source={series: source for series, (_, source) in answers.items()},
-        )
+        return LoadForecast(**_means(self._answers()))
+
+    def ranged(self) -> RangedForecast:
+        """The same with the range of requests, as the predictor that answered has it."""
+        answers = self._answers()
+        requests = answers["requests"]
+        low, high = (NAN if requests is None else float(requests.quantile(q)[0]) for q in RANGE)
+        return RangedForecast(requests_low=low, requests_high=high, **_means(answers))
 
     def _take(self, series: str, value: float) -> None:
         self.predictors[series].observe(value)
         if isfinite(value):
             self._begun.add(series)
 
-    def _answer(self, series: str) -> tuple[float, str]:
-        if series not in self._begun:
-            return NAN, NO_DATA
-        forecast = self.predictors[series].forecast()
-        return float(forecast.mean[0]), forecast.source
+    def _answers(self) -> dict[str, Forecast | None]:
+        return {
+            series: self.predictors[series].forecast() if series in self._begun else None for series in SERIES
+        }
+
+
+def _means(answers: Mapping[str, Forecast | None]) -> dict[str, Any]:
+    """The fields of a LoadForecast."""
+    means = {series: NAN if one is None else float(one.mean[0]) for series, one in answers.items()}
+    return means | {
+        "source": {series: NO_DATA if one is None else one.source for series, one in answers.items()}
+    }
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,9 +51,13 @@ def common(name: str, observation: Observation, settings: PolicySettings) -> dic
 
 
 def _inputs(observation: Observation) -> Mapping[str, Any]:
-    """Of what predictors said of the next intervals, the first one."""
+    """Of what predictors said of the next intervals, the first one; slow replicas where there are some."""
     inputs = {item.name: getattr(observation, item.name) for item in fields(observation)}
     ahead = inputs.pop("ahead")
+    if inputs["stood"] is None:
+        del inputs["stood"]
+    if not observation.slow:
+        del inputs["slow"]
     return {**inputs, "ahead": {name: path[0] for name, path in ahead.items()}} if ahead else inputs
 
 

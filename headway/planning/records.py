@@ -1,4 +1,4 @@
-"""Types of the decision record and the status document, as the planner writes them and clients read them.
+"""Types of the decision record, as the planner writes it and clients read it.
 
 A number that is not known is null. `created_at` and all other names in `_at` are Unix seconds, `_s` are
 seconds. The JSON has exactly the keys that were set: what an older version wrote lacks some, which then have
@@ -12,18 +12,21 @@ their defaults here, and what a newer one added is kept as it came.
 """
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
 from headway.config import Role
 
 PLANNED, DRY_RUN, UNREACHABLE, REFUSED = "planned", "dry_run", "unreachable", "refused"
+UNCHANGED, PENDING, YIELDED = "unchanged", "pending", "yielded"
+ANSWERS = (UNCHANGED, "sent", PENDING, YIELDED, PLANNED, DRY_RUN, UNREACHABLE, REFUSED)
+"""Values of `ConnectorAnswer.status`."""
 
-PlannerPhase = Literal["waiting", "running", "holding", "stopped"]
 
+class Document(BaseModel):
+    """Fields that were set, and those that a newer version added."""
 
-class _Document(BaseModel):
     model_config = ConfigDict(frozen=True, extra="allow")
 
     def document(self) -> dict[str, Any]:
@@ -31,21 +34,21 @@ class _Document(BaseModel):
         return self.model_dump(mode="json", exclude_unset=True)
 
 
-class IntervalSpan(_Document):
+class IntervalSpan(Document):
     """The interval that a decision looked back on."""
 
     start_s: float
     end_s: float
 
 
-class DataHealth(_Document):
+class DataHealth(Document):
     """How good the measured data is: `ok`, `starting`, `partial`, `stale` or `down`, and why."""
 
     status: str | None = None
     detail: str = ""
 
 
-class LatencyFigures(_Document):
+class LatencyFigures(Document):
     """Mean and quantiles of one latency in seconds, and how many were measured."""
 
     mean: float | None = None
@@ -55,22 +58,24 @@ class LatencyFigures(_Document):
     count: float | None = None
 
 
-class LoadFigures(_Document):
-    """Mean load of a pool: requests running and waiting, KV usage in [0, 1]."""
+class LoadFigures(Document):
+    """Load of a pool, averaged over time: requests running and waiting on all its replicas together, and the
+    mean of their KV usage in [0, 1].
+    """
 
     running: float | None = None
     waiting: float | None = None
     kv_usage: float | None = None
 
 
-class TrafficCounts(_Document):
+class TrafficCounts(Document):
     """How many single requests the policy was shown."""
 
     arrivals: int
     completions: int
 
 
-class LengthCounts(_Document):
+class LengthCounts(Document):
     """A histogram of token counts: `counts[i]` up to `bounds[i]`, the last above all bounds."""
 
     bounds: tuple[float, ...]
@@ -78,7 +83,7 @@ class LengthCounts(_Document):
     mean: float
 
 
-class CountedFigures(_Document):
+class CountedFigures(Document):
     """What the requests of a policy were made of where the source has no single ones: arrivals by scrape."""
 
     start_s: float
@@ -88,7 +93,19 @@ class CountedFigures(_Document):
     completed: float = 0.0
 
 
-class MeasuredFigures(_Document):
+class ClassFigures(Document):
+    """The requests of one SLO class in an interval: how many arrived, how many ended and are `judged`, of
+    these the share that met the SLO, and the latencies of those answered; `itl_s` is of each request's mean.
+    """
+
+    requests: float | None = None
+    judged: float | None = None
+    attainment: float | None = None
+    ttft_s: LatencyFigures = LatencyFigures()
+    itl_s: LatencyFigures = LatencyFigures()
+
+
+class MeasuredFigures(Document):
     """One interval as measured."""
 
     start_s: float | None = None
@@ -100,6 +117,7 @@ class MeasuredFigures(_Document):
     osl_tokens: float | None = None
     request_duration_s: float | None = None
     attainment: float | None = None
+    ttft_only: bool = False
     queue_s: float | None = None
     cached_tokens: float | None = None
     ttft_s: LatencyFigures = LatencyFigures()
@@ -107,25 +125,30 @@ class MeasuredFigures(_Document):
     load: Mapping[Role, LoadFigures] = {}
     traffic: TrafficCounts | None = None
     counted: CountedFigures | None = None
+    classes: Mapping[str, ClassFigures] = {}
 
 
-class ForecastFigures(_Document):
-    """The load expected of the next interval, and the predictor behind each figure."""
+class ForecastFigures(Document):
+    """The load expected of the next interval, the range in which its requests lie in 90 % of all cases, as
+    the predictor has it, and the predictor behind each figure.
+    """
 
     requests: float | None = None
+    requests_low: float | None = None
+    requests_high: float | None = None
     isl_tokens: float | None = None
     osl_tokens: float | None = None
     source: Mapping[str, str] = {}
 
 
-class CorrectionFigures(_Document):
+class CorrectionFigures(Document):
     """A correction factor and what it rests on."""
 
     value: float
     basis: str
 
 
-class RequirementFigures(_Document):
+class RequirementFigures(Document):
     """Replicas before rounding; null when no number would do."""
 
     replicas: float | None = None
@@ -133,13 +156,13 @@ class RequirementFigures(_Document):
     throughput_per_gpu: float
 
 
-class LeadFigures(_Document):
+class LeadFigures(Document):
     """Seconds until a replica that is ordered now serves."""
 
     lead_s: float
 
 
-class MissingFigures(_Document):
+class MissingFigures(Document):
     """Replicas of a pool that do not come, since when (seconds of the decision's clock), what is lost so."""
 
     replicas: int
@@ -149,13 +172,22 @@ class MissingFigures(_Document):
     lost_share: float | None = None
 
 
-class ReasonSettings(_Document):
+class SlowFigures(Document):
+    """The slow ones of a pool's ready replicas: their slowness and worth, and how many are held for them."""
+
+    ready: int
+    slowness: tuple[float, ...] = ()
+    worth: tuple[float, ...] = ()
+    lacking: int = 0
+
+
+class ReasonSettings(Document):
     """Settings that a decision was made with."""
 
     loss_budget: float | None = None
 
 
-class DecisionReasons(_Document):
+class DecisionReasons(Document):
     """The reasons that policies have in common; each policy has more, and leaves some out."""
 
     policy: str = ""
@@ -170,7 +202,7 @@ class DecisionReasons(_Document):
     warnings: tuple[str, ...] = ()
 
 
-class ReplicaCounts(_Document):
+class ReplicaCounts(Document):
     """The four counts of a pool, null before they are known."""
 
     desired: int | None = None
@@ -179,20 +211,38 @@ class ReplicaCounts(_Document):
     draining: int | None = None
 
 
-class ConnectorAnswer(_Document):
+class ForeignEdit(Document):
+    """A pool's count that others set; `left_until` is null where the next decision overrules it."""
+
+    role: Role
+    found: int
+    ours: int
+    seen_at: float
+    by: str | None = None
+    changed_at: float | None = None
+    left_until: float | None = None
+
+
+class ConnectorAnswer(Document):
     """The connector's answer to the targets, and its time.
 
     `status` begins as `planned`, which stays when the planner dies before it has applied the targets; then
-    `unchanged`, `sent` or `pending` (the connector's answer), `unreachable`, `refused`, or `dry_run`.
+    `unchanged`, `sent`, `pending` or `yielded` (the connector's answer), `unreachable`, `refused`, or
+    `dry_run`. In the status document also the edits of others that are not over (`ForeignEdit`), and other
+    controllers of the same counts, a line each.
     """
 
     kind: str | None = None
     status: str | None = None
     detail: Mapping[str, Any] | str = {}
     at: float | None = None
+    foreign_edits: tuple[ForeignEdit, ...] = ()
+    rivals: tuple[str, ...] = ()
+    failures: int = 0
+    """In the status document: calls of the other side that failed, since the planner's process began."""
 
 
-class ReplicaTimes(_Document):
+class ReplicaTimes(Document):
     """A replica that a decision started. `running_at` stays null for one that was gone before it ran."""
 
     role: Role
@@ -201,11 +251,52 @@ class ReplicaTimes(_Document):
     running_at: float | None = None
 
 
-class DecisionRecord(_Document):
+class ClassTargets(Document):
+    """Targets of a class; what is null is as the deployment's."""
+
+    ttft_ms: float | None = None
+    tpot_ms: float | None = None
+    attainment: float | None = None
+
+
+class SloFigures(Document):
+    """Targets in force, in milliseconds, and the share of requests that shall meet them."""
+
+    ttft_ms: float | None = None
+    itl_ms: float | None = None
+    attainment: float | None = None
+    classes: Mapping[str, ClassTargets] = {}
+
+    def of_class(self, name: str) -> "SloFigures":
+        """The targets of a class, those of the deployment where it has none of its own."""
+        own = self.classes.get(name, ClassTargets())
+        return SloFigures(
+            ttft_ms=self.ttft_ms if own.ttft_ms is None else own.ttft_ms,
+            itl_ms=self.itl_ms if own.tpot_ms is None else own.tpot_ms,
+            attainment=self.attainment if own.attainment is None else own.attainment,
+        )
+
+
+class AdvicePoint(Document):
+    """One interval of a dry run, or several: mean GPUs of both fleets, ready replicas, attainment."""
+
+    start_at: float
+    end_at: float
+    requests: float
+    stood_gpus: float | None = None
+    planned_gpus: float | None = None
+    stood_attainment: float | None = None
+    planned_attainment: float | None = None
+    stood_replicas: Mapping[Role, float] = {}
+    planned_replicas: Mapping[Role, float] = {}
+
+
+class DecisionRecord(Document):
     """Everything that a decision was made from, what it was, and what became of it.
 
     The log gives the `id`. `tick` and `due_at` are its place on the planner's grid; `notes` say what was
-    missing. `reached_at` is when every pool had its target ready, null until then.
+    missing. `reached_at` is when every pool had its target ready, null until then. `advice` of a dry run has
+    the interval as the plan's fleet would have lived it; the decision is made from that fleet.
     """
 
     id: int = -1
@@ -225,104 +316,4 @@ class DecisionRecord(_Document):
     dry_run: bool = False
     replicas: tuple[ReplicaTimes, ...] = ()
     reached_at: float | None = None
-
-
-class LastDecision(_Document):
-    """The newest decision in the status document; `status` is that of the connector."""
-
-    id: int
-    created_at: float
-    targets: Mapping[Role, int]
-    summary: str = ""
-    reached_at: float | None = None
-    notes: tuple[str, ...] = ()
-    missing: Mapping[Role, MissingFigures] = {}
-    status: str | None = None
-
-
-class EngineFigures(_Document):
-    """The engines; `time_scale` is the speed of simulated ones relative to their profile."""
-
-    kind: str | None = None
-    simulated: bool = False
-    time_scale: float | None = None
-
-
-class SloFigures(_Document):
-    """Targets in force, in milliseconds, and the share of requests that shall meet them."""
-
-    ttft_ms: float | None = None
-    itl_ms: float | None = None
-    attainment: float | None = None
-
-
-class PlannerFigures(_Document):
-    """The planner's loop. `missed_ticks` were skipped, as a tick or a restart took more than an interval."""
-
-    state: PlannerPhase
-    reason: str = ""
-    dry_run: bool = False
-    policy: str | None = None
-    predictor: str | None = None
-    interval_s: float | None = None
-    max_gpu_budget: int | None = None
-    ticks: int | None = None
-    late_ticks: int = 0
-    missed_ticks: int = 0
-    failed_ticks: int = 0
-    last_tick_at: float | None = None
-    next_tick_at: float | None = None
-
-
-class PoolStatus(LoadFigures, ReplicaCounts):
-    """One pool: counts, load of the last interval, and limits."""
-
-    min_replicas: int | None = None
-    max_replicas: int | None = None
-    gpus_per_replica: int | None = None
-
-
-class AttainmentFigures(_Document):
-    """Shares of requests that met their SLO."""
-
-    last_interval: float | None = None
-    total: float | None = None
-
-
-class ComponentHealth(_Document):
-    """The outcome of the last question to a component, and one line about it."""
-
-    ok: bool
-    detail: str = ""
-
-
-class RefinedFigures(_Document):
-    """How far traffic has changed the profile.
-
-    `factors` are measured over profiled latencies by phase; they hold since `since`, in seconds since 1970.
-    """
-
-    version: int
-    cells: int
-    factors: Mapping[str, float] = {}
-    since: Mapping[str, float] = {}
-
-
-class StatusDocument(_Document):
-    """The answer of `GET /v1/control/status`."""
-
-    model: str
-    engine: EngineFigures = EngineFigures()
-    slo: SloFigures = SloFigures()
-    planner: PlannerFigures
-    pools: Mapping[Role, PoolStatus] = {}
-    attainment: AttainmentFigures = AttainmentFigures()
-    measured: MeasuredFigures | None = None
-    last_decision: LastDecision | None = None
-    components: Mapping[str, ComponentHealth] = {}
-    connector: ConnectorAnswer = ConnectorAnswer()
-    changes: Mapping[str, Any] = {}
-    refined: RefinedFigures | None = None
-    calibration: Mapping[str, Mapping[str, float | None]] = {}
-    corrections: Mapping[str, float] = {}
-    """Factors of the router's predictions, by name; as of the last tick."""
+    advice: AdvicePoint | None = None

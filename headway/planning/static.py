@@ -18,8 +18,11 @@ class StaticFleet(Settings):
     """Fixed replica counts of the `static` policy; only the roles that have a pool are used."""
 
     prefill: ReplicaCount = 1
+    """Prefill replicas."""
     decode: ReplicaCount = 1
+    """Decode replicas."""
     mixed: ReplicaCount = 1
+    """Mixed replicas."""
 
 
 @dataclass(frozen=True, slots=True)

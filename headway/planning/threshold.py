@@ -39,8 +39,11 @@ class TargetOngoing(Settings):
     """
 
     prefill: PositiveFloat = 2.0
+    """Of a prefill replica."""
     decode: PositiveFloat = 32.0
+    """Of a decode replica."""
     mixed: PositiveFloat = 32.0
+    """Of a mixed replica."""
 
 
 class ThresholdSettings(Settings):

@@ -119,6 +119,14 @@ class LoadForecast:
     source: Mapping[str, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RangedForecast(LoadForecast):
+    """The same, and the range of requests in which 90 % of the outcomes lie; NaN where there is none."""
+
+    requests_low: float = NAN
+    requests_high: float = NAN
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Traffic:
     """The requests of one interval, one by one. Arrays are read-only f8.
@@ -177,7 +185,9 @@ class Observation:
     arrivals, `osl_tokens` the mean over completions; `ttft_s` and `itl_s` are means over the tokens of the
     interval. `forecast` is the load expected in the next interval, None when no predictor runs; `ahead` are
     the requests expected in each of the next intervals, f8[A], by the name of the predictor. `traffic` is
-    None where nobody recorded single requests, nor counted enough to make some (`synthetic`).
+    None where nobody recorded single requests, nor counted enough to make some (`synthetic`). `stood` are the
+    pools that served the interval where `pools` are only planned (`headway.planning.advice`), else None.
+    `slow` has by role how many times as long as the others ready replicas take that are known to differ.
     """
 
     now_s: float
@@ -192,6 +202,13 @@ class Observation:
     forecast: LoadForecast | None = None
     ahead: Mapping[str, FloatArray] = field(default_factory=dict)
     traffic: Traffic | None = None
+    slow: Mapping[Role, tuple[float, ...]] = field(default_factory=dict)
+    stood: Mapping[Role, PoolState] | None = None
+
+    @property
+    def serving(self) -> Mapping[Role, PoolState]:
+        """The pools that served what was measured."""
+        return self.pools if self.stood is None else self.stood
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -83,7 +83,7 @@ def _effect(missing: MissingCapacity) -> str:
     if missing.ready == 0:
         return "; none serves"
     serve = "1 that serves loses" if missing.ready == 1 else f"{missing.ready} that serve lose"
-    return f"; the {serve} {missing.lost_share:.1%} of the last requests"
+    return f"; the {serve} {100.0 * missing.lost_share:.1f} % of the last requests"
 
 
 def _ago(seconds: float) -> str:

@@ -161,5 +161,5 @@ def excess_lines(found: Mapping[Role, Excess], interval_s: float) -> Iterator[st
             if each.planned
             else "more replicas do not help, none are held for it"
         )
-        missed = f"{each.share:.1%} of the requests of {since} missed their SLO"
+        missed = f"{100.0 * each.share:.1f} % of the requests of {since} missed their SLO"
         yield f"{role}: {missed} beyond what replays explain; {effect}"

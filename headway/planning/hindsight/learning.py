@@ -43,6 +43,9 @@ MOST_INTERVALS = 960
 MOST_JUDGED, MOST_RUN_UP = 10_000, 20_000
 """Requests of one interval that are replayed, and of its run-up: about half a second of work."""
 
+MOVED = 0.005
+"""Change of an engine's pace by which its surfaces are others."""
+
 ROOT = 0.4142135623730951
 """√2 less 1: its multiples are even over [0, 1) and independent of those by which outputs are drawn."""
 
@@ -89,7 +92,7 @@ def learn(state: HindsightState, observation: Observation, setup: ReplaySetup) -
     outputs = state.outputs.add(
         traffic.completed_input_tokens, traffic.completed_output_tokens, traffic.completed_cached_tokens
     )
-    arrived, outputs = _imputed(traffic, outputs, _computing(observation))
+    arrived, outputs = imputed(traffic, outputs, computing(observation))
     begins_s = observation.now_s - observation.interval_s
     recent = _joined(setup.engine, state.recent, arrived, begins_s)
     pools = {
@@ -114,13 +117,13 @@ def _skipped(memory: PoolMemory) -> PoolMemory:
     )
 
 
-def _computing(observation: Observation) -> int:
+def computing(observation: Observation) -> int:
     """Ready replicas of those that compute prompts, at least 1."""
-    pools = observation.pools
+    pools = observation.serving
     return max(1, *(pools[role].ready for role in (Role.PREFILL, Role.MIXED) if role in pools))
 
 
-def _imputed(traffic: Traffic, outputs: OutputSample, replicas: int) -> tuple[Requests, OutputSample]:
+def imputed(traffic: Traffic, outputs: OutputSample, replicas: int) -> tuple[Requests, OutputSample]:
     """What came, with outputs and cached tokens as of requests that such `replicas` have served of late."""
     # Replays need a token at least; fmax takes a NaN for one, too.
     inputs = np.fmax(1.0, traffic.input_tokens)
@@ -168,7 +171,11 @@ def _learnt(
         # Only the largest fleet is right for so much work.
         curve = _all_lost(served, _most(role, setup))
     slack = STAGES[role].slack(setup.engine, recent)
-    ready, pace = observation.pools[role].ready, pace_s(setup.engine, role)
+    ready, pace = observation.serving[role].ready, pace_s(setup.engine, role)
+    infeasible = 1.0 - curve.requests / len(own.arrival_s) if len(own.arrival_s) else memory.infeasible
+    if _out_of_reach(memory, infeasible, pace, setup.may_miss):
+        unjudged = tuple(each.unjudged() for each in memory.classes)
+        memory = replace(memory, history=memory.history.unjudged(), classes=unjudged)
     return replace(
         memory,
         history=memory.history.add(work, curve, MOST_INTERVALS, slack),
@@ -179,8 +186,18 @@ def _learnt(
         outcomes=memory.outcomes.add(observation.now_s, ready, curve, pace, setup.may_miss),
         guess=max(1, len(curve.lost) - 1) if curve.requests else memory.guess,
         seconds_each=float(seconds.mean()) if len(seconds) else memory.seconds_each,
-        infeasible=1.0 - curve.requests / len(own.arrival_s) if len(own.arrival_s) else memory.infeasible,
+        infeasible=infeasible,
     )
+
+
+def _out_of_reach(memory: PoolMemory, infeasible: float, pace: float, may_miss: float) -> bool:
+    """True where surfaces have moved, and with them more requests than may be lost out of any fleet's reach.
+
+    By the surfaces of before, large fleets could have saved such requests in the past: it says nothing now.
+    """
+    before = memory.outcomes.pace_s
+    moved = len(before) > 0 and abs(pace / before[-1] - 1.0) > MOVED
+    return moved and infeasible > memory.infeasible + may_miss
 
 
 def _curve(guess: int, role: Role, recent: Requests, begins_s: float, setup: ReplaySetup) -> LossCurve:

@@ -23,7 +23,7 @@ not come (`capacity`).
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from math import ceil, isfinite, isnan
 
 import numpy as np
@@ -33,6 +33,7 @@ from headway.planning.hindsight.capacity import MissingCapacity
 from headway.planning.hindsight.classes import allowed_losses, cheapest, critical_ones
 from headway.planning.hindsight.excess import Excess
 from headway.planning.hindsight.settings import class_budgets, loss_budget
+from headway.planning.hindsight.slow_replicas import SlowReplicas
 from headway.planning.hindsight.state import HindsightState
 from headway.planning.policies import PolicySettings
 from headway.planning.types import BoolArray, FloatArray, IntArray, Observation, PoolState, Role
@@ -47,7 +48,7 @@ class Assessment:
 
     `state` has learnt from the observation; `backtests` are of the pools that have a past, and `classes` of
     each class there, `missing` of those that lack replicas, `excess` of those that lose more than replays
-    explain.
+    explain, `slow` of those with slow replicas.
     """
 
     observation: Observation
@@ -57,6 +58,7 @@ class Assessment:
     leads_s: Mapping[Role, float]
     missing: Mapping[Role, MissingCapacity]
     excess: Mapping[Role, Excess]
+    slow: Mapping[Role, SlowReplicas] = field(default_factory=dict)
 
     def held(self, role: Role) -> int:
         """Replicas of a pool that are there, or may be in time."""
@@ -135,7 +137,7 @@ def choose(
     """One option per pool; `gpus` of one replica, `loss_budget` as a share of the requests judged."""
     fronts = {role: front(each.cost * gpus[role], each.lost, CORRECTION) for role, each in backtests.items()}
     allowed = loss_budget * max((each.requests for each in backtests.values()), default=0.0)
-    chosen = _cheapest(list(fronts.values()), allowed)
+    chosen = within_budget(list(fronts.values()), allowed)
     places = {role: fronts[role].position[at] for role, at in zip(fronts, chosen, strict=True)}
     return {role: _option(backtests[role], int(place)) for role, place in places.items()}
 
@@ -167,7 +169,7 @@ def choose_by_class(
     }
 
 
-def _cheapest(fronts: list[EfficientOptions], allowed: float) -> list[int]:
+def within_budget(fronts: list[EfficientOptions], allowed: float) -> list[int]:
     """Positions in the fronts of least summed cost with summed loss within `allowed`."""
     dearest = [len(each.cost) - 1 for each in fronts]
     if len(fronts) == 1:
@@ -225,6 +227,7 @@ STRICTER = 0.6
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Need:
     """The need of one pool: `replicas`, of these `extra` for its queue; it may be released to `enough`.
+    What slow replicas lack is in both.
 
     `option` is None where nothing is known yet. `requests` and `intervals` are what hindsight rests on, of
     which `recalled` intervals are of a warm-up trace, `growth` what it assumed on top, `lead_s` the time
@@ -281,13 +284,14 @@ def _need(
     if settings.limits[role].min_replicas == 0:
         replicas, enough = _or_none(pool, replicas, enough, idle=assessed.idle and option is not None)
     extra = 0
+    lacking = assessed.slow[role].lacking if option and role in assessed.slow else 0
     if option and role not in assessed.missing:
         extra = replicas_for_queue(pool, memory.seconds_each, settings.tightest_ttft_s, replicas)
     learning = len(memory.history) <= LEARNING
     tested = assessed.backtests.get(role)
     return Need(
-        replicas=replicas + extra,
-        enough=max(enough + extra, held if learning else 0),
+        replicas=replicas + lacking + extra,
+        enough=max(enough + lacking + extra, held if learning else 0),
         extra=extra,
         option=option,
         requests=tested.requests if tested else 0.0,

@@ -26,7 +26,9 @@ request.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from headway.planning.alternatives import Alternatives
 from headway.planning.budget import GPU_BUDGET, Fit, check_budget, fit, gpus
+from headway.planning.hindsight.alternatives import alternatives
 from headway.planning.hindsight.backtest import Backtest, backtest
 from headway.planning.hindsight.capacity import missing_capacity
 from headway.planning.hindsight.classes import class_pasts
@@ -43,6 +45,7 @@ from headway.planning.hindsight.settings import (
     headway_settings,
     loss_budget,
 )
+from headway.planning.hindsight.slow_replicas import as_typical, slow_replicas
 from headway.planning.hindsight.starts import lead_intervals
 from headway.planning.hindsight.state import NO_REQUESTS, HindsightState, PoolMemory, ReleaseDelay
 from headway.planning.policies import PolicySettings
@@ -101,6 +104,16 @@ class HeadwayPolicy:
         pools = {role: replace(memory, outcomes=OutcomeHistory()) for role, memory in state.pools.items()}
         return replace(state, pools=pools, recent=NO_REQUESTS)
 
+    def alternatives(self, state: HindsightState) -> Alternatives | None:
+        """What a fleet of fixed size and a threshold would have cost on the past that is known."""
+        limits = {role: limit for role, limit in self.settings.limits.items() if role in state.pools}
+        gpus_each = {role: limit.gpus_per_replica for role, limit in limits.items()}
+        leads = {
+            role: lead_intervals(state.pools[role].starts.known_s(self.own.lead_s), self.interval_s)
+            for role in limits
+        }
+        return alternatives(state, gpus_each, leads, loss_budget(self.settings))
+
     def plan(self, observation: Observation, state: HindsightState) -> Decision:
         """One decision; see the module for missing data. PlanningError if a pool is missing."""
         return self.decide(self.assess(observation, state))
@@ -120,7 +133,12 @@ class HeadwayPolicy:
         check(observation, self.settings)
         roles = ordered(self.settings.limits)
         may_miss = loss_budget(self.settings)
-        planned = replace(observation, pools={role: observation.pools[role] for role in roles})
+        pools, slow = (
+            {role: observation.pools[role] for role in roles},
+            slow_replicas(observation, self.engine),
+        )
+        stood = None if observation.stood is None else as_typical(observation.stood, slow)
+        planned = replace(observation, pools=as_typical(pools, slow), stood=stood)
         state = learn(state, planned, self._setup)
         memories = {role: self._started(state.pool(role), observation, role) for role in roles}
         leads_s = {
@@ -146,6 +164,7 @@ class HeadwayPolicy:
             leads_s=leads_s,
             missing=missing_capacity(memories, observation),
             excess=unexplained,
+            slow=slow,
         )
 
     def _tested(
@@ -191,6 +210,7 @@ class HeadwayPolicy:
                 corrected=self.engine.profile.meta.get("refined"),
                 missing=assessed.missing,
                 unexplained=assessed.excess,
+                slow=assessed.slow,
             ),
             changes=changes,
         )

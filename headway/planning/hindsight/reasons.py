@@ -16,13 +16,16 @@ from headway.planning.hindsight.settings import (
     headway_settings,
     loss_budget,
 )
+from headway.planning.hindsight.slow_replicas import SlowReplicas, slow_lines
 from headway.planning.hindsight.state import ReleaseDelay
 from headway.planning.policies import PolicySettings
 from headway.planning.reasons import common, describe, jsonable, ordered, progress_warnings
 from headway.planning.types import NO_CHANGES, Observation, Role, RoleChanges
+from headway.words import percent, plural
 
 NOTHING_MISSING: Mapping[Role, MissingCapacity] = MappingProxyType({})
 NO_EXCESS: Mapping[Role, Excess] = MappingProxyType({})
+NONE_SLOW: Mapping[Role, SlowReplicas] = MappingProxyType({})
 
 PEAKY = 1.5
 """Times the typical need from which a pool is said to be held for peaks."""
@@ -39,21 +42,26 @@ def explain(
     corrected: Mapping[str, Any] | None = None,
     missing: Mapping[Role, MissingCapacity] = NOTHING_MISSING,
     unexplained: Mapping[Role, Excess] = NO_EXCESS,
+    slow: Mapping[Role, SlowReplicas] = NONE_SLOW,
 ) -> Mapping[str, Any]:
     """The reasons of one decision.
 
     `corrected` is the part `refined` of the profile's `meta`, None for a profile as measured.
     """
     own, reasons = headway_settings(settings), common("headway", observation, settings)
+    may_miss = loss_budget(settings)
     reasons["settings"] |= {
-        "loss_budget": loss_budget(settings),
+        "loss_budget": may_miss,
         "headway": own.model_dump(),
     }
     names = [each.name for each in settings.classes]
     if names:
         reasons["settings"]["class_budgets"] = dict(zip(("", *names), class_budgets(settings), strict=True))
-    cause = "; ".join(_cause(role, needs[role], delays[role], names) for role in ordered(needs))
+    cause = "; ".join(
+        _cause(role, needs[role], delays[role], names, slow.get(role)) for role in ordered(needs)
+    )
     changed = "".join(f"; {words}" for words in _changes(changes, own))
+    beyond = "".join(f"; {words}" for words in _beyond_reach(needs, may_miss))
     limited = f"; limited by {', '.join(fitted.limits)}" if fitted.limits else ""
     engines = _engines(corrected or {}, observation.now_s)
     if engines:
@@ -67,34 +75,46 @@ def explain(
         "warnings": [
             *progress_warnings(observation),
             *missing_lines(missing, observation.now_s),
+            *slow_lines(slow),
             *excess_lines(unexplained, settings.interval_s),
-            *_warnings(needs, loss_budget(settings)),
+            *_warnings(needs, may_miss),
         ],
-        "summary": f"{cause}: {describe(fitted.targets, observation)}{changed}{limited}{engines}.",
+        "summary": f"{cause}: {describe(fitted.targets, observation)}{changed}{beyond}{limited}{engines}.",
     }
     if missing:
         reasons["missing"] = missing
     if unexplained:
         reasons["excess"] = unexplained
+    if slow:
+        reasons["slow"] = slow
     plain: dict[str, Any] = jsonable(reasons)
     return plain
 
 
-def _cause(role: Role, need: Need, delay: ReleaseDelay, names: Sequence[str] = ()) -> str:
+def _cause(
+    role: Role,
+    need: Need,
+    delay: ReleaseDelay,
+    names: Sequence[str] = (),
+    slow: SlowReplicas | None = None,
+) -> str:
     if need.option is None:
         return f"{role} is held, nothing is known yet of what it needs"
     option = need.option
     words = (
         f"{role} needs {need.replicas}: work for {option.expected:.2f} replicas expected "
-        f"in {need.lead_s:.0f} s ({option.forecast}), times {option.factor:.2f} would have lost "
-        f"{min(1.0, option.lost / max(need.requests, 1.0)):.2%} in the last {need.intervals} intervals"
+        f"in {need.lead_s:.0f} s ({option.forecast}), times {option.factor:.2f}, which would have "
+        f"kept {percent(1.0 - min(1.0, option.lost / max(need.requests, 1.0)))} of what can be kept in the "
+        f"last {plural(need.intervals, 'interval')}"
     )
     if need.recalled:
         words += f" ({need.recalled} of the warm-up trace)"
     if isinstance(option, ClassOption):
         shares = zip(("other requests", *names), option.classes, strict=True)
-        said = [f"{share:.2%} of {name}" for name, share in shares if share or name in names]
+        said = [f"{percent(1.0 - share)} of {name}" for name, share in shares if share or name in names]
         words += f" ({', '.join(said)})"
+    if slow is not None and slow.lacking:
+        words += f", {slow.lacking} of them for what slow ones lack"
     if need.extra:
         words += f", {need.extra} of them for the queue"
     if need.learning:
@@ -132,15 +152,18 @@ def _warnings(needs: Mapping[Role, Need], may_miss: float) -> Iterator[str]:
     surprising = max(need.surprising for need in needs.values())
     if surprising > may_miss:
         yield (
-            f"{surprising:.1%} of the requests so far came in jumps to more than {SURPRISE:g} times all that "
-            "was known: what the first of its kind loses, no past could tell"
+            f"{percent(round(surprising, 3))} of the requests so far came in jumps to more than {SURPRISE:g} "
+            "times all that was known: what the first of its kind loses, no past could tell"
         )
+    for words in _beyond_reach(needs, may_miss):
+        yield f"{words}: no replicas are planned for them"
+
+
+def _beyond_reach(needs: Mapping[Role, Need], may_miss: float) -> Iterator[str]:
+    """The share of requests that no replica more would keep, where that is more than may miss."""
     infeasible = max(need.infeasible for need in needs.values())
     if infeasible > may_miss:
-        yield (
-            f"{infeasible:.1%} of the last requests miss their SLO on an idle engine, too: "
-            "no replicas are planned for them"
-        )
+        yield f"{percent(round(infeasible, 3))} of the last requests miss their SLO on an idle engine, too"
 
 
 def _holds_peaks(need: Need) -> bool:

@@ -122,13 +122,14 @@ class ReplicaStarts:
             return min(max(ages), self.patience_s)
         return self.assumed_s
 
-    def _known_s(self, guess_s: float) -> float:
+    def known_s(self, guess_s: float) -> float:
+        """Seconds that starts have taken of late; `guess_s` until one has been seen."""
         return max(*self.seen_s, self.assumed_s) if self.seen_s else self.assumed_s or guess_s
 
     def _patience_s(self, interval_s: float, guess_s: float) -> float:
         # Nothing is seen in less than an interval.
         times = SEEN_PATIENCE if self.seen_s or self.assumed_s else GUESS_PATIENCE
-        return times * max(self._known_s(guess_s), guess_s, interval_s)
+        return times * max(self.known_s(guess_s), guess_s, interval_s)
 
     def _revoked_s(self, now_s: float, desired: int) -> float | None:
         if self.desired is None or self.target is None or desired >= self.target:
@@ -152,7 +153,7 @@ class ReplicaStarts:
 
     def lead_s(self, now_s: float, guess_s: float) -> float:
         """Seconds from an order to a ready replica; `guess_s` until one has been seen."""
-        known_s = self._known_s(guess_s)
+        known_s = self.known_s(guess_s)
         if not self.orders or self._overdue(now_s):
             return known_s
         return max(known_s, now_s - self.orders[0].at_s)

@@ -89,6 +89,12 @@ class PoolHistory:
             slack=slack,
         )
 
+    def unjudged(self) -> "PoolHistory":
+        """The same work, of which no request is judged."""
+        count = len(self)
+        nothing = np.zeros(count, np.int64)
+        return replace(self, requests=nothing, starts=np.arange(count + 1), lost=nothing)
+
     def skip(self, most: int) -> "PoolHistory":
         """With an interval of which nothing is known."""
         if len(self) == 0:

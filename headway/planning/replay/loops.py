@@ -36,7 +36,13 @@ from interp.jit import compiled, compiled_in_place
 @compiled
 def prefill_waits(arrival_s: FloatArray, prompt_s: FloatArray, replicas: int) -> FloatArray:
     """Seconds that each prompt waits for one of `replicas`, f8[N], which are idle at first."""
-    free_s, wait_s = np.full(replicas, -np.inf), np.empty(len(arrival_s))
+    return waits_from(np.full(replicas, -np.inf), arrival_s, prompt_s)
+
+
+@compiled
+def waits_from(free_s: FloatArray, arrival_s: FloatArray, prompt_s: FloatArray) -> FloatArray:
+    """The same from a heap of times at which the replicas are free, which then holds the later ones."""
+    wait_s = np.empty(len(arrival_s))
     for request in range(len(arrival_s)):
         start_s = max(arrival_s[request], free_s[0])
         wait_s[request] = start_s - arrival_s[request]
@@ -74,6 +80,17 @@ def replay_decode(state: ReplayState) -> None:
         enqueue(state, replica, request)
         wake(state, replica, request, now_s)
     decode_until(state, LAST_S)
+
+
+@compiled_in_place
+def go_on_decoding(state: ReplayState, first: int, until_s: float) -> None:
+    """Go on with a state in which the requests from `first` on are new; all come by `until_s`."""
+    for request in range(first, len(state.ready_s)):
+        decode_until(state, state.ready_s[request])
+        replica = least_loaded(state.load)
+        enqueue(state, replica, request)
+        wake(state, replica, request, state.ready_s[request])
+    decode_until(state, until_s)
 
 
 @compiled_in_place
@@ -144,6 +161,17 @@ def replay_mixed(state: ReplayState) -> None:
         enqueue(state, replica, request)
         _wake_mixed(state, replica, request, now_s)
     _run_until(state, LAST_S)
+
+
+@compiled_in_place
+def go_on_mixed(state: ReplayState, first: int, until_s: float) -> None:
+    """Go on with a state in which the requests from `first` on are new; all come by `until_s`."""
+    for request in range(first, len(state.ready_s)):
+        _run_until(state, state.ready_s[request])
+        replica = least_loaded(state.load)
+        enqueue(state, replica, request)
+        _wake_mixed(state, replica, request, state.ready_s[request])
+    _run_until(state, until_s)
 
 
 @compiled_in_place

@@ -68,7 +68,9 @@ class PhaseCoverage:
         """Notes on the basis of the answers so far."""
         total = sum(self.ms_by_source.values())
         if total:
-            shares = ", ".join(f"{name} {ms / total:.1%}" for name, ms in sorted(self.ms_by_source.items()))
+            shares = ", ".join(
+                f"{name} {100.0 * (ms / total):.1f} %" for name, ms in sorted(self.ms_by_source.items())
+            )
             yield f"{self.phase}: summed latency by the library's source labels: {shares}"
         if self.asked and self.longest_tokens is None:
             yield f"{self.phase}: the measured range of this model's attention is unknown"

@@ -1,4 +1,4 @@
-"""The queue simulator of document 003: patterns arrive, consumers serve within a capacity, policies compared.
+"""AIBrix's queue simulator: patterns arrive, consumers serve within a capacity, policies compared.
 
     results = run_experiment(
         Experiment(setup=SETUPS["multi"], policies=all_policies(), seeds=20, amount=RequestCount(4_000))

@@ -1,4 +1,4 @@
-"""Patterns, consumers, and what a request costs (document 003).
+"""Patterns, consumers, and what a request costs (AIBrix's model).
 
     capacity(P) = throughput_rps(P) × latency_s(P)      requests in parallel, by Little's law L = λ W
     load(P)     = 1 / capacity(P)                       what one running request takes of its consumer

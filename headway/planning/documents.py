@@ -1,0 +1,322 @@
+"""Types of the status document and of the advice, as the planner answers with them and clients read them.
+
+They are read as decision records are (`headway.planning.records`): names in `_at` are Unix seconds, `_s` are
+seconds, null is not known.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from headway.config import Role
+from headway.planning.records import (
+    AdvicePoint,
+    ConnectorAnswer,
+    Document,
+    ForecastFigures,
+    LoadFigures,
+    MeasuredFigures,
+    MissingFigures,
+    ReplicaCounts,
+    SloFigures,
+    SlowFigures,
+)
+
+PlannerPhase = Literal["waiting", "running", "holding", "stopped"]
+
+
+class Spread(Document):
+    """A figure and the range in which 90 % of its outcomes lie; null where not known."""
+
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+
+
+class AdvisedFleet(Document):
+    """What one fleet took and kept: attainment as a share, `cost` where a price is known."""
+
+    gpu_hours: float | None = None
+    attainment: Spread = Spread()
+    cost: float | None = None
+
+
+class AdviceWindow(Document):
+    """A span of a dry run: the fleet that `stood` there, that of the plan, and the difference.
+
+    `covered_s` of the span are known. `measured` is false where the attainment of the real fleet is replayed;
+    `replay_error` is the measured attainment less the replayed one where neither has a queue.
+    """
+
+    start_at: float
+    end_at: float
+    covered_s: float
+    requests: float
+    stood: AdvisedFleet
+    planned: AdvisedFleet
+    saved_gpu_hours: Spread
+    saved_share: Spread
+    saved_cost: Spread | None = None
+    measured: bool = True
+    replay_error: float | None = None
+
+
+class ActedFigures(Document):
+    """What acting has saved: `stood` is the fleet `against`, replayed, and `planned` the real one."""
+
+    against: Mapping[Role, int] = {}
+    hour: AdviceWindow | None = None
+    day: AdviceWindow | None = None
+    start: AdviceWindow | None = None
+
+
+class ActedDocument(ActedFigures):
+    """The same with the window asked for and its points."""
+
+    window: AdviceWindow | None = None
+    points: tuple[AdvicePoint, ...] = ()
+
+
+class AdviceFigures(Document):
+    """The worth of a plan that is not acted on; `acting` once it is: then only `acted` is added to.
+
+    `pools` are those of the plan now. `start_up_s` is how long a start is taken to last, a guess until one
+    was seen or stated.
+    """
+
+    acting: bool = False
+    price_per_gpu_hour: float | None = None
+    currency: str = ""
+    start_up_s: Mapping[Role, float] = {}
+    start_up_known: bool = False
+    pools: Mapping[Role, ReplicaCounts] = {}
+    hour: AdviceWindow | None = None
+    day: AdviceWindow | None = None
+    start: AdviceWindow | None = None
+    acted: ActedFigures | None = None
+
+
+class AdviceDocument(AdviceFigures):
+    """The answer of `GET /v1/control/advice`: `window` is the one asked for, `points` are of it."""
+
+    model: str = ""
+    slo: SloFigures = SloFigures()
+    policy: str = ""
+    window: AdviceWindow | None = None
+    points: tuple[AdvicePoint, ...] = ()
+    acted: ActedDocument | None = None
+
+
+class LastDecision(Document):
+    """The newest decision in the status document; `status` is that of the connector.
+
+    `expected_replicas` is the work that its policy expects, in replicas, `needed` the replicas that it would
+    have without limits; both are empty where it does not say. `limits` are those that cut its targets;
+    `beyond_reach` is the share of the last requests that no fleet would serve in time.
+    `already` says that it changed nothing, and that its replicas were ready when it was made.
+    """
+
+    id: int
+    created_at: float
+    targets: Mapping[Role, int]
+    summary: str = ""
+    reached_at: float | None = None
+    already: bool = False
+    notes: tuple[str, ...] = ()
+    missing: Mapping[Role, MissingFigures] = {}
+    slow: Mapping[Role, SlowFigures] = {}
+    forecast: ForecastFigures | None = None
+    expected_replicas: Mapping[Role, float] = {}
+    needed: Mapping[Role, int] = {}
+    limits: tuple[str, ...] = ()
+    beyond_reach: float | None = None
+    status: str | None = None
+    forecast_error: float | None = None
+    """`forecast_error` of the decisions up to this one."""
+
+
+class EngineFigures(Document):
+    """The engines; `time_scale` is the speed of simulated ones relative to their profile."""
+
+    kind: str | None = None
+    simulated: bool = False
+    time_scale: float | None = None
+
+
+class PlannerFigures(Document):
+    """The planner's loop. `missed_ticks` were skipped, as a tick or a restart took more than an interval.
+
+    `undecided_since`: since when it has waited for its first decision, or for one after it had to wait again;
+    null once it is made. `predictor`: whom the policy asks for forecasts, several by commas, null where it
+    asks none. `ready_within_s`: how long an engine may take to start. `deciding_s` is the time of
+    all `decided` ticks, `tick_s` that of the last; `decisions` count by role and reason (`REASONS`), since
+    the planner's process began.
+    """
+
+    state: PlannerPhase
+    reason: str = ""
+    dry_run: bool = False
+    policy: str | None = None
+    predictor: str | None = None
+    interval_s: float | None = None
+    undecided_since: float | None = None
+    ready_within_s: float | None = None
+    max_gpu_budget: int | None = None
+    ticks: int | None = None
+    late_ticks: int = 0
+    missed_ticks: int = 0
+    failed_ticks: int = 0
+    last_tick_at: float | None = None
+    next_tick_at: float | None = None
+    tick_s: float | None = None
+    decided: int = 0
+    deciding_s: float = 0.0
+    decisions: Mapping[Role, Mapping[str, int]] = {}
+
+
+class PoolStatus(LoadFigures, ReplicaCounts):
+    """One pool: counts, load of the last interval, and limits."""
+
+    min_replicas: int | None = None
+    max_replicas: int | None = None
+    gpus_per_replica: int | None = None
+
+
+class AttainmentFigures(Document):
+    """Shares of requests that met their SLO.
+
+    `missed_since` is the begin of the first interval of those up to the last that all missed the aim, in
+    seconds since 1970; null while the last one kept it. `classes_missed_since` has it of the classes that
+    miss theirs. With `ttft_only` they say of which requests the first
+    token was in time: the metrics tell no more.
+    """
+
+    last_interval: float | None = None
+    ttft_only: bool = False
+    total: float | None = None
+    missed_since: float | None = None
+    classes_missed_since: Mapping[str, float | None] = {}
+
+
+class VerdictFigures(Document):
+    """`headway.planning.verdict` in the status document."""
+
+    state: str
+    text: str
+    well: bool = True
+
+
+class ComponentHealth(Document):
+    """The outcome of the last question to a component, and one line about it."""
+
+    ok: bool
+    detail: str = ""
+
+
+class HostFault(Document):
+    """A host that is not well, or was not of late.
+
+    `unreachable`: the control plane gets no answer, Ray still counts on it; `lost`: Ray has given it up;
+    `back`: it answers again since `back_s`. `ran` names the replicas and actors that ran on it.
+    """
+
+    address: str
+    node: str
+    state: Literal["unreachable", "lost", "back"]
+    since_s: float
+    back_s: float | None = None
+    ran: tuple[str, ...] = ()
+
+
+class RefinedFigures(Document):
+    """How far traffic has changed the profile.
+
+    `factors` are measured over profiled latencies by phase; they hold since `since`, in seconds since 1970.
+    """
+
+    version: int
+    cells: int
+    factors: Mapping[str, float] = {}
+    since: Mapping[str, float] = {}
+
+
+class DifferingFigures(Document):
+    """A replica that takes `slowness` times as long as its peers, since `since_s`, seconds since 1970."""
+
+    replica: str
+    slowness: float
+    since_s: float
+
+
+class AlternativeFigures(Document):
+    """Another fleet on the same traffic: GPUs in the mean, the share of requests lost, and by pool its
+    replicas (of a fixed fleet) or its utilisation (of a threshold).
+    """
+
+    gpus: float
+    lost: float
+    pools: Mapping[Role, float] = {}
+
+
+class AlternativesFigures(Document):
+    """`headway.planning.alternatives`: the best simpler fleets for the last `intervals` intervals."""
+
+    intervals: int
+    requests: int
+    fixed: AlternativeFigures
+    threshold: AlternativeFigures
+
+
+class CostFigures(Document):
+    """The price of a GPU-hour, null where none is known, and its currency."""
+
+    price_per_gpu_hour: float | None = None
+    currency: str = ""
+
+
+class RestartFigures(Document):
+    """How often a part died and came back, or a replica of it was lost, and when last."""
+
+    count: int
+    at: float
+
+
+class ChangeFigures(Document):
+    """Who changed a setting while it ran, empty where that is not known, and when."""
+
+    by: str = ""
+    at: float | None = None
+
+
+class StatusDocument(Document):
+    """The answer of `GET /v1/control/status`."""
+
+    model: str
+    verdict: VerdictFigures | None = None
+    engine: EngineFigures = EngineFigures()
+    slo: SloFigures = SloFigures()
+    planner: PlannerFigures
+    pools: Mapping[Role, PoolStatus] = {}
+    attainment: AttainmentFigures = AttainmentFigures()
+    measured: MeasuredFigures | None = None
+    last_decision: LastDecision | None = None
+    components: Mapping[str, ComponentHealth] = {}
+    hosts: tuple[HostFault, ...] = ()
+    """The oldest fault first."""
+    restarts: Mapping[str, RestartFigures] = {}
+    """Actors by name, replicas by their deployment, as long as Ray's GCS remembers."""
+    gcs_away_since_s: float | None = None
+    """Since when Ray's GCS does not answer the planner."""
+    connector: ConnectorAnswer = ConnectorAnswer()
+    changes: Mapping[str, Any] = {}
+    changed: Mapping[str, ChangeFigures] = {}
+    """Who made the changes, by the same keys."""
+    seen_at: Mapping[str, float] = {}
+    """When each input of a decision was last known: metrics, replicas, profile, forecast."""
+    refined: RefinedFigures | None = None
+    differing: Mapping[Role, tuple[DifferingFigures, ...]] = {}
+    calibration: Mapping[str, Mapping[str, float | None]] = {}
+    advice: AdviceFigures | None = None
+    alternatives: AlternativesFigures | None = None
+    cost: CostFigures = CostFigures()
+    corrections: Mapping[str, float] = {}
+    """Factors of the router's predictions, by name; as of the last tick."""

@@ -1,0 +1,229 @@
+"""A decision in words, step by step: measured, expected, needed, decided, done.
+
+The command, the live page and reports tell it in the same words. Times of day are local ones.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from headway.config import Role
+from headway.planning.documents import LastDecision
+from headway.planning.record_figures import stood_already
+from headway.planning.records import (
+    DRY_RUN,
+    PENDING,
+    UNCHANGED,
+    AdvicePoint,
+    ConnectorAnswer,
+    DecisionReasons,
+    DecisionRecord,
+    MeasuredFigures,
+)
+from headway.words import clock, milliseconds, percent, shown
+
+COUNTS = ("desired", "starting", "ready", "draining")
+DETAILS: Mapping[tuple[str, str | None], str | None] = {
+    ("before", None): "was ",
+    ("before", UNCHANGED): None,
+    ("decision_id", None): "decision ",
+    ("decision_id", PENDING): "waits behind decision ",
+    ("error", None): "",
+    ("free_at_s", None): None,
+    ("object", None): "",
+    ("replicas", None): "",
+    ("resource_version", None): "version ",
+    ("wish", None): None,
+    ("yielded", None): "left to others: ",
+}
+"""What stands before each detail of a connector's answer, by its key and of one status alone; None leaves
+it out. The ids of decisions are those of the virtual connector, which other systems see.
+"""
+FORECAST = (("requests", "requests"), ("isl_tokens", "input tokens"), ("osl_tokens", "output tokens"))
+
+
+def story(record: DecisionRecord) -> dict[str, list[str]]:
+    """The steps of a decision, each as named lines: measured, forecast, sized, set, started."""
+    interval = record.interval
+    reasons = DecisionReasons.model_validate(record.reasons)
+    load = [
+        f"{role}: {shown(each.running)} running, {shown(each.waiting)} waiting in all"
+        + ("" if each.kv_usage is None else f"; KV usage {percent(round(each.kv_usage, 3))} in the mean")
+        for role, each in record.measured.load.items()
+    ]
+    replicas = [
+        f"{each.role} {each.replica}: STARTING {after(record, each.starting_at)}, "
+        f"RUNNING {after(record, each.running_at)}"
+        for each in record.replicas
+    ]
+    steps = {
+        "interval": [f"{clock(interval.start_s)} to {clock(interval.end_s)}"],
+        "measured": [
+            measured_text(record.measured, interval.end_s - interval.start_s),
+            *_kept(record),
+            *load,
+        ],
+        "pools": list(_pool_lines(record)),
+        "why": list(reason_lines(reasons)) or [record.summary],
+        "targets": [targets_text(record.targets, record.previous_targets)],
+        "connector": [_connector_text(record)],
+        "advice": [] if record.advice is None else [_advice_text(record.advice)],
+        "replicas": replicas,
+        "reached": [*filter(None, (reached_text(record),))],
+    }
+    return {name: lines for name, lines in steps.items() if lines}
+
+
+def _kept(record: DecisionRecord) -> Iterator[str]:
+    if (attained := record.measured.attainment) is not None:
+        yield f"{percent(attained)} of the requests in time"
+
+
+def missed_text(attained: float | None, promised: float, by: str = "") -> str:
+    """A sentence where an interval missed what is promised, else empty. NaN: it is not known."""
+    if attained is None or not attained < promised:
+        return ""
+    return (
+        f"Only {percent(attained)} of the last requests were in time{by}, {percent(promised)} are promised."
+    )
+
+
+def _pool_lines(record: DecisionRecord) -> Iterator[str]:
+    for role, pool in record.pools.items():
+        names = (name for name in COUNTS if name in pool.model_fields_set)
+        yield f"{role}: " + ", ".join(f"{getattr(pool, name)} {name}" for name in names)
+
+
+def _connector_text(record: DecisionRecord) -> str:
+    action = record.connector
+    dry = " (dry run: nothing was set)" if record.dry_run else ""
+    return f"{action.kind}: {', '.join([str(action.status), *_detail_words(action)])}{dry}"
+
+
+def _detail_words(action: ConnectorAnswer) -> Iterator[str]:
+    if isinstance(action.detail, str):
+        yield from filter(None, (action.detail,))
+        return
+    for key, value in action.detail.items():
+        words = DETAILS.get((key, action.status), DETAILS.get((key, None), f"{key.replace('_', ' ')} "))
+        if words is not None:
+            yield f"{words}{_worded(value)}"
+
+
+def _worded(value: Any) -> str:  # noqa: ANN401 - JSON
+    if isinstance(value, Mapping):
+        # A line of text says itself what it is about.
+        return ", ".join(
+            each if isinstance(each, str) else f"{key} {_worded(each)}" for key, each in value.items()
+        )
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return ", ".join(map(_worded, value))
+    return "n/a" if value is None else str(value)
+
+
+def _advice_text(lived: AdvicePoint) -> str:
+    """What the interval was like for the plan's fleet, beside the real one."""
+    parts = []
+    for name, of in (("the plan's fleet", "planned"), ("the real one", "stood")):
+        replicas = getattr(lived, f"{of}_replicas").items()
+        counts = ", ".join(f"{role} {count:.3g}" for role, count in replicas)
+        kept = percent(getattr(lived, f"{of}_attainment"))
+        parts.append(f"{name} {shown(getattr(lived, f'{of}_gpus'))} GPUs ({counts}), {kept} in time")
+    return "; ".join(parts)
+
+
+def after(record: DecisionRecord, at: float | None) -> str:
+    """`03:04:11 (6.2 s after the decision)`."""
+    if at is None:
+        return "not yet"
+    return f"{clock(at)} ({at - record.created_at:.1f} s after the decision)"
+
+
+def reason_lines(reasons: DecisionReasons) -> Iterator[str]:
+    """The reasons of one decision, a sentence each."""
+    if reasons.summary:
+        yield reasons.summary
+    if forecast := reasons.forecast:
+        known = ((getattr(forecast, key), name) for key, name in FORECAST)
+        figures = ", ".join(f"{value:,.0f} {name}" for value, name in known if value is not None)
+        sources = "; ".join(sorted(set((forecast.source or {}).values())))
+        yield f"Forecast: {figures or 'none'}" + (f" ({sources})" if sources else "")
+    if reasons.corrections:
+        parts = (f"{role} {each.value:.3g} ({each.basis})" for role, each in reasons.corrections.items())
+        yield f"Corrections: {', '.join(parts)}"
+    for role, need in (reasons.requirement or {}).items():
+        count = "no number of" if need.replicas is None else f"{need.replicas:.3g}"
+        load, throughput = need.load_tokens_per_s, need.throughput_per_gpu
+        count += " replica" if need.replicas == 1 else " replicas"
+        yield f"Need: {role} {count} for {load:,.0f} tokens/s at {throughput:,.0f} tokens/s per GPU"
+    # Of the policy `headway`: how far ahead each pool is planned, and how many requests may miss.
+    if leads := ", ".join(f"{role} {need.lead_s:.0f} s" for role, need in (reasons.needs or {}).items()):
+        lost = reasons.settings.loss_budget
+        may = "" if lost is None else f"; {percent(round(lost, 6))} of the requests may miss their SLO"
+        yield f"Lead: {leads} until a replica ordered now serves{may}"
+    if reasons.limits:
+        yield f"Limited by: {', '.join(reasons.limits)}"
+    yield from (f"Warning: {warning}" for warning in reasons.warnings or ())
+
+
+def measured_text(measured: MeasuredFigures, span_s: float) -> str:
+    """One interval as measured, in one sentence; what is not known is left out."""
+    requests, health = measured.requests, measured.health
+    lengths = {"ISL": measured.isl_tokens, "OSL": measured.osl_tokens}
+    mean = [f"{name} {shown(tokens)}" for name, tokens in lengths.items() if tokens is not None]
+    known = [*_latencies(measured), *_waited_and_cached(measured)]
+    state = ": ".join(filter(None, (health.status, health.detail)))
+    if requests is None and not mean and not known:
+        return f"no data: {health.detail or health.status or 'why is not known'}"
+    rate = "" if requests is None or span_s <= 0 else f" ({requests / span_s:.3g}/s)"
+    came = ", ".join([f"{shown(requests)} requests{rate}", *mean])
+    return "; ".join([came, *known, f"data {state or 'unknown'}"])
+
+
+def _latencies(measured: MeasuredFigures) -> Iterator[str]:
+    for name, found in (("TTFT", measured.ttft_s), ("ITL", measured.itl_s)):
+        figures = {"mean": found.mean, "p95": found.p95}
+        known = [f"{key} {milliseconds(each)} ms" for key, each in figures.items() if each is not None]
+        if known:
+            yield f"{name} {', '.join(known)}"
+
+
+def _waited_and_cached(measured: MeasuredFigures) -> Iterator[str]:
+    queue_s, cached = measured.queue_s, measured.cached_tokens
+    mean_s = measured.ttft_s.mean
+    if queue_s is not None:
+        part = f", {percent(min(1.0, queue_s / mean_s))} of TTFT" if mean_s else ""
+        yield f"queued {milliseconds(queue_s)} ms in the mean{part}"
+    if cached is not None:
+        yield f"{shown(cached)} tokens of a prompt cached"
+
+
+def targets_text(targets: Mapping[Role, int], previous: Mapping[Role, int] | None = None) -> str:
+    """`prefill 2, decode 3`, or `prefill 1 → 2, decode 3` beside earlier targets."""
+    before = previous or {}
+    return ", ".join(
+        f"{role} {count}" if before.get(role, count) == count else f"{role} {before[role]} → {count}"
+        for role, count in targets.items()
+    )
+
+
+def reached_text(decision: LastDecision | DecisionRecord) -> str:
+    """When the replicas were all running, that they are not yet, or were before; empty of a dry run."""
+    if isinstance(decision, DecisionRecord):
+        status, already = decision.connector.status, stood_already(decision)
+    else:
+        status, already = decision.status, decision.already
+    if status == DRY_RUN:
+        return ""
+    if already:
+        return "was so already"
+    if decision.reached_at is None or status == PENDING:
+        return "not reached yet"
+    return f"reached after {max(decision.reached_at - decision.created_at, 0.0):.1f} s"
+
+
+def answer_text(answer: ConnectorAnswer) -> str:
+    """Why targets were not taken, as far as they were not; else empty."""
+    if answer.status == DRY_RUN:
+        return "dry run, nothing is set"
+    error = answer.detail.get("error") if isinstance(answer.detail, Mapping) else None
+    return f"{answer.status}: {error}" if error else ""
