@@ -45,6 +45,8 @@ class EngineKind:
     ConfigError or ProfileError. It may take as long as a model takes to load."""
     simulated: bool = False
     """True if no model runs: the status document, `/v1/models` and metrics say so."""
+    elsewhere: bool = False
+    """True if others start these engines and route to them: Headway only plans for them."""
     options: type[Settings] | None = None
     """The model of the section `engine.options`; None: the kind takes none."""
     file_settings: tuple[str, ...] = ()

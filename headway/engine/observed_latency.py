@@ -35,12 +35,16 @@ class Phase(StrEnum):
 
 
 class LatencyReport(NamedTuple):
-    """One report: what a prompt of `tokens` took, or the ITL of `batch` requests with that mean context."""
+    """One report: what a prompt of `tokens` took, or the ITL of `batch` requests with that mean context.
+
+    `replica` is added by who sends it, "" where replicas are not told apart.
+    """
 
     phase: Phase
     tokens: float
     latency_s: float
     batch: float = 1.0
+    replica: str = ""
 
 
 class ObservedRequest:

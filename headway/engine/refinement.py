@@ -52,17 +52,17 @@ MOST_CELLS = 256
 CELLS_OF_KV = 10
 AS_PROFILED = 0.05
 """Relative difference of a phase's factor up to which its engines are said to be as profiled."""
-MATERIAL = 0.02
+MATERIAL = 0.005
 """Relative change of a surface that is worth a new profile."""
 URGENT = 0.1
 """Relative change of a surface that is worth a decision before its time."""
 
 
 def difference(phase: str, factor: float) -> str:
-    """`prefill takes 42% longer than profiled`; "" for a factor that is as profiled."""
+    """`prefill takes 42 % longer than profiled`; "" for a factor that is as profiled."""
     if abs(factor - 1.0) <= AS_PROFILED:
         return ""
-    how = f"{factor - 1.0:.0%} longer" if factor > 1.0 else f"{1.0 - factor:.0%} less"
+    how = f"{100.0 * (factor - 1.0):.0f} % longer" if factor > 1.0 else f"{100.0 * (1.0 - factor):.0f} % less"
     return f"{phase} takes {how} than profiled"
 
 
@@ -192,13 +192,33 @@ class _Known(NamedTuple):
     def trust(self) -> float:
         return float(self.weight.sum() / (self.weight.sum() + DOUBT))
 
-    def at(self, tokens: FloatArray, kv_usage: FloatArray) -> FloatArray:
-        """c at each of N places."""
+    def near(self, tokens: FloatArray, kv_usage: FloatArray) -> FloatArray:
+        """The weight of each cell at each of N places, f8[N, cells]."""
+        weight: FloatArray = np.exp(-0.5 * self.distance2(tokens, kv_usage)) * self.weight
+        return weight
+
+    def distance2(self, tokens: FloatArray, kv_usage: FloatArray) -> FloatArray:
+        """The squared distance of each cell from each of N places, f8[N, cells]."""
         far = (np.log2(tokens)[:, None] - self.octaves) / NEAR_OCTAVES
         apart = (kv_usage[:, None] - self.kv_usage) / NEAR_KV
-        weight = np.exp(-0.5 * (far**2 + apart**2)) * self.weight
+        squares: FloatArray = far**2 + apart**2
+        return squares
+
+    def at(self, tokens: FloatArray, kv_usage: FloatArray) -> FloatArray:
+        """c at each of N places."""
+        weight = self.near(tokens, kv_usage)
         near: FloatArray = (PRIOR * self.mean + weight @ self.log_ratio) / (PRIOR + weight.sum(axis=1))
         return near
+
+
+def _ratios(profile: Profile, phase: Phase, columns: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Tokens, KV usage and bounded ln of measured over profiled latency of reports, f8[N, 3] → f8[N] each."""
+    tokens, latency_s, batch = columns.T
+    kv_usage, expected_s = np.zeros(len(tokens)), profile.prefill.ttft_s(tokens)
+    if phase is Phase.DECODE:
+        kv_usage = np.minimum(1.0, batch * tokens / float(profile.decode.table.max_kv_tokens))
+        expected_s = profile.decode.itl_s(kv_usage, tokens)
+    return tokens, kv_usage, np.clip(np.log(latency_s / expected_s), -log(MOST_RATIO), log(MOST_RATIO))
 
 
 def learn(
@@ -206,8 +226,7 @@ def learn(
 ) -> Refinement:
     """With more reports at `now_s`; `profile` is the one measured beforehand, not a refined one."""
     seen = list(reports)
-    columns = np.array([report[1:] for report in seen], np.float64).reshape(-1, 3)
-    usable = np.isfinite(columns).all(axis=1) & (columns > 0.0).all(axis=1)
+    columns, usable = report_columns(seen)
     if not usable.any():
         return refinement
     learnt = replace(
@@ -224,16 +243,26 @@ def learn(
     return replace(learnt, cells={cell: learnt.cells[cell] for cell in newest})
 
 
+def report_columns(reports: Sequence[LatencyReport]) -> tuple[FloatArray, NDArray[np.bool_]]:
+    """Tokens, latency and batch of each report, f8[N, 3], and those that can be used, bool[N]."""
+    columns = np.array([report[1:4] for report in reports], np.float64).reshape(-1, 3)
+    usable: NDArray[np.bool_] = np.all(np.isfinite(columns) & (columns > 0.0), axis=1)
+    return columns, usable
+
+
+def unexplained(refinement: Refinement, profile: Profile, phase: Phase, columns: FloatArray) -> FloatArray:
+    """ln(measured / corrected) of reports of one phase, f8[N]; `columns` f8[N, 3] as of `report_columns`."""
+    tokens, kv_usage, ratio = _ratios(profile, phase, columns)
+    known = _Known.of(refinement.cells, phase)
+    less: FloatArray = ratio - known.trust * known.at(tokens, kv_usage)
+    return less
+
+
 def _with_phase(
     learnt: Refinement, profile: Profile, phase: Phase, columns: FloatArray, now_s: float
 ) -> Refinement:
     """With reports of one phase, f8[N, 3]: tokens, latency, batch."""
-    tokens, latency_s, batch = columns.T
-    kv_usage, expected_s = np.zeros(len(tokens)), profile.prefill.ttft_s(tokens)
-    if phase is Phase.DECODE:
-        kv_usage = np.minimum(1.0, batch * tokens / float(profile.decode.table.max_kv_tokens))
-        expected_s = profile.decode.itl_s(kv_usage, tokens)
-    ratio = np.clip(np.log(latency_s / expected_s), -log(MOST_RATIO), log(MOST_RATIO))
+    tokens, kv_usage, ratio = _ratios(profile, phase, columns)
     known = _Known.of(learnt.cells, phase)
     cells, latest, since_s = dict(learnt.cells), dict(learnt.latest), dict(learnt.since_s)
     since_s.setdefault(phase, now_s)
@@ -305,3 +334,41 @@ def refined(profile: Profile, refinement: Refinement) -> Profile:
         ),
         {**profile.meta, **said},
     )
+
+
+def gathered(profile: Profile, reports: Sequence[LatencyReport]) -> Refinement:
+    """Reports of one short time as evidence: nothing ages, nothing changes, each cell has its median.
+
+    For reports that were sought where little is known: there `learn` would take an unknown shape for a
+    change of the engines. At least one report must be finite and positive, or nothing is known.
+    """
+    cells, version = dict[RefinementCell, Evidence](), 0
+    for phase in Phase:
+        columns, usable = report_columns([each for each in reports if each.phase is phase])
+        columns = columns[usable]
+        if not len(columns):
+            continue
+        tokens, kv_usage, ratio = _ratios(profile, phase, columns)
+        places = _places(phase, tokens, kv_usage)
+        for place in np.unique(places, axis=0):
+            here = (places == place).all(axis=1)
+            middle = np.full(int(here.sum()), np.median(ratio[here]))
+            evidence = Evidence().with_seen(middle, np.log(tokens[here]), kv_usage[here])
+            cells[RefinementCell(phase, int(place[0]), int(place[1]))] = evidence
+        version += len(columns)
+    return Refinement(version=version, cells=cells)
+
+
+def within_reach(profile: Profile, refinement: Refinement) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Of the samples of prefill and of decode, bool[N] and bool[M], those near a report.
+
+    Near is a distance of 1 in units of NEAR_OCTAVES and NEAR_KV.
+    """
+    isl_tokens, decode = profile.prefill.samples.isl_tokens, profile.decode.samples
+    prefill, decoding = (_Known.of(refinement.cells, phase) for phase in Phase)
+    squares = (
+        prefill.distance2(isl_tokens, np.zeros(len(isl_tokens))),
+        decoding.distance2(decode.context_tokens, decode.kv_usage),
+    )
+    reached_prefill, reached_decode = (np.asarray((each <= 1.0).any(axis=1)) for each in squares)
+    return reached_prefill, reached_decode

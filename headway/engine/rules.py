@@ -6,10 +6,19 @@ starts fast.
 """
 
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
+
+from pydantic import ValidationError
 
 from headway.config import DEFAULT_KV_BYTES_PER_TOKEN, HeadwayConfig, Role, resolve_profile
-from headway.config.engine import MOST_IN_A_BATCH, MOST_KV_BYTES_PER_TOKEN
+from headway.config.base import MILLISECONDS, describe
+from headway.config.engine import (
+    DEFAULT_TRANSFER_GB_S,
+    DEFAULT_TRANSFER_LATENCY_MS,
+    MOST_IN_A_BATCH,
+    MOST_KV_BYTES_PER_TOKEN,
+    KvTransfer,
+)
 from interp import Profile, ProfileError, load_profile, scaled
 from interp.arrays import FloatArray
 
@@ -64,16 +73,46 @@ def engine_profile(config: HeadwayConfig) -> Profile:
 
 def engine_rules(config: HeadwayConfig, profile: Profile) -> EngineRules:
     """The rules of a deployment: from the settings, then the profile's meta.json, then what was sampled."""
-    engine, transfer = config.engine, config.engine.kv_transfer
+    engine, transfer, measured = config.engine, config.engine.kv_transfer, profiled_transfer(profile)
     mixed = Role.MIXED.value in config.pools
+    latency_ms = measured.latency_ms if transfer.latency_ms is None else transfer.latency_ms
+    gigabytes_per_s = transfer.bandwidth_gb_s or measured.bandwidth_gb_s or DEFAULT_TRANSFER_GB_S
     return EngineRules(
         max_batch_size=engine.max_batch_size or _profiled_batch(profile),
         chunk_tokens=engine.chunk_tokens or (MIXED_CHUNK_TOKENS if mixed else 0),
-        transfer_latency_s=transfer.latency_s,
-        transfer_bytes_per_s=transfer.bandwidth_bytes_per_s,
+        transfer_latency_s=latency_ms * MILLISECONDS,
+        transfer_bytes_per_s=gigabytes_per_s * 1e9,
         kv_bytes_per_token=transfer.bytes_per_token or _profiled_kv_bytes(profile),
         prefix_cache_tokens=engine.prefix_cache_tokens or 0,
     )
+
+
+class ProfiledTransfer(NamedTuple):
+    """A KV transfer as a profile has it; a bandwidth of None is not known, `measured` that it was timed."""
+
+    latency_ms: float
+    bandwidth_gb_s: float | None
+    measured: bool
+
+
+def profiled_transfer(profile: Profile) -> ProfiledTransfer:
+    """`kv_transfer` of meta.json, as `headway profile` measures it. ProfileError, one line naming the key."""
+    said = profile.meta.get("kv_transfer")
+    if said is None:
+        return ProfiledTransfer(DEFAULT_TRANSFER_LATENCY_MS, None, measured=False)
+    try:
+        settings = KvTransfer.model_validate(
+            {name: said.get(name) for name in ("latency_ms", "bandwidth_gb_s")}
+        )
+    except (AttributeError, ValidationError) as error:
+        fault = (
+            ": ".join(describe(error, KvTransfer.model_json_schema()))
+            if isinstance(error, ValidationError)
+            else "must be a JSON object"
+        )
+        raise ProfileError(f"meta.json: kv_transfer: {fault}") from error
+    latency_ms = DEFAULT_TRANSFER_LATENCY_MS if settings.latency_ms is None else settings.latency_ms
+    return ProfiledTransfer(latency_ms, settings.bandwidth_gb_s, measured=True)
 
 
 def _profiled_batch(profile: Profile) -> int:

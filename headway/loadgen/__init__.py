@@ -12,7 +12,7 @@ omission"). How late the sender itself was is measured and reported beside the l
 `tally` adds requests up in bounded memory, `replay` drives the clock.
 """
 
-from headway.loadgen.client import fetch_models
+from headway.loadgen.client import fetch_models, fetch_slo
 from headway.loadgen.plan import LoadError, LoadPlan, PromptForm
 from headway.loadgen.records import RequestOutcome, RequestRecord, StreamTimer
 from headway.loadgen.replay import ReplayCallbacks, ReplayProgress, replay
@@ -29,5 +29,6 @@ __all__ = [
     "RequestRecord",
     "StreamTimer",
     "fetch_models",
+    "fetch_slo",
     "replay",
 ]

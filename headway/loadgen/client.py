@@ -7,7 +7,7 @@ Cancelling `perform` closes the connection, so that the server can abort the req
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from json import loads
 from typing import Any
@@ -18,7 +18,7 @@ from headway.loadgen.plan import LoadError, LoadPlan, PlannedRequest, authorisat
 from headway.loadgen.records import Ending, RequestOutcome, StreamTimer
 
 DONE = b"[DONE]"
-LONGEST_DETAIL = 200
+LONGEST_DETAIL = 400
 
 
 class EventParser:
@@ -75,10 +75,14 @@ def read_event(data: bytes) -> CompletionEvent:
 
 
 def error_text(document: Any) -> str:  # noqa: ANN401 - whatever a server sent
-    """The message of an error in OpenAI's form, or else the document itself, in one line."""
+    """The message of an error in OpenAI's form, the reason of `/ready`, or else the document, in one line."""
     error = document.get("error", document) if isinstance(document, dict) else document
-    text = error.get("message", error) if isinstance(error, dict) else error
-    return " ".join(str(text).split())[:LONGEST_DETAIL]
+    text = error.get("message", error.get("reason", error)) if isinstance(error, dict) else error
+    return _cut(" ".join(str(text).split()))
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= LONGEST_DETAIL else f"{text[:LONGEST_DETAIL]}…"
 
 
 def _count(value: object) -> int | None:
@@ -201,6 +205,20 @@ async def fetch_models(url: str, api_key: str | None = None) -> list[str]:
     return _ids(address, text)
 
 
+async def fetch_slo(url: str, api_key: str | None = None) -> Mapping[str, float]:
+    """What a server of Headway's promises: `ttft_ms`, `itl_ms`, `attainment`; nothing where none is told."""
+    timeout = aiohttp.ClientTimeout(total=ASK_TIMEOUT_S)
+    try:
+        async with (
+            aiohttp.ClientSession(timeout=timeout, headers=authorisation(api_key)) as session,
+            session.get(f"{base_url(url)}/v1/control/status") as response,
+        ):
+            told = loads(await response.text())["slo"] if response.status == OK else {}
+        return {name: float(told[name]) for name in ("ttft_ms", "itl_ms", "attainment") if told.get(name)}
+    except (TimeoutError, aiohttp.ClientError, OSError, ValueError, KeyError, TypeError, AttributeError):
+        return {}
+
+
 def _ids(address: str, text: str) -> list[str]:
     try:
         ids = [str(entry["id"]) for entry in loads(text)["data"]]
@@ -215,8 +233,8 @@ def _detail(text: str) -> str:
     try:
         return error_text(loads(text))
     except ValueError:
-        return " ".join(text.split())[:LONGEST_DETAIL]
+        return _cut(" ".join(text.split()))
 
 
 def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:LONGEST_DETAIL] or type(error).__name__
+    return _cut(" ".join(str(error).split())) or type(error).__name__

@@ -7,7 +7,7 @@ count every token that came, TPOT and E2E completed requests. Requests that an i
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import ceil, isfinite, log
 from typing import Any
 
@@ -46,6 +46,14 @@ class Histogram:
         self.total_s += value_s * weight
         self.highest_s = max(self.highest_s, value_s)
 
+    def merge(self, other: "Histogram") -> None:
+        """Take in another's values."""
+        self.weight += other.weight
+        self.total_s += other.total_s
+        self.highest_s = max(self.highest_s, other.highest_s)
+        for bucket, weight in other._buckets.items():
+            self._buckets[bucket] = self._buckets.get(bucket, 0.0) + weight
+
     def quantile(self, share: float) -> float | None:
         """The value that `share` of the weight does not exceed; None when empty."""
         if not self.weight:
@@ -79,7 +87,8 @@ class Window:
     completed: int = 0
     met: int = 0
     output_tokens: int = 0
-    ttft_total_s: float = 0.0
+    ttft: Histogram = field(default_factory=Histogram)
+    tpot: Histogram = field(default_factory=Histogram)
 
     def merge(self, other: "Window") -> None:
         """Take in another window's sums."""
@@ -87,7 +96,8 @@ class Window:
         self.completed += other.completed
         self.met += other.met
         self.output_tokens += other.output_tokens
-        self.ttft_total_s += other.ttft_total_s
+        self.ttft.merge(other.ttft)
+        self.tpot.merge(other.tpot)
 
 
 class Windows:
@@ -110,7 +120,9 @@ class Windows:
         if record.outcome is RequestOutcome.OK and record.ttft_s is not None:
             window.completed += 1
             window.met += met
-            window.ttft_total_s += record.ttft_s
+            window.ttft.add(record.ttft_s)
+            if record.tpot_s is not None:
+                window.tpot.add(record.tpot_s)
 
     def _widen(self) -> None:
         narrow, self._windows = self._windows, {}
@@ -128,7 +140,9 @@ class Windows:
                 "completed": window.completed,
                 "attainment": window.met / window.requests,
                 "output_tokens": window.output_tokens,
-                "ttft_mean_s": window.ttft_total_s / window.completed if window.completed else None,
+                "ttft_mean_s": window.ttft.mean_s,
+                "ttft_p99_s": window.ttft.quantile(0.99),
+                "tpot_p99_s": window.tpot.quantile(0.99),
             }
             for place, window in sorted(self._windows.items())
         ]
@@ -223,11 +237,19 @@ class LoadTally:
             "input_tokens": self.input_tokens,
             "output_tokens": self.output_tokens,
             **{name: histogram.summary() for name, histogram in self.latencies.items()},
-            "send_lag_s": {**self.lag.summary(), "max": self.lag.highest_s if self.lag.weight else None},
+            "send_lag_s": self._lag(),
             "duration_s": self.duration_s,
             "notes": self.notes(),
             "intervals": self.windows.rows(),
         }
+
+    def _lag(self) -> dict[str, float | None]:
+        """Quantiles are right to a bucket, the highest value is exact: none is said to be above it."""
+        if not self.lag.weight:
+            return {**self.lag.summary(), "max": None}
+        highest_s = self.lag.highest_s
+        known = {name: value for name, value in self.lag.summary().items() if value is not None}
+        return {**{name: min(value, highest_s) for name, value in known.items()}, "max": highest_s}
 
     def notes(self) -> list[str]:
         """Remarks for a reader, beside the figures."""

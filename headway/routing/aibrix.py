@@ -1,4 +1,4 @@
-"""Capacity from a GPU profile of AIBrix (JSON), the "GPU profile" of document 003.
+"""Capacity from a GPU profile of AIBrix (JSON), the "GPU profile" of its routing design.
 
     gpu      name                      indexes  [[output tokens], [input tokens]], ascending
     cost     of a GPU per unit of time tputs    RPS at which the SLO is just kept, 0 if at none

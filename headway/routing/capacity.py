@@ -1,4 +1,4 @@
-"""Patterns of requests, and how many of one a replica bears under an SLO (document 003).
+"""Patterns of requests, and how many of one a replica bears under an SLO (AIBrix's pull routing).
 
     P           = (model, input-token bucket, output-token bucket)
     Capacity(P) = RPS(P) × E2E(P)      Little's law: requests in the replica at the largest rate that keeps

@@ -95,7 +95,7 @@ class SchedulingContext:
 
     @property
     def pattern(self) -> RequestPattern:
-        """The request's pattern (document 003)."""
+        """The request's pattern."""
         return pattern_of(self.record.request, self.record.expected_output, self.state.capacity.buckets)
 
     @property

@@ -1,9 +1,9 @@
 """From settings to a router: its scheduling profiles, those built in and those of the settings, and the rest.
 
-The settings have document 002's form: `plugins` names plugins with their parameters, `scheduling_profiles`
-refers to them by name (else by type) with weights. A reference may also name a type that `plugins` leaves
-out; it has its defaults then. Built-in profiles have defaults whatever the settings say. Whatever is unknown
-is a RoutingError that names the place and what there is.
+The settings have the form of llm-d's EndpointPickerConfig: `plugins` names plugins with their parameters,
+`scheduling_profiles` refers to them by name (else by type) with weights. A reference may also name a type
+that `plugins` leaves out; it has its defaults then. Built-in profiles have defaults whatever the settings
+say. Whatever is unknown is a RoutingError that names the place and what there is.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence

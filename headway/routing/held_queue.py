@@ -1,4 +1,4 @@
-"""The router's queue: requests wait until a replica has room, the most urgent first (document 003).
+"""The router's queue: requests wait until a replica has room, the most urgent first (AIBrix's pull routing).
 
 s = start_by_s is the latest start that still keeps a request's SLO, x = expires_s the end of its patience.
 

@@ -1,4 +1,4 @@
-"""The values of elastic prefill offload (document 004): inputs and outcome of a decision, and its trace.
+"""The values of elastic prefill offload: inputs and outcome of a decision, and its trace.
 
 D is the replica that will decode the request and where its session lives; P is another replica that could
 compute the prompt. Seconds and tokens.
@@ -13,7 +13,7 @@ from headway.routing.types import RouteClass, RoutingError
 
 
 class OffloadReason(StrEnum):
-    """The reason that a prompt is computed where it is. The first four are document 004's."""
+    """The reason that a prompt is computed where it is. The first four are agentic-kvc's."""
 
     P_IDLE_D_BUSY = "p_idle_d_busy"
     """Offloaded: decodes at D are spared more than P takes."""

@@ -1,4 +1,4 @@
-"""The offload decision (document 004): classes, then one rule per mode, and the costs that rules compare.
+"""The offload decision (after agentic-kvc's): classes, then one rule per mode, and the costs compared.
 
     u = uncached prompt tokens at D
     WARM    u <= warm_tokens            computed at D

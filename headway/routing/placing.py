@@ -40,7 +40,7 @@ class Counters:
     fallbacks       (reason,)    no_prediction: routing.fallback placed; plugin_fault: least load did
     unknown_events  (event,)     about requests or replicas that the router does not know
     ended           (outcome,)   completed, failed, retried
-    prompt_tokens   (kind,)      all that were looked up in a cache, local and external hits (document 004)
+    prompt_tokens   (kind,)      all that were looked up in a cache, local and external hits
     """
 
     def __init__(self) -> None:

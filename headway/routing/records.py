@@ -98,7 +98,7 @@ class Record:
 
 
 SAMPLE_S = 5.0
-"""Seconds between two samples of a replica (document 004)."""
+"""Seconds between two samples of a replica."""
 
 
 class UtilisationSample(NamedTuple):

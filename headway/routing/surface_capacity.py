@@ -1,4 +1,4 @@
-"""Capacity from a profile's surfaces: prefill TTFT and decode ITL (document 003's RPS × E2E).
+"""Capacity from a profile's surfaces: prefill TTFT and decode ITL (AIBrix's RPS × E2E).
 
 Decode replica: the largest n with ITL(n) within the TPOT target, at context I + O / 2.
 

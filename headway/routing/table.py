@@ -52,7 +52,7 @@ class FleetRow(IntEnum):
     OTHER_TOKENS = 15
     """KV tokens that the engine reports beyond ours."""
     LOAD = 16
-    """Share of its capacity for patterns (document 003) that is taken."""
+    """Share of its capacity for patterns that is taken."""
     CAPACITY_TOKENS = 17
     """KV tokens that fit; infinite where that is unknown."""
     KIND = 18

@@ -26,7 +26,7 @@ class RoutingError(ValueError):
 
 
 class SloRequired(RoutingError):
-    """A request asks for prediction-based routing and names no SLO (document 002, "No SLO Provided")."""
+    """A request asks for prediction-based routing and names no SLO; the Gateway API refuses it, too."""
 
 
 class PluginFault(RoutingError):
@@ -78,7 +78,7 @@ NO_SLO = RequestSlo()
 
 
 class RouteClass(StrEnum):
-    """Document 004's classes by uncached prompt tokens, and where a heavy prompt was computed."""
+    """Agentic-kvc's classes by uncached prompt tokens, and where a heavy prompt was computed."""
 
     WARM = "WARM"
     MEDIUM = "MEDIUM"
@@ -91,7 +91,7 @@ class RouteRequest:
     """One request as routers see it.
 
     `max_tokens` bounds the output. `critical` requests are never shed for want of headroom.
-    `prediction_based` asks for the SLO-aware profile whatever the default is (document 002's header), and
+    `prediction_based` asks for the SLO-aware profile whatever the default is (the Gateway API's header), and
     needs an SLO (SloRequired). `session` names a conversation. `blocks` are the keys of the prompt's
     prefix blocks in order, each standing for `block_tokens` tokens and for everything before it.
     `arrival_s` is what TTFT counts from.

@@ -22,6 +22,7 @@ from dataclasses import asdict, dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from headway.engine.replica_speeds import ReplicaSpeeds
 from headway.planning.types import NO_CHANGES, PlanningError, PoolLimits, PoolState, Role, RoleChanges
 from headway.simulation import layout, lifecycle
 from headway.simulation.layout import KernelState
@@ -298,6 +299,34 @@ class Fleet:
         self.arrays = make_room(self.arrays, len(self.arrays.replicas))
         for replica in np.flatnonzero(self.arrays.replicas["state"] != layout.GONE).tolist():
             self._set_slowness(replica)
+
+    def serials(self) -> frozenset[str]:
+        """The serials of the replicas that there are."""
+        units = self.arrays.replicas
+        return frozenset(map(str, units["serial"][units["state"] != layout.GONE].tolist()))
+
+    def know_speeds(self, speeds: ReplicaSpeeds, idle_requests: Mapping[Role, float]) -> None:
+        """Let routing go by what is known of replicas, and of each role by what an empty batch is worth."""
+        units, clock = self.arrays.replicas, self.arrays.clock[0]
+        units["known_slowness"] = 1.0
+        for role in self.pools:
+            apart, mine = speeds.of_role(role), units["role"] == CODES[role]
+            clock["uneven"][CODES[role]] = len(apart)
+            clock["idle_requests"][CODES[role]] = idle_requests.get(role, 0.0)
+            for replica in np.flatnonzero(mine) if apart else ():
+                known = apart.get(str(units["serial"][replica]))
+                units["known_slowness"][replica] = known.slowness if known else 1.0
+
+    def known_slow(self) -> Mapping[Role, tuple[float, ...]]:
+        """By role the slowness of the ready replicas that are known to differ; pools without any left out."""
+        units = self.arrays.replicas
+        differ = (units["state"] == layout.SERVING) & (units["known_slowness"] != 1.0)
+        if not differ.any():
+            return {}
+        found = {
+            role: units["known_slowness"][differ & (units["role"] == CODES[role])] for role in self.pools
+        }
+        return {role: tuple(each.tolist()) for role, each in found.items() if len(each)}
 
     def _set_slowness(self, replica: int) -> None:
         prefill, decode = self._slowness

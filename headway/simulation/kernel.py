@@ -8,6 +8,7 @@ told by notices, at the time of the event; its answers are orders, obeyed first 
 
 import numpy as np
 
+from headway.routing import least_load
 from headway.simulation import layout
 from headway.simulation.attempts import deliver, obey
 from headway.simulation.engine import boundary, enqueue
@@ -37,9 +38,27 @@ def load_of(state: KernelState, replica: int) -> int:
     return unit.prompt_tokens if unit.role == layout.PREFILL else unit.running + unit.waiting
 
 
+felt_load = compiled(least_load.felt_load)
+
+
 @compiled
-def choose(state: KernelState, role: int) -> int:
-    """A ready replica of the role by the built-in routing."""
+def _least_felt(state: KernelState, role: int, request: int) -> int:
+    """The replica of the least load, where some are known to be slower or faster than others."""
+    clock = state.clock[0]
+    own = float(state.requests[request].input_tokens) if role == layout.PREFILL else 1.0
+    best, least = NONE, 0.0
+    for place in range(clock.ready[role]):
+        replica = state.ready[role, place]
+        slowness = state.replicas[replica].known_slowness
+        load = felt_load(float(load_of(state, replica)), own, slowness, clock.idle_requests[role])
+        if best == NONE or load < least:
+            best, least = replica, load
+    return best
+
+
+@compiled
+def choose(state: KernelState, role: int, request: int) -> int:
+    """A ready replica of the role for the request, by the built-in routing."""
     clock, routing = state.clock[0], state.settings[0].routing
     count = clock.ready[role]
     if routing == Routing.RANDOM:
@@ -47,6 +66,8 @@ def choose(state: KernelState, role: int) -> int:
     if routing == Routing.ROUND_ROBIN:
         clock.turn[role] += 1
         return state.ready[role, clock.turn[role] % count]
+    if clock.uneven[role] > 0:
+        return _least_felt(state, role, request)
     best, least = NONE, 0
     for place in range(count):
         load = load_of(state, state.ready[role, place])
@@ -98,11 +119,11 @@ def place_request(state: KernelState, request: int) -> bool:
     if state.clock[0].ready[role] == 0:
         park(state, request, role)
     else:
-        assign(state, request, choose(state, role))
+        assign(state, request, choose(state, role, request))
     return True
 
 
-COMPILED_FROM = ("headway.simulation", "headway.engine", "interp")
+COMPILED_FROM = ("headway.simulation", "headway.engine", "headway.routing.least_load", "interp")
 """Packages whose sources are in the compiled kernel (`interp.jit.drop_stale_cache`)."""
 
 

@@ -75,12 +75,13 @@ def _record(*columns: str) -> np.dtype[np.void]:
 
 
 # `busy_s` of a replica is ends less beginnings of its busy times: while it computes, now is to be added.
-# What it computes takes as often as long as the surfaces say as its slowness is.
+# What it computes takes as often as long as the surfaces say as its slowness is; `known_slowness` is what
+# routing believes of it.
 REPLICA = _record(
     "i4 role state phase version",
     "i8 serial",
     "f8 created_s checkpoint_s boundary_s busy_s",
-    "f8 prefill_slowness decode_slowness",
+    "f8 prefill_slowness decode_slowness known_slowness",
     "i8 iteration",
     "f8 planned",
     "i8 running kv_tokens reserved_tokens",
@@ -132,7 +133,8 @@ CLOCK = _record(
     "i8 orders obeyed notices",
     f"({ROLE_COUNT},)i8 ready turn",
     f"({ROLE_COUNT},)i4 parked_head parked_tail",
-    f"({ROLE_COUNT},)i8 parked",
+    f"({ROLE_COUNT},)i8 parked uneven",
+    f"({ROLE_COUNT},)f8 idle_requests",
 )
 
 SETTINGS = _record(

@@ -107,7 +107,7 @@ def start_replica(state: KernelState, replica: int, ready_s: float) -> None:
     unit.created_s = state.clock[0].now_s
     unit.boundary_s = unit.checkpoint_s = -1.0
     unit.busy_s = 0.0
-    unit.prefill_slowness = unit.decode_slowness = 1.0
+    unit.prefill_slowness = unit.decode_slowness = unit.known_slowness = 1.0
     unit.iteration = 0
     unit.running = unit.kv_tokens = unit.reserved_tokens = unit.waiting = 0
     unit.prompt_tokens = unit.chunk_requests = unit.chunk_last_tokens = unit.promised = 0

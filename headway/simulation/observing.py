@@ -12,7 +12,8 @@ touched: a stretch of iterations under way is looked into, not closed, so that a
 without. A replica is sampled from the first look that finds it in service.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from math import isnan
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,8 @@ from numpy.typing import NDArray
 from headway.engine.decode_batch import find_cell, iterations_until, itl_at
 from headway.engine.observed_latency import LatencyReport, Phase
 from headway.engine.refinement import URGENT, Refinement, difference, learn, moved, refined
-from headway.planning.types import FloatArray, Policy, Traffic
+from headway.engine.replica_speeds import Lengths, ReplicaSpeeds, batch_line
+from headway.planning.types import FloatArray, Observation, Policy, Role, Traffic
 from headway.routing.records import SAMPLE_S, UtilisationSamples
 from headway.simulation.fleet import ROLES, Fleet
 from headway.simulation.layout import COMPLETED, DECODING, DRAINING, IDLE, PREFILLING, SERVING, KernelState
@@ -141,11 +143,11 @@ def reports(fleet: Fleet) -> Iterator[LatencyReport]:
     state = fleet.arrays
     columns = np.zeros((len(state.replicas), 3))
     report(fleet.handle, columns)
-    prefilling = state.replicas["phase"] == PREFILLING
+    prefilling, serials = state.replicas["phase"] == PREFILLING, state.replicas["serial"]
     for replica in np.flatnonzero(columns[:, 1] > 0.0).tolist():
-        yield LatencyReport(
-            Phase.PREFILL if prefilling[replica] else Phase.DECODE, *columns[replica].tolist()
-        )
+        phase = Phase.PREFILL if prefilling[replica] else Phase.DECODE
+        tokens, latency_s, batch = columns[replica].tolist()
+        yield LatencyReport(phase, tokens, latency_s, batch, str(serials[replica]))
 
 
 class PerformanceLearner:
@@ -156,11 +158,34 @@ class PerformanceLearner:
 
     def __init__(self, profile: Profile, make: Callable[[Profile], Policy]) -> None:
         self._measured, self._make = profile, make
+        self._lengths: Lengths | None = None
         self._served = self.refinement = Refinement()
+        self.speeds = ReplicaSpeeds()
 
-    def learn(self, reports: Iterable[LatencyReport], now_s: float) -> None:
-        """Take reports."""
-        self.refinement = learn(self.refinement, self._measured, reports, now_s)
+    def learn(self, fleet: Fleet, now_s: float) -> None:
+        """Take what the engines report, and let routing know of replicas that differ."""
+        before, seen = self.speeds, list(reports(fleet))
+        present = fleet.serials()
+        self.speeds = before.with_reports(self.refinement, self._measured, seen, now_s, present)
+        self.refinement = learn(self.refinement, self._measured, self.speeds.typical_reports(seen), now_s)
+        if before.differ or self.speeds.differ:
+            fleet.know_speeds(self.speeds, self._idle_requests(fleet))
+
+    def observe(self, observation: Observation) -> None:
+        """Take the lengths of an interval's requests, as far as they were observed."""
+        lengths = Lengths(observation.isl_tokens, observation.osl_tokens)
+        if not any(map(isnan, lengths)):
+            self._lengths = lengths
+
+    def _idle_requests(self, fleet: Fleet) -> Mapping[Role, float]:
+        if self._lengths is None:
+            return {}
+        profile, most = refined(self._measured, self._served), float(fleet.arrays.settings[0]["max_batch"])
+        return {
+            role: batch_line(profile, role, self._lengths, most).idle_requests
+            for role in fleet.pools
+            if role is not Role.PREFILL
+        }
 
     @property
     def urgent(self) -> bool:

@@ -1,4 +1,4 @@
-"""The report of a simulation: the JSON document of docs/reference.md as values.
+"""The report of a simulation: the JSON document of docs/reference/results.md as values.
 
     report.document()         writes it; a value that was not measured is null
     parse_report(document)    reads one, also one of an earlier version
@@ -56,6 +56,13 @@ Reasons = Annotated[
 
 OPTIONAL = ("classes", "routing_metrics", "prefix_hits", "utilisation")
 """Keys that the document lacks where there is nothing to say."""
+
+OBJECT, LIST = "should be an object of keys and values", "should be a list"
+SHAPES = {
+    **dict.fromkeys(("dataclass_type", "model_type", "dict_type", "mapping_type"), OBJECT),
+    **dict.fromkeys(("is_instance_of", "sequence_str"), LIST),
+}
+"""pydantic's faults that it words by names of Python."""
 
 
 class ReportError(ValueError):
@@ -202,7 +209,7 @@ class ReportSlo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulationReport:
-    """One run and what it ran on; keys and units are listed in docs/reference.md.
+    """One run and what it ran on; keys and units are listed in docs/reference/results.md.
 
     All but `wall_s` depend on the input alone. What has a default was not in every version's document.
     """
@@ -261,12 +268,17 @@ def parse_report(document: object) -> SimulationReport:
     try:
         return _adapter().validate_python(document)
     except ValidationError as error:
-        fault = error.errors()[0]
-        key = ".".join(str(part) for part in fault["loc"] if part != "[key]")
-        if fault["type"] == "missing":
-            raise ReportError(f"{key} is missing") from error
-        problem = fault["msg"].removeprefix("Value error, ")
-        raise ReportError(": ".join(filter(None, (key, problem[:1].lower() + problem[1:])))) from error
+        raise ReportError(first_fault(error)) from error
+
+
+def first_fault(error: ValidationError) -> str:
+    """The first key that is missing or wrong, as `trace.requests: input should be …`."""
+    fault = error.errors()[0]
+    key = ".".join(str(part) for part in fault["loc"] if part != "[key]")
+    if fault["type"] == "missing":
+        return f"{key} is missing"
+    problem = SHAPES.get(fault["type"], fault["msg"].removeprefix("Value error, "))
+    return ": ".join(filter(None, (key, problem[:1].lower() + problem[1:])))
 
 
 @cache

@@ -23,7 +23,7 @@ from headway.routing.offload import OffloadTrace
 from headway.simulation import kernel, layout, lifecycle
 from headway.simulation.fleet import Fleet
 from headway.simulation.layout import ArrivalColumns, Exit, Routing
-from headway.simulation.observing import REPORT_S, PerformanceLearner, TrafficLog, Utilisation, reports
+from headway.simulation.observing import REPORT_S, PerformanceLearner, TrafficLog, Utilisation
 from headway.simulation.records import quantile
 from headway.simulation.report import Interval, IntervalForecast, IntervalQuantiles
 from headway.simulation.results import SimulationResult
@@ -223,7 +223,7 @@ class SimulationRun:
         if now_s >= self.speed_changes[0]:
             self.fleet.set_slowness(*self.scenario.speeds.slowness(self.speed_changes.pop(0)))
         if self.learner is not None and now_s >= self.report_s:
-            self.learner.learn(reports(self.fleet), now_s)
+            self.learner.learn(self.fleet, now_s)
             self.report_s += REPORT_S
             if self.learner.urgent and now_s < self.tick_s:
                 self.tick_s = now_s
@@ -273,6 +273,7 @@ class SimulationRun:
             self.watchers.progress(float(self.fleet.arrays.clock[0]["now_s"]), self.trace.duration_s)
         observation = self._observe()
         if self.learner is not None:
+            self.learner.observe(observation)
             self.policy = self.learner.policy() or self.policy
         if self.forecaster is not None:
             self.forecaster.observe(observation)
@@ -296,6 +297,7 @@ class SimulationRun:
             request_duration_s=_ratio(window["duration_s"], window["completed"]),
             pools={role: self.fleet.pool_state(role) for role in self.scenario.pools},
             traffic=self.traffic.take(),
+            slow=self.fleet.known_slow(),
         )
 
     def _record(self, observation: Observation, decision: Decision | None) -> None:

@@ -132,10 +132,11 @@ def objection(report: TargetReport, off: float, settings: LatencySettings) -> st
     slack = 1.0 + settings.margin
     if off > settings.most_shift:
         return f"half of the held-out rows are {off:.1f} times off"
+    error = f"error {100.0 * report.candidate_error:.1f} %"
     if report.candidate_error > slack * report.previous_error:
-        return f"error {report.candidate_error:.1%}, the model in place has {report.previous_error:.1%}"
+        return f"{error}, the model in place has {100.0 * report.previous_error:.1f} %"
     if report.candidate_error > slack * report.prior_error:
-        return f"error {report.candidate_error:.1%}, the prior alone has {report.prior_error:.1%}"
+        return f"{error}, the prior alone has {100.0 * report.prior_error:.1f} %"
     return None
 
 

@@ -126,7 +126,7 @@ class SessionAffinityScorer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapacityFilter:
-    """`capacity-filter`: document 003's pull; only replicas with room for the request's pattern.
+    """`capacity-filter`: AIBrix's pull; only replicas with room for the request's pattern.
 
         keep ⟺ load + new <= 1,   new = 1 / Capacity(pattern, GPU type, role, SLO)
 

@@ -1,4 +1,4 @@
-"""`slo-scorer`: only replicas that keep every SLO there, and among them by headroom (document 002).
+"""`slo-scorer`: only replicas that keep every SLO there, and among them by headroom (the Gateway API's).
 
 For a newcomer with SLOs (S_t, S_p) that has waited w, at a replica whose tightest running TPOT SLO is s;
 TTFT and TPOT are `forecast`'s, times a safety factor that follows the live errors, or 1 + `margin`:

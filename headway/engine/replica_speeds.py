@@ -1,0 +1,227 @@
+"""Replicas that are slower or faster than their peers, as their own reports show.
+
+Each report of a replica (`observed_latency`) is held against the corrected surfaces (`refinement`):
+
+    e = ln(measured / corrected)        m, v: mean and variance over the replica's latest reports, of weight w
+
+New reports count fully, those before at most KEPT; what lies back counts half after HALF_LIFE_S, so that a
+replica without traffic is tried again in the end. The typical replica is the lower median of all m of a
+phase, by which it does not matter what the surfaces leave out for all of them. A replica counts as another
+than its peers where
+
+    |m − typical| > max(ln APART, SURE √(max(v, v of all) / w), WIDE · spread of the others)
+
+the spread being 1.48 times the median distance from their median. Then its slowness, relative to the typical
+replica, is exp((m − typical) w / (w + DOUBT)), within MOST_RATIO. So a fleet of which no replica clearly
+differs has none, and decides as if nothing were observed. What a slow replica reports is no matter of the
+common surfaces: `typical_reports` leaves it out.
+
+A batch of n with mean context c takes about a + b n (`batch_line`). In mixed replicas a prompt of work W,
+shared by the iterations of its own output, adds W / output to b.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import exp, log
+from typing import NamedTuple
+
+import numpy as np
+
+from headway.config import Role
+from headway.engine.observed_latency import LatencyReport, Phase
+from headway.engine.refinement import MOST_RATIO, Refinement, report_columns, unexplained
+from headway.engine.surfaces import prompt_work_s
+from interp import Profile
+from interp.arrays import FloatArray
+
+APART, SURE, WIDE = 1.2, 3.0, 4.0
+KEPT, HALF_LIFE_S, DOUBT = 8.0, 600.0, 0.5
+LEAST = 2.0
+"""Weight from which on a replica is judged, and is a peer: three reports, as older ones count less."""
+
+MOST_REPLICAS = 4096
+"""Replicas that are remembered of each phase; the one heard of longest ago goes first."""
+
+
+class Observed(NamedTuple):
+    """What one replica reported of one phase: a weight at a time, and by it the means of e and its square."""
+
+    weight: float
+    at_s: float
+    mean: float
+    square: float
+
+    def aged(self, now_s: float) -> "Observed":
+        """The same at a later time."""
+        share = 0.5 ** (max(0.0, now_s - self.at_s) / HALF_LIFE_S)
+        return self._replace(weight=self.weight * share, at_s=max(now_s, self.at_s))
+
+    def with_one(self, e: float) -> "Observed":
+        """With one more report."""
+        before = min(self.weight, KEPT)
+        step = 1.0 / (before + 1.0)
+        mean, square = self.mean + step * (e - self.mean), self.square + step * (e * e - self.square)
+        return Observed(before + 1.0, self.at_s, mean, square)
+
+
+class Apart(NamedTuple):
+    """A replica that clearly differs: by how many times longer it takes than the typical one, since when."""
+
+    slowness: float
+    since_s: float
+
+
+Differing = Mapping[Phase, Mapping[str, Apart]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaSpeeds:
+    """Everything that replicas have shown of themselves, by phase and replica, and those that differ."""
+
+    observed: Mapping[Phase, Mapping[str, Observed]] = field(default_factory=dict)
+    apart: Differing = field(default_factory=dict)
+
+    @property
+    def differ(self) -> bool:
+        """True if any replica differs."""
+        return any(self.apart.values())
+
+    def of_role(self, role: Role) -> Mapping[str, Apart]:
+        """The replicas of a pool that differ; of mixed ones the slower of their phases counts."""
+        phases = {Role.PREFILL: (Phase.PREFILL,), Role.DECODE: (Phase.DECODE,)}.get(role, tuple(Phase))
+        found: dict[str, Apart] = {}
+        for phase in phases:
+            for replica, each in self.apart.get(phase, {}).items():
+                known = found.get(replica)
+                if known is None or each.slowness > known.slowness:
+                    found[replica] = each
+        return found
+
+    def with_reports(
+        self,
+        refinement: Refinement,
+        profile: Profile,
+        reports: Iterable[LatencyReport],
+        now_s: float,
+        present: Collection[str] | None = None,
+    ) -> "ReplicaSpeeds":
+        """After more reports at `now_s`, held against `profile` as `refinement` corrects it.
+
+        Of replicas that are not `present` nothing is kept; None keeps all.
+        """
+        seen = [report for report in reports if report.replica]
+        columns, usable = report_columns(seen)
+        observed: dict[Phase, Mapping[str, Observed]] = {}
+        for phase in Phase:
+            chosen = [at for at, report in enumerate(seen) if report.phase is phase and usable[at]]
+            known = _present(self.observed.get(phase, {}), present)
+            if chosen:
+                e = unexplained(refinement, profile, phase, columns[chosen])
+                known = _with_seen(known, [seen[at].replica for at in chosen], e, now_s)
+            observed[phase] = known
+        apart = {phase: _apart(observed[phase], self.apart.get(phase, {}), now_s) for phase in Phase}
+        return ReplicaSpeeds(observed=observed, apart=apart)
+
+    def typical_reports(self, reports: Iterable[LatencyReport]) -> Sequence[LatencyReport]:
+        """Those of replicas that do not differ in that phase."""
+        return [each for each in reports if each.replica not in self.apart.get(each.phase, {})]
+
+
+def _present(known: Mapping[str, Observed], present: Collection[str] | None) -> Mapping[str, Observed]:
+    if present is None:
+        return known
+    return {replica: each for replica, each in known.items() if replica in present}
+
+
+def _with_seen(
+    known: Mapping[str, Observed], replicas: Sequence[str], e: FloatArray, now_s: float
+) -> Mapping[str, Observed]:
+    observed = dict(known)
+    for replica, each in zip(replicas, e.tolist(), strict=True):
+        # Taken out and put in again: the order of the dict is the order in which replicas were last heard of.
+        before = observed.pop(replica, Observed(0.0, now_s, 0.0, 0.0)).aged(now_s)
+        observed[replica] = before.with_one(each)
+    for replica in list(observed)[: max(0, len(observed) - MOST_REPLICAS)]:
+        del observed[replica]
+    return observed
+
+
+def _apart(
+    observed: Mapping[str, Observed], before: Mapping[str, Apart], now_s: float
+) -> Mapping[str, Apart]:
+    """The replicas of a phase that differ from their peers."""
+    aged = {replica: each.aged(now_s) for replica, each in observed.items()}
+    peers = {replica: each for replica, each in aged.items() if each.weight >= LEAST}
+    if len(peers) < 2:
+        return {}
+    weight, _, mean, square = np.array(list(peers.values())).T
+    distance = mean - np.sort(mean)[(len(mean) - 1) // 2]
+    if float(np.abs(distance).max()) <= log(APART):
+        return {}
+    variance = np.maximum(0.0, square - mean**2)
+    error = np.sqrt(np.maximum(variance, weight @ variance / weight.sum()) / weight)
+    found: dict[str, Apart] = {}
+    for at, replica in enumerate(peers):
+        size = abs(float(distance[at]))
+        if size > max(log(APART), SURE * float(error[at])) and size > WIDE * _spread(np.delete(mean, at)):
+            shrunk = float(distance[at] * weight[at] / (weight[at] + DOUBT))
+            slowness = exp(max(-log(MOST_RATIO), min(log(MOST_RATIO), shrunk)))
+            since_s = before[replica].since_s if replica in before else now_s
+            found[replica] = Apart(slowness, since_s)
+    return found
+
+
+def _spread(means: FloatArray) -> float:
+    return 1.4826 * float(np.median(np.abs(means - np.median(means))))
+
+
+class Lengths(NamedTuple):
+    """Mean tokens of prompts and outputs."""
+
+    input_tokens: float
+    output_tokens: float
+
+    @property
+    def context_tokens(self) -> float:
+        """Mean context of a sequence that decodes."""
+        return self.input_tokens + self.output_tokens / 2.0
+
+
+class BatchLine(NamedTuple):
+    """Seconds of an iteration of n requests, about `idle_s` + `each_s` n, up to `most` requests."""
+
+    idle_s: float
+    each_s: float
+    most: float
+
+    @property
+    def idle_requests(self) -> float:
+        """The requests that would take as long as an empty batch does."""
+        return self.idle_s / self.each_s
+
+    def worth(self, slowness: float, itl_s: float) -> float:
+        """What a replica so much slower does of what another does, both with all that `itl_s` allows."""
+        ours, theirs = (self._rate(each, itl_s) for each in (slowness, 1.0))
+        return min(1.0, ours / theirs) if theirs > 0.0 else min(1.0, 1.0 / slowness)
+
+    def _rate(self, slowness: float, itl_s: float) -> float:
+        requests = max(0.0, min(self.most, (itl_s / slowness - self.idle_s) / self.each_s))
+        return requests / (slowness * (self.idle_s + self.each_s * requests))
+
+
+def batch_line(profile: Profile, role: Role, lengths: Lengths, max_batch_size: float) -> BatchLine:
+    """The line through batches of one and of as many as fit, at the mean context."""
+    capacity, context = float(profile.decode.table.max_kv_tokens), max(1.0, lengths.context_tokens)
+    most = max(2.0, min(max_batch_size, capacity / context))
+    usage = np.minimum(1.0, np.array([1.0, most]) * context / capacity)
+    one_s, most_s = profile.decode.itl_s(usage, np.full(2, context)).tolist()
+    each_s = max((most_s - one_s) / (most - 1.0), one_s / MOST_IDLE)
+    idle_s = max(0.0, one_s - each_s)
+    if role is Role.MIXED:
+        work_s = prompt_work_s(profile.prefill.table, np.array([lengths.input_tokens]))
+        each_s += float(work_s[0]) / max(1.0, lengths.output_tokens)
+    return BatchLine(idle_s, each_s, most)
+
+
+MOST_IDLE = 10_000.0
+"""Bound of a flat batch line."""
