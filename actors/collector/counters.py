@@ -94,6 +94,18 @@ class Counters:
         }
         self._last_s = at_s
 
+    def adopt(self, counted: Counted, at_s: float) -> None:
+        """Follow these too from here on, as `begin` does."""
+        self._followed |= {
+            group: _FollowedCounter(parts=dict(parts), at_s=at_s) for group, parts in counted.items()
+        }
+
+    def allowed(self, quantity: Quantity, at_s: float) -> float:
+        """The most that one counter of it can have counted since the last read."""
+        paces = [known.pace for group, known in self._followed.items() if group.quantity is quantity]
+        elapsed_s = 0.0 if self._last_s is None else at_s - self._last_s
+        return ALLOWED_PACES * max(paces, default=0.0) * elapsed_s + ALLOWED_FLOOR
+
     def replaced(self) -> None:
         """Another process answers from now on, whose counters began at 0."""
         self._followed = {}
@@ -167,7 +179,9 @@ class Counters:
         if before > allowance:
             known.earlier = sorted([*known.earlier, before][-EARLIER_KEPT:])
         if returned:
-            return f"{group} went from {before:g} to {count:g}: two processes answer in turns"
+            return (
+                f"{group} went from {before:g} to {count:g}: two processes answer in turns, read each of them"
+            )
         if count > allowance:
             return f"{group} fell from {before:g} to {count:g}, which no restart explains"
         return ""

@@ -25,7 +25,7 @@ so that intervals tile exactly where clocks agree, and to the time of one exchan
 import base64
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from math import isnan
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -41,6 +41,11 @@ from headway.planning import Role, Traffic
 
 LE = "le"
 """Label with the upper bound of a histogram's bucket."""
+
+INSTANCE, ROLE = "instance", "role"
+"""Labels with the engine that a sample was read from, and its role, where several are read."""
+
+MOST_NAMED = 5
 
 FIGURES = ("running", "waiting", "kv_usage")
 
@@ -68,6 +73,13 @@ def metrics_url(address: str) -> str:
     """The address itself if it ends in /metrics, else /metrics under it."""
     bare = address.rstrip("/")
     return bare if bare.endswith("/metrics") else f"{bare}/metrics"
+
+
+def absent(model: str, shown: Iterable[str]) -> str:
+    """A line on a model that metrics do not have, with those that they have."""
+    others = sorted(filter(None, shown))
+    named = ", ".join(others[:MOST_NAMED]) + (" and more" if len(others) > MOST_NAMED else "")
+    return f"no series of the model {model}" + (f", only of {named}" if named else "")
 
 
 def redacted(address: str) -> str:
@@ -160,13 +172,24 @@ def counted(uses: Mapping[SeriesUse, float]) -> dict[Group, dict[str, float]]:
     return groups
 
 
-def changed(old: Mapping[SeriesUse, float], new: Mapping[SeriesUse, float]) -> dict[Key, float]:
-    """The change of the gauges; one that is gone has fallen to 0."""
+def changed(
+    old: Mapping[SeriesUse, float], new: Mapping[SeriesUse, float], ended: Collection[str] = ()
+) -> dict[Key, float]:
+    """The change of the gauges; one that is gone has fallen to 0.
+
+    What engines that `ended` (labels `instance`) had in flight is lost: it came, and is not taken back.
+    """
+    before = {use: value for use, value in old.items() if instance_of(use.labels) not in ended}
     change: dict[Key, float] = {}
-    for use in dict.fromkeys([*new, *old]):
+    for use in dict.fromkeys([*new, *before]):
         if use.gauge:
-            change[use.key] = change.get(use.key, 0.0) + new.get(use, 0.0) - old.get(use, 0.0)
+            change[use.key] = change.get(use.key, 0.0) + new.get(use, 0.0) - before.get(use, 0.0)
     return change
+
+
+def instance_of(labels: Labels) -> str | None:
+    """The engine that a series is of; None where one address shows all there is."""
+    return next((value for name, value in labels if name == INSTANCE), None)
 
 
 def last_good(old: Samples, new: Samples) -> dict[SeriesId, float]:
@@ -196,7 +219,7 @@ def gained_load(
         by_role: dict[Role, list[float]] = {}
         for series, value in samples.items():
             if series.name == gauge.name and carries(series.labels, gauge.where):
-                role = role_of(load, dict(series.labels).get(load.role_label or ""))
+                role = gauge.role or role_of(load, dict(series.labels).get(load.role_label or ""))
                 if role is not None:
                     by_role.setdefault(role, []).append(value)
         for role, values in by_role.items():
@@ -234,12 +257,14 @@ ROW = np.dtype(
         ("itl_s", "<f4"),
     ]
 )
-"""A request that arrived (`output_tokens` is ARRIVAL) or completed.
+"""A request that arrived (`output_tokens` is ARRIVAL) or completed; of those that name a class also one that
+missed its SLO otherwise (LOST).
 
 SLOs of its own, NaN where it has none, and the place of its class, 0 for none. Of one that completed also
 `cached_tokens`, which may be UNKNOWN, the seconds since it arrived, its TTFT and the mean ITL, NaN for none.
 """
 ARRIVAL = UNKNOWN = -1
+LOST = -2
 
 
 class RequestList(NamedTuple):
@@ -279,8 +304,9 @@ def traffic_within(answer: RequestList, shift_s: float, start_s: float, end_s: f
         return None
     at_s = answer.rows["at_s"] + shift_s
     within = (at_s > start_s) & (at_s <= end_s)
-    arrived = answer.rows["output_tokens"] == ARRIVAL
-    arrivals, completions = np.flatnonzero(within & arrived), answer.rows[within & ~arrived]
+    ended = answer.rows["output_tokens"]
+    arrived = ended == ARRIVAL
+    arrivals, completions = np.flatnonzero(within & arrived), answer.rows[within & (ended >= 0)]
     # A clock that was set back puts a later arrival before an earlier one.
     arrivals = arrivals[np.argsort(at_s[arrivals], kind="stable")]
     rows = answer.rows[arrivals]

@@ -67,7 +67,9 @@ class Latency:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolLoad:
-    """Mean load of a pool's running replicas: requests running, requests waiting, KV usage in [0, 1]."""
+    """Load of a pool, averaged over time: requests running and waiting on all its replicas together, and the
+    mean of their KV usage in [0, 1].
+    """
 
     running: float = NAN
     waiting: float = NAN
@@ -75,14 +77,27 @@ class PoolLoad:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ClassMeasured:
+    """The requests of one SLO class in the interval (`actors.collector.by_class`)."""
+
+    requests: float = NAN
+    judged: float = NAN
+    attainment: float = NAN
+    ttft_s: Latency = field(default_factory=Latency)
+    itl_s: Latency = field(default_factory=Latency)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """One interval. `requests` are arrivals; `attainment` is the share of ended requests that met the SLO.
+    """One interval. `requests` are arrivals; `attainment` is the share of ended requests that met the SLO,
+    with `ttft_only` that of which the first token was in time, where no more is known.
 
     `queue_s` is the mean wait in an engine's queue, `cached_tokens` the mean of a prompt's tokens that were
     not computed again; NaN where the system does not say.
 
     `traffic` are the requests one by one, None where the source does not know them all; `counted` is what it
-    counted of them, None where that is not known or nothing arrived.
+    counted of them, None where that is not known or nothing arrived. `classes` are by name those of the
+    settings, none where requests are not known one by one.
     """
 
     start_s: float
@@ -94,6 +109,7 @@ class Measured:
     osl_tokens: float = NAN
     request_duration_s: float = NAN
     attainment: float = NAN
+    ttft_only: bool = False
     queue_s: float = NAN
     cached_tokens: float = NAN
     ttft_s: Latency = field(default_factory=Latency)
@@ -101,6 +117,7 @@ class Measured:
     load: Mapping[Role, PoolLoad] = field(default_factory=dict)
     traffic: Traffic | None = None
     counted: CountedTraffic | None = None
+    classes: Mapping[str, ClassMeasured] = field(default_factory=dict)
 
 
 Buckets = Sequence[tuple[float, float]]

@@ -16,16 +16,18 @@ interval is the retry.
 """
 
 import asyncio
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from math import isnan
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from actors.collector import promql
 from actors.collector.counted import with_counted
 from actors.collector.counters import Group, Past, follow
-from actors.collector.exposition import SourceDownError, redacted, role_of
+from actors.collector.exposition import SourceDownError, absent, redacted, role_of
+from actors.collector.http_text import bearer
 from actors.collector.measured import (
     NAN,
     Health,
@@ -36,10 +38,27 @@ from actors.collector.measured import (
     assemble,
     unmeasured,
 )
-from actors.collector.presets import Channel, Load, Part, Preset, Quantity, Series, channels, gauges, matched
+from actors.collector.presets import (
+    EVERYTHING,
+    PRESETS,
+    Channel,
+    Load,
+    Part,
+    Preset,
+    Quantity,
+    Selection,
+    Series,
+    channels,
+    gauges,
+    matched,
+)
 from headway.planning import Role
 
 THREADS = 4
+ALIVE = tuple(dict.fromkeys((preset.alive.name, preset.model_label) for preset in PRESETS.values()))
+"""What every running system of some kind shows, and its label with the model."""
+COUNTED_S = 2.0
+"""Between two counts of the engines, which the planner asks for more often."""
 
 
 class Point(NamedTuple):
@@ -115,10 +134,16 @@ def loads_of(answer: Iterable[Point], load: Load) -> dict[Role, PoolLoad]:
     """Mean load by role."""
     figures: dict[Role, dict[str, float]] = {}
     for what, labels, value in answer:
-        role = role_of(load, labels.get(load.role_label or ""))
-        if role is not None:
-            figures.setdefault(role, {})[what] = value
+        figure = what.partition(":")[0]
+        if (role := _role(Point(what, labels, value), load)) is not None:
+            figures.setdefault(role, {})[figure] = value
     return {role: PoolLoad(**means) for role, means in figures.items()}
+
+
+def _role(point: Point, load: Load) -> Role | None:
+    """The role that a figure belongs to, by its name or by the role's label."""
+    named = point.what.partition(":")[2]
+    return Role(named) if named else role_of(load, point.labels.get(load.role_label or ""))
 
 
 def coverage_health(coverage: Coverage, end_s: float, fresh_s: float, sought: str) -> Health:
@@ -141,22 +166,42 @@ def coverage_health(coverage: Coverage, end_s: float, fresh_s: float, sought: st
 
 
 class PrometheusSource:
-    """Queries one Prometheus for one model. `fresh_s` is the age at which a sample stops counting."""
+    """Queries one Prometheus for one model. `fresh_s` is the age at which a sample stops counting.
 
-    def __init__(self, url: str, preset: Preset, model: str, *, timeout_s: float, fresh_s: float) -> None:
+    `ca_file` has the authorities to trust, `token_file` the key to send, which is read for each query.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        preset: Preset,
+        model: str,
+        *,
+        timeout_s: float,
+        fresh_s: float,
+        selection: Selection = EVERYTHING,
+        ca_file: str | None = None,
+        token_file: str | None = None,
+    ) -> None:
         self._url = url.rstrip("/")
+        self._ca_file, self._token_file = ca_file, token_file
         self._preset = preset
-        self._quantities = promql.quantities(channels(preset, model))
-        self._gauges = gauges(preset, model)
-        self._alive = _with_model(preset.alive, preset, model)
+        self._quantities = promql.quantities(channels(preset, model, selection))
+        self._gauges = gauges(preset, model, selection)
+        alive = preset.alive
+        self._alive = Series(name=alive.name, where=matched(alive, preset, model, selection))
         self._sought = promql.selector(self._alive.name, self._alive.where)
-        self._counter = _with_model(preset.requests[0], preset, model)
+        self._model = preset.model(model)
+        requests = next(c for c in self._quantities[Quantity.REQUESTS] if not c.gauge)
+        self._counter = Series(name=requests.name, where=requests.where)
         self._timeout_s = timeout_s
         self._fresh_s = fresh_s
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="promql")
         self._client: Any = None
         self._queries = 0
         self._failures = 0
+        self._engines: Mapping[Role, int] = {}
+        self._counted_s = float("-inf")
 
     async def collect(self, start_s: float, end_s: float) -> Measured:
         """The interval, or why it could not be measured."""
@@ -198,11 +243,31 @@ class PrometheusSource:
         try:
             async with asyncio.timeout(self._timeout_s):
                 found = await self._points(f"count({self._sought})", None)
+                others = [] if found else await self._points(promql.anything(ALIVE), None)
         except (SourceDownError, TimeoutError) as error:
             return Health(status=HealthStatus.DOWN, detail=self._failed(error))
         if not found:
-            return Health(status=HealthStatus.STARTING, detail=f"Prometheus has no series {self._sought}")
+            detail = f"Prometheus has {absent(self._model, map(self._known, others))}; asked: {self._sought}"
+            return Health(status=HealthStatus.STARTING, detail=detail)
         return Health(status=HealthStatus.OK)
+
+    async def engines(self) -> Mapping[Role, int]:
+        """Engines with a fresh sample; none where they are not told apart or Prometheus does not answer."""
+        load, each = self._preset.load, tuple(one for one in self._gauges if one.figure == "running")
+        if load is None or not load.running.engine:
+            return {}
+        now_s = asyncio.get_running_loop().time()
+        if now_s - self._counted_s >= COUNTED_S:
+            self._counted_s = now_s
+            try:
+                async with asyncio.timeout(self._timeout_s):
+                    answer = await self._points(promql.engines(each, load, self._fresh_s), None)
+            except (SourceDownError, TimeoutError) as error:
+                self._failed(error)
+                answer = []
+            named = [(_role(point, load), int(point.value)) for point in answer]
+            self._engines = {role: count for role, count in named if role is not None}
+        return self._engines
 
     def status(self) -> dict[str, object]:
         """Address, queries and failures so far."""
@@ -211,6 +276,8 @@ class PrometheusSource:
     async def close(self) -> None:
         """Let the threads go; what hangs ends by the client's timeout."""
         self._threads.shutdown(wait=False, cancel_futures=True)
+        if self._client is not None:
+            self._client.close()
 
     async def _increases(self, window: promql.Window, end_s: float) -> dict[Quantity, Increase]:
         asked = [self._increase(parts, window, end_s) for parts in self._quantities.values()]
@@ -258,6 +325,7 @@ class PrometheusSource:
     def _ask(self, query: str, at_s: float | None) -> Any:  # noqa: ANN401 - whatever JSON holds
         """One request, in a thread. All that it can do to us becomes `SourceDownError`."""
         from prometheus_api_client import PrometheusApiClientException, PrometheusConnect
+        from requests.exceptions import InvalidSchema, InvalidURL, MissingSchema
 
         self._queries += 1
         params = {"timeout": promql.duration(self._timeout_s)}
@@ -265,12 +333,21 @@ class PrometheusSource:
             params["time"] = f"{at_s:.3f}"
         try:
             if self._client is None:
-                self._client = PrometheusConnect(url=self._url, retry=0, method="POST")
+                self._client = PrometheusConnect(
+                    url=self._url, retry=0, method="POST", auth=self._with_key(), session=self._session()
+                )
             answer = self._client.custom_query(query, params=params, timeout=self._timeout_s)
         except PrometheusApiClientException as error:
             raise SourceDownError(str(error)[:300]) from None
+        except (InvalidSchema, InvalidURL, MissingSchema):
+            # Their text is the whole address, with the credentials in it.
+            raise SourceDownError("is not an http address") from None
         # Before OSError: what the client raises for text that is no JSON is both.
-        except (ValueError, KeyError, TypeError) as error:
+        except ValueError:
+            raise SourceDownError(
+                "not an answer of Prometheus: no JSON (a login page, or another address?)"
+            ) from None
+        except (KeyError, TypeError) as error:
             raise SourceDownError(f"not an answer of Prometheus: {type(error).__name__}") from None
         except OSError as error:
             # The innermost cause, which the client's text ends with; the rest repeats the query.
@@ -278,11 +355,37 @@ class PrometheusSource:
             raise SourceDownError(f"{type(error).__name__}: {reason}") from None
         return answer
 
+    def _session(self) -> Any:  # noqa: ANN401 - a session of `requests`
+        from requests import Session
+
+        session = Session()
+        if self._ca_file is not None:
+            if not Path(self._ca_file).is_file():
+                raise SourceDownError(f"metrics.ca_file: {self._ca_file}: there is no such file")
+            session.verify = self._ca_file
+        return session
+
+    def _with_key(self) -> Any:  # noqa: ANN401 - what `requests` takes for an `auth`
+        """Puts the key into a request; None without one: then credentials in the address count."""
+
+        def keyed(request: Any) -> Any:  # noqa: ANN401 - a prepared request
+            request.headers.update(bearer(self._token_file))
+            return request
+
+        return None if self._token_file is None else keyed
+
+    def _known(self, point: Point) -> str:
+        """A model that Prometheus has, and what hides it from these settings."""
+        name = point.labels.get("__name__", "")
+        presets = [preset for preset in PRESETS.values() if promql.spelt(preset.alive.name, name)]
+        model = next(
+            (point.labels[each.model_label] for each in presets if each.model_label in point.labels), ""
+        )
+        if not model or self._preset in presets:
+            return f"{model} without these labels" if model == self._model else model
+        return f"{model} (preset {presets[0].name})"
+
     def _failed(self, error: Exception) -> str:
         self._failures += 1
         why = str(error) or f"no answer within {self._timeout_s:g} s"
         return f"Prometheus at {redacted(self._url)}: {why}"
-
-
-def _with_model(series: Series, preset: Preset, model: str) -> Series:
-    return Series(name=series.name, where=matched(series, preset, model))

@@ -25,13 +25,17 @@ Seen with Prometheus 2.42 at a scrape a second: `increase()` 58.8 of 60 requests
 that began inside them, 19.2 of 40 in 4 s around a restart; the above 60 of 60 and 40 of 40.
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from math import ceil, floor
 
-from actors.collector.presets import Channel, Gauge, Labels, Load, Part, Quantity, Series
+from actors.collector.presets import Channel, Gauge, Labels, Load, Part, Quantity, Series, former
 
 WHAT = "what"
 """Label under which the parts of a combined answer come back."""
+
+ENGINE = ("instance", "pod", "ReplicaId")
+"""Labels that tell engines apart; the last is Ray Serve LLM's, whose engines share the page of their node."""
 
 HISTORY_S = 6 * 3600.0
 """How far back a series is looked for before it counts as new."""
@@ -92,13 +96,28 @@ def duration(seconds: float) -> str:
     return f"{max(1, round(seconds * 1000))}ms"
 
 
+def anything(systems: Iterable[tuple[str, str]]) -> str:
+    """One query for all series with one of these names, by name and by the labels beside the names."""
+    names, labels = zip(*systems, strict=True)
+    spelt = "|".join(name.replace(":", "[:_]") for name in names)
+    return f'count by (__name__, {", ".join(dict.fromkeys(labels))}) ({{__name__=~"{spelt}"}})'
+
+
+def spelt(name: str, found: str) -> bool:
+    """True if a name that was found is this one in either spelling."""
+    return found.replace(":", "_") == name.replace(":", "_")
+
+
 def selector(name: str, where: Labels) -> str:
     """Name and labels. A colon in the name may have become an underscore: prometheus_client does that to some
     Prometheus versions (client_python issue 1177), and so `vllm:` and `sglang:` names come in two spellings.
     """
     spelt = f'=~"{name.replace(":", "[:_]")}"' if ":" in name else f'="{name}"'
     escapes = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
-    labels = "".join(f',{label}="{value.translate(escapes)}"' for label, value in where)
+    labels = "".join(
+        f',{label}{"=~" if value.startswith("~") else "="}"{value.removeprefix("~").translate(escapes)}"'
+        for label, value in where
+    )
     return f"{{__name__{spelt}{labels}}}"
 
 
@@ -132,11 +151,13 @@ def increase(channels: tuple[Channel, ...], window: Window, *, through_resets: b
     form = gained_through_resets if through_resets else gained
     parts = []
     for index, channel in enumerate(channels):
-        per_series = gained(channel, window) if channel.gauge else form(channel, window)
+        measure = gained if channel.gauge else form
+        per_series = " or ".join(measure(each, window) for each in _spellings(channel))
         by = "sum by (le) " if channel.part is Part.BUCKET else "sum"
         parts.append(_labelled(f"{by}({per_series})", f"{channel.part}:{index}"))
     counted = [channel for channel in channels if not channel.gauge and channel.part is Part.COUNT]
-    fell = [expression for channel in counted for expression in resets(channel, window)]
+    named = [each for channel in counted for each in _spellings(channel)]
+    fell = [expression for channel in named for expression in resets(channel, window)]
     parts += [_labelled(f"count({expression})", f"resets:{index}") for index, expression in enumerate(fell)]
     return " or ".join(parts)
 
@@ -147,14 +168,19 @@ def samples(channel: Channel, window: Window) -> str:
 
 
 def load(gauges: tuple[Gauge, ...], settings: Load, window: Window) -> str:
-    """One query for the load of pools: means over the interval by figure and role."""
+    """One query for the load of pools: means over the interval by figure (and `:role`), or by its label."""
     parts = []
     for gauge in gauges:
         over = "avg" if gauge.averaged else "sum"
-        by = f" by ({settings.role_label})" if settings.role_label else ""
-        pool = f"{over}{by} ({selector(gauge.name, gauge.where)} >= 0)"
+        by = f" by ({settings.role_label})" if settings.role_label and gauge.role is None else ""
+        each = " or ".join(f"({selector(name, gauge.where)} >= 0)" for name in _names(gauge.name))
+        if gauge.gateway is not None:
+            # Other models have gateways too, and those of one model may all show the same replicas.
+            ours = selector(gauge.gateway.name, gauge.gateway.where)
+            each = f"max by (role, replica) (({each}) and on (job, instance) {ours})"
+        pool = f"{over}{by} ({each})"
         mean = f"avg_over_time(({pool})[{window.interval}:{window.sampling}])"
-        parts.append(_labelled(mean, gauge.figure))
+        parts.append(_labelled(mean, f"{gauge.figure}:{gauge.role}" if gauge.role else gauge.figure))
     return " or ".join(parts)
 
 
@@ -184,12 +210,36 @@ def coverage(alive: Series, counter: Series, window: Window) -> str:
     return " or ".join(_labelled(expression, what) for what, expression in table.items())
 
 
+def engines(alive: tuple[Gauge, ...], settings: Load, fresh_s: float) -> str:
+    """One query for the engines with a fresh sample of a gauge that each of them has, by role or its label.
+
+    The series of one engine, such as those of its data-parallel ranks, share the labels ENGINE.
+    """
+    parts = []
+    for gauge in alive:
+        label = (settings.role_label,) if settings.role_label and gauge.role is None else ()
+        fresh = f"timestamp({selector(gauge.name, gauge.where)}) > time() - {fresh_s:g}"
+        each = f"count by ({', '.join((*ENGINE, *label))}) ({fresh})"
+        parts.append(_labelled(f"count by ({', '.join(label)}) ({each})", f"engines:{gauge.role or ''}"))
+    return " or ".join(parts)
+
+
 def quantities(channels: tuple[Channel, ...]) -> dict[Quantity, tuple[Channel, ...]]:
     """The channels by quantity: one query each."""
     return {
         quantity: tuple(channel for channel in channels if channel.quantity is quantity)
         for quantity in dict.fromkeys(channel.quantity for channel in channels)
     }
+
+
+def _names(name: str) -> tuple[str, ...]:
+    """A name and the one before it; `or` takes the latter from engines that do not have the first."""
+    before = former(name)
+    return (name,) if before is None else (name, before)
+
+
+def _spellings(channel: Channel) -> list[Channel]:
+    return [replace(channel, name=name) for name in _names(channel.name)]
 
 
 def _labelled(expression: str, what: str) -> str:

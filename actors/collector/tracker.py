@@ -14,17 +14,20 @@ are then as far apart as the restart made them.
 import json
 from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
 from actors.collector.counted import with_counted
-from actors.collector.counters import Counters, Group, summed
+from actors.collector.counters import Counted, Counters, Group, summed
 from actors.collector.exposition import (
     SeriesId,
     SeriesUse,
+    absent,
     broken,
     carries,
     changed,
     counted,
     gained_load,
+    instance_of,
     last_good,
     pool_loads,
     series_uses,
@@ -37,13 +40,25 @@ from actors.collector.measured import (
     assemble,
     unmeasured,
 )
-from actors.collector.presets import Part, Preset, Quantity, channels, gauges, matched
+from actors.collector.presets import (
+    EVERYTHING,
+    Part,
+    Preset,
+    Quantity,
+    Selection,
+    channels,
+    gauges,
+    matched,
+)
 from actors.collector.snapshots import Ring, Snapshot, between
 
 GONE_S = 300.0
 """A counter without any series is not read, for as long; after that it is gone."""
 FORGOTTEN_S = 3600.0
 """A series that was away for longer is a new one."""
+
+COUNTS_REQUESTS = frozenset({Quantity.REQUESTS, Quantity.TTFT})
+"""By these an engine's past is noticed: the first token counts where others than decode engines are read."""
 
 LEAST_SHARE, MOST_SHARE = 0.05, 0.25
 """Bounds of the tolerance, as shares of the interval."""
@@ -55,12 +70,14 @@ LEAST_STRETCH, MOST_STRETCH = 0.5, 1.5
 class Tracker:
     """Reads in, intervals out."""
 
-    def __init__(self, preset: Preset, model: str, scrape_interval_s: float) -> None:
+    def __init__(
+        self, preset: Preset, model: str, scrape_interval_s: float, selection: Selection = EVERYTHING
+    ) -> None:
         self._preset = preset
-        self._channels = channels(preset, model)
-        self._gauges = gauges(preset, model)
-        self._of = [preset.name, preset.model(model)]
-        self._alive = SeriesId(preset.alive.name, matched(preset.alive, preset, model))
+        self._channels = channels(preset, model, selection)
+        self._gauges = gauges(preset, model, selection)
+        self._of = [preset.name, preset.model(model), *sorted(selection.roles)]
+        self._alive = SeriesId(preset.alive.name, matched(preset.alive, preset, model, selection))
         self._scrape_interval_s = scrape_interval_s
         self._samples: Mapping[SeriesId, float] = {}
         self._in_flight: Mapping[SeriesUse, float] = {}
@@ -77,6 +94,11 @@ class Tracker:
         )
 
     @property
+    def gauges(self) -> frozenset[str]:
+        """Those of them that are gauges."""
+        return frozenset({*(c.name for c in self._channels if c.gauge), *(g.name for g in self._gauges)})
+
+    @property
     def newest_s(self) -> float | None:
         """The time of the last read."""
         newest = self._ring.newest
@@ -84,8 +106,17 @@ class Tracker:
 
     def alive(self) -> bool:
         """True if the last read had what every running system of this kind shows."""
+        return self.shows(self._samples)
+
+    def shows(self, samples: Mapping[SeriesId, float]) -> bool:
+        """True if these samples have it."""
         name, where = self._alive
-        return any(series.name == name and carries(series.labels, where) for series in self._samples)
+        return any(series.name == name and carries(series.labels, where) for series in samples)
+
+    def absent(self) -> str:
+        """A line that says that the last read does not have the model, and which it has."""
+        label, name = self._preset.model_label, self._alive.name
+        return absent(self._of[1], {dict(s.labels).get(label, "") for s in self._samples if s.name == name})
 
     def replaced(self) -> None:
         """Another process answers from now on: its counters began at 0, and what was in flight is gone."""
@@ -103,9 +134,15 @@ class Tracker:
         else:
             groups = self._with_lost(counted(uses), unread, at_s)
             in_flight = self._with_lost_gauges(uses, unread)
+            if late := self._seen_late(groups, at_s):
+                past = {group: parts for group, parts in groups.items() if instance_of(group.labels) in late}
+                self._counters.adopt(past, at_s)
+                known = {use: value for use, value in in_flight.items() if instance_of(use.labels) in late}
+                self._in_flight = {**self._in_flight, **known}
+            ended = self._ended(good, groups)
             read = self._counters.add(groups, at_s)
             gained = summed(read.by_group)
-            for key, change in changed(self._in_flight, in_flight).items():
+            for key, change in changed(self._in_flight, in_flight, ended).items():
                 gained[key] = gained.get(key, 0.0) + change
             gained |= gained_load(good, self._gauges, self._preset.load, at_s - newest.at_s)
             gained |= {(_doubt_key(quantity), "count"): 1.0 for quantity in read.doubts}
@@ -121,6 +158,32 @@ class Tracker:
         self._samples = good
         self._in_flight = {use: value for use, value in uses.items() if use.gauge}
         self._counters.begin(counted(uses), at_s)
+
+    def _seen_late(self, groups: Counted, at_s: float) -> set[str]:
+        """The engines that are new here, but have counted more than since the last read."""
+        followed = {instance_of(group.labels) for group in self._counters.values()}
+        return {
+            instance
+            for group, parts in groups.items()
+            if (instance := instance_of(group.labels)) is not None
+            and instance not in followed
+            and group.quantity in COUNTS_REQUESTS
+            and parts.get(Part.COUNT, 0.0) > self._counters.allowed(group.quantity, at_s)
+        }
+
+    def _ended(self, samples: Mapping[SeriesId, float], groups: Counted) -> set[str]:
+        """The engines whose process is not there any more, or began anew: those of which nothing was read, or
+        less than before.
+        """
+        before = self._counters.values()
+        fell = {
+            instance_of(group.labels)
+            for group, parts in groups.items()
+            if parts.get(Part.COUNT, 0.0) < before.get(group, {}).get(Part.COUNT, 0.0)
+        }
+        gone = {instance_of(use.labels) for use in self._in_flight}
+        gone -= {instance_of(series.labels) for series in samples}
+        return {instance for instance in gone | fell if instance is not None}
 
     def _with_lost(
         self, read: dict[Group, dict[str, float]], unread: set[Quantity], at_s: float
@@ -153,8 +216,13 @@ class Tracker:
         unread |= {c.quantity for c in self._channels if c.gauge and c.name not in names}
         return whole
 
-    def measure(self, start_s: float, end_s: float) -> Measured:
-        """The interval that ends with the last read; the next one is expected to begin there."""
+    def measure(
+        self, start_s: float, end_s: float, doubts: Mapping[Quantity, str] = MappingProxyType({})
+    ) -> Measured:
+        """The interval that ends with the last read; the next one is expected to begin there.
+
+        `doubts` are those that the reader of the samples has.
+        """
         interval_s = end_s - start_s
         longest_s = max(self._scrape_interval_s, LEAST_SHARE * interval_s)
         tolerance_s = min(longest_s, MOST_SHARE * interval_s)
@@ -167,12 +235,12 @@ class Tracker:
             detail = f"no series {self._alive.name}{dict(self._alive.labels)}"
             return unmeasured(start_s, end_s, HealthStatus.STARTING, detail)
         if start is not end and abs(start.at_s - start_s) <= tolerance_s:
-            return self._measured(start, end)
+            return self._measured(start, end, doubts)
         oldest = self._ring.oldest
         if oldest is None or oldest.at_s >= start_s:
             return unmeasured(start_s, end_s, HealthStatus.STARTING, "no whole interval has been read yet")
         if LEAST_STRETCH <= (end.at_s - start.at_s) / interval_s <= MOST_STRETCH:
-            return _scaled(self._measured(start, end), start_s, end_s)
+            return _scaled(self._measured(start, end, doubts), start_s, end_s)
         detail = f"no read within {abs(start.at_s - start_s):.1f} s of the interval's start"
         return unmeasured(start_s, end_s, HealthStatus.STARTING, detail)
 
@@ -208,14 +276,14 @@ class Tracker:
         self._ring = Ring(snapshots)
         self._begin(samples, self.newest_s or 0.0)
 
-    def _measured(self, start: Snapshot, end: Snapshot) -> Measured:
+    def _measured(self, start: Snapshot, end: Snapshot, known: Mapping[Quantity, str]) -> Measured:
         added = between(start, end)
         seen = {quantity: added[quantity] for quantity in Quantity if quantity in added}
         doubts = {
             quantity: self._doubts.get(quantity, f"the counter of {quantity} contradicts itself")
             for quantity in Quantity
             if added.get(_doubt_key(quantity), NOTHING).count > 0
-        }
+        } | dict(known)
         knows_attainment = self._preset.met is not None
         loads = pool_loads(added)
         measured = assemble(
