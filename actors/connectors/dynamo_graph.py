@@ -13,6 +13,12 @@ Source: ai-dynamo/dynamo, `dynamo/planner/defaults.py` over its history (`WORKER
 planner design in seeds/001: vLLM `VllmPrefillWorker`; TensorRT-LLM `TRTLLMPrefillWorker`, later `prefill`;
 SGLang `SGLangPrefillWorker`, later `prefill`; the mocker `prefill`; decode alike.
 
+Scaling adapters. Of a service with `scalingAdapter.enabled` the operator takes the count from the object
+`DynamoGraphDeploymentScalingAdapter` named GRAPH-SERVICE (in lower case), lets nobody change it in the
+graph, and copies it there. So the adapter's scale subresource is patched, and its `spec.replicas` is what was
+asked for last; ready replicas are in the graph's status. Source: ai-dynamo/dynamo, the operator's v1alpha1
+types and `generateAdapterName`.
+
 Counts: desired is the spec's `replicas` (1 if absent, as Kubernetes does). Ready is `availableReplicas` if
 the status has it, else `readyReplicas` (which of the two exists depends on what the operator made of the
 service), at most desired; from an operator so old that its status knows no services, it is desired once the
@@ -30,7 +36,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from actors.connectors.kube_object import Manifest, condition, mapping
+from actors.connectors.kube_api import Manifest, condition, mapping
 from actors.connectors.protocol import PoolCounts, Refused
 from headway.planning import Role
 
@@ -62,16 +68,28 @@ class DynamoGraph:
             for role, count in targets.items()
             if _desired(manifest, names[role]) != count
         }
-        for name in changed:
-            _check_nobody_else_scales(manifest, name)
         return {"services": changed} if changed else None
+
+    def adapters(self, manifest: Manifest) -> Mapping[Role, str]:
+        """The names of the scaling adapters, of services that have one enabled."""
+        graph = mapping(manifest.get("metadata")).get("name")
+        return {
+            role: f"{graph}-{name.lower()}"
+            for role, name in self._services(manifest, self._roles).items()
+            if _adapted(manifest, name)
+        }
+
+    def places(self, manifest: Manifest) -> Mapping[Role, tuple[str, ...]]:
+        """The fields that hold the counts."""
+        services = self._services(manifest, self._roles)
+        return {role: ("spec", "services", name, "replicas") for role, name in services.items()}
 
     def problems(self, manifest: Manifest) -> list[str]:
         """Missing or duplicate services, other models, services without a ready replica."""
         problems = []
         for role in self._roles:
             try:
-                _check_nobody_else_scales(manifest, _one(role, manifest))
+                _one(role, manifest)
             except Refused as error:
                 problems.append(str(error))
         return [*problems, *self._model_problems(manifest)] or self._readiness_problems(manifest)
@@ -156,14 +174,9 @@ def _one(role: Role, manifest: Manifest) -> str:
     )
 
 
-def _check_nobody_else_scales(manifest: Manifest, name: str) -> None:
-    """With its scaling adapter enabled, the operator lets nobody else change a service's count."""
-    adapter = mapping(_all_services(manifest)[name].get("scalingAdapter"))
-    if adapter.get("enabled") is True:
-        raise Refused(
-            f"spec.services.{name}.scalingAdapter.enabled: the operator refuses counts of others then; "
-            "disable it to let Headway scale the service"
-        )
+def _adapted(manifest: Manifest, name: str) -> bool:
+    """With its scaling adapter enabled, the operator takes a service's count from the adapter alone."""
+    return mapping(_all_services(manifest)[name].get("scalingAdapter")).get("enabled") is True
 
 
 def _is_ready(manifest: Manifest) -> bool:
@@ -193,8 +206,16 @@ def _number(value: object, otherwise: int) -> int:
 
 def served_model(service: Mapping[str, Any]) -> str | None:
     """The model's name in the command line of the engine's container; None if it gives none or a variable."""
-    container = mapping(mapping(service.get("extraPodSpec")).get("mainContainer"))
-    words = [*_words(container.get("command")), *_words(container.get("args"))]
+    return flagged_model(command_words(mapping(mapping(service.get("extraPodSpec")).get("mainContainer"))))
+
+
+def command_words(container: Mapping[str, Any]) -> list[str]:
+    """The words of a container's command line."""
+    return [*_words(container.get("command")), *_words(container.get("args"))]
+
+
+def flagged_model(words: Sequence[str]) -> str | None:
+    """The value of the first of `MODEL_FLAGS` that a command line has; None if it has none or a variable."""
     for flag in MODEL_FLAGS:
         for position, word in enumerate(words):
             name = word.removeprefix(f"{flag}=") if word.startswith(f"{flag}=") else None

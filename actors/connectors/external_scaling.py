@@ -89,11 +89,13 @@ def _deploy_again(controller: Any, application: str, deployments: Mapping[str, A
 def _arguments(name: str, info: Any, replicas: int) -> bytes:  # noqa: ANN401 - Serve's DeploymentInfo
     from ray.serve.generated.serve_pb2 import DeploymentArgs  # type: ignore[attr-defined] # generated
 
+    config = info.deployment_config
+    if config.autoscaling_config is None:
+        # As many as there are now, not as many as it was deployed with.
+        config = config.model_copy(update={"num_replicas": replicas})
     arguments = DeploymentArgs(
         deployment_name=name,
-        deployment_config=info.deployment_config.model_copy(
-            update={"num_replicas": replicas}
-        ).to_proto_bytes(),
+        deployment_config=config.to_proto_bytes(),
         replica_config=info.replica_config.to_proto_bytes(),
         deployer_job_id=str(info.deployer_job_id),
         ingress=bool(info.ingress),

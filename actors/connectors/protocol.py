@@ -46,10 +46,11 @@ class Action:
     """The outcome of a call of `set_targets`.
 
     `unchanged`: the targets were already set; `sent`: the other side took them; `pending`: they wait behind
-    an earlier decision without an answer. `detail` is JSON-able, such as the virtual decision's id.
+    an earlier decision without an answer; `yielded`: a pool was left as others set it
+    (`actors.connectors.custody`). `detail` is JSON-able, such as the virtual decision's id.
     """
 
-    status: Literal["unchanged", "sent", "pending"]
+    status: Literal["unchanged", "sent", "pending", "yielded"]
     detail: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -98,6 +99,39 @@ class TellsReplicas(Protocol):
 
     async def snapshot(self) -> PoolsSnapshot:
         """The pools now."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Editor:
+    """The name under which a count was written, and the Unix time, where the other side keeps them."""
+
+    by: str
+    at_s: float | None = None
+
+
+@runtime_checkable
+class TellsEditors(Protocol):
+    """A connector whose other side keeps who wrote a count."""
+
+    async def editors(self, since_s: float) -> Mapping[Role, Editor]:
+        """Others than us that wrote a pool's count since that Unix time, as far as it shows."""
+
+
+@runtime_checkable
+class TellsRivals(Protocol):
+    """A connector whose other side shows who else controls the same counts."""
+
+    async def rivals(self, *, claim: bool) -> Sequence[str]:
+        """Other controllers of our pools, a line each. `claim`: mark the pools as ours for a while."""
+
+
+@runtime_checkable
+class CarriedOutLater(Protocol):
+    """A connector whose other side carries targets out some time after it took them."""
+
+    @property
+    def carried_out(self) -> Mapping[Role, int] | None:
+        """The newest targets, as of the last `state`, if they were carried out; else None."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,5 @@
-"""Scales the deployments `Prefill`, `Decode` and `Mixed` of a Ray Serve application.
+"""Scales deployments of a Ray Serve application: `Prefill`, `Decode` and `Mixed` of Headway's own, or those
+of any other by name (`connector.ray_serve`).
 
     Serve's state of a replica                                  counted as
     STARTING                                                    starting
@@ -7,8 +8,10 @@
 
 A restarted Serve controller calls replicas RECOVERING that never stopped serving. Targets are sent in every
 call, changed or not. For an application that was started without `external_scaler_enabled` that is switched
-on, once, and the call repeated. If Serve's controller has lost its private call, the documented
-REST API stands in, where an address of the dashboard is known (RAY_DASHBOARD_ADDRESS).
+on, once, and the call repeated. A deployment that Serve itself autoscales is refused: two would set its
+count. Of another's application the model is not asked for: its replicas need not answer that. If Serve's
+controller has lost its private call, the documented REST API stands in, where an address of the dashboard is
+known (RAY_DASHBOARD_ADDRESS).
 """
 
 import asyncio
@@ -72,7 +75,10 @@ class RayServeConnector:
         allow: Allow = allow_scaling,
         ask_model: AskModel = model_said,
     ) -> None:
-        self._application = application
+        settings = config.connector.ray_serve
+        self._application = application = settings.application or application
+        self._names = {role: settings.deployments.get(role.value, name) for role, name in DEPLOYMENTS.items()}
+        self._own = not settings.deployments
         self._model = config.model
         self._roles = [role for role in Role if role.value in config.pools]
         self._timeout_s = config.connector.timeout_s
@@ -116,26 +122,39 @@ class RayServeConnector:
         except (Refused, Unreachable) as error:
             return Ready(ok=False, reason=str(error))
         missing = [
-            f"{DEPLOYMENTS[role]} has no running replica ({counts.starting} starting)"
+            f"{self._names[role]} has no running replica ({counts.starting} starting)"
+            f"{deployment.message and ': ' + deployment.message}"
             for role, deployment in found.items()
             if not (counts := counts_of(deployment)).ready
         ]
         others = [
-            f"{DEPLOYMENTS[role]} serves {model or 'an unnamed model'}, the settings say {self._model}"
+            f"{self._names[role]} serves {model or 'an unnamed model'}, the settings say {self._model}"
             for role, model in models.items()
             if model != self._model
         ]
-        reason = "; ".join(missing or others)
+        autoscaled = [line for role, one in found.items() if (line := self._autoscaled(role, one))]
+        reason = "; ".join(autoscaled or missing or others)
         return Ready(ok=not reason, reason=reason)
 
     async def _send(self, targets: Mapping[Role, int]) -> Action:
         before = await self._read(list(targets))
+        if lines := [line for role, one in before.items() if (line := self._autoscaled(role, one))]:
+            raise Refused("; ".join(lines))
         for role, count in targets.items():
-            await self._scale(DEPLOYMENTS[role], count)
+            await self._scale(self._names[role], count)
         earlier = {role.value: deployment.target for role, deployment in before.items()}
         wanted = {role.value: count for role, count in targets.items()}
         status: Literal["unchanged", "sent"] = "unchanged" if earlier == wanted else "sent"
         return Action(status=status, detail={"before": earlier})
+
+    def _autoscaled(self, role: Role, deployment: ServedDeployment) -> str:
+        """Why Serve would set the count too; empty if it does not."""
+        if not deployment.autoscaling:
+            return ""
+        return (
+            f"{self._application}: Serve autoscales {self._names[role]} ({deployment.autoscaling}): deploy "
+            "it with num_replicas and without autoscaling_config to let Headway scale it"
+        )
 
     async def _scale(self, name: str, count: int) -> None:
         try:
@@ -145,7 +164,7 @@ class RayServeConnector:
             await self._first(lambda control: control.scale(name, count))
 
     async def _read(self, roles: Sequence[Role]) -> dict[Role, ServedDeployment]:
-        found = await asyncio.gather(*(self._read_one(DEPLOYMENTS[role]) for role in roles))
+        found = await asyncio.gather(*(self._read_one(self._names[role]) for role in roles))
         return dict(zip(roles, found, strict=True))
 
     async def _read_one(self, name: str) -> ServedDeployment:
@@ -171,10 +190,12 @@ class RayServeConnector:
             ) from error
 
     async def _models(self, found: Mapping[Role, ServedDeployment]) -> dict[Role, str | None]:
-        """The model of each running deployment: by its user config, else by one of its replicas."""
+        """The model of each running deployment of ours: by its user config, else by one of its replicas."""
+        if not self._own:
+            return {}
         running = [role for role, deployment in found.items() if counts_of(deployment).ready]
         return {
-            role: found[role].model or await self._ask_model(self._application, DEPLOYMENTS[role])
+            role: found[role].model or await self._ask_model(self._application, self._names[role])
             for role in running
         }
 
@@ -190,4 +211,19 @@ def counts_of(deployment: ServedDeployment) -> PoolCounts:
     )
 
 
-RAY_SERVE = ConnectorKind(make=RayServeConnector)
+def _problems(config: HeadwayConfig) -> list[str]:
+    """Gaps in the names of deployments, a line each."""
+    settings, at = config.connector.ray_serve, "connector.ray_serve.deployments"
+    if not settings.deployments:
+        return [f"{at}: needed for the application {settings.application!r}"] * bool(settings.application)
+    strangers = [role for role in settings.deployments if role not in config.pools]
+    missing = [role for role in config.pools if role not in settings.deployments]
+    names = list(settings.deployments.values())
+    return [
+        *(f"{at}.{role}: there is no pool {role}" for role in strangers),
+        *(f"{at}.{role}: needed, the deployment of this pool" for role in missing),
+        *([f"{at}: {names[0]!r} is named for two pools"] if len(set(names)) < len(names) else []),
+    ]
+
+
+RAY_SERVE = ConnectorKind(make=RayServeConnector, problems=_problems)

@@ -29,7 +29,7 @@ from typing import Any
 
 import yaml
 
-from actors.connectors.kube_object import Manifest, condition, mapping
+from actors.connectors.kube_api import Manifest, condition, mapping
 from actors.connectors.protocol import DEPLOYMENTS, PoolCounts, Refused
 from headway.planning import Role
 
@@ -113,6 +113,16 @@ class RayServiceApplication:
         if isinstance(count, bool) or not isinstance(count, int):
             raise Refused(f"{where}: {COUNT} should be a number, not {count!r}")
         return count
+
+    def adapters(self, manifest: Manifest) -> Mapping[Role, str]:
+        """None: counts are in the config."""
+        del manifest
+        return {}
+
+    def places(self, manifest: Manifest) -> Mapping[Role, tuple[str, ...]]:
+        """The config, of all pools."""
+        del manifest
+        return dict.fromkeys(self._roles, ("spec", "serveConfigV2"))
 
     def _model_problems(self, manifest: Manifest) -> list[str]:
         """The settings may be inside the config (`args`), or in a file that is not seen from here."""

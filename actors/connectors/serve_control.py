@@ -45,11 +45,16 @@ class ServedReplica:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedDeployment:
-    """One deployment. `model` is what its user config names, None where it names none."""
+    """One deployment. `model` is what its user config names, None where it names none.
+
+    `autoscaling` is Serve's own, as text; empty where there is none. `message` is Serve's word on it.
+    """
 
     target: int
     replicas: tuple[ServedReplica, ...]
     model: str | None = None
+    autoscaling: str = ""
+    message: str = ""
 
 
 class ServeControl(Protocol):
@@ -88,7 +93,8 @@ class ControllerActor:
     async def _call(self, method: str, *args: object) -> Any:  # noqa: ANN401 - of the method
         from ray.exceptions import RayError
 
-        controller = self._found()
+        # It may ask the GCS, which may be away.
+        controller = self._controller or await asyncio.to_thread(self._found)
         if not hasattr(controller, method):
             raise CallMissing(f"Serve's controller has no {method}")
         try:
@@ -189,7 +195,8 @@ async def model_said(application: str, name: str) -> str | None:
 
 def served(details: dict[str, Any]) -> ServedDeployment:
     """A deployment from Serve's own description of it."""
-    user_config = (details.get("deployment_config") or {}).get("user_config")
+    config = details.get("deployment_config") or {}
+    user_config, autoscaling = config.get("user_config"), config.get("autoscaling_config")
     model = user_config.get("model") if isinstance(user_config, dict) else None
     return ServedDeployment(
         target=int(details["target_num_replicas"]),
@@ -202,7 +209,18 @@ def served(details: dict[str, Any]) -> ServedDeployment:
             for replica in details["replicas"]
         ),
         model=model if isinstance(model, str) else None,
+        autoscaling=_range(autoscaling) if isinstance(autoscaling, dict) else "",
+        message=_last_line(details.get("message") or ""),
     )
+
+
+def _range(autoscaling: dict[str, Any]) -> str:
+    return f"{autoscaling.get('min_replicas')} to {autoscaling.get('max_replicas')} replicas"
+
+
+def _last_line(message: str) -> str:
+    """Of a replica that failed it is what was raised, beneath a traceback."""
+    return next((line.strip()[:200] for line in reversed(message.splitlines()) if line.strip()), "")
 
 
 def _first_line(error: BaseException) -> str:

@@ -4,6 +4,7 @@
     client = VirtualConnectorClient()          # in any Ray driver
     decision = client.wait(timeout_s=60)
     client.complete(decision)                           # or client.fail(decision, "no such nodes")
+    client.report({"decode": {"ready": 8}})             # now and then: the replicas there are
 
 `start_client` starts the same client as the actor `VirtualConnectorClient`, for Ray Client; over HTTP it is
 `serve_apps.control_api`. The rules for a decision stand in `ledger`.
@@ -20,6 +21,7 @@ from actors.virtual_connector.client import (
 from actors.virtual_connector.coordinator import VirtualConnectorCoordinator
 from actors.virtual_connector.decision import (
     BadProposal,
+    BadReport,
     CoordinatorUnreachable,
     ScalingDecision,
     ScalingError,
@@ -33,6 +35,7 @@ MOST_CALLS = 10_000
 __all__ = [
     "AsyncVirtualConnectorClient",
     "BadProposal",
+    "BadReport",
     "CoordinatorUnreachable",
     "ScalingDecision",
     "ScalingError",

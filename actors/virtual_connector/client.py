@@ -13,7 +13,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from actors.names import VIRTUAL_CONNECTOR, ActorGone, NamedActor, TooSlow
+from actors.store import StoreAway
 from actors.virtual_connector.decision import (
+    BadReport,
     CoordinatorUnreachable,
     ScalingDecision,
     ScalingError,
@@ -79,6 +81,14 @@ class VirtualConnectorClient:
         """It could not be carried out. Whether this was the answer that counts; UnknownDecision."""
         return bool(self._call("fail", id_of(decision), reason)["counted"])
 
+    def report(self, pools: Mapping[str, Mapping[str, int]]) -> dict[str, Any]:
+        """The replicas there are now: `{"decode": {"desired": 8, "starting": 0, "ready": 8, "draining": 0}}`.
+
+        `ready` is needed; pools that are left out stay as they were reported. The counts as understood, by
+        pool. BadReport names what cannot be.
+        """
+        return dict(self._call("report", pools))
+
     def state(self) -> dict[str, Any]:
         """The coordinator's whole state, as plain data."""
         return dict(self._call("state"))
@@ -86,7 +96,7 @@ class VirtualConnectorClient:
     def _call(self, method: str, *args: object, extra_s: float = 0.0) -> Any:  # noqa: ANN401
         try:
             return self._coordinator.call_now(method, *args, timeout_s=self._timeout_s + extra_s)
-        except (ActorGone, TooSlow) as error:
+        except (ActorGone, TooSlow, StoreAway) as error:
             raise CoordinatorUnreachable(str(error)) from error
 
 
@@ -125,6 +135,10 @@ class AsyncVirtualConnectorClient:
         """As `VirtualConnectorClient.fail`."""
         return bool((await self._call("fail", id_of(decision), reason))["counted"])
 
+    async def report(self, pools: Mapping[str, Mapping[str, int]]) -> dict[str, Any]:
+        """As `VirtualConnectorClient.report`."""
+        return dict(await self._call("report", pools))
+
     async def state(self) -> dict[str, Any]:
         """The coordinator's whole state, as plain data."""
         return dict(await self._call("state"))
@@ -132,7 +146,7 @@ class AsyncVirtualConnectorClient:
     async def _call(self, method: str, *args: object, extra_s: float = 0.0) -> Any:  # noqa: ANN401
         try:
             return await self._coordinator.call(method, *args, timeout_s=self._timeout_s + extra_s)
-        except (ActorGone, TooSlow) as error:
+        except (ActorGone, TooSlow, StoreAway) as error:
             raise CoordinatorUnreachable(str(error)) from error
 
 
@@ -140,7 +154,7 @@ class VirtualConnectorClientActor:
     """`AsyncVirtualConnectorClient` as an actor: all arguments, results and errors have built-in types.
 
     The caller could not unpickle others. Decisions are dictionaries, `UnknownDecision` becomes LookupError,
-    and a coordinator that does not answer ConnectionError.
+    BadReport ValueError, and a coordinator that does not answer ConnectionError.
     """
 
     def __init__(self, timeout_s: float = CALL_TIMEOUT_S) -> None:
@@ -168,6 +182,11 @@ class VirtualConnectorClientActor:
         with _built_in_errors():
             return await self._client.fail(decision, reason)
 
+    async def report(self, pools: Mapping[str, Mapping[str, int]]) -> dict[str, Any]:
+        """The replicas there are now, by pool; the counts as understood."""
+        with _built_in_errors():
+            return await self._client.report(pools)
+
     async def state(self) -> dict[str, Any]:
         """The coordinator's whole state, as plain data."""
         with _built_in_errors():
@@ -180,6 +199,8 @@ def _built_in_errors() -> Iterator[None]:
         yield
     except UnknownDecision as error:
         raise LookupError(str(error)) from None
+    except BadReport as error:
+        raise ValueError(str(error)) from None
     except CoordinatorUnreachable as error:
         raise ConnectionError(str(error)) from None
     except ScalingError as error:

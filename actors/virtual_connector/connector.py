@@ -2,20 +2,30 @@
 
 `set_targets` is `sent` when a decision was issued, `pending` when it waits behind an earlier one, `unchanged`
 when the newest decision asks for it already; `detail` has the newest decision's id. The counts of
-replicas follow from answers (`actors.virtual_connector.ledger`).
+replicas are what the outside system reported or answered (`actors.virtual_connector.ledger`). Those of a pool
+of which that is not known are the engines that its metrics show:
+
+    desired = ready = engines of its role that serve the model      starting = draining = 0
+
+That is enough to plan from, and to watch in a dry run. It is not enough to act upon: metrics show neither
+what starts nor what was ordered, so the coordinator refuses targets for what it was never told, and less for
+what it was last told long ago. While metrics do not show it either, `state` is Unreachable and the planner
+holds.
 """
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any, Protocol
 
 from actors.connectors.protocol import Action, ConnectorKind, PoolCounts, Ready, Refused, Unreachable
-from actors.names import VIRTUAL_CONNECTOR, CallError, NamedActor
+from actors.names import METRIC_COLLECTOR, VIRTUAL_CONNECTOR, CallError, NamedActor
+from actors.store import StoreAway
 from actors.virtual_connector import ScalingError
 from headway.config import HeadwayConfig
 from headway.planning import Role
 
 
-class Coordinator(Protocol):
+class Called(Protocol):
     """Something whose methods are called by name, as a named actor is."""
 
     async def call(self, method: str, *args: object, timeout_s: float) -> Any:  # noqa: ANN401
@@ -23,11 +33,20 @@ class Coordinator(Protocol):
 
 
 class VirtualConnector:
-    """Connector over the actor `VirtualConnectorCoordinator`."""
+    """Connector over the actor `VirtualConnectorCoordinator`; `MetricCollector` counts engines."""
 
-    def __init__(self, config: HeadwayConfig, coordinator: Coordinator | None = None) -> None:
+    def __init__(
+        self, config: HeadwayConfig, coordinator: Called | None = None, collector: Called | None = None
+    ) -> None:
         self._coordinator = coordinator or NamedActor(VIRTUAL_CONNECTOR)
+        self._collector = collector or NamedActor(METRIC_COLLECTOR)
         self._timeout_s = config.connector.timeout_s
+        self._carried_out: Mapping[Role, int] | None = None
+
+    @property
+    def carried_out(self) -> Mapping[Role, int] | None:
+        """The targets of the newest decision, if it was completed as of the last `state`."""
+        return self._carried_out
 
     async def set_targets(self, targets: Mapping[Role, int], reasons: Mapping[str, Any]) -> Action:
         """Propose these counts."""
@@ -36,25 +55,50 @@ class VirtualConnector:
         return Action(status=reply.pop("status"), detail=reply)
 
     async def state(self) -> Mapping[Role, PoolCounts]:
-        """The pools, as far as answers tell."""
+        """The pools as they were seen last; Unreachable while one is unknown."""
         state = await self._call("state")
-        return {Role(name): PoolCounts(**counts) for name, counts in state["pools"].items()}
+        told = {Role(name): PoolCounts(**counts) for name, counts in state["pools"].items()}
+        shown = await self._shown(state["unseen"]) if state["unseen"] else {}
+        decision = state["decision"] or {}
+        # What metrics show is no edit: an engine that has gone was not taken back by anybody.
+        known = decision.get("status") == "completed" and not shown
+        self._carried_out = {Role(k): v for k, v in decision["targets"].items()} if known else None
+        return {**told, **shown}
 
     async def ready(self) -> Ready:
-        """Ready if the coordinator answers; the outside system is not seen from here."""
+        """Ready if the coordinator answers and knows how many replicas there are."""
         try:
-            await self._call("get")
+            await self.state()
         except Unreachable as error:
             return Ready(ok=False, reason=str(error))
         return Ready(ok=True)
 
+    async def _shown(self, unseen: Mapping[str, str]) -> Mapping[Role, PoolCounts]:
+        """The counts of these pools by their metrics; Unreachable if one of them does not show."""
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                engines = await self._collector.call("engines", timeout_s=self._timeout_s)
+        except (CallError, TimeoutError):
+            engines = {}
+        if missing := {name: why for name, why in unseen.items() if name not in engines}:
+            raise Unreachable(_unseen(missing))
+        return {
+            Role(name): PoolCounts(desired=engines[name], starting=0, ready=engines[name], draining=0)
+            for name in unseen
+        }
+
     async def _call(self, method: str, *args: object) -> Any:  # noqa: ANN401
         try:
             return await self._coordinator.call(method, *args, timeout_s=self._timeout_s)
-        except CallError as error:
+        except (CallError, StoreAway) as error:
             raise Unreachable(str(error)) from error
         except ScalingError as error:
             raise Refused(str(error)) from error
+
+
+def _unseen(pools: Mapping[str, str]) -> str:
+    each = "; ".join(f"{name}: {why}, and metrics show no engine of it" for name, why in pools.items())
+    return f"{each} (VirtualConnectorClient.report, or POST /v1/scaling/report)"
 
 
 VIRTUAL = ConnectorKind(make=lambda config, _: VirtualConnector(config), decision_ids=True)

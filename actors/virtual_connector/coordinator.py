@@ -4,8 +4,10 @@ The ledger is in the store: every change is one `put` of the whole ledger, and o
 fails, its error reaches the caller, and the ledger stays what it was; if the process dies after the put, the
 next one reads what was put. Either way an id that was handed out is in the store.
 
-Between a call's arrival and its stored outcome nothing is awaited, so calls cannot overlap inside the ledger.
-A restart drops the waiting calls, which are made again, reads the ledger, and sets the timer anew.
+Steps are made in one thread beside the event loop, one after the other (`actors.store.InOrder`), so calls
+cannot overlap inside the ledger, and what only reads is answered while the store is away. A step that the
+store keeps waiting ends with StoreAway for its caller, and counts if it is stored in the end. A restart drops
+the waiting calls, which are made again, reads the ledger, and sets the timer anew.
 
 A waiting call is a coroutine on the coordinator's loop. All of them share one event, which is renewed at each
 issue; a call that is woken checks by itself whether the decision was for it.
@@ -16,16 +18,17 @@ import json
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import TypeAdapter
 
-from actors.store import InternalKvStore, Store
+from actors.connectors.protocol import PoolCounts
+from actors.store import InOrder, InternalKvStore, Store
 from actors.virtual_connector.decision import (
     BadProposal,
+    BadReport,
     ScalingDecision,
     TooManyWaiters,
     UnknownDecision,
@@ -35,6 +38,7 @@ from actors.virtual_connector.decision import (
     roles,
 )
 from actors.virtual_connector.ledger import (
+    MOST_REPLICAS,
     DecisionAnswer,
     Ledger,
     Rules,
@@ -44,12 +48,15 @@ from actors.virtual_connector.ledger import (
     newest,
     pool_counts,
     propose,
+    report,
+    unseen,
 )
 from headway.config import HeadwayConfig
 from headway.planning import Role
 
 KEY = "virtual/ledger"
 VERSION = 1
+COUNTS = ("desired", "starting", "ready", "draining")
 LEDGER = TypeAdapter(Ledger)
 FIELDS = tuple(item.name for item in fields(Ledger))
 RETRY_S = 1.0
@@ -60,6 +67,7 @@ MOST_WAITERS = 8_000
 """Waiting calls at once. The actor admits more calls than this, so that an answer always gets in."""
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 class StoredLedger:
@@ -98,9 +106,23 @@ class StoredLedger:
             "acknowledged_id": self.ledger.acknowledged_id,
         }
 
+    def report(self, pools: Mapping[str, Mapping[str, int]]) -> None:
+        """Take what the outside system says of these pools."""
+        told = {_role_of(name, self.rules): _reported(name, given) for name, given in pools.items()}
+        self._keep(report(self.ledger, self.rules, told, self._clock()))
+
+    def unseen(self) -> dict[str, str]:
+        """The pools whose counts are not known, and why."""
+        return {role.value: why for role, why in unseen(self.ledger, self.rules, self._clock()).items()}
+
     def elapse(self) -> None:
         """Issue a wish whose way is free by now."""
         self._keep(elapse(self.ledger, self.rules, self._clock()))
+
+    @property
+    def overdue(self) -> bool:
+        """True if `elapse` would issue something now."""
+        return elapse(self.ledger, self.rules, self._clock()) != self.ledger
 
     @property
     def free_at_s(self) -> float | None:
@@ -112,7 +134,9 @@ class StoredLedger:
         """Seconds until a wish is issued unless an answer comes first; None without a wish."""
         if self.ledger.wish is None or self.free_at_s is None:
             return None
-        return max(0.0, self.free_at_s - self._clock())
+        left_s = self.free_at_s - self._clock()
+        # A wish that is overdue waits for a report; it is looked at again all the same.
+        return left_s if left_s > 0.0 else RETRY_S
 
     def document(self) -> dict[str, Any]:
         """Newest decision, answers and wish as JSON-able data."""
@@ -142,10 +166,40 @@ def _from_bytes(stored: bytes) -> Ledger:
         if document["version"] != VERSION:
             raise UnreadableLedger(f"the stored ledger has version {document['version']}, not {VERSION}")
         # A field without its value must not take the default: ids might go back.
-        return LEDGER.validate_python({name: document[name] for name in FIELDS})
+        # Reports alone may be missing, in what a coordinator wrote that took none.
+        return LEDGER.validate_python(
+            {name: document[name] for name in FIELDS if name != "reports"}
+            | {"reports": document.get("reports", {})}
+        )
     except (ValueError, TypeError, KeyError) as error:
         said = " ".join(str(error).split()) or type(error).__name__
         raise UnreadableLedger(f"the stored ledger cannot be read: {said}") from error
+
+
+def _role_of(name: str, rules: Rules) -> Role:
+    if name not in rules.floor:
+        raise BadReport(f"pools: there is no {name} pool; the pools are {', '.join(rules.floor)}")
+    return Role(name)
+
+
+def _reported(pool: str, given: object) -> PoolCounts:
+    """The four counts of a pool: draining is 0 if left out, desired what is ready or starting."""
+    counted = given if isinstance(given, Mapping) else {}
+    for name, count in counted.items():
+        if name not in COUNTS:
+            raise BadReport(f"pools.{pool}.{name}: unknown; the counts are {', '.join(COUNTS)}")
+        if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= MOST_REPLICAS:
+            raise BadReport(f"pools.{pool}.{name}: {count!r} is no replica count (0 to {MOST_REPLICAS})")
+    if "ready" not in counted:
+        raise BadReport(f"pools.{pool}.ready: needed, the replicas that serve")
+    ready, starting = counted["ready"], counted.get("starting", 0)
+    desired = counted.get("desired", ready + starting)
+    return PoolCounts(
+        desired=desired,
+        starting=counted.get("starting", max(0, desired - ready)),
+        ready=ready,
+        draining=counted.get("draining", 0),
+    )
 
 
 class Waiters:
@@ -192,25 +246,29 @@ class VirtualConnectorCoordinator:
         rules = Rules(
             floor={Role(name): pool.min_replicas for name, pool in config.pools.items()},
             scaling_timeout_s=config.connector.scaling_timeout_s,
+            report_max_age_s=config.connector.report_max_age_s,
+            started_by_us=config.engine.kind != "external",
         )
         self._stored = StoredLedger(store or InternalKvStore(), rules, clock)
+        self._beside = InOrder()
         self._waiters = Waiters()
         self._loop = asyncio.get_running_loop()
+        self._announced_id = self._stored.ledger.last_id
         self._timer: asyncio.TimerHandle | None = None
+        self._issuing: asyncio.Task[None] | None = None
         self.timer_failures = 0
         self._on_time()
 
     async def propose(self, targets: Mapping[str, int], reasons: Mapping[str, Any]) -> dict[str, Any]:
         """Ask for replica counts per role. `status` is `sent`, `unchanged` or `pending`; BadProposal."""
-        with self._announcing():
-            return self._stored.propose(targets, reasons)
+        return await self._step(lambda: self._stored.propose(targets, reasons))
 
     async def next(self, after: int | None = None, timeout_s: float = 30.0) -> dict[str, Any] | None:
         """The newest decision whose id is above `after`, waited for; None after `timeout_s`, at most an hour.
 
         Without `after`, one that is not answered yet. An `after` that was never issued is UnknownDecision.
         """
-        self._elapse()
+        await self._elapse()
         if after is not None and after > self._stored.ledger.last_id:
             raise UnknownDecision(f"after: decision {after} was never issued: {newest(self._stored.ledger)}")
 
@@ -224,28 +282,39 @@ class VirtualConnectorCoordinator:
 
     async def get(self) -> dict[str, Any] | None:
         """The newest decision, answered or not; None before the first."""
-        self._elapse()
+        await self._elapse()
         decision = self._stored.ledger.decision
         return None if decision is None else decision.document()
 
     async def complete(self, decision_id: int) -> dict[str, Any]:
         """The decision was carried out. UnknownDecision for an id that was never issued."""
-        with self._announcing():
-            return self._stored.answer(DecisionAnswer(decision_id=decision_id))
+        return await self._step(lambda: self._stored.answer(DecisionAnswer(decision_id=decision_id)))
 
     async def fail(self, decision_id: int, reason: str) -> dict[str, Any]:
         """The decision could not be carried out. UnknownDecision for an id that was never issued."""
-        with self._announcing():
-            return self._stored.answer(DecisionAnswer(decision_id=decision_id, failure=reason))
+        said = DecisionAnswer(decision_id=decision_id, failure=reason)
+        return await self._step(lambda: self._stored.answer(said))
+
+    async def report(self, pools: Mapping[str, Mapping[str, int]]) -> dict[str, Any]:
+        """Replicas of these pools as they are now, by name: `ready`, and `desired`, `starting`, `draining`.
+
+        The pools as they are understood now. BadReport names what cannot be.
+        """
+        await self._step(lambda: self._stored.report(pools))
+        return self._pools()
 
     async def state(self) -> dict[str, Any]:
-        """Everything, JSON-able: decision, answers, wish, timeout, and how many calls wait."""
-        self._elapse()
-        ledger, rules = self._stored.ledger, self._stored.rules
+        """Everything, JSON-able: decision, answers, wish, timeout, pools, how many calls wait.
+
+        `unseen` has the pools whose counts are not known, and why.
+        """
+        await self._elapse()
+        rules = self._stored.rules
         return {
             **self._stored.document(),
-            "last_id": ledger.last_id,
-            "pools": {role.value: asdict(pool) for role, pool in pool_counts(ledger, rules).items()},
+            "last_id": self._stored.ledger.last_id,
+            "pools": self._pools(),
+            "unseen": self._stored.unseen(),
             "free_at_s": self._stored.free_at_s,
             "scaling_timeout_s": rules.scaling_timeout_s,
             "waiters": self._waiters.count,
@@ -253,16 +322,30 @@ class VirtualConnectorCoordinator:
             "pid": os.getpid(),
         }
 
-    def _elapse(self) -> None:
-        with self._announcing():
-            self._stored.elapse()
+    def _pools(self) -> dict[str, Any]:
+        counted = pool_counts(self._stored.ledger, self._stored.rules)
+        return {role.value: asdict(pool) for role, pool in counted.items()}
 
-    @contextmanager
-    def _announcing(self) -> Iterator[None]:
-        """Around a step, which stores its outcome: then wake the waiting calls, and set the timer."""
-        before = self._stored.ledger.last_id
-        yield
-        if self._stored.ledger.last_id > before:
+    async def _elapse(self) -> None:
+        if self._stored.overdue:
+            await self._step(self._stored.elapse)
+
+    async def _step(self, step: Callable[[], T]) -> T:
+        """The outcome of a step that changes the ledger, once it is stored."""
+
+        def stored() -> T:
+            try:
+                return step()
+            finally:
+                # Here, not where the caller waits: it may have given up on a step that is stored in the end.
+                self._loop.call_soon_threadsafe(self._announce)
+
+        return await self._beside.run(stored)
+
+    def _announce(self) -> None:
+        """After a step: wake the waiting calls if it issued a decision, and set the timer."""
+        if self._stored.ledger.last_id > self._announced_id:
+            self._announced_id = self._stored.ledger.last_id
             self._waiters.wake()
         self._set_timer(self._stored.due_in_s)
 
@@ -274,9 +357,14 @@ class VirtualConnectorCoordinator:
             self._timer = self._loop.call_later(min(due_in_s, LONGEST_WAIT_S), self._on_time)
 
     def _on_time(self) -> None:
+        self._issuing = self._loop.create_task(self._issue())
+
+    async def _issue(self) -> None:
         try:
-            self._elapse()
+            await self._elapse()
         except Exception:
             self.timer_failures += 1
             log.exception("the virtual connector could not issue what was due; it tries again")
             self._set_timer(RETRY_S)
+        else:
+            self._set_timer(self._stored.due_in_s)

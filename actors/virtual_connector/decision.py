@@ -2,6 +2,7 @@
 
 ScalingError(Exception)
 ├── BadProposal              targets that name no pool, or an impossible count
+├── BadReport                a report that names no pool, or impossible counts
 ├── UnknownDecision          an id that was never issued
 ├── TooManyWaiters           the coordinator holds as many waiting calls as it can
 ├── UnreadableLedger         the stored ledger cannot be read; ids might go back, so nothing starts
@@ -24,6 +25,10 @@ class ScalingError(Exception):
 
 class BadProposal(ScalingError):
     """Targets that name no pool, or an impossible count."""
+
+
+class BadReport(ScalingError):
+    """A report of replica counts that names no pool, or impossible counts."""
 
 
 class UnknownDecision(ScalingError):

@@ -21,14 +21,20 @@ answer to a decision counts, later ones change nothing.
 Time is the wall clock, the only one that outlives a restart. Set forward, it may end a wait early. Set back,
 the wait begins anew at the time that is seen first, so that it ends at most `scaling_timeout_s` later.
 
-Pools. Replicas are not reported, so answers stand for them:
+Pools. A completed decision says that its targets stand now; a report says what stands, in four counts, and
+the newer of the two holds:
 
-    there    = the targets of the newest completed decision; before any, the pool's floor: the deployment was
-               started with its minimum
-    desired  = the targets of the newest decision; where that failed, `there`: it was never taken as a target
-    ready    = min(there, desired)     starting = what is missing     draining = what is too many
+    seen     = the newest report of the pool, or the targets of a decision that was completed since
+    desired  = the targets of the newest decision while it is not answered; else what was seen
+    ready    = min(seen ready, desired)     starting = as reported, or what is missing
+    draining = as reported, and what is too many
 
-so that desired = ready + starting always.
+Before anything was said of a pool there is nothing to see. If we started the engines ourselves, it stands at
+its floor, and answers go on standing for reports until the first report. Else, and from the first report on,
+silence is no information: a pool of which nothing was said for `report_max_age_s` is unknown, and neither a
+proposal nor a wish shrinks it below what was last asked for or seen; a pool never seen takes no target.
+A report of another desired count than the one that was carried out is an edit by others: it is what a role
+that a proposal leaves out keeps, and the old targets, proposed again, make a new decision.
 """
 
 from collections.abc import Mapping
@@ -36,10 +42,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from actors.connectors.protocol import PoolCounts
-from actors.virtual_connector.decision import BadProposal, ScalingDecision, UnknownDecision
+from actors.virtual_connector.decision import BadProposal, BadReport, ScalingDecision, UnknownDecision
 from headway.planning import Role
 
-MOST_REPLICAS = 1_000_000
+MOST_REPLICAS = 10_000
+"""Of one pool, told or asked for. A slip of the pen must not make a planner replay a fleet of a million."""
 MOST_OVERTAKEN = 16
 """Overtaken decisions whose targets are remembered for a late answer."""
 
@@ -50,6 +57,9 @@ class Rules:
 
     floor: Mapping[Role, int]
     scaling_timeout_s: float
+    report_max_age_s: float = 300.0
+    started_by_us: bool = True
+    """True where the engines were started with their minimum, as far as nobody says otherwise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +76,15 @@ class CompletedDecision:
 
     decision_id: int
     targets: Mapping[Role, int]
+    at_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportedPool:
+    """One pool's counts as the outside system saw them, and when it said so."""
+
+    counts: PoolCounts
+    at_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +115,7 @@ class Ledger:
     completed: CompletedDecision | None = None
     failure: FailedDecision | None = None
     wish: Wish | None = None
+    reports: Mapping[Role, ReportedPool] = field(default_factory=dict)
 
     @property
     def last_id(self) -> int:
@@ -116,7 +136,9 @@ def free_at_s(ledger: Ledger, rules: Rules) -> float | None:
 def asked_for(ledger: Ledger, rules: Rules) -> dict[Role, int]:
     """The counts that were last asked for, issued or not, of every pool."""
     latest = ledger.wish or ledger.decision
-    return {**rules.floor, **_of_pools(latest.targets if latest else {}, rules)}
+    told = {role: one.counts.desired for role, one in ledger.reports.items()} if latest is None else {}
+    asked = {**rules.floor, **told, **(latest.targets if latest else {})}
+    return _of_pools({**asked, **({} if ledger.wish else _edits(ledger))}, rules)
 
 
 def newest(ledger: Ledger) -> str:
@@ -129,6 +151,8 @@ def propose(
 ) -> Ledger:
     """Ask for these counts: issued now, kept as the wish, or nothing new."""
     _check(targets, rules)
+    if refusal := _unseen_shrink(ledger, rules, targets, now_s):
+        raise BadProposal(refusal)
     wish = Wish(targets={**asked_for(ledger, rules), **targets}, reasons=reasons)
     return elapse(replace(ledger, wish=wish), rules, now_s)
 
@@ -142,6 +166,43 @@ def answer(ledger: Ledger, rules: Rules, said: DecisionAnswer, now_s: float) -> 
     return elapse(ledger, rules, now_s)
 
 
+def report(ledger: Ledger, rules: Rules, pools: Mapping[Role, PoolCounts], now_s: float) -> Ledger:
+    """Take the counts of these pools; the others keep what was said of them."""
+    for role in pools:
+        if role not in rules.floor:
+            raise BadReport(f"pools: there is no {role} pool; the pools are {', '.join(rules.floor)}")
+    told = {role: ReportedPool(counts=counts, at_s=now_s) for role, counts in pools.items()}
+    return elapse(replace(ledger, reports={**ledger.reports, **told}), rules, now_s)
+
+
+def unseen(ledger: Ledger, rules: Rules, now_s: float) -> dict[Role, str]:
+    """The pools whose counts are not known, and why."""
+    reasons = {}
+    for role in rules.floor:
+        told = ledger.reports.get(role)
+        if rules.started_by_us and told is None:
+            continue
+        answered = ledger.completed if ledger.completed and role in ledger.completed.targets else None
+        times = [one.at_s for one in (told, answered) if one is not None]
+        if not times:
+            reasons[role] = "nobody has reported its replicas yet"
+        elif (age_s := now_s - max(times)) > rules.report_max_age_s:
+            reasons[role] = f"nobody has reported its replicas for {age_s:.0f} s"
+    return reasons
+
+
+def _unseen_shrink(ledger: Ledger, rules: Rules, targets: Mapping[Role, int], now_s: float) -> str:
+    """Why these targets may not be asked for; empty if they may."""
+    shown = pool_counts(ledger, rules)
+    for role, why in unseen(ledger, rules, now_s).items():
+        seen = role in ledger.reports or ledger.completed is not None
+        most = max(shown[role].desired, shown[role].ready + shown[role].draining)
+        if role in targets and (not seen or targets[role] < most):
+            line = f"targets.{role}: {targets[role]} is refused: {why}, so it might end replicas that serve"
+            return f"{line} (POST /v1/scaling/report)"
+    return ""
+
+
 def elapse(ledger: Ledger, rules: Rules, now_s: float) -> Ledger:
     """Let time pass: drop a wish that is already in force, issue one whose way is free."""
     if ledger.pending and now_s < ledger.waiting_since_s:
@@ -150,10 +211,13 @@ def elapse(ledger: Ledger, rules: Rules, now_s: float) -> Ledger:
         return ledger
     wish = {**rules.floor, **_of_pools(ledger.wish.targets, rules)}
     latest = ledger.decision
-    if latest is not None and latest.status != "failed" and dict(latest.targets) == wish:
+    taken = latest is not None and latest.status != "failed" and dict(latest.targets) == wish
+    if taken and not _edits(ledger):
         return replace(ledger, wish=None)
     free_at = free_at_s(ledger, rules)
     if free_at is not None and now_s < free_at:
+        return ledger
+    if _unseen_shrink(ledger, rules, wish, now_s):
         return ledger
     return _issued(ledger, Wish(targets=wish, reasons=ledger.wish.reasons), now_s)
 
@@ -176,7 +240,7 @@ def _settled(ledger: Ledger, said: DecisionAnswer, now_s: float) -> Ledger:
     completed = ledger.completed
     # Where its targets are no longer remembered, the one before stays.
     if failure is None and (answered := known.get(said.decision_id)) is not None:
-        completed = CompletedDecision(decision_id=said.decision_id, targets=answered.targets)
+        completed = CompletedDecision(decision_id=said.decision_id, targets=answered.targets, at_s=now_s)
     decision = ledger.decision
     if decision is not None and decision.decision_id == said.decision_id:
         decision = replace(decision, status="failed" if failure else "completed")
@@ -208,18 +272,40 @@ def _is_whole(value: object) -> bool:
 
 
 def pool_counts(ledger: Ledger, rules: Rules) -> dict[Role, PoolCounts]:
-    """The four counts of every configured pool."""
-    there: Mapping[Role, int] = ledger.completed.targets if ledger.completed else {}
+    """The four counts of every configured pool, as last seen."""
     newest = ledger.decision
-    wanted: Mapping[Role, int] = newest.targets if newest and newest.status != "failed" else there
     pools = {}
     for role, floor in rules.floor.items():
-        now = there.get(role, floor)
-        desired = wanted.get(role, now)
+        seen = _seen(ledger, role, floor)
+        desired = seen.desired
+        if newest is not None and newest.status == "pending":
+            desired = newest.targets.get(role, desired)
+        ready = min(seen.ready, desired)
         pools[role] = PoolCounts(
             desired=desired,
-            starting=max(0, desired - now),
-            ready=min(now, desired),
-            draining=max(0, now - desired),
+            starting=seen.starting if desired == seen.desired else desired - ready,
+            ready=ready,
+            draining=seen.draining + max(0, seen.ready - desired),
         )
     return pools
+
+
+def _edits(ledger: Ledger) -> dict[Role, int]:
+    """Desired counts that others have set since the newest decision was carried out."""
+    newest, done = ledger.decision, ledger.completed
+    if newest is None or done is None or done.decision_id != newest.decision_id:
+        return {}
+    return {
+        role: told.counts.desired
+        for role, told in ledger.reports.items()
+        if told.at_s >= done.at_s and told.counts.desired != done.targets.get(role)
+    }
+
+
+def _seen(ledger: Ledger, role: Role, floor: int) -> PoolCounts:
+    """The newest of what was reported of a pool and of what was answered for it."""
+    told, answered = ledger.reports.get(role), ledger.completed
+    if told is not None and (answered is None or told.at_s >= answered.at_s):
+        return told.counts
+    there = floor if answered is None else answered.targets.get(role, floor)
+    return PoolCounts(desired=there, starting=0, ready=there, draining=0)
