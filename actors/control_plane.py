@@ -1,7 +1,8 @@
 """Starts, updates and ends the named actors together: for `headway up` and `down`, and the Serve application.
 
-    start(config, application)    safe to repeat: attaches where the settings are the same; where they are
-                                  not, the actors are replaced and go on from what is stored
+    start(config, application)    safe to repeat: attaches where the settings are the same, and hands those to
+                                  the planner that it can take while running; where others differ, the actors
+                                  are replaced and go on from what is stored
     stop(purge=False)             ends them all; the store stays (ids go on) unless purged
 
 Each start gives a token. `stop(token=...)` does nothing when another start has come since, so that the
@@ -11,7 +12,8 @@ One cluster has one control plane. `control_plane/owner` in the store says for w
 with which settings; while that application is alive, another one is refused. All calls block; they are for
 drivers and for constructors, and need `ray.init`.
 
-    ControlPlaneError(Exception)    the actors belong to another live application, or one did not start
+    ControlPlaneError(Exception)    the actors belong to another live application, one did not start, or
+                                    an address in the settings cannot work on several hosts
 """
 
 import hashlib
@@ -25,9 +27,10 @@ from typing import Any
 import ray
 from ray.exceptions import GetTimeoutError, RayError
 
-from actors import names
+from actors import hosts, names
 from actors.connectors import connector_kind
-from actors.planner import STARTED
+from actors.planner import SETTINGS, STARTED
+from actors.planning.settings import fixed
 from actors.store import InternalKvStore, Store
 from headway.config import HeadwayConfig
 
@@ -45,7 +48,7 @@ class ControlPlaneError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owner:
-    """The application that the running actors serve, and a checksum of their settings."""
+    """The application that the running actors serve, and a checksum of what they cannot change."""
 
     application: str
     settings: str
@@ -53,9 +56,12 @@ class Owner:
 
 def start(config: HeadwayConfig, application: str) -> str:
     """Have all actors run for this application with these settings, and the planner plan; a token."""
+    if refusal := hosts.unreachable_source(config, hosts.addresses()):
+        raise ControlPlaneError(refusal)
     store = InternalKvStore()
     settings = settings_json(config)
-    owner = Owner(application=application, settings=hashlib.sha256(settings.encode()).hexdigest())
+    kept = json.dumps(fixed(config), sort_keys=True)
+    owner = Owner(application=application, settings=hashlib.sha256(kept.encode()).hexdigest())
     before = _owner(store)
     if before is not None and before.application != application and is_live(before.application):
         raise ControlPlaneError(
@@ -69,9 +75,12 @@ def start(config: HeadwayConfig, application: str) -> str:
         store.delete(STARTED)
     token = uuid.uuid4().hex
     store.put(OWNER, json.dumps({**asdict(owner), "token": token}).encode())
+    # Also for a planner that Ray restarts: it was made with settings that may be older.
+    store.put(SETTINGS, settings.encode())
     actors = _create(config, settings, application)
     for name, actor in actors.items():
         _call(actor, "__ray_ready__", name)
+    _call(actors[names.PLANNER], "configure", names.PLANNER, settings)
     _call(actors[names.PLANNER], "start", names.PLANNER)
     return token
 
@@ -91,6 +100,7 @@ def stop(purge: bool = False, token: str | None = None, application: str | None 
     store.delete(STARTED)
     _end(running())
     store.delete(OWNER)
+    store.delete(SETTINGS)
     for key in store.keys() if purge else ():
         store.delete(key)
 
@@ -146,7 +156,7 @@ def _create(config: HeadwayConfig, settings: str, application: str) -> dict[str,
 
     start = names.start_actor
     actors = {
-        names.METRIC_COLLECTOR: start(MetricCollector, names.METRIC_COLLECTOR, settings),
+        names.METRIC_COLLECTOR: start(MetricCollector, names.METRIC_COLLECTOR, settings, application),
         names.PREDICTOR: start(Predictor, names.PREDICTOR, settings),
         names.INTERPOLATOR: start(Interpolator, names.INTERPOLATOR, settings, max_concurrency=4),
     }
@@ -159,9 +169,9 @@ def _create(config: HeadwayConfig, settings: str, application: str) -> dict[str,
     return actors
 
 
-def _call(actor: Any, method: str, name: str) -> None:  # noqa: ANN401
+def _call(actor: Any, method: str, name: str, *args: object) -> None:  # noqa: ANN401
     try:
-        ray.get(getattr(actor, method).remote(), timeout=TIMEOUT_S)
+        ray.get(getattr(actor, method).remote(*args), timeout=TIMEOUT_S)
     except GetTimeoutError as error:
         raise ControlPlaneError(f"{name} did not start within {TIMEOUT_S:g} s") from error
     except RayError as error:

@@ -12,6 +12,8 @@ Traffic corrects measured profiles (`PerformanceLearning`):
     calibration    ratio     = measured mean / the served profile's value at the measured point
                    smoothed' = (1 - w) smoothed + w ratio            w = 0.2; the first ratio as it is
                    Above 1 the deployment is slower than its profile: queueing, noise, or another engine
+    replicas       those slower or faster than their peers are told apart (`actors.replica_watch`), and what
+                   they report does not count for the surfaces
     corrections    the factors that a router has learnt, as it reports them
 
 All are in the store after each change, refinement within STORE_S. Refinement and corrections belong to the
@@ -38,6 +40,7 @@ from actors.performance_model import (
     own_profile,
     performance_model,
 )
+from actors.replica_watch import ReplicaWatch
 from actors.store import InternalKvStore, Store
 from headway.config import ConfigError, HeadwayConfig
 from headway.engine.observed_latency import LatencyReport
@@ -60,35 +63,50 @@ PHASES = (Role.PREFILL, Role.DECODE)
 
 
 class PerformanceLearning:
-    """The model of measured `profiles`, and its changes. Not for several threads at once."""
+    """The model of measured `profiles`, and its changes. Not for several threads at once.
 
-    def __init__(self, store: Store, profiles: Mapping[str, GpuProfile], *, refine: bool) -> None:
+    Surfaces change only with a `watch` on the replicas.
+    """
+
+    def __init__(self, store: Store, profiles: Mapping[str, GpuProfile], watch: ReplicaWatch | None) -> None:
         self._store, self._profiles, self._measured = store, dict(profiles), checksum(profiles)
-        self._refining = _Refining(store, own_profile(profiles)) if refine else None
+        self._watch = watch
+        self._refining = None if watch is None else _Refining(store, own_profile(profiles))
         self._corrections: Mapping[str, float] = _restored(
             store, CORRECTIONS, self._measured, lambda stored: _factors(stored["factors"]), {}
         )
         self.model = self._served()
 
-    def learn(self, reports: Iterable[LatencyReport], now_s: float) -> None:
-        """Refine the profile by a replica's reports; nothing where that is switched off."""
-        if self._refining is not None and self._refining.learn(reports, now_s):
+    def learn(self, reports: Sequence[LatencyReport], now_s: float, replica: str = "") -> Mapping[str, float]:
+        """Refine the profile by a replica's reports; nothing where that is switched off.
+
+        The answer is what the replica shall say of itself (`ReplicaWatch.standing`).
+        """
+        if self._refining is None or self._watch is None:
+            return {}
+        typical = self._watch.take(reports, replica, self._refining.known, now_s)
+        if self._refining.learn(typical, now_s):
             self.model = self._served()
+        elif self._watch.differing() != self.model.differing:
+            self.model = self._model(self.model.calibration)
+        return self._watch.standing(replica, self.model.profile)
 
     def calibrate(self, observation: Observation) -> None:
         """Compare an interval with the surfaces; one seen before, or without figures, changes nothing."""
+        if self._watch is not None:
+            self._watch.observe(observation)
         ratios = _ratios(self.model.calibration, observation, self.model.profile)
         if ratios != self.model.calibration:
             document = {phase.value: asdict(ratio) for phase, ratio in ratios.items()}
             _put(self._store, CALIBRATION, self.model.profiles_version, ratios=document)
-            self.model = performance_model(self._profiles, ratios, self._corrections)
+            self.model = self._model(ratios)
 
     def correct(self, corrections: Mapping[str, float]) -> None:
         """Keep the factors that a router has learnt."""
         if (factors := _factors(corrections)) != self._corrections:
             _put(self._store, CORRECTIONS, self._measured, factors=factors)
             self._corrections = factors
-            self.model = performance_model(self._profiles, self.model.calibration, factors)
+            self.model = self._model(self.model.calibration)
 
     def refinement(self) -> dict[str, Any]:
         """State of the refinement as plain data; empty where it is switched off."""
@@ -104,7 +122,11 @@ class PerformanceLearning:
             return {phase: LatencyRatio(**stored["ratios"][phase.value]) for phase in PHASES}
 
         ratios: Mapping[Role, LatencyRatio] = _restored(self._store, CALIBRATION, served, decode, none)
-        return performance_model(dict(self._profiles), ratios, self._corrections)
+        return self._model(ratios)
+
+    def _model(self, ratios: Mapping[Role, LatencyRatio]) -> PerformanceModel:
+        differing = None if self._watch is None else self._watch.differing()
+        return performance_model(dict(self._profiles), ratios, self._corrections, differing)
 
 
 class _Refining:
@@ -132,6 +154,11 @@ class _Refining:
             return False
         self._served, self.profile = learnt, refined(self._measured, learnt)
         return True
+
+    @property
+    def known(self) -> tuple[Refinement, Profile]:
+        """What was learnt so far, and the profile as measured."""
+        return self._learnt, self._measured
 
     def document(self) -> dict[str, Any]:
         """Version, cells with traffic, factors of the phases, and the version that is served."""
@@ -218,9 +245,19 @@ class Interpolator:
         self._change(lambda learning: learning.calibrate(observation))
         return self._calibration()
 
-    def learn(self, reports: Sequence[LatencyReport]) -> None:
-        """Refine the profile by a replica's reports; nothing where that is switched off."""
-        self._change(lambda learning: learning.learn(reports, self._clock()))
+    def learn(self, reports: Sequence[LatencyReport], replica: str = "") -> Mapping[str, float]:
+        """Refine the profile by a replica's reports; nothing where that is switched off.
+
+        The answer is what the replica shall say of itself beside its load; empty for one like the others.
+        """
+        standing: Mapping[str, float] = {}
+
+        def change(learning: PerformanceLearning) -> None:
+            nonlocal standing
+            standing = learning.learn(reports, self._clock(), replica)
+
+        self._change(change)
+        return standing
 
     def correct(self, corrections: Mapping[str, float]) -> None:
         """Keep the factors that a router has learnt, for the next router and for `status`."""
@@ -244,6 +281,9 @@ class Interpolator:
             "calibration": self._calibration(),
             "calibration_applied": False,
             "corrections": {} if model is None else dict(model.corrections),
+            "differing": {}
+            if model is None
+            else {role.value: [*map(asdict, each)] for role, each in model.differing.items()},
             "refinement": {} if self._learning is None else self._learning.refinement(),
             "failure": self._failure,
         }
@@ -268,8 +308,9 @@ class Interpolator:
                         logger.warning("no profile: %s", error)
                     self._failure = str(error)
                     return None
-                self._failure, refine = "", self._config.engine.refinement.enabled
-                self._learning = PerformanceLearning(self._store, profiles, refine=refine)
+                self._failure = ""
+                watch = ReplicaWatch(self._config) if self._config.engine.refinement.enabled else None
+                self._learning = PerformanceLearning(self._store, profiles, watch)
             return self._learning
 
 

@@ -7,17 +7,26 @@ needs across a restart of this actor is in the store (gateway source) or in Prom
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Protocol
 
-from actors.collector.gateway_source import GatewaySource, gateway_address
+from actors.collector.discovery import Discovery
+from actors.collector.engines_source import EnginesSource
+from actors.collector.exposition import ROLE
+from actors.collector.gateway_source import GatewaySource
+from actors.collector.http_text import TextReader
 from actors.collector.measured import Health, HealthStatus, Measured, unmeasured
-from actors.collector.presets import PRESETS
+from actors.collector.pages import HttpPages, Pages, ServePages
+from actors.collector.pods import Pods
+from actors.collector.presets import PRESETS, Preset, Selection
 from actors.collector.prometheus_source import PrometheusSource
 from actors.collector.tracker import Tracker
 from actors.store import InternalKvStore, Store
-from headway.config import HeadwayConfig
+from headway.config import HeadwayConfig, MetricsSettings
+from headway.planning import Role
+
+MOST_READING = 0.2
 
 _log = logging.getLogger(__name__)
 
@@ -31,6 +40,9 @@ class Source(Protocol):
     async def probe(self) -> Health:
         """`ok` if the source answers now, else what is wrong."""
 
+    async def engines(self) -> Mapping[Role, int]:
+        """Engines that serve the model now, by role; nothing of a role where that does not show."""
+
     def status(self) -> dict[str, object]:
         """Address, successes and failures so far, for people."""
 
@@ -39,11 +51,19 @@ class Source(Protocol):
 
 
 class MetricCollector:
-    """Measures intervals. `store` and `clock` are for tests: the actor has Ray's KV and the real clock."""
+    """Measures intervals; `application` is the Serve application whose gateway is read where no URL is set.
+
+    `store` and `clock` are for tests: the actor has Ray's KV and the real clock.
+    """
 
     def __init__(
-        self, config_json: str, store: Store | None = None, clock: Callable[[], float] = time.time
+        self,
+        config_json: str,
+        application: str = "",
+        store: Store | None = None,
+        clock: Callable[[], float] = time.time,
     ) -> None:
+        self._application = application
         self._config = HeadwayConfig.model_validate_json(config_json)
         self._store = InternalKvStore() if store is None else store
         self._clock = clock
@@ -77,6 +97,16 @@ class MetricCollector:
             return False, f"{type(error).__name__} in the collector: {error}"
         return health.status is HealthStatus.OK, health.detail
 
+    async def engines(self) -> dict[str, int]:
+        """Engines that serve the model now, by role; a role of which that does not show is left out."""
+        try:
+            found = await self._running().engines()
+        except Exception:  # noqa: BLE001 - as in `collect`
+            self._errors += 1
+            _log.exception("engines could not be counted")
+            return {}
+        return {role.value: count for role, count in found.items()}
+
     async def status(self) -> dict[str, Any]:
         """Source, preset, health of the last interval, counts of reads, failures and own errors."""
         settings = self._config.metrics
@@ -109,27 +139,75 @@ class MetricCollector:
         settings, model = self._config.metrics, self._config.model
         preset = PRESETS[settings.preset]
         if settings.source == "prometheus":
-            url, timeout_s, fresh_s = settings.url or "", settings.timeout_s, settings.stale_after_s
-            self._source = PrometheusSource(url, preset, model, timeout_s=timeout_s, fresh_s=fresh_s)
+            self._source = PrometheusSource(
+                settings.url or "",
+                preset,
+                model,
+                timeout_s=settings.timeout_s,
+                fresh_s=settings.stale_after_s,
+                selection=selection(settings),
+                ca_file=settings.ca_file,
+                token_file=settings.token_file,
+            )
+        elif settings.source == "engines":
+            engines = engines_source(self._config, preset, self._store, self._clock)
+            self._background = asyncio.create_task(self._read_on(engines))
+            self._source = engines
         else:
             gateway = GatewaySource(
                 Tracker(preset, model, settings.scrape_interval_s),
-                lambda: gateway_address(self._config, self._store),
+                self._pages(),
                 self._store,
-                timeout_s=settings.timeout_s,
                 clock=self._clock,
                 single_requests=settings.preset == "headway",
+                classes=tuple(self._config.slo.classes),
             )
             self._background = asyncio.create_task(self._read_on(gateway))
             self._source = gateway
         return self._source
 
-    async def _read_on(self, source: GatewaySource) -> None:
-        """Reads every `scrape_interval_s` for as long as the actor lives."""
+    def _pages(self) -> Pages:
+        settings = self._config.metrics
+        if settings.url:
+            return HttpPages(settings.url, text_reader(settings))
+        return ServePages(self._application, settings.timeout_s)
+
+    async def _read_on(self, source: GatewaySource | EnginesSource) -> None:
+        """Reads every `scrape_interval_s` for as long as the actor lives, in MOST_READING of its CPU time."""
         while True:
+            began_s = time.thread_time()
             try:
                 await source.read()
             except Exception:  # noqa: BLE001 - the actor's outermost loop: counted, logged, tried again
                 self._errors += 1
                 _log.exception("metrics could not be read")
-            await asyncio.sleep(self._config.metrics.scrape_interval_s)
+            took_s = time.thread_time() - began_s
+            await asyncio.sleep(max(self._config.metrics.scrape_interval_s, took_s / MOST_READING))
+
+
+def selection(settings: MetricsSettings) -> Selection:
+    """The series that the settings choose of a Prometheus."""
+    roles = {Role(role): tuple(labels.items()) for role, labels in settings.role_labels.items()}
+    return Selection(labels=tuple(settings.labels.items()), roles=roles)
+
+
+def text_reader(settings: MetricsSettings) -> TextReader:
+    """Reads pages over HTTP, as the settings say."""
+    return TextReader(settings.timeout_s, settings.ca_file, settings.token_file)
+
+
+def engines_source(
+    config: HeadwayConfig, preset: Preset, store: Store, clock: Callable[[], float]
+) -> EnginesSource:
+    """The source of `metrics.engines`. Making it does no I/O."""
+    settings = config.metrics
+    engines = {Role(role): each for role, each in settings.engines.items()}
+    chosen = Selection(roles={role: ((ROLE, role.value),) for role in engines})
+    return EnginesSource(
+        Tracker(preset, config.model, settings.scrape_interval_s, chosen),
+        Discovery(engines, Pods(config.connector.kubernetes), timeout_s=settings.timeout_s, clock=clock),
+        store,
+        text_reader(settings),
+        stale_s=settings.stale_after_s,
+        clock=clock,
+    )

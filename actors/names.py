@@ -15,6 +15,8 @@ Ray's own retries are off here: they would start a call again with its full time
 import asyncio
 from typing import Any
 
+from actors.hosts import on_head
+
 NAMESPACE = "headway"
 
 METRIC_COLLECTOR = "MetricCollector"
@@ -24,8 +26,8 @@ PLANNER = "Planner"
 VIRTUAL_CONNECTOR = "VirtualConnectorCoordinator"
 VIRTUAL_CONNECTOR_CLIENT = "VirtualConnectorClient"
 LATENCY_TRAINER = "LatencyTrainer"
-GATEWAY_ADDRESS = "gateway/address"
-"""Key in the store under which the gateway's host writes `http://host:port`."""
+GATEWAY = "Gateway"
+"""The deployment of a Serve application that is its gateway."""
 
 ROUTER_PREFIX = "Router:"
 """Routers are named after the model whose requests they route: one shard a model."""
@@ -61,10 +63,13 @@ def detached(name: str) -> dict[str, Any]:
 
 
 def start_actor(kind: type, name: str, *args: object, **options: object) -> Any:  # noqa: ANN401
-    """The handle of the detached actor of that name, made from `args` unless it runs. `options` are Ray's."""
+    """The handle of the detached actor of that name, made from `args` unless it runs, on the head if it fits.
+
+    `options` are Ray's.
+    """
     import ray
 
-    return ray.remote(kind).options(**{**detached(name), **options}).remote(*args)
+    return ray.remote(kind).options(**{**detached(name), **on_head(), **options}).remote(*args)
 
 
 class CallError(Exception):

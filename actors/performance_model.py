@@ -5,6 +5,7 @@ The Interpolator keeps it and serves it to planner, routers and `status`:
     profiles       by GPU type, "" the deployment's own, refined by the replicas' reports where that is on
     calibration    measured over expected latency of each phase, for people and for policies
     corrections    factors by which the router multiplies its predictions; the next router starts with them
+    differing      replicas that are slower or faster than their peers, for the plan (`replica_watch`)
 
 Only refinement changes the surfaces; the ratios and factors stand beside them.
 
@@ -28,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from actors.names import CallError, NamedActor
+from actors.replica_watch import Differing
 from headway.config import HeadwayConfig
 from headway.engine import engine_profile
 from headway.planning import Role
@@ -71,6 +73,7 @@ class PerformanceModel:
     profiles: Mapping[str, "GpuProfile"]
     calibration: Mapping[Role, LatencyRatio] = field(default_factory=dict)
     corrections: Mapping[str, float] = field(default_factory=dict)
+    differing: Differing = field(default_factory=dict)
 
     @property
     def profile(self) -> Profile:
@@ -97,16 +100,19 @@ def performance_model(
     profiles: "Mapping[str, GpuProfile]",
     calibration: Mapping[Role, LatencyRatio] | None = None,
     corrections: Mapping[str, float] | None = None,
+    differing: Differing | None = None,
 ) -> PerformanceModel:
     """The model of these parts, with its versions."""
     profiles_version = checksum(profiles)
     learnt = [{role: asdict(ratio) for role, ratio in (calibration or {}).items()}, dict(corrections or {})]
+    learnt += [{role: [*map(asdict, each)]} for role, each in (differing or {}).items()]
     return PerformanceModel(
         version=zlib.crc32(json.dumps(learnt).encode(), profiles_version) or 1,
         profiles_version=profiles_version,
         profiles=profiles,
         calibration=calibration or {},
         corrections=corrections or {},
+        differing=differing or {},
     )
 
 

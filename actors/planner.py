@@ -11,14 +11,21 @@ from collections.abc import Mapping
 from typing import Any
 
 from actors.connectors import make_connector
+from actors.connectors.custody import guarded
+from actors.planning.advice import LiveAdvice
 from actors.planning.context import ControlActors, PlannerContext
+from actors.planning.host_faults import HostWatch
 from actors.planning.log import DecisionLog
 from actors.planning.loop import PlannerLoop
-from actors.planning.settings import RuntimeSettings
+from actors.planning.settings import Author, RuntimeSettings
 from actors.store import InternalKvStore
 from headway.config import HeadwayConfig
+from headway.planning.history import history
+from headway.planning.story import story
 
 STARTED = "planner/started"
+SETTINGS = "planner/configuration"
+"""The configuration as it was handed over last."""
 MOST_RECORDS = 1000
 STATUS_S = 0.5
 """Seconds that `status` waits for the Interpolator at most."""
@@ -28,39 +35,45 @@ class Planner:
     """The planner of one Serve application."""
 
     async def __init__(self, config_json: str, application: str) -> None:  # type: ignore[misc] # Ray awaits it
-        config = HeadwayConfig.model_validate_json(config_json)
         self._store = InternalKvStore()
+        config = HeadwayConfig.model_validate_json(self._store.get(SETTINGS) or config_json)
         self._log = DecisionLog(self._store)
+        settings, connector = RuntimeSettings(config, self._store), make_connector(config, application)
+        self._configured, self._settings = config, settings
         context = PlannerContext(
             actors=ControlActors(),
-            connector=make_connector(config, application),
+            connector=guarded(connector, lambda: settings.config, self._store, time.time),
             log=self._log,
-            settings=RuntimeSettings(config, self._store),
+            settings=settings,
             clock=time.time,
+            advice=LiveAdvice(self._store),
         )
+        self._stored = context.stored
         started = self._store.get(STARTED) is not None
         self._loop = PlannerLoop(context, resume=started)
         self._task: asyncio.Task[None] | None = None
+        self._hosts = HostWatch(application)
+        self._watching = asyncio.create_task(self._hosts.run())
         if started:
             self._begin()
 
     async def start(self) -> None:
         """Begin to plan; nothing happens when the loop runs already."""
-        self._store.put(STARTED, b"1")
+        await self._stored(lambda: self._store.put(STARTED, b"1"))
         self._begin()
 
     async def stop(self) -> None:
         """End the loop, for good. Replicas stay as they are."""
-        self._store.delete(STARTED)
+        await self._stored(lambda: self._store.delete(STARTED))
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
             self._task = None
 
     async def status(self) -> dict[str, Any]:
-        """The status document, see `headway.planning.records`."""
+        """The status document, see `headway.planning.documents`."""
         await self._loop.follow_model(STATUS_S)
-        return self._loop.status().document()
+        return {**self._loop.status().document(), **self._hosts.document()}
 
     async def decisions(self, after: int = -1, limit: int = 100) -> list[dict[str, Any]]:
         """Records with ids above `after`, lowest first; at most `limit` of them."""
@@ -71,9 +84,34 @@ class Planner:
         record = self._log.get(id)
         return None if record is None else record.document()
 
-    async def update_settings(self, changes: Mapping[str, Any]) -> dict[str, Any]:
-        """Change settings while running, by dotted key; all changes in force. ConfigError when refused."""
-        return self._loop.update_settings(changes)
+    async def history(self, after: int = -1) -> dict[str, Any]:
+        """The records with ids above `after` as columns, see `headway.planning.history`."""
+        return history(self._log.after(after, MOST_RECORDS))
+
+    async def story(self, id: int) -> dict[str, list[str]] | None:  # noqa: A002 - as above
+        """The record of that id in words, see `headway.planning.story`; None when there is none."""
+        record = self._log.get(id)
+        return None if record is None else story(record)
+
+    async def advice(self, since_s: float | None = None) -> dict[str, Any]:
+        """What the plan of a dry run would have been worth (`headway.planning.documents.AdviceDocument`)."""
+        return self._loop.advice(since_s).document()
+
+    async def configure(self, config_json: str) -> None:
+        """Go by a configuration that differs in settings that may change while running."""
+        config = HeadwayConfig.model_validate_json(config_json)
+        if config != self._configured:
+            await self._stored(lambda: self._settings.rebase(config))
+            self._configured = config
+
+    async def update_settings(self, changes: Mapping[str, Any], by: str = "") -> dict[str, Any]:
+        """Change settings while running, by dotted key; all changes in force. ConfigError when refused.
+
+        `by` names who changes them.
+        """
+        author = Author(by=by, at=time.time())
+        changed: dict[str, Any] = await self._stored(lambda: self._loop.update_settings(changes, author))
+        return changed
 
     def _begin(self) -> None:
         if self._task is None or self._task.done():

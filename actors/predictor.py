@@ -29,10 +29,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from actors.store import UNPICKLING_ERRORS, InternalKvStore, Store
+from actors.store import UNPICKLING_ERRORS, InOrder, InternalKvStore, Store
 from headway.config import HeadwayConfig
 from headway.planning import LoadForecast, decision_interval_s
-from headway.planning.forecasting import Ahead, Forecaster, forecaster_for
+from headway.planning.forecasting import Ahead, Forecaster, LoadForecaster, forecaster_for
 from headway.planning.policies import predictors_asked
 from headway.workload import TraceError, TraceOptions, interval_series, open_trace
 from predictors import PredictorError
@@ -186,6 +186,7 @@ class Predictor:
         self._config = HeadwayConfig.model_validate_json(config_json)
         self._store = InternalKvStore() if store is None else store
         self._history = LoadHistory(self._store, decision_interval_s(self._config.planner))
+        self._order = InOrder()
         self._restore = restore
         self._models: FittedModels | None = None
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="predictors")
@@ -197,7 +198,7 @@ class Predictor:
     async def observe(self, requests: float, isl_tokens: float, osl_tokens: float, tick: int) -> None:
         """Take in one interval; nothing happens for a tick that was seen before."""
         interval = ObservedLoad(tick=tick, requests=requests, isl_tokens=isl_tokens, osl_tokens=osl_tokens)
-        if self._history.add(interval):
+        if await self._order.run(lambda: self._history.add(interval)):
             learning = asyncio.get_running_loop().run_in_executor(self._worker, self._learn)
             self._learning.add(learning)
             learning.add_done_callback(self._learning.discard)
@@ -230,7 +231,8 @@ class Predictor:
         self._learn()
         if self._models is None:
             raise PredictorError(self._failure)
-        return self._models.forecaster.forecast()
+        forecaster = self._models.forecaster
+        return forecaster.ranged() if isinstance(forecaster, LoadForecaster) else forecaster.forecast()
 
     def _learn(self) -> None:
         """In the worker: bring the models up to date, and store them."""

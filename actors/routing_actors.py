@@ -7,6 +7,7 @@ from typing import Any
 
 from actors import names
 from headway.config import HeadwayConfig
+from headway.engine.kinds import engine_kind
 
 STATELESS = frozenset({"random", "round_robin", "least_load"})
 """Profiles that a gateway carries out by itself."""
@@ -21,7 +22,12 @@ def stateless_profile(config: HeadwayConfig) -> str:
 
 
 def needs_router(config: HeadwayConfig) -> bool:
-    """True if the Router routes every request: by profile, for offload, or for SLO classes."""
+    """True if the Router routes every request: by profile, for offload, or for SLO classes.
+
+    Never where others route, to engines that they started.
+    """
+    if engine_kind(config).elsewhere:
+        return False
     routing = config.routing
     return not _is_stateless(config) or routing.offload.mode != "never" or bool(config.slo.classes)
 

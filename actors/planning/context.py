@@ -17,8 +17,10 @@ from actors.collector.measured import Measured
 from actors.connectors.protocol import Connector, PoolCounts
 from actors.names import ActorGone, CallError, NamedActor
 from actors.performance_model import PerformanceModel, largest_change
+from actors.planning.advice import LiveAdvice
 from actors.planning.log import DecisionLog, PlannerMemory
 from actors.planning.settings import RuntimeSettings
+from actors.store import InOrder
 from headway.config import HeadwayConfig
 from headway.engine.refinement import URGENT
 from headway.planning import (
@@ -33,10 +35,11 @@ from headway.planning import (
     policy_kind,
     policy_settings,
 )
+from headway.planning.alternatives import Alternatives
 from headway.planning.budget import check_budget
+from headway.planning.documents import ComponentHealth
 from headway.planning.forecasting import Ahead
 from headway.planning.policies import predictors_asked
-from headway.planning.records import ComponentHealth
 from interp import Profile
 
 T = TypeVar("T")
@@ -58,9 +61,9 @@ class ControlActors:
     """The other actors, as far as the planner asks them."""
 
     def __init__(self) -> None:
-        asked = (names.METRIC_COLLECTOR, names.INTERPOLATOR, names.PREDICTOR)
-        self._actors = {name: NamedActor(name) for name in asked}
-        self._health = {name: ComponentHealth(ok=False, detail="not asked yet") for name in asked}
+        needed = (names.METRIC_COLLECTOR, names.INTERPOLATOR)
+        self._actors = {name: NamedActor(name) for name in (*needed, names.PREDICTOR)}
+        self._health = {name: ComponentHealth(ok=False, detail="not asked yet") for name in needed}
 
     async def ready(self) -> str:
         """Empty when all of them are ready, else one line: the first that is not, and why.
@@ -102,7 +105,7 @@ class ControlActors:
         return ratios
 
     def health(self) -> Mapping[str, ComponentHealth]:
-        """The outcome of each actor's last call, by its name."""
+        """The outcome of each actor's last call, by its name, without a Predictor that is not asked."""
         return self._health
 
     async def _call(self, name: str, method: str, *args: object) -> Any:  # noqa: ANN401 - of the method
@@ -180,6 +183,12 @@ class CurrentPolicy:
             return self.in_force.policy.interval_s
         return decision_interval_s(self._settings.config.planner)
 
+    def slow(self, counts: Mapping[Role, PoolCounts]) -> Mapping[Role, tuple[float, ...]]:
+        """By role the slowness of replicas that differ from their peers, not of more than are ready."""
+        differing = {} if self.model is None else self.model.differing
+        known = {role: tuple(one.slowness for one in each) for role, each in differing.items()}
+        return {role: known[role][: pool.ready] for role, pool in counts.items() if role in known}
+
     async def refresh(self, actors: ControlActors, deadline: Deadline) -> PolicyInForce:
         """The policy, after a look for newer surfaces. ActorFailure if there have never been any."""
         try:
@@ -249,8 +258,11 @@ class PlannerContext:
     log: DecisionLog
     settings: RuntimeSettings
     clock: Callable[[], float]
+    advice: LiveAdvice = field(default_factory=LiveAdvice)
     compute: Compute = asyncio.to_thread
     """Beside the event loop: the first look into a profile compiles, which takes seconds."""
+    stored: Compute = field(default_factory=lambda: InOrder().run)
+    """Beside the event loop, in order: work with the store. StoreAway where that does not answer in time."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -267,3 +279,8 @@ class PlannerState:
     connector_fault: str = ""
     measured: Measured | None = None
     calibration: Mapping[str, Any] = field(default_factory=dict)
+    seen_at: dict[str, float] = field(default_factory=dict)
+    """Unix seconds as of which each input was last known: metrics, replicas, profile, forecast."""
+    connector_failures: int = 0
+    alternatives: tuple[Any, Alternatives | None] = (None, None)
+    """Those of the policy's state that stands with them: they take milliseconds and change with it alone."""

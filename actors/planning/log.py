@@ -29,6 +29,7 @@ from actors.collector.measured import Measured
 from actors.connectors.protocol import PoolCounts, Replica
 from actors.store import UNPICKLING_ERRORS, Store
 from headway.planning import Role
+from headway.planning.advice.advisor import AdvisorMemory
 from headway.planning.records import DecisionRecord, ReplicaTimes
 
 logger = logging.getLogger(__name__)
@@ -47,13 +48,14 @@ class PlannerMemory:
     """The memory that one tick leaves to the next, also to that of a restarted planner.
 
     `state` is that of the policy named; `ended` and `met` count the requests that have ended so far and those
-    that met their SLO.
+    that met their SLO. `advice` is of a dry run: the fleet from which its next decision is made.
     """
 
     policy: str = ""
     state: Any = None
     ended: float = 0.0
     met: float = 0.0
+    advice: AdvisorMemory | None = None
 
     @property
     def attainment(self) -> float | None:
@@ -109,6 +111,11 @@ class DecisionLog:
     def last(self) -> DecisionRecord | None:
         """The newest record."""
         return self._records[max(self._records)] if self._records else None
+
+    @property
+    def records(self) -> Sequence[DecisionRecord]:
+        """All that are kept, oldest first."""
+        return list(self._records.values())
 
     def append(self, record: DecisionRecord, memory: bytes = b"") -> DecisionRecord:
         """Store a record under the next id, which it gets as `id`."""

@@ -33,15 +33,28 @@ from actors.planning.context import (
     PlannerState,
     PolicyInForce,
 )
-from actors.planning.log import PlannerMemory, Progress, load_memory
+from actors.planning.log import Changes, PlannerMemory, Progress, load_memory
+from actors.planning.settings import NOBODY, Author
 from actors.planning.status import LoopCounters, status_document
 from actors.planning.tick import Tick, TickTime, apply, recalled, rehearse
+from actors.store import StoreAway
 from headway.planning import Observation, PlanningError
 from headway.planning.budget import fit
 from headway.planning.deciding import PolicyError
-from headway.planning.records import DRY_RUN, REFUSED, DecisionRecord, StatusDocument
+from headway.planning.documents import AdviceDocument, StatusDocument
+from headway.planning.records import (
+    DRY_RUN,
+    PENDING,
+    REFUSED,
+    UNREACHABLE,
+    YIELDED,
+    DecisionRecord,
+)
 
 logger = logging.getLogger(__name__)
+
+NOT_UNDER_WAY = (DRY_RUN, REFUSED, PENDING, YIELDED)
+"""Answers after which nobody carries the decision out, though the counts may happen to be as it says."""
 
 SLACK_S = 1e-6
 """Rounding of Unix times."""
@@ -92,6 +105,8 @@ class PlannerLoop:
         self._resumed = resume
         self._counters = LoopCounters()
         self._progress = Progress()
+        self._unstored: Changes = {}
+        """What followed decisions, until the store has it."""
         self._last: TickTime | None = None
         self._begun = asyncio.Event()
         self._rehearsed: tuple[int, int] | None = None
@@ -124,16 +139,23 @@ class PlannerLoop:
         """Look for a newer performance model, so that `status` is not as old as the last tick."""
         with suppress(ActorFailure, TimeoutError):
             await Deadline(within_s).within(1.0, self.state.policy.follow(self._context.actors))
+            self.state.seen_at["profile"] = self._context.clock()
 
     def status(self) -> StatusDocument:
         """The status document."""
         return status_document(self._context, self.state, self._counters)
 
-    def update_settings(self, changes: Mapping[str, Any]) -> dict[str, Any]:
+    def advice(self, since_s: float | None) -> AdviceDocument:
+        """What the plan of a dry run would have been worth in its last seconds, or since it began."""
+        return self._context.advice.document(self._context.settings.config, since_s)
+
+    def update_settings(self, changes: Mapping[str, Any], author: Author = NOBODY) -> dict[str, Any]:
         """Change settings from the next tick on. ConfigError when they are refused; then nothing changes."""
-        return self._context.settings.update(changes, self.state.policy.check)
+        return self._context.settings.update(changes, self.state.policy.check, author)
 
     async def _wait_until_ready(self) -> None:
+        if self._counters.undecided_since is None:
+            self._counters.undecided_since = self._context.clock()
         while reason := await self._unready():
             if reason != self._counters.reason:
                 logger.info("waiting: %s", reason)
@@ -147,7 +169,11 @@ class PlannerLoop:
         try:
             ready = await deadline.within(1.0, self._context.connector.ready())
             if not ready.ok:
-                return f"deployment: {ready.reason}"
+                others = ""
+                # A pool that shows nowhere may be a model that the metrics call otherwise.
+                with suppress(ActorFailure, TimeoutError):
+                    others = await deadline.within(0.5, actors.ready())
+                return "; ".join(filter(None, (f"deployment: {ready.reason}", others)))
             if reason := await deadline.within(1.0, actors.ready()):
                 return reason
             await self._rehearse(await self.state.policy.refresh(actors, deadline))
@@ -165,7 +191,7 @@ class PlannerLoop:
     async def _rehearse(self, policy: PolicyInForce) -> None:
         # The first look into a profile compiles, for longer than a tick may take.
         if self._rehearsed != policy.version:
-            self._counters.reason = "the surfaces are being compiled"
+            self._counters.reason = "what the engines can do is being computed"
             self.state.counts = await self._context.connector.state()
             await rehearse(self._context, self.state)
             self._rehearsed = policy.version
@@ -187,7 +213,7 @@ class PlannerLoop:
         fitted = fit(last.targets, policy.settings.limits, policy.settings.max_gpu_budget).targets
         applied = await apply(self._context, last, fitted)
         # Reached before the restart: nothing is on its way any more.
-        if applied.reached_at is None:
+        if applied.reached_at is None and applied.connector.status not in NOT_UNDER_WAY:
             self._follow(applied)
 
     def _schedule(self) -> tuple[TickTime, int]:
@@ -222,6 +248,8 @@ class PlannerLoop:
         counters.last_tick_at = now_s
         stated_s = self._context.settings.config.planner.tick_deadline_s
         deadline_s = stated_s or min(LONGEST_DEADLINE_S, self.state.policy.interval_s / 2)
+        elapsed_s = asyncio.get_running_loop().time
+        began_s = elapsed_s()
         try:
             outcome = await Tick(self._context, self.state, time, deadline_s).run()
         except (ActorFailure, ConnectorError, PlanningError, TimeoutError) as error:
@@ -229,9 +257,14 @@ class PlannerLoop:
             if isinstance(error, PolicyError) and error.__cause__ is not None:
                 logger.warning("the policy failed", exc_info=error.__cause__)
             return
+        finally:
+            counters.took(elapsed_s() - began_s)
+        counters.count(outcome.record)
+        counters.undecided_since = None
+        self.state.connector_failures += outcome.record.connector.status in (REFUSED, UNREACHABLE)
         counters.state = "holding" if outcome.holding else "running"
         counters.reason = outcome.holding
-        if outcome.record.connector.status not in (DRY_RUN, REFUSED):
+        if outcome.record.connector.status not in NOT_UNDER_WAY:
             self._follow(outcome.record)
         await self._calibrate(outcome.observation, time)
 
@@ -263,6 +296,9 @@ class PlannerLoop:
                 await self._look()
             except (ConnectorError, TimeoutError) as error:
                 self.state.connector_fault = str(error) or "no answer in time"
+                self.state.connector_failures += 1
+            except StoreAway as error:
+                logger.info("the progress of a decision is noted later: %s", error)
             except Exception:
                 logger.exception("following the last decision failed and goes on")
 
@@ -275,5 +311,14 @@ class PlannerLoop:
             else:
                 counts = await connector.state()
         self.state.counts, self.state.connector_fault = counts, ""
+        self.state.seen_at["replicas"] = self._context.clock()
+        self._context.advice.look(self._context.clock(), counts)
         for number, changes in self._progress.see(self._context.clock(), counts, replicas).items():
+            self._unstored.setdefault(number, {}).update(changes)
+        if self._unstored:
+            await self._context.stored(self._store_changes)
+            self._unstored = {}
+
+    def _store_changes(self) -> None:
+        for number, changes in self._unstored.items():
             self._context.log.update(number, changes)

@@ -2,15 +2,16 @@
 
 A change is a dotted key and a value, as in the file. All changes of one call hold together or not at all: the
 whole configuration with them must be valid, and the policy must be able to plan with it. Stored are the
-changes, each with the configured value that it covers: when the configuration itself gets another value, that
-is newer and wins. The effective SLO is stored beside them (`planner/settings`, key `slo`): gateways and
-routers follow it (`follow_slo`).
+changes, each with the configured value that it covers, and who made it when: when the configuration itself
+gets another value, that is newer and wins. The effective SLO is stored beside them (`planner/settings`, key
+`slo`): gateways and routers follow it (`follow_slo`).
 """
 
 import asyncio
 import json
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from actors.store import Store
@@ -30,9 +31,22 @@ CHANGEABLE = (
     "planner.max_gpu_budget",
     "planner.max_step",
     "planner.dry_run",
+    "connector.foreign_edits",
+    "connector.yield_s",
     "pools.ROLE.min_replicas",
     "pools.ROLE.max_replicas",
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Author:
+    """Who changed a setting, empty where that is not known, and when (Unix seconds)."""
+
+    by: str = ""
+    at: float | None = None
+
+
+NOBODY = Author()
 
 
 class RuntimeSettings:
@@ -42,22 +56,36 @@ class RuntimeSettings:
         self._base = dump(config)
         self._store = store
         self._changes: dict[str, Any] = {}
+        self._authors: dict[str, Author] = {}
         self.config = config
         self.version = 0
         self._restore()
-        self._save(self.config, self._changes)
+        self._save(self.config, self._changes, self._authors)
+
+    @property
+    def authors(self) -> Mapping[str, Author]:
+        """Who made the changes that are in force, by dotted key."""
+        return {key: self._authors.get(key, NOBODY) for key in self._changes}
 
     @property
     def changes(self) -> dict[str, Any]:
         """The changes that are in force, by dotted key."""
         return dict(self._changes)
 
-    def update(self, changes: Tree, check: Callable[[HeadwayConfig], None] | None = None) -> dict[str, Any]:
+    def update(
+        self,
+        changes: Tree,
+        check: Callable[[HeadwayConfig], None] | None = None,
+        author: Author = NOBODY,
+    ) -> dict[str, Any]:
         """Make changes that `check` does not refuse with a ValueError; all changes in force.
 
-        ConfigError, one line, when they are refused: then nothing has changed.
+        A value that a setting has already stays the change of who made it. ConfigError, one line, when they
+        are refused: then nothing has changed.
         """
         wanted = {**self._changes, **flatten(changes)}
+        made = [key for key in wanted if key not in self._changes or wanted[key] != self._changes[key]]
+        authors = {**self._authors, **dict.fromkeys(made, author)}
         config = self._changed(wanted)
         try:
             if check is not None:
@@ -65,10 +93,17 @@ class RuntimeSettings:
         except ValueError as error:
             raise ConfigError(str(error)) from error
         # Stored first: a change that the store refuses is not in force either.
-        self._save(config, wanted)
-        self._changes, self.config = wanted, config
+        self._save(config, wanted, authors)
+        self._changes, self._authors, self.config = wanted, authors, config
         self.version += 1
         return self.changes
+
+    def rebase(self, config: HeadwayConfig) -> None:
+        """Go by another configuration from now on, as a restart with it would: its newer values win."""
+        self._base, self._changes, self._authors, self.config = dump(config), {}, {}, config
+        self._restore()
+        self._save(self.config, self._changes, self._authors)
+        self.version += 1
 
     def _changed(self, changes: Mapping[str, Any]) -> HeadwayConfig:
         tree: Tree = self._base
@@ -77,11 +112,16 @@ class RuntimeSettings:
             tree = _with(tree, key.split("."), value)
         return load_config(None, tree)
 
-    def _save(self, config: HeadwayConfig, changes: Mapping[str, Any]) -> None:
+    def _save(self, config: HeadwayConfig, changes: Mapping[str, Any], authors: Mapping[str, Author]) -> None:
         stored = {
             "slo": config.slo.model_dump(),
             "changes": {
-                key: {"value": value, "covers": value_at(self._base, key)} for key, value in changes.items()
+                key: {
+                    "value": value,
+                    "covers": value_at(self._base, key),
+                    **asdict(authors.get(key, NOBODY)),
+                }
+                for key, value in changes.items()
             },
         }
         self._store.put(KEY, json.dumps(stored).encode())
@@ -94,7 +134,8 @@ class RuntimeSettings:
                 for key, item in stored.items()
                 if value_at(self._base, key) == item["covers"]
             }
-            self.config, self._changes = self._changed(kept), kept
+            authors = {key: Author(by=item.get("by", ""), at=item.get("at")) for key, item in stored.items()}
+            self.config, self._changes, self._authors = self._changed(kept), kept, authors
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             logger.warning("stored changes of settings are dropped: %s", error)
 
@@ -102,6 +143,20 @@ class RuntimeSettings:
 def dump(config: HeadwayConfig) -> dict[str, Any]:
     """A configuration as plain data, without secrets."""
     return config.model_dump(mode="json", exclude={"gateway": {"api_keys"}})
+
+
+def fixed(config: HeadwayConfig) -> Tree:
+    """The settings that running actors cannot take, as plain data; those that they can are left out.
+
+    So are the gateway's: no actor goes by them.
+    """
+    tree = dump(config)
+    del tree["gateway"]
+    for key in CHANGEABLE:
+        section, _, rest = key.partition(".")
+        for part in tree[section].values() if section == "pools" else (tree[section],):
+            part.pop(rest.rpartition(".")[2], None)
+    return tree
 
 
 def flatten(changes: Tree, prefix: str = "") -> dict[str, Any]:

@@ -1,33 +1,65 @@
-"""The status document of the planner, see `headway.planning.records.StatusDocument`."""
+"""The status document of the planner, see `headway.planning.documents.StatusDocument`."""
 
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from actors.connectors.custody import GuardedConnector
 from actors.planning.context import PlannerContext, PlannerState
-from headway.config import PoolSettings
+from headway.config import PoolSettings, SloSettings
 from headway.engine.kinds import engine_kind
 from headway.planning import PoolLimits, Role
+from headway.planning.alternatives import KnowsAlternatives
+from headway.planning.documents import PlannerPhase, StatusDocument
+from headway.planning.policies import predictors_asked
 from headway.planning.reasons import jsonable
-from headway.planning.records import PlannerPhase, StatusDocument
+from headway.planning.record_figures import (
+    beyond_reach,
+    expected_replicas,
+    forecast_error,
+    missed_since,
+    needed_replicas,
+    reason_codes,
+    stood_already,
+)
+from headway.planning.records import DecisionRecord, SloFigures
 
-PLANNER_SETTINGS = ("dry_run", "policy", "predictor", "max_gpu_budget")
+PLANNER_SETTINGS = ("dry_run", "policy", "max_gpu_budget")
 
 
 @dataclass(slots=True, kw_only=True)
 class LoopCounters:
     """The loop's phase and its counts of ticks.
 
-    `missed_ticks` were skipped, as a tick or a restart took longer than an interval.
+    `undecided_since` is when the loop began to wait for its first decision, or for one after it had to wait
+    again; None once it is made. `missed_ticks` were skipped, as a tick or a restart took longer than an
+    interval. `deciding_s` is the time of all `decided` ticks, `tick_s` that of the last; `decisions` count by
+    role and reason.
     """
 
     state: PlannerPhase = "waiting"
     reason: str = "not started"
+    undecided_since: float | None = None
     ticks: int = 0
     late_ticks: int = 0
     missed_ticks: int = 0
     failed_ticks: int = 0
     last_tick_at: float | None = None
     next_tick_at: float | None = None
+    tick_s: float | None = None
+    decided: int = 0
+    deciding_s: float = 0.0
+    decisions: dict[str, dict[str, int]] = field(default_factory=dict)
+
+    def took(self, seconds: float) -> None:
+        """Count the time of a tick."""
+        self.tick_s, self.decided, self.deciding_s = seconds, self.decided + 1, self.deciding_s + seconds
+
+    def count(self, record: DecisionRecord) -> None:
+        """Count a decision by the reason of each pool."""
+        for role, reason in reason_codes(record).items():
+            counts = self.decisions.setdefault(role.value, {})
+            counts[reason] = counts.get(reason, 0) + 1
 
 
 def status_document(context: PlannerContext, state: PlannerState, loop: LoopCounters) -> StatusDocument:
@@ -38,8 +70,17 @@ def status_document(context: PlannerContext, state: PlannerState, loop: LoopCoun
     if last is not None:
         shown = ("id", "created_at", "targets", "summary", "reached_at", "notes")
         decision = {**{key: getattr(last, key) for key in shown}, "status": last.connector.status}
-        decision["missing"] = last.reasons.get("missing", {})
+        decision |= {key: last.reasons.get(key, {}) for key in ("missing", "slow")}
+        decision["forecast"] = None if last.forecast is None else last.forecast.document()
+        decision["expected_replicas"] = expected_replicas(last)
+        decision["needed"] = needed_replicas(last)
+        decision["beyond_reach"] = beyond_reach(last)
+        decision["already"] = stood_already(last)
+        decision["limits"] = last.reasons.get("limits", ())
+        decision["forecast_error"] = forecast_error(context.log.records)
     answer = {} if last is None else {"status": last.connector.status, "detail": last.connector.detail}
+    connector = context.connector
+    custody = connector.document() if isinstance(connector, GuardedConnector) else {}
     document = {
         "model": config.model,
         "engine": {
@@ -51,12 +92,17 @@ def status_document(context: PlannerContext, state: PlannerState, loop: LoopCoun
         "planner": {
             **asdict(loop),
             **{key: getattr(config.planner, key) for key in PLANNER_SETTINGS},
+            "predictor": ", ".join(predictors_asked(config.planner)) or None,
             "interval_s": state.policy.interval_s,
+            "ready_within_s": config.engine.ready_within_s,
         },
         "pools": {name: _pool(Role(name), pool, state) for name, pool in config.pools.items()},
         "attainment": {
             "last_interval": None if state.measured is None else state.measured.attainment,
+            "ttft_only": state.measured is not None and state.measured.ttft_only,
             "total": state.memory.attainment,
+            "missed_since": missed_since(context.log.records, config.slo.attainment),
+            "classes_missed_since": _classes_missed_since(config.slo, state, context.log.records),
         },
         "measured": state.measured,
         "last_decision": decision,
@@ -64,16 +110,56 @@ def status_document(context: PlannerContext, state: PlannerState, loop: LoopCoun
             **{name: {"ok": it.ok, "detail": it.detail} for name, it in context.actors.health().items()},
             "Connector": {"ok": not fault, "detail": fault},
         },
-        "connector": {"kind": config.connector.kind, **answer},
+        "connector": {
+            "kind": config.connector.kind,
+            **answer,
+            **custody,
+            "failures": state.connector_failures,
+        },
         "changes": context.settings.changes,
+        "changed": {key: asdict(author) for key, author in context.settings.authors.items()},
+        "seen_at": state.seen_at,
         "refined": None if profile is None else profile.meta.get("refined"),
+        "differing": {} if model is None else model.differing,
         "calibration": {
             phase: {key: ratio.get(key) for key in ("smoothed", "last", "count")}
             for phase, ratio in state.calibration.items()
         },
         "corrections": {} if model is None else model.corrections,
+        "alternatives": _alternatives(state),
+        "cost": {
+            "price_per_gpu_hour": config.price_per_gpu_hour(),
+            "currency": config.planner.advice.currency,
+        },
     }
+    if (advice := context.advice.figures(config)) is not None:
+        document["advice"] = advice.document()
     return StatusDocument.model_validate(jsonable(document))
+
+
+def _classes_missed_since(
+    slo: SloSettings, state: PlannerState, records: Sequence[DecisionRecord]
+) -> dict[str, float | None]:
+    """Of the classes that missed their promise in the last interval."""
+    targets = SloFigures.model_validate(slo.model_dump())
+    measured = {} if state.measured is None else state.measured.classes
+    aims = {name: targets.of_class(name).attainment or 1.0 for name in measured}
+    return {
+        name: missed_since(records, aims[name], name)
+        for name, figures in measured.items()
+        if figures.attainment is not None and figures.attainment < aims[name]
+    }
+
+
+def _alternatives(state: PlannerState) -> dict[str, Any] | None:
+    memory, in_force = state.memory, state.policy.in_force
+    policy = None if in_force is None else in_force.policy
+    if not isinstance(policy, KnowsAlternatives) or memory.policy != policy.name or memory.state is None:
+        return None
+    if state.alternatives[0] is not memory.state:
+        state.alternatives = memory.state, policy.alternatives(memory.state)
+    found = state.alternatives[1]
+    return None if found is None else asdict(found)
 
 
 def _pool(role: Role, pool: PoolSettings, state: PlannerState) -> dict[str, Any]:

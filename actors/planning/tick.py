@@ -8,6 +8,7 @@
 |                                               | known yet: ActorFailure, nothing is decided                |
 | the Interpolator does not answer              | the last surfaces; none yet: ActorFailure                  |
 | no forecast in time                           | the policy goes on without one; the record says so         |
+| the store does not take the record in time    | ActorFailure: what is not recorded is not carried out      |
 | the connector refuses, or does not answer     | the record says so; the next tick asserts again            |
 
 The record is stored before the targets are applied, so that every action has its decision, also when the
@@ -23,16 +24,28 @@ from math import isnan
 from typing import Any
 
 from actors.collector.measured import Health, HealthStatus, Latency, Measured, PoolLoad, unmeasured
+from actors.connectors.custody import GuardedConnector
 from actors.connectors.protocol import ConnectorError, PoolCounts, Refused
+from actors.planning.advice import judged
 from actors.planning.context import ActorFailure, Deadline, PlannerContext, PlannerState, PolicyInForce
 from actors.planning.log import PlannerMemory
+from actors.store import StoreAway
 from headway.config import HeadwayConfig
 from headway.planning import Decision, Observation, Policy, PoolState, Role
 from headway.planning.deciding import call, decide
 from headway.planning.forecasting import with_forecast
 from headway.planning.past import LearnsFromPast, first_state, read_past
 from headway.planning.reasons import describe, jsonable
-from headway.planning.records import DRY_RUN, PLANNED, REFUSED, UNREACHABLE, ConnectorAnswer, DecisionRecord
+from headway.planning.records import (
+    DRY_RUN,
+    PLANNED,
+    REFUSED,
+    UNREACHABLE,
+    AdvicePoint,
+    ConnectorAnswer,
+    DecisionRecord,
+)
+from headway.planning.story import missed_text
 from headway.planning.synthetic import made_of
 from headway.workload import TraceError, TraceOptions, open_trace
 from predictors import PredictorError
@@ -57,12 +70,19 @@ class TickTime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecisionInputs:
-    """Everything that one decision is made from. `notes` are lines on what was missing."""
+    """Everything that one decision is made from. `notes` are lines on what was missing.
+
+    `observation` is what happened, `shown` what the policy decides from: in a dry run its own fleet, see
+    `headway.planning.advice`. The counts are `counted`, or those from before.
+    """
 
     measured: Measured
     counts: Mapping[Role, PoolCounts]
     observation: Observation
+    shown: Observation
     previous: Mapping[Role, int]
+    counted: bool = True
+    advice: AdvicePoint | None = None
     notes: Sequence[str] = ()
 
 
@@ -90,32 +110,46 @@ class Tick:
         ActorFailure, PlanningError or TimeoutError when none could be made: then nothing was changed.
         """
         policy = await self._state.policy.refresh(self._context.actors, self._deadline)
-        inputs = await self._observe(policy.policy.interval_s)
+        inputs = await self._observe(policy)
         if policy.forecasts:
             inputs = await self._with_forecast(inputs)
+        if self._context.settings.config.planner.dry_run:
+            inputs = await self._advised(policy, inputs)
+        last = self._context.log.last
         decision = await self._decide(policy, inputs)
-        record = self._store(inputs, decision)
+        record = await self._store(inputs, decision)
         if not record.dry_run:
             record = await apply(self._context, record, decision.targets, self._deadline)
+            await self._compare(policy, inputs, watched=last is not None and last.dry_run)
+        await self._keep_advice()
         holding = ""
         if inputs.measured.health.status not in USABLE or isnan(inputs.observation.requests):
             holding = "; ".join(inputs.notes) or "the request count was not measured"
         return TickOutcome(record=record, observation=inputs.observation, holding=holding)
 
-    async def _observe(self, interval_s: float) -> DecisionInputs:
+    async def _observe(self, policy: PolicyInForce) -> DecisionInputs:
+        interval_s = policy.policy.interval_s
         measured, (counts, counts_fault) = await asyncio.gather(self._collect(interval_s), self._count())
-        self._state.measured = measured
+        if measured.health.status in USABLE:
+            self._state.seen_at["metrics"] = measured.end_s
         notes = [counts_fault] if counts_fault else []
+        connector = self._context.connector
+        if isinstance(connector, GuardedConnector):
+            notes += connector.notes()
         if measured.health.detail:
             notes.append(f"metrics {measured.health.status}: {measured.health.detail}")
         last = self._context.log.last
         # Old counts do not go with fresh traffic: a policy would see replicas that may be gone carry it.
         span = measured.start_s, measured.end_s
         shown = unmeasured(*span, HealthStatus.DOWN, counts_fault) if counts_fault else measured
+        observation = replace(observe(shown, counts, interval_s), slow=self._state.policy.slow(counts))
+        self._state.measured = measured = judged(measured, observation, policy.settings.slo)
         return DecisionInputs(
             measured=measured,
             counts=counts,
-            observation=observe(shown, counts, interval_s),
+            counted=not counts_fault,
+            observation=observation,
+            shown=observation,
             previous=last.targets if last else {role: pool.desired for role, pool in counts.items()},
             notes=notes,
         )
@@ -133,8 +167,10 @@ class Tick:
         try:
             state.counts = await self._deadline.within(OBSERVE_UNTIL, self._context.connector.state())
             state.connector_fault = ""
+            state.seen_at["replicas"] = self._context.clock()
         except (ConnectorError, TimeoutError) as error:
             state.connector_fault = f"pools: {str(error) or 'no answer in time'}"
+            state.connector_failures += 1
             if not state.counts:
                 raise ActorFailure(state.connector_fault) from error
         return state.counts, state.connector_fault
@@ -146,7 +182,43 @@ class Tick:
         except (ActorFailure, TimeoutError) as error:
             note = f"no forecast: {str(error) or 'Predictor: not in time'}"
             return replace(inputs, notes=[*inputs.notes, note])
-        return replace(inputs, observation=with_forecast(inputs.observation, forecast))
+        observation = with_forecast(inputs.observation, forecast)
+        self._state.seen_at["forecast"] = self._context.clock()
+        return replace(inputs, observation=observation, shown=observation)
+
+    async def _advised(self, policy: PolicyInForce, inputs: DecisionInputs) -> DecisionInputs:
+        """With the fleet that the plan would have by now, and what the interval was like for it."""
+        advice, memory, config = self._context.advice, self._state.memory, self._context.settings.config
+        profile = self._state.policy.profile
+        if profile is None or policy.settings.engine is None:
+            return inputs
+        work = self._context.compute(
+            lambda: advice.see(
+                inputs.observation,
+                inputs.measured,
+                (policy.settings, profile, config),
+                known=inputs.counted,
+                memory=memory.advice,
+            )
+        )
+        shown, point = await self._deadline.within(APPLY_FROM, work)
+        return replace(inputs, shown=shown, advice=point)
+
+    async def _compare(self, policy: PolicyInForce, inputs: DecisionInputs, *, watched: bool) -> None:
+        """What the interval would have been like for the fleet that stood there before the planner acted."""
+        advice, config = self._context.advice, self._context.settings.config
+        profile = self._state.policy.profile
+        against = advice.against(config, inputs.observation.pools, watched=watched)
+        if against is None or profile is None or policy.settings.engine is None:
+            return
+        setting = policy.settings, profile, config
+        work = self._context.compute(
+            lambda: advice.compare(inputs.observation, inputs.measured, setting, known=inputs.counted)
+        )
+        try:
+            await self._deadline.within(1.0, work)
+        except TimeoutError:
+            logger.warning("no time was left to compare the interval with the fleet of before")
 
     async def _decide(self, policy: PolicyInForce, inputs: DecisionInputs) -> Decision:
         """Plan, once more if settings have changed meanwhile; the result is within limits and budget."""
@@ -162,21 +234,38 @@ class Tick:
         known = memory.policy == planner.name
         state = memory.state if known else call(planner.name, planner.initial_state)
         bounds = policy.settings.bounds
-        work = self._context.compute(lambda: decide(planner, inputs.observation, state, bounds))
+        work = self._context.compute(lambda: decide(planner, inputs.shown, state, bounds))
         return await self._deadline.within(APPLY_FROM, work)
 
-    def _store(self, inputs: DecisionInputs, decision: Decision) -> DecisionRecord:
+    async def _store(self, inputs: DecisionInputs, decision: Decision) -> DecisionRecord:
         context = self._context
         memory = self._state.memory.counting(inputs.measured)
-        memory = replace(memory, policy=context.settings.config.planner.policy, state=decision.next_state)
-        stored = context.log.append(self._record(inputs, decision), memory.dump())
+        policy, planned = context.settings.config.planner.policy, None
+        if inputs.shown is not inputs.observation:
+            planned = context.advice.order(decision.targets, inputs.observation.now_s)
+        memory = replace(memory, policy=policy, state=decision.next_state, advice=planned)
+        record, data = self._record(inputs, decision), memory.dump()
+        try:
+            stored: DecisionRecord = await context.stored(lambda: context.log.append(record, data))
+        except StoreAway as error:
+            raise ActorFailure(str(error)) from error
         self._state.memory = memory
         return stored
+
+    async def _keep_advice(self) -> None:
+        try:
+            await self._context.stored(self._context.advice.keep)
+        except StoreAway as error:
+            logger.warning("the advice of this interval is stored later: %s", error)
 
     def _record(self, inputs: DecisionInputs, decision: Decision) -> DecisionRecord:
         """The record of a decision that is about to be applied."""
         measured, observation, config = inputs.measured, inputs.observation, self._context.settings.config
         dry_run, kind = config.planner.dry_run, config.connector.kind
+        missed = missed_text(
+            measured.attainment, config.slo.attainment, " by their TTFT" if measured.ttft_only else ""
+        )
+        why = decision.reasons.get("summary") or describe(decision.targets, inputs.shown)
         document = {
             "tick": self._time.tick,
             "due_at": self._time.due_s,
@@ -187,15 +276,22 @@ class Tick:
             "pools": inputs.counts,
             "previous_targets": inputs.previous,
             "targets": decision.targets,
-            "reasons": decision.reasons,
-            "summary": decision.reasons.get("summary") or describe(decision.targets, observation),
+            "reasons": {**decision.reasons, **self._custody()},
+            "summary": f"{missed} {why}".lstrip(),
             "notes": inputs.notes,
             "connector": {"kind": kind, "status": DRY_RUN if dry_run else PLANNED, "detail": {}},
             "dry_run": dry_run,
             "replicas": [],
             "reached_at": None,
         }
+        if inputs.advice is not None:
+            document["advice"] = inputs.advice.document()
         return DecisionRecord.model_validate(jsonable(document))
+
+    def _custody(self) -> dict[str, Any]:
+        """Edits by others and other controllers, as reasons; empty where there are none."""
+        connector = self._context.connector
+        return connector.document() if isinstance(connector, GuardedConnector) else {}
 
 
 async def apply(
@@ -217,7 +313,14 @@ async def apply(
         status, detail = UNREACHABLE, {"error": str(error) or "no answer in time"}
     kind = context.settings.config.connector.kind
     answer = ConnectorAnswer(kind=kind, status=status, detail=detail, at=context.clock())
-    return context.log.update(record.id, {"connector": answer}) or record
+    try:
+        noted: DecisionRecord | None = await context.stored(
+            lambda: context.log.update(record.id, {"connector": answer})
+        )
+    except StoreAway as error:
+        logger.warning("decision %d was carried out, which is not noted: %s", record.id, error)
+        noted = None
+    return noted or record
 
 
 async def rehearse(context: PlannerContext, state: PlannerState) -> None:

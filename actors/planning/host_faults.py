@@ -1,0 +1,214 @@
+"""Hosts that are lost or cut off, as the planner sees them; for `status`.
+
+Every PERIOD_S the raylet of each host is asked for a TCP connection, for Ray itself notices a cut only when
+its health checks have failed for long (`RAY_health_check_*`), and names none.
+
+    unreachable   FAILURES probes in a row failed; Ray still counts on the host
+    lost          Ray has given the host up, and it was not drained or stopped in an orderly way
+    back          reachable again, or another Ray runs at its address; shown for BACK_S
+
+`since_s` is the time of the first probe that failed. What ran on the host is what ran there when it was last
+well. `HostFaults` is pure; `HostWatch` asks Ray, beside the event loop and with time limits, as the GCS may
+be away: then that is said instead.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from actors.planning.restarts import REPLICA, Restarts, restarts
+from headway.planning.documents import HostFault
+
+logger = logging.getLogger(__name__)
+
+PERIOD_S, PROBE_S, ASK_S = 1.5, 1.5, 3.0
+FAILURES = 2
+BACK_S = 600.0
+ORDERLY = frozenset({1, 3, 4})
+"""Ray's reasons of a node's death (`NodeDeathInfo`): expected, drained for preemption, drained as idle."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenHost:
+    """One node of Ray at one moment. `ran` are the named actors on it; `answers` is what the probe said."""
+
+    node: str
+    address: str
+    alive: bool
+    answers: bool
+    orderly: bool = False
+    ran: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Known:
+    """The last that was seen of a node."""
+
+    ran: tuple[str, ...] = ()
+    failures: int = 0
+    since_s: float = 0.0
+
+
+class HostFaults:
+    """The faults of hosts so far."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, _Known] = {}
+        self._faults: dict[str, HostFault] = {}
+
+    def see(self, now_s: float, hosts: Sequence[SeenHost]) -> None:
+        """Take in how all nodes are now."""
+        for host in hosts:
+            self._see(now_s, host)
+        # A host that was lost comes back as another node of Ray.
+        well = {host.address for host in hosts if host.alive and host.answers}
+        for node, fault in list(self._faults.items()):
+            if fault.back_s is None and fault.address in well:
+                self._faults[node] = _back(fault, now_s)
+            elif fault.back_s is not None and now_s - fault.back_s > BACK_S:
+                del self._faults[node]
+        present = {host.node for host in hosts if host.alive}
+        self._known = {node: known for node, known in self._known.items() if node in present}
+
+    def now(self) -> tuple[HostFault, ...]:
+        """The faults, the oldest first."""
+        return tuple(sorted(self._faults.values(), key=lambda fault: fault.since_s))
+
+    def _see(self, now_s: float, host: SeenHost) -> None:
+        known = self._known.get(host.node)
+        if host.alive and host.answers:
+            self._known[host.node] = _Known(ran=host.ran)
+            return
+        # A node that was dead when the watch began is nothing that happened now.
+        if known is None:
+            return
+        first = known.failures == 0
+        known = replace(known, failures=known.failures + 1, since_s=now_s if first else known.since_s)
+        self._known[host.node] = known
+        if host.orderly and not host.alive:
+            self._faults.pop(host.node, None)
+        elif not host.alive or known.failures >= FAILURES:
+            self._faults[host.node] = HostFault(
+                address=host.address,
+                node=host.node,
+                state="unreachable" if host.alive else "lost",
+                since_s=known.since_s,
+                back_s=None,
+                ran=known.ran,
+            )
+
+
+def _back(fault: HostFault, now_s: float) -> HostFault:
+    return fault.model_copy(update={"state": "back", "back_s": now_s})
+
+
+class HostWatch:
+    """Looks after the hosts, and parts of `application` that die, until it is cancelled.
+
+    `clock` gives Unix seconds.
+    """
+
+    def __init__(self, application: str, clock: Callable[[], float] = time.time) -> None:
+        self._application, self._clock, self._faults = application, clock, HostFaults()
+        self._restarts: Mapping[str, Restarts] = {}
+        # A thread of its own: while the GCS is away a call of it takes as long as it likes.
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="hosts")
+        self._away_since_s: float | None = None
+
+    def document(self) -> dict[str, Any]:
+        """Its part of the status document: `hosts`, `restarts`, and `gcs_away_since_s`, null while the GCS
+        answers.
+        """
+        hosts = [fault.document() for fault in self._faults.now()]
+        restarted = {part: asdict(each) for part, each in self._restarts.items()}
+        return {"hosts": hosts, "restarts": restarted, "gcs_away_since_s": self._away_since_s}
+
+    async def run(self) -> None:
+        """Look every PERIOD_S."""
+        asking: asyncio.Future[tuple[Sequence[_Node], Mapping[str, Restarts]]] | None = None
+        nodes: Sequence[_Node] = ()
+        loop = asyncio.get_running_loop()
+        while True:
+            began_s = self._clock()
+            try:
+                if asking is None:
+                    asking = loop.run_in_executor(self._thread, _looked, self._application)
+                await asyncio.wait({asking}, timeout=ASK_S)
+                if asking.done():
+                    (nodes, self._restarts), self._away_since_s = asking.result(), None
+                    asking = None
+                else:
+                    self._away_since_s = self._away_since_s or began_s
+                self._faults.see(self._clock(), await _probed(nodes))
+            except Exception:  # the outermost loop: what Ray raises must not end the watch
+                logger.exception("hosts could not be looked at")
+                asking, self._away_since_s = None, self._away_since_s or began_s
+            await asyncio.sleep(PERIOD_S)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Node:
+    host: SeenHost
+    port: int
+
+
+def _looked(application: str) -> tuple[Sequence[_Node], Mapping[str, Restarts]]:
+    """All nodes that Ray knows, with their named actors, and restarts; blocks while it asks the GCS."""
+    from ray._private.state import actors
+
+    known = actors()
+    return _nodes(known), restarts(known.values(), application)
+
+
+def _nodes(actors: Mapping[str, Any]) -> Sequence[_Node]:
+    import ray
+
+    ran: dict[str, list[str]] = {}
+    for actor in _alive(actors):
+        ran.setdefault(actor["Address"]["NodeID"], []).append(_short(actor["Name"]))
+    nodes: Iterable[Mapping[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
+    return [
+        _Node(
+            host=SeenHost(
+                node=node["NodeID"],
+                address=node["NodeManagerAddress"],
+                alive=node["Alive"],
+                answers=False,
+                orderly=node.get("DeathReason") in ORDERLY,
+                ran=tuple(sorted(ran.get(node["NodeID"], ()))),
+            ),
+            port=node["NodeManagerPort"],
+        )
+        for node in nodes
+    ]
+
+
+def _alive(actors: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
+    return (actor for actor in actors.values() if actor["State"] == "ALIVE" and actor["Name"])
+
+
+def _short(name: str) -> str:
+    """`SERVE_REPLICA::headway#Decode#x1` as `Decode#x1`."""
+    return name.removeprefix(REPLICA).partition("#")[2] if name.startswith(REPLICA) else name
+
+
+async def _probed(nodes: Sequence[_Node]) -> Sequence[SeenHost]:
+    """The hosts, those that are alive after a probe of their raylets."""
+    answers = await asyncio.gather(*(_answers(node) for node in nodes))
+    return [replace(node.host, answers=answer) for node, answer in zip(nodes, answers, strict=True)]
+
+
+async def _answers(node: _Node) -> bool:
+    if not node.host.alive:
+        return False
+    with suppress(OSError, TimeoutError):
+        async with asyncio.timeout(PROBE_S):
+            _, writer = await asyncio.open_connection(node.host.address, node.port)
+            writer.close()
+            return True
+    return False
