@@ -16,15 +16,24 @@ from typing import Any, Literal
 import yaml
 
 from headway.config import ConfigError, HeadwayConfig, load_config, resolve_profile
+from headway.config.metrics import ENGINE_PRESETS
 from headway.engine.kinds import engine_kind
 from headway.routing.gpu_profiles import named_profiles
 
 Topology = Literal["disaggregated", "aggregated"]
+EXTERNAL = "external"
+"""The engine kind of a fleet that others started."""
+
 GPU_PROFILES = "routing.gpu_profiles"
 FILE_SETTINGS = (
     "engine.profile",
     "engine.vllm.model",
     "gateway.tokenizer",
+    "gateway.keys_file",
+    "gateway.tls.cert",
+    "gateway.tls.key",
+    "metrics.ca_file",
+    "metrics.token_file",
     "planner.load_predictor_warmup_trace",
 )
 """Settings that may name a file or a directory; engine kinds declare further ones."""
@@ -32,17 +41,86 @@ FILE_SETTINGS = (
 
 def read_arguments(arguments: Mapping[str, Any], topology: Topology) -> HeadwayConfig:
     """The settings. ConfigError, one line, where they are wrong or belong to the other topology."""
-    given = dict(arguments)
-    path = given.pop("config", None)
-    if path is not None and not isinstance(path, str):
-        raise ConfigError(f"config: should be the path of a file, not {path!r}")
-    overrides = dict(_flat(given))
+    path, overrides = _file_and_settings(arguments)
     config = _of_topology(path, overrides, topology)
     config = beside(path, {**overrides, **_pools(config)})
+    refuse_fleets_of_others(config)
     resolve_profile(config.engine.profile)
     named_profiles(config)
     engine_kind(config).check_settings(config)
     return config
+
+
+def read_control_arguments(arguments: Mapping[str, Any]) -> HeadwayConfig:
+    """The settings of a control plane alone, whose engines others start. ConfigError as `read_arguments`."""
+    path, overrides = _file_and_settings(arguments)
+    overrides["engine.kind"] = EXTERNAL
+    config = beside(path, {**overrides, **_pools(load_config(path, overrides))})
+    if problems := control_problems(config):
+        raise ConfigError(f"{path or 'options'}: {'; '.join(problems)}")
+    resolve_profile(config.engine.profile)
+    return config
+
+
+def control_problems(config: HeadwayConfig) -> list[str]:
+    """Settings with which a control plane alone would see or move nothing, a line each with what to do."""
+    problems = []
+    if config.metrics.source == "gateway" and not config.metrics.url:
+        problems.append(
+            "metrics.source: gateway needs metrics.url here, the address of a Headway gateway that runs "
+            "elsewhere; or use prometheus with a url and a preset, or engines"
+        )
+    problems += _source_problems(config)
+    if config.connector.kind == "ray_serve" and not config.connector.ray_serve.application:
+        problems.append(
+            "connector.kind: ray_serve scales the replicas of headway up, and here are none; name the "
+            "application and its deployments in connector.ray_serve, or use virtual or kubernetes"
+        )
+    return problems
+
+
+def _source_problems(config: HeadwayConfig) -> list[str]:
+    """Engines that would be counted twice, or not at all, a line each."""
+    metrics, pools = config.metrics, " and ".join(config.pools)
+    if metrics.source == "engines" and set(metrics.engines) != set(config.pools):
+        given = " and ".join(metrics.engines)
+        return [f"metrics.engines: has {given}, but pools has {pools}: name the engines of each pool"]
+    if metrics.role_labels and set(metrics.role_labels) != set(config.pools):
+        given = " and ".join(metrics.role_labels)
+        return [f"metrics.role_labels: has {given}, but pools has {pools}: give the labels of each pool"]
+    twice = metrics.source == "prometheus" and metrics.preset in ENGINE_PRESETS and len(config.pools) > 1
+    if twice and not metrics.role_labels:
+        return [
+            "metrics.role_labels: needed, as each request passes a prefill and a decode engine of "
+            f"{metrics.preset}: labels that tell them apart, such as {{prefill: {{pod: ~prefill-.*}}, "
+            "decode: {pod: ~decode-.*}}; or pools: {mixed: {}} where each engine does both"
+        ]
+    return []
+
+
+def refuse_fleets_of_others(config: HeadwayConfig) -> None:
+    """ConfigError for settings that describe a fleet of others, where engines would be started."""
+    kind, metrics = engine_kind(config), config.metrics
+    if kind.elsewhere:
+        raise ConfigError(
+            f"engine.kind: {config.engine.kind} engines are not started here: "
+            "use headway attach, or serve_apps.control"
+        )
+    if kind.simulated and metrics.preset != "headway":
+        raise ConfigError(
+            f"metrics.preset: {metrics.preset} names the metrics of a fleet that runs elsewhere, and "
+            f"engine.kind {config.engine.kind} would start simulated engines as {config.model!r}: use "
+            "headway attach (serve_apps.control) for that fleet, or metrics.preset headway for this one"
+        )
+
+
+def _file_and_settings(arguments: Mapping[str, Any]) -> tuple[str | None, dict[str, Any]]:
+    """The path of the configuration file, and the settings beside it by their dotted names."""
+    given = dict(arguments)
+    path = given.pop("config", None)
+    if path is not None and not isinstance(path, str):
+        raise ConfigError(f"config: should be the path of a file, not {path!r}")
+    return path, dict(_flat(given))
 
 
 def beside(path: str | None, overrides: Mapping[str, Any] = MappingProxyType({})) -> HeadwayConfig:
@@ -83,8 +161,8 @@ def _absolute(config: HeadwayConfig, path: str | None) -> dict[str, Any]:
 def _setting(config: HeadwayConfig, key: str) -> str | None:
     value: Any = config
     for part in key.split("."):
-        # The settings of an installed engine kind, `engine.options`, are a mapping.
-        value = value.get(part) if isinstance(value, Mapping) else getattr(value, part)
+        # The settings of an installed engine kind, `engine.options`, are a mapping; sections may be null.
+        value = value.get(part) if isinstance(value, Mapping) else getattr(value, part, None)
     return value if isinstance(value, str) else None
 
 

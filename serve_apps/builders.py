@@ -3,6 +3,8 @@
     Gateway (ingress) ── Prefill, Decode | Mixed
                       └─ ControlPlane
 
+    ControlPlane (ingress)                        for a fleet of others: `control_application`
+
 Replica counts begin at `min_replicas`; from then on they are the planner's. Draining lasts longer than a
 request may, so that a scale-down cuts no stream off; it ends with the last stream, not after that time.
 """
@@ -19,7 +21,8 @@ from actors.routing_actors import stateless_profile
 from headway.config import ConfigError, HeadwayConfig
 from headway.engine.kinds import engine_kind
 from headway.planning import Role
-from serve_apps.arguments import Topology, read_arguments
+from serve_apps.arguments import Topology, read_arguments, read_control_arguments
+from serve_apps.control_host import ControlPlaneAlone
 from serve_apps.control_plane import ControlPlane
 from serve_apps.deployments import Decode, EngineFactory, EngineReplica, Mixed, Prefill
 from serve_apps.engines import make_engine
@@ -33,6 +36,9 @@ LEAN_REPLICA = {
     "RAY_SERVE_FREEZE_GC_ON_STARTUP": "1",
 }
 SWITCH: Mapping[Any, bool] = {True: True, False: False, "true": True, "false": False}
+
+REPLACED_AFTER = 100
+"""`max_surge_percent` of what costs nothing: the old replica goes when the new one runs."""
 
 MOST_ONGOING = 4096
 """Calls on one replica. Engines and the gateway queue and shed by themselves."""
@@ -55,6 +61,7 @@ def application(
         Gateway,
         name="Gateway",
         num_replicas=1,
+        max_surge_percent=REPLACED_AFTER,
         max_ongoing_requests=MOST_ONGOING,
         graceful_shutdown_timeout_s=config.gateway.request_timeout_s + DRAINING_MARGIN_S,
         ray_actor_options={"num_cpus": 0, "runtime_env": {"env_vars": LEAN_REPLICA}},
@@ -63,10 +70,33 @@ def application(
         ControlPlane,
         name="ControlPlane",
         num_replicas=1,
+        max_surge_percent=REPLACED_AFTER,
+        # Settings over these, which a Serve config file may set.
+        user_config={},
         graceful_shutdown_timeout_s=DRAINING_MARGIN_S,
         ray_actor_options={"num_cpus": 0},
     )
     return gateway.bind(config, engines, [plane.bind(config)] if control_plane else [])
+
+
+def control_application(config: HeadwayConfig) -> serve.Application:
+    """The control plane alone, with a server of its own at `gateway.host` and `gateway.port`."""
+    plane = _deployment(
+        ControlPlaneAlone,
+        name="ControlPlane",
+        num_replicas=1,
+        # As above: settings over these.
+        user_config={},
+        max_ongoing_requests=MOST_ONGOING,
+        graceful_shutdown_timeout_s=DRAINING_MARGIN_S,
+        ray_actor_options={"num_cpus": 0},
+    )
+    return plane.bind(config)
+
+
+def build_control(arguments: Mapping[str, Any]) -> serve.Application:
+    """The control plane alone of a builder's arguments."""
+    return control_application(read_control_arguments(arguments))
 
 
 def _begun(config: HeadwayConfig) -> HeadwayConfig:
@@ -102,20 +132,39 @@ def _engine(config: HeadwayConfig, role: Role) -> serve.Deployment:
         max_ongoing_requests=MOST_ONGOING,
         graceful_shutdown_timeout_s=config.gateway.request_timeout_s + DRAINING_MARGIN_S,
         request_router_config=RequestRouterConfig.model_validate(routing),
+        max_surge_percent=0 if _asks_for_gpus(config, role) else REPLACED_AFTER,
         **_resources(config, role),
     )
 
 
+def _asks_for_gpus(config: HeadwayConfig, role: Role) -> bool:
+    """True for engines that may have no room for one more while the old one runs."""
+    needed = engine_kind(config).resources(config, role)
+    return bool(needed.gpus or needed.bundles)
+
+
 def _resources(config: HeadwayConfig, role: Role) -> dict[str, Any]:
-    """Serve's request to Ray: GPUs in the replica's actor, or in a placement group on one node."""
+    """Serve's request to Ray: for the replica's actor, or in a placement group on one node.
+
+    In a group the first bundle holds what the pool asks for besides GPUs, and the actor takes none of it:
+    Serve refuses an actor that asks for more than its bundle has.
+    """
     needed = engine_kind(config).resources(config, role)
     options: dict[str, Any] = {"num_cpus": 0, "runtime_env": {"env_vars": LEAN_REPLICA}}
     if needed.gpus is not None:
         options["num_gpus"] = needed.gpus
-    if not needed.bundles:
-        return {"ray_actor_options": options}
-    group = {"placement_group_bundles": needed.bundles, "placement_group_strategy": "STRICT_PACK"}
-    return {"ray_actor_options": options, **group}
+    asked = dict(config.pools[role.value].resources)
+    if needed.bundles:
+        first, *others = needed.bundles
+        group = {
+            "placement_group_bundles": [{**first, **asked}, *others],
+            "placement_group_strategy": "STRICT_PACK",
+        }
+        return {"ray_actor_options": options, **group}
+    options["num_cpus"] = asked.pop("CPU", 0)
+    if memory := asked.pop("memory", 0):
+        options["memory"] = memory
+    return {"ray_actor_options": options | ({"resources": asked} if asked else {})}
 
 
 def _deployment(kind: type, name: str, **options: Any) -> serve.Deployment:  # noqa: ANN401 - Serve's

@@ -3,6 +3,9 @@
     GET   /v1/control/status                     the status document
     GET   /v1/control/decisions?after=&limit=    {"decisions": [...]}: the first with higher ids, in order
     GET   /v1/control/decisions/{id}             one of them; 404
+    GET   /v1/control/decisions/{id}/story       the same in words: {"measured": ["..."], ...}
+    GET   /v1/control/history?after=             those with higher ids as columns (`headway.planning.history`)
+    GET   /v1/control/advice?since=24h           what the plan of a dry run would have been worth
     GET   /v1/control/profile                    {"prefill": {...}, "decode": {...}, "meta": {...}}
     GET   /v1/control/offload-traces?limit=      {"traces": [...]}: the latest of the router, in order
     PATCH /v1/control/settings                   {"slo.ttft_ms": 200}: the changes in force; 400 names the key
@@ -11,6 +14,8 @@
           200: the newest decision above `after`, answered or not; without `after`, one that is not answered
           yet. 204: none in time (at most 300 s), ask again. 409: `after` was never issued
     GET   /v1/scaling/decisions/latest           200, or 204 before the first
+    POST  /v1/scaling/report                     {"pools": {"decode": {"ready": 8, ...}}}: replicas there are
+          200: {"pools"} as understood; 400 names the pool and the count
     POST  /v1/scaling/decisions/{id}/complete    200: {"decision_id", "counted"}, whether this was the answer
     POST  /v1/scaling/decisions/{id}/fail        that counts; body {"reason": "..."}. 404: never issued
 
@@ -60,6 +65,10 @@ class Query:
             raise InvalidRequest(f"{name}: should be between {low} and {high}, not {value}", param=name)
         return value
 
+    def span(self, name: str) -> float | None:
+        """A time such as `24h`, in seconds."""
+        return span_s(name, self._values[name]) if name in self._values else None
+
     def seconds(self, name: str, default: float) -> float:
         """A time, not below zero."""
         text = self._values.get(name, str(default))
@@ -70,6 +79,23 @@ class Query:
         if not (math.isfinite(value) and value >= 0.0):
             raise InvalidRequest(f"{name}: should be a number of seconds from 0, not {text!r}", param=name)
         return value
+
+
+UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def span_s(name: str, text: str) -> float:
+    """The seconds of a text such as `24h`, `90m` or `3600`."""
+    number, unit_s = (text[:-1], UNITS_S[text[-1]]) if text[-1:] in UNITS_S else (text, 1.0)
+    try:
+        value = float(number) * unit_s
+    except ValueError:
+        value = math.nan
+    if not (math.isfinite(value) and value > 0.0):
+        raise InvalidRequest(
+            f"{name}: should be a time such as 24h, 90m or 7d, not {text[:40]!r}", param=name
+        )
+    return value
 
 
 def whole(name: str, text: str) -> int:
@@ -178,14 +204,23 @@ class ControlQueries(Protocol):
     async def decision(self, decision_id: int) -> Document | None:
         """One decision, None if there is none with this id."""
 
+    async def history(self, after: int) -> Document:
+        """The decisions with higher ids as columns."""
+
+    async def story(self, decision_id: int) -> Document | None:
+        """One decision in words, None if there is none with this id."""
+
+    async def advice(self, since_s: float | None) -> Document:
+        """What the plan of a dry run would have been worth in its last seconds, None: in all of it."""
+
     async def offload_traces(self, limit: int) -> Sequence[Document]:
         """The latest `limit` offload traces of the router, in order."""
 
     async def profile(self) -> Document:
         """The samples of the profile that is planned by, as arrays in seconds and tokens, and its `meta`."""
 
-    async def update_settings(self, changes: Document) -> Document:
-        """Change settings at run time, all of them or none."""
+    async def update_settings(self, changes: Document, by: str) -> Document:
+        """Change settings at run time, all of them or none; `by` names who does."""
 
 
 class Scaling(Protocol):
@@ -203,47 +238,87 @@ class Scaling(Protocol):
     async def fail(self, decision_id: int, reason: str) -> bool:
         """The decision could not be carried out; whether this answer counts."""
 
+    async def report(self, pools: Mapping[str, Any]) -> Document:
+        """Replicas of these pools now; the counts as understood. InvalidRequest."""
+
 
 def control_routes(plane: ControlQueries) -> list[BaseRoute]:
     """The routes of `/v1/control`."""
 
     async def status(request: Request, query: Query) -> Response:
+        """The status document (docs/reference/results.md#the-status-document)."""
         return JSONResponse(await plane.status())
 
     async def decisions(request: Request, query: Query) -> Response:
+        """`{"decisions": […]}`, in order: those above `after=ID`, at most `limit=N` (1 to 1000; 100)."""
         after = query.whole("after", None)
         limit = query.within("limit", 100, 1, MOST_DECISIONS)
         found = await plane.decisions(-1 if after is None else after, limit)
         return JSONResponse({"decisions": list(found)})
 
     async def decision(request: Request, query: Query) -> Response:
-        decision_id = path_id(request)
-        found = await plane.decision(decision_id)
-        if found is None:
-            raise NotFound(f"There is no decision {decision_id}", param="decision_id")
-        return JSONResponse(found)
+        """One decision (docs/reference/results.md#a-decision)."""
+        return await _kept(request, plane.decision)
+
+    async def story(request: Request, query: Query) -> Response:
+        """One decision in words: lines by step."""
+        return await _kept(request, plane.story)
+
+    async def history(request: Request, query: Query) -> Response:
+        """Decisions above `after=ID` as columns, for pictures (`headway.planning.history`)."""
+        after = query.whole("after", None)
+        return JSONResponse(await plane.history(-1 if after is None else after))
+
+    async def advice(request: Request, query: Query) -> Response:
+        """What the plan of a dry run would have been worth in its last `since=24h` (`s`, `m`, `h`, `d`,
+        or seconds; without it in all of it): advice (docs/reference/results.md#advice).
+        """
+        return JSONResponse(await plane.advice(query.span("since")))
 
     async def offload_traces(request: Request, query: Query) -> Response:
+        """`{"traces": […]}`: the router's latest, in order; `limit=N`, 1 to 10000 (100); 503 without a
+        router.
+        """
         limit = query.within("limit", 100, 1, MOST_TRACES)
         return JSONResponse({"traces": list(await plane.offload_traces(limit))})
 
     async def profile(request: Request, query: Query) -> Response:
+        """The profile that is planned by: samples of `prefill` and `decode` as arrays in seconds and
+        tokens, and `meta`.
+        """
         return JSONResponse(await plane.profile())
 
     async def settings(request: Request, query: Query) -> Response:
+        """Changes settings of the running planner, all or none: `slo.ttft_ms`, `slo.itl_ms`,
+        `slo.attainment`, `planner.max_gpu_budget` and `planner.max_step` (null lifts them),
+        `planner.dry_run`, `pools.ROLE.min_replicas`, `pools.ROLE.max_replicas`,
+        `connector.foreign_edits`, `connector.yield_s`.
+        """
         changes = await json_object(request)
         if not changes:
             raise InvalidRequest("The body should name at least one setting, such as slo.ttft_ms")
-        return JSONResponse(await plane.update_settings(changes))
+        return JSONResponse(await plane.update_settings(changes, request.scope.get("user", "")))
 
     return [
         _route("GET", "/v1/control/status", status),
         _route("GET", "/v1/control/decisions", decisions, "after", "limit"),
         _route("GET", "/v1/control/decisions/{decision_id}", decision),
+        _route("GET", "/v1/control/decisions/{decision_id}/story", story),
+        _route("GET", "/v1/control/history", history, "after"),
+        _route("GET", "/v1/control/advice", advice, "since"),
         _route("GET", "/v1/control/offload-traces", offload_traces, "limit"),
         _route("GET", "/v1/control/profile", profile),
         _route("PATCH", "/v1/control/settings", settings),
     ]
+
+
+async def _kept(request: Request, ask: Callable[[int], Awaitable[Document | None]]) -> Response:
+    """The answer about the decision that the path names; NotFound."""
+    decision_id = path_id(request)
+    found = await ask(decision_id)
+    if found is None:
+        raise NotFound(f"There is no decision {decision_id}", param="decision_id")
+    return JSONResponse(found)
 
 
 def scaling_routes(scaling: Scaling | None) -> list[BaseRoute]:
@@ -253,20 +328,28 @@ def scaling_routes(scaling: Scaling | None) -> list[BaseRoute]:
         return [Route("/v1/scaling/{path:path}", _answering(_not_virtual), methods=methods)]
 
     async def newer(request: Request, query: Query) -> Response:
+        """Long poll, `timeout_s=S` (at most 300): the newest decision above `after=ID`, or without it one
+        that is not answered; 204 when the time is over; 409 for an id that was never issued.
+        """
         after, timeout_s = query.whole("after", None), query.seconds("timeout_s", POLL_S)
         waiting = scaling.next(after, min(timeout_s, LONGEST_POLL_S))
         return _decision(await unless_gone(request, waiting))
 
     async def latest(request: Request, query: Query) -> Response:
+        """The newest decision, answered or not; 204 before the first."""
         return _decision(await scaling.latest())
 
     async def complete(request: Request, query: Query) -> Response:
+        """The answer that it was carried out; the first answer counts. 404 for an id that was never
+        issued.
+        """
         only(await json_object(request), ())
         decision_id = path_id(request)
         counted = await scaling.complete(decision_id)
         return JSONResponse({"decision_id": decision_id, "counted": counted})
 
     async def fail(request: Request, query: Query) -> Response:
+        """The answer that it could not be, with `{"reason": …}` as its body; likewise."""
         body = await json_object(request)
         only(body, ("reason",))
         decision_id, reason = path_id(request), body.get("reason")
@@ -275,7 +358,19 @@ def scaling_routes(scaling: Scaling | None) -> list[BaseRoute]:
         counted = await scaling.fail(decision_id, reason)
         return JSONResponse({"decision_id": decision_id, "counted": counted})
 
+    async def report(request: Request, query: Query) -> Response:
+        """The replicas that there are now: `{"pools": {"decode": {"desired": 8, "starting": 0, "ready":
+        8, "draining": 0}}}`, of which `ready` is needed; answers with the counts as understood.
+        """
+        body = await json_object(request)
+        only(body, ("pools",))
+        pools = body.get("pools")
+        if not isinstance(pools, dict) or not pools:
+            raise InvalidRequest("pools: should hold the counts of at least one pool", param="pools")
+        return JSONResponse({"pools": await scaling.report(pools)})
+
     return [
+        _route("POST", "/v1/scaling/report", report),
         _route("GET", "/v1/scaling/decisions/next", newer, "after", "timeout_s"),
         _route("GET", "/v1/scaling/decisions/latest", latest),
         _route("POST", "/v1/scaling/decisions/{decision_id}/complete", complete),
@@ -302,6 +397,7 @@ def _route(method: str, path: str, endpoint: QueryEndpoint, *known: str) -> Rout
     async def queried(request: Request) -> Response:
         return await endpoint(request, Query(request, known))
 
+    queried.__doc__ = endpoint.__doc__
     return Route(path, _answering(queried), methods=[method])
 
 
@@ -317,4 +413,6 @@ def _answering(endpoint: Endpoint) -> Endpoint:
             headers = {name.decode(): value.decode() for name, value in fault.headers()}
             return Response(fault.body(), fault.status, headers, media_type="application/json")
 
+    # The reference's page of paths is made of these.
+    answering.__doc__ = endpoint.__doc__
     return answering

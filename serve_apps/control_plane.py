@@ -6,6 +6,7 @@ Calls of them have a timeout, and their errors become faults of the API.
 """
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -17,14 +18,19 @@ from actors import control_plane, names
 from actors.connectors import connector_kind
 from actors.connectors.external_scaling import keep_external_scaling
 from actors.names import CallError, NamedActor
+from actors.planning.settings import dump, flatten
 from actors.routing_actors import needs_router, routing_actors
+from actors.store import StoreAway
 from actors.virtual_connector import (
     AsyncVirtualConnectorClient,
+    BadReport,
     CoordinatorUnreachable,
     TooManyWaiters,
     UnknownDecision,
 )
-from headway.config import ConfigError, HeadwayConfig
+from headway.config import ConfigError, HeadwayConfig, load_config
+from headway.planning.documents import StatusDocument
+from headway.planning.verdict import verdict
 from serve_apps.control_api import NeverIssued, NotFound, Unavailable, control_routes, scaling_routes
 from serve_apps.gateway.backend import InvalidRequest, Shed
 
@@ -48,7 +54,7 @@ class ActorControlPlane:
             self._call(self._planner, "status"), *map(_health, self._others)
         )
         others = {actor.name: health for actor, health in zip(self._others, healths, strict=True)}
-        return {**status, "components": {**status["components"], **others}}
+        return judged({**status, "components": {**status["components"], **others}}, time.time())
 
     async def decisions(self, after: int, limit: int) -> Sequence[Document]:
         """The first `limit` decisions with higher ids, in order."""
@@ -58,6 +64,21 @@ class ActorControlPlane:
     async def decision(self, decision_id: int) -> Document | None:
         """One decision, None if there is none with this id."""
         found: Document | None = await self._call(self._planner, "decision", decision_id)
+        return found
+
+    async def history(self, after: int) -> Document:
+        """The decisions with higher ids as columns."""
+        found: Document = await self._call(self._planner, "history", after)
+        return found
+
+    async def story(self, decision_id: int) -> Document | None:
+        """One decision in words, None if there is none with this id."""
+        found: Document | None = await self._call(self._planner, "story", decision_id)
+        return found
+
+    async def advice(self, since_s: float | None) -> Document:
+        """What the plan of a dry run would have been worth."""
+        found: Document = await self._call(self._planner, "advice", since_s)
         return found
 
     async def offload_traces(self, limit: int) -> Sequence[Document]:
@@ -72,10 +93,12 @@ class ActorControlPlane:
             raise Unavailable("the profile is not loaded: `headway status` says why")
         return found
 
-    async def update_settings(self, changes: Document) -> Document:
-        """Change settings at run time, all of them or none."""
+    async def update_settings(self, changes: Document, by: str) -> Document:
+        """Change settings at run time, all of them or none; `by` names who does."""
         try:
-            changed: Document = await self._call(self._planner, "update_settings", dict(changes))
+            changed: Document = await self._call(self._planner, "update_settings", dict(changes), by)
+        except StoreAway as error:
+            raise Unavailable(str(error)) from error
         except ConfigError as error:
             raise InvalidRequest(str(error)) from error
         return changed
@@ -118,13 +141,28 @@ class ActorScaling:
         async with _faults():
             return await self._client.fail(decision_id, reason)
 
+    async def report(self, pools: Mapping[str, Any]) -> Document:
+        """Replicas of these pools now; the counts as understood."""
+        async with _faults():
+            return await self._client.report(pools)
 
-def control_plane_routes(config: HeadwayConfig) -> list[BaseRoute]:
+
+def the_control_plane(config: HeadwayConfig) -> ActorControlPlane:
+    """The control plane of this cluster."""
+    routing = routing_actors(config) if needs_router(config) else ()
+    return ActorControlPlane(names.router(config.model), routing)
+
+
+def control_plane_routes(config: HeadwayConfig, plane: ActorControlPlane) -> list[BaseRoute]:
     """All routes of the control API, for a process that is part of the cluster."""
     scaling = ActorScaling() if connector_kind(config).decision_ids else None
-    routing = routing_actors(config) if needs_router(config) else ()
-    plane = ActorControlPlane(names.router(config.model), routing)
     return [*control_routes(plane), *scaling_routes(scaling)]
+
+
+def judged(status: Document, now_s: float) -> Document:
+    """The status document with its verdict."""
+    found = verdict(StatusDocument.model_validate(status), now_s)
+    return {"verdict": {"state": found.state, "text": found.text, "well": found.well}, **status}
 
 
 async def _health(actor: NamedActor) -> Document:
@@ -141,20 +179,40 @@ async def _faults() -> AsyncIterator[None]:
         yield
     except UnknownDecision as error:
         raise NotFound(str(error), param="decision_id") from error
+    except BadReport as error:
+        raise InvalidRequest(str(error), param=str(error).split(":")[0]) from error
     except TooManyWaiters as error:
         raise Shed(str(error), retry_after_s=1.0) from error
     except CoordinatorUnreachable as error:
         raise Unavailable(str(error)) from error
 
 
-class ControlPlane:
-    """Serve deployment: starts the named actors, and keeps the application open to their replica counts."""
+def with_settings(config: HeadwayConfig, over: Mapping[str, Any]) -> HeadwayConfig:
+    """The settings with those of a `user_config` over them. ConfigError where they are wrong."""
+    return load_config(None, {**dump(config), **flatten(over)})
 
-    async def __init__(self, config: HeadwayConfig) -> None:  # type: ignore[misc] # Serve awaits it
-        application = serve.get_replica_context().app_name
-        self._token = await asyncio.to_thread(control_plane.start, config, application)
-        self._scaling = asyncio.create_task(keep_external_scaling(application))
+
+class ControlPlane:
+    """Serve deployment: starts the named actors, and keeps the application open to their replica counts.
+
+    Its `user_config` holds settings over those of the application. Serve hands it over after the start, and
+    again when it changes, without a restart of anything: settings that the planner can take while it runs are
+    in force at once; for others the actors are replaced, while gateway and engines go on.
+    """
+
+    def __init__(self, config: HeadwayConfig) -> None:
+        self._config, self._token = config, ""
+        self._application = serve.get_replica_context().app_name
+        self._scaling: asyncio.Task[None] | None = None
+
+    async def reconfigure(self, user_config: Mapping[str, Any]) -> None:
+        """Run by the settings with these over them. ConfigError where they are wrong."""
+        config = with_settings(self._config, user_config)
+        self._token = await asyncio.to_thread(control_plane.start, config, self._application)
+        if self._scaling is None:
+            self._scaling = asyncio.create_task(keep_external_scaling(self._application))
 
     async def __del__(self) -> None:
-        self._scaling.cancel()
-        await asyncio.to_thread(control_plane.stop, token=self._token)
+        if self._scaling is not None:
+            self._scaling.cancel()
+            await asyncio.to_thread(control_plane.stop, token=self._token)

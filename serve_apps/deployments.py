@@ -9,7 +9,8 @@ id: the engine lets the new attempt take the place of the old one (`serve_apps.e
 
 Where the profile is refined by traffic, the latencies of an engine are observed on their way out, and go
 straight to the Interpolator every few seconds: not with the load that routers read, since what is learnt must
-not depend on where metrics come from. A report that gets lost is a report less.
+not depend on where metrics come from. A report that gets lost is a report less. The answer says how this
+replica differs from its peers, if it does, which goes with its load to those who place requests.
 """
 
 import asyncio
@@ -89,9 +90,13 @@ logger = logging.getLogger(__name__)
 class LatencyReporter:
     """Sends an observer's reports from the first request on; without requests there is nothing to say."""
 
-    def __init__(self, observer: LatencyObserver, period_s: float, actor: NamedActor | None = None) -> None:
-        self._observer, self._period_s = observer, period_s
+    def __init__(
+        self, observer: LatencyObserver, period_s: float, actor: NamedActor | None = None, replica: str = ""
+    ) -> None:
+        self._observer, self._period_s, self._replica = observer, period_s, replica
         self._actor = actor or NamedActor(names.INTERPOLATOR)
+        self.standing: Mapping[str, float] = {}
+        """What the Interpolator last said of this replica: how it differs from its peers, if it does."""
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -102,12 +107,14 @@ class LatencyReporter:
     async def _run(self) -> None:
         while True:
             await asyncio.sleep(self._period_s)
-            if seen := self._observer.take():
+            seen = self._observer.take()
+            # One that differs also says that it is there still, and hears when that is forgotten.
+            if seen or self.standing:
                 await self._send(seen)
 
     async def _send(self, seen: tuple[object, ...]) -> None:
         try:
-            await self._actor.call("learn", seen, timeout_s=TIMEOUT_S)
+            self.standing = await self._actor.call("learn", seen, self._replica, timeout_s=TIMEOUT_S)
         except CallError as error:
             logger.debug("a report is lost: %s", error)
         except Exception:
@@ -167,6 +174,7 @@ class EngineReplica:
         gpu_type = config.engine.gpu_type
         self._gpu_type = gpu_type_of_node() if gpu_type is None else gpu_type
         self._engine = make(config, self.role, self.replica)
+        self._reporter: LatencyReporter | None = None
         self._serving = self._with_reports(config)
 
     async def abort(self, request_id: str) -> None:
@@ -201,9 +209,10 @@ class EngineReplica:
         inject(fault)
 
     async def record_routing_stats(self) -> dict[str, Any]:
-        """The engine's load and its GPU type, for routers; nothing once it has failed."""
+        """The engine's load, its GPU type and how it differs from its peers; nothing once it has failed."""
         try:
-            return {**asdict(self._engine.stats()), "gpu_type": self._gpu_type}
+            standing = {} if self._reporter is None else self._reporter.standing
+            return {**asdict(self._engine.stats()), "gpu_type": self._gpu_type, **standing}
         except EngineFailed:
             return {}
 
@@ -217,10 +226,9 @@ class EngineReplica:
         # A GPU type with a profile of its own says nothing of the deployment's.
         if not settings.enabled or self._gpu_type in config.routing.gpu_profiles:
             return self._engine
-        observer = LatencyObserver()
-        return MeasuredEngine(
-            self._engine, observer, LatencyReporter(observer, settings.report_interval_s).start
-        )
+        observer, every_s = LatencyObserver(), settings.report_interval_s
+        self._reporter = LatencyReporter(observer, every_s, replica=self.replica)
+        return MeasuredEngine(self._engine, observer, self._reporter.start)
 
 
 class Prefill(EngineReplica):

@@ -3,64 +3,54 @@
 The own server takes the client's request straight into the process that holds the handles: one hop less
 than through Serve's proxy, which costs most of the CPU of a stream. Where there is a proxy all the same
 (`serve run` starts one), it reaches the very same app through Serve's ingress. A port that is taken, most
-often by that proxy, is no reason to fail: the next free one is used, and logged. The address is in the store,
-for the actors.
+often by that proxy, is no reason to fail: the next free one is used, and logged.
 """
 
 import asyncio
-import errno
 import logging
-import socket
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import ray
 import uvicorn
+from prometheus_client import generate_latest
 from ray import serve
 from ray.serve.handle import DeploymentHandle
-from ray.util import get_node_ip_address
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from actors.names import GATEWAY_ADDRESS
+from actors.collector.exposition import encode
 from actors.planning.settings import follow_slo
 from actors.store import InternalKvStore
-from headway.config import HeadwayConfig
+from headway.config import HeadwayConfig, TlsSettings
 from headway.planning import Role
-from serve_apps.control_plane import control_plane_routes
+from serve_apps.control_plane import control_plane_routes, the_control_plane
 from serve_apps.gateway.app import make_app
+from serve_apps.listener import Listener, open_listener
 from serve_apps.routed.metrics import RoutingMetrics
 from serve_apps.serve_backend import ServeBackend
+from serve_apps.tls import Certificate
 
 logger = logging.getLogger("ray.serve")
-PORTS_TRIED = 100
-BACKLOG = 2048
 POLL_S = 0.01
-
-
-def listening_socket(host: str, port: int) -> socket.socket:
-    """A socket that listens on `host`, on `port` or the first free one after it. OSError if there is none."""
-    family, kind, protocol, _, _ = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    for candidate in range(port, min(port + PORTS_TRIED, 65_536)):
-        listener = socket.socket(family, kind, protocol)
-        # Past connections may linger on the port; a listener of now may not.
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listener.bind((host, candidate))
-            listener.listen(BACKLOG)
-        except OSError as error:
-            listener.close()
-            if error.errno != errno.EADDRINUSE:
-                raise
-        else:
-            return listener
-    raise OSError(errno.EADDRINUSE, f"no port of {host} from {port} on is free")
+LAST_REQUESTS_S = 0.5
+HANDED_OVER_WITHIN_S = 60.0
+"""How long a gateway that holds the port may take to hand it over, or to end."""
 
 
 class HttpServer:
-    """Serves `app` from `start` until `stop`, which lets requests in flight finish."""
+    """Serves `app` from `start` until `stop`, which lets requests in flight finish.
 
-    def __init__(self, app: ASGIApp, host: str, port: int) -> None:
+    With a `place`, the next one there serves at the same address, see `listener`.
+    """
+
+    def __init__(
+        self, app: ASGIApp, host: str, port: int, *, place: str | None = None, tls: TlsSettings | None = None
+    ) -> None:
         self.host = host
         self.port = port
+        self._place = place
+        self._listener: Listener | None = None
+        self._certificate = None if tls is None else Certificate(tls)
         settings = uvicorn.Config(
             app,
             http="httptools",
@@ -70,37 +60,54 @@ class HttpServer:
             proxy_headers=False,
             server_header=False,
         )
+        settings.load()
+        settings.ssl = None if self._certificate is None else self._certificate.context
         self._server = uvicorn.Server(settings)
         self._task: asyncio.Task[None] | None = None
+        self._renewing: asyncio.Task[None] | None = None
 
     @property
     def address(self) -> str:
         """Scheme, host and the port that it came to be."""
-        return f"http://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
+        scheme = "http" if self._certificate is None else "https"
+        return f"{scheme}://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
 
     async def start(self) -> None:
         """Return when it answers. OSError when the host is none of ours, or every port is taken."""
-        listener = listening_socket(self.host, self.port)
-        wished, self.port = self.port, listener.getsockname()[1]
+        listener = await open_listener(self.host, self.port, self._place, HANDED_OVER_WITHIN_S)
+        self._listener, wished = listener, self.port
+        self.port = listener.clients.getsockname()[1]
         if wished not in (0, self.port):
             logger.warning("gateway: port %d is taken, listening on %s instead", wished, self.address)
         else:
             logger.info("gateway: listening on %s", self.address)
-        self._task = asyncio.create_task(self._server.serve(sockets=[listener]))
+        self._task = asyncio.create_task(self._server.serve(sockets=[listener.clients]))
         while not self._server.started:
             if self._task.done():
                 self._task.result()
                 raise OSError(f"the server on {self.address} ended at once")
             await asyncio.sleep(POLL_S)
+        if self._certificate is not None:
+            self._renewing = asyncio.create_task(self._certificate.follow())
 
     async def stop(self) -> None:
         """Accept nothing new, and return when what is in flight has ended."""
+        if self._renewing is not None:
+            self._renewing.cancel()
+        if self._listener is not None:
+            await self._listener.close()
         if self._task is not None:
+            for server in self._server.servers:
+                server.close()
+            # Who has just connected sends its request; uvicorn would hang up on it.
+            await asyncio.sleep(LAST_REQUESTS_S)
             self._server.should_exit = True
             await self._task
 
 
-WILDCARDS = {"0.0.0.0", "::"}
+def _place() -> str:
+    """The application and the node of this replica."""
+    return f"{serve.get_replica_context().app_name} {ray.get_runtime_context().get_node_id()}"
 
 
 @serve.ingress()
@@ -115,17 +122,17 @@ class Gateway:
     ) -> None:
         self._others = others
         self._backend = ServeBackend(config, {Role(role): handle for role, handle in engines.items()})
-        self._serving = make_app(config, self._backend, control_plane_routes(config))
+        plane = the_control_plane(config)
+        routes = control_plane_routes(config, plane)
+        self._serving = make_app(
+            config, self._backend, routes, plane=plane, routing=lambda: self._backend.routing().seen()
+        )
         self._serving.state.registry.register(RoutingMetrics(config.model, self._backend.routing))
-        self._server = HttpServer(self._serving, config.gateway.host, config.gateway.port)
+        gateway = config.gateway
+        # While Serve replaces a gateway, both serve; as two of one node do.
+        self._server = HttpServer(self._serving, gateway.host, gateway.port, place=_place(), tls=gateway.tls)
         await self._server.start()
-        store = InternalKvStore()
-        address = self._server.address
-        if self._server.host in WILDCARDS:
-            node: str = get_node_ip_address()  # type: ignore[no-untyped-call]
-            address = f"http://{node}:{self._server.port}"
-        store.put(GATEWAY_ADDRESS, address.encode())
-        self._slo = asyncio.create_task(follow_slo(store, self._serving.state.set_slo))
+        self._slo = asyncio.create_task(follow_slo(InternalKvStore(), self._serving.state.set_slo))
 
     def __serve_build_asgi_app__(self) -> ASGIApp:
         # The own server runs the app's lifespan; through Serve's ingress it would begin a second time.
@@ -135,8 +142,19 @@ class Gateway:
         """Where the own server listens, as the settings name the host."""
         return (self._server.address,)
 
+    async def scraped(self) -> tuple[str, str]:
+        """This replica's id, and the metrics as Prometheus' text."""
+        state = self._serving.state
+        return serve.get_replica_context().replica_id.unique_id, generate_latest(state.registry).decode()
+
+    async def recent(self, seconds: float) -> str:
+        """The requests of the last `seconds`, one by one (`actors.collector.exposition.encode`)."""
+        return encode(self._serving.state.metrics.log.recent(seconds)).decode()
+
     async def __del__(self) -> None:
         self._slo.cancel()
+        if self._serving.live is not None:
+            self._serving.live.end()
         await self._server.stop()
         await self._backend.close()
 

@@ -11,7 +11,8 @@ Everything happens on one event loop; there are no locks.
 Load of a replica = exactly what this process has on it now, plus the requests that others have there by its
 last report, which is up to some tenths of a second old. It is compared as in the simulation, by
 `headway.routing.least_load`: prompt tokens on prefill replicas, requests on all others. No report says how
-long the prompts of others are, so each of them counts as long as ours are on average.
+long the prompts of others are, so each of them counts as long as ours are on average. A replica that says
+that it is slower than its peers is compared by the load at which one of them would be as late.
 
 Of equals the first is chosen, in the order in which replicas came. So a pool with little to do works with its
 first replicas while the last ones idle. Several gateways agree on the order: between two reports they do not
@@ -26,7 +27,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from headway.config import Role
-from headway.routing.least_load import counts_prompt_tokens, least_loaded
+from headway.routing.least_load import counts_prompt_tokens, felt_load, least_loaded
 
 Profile = Literal["random", "round_robin", "least_load"]
 
@@ -59,6 +60,9 @@ class Member:
     prompt_tokens: int = 0
     ours_when_reported: int = 0
     suspect_until_s: float = 0.0
+    slowness: float = 1.0
+    """How many times as long as its peers it takes, and by how many requests its empty batch counts."""
+    idle_requests: float = 0.0
 
     @property
     def load(self) -> int:
@@ -77,6 +81,14 @@ class Member:
         if stats != self.stats:
             self.ours_when_reported = len(self.requests)
         self.stats = stats
+        self.slowness = float(stats.get("slowness", 1.0))
+        self.idle_requests = float(stats.get("idle_requests", 0.0))
+
+    def felt(self, load: float, own: float) -> float:
+        """`load` as that of a typical replica, for a request that itself counts `own`."""
+        if self.slowness == 1.0:
+            return load
+        return felt_load(load, own, self.slowness, self.idle_requests)
 
 
 class Membership:
@@ -173,8 +185,10 @@ class Membership:
         if member := self._members.get(replica):
             member.prompt_tokens -= member.requests.pop(request, 0)
 
-    def pick(self, profile: Profile, now_s: float, role: Role = Role.MIXED) -> str | None:
-        """The replica of a pool of `role` for the next request, None when there is none.
+    def pick(
+        self, profile: Profile, now_s: float, role: Role = Role.MIXED, prompt_tokens: int = 0
+    ) -> str | None:
+        """The replica of a pool of `role` for a request of so long a prompt, None when there is none.
 
         Suspects are chosen only when all are.
         """
@@ -186,13 +200,16 @@ class Membership:
             return candidates[next(self._turn) % len(candidates)].replica
         if profile == "random":
             return self._rng.choice(candidates).replica
-        return candidates[least_loaded(self._loads(candidates, role))].replica
+        return candidates[least_loaded(self._loads(candidates, role, prompt_tokens))].replica
 
-    def _loads(self, members: Iterable[Member], role: Role) -> Iterator[float]:
+    def _loads(self, members: Iterable[Member], role: Role, prompt_tokens: int) -> Iterator[float]:
         if not counts_prompt_tokens(role):
-            return (member.load for member in members)
+            return (member.felt(member.load, 1.0) for member in members)
         mean_tokens = self._prompt_tokens / max(1, self._prompts)
-        return (member.prompt_tokens + member.others * mean_tokens for member in members)
+        return (
+            member.felt(member.prompt_tokens + member.others * mean_tokens, prompt_tokens)
+            for member in members
+        )
 
 
 _deployments: dict[tuple[str, str], Membership] = {}

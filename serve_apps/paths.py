@@ -13,6 +13,9 @@
 A replica that dies before the first token has left costs an attempt, and the next begins with a new prefill,
 since the KV may have died with it. Such a replica is suspect, so that the next attempt goes elsewhere: an
 engine that failed answers its calls at once, and with the least load of all, until Serve replaces it.
+
+While a pool has no replica, as when its only one is started anew, requests wait for one: as long as the
+Router would hold them, or until their deadline.
 """
 
 import asyncio
@@ -27,7 +30,7 @@ from headway.routing.types import Placement
 from serve_apps.calls import Lost, Output, PoolFeeds, Untaken, ask, lean
 from serve_apps.engines.protocol import EngineRequest, KvHandle, TokenChunk
 from serve_apps.gateway.backend import NotReady, OnPlaced
-from serve_apps.membership import NO_REPLICA_S, Membership, Profile, membership
+from serve_apps.membership import Membership, Profile, membership
 from serve_apps.routed.client import RouterClient
 from serve_apps.routed.requests import RoutedRequest
 
@@ -41,7 +44,9 @@ UNTAKEN_S = 0.01
 class Phases:
     """The pools of one application. Made and used on one event loop."""
 
-    def __init__(self, handles: Mapping[Role, DeploymentHandle[Any]]) -> None:
+    def __init__(self, handles: Mapping[Role, DeploymentHandle[Any]], wait_s: float) -> None:
+        """`wait_s`: how long a request waits for the first replica of a pool that has none."""
+        self._wait_s = wait_s
         self.pools = {
             role: membership(handle.app_name, handle.deployment_name) for role, handle in handles.items()
         }
@@ -63,6 +68,17 @@ class Phases:
     def decode_pool(self) -> Membership:
         """The replicas of the decode phase."""
         return self.pools[self.decode_role]
+
+    async def staffed(self, *roles: Role) -> None:
+        """Return when these pools have a replica each. NotReady."""
+        for role in roles:
+            pool = self.pools[role]
+            try:
+                async with asyncio.timeout(self._wait_s):
+                    while not len(pool):
+                        await pool.change()
+            except TimeoutError:
+                raise NotReady(f"no {role.value} replica has been running for {self._wait_s:g} s") from None
 
     async def prefill(self, replica: str, request: EngineRequest) -> KvHandle:
         """Compute the prompt there. Lost, or a BackendError."""
@@ -122,23 +138,21 @@ class DirectPath:
     ) -> tuple[Output, TokenChunk | None]:
         phases, prefill_replica, kv = self._phases, None, None
         if not phases.mixed:
-            prefill_replica = await self._pick(phases.prefill_role, "prefilling")
+            prefill_replica = await self._pick(phases.prefill_role, request.input_tokens)
             kv = await phases.prefill(prefill_replica, request)
-        decode_replica = await self._pick(phases.decode_role, "decoding")
+        decode_replica = await self._pick(phases.decode_role)
         begun = await phases.decode(decode_replica, request, kv)
         if placed is not None:
             placed(self._placement(request.request_id, prefill_replica or decode_replica, decode_replica))
         return begun
 
-    async def _pick(self, role: Role, doing: str) -> str:
-        pool = self._phases.pools[role]
-        while (replica := self._choice(role)) is None:
-            if not await pool.change(NO_REPLICA_S):
-                raise NotReady(f"no {doing} replica is running")
+    async def _pick(self, role: Role, prompt_tokens: int = 0) -> str:
+        while (replica := self._choice(role, prompt_tokens)) is None:
+            await self._phases.staffed(role)
         return replica
 
-    def _choice(self, role: Role) -> str | None:
-        return self._phases.pools[role].pick(self._profile, time.monotonic(), role)
+    def _choice(self, role: Role, prompt_tokens: int = 0) -> str | None:
+        return self._phases.pools[role].pick(self._profile, time.monotonic(), role, prompt_tokens)
 
     def place(self, request_id: str) -> Placement | None:
         """A placement by this profile; None when a pool has no replica."""
@@ -207,7 +221,7 @@ class RoutedPath:
     ) -> tuple[RoutedOutput, TokenChunk | None]:
         """The output and its first chunk. BackendError."""
         assert request.route is not None, "only requests with a route are routed"
-        await self._staffed()
+        await self._phases.staffed(*self._phases.pools)
         routed = self._client.submit(request.route)
         try:
             output, chunk = await self._begun(routed, request)
@@ -232,7 +246,7 @@ class RoutedPath:
                 await asyncio.sleep(UNTAKEN_S)
             except Lost as loss:
                 losses.append(loss)
-            await self._staffed()
+            await self._phases.staffed(*self._phases.pools)
             routed.again(placement)
         raise NotReady(f"{ATTEMPTS} attempts were lost, the last one so: {losses[-1]}") from losses[-1]
 
@@ -263,10 +277,3 @@ class RoutedPath:
             kv = await self._phases.prefill(placement.prefill_replica, request)
             routed.prefilled()
         return await self._phases.decode(placement.decode_replica, request, kv)
-
-    async def _staffed(self) -> None:
-        """Return when every pool has a replica. NotReady."""
-        for role, pool in self._phases.pools.items():
-            while not len(pool):
-                if not await pool.change(NO_REPLICA_S):
-                    raise NotReady(f"no {role} replica is running")

@@ -5,7 +5,8 @@
 
 A replica that dies before the first token has left costs an attempt. After the first token the stream ends
 with ReplicaLost. Nothing waits beyond the request's deadline (TimedOut), nor for a replica to exist at all
-longer than routers do (NotReady). Closing the generator cancels the call under way, wherever it is.
+longer than `routing.queue.max_wait_s` (NotReady). Closing the generator cancels the call under way, wherever
+it is.
 """
 
 import asyncio
@@ -45,7 +46,7 @@ class ServeBackend:
         """`link` is for tests; without it the Router actor is called."""
         self._config, self._handles, self._link = config, handles, link
         self._timeout_s = config.gateway.request_timeout_s
-        self._phases = Phases(handles)
+        self._phases = Phases(handles, config.routing.queue.max_wait_s)
         self._direct = DirectPath(self._phases, cast("Profile", stateless_profile(config)))
         self._client: RouterClient | None = None
         self._routed: RoutedPath | None = None

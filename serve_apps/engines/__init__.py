@@ -3,7 +3,8 @@
     engine = make_engine(config, Role.DECODE, "decode-1")
 
 A kind of engine is a declaration (`headway.engine.kinds.EngineKind`) that imports its engine when it makes
-one. Declared here is the default kind, in `vllm` the other one. `protocol` is what all engines follow.
+one. Declared here are the default kind and that of engines which others start, in `vllm` the third.
+`protocol` is what all engines follow.
 """
 
 from collections.abc import Mapping
@@ -48,4 +49,9 @@ def _profile_settings(model: str | None, tp: int) -> Mapping[str, Any]:
     return {} if model is None else {"engine.profile": model.replace("{tp}", str(tp))}
 
 
+def _started_by_others(config: HeadwayConfig, role: Role, engine_id: str) -> "Engine":
+    raise ConfigError("engine.kind: external engines are started by others; headway attach plans for them")
+
+
+EXTERNAL = EngineKind(make=_started_by_others, elsewhere=True)
 SIMULATED = EngineKind(make=_make_simulated, simulated=True, profile_settings=_profile_settings)

@@ -125,12 +125,14 @@ class EngineStats:
 class EngineSizes:
     """An engine's sizes: tokens in its KV cache, input plus output of one request, requests in a batch.
 
-    Engines may say so with a method `sizes()`, and end with `close()`; both are outside the protocol.
+    `kv_bytes_per_token`: of all its GPUs together; None where that is not known. Engines may say so with a
+    method `sizes()`, and end with `close()`; both are outside the protocol.
     """
 
     kv_tokens: int
     request_tokens: int
     batch: int
+    kv_bytes_per_token: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -161,6 +161,7 @@ class SimulatedEngine:
             kv_tokens=self._model.capacity_tokens,
             request_tokens=self._longest_tokens,
             batch=self._rules.max_batch_size,
+            kv_bytes_per_token=self._rules.kv_bytes_per_token,
         )
 
     def healthy(self) -> bool:

@@ -3,25 +3,20 @@
     app = make_app(config, backend)        # raises ConfigError, ProfileError
     app.state.set_slo(ttft_s=0.2, itl_s=0.02)
 
-Access is checked first. `OPEN_PATHS` are open: probes, Prometheus and our collector carry no keys, and what
-they read holds no content of requests. Everything else needs a key once there is one, unknown paths included:
-what is open is listed, not what is protected. Without keys only this machine gets in.
+Access is checked first (`serve_apps.access`).
 
 Requests for output then go straight to their endpoint, without routing or middleware; everything else is a
 Starlette application. Every response carries `x-request-id` (the client's own, where it is a sane one) and
 `x-headway-engine`. `/metrics/requests?seconds=S` is for our own collector: the latest requests, one by one.
 """
 
-import hmac
 import math
-import os
 import re
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from hashlib import sha256
+from collections.abc import Callable, Mapping, Sequence
 
-from prometheus_client.exposition import choose_encoder
+from prometheus_client import CollectorRegistry
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -30,64 +25,27 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import Message, Receive, Scope, Send
 
 from actors.collector.exposition import encode
-from headway.config import ConfigError, GatewaySettings, HeadwayConfig
-from serve_apps.gateway.backend import Backend, Broken, Fault, Unauthorized, error_body
+from headway.config import HeadwayConfig
+from serve_apps.access import Access, make_access, own_scope, with_user
+from serve_apps.control_api import ControlQueries
+from serve_apps.control_metrics import ControlMetrics, StatusFeed, exposition
+from serve_apps.gateway.backend import Backend, Broken, Fault, error_body
 from serve_apps.gateway.generation import Generation
 from serve_apps.gateway.responses import CHAT_COMPLETIONS, COMPLETIONS, Channel, HeaderList
 from serve_apps.gateway.state import GatewayState, make_state
-
-VARIABLE = "HEADWAY_API_KEYS"
-OPEN_PATHS = frozenset({"/health", "/ready", "/metrics", "/metrics/requests"})
-Headers = Iterable[tuple[bytes, bytes]]
-
-
-class Access:
-    """API keys, compared in constant time; without any every request is let in."""
-
-    def __init__(self, keys: Sequence[str]) -> None:
-        # Digests have one length, so that a comparison does not reveal how long a key is.
-        self._digests = tuple(sha256(key.encode()).digest() for key in keys)
-
-    def allows(self, headers: Headers) -> bool:
-        """True if `Authorization: Bearer KEY` holds one of the keys; all are compared, whichever fits."""
-        if not self._digests:
-            return True
-        offered = sha256(_bearer(headers)).digest()
-        fits = False
-        for digest in self._digests:
-            fits |= hmac.compare_digest(digest, offered)
-        return fits
-
-
-def _bearer(headers: Headers) -> bytes:
-    for name, value in headers:
-        if name == b"authorization":
-            scheme, _, key = value.partition(b" ")
-            return key.strip() if scheme.lower() == b"bearer" else b""
-    return b""
-
-
-def make_access(settings: GatewaySettings, environ: Mapping[str, str] = os.environ) -> Access:
-    """Keys of the settings and of HEADWAY_API_KEYS. ConfigError: none, yet open to other machines."""
-    configured = [key.get_secret_value() for key in settings.api_keys]
-    keys = configured + [key.strip() for key in environ.get(VARIABLE, "").split(",") if key.strip()]
-    for key in keys:
-        if not key.strip("* "):
-            # What a SecretStr prints as: settings were dumped to JSON and read back.
-            raise ConfigError("gateway.api_keys: a key is empty or masked (only asterisks)")
-    if not keys and not settings.loopback and not settings.allow_anonymous:
-        raise ConfigError(
-            f"gateway.host: {settings.host} is open to other machines, but there are no API keys; set"
-            f" gateway.api_keys or {VARIABLE}, or gateway.allow_anonymous: true"
-        )
-    return Access(keys)
+from serve_apps.live_page import LivePage, gateway_view
 
 
 class Service:
     """The endpoints that ask about the gateway instead of the model."""
 
-    def __init__(self, state: GatewayState) -> None:
+    def __init__(self, state: GatewayState, control: ControlMetrics | None = None) -> None:
         self._state = state
+        self._feed = None if control is None else control.feed
+        self._shown = CollectorRegistry()
+        self._shown.register(state.registry)
+        if control is not None:
+            self._shown.register(control)
 
     async def models(self, _: Request) -> Response:
         """The one model, as a list."""
@@ -100,11 +58,13 @@ class Service:
         return JSONResponse(identity.entry())
 
     async def health(self, _: Request) -> Response:
-        """The process answers."""
+        """200: the process lives."""
         return JSONResponse({"status": "ok", "engine": self._state.identity.engine})
 
     async def ready(self, _: Request) -> Response:
-        """200 while requests can be served, else 503 with the reason."""
+        """200 while every pool has a replica, else 503 with the reason; of `headway attach`: while it
+        plans.
+        """
         readiness = self._state.traffic.backend.ready()
         if readiness.ok:
             return JSONResponse({"status": "ready"})
@@ -113,12 +73,14 @@ class Service:
         return JSONResponse(body, status_code=503, headers={"retry-after": str(wait_s)})
 
     async def metrics(self, request: Request) -> Response:
-        """Everything measured, in the form that the scraper asks for."""
-        encode, content_type = choose_encoder(request.headers.get("accept", ""))
-        return Response(encode(self._state.registry), headers={"content-type": content_type})
+        """Prometheus' text, or OpenMetrics (docs/reference/metrics.md)."""
+        return await exposition(request, self._shown, self._feed)
 
     async def requests(self, request: Request) -> Response:
-        """The requests of the last `seconds`; without that, all that are kept."""
+        """For the collector of measurements: the requests of the last `seconds=S` one by one, as times,
+        token counts, SLOs of their own and classes of arrivals, token counts and cached tokens of
+        completions; the latest 200,000 are kept.
+        """
         text = request.query_params.get("seconds", "inf")
         try:
             seconds = float(text)
@@ -133,9 +95,11 @@ class Service:
         raise HTTPException(404)
 
 
-def make_service(state: GatewayState, extra_routes: Sequence[BaseRoute]) -> Starlette:
+def make_service(
+    state: GatewayState, extra_routes: Sequence[BaseRoute], control: ControlMetrics | None = None
+) -> Starlette:
     """The Starlette application of everything but generation."""
-    service = Service(state)
+    service = Service(state, control)
     routes = [
         Route("/v1/models", service.models),
         Route("/v1/models/{name:path}", service.model),
@@ -148,6 +112,11 @@ def make_service(state: GatewayState, extra_routes: Sequence[BaseRoute]) -> Star
         Route(CHAT_COMPLETIONS.path, service.elsewhere, methods=["POST"]),
         *extra_routes,
     ]
+    return starlette_app(routes)
+
+
+def starlette_app(routes: Sequence[BaseRoute]) -> Starlette:
+    """These routes; every fault of a request has OpenAI's form."""
     app = Starlette(
         routes=routes, exception_handlers={HTTPException: _routing, Fault: _fault, Exception: _broken}
     )
@@ -183,13 +152,22 @@ _SANE_ID = re.compile(rb"[A-Za-z0-9._:+/=@-]{1,128}")
 
 
 class GatewayApp:
-    """The ASGI application; `state` is what may be read and changed while it runs."""
+    """The ASGI application; `state` is what may be read and changed while it runs, `live` its live page."""
 
-    def __init__(self, state: GatewayState, access: Access, extra_routes: Sequence[BaseRoute]) -> None:
-        self.state = state
+    def __init__(
+        self,
+        state: GatewayState,
+        access: Access,
+        extra_routes: Sequence[BaseRoute],
+        control: ControlMetrics | None = None,
+        live: LivePage | None = None,
+    ) -> None:
+        self.state, self.live = state, live
+        if live is not None:
+            extra_routes = [*extra_routes, *live.routes()]
         self._access = access
         self._generation = {api.path: Generation(state, api) for api in (COMPLETIONS, CHAT_COMPLETIONS)}
-        self._service = make_service(state, extra_routes)
+        self._service = make_service(state, extra_routes, control)
         self._engine_header = (b"x-headway-engine", state.identity.engine.encode())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -204,16 +182,15 @@ class GatewayApp:
 
     async def _request(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = ((b"x-request-id", _request_id(scope)), self._engine_header)
-        path = _path(scope)
-        if path not in OPEN_PATHS and not self._access.allows(scope["headers"]):
-            fault = Unauthorized("Send a valid API key as 'Authorization: Bearer KEY'")
+        scope = own_scope(scope)
+        if (fault := self._access.refusal(scope)) is not None:
             await Channel(send, headers).fail(fault)
             return
-        generation = self._generation.get(path) if scope["method"] == "POST" else None
+        generation = self._generation.get(scope["path"]) if scope["method"] == "POST" else None
         if generation is not None:
             await generation(scope, receive, send, headers)
         else:
-            await self._service(scope, receive, _adding(send, headers))
+            await self._service(with_user(scope, self._access), receive, _adding(send, headers))
 
 
 def make_app(
@@ -221,17 +198,26 @@ def make_app(
     backend: Backend,
     extra_routes: Sequence[BaseRoute] = (),
     clock: Callable[[], float] = time.monotonic,
+    *,
+    plane: ControlQueries | None = None,
+    routing: Callable[[], Mapping[str, object]] = dict,
 ) -> GatewayApp:
-    """The gateway over `backend`, with further routes behind the same keys. ConfigError, ProfileError."""
-    access = make_access(config.gateway)
-    return GatewayApp(make_state(config, backend, clock), access, extra_routes)
+    """The gateway over `backend`, with further routes behind the same keys. ConfigError, ProfileError.
 
+    With `plane` it has the live page, which shows what `routing` says of the router, and its metrics have
+    those of the control plane.
+    """
+    access, state = make_access(config.gateway), make_state(config, backend, clock)
+    if plane is None:
+        return GatewayApp(state, access, extra_routes)
+    feed, judged = StatusFeed(plane.status), state.metrics.judged_by_class
 
-def _path(scope: Scope) -> str:
-    """The path below the root path under which the application is mounted."""
-    path: str = scope["path"]
-    root: str = scope.get("root_path", "").rstrip("/")
-    return path[len(root) :] if root and path.startswith(root + "/") else path
+    def view() -> Mapping[str, object]:
+        outcomes = {str(outcome): count for outcome, count in state.metrics.requests.items()}
+        return gateway_view(backend.replicas(), judged(), outcomes, routing())
+
+    live = LivePage(plane, feed, view)
+    return GatewayApp(state, access, extra_routes, ControlMetrics(config.model, feed, judged), live)
 
 
 def _request_id(scope: Scope) -> bytes:

@@ -10,6 +10,7 @@
     Fault(Exception)        status  outcome    type                    code
     ├── InvalidRequest      400     invalid    invalid_request_error   (says which field: `param`)
     ├── Unauthorized        401     -          invalid_request_error   invalid_api_key
+    ├── Forbidden           403     -          invalid_request_error   missing_role
     ├── UnknownModel        404     invalid    invalid_request_error   model_not_found
     ├── BodyTooLarge        413     invalid    invalid_request_error   request_too_large
     ├── TooLongForModel     413     too_long   invalid_request_error   context_length_exceeded
@@ -153,6 +154,12 @@ class Unauthorized(Fault):
     def headers(self) -> list[tuple[bytes, bytes]]:
         """The scheme of authentication, which 401 has to name."""
         return [(b"www-authenticate", b"Bearer")]
+
+
+class Forbidden(Fault):
+    """The key has not the role that the request needs."""
+
+    status, type, code = 403, "invalid_request_error", "missing_role"
 
 
 class UnknownModel(Fault):

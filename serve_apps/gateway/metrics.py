@@ -7,27 +7,34 @@
                 as gaps of 0: the gaps of a request add up to last token - first token, and are as many as
                 its tokens less one
     TPOT        (last token - first token) / (tokens - 1), for requests of at least 2 tokens
-    log         arrivals, and requests that ended well, one by one
+    log         arrivals, and requests that ended well, one by one; of classes also those that were lost
     SLO met     ok, TTFT within its SLO, and TPOT where there are 2 tokens; everything else missed it. SLOs
                 are the request's own (headers, class), or else the deployment's `slo.ttft` and `slo.itl`.
                 Not judged: requests that clients broke off, invalid ones, those too long for the model
 
 TTFT and ITL are observed as tokens leave, everything by outcome when a request ends.
 
-Bounds of histograms rise geometrically, four to the octave: neighbours are 19 % apart, and a quantile that is
+Buckets are few: a scrape is mostly buckets. Bounds rise geometrically, two to the octave for TTFT, ITL and
+lengths, by which a planner behind a Prometheus goes: neighbours are 41 % apart, and a quantile that is
 interpolated inside a bucket is off by less than that. The SLOs in use are bounds themselves, so the share of
-observations within an SLO is exact.
+observations within an SLO is exact. Durations have one bound to the octave. What no panel draws as a
+distribution has sum and count only, as have requests that did not end well.
 """
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from math import nan
 from typing import get_args
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    SummaryMetricFamily,
+)
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
@@ -39,12 +46,14 @@ from serve_apps.gateway.backend import Backend, Outcome, ReplicaLoad
 from serve_apps.gateway.request_log import PLAIN, RequestLog
 from serve_apps.gateway.slo_targets import SloTargets
 
-PER_OCTAVE = 4
+PER_OCTAVE = 2
 
 
-def grid(low: float, high: float, extra: Iterable[float] = ()) -> tuple[float, ...]:
+def grid(
+    low: float, high: float, extra: Iterable[float] = (), per_octave: int = PER_OCTAVE
+) -> tuple[float, ...]:
     """Bounds from `low` to beyond `high`, and `extra` ones, rising."""
-    ratio = 2.0 ** (1.0 / PER_OCTAVE)
+    ratio = 2.0 ** (1.0 / per_octave)
     bounds, step = [low], 1
     while bounds[-1] < high:
         # Six digits: bounds that people read; far finer than the grid.
@@ -53,9 +62,9 @@ def grid(low: float, high: float, extra: Iterable[float] = ()) -> tuple[float, .
     return tuple(sorted({*bounds, *extra}))
 
 
-def whole_grid(high: int) -> tuple[float, ...]:
-    """Bounds for counts: whole numbers from 1 to beyond `high`."""
-    return tuple(sorted({float(round(bound)) for bound in grid(1.0, high)}))
+def whole_grid(low: int, high: int) -> tuple[float, ...]:
+    """Bounds for counts: whole numbers from `low` to beyond `high`."""
+    return tuple(sorted({float(round(bound)) for bound in grid(float(low), high)}))
 
 
 class Histogram:
@@ -85,12 +94,12 @@ class Histogram:
 
 
 UNJUDGED: frozenset[Outcome] = frozenset({"aborted", "invalid", "too_long"})
-LONGEST_S = 600.0
+WAITS_S, GAPS_S, DURATIONS_S = (5e-3, 160.0), (1e-3, 8.0), (0.125, 512.0)
+LENGTHS = (8, 2**20)
+"""First bound, and what the last one reaches."""
 
 Times = tuple[float | None, float | None]
 """TTFT and TPOT of a request in seconds; None where there was no such time."""
-
-MOST_TOKENS = 2_000_000
 
 _REPLICA_GAUGES: tuple[tuple[str, str, Callable[[ReplicaLoad], float]], ...] = (
     ("headway_replica_running_requests", "Requests in the replica's batch", lambda load: load.running),
@@ -108,19 +117,21 @@ class Traffic:
 
 
 class ByOutcome:
-    """One histogram per outcome; `ok` is there from the start, so that rates have a zero to start from."""
+    """One histogram per outcome; `ok` is there from the start, so that rates have a zero to start from.
 
-    __slots__ = ("_bounds", "series")
+    Only that one has buckets.
+    """
 
-    def __init__(self, bounds: Sequence[float]) -> None:
-        self._bounds = bounds
+    __slots__ = ("series",)
+
+    def __init__(self, bounds: Sequence[float] = ()) -> None:
         self.series: dict[str, Histogram] = {"ok": Histogram(bounds)}
 
     def observe(self, outcome: Outcome, value: float) -> None:
         """Count `value` under `outcome`."""
         series = self.series.get(outcome)
         if series is None:
-            series = self.series[outcome] = Histogram(self._bounds)
+            series = self.series[outcome] = Histogram(())
         series.observe(value)
 
 
@@ -131,9 +142,8 @@ class GatewayMetrics(Collector):
         self.slo = slo
         self._model, self._traffic = model, traffic
         self._engine = (engine, str(simulated).lower())
-        waits = grid(1e-3, LONGEST_S, (slo.ttft_s,))
-        gaps = grid(2.5e-4, LONGEST_S / 10, (slo.itl_s,))
-        counts = whole_grid(MOST_TOKENS)
+        waits, gaps = grid(*WAITS_S, (slo.ttft_s,)), grid(*GAPS_S, (slo.itl_s,))
+        counts = whole_grid(*LENGTHS)
         self.log = RequestLog()
         self.arrivals = 0
         self.output_tokens = 0
@@ -144,8 +154,8 @@ class GatewayMetrics(Collector):
         self.ttft, self.itl = Histogram(waits), Histogram(gaps)
         self.arrival_input_tokens = Histogram(counts)
         self.durations, self.request_ttft, self.request_tpot = (
-            ByOutcome(waits),
-            ByOutcome(waits),
+            ByOutcome(grid(*DURATIONS_S, per_octave=1)),
+            ByOutcome(),
             ByOutcome(gaps),
         )
         self.input_tokens, self.request_output_tokens = ByOutcome(counts), ByOutcome(counts)
@@ -167,6 +177,14 @@ class GatewayMetrics(Collector):
         self.slo_requests[met] += 1
         if targets.slo_class:
             self.slo_class_requests[targets.slo_class, met] += 1
+            if outcome != "ok":
+                self.log.lost(targets)
+
+    def judged_by_class(self) -> Mapping[str, tuple[float, float]]:
+        """Requests that met and that missed their SLO so far, by class."""
+        classes = {slo_class for slo_class, _ in self.slo_class_requests}
+        counts = self.slo_class_requests
+        return {name: (counts[name, True], counts[name, False]) for name in classes}
 
     def collect(self) -> Iterator[Metric]:
         """Everything as families of prometheus_client."""
@@ -176,45 +194,71 @@ class GatewayMetrics(Collector):
 
     def _counters(self) -> Iterator[Metric]:
         labels = ("model",)
-        arrivals = CounterMetricFamily("headway_request_arrivals", "Valid requests", labels=labels)
+        arrivals = CounterMetricFamily(
+            "headway_request_arrivals", "Valid requests as they arrive", labels=labels
+        )
         arrivals.add_metric((self._model,), self.arrivals)
-        requests = CounterMetricFamily("headway_requests", "Requests ended", labels=("model", "outcome"))
+        requests = CounterMetricFamily(
+            "headway_requests", "Requests as they end, by outcome", labels=("model", "outcome")
+        )
         for outcome, count in self.requests.items():
             requests.add_metric((self._model, outcome), count)
-        judged = CounterMetricFamily("headway_slo_requests", "Requests judged", labels=("model", "met"))
+        judged = CounterMetricFamily(
+            "headway_slo_requests",
+            "Requests that met or missed their own SLO, else the deployment's; failed and shed ones missed",
+            labels=("model", "met"),
+        )
         for met, count in self.slo_requests.items():
             judged.add_metric((self._model, str(met).lower()), count)
         by_class = CounterMetricFamily(
             "headway_slo_class_requests",
-            "Requests judged that name an SLO class",
+            "The same for requests that name an SLO class",
             labels=("model", "class", "met"),
         )
         for (slo_class, met), count in self.slo_class_requests.items():
             by_class.add_metric((self._model, slo_class, str(met).lower()), count)
-        tokens = CounterMetricFamily("headway_output_tokens", "Output tokens", labels=labels)
+        tokens = CounterMetricFamily("headway_output_tokens", "Output tokens as they leave", labels=labels)
         tokens.add_metric((self._model,), self.output_tokens)
         return iter((arrivals, requests, judged, by_class, tokens))
 
     def _histograms(self) -> Iterator[Metric]:
         for name, text, series in (
             ("headway_time_to_first_token_seconds", "Time to first token, as it leaves", self.ttft),
-            ("headway_inter_token_latency_seconds", "Gap between tokens, as they leave", self.itl),
+            (
+                "headway_inter_token_latency_seconds",
+                "Gap between tokens, as they leave; k tokens in one chunk share its gap",
+                self.itl,
+            ),
             ("headway_arrival_input_tokens", "Input tokens at arrival", self.arrival_input_tokens),
         ):
             family = HistogramMetricFamily(name, text, labels=("model",))
             family.add_metric((self._model,), series.buckets(), series.total)
             yield family
         for name, text, by_outcome in (
-            ("headway_request_duration_seconds", "Time from request to end", self.durations),
-            ("headway_request_ttft_seconds", "Time to first token of ended requests", self.request_ttft),
-            ("headway_request_tpot_seconds", "Time per output token of ended requests", self.request_tpot),
-            ("headway_request_input_tokens", "Input tokens of ended requests", self.input_tokens),
-            ("headway_request_output_tokens", "Output tokens of ended requests", self.request_output_tokens),
+            (
+                "headway_request_duration_seconds",
+                "Time from request to end; buckets of ok only",
+                self.durations,
+            ),
+            (
+                "headway_request_output_tokens",
+                "Output tokens of ended requests; buckets of ok only",
+                self.request_output_tokens,
+            ),
         ):
             family = HistogramMetricFamily(name, text, labels=("model", "outcome"))
             for outcome, series in by_outcome.series.items():
                 family.add_metric((self._model, outcome), series.buckets(), series.total)
             yield family
+        for name, text, by_outcome in (
+            ("headway_request_ttft_seconds", "Time to first token of ended requests", self.request_ttft),
+            ("headway_request_tpot_seconds", "Time per output token of ended requests", self.request_tpot),
+            ("headway_request_input_tokens", "Input tokens of ended requests", self.input_tokens),
+        ):
+            sums = SummaryMetricFamily(name, text, labels=("model", "outcome"))
+            for outcome, series in by_outcome.series.items():
+                sums.add_metric((self._model, outcome), series.count, series.total)
+            yield sums
 
     def _current(self) -> Iterator[Metric]:
         flying = GaugeMetricFamily("headway_requests_in_flight", "Requests being served", labels=("model",))

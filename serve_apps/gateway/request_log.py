@@ -6,7 +6,7 @@ from math import nan
 
 import numpy as np
 
-from actors.collector.exposition import ARRIVAL, ROW, UNKNOWN, RequestList
+from actors.collector.exposition import ARRIVAL, LOST, ROW, UNKNOWN, RequestList
 from serve_apps.gateway.slo_targets import SloTargets
 
 MOST_ROWS = 200_000
@@ -41,6 +41,10 @@ class RequestLog:
         """A request has ended well."""
         cached = UNKNOWN if cached_tokens is None else cached_tokens
         self._write((input_tokens, output_tokens, cached, *_promised(targets), *took))
+
+    def lost(self, targets: SloTargets) -> None:
+        """A request has missed its SLO without ending well."""
+        self._write((0, LOST, UNKNOWN, *_promised(targets), nan, nan, nan))
 
     def recent(self, seconds: float) -> RequestList:
         """The rows of the last `seconds`, as far as they are still here."""

@@ -118,6 +118,10 @@ def make_state(config: HeadwayConfig, backend: Backend, clock: Callable[[], floa
     identity = identify(config, prompts)
     slo = Slo(ttft_s=config.slo.ttft_s, itl_s=config.slo.itl_s)
     metrics = GatewayMetrics(identity.model, identity.engine, slo, traffic, simulated=identity.simulated)
+    # A counter that begins with its first miss would hide that miss from a rate.
+    metrics.slo_class_requests.update(
+        {(name, met): 0 for name in config.slo.classes for met in (True, False)}
+    )
     registry = CollectorRegistry()
     registry.register(metrics)
     if (collector := engine_kind(config).collector) is not None:

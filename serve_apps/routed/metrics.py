@@ -7,6 +7,7 @@ that could not be handled are the router's, as it last reported them, the same a
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from math import isfinite
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
@@ -29,6 +30,20 @@ class RoutingCounts:
     sessions: int = 0
     queued: int = 0
     figures: Figures = field(default_factory=dict)
+
+    def seen(self) -> dict[str, object]:
+        """What the live page shows: how many wait, and requests turned away or placed without the router.
+
+        Plain JSON: of predictions that nothing has been compared with yet, whose error is NaN, nothing.
+        """
+        known = self.figures.get("prediction", {}).items()
+        predictions = {" ".join(key): value for key, value in known if isfinite(value)}
+        return {
+            "queued": self.queued,
+            "sheds": dict(self.sheds),
+            "fallbacks": dict(self.fallbacks),
+            "predictions": predictions,
+        }
 
     def placed(self, placement: Placement) -> None:
         """Count a placement."""
@@ -77,15 +92,19 @@ class RoutingMetrics(Collector):
     def _counters(self, counts: RoutingCounts) -> Iterator[Metric]:
         placements = CounterMetricFamily(
             "headway_router_placements",
-            "Placements carried out",
+            "Placements carried out by this gateway",
             labels=("model", "profile", "route_class", "reason"),
         )
         for labels, count in counts.placements.items():
             placements.add_metric((self._model, *labels), count)
         yield placements
         for name, text, by_reason in (
-            ("headway_router_sheds", "Requests that the router turned away", counts.sheds),
-            ("headway_router_fallback", "Requests placed without the router", counts.fallbacks),
+            ("headway_router_sheds", "Requests of this gateway that the router turned away", counts.sheds),
+            (
+                "headway_router_fallback",
+                "Requests that this gateway placed without the router: timeout, unreachable, error",
+                counts.fallbacks,
+            ),
         ):
             family = CounterMetricFamily(name, text, labels=("model", "reason"))
             for reason, count in by_reason.items():
@@ -107,7 +126,9 @@ class RoutingMetrics(Collector):
 
     def _current(self, counts: RoutingCounts) -> Iterator[Metric]:
         queued = GaugeMetricFamily(
-            "headway_router_queued_requests", "Requests that wait in the router", labels=("model",)
+            "headway_router_queued_requests",
+            "Requests that wait in the router, those of all gateways",
+            labels=("model",),
         )
         queued.add_metric((self._model,), counts.queued)
         yield queued

@@ -146,6 +146,7 @@ class VllmEngine:
             kv_tokens=said.cache_config.num_gpu_blocks * said.cache_config.block_size,
             request_tokens=self._longest_tokens,
             batch=said.scheduler_config.max_num_seqs,
+            kv_bytes_per_token=_kv_bytes_per_token(said),
         )
 
     def close(self) -> None:
@@ -214,6 +215,14 @@ class VllmEngine:
 
     def _failure(self) -> EngineFailed:
         return EngineFailed(f"{self.role} engine {self.engine_id}: vLLM's engine process has died")
+
+
+def _kv_bytes_per_token(said: Any) -> float:  # noqa: ANN401 - vLLM's VllmConfig
+    """K and V of all layers that have a cache; of latent attention one vector a layer."""
+    model, kind = said.model_config, said.cache_config.cache_dtype
+    bytes_each = 1 if kind.startswith("fp8") else model.dtype.itemsize
+    vectors = 1 if model.use_mla else 2 * model.get_total_num_kv_heads()
+    return float(model.get_total_num_hidden_layers() * vectors * model.get_head_size() * bytes_each)
 
 
 def _prompt(request: EngineRequest) -> dict[str, Any]:

@@ -29,7 +29,11 @@ GAUGES: tuple[tuple[str, str, Callable[[ReplicaLoad], float]], ...] = (
 
 COUNTERS: tuple[tuple[str, str, Callable[[ReplicaLoad], float]], ...] = (
     ("vllm:prompt_tokens", "Tokens of prompts", lambda load: load.prompt_tokens),
-    ("vllm:generation_tokens", "Tokens produced", lambda load: load.output_tokens),
+    (
+        "vllm:generation_tokens",
+        "Tokens produced; a prefill replica makes one a prompt, which is not read",
+        lambda load: load.output_tokens,
+    ),
     ("vllm:num_preemptions", "Requests thrown out of the batch", lambda load: load.preemptions),
     ("vllm:prefix_cache_queries", "Prompt tokens looked for here", lambda load: load.prompt_tokens),
     ("vllm:prefix_cache_hits", "Prompt tokens found here", lambda load: load.cached_tokens),
@@ -92,7 +96,9 @@ class VllmMetrics(Collector):
                     family.add_metric(self._labels(load), value(load))
                 yield family
         sources = CounterMetricFamily(
-            "vllm:prompt_tokens_by_source", "Tokens of prompts by origin", labels=(*LABELS, "source")
+            "vllm:prompt_tokens_by_source",
+            "Tokens of prompts by origin: computed here, found here, received",
+            labels=(*LABELS, "source"),
         )
         for load in loads:
             for source, value in SOURCES:

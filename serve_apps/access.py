@@ -1,0 +1,285 @@
+"""Who may do what: API keys, the roles (`Right`) that they have, and the roles that a request needs.
+
+    access = make_access(config.gateway)        # ConfigError, one line
+    fault = access.refusal(scope)               # None, Unauthorized (401) or Forbidden (403)
+
+| a key of                                      | has the roles     |
+|-----------------------------------------------|-------------------|
+| `gateway.api_keys`, HEADWAY_API_KEYS          | infer, observe    |
+| `gateway.keys_file`                           | those of its line |
+| nowhere: there are no keys, this machine only | all               |
+
+`OPEN` are open: probes and Prometheus carry no keys, and what they read holds no content of requests; the
+live page is the same for all, and asks for a key before it shows anything. Of everything else `NEEDS` says
+the role; a path that it does not list needs a key of any role, unknown paths included: what is open is
+listed, not what is protected.
+
+The keys file is a YAML list, looked at once a second and read again when it has changed. One that cannot
+be read then, or holds no key, leaves the keys as they were, which is logged: to take a key back, remove its
+entry.
+
+Keys are kept and compared as SHA-256, so that a comparison tells nothing of their length; all are compared in
+constant time, whichever fits.
+"""
+
+import hmac
+import logging
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from pathlib import Path
+
+import yaml
+from pydantic import Field, SecretStr, ValidationError, model_validator
+from starlette.types import Scope
+
+from headway.config import ConfigError, GatewaySettings, Right, Settings
+from headway.config.base import describe
+from serve_apps.gateway.backend import Fault, Forbidden, Unauthorized
+
+logger = logging.getLogger("ray.serve")
+
+VARIABLE = "HEADWAY_API_KEYS"
+INFERENCE = frozenset({Right.INFER, Right.OBSERVE})
+LOOK_EVERY_S = 1.0
+OTHERS = 0o077
+
+READ, ANY = frozenset({"GET", "HEAD"}), None
+OPEN = frozenset({"/", "/health", "/ready", "/metrics"})
+NEEDS = (
+    (READ, "/metrics/requests", frozenset({Right.OBSERVE})),
+    (READ, "/v1/control/", frozenset({Right.OBSERVE})),
+    (ANY, "/v1/control/", frozenset({Right.OPERATE})),
+    (READ, "/v1/scaling/", frozenset({Right.OBSERVE, Right.SCALE})),
+    (ANY, "/v1/scaling/", frozenset({Right.SCALE})),
+    (ANY, "/v1/completions", frozenset({Right.INFER})),
+    (ANY, "/v1/chat/", frozenset({Right.INFER})),
+    (ANY, "/v1/models", frozenset({Right.INFER})),
+)
+"""Methods and beginnings of paths, the first that fits counts, and the roles of which one is enough."""
+
+EVERY = frozenset(Right)
+ON_LOOPBACK, ANONYMOUS = "unauthenticated on loopback", "unauthenticated"
+UNNAMED = "a key without a name"
+"""Of `gateway.api_keys` or HEADWAY_API_KEYS."""
+Headers = Iterable[tuple[bytes, bytes]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holder:
+    """The name and the roles of a key."""
+
+    name: str = UNNAMED
+    rights: frozenset[Right]
+
+
+Keys = Mapping[bytes, Holder]
+"""Holders by SHA-256 of the key."""
+
+
+class KeyEntry(Settings):
+    """One entry of a keys file; `sha256` is the hexadecimal digest, for who would not write the key down."""
+
+    name: str = Field(min_length=1)
+    key: SecretStr | None = None
+    sha256: str | None = Field(default=None, pattern="^[0-9a-fA-F]{64}$")
+    roles: tuple[Right, ...] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _has_one_form(self) -> "KeyEntry":
+        if (self.key is None) == (self.sha256 is None):
+            raise ValueError("needs either key or sha256")
+        if self.key is not None and not self.key.get_secret_value().strip("* "):
+            raise ValueError("key is empty or masked (only asterisks)")
+        return self
+
+    @property
+    def digest(self) -> bytes:
+        """SHA-256 of the key."""
+        if self.key is None:
+            return bytes.fromhex(self.sha256 or "")
+        return sha256(self.key.get_secret_value().encode()).digest()
+
+
+class KeysFile(Settings):
+    """The whole file."""
+
+    keys: tuple[KeyEntry, ...] = Field(min_length=1)
+
+
+def read_keys(path: Path) -> Keys:
+    """The keys of a file. ConfigError, one line, without the keys in it."""
+    place = f"gateway.keys_file: {path}"
+    try:
+        listed = yaml.safe_load(path.read_bytes())
+    except OSError as error:
+        raise ConfigError(f"{place}: {error.strerror or error}") from error
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = "" if mark is None else f", line {mark.line + 1}"
+        raise ConfigError(f"{place}: is not YAML{where}") from None
+    if not isinstance(listed, list) or not listed:
+        raise ConfigError(f"{place}: should be a list of keys with name, key or sha256, and roles")
+    try:
+        entries = KeysFile.model_validate({"keys": listed}).keys
+    except ValidationError as error:
+        raise ConfigError(f"{place}: {_fault(error)}") from None
+    names = [entry.name for entry in entries]
+    if twice := {name for name in names if names.count(name) > 1}:
+        raise ConfigError(f"{place}: the name {min(twice)!r} is there twice")
+    return united((entry.digest, Holder(name=entry.name, rights=frozenset(entry.roles))) for entry in entries)
+
+
+def _fault(error: ValidationError) -> str:
+    """One line; the value of a key that pydantic would show is left out."""
+    place, text = describe(error, KeysFile.model_json_schema())
+    number, _, key = place.removeprefix("keys.").partition(".")
+    entry = f"entry {int(number) + 1}" if number.isdecimal() else "keys"
+    said = text.partition(", not ")[0] if key in ("key", "sha256", "") else text
+    return f"{entry}: {key}: {said}" if key else f"{entry}: {said}"
+
+
+def united(pairs: Iterable[tuple[bytes, Holder]]) -> Keys:
+    """Holders by key; a key that is there twice has the roles of both, and the later name."""
+    keys: dict[bytes, Holder] = {}
+    for digest, holder in pairs:
+        before = keys[digest].rights if digest in keys else frozenset()
+        keys[digest] = replace(holder, rights=before | holder.rights)
+    return keys
+
+
+class Access:
+    """The keys in force. Without any, every request is let in, and comes from `anonymous`."""
+
+    def __init__(
+        self,
+        keys: Keys,
+        file: Path | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        anonymous: str = ON_LOOPBACK,
+    ) -> None:
+        self._stated, self._file, self._clock = keys, file, clock
+        self._nobody = Holder(name=anonymous, rights=EVERY)
+        self._looked_s, self._stamp = clock(), _stamp(file)
+        self._keys = keys if file is None else united([*keys.items(), *read_keys(file).items()])
+        self._warn()
+
+    def refusal(self, scope: Scope) -> Fault | None:
+        """Why the request may not be made; None when it may."""
+        needed = needs(scope["method"], scope["path"])
+        if needed is None:
+            return None
+        rights = self.rights(scope["headers"])
+        if not rights:
+            return Unauthorized("Send a valid API key as 'Authorization: Bearer KEY'")
+        if rights & needed:
+            return None
+        wanted, has = (" or ".join(sorted(roles)) for roles in (needed, rights))
+        has = has.replace(" or ", ", ")
+        return Forbidden(f"{scope['method']} {scope['path']} needs the role {wanted}; this key has {has}")
+
+    def rights(self, headers: Headers) -> frozenset[Right]:
+        """The roles of the key in `Authorization: Bearer KEY`; none for a key that is not known."""
+        holder = self._holder(headers)
+        return frozenset() if holder is None else holder.rights
+
+    def name(self, headers: Headers) -> str:
+        """The name of that key, as the keys file has it; empty for a key that is not known."""
+        holder = self._holder(headers)
+        return "" if holder is None else holder.name
+
+    def _holder(self, headers: Headers) -> Holder | None:
+        self._look()
+        if not self._keys:
+            return self._nobody
+        offered = sha256(_bearer(headers)).digest()
+        found: Holder | None = None
+        for digest, holder in self._keys.items():
+            if hmac.compare_digest(digest, offered):
+                found = holder
+        return found
+
+    def _look(self) -> None:
+        """Read the file again when it has changed."""
+        now_s = self._clock()
+        if self._file is None or now_s - self._looked_s < LOOK_EVERY_S:
+            return
+        self._looked_s = now_s
+        if (stamp := _stamp(self._file)) == self._stamp:
+            return
+        self._stamp = stamp
+        try:
+            self._keys = united([*self._stated.items(), *read_keys(self._file).items()])
+        except ConfigError as error:
+            logger.warning("the keys stay as they were: %s", error)
+            return
+        logger.info("%s was read again: %d keys", self._file, len(self._keys))
+        self._warn()
+
+    def _warn(self) -> None:
+        if self._file is not None and (mode := self._file.stat().st_mode & 0o777) & OTHERS:
+            logger.warning("%s may be read by others (mode %04o): chmod 600", self._file, mode)
+
+
+def make_access(settings: GatewaySettings, environ: Mapping[str, str] = os.environ) -> Access:
+    """Keys of the settings, of HEADWAY_API_KEYS and of the keys file.
+
+    ConfigError: none, yet open to other machines; or the file cannot be used.
+    """
+    configured = [key.get_secret_value() for key in settings.api_keys]
+    keys = configured + [key.strip() for key in environ.get(VARIABLE, "").split(",") if key.strip()]
+    for key in keys:
+        if not key.strip("* "):
+            # What a SecretStr prints as: settings were dumped to JSON and read back.
+            raise ConfigError("gateway.api_keys: a key is empty or masked (only asterisks)")
+    file = None if settings.keys_file is None else Path(settings.keys_file)
+    if not keys and file is None and not settings.loopback and not settings.allow_anonymous:
+        raise ConfigError(
+            f"gateway.host: {settings.host} is open to other machines, but there are no API keys; set"
+            f" gateway.api_keys, gateway.keys_file or {VARIABLE}, or gateway.allow_anonymous: true"
+        )
+    stated = united((sha256(key.encode()).digest(), Holder(rights=INFERENCE)) for key in keys)
+    return Access(stated, file, anonymous=ON_LOOPBACK if settings.loopback else ANONYMOUS)
+
+
+def needs(method: str, path: str) -> frozenset[Right] | None:
+    """The roles of which a request needs one; None where it needs no key."""
+    if path in OPEN:
+        return None
+    for methods, beginning, rights in NEEDS:
+        if path.startswith(beginning) and (methods is None or method in methods):
+            return rights
+    return EVERY
+
+
+def with_user(scope: Scope, access: Access) -> Scope:
+    """The scope of a request that may be made, with the name of its key as `request.user`."""
+    return {**scope, "user": access.name(scope["headers"])}
+
+
+def own_scope(scope: Scope) -> Scope:
+    """The scope without the root path under which the application is mounted: what is checked is routed."""
+    path: str = scope["path"]
+    root: str = scope.get("root_path", "").rstrip("/")
+    if root and path.startswith(root + "/"):
+        path = path[len(root) :]
+    return {**scope, "path": path, "root_path": ""} if scope.get("root_path") else scope
+
+
+def _bearer(headers: Headers) -> bytes:
+    for name, value in headers:
+        if name == b"authorization":
+            scheme, _, key = value.partition(b" ")
+            return key.strip() if scheme.lower() == b"bearer" else b""
+    return b""
+
+
+def _stamp(file: Path | None) -> tuple[int, int, int] | None:
+    """Changes when the file does; None where there is none."""
+    try:
+        found = None if file is None else file.stat()
+    except OSError:
+        return None
+    return None if found is None else (found.st_mtime_ns, found.st_size, found.st_ino)

@@ -1,0 +1,34 @@
+"""The control plane alone, for a fleet that others started: no engines, no gateway.
+
+    serve run serve_apps.control:build config=headway.yaml
+    serve run serve_apps.control:app
+
+`build` takes what `serve_apps.disagg:build` takes (`serve_apps.arguments`). `app` reads the file that
+HEADWAY_CONFIG names: there are no defaults that describe somebody's fleet. It is made when it is asked for,
+so that importing this module does nothing.
+"""
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ray.serve import Application
+
+    app: Application
+
+VARIABLE = "HEADWAY_CONFIG"
+
+
+def build(arguments: Mapping[str, Any]) -> "Application":
+    """The application of these arguments. ConfigError names what is wrong, or cannot work alone."""
+    from serve_apps.builders import build_control
+
+    return build_control(arguments)
+
+
+def __getattr__(name: str) -> "Application":
+    if name == "app":
+        path = os.environ.get(VARIABLE)
+        return build({} if path is None else {"config": path})
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,137 @@
+"""Serve deployment `ControlPlane` of a control plane alone: the named actors, and the control API over HTTP.
+
+What a gateway serves beside the OpenAI API is served here without one, behind the same keys:
+
+    /                           `serve_apps.live_page`
+    /v1/control, /v1/scaling    `serve_apps.control_api`
+    /health                     the process answers
+    /ready                      200 while the planner plans: its source answers and its target was seen
+    /metrics                    Prometheus text
+
+Its `user_config` holds settings over those of the application, as that of `ControlPlane` does beside a
+gateway: those that the planner can take while it runs are in force at once, for others the actors are
+replaced. The API is served all the while; its own settings (`gateway`) are those of the application.
+
+A server of its own in the replica, at `gateway.host` and `gateway.port`, as that of the gateway, and the same
+application as Serve's ingress, where there is a proxy.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+from prometheus_client import CollectorRegistry, ProcessCollector
+from ray import serve
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from actors import control_plane, names
+from actors.names import CallError, NamedActor
+from headway.config import ConfigError, HeadwayConfig
+from serve_apps.access import Access, make_access, own_scope, with_user
+from serve_apps.arguments import control_problems
+from serve_apps.control_metrics import ControlMetrics, StatusFeed, exposition
+from serve_apps.control_plane import TIMEOUT_S, control_plane_routes, the_control_plane, with_settings
+from serve_apps.gateway.app import starlette_app
+from serve_apps.gateway.backend import Readiness
+from serve_apps.gateway.responses import Channel
+from serve_apps.gateway_host import HttpServer, WithoutLifespan
+from serve_apps.live_page import LivePage
+
+RETRY_AFTER_S = 1
+Ask = Callable[[], Awaitable[Readiness]]
+
+
+class ControlApp:
+    """The ASGI application. `ready` says whether it plans."""
+
+    def __init__(
+        self, routes: Sequence[BaseRoute], access: Access, ready: Ask, control: ControlMetrics
+    ) -> None:
+        self._access, self._ready, self._feed = access, ready, control.feed
+        self._registry = CollectorRegistry()
+        ProcessCollector(registry=self._registry)
+        self._registry.register(control)
+        own = [
+            Route("/health", self._health),
+            Route("/ready", self._planning),
+            Route("/metrics", self._metrics),
+        ]
+        self._app = starlette_app([*own, *routes])
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One HTTP request, or the server's start and end."""
+        if scope["type"] == "websocket":
+            # No route speaks WebSocket, and none may get around the check of keys.
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        if scope["type"] == "http":
+            scope = own_scope(scope)
+            if (fault := self._access.refusal(scope)) is not None:
+                await Channel(send, ()).fail(fault)
+                return
+            scope = with_user(scope, self._access)
+        await self._app(scope, receive, send)
+
+    async def _health(self, _: Request) -> Response:
+        return JSONResponse({"status": "ok"})
+
+    async def _planning(self, _: Request) -> Response:
+        readiness = await self._ready()
+        if readiness.ok:
+            return JSONResponse({"status": "ready"})
+        body = {"status": "not ready", "reason": readiness.reason}
+        return JSONResponse(body, status_code=503, headers={"retry-after": str(RETRY_AFTER_S)})
+
+    async def _metrics(self, request: Request) -> Response:
+        return await exposition(request, self._registry, self._feed)
+
+
+async def planning() -> Readiness:
+    """Ready once the planner no longer waits for its source or its target."""
+    try:
+        status = await NamedActor(names.PLANNER).call("status", timeout_s=TIMEOUT_S)
+    except CallError as error:
+        return Readiness(ok=False, reason=str(error))
+    planner = status["planner"]
+    waits = planner["state"] in ("waiting", "stopped")
+    return Readiness(ok=not waits, reason=planner["reason"] if waits else "")
+
+
+@serve.ingress()
+class ControlPlaneAlone:
+    """Starts the named actors and serves their API; the orderly end of the application ends them."""
+
+    async def __init__(self, config: HeadwayConfig) -> None:  # type: ignore[misc] # Serve awaits it
+        plane = the_control_plane(config)
+        feed = StatusFeed(plane.status)
+        metrics, self._live = ControlMetrics(config.model, feed), LivePage(plane, feed)
+        routes = [*control_plane_routes(config, plane), *self._live.routes()]
+        self._serving = ControlApp(routes, make_access(config.gateway), planning, metrics)
+        self._config, self._token = config, ""
+        self._application = serve.get_replica_context().app_name
+        self._server = HttpServer(
+            self._serving, config.gateway.host, config.gateway.port, tls=config.gateway.tls
+        )
+        await self._server.start()
+
+    def __serve_build_asgi_app__(self) -> ASGIApp:
+        return WithoutLifespan(self._serving)
+
+    async def reconfigure(self, user_config: Mapping[str, Any]) -> None:
+        """Run by the settings with these over them. ConfigError where they are wrong or cannot work alone."""
+        config = with_settings(self._config, user_config)
+        if problems := control_problems(config):
+            raise ConfigError(f"user_config: {'; '.join(problems)}")
+        self._token = await asyncio.to_thread(control_plane.start, config, self._application)
+
+    async def addresses(self) -> Sequence[str]:
+        """Where the own server listens, as the settings name the host."""
+        return (self._server.address,)
+
+    async def __del__(self) -> None:
+        self._live.end()
+        await self._server.stop()
+        await asyncio.to_thread(control_plane.stop, token=self._token)
