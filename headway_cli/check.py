@@ -1,16 +1,33 @@
 """`headway check`: what `simulate` and `up` would refuse of a configuration file."""
 
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Annotated
 
-from headway.config import CONNECTORS, ENGINES, POLICIES, ConfigError, HeadwayConfig, load_config
+import yaml
+
+from headway.config import (
+    CONNECTORS,
+    ENGINES,
+    POLICIES,
+    ConfigError,
+    HeadwayConfig,
+    load_config,
+    resolve_profile,
+)
+from headway.config.gateway import GatewaySettings
 from headway.planning import PlanningError
+from headway.planning.policies import policy_kind
+from headway.routing.factory import make_pipelines
 from headway.routing.gpu_profiles import serves
 from headway.routing.plugins import PLUGINS
+from headway.simulation.build import Plan, make_plan
 from headway.studies.gpu_mix import candidates
 from headway.workload import open_trace
 from headway.workload.formats import FORMATS
-from headway_cli.errors import CliError
-from headway_cli.flags import argument
+from headway_cli.errors import CliError, CliErrors, is_wrong_input
+from headway_cli.flags import argument, option, switch
+from headway_cli.fleet import look
 from headway_cli.job import Job
 from headway_cli.notes import tighter_classes, without_forecast, without_offload
 
@@ -18,14 +35,32 @@ ANY_LOAD = "steady:rate_rps=1,duration_s=10"
 """Stands for a trace, so that everything that `simulate` would refuse is refused."""
 
 
-def check(config: Annotated[str, argument("CONFIG", "A configuration file (YAML).")]) -> None:
+def check(
+    config: Annotated[str, argument("CONFIG", "A configuration file (YAML).")],
+    *,
+    cluster: Annotated[
+        str | None,
+        option("ADDR", "A Ray cluster: does the configuration, or a Serve config file, fit it?", "--cluster"),
+    ] = None,
+    attach: Annotated[
+        bool, switch("--attach", "For `headway attach`: also ask the source and the target, a line each.")
+    ] = False,
+) -> None:
     """Validate a configuration file: keys and values, and what `simulate` and `up` would refuse."""
-    settings = load_config(config)
-    job = Job(trace=ANY_LOAD, config=settings, settings_file=config)
-    plan = job.warmed_plan()
-    with open_trace(job.trace) as trace:
-        job.scenario(plan, trace)
-    check_live(settings, config)
+    try:
+        if cluster is not None:
+            check_cluster(config, cluster)
+        elif attach:
+            look(attach_settings(config), config)
+        else:
+            _check(load_config(config), config)
+    except ConfigError as error:
+        raise CliErrors(error.faults or [str(error)]) from error
+
+
+def _check(settings: HeadwayConfig, config: str) -> None:
+    """Print what the settings come to; CliErrors with all that is wrong in them."""
+    plan = _plan(settings, config)
     pools = " and ".join(plan.settings.limits)
     print(f"{config}: ok, {plan.policy.name} policy on {pools} pools, profile {plan.profile_name}")
     for note in (*without_offload(plan), *without_forecast(plan), *tighter_classes(plan)):
@@ -39,24 +74,139 @@ def check(config: Annotated[str, argument("CONFIG", "A configuration file (YAML)
         print(f"GPU types of gpu-plan: {', '.join(candidates(settings))}")
 
 
-def check_live(config: HeadwayConfig, path: str | None) -> None:
-    """Check what only live operation needs: keys, tokenizer, model, Kubernetes object, planner.
+def _plan(settings: HeadwayConfig, config: str) -> Plan:
+    """The plan that `simulate` would begin with; CliErrors has what it, `up` and a gateway would refuse."""
+    from serve_apps.arguments import refuse_fleets_of_others
 
-    CliError names file and key.
+    job = Job(trace=ANY_LOAD, config=settings, settings_file=config)
+    plans: list[Plan] = []
+
+    def simulated() -> None:
+        plan = job.warmed_plan()
+        with open_trace(job.trace) as trace:
+            job.scenario(plan, trace)
+        plans.append(plan)
+
+    steps = (
+        lambda: refuse_fleets_of_others(settings),
+        # What the plan begins with, each by itself: it ends at the first fault.
+        lambda: resolve_profile(settings.engine.profile),
+        lambda: policy_kind(settings.planner.policy),
+        lambda: make_pipelines(settings.routing),
+        simulated,
+        lambda: candidates(settings) if settings.gpu_types else None,
+        *live_checks(settings, config),
+    )
+    problems: dict[str, None] = {}
+    for step in steps:
+        try:
+            step()
+        except Exception as error:
+            if not is_wrong_input(error):
+                raise
+            problems[f"{config}: {str(error).removeprefix(f'{config}: ')}"] = None
+    if problems:
+        raise CliErrors(list(problems))
+    return plans[0]
+
+
+def check_cluster(path: str, address: str) -> None:
+    """Print what of a configuration fits the cluster; CliError where something does not."""
+    from headway_cli.cluster_check import findings
+    from headway_cli.cluster_facts import look as look_at
+
+    settings, placed = _settings_of(path)
+    limits = make_plan(settings).settings.limits
+    found = findings(settings, look_at(settings, address), limits, gateway_placed=placed)
+    for one in found:
+        print(f"{'ok' if one.ok else 'FAULT'}: {one.text}")
+    if faults := sum(not one.ok for one in found):
+        raise CliError(f"{path}: {faults} {'fault' if faults == 1 else 'faults'} on the cluster at {address}")
+
+
+def _settings_of(path: str) -> tuple[HeadwayConfig, bool]:
+    """The settings of a configuration file, or those that a Serve config file gives to our application.
+
+    And whether the file says by a resource on which host the gateway runs.
     """
+    from serve_apps.arguments import Topology, read_arguments
+
+    try:
+        tree = yaml.safe_load(Path(path).read_bytes())
+    except (OSError, yaml.YAMLError):
+        tree = None
+    applications = tree.get("applications") if isinstance(tree, dict) else None
+    if applications is None:
+        return load_config(path), False
+    for application in applications:
+        builder = str(application.get("import_path", ""))
+        if builder.startswith("serve_apps."):
+            topology: Topology = "aggregated" if builder.startswith("serve_apps.agg") else "disaggregated"
+            options = [
+                item.get("ray_actor_options") or {}
+                for item in application.get("deployments") or []
+                if item.get("name") == "Gateway"
+            ]
+            placed = any(each.get("resources") for each in options)
+            return read_arguments(application.get("args") or {}, topology), placed
+    raise CliError(f"{path}: no application of it has an import_path in serve_apps")
+
+
+def attach_settings(path: str | None) -> HeadwayConfig:
+    """The configuration of a control plane alone, checked."""
+    from serve_apps.arguments import read_control_arguments
+
+    config = read_control_arguments({} if path is None else {"config": path})
+    check_live(config, path, engines=False)
+    return config
+
+
+def check_live(config: HeadwayConfig, path: str | None, *, engines: bool = True) -> None:
+    """Check what only live operation needs; CliError names file and key of the first fault.
+
+    Without `engines`: as far as a control plane alone needs it.
+    """
+    for step in live_checks(config, path, engines=engines):
+        step()
+
+
+def live_checks(
+    config: HeadwayConfig, path: str | None, *, engines: bool = True
+) -> Iterator[Callable[[], None]]:
+    """The checks of what only live operation needs: planner, keys, certificate, engine, Kubernetes object."""
     from actors.connectors import connector_problems
     from actors.connectors.protocol import Refused
     from actors.planning.context import refuse_simulated_only
-    from serve_apps.gateway.app import make_access
+    from serve_apps.access import make_access
+    from serve_apps.arguments import beside
+    from serve_apps.tls import Certificate
 
-    try:
-        refuse_simulated_only(config)
-        make_access(config.gateway)
-        _check_engine(config, path)
+    def gateway() -> GatewaySettings:
+        return beside(path).gateway if path else config.gateway
+
+    def certificate() -> None:
+        if (tls := gateway().tls) is not None:
+            Certificate(tls)
+
+    def connector() -> None:
         if problems := connector_problems(config):
             raise ConfigError("; ".join(problems))
-    except (ConfigError, PlanningError, Refused) as error:
-        raise CliError(f"{path}: {error}" if path else str(error)) from error
+
+    def named(check: Callable[[], object]) -> Callable[[], None]:
+        def step() -> None:
+            try:
+                check()
+            except (ConfigError, PlanningError, Refused) as error:
+                raise CliError(f"{path}: {error}" if path else str(error)) from error
+
+        return step
+
+    yield named(lambda: refuse_simulated_only(config))
+    yield named(lambda: make_access(gateway()))
+    yield named(certificate)
+    if engines:
+        yield named(lambda: _check_engine(config, path))
+    yield named(connector)
 
 
 def _check_engine(config: HeadwayConfig, path: str | None) -> None:

@@ -1,7 +1,7 @@
 """A Ray cluster for one command: a local one that ends with the command, or one that is there already.
 
-The local one has a temporary directory of its own and free ports, so that it disturbs no other Ray, and
-nothing listens for HTTP but the gateway. Its processes end with the command, also when that is killed.
+The local one has a temporary directory of its own and free ports (`headway_cli.ports` lists them), so that it
+disturbs no other Ray. Its processes end with the command, also when that is killed.
 """
 
 import logging
@@ -9,6 +9,7 @@ import os
 import shutil
 import signal
 import socket
+import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from actors.hosts import addresses, is_loopback
 from headway_cli.errors import CliError
 
 LEAST_CPUS = 8
@@ -27,6 +29,10 @@ LONGEST_PARENT = 40
 """Characters of a directory in which Ray's sockets still have names short enough for the system."""
 
 REACHED_WITHIN_S = 10.0
+
+APPLICATION = "headway"
+"""The Serve application that our verbs deploy."""
+INSECURE = "--insecure"
 
 ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -48,9 +54,13 @@ class Cluster:
 
 
 @contextmanager
-def cluster(address: str | None) -> Iterator[Cluster]:
-    """Join the cluster at `address`, or start a local one; leave or end it afterwards."""
-    with _joined(address) if address else _local() as found:
+def cluster(address: str | None, *, insecure: bool = True, warn: bool = True) -> Iterator[Cluster]:
+    """Join the cluster at `address`, or start a local one; leave or end it afterwards.
+
+    CliError for one that asks for no token and that others can reach, unless `insecure`, which is said unless
+    `warn` is False.
+    """
+    with _joined(address, insecure=insecure, warn=warn) if address else _local() as found:
         yield found
 
 
@@ -79,6 +89,10 @@ def _local() -> Iterator[Cluster]:
             shutil.rmtree(directory, ignore_errors=True)
 
 
+TOO_SLOW = "timed out during startup"
+WAKES_S = 1.0
+
+
 def prepare_environment() -> None:
     """Set what Ray reads when it is imported or started, unless it is set already."""
     for name, value in ENVIRONMENT.items():
@@ -86,34 +100,76 @@ def prepare_environment() -> None:
 
 
 def start_ray(**settings: Any) -> None:  # noqa: ANN401 - as ray.init takes them
-    """`ray.init` with these settings; CliError with Ray's reason if it does not start."""
+    """`ray.init` with these settings; CliError with Ray's reason if it does not start.
+
+    A busy machine may need longer than the 30 s that Ray gives a node: it has a second try.
+    """
     prepare_environment()
     import ray
 
-    try:
-        ray.init(**settings)
-    except Exception as error:
-        raise CliError(f"Ray did not start: {' '.join(str(error).split())}") from error
+    for tries_left in (1, 0):
+        try:
+            ray.init(**settings)
+            return
+        except Exception as error:
+            if tries_left and TOO_SLOW in str(error):
+                ray.shutdown()
+                continue
+            raise CliError(f"Ray did not start: {' '.join(str(error).split())}") from error
 
 
 @contextmanager
-def _joined(address: str) -> Iterator[Cluster]:
+def _joined(address: str, *, insecure: bool, warn: bool) -> Iterator[Cluster]:
     _check_reachable(address)
     import ray
 
     try:
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, ValueError, RuntimeError, TimeoutError) as error:
-        raise CliError(f"--address {address}: {' '.join(str(error).split())}") from error
+        why = " ".join(str(error).split())
+        cure = ": run Headway with the Ray and Python of the cluster" if "Version mismatch" in why else ""
+        raise CliError(f"--address {address}: {why}{cure}") from error
     try:
         _quieten()
+        if why := exposed():
+            if not insecure:
+                wanted = f"turn on Ray's token (RAY_AUTH_MODE=token), or {INSECURE}"
+                raise CliError(f"--address {address}: {why}; {wanted}")
+            if warn:
+                print(f"{INSECURE}: {why}", file=sys.stderr)
         yield Cluster(address=address)
     finally:
         ray.shutdown()
 
 
+def exposed() -> str:
+    """Empty, or why others may run code on the cluster that this process has joined."""
+    import ray
+
+    found = [address for address in addresses() if not is_loopback(address)]
+    if not found or _asks_for_token(ray.get_runtime_context().gcs_address):
+        return ""
+    return f"this Ray asks for no token, and whoever reaches {', '.join(found)} may run code there"
+
+
+def _asks_for_token(gcs_address: str) -> bool:
+    """True if the GCS refuses a question that comes without one."""
+    import grpc  # type: ignore[import-untyped] # it comes with Ray, without types
+    from ray.core.generated import gcs_service_pb2 as messages
+    from ray.core.generated import gcs_service_pb2_grpc as services
+
+    # Ray's own client would send the token that this process has.
+    with grpc.insecure_channel(gcs_address) as channel:
+        try:
+            stub = services.NodeInfoGcsServiceStub(channel)  # type: ignore[no-untyped-call] # generated
+            stub.CheckAlive(messages.CheckAliveRequest(), timeout=REACHED_WITHIN_S)  # type: ignore[attr-defined] # generated
+        except grpc.RpcError as error:
+            return error.code() is grpc.StatusCode.UNAUTHENTICATED
+    return False
+
+
 def _check_reachable(address: str) -> None:
-    """CliError unless something listens at HOST:PORT; Ray itself would go on trying for minutes."""
+    """CliError unless HOST:PORT lets us in; Ray itself would go on trying, for half a minute or for many."""
     host, _, port = address.rpartition(":")
     if not (host and port.isdecimal()) or "/" in host:
         return
@@ -121,6 +177,11 @@ def _check_reachable(address: str) -> None:
         socket.create_connection((host.strip("[]"), int(port)), timeout=REACHED_WITHIN_S).close()
     except (OSError, OverflowError) as error:
         raise CliError(f"--address {address}: cannot be reached: {error}") from error
+    if os.environ.get("RAY_AUTH_MODE", "disabled") == "disabled" and _asks_for_token(address):
+        raise CliError(
+            f"--address {address}: this Ray asks for its token: set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN "
+            "unless ~/.ray/auth_token has it"
+        )
 
 
 def _quieten() -> None:
@@ -141,6 +202,12 @@ def stop_signals() -> Iterator[threading.Event]:
 
     with _handled_by(stop):
         yield stopped
+
+
+def wait_for(stopped: threading.Event) -> None:
+    """Until a signal has set it. One that reached a thread of Ray's is handled once this one wakes."""
+    while not stopped.wait(WAKES_S):
+        pass
 
 
 @contextmanager

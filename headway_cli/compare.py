@@ -16,9 +16,9 @@ from headway_cli.errors import CliError
 from headway_cli.flags import option, spread, switch
 from headway_cli.options import RunOptions, TraceArgument, configuration
 from headway_cli.output import STDOUT, check_outputs, write_json, write_text
+from headway_cli.page.compare import render
 from headway_cli.result_view import print_comparison
 from headway_cli.routings_view import print_routings, render_routings
-from headway_cli.static_fleets import pareto
 from headway_cli.terminal import announce_compilation, console
 
 DEFAULT_POLICIES = "headway,reference,threshold"
@@ -56,9 +56,7 @@ def compare(
     seeds: Annotated[
         int | None, option("N", f"With --routings: runs of each, else {DEFAULT_SEEDS}; --seed first.")
     ] = None,
-    report: Annotated[
-        str | None, option("FILE", "With --routings: write one self-contained HTML page.")
-    ] = None,
+    report: Annotated[str | None, option("FILE", "Write one self-contained HTML page.")] = None,
     static_sweep: Annotated[
         bool, switch("--static-sweep", "Also try a grid of fixed fleets and show the best of them.")
     ] = False,
@@ -71,11 +69,21 @@ def compare(
     check_outputs({"--json": json, "--report": report}, (trace, options.config))
     processes = jobs or os.cpu_count() or 1
     if routings is None:
-        for flag, value in {"--fleet": fleet, "--loads": loads, "--seeds": seeds, "--report": report}.items():
+        for flag, value in {"--fleet": fleet, "--loads": loads, "--seeds": seeds}.items():
             if value is not None:
                 raise CliError(f"{flag}: goes with --routings")
         chosen = _default_policies(options) if policies is None else policies
-        _policies(trace, options, chosen, processes, json, static_sweep=static_sweep)
+        _policies(
+            Comparison(
+                trace=trace,
+                options=options,
+                candidates=parse_policies(chosen),
+                static_sweep=static_sweep,
+                jobs=processes,
+            ),
+            json,
+            report,
+        )
         return
     if policies is not None or static_sweep:
         raise CliError("--routings: compares routings on one fixed fleet, not policies or fleets")
@@ -103,22 +111,14 @@ def _default_policies(options: RunOptions) -> str:
     return DEFAULT_POLICIES if known else f"{configured},{DEFAULT_POLICIES}"
 
 
-def _policies(
-    trace: str, options: RunOptions, policies: str, processes: int, json: str | None, *, static_sweep: bool
-) -> None:
-    comparison = Comparison(
-        trace=trace,
-        options=options,
-        candidates=parse_policies(policies),
-        static_sweep=static_sweep,
-        jobs=processes,
-    )
+def _policies(comparison: Comparison, json: str | None, report: str | None) -> None:
     announce_compilation()
     result = compare_policies(comparison)
+    if report is not None:
+        write_text(Path(report), render(result))
     if json is not None:
         write_json(json, result.document())
-    fixed, out = pareto(result.swept), console(to_stderr=json == STDOUT)
-    print_comparison(result.policies, fixed, len(result.swept), out)
+    print_comparison(result.policies, result.fixed, result.fixed_tried, console(to_stderr=json == STDOUT))
 
 
 def _routings(comparison: RoutingComparison, json: str | None, report: str | None) -> None:

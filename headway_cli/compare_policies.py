@@ -7,7 +7,7 @@ All settings are checked in this process before any other starts, and a tiny sim
 in the cache, so that the processes do not each do it.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -19,16 +19,14 @@ from headway.planning import Role
 from headway.simulation.build import Plan
 from headway.simulation.report import SimulationReport
 from headway.workload import open_trace
+from headway_cli.compare_document import AUTO, PolicyComparison
 from headway_cli.errors import CliError
 from headway_cli.job import Job, execute
 from headway_cli.options import RunOptions, configuration, trace_options
 from headway_cli.static_fleets import Fleet, cheapest, grid, pareto
 from headway_cli.workers import opened, run_all, work
 
-AUTO = "static:auto"
 ANY_LOAD = "steady:rate_rps=1,duration_s=10"
-SHARED = ("profile", "trace", "slo", "routing", "seed", "attainable")
-LEFT_OUT = ("intervals", "utilisation")
 
 Labelled = tuple[str, SimulationReport, int | None]
 """A row: label, report, and for `static:auto` how many fleets were tried."""
@@ -113,31 +111,6 @@ class Comparison:
         return self.job(any_fleet("static")).plan()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PolicyComparison:
-    """The reports of the policies by label, those of the fixed fleets that were swept, and extra facts."""
-
-    policies: Mapping[str, SimulationReport]
-    swept: Mapping[str, SimulationReport]
-    fleets_tried: Mapping[str, int]
-
-    def document(self) -> dict[str, Any]:
-        """JSON-able data: what all rows share, `policies`, and with a sweep `static_pareto`."""
-        first = next(iter(self.policies.values())).document()
-        document = {key: first[key] for key in SHARED}
-        document["policies"] = [self._row(label, report) for label, report in self.policies.items()]
-        if self.swept:
-            document["static_fleets_tried"] = len(self.swept)
-            best = pareto(self.swept)
-            document["static_pareto"] = [self._row(label, report) for label, report in best.items()]
-        return document
-
-    def _row(self, label: str, report: SimulationReport) -> dict[str, Any]:
-        row = {key: value for key, value in report.document().items() if key not in (*SHARED, *LEFT_OUT)}
-        tried = self.fleets_tried.get(label)
-        return {"label": label, **row} | ({} if tried is None else {"fleets_tried": tried})
-
-
 def compare_policies(comparison: Comparison) -> PolicyComparison:
     """Simulate all candidates, and the grid of fixed fleets if it was asked for."""
     jobs = [comparison.job(candidate) for candidate in comparison.candidates]
@@ -149,10 +122,14 @@ def compare_policies(comparison: Comparison) -> PolicyComparison:
     calls = [partial(find_static, comparison) if job.label == AUTO else partial(_run, job) for job in jobs]
     found = run_all([*calls, *(partial(_run, job) for job in swept)], comparison.jobs)
     policies = found[: len(jobs)]
+    config = configuration(comparison.options)
     return PolicyComparison(
         policies={label: report for label, report, _ in policies},
-        swept={label: report for label, report, _ in found[len(jobs) :]},
+        fixed=pareto({label: report for label, report, _ in found[len(jobs) :]}),
+        fixed_tried=len(swept),
         fleets_tried={label: tried for label, _, tried in policies if tried is not None},
+        price_per_gpu_hour=config.price_per_gpu_hour(),
+        currency=config.planner.advice.currency,
     )
 
 

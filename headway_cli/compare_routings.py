@@ -14,7 +14,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from math import sqrt
 from statistics import fmean, stdev
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from headway.planning.reasons import jsonable
 from headway.simulation.build import Plan, initial_fleet
@@ -98,7 +100,7 @@ class RoutingsReport:
     slo: ReportSlo
     fleet: str
     seeds: int
-    rows: Sequence[RoutingRow]
+    rows: Annotated[Sequence[RoutingRow], Field(min_length=1)]
     ahead: Sequence[Lead]
     notes: Sequence[str]
 

@@ -1,16 +1,17 @@
 """The control API as the command uses it: JSON over HTTP, every fault one line.
 
-Headway's control API listens beside its OpenAI API: `/v1/control/...`, see docs/reference.md.
+Headway's control API listens beside its OpenAI API: `/v1/control/...`, see docs/reference/http.md.
 """
 
 import json
 import os
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from http.client import HTTPException
 from typing import Annotated, Any, TypeVar
 from urllib.error import HTTPError, URLError
-from urllib.request import ProxyHandler, Request, build_opener
+from urllib.request import HTTPSHandler, ProxyHandler, Request, build_opener
 
 from pydantic import BaseModel, ValidationError
 
@@ -37,9 +38,14 @@ KeyVariable = Annotated[str, option("NAME", "Environment variable that holds the
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlClient:
-    """One server's control API. Proxies of the environment are not used."""
+    """One server's control API. Proxies of the environment are not used.
+
+    Certificates are checked against the system's authorities, or those in the file that SSL_CERT_FILE names;
+    `unverified`: not at all, for questions that hold no secret.
+    """
 
     url: str
+    unverified: bool = False
     api_key: str | None = field(default=None, repr=False)
 
     def get(self, path: str) -> Any:  # noqa: ANN401 - any JSON
@@ -55,12 +61,18 @@ class ControlClient:
     def _address(self, path: str) -> str:
         return base_url(self.url) + path
 
+    def _https(self) -> HTTPSHandler:
+        context = ssl.create_default_context()
+        if self.unverified:
+            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        return HTTPSHandler(context=context)
+
     def _ask(self, request: Request) -> Any:  # noqa: ANN401 - any JSON
         for name, value in authorisation(self.api_key).items():
             request.add_header(name, value)
         address = request.full_url
         try:
-            with build_opener(ProxyHandler({})).open(request, timeout=TIMEOUT_S) as response:
+            with build_opener(ProxyHandler({}), self._https()).open(request, timeout=TIMEOUT_S) as response:
                 text = response.read(LONGEST_ANSWER)
         except HTTPError as error:
             raise CliError(f"{address}: {_refusal(error)}") from error

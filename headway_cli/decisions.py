@@ -2,22 +2,22 @@
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from json import dumps
 from typing import Annotated, Any
 
-from headway.planning.records import DecisionReasons, DecisionRecord
+from headway.planning.records import DecisionRecord
+from headway.planning.story import story
+from headway.words import clock
 from headway_cli.control import KEY_VARIABLE, ControlClient, KeyVariable, UrlOption, client, parse
+from headway_cli.decision_table import DecisionTable, roles_of
 from headway_cli.flags import option, switch
-from headway_cli.page.reasons import reason_lines
-from headway_cli.status import measured_text, reached_text, targets_text
-from headway_cli.terminal import bold, console, print_facts
-from headway_cli.words import clock, shown
+from headway_cli.terminal import bold, console, error_console, print_facts
 
 PATH = "/v1/control/decisions"
 OFFLOAD_TRACES = "/v1/control/offload-traces"
-SHOWN = 20
-COUNTS = ("desired", "starting", "ready", "draining")
+SHOWN = 100
+TRACES_SHOWN = 20
 POLL_S = 1.0
 PAGE = 100
 MOST = 1000
@@ -36,9 +36,10 @@ def decisions(
         int | None, option("N", "One decision, from its metrics to its replicas.", "--id")
     ] = None,
     limit: Annotated[int, option("N", "The last N decisions.", min=1)] = SHOWN,
+    why: Annotated[bool, switch("--why", "The story of each instead of a line.")] = False,
     json: Annotated[bool, switch("--json", "JSON, one decision a line.")] = False,
 ) -> None:
-    """Show the planner's decisions: what was measured, decided and done."""
+    """Show the planner's decisions: what was measured, decided and done, a line each."""
     log = DecisionLog(client(url, api_key_env))
     if decision_id is not None:
         found = log.one(decision_id)
@@ -47,25 +48,50 @@ def decisions(
         else:
             print_story(log.parse(found))
         return
-
-    def show(document: Document) -> None:
-        print(dumps(document) if json else decision_line(log.parse(document)))
-
-    last = -1
-    for document in log.last(limit):
-        show(document)
-        last = document["id"]
+    show = _print_json if json else _Printer(log, why).show
+    rows = log.last(limit)
+    show(rows)
     if follow:
-        follow_log(log, last, show, POLL_S)
+        follow_log(log, rows[-1]["id"] if rows else -1, show, POLL_S)
+    elif not rows:
+        error_console().print("no decision yet")
+
+
+def _print_json(documents: Sequence[Document]) -> None:
+    for document in documents:
+        print(dumps(document))
+
+
+class _Printer:
+    """Decisions as they come: stories, or a table whose head is printed once."""
+
+    def __init__(self, log: "DecisionLog", why: bool) -> None:
+        self._log, self._why = log, why
+        self._table: DecisionTable | None = None
+
+    def show(self, documents: Sequence[Document]) -> None:
+        """Print these decisions, which are later than those before."""
+        records = [self._log.parse(document) for document in documents]
+        if self._why:
+            for record in records:
+                print_story(record)
+            return
+        if self._table is None and records:
+            out = console()
+            self._table = DecisionTable(roles_of(records), out.width if out.is_terminal else None)
+            print(self._table.head())
+        if self._table is not None:
+            for line in self._table.lines(records):
+                print(line)
 
 
 def offload_traces(
     *,
     url: UrlOption = None,
     api_key_env: KeyVariable = KEY_VARIABLE,
-    limit: Annotated[int, option("N", "The last N requests.", min=1, max=10_000)] = SHOWN,
+    limit: Annotated[int, option("N", "The last N requests.", min=1, max=10_000)] = TRACES_SHOWN,
 ) -> None:
-    """Show where long prompts were computed and when, as JSON lines: document 004's time stamps."""
+    """Show where long prompts were computed and when, as JSON lines."""
     for trace in client(url, api_key_env).get(f"{OFFLOAD_TRACES}?limit={limit}")["traces"]:
         print(dumps(trace))
 
@@ -106,12 +132,14 @@ class DecisionLog:
         return self.after(newest["id"] - min(count, MOST), MOST)[-count:]
 
 
-def follow_log(log: DecisionLog, after: int, show: Callable[[Document], None], poll_s: float) -> None:
+def follow_log(
+    log: DecisionLog, after: int, show: Callable[[Sequence[Document]], None], poll_s: float
+) -> None:
     """Show decisions as they are made, for ever."""
     while True:
-        for document in log.after(after):
-            show(document)
-            after = document["id"]
+        if rows := log.after(after):
+            show(rows)
+            after = rows[-1]["id"]
         sys.stdout.flush()
         time.sleep(poll_s)
 
@@ -123,57 +151,3 @@ def print_story(record: DecisionRecord) -> None:
     for name, lines in story(record).items():
         for place, line in enumerate(lines):
             print_facts({f"{'' if place else name:<10}": line}, out)
-
-
-def decision_line(record: DecisionRecord) -> str:
-    """`#12 03:04:05 prefill 1 → 2, decode 3 | sent | why`."""
-    status = "dry run" if record.dry_run else str(record.connector.status)
-    parts = (targets_text(record.targets, record.previous_targets), status, record.summary)
-    return f"#{record.id} {clock(record.created_at)} " + " | ".join(filter(None, parts))
-
-
-def story(record: DecisionRecord) -> dict[str, list[str]]:
-    """The steps of a decision, each as named lines: measured, forecast, sized, set, started."""
-    interval = record.interval
-    reasons = DecisionReasons.model_validate(record.reasons)
-    load = [
-        f"{role}, per replica: {shown(each.running)} running, {shown(each.waiting)} waiting"
-        + ("" if each.kv_usage is None else f", KV usage {each.kv_usage:.1%}")
-        for role, each in record.measured.load.items()
-    ]
-    replicas = [
-        f"{each.role} {each.replica}: STARTING {after(record, each.starting_at)}, "
-        f"RUNNING {after(record, each.running_at)}"
-        for each in record.replicas
-    ]
-    steps = {
-        "interval": [f"{clock(interval.start_s)} to {clock(interval.end_s)}"],
-        "measured": [measured_text(record.measured, interval.end_s - interval.start_s), *load],
-        "pools": list(_pool_lines(record)),
-        "why": list(reason_lines(reasons)) or [record.summary],
-        "targets": [targets_text(record.targets, record.previous_targets)],
-        "connector": [_connector_text(record)],
-        "replicas": replicas,
-        "reached": [reached_text(record)],
-    }
-    return {name: lines for name, lines in steps.items() if lines}
-
-
-def _pool_lines(record: DecisionRecord) -> Iterator[str]:
-    for role, pool in record.pools.items():
-        names = (name for name in COUNTS if name in pool.model_fields_set)
-        yield f"{role}: " + ", ".join(f"{getattr(pool, name)} {name}" for name in names)
-
-
-def _connector_text(record: DecisionRecord) -> str:
-    action = record.connector
-    detail = action.detail if isinstance(action.detail, str) else action.detail and dumps(action.detail)
-    dry = " (dry run: nothing was set)" if record.dry_run else ""
-    return f"{action.kind}: {action.status}{f', {detail}' if detail else ''}{dry}"
-
-
-def after(record: DecisionRecord, at: float | None) -> str:
-    """`03:04:11 (6.2 s after the decision)`."""
-    if at is None:
-        return "not yet"
-    return f"{clock(at)} ({at - record.created_at:.1f} s after the decision)"

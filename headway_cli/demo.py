@@ -20,7 +20,7 @@ from headway.config import load_config
 from headway.loadgen import LoadPlan, LoadTally, ReplayCallbacks, ReplayProgress, replay
 from headway.planning import Slo
 from headway.workload import open_trace
-from headway_cli.cluster import stop_signals
+from headway_cli.cluster import stop_signals, wait_for
 from headway_cli.control import ControlClient
 from headway_cli.decisions import DecisionLog
 from headway_cli.demo_plan import DemoPlan, make_demo_plan, write_load
@@ -112,6 +112,10 @@ def run_demo(plan: DemoPlan, *, output: Path, keep: bool) -> None:
     with running(plan.config) as deployed:
         wait_until_planning(ControlClient(url=deployed.url))
         print(f"Up after {time.monotonic() - began:.0f} s: {deployed.openai_url}", flush=True)
+        print(
+            f"To look at it, elsewhere: headway page --url {deployed.url} (or top, decisions --why)",
+            flush=True,
+        )
         result = _play(plan, deployed)
         print_summary(result)
         write_text(output, render(live_report(result)))
@@ -120,7 +124,7 @@ def run_demo(plan: DemoPlan, *, output: Path, keep: bool) -> None:
             with stop_signals() as stopped:
                 print(f"\nStill up: {deployed.openai_url}")
                 print(f"headway status --url {deployed.url} --watch    shows it; Ctrl-C ends it.", flush=True)
-                stopped.wait()
+                wait_for(stopped)
     if result.tally.requests and not result.tally.completed:
         raise CliError("no request completed")
 

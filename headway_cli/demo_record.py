@@ -8,8 +8,9 @@ import numpy as np
 
 from headway.loadgen import LoadTally
 from headway.planning import Role, Slo
+from headway.planning.documents import LastDecision, PoolStatus
 from headway.planning.policies import predictors_asked
-from headway.planning.records import DecisionRecord, LastDecision, PoolStatus
+from headway.planning.records import DecisionRecord
 from headway.simulation.report import (
     Interval,
     IntervalForecast,
@@ -25,7 +26,6 @@ from headway_cli.demo_plan import DemoPlan
 from headway_cli.status import SIMULATED
 
 COUNTS = ("desired", "starting", "ready", "draining")
-BARS = "▁▂▃▄▅▆▇█"
 HOUR_S = 3600.0
 
 
@@ -94,12 +94,6 @@ class History:
 def read_pools(pools: Mapping[Role, PoolStatus]) -> dict[str, dict[str, int]]:
     """The counts of a status document's pools; an unknown one is 0."""
     return {role.value: {name: getattr(pool, name) or 0 for name in COUNTS} for role, pool in pools.items()}
-
-
-def sparkline(values: Sequence[float], top: float) -> str:
-    """Values as bars; `top` is the full height."""
-    scale = (len(BARS) - 1) / top if top > 0 else 0.0
-    return "".join(BARS[min(round(max(value, 0.0) * scale), len(BARS) - 1)] for value in values)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

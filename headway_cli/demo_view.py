@@ -4,19 +4,21 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from rich.console import Console, Group
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 from headway.planning import Role, decision_interval_s
-from headway.planning.records import DecisionRecord, LastDecision
+from headway.planning.documents import LastDecision
+from headway.planning.records import DecisionRecord
+from headway.planning.story import targets_text
+from headway.words import clock, milliseconds, percent
 from headway_cli.decisions import print_story
 from headway_cli.demo_plan import SPEED, DemoPlan
-from headway_cli.demo_record import DemoResult, History, Moment, sparkline
-from headway_cli.status import SIMULATED, targets_text
-from headway_cli.terminal import bold, console, print_facts, print_notes, table
-from headway_cli.words import clock, milliseconds, percent
+from headway_cli.demo_record import DemoResult, History, Moment
+from headway_cli.status import SIMULATED
+from headway_cli.terminal import bold, console, print_facts, print_notes, sparkline, table
 
 LINE_EVERY_S = 5.0
 SPARK_WIDTH = 60
@@ -147,7 +149,7 @@ def print_summary(result: DemoResult) -> None:
     _print_starts(result, out)
 
 
-def replica_table(history: History) -> Table:
+def replica_table(history: History) -> RenderableType:
     """Load, replicas (ready of desired) and attainment, a row every few seconds."""
     roles = (f"{role} ready/desired" for role in history.roles)
     rows = (
@@ -186,7 +188,11 @@ def gpu_text(history: History) -> str:
     used = sum(history.replica_seconds(role) for role in history.roles)
     span_s = history.moments[-1].time_s - history.moments[0].time_s if history.moments else 0.0
     fixed = span_s * sum(history.highest(role) for role in history.roles)
-    share = f", {used / fixed:.0%} of the {fixed:,.0f} of the crest's fleet all the time" if fixed else ""
+    share = (
+        f", {100.0 * (used / fixed):.0f} % of the {fixed:,.0f} of the crest's fleet all the time"
+        if fixed
+        else ""
+    )
     return f"{used:,.0f} simulated{share}"
 
 

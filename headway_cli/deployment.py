@@ -3,16 +3,19 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from headway.config import HeadwayConfig, load_config
 from headway_cli.check import check_live
+from headway_cli.cluster import APPLICATION
 from headway_cli.control import ControlClient
 from headway_cli.errors import CliError
 
-APPLICATION = "headway"
-READY_WITHIN_S = 300.0
+if TYPE_CHECKING:
+    from ray.serve import Application
+
+PLANS_WITHIN_S = 45.0
 POLL_S = 0.25
-INGRESS = "Gateway"
 
 Say = Callable[[str], None]
 
@@ -27,10 +30,54 @@ class Deployed:
 
     url: str
 
+    waits_for: str = ""
+    """Why it does not plan yet; empty once it does."""
+
     @property
     def openai_url(self) -> str:
         """The base URL for OpenAI clients."""
         return f"{self.url}/v1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Form:
+    """What a verb deploys: its deployment with the HTTP server, and its parts in words.
+
+    Without `plans_within_s` it has come up once it is ready; with it, it is left to get there after so long.
+    """
+
+    verb: str
+    parts: str
+    ingress: str
+    build: Callable[[HeadwayConfig], "Application"]
+    plans_within_s: float | None = None
+
+
+def _whole(config: HeadwayConfig) -> "Application":
+    from serve_apps.builders import application
+
+    return application(config)
+
+
+def _control_alone(config: HeadwayConfig) -> "Application":
+    from serve_apps.builders import control_application
+
+    return control_application(config)
+
+
+WHOLE = Form(
+    verb="up",
+    parts="gateway, engines and control plane",
+    ingress="Gateway",
+    build=_whole,
+)
+CONTROL_ALONE = Form(
+    verb="attach",
+    parts="control plane",
+    ingress="ControlPlane",
+    build=_control_alone,
+    plans_within_s=PLANS_WITHIN_S,
+)
 
 
 def settings(path: str | None) -> HeadwayConfig:
@@ -44,34 +91,46 @@ def settings(path: str | None) -> HeadwayConfig:
     return config
 
 
-def deploy(config: HeadwayConfig, say: Say) -> Deployed:
+def deploy(config: HeadwayConfig, say: Say, form: Form = WHOLE) -> Deployed:
     """Start the application and wait until it serves; CliError says what did not come up."""
     from ray import serve
+    from ray.serve.exceptions import RayServeException
     from ray.serve.schema import LoggingConfig
-
-    from serve_apps.builders import application
 
     if exists():
         raise AlreadyThere(f"the application {APPLICATION} is already on this cluster; headway down ends it")
     quiet = LoggingConfig(log_level="WARNING", enable_access_log=False)
     serve.start(proxy_location="Disabled", logging_config=quiet)
-    say("starting gateway, engines and control plane")
+    say(f"starting {form.parts}")
+    target = serve.RunTarget(
+        form.build(config),
+        name=APPLICATION,
+        # Nothing of Serve's proxy: both have an HTTP server of their own, and stand beside any application.
+        route_prefix=None,
+        logging_config={"log_level": "WARNING", "enable_access_log": False},
+        external_scaler_enabled=True,
+    )
+    within_s = config.engine.ready_within_s
+    deadline = time.monotonic() + within_s
     try:
-        serve.run(
-            application(config),
-            name=APPLICATION,
-            route_prefix="/",
-            logging_config={"log_level": "WARNING", "enable_access_log": False},
-            external_scaler_enabled=True,
-        )
+        serve.run_many([target], wait_for_applications_running=False)
+    except RayServeException as error:
+        # Serve's controller raised it: the error itself is the whole of its traceback.
+        said = getattr(error, "cause", error)
+        raise CliError(f"Serve refuses the application: {' '.join(str(said).split())}") from error
     except RuntimeError as error:
         raise CliError(f"the application did not start: {error}; {why_not_up()}") from error
-    addresses = serve.get_deployment_handle(INGRESS, APPLICATION).addresses.remote().result(timeout_s=60)
+    _wait_until_running(deadline, within_s, say)
+    addresses = serve.get_deployment_handle(form.ingress, APPLICATION).addresses.remote().result(timeout_s=60)
     url = str(addresses[0]).replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
     deployed = Deployed(url=url)
-    say(f"gateway at {deployed.url}, waiting until it is ready")
-    _wait_until_ready(deployed)
-    return deployed
+    say(f"{form.ingress} at {deployed.url}, waiting until it is ready")
+    if form.plans_within_s is not None:
+        deadline = time.monotonic() + form.plans_within_s
+    why_not = _waited_until_ready(deployed, deadline)
+    if why_not and form.plans_within_s is None:
+        raise CliError(f"not ready after {within_s:g} s (engine.ready_within_s): {why_not}")
+    return Deployed(url=url, waits_for=why_not)
 
 
 def why_not_up() -> str:
@@ -113,16 +172,33 @@ def delete() -> bool:
     return there
 
 
-def _wait_until_ready(deployed: Deployed) -> None:
-    """Until `/ready` says so; its own words after READY_WITHIN_S."""
-    client = ControlClient(url=deployed.url)
-    deadline = time.monotonic() + READY_WITHIN_S
+def _wait_until_running(deadline: float, within_s: float, say: Say) -> None:
+    """Until Serve says that every deployment runs; each new word about what keeps it is passed on."""
+    from ray import serve
+
+    said = ""
+    while (found := serve.status().applications.get(APPLICATION)) is None or found.status != "RUNNING":
+        why = why_not_up()
+        if found is not None and found.status == "DEPLOY_FAILED":
+            raise CliError(f"the application did not start: {why}")
+        if time.monotonic() > deadline:
+            raise CliError(f"not up after {within_s:g} s (engine.ready_within_s): {why}")
+        if found is not None and why and why != said:
+            say(why)
+            said = why
+        time.sleep(POLL_S)
+
+
+def _waited_until_ready(deployed: Deployed, deadline: float) -> str:
+    """Empty as soon as `/ready` says so; its own words when the time is over."""
+    # The certificate may be for the name that clients use; what is asked and answered is no secret.
+    client = ControlClient(url=deployed.url, unverified=True)
     while True:
         try:
             client.get("/ready")
         except CliError as error:
             if time.monotonic() > deadline:
-                raise CliError(f"not ready after {READY_WITHIN_S:g} s: {error}") from error
+                return str(error)
             time.sleep(POLL_S)
         else:
-            return
+            return ""

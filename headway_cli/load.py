@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from headway.config import HeadwayConfig, load_config
@@ -26,21 +25,21 @@ from headway.loadgen import (
     ReplayProgress,
     RequestRecord,
     fetch_models,
+    fetch_slo,
     replay,
 )
 from headway.planning import Slo
-from headway.simulation.report import Quantiles
+from headway.words import percent, plural
 from headway.workload import Trace, TraceOptions, open_trace
-from headway_cli import INTERRUPTED
+from headway_cli import ALL_FAILED, INTERRUPTED
 from headway_cli.control import KEY_VARIABLE, KeyVariable
 from headway_cli.errors import CliError
 from headway_cli.flags import option, spread, switch
 from headway_cli.job import trace_figures
+from headway_cli.load_view import print_load
 from headway_cli.options import Duration, Start, TraceArgument, TraceFormat, Ttft
-from headway_cli.output import STDOUT, check_outputs, write_json
-from headway_cli.result_view import LATENCIES, latency_table
-from headway_cli.terminal import bold, console, error_console, print_facts, print_notes
-from headway_cli.words import duration, milliseconds, percent, targets
+from headway_cli.output import STDOUT, check_outputs, write_json, write_text
+from headway_cli.terminal import console, error_console
 
 RECORDED = (
     "index", "intended_s", "lag_s", "ttft_s", "tpot_s", "e2e_s", "input_tokens", "requested_tokens",
@@ -97,18 +96,35 @@ def load(
     trace: TraceArgument,
     url: Annotated[str, option("URL", "The server, such as http://127.0.0.1:8000.")],
     json: Annotated[str | None, option("FILE", "Write the result; - is standard output.")] = None,
+    report: Annotated[str | None, option("FILE", "Write one self-contained HTML page.")] = None,
     records: Annotated[str | None, option("FILE", "Write one JSON line per request.")] = None,
 ) -> None:
     """Replay a trace against an OpenAI endpoint: latencies and SLO attainment, as clients see them."""
-    check_outputs({"--json": json, "--records": records}, (trace, options.config))
+    check_outputs({"--json": json, "--report": report, "--records": records}, (trace, options.config))
     with open_trace(trace, options.trace_options()) as opened:
         job = LoadJob(trace=opened, source=trace, url=url, options=options, records=records)
         document, interrupted = run_load(job)
+    if report is not None:
+        # Here: a replay does without it.
+        from headway_cli.page.load import render_load
+
+        write_text(Path(report), render_load(document))
     if json is not None:
         write_json(json, document)
     print_load(document, console(to_stderr=json == STDOUT))
     if interrupted:
         raise typer.Exit(INTERRUPTED)
+    if failure := nothing_served(document):
+        print(f"headway: {failure}", file=sys.stderr)
+        raise typer.Exit(ALL_FAILED)
+
+
+def nothing_served(document: Mapping[str, Any]) -> str:
+    """One line if requests were sent and not one of them was served, else empty."""
+    if document["completed"] or not document["requests"]:
+        return ""
+    ended = ", ".join(f"{count:,} {name}" for name, count in document["outcomes"].items())
+    return f"none of {plural(document['requests'], 'request')} to {document['url']} was served: {ended}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,15 +142,25 @@ def run_load(job: LoadJob) -> tuple[dict[str, Any], bool]:
     """Replay; the document, and whether an interrupt cut it short."""
     import uvloop
 
-    targets_ms = {"slo.ttft_ms": job.options.ttft_ms, "slo.itl_ms": job.options.itl_ms}
-    config = load_config(job.options.config, targets_ms)
+    given = {"slo.ttft_ms": job.options.ttft_ms, "slo.itl_ms": job.options.itl_ms}
+    given = {name: value for name, value in given.items() if value is not None}
     key = os.environ.get(job.options.api_key_env)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        promised = {} if job.options.config else runner.run(fetch_slo(job.url, key))
+        config = load_config(
+            job.options.config, {f"slo.{name}": value for name, value in promised.items()} | given
+        )
         model = job.options.model or runner.run(fetch_models(job.url, key))[0]
         plan = _plan(job, config, model, key)
         began = datetime.now(UTC)
         tally, interrupted = runner.run(_replay(job, plan))
-    return _document(job, plan, config, tally, began), interrupted
+    document = _document(job, plan, config, tally, began)
+    if not job.options.config and len(given) < 2:
+        whose = (
+            "those that the server promises" if promised else "Headway's defaults, as the server states none"
+        )
+        document["notes"] = [*document["notes"], f"The targets that were not given are {whose}."]
+    return document, interrupted
 
 
 def _plan(job: LoadJob, config: HeadwayConfig, model: str, key: str | None) -> LoadPlan:
@@ -228,25 +254,3 @@ def figures(state: ReplayProgress) -> str:
     ]
     parts += [f"{count} {name}" for name, count in (("failed", tally.failed), ("shed", tally.shed)) if count]
     return ", ".join(parts)
-
-
-def print_load(document: Mapping[str, Any], out: Console) -> None:
-    """Headline, figures, latencies, notes."""
-    out.print(bold(f"{document['trace']['name']} on {document['model']} at {document['url']}"))
-    print_facts(load_figures(document), out)
-    out.print(latency_table({name: Quantiles(**document[key]) for key, name in LATENCIES}))
-    print_notes(document["notes"], out)
-
-
-def load_figures(document: Mapping[str, Any]) -> dict[str, str]:
-    """The headline figures by name, as sentences."""
-    slo, lag = document["slo"], document["send_lag_s"]
-    ended = ", ".join(f"{count:,} {name}" for name, count in document["outcomes"].items())
-    return {
-        "Requests": f"{document['requests']:,} in {duration(document['duration_s'])}: {ended or 'none'}",
-        "Attainment": f"{percent(document['attainment'])} within "
-        f"{targets(slo['ttft_s'], slo['itl_s'], ' and ')}, aim {percent(slo['attainment'])}",
-        "Goodput": f"{document['goodput_rps']:.4g} requests/s",
-        "Tokens": f"{document['input_tokens']:,} in, {document['output_tokens']:,} out",
-        "Send lag": f"p99 {milliseconds(lag['p99'])} ms, highest {milliseconds(lag['max'])} ms",
-    }

@@ -10,8 +10,8 @@ from headway.simulation.build import Plan
 from headway.simulation.demand import Reach
 from headway.simulation.report import Interval
 from headway.simulation.results import SimulationResult
+from headway.words import plural
 from headway.workload import Trace
-from headway_cli.words import plural
 
 WARM_UP_TRACE = "load_predictor_warmup_trace"
 FORECASTING = ("predictor", "predictor_options", WARM_UP_TRACE)
@@ -146,4 +146,4 @@ def _profile(plan: Plan) -> Iterator[str]:
 
 
 def _share(count: int, total: int) -> str:
-    return f"{count / total:.1%}" if count / total >= 0.001 else f"{count:,} of {total:,}"
+    return f"{100.0 * (count / total):.1f} %" if count / total >= 0.001 else f"{count:,} of {total:,}"

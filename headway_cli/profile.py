@@ -1,29 +1,41 @@
-"""`headway profile`: measure an engine; `show`, `compare`, `import` and `export` profiles."""
+"""`headway profile`: measure an engine; `list`, `show`, `compare`, `import` and `export` profiles."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from headway.config import resolve_profile
+from headway.config import embedded_profiles, load_config, resolve_profile
+from headway.planning import Slo
 from headway.profiling import OutputExistsError
-from headway.profiling.comparison import compare_profiles
+from headway.profiling.comparison import Recommendation, TargetLoad, compare_profiles, recommend
 from headway.profiling.foreign_profiles import ForeignProfile, import_aibrix, import_pre_swept, is_pre_swept
 from headway_cli.control import KEY_VARIABLE, KeyVariable, UrlOption, client
 from headway_cli.errors import CliError
 from headway_cli.flags import argument, option, spread, switch
+from headway_cli.options import Itl, Ttft
 from headway_cli.output import check_outputs, write_text
 from headway_cli.page.profile import render
+from headway_cli.profile_fleet import run_fleet
 from headway_cli.profile_run import PAGE, RECOMMENDED, run_profile
 from headway_cli.profile_targets import ProfileOptions
-from headway_cli.profile_view import ShownProfile, print_profile, print_ratios, recommendation_lines
-from headway_cli.terminal import console
+from headway_cli.profile_view import (
+    ShownProfile,
+    print_listed,
+    print_profile,
+    print_ratios,
+    recommendation_lines,
+)
+from headway_cli.terminal import console, print_facts
 from interp import DecodeSamples, PrefillSamples, ProfileError, load_profile, save_profile
+from interp.storage import PROFILE_ENTRIES
 
 Directory = Annotated[str, argument("DIR", "A profile, or what `headway profile` wrote.")]
 Plot = Annotated[str | None, option("FILE", "Write the curves as an HTML page.")]
 PATH = "/v1/control/profile"
+LARGEST = 1e12
+"""Beyond any length or target in milliseconds."""
 
 verbs = typer.Typer(rich_markup_mode=None, add_completion=False)
 
@@ -33,6 +45,10 @@ verbs = typer.Typer(rich_markup_mode=None, add_completion=False)
 def profile(*, options: ProfileOptions, context: typer.Context) -> None:
     """Measure an engine's latencies, and recommend tensor-parallel sizes for a load and its SLO."""
     if context.invoked_subcommand is not None:
+        return
+    if options.fleet is not None:
+        for line in run_fleet(options):
+            print(line)
         return
     run = run_profile(options)
     profiles = [
@@ -54,16 +70,74 @@ def profile(*, options: ProfileOptions, context: typer.Context) -> None:
     print(f"wrote {root / RECOMMENDED}, {', '.join(f'tp{tp}' for tp in run.swept)} and {PAGE} beside it")
 
 
+@verbs.command("list")
+def list_() -> None:
+    """The embedded profiles: GPUs, KV cache, and latencies at a few places."""
+    print_listed({name: load_profile(resolve_profile(name)) for name in embedded_profiles()}, console())
+
+
 @verbs.command("show")
-def show(directory: Directory, plot: Plot = None) -> None:
-    """Check a profile and say what is in it."""
+def show(
+    directory: Directory,
+    *,
+    plot: Plot = None,
+    isl: Annotated[float, option("TOKENS", "Input tokens of the operating point.")] = 3000.0,
+    osl: Annotated[float, option("TOKENS", "Output tokens of the operating point.")] = 150.0,
+    ttft_ms: Ttft = None,
+    itl_ms: Itl = None,
+) -> None:
+    """Check a profile and say what is in it, and where it works best within the targets."""
     check_outputs({"--plot": plot})
-    places = profile_places(directory).items()
-    profiles = [ShownProfile(name=name, profile=load_profile(place)) for name, place in places]
+    profiles = _shown(directory)
+    load = _load(isl, osl, {"slo.ttft_ms": ttft_ms, "slo.itl_ms": itl_ms})
     if plot is not None:
-        write_text(Path(plot), render(directory, profiles))
+        write_text(Path(plot), _page(directory, profiles, load))
     for one in profiles:
         print_profile(one, console())
+    print_facts(
+        {f"At {isl:g} + {osl:g} tokens": "; ".join(recommendation_lines(_best(profiles, load)))}, console()
+    )
+
+
+def profile_page(directory: str) -> str:
+    """The page of a profile directory, for the load and targets of its run, or the defaults of `show`."""
+    profiles = _shown(directory)
+    return _page(directory, profiles, _asked(profiles[0].profile.meta) or _load(3000.0, 150.0, {}))
+
+
+def _asked(meta: Mapping[str, Any]) -> TargetLoad | None:
+    """The load and targets that a run's recommendation is for; None where the profile does not say."""
+    said = meta.get("recommended_for")
+    keys = ("isl", "osl", "ttft_ms", "itl_ms")
+    figures = [said.get(key) for key in keys] if isinstance(said, dict) else []
+    known = [value for value in figures if isinstance(value, int | float) and 0 < value < LARGEST]
+    if len(known) < len(keys):
+        return None
+    isl, osl, ttft_ms, itl_ms = known
+    return TargetLoad(isl_tokens=isl, osl_tokens=osl, slo=Slo(ttft_s=ttft_ms / 1e3, itl_s=itl_ms / 1e3))
+
+
+def _load(isl: float, osl: float, overrides: Mapping[str, object]) -> TargetLoad:
+    slo = load_config(None, overrides).slo
+    return TargetLoad(isl_tokens=isl, osl_tokens=osl, slo=Slo(ttft_s=slo.ttft_s, itl_s=slo.itl_s))
+
+
+def _page(directory: str, profiles: Sequence[ShownProfile], load: TargetLoad) -> str:
+    # What is recommended is one of the sizes, or parts of two: they alone are drawn.
+    sizes = [one for one in profiles if one.name != RECOMMENDED] or profiles
+    models = [Path(str(one.profile.meta["model"])).name for one in sizes if "model" in one.profile.meta]
+    return render(
+        ", ".join(dict.fromkeys(models)) or Path(directory).resolve().name, sizes, _best(sizes, load)
+    )
+
+
+def _shown(directory: str) -> list[ShownProfile]:
+    places = profile_places(directory).items()
+    return [ShownProfile(name=name, profile=load_profile(place)) for name, place in places]
+
+
+def _best(profiles: Sequence[ShownProfile], load: TargetLoad) -> Recommendation:
+    return recommend({one.profile.gpus_per_engine: one.profile for one in profiles}, load)
 
 
 @verbs.command("compare")
@@ -135,6 +209,11 @@ def profile_places(name: str) -> Mapping[str, Path]:
         return {place.resolve().name: place}
     sizes = sorted((path for path in place.glob("tp*") if path.is_dir()), key=_tp)
     return {path.name: path for path in (place / RECOMMENDED, *sizes)}
+
+
+def is_profile(directory: str) -> bool:
+    """True for a profile, even one that is broken, and for what a run wrote."""
+    return any((Path(directory) / name).exists() for name in (*PROFILE_ENTRIES, RECOMMENDED))
 
 
 def _tp(path: Path) -> int:

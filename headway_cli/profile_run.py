@@ -1,5 +1,6 @@
 """One run of the profiler: sweep every TP, write their profiles and the recommendation.
 
+DIR/measurements/kv-transfer-tpN.json    the KV transfer, where it was asked for
 DIR/measurements/tpN.jsonl     the points, as they come; another start goes on from them
 DIR/tpN                        a profile directory for each TP measured so far, now or earlier
 DIR/recommended                that of the recommended TPs: prefill table of one, decode table of the other
@@ -32,11 +33,13 @@ from headway.profiling.sweep import (
 )
 from headway_cli.errors import CliError
 from headway_cli.profile_targets import ProfileOptions, configuration, is_endpoint, open_target
+from headway_cli.profile_transfer import check_transfer, measure_transfer, read_transfer, wants_transfer
 from headway_cli.terminal import bar
 from interp import Profile, build_profile, save_profile
 
 MEASUREMENTS, RECOMMENDED, PAGE = "measurements", "recommended", "report.html"
 FILE_OF_TP = re.compile(r"tp([0-9]+)\.jsonl")
+TRANSFER_KEYS = ("kv_bytes_per_token", "kv_transfer")
 SECONDS_PER_MINUTE = 60.0
 
 
@@ -82,7 +85,7 @@ def read_sweeps(root: Path) -> Mapping[int, Swept]:
     swept, missing = dict[int, Swept](), list[str]()
     for tp in sorted(found):
         try:
-            swept[tp] = _swept(tp, found[tp])
+            swept[tp] = _swept(tp, found[tp], read_transfer(_transfer_file(root, tp)))
         except profiling.IncompleteError as error:
             missing.append(f"tp {tp}: {error}")
     if not swept:
@@ -90,7 +93,7 @@ def read_sweeps(root: Path) -> Mapping[int, Swept]:
     return swept
 
 
-def _swept(tp: int, measurements: Measurements) -> Swept:
+def _swept(tp: int, measurements: Measurements, transfer: Mapping[str, Any]) -> Swept:
     question, limits = measurements.question, measurements.question["limits"]
     tables = swept_tables(measurements.points, gpus=tp, max_kv_tokens=int(limits["max_kv_tokens"]))
     meta = {
@@ -105,15 +108,15 @@ def _swept(tp: int, measurements: Measurements) -> Swept:
         "settings": question.get("settings"),
         "largest_spread": max((*tables.prefill_spread, *tables.decode_spread)),
         "notes": list(tables.notes),
+        **transfer,
     }
     return Swept(question=question, tables=tables, profile=build_profile(tables.prefill, tables.decode, meta))
 
 
 def _recommended_meta(prefill: Swept, decode: Swept, found: Recommendation) -> dict[str, Any]:
     same = found.prefill.tp == found.decode.tp
-    meta = {
-        key: decode.profile.meta[key] for key in ("source", "engine", "model", "repeats", "max_batch_size")
-    }
+    kept = ("source", "engine", "model", "repeats", "max_batch_size", *TRANSFER_KEYS)
+    meta = {key: decode.profile.meta[key] for key in kept if key in decode.profile.meta}
     if same:
         meta["tp"] = meta["gpus_per_engine"] = found.decode.tp
     load = found.load
@@ -161,20 +164,29 @@ async def _sweep_one(options: ProfileOptions, tp: int, root: Path, ends_s: float
                 seed=secrets.randbits(32),
                 ends_s=ends_s,
             )
-            return await sweep(opened.target, sweep_points(opened.limits), measurements, asked)
+            done = await sweep(opened.target, sweep_points(opened.limits), measurements, asked)
+    # The engine that was swept is gone: not every machine has room for three.
+    if wants_transfer(options):
+        await measure_transfer(options, tp, opened.limits, _transfer_file(root, tp))
+    return done
+
+
+def _transfer_file(root: Path, tp: int) -> Path:
+    return root / MEASUREMENTS / f"kv-transfer-tp{tp}.json"
 
 
 def _checked(options: ProfileOptions) -> Path:
     """The output directory, once the flags make sense."""
     if options.engine is None or options.output is None:
         missing = "--engine" if options.engine is None else "--output"
-        raise CliError(f"{missing}: needed (or one of: show, compare, import)")
+        raise CliError(f"{missing}: needed (or --fleet, or one of: list, show, compare, import, export)")
     if options.engine not in ENGINES and not is_endpoint(options.engine):
         raise CliError(
             f"--engine: {options.engine!r} is neither {' nor '.join(ENGINES.names())} nor an address"
         )
     if options.budget is not None and not (isfinite(options.budget) and options.budget > 0):
         raise CliError(f"--budget: expected minutes above 0, got {options.budget:g}")
+    check_transfer(options)
     if options.repeats < 1:
         raise CliError(f"--repeats: expected at least 1, got {options.repeats}")
     root = Path(options.output)

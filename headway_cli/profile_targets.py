@@ -25,12 +25,15 @@ from headway.profiling.sweep.endpoint import EndpointFacts, OpenAiTarget, endpoi
 from headway.profiling.sweep.points import LONGEST_ISL_TOKENS
 from headway_cli.control import KEY_VARIABLE, KeyVariable
 from headway_cli.errors import CliError
-from headway_cli.flags import option
+from headway_cli.flags import option, switch
 from headway_cli.options import Itl, Ttft
 from serve_apps.engines.protocol import Engine, EngineError, EngineRequest, EngineSizes, PromptTooLong
 
 MOST_AT_ONCE = 256
 """Requests in a batch where neither flag nor server says: vLLM's default of `max_num_seqs`."""
+
+
+NOTHING_FURTHER: Mapping[str, Any] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +63,19 @@ class ProfileOptions:
     max_kv_tokens: Annotated[int | None, option("N", "Tokens in the KV cache of one engine.")] = None
     max_batch: Annotated[int | None, option("N", "Requests that run at once.")] = None
     timeout: Annotated[float, option("S", "Seconds that one request may take.")] = 600.0
+    kv_transfer: Annotated[
+        bool, switch("--kv-transfer", "Also time KV from a prefill to a decode engine.")
+    ] = False
+    decode: Annotated[
+        str | None, option("ADDRESS", "The decode side of --engine ADDRESS: times the KV between them.")
+    ] = None
+    fleet: Annotated[
+        str | None, option("ADDRESSES", "Engines that serve, instead of --engine: vLLM's, or a gateway's.")
+    ] = None
+    base: Annotated[str | None, option("PROFILE", "Of a fleet: the profile that what is seen corrects.")] = (
+        None
+    )
+    no_probes: Annotated[bool, switch("--no-probes", "Of a fleet: only look at its traffic.")] = False
     api_key_env: KeyVariable = KEY_VARIABLE
 
 
@@ -77,8 +93,10 @@ def is_endpoint(engine: str) -> bool:
     return "://" in engine
 
 
-def configuration(options: ProfileOptions, tp: int) -> HeadwayConfig:
-    """The settings of the engine at one TP. Raises ConfigError."""
+def configuration(
+    options: ProfileOptions, tp: int, further: Mapping[str, Any] = NOTHING_FURTHER
+) -> HeadwayConfig:
+    """The settings of the engine at one TP, and `further` ones. Raises ConfigError."""
     overrides: dict[str, Any] = {"slo.ttft_ms": options.ttft_ms, "slo.itl_ms": options.itl_ms}
     if options.engine and options.engine in ENGINES:
         overrides |= ENGINES.load(options.engine).profile_settings(options.model, tp)
@@ -87,7 +105,7 @@ def configuration(options: ProfileOptions, tp: int) -> HeadwayConfig:
         overrides["engine.max_model_tokens"] = options.max_tokens
     from serve_apps.arguments import beside
 
-    return beside(options.config, overrides)
+    return beside(options.config, {**overrides, **further})
 
 
 @asynccontextmanager
@@ -109,7 +127,7 @@ async def _in_process(options: ProfileOptions, tp: int) -> AsyncIterator[Opened]
     with kind.quiet():
         engine = make_engine(config, Role.MIXED, f"profile-tp{tp}")
     try:
-        limits = _limits(options, engine.sizes() if isinstance(engine, SaysSizes) else None)
+        limits = limits_of(options, engine.sizes() if isinstance(engine, SaysSizes) else None)
         name = kind.model(config) or config.engine.profile
         settings = config.engine.model_dump(mode="json")
         yield Opened(
@@ -126,7 +144,7 @@ async def _in_process(options: ProfileOptions, tp: int) -> AsyncIterator[Opened]
 async def _endpoint(options: ProfileOptions, url: str) -> AsyncIterator[Opened]:
     key = os.environ.get(options.api_key_env)
     model = options.model or (await fetch_models(url, key))[0]
-    limits = _limits(options, await endpoint_facts(url, key))
+    limits = limits_of(options, await endpoint_facts(url, key))
     config = configuration(options, 1)
     plan = LoadPlan(
         url=url,
@@ -141,7 +159,7 @@ async def _endpoint(options: ProfileOptions, url: str) -> AsyncIterator[Opened]:
         )
 
 
-def _limits(options: ProfileOptions, known: EngineSizes | EndpointFacts | None) -> Limits:
+def limits_of(options: ProfileOptions, known: EngineSizes | EndpointFacts | None) -> Limits:
     """The flags, else what engine or server say; raises CliError naming the flag that has to be given."""
     max_kv_tokens = options.max_kv_tokens or (known.kv_tokens if known else None)
     max_request_tokens = options.max_tokens or (known.request_tokens if known else None)

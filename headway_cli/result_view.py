@@ -2,15 +2,21 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-from rich.console import Console
-from rich.table import Table
+from rich.console import Console, RenderableType
 from rich.text import Text
 
 from headway.simulation.report import ClassFigures, SimulationReport
+from headway.words import duration, milliseconds, percent, plural, ratio, scaled, targets
 from headway_cli.terminal import bold, print_facts, print_notes, table
-from headway_cli.words import duration, milliseconds, percent, plural, ratio, scaled, targets
 
 LATENCIES = (("ttft_s", "TTFT"), ("itl_s", "ITL"), ("tpot_s", "TPOT"), ("e2e_s", "E2E"))
+TPOT_IS = (
+    "ITL is each gap between two tokens; TPOT is one request's mean gap, (E2E − TTFT) / (output tokens − 1)."
+)
+BOUND_IS = (
+    "the GPU-hours if every GPU worked all the time at its best throughput within the targets, and GPUs came "
+    "in fractions. No fleet can do with less."
+)
 QUANTILES = ("mean", "p50", "p90", "p95", "p99")
 
 # The columns of the table of classes; latencies in milliseconds.
@@ -32,8 +38,8 @@ COMPARED: Mapping[str, Callable[[SimulationReport], str]] = {
     "goodput/s": lambda row: f"{row.goodput_rps:.4g}",
     "GPU-hours": lambda row: f"{row.gpu_hours:.4g}",
     "× bound": lambda row: "n/a" if row.fluid_bound_ratio is None else f"{row.fluid_bound_ratio:.2f}",
-    "scalings": lambda row: f"{row.scale_events:,}",
-    "reversals": lambda row: f"{row.direction_reversals:,}",
+    "changes": lambda row: f"{row.scale_events:,}",
+    "of these back": lambda row: f"{row.direction_reversals:,}",
     "TTFT p99": lambda row: milliseconds(row.ttft_s.p99),
     "ITL p99": lambda row: milliseconds(row.itl_s.p99),
 }
@@ -72,22 +78,22 @@ def figures(report: SimulationReport) -> dict[str, str]:
         f"attainable {percent(report.attainable)}",
         "Goodput": f"{report.goodput_rps:.4g} requests/s",
         "GPU-hours": f"{report.gpu_hours:.4g}, {ratio(report.fluid_bound_ratio)} "
-        f"the fluid bound of {report.fluid_bound_gpu_hours:.4g}",
+        f"what any fleet needs at least (fluid bound: {report.fluid_bound_gpu_hours:.4g})",
         "Fleet": movement(report),
     }
 
 
 def movement(report: SimulationReport) -> str:
-    """`prefill 2 to 5, decode 4; 3 scale events, 1 reversal`: desired counts per role, and their changes."""
+    """`prefill 2 to 5, decode 4; 3 changes, 1 of them back`: desired counts per role, and their changes."""
     parts = []
     for role, series in report.replicas.items():
         low, high = min(series.desired), max(series.desired)
         parts.append(f"{role} {low:g}" if low == high else f"{role} {low:g} to {high:g}")
     events, reversals = report.scale_events, report.direction_reversals
-    return f"{', '.join(parts)}; {plural(events, 'scale event')}, {plural(reversals, 'reversal')}"
+    return f"{', '.join(parts)}; {plural(events, 'change')}, {reversals:,} of them back"
 
 
-def latency_table(latencies: Mapping[str, object]) -> Table:
+def latency_table(latencies: Mapping[str, object]) -> RenderableType:
     """Named latencies (anything with QUANTILES, in seconds) in milliseconds."""
     rows = (
         [name, *(milliseconds(getattr(row, key)) for key in QUANTILES)] for name, row in latencies.items()
@@ -117,9 +123,9 @@ def print_comparison(
     first = next(iter(rows.values()))
     trace, slo = first.trace, first.slo
     title = scaled(trace.name, trace.rate_scale)
-    out.print(bold(f"{title}, {trace.requests:,} requests, profile {first.profile}"))
+    out.print(bold(f"{title}, {plural(trace.requests, 'request')}, profile {first.profile}"))
     aims = f"{targets(slo.ttft_s, slo.itl_s)}, aim {percent(slo.attainment)}"
-    bound = f"fluid bound {first.fluid_bound_gpu_hours:.4g} GPU-hours"
+    bound = f"no fleet needs less than {first.fluid_bound_gpu_hours:.4g} GPU-hours (fluid bound)"
     out.print(Text(f"{aims}, attainable {percent(first.attainable)}; {bound}"))
     out.print(_comparison_table(rows))
     if fixed:
@@ -128,7 +134,7 @@ def print_comparison(
     print_notes(common_notes(list(rows.values())), out)
 
 
-def _comparison_table(reports: Mapping[str, SimulationReport]) -> Table:
+def _comparison_table(reports: Mapping[str, SimulationReport]) -> RenderableType:
     rows = ([label, *(show(row) for show in COMPARED.values())] for label, row in reports.items())
     return table(["policy", *COMPARED], rows, whole=range(1, len(COMPARED) + 1))
 

@@ -1,20 +1,31 @@
 """A comparison of routings as tables and as an HTML page: figures with their spread, and who is ahead."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from html import escape
-from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
+from headway.words import milliseconds, percent, plural, targets
 from headway_cli.compare_routings import Lead, RoutingRow, RoutingsReport, Spread
-from headway_cli.page.charts import BLUE, GREEN, GREY, LAYOUT, ORANGE, PURPLE, SKY, VERMILLION
+from headway_cli.page.charts import (
+    BLUE,
+    GREEN,
+    GREY,
+    ORANGE,
+    PURPLE,
+    SKY,
+    VERMILLION,
+    attained,
+    attainment_axis,
+)
+from headway_cli.page.figure import Axis, Figure, Panel, Series
 from headway_cli.page.template import charts, figures, notes, page
+from headway_cli.result_view import TPOT_IS
 from headway_cli.terminal import bold, print_notes, table
-from headway_cli.words import milliseconds, percent, plural, targets
 
 COLOURS = (GREY, SKY, ORANGE, PURPLE, BLUE, VERMILLION, GREEN)
-PANEL_PX = 260
+PANEL_PX = 230
 LEAD_HEAD = ("load", "of", "goodput/s", "relative", "95 % interval")
 
 
@@ -25,7 +36,7 @@ def print_routings(report: RoutingsReport, out: Console) -> None:
         Text(
             f"{targets(report.slo.ttft_s, report.slo.itl_s)} where a class names none; "
             f"{plural(report.seeds, 'seed')}, mean ± standard deviation; 100 % load is what the fleet "
-            "does at best (fluid bound)"
+            "does at best: all its GPUs busy at their best throughput within the targets (fluid bound)"
         )
     )
     out.print(table(_head(report, "TTFT p90 ms"), _rows(report), names=2))
@@ -92,10 +103,11 @@ def render_routings(report: RoutingsReport) -> str:
         beside = escape(f"Goodput of {report.ahead[0].routing} beside the others")
         ahead = f"<h2>{beside}</h2>\n{figures(LEAD_HEAD, map(_lead_cells, report.ahead))}"
     return page(
-        title=f"routings on {report.trace.name}, fleet {report.fleet}",
+        title=f"Routings on {report.trace.name}, fleet {report.fleet}",
         subtitle=f"Profile {report.profile}; {plural(report.seeds, 'run')} of each. "
         "Bars are standard deviations. Goodput is what met its SLOs, per second of the trace. "
-        "100 % load is what the fleet does at best under the targets (fluid bound).",
+        "100 % load is what the fleet does at best: all its GPUs busy at their best throughput within the "
+        f"targets (fluid bound). {TPOT_IS}",
         body="\n".join(
             (
                 charts(_draw(report)),
@@ -113,57 +125,48 @@ def _cells(row: RoutingRow) -> list[str]:
     return [
         percent(row.load),
         row.routing,
-        f"{row.goodput_rps.mean:.4g}",
+        "n/a" if row.goodput_rps.mean is None else f"{row.goodput_rps.mean:.4g}",
         *(percent(share.mean) for share in shares),
     ]
 
 
-def _panels(rows: Sequence[RoutingRow]) -> list[tuple[str, float, list[Spread]]]:
-    """Title, factor, and one spread for each row of the report."""
-    attained = {
-        f"Attainment of {name}, %": [row.classes[name].attainment for row in rows] for name in rows[0].classes
+def _panels(rows: Sequence[RoutingRow]) -> Iterator[tuple[str, Axis, list[Spread]]]:
+    """Title, axis, and one spread for each row of the report."""
+    yield "Goodput", {"title": "requests/s"}, [row.goodput_rps for row in rows]
+    kept = {
+        f"Attainment of {name}": [row.classes[name].attainment for row in rows] for name in rows[0].classes
     }
-    shares = attained or {"Attainment, %": [row.attainment for row in rows]}
-    shares["Shed, %"] = [row.shed_share for row in rows]
-    goodput = ("Goodput, requests/s", 1.0, [row.goodput_rps for row in rows])
-    return [goodput, *((title, 100.0, spreads) for title, spreads in shares.items())]
+    for title, spreads in (kept or {"Attainment": [row.attainment for row in rows]}).items():
+        yield title, attainment_axis(each.mean for each in spreads), spreads
+    yield "Turned away (shed)", {"title": "of all requests", "share": True}, [row.shed_share for row in rows]
 
 
-def _draw(report: RoutingsReport) -> Any:  # noqa: ANN401 - a plotly figure
-    from plotly.subplots import make_subplots
+def _draw(report: RoutingsReport) -> Figure:
+    loads = sorted({row.load for row in report.rows})
+    room = 0.03 * (loads[-1] - loads[0]) or 0.1
+    x: Axis = {"share": True, "low": loads[0] - room, "high": loads[-1] + room, "unit": "load"}
+    panels: list[Panel] = []
+    for title, y, spreads in _panels(report.rows):
+        lines = list(_lines(report.rows, spreads, is_kept="ticks" in y))
+        panels.append({"title": title, "x": {**x}, "y": y, "series": lines, "height": PANEL_PX})
+    panels[-1]["x"]["title"] = "load, in percent of the fluid bound"
+    return {"panels": panels, "shared": True}
 
-    panels = _panels(report.rows)
-    routings = list(dict.fromkeys(row.routing for row in report.rows))
-    figure = make_subplots(
-        rows=len(panels), cols=1, shared_xaxes=True, subplot_titles=[title for title, _, _ in panels],
-        vertical_spacing=0.28 / len(panels),
-    )  # fmt: skip
-    for number, (_, factor, spreads) in enumerate(panels, start=1):
-        for place, routing in enumerate(routings):
-            points = [
-                (row.load, each)
-                for row, each in zip(report.rows, spreads, strict=True)
-                if row.routing == routing
-            ]
-            figure.add_scatter(
-                x=[100.0 * load for load, _ in points],
-                y=[None if each.mean is None else factor * each.mean for _, each in points],
-                error_y={"type": "data", "array": [factor * (each.sd or 0.0) for _, each in points]},
-                name=escape(routing),
-                legendgroup=routing,
-                showlegend=number == 1,
-                mode="lines+markers",
-                line={"color": COLOURS[place % len(COLOURS)]},
-                row=number,
-                col=1,
-            )
-    figure.update_layout(
-        **LAYOUT,
-        height=PANEL_PX * len(panels) + 80,
-        margin={"l": 64, "r": 24, "t": 84, "b": 56},
-        legend={"orientation": "h", "y": 1.08},
-    )
-    figure.update_xaxes(zeroline=False, ticksuffix=" %")
-    figure.update_xaxes(title_text="load, % of the fluid bound", row=len(panels), col=1)
-    figure.update_yaxes(rangemode="tozero", zeroline=False, automargin=True)
-    return figure
+
+def _lines(rows: Sequence[RoutingRow], spreads: Sequence[Spread], *, is_kept: bool) -> Iterator[Series]:
+    """One line for each routing; attainment is drawn as what is missed."""
+    for place, routing in enumerate(dict.fromkeys(row.routing for row in rows)):
+        found = [(row.load, one) for row, one in zip(rows, spreads, strict=True) if row.routing == routing]
+        line: Series = {
+            "name": routing,
+            "group": routing,
+            "colour": COLOURS[place % len(COLOURS)],
+            "symbol": "circle",
+            "x": [load for load, _ in found],
+            "y": [one.mean for _, one in found],
+            "spread": [one.sd for _, one in found],
+        }
+        if is_kept:
+            line["y"], _ = attained(one.mean for _, one in found)
+            line["told"] = [_spread(one, percent) for _, one in found]
+        yield line

@@ -1,11 +1,9 @@
-"""`headway simulate`, `report` and `generate`: one policy on one trace, its page, and traces to simulate."""
+"""`headway simulate` and `generate`: one policy on one trace, its page, and traces to simulate."""
 
 from contextlib import nullcontext
-from json import loads
 from pathlib import Path
 from typing import Annotated
 
-from headway.simulation.report import ReportError, SimulationReport, parse_report
 from headway.workload import TraceOptions, open_trace, write_trace
 from headway_cli.errors import CliError
 from headway_cli.flags import argument, option, spread
@@ -50,10 +48,12 @@ def simulate(
     traced = nullcontext() if offload_traces is None else trace_lines(Path(offload_traces))
     with bar("simulating") as progress, traced as traces:
         result = execute(job, progress, traces)
+    price, currency = config.price_per_gpu_hour(), config.planner.advice.currency
     if report is not None:
-        write_text(Path(report), render(result))
+        write_text(Path(report), render(result, price, currency))
     if json is not None:
-        write_json(json, result.document())
+        priced = {} if price is None else {"price_per_gpu_hour": price, "currency": currency}
+        write_json(json, result.document() | priced)
     print_result(result, console(to_stderr=json == STDOUT))
 
 
@@ -63,30 +63,6 @@ def _policy(policy: str | None, static: str | None) -> dict[str, object]:
     if policy not in (None, "static"):
         raise CliError(f"--static: a fixed fleet does not go with --policy {policy}")
     return static_overrides("--static", static)
-
-
-def report(
-    result: Annotated[str, argument("RESULT", "What `headway simulate --json` wrote.")],
-    output: Annotated[str, option("FILE", "Where the HTML page goes.")] = "report.html",
-) -> None:
-    """Render a result as one self-contained HTML page."""
-    check_outputs({"--output": output}, (result,))
-    write_text(Path(output), render(read_result(result)))
-    print(f"wrote {output}")
-
-
-def read_result(place: str) -> SimulationReport:
-    """The result in a file; CliError names the file and the first key that the page cannot do without."""
-    try:
-        return parse_report(loads(Path(place).read_text(encoding="utf-8")))
-    except ReportError as error:
-        raise CliError(f"{place}: is no result of headway simulate: {error}") from error
-    except OSError as error:
-        raise CliError(f"{place}: cannot be read: {error.strerror or error}") from error
-    except RecursionError as error:
-        raise CliError(f"{place}: is not JSON that can be read: nested too deeply") from error
-    except ValueError as error:
-        raise CliError(f"{place}: is not JSON: {error}") from error
 
 
 def generate(

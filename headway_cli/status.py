@@ -1,33 +1,40 @@
-"""`headway status`: the pools, SLO attainment, the last decision and why, and how the components are."""
+"""`headway status` and `page`: verdict, pools, attainment, the last decision and why, how all parts are."""
 
+import webbrowser
 from collections.abc import Iterator, Mapping
 from json import dumps
 from time import sleep
 from typing import Annotated
+from urllib.parse import quote
 
 from rich.console import Group, RenderableType
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
 from headway.engine.refinement import difference
 from headway.planning import Role
-from headway.planning.records import (
-    DecisionRecord,
-    LastDecision,
-    MeasuredFigures,
+from headway.planning.documents import (
+    ChangeFigures,
     PoolStatus,
     RefinedFigures,
+    RestartFigures,
     StatusDocument,
 )
+from headway.planning.records import ClassFigures, LatencyFigures, MeasuredFigures, SloFigures
+from headway.planning.story import answer_text, measured_text, reached_text, targets_text
+from headway.words import clock, milliseconds, moment, percent, plural, shown
+from headway_cli.advice_view import acts, fleet_text, verdict
 from headway_cli.control import KEY_VARIABLE, ControlClient, KeyVariable, UrlOption, client, parse
 from headway_cli.errors import CliError
 from headway_cli.flags import switch
+from headway_cli.ports import listening, ports_table
 from headway_cli.terminal import bold, console, table
-from headway_cli.words import clock, milliseconds, percent, plural, shown
 
 PATH = "/v1/control/status"
 PERIOD_S = 1.0
+UNWELL = 1
+"""Exit code of `--check` where somebody should look."""
+
 SIMULATED = "SIMULATED engine: no GPU is used and no model answers"
 COUNTS = ("desired", "starting", "ready", "draining", "running", "waiting")
 
@@ -38,17 +45,47 @@ def status(
     api_key_env: KeyVariable = KEY_VARIABLE,
     json: Annotated[bool, switch("--json", "Print the document as the server sends it.")] = False,
     watch: Annotated[bool, switch("--watch", "Show it once a second until Ctrl-C.")] = False,
-) -> None:
-    """Show a running deployment: pools, SLO attainment, the last decision and why."""
+    check: Annotated[
+        bool, switch("--check", "Print the verdict alone; exit with 1 where somebody should look.")
+    ] = False,
+    ports: Annotated[
+        bool, switch("--ports", "Show on which ports Ray and Headway listen on this machine.")
+    ] = False,
+) -> int:
+    """Show a running deployment: the verdict, pools, SLO attainment, the last decision and why."""
+    if ports:
+        console().print(ports_table(listening()))
+        return 0
     server = client(url, api_key_env)
     if json:
         print(dumps(server.get(PATH), indent=1))
-        return
+        return 0
+    if check:
+        return _checked(read_status(server))
     view = status_view(read_status(server), server.url)
     if watch:
         _watch(server)
     else:
         console().print(view)
+    return 0
+
+
+def _checked(document: StatusDocument) -> int:
+    if document.verdict is None:
+        raise CliError("the server gives no verdict: it is of an older version")
+    print(document.verdict.text)
+    return 0 if document.verdict.well else UNWELL
+
+
+def page(*, url: UrlOption = None, api_key_env: KeyVariable = KEY_VARIABLE) -> None:
+    """Open the live page of a running deployment in a browser."""
+    server = client(url, api_key_env)
+    read_status(server)
+    # Browsers keep what stands behind # to themselves.
+    key = "" if server.api_key is None else f"#key={quote(server.api_key, safe='')}"
+    print(f"{server.url.rstrip('/')}/")
+    if not webbrowser.open(f"{server.url.rstrip('/')}/{key}"):
+        raise CliError("there is no browser here: open the address on a machine that has one")
 
 
 def read_status(server: ControlClient) -> StatusDocument:
@@ -69,11 +106,18 @@ def _watch(server: ControlClient) -> None:
 
 def status_view(document: StatusDocument, url: str) -> RenderableType:
     """Everything about a deployment on one screen."""
-    lines = [bold(f"{document.model} at {url}"), *engine_lines(document)]
+    lines = [bold(f"{document.model} at {url}"), *verdict_lines(document), *engine_lines(document)]
     facts = {**planner_facts(document), **load_facts(document)}
     margin = max(map(len, facts)) + 2
     lines += [Text(f"{name:<{margin}}{text}") for name, text in facts.items()]
-    return Group(*lines, pool_table(document.pools), *component_lines(document))
+    parts = (*component_lines(document), *host_lines(document))
+    return Group(*lines, pool_table(document.pools), *latency_tables(document), *parts)
+
+
+def verdict_lines(document: StatusDocument) -> Iterator[Text]:
+    """The verdict, red where somebody should look."""
+    if document.verdict is not None:
+        yield Text(document.verdict.text, style="bold green" if document.verdict.well else "bold red")
 
 
 def engine_lines(document: StatusDocument) -> Iterator[Text]:
@@ -94,14 +138,25 @@ def planner_facts(document: StatusDocument) -> dict[str, str]:
     odd = [f"{count} {name}" for name, count in ticks.items() if count]
     facts = {
         "Planner": f"{planner.state}{why}: {planner.policy} policy, "
-        f"{planner.predictor or 'no'} predictor, every {shown(planner.interval_s)} s, "
+        + (f"predictor {planner.predictor}, " if planner.predictor else "")
+        + f"every {shown(planner.interval_s)} s, "
         + ", ".join([f"{shown(planner.ticks)} ticks", *odd]),
         "Decision": "none yet",
     }
+    if (advice := document.advice) is not None:
+        acted = advice.acted if acts(advice) else None
+        whole = (advice if acted is None else acted).day
+        if whole is not None and (acted is not None or not advice.acting):
+            beside = "" if acted is None else f", beside {fleet_text(acted)} all the time"
+            facts["Its plan" if acted is None else "It has"] = (
+                f"{verdict(whole, advice)}{beside}; `headway advise` has more"
+            )
     if last is not None:
         made = f"#{last.id} at {clock(last.created_at)}: {targets_text(last.targets)}"
-        facts["Decision"] = f"{made}; {last.status}, {reached_text(last)}"
+        facts["Decision"] = f"{made}; {answer_text(document.connector) or reached_text(last)}"
         facts["Why"] = last.summary or "not said"
+        if edits := edits_text(document):
+            facts["Others"] = edits
         if last.missing:
             facts["Missing"] = "; ".join(
                 f"{plural(each.replicas, f'{role} replica')} since {clock(each.since_s)}, "
@@ -111,6 +166,17 @@ def planner_facts(document: StatusDocument) -> dict[str, str]:
     return facts
 
 
+def edits_text(document: StatusDocument) -> str:
+    """Counts that others have set, and other controllers; empty where there are none."""
+    said = [
+        f"{edit.role} is {edit.found}, not {edit.ours}, by {edit.by or 'others'} at "
+        f"{clock(edit.changed_at or edit.seen_at)}, "
+        + (f"left so until {clock(edit.left_until)}" if edit.left_until else "to be overruled")
+        for edit in document.connector.foreign_edits
+    ]
+    return "; ".join([*said, *document.connector.rivals])
+
+
 def load_facts(document: StatusDocument) -> dict[str, str]:
     """SLO attainment, the last interval's load and what traffic taught of the profile, as named sentences."""
     slo, attained = document.slo, document.attainment
@@ -118,13 +184,69 @@ def load_facts(document: StatusDocument) -> dict[str, str]:
         "SLO": f"TTFT {shown(slo.ttft_ms)} ms, ITL {shown(slo.itl_ms)} ms: "
         f"{percent(attained.last_interval)} in the last interval, "
         f"{percent(attained.total)} in total, aim {percent(slo.attainment)}"
+        + (", judged by TTFT alone" if attained.ttft_only else "")
     }
     if measured := document.measured:
         span_s = (measured.end_s or 0.0) - (measured.start_s or 0.0)
         facts["Measured"] = measured_text(measured, span_s)
+    if forecast := forecast_text(document):
+        facts["Forecast"] = forecast
+    if document.changes:
+        facts["Settings"] = changes_text(document)
     if refined := document.refined:
         facts["Engines"] = engines_text(refined)
+    if document.differing:
+        facts["Replicas"] = replicas_text(document)
     return facts
+
+
+def replicas_text(document: StatusDocument) -> str:
+    """The replicas that are slower or faster than their peers, and what the plan holds for them."""
+    slow = document.last_decision.slow if document.last_decision else {}
+    words = []
+    for role, differing in document.differing.items():
+        ready = document.pools[role].ready if role in document.pools else None
+        of = "" if ready is None else f" of {ready}"
+        words += [
+            f"1{of} {role} replicas ({one.replica}) takes {one.slowness:g} times as long as the others "
+            f"since {clock(one.since_s)}"
+            for one in differing
+        ]
+        if (held := slow.get(role)) and held.slowness:
+            share = sum(held.worth) / len(held.slowness)
+            words.append(
+                f"slow ones do {percent(share)} of what others do, {held.lacking} more held for them"
+            )
+    return "; ".join(words)
+
+
+def forecast_text(document: StatusDocument) -> str:
+    """The requests of the next interval, with their range and the error of late; empty without a forecast."""
+    last = document.last_decision
+    forecast = None if last is None else last.forecast
+    if last is None or forecast is None or forecast.requests is None:
+        return ""
+    low, high = forecast.requests_low, forecast.requests_high
+    band = "" if low is None or high is None else f", {shown(low)} to {shown(high)} in 9 of 10 cases"
+    error = last.forecast_error
+    missed = "" if error is None else f"; the last ones were off by {percent(round(error, 3))}"
+    return f"{shown(forecast.requests)} requests in the next interval{band}{missed}"
+
+
+def changes_text(document: StatusDocument) -> str:
+    """The settings that were changed while it ran, by whom and when."""
+    return "; ".join(
+        f"{key} {dumps(value)}{author_text(document.changed.get(key))}"
+        for key, value in document.changes.items()
+    )
+
+
+def author_text(change: ChangeFigures | None) -> str:
+    """` by NAME at TIME`, as far as that is known."""
+    if change is None:
+        return ""
+    by = f" by {change.by}" if change.by else ""
+    return by if change.at is None else f"{by} {moment(change.at)}"
 
 
 def engines_text(refined: RefinedFigures) -> str:
@@ -138,26 +260,7 @@ def engines_text(refined: RefinedFigures) -> str:
     return "; ".join(words) or "as profiled"
 
 
-def measured_text(measured: MeasuredFigures, span_s: float) -> str:
-    """One interval as measured, in one sentence."""
-    requests, ttft, itl, health = measured.requests, measured.ttft_s, measured.itl_s, measured.health
-    rate = "" if requests is None or span_s <= 0 else f" ({requests / span_s:.3g}/s)"
-    state = ": ".join(filter(None, (health.status, health.detail)))
-    return (
-        f"{shown(requests)} requests{rate}, ISL {shown(measured.isl_tokens)}, "
-        f"OSL {shown(measured.osl_tokens)}; TTFT mean {milliseconds(ttft.mean)} ms, "
-        f"p95 {milliseconds(ttft.p95)} ms; ITL mean {milliseconds(itl.mean)} ms, "
-        f"p95 {milliseconds(itl.p95)} ms; {_waited_and_cached(measured)}data {state or 'unknown'}"
-    )
-
-
-def _waited_and_cached(measured: MeasuredFigures) -> str:
-    queue_s, cached = measured.queue_s, measured.cached_tokens
-    waited = "" if queue_s is None else f"queued {milliseconds(queue_s)} ms in the mean; "
-    return waited if cached is None else f"{waited}{shown(cached)} tokens of a prompt cached; "
-
-
-def pool_table(pools: Mapping[Role, PoolStatus]) -> Table:
+def pool_table(pools: Mapping[Role, PoolStatus]) -> RenderableType:
     """Replicas and load per pool."""
     rows = (
         (
@@ -171,6 +274,34 @@ def pool_table(pools: Mapping[Role, PoolStatus]) -> Table:
     return table(("pool", *COUNTS, "KV usage", "range"), rows, dense=False)
 
 
+LATENCIES = ("TTFT p50/p95/p99", "aim", "ITL p50/p95/p99", "aim")
+
+
+def latency_tables(document: StatusDocument) -> Iterator[RenderableType]:
+    """Latencies of the last interval in milliseconds beside their targets, of all requests and by class."""
+    measured, slo = document.measured, document.slo
+    if measured is None or (measured.ttft_s.p95 is None and not measured.classes):
+        return
+    every = ("all", shown(measured.requests), percent(document.attainment.last_interval))
+    rows = [(*every, percent(slo.attainment), *latency_cells(measured, slo))]
+    for name, found in measured.classes.items():
+        own = slo.of_class(name)
+        counts = (name, shown(found.requests), percent(found.attainment), percent(own.attainment))
+        rows.append((*counts, *latency_cells(found, own)))
+    yield table(("requests", "came", "in time", "promised", *LATENCIES), rows)
+
+
+def latency_cells(found: MeasuredFigures | ClassFigures, slo: SloFigures) -> tuple[str, ...]:
+    """As LATENCIES, in milliseconds."""
+    ttft, itl = map(_quantiles, (found.ttft_s, found.itl_s))
+    return (ttft, shown(slo.ttft_ms), itl, shown(slo.itl_ms))
+
+
+def _quantiles(latency: LatencyFigures) -> str:
+    found = (latency.p50, latency.p95, latency.p99)
+    return "n/a" if found == (None, None, None) else "/".join(map(milliseconds, found))
+
+
 def component_lines(document: StatusDocument) -> Iterator[Text]:
     """One line per component that is not well; one line if all are."""
     ill = {name: each for name, each in document.components.items() if not each.ok}
@@ -178,19 +309,24 @@ def component_lines(document: StatusDocument) -> Iterator[Text]:
         yield Text(f"All parts are well: {', '.join(document.components)}")
     for name, each in ill.items():
         yield Text(f"{name}: {each.detail or 'not well'}", style="bold red")
+    if document.restarts:
+        yield Text(f"Restarted: {', '.join(restart_text(*each) for each in document.restarts.items())}")
 
 
-def targets_text(targets: Mapping[Role, int], previous: Mapping[Role, int] | None = None) -> str:
-    """`prefill 2, decode 3`, or `prefill 1 → 2, decode 3` beside earlier targets."""
-    before = previous or {}
-    return ", ".join(
-        f"{role} {count}" if before.get(role, count) == count else f"{role} {before[role]} → {count}"
-        for role, count in targets.items()
-    )
+def restart_text(part: str, found: RestartFigures) -> str:
+    """`Planner on 2026-11-23 at 08:31 (2 times so far)`."""
+    again = f" ({found.count} times so far)" if found.count > 1 else ""
+    return f"{part} {moment(found.at)}{again}"
 
 
-def reached_text(decision: LastDecision | DecisionRecord) -> str:
-    """When the replicas were all running, or that they are not yet."""
-    if decision.reached_at is None:
-        return "not reached yet"
-    return f"reached after {max(decision.reached_at - decision.created_at, 0.0):.1f} s"
+def host_lines(document: StatusDocument) -> Iterator[Text]:
+    """One line per host that is not well or was not of late, and one while Ray's GCS is away."""
+    if (away_s := document.gcs_away_since_s) is not None:
+        text = f"Ray's GCS has not answered since {clock(away_s)}: nothing is stored or started meanwhile"
+        yield Text(text, style="bold red")
+    for host in document.hosts:
+        ran = ", ".join(host.ran) or "nothing of ours"
+        back = "" if host.back_s is None else f" until {clock(host.back_s)}, back now"
+        state = "away" if back else host.state
+        said = f"Host {host.address}: {state} since {clock(host.since_s)}{back}; on it: {ran}"
+        yield Text(said, style="yellow" if back else "bold red")

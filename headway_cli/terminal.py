@@ -6,7 +6,8 @@ from contextlib import contextmanager
 from textwrap import wrap
 
 from rich import box
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.measure import Measurement
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
@@ -14,6 +15,8 @@ from rich.text import Text
 WIDTH_OF_FILES = 120
 NOTES_SHOWN = 8
 MINIMUM_WIDTH = 40
+UNBOUNDED = 10_000
+BARS = "▁▂▃▄▅▆▇█"
 
 Report = Callable[[float, float], None]
 Cells = Sequence[str]
@@ -37,17 +40,47 @@ def bold(text: str) -> Text:
 
 def table(
     head: Cells, rows: Iterable[Cells], *, names: int = 1, dense: bool = True, whole: Container[int] = ()
-) -> Table:
-    """Columns of plain text: the first `names` stand left, figures right; those in `whole` are not folded."""
+) -> RenderableType:
+    """Columns of plain text: the first `names` stand left, figures right; those in `whole` are not folded.
+
+    Where a window is too narrow for the figures, each row is a block of lines instead.
+    """
     made = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0) if dense else (0, 1))
     for at, name in enumerate(head):
         if at < names:
             made.add_column(Text(name), no_wrap=at in whole, overflow="fold")
         else:
             made.add_column(Text(name), no_wrap=at in whole, justify="right")
-    for cells in rows:
+    every = [list(cells) for cells in rows]
+    for cells in every:
         made.add_row(*map(Text, cells))
-    return made
+    return _FittingTable(made, head, every)
+
+
+class _FittingTable:
+    """A table, or its rows one after the other, a line for each cell that is not empty."""
+
+    def __init__(self, made: Table, head: Cells, rows: Sequence[Cells]) -> None:
+        self._made, self._head, self._rows = made, head, rows
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        needed = Measurement.get(console, options.update(width=UNBOUNDED), self._made).minimum
+        if needed <= options.max_width:
+            yield self._made
+            return
+        margin = max(map(len, self._head)) + 2
+        for cells in self._rows:
+            yield ""
+            yield from (
+                Text(f"{name:<{margin}}{cell}") for name, cell in zip(self._head, cells, strict=True) if cell
+            )
+        yield ""
+
+
+def sparkline(values: Sequence[float], top: float) -> str:
+    """Values as bars; `top` is the full height."""
+    scale = (len(BARS) - 1) / top if top > 0 else 0.0
+    return "".join(BARS[min(round(max(value, 0.0) * scale), len(BARS) - 1)] for value in values)
 
 
 def print_facts(facts: Mapping[str, str], out: Console) -> None:
@@ -80,7 +113,8 @@ def bar(label: str) -> Iterator[Report | None]:
     if not sys.stderr.isatty():
         yield None
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    share = TaskProgressColumn("[progress.percentage]{task.percentage:>3.0f} %")
+    columns = (TextColumn("{task.description}"), BarColumn(), share, TimeRemainingColumn())
     with Progress(*columns, console=error_console(), transient=True) as progress:
         task = progress.add_task(label, total=None)
         yield lambda done, total: progress.update(task, completed=min(done, total), total=total)

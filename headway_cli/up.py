@@ -15,10 +15,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
-from headway.config import HeadwayConfig
+from actors.hosts import addresses, unreachable_gateway
+from headway.config import HeadwayConfig, load_config
 from headway_cli import ownership
-from headway_cli.cluster import cluster, stop_signals, uninterrupted
-from headway_cli.deployment import AlreadyThere, Deployed, delete, deploy, settings
+from headway_cli.cluster import cluster, stop_signals, uninterrupted, wait_for
+from headway_cli.deployment import WHOLE, AlreadyThere, Deployed, Form, delete, deploy, settings
 from headway_cli.errors import CliError
 from headway_cli.flags import argument, option, switch
 from headway_cli.ownership import announce, log_file, owning
@@ -27,11 +28,15 @@ from headway_cli.terminal import say
 AddressOption = Annotated[
     str | None, option("ADDR", "A Ray cluster that runs already, such as auto.", "--address")
 ]
+InsecureOption = Annotated[
+    bool, switch("--insecure", "Join a Ray that asks for no token, though others can reach it.")
+]
 
 Announce = Callable[[Deployed], None]
 Progress = Callable[[str | None, Path | None], None]
 """Takes the URL and Ray's directory as soon as they are known."""
-STARTED_WITHIN_S = 420.0
+STARTING_RAY_S = 120.0
+"""Beside the time that engines have to start."""
 POLL_S = 0.2
 GONE_WITHIN_S = 120.0
 
@@ -40,12 +45,13 @@ def up(
     config: Annotated[str | None, argument("[CONFIG]", "Settings (YAML); default: the defaults.")] = None,
     *,
     address: AddressOption = None,
+    insecure: InsecureOption = False,
     detach: Annotated[bool, switch("--detach", "Return when it serves; headway down ends it.")] = False,
 ) -> None:
     """Start gateway, engines and control plane on Ray, and print the addresses; Ctrl-C ends it."""
     found = settings(config)
     if address is not None:
-        stay_on_cluster(found, address, _announce, stay=not detach)
+        stay_on_cluster(found, address, _announce, stay=not detach, insecure=insecure)
     elif detach:
         _announce(start_detached(config))
         print("It runs in the background; headway down ends it.")
@@ -56,39 +62,52 @@ def up(
 def _announce(deployed: Deployed) -> None:
     """Print the addresses."""
     print(f"OpenAI API  {deployed.openai_url}")
+    print(f"Live page   {deployed.url}/")
     print(f"Control     {deployed.url}/v1/control/status (headway status --url {deployed.url})", flush=True)
 
 
 def down(address: AddressOption = None) -> None:
-    """End what `headway up` started; with --address, delete the application from that cluster."""
+    """End what `headway up` or `attach` started; with --address, delete the application there."""
     print(stop_owner() if address is None else stop_on_cluster(address))
 
 
-def stay_up(config: HeadwayConfig, announce_to_user: Announce) -> None:
+def stay_up(config: HeadwayConfig, announce_to_user: Announce, form: Form = WHOLE) -> None:
     """A local Ray with everything on it, until this process is to end."""
-    with owning(), running(config, announce) as deployed, stop_signals() as stopped:
+    with owning(), running(config, announce, form) as deployed, stop_signals() as stopped:
         announce_to_user(deployed)
         print("Ctrl-C ends it.", flush=True)
-        stopped.wait()
+        wait_for(stopped)
 
 
 @contextmanager
-def running(config: HeadwayConfig, progress: Progress = lambda _url, _directory: None) -> Iterator[Deployed]:
+def running(
+    config: HeadwayConfig, progress: Progress = lambda _url, _directory: None, form: Form = WHOLE
+) -> Iterator[Deployed]:
     """Everything on a local Ray, as long as the block lasts. `progress` takes what is known so far."""
     progress(None, None)
     say("starting Ray")
     with cluster(None) as ray_cluster:
         progress(None, ray_cluster.directory)
-        deployed = deploy(config, say)
+        deployed = deploy(config, say, form)
         progress(deployed.url, ray_cluster.directory)
         yield deployed
         say("stopping")
 
 
-def stay_on_cluster(config: HeadwayConfig, address: str, announce_to_user: Announce, *, stay: bool) -> None:
+def stay_on_cluster(
+    config: HeadwayConfig,
+    address: str,
+    announce_to_user: Announce,
+    *,
+    stay: bool,
+    insecure: bool,
+    form: Form = WHOLE,
+) -> None:
     """The application on a cluster that is there; it goes when this process does, unless `stay` is False."""
-    with cluster(address):
-        deployed = _deployed_whole(config)
+    with cluster(address, insecure=insecure):
+        if refusal := unreachable_gateway(config, addresses()):
+            raise CliError(refusal)
+        deployed = _deployed_whole(config, form)
         announce_to_user(deployed)
         if not stay:
             print(f"It stays on the cluster; headway down --address {address} ends it.")
@@ -96,16 +115,16 @@ def stay_on_cluster(config: HeadwayConfig, address: str, announce_to_user: Annou
         try:
             with stop_signals() as stopped:
                 print("Ctrl-C ends it.", flush=True)
-                stopped.wait()
+                wait_for(stopped)
         finally:
             with uninterrupted():
                 delete()
 
 
-def _deployed_whole(config: HeadwayConfig) -> Deployed:
+def _deployed_whole(config: HeadwayConfig, form: Form) -> Deployed:
     """Deploy; what fails or is interrupted half way does not stay on the other's cluster."""
     try:
-        return deploy(config, say)
+        return deploy(config, say, form)
     except AlreadyThere:
         raise
     except BaseException:
@@ -114,17 +133,18 @@ def _deployed_whole(config: HeadwayConfig) -> Deployed:
         raise
 
 
-def start_detached(config: str | None) -> Deployed:
-    """`headway up` as a process of its own; returns when it serves, CliError has its last words if not."""
+def start_detached(config: str | None, form: Form = WHOLE) -> Deployed:
+    """The verb as a process of its own; returns when it serves, CliError has its last words if not."""
     if ownership.is_up():
         raise CliError(ownership.already_up(ownership.current_or_none()))
-    command = [sys.executable, "-m", "headway_cli", "up", *([] if config is None else [config])]
+    command = [sys.executable, "-m", "headway_cli", form.verb, *([] if config is None else [config])]
     with log_file().open("wb") as log:
         child = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
         )
     say(f"starting in the background; {log_file()} has its output")
-    deadline = time.monotonic() + STARTED_WITHIN_S
+    within_s = load_config(config).engine.ready_within_s + STARTING_RAY_S
+    deadline = time.monotonic() + within_s
     while time.monotonic() < deadline:
         if child.poll() is not None:
             lines = log_file().read_text(encoding="utf-8", errors="replace").split("\n")
@@ -137,7 +157,7 @@ def start_detached(config: str | None) -> Deployed:
             return Deployed(url=owner.url)
         time.sleep(POLL_S)
     child.terminate()
-    raise CliError(f"not up after {STARTED_WITHIN_S:g} s; see {log_file()}")
+    raise CliError(f"not up after {within_s:g} s; see {log_file()}")
 
 
 def stop_owner() -> str:

@@ -1,33 +1,32 @@
 """Profiles → one self-contained HTML page: their curves, what was chosen, and the samples.
 
 A colour is a profile; in the decode panels the lines of one colour are its contexts, the longer the darker.
-Stars are the chosen points, dashed lines the targets. The same profiles give the same text. plotly is
-imported on use.
+Stars are the operating points: what was chosen for the load, which must lie below the targets (dashed lines).
+The same profiles give the same text.
 """
 
 from collections.abc import Iterator, Sequence
 from html import escape
-from typing import Any
 
 from headway.profiling.comparison import Recommendation
-from headway_cli.page.charts import BLUE, GREEN, GREY, LAYOUT, ORANGE, PURPLE, SKY, VERMILLION
-from headway_cli.page.template import charts, figures, grid, notes, page
+from headway.words import percent, shown, targets
+from headway_cli.page.charts import BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILLION
+from headway_cli.page.figure import Axis, Figure, Panel, Series, Style
+from headway_cli.page.template import charts, figures, notes, page
 from headway_cli.profile_view import ShownProfile, recommendation_lines
-from headway_cli.words import targets
 
 COLOURS = (BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILLION)
-PANELS = (
-    ("Time to first token", "input tokens", "ms (log)"),
-    ("Prefill throughput", "input tokens", "input tokens/s/GPU"),
-    ("Time between tokens", "KV usage", "ms"),
-    ("Decode throughput", "KV usage", "output tokens/s/GPU"),
+LENGTHS: Axis = {"title": "prompt length, tokens (log)", "scale": "log"}
+USAGE: Axis = {"title": "KV cache in use", "share": True, "low": 0.0, "high": 1.0}
+PANELS: Sequence[tuple[str, Axis, Axis]] = (
+    ("Time to first token (TTFT)", LENGTHS, {"title": "ms (log)", "scale": "log"}),
+    ("Prefill throughput", LENGTHS, {"title": "input tokens/s per GPU"}),
+    ("Time between tokens (ITL)", USAGE, {"title": "ms"}),
+    ("Decode throughput", USAGE, {"title": "output tokens/s per GPU"}),
 )
 HEAD = ("profile", "source", "GPUs", "KV tokens", "prefill", "decode", "spread")
-HEIGHT_PX = 860
+HEIGHT_PX = 330
 FAINTEST = 0.35
-
-Trace = dict[str, Any]
-"""A line of plotly's, as keywords."""
 
 
 def render(title: str, profiles: Sequence[ShownProfile], found: Recommendation | None = None) -> str:
@@ -41,7 +40,7 @@ def render(title: str, profiles: Sequence[ShownProfile], found: Recommendation |
         body="\n".join(
             (
                 f"<h2>Recommended</h2><ul>{chosen}</ul>" if chosen else "",
-                charts(_draw(profiles, found)),
+                charts(draw(profiles, found)),
                 "<h2>Profiles</h2>",
                 figures(HEAD, map(_row, profiles)),
                 *map(_samples, profiles),
@@ -59,117 +58,116 @@ def _subtitle(profiles: Sequence[ShownProfile], found: Recommendation | None) ->
         text += (
             f"Recommended for {load.isl_tokens:g} input and {load.osl_tokens:g} output tokens, "
             f"{targets(load.slo.ttft_s, load.slo.itl_s, ' and ')}: the highest throughput per GPU within "
-            "these targets. "
+            f"these targets. Stars are the operating points, interpolated at {load.isl_tokens:g} input "
+            f"tokens and, in decode, at {load.context_tokens:g} tokens of context: "
+            "off the lines where that was not sampled. "
         )
     return text + "Point at a sample for its figures; click the legend to hide a profile."
 
 
-def _draw(profiles: Sequence[ShownProfile], found: Recommendation | None) -> Any:  # noqa: ANN401 - a plotly figure
-    figure = grid([title for title, _, _ in PANELS], vertical_spacing=0.14, horizontal_spacing=0.1)
-    traces = [] if found is None else list(_stars(found))
-    for place, one in reversed(list(enumerate(profiles))):
-        colour = COLOURS[place % len(COLOURS)]
-        traces[:0] = [*_prefill(one, colour), *_decode(one, colour, labelled=len(profiles) == 1)]
-    for panel, trace in traces:
-        figure.add_trace(trace, row=panel // 2 + 1, col=panel % 2 + 1)
+def draw(profiles: Sequence[ShownProfile], found: Recommendation | None) -> Figure:
+    """TTFT and prefill throughput over prompt length, ITL and decode throughput over KV usage."""
+    panels: list[Panel] = [
+        {"title": title, "x": along, "y": up, "series": [], "height": HEIGHT_PX, "nearest": True}
+        for title, along, up in PANELS
+    ]
+    for place, one in enumerate(profiles):
+        style: Style = {"group": one.name, "colour": COLOURS[place % len(COLOURS)], "symbol": "circle"}
+        for panel, series in (*_prefill(one, style), *_decode(one, style, labelled=len(profiles) == 1)):
+            panels[panel]["series"].append(series)
     if found is not None:
         slo = found.load.slo
-        for row, target_s in ((1, slo.ttft_s), (2, slo.itl_s)):
-            style = {"width": 1.5, "dash": "dash", "color": GREY}
-            figure.add_hline(y=target_s * 1e3, line=style, row=row, col=1)
-    return _lay_out(figure)
+        for panel, target_s in ((0, slo.ttft_s), (2, slo.itl_s)):
+            panels[panel]["series"].append(_target(target_s * 1e3, panels[panel]["series"]))
+        for panel, star in enumerate(_stars(found)):
+            panels[panel]["series"].append(star)
+    return {"panels": panels, "wide": True}
 
 
-def _prefill(one: ShownProfile, colour: str) -> Iterator[tuple[int, Trace]]:
+def _target(value_ms: float, beside: Sequence[Series]) -> Series:
+    """A line at the target, as wide as what stands beside it."""
+    places = [place for series in beside for place in series["x"] if place is not None]
+    return {
+        "name": f"SLO {value_ms:g} ms",
+        "colour": VERMILLION,
+        "line": "dash",
+        "width": 1.5,
+        "x": [min(places), max(places)],
+        "y": [value_ms] * 2,
+        "labels": [f"SLO {value_ms:g} ms", ""],
+        "unlisted": True,
+    }
+
+
+def _prefill(one: ShownProfile, style: Style) -> Iterator[tuple[int, Series]]:
     samples = one.profile.prefill.samples
     isl = samples.isl_tokens.tolist()
     spreads = one.prefill_spread or [0.0] * len(isl)
-    for panel, values in enumerate(((samples.ttft_s * 1e3).tolist(), samples.throughput_per_gpu.tolist())):
-        points = {
-            "x": isl,
-            "y": values,
-            "error_y": _whiskers(values, spreads, colour),
-            "hovertemplate": f"ISL %{{x:,}}: %{{y:,.4g}}<extra>{escape(one.name)}</extra>",
-        }
-        yield panel, _line(one, colour, panel) | points
+    columns = ((samples.ttft_s * 1e3).tolist(), samples.throughput_per_gpu.tolist())
+    for panel, (values, unit) in enumerate(zip(columns, ("ms", "tokens/s"), strict=True)):
+        told = [
+            f"{one.name}, {length:,.0f} tokens: {shown(value)} {unit}"
+            for length, value in zip(isl, values, strict=True)
+        ]
+        whiskers = _whiskers(values, spreads)
+        yield panel, {"name": one.name, "x": isl, "y": values, "hover": told, **style, **whiskers}
 
 
-def _decode(one: ShownProfile, colour: str, *, labelled: bool) -> Iterator[tuple[int, Trace]]:
+def _decode(one: ShownProfile, style: Style, *, labelled: bool) -> Iterator[tuple[int, Series]]:
     samples = one.profile.decode.samples
     of_sample, usages = samples.context_tokens.tolist(), samples.kv_usage.tolist()
-    columns = ((2, (samples.itl_s * 1e3).tolist()), (3, samples.throughput_per_gpu.tolist()))
+    columns = (
+        (2, "ms", (samples.itl_s * 1e3).tolist()),
+        (3, "tokens/s", samples.throughput_per_gpu.tolist()),
+    )
     contexts = sorted(set(of_sample))
     spreads = one.decode_spread or [0.0] * len(of_sample)
     for place, context in enumerate(contexts):
         rows = [row for row, here in enumerate(of_sample) if here == context]
         strength = FAINTEST + (1.0 - FAINTEST) * place / max(1, len(contexts) - 1)
-        for panel, column in columns:
+        for panel, unit, column in columns:
             values = [column[row] for row in rows]
-            points = {
+            points: Series = {
+                "name": one.name,
                 "x": [usages[row] for row in rows],
                 "y": values,
                 "opacity": strength,
-                "mode": "lines+markers+text" if labelled else "lines+markers",
-                "text": [""] * (len(rows) - 1) + [f"{context:,.0f}"],
-                "textposition": "top center",
-                "error_y": _whiskers(values, [spreads[row] for row in rows], colour),
-                "hovertemplate": f"context {context:,.0f}, KV usage %{{x:.3f}}: %{{y:,.4g}}"
-                f"<extra>{escape(one.name)}</extra>",
+                "hover": [
+                    f"{one.name}, context {context:,.0f}, KV cache {percent(usages[row])}: "
+                    f"{shown(column[row])} {unit}"
+                    for row in rows
+                ],
+                **style,
+                **_whiskers(values, [spreads[row] for row in rows]),
             }
-            yield panel, _line(one, colour, panel) | points
+            if labelled:
+                points["labels"] = [""] * (len(rows) - 1) + [f"{context:,.0f}"]
+            yield panel, points
 
 
-def _line(one: ShownProfile, colour: str, panel: int) -> Trace:
-    return {
-        "type": "scatter",
-        "mode": "lines+markers",
-        "name": one.name,
-        "legendgroup": one.name,
-        "showlegend": panel == 0,
-        "line": {"color": colour, "width": 2},
-        "marker": {"size": 6},
-    }
-
-
-def _whiskers(values: Sequence[float], spreads: Sequence[float], colour: str) -> Trace:
+def _whiskers(values: Sequence[float], spreads: Sequence[float]) -> Style:
     """The spread of the runs about their median."""
     lengths = [value * spread for value, spread in zip(values, spreads, strict=True)]
-    return {"type": "data", "array": lengths, "visible": any(lengths), "color": colour, "thickness": 1}
+    return {"spread": lengths} if any(lengths) else {}
 
 
-def _stars(found: Recommendation) -> Iterator[tuple[int, Trace]]:
+def _stars(found: Recommendation) -> Iterator[Series]:
     prefill = ("prefill", found.load.isl_tokens, found.prefill)
     decode = ("decode", found.decode.kv_usage, found.decode)
-    star = {"symbol": "star", "size": 15, "color": VERMILLION, "line": {"width": 1, "color": GREY}}
     for panel, (role, x, choice) in enumerate((prefill, prefill, decode, decode)):
-        trace = {
-            "type": "scatter",
-            "mode": "markers",
-            "name": "chosen",
-            "legendgroup": "chosen",
-            "showlegend": panel == 0,
+        found_at = (choice.latency_s * 1e3, "ms"), (choice.throughput_per_gpu, "tokens/s per GPU")
+        value, unit = found_at[panel % 2]
+        yield {
+            "name": "operating point",
+            "group": "operating point",
+            "colour": VERMILLION,
+            "line": "none",
+            "symbol": "star",
+            "size": 16,
             "x": [x],
-            "y": [choice.throughput_per_gpu if panel % 2 else choice.latency_s * 1e3],
-            "marker": star,
-            "hovertemplate": f"{role} TP {choice.tp}: %{{y:,.4g}}<extra>chosen</extra>",
+            "y": [value],
+            "hover": [f"operating point: {role} TP {choice.tp}, {shown(value)} {unit}"],
         }
-        yield panel, trace
-
-
-def _lay_out(figure: Any) -> Any:  # noqa: ANN401 - a plotly figure
-    for panel, (_, along, up) in enumerate(PANELS):
-        place = {"row": panel // 2 + 1, "col": panel % 2 + 1}
-        logarithmic = {"type": "log"} if panel < 2 else {"rangemode": "tozero"}
-        figure.update_xaxes(title_text=along, automargin=True, showline=False, **logarithmic, **place)
-        scale = {"type": "log"} if panel == 0 else {"rangemode": "tozero"}
-        figure.update_yaxes(title_text=up, zeroline=False, gridwidth=1, automargin=True, **scale, **place)
-    figure.update_annotations(font={"size": 14})
-    return figure.update_layout(
-        **LAYOUT,
-        height=HEIGHT_PX,
-        margin={"l": 48, "r": 16, "t": 84, "b": 56},
-        legend={"orientation": "h", "x": 0.5, "xanchor": "center", "y": 1.06, "yanchor": "bottom"},
-    )
 
 
 def _row(one: ShownProfile) -> tuple[str, ...]:
@@ -183,7 +181,7 @@ def _row(one: ShownProfile) -> tuple[str, ...]:
         f"{decode.table.max_kv_tokens:,.0f}",
         f"{len(prefill.samples.isl_tokens)} samples",
         f"{len(decode.samples.itl_s)} samples",
-        f"{max(spreads):.1%} at most" if spreads else "not said",
+        f"{percent(max(spreads))} at most" if spreads else "not said",
     )
 
 
@@ -192,9 +190,9 @@ def _samples(one: ShownProfile) -> str:
     prefill, decode = one.profile.prefill.samples, one.profile.decode.samples
     inputs = [f"ISL {isl:,.0f}" for isl in prefill.isl_tokens]
     contexts = zip(decode.context_tokens, decode.kv_usage, strict=True)
-    batches = [f"context {context:,.0f}, KV usage {usage:.4f}" for context, usage in contexts]
+    batches = [f"context {context:,.0f}, KV cache {percent(usage)}" for context, usage in contexts]
     rows = [
-        (phase, at, f"{latency_s * 1e3:,.4g} ms", f"{throughput:,.4g}")
+        (phase, at, f"{shown(latency_s * 1e3)} ms", shown(throughput))
         for phase, *columns in (
             ("prefill", inputs, prefill.ttft_s, prefill.throughput_per_gpu),
             ("decode", batches, decode.itl_s, decode.throughput_per_gpu),

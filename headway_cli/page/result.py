@@ -4,23 +4,28 @@ from collections.abc import Iterator, Sequence
 from html import escape
 
 from headway.simulation.report import SimulationReport
-from headway_cli.page.charts import draw
+from headway.words import duration, milliseconds, money, percent, plural, ratio, targets
 from headway_cli.page.reasons import MOST_DECISIONS, DecisionText, decisions
+from headway_cli.page.result_charts import draw
 from headway_cli.page.series import MOST_POINTS, interval_columns
-from headway_cli.page.template import charts, notes, page, part
-from headway_cli.result_view import LATENCIES, QUANTILES, headline, movement
-from headway_cli.words import duration, milliseconds, percent, plural, ratio, targets
+from headway_cli.page.template import card, charts, hint, notes, page, part
+from headway_cli.result_view import BOUND_IS, LATENCIES, QUANTILES, TPOT_IS, headline, movement
 
 
-def render(report: SimulationReport) -> str:
-    """The page of one result; the same report (`wall_s` apart) gives the same text."""
+def render(report: SimulationReport, price_per_gpu_hour: float | None = None, currency: str = "") -> str:
+    """The page of one result, with money where a price is known.
+
+    The same report (`wall_s` apart) gives the same text.
+    """
+    spent = None if price_per_gpu_hour is None else money(report.gpu_hours * price_per_gpu_hour, currency)
     initial = {role: series.desired[0] for role, series in report.replicas.items()}
     worded = decisions(report.intervals, initial)
     body = part("result.html").substitute(
-        cards="\n".join(_cards(report)),
+        cards="\n".join(_cards(report, spent)),
         latencies=_latencies(report),
         notes=notes([*_merged(report), *report.notes]),
         charts=charts(draw(report, worded)),
+        bound=escape(f"Fluid bound: {BOUND_IS}"),
         decisions=_decisions(worded, report),
     )
     return page(title=headline(report), subtitle=_subtitle(report), body=body)
@@ -29,32 +34,27 @@ def render(report: SimulationReport) -> str:
 def _subtitle(report: SimulationReport) -> str:
     trace, predictor = report.trace, f"predictor {report.predictor}, " if report.predictor else ""
     return (
-        f"{report.requests:,} requests in {duration(report.simulated_s)}, "
+        f"{plural(report.requests, 'request')} in {duration(report.simulated_s)}, "
         f"mean {trace.isl_mean_tokens:,.0f} input and {trace.osl_mean_tokens:,.0f} output tokens. "
         f"Targets: {targets(report.slo.ttft_s, report.slo.itl_s)}. Fleet: {movement(report)}. "
         f"Routing {report.routing}, {predictor}seed {report.seed}."
     )
 
 
-def _cards(report: SimulationReport) -> Iterator[str]:
+def _cards(report: SimulationReport, spent: str | None) -> Iterator[str]:
     aim, attainment = report.slo.attainment, report.attainment
     is_met = attainment is not None and attainment >= aim
     verdict = f"aim {percent(aim)}: {'met' if is_met else 'missed'}"
-    yield _card("Attainment", percent(attainment), verdict, "good" if is_met else "bad")
-    yield _card("Goodput", f"{report.goodput_rps:.4g}", "requests/s within all targets")
-    yield _card("GPU-hours", f"{report.gpu_hours:.4g}", f"bound {report.fluid_bound_gpu_hours:.4g}")
-    yield _card("Fluid bound", ratio(report.fluid_bound_ratio), "GPU-hours over the least possible")
+    yield card("Attainment", percent(attainment), verdict, "good" if is_met else "bad")
+    yield card("Goodput", f"{report.goodput_rps:.4g}", "requests/s within all targets")
+    yield card("GPU-hours", f"{report.gpu_hours:.4g}", f"bound {report.fluid_bound_gpu_hours:.4g}")
+    if spent is not None:
+        yield card("Cost", spent, f"{report.gpu_hours:.4g} GPU-hours")
+    yield card("× fluid bound", ratio(report.fluid_bound_ratio), "what any fleet needs at least")
     for key, name in (("ttft_s", "TTFT"), ("itl_s", "ITL")):
         late, target_s = getattr(report, key).p99, getattr(report.slo, key)
         verdict = "good" if late is not None and late <= target_s else "bad"
-        yield _card(f"{name} p99", f"{milliseconds(late)} ms", f"target {target_s * 1e3:g} ms", verdict)
-
-
-def _card(name: str, value: str, remark: str, verdict: str = "") -> str:
-    return (
-        f'<div class="card {verdict}"><div class="name">{escape(name)}</div>'
-        f'<div class="value">{escape(value)}</div><div class="remark">{escape(remark)}</div></div>'
-    )
+        yield card(f"{name} p99", f"{milliseconds(late)} ms", f"target {target_s * 1e3:g} ms", verdict)
 
 
 def _latencies(report: SimulationReport) -> str:
@@ -63,7 +63,7 @@ def _latencies(report: SimulationReport) -> str:
     for key, name in LATENCIES:
         values = (milliseconds(getattr(getattr(report, key), quantile)) for quantile in QUANTILES)
         rows += f"<tr><th>{name}</th>{''.join(f'<td>{value}</td>' for value in values)}</tr>"
-    return f"<table><thead><tr><th>ms</th>{head}</tr></thead><tbody>{rows}</tbody></table>"
+    return f"<table><thead><tr><th>ms</th>{head}</tr></thead><tbody>{rows}</tbody></table>{hint(TPOT_IS)}"
 
 
 def _merged(report: SimulationReport) -> Iterator[str]:

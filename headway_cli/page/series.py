@@ -17,6 +17,7 @@ Floats = NDArray[np.float64]
 
 MOST_POINTS = 2000
 LATENCY_LINES = ("mean", "p50", "p95", "p99")
+MINUTES_FROM_S = 120.0
 HOURS_FROM_S = 3 * 3600.0
 DAYS_FROM_S = 3 * 86400.0
 
@@ -30,12 +31,14 @@ class TimeUnit:
 
 
 def time_unit(span_s: float) -> TimeUnit:
-    """Minutes, hours or days, by the length of the simulation."""
+    """Seconds, minutes, hours or days, by the length of the simulation."""
     if span_s >= DAYS_FROM_S:
         return TimeUnit(name="days", seconds=86400.0)
     if span_s >= HOURS_FROM_S:
         return TimeUnit(name="hours", seconds=3600.0)
-    return TimeUnit(name="minutes", seconds=60.0)
+    if span_s >= MINUTES_FROM_S:
+        return TimeUnit(name="minutes", seconds=60.0)
+    return TimeUnit(name="seconds", seconds=1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +71,15 @@ class IntervalColumns:
     def forecast_rps(self) -> Floats:
         """Requests per second expected in the interval that begins at `end_s`."""
         return self.forecast / np.maximum(self.end_s - self.start_s, 1e-9)
+
+
+def steps(columns: IntervalColumns, values: Floats, *, shift: bool = False) -> tuple[Floats, Floats]:
+    """A step line over the intervals, or over those that follow them."""
+    if len(values) == 0:
+        return np.zeros(0), np.zeros(0)
+    edges = columns.end_s if shift else columns.start_s
+    last = columns.end_s[-1] + (columns.end_s[-1] - columns.start_s[-1] if shift else 0.0)
+    return np.append(edges, last), np.append(values, values[-1])
 
 
 def interval_columns(intervals: Sequence[Interval]) -> IntervalColumns:

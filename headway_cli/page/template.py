@@ -1,18 +1,15 @@
-"""The skeleton that every page fills in: structure and style, without anything from a network."""
+"""The skeleton that every page fills in: structure, style, script of charts; nothing from a network."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from html import escape
 from importlib.resources import files
 from string import Template
-from typing import Any
 
-CHARTS_ID = "charts"
+from headway_cli.page.figure import Figure, drawn
+
 NOTES_SHOWN = 5
-CONFIG = {
-    "displaylogo": False,
-    "responsive": True,
-    "modeBarButtonsToRemove": ["lasso2d", "select2d", "autoScale2d"],
-}
+BAR_SHARE = 0.6
+"""Of the width is the longest bar: its words stand behind it."""
 
 
 def part(name: str) -> Template:
@@ -22,27 +19,47 @@ def part(name: str) -> Template:
 
 def page(*, title: str, subtitle: str, body: str) -> str:
     """The page; `title` and `subtitle` are text, `body` is HTML."""
-    from plotly.offline import get_plotlyjs
-
-    style = part("style.css").template
+    texts = {name: part(name).template for name in ("style.css", "charts.js")}
     titles = {"title": escape(title), "subtitle": escape(subtitle)}
-    return part("page.html").substitute(titles, body=body, style=style, library=get_plotlyjs()) + "\n"
+    shown = {"style": texts["style.css"], "script": texts["charts.js"]}
+    return part("page.html").substitute(titles, body=body, **shown) + "\n"
 
 
-def charts(figure: Any) -> str:  # noqa: ANN401 - a plotly figure
-    """The figure as a part of a page; a page has one."""
-    html: str = figure.to_html(
-        full_html=False, include_plotlyjs=False, div_id=CHARTS_ID, config=CONFIG, default_height="100%"
+def charts(figure: Figure) -> str:
+    """The figure as a part of a page."""
+    return f'<div class="charts"><script type="application/json">{drawn(figure)}</script></div>'
+
+
+def card(name: str, value: str, remark: str, verdict: str = "") -> str:
+    """One figure of the row at the top; `verdict` is good, bad or nothing."""
+    return (
+        f'<div class="card {verdict}"><div class="name">{escape(name)}</div>'
+        f'<div class="value">{escape(value)}</div><div class="remark">{escape(remark)}</div></div>'
     )
-    return html
 
 
-def grid(titles: Sequence[str], **spacing: float) -> Any:  # noqa: ANN401 - a plotly figure
-    """A figure of panels in two columns."""
-    from plotly.subplots import make_subplots
+def hint(text: str) -> str:
+    """An explanation in small print."""
+    return f'<p class="hint">{escape(text)}</p>'
 
-    bold = [f"<b>{title}</b>" for title in titles]
-    return make_subplots(rows=len(titles) // 2, cols=2, subplot_titles=bold, **spacing)
+
+def bars(key: Mapping[str, str], rows: Iterable[tuple[str, Sequence[tuple[str, float, str]]]]) -> str:
+    """Horizontal bars: for each row its name and, for each bar, colour, length in [0, 1] and words behind it.
+
+    `key` has the name of each colour.
+    """
+    names = "".join(
+        f'<span><i style="background:{colour}"></i>{escape(name)}</span>' for name, colour in key.items()
+    )
+    lines = ""
+    for name, ways in rows:
+        drawn_bars = "".join(
+            f'<div class="bar"><i style="background:{colour};width:{BAR_SHARE * length:.1%}"></i>'
+            f"{escape(words)}</div>"
+            for colour, length, words in ways
+        )
+        lines += f'<div class="of">{escape(name)}</div><div class="ways">{drawn_bars}</div>'
+    return f'<div class="key">{names}</div><div class="bars">{lines}</div>'
 
 
 def named(lines: Mapping[str, str]) -> str:
@@ -51,10 +68,18 @@ def named(lines: Mapping[str, str]) -> str:
     return f"<ul>{items}</ul>"
 
 
-def figures(head: Iterable[str], body: Iterable[Iterable[str]]) -> str:
-    """A table of text, whose first two columns say what a row is of."""
-    titles = "".join(f"<th>{escape(name)}</th>" for name in head)
-    lines = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in cells)}</tr>" for cells in body)
+def figures(
+    head: Iterable[str], body: Iterable[Iterable[str]], texts: Container[int] = frozenset({1})
+) -> str:
+    """A table; its first column and those of `texts` hold words, the others figures."""
+
+    def row(tag: str, cells: Iterable[str]) -> str:
+        return "".join(
+            f"<{tag}{' class=text' if place in texts else ''}>{escape(cell)}</{tag}>"
+            for place, cell in enumerate(cells)
+        )
+
+    titles, lines = row("th", head), "".join(f"<tr>{row('td', cells)}</tr>" for cells in body)
     table = f"<table><thead><tr>{titles}</tr></thead><tbody>{lines}</tbody></table>"
     return f'<div class="wide figures">{table}</div>'
 

@@ -7,15 +7,14 @@ in the unit of the prices. The same input gives the same bytes.
 import ctypes
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from math import inf, isfinite
+from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-from rich.console import Console
-from rich.text import Text
 
 from headway.config import HeadwayConfig, load_config
 from headway.planning import PolicySettings, policy_settings
@@ -39,11 +38,10 @@ from headway.workload import TraceOptions, open_trace
 from headway_cli.errors import CliError
 from headway_cli.flags import option, spread
 from headway_cli.options import Attainment, Duration, Itl, Start, TraceArgument, TraceFormat, Ttft
-from headway_cli.output import STDOUT, check_outputs, write_json
-from headway_cli.terminal import announce_compilation, bold, console, print_facts, print_notes, table
-from headway_cli.words import percent, scaled, targets
-
-Document = Mapping[str, Any]
+from headway_cli.output import STDOUT, check_outputs, write_json, write_text
+from headway_cli.studies.gpu_plan_page import render
+from headway_cli.studies.gpu_plan_view import print_plan
+from headway_cli.terminal import announce_compilation, console
 
 OUT, ERR = 1, 2
 """File descriptors."""
@@ -80,14 +78,17 @@ def gpu_plan(
     options: GpuPlanOptions,
     trace: TraceArgument,
     json: Annotated[str | None, option("FILE", "Write the plan; - is standard output.")] = None,
+    report: Annotated[str | None, option("FILE", "Write one self-contained HTML page.")] = None,
 ) -> None:
     """Choose GPU types and counts for a trace: the cheapest whole replicas that keep the SLO."""
-    check_outputs({"--json": json}, (trace, options.config))
+    check_outputs({"--json": json, "--report": report}, (trace, options.config))
     announce_compilation()
     with stdout_of_c_to_stderr():
         document = plan_trace(trace, options)
     if json is not None:
         write_json(json, document)
+    if report is not None:
+        write_text(Path(report), render(document))
     print_plan(document, console(to_stderr=json == STDOUT))
 
 
@@ -244,66 +245,6 @@ def _intervals(
             raise CliError(f"from {begin_s:g} s on: {error}") from error
         rules = replace(rules, running=mix.replicas)
         yield {"start_s": begin_s, "requests": int(end - first), "hopeless": hopeless, **_row(mix, needs)}
-
-
-def print_plan(document: Document, out: Console) -> None:
-    """Print what the types would need alone, the plan and what else it could be, and the intervals."""
-    trace = document["trace"]
-    out.print(bold(f"{scaled(trace['name'], trace['rate_scale'])}, {trace['requests']:,} requests"))
-    print_facts(_facts(document), out)
-    pools = list(document["needs"])
-    rows = [{"name": "cheapest mix", **document["plan"], "problem": None}, *document["alternatives"]]
-    head = ["plan", *pools, "cost per hour"]
-    out.print(table(head, (_plan_row(row, pools) for row in rows), names=len(head), dense=False))
-    if "intervals" in document:
-        head = ["from s", "requests", *pools, "cost per hour"]
-        intervals = document["intervals"]
-        lines = (
-            [
-                f"{row['start_s']:g}",
-                f"{row['requests']:,}",
-                *_fleets(row, pools),
-                f"{row['cost_per_hour']:.4g}",
-            ]
-            for row in intervals
-        )
-        out.print(table(head, lines, names=len(head), dense=False))
-        costs = [row["cost_per_hour"] for row in intervals]
-        out.print(Text(f"mean cost per hour by interval {sum(costs) / len(costs):.4g}"))
-    print_notes(document["notes"], out)
-
-
-def _facts(document: Document) -> Mapping[str, str]:
-    slo = document["slo"]
-    facts = {
-        "SLO": f"{targets(slo['ttft_s'], slo['itl_s'])}; "
-        f"{percent(slo['loss_budget'])} may miss it; {document['hopeless']:,} requests no type can keep"
-    }
-    for pool, need in document["needs"].items():
-        facts[f"{pool} alone"] = ", ".join(_alone(need["shares"], name) for name in need["gpus_per_replica"])
-    return facts
-
-
-def _alone(shares: Sequence[Document], name: str) -> str:
-    """`h100 3.2 replicas (late with 12 requests)`."""
-    if not all(name in share["replicas_alone"] for share in shares):
-        return f"{name} cannot"
-    replicas = sum(share["replicas_alone"][name] for share in shares)
-    late = sum(share["requests"] for share in shares if name in share["late"])
-    return f"{name} {replicas:.2f}" + (f" (late with {late:,} requests)" if late else "")
-
-
-def _plan_row(row: Document, pools: Sequence[str]) -> list[str]:
-    if row["replicas"] is None:
-        return [row["name"], row["problem"], *[""] * (len(pools) - 1), "–"]
-    cost = f"{row['cost_per_hour']:.4g}" + (f" ({row['problem']})" if row["problem"] else "")
-    return [row["name"], *_fleets(row, pools), cost]
-
-
-def _fleets(row: Document, pools: Sequence[str]) -> Iterator[str]:
-    """`2 h100 + 1 l40s` for each pool."""
-    for pool in pools:
-        yield " + ".join(f"{count} {name}" for name, count in row["replicas"][pool].items()) or "0"
 
 
 @contextmanager

@@ -27,10 +27,11 @@ from headway.studies.queue_simulator import (
     fluid_load,
     order_by,
 )
-from headway_cli.page.charts import BLUE, GREEN, GREY, LAYOUT, ORANGE
-from headway_cli.page.template import charts, figures, grid, named, notes, page
+from headway.words import plural
+from headway_cli.page.charts import BLUE, GREEN, ORANGE
+from headway_cli.page.figure import Figure, Series
+from headway_cli.page.template import charts, figures, named, notes, page
 from headway_cli.terminal import bold, print_facts, print_notes, table
-from headway_cli.words import plural
 
 WAIT, VIOLATIONS = "mean_wait_s", "slo_violations"
 Results = Sequence[PolicyResult]
@@ -45,13 +46,13 @@ HEAD: Cells = ("routing", "queue", "mean wait s", "p50", "p95", "p99", "SLO miss
 WAIT_ORDER = "Mean wait, by routing"
 VIOLATION_ORDER = "SLO violations, by queue policy"
 PANELS = (
-    ("Mean wait (s)", "mean_wait_s", 1.0),
-    ("99th percentile of waits (s)", "p99_wait_s", 1.0),
-    ("SLO missed (%)", "slo_violations", 100.0),
-    ("Utilisation (%)", "utilisation", 100.0),
+    ("Mean wait", "s", "mean_wait_s", 1.0),
+    ("99th percentile of waits", "s", "p99_wait_s", 1.0),
+    ("SLO missed", "%", "slo_violations", 100.0),
+    ("Utilisation", "%", "utilisation", 100.0),
 )
 QUEUE_COLOURS: Mapping[str, str] = {"simple": BLUE, "slo": ORANGE, "slo-savable": GREEN}
-HEIGHT_PX = 720
+HEIGHT_PX = 240
 
 
 def make_document(experiment: Experiment, results: Results) -> dict[str, Any]:
@@ -149,7 +150,7 @@ def _notes(experiment: Experiment) -> Iterator[str]:
 def headline(document: Document) -> str:
     """Set-up, load and size in one line."""
     setup, amount = document["setup"], document["amount"]
-    size = f"{amount['count']:,} requests" if "count" in amount else f"{amount['seconds']:g} s"
+    size = plural(amount["count"], "request") if "count" in amount else f"{amount['seconds']:g} s"
     gpus = " + ".join(f"{one['count']} {one['kind']}" for one in setup["consumers"])
     return (
         f"Queue simulator: {setup['name']}, {gpus}, load {setup['load']:.2f}, "
@@ -266,42 +267,37 @@ def _subtitle(document: Document) -> str:
     )
 
 
-def _draw(document: Document) -> Any:  # noqa: ANN401 - a plotly figure
-    figure = grid([title for title, _, _ in PANELS], vertical_spacing=0.16, horizontal_spacing=0.09)
-    for at, (_, key, factor) in enumerate(PANELS):
-        for queue, colour in QUEUE_COLOURS.items():
-            found = [row for row in document["policies"] if row["queue"] == queue]
-            if found:
-                place = {"row": at // 2 + 1, "col": at % 2 + 1}
-                figure.add_trace({**_bars(found, key, factor, queue, colour), "showlegend": at == 0}, **place)
-    figure.update_yaxes(rangemode="nonnegative", zeroline=False, gridwidth=1, automargin=True)
-    figure.update_xaxes(automargin=True, showline=False, type="category")
-    figure.update_annotations(font={"size": 14})
-    return figure.update_layout(
-        **LAYOUT,
-        barmode="group",
-        height=HEIGHT_PX,
-        margin={"l": 48, "r": 16, "t": 84, "b": 48},
-        legend={"orientation": "h", "x": 0.5, "xanchor": "center", "y": 1.07, "yanchor": "bottom"},
-    )
-
-
-def _bars(found: list[Mapping[str, Any]], key: str, factor: float, queue: str, colour: str) -> dict[str, Any]:
+def _draw(document: Document) -> Figure:
+    routings = list(dict.fromkeys(row["routing"] for row in document["policies"]))
     return {
-        "type": "bar",
-        "name": queue,
-        "legendgroup": queue,
-        "marker": {"color": colour},
-        "x": [row["routing"] for row in found],
-        "y": [_times(row[key]["mean"], factor) for row in found],
-        "error_y": {
-            "type": "data",
-            "array": [_times(row[key]["half_width"], factor) for row in found],
-            "color": GREY,
-            "thickness": 1.5,
-        },
-        "hovertemplate": f"%{{x}}: %{{y:.4g}}<extra>{escape(queue)}</extra>",
+        "wide": True,
+        "panels": [
+            {
+                "title": title,
+                "x": {"scale": "names", "names": routings},
+                "y": {"title": unit},
+                "series": list(_bars(document, key, factor, routings)),
+                "height": HEIGHT_PX,
+            }
+            for title, unit, key, factor in PANELS
+        ],
     }
+
+
+def _bars(document: Document, key: str, factor: float, routings: Sequence[str]) -> Iterator[Series]:
+    """One row of bars for each queue policy."""
+    for queue, colour in QUEUE_COLOURS.items():
+        found = [row for row in document["policies"] if row["queue"] == queue]
+        if found:
+            yield {
+                "name": queue,
+                "group": queue,
+                "colour": colour,
+                "bars": True,
+                "x": [routings.index(row["routing"]) for row in found],
+                "y": [_times(row[key]["mean"], factor) for row in found],
+                "spread": [_times(row[key]["half_width"], factor) for row in found],
+            }
 
 
 def _times(value: float | None, factor: float) -> float | None:

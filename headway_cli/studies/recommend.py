@@ -132,7 +132,7 @@ def recommend(
     check_outputs({"--json": json, "--report": report, "--write": write}, (trace, options.config))
     found = recommendation(trace, options, jobs or os.cpu_count() or 1)
     if report is not None:
-        write_text(Path(report), render(found))
+        write_text(Path(report), render(document(found)))
     if write is not None and found.choice is not None:
         write_text(Path(write), found.configuration())
     if json is not None:

@@ -10,9 +10,11 @@ from rich.console import Console
 
 from headway.simulation.report import ReportSlo, TraceFigures
 from headway.studies.recommend import Choice, Mode, Outcome, Row, cheapest, other_policy
+from headway.words import duration, percent, plural, scaled, targets
 from headway.workload import TraceOptions
 from headway_cli.terminal import bold, print_facts, print_notes, table
-from headway_cli.words import duration, percent, plural, scaled, targets
+
+Document = Mapping[str, Any]
 
 GPU_HOURS = "GPU-hours"
 POLICY = "headway"
@@ -109,14 +111,17 @@ def print_recommendation(found: Recommendation, out: Console) -> None:
     """The trace and the promise, the candidates, what is recommended and what else it could be."""
     trace = found.trace
     named = scaled(trace.name, trace.rate_scale)
-    out.print(bold(f"{named}, {trace.requests:,} requests in {duration(trace.duration_s)}"))
+    out.print(bold(f"{named}, {plural(trace.requests, 'request')} in {duration(trace.duration_s)}"))
     out.print(f"{targets(found.slo.ttft_s, found.slo.itl_s)}, aim {percent(found.slo.attainment)}")
     rows = found.ordered()
     engines = list(dict.fromkeys(row.candidate.engine.name for _, row in rows))
     letters = {name: _letter(place) for place, name in enumerate(engines)}
     print_facts({letters[name]: _engine(name, found) for name in engines}, out)
     head = ["", "mode", "fixed", "attained", found.unit, POLICY, "attained", found.unit]
-    lines = ([letters[row.candidate.engine.name], label, *cells(row)] for label, row in rows)
+    lines = (
+        [letters[row.candidate.engine.name], label, *cells(_row(row), found.slo.attainment)]
+        for label, row in rows
+    )
     out.print(table(head, lines, names=2, whole=range(len(head))))
     if found.choice is not None:
         print_facts(sentences(found, found.choice), out)
@@ -154,20 +159,20 @@ def _of_mode(rows: Sequence[Row]) -> list[tuple[str, Row]]:
     ]
 
 
-def cells(row: Row) -> list[str]:
+def cells(row: Document, aim: float) -> list[str]:
     """Fleet, attainment and cost of the least fixed fleet and of the policy; `≥ 12` where that is enough."""
-    if row.problem is not None:
+    if row["problem"] is not None:
         return ["none", "", "", "", "", ""]
-    kept = [*_cells(row, row.fixed, row.bound)]
-    return kept + (_cells(row, row.followed, row.floor) if row.fixed else ["", "", ""])
+    kept = _cells(row["fixed"], row["cost_at_least"], aim)
+    return kept + (_cells(row[POLICY], row["policy_cost_at_least"], aim) if row["fixed"] else ["", "", ""])
 
 
-def _cells(row: Row, outcome: Outcome | None, least: float) -> list[str]:
+def _cells(outcome: Document | None, least: float, aim: float) -> list[str]:
     if outcome is None:
         return ["", "", f"≥ {least:.4g}"]
-    fleet = "+".join(str(count) for count in outcome.fleet.values())
-    missed = "" if outcome.attainment >= row.aim else " !"
-    return [fleet, percent(outcome.attainment) + missed, f"{row.cost(outcome):.4g}"]
+    fleet = "+".join(str(count) for count in outcome["replicas"].values())
+    missed = "" if outcome["attainment"] >= aim else " !"
+    return [fleet, percent(outcome["attainment"]) + missed, f"{outcome['cost']:.4g}"]
 
 
 def sentences(found: Recommendation, choice: Choice) -> dict[str, str]:
@@ -240,14 +245,17 @@ def nothing_found(found: Recommendation) -> str:
 
 
 def document(found: Recommendation) -> dict[str, Any]:
-    """The recommendation as JSON-able data."""
+    """The recommendation as JSON-able data; `shown` are the candidates of the table and their labels."""
     choice = found.choice
+    places = {id(row): place for place, row in enumerate(found.rows)}
     return {
         "trace": asdict(found.trace),
         "slo": asdict(found.slo),
         "unit": found.unit,
         "candidates": [_row(row) for row in found.rows],
+        "shown": [{"candidate": places[id(row)], "label": label} for label, row in found.ordered()],
         "recommended": None if choice is None else _choice(found, choice),
+        "nothing": nothing_found(found) if choice is None else None,
         "notes": problems(found),
     }
 
@@ -260,6 +268,7 @@ def _choice(found: Recommendation, choice: Choice) -> dict[str, Any]:
         **_outcome(choice.row, choice.outcome),
         "configuration": here.base.tree(choice.outcome.overrides),
         "sentences": sentences(found, choice),
+        "simulation": choice.outcome.report.document(),
     }
 
 
@@ -280,6 +289,7 @@ def _row(row: Row) -> dict[str, Any]:
         "gpus_per_replica": _by_role(row.facts.gpus_per_replica),
         "attainable": row.facts.attainable,
         "cost_at_least": row.bound,
+        "policy_cost_at_least": row.floor,
         "fixed": None if row.fixed is None else _outcome(row, row.fixed),
         "headway": None if row.followed is None else _outcome(row, row.followed),
         "problem": row.problem,

@@ -2,15 +2,17 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 from rich.console import Console
 
+from headway.words import percent, plural
 from headway_cli.flags import argument, option, switch
 from headway_cli.output import STDOUT, check_outputs, write_json, write_text
 from headway_cli.page.charts import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, Board
-from headway_cli.page.series import gpus_over_time, interval_columns
+from headway_cli.page.figure import Figure, Style, plain
+from headway_cli.page.series import gpus_over_time, interval_columns, steps
 from headway_cli.page.template import charts, figures, named, notes, page
 from headway_cli.result_view import COMPARED, common_notes
 from headway_cli.studies.shared_budget import (
@@ -22,7 +24,6 @@ from headway_cli.studies.shared_budget import (
     run_split,
 )
 from headway_cli.terminal import announce_compilation, bar, bold, console, print_facts, print_notes, table
-from headway_cli.words import percent, plural
 
 COLOURS = (BLUE, ORANGE, GREEN, PURPLE, SKY, GREY)
 OVER_TIME = {"shared": "GPUs, shared", "split": "GPUs, split in fixed parts"}
@@ -102,7 +103,7 @@ SHOWN: Mapping[str, Callable[[DeploymentUse], str]] = {
     "attainable": lambda one: percent(one.report.attainable),
     "GPU-hours": _compared("GPU-hours"),
     "GPUs": _asked,
-    "reversals": _compared("reversals"),
+    "turns back": _compared("of these back"),
     "TTFT p99": _compared("TTFT p99"),
     "ITL p99": _compared("ITL p99"),
 }
@@ -138,25 +139,27 @@ def render(report: ShareReport) -> str:
     return page(title=headline(report), subtitle=subtitle, body="\n".join(body))
 
 
-def _draw(report: ShareReport) -> Any:  # noqa: ANN401 - a plotly figure
+def _draw(report: ShareReport) -> Figure:
     ways, first = _ways(report), report.shared.deployments
     titles = (*(OVER_TIME[way] for way in ways), "Load", *(f"Attainment, {way}" for way in ways))
     board = Board(max(one.report.simulated_s for one in first), titles)
     for row, use in enumerate(ways.values(), start=1):
         _draw_gpus(board, row, use.deployments)
         board.target(row, f"budget {report.gpus}", report.gpus)
-        board.axis(row, "GPUs")
+        board.axis(row, whole=True)
     for at, one in enumerate(first):
         columns = interval_columns(one.report.intervals)
-        style = {"color": _colour(at), "width": 2, "shape": "hv"}
-        board.line(len(ways) + 1, one.name, columns.start_s, columns.load_rps, line=style)
-    board.axis(len(ways) + 1, "requests/s")
+        board.line(
+            len(ways) + 1, one.name, *steps(columns, columns.load_rps), {**_style(one, at), "step": True}
+        )
+    board.axis(len(ways) + 1, title="requests/s")
     for row, use in enumerate(ways.values(), start=len(ways) + 2):
         for at, one in enumerate(use.deployments):
             columns = interval_columns(one.report.intervals)
-            style = {"color": _colour(at), "width": 2}
-            board.line(row, one.name, columns.middle_s, columns.attainment * 100.0, line=style)
-        board.axis(row, "% of requests")
+            board.share(row, one.name, *steps(columns, columns.attainment), {**_style(one, at), "step": True})
+        shares = [each.attainment for one in use.deployments for each in one.report.intervals]
+        for aim in sorted({one.report.slo.attainment for one in use.deployments}):
+            board.aim(row, aim, [*shares, *(one.report.slo.attainment for one in use.deployments)])
     return board.finish()
 
 
@@ -166,10 +169,12 @@ def _draw_gpus(board: Board, row: int, uses: Sequence[DeploymentUse]) -> None:
     times = np.unique(np.concatenate([time_s for time_s, _ in held]))
     below = np.zeros(len(times))
     for at, (one, (time_s, counts)) in enumerate(zip(uses, held, strict=True)):
-        below = below + counts[np.searchsorted(time_s, times, side="right") - 1]
-        style = {"color": _colour(at), "width": 1, "shape": "hv"}
-        board.line(row, one.name, times, below, line=style, fill="tonexty" if at else "tozeroy")
+        own = counts[np.searchsorted(time_s, times, side="right") - 1]
+        words = [f"{count:.0f}" for count in own]
+        style: Style = {**_style(one, at), "step": True, "base": plain(below), "told": words}
+        below = below + own
+        board.line(row, one.name, times, below, style)
 
 
-def _colour(at: int) -> str:
-    return COLOURS[at % len(COLOURS)]
+def _style(one: DeploymentUse, at: int) -> Style:
+    return {"group": one.name, "colour": COLOURS[at % len(COLOURS)]}

@@ -23,7 +23,7 @@ from headway.config.base import ConfigError, NonNegativeFloat, PositiveFloat, Po
 from headway.config.loading import OPTIONS, read_yaml
 from headway.planning.hindsight.policy import HeadwayPolicy
 from headway.simulation.build import Plan
-from headway.simulation.report import SimulationReport
+from headway.simulation.report import SimulationReport, parse_report
 from headway.simulation.simulate import Watchers
 from headway.studies.sharing_simulation import Tenant, simulate_shared
 from headway.workload import Trace, TraceOptions, open_trace
@@ -162,7 +162,7 @@ class BudgetUse:
         return float(np.max(total))
 
     def document(self) -> dict[str, Any]:
-        """JSON-able data; keys are listed in docs/reference.md."""
+        """JSON-able data; keys are listed in docs/reference/results.md."""
         rows = [
             {key: getattr(one, key) for key in ("name", "priority", "weight", "lost")} | one.report.document()
             for one in self.deployments
@@ -184,6 +184,28 @@ class ShareReport:
         """JSON-able data."""
         whole = {"gpus": self.gpus, **self.shared.document()}
         return whole if self.split is None else {**whole, "split": self.split.document()}
+
+
+def parse_shared(document: Mapping[str, Any]) -> ShareReport:
+    """What `ShareReport.document` wrote; ReportError or KeyError for what is missing or wrong."""
+    split = document.get("split")
+    return ShareReport(
+        gpus=document["gpus"], shared=_parse_use(document), split=None if split is None else _parse_use(split)
+    )
+
+
+def _parse_use(document: Mapping[str, Any]) -> BudgetUse:
+    deployments = [
+        DeploymentUse(
+            name=row["name"],
+            priority=row["priority"],
+            weight=row["weight"],
+            lost=row["lost"],
+            report=parse_report(row),
+        )
+        for row in document["deployments"]
+    ]
+    return BudgetUse(deployments=deployments, parts=document.get("parts"))
 
 
 def run_shared(shared: SharedBudget, file: Path, progress: Progress | None = None) -> BudgetUse:
