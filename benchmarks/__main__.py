@@ -1,7 +1,7 @@
 """`python -m benchmarks [NAME ...] [--data DIR]`: run the benchmarks and print their figures.
 
-`policies`, `mismatch`, `mixed`, `days` and `roles` take hours and run only when they are named; so does
-`size`, which measures no speed.
+`policies`, `mismatch`, `advice`, `mixed`, `days` and `roles` take hours and run only when they are named; so
+do `size` and `embedded_profiles`, which measure no speed.
 """
 
 import argparse
@@ -17,12 +17,16 @@ BENCHMARKS: Mapping[str, str] = {
     "latency": "request latency prediction beside common regressors, and its cost (minutes)",
     "waiting": "operations of the router's waiting queue, by how many wait",
     "estimator": "estimated against measured profiles",
+    "fleet_profile": "profiles of fleets that serve, with and without probes, against the truth",
+    "embedded_profiles": "the embedded profiles made again (--output writes them; minutes)",
     "baselines": "reference, threshold and static fleets on public traces (minutes)",
     "policies": "planner policies at equal attainment over a grid of deployments (hours; --quick: one)",
     "gpu_types": "cheapest GPU types in whole replicas: cost, error of adding up capacities, time (minutes)",
     "sources": "policy headway by what its source of metrics shows: requests, counts, means (minutes)",
     "decisions": "CPU time of a decision of headway, by past and deployments (minutes)",
     "mismatch": "plans for engines of other speeds than profiled, corrected and not (an hour; --quick: less)",
+    "advice": "savings that a dry run forecasts against those really made (an hour; --quick: minutes)",
+    "advice_live": "the same on a live fleet of simulated engines (8 minutes, two Rays; --quick: simulated)",
     "mixed": "policy headway on mixed pools beside the best static fleet, by chunk size (an hour)",
     "passes": "mixed replicas as a peer simulates them, beside our replay, by how requests are placed",
     "days": "policy headway over two days, by the predictors that it asks (an hour)",
@@ -39,12 +43,15 @@ BENCHMARKS: Mapping[str, str] = {
 OPTIONS: Mapping[str, Sequence[str]] = {
     "policies": ("cells", "quick", "output", "workers", "ablation", "report"),
     "mismatch": ("cells", "quick", "output", "workers"),
+    "advice": ("cells", "quick", "output", "workers"),
+    "advice_live": ("output", "quick"),
     "mixed": ("cells", "quick", "output", "workers"),
     "days": ("cells", "output"),
     "roles": ("cells", "output", "workers"),
     "size": ("root", "journeys"),
+    "embedded_profiles": ("output",),
 }
-"""Benchmarks that take more than the data directory."""
+"""Benchmarks that take more than the data directory, or too long to run unasked."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -67,12 +74,14 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     listed = ", ".join(f"{name} ({what})" for name, what in BENCHMARKS.items())
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"{listed}; all by default")
     parser.add_argument("--data", type=pathlib.Path, help="directory with traces/ and profiles/")
-    policies = parser.add_argument_group("policies, mismatch, mixed, days, roles")
+    policies = parser.add_argument_group("policies, mismatch, advice, mixed, days, roles")
     policies.add_argument(
         "--cells", metavar="PATTERNS", help="only cells of such names, as azure10_8b_*,r1_*"
     )
     policies.add_argument("--quick", action="store_true", help="traces of an hour, no budgets")
-    policies.add_argument("--output", metavar="DIR", type=pathlib.Path, help="results; those there stay")
+    policies.add_argument(
+        "--output", metavar="DIR", type=pathlib.Path, help="results; those there stay (profiles: replaced)"
+    )
     policies.add_argument("--workers", metavar="N", type=int, help="processes; else one per core")
     policies.add_argument("--ablation", action="store_true", help="headway with one idea off at a time")
     policies.add_argument("--report", action="store_true", help="of what lies in --output; runs nothing")

@@ -33,7 +33,7 @@ from benchmarks.mismatch_plot import Found, mismatch_svg
 from benchmarks.policies.ablation import IDEAS, Without
 from benchmarks.policies.cells import PROFILES, Base
 from benchmarks.policies.recording import Recording, recordings
-from benchmarks.processes import run_all
+from benchmarks.processes import run_missing
 from headway.config import load_config
 from headway.engine.speeds import EngineSpeeds
 from headway.planning import Role, make_policy
@@ -197,8 +197,7 @@ def main(
         for mismatch in MISMATCHES
         if not quick or mismatch.name in QUICK
     ]
-    missing = [job for job in jobs if not job.path.is_file()]
-    run_all(Job.run, missing, workers)
+    run_missing(Job.run, jobs, workers)
     print("\n".join(table(jobs)))
     (output / "mismatch.svg").write_text(mismatch_svg(_by_speed(jobs)), encoding="utf-8")
     return 0

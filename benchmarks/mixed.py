@@ -25,7 +25,7 @@ import numpy as np
 
 from benchmarks.policies.cells import PROFILES, Base
 from benchmarks.policies.recording import Recording, recordings
-from benchmarks.processes import run_all
+from benchmarks.processes import run_missing
 from headway.config import load_config
 from headway.planning.replay import ReplayEngine, Requests, least_replicas, mixed_losses
 from headway.simulation.build import Plan, make_plan, make_scenario, run
@@ -135,8 +135,7 @@ def main(
         for chunk_tokens, delay_s in ([USUAL] if quick else SETTINGS)
     ]
     jobs = [job for job in jobs if any(fnmatch(job.name, pattern) for pattern in cells.split(","))]
-    missing = [job for job in jobs if not job.path.is_file()]
-    run_all(Job.run, missing, workers)
+    run_missing(Job.run, jobs, workers)
     print("\n".join(table(jobs)))
     return 0
 

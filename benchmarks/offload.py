@@ -1,4 +1,4 @@
-"""Elastic prefill offload (document 004) on the Mooncake conversation trace: 8 mixed replicas, four modes.
+"""Elastic prefill offload on the Mooncake conversation trace: 8 mixed replicas, four modes.
 
     python -m benchmarks offload --data DIR
 

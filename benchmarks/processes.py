@@ -4,17 +4,28 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from multiprocessing import get_context
 from pathlib import Path
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-Job = TypeVar("Job")
 
 
-def run_all(run: Callable[[Job], None], jobs: Sequence[Job], workers: int | None) -> None:
-    """Run the jobs in so many processes, one a core by default, and say how many are done.
+class Kept(Protocol):
+    """A job whose result is a file."""
+
+    @property
+    def path(self) -> Path:
+        """The file, there once the job is done."""
+
+
+Job = TypeVar("Job", bound=Kept)
+
+
+def run_missing(run: Callable[[Job], None], all_jobs: Sequence[Job], workers: int | None) -> None:
+    """Run the jobs without a result in so many processes, one a core by default, and say how many are done.
 
     Each process compiles once, and keeps what it has read for the last job.
     """
+    jobs = [job for job in all_jobs if not job.path.is_file()]
     with get_context("spawn").Pool(workers or os.cpu_count() or 1) as pool:
         for number, _ in enumerate(pool.imap_unordered(run, jobs), 1):
             print(f"{number} of {len(jobs)} done", flush=True)

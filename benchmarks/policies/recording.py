@@ -76,7 +76,7 @@ def _sorted(
     return Recording(arrival_s[order], input_tokens[order], output_tokens[order], duration_s)
 
 
-def read(path: Path, options: TraceOptions) -> Recording:
+def read(path: Path | str, options: TraceOptions) -> Recording:
     """A trace file, whole."""
     with open_trace(path, options) as trace:
         rows = [(chunk.arrival_s, chunk.input_tokens, chunk.output_tokens) for chunk in trace.chunks()]
