@@ -35,7 +35,7 @@ async def collecting(
     source: str, url: str | None, store: MemoryStore | None = None, clock: Clock | None = None, **metrics: Any
 ) -> AsyncIterator[MetricCollector]:
     config = settings(source, url, **metrics)
-    collector = MetricCollector(config.model_dump_json(), store or MemoryStore(), clock or Clock())
+    collector = MetricCollector(config.model_dump_json(), "headway", store or MemoryStore(), clock or Clock())
     try:
         yield collector
     finally:

@@ -11,14 +11,15 @@ from typing import Any
 from actors.collector.measured import Health, HealthStatus, Latency, Measured, PoolLoad
 from actors.connectors.protocol import Action, PoolCounts, PoolsSnapshot, Ready, Replica
 from actors.performance_model import PerformanceModel
+from actors.planning.advice import LiveAdvice
 from actors.planning.context import PlannerContext, PlannerState
 from actors.planning.log import DecisionLog
 from actors.planning.loop import PlannerLoop
 from actors.planning.settings import RuntimeSettings
-from actors.store import Store
+from actors.store import Store, StoreAway
 from headway.config import HeadwayConfig, load_config
 from headway.planning import Decision, LoadForecast, Observation, Role
-from headway.planning.records import ComponentHealth
+from headway.planning.documents import ComponentHealth
 from tests.planning.planning_cases import PROFILE
 from tests.stores import MemoryStore
 
@@ -178,14 +179,14 @@ class ScriptedPools:
     async def set_targets(self, targets: Mapping[Role, int], reasons: Mapping[str, Any]) -> Action:
         self.calls.append((clock() - EPOCH, dict(targets)))
         await self.setting.play()
-        before, self.counts = self.counts, dict(targets)
+        before, self.counts = self.counts, {**self.counts, **targets}
         for role, count in targets.items():
             mine = [name for name, (of, _) in self.born.items() if of is role]
             for name in mine[count:]:
                 del self.born[name]
             for number in range(len(mine), count):
                 self.born[f"{role}-{number}-{clock() - EPOCH:g}"] = (role, clock())
-        return Action(status="unchanged" if before == targets else "sent")
+        return Action(status="unchanged" if before == self.counts else "sent")
 
     async def state(self) -> Mapping[Role, PoolCounts]:
         return (await self.snapshot()).pools
@@ -235,6 +236,7 @@ class Deployment:
     pools: ScriptedPools = field(default_factory=ScriptedPools)
     resumed: bool = False
     compute: Callable[[Callable[[], Decision]], Awaitable[Decision]] = inline
+    store_away: bool = False
 
     def __post_init__(self) -> None:
         self.log = DecisionLog(self.store)
@@ -245,13 +247,20 @@ class Deployment:
             log=self.log,
             settings=self.settings,
             clock=clock,
+            advice=LiveAdvice(self.store),
             compute=self._compute,
+            stored=self._kept,
         )
         self.loop = PlannerLoop(context, resume=self.resumed)
 
     async def _compute(self, work: Callable[[], Decision]) -> Decision:
         # Tests replace `compute` while the loop runs.
         return await self.compute(work)
+
+    async def _kept(self, work: Callable[[], Any]) -> Any:
+        if self.store_away:
+            raise StoreAway("the store does not answer within 2 s")
+        return work()
 
     @property
     def state(self) -> PlannerState:

@@ -21,7 +21,19 @@ from actors.collector.exposition import (
     series_uses,
 )
 from actors.collector.measured import Increase, latency, quantile
-from actors.collector.presets import DYNAMO, HEADWAY, PRESETS, channels, gauges
+from actors.collector.presets import (
+    DYNAMO,
+    HEADWAY,
+    LLM_D,
+    PRESETS,
+    VLLM,
+    Quantity,
+    Selection,
+    channels,
+    gauges,
+)
+from actors.collector.promql import selector
+from headway.planning import Role
 
 CHANNELS = channels(HEADWAY, "tiny")
 ARRIVALS = SeriesId("headway_request_arrivals_total", (("model", "tiny"),))
@@ -209,3 +221,33 @@ def test_quantiles_rise(per_bucket):
 
 def test_summed_series_with_different_bounds_are_repaired():
     assert quantile(0.5, ((0.1, 8.0), (0.15, 3.0), (0.2, 9.0), (inf, 10.0))) == pytest.approx(0.0625)
+
+
+ROLES = Selection(
+    labels=(("namespace", "llm"),),
+    roles={Role.PREFILL: (("pod", "~p-.*"),), Role.DECODE: (("pod", "~d-.*"),)},
+)
+
+
+def test_each_quantity_is_read_from_the_engines_that_have_all_of_it():
+    pods: dict[Quantity, set[str]] = {}
+    for channel in channels(VLLM, "tiny", ROLES):
+        where = dict(channel.where)
+        assert (where["namespace"], where["model_name"]) == ("llm", "tiny")
+        if not channel.gauge:
+            pods.setdefault(channel.quantity, set()).add(where["pod"])
+    prefill = {Quantity.TTFT, Quantity.QUEUE, Quantity.CACHED}
+    assert pods == {each: {"~p-.*" if each in prefill else "~d-.*"} for each in pods}
+    in_flight = {dict(c.where)["pod"] for c in channels(VLLM, "tiny", ROLES) if c.gauge}
+    assert in_flight == {"~p-.*", "~d-.*"}
+    assert {gauge.role for gauge in gauges(VLLM, "tiny", ROLES)} == {Role.PREFILL, Role.DECODE}
+
+
+def test_a_router_in_front_counts_each_request_itself():
+    found = {c.quantity: c for c in channels(LLM_D, "tiny", ROLES)}
+    assert dict(found[Quantity.REQUESTS].where) == {"namespace": "llm", "model_name": "tiny"}
+    assert dict(found[Quantity.QUEUE].where)["pod"] == "~p-.*"
+
+
+def test_labels_in_promql():
+    assert selector("vllm:x", (("pod", '~p-"x"'),)) == '{__name__=~"vllm[:_]x",pod=~"p-\\"x\\""}'

@@ -16,8 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import Counter, Gauge, generate_latest
 
+from actors.collector.by_class import classes_within
 from actors.collector.exposition import (
     ARRIVAL,
+    LOST,
     ROW,
     UNKNOWN,
     RequestList,
@@ -109,6 +111,29 @@ def test_what_a_request_took_comes_along():
     assert (traffic.completed_slo_ttft_s[0], traffic.completed_slo_itl_s[0]) == pytest.approx((0.5, 0.02))
     assert isnan(traffic.completed_arrival_s[1])
     assert isnan(traffic.completed_slo_ttft_s[1])
+
+
+def test_an_interval_by_class():
+    slo = (UNKNOWN, 0.5, 0.02)
+    said = told(
+        (9.0, 1, ARRIVAL, *slo, 2),
+        (11.0, 1, ARRIVAL, *slo, 2),
+        (11.5, 1, ARRIVAL, *slo, 2),
+        (12.0, 500, 20, *slo, 2, 1.0, 0.4, 0.01),
+        (12.5, 500, 20, *slo, 2, 1.0, 0.6, 0.01),
+        (13.0, 500, 1, *slo, 2, 1.0, 0.2, nan),
+        (14.0, 0, LOST, *slo, 2),
+        (14.5, 900, 30),
+    )
+    found = classes_within(said, 0.0, (10.0, 15.0), ("batch", "chat"))
+    assert list(found) == ["batch", "chat"]
+    chat = found["chat"]
+    assert (chat.requests, chat.judged, chat.attainment) == (2.0, 4.0, 0.5)
+    assert (chat.ttft_s.p50, chat.ttft_s.count, chat.itl_s.count) == (pytest.approx(0.4), 3.0, 2.0)
+    assert isnan(found["batch"].attainment)
+    assert (found["batch"].requests, found["batch"].ttft_s.count) == (0.0, 0.0)
+    traffic = traffic_within(said, 0.0, 10.0, 15.0)
+    assert len(traffic.completed_input_tokens) == 4
 
 
 @given(

@@ -1,6 +1,7 @@
 """Sources of metrics: addresses, answers of Prometheus, failures of the other side."""
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable
 from math import isnan, nan
 
@@ -10,15 +11,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from actors.collector.exposition import SourceDownError, metrics_url, redacted
-from actors.collector.gateway_source import GatewaySource, gateway_address
+from actors.collector.gateway_source import GatewaySource
+from actors.collector.http_text import TextReader
 from actors.collector.measured import HealthStatus, PoolLoad
+from actors.collector.pages import HttpPages
 from actors.collector.presets import PRESETS, VLLM
-from actors.collector.prometheus_source import Coverage, Point, coverage_health, increase_of, loads_of, points
+from actors.collector.prometheus_source import (
+    Coverage,
+    Point,
+    PrometheusSource,
+    coverage_health,
+    increase_of,
+    loads_of,
+    points,
+)
 from actors.collector.tracker import Tracker
-from actors.names import GATEWAY_ADDRESS
 from headway.planning import Role
-from tests.actors.collector_cases import Clock, collecting, serving, settings
-from tests.exporter import Exporter, free_port
+from tests.actors.collector_cases import Clock, collecting, serving
+from tests.exporter import Exporter
+from tests.ports import free_port
 from tests.stores import MemoryStore
 
 pytestmark = pytest.mark.anyio
@@ -155,42 +166,91 @@ async def test_what_was_stored_by_something_else_is_ignored(exporter):
         assert (await collector.collect(10.0)).health.status is HealthStatus.STARTING
 
 
-async def test_our_gateway_is_found_by_its_written_address_and_followed_when_it_moves(exporter):
-    clock, store = Clock(), MemoryStore()
-    store.put(GATEWAY_ADDRESS, exporter.url.encode())
-    async with collecting("gateway", None, store, clock) as collector:
+class OurGateway:
+    """The handle of a gateway whose replica may be another."""
+
+    def __init__(self, exporter):
+        self.exporter, self.replica, self.fault = exporter, "a", None
+        self.scraped = self.recent = self
+
+    async def remote(self, *args):
+        if self.fault is not None:
+            raise self.fault
+        if args:
+            return ""
+        pages = HttpPages(self.exporter.url, TextReader(5.0))
+        try:
+            _, text = await pages.metrics()
+        finally:
+            await pages.close()
+        return self.replica, text
+
+
+async def test_our_gateway_is_read_by_its_handle_and_followed_when_it_moves(exporter, monkeypatch):
+    gateway, found = OurGateway(exporter), []
+    monkeypatch.setattr("actors.collector.pages.serve_handle", lambda app: found.append(app) or gateway)
+    clock = Clock()
+    async with collecting("gateway", None, MemoryStore(), clock) as collector:
         exporter.serve([0.1] * 2)
         await collector.collect(10.0)
         elsewhere = Exporter()
         try:
-            store.put(GATEWAY_ADDRESS, elsewhere.url.encode())
+            gateway.exporter, gateway.replica = elsewhere, "b"
             elsewhere.serve([0.1] * 7)
             clock.now_s += 10.0
             assert (await collector.collect(10.0)).requests == 7.0
-            assert (await collector.status())["url"] == f"{elsewhere.url}/metrics"
+            assert (await collector.status())["url"] == "headway/Gateway"
+            gateway.fault = RuntimeError("Deployment is gone\nand more")
+            health = (await collector.collect(10.0)).health
+            assert health.status is HealthStatus.DOWN
+            assert health.detail == "the gateway at headway/Gateway: RuntimeError: Deployment is gone"
+            gateway.fault = None
+            assert (await collector.collect(10.0)).health.status is HealthStatus.OK
+            assert found == ["headway"] * 2, "looked for again after it failed"
         finally:
             elsewhere.stop()
 
 
-async def test_a_store_that_fails_does_not_leave_collect(exporter):
+async def test_a_store_that_fails_costs_no_interval(exporter, caplog):
     class Broken(MemoryStore):
         def put(self, key: str, value: bytes) -> None:
             raise RuntimeError("no such store")
 
-    async with collecting("gateway", exporter.url, Broken()) as collector:
+    clock = Clock()
+    async with collecting("gateway", exporter.url, Broken(), clock) as collector:
+        await collector.collect(10.0)
+        exporter.serve([0.1] * 3)
+        clock.now_s += 10.0
         found = await collector.collect(10.0)
-        assert found.health.status is HealthStatus.DOWN
-        assert "no such store" in found.health.detail
-        assert (await collector.status())["errors"] >= 1
+        assert (found.health.status, found.requests) == (HealthStatus.OK, 3.0)
+    assert "the store does not take collector/state" in caplog.text
+    assert "no such store" in caplog.text
+
+
+async def test_a_store_that_does_not_answer_blocks_no_event_loop(exporter):
+    class Away(MemoryStore):
+        def put(self, key: str, value: bytes) -> None:
+            back.wait(10.0)
+            super().put(key, value)
+
+    back, store, clock = threading.Event(), Away(), Clock()
+    loop = asyncio.get_running_loop()
+    async with collecting("gateway", exporter.url, store, clock) as collector:
+        began_s = loop.time()
+        await collector.collect(10.0)
+        clock.now_s += 10.0
+        exporter.serve([0.1] * 3)
+        found = await collector.collect(10.0)
+        assert loop.time() - began_s < 5.0
+        assert found.requests == 3.0
+        assert store.keys() == []
+        back.set()
+    assert store.keys() == ["collector/address", "collector/state"]
 
 
 def test_addresses():
-    config = settings("gateway", None)
-    assert gateway_address(config, MemoryStore()) == "http://127.0.0.1:8000"
     assert metrics_url("http://a:1/") == metrics_url("http://a:1/metrics") == "http://a:1/metrics"
     assert redacted("https://me:secret@a:1/b") == "https://a:1/b"
-    anywhere = config.model_copy(update={"gateway": config.gateway.model_copy(update={"host": "0.0.0.0"})})
-    assert gateway_address(anywhere, MemoryStore()) == "http://127.0.0.1:8000"
 
 
 GOOD = Coverage(newest=999.0, known=1.0, scraping=2.0, resumed=nan)
@@ -252,11 +312,17 @@ def test_no_answer_raises_anything_but_that_it_is_none(answer):
     assert all(isinstance(point, Point) for point in read)
 
 
+@pytest.mark.parametrize("kind", SOURCES)
 @pytest.mark.parametrize("address", ["http://user:s3cret@127.0.0.1:1x", "user:s3cret@127.0.0.1:1"])
-def test_an_address_that_is_none_does_not_show_its_password(address: str) -> None:
+def test_an_address_that_is_none_does_not_show_its_password(address: str, kind: str) -> None:
     async def detail() -> str:
-        tracker = Tracker(PRESETS["headway"], "m", 1.0)
-        source = GatewaySource(tracker, lambda: address, MemoryStore(), timeout_s=1.0, clock=lambda: 1.0)
+        preset = PRESETS["headway"]
+        source: GatewaySource | PrometheusSource = PrometheusSource(
+            address, preset, "m", timeout_s=5.0, fresh_s=5.0
+        )
+        if kind == "gateway":
+            pages = HttpPages(address, TextReader(1.0))
+            source = GatewaySource(Tracker(preset, "m", 1.0), pages, MemoryStore(), clock=lambda: 1.0)
         health = await source.probe()
         await source.close()
         return health.detail

@@ -141,6 +141,39 @@ def test_reports_change_the_surfaces(directory: Path) -> None:
     assert profile.meta["refined"]["version"] == learnt["served_version"] <= learnt["version"] == MANY
 
 
+def test_a_slow_replica_is_told_and_leaves_the_surfaces_alone(directory: Path) -> None:
+    now_s = 1000.0
+    config = load_config(None, {"engine.profile": str(directory)})
+    interpolator = Interpolator(config.model_dump_json(), MemoryStore(), lambda: now_s)
+    slower, usual = [LatencyReport(Phase.PREFILL, 1000.0, 0.060 * times) for times in (2.0, 1.0)]
+    for _ in range(20):
+        now_s += 5.0
+        standings = {
+            name: interpolator.learn([slower if name == "c" else usual], name) for name in ("a", "b", "c")
+        }
+    assert standings == {
+        "a": {},
+        "b": {},
+        "c": {"slowness": pytest.approx(2.0, rel=0.06), "idle_requests": 0.0},
+    }
+    assert refinement(interpolator)["factors"]["prefill"] == pytest.approx(1.0, abs=0.05)
+    model = served(interpolator)
+    ((one,),) = model.differing.values()
+    assert (one.replica, one.since_s) == ("c", 1015.0)
+    assert interpolator.status()["differing"]["prefill"][0]["replica"] == "c"
+    now_s += 45.0
+    assert interpolator.learn([], "c")["slowness"] > 1.8
+    now_s += 45.0
+    for name in ("a", "b"):
+        interpolator.learn([usual], name)
+    assert served(interpolator).differing
+    now_s += 61.0
+    for name in ("a", "b"):
+        interpolator.learn([usual], name)
+    assert not served(interpolator).differing
+    assert served(interpolator).version != model.version
+
+
 def test_the_document_is_the_profile_that_is_served(directory: Path, tmp_path: Path) -> None:
     assert make(tmp_path / "none").document() == {}
     document = json.loads(json.dumps(taught(make(directory, **REFINE)).document()))

@@ -1,12 +1,14 @@
 """One performance model: a change of it reaches policy and router, and survives a restart."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from actors.connectors.protocol import PoolCounts
 from actors.interpolator import Interpolator
 from actors.names import ActorGone
 from actors.performance_model import ModelFollower, checksum, load_profiles, own_profile
@@ -100,6 +102,29 @@ def test_a_refined_profile_reaches_router_and_policy() -> None:
     assert predicted_s(router, "r3") == pytest.approx(SLOWER * before_s, rel=0.05)
     assert policy.profile is interpolator.model().profile  # type: ignore[union-attr]
     assert following.profiles_version == after[1]
+
+
+def test_slow_replicas_reach_the_plan_as_far_as_replicas_are_ready() -> None:
+    config = settings()
+    interpolator, policy = (
+        Interpolator(config.model_dump_json(), MemoryStore()),
+        CurrentPolicy(RuntimeSettings(config, MemoryStore())),
+    )
+    model = interpolator.model()
+    assert model is not None
+    expected_s = float(model.profile.prefill.ttft_s(TOKENS))
+    for _ in range(10):
+        for name, slower in {"a": 1.0, "b": 2.0, "c": 2.0, "d": 1.0, "e": 1.0}.items():
+            interpolator.learn([LatencyReport(Phase.PREFILL, TOKENS, slower * expected_s)], name)
+
+    async def look() -> None:
+        await policy.refresh(Source(interpolator), Deadline(10.0))  # type: ignore[arg-type] # only its model
+
+    asyncio.run(look())
+    five = PoolCounts(desired=5, starting=0, ready=5, draining=0)
+    assert policy.slow({Role.MIXED: five}) == {Role.MIXED: (pytest.approx(2.0, rel=0.1),) * 2}
+    assert len(policy.slow({Role.MIXED: replace(five, ready=1)})[Role.MIXED]) == 1
+    assert policy.slow({}) == {}
 
 
 def test_surfaces_stay_as_measured_where_refinement_is_off() -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from actors.collector.measured import HealthStatus, Measured
-from actors.connectors.protocol import Ready, Refused, Unreachable
+from actors.connectors.protocol import Action, Ready, Refused, Unreachable
 from actors.planning.context import ActorFailure
 from headway.config import ConfigError
 from headway.planning import LoadForecast, Observation, PlanningError, Role, Traffic
@@ -31,6 +31,7 @@ from tests.actors.planner_cases import (
     virtual,
 )
 from tests.planning.planning_cases import PROFILE
+from tests.stores import MemoryStore
 
 HEAVY, LIGHT = 800.0, 10.0
 
@@ -57,7 +58,8 @@ def test_a_slow_collector_does_not_make_the_grid_drift() -> None:
 def test_nothing_is_decided_before_everything_is_ready_and_the_reason_shows() -> None:
     deployment = deployed()
     deployment.pools.readiness.answers = [Ready(ok=False, reason="Decode has no running replica")] * 3
-    deployment.actors.readiness.answers = ["Interpolator: no such profile directory"] * 2
+    missing = "Interpolator: no such profile directory"
+    deployment.actors.readiness.answers = [missing, missing, "", missing, missing]
 
     async def story() -> list[str]:
         reasons = []
@@ -70,11 +72,48 @@ def test_nothing_is_decided_before_everything_is_ready_and_the_reason_shows() ->
         return reasons
 
     reasons = in_virtual_time(story())
-    assert reasons[0] == "waiting: deployment: Decode has no running replica"
+    deployment_waits = "waiting: deployment: Decode has no running replica"
+    assert reasons[0] == f"{deployment_waits}; Interpolator: no such profile directory"
+    assert reasons[2] == deployment_waits
     assert reasons[3] == "waiting: Interpolator: no such profile directory"
     assert reasons[5] == "running: "
     assert deployment.pools.readiness.calls == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
     assert deployment.times() == [15.0]
+
+
+def test_since_when_nothing_was_decided_is_told_until_the_first_decision() -> None:
+    deployment = deployed()
+    deployment.pools.readiness.answers = [Ready(ok=False, reason="Decode has no running replica")] * 3
+
+    async def story() -> list[float | None]:
+        told = []
+        async with deployment.running():
+            for _ in range(3):
+                await asyncio.sleep(6.0)
+                told.append(deployment.status()["planner"]["undecided_since"])
+        return told
+
+    assert in_virtual_time(story()) == [EPOCH, EPOCH, None]
+
+
+def test_metrics_without_single_requests_are_judged_by_their_ttft() -> None:
+    lengths = LengthHistogram(bounds=(100.0, 5_000.0), counts=(90.0, 10.0, 0.0), mean=400.0)
+    counted = CountedTraffic(
+        start_s=0.0,
+        steps=((4.0, 100.0),),
+        input_tokens=lengths,
+        output_tokens=lengths,
+        completed=100.0,
+        ttft_s=LengthHistogram(bounds=(0.2, 0.9, 4.0), counts=(60.0, 0.0, 40.0, 0.0), mean=1.0),
+    )
+    deployment = deployed(config=settings(slo__ttft_ms=900.0))
+    deployment.actors.collecting.usual = lambda: busy(100.0, attainment=math.nan, counted=counted)
+    in_virtual_time(deployment.run_for(15.0))
+    (record,) = deployment.records()
+    assert (record["measured"]["attainment"], record["measured"]["ttft_only"]) == (0.6, True)
+    assert record["summary"].startswith("Only 60 % of the last requests were in time by their TTFT, 99 %")
+    attained = deployment.status()["attainment"]
+    assert (attained["last_interval"], attained["ttft_only"]) == (0.6, True)
 
 
 def test_pools_follow_the_load_up_and_down() -> None:
@@ -283,6 +322,114 @@ def test_dry_run_decides_and_sets_nothing() -> None:
     assert deployment.pools.calls == []
 
 
+def test_a_dry_run_decides_from_the_fleet_that_its_plan_would_have() -> None:
+    deployment = deployed(config=settings(planner__dry_run=True, planner__advice__start_up_s=12.0))
+    deployment.actors.collecting.usual = lambda: busy(HEAVY)
+    in_virtual_time(deployment.run_for(45.0))
+    first, second, third, fourth = deployment.records()
+    assert deployment.pools.calls == []
+    assert first["advice"]["stood_gpus"] == first["advice"]["planned_gpus"]
+    ordered = first["targets"]["decode"]
+    shown = [record["reasons"]["inputs"]["pools"]["decode"] for record in (second, third)]
+    assert [(pool["desired"], pool["starting"]) for pool in shown] == [(ordered, ordered - 1), (ordered, 0)]
+    assert second["pools"]["decode"]["desired"] == 1
+    assert second["reasons"]["inputs"]["stood"]["decode"]["ready"] == 1
+    assert fourth["advice"]["planned_gpus"] > fourth["advice"]["stood_gpus"]
+    advice = deployment.status()["advice"]
+    assert advice["start"]["covered_s"] == 40.0
+    assert advice["start"]["saved_share"]["value"] < 0.0
+    assert advice["pools"]["decode"]["ready"] == fourth["targets"]["decode"]
+    assert advice["start"]["stood"]["attainment"]["value"] == pytest.approx(0.9)
+
+
+def test_a_planner_that_acts_says_so_and_keeps_the_advice_of_before() -> None:
+    deployment = deployed(config=settings(planner__dry_run=True))
+    in_virtual_time(deployment.run_for(25.0))
+    assert "advice" not in deployed().status()
+    deployment.loop.update_settings({"planner.dry_run": False})
+    in_virtual_time(deployment.run_for(25.0))
+    found = deployment.status()["advice"]
+    assert (found["acting"], found["pools"], found["start"]["covered_s"]) == (True, {}, 20.0)
+    assert "advice" not in deployment.records()[-1]
+
+
+def test_acting_is_compared_with_the_fleet_that_stood_there_when_the_dry_run_ended() -> None:
+    deployment = deployed(config=settings(planner__dry_run=True))
+    deployment.pools = deployment.pools.__class__(counts={Role.PREFILL: 4, Role.DECODE: 6})
+    deployment = deployment.again()
+    with virtual() as run:
+        run(deployment.run_for(25.0))
+        assert "acted" not in deployment.status()["advice"]
+        deployment.loop.update_settings({"planner.dry_run": False})
+        run(deployment.run_for(35.0))
+        found = deployment.status()["advice"]["acted"]
+        assert found["against"] == {"prefill": 4, "decode": 6}
+        whole = found["start"]
+        # The interval in which it began to act is of neither: three intervals, of which two are later.
+        assert whole["covered_s"] == 20.0
+        assert whole["stood"]["gpu_hours"] == pytest.approx(10 * 20.0 / 3600.0)
+        taken = sum(deployment.pools.counts.values())
+        assert taken < 10
+        assert whole["planned"]["gpu_hours"] == pytest.approx(taken * 20.0 / 3600.0)
+        assert whole["saved_share"]["value"] == pytest.approx(1.0 - taken / 10.0)
+        assert whole["planned"]["attainment"]["value"] == pytest.approx(0.9)
+        again = deployment.again()
+        run(again.run_for(15.0))
+        later = again.status()["advice"]["acted"]
+        assert (later["against"], later["start"]["covered_s"]) == (found["against"], 40.0)
+        document = again.loop.advice(10.0).document()["acted"]
+        assert (document["window"]["covered_s"], len(document["points"])) == (10.0, 1)
+        assert document["points"][0]["stood_gpus"] == 10.0
+        assert document["points"][0]["planned_gpus"] == pytest.approx(taken)
+
+
+def test_a_planner_that_always_acted_is_compared_with_a_fleet_that_is_named_alone() -> None:
+    deployment = deployed(config=settings())
+    in_virtual_time(deployment.run_for(25.0))
+    assert "advice" not in deployment.status()
+    # A look in between does not make a fleet of Headway's own the yardstick.
+    for dry_run in (True, False):
+        deployment.loop.update_settings({"planner.dry_run": dry_run})
+        in_virtual_time(deployment.run_for(15.0))
+    assert "acted" not in deployment.status()["advice"]
+    for fleet in ({"prefill": 3, "decode": 5}, {"prefill": 2, "decode": 2}):
+        deployment.config = settings(planner__advice__against=fleet)
+        deployment = deployment.again()
+        in_virtual_time(deployment.run_for(25.0))
+        found = deployment.status()["advice"]["acted"]
+        assert found["against"] == fleet
+        # With another fleet the comparison begins anew.
+        assert found["start"]["covered_s"] == 20.0
+        assert found["start"]["stood"]["gpu_hours"] == pytest.approx(sum(fleet.values()) * 20.0 / 3600.0)
+
+
+def test_a_store_that_takes_no_advice_fails_no_tick(caplog: pytest.LogCaptureFixture) -> None:
+    class Picky(MemoryStore):
+        def put(self, key: str, value: bytes) -> None:
+            if key.startswith("planner/advice/"):
+                raise OSError("the GCS is away")
+            super().put(key, value)
+
+    deployment = deployed(config=settings(planner__dry_run=True), store=Picky())
+    in_virtual_time(deployment.run_for(25.0))
+    assert deployment.status()["planner"]["failed_ticks"] == 0
+    assert deployment.status()["advice"]["start"]["covered_s"] == 20.0
+    assert "the store does not take the advice" in caplog.text
+
+
+def test_advice_survives_a_restart() -> None:
+    deployment = deployed(config=settings(planner__dry_run=True, planner__advice__start_up_s=12.0))
+    deployment.actors.collecting.usual = lambda: busy(HEAVY)
+    in_virtual_time(deployment.run_for(25.0))
+    before, planned = deployment.status()["advice"], deployment.records()[-1]["targets"]
+    later = deployment.again()
+    in_virtual_time(later.run_for(15.0))
+    found = later.status()["advice"]
+    assert found["start"]["covered_s"] == before["start"]["covered_s"] + 10.0
+    record = later.records()[-1]
+    assert record["reasons"]["inputs"]["pools"]["decode"]["desired"] == planned["decode"]
+
+
 def test_a_failure_that_nobody_foresaw_is_counted_and_the_loop_goes_on(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -342,6 +489,37 @@ def test_reached_at_and_the_times_of_each_new_replica() -> None:
         assert entry["starting_at"] - EPOCH == 10.0
         assert entry["running_at"] - EPOCH == pytest.approx(13.25)
     assert record["reached_at"] - EPOCH == pytest.approx(13.25)
+
+
+def test_a_decision_that_waits_behind_another_is_not_reached_by_counts_that_happen_to_fit() -> None:
+    class Waiting(ScriptedPools):
+        async def set_targets(self, targets: Mapping[Role, int], reasons: Mapping[str, Any]) -> Action:
+            return Action(status="pending", detail={"decision_id": 1})
+
+    deployment = deployed(pools=Waiting(counts={Role.PREFILL: 2, Role.DECODE: 2}))
+    in_virtual_time(deployment.run_for(15.0))
+    (record,) = deployment.records()
+    assert record["targets"] == {role: pool["ready"] for role, pool in record["pools"].items()}
+    assert record["reached_at"] is None
+    last = deployment.status()["last_decision"]
+    assert (last["reached_at"], last["already"]) == (None, False)
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"planner__policy": "reference", "planner__predictor": "arima"}, "arima"),
+        ({"planner__policy": "headway"}, None),
+        (
+            {"planner__policy": "headway", "planner__headway__predictors": ["kalman", "arima"]},
+            "kalman, arima",
+        ),
+    ],
+)
+def test_the_status_names_the_predictors_that_the_policy_asks(changes, named) -> None:
+    deployment = deployed(config=settings(**changes))
+    in_virtual_time(deployment.run_for(1.0))
+    assert deployment.status()["planner"]["predictor"] == named
 
 
 def test_the_watcher_looks_often_only_while_something_is_under_way() -> None:
@@ -492,8 +670,13 @@ def test_the_status_is_json_from_the_first_moment_on() -> None:
     in_virtual_time(deployment.run_for(15.0))
     status = json.loads(json.dumps(deployment.status(), allow_nan=False))
     assert status["measured"]["isl_tokens"] is None
-    assert status["attainment"] == {"last_interval": 0.9, "total": pytest.approx(0.9)}
+    begun_s = deployment.log.last.interval.start_s
+    expected = {"last_interval": 0.9, "total": pytest.approx(0.9), "missed_since": begun_s}
+    assert status["attainment"].pop("ttft_only") is False
+    assert status["attainment"].pop("classes_missed_since") == {}
+    assert status["attainment"] == expected
     assert status["last_decision"]["id"] == 0
+    assert status["last_decision"]["summary"].startswith("Only 90 % of the last requests were in time, 99 %")
     well = {"ok": True, "detail": ""}
     assert status["components"] == {"Interpolator": well, "Connector": well}
     assert set(status["pools"]["decode"]) == {
@@ -507,7 +690,10 @@ def test_attainment_counts_an_outage() -> None:
     outage = lambda: busy(100.0, completed=0.0, attainment=0.0)  # noqa: E731
     deployment.actors.collecting.answers = [lambda: busy(100.0, attainment=1.0), outage]
     in_virtual_time(deployment.run_for(25.0))
-    assert deployment.status()["attainment"] == {"last_interval": 0.0, "total": 0.5}
+    attained = deployment.status()["attainment"]
+    assert (attained["last_interval"], attained["total"]) == (0.0, 0.5)
+    # Of two intervals the second one missed it.
+    assert attained["missed_since"] == deployment.log.last.interval.start_s
 
 
 def test_threshold_has_its_own_interval() -> None:
@@ -621,3 +807,26 @@ def test_a_warm_up_trace_that_cannot_be_read_is_no_reason_not_to_plan(caplog) ->
     (record,) = deployment.records()
     assert record["reasons"]["needs"]["prefill"]["recalled"] == 0
     assert "the warm-up trace cannot be learnt: " in caplog.text
+
+
+def test_what_the_store_does_not_take_is_not_carried_out_and_no_id_is_lost() -> None:
+    """A GCS that is away for three ticks: held meanwhile, and the ids go on without a gap."""
+
+    async def scenario() -> None:
+        deployment = deployed()
+        async with deployment.running():
+            await asyncio.sleep(25.0)
+            before, calls = deployment.records(), len(deployment.pools.calls)
+            deployment.store_away = True
+            await asyncio.sleep(30.0)
+            assert deployment.records() == before
+            assert len(deployment.pools.calls) == calls
+            planner = deployment.status()["planner"]
+            assert (planner["state"], planner["failed_ticks"]) == ("holding", 3)
+            assert planner["reason"] == "the store does not answer within 2 s"
+            deployment.store_away = False
+            await asyncio.sleep(10.0)
+            assert [record["id"] for record in deployment.records()] == list(range(len(before) + 1))
+            assert deployment.status()["planner"]["state"] == "running"
+
+    in_virtual_time(scenario())

@@ -12,7 +12,7 @@ from actors.connectors.protocol import PoolCounts, Replica
 from actors.planning.context import check_settings
 from actors.planning.log import Progress
 from actors.planning.loop import first_tick, is_late, next_tick
-from actors.planning.settings import KEY, RuntimeSettings, follow_slo
+from actors.planning.settings import KEY, Author, RuntimeSettings, fixed, follow_slo
 from actors.planning.tick import TickTime
 from headway.config import ConfigError, HeadwayConfig, load_config
 from headway.planning import PlanningError, Role
@@ -78,6 +78,29 @@ def test_changes_survive_a_restart_and_the_slo_is_there_for_the_gateway() -> Non
     assert again.changes == {"slo.ttft_ms": 250, "pools.decode.max_replicas": 4}
     stored = json.loads(store.get(KEY) or b"")["slo"]
     assert stored == {"ttft_ms": 250.0, "itl_ms": 20.0, "attainment": 0.99, "classes": {}}
+
+
+def test_who_changed_a_setting_and_when_survives_a_restart() -> None:
+    store = MemoryStore()
+    running = RuntimeSettings(config(), store)
+    running.update({"slo.ttft_ms": 250, "slo.itl_ms": 30}, author=Author(by="alice", at=10.0))
+    # What stays as it is has not been changed again.
+    running.update({"slo.ttft_ms": 250, "slo.itl_ms": 40}, author=Author(by="bob", at=20.0))
+    again = RuntimeSettings(config(), store)
+    assert again.authors == running.authors
+    assert again.authors == {
+        "slo.ttft_ms": Author(by="alice", at=10.0),
+        "slo.itl_ms": Author(by="bob", at=20.0),
+    }
+    assert list(RuntimeSettings(config(slo__ttft_ms=400), store).authors) == ["slo.itl_ms"]
+
+
+def test_changes_of_an_older_version_have_no_author() -> None:
+    store = MemoryStore()
+    stored = {"changes": {"slo.ttft_ms": {"value": 250, "covers": 300.0}}}
+    store.put(KEY, json.dumps(stored).encode())
+    again = RuntimeSettings(config(), store)
+    assert (again.changes, again.authors) == ({"slo.ttft_ms": 250}, {"slo.ttft_ms": Author()})
 
 
 class FullStore(MemoryStore):
@@ -269,3 +292,21 @@ def test_a_store_without_targets_changes_nothing() -> None:
         return taken
 
     assert asyncio.run(story()) == []
+
+
+def test_another_configuration_is_taken_over_while_running() -> None:
+    store = MemoryStore()
+    running = RuntimeSettings(config(), store)
+    running.update({"slo.ttft_ms": 250, "slo.itl_ms": 30})
+    running.rebase(config(slo__ttft_ms=400))
+    assert (running.config.slo.ttft_ms, running.config.slo.itl_ms) == (400, 30), "the newer value wins"
+    assert (running.version, running.changes) == (2, {"slo.itl_ms": 30})
+    assert json.loads(store.get(KEY) or b"")["slo"]["ttft_ms"] == 400
+
+
+def test_what_a_running_planner_cannot_take_is_what_fixes_the_actors() -> None:
+    same = config(slo__ttft_ms=400, planner__max_gpu_budget=5, pools__decode__max_replicas=9)
+    assert fixed(same) == fixed(config())
+    assert fixed(config(gateway__default_max_tokens=9)) == fixed(config()), "no actor goes by the gateway's"
+    assert fixed(config(planner__policy="threshold")) != fixed(config())
+    assert fixed(config(pools__decode__gpus_per_replica=2)) != fixed(config())

@@ -46,7 +46,7 @@ def expected(series, name: str = "kalman"):
     forecaster = make_forecaster(name, {}, 10.0)
     for values in series:
         forecaster.observe_values(*values)
-    return forecaster.forecast()
+    return forecaster.ranged()
 
 
 def test_it_forecasts_what_its_predictors_do() -> None:

@@ -3,12 +3,12 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 from aiohttp import web
 
-from actors.connectors import make_connector
+from actors.connectors import connector_problems, make_connector
 from actors.connectors.protocol import Action, PoolCounts, Ready, Refused, Unreachable
 from actors.connectors.ray_serve import RayServeConnector
 from actors.connectors.serve_control import (
@@ -18,6 +18,7 @@ from actors.connectors.serve_control import (
     ServedDeployment,
     ServedReplica,
     make_controls,
+    served,
 )
 from headway.config import load_config
 from headway.planning import Role
@@ -137,6 +138,16 @@ def test_ready_says_what_is_missing(prefill, decode, says: str) -> None:
     assert ready.reason.startswith(says)
 
 
+def test_what_keeps_replicas_from_running_is_said_in_serves_own_words() -> None:
+    failed = (
+        "The deployment failed to start 3 times in a row.\n  Traceback:\nModuleNotFoundError: No module\n"
+    )
+    details = {"target_num_replicas": 1, "replicas": [], "message": failed}
+    serve = Serve({"Prefill": deployment(1, "RUNNING"), "Decode": served(details)})
+    ready = asyncio.run(connector(serve).ready())
+    assert ready.reason == "Decode has no running replica (0 starting): ModuleNotFoundError: No module"
+
+
 def test_a_deployment_is_asked_for_its_model_where_serve_does_not_know() -> None:
     async def said(application: str, name: str) -> str:
         return {"Prefill": "llama-3.1-8b", "Decode": "llama-3.1-8b"}[name]
@@ -244,3 +255,38 @@ def test_rest_is_a_way_only_where_an_address_is_known(monkeypatch: pytest.Monkey
 def test_each_kind_of_connector_is_made(kind: str, name: str) -> None:
     made = make_connector(load_config(None, {"connector.kind": kind}), "headway")
     assert type(made).__name__ == name
+
+
+def test_deployments_of_another_application_by_name_and_not_those_that_serve_scales():
+    named = {"prefill": "Prefill:m", "decode": "Decode:m"}
+    settings = {"application": "llm", "deployments": named}
+    config = load_config(None, {"connector.ray_serve": settings})
+    serve = Serve({name: deployment(8, *["RUNNING"] * 8, model=None) for name in named.values()})
+    connector = RayServeConnector(config, "headway", [serve])
+    assert asyncio.run(connector.ready()) == Ready(ok=True)
+    assert asyncio.run(connector.state())[Role.DECODE].desired == 8
+    asyncio.run(connector.set_targets({Role.DECODE: 6}, {}))
+    assert serve.scaled == [("Decode:m", 6)]
+
+    serve.deployments["Decode:m"] = replace(serve.deployments["Decode:m"], autoscaling="1 to 9 replicas")
+    with pytest.raises(Refused, match=r"llm: Serve autoscales Decode:m \(1 to 9 replicas\)"):
+        asyncio.run(connector.set_targets({Role.PREFILL: 6, Role.DECODE: 6}, {}))
+    assert len(serve.scaled) == 1
+    assert "Serve autoscales Decode:m" in asyncio.run(connector.ready()).reason
+
+
+@pytest.mark.parametrize(
+    ("settings", "lines"),
+    [
+        ({"application": "llm"}, ["deployments: needed for the application 'llm'"]),
+        ({"deployments": {"decode": "D"}}, ["deployments.prefill: needed, the deployment of this pool"]),
+        (
+            {"deployments": {"mixed": "M", "prefill": "P", "decode": "D"}},
+            ["deployments.mixed: there is no pool mixed"],
+        ),
+        ({"deployments": {"prefill": "D", "decode": "D"}}, ["deployments: 'D' is named for two pools"]),
+    ],
+)
+def test_gaps_in_the_names_are_one_line_each(settings: dict[str, object], lines: list[str]):
+    config = load_config(None, {"connector.ray_serve": settings})
+    assert connector_problems(config) == [f"connector.ray_serve.{line}" for line in lines]

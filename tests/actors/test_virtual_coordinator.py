@@ -1,10 +1,12 @@
 """The coordinator on an event loop without Ray: who is woken, when, and by what."""
 
 import asyncio
+import threading
 
 import pytest
 from virtual_cases import Clock
 
+from actors.store import InOrder, StoreAway
 from actors.virtual_connector.coordinator import VirtualConnectorCoordinator, Waiters
 from actors.virtual_connector.decision import TooManyWaiters, UnknownDecision
 from headway.config import HeadwayConfig
@@ -126,6 +128,31 @@ async def test_a_store_that_refuses_keeps_the_decision_back_and_the_timer_trying
     assert not call.done()
     store.refuses = False
     assert (await call)["decision_id"] == 1
+
+
+async def test_while_the_store_is_away_all_is_answered_but_steps_and_what_is_stored_late_counts(monkeypatch):
+    class Gate(MemoryStore):
+        def __init__(self) -> None:
+            super().__init__()
+            self.open = threading.Event()
+
+        def put(self, key: str, value: bytes) -> None:
+            assert self.open.wait(10.0)
+            super().put(key, value)
+
+    monkeypatch.setattr("actors.virtual_connector.coordinator.InOrder", lambda: InOrder(within_s=SOON_S))
+    store = Gate()
+    coordinator = started(store)
+    call = asyncio.create_task(coordinator.next(None, LONG_S))
+    await waiting(coordinator, 1)
+    with pytest.raises(StoreAway):
+        await coordinator.propose(*ask(2))
+    with pytest.raises(StoreAway):
+        await coordinator.propose(*ask(3))
+    assert (await coordinator.state())["last_id"] == -1
+    store.open.set()
+    assert (await call)["targets"]["decode"] == 2, "the second proposal was refused for good"
+    assert (await coordinator.propose(*ask(2)))["status"] == "unchanged"
 
 
 async def test_a_waiter_that_is_cancelled_leaves():

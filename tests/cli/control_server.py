@@ -1,4 +1,4 @@
-"""The control API's documents, as docs/reference.md has them, over real HTTP."""
+"""The control API's documents, as docs/reference/http.md has them, over real HTTP."""
 
 import threading
 from collections.abc import Iterator
@@ -108,6 +108,8 @@ class Control:
     decisions: list[dict[str, Any]] = field(default_factory=lambda: [decision(n) for n in range(8)])
     traces: list[dict[str, Any]] = field(default_factory=lambda: [{"request_id": f"r{n}"} for n in range(30)])
     profile: dict[str, Any] = field(default_factory=dict)
+    advice: dict[str, Any] = field(default_factory=dict)
+    asked: list[str] = field(default_factory=list)
     patches: list[Any] = field(default_factory=list)
     authorisations: list[str | None] = field(default_factory=list)
     refuse: tuple[int, str] | None = None
@@ -120,7 +122,12 @@ class Control:
         if method == "PATCH":
             self.patches.append(loads(body))
             return 200, loads(body)
-        whole = {"/v1/control/status": self.status, "/v1/control/profile": self.profile}
+        self.asked.append(address)
+        whole = {
+            "/v1/control/status": self.status,
+            "/v1/control/profile": self.profile,
+            "/v1/control/advice": self.advice,
+        }
         if parts.path in whole:
             return 200, whole[parts.path]
         if parts.path == "/v1/control/decisions":

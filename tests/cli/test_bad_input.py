@@ -209,8 +209,16 @@ def test_report_of_something_else(tmp_path: Path, capsys: pytest.CaptureFixture[
     for text, word in (
         ("[1", "not JSON"),
         ("[" * 100_000, "not JSON"),
-        ("[1]", "no result of headway simulate"),
-        ("{}", "policy is missing"),
+        ("[1]", "no result of any verb"),
+        ("{}", "no result of any verb"),
+        ('{"policies": []}', "no result of headway compare: policies: has no row"),
+        ('{"url": "", "outcomes": {}}', "no result of headway load: model is missing"),
+        ('{"rows": [], "fleet": ""}', "no result of headway compare --routings: trace is missing"),
+        ('{"gpus": 1, "deployments": [7]}', "no result of headway share"),
+        ('{"setup": {}, "policies": [], "orders": {}}', "no result of headway queue-sim"),
+        ('{"window": {}, "points": []}', "no result of headway advise: window."),
+        ('{"candidates": [], "recommended": null}', "no result of headway recommend: trace is missing"),
+        ('{"alternatives": []}', "no result of headway gpu-plan: trace is missing"),
     ):
         path.write_text(text, encoding="utf-8")
         assert word in headway(capsys, "report", path, "--output", "page.html").complaint()
@@ -280,6 +288,19 @@ def test_check_refuses_what_simulate_refuses(
     for verb in (["check", path], ["simulate", LOAD, "--config", path]):
         said = headway(capsys, *verb).complaint()
         assert all(word in said for word in ["mine.yaml", *words]), said
+
+
+def test_check_names_what_is_wrong_in_each_part(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = tmp_path / "wrong.yaml"
+    settings.write_text(
+        "planner: {policy: nosuch}\nengine: {profile: nosuch}\nrouting: {profile: xx}\n", encoding="utf-8"
+    )
+    ended = headway(capsys, "check", settings)
+    assert ended.code == 2
+    lines = ended.err.splitlines()
+    assert [line.split(": ")[:3] for line in lines] == [
+        ["headway", str(settings), key] for key in ("engine.profile", "planner.policy", "routing.profile")
+    ]
 
 
 def test_output_that_is_a_link_to_itself(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,9 +1,15 @@
 """`headway check` on the sections that only live operation reads."""
 
+import json
 from pathlib import Path
 
 import pytest
 from cli_cases import headway
+
+from actors.collector.measured import Health, HealthStatus, Latency, Measured
+from headway.config import HeadwayConfig
+from headway_cli.fleet import Found
+from tests.vllm_double import vllm_doubles
 
 
 @pytest.fixture(autouse=True)
@@ -62,6 +68,41 @@ def test_what_up_would_refuse(
     assert fault in complaint
 
 
+def test_every_key_that_is_wrong_has_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = "slo: {ttft_ms: -1, itl_mss: 4}\npools: {prefill: {max_replicas: 0}}\nconnector: {kind: virtul}"
+    path = written(tmp_path, text)
+    ended = headway(capsys, "check", path)
+    assert (ended.code, ended.out) == (2, "")
+    lines = ended.err.splitlines()
+    assert lines[0] == f"headway: {path}: slo.itl_mss: unknown key; did you mean 'itl_ms'?"
+    keys = [line.removeprefix(f"headway: {path}: ").split(":")[0] for line in lines]
+    assert sorted(keys) == ["connector.kind", "pools.prefill.max_replicas", "slo.itl_mss", "slo.ttft_ms"]
+    # Other verbs have one line, which says how many more there are.
+    assert "(and 3 more)" in headway(capsys, "simulate", "none.csv", "--config", path).complaint()
+
+
+def test_everything_that_up_would_refuse_has_a_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = (
+        "engine: {profile: nowhere}\ngateway: {host: 0.0.0.0, tokenizer: no.json}\n"
+        "connector: {kind: kubernetes}\nplanner: {headway: {role_change_s: 15}}"
+    )
+    ended = headway(capsys, "check", written(tmp_path, text))
+    assert ended.code == 2
+    named = (
+        "engine.profile",
+        "gateway.host",
+        "gateway.tokenizer",
+        "connector.kubernetes.name",
+        "role_change_s",
+    )
+    lines = ended.err.splitlines()
+    assert len(lines) == len(named)
+    for key in named:
+        assert sum(key in line for line in lines) == 1
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -76,3 +117,96 @@ def test_what_up_takes(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[
     ended = headway(capsys, "check", written(tmp_path, text))
     assert ended.code == 0, ended.err
     assert "secret" not in ended.out + ended.err
+
+
+FLEET = """
+metrics: {source: prometheus, url: 'http://127.0.0.1:9', preset: vllm}
+connector: {kind: virtual}
+pools: {mixed: {}}
+"""
+
+
+def test_the_fleet_of_others_is_for_attach(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "use headway attach" in headway(capsys, "check", written(tmp_path, FLEET)).complaint()
+
+
+def test_check_attach_says_what_it_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ended = headway(capsys, "check", "--attach", written(tmp_path, FLEET))
+    assert ended.code == 2
+    assert (
+        "source: prometheus http://127.0.0.1:9, preset vllm: Prometheus at http://127.0.0.1:9: " in ended.out
+    )
+    assert "target: virtual: an outside system fetches decisions" in ended.out
+    assert "note: engine.profile is not set" in ended.out
+    assert ended.err.endswith("mine.yaml: source cannot be used now\n")
+
+
+def test_check_attach_names_engines_that_do_not_answer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headway_cli.fleet.LOOK_S", 0.1)
+    with vllm_doubles(1, "m") as (server,):
+        engines = {"mixed": {"addresses": [server, "127.0.0.1:9"]}}
+        text = json.dumps(
+            {
+                "model": "m",
+                "metrics": {"source": "engines", "preset": "vllm", "engines": engines},
+                "connector": {"kind": "virtual"},
+                "pools": {"mixed": {}},
+            }
+        )
+        out = headway(capsys, "check", "--attach", written(tmp_path, text)).out
+        assert "1 of 2 engines answer" in out
+        assert "; engines: 1 mixed; not read: http://127.0.0.1:9/metrics: ClientConnectorError" in out
+        other = headway(
+            capsys, "check", "--attach", written(tmp_path, text.replace('"model": "m"', '"model": "M"'))
+        )
+        assert "no series of the model M, only of m\n" in other.out
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (
+            "pools: {mixed: {max_replicas: 2}}",
+            "3 mixed stand there and pools.mixed.max_replicas is 2: the first",
+        ),
+        (
+            "pools: {mixed: {gpus_per_replica: 2}}\nplanner: {max_gpu_budget: 5}",
+            "the replicas that stand there have 6 GPUs and planner.max_gpu_budget is 5: the first decision",
+        ),
+        (
+            "pools: {mixed: {}}\nslo: {ttft_ms: 0.5}",
+            "slo.ttft_ms 0.5: no number of replicas keeps it for a prompt of 1,000 tokens",
+        ),
+        ("pools: {mixed: {}}\nslo: {itl_ms: 1}", "ms, and these engines take 20"),
+    ],
+)
+def test_check_attach_names_what_the_first_decision_would_end_and_targets_that_nothing_keeps(
+    settings: str,
+    said: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    measured = Measured(
+        start_s=0.0,
+        end_s=60.0,
+        health=Health(status=HealthStatus.OK),
+        isl_tokens=1000.0,
+        ttft_s=Latency(mean=0.15),
+        itl_s=Latency(mean=0.02),
+    )
+
+    async def source(_: HeadwayConfig) -> Found:
+        return Found(ok=True, text="prometheus", measured=measured, replicas={"mixed": 3})
+
+    monkeypatch.setattr("headway_cli.fleet._source", source)
+    fleet = FLEET.replace("pools: {mixed: {}}", settings)
+    notes = [
+        line
+        for line in headway(capsys, "check", "--attach", written(tmp_path, fleet)).out.splitlines()
+        if line.startswith("note: ") and "engine.profile is not set" not in line
+    ]
+    assert len(notes) == 1
+    assert said in notes[0]

@@ -2,11 +2,13 @@
 
 import json
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cli_cases import headway, trace
+from rich.console import Console
 
 from headway.config import load_config
 from headway.planning import Role
@@ -15,6 +17,7 @@ from headway.workload import open_trace
 from headway_cli.compare_policies import parse_policies
 from headway_cli.job import Job, execute
 from headway_cli.static_fleets import Fleet, cheapest, grid, pareto, ranges
+from headway_cli.terminal import table
 
 LOAD = "ramp:rate_rps=10,peak_rps=60,duration_s=360,input_tokens=900,output_tokens=80,seed=5"
 FLAGS = ("--adjustment-interval", "60", "--ttft-ms", "400")
@@ -112,3 +115,14 @@ def test_pareto_keeps_what_nothing_beats() -> None:
     small = execute(Job(trace="steady:rate_rps=1,duration_s=10", config=load_config()))
     rows = {str(hours): replace(small, attainment=share, gpu_hours=hours) for share, hours in points}
     assert list(pareto(rows)) == ["3.0", "4.0", "6.0"]
+
+
+@pytest.mark.parametrize("width", [24, 30, 100])
+def test_no_figure_is_lost_in_a_narrow_window(width: int) -> None:
+    head, rows = ("policy", "attained", "GPU-hours"), (("headway", "99.6 %", "12.87"), ("threshold", "", "9"))
+    out = Console(width=width, file=StringIO())
+    out.print(table(head, rows))
+    text = out.file.getvalue()
+    for word in (*head, "headway", "99.6 %", "12.87", "threshold"):
+        assert word in text
+    assert "…" not in text

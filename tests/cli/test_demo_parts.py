@@ -10,14 +10,15 @@ from control_server import AT, decision
 
 from headway.loadgen import LoadTally
 from headway.planning import Role, Slo
-from headway.planning.records import DecisionRecord, PoolStatus
+from headway.planning.documents import PoolStatus
+from headway.planning.records import DecisionRecord
 from headway.workload import open_trace
 from headway_cli.demo_plan import CREST, make_demo_plan, write_load
-from headway_cli.demo_record import DemoResult, History, Moment, live_report, read_pools, sparkline
+from headway_cli.demo_record import DemoResult, History, Moment, live_report, read_pools
 from headway_cli.demo_view import example, facts, gpu_text, starts
 from headway_cli.job import Job, execute
-from headway_cli.page.result import render
-from headway_cli.simulate import read_result
+from headway_cli.report import render_result
+from headway_cli.terminal import sparkline
 
 
 def moment(time_s: float, decode: int, *, desired: int | None = None, **changes: Any) -> Moment:
@@ -112,7 +113,7 @@ def test_rows_of_the_table() -> None:
 
 def test_cost_beside_a_fixed_fleet() -> None:
     assert gpu_text(history(moment(0, 1), moment(10, 3), moment(20, 3))).startswith(
-        "60 simulated, 75% of the 80 of the crest's fleet all the time"
+        "60 simulated, 75 % of the 80 of the crest's fleet all the time"
     )
 
 
@@ -161,6 +162,6 @@ def test_the_page_takes_a_live_run(tmp_path: Path) -> None:
     )
     path = tmp_path / "live.json"
     path.write_text(json.dumps(live_report(result).document()))
-    page = render(read_result(str(path)))
+    page = render_result(str(path))
     assert "SIMULATED" in page
     assert facts(result)["Replicas"] == "prefill 1 to 1, decode 1 to 2; 8 decisions"

@@ -53,6 +53,19 @@ def test_the_document(capsys, config):
     assert headway(capsys, *command).out == ended.out
 
 
+def test_the_page_is_drawn_again_from_the_document(capsys, config, tmp_path):
+    result, drawn, again = tmp_path / "plan.json", tmp_path / "plan.html", tmp_path / "again.html"
+    outputs = ("--interval", "150", "--json", result, "--report", drawn)
+    assert headway(capsys, "gpu-plan", LOAD, "--config", config(), *outputs).code == 0
+    assert headway(capsys, "report", result, "--output", again).code == 0
+    page = again.read_text()
+    assert page == drawn.read_text()
+    plan = json.loads(result.read_text())["plan"]
+    gpus = " + ".join(f"{count} {name}" for name, count in plan["gpus"].items() if count)
+    for words in (f"{plan['cost_per_hour']:.4g}: {gpus} GPUs", "only large", "2 intervals"):
+        assert words in page
+
+
 def test_the_request_at_the_very_end_is_part_of_the_last_interval(capsys, config, tmp_path):
     trace = tmp_path / "even.csv"
     rows = "".join(f"{time_s},1000,100\n" for time_s in (0, 100, 200, 300))

@@ -12,10 +12,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from aiohttp import web
 from cli_cases import headway
 from control_server import Control, controlling, decision, measured, pool, status
 
-from headway_cli.words import clock
+from headway.planning.records import DecisionRecord
+from headway.words import clock, moment
+from headway_cli.decision_table import DecisionTable, roles_of
 from interp import load_profile
 
 sys.path.append(str(Path(__file__).parents[1] / "loadgen"))
@@ -68,6 +71,22 @@ def test_status_shows_pools_attainment_and_why(control: Control, capsys: pytest.
     assert "All parts are well" in ended.out
 
 
+def test_status_begins_with_the_verdict_and_check_is_its_exit_code(
+    control: Control, capsys: pytest.CaptureFixture[str]
+) -> None:
+    burning = {"state": "burning", "text": "Burning: 31 % of the requests miss their SLO", "well": False}
+    control.status = status(verdict=burning)
+    shown = headway(capsys, "status", "--url", control.url)
+    assert (shown.code, shown.out.splitlines()[1].strip()) == (0, burning["text"])
+    checked = headway(capsys, "status", "--check", "--url", control.url)
+    assert (checked.code, checked.out.strip()) == (1, burning["text"])
+    control.status = status(verdict={**burning, "state": "keeping", "well": True})
+    assert headway(capsys, "status", "--check", "--url", control.url).code == 0
+    control.status = status()
+    older = headway(capsys, "status", "--check", "--url", control.url)
+    assert (older.code, older.err.count("\n")) == (2, 1)
+
+
 def test_status_names_missing_capacity(control: Control, capsys: pytest.CaptureFixture[str]) -> None:
     assert "Missing" not in headway(capsys, "status", "--url", control.url).out
     lacking = {"decode": {"replicas": 3, "revoked": 0, "since_s": 3600.0, "ready": 1, "lost_share": 0.5}}
@@ -76,13 +95,44 @@ def test_status_names_missing_capacity(control: Control, capsys: pytest.CaptureF
     assert re.search(r"Missing +3 decode replicas since \d\d:\d\d:\d\d, 50 % of the requests lost", out)
 
 
+def test_status_names_counts_that_others_set(control: Control, capsys: pytest.CaptureFixture[str]) -> None:
+    edit = {
+        "role": "decode",
+        "found": 3,
+        "ours": 8,
+        "seen_at": 3600.0,
+        "by": "kubectl-edit",
+        "changed_at": 3599.0,
+    }
+    rivals = ["HorizontalPodAutoscaler llm/a scales Deployment llm/b too"]
+    control.status = status(connector={"kind": "kubernetes", "foreign_edits": [edit], "rivals": rivals})
+    out = " ".join(headway(capsys, "status", "--url", control.url).out.split())
+    assert re.search(
+        r"Others decode is 3, not 8, by kubectl-edit at \d\d:\d\d:\d\d, to be overruled; Hori", out
+    )
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ({"status": "dry_run", "detail": {}}, "decode 4; dry run, nothing is set"),
+        ({"status": "refused", "detail": {"error": "nobody has reported"}}, "; refused: nobody has reported"),
+    ],
+)
+def test_status_says_why_a_decision_was_not_taken(
+    answer: dict[str, object], said: str, control: Control, capsys: pytest.CaptureFixture[str]
+) -> None:
+    control.status = status(connector=answer)
+    assert said in " ".join(headway(capsys, "status", "--url", control.url).out.split())
+
+
 def test_status_shows_queueing_and_the_cache_where_engines_report_them(
     control: Control, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert "cached" not in headway(capsys, "status", "--url", control.url).out
     control.status = status(measured=status()["measured"] | {"queue_s": 0.042, "cached_tokens": 512.0})
     out = " ".join(headway(capsys, "status", "--url", control.url).out.split())
-    assert "queued 42 ms in the mean; 512 tokens of a prompt cached" in out
+    assert "of TTFT; 512 tokens of a prompt cached" in out
 
 
 def test_status_names_what_is_not_well(control: Control, capsys: pytest.CaptureFixture[str]) -> None:
@@ -100,6 +150,21 @@ def test_status_names_what_is_not_well(control: Control, capsys: pytest.CaptureF
     assert "All parts" not in out
 
 
+def test_status_names_hosts_that_are_cut_off_or_back_and_a_gcs_that_is_away(
+    control: Control, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cut = {"address": "10.0.0.3", "node": "n3", "state": "unreachable", "since_s": 3600.0, "back_s": None}
+    back = {"address": "10.0.0.4", "node": "n4", "state": "back", "since_s": 60.0, "back_s": 130.0, "ran": []}
+    control.status = status(hosts=[cut | {"ran": ["Decode#x1", "Predictor"]}, back], gcs_away_since_s=3599.0)
+    out = " ".join(headway(capsys, "status", "--url", control.url).out.split())
+    time = r"\d\d:\d\d:\d\d"
+    assert re.search(rf"Host 10\.0\.0\.3: unreachable since {time}; on it: Decode#x1, Predictor", out)
+    assert re.search(
+        rf"Host 10\.0\.0\.4: away since {time} until {time}, back now; on it: nothing of ours", out
+    )
+    assert re.search(rf"Ray's GCS has not answered since {time}", out)
+
+
 def test_status_says_what_traffic_taught_of_the_profile(
     control: Control, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -109,11 +174,77 @@ def test_status_says_what_traffic_taught_of_the_profile(
     learnt = {"version": 143, "cells": 6, "factors": factors, "since": {"prefill": since_s, "decode": 1.0}}
     control.status = status(refined=learnt)
     out = " ".join(headway(capsys, "status", "--url", control.url).out.split())
-    seen = f"prefill takes 42% longer than profiled since {clock(since_s)}, the plan is corrected"
+    seen = f"prefill takes 42 % longer than profiled since {clock(since_s)}, the plan is corrected"
     assert f"Engines {seen}; decode as profiled" in out
     control.status = status(refined={**learnt, "factors": {"prefill": 1.0, "decode": 0.75}})
     out = " ".join(headway(capsys, "status", "--url", control.url).out.split())
-    assert "prefill as profiled; decode takes 25% less than profiled since" in out
+    assert "prefill as profiled; decode takes 25 % less than profiled since" in out
+
+
+def test_status_shows_latencies_by_class(control: Control, capsys: pytest.CaptureFixture[str]) -> None:
+    seconds = {"p50": 0.2, "p95": 0.81, "p99": 1.2}
+    gaps = {"p50": 0.011, "p95": 0.016, "p99": 0.018}
+    chat = {"requests": 40, "judged": 40, "attainment": 0.9, "ttft_s": seconds, "itl_s": gaps}
+    control.status = status(
+        slo=status()["slo"] | {"classes": {"chat": {"ttft_ms": 500.0, "attainment": 0.98}}},
+        measured=status()["measured"] | {"classes": {"chat": chat}},
+    )
+    out = headway(capsys, "status", "--url", control.url).out
+    rows = [" ".join(line.split()) for line in out.splitlines()]
+    assert "chat 40 90 % 98 % 200/810/1,200 500 11/16/18 150" in rows
+    assert any(row.startswith("all 52 96 % 95 % 350/900/1,100 3,000") for row in rows)
+    control.status["measured"]["classes"]["chat"] = {"requests": 0}
+    out = headway(capsys, "status", "--url", control.url).out
+    assert "chat 0 n/a 98 % n/a 500 n/a 150" in [" ".join(line.split()) for line in out.splitlines()]
+
+
+def test_status_names_a_predictor_where_the_policy_asks_one(
+    control: Control, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = headway(capsys, "status", "--url", control.url).out
+    assert "reference policy, predictor kalman, every 10 s, 8 ticks" in out
+    control.status = status(planner=status()["planner"] | {"policy": "headway", "predictor": None})
+    assert "headway policy, every 10 s, 8 ticks" in headway(capsys, "status", "--url", control.url).out
+
+
+def test_status_has_the_forecast_with_its_band(control: Control, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "Forecast" not in headway(capsys, "status", "--url", control.url).out
+    forecast = {"requests": 60.0, "requests_low": 40.0, "requests_high": 81.0}
+    control.status = status(
+        last_decision=status()["last_decision"] | {"forecast": forecast, "forecast_error": 0.0812}
+    )
+    out = " ".join(headway(capsys, "status", "--url", control.url).out.split())
+    expected = "60 requests in the next interval, 40 to 81 in 9 of 10 cases; the last ones were off by 8.1 %"
+    assert f"Forecast {expected}" in out
+
+
+def test_status_names_parts_that_restarted(control: Control, capsys: pytest.CaptureFixture[str]) -> None:
+    at = 1_700_000_000.0
+    control.status = status(restarts={"Planner": {"count": 2, "at": at}, "Gateway": {"count": 1, "at": at}})
+    out = " ".join(headway(capsys, "status", "--url", control.url).out.split())
+    assert f"Restarted: Planner {moment(at)} (2 times so far), Gateway {moment(at)}" in out
+
+
+def test_status_names_who_changed_a_setting(control: Control, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "Settings" not in headway(capsys, "status", "--url", control.url).out
+    at = 1_700_000_000.0
+    changes = {"slo.ttft_ms": 250, "planner.dry_run": True}
+    control.status = status(changes=changes, changed={"slo.ttft_ms": {"by": "alice", "at": at}})
+    out = " ".join(headway(capsys, "status", "--url", control.url).out.split())
+    assert f"slo.ttft_ms 250 by alice {moment(at)}; planner.dry_run true" in out
+
+
+def test_status_names_replicas_that_differ(control: Control, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "Replicas" not in headway(capsys, "status", "--url", control.url).out
+    since_s = 1_700_000_000.0
+    slow = {"decode": {"ready": 3, "slowness": [2.0], "worth": [0.2], "lacking": 1}}
+    control.status = status(
+        differing={"decode": [{"replica": "x7", "slowness": 2.0, "since_s": since_s}]},
+        last_decision=status()["last_decision"] | {"slow": slow},
+    )
+    out = " ".join(headway(capsys, "status", "--url", control.url).out.split())
+    assert f"decode replicas (x7) takes 2 times as long as the others since {clock(since_s)}" in out
+    assert "slow ones do 20 % of what others do, 1 more held for them" in out
 
 
 def test_the_profile_of_a_deployment_is_exported_as_one_that_loads(
@@ -203,9 +334,70 @@ def test_not_an_address(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_decisions_are_a_line_each(control: Control, capsys: pytest.CaptureFixture[str]) -> None:
-    lines = headway(capsys, "decisions", "--url", control.url, "--limit", "3").out.splitlines()
-    assert [line.split()[0] for line in lines] == ["#5", "#6", "#7"]
-    assert "prefill 2, decode 3 → 4 | sent | decode 3 → 4: more load" in lines[-1]
+    head, *lines = headway(capsys, "decisions", "--url", control.url, "--limit", "3").out.splitlines()
+    assert head.split() == ["#", "time", "req/s", "in", "time", "prefill", "decode", "reached", "why"]
+    assert [line.split()[0] for line in lines] == ["5", "6", "7"]
+    assert lines[-1].split(maxsplit=2)[2].split("  ")[0] == "5.2"
+    assert re.search(r"96 % +2 +3 → 4 +6\.3 s +decode: more load$", lines[-1])
+
+
+def test_decisions_that_changed_nothing_are_one_line(
+    control: Control, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stays = {"previous_targets": {"prefill": 2, "decode": 4}}
+    rates = [
+        decision(n, **stays, measured=measured(requests=40 + n, attainment=0.9 + n / 100)) for n in (2, 3)
+    ]
+    capped = stays | {"reasons": {"limits": ["decode: max_replicas"], "needs": {"decode": {"replicas": 9}}}}
+    refused = {"status": "refused", "detail": {"error": "nobody has reported"}}
+    control.decisions = [
+        decision(1), *rates, decision(4, **capped), decision(5, **capped),
+        decision(6, **stays, connector=refused), decision(7, reached_at=None),
+    ]  # fmt: skip
+    _, *lines = headway(capsys, "decisions", "--url", control.url).out.splitlines()
+    assert [line.split()[0] for line in lines] == ["1", "2-3", "4-5", "6", "7"]
+    assert re.search(r"4\.2-4\.3 +92 % +2 +4 +–$", lines[1])
+    assert lines[2].endswith("decode: needs 9 (max_replicas)")
+    assert lines[3].endswith("refused  nobody has reported")
+    assert "not yet" in lines[4]
+
+
+def test_wide_ranges_stay_in_their_columns() -> None:
+    stays = {"previous_targets": {"prefill": 2, "decode": 4}}
+    folds = [(7, 7, 52, 52), (10_000, 10_059, 0.333, 145), (20_000, 20_001, 12_340, 56_780)]
+    records = [
+        DecisionRecord.model_validate(decision(number, **stays, measured=measured(requests=requests)))
+        for first, last, *rates in folds
+        for number, requests in zip((first, last), rates, strict=True)
+    ]
+    table = DecisionTable(roles_of(records))
+    lines = [line for place in (0, 2, 4) for line in table.lines(records[place : place + 2])]
+    assert [line.split()[2] for line in lines] == ["5.2", "0.03-14.5", "1234-5678"]
+    assert {line.index("96 %") for line in lines} == {table.head().index("in time")}
+
+
+def test_a_decision_that_waits_behind_another_says_so() -> None:
+    waiting = DecisionRecord.model_validate(decision(7, connector={"kind": "virtual", "status": "pending"}))
+    (line,) = DecisionTable(roles_of([waiting])).lines([waiting])
+    assert " waits " in line
+
+
+def test_a_table_for_a_narrow_terminal_has_a_line_each() -> None:
+    long = DecisionRecord.model_validate(
+        decision(7, connector={"kind": "x", "status": "refused", "detail": {"error": "word " * 40}})
+    )
+    table = DecisionTable(roles_of([long]), 80)
+    (line,) = table.lines([long])
+    assert len(line) <= 80
+    assert line.endswith("…")
+
+
+def test_decisions_with_their_stories(control: Control, capsys: pytest.CaptureFixture[str]) -> None:
+    out = headway(capsys, "decisions", "--url", control.url, "--limit", "2", "--why").out
+    assert [line for line in out.splitlines() if line.startswith("Decision ")] == [
+        f"Decision {number} at {clock(decision(number)['created_at'])}" for number in (6, 7)
+    ]
+    assert out.count("3.4 replicas") == 2
 
 
 def test_decisions_as_json(control: Control, capsys: pytest.CaptureFixture[str]) -> None:
@@ -222,7 +414,7 @@ def test_offload_traces_are_json_lines(control: Control, capsys: pytest.CaptureF
 def test_no_decision_yet(control: Control, capsys: pytest.CaptureFixture[str]) -> None:
     control.status, control.decisions = status(last_decision=None), []
     ended = headway(capsys, "decisions", "--url", control.url)
-    assert (ended.code, ended.out) == (0, "")
+    assert (ended.code, ended.out, ended.err) == (0, "", "no decision yet\n")
 
 
 def test_one_decision_from_metrics_to_replicas(control: Control, capsys: pytest.CaptureFixture[str]) -> None:
@@ -278,13 +470,16 @@ def test_set_refuses(pairs: tuple[str, ...], fault: str, capsys: pytest.CaptureF
 
 
 def test_load_writes_its_result_and_records(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    result, records = tmp_path / "r.json", tmp_path / "r.jsonl"
+    result, records, page = (tmp_path / name for name in ("r.json", "r.jsonl", "r.html"))
     with serving(stream()) as server:
         ended = headway(
             capsys, "load", LOAD, "--url", server.url, "--ttft-ms", "60000", "--itl-ms", "60000",
-            "--json", result, "--records", records,
+            "--json", result, "--records", records, "--report", page,
         )  # fmt: skip
     assert ended.code == 0, ended.err
+    assert headway(capsys, "report", result, "--output", tmp_path / "again.html").code == 0
+    assert (tmp_path / "again.html").read_text() == page.read_text()
+    assert '<div class="value">100 %</div>' in page.read_text()
     document = json.loads(result.read_text())
     assert document["model"] == "test-model"
     assert (
@@ -298,11 +493,42 @@ def test_load_writes_its_result_and_records(tmp_path: Path, capsys: pytest.Captu
     assert "100 % within TTFT 60000 ms" in ended.out
 
 
+@pytest.mark.parametrize(
+    ("promise", "flags", "slo", "noted"),
+    [
+        (
+            {"ttft_ms": 6000.0, "itl_ms": 190.0, "attainment": 0.95},
+            ("--itl-ms", "50"),
+            {"ttft_s": 6.0, "itl_s": 0.05, "attainment": 0.95},
+            "those that the server promises",
+        ),
+        (None, (), {"ttft_s": 0.3, "itl_s": 0.02, "attainment": 0.99}, "Headway's defaults"),
+    ],
+)
+def test_load_judges_by_the_servers_promise_where_it_has_one(
+    promise: dict[str, float] | None,
+    flags: tuple[str, ...],
+    slo: dict[str, float],
+    noted: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    async def told(request: web.Request) -> web.Response:
+        return web.json_response({"slo": promise})
+
+    with serving(stream(), (web.get("/v1/control/status", told),)) as server:
+        document = json.loads(headway(capsys, "load", LOAD, "--url", server.url, "--json", "-", *flags).out)
+    assert document["slo"] == pytest.approx(slo)
+    assert noted in document["notes"][-1]
+
+
 def test_load_of_a_server_that_fails(capsys: pytest.CaptureFixture[str]) -> None:
     with serving(script(b'{"error": {"message": "no replica"}}', status=503)) as server:
         ended = headway(capsys, "load", LOAD, "--url", server.url, "--json", "-")
     document = json.loads(ended.out)
-    assert ended.code == 0
+    assert ended.code == 3
+    count = document["requests"]
+    last = f"headway: none of {count} requests to {document['url']} was served: {count} http 503"
+    assert ended.err.splitlines()[-1] == last
     assert document["attainment"] == 0.0
     assert document["failed"] == document["requests"]
     assert list(document["outcomes"]) == ["http 503"]

@@ -1,6 +1,9 @@
 """The small verbs: help, check, schema, generate, report, demo, estimate."""
 
 import json
+import subprocess
+import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -8,23 +11,7 @@ from cli_cases import LOAD, headway
 
 from headway.studies import estimator
 from headway.workload import open_trace
-
-VERBS = (
-    "simulate",
-    "compare",
-    "report",
-    "generate",
-    "estimate",
-    "check",
-    "schema",
-    "up",
-    "down",
-    "status",
-    "decisions",
-    "set",
-    "load",
-    "demo",
-)
+from headway_cli.app import GROUPS, VERBS
 
 
 def test_help_lists_the_verbs(capsys: pytest.CaptureFixture[str]) -> None:
@@ -32,6 +19,23 @@ def test_help_lists_the_verbs(capsys: pytest.CaptureFixture[str]) -> None:
         ended = headway(capsys, *arguments)
         assert ended.code == 0
         assert all(f"  {verb} " in ended.out for verb in VERBS)
+        headings = [line for line in ended.out.splitlines() if line and not line.startswith((" ", "Usage"))]
+        assert headings == ["Options:", *(f"{title}:" for title in GROUPS)]
+        assert max(map(len, ended.out.splitlines())) <= 110
+
+
+def test_help_loads_no_heavy_library() -> None:
+    code = (
+        "import sys; from headway_cli.app import run; run(['--help']); "
+        "print(sorted({'numpy', 'pandas', 'pydantic', 'ray', 'rich', 'scipy'} & set(sys.modules)))"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ended.stdout.splitlines()[-1] == "[]"
+
+
+def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
+    ended = headway(capsys, "--version")
+    assert (ended.code, ended.out) == (0, f"headway {version('headway')}\n")
 
 
 @pytest.mark.parametrize("verb", VERBS)

@@ -2,19 +2,24 @@
 
 import asyncio
 import json
-from dataclasses import replace
+import re
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from cli_cases import PROFILE, headway, profile_copy
+from starlette.responses import JSONResponse
+from starlette.routing import Route
 
-from headway.config import HeadwayConfig, resolve_profile
+from headway.config import HeadwayConfig, embedded_profiles, load_config, resolve_profile
+from headway.engine import engine_rules
 from headway_cli.profile_targets import ProfileOptions, configuration
 from interp import load_profile, save_profile, scaled
 from tests.engines import virtual_loop
 from tests.gateway.one_engine import OneEngine
 from tests.gateway.serving import serving
+from tests.profiling.fleet_cases import VllmServer
 
 FEW = ("--isl-points", "3", "--kv-points", "2", "--context-points", "2", "--repeats", "1")
 SMALL = (*FEW, "--max-tokens", "2048", "--max-batch", "4")
@@ -70,6 +75,18 @@ def test_a_profile_of_two_sizes_and_what_is_recommended(
     page = (output / "report.html").read_text()
     assert "Recommended" in page
     assert "TP 2" in page
+
+    # The page that is drawn of the directory later says the same.
+    assert headway(capsys, "report", output, "--output", tmp_path / "again.html").code == 0
+    again = (tmp_path / "again.html").read_text()
+    title, subtitle, chosen_lines = (
+        re.compile(form, re.DOTALL)
+        for form in ("<h1>.*?</h1>", "</h1>.*?</p>", "<h2>Recommended</h2>.*?</ul>")
+    )
+    for form in (title, subtitle, chosen_lines):
+        assert form.findall(again) == form.findall(page) != []
+    assert '"group":"tp1"' in again
+    assert '"group":"recommended"' not in again
 
 
 @pytest.mark.usefixtures("virtual_time")
@@ -133,7 +150,22 @@ def test_show_says_what_a_profile_holds_and_draws_it(
     ended = headway(capsys, "profile", "show", PROFILE, "--plot", tmp_path / "p.html")
     assert "25 samples" in ended.out
     assert "432,992 tokens" in ended.out
-    assert "Plotly" in (tmp_path / "p.html").read_text()
+    page = (tmp_path / "p.html").read_text()
+    for words in ("Decode throughput", "SLO 300 ms", "operating point: decode TP 1"):
+        assert words in page
+    assert "within 300 ms" in ended.out
+    where = resolve_profile(PROFILE)
+    assert headway(capsys, "report", where, "--output", tmp_path / "again.html").code == 0
+    assert (tmp_path / "again.html").read_text() == page
+
+
+def test_show_finds_the_operating_point_for_a_load(capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ("--isl", "60000", "--osl", "10", "--ttft-ms", "500", "--itl-ms", "30")
+    out = " ".join(headway(capsys, "profile", "show", PROFILE, *flags).out.split())
+    assert "At 60000 + 10 tokens" in out
+    assert "MISSES 500 ms" in out
+    assert "within 30 ms" in out
+    assert "isl" in headway(capsys, "profile", "show", PROFILE, "--isl", "0").complaint()
 
 
 def test_show_of_a_broken_profile_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -195,3 +227,126 @@ def test_the_model_of_vllm_is_looked_for_beside_the_settings_unless_a_flag_says_
     assert configuration(asked, 2).engine.vllm.args == {"distributed_executor_backend": "mp"}
     assert configuration(asked, 1).engine.vllm.args == {}
     assert configuration(replace(asked, model="org/other"), 1).engine.vllm.model == "org/other"
+
+
+def test_the_list_names_every_embedded_profile_once(capsys: pytest.CaptureFixture[str]) -> None:
+    ended = headway(capsys, "profile", "list")
+    assert ended.code == 0
+    rows = {line.split()[0]: line.split() for line in ended.out.splitlines() if "AI Configurator" in line}
+    assert set(rows) == set(embedded_profiles())
+    assert rows["llama-3.1-8b_h100_tp1"][4:6] == ["1", "432,992"]
+
+
+@pytest.mark.usefixtures("virtual_time")
+def test_the_kv_transfer_is_timed_where_asked_for_and_stays_in_the_profile(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config, output = tmp_path / "engine.yaml", tmp_path / "out"
+    config.write_text("engine: {kv_transfer: {latency_ms: 40, bandwidth_gb_s: 2}}")
+    arguments = ("--engine", "simulated", "--model", PROFILE, "--config", config, "--output", output, *SMALL)
+    assert headway(capsys, "profile", *arguments).code == 0
+    assert (
+        "KV transfer  not measured: taken as 5 ms and 25 GB/s"
+        in headway(capsys, "profile", "show", output).out
+    )
+    for again in (("--kv-transfer",), ()):
+        assert headway(capsys, "profile", *arguments, *again).code == 0
+        found = load_profile(output / "recommended")
+        rules = engine_rules(load_config(), found)
+        assert rules.transfer_latency_s == pytest.approx(0.040, abs=2e-4)
+        assert rules.transfer_bytes_per_s == pytest.approx(2e9, rel=0.02)
+    assert "KV transfer  40" in headway(capsys, "profile", "show", output).out
+
+
+@pytest.mark.parametrize(
+    ("flags", "fault"),
+    [
+        (("--engine", "simulated", "--decode", "http://a"), "--decode: goes with --engine ADDRESS"),
+        (("--engine", "http://a", "--kv-transfer"), "--kv-transfer: needs --decode ADDRESS"),
+    ],
+)
+def test_a_transfer_that_cannot_be_timed_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: tuple[str, ...], fault: str
+) -> None:
+    ended = headway(capsys, "profile", *flags, "--output", tmp_path / "out")
+    assert ended.code == 2
+    assert fault in ended.err
+
+
+SLOW = 0.1
+
+
+def test_the_profile_of_a_fleet_that_serves(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output = tmp_path / "fleet"
+    with VllmServer(PROFILE, max_batch_size=8, time_scale=SLOW).serving(rate_rps=0.5) as url:
+        flags = (
+            "--fleet",
+            f"{url}, {url}",
+            "--base",
+            "llama-3.1-8b_a100_tp1",
+            "--budget",
+            "0.12",
+            "--output",
+            output,
+        )
+        ended = headway(capsys, "profile", *flags, "--max-batch", "8")
+    assert ended.code == 0, ended
+    assert "of the profile seen, probes were predicted within" in ended.out
+    found = load_profile(output)
+    assert found.meta["fleet"]["probes"] >= 1
+    assert found.meta["fleet"]["replicas"] == 2
+    truth, base = (load_profile(resolve_profile(name)) for name in (PROFILE, "llama-3.1-8b_a100_tp1"))
+    assert found.decode.table.max_kv_tokens == truth.decode.table.max_kv_tokens
+    # The engines are slower than the base by far, and two probes go some way to that.
+    for isl in (256.0, 1024.0):
+        seen, told, real = (float(one.prefill.ttft_s(isl)) for one in (found, base, truth))
+        assert (seen - told) / (real / SLOW - told) > 0.2
+    shown = headway(capsys, "profile", "show", output).out
+    assert "a running fleet" in shown
+    assert f"Fleet        {found.meta['fleet']['probes']} probes" in shown
+
+
+def test_a_gateways_fleet_learns_by_itself_and_its_profile_is_saved(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output, learnt = tmp_path / "fleet", scaled(load_profile(resolve_profile(PROFILE)), 0.5)
+    samples = {
+        name: {key: np.asarray(value).tolist() for key, value in asdict(surface.samples).items()}
+        for name, surface in (("prefill", learnt.prefill), ("decode", learnt.decode))
+    }
+    document = {**samples, "meta": {"source": "learnt"}}
+    route = Route("/v1/control/profile", lambda _: JSONResponse(document))
+    backend = OneEngine(GATEWAY)
+    with serving(GATEWAY, backend, [route]) as running:
+        flags = ("--fleet", running.url, "--budget", "0.1", "--max-tokens", "4096", "--output", output)
+        ended = headway(capsys, "profile", *flags)
+    assert ended.code == 0, ended
+    assert "the profile is what the fleet's own replicas have reported" in ended.out
+    found = load_profile(output)
+    assert found.prefill.ttft_s(1000.0) == pytest.approx(learnt.prefill.ttft_s(1000.0))
+    assert (found.meta["source"], "coverage" in found.meta["fleet"]) == ("learnt", False)
+    assert found.meta["fleet"]["probes"] >= 1
+    # Beside the probes, the greeting of one token.
+    assert backend.engine.stats().prompt_tokens > 128 * found.meta["fleet"]["probes"] - 128
+
+
+@pytest.mark.parametrize(
+    ("flags", "fault"),
+    [
+        (("--fleet", "a:1"), "--fleet: 'a:1' is no address"),
+        (("--fleet", ","), "--fleet: expected addresses"),
+        (("--fleet", "http://127.0.0.1:9"), "--base: needed"),
+        (("--fleet", "http://127.0.0.1:9", "--base", PROFILE), "http://127.0.0.1:9/v1/models: "),
+        (("--fleet", "http://a", "--base", "nothing"), "--base: 'nothing' is neither"),
+        (("--fleet", "http://a", "--engine", "simulated"), "--engine: goes without --fleet"),
+        (("--fleet", "http://a", "--budget", "0"), "--budget: expected minutes above 0"),
+    ],
+)
+def test_a_fleet_that_cannot_be_watched_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: tuple[str, ...], fault: str
+) -> None:
+    ended = headway(capsys, "profile", *flags, "--output", tmp_path / "out")
+    assert ended.code == 2
+    assert fault in ended.err
+    assert len(ended.err.strip().splitlines()) == 1
+    assert not (tmp_path / "out").exists()

@@ -38,6 +38,12 @@ def test_everything_it_writes(capsys, ended, files):
     assert best["cost"] == pytest.approx(min(kept), rel=0.005)
     assert best["attainment"] >= 0.99
 
+    drawn, drawn_again = (files / "page.html").read_text(), files / "again.html"
+    (files / "result.json").write_text(ended.out)
+    assert headway(capsys, "report", files / "result.json", "--output", drawn_again).code == 0
+    assert drawn_again.read_text() == drawn
+    assert best["sentences"]["Recommended"] in drawn
+
     written = files / "best.yaml"
     assert yaml.safe_load(written.read_text()) == best["configuration"]
     checked = headway(capsys, "check", written)
@@ -49,7 +55,7 @@ def test_everything_it_writes(capsys, ended, files):
     assert f"headway simulate {LOAD} --rate-scale 4 --config" in written.read_text()
 
     page = (files / "page.html").read_text()
-    assert "recommendation for" in page
+    assert "Recommendation for" in page
     assert "The recommended fleet over time" in page
     assert best["sentences"]["Recommended"] in page
 

@@ -159,8 +159,8 @@ def test_notes_say_what_is_wrong_with_the_input(tmp_path: Path, capsys: pytest.C
     path = trace(tmp_path, "0,100,10", "30,100,10", "20,100,10", "31,130000,10", "32,100,0")
     notes = simulated(capsys, path, "--ttft-ms", "1", "--itl-ms", "0.5", "--policy", "threshold")["notes"]
     text = "\n".join(notes)
-    assert "prefill: TTFT of 1 ms is infeasible for 100.0% of the requests" in text
-    assert "decode: ITL of 0.5 ms is infeasible for 100.0% of the requests" in text
+    assert "prefill: TTFT of 1 ms is infeasible for 100.0 % of the requests" in text
+    assert "decode: ITL of 0.5 ms is infeasible for 100.0 % of the requests" in text
     assert "the best achievable for the mean request" in text
     assert "outside the sampled contexts" in text
     assert "1 of 5 rows came out of order" in text
@@ -192,7 +192,7 @@ def test_table_for_people(capsys: pytest.CaptureFixture[str]) -> None:
         "fluid bound",
         "TTFT",
         "p99",
-        "0 scale events, 0 reversals",
+        "0 changes, 0 of them back",
     ):
         assert word in ended.out
 
@@ -356,8 +356,8 @@ def test_each_note_comes_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ("module", "number", "code", "said"),
     [
         ("headway_cli.app", signal.SIGINT, 130, "headway: interrupted\n"),
-        ("headway_cli.page.result", signal.SIGINT, 130, "headway: interrupted\n"),
-        ("headway_cli.page.result", signal.SIGTERM, 143, ""),
+        ("headway.simulation.report", signal.SIGINT, 130, "headway: interrupted\n"),
+        ("headway.simulation.report", signal.SIGTERM, 143, ""),
     ],
 )
 def test_signal_during_an_import(module: str, number: int, code: int, said: str) -> None:

@@ -25,7 +25,8 @@ def deleted(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     times: list[bool] = []
 
     @contextmanager
-    def joined(address: str | None) -> Iterator[Cluster]:
+    def joined(address: str | None, *, insecure: bool) -> Iterator[Cluster]:
+        assert not insecure
         yield Cluster(address=address or "")
 
     def delete() -> bool:
@@ -33,6 +34,7 @@ def deleted(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
         return True
 
     monkeypatch.setattr(starting, "cluster", joined)
+    monkeypatch.setattr(starting, "addresses", lambda: ["10.0.0.1"])
     monkeypatch.setattr(starting, "delete", delete)
     return times
 
@@ -44,7 +46,7 @@ def up(monkeypatch: pytest.MonkeyPatch, outcome: BaseException | None, *, stay: 
         return Deployed(url="http://127.0.0.1:1")
 
     monkeypatch.setattr(starting, "deploy", deploy)
-    starting.stay_on_cluster(load_config(None), "auto", lambda _: None, stay=stay)
+    starting.stay_on_cluster(load_config(None), "auto", lambda _: None, stay=stay, insecure=False)
 
 
 @pytest.mark.parametrize("stay", [True, False])

@@ -26,6 +26,7 @@ from tests.cluster.serve_files import assert_replicas_are_lean, the_application
 
 ROOT = Path(__file__).resolve().parents[2]
 FILE = ROOT / "examples" / "kuberay" / "rayservice.yaml"
+REAL = FILE.with_name("rayservice-vllm.yaml")
 RBAC = ROOT / "examples" / "kubernetes" / "rbac.yaml"
 SERVE_FILE = ROOT / "examples" / "serve" / "disagg.yaml"
 ROLES = (Role.PREFILL, Role.DECODE)
@@ -54,16 +55,22 @@ FIELDS: Mapping[str, set[str]] = {
         "template",
     },
     "template": {"metadata", "spec"},
-    "template.spec": {"serviceAccountName", "terminationGracePeriodSeconds", "containers"},
-    "container": {"name", "image", "env", "ports", "resources"},
+    "template.spec": {
+        "serviceAccountName",
+        "terminationGracePeriodSeconds",
+        "containers",
+        "initContainers",
+        "volumes",
+    },
+    "container": {"name", "image", "env", "ports", "resources", "volumeMounts"},
 }
 
 
-@pytest.fixture
-def service() -> dict[str, Any]:
-    tree = yaml.safe_load(FILE.read_text())
-    assert isinstance(tree, dict)
-    return tree
+@pytest.fixture(params=[FILE, REAL], ids=lambda path: path.name)
+def service(request: pytest.FixtureRequest) -> dict[str, Any]:
+    trees = [tree for tree in yaml.safe_load_all(request.param.read_text()) if tree["kind"] == "RayService"]
+    assert len(trees) == 1
+    return dict(trees[0])
 
 
 def application_of(service: dict[str, Any]) -> Any:
@@ -158,7 +165,9 @@ def test_the_object_is_the_kind_that_the_connector_scales(service: dict[str, Any
 def test_versions_images_and_environment_agree(service: dict[str, Any]) -> None:
     assert service["spec"]["rayClusterConfig"]["rayVersion"] == version("ray")
     assert f"rayproject/ray:{version('ray')}-py311" in (FILE.parent / "Dockerfile").read_text()
-    assert {container["image"] for container in containers(service)} == {f"headway:{version('headway')}"}
+    (image,) = {container["image"] for container in containers(service)}
+    assert image in {f"headway:{version('headway')}", f"headway-vllm:{version('headway')}"}
+    assert image in (FILE.parent / "Dockerfile").read_text()
     head, *workers = (container["env"] for container in containers(service))
     assert all(environment == head for environment in workers)
 
@@ -172,6 +181,5 @@ def test_the_service_account_has_the_rights_that_the_connector_needs(service: di
     assert binding["subjects"] == [{"kind": "ServiceAccount", "name": account["metadata"]["name"]}]
     assert binding["roleRef"]["name"] == role["metadata"]["name"]
     rights = {(rule["apiGroups"][0], rule["resources"][0]): set(rule["verbs"]) for rule in role["rules"]}
-    assert rights == {
-        (resource.group, resource.plural): {"get", "patch"} for resource in (DYNAMO_GRAPH, RAY_SERVICE)
-    }
+    for resource in (DYNAMO_GRAPH, RAY_SERVICE):
+        assert rights[resource.group, resource.plural] == {"get", "patch"}

@@ -13,7 +13,7 @@ from actors.names import ActorGone
 from actors.virtual_connector import VirtualConnectorCoordinator
 from actors.virtual_connector.connector import VirtualConnector
 from headway.config import HeadwayConfig
-from tests.kubernetes.worlds import dynamo, kuberay
+from tests.kubernetes.worlds import dynamo, kuberay, scale
 from tests.stores import MemoryStore
 
 
@@ -44,6 +44,27 @@ class LocalActor:
         self._target = None
 
 
+class ReportingWorld:
+    """The virtual connector to a fleet that others started, whose orchestrator reports what there is."""
+
+    def __init__(self) -> None:
+        config = HeadwayConfig.model_validate({"engine": {"kind": "external"}})
+        self._coordinator = VirtualConnectorCoordinator(config.model_dump_json(), MemoryStore())
+        self._actor = LocalActor(self._coordinator)
+        self.connector: Connector = VirtualConnector(config, self._actor)
+
+    async def carry_out(self) -> None:
+        while (decision := await self._coordinator.next(None, 0.0)) is not None:
+            await self._coordinator.complete(decision["decision_id"])
+            await self.report(decision["targets"])
+
+    async def report(self, counts: Mapping[str, int]) -> None:
+        await self._coordinator.report({name: {"ready": count} for name, count in counts.items()})
+
+    async def go_away(self) -> None:
+        self._actor.end()
+
+
 class VirtualWorld:
     """The virtual connector, its coordinator in the same process, and an orchestrator that obeys."""
 
@@ -66,8 +87,17 @@ async def virtual() -> AsyncIterator[World]:
     yield VirtualWorld()
 
 
+@asynccontextmanager
+async def reported() -> AsyncIterator[World]:
+    world = ReportingWorld()
+    await world.report({"prefill": 1, "decode": 1})
+    yield world
+
+
 WORLDS: Mapping[str, Callable[[], AbstractAsyncContextManager[World]]] = {
     "virtual": virtual,
+    "virtual (reported)": reported,
     "kubernetes (dynamo)": dynamo,
     "kubernetes (kuberay)": kuberay,
+    "kubernetes (scale)": scale,
 }

@@ -12,7 +12,7 @@ from math import isnan, nan
 
 import pytest
 from prometheus_api_client import PrometheusConnect
-from prometheus_client import Counter, Gauge
+from prometheus_client import Counter, Gauge, Histogram
 
 from actors.collector.measured import HealthStatus, Increase, Measured, latency
 from actors.metric_collector import MetricCollector
@@ -43,7 +43,7 @@ class World:
                 "metrics": {"source": source, "url": url, "preset": preset, "scrape_interval_s": 0.2},
             }
         )
-        self.collector = MetricCollector(config.model_dump_json(), MemoryStore())
+        self.collector = MetricCollector(config.model_dump_json(), "", MemoryStore())
         self._began_s = 0.0
 
     async def begin(self) -> None:
@@ -303,6 +303,40 @@ async def test_arrivals_at_engines_that_count_none(source, request, exporter):
         await world.collector.close()
 
 
+async def test_engines_with_vllms_older_names_count_and_those_that_show_both_count_once(exporter, prometheus):
+    exporter.serve_model(f"model-{next(_counter)}")
+    world, engine = World(exporter, prometheus, "vllm"), Vllm(exporter)
+    labels, registry = ("model_name", "engine"), exporter.registry
+    older = [
+        Histogram("vllm:time_per_output_token_seconds", "x", labels, buckets=(0.01, 1.0), registry=registry),
+        Gauge("vllm:gpu_cache_usage_perc", "x", labels, registry=registry),
+    ]
+    newer = Histogram("vllm:inter_token_latency_seconds", "x", labels, buckets=(0.01, 1.0), registry=registry)
+    gaps, usage = older
+    try:
+        engine.show(exporter.model, stopped=10, running=4, waiting=0)
+        usage.labels(exporter.model, "0").set(0.25)
+        usage.labels(exporter.model, "1").set(0.75)
+        for histogram, name in ((gaps, "0"), (gaps, "1"), (newer, "0")):
+            histogram.labels(exporter.model, name)
+        await world.seen()
+        await until_ok(world)
+        await world.begin()
+        engine.show(exporter.model, stopped=5, running=4, waiting=0)
+        for histogram, name, times in ((gaps, "0", 8), (newer, "0", 8), (gaps, "1", 2)):
+            for _ in range(times):
+                histogram.labels(exporter.model, name).observe(0.005 if name == "0" else 0.5)
+        found = await world.end()
+        assert (found.itl_s.count, found.itl_s.mean) == (10.0, pytest.approx(0.104))
+        assert found.load[Role.MIXED].kv_usage == pytest.approx(0.5)
+        assert found.health.detail == "no data for isl, osl, duration, ttft"
+    finally:
+        engine.close()
+        for metric in (*older, newer):
+            registry.unregister(metric)
+        await world.collector.close()
+
+
 async def test_ready_when_the_models_metrics_are_there(world):
     assert await world.collector.ready() == (True, "")
 
@@ -328,3 +362,59 @@ async def test_our_quantiles_are_those_of_promql(exporter, prometheus):
 def latency_of(raw):
     pairs = tuple((float(row["metric"]["le"]), float(row["value"][1])) for row in raw)
     return latency(Increase(count=10.0, total=1.0, buckets=pairs))
+
+
+async def why_not(prometheus: PrometheusProcess, **metrics: object) -> str:
+    """What a collector says of a model that is not there."""
+    source = {"source": "prometheus", "url": prometheus.url, **metrics}
+    config = HeadwayConfig.model_validate({"model": "nobody", "pools": {"mixed": {}}, "metrics": source})
+    collector = MetricCollector(config.model_dump_json(), "", MemoryStore())
+    try:
+        return (await collector.ready())[1]
+    finally:
+        await collector.close()
+
+
+async def test_gateways_of_one_model_add_up_and_see_the_same_replicas(tmp_path):
+    gateways = [Exporter() for _ in range(3)]
+    first, second, other = gateways
+    other.model = "other"
+    other.restart()
+    prometheus = PrometheusProcess(tmp_path, *(f"127.0.0.1:{each.port}" for each in gateways))
+    world = World(first, prometheus)
+
+    async def all_seen() -> None:
+        for each in gateways:
+            await World.seen(World(each, prometheus))
+
+    try:
+        for each in gateways:
+            each.load("decode", "d0", 4.0, 1.0, 0.5)
+        other.load("decode", "d1", 9.0, 9.0, 0.9)
+        await until_ok(world)
+        await all_seen()
+        assert "no series of the model nobody, only of other, tiny; asked" in await why_not(prometheus)
+        labels = {"labels": {"namespace": "llm"}, "preset": "vllm"}
+        assert "only of other (preset headway), tiny (preset" in await why_not(prometheus, **labels)
+        await world.begin()
+        first.serve([0.1] * 30)
+        second.serve([0.1] * 20)
+        other.serve([0.1] * 90)
+        await all_seen()
+        found = await world.end()
+        assert (found.requests, found.completed, found.health.status) == (50.0, 50.0, HealthStatus.OK)
+        load = found.load[Role.DECODE]
+        assert (load.running, load.waiting, load.kv_usage) == pytest.approx((4.0, 1.0, 0.5))
+        # One of them begins anew: what it counted before is in no later interval, and none is lost.
+        await world.begin()
+        second.restart()
+        second.serve([0.1] * 15)
+        first.serve([0.1] * 10)
+        await all_seen()
+        found = await world.end()
+        assert (found.requests, found.health.status) == (25.0, HealthStatus.OK)
+    finally:
+        await world.collector.close()
+        prometheus.stop()
+        for each in gateways:
+            each.stop()

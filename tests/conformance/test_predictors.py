@@ -17,7 +17,7 @@ SLOW = settings(
     max_examples=4,
     deadline=None,
     derandomize=True,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 QUICK = settings(parent=SLOW, max_examples=40)
 LEVELS = (0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99)

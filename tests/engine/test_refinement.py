@@ -16,9 +16,11 @@ from headway.engine.refinement import (
     MOST_CELLS,
     MOST_RATIO,
     Refinement,
+    gathered,
     learn,
     moved,
     refined,
+    within_reach,
 )
 from interp import load_profile
 
@@ -171,3 +173,25 @@ def test_a_new_profile_is_worth_two_per_cent() -> None:
 def test_what_is_stored_comes_back() -> None:
     state = taught(prefill(1024.0, 1.5), decode(0.3, 1500.0, 0.8))
     assert Refinement.restored(json.loads(json.dumps(state.document()))) == state
+
+
+def test_gathered_reports_take_the_median_of_each_cell_and_no_shape_for_a_change():
+    at_2k = [prefill(2048.0, factor) for factor in (2.0, 2.0, 9.0)]
+    at_16k = [prefill(16_384.0)] * 20
+    found = gathered(PROFILE, [*at_2k, *at_16k, LatencyReport(Phase.PREFILL, 1.0, nan)])
+    assert [exp(cell.log_ratio) for cell in found.cells.values()] == pytest.approx([2.0, 1.0])
+    better = refined(PROFILE, found)
+    # A fifth of the weight of one report lies in the phase as a whole.
+    assert 1.2 < better.prefill.ttft_s(2048.0) / PROFILE.prefill.ttft_s(2048.0) < 2.0
+    assert better.prefill.ttft_s(16384.0) / PROFILE.prefill.ttft_s(16384.0) < 1.1
+    assert gathered(PROFILE, []).cells == {}
+
+
+def test_samples_within_an_octave_of_a_report_are_within_reach():
+    seen = gathered(PROFILE, [prefill(2048.0), decode(0.3, 2048.0)])
+    of_prefill, of_decode = within_reach(PROFILE, seen)
+    isl, samples = PROFILE.prefill.samples.isl_tokens, PROFILE.decode.samples
+    assert (of_prefill == (np.abs(np.log2(isl / 2048.0)) <= 1.0)).all()
+    far = np.hypot(np.log2(samples.context_tokens / 2048.0), (samples.kv_usage - 0.3) / 0.15)
+    assert (of_decode == (far <= 1.0)).all()
+    assert 0 < of_decode.sum() < len(of_decode)

@@ -114,7 +114,7 @@ def test_what_is_wrong_is_one_line_with_its_key(engine, complaint):
 
 
 def test_an_unknown_kind_is_refused_with_the_known_ones():
-    known = "'echo', 'failing', 'simulated', 'vllm' or 'wrong'"
+    known = "'echo', 'external', 'failing', 'simulated', 'vllm' or 'wrong'"
     with pytest.raises(ConfigError, match=f"engine.kind: should be {known}, not 'quantum'"):
         settings(kind="quantum")
 

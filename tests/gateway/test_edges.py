@@ -10,7 +10,8 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
 from headway.config import ConfigError, GatewaySettings, HeadwayConfig
-from serve_apps.gateway.app import make_access, make_app
+from serve_apps.access import make_access
+from serve_apps.gateway.app import make_app
 from serve_apps.gateway.request import EstimatedTokens, make_counter
 from tests.gateway.doubles import ScriptedBackend
 
@@ -23,7 +24,7 @@ def settings(**fields: object) -> GatewaySettings:
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost", "127.8.8.8"])
 def test_without_keys_this_machine_gets_in(host):
-    assert make_access(settings(host=host), NO_ENVIRONMENT).allows([])
+    assert make_access(settings(host=host), NO_ENVIRONMENT).rights([])
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "example.org"])
@@ -31,16 +32,16 @@ def test_without_keys_nothing_listens_beyond_it(host):
     with pytest.raises(ConfigError, match="no API keys") as raised:
         make_access(settings(host=host), NO_ENVIRONMENT)
     assert "\n" not in str(raised.value)
-    assert make_access(settings(host=host, allow_anonymous=True), NO_ENVIRONMENT).allows([])
-    assert not make_access(settings(host=host, api_keys=["k"]), NO_ENVIRONMENT).allows([])
+    assert make_access(settings(host=host, allow_anonymous=True), NO_ENVIRONMENT).rights([])
+    assert not make_access(settings(host=host, api_keys=["k"]), NO_ENVIRONMENT).rights([])
 
 
 def test_keys_of_settings_and_environment_add_up():
     access = make_access(settings(api_keys=["a"]), {"HEADWAY_API_KEYS": "b, c ,,"})
     for key in (b"a", b"b", b"c"):
-        assert access.allows([(b"authorization", b"Bearer " + key)])
+        assert access.rights([(b"authorization", b"Bearer " + key)])
     for key in (b"", b"d", b"a,b", b"b, c"):
-        assert not access.allows([(b"authorization", b"Bearer " + key)])
+        assert not access.rights([(b"authorization", b"Bearer " + key)])
 
 
 @pytest.mark.parametrize("key", ["", "  ", "**********"])

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from actors.collector.exposition import ARRIVAL, UNKNOWN, RequestList, decode, encode
-from actors.collector.gateway_source import MOST_BYTES
+from actors.collector.http_text import MOST_BYTES
 from headway.routing.types import RequestSlo
 from serve_apps.engines.protocol import TokenChunk
 from serve_apps.gateway.backend import Overloaded, ReplicaLost
@@ -155,11 +155,12 @@ def test_usage_says_nothing_of_caches_where_engines_do_not(serve: Serve):
     assert "prompt_tokens_details" not in json.loads(body)["usage"]
 
 
-def test_it_is_open_as_metrics_are_and_refuses_what_is_no_number(serve: Serve):
-    running = serve(chunks("a"), api_keys=["secret"])
-    assert call(running, "GET", "/metrics/requests")[0] == 200
-    assert call(running, "GET", "/metrics/requests/")[0] == 401
+def test_it_needs_a_key_and_refuses_what_is_no_number(serve: Serve):
+    running, key = serve(chunks("a"), api_keys=["secret"]), {"authorization": "Bearer secret"}
+    assert call(running, "GET", "/metrics")[0] == 200
+    assert call(running, "GET", "/metrics/requests")[0] == 401
+    assert call(running, "GET", "/metrics/requests", **key)[0] == 200
     for seconds in ("nan", "ten", ""):
-        status, _, body = call(running, "GET", f"/metrics/requests?seconds={seconds}")
+        status, _, body = call(running, "GET", f"/metrics/requests?seconds={seconds}", **key)
         assert status == 400
         assert "seconds" in json.loads(body)["error"]["message"]

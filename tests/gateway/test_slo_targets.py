@@ -301,6 +301,8 @@ def test_each_request_is_judged_by_its_own_promise(headers, script, met):
     answer, _, app = ask(script, settings, headers)
     metrics = app.state.metrics
     assert metrics.slo_requests == {met: 1, not met: 0}
-    by_class = {("urgent", met): 1} if "x-headway-slo-class" in headers else {}
+    by_class = {(name, judged): 0 for name in ROUTED["slo"]["classes"] for judged in (True, False)}
+    if "x-headway-slo-class" in headers:
+        by_class["urgent", met] = 1
     assert dict(metrics.slo_class_requests) == by_class
     assert answer.status == (429 if script is not DONE else 200)

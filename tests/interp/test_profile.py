@@ -66,7 +66,7 @@ def test_samples_that_fall_are_kept_and_noted_once_per_curve() -> None:
     kv, context = np.array([0.1, 0.2, 0.3, 0.4, 0.5]), np.full(5, 1000.0)
     profile = build(decode_samples(kv, context, itl))
     assert profile.notes == (
-        "decode ITL at context 1000 falls 2 times, most between kv 0.2 and 0.3: from 12 to 9 ms (-25.0%)",
+        "decode ITL at context 1000 falls 2 times, most between kv 0.2 and 0.3: from 12 to 9 ms (-25.0 %)",
     )
     np.testing.assert_allclose(profile.decode.itl_s(kv, 1000), itl)
 
@@ -78,7 +78,7 @@ def test_ttft_that_falls_is_noted() -> None:
         throughput_per_gpu=np.array([4000, 1000]),
     )
     assert build_profile(prefill, grid_samples()).notes == (
-        "prefill TTFT falls 1 time, most between ISL 100 and 200: from 100 to 50 ms (-50.0%)",
+        "prefill TTFT falls 1 time, most between ISL 100 and 200: from 100 to 50 ms (-50.0 %)",
     )
 
 

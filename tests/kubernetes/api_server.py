@@ -108,7 +108,8 @@ class ApiServer:
     def _answer(self, request: web.Request, seen: Request) -> web.Response:
         if self.token is not None and seen.authorization != f"Bearer {self.token}":
             return _status(401, "Unauthorized")
-        key = _key(seen.path)
+        scale = seen.path.endswith("/scale")
+        key = _key(seen.path.removesuffix("/scale"))
         verb = {"GET": "get", "PATCH": "patch"}.get(seen.method)
         if key is None or verb is None:
             return _status(404, "the server could not find the requested resource")
@@ -121,6 +122,8 @@ class ApiServer:
         stored = self.objects.get(key)
         if stored is None:
             return _status(404, f'{key[3]}.{key[0]} "{key[4]}" not found')
+        if scale and verb == "patch" and seen.body.get("spec", {}).keys() != {"replicas"}:
+            return _status(422, "a scale has spec.replicas alone")
         return web.json_response(stored) if verb == "get" else self._patch(stored, seen)
 
     def _patch(self, stored: dict[str, Any], seen: Request) -> web.Response:

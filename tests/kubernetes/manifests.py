@@ -92,6 +92,40 @@ def replica_status(ready: int, live: int | None = None) -> dict[str, Any]:
     }
 
 
+def workload(
+    name: str, replicas: int, kind: str = "Deployment", api: str = "apps/v1", *args: str, **more: Any
+) -> dict[str, Any]:
+    """A Deployment, or another object with a scale subresource, settled."""
+    containers = [{"name": "engine", "image": "engine:1", "args": list(args)}]
+    template = {"spec": {"containers": containers}}
+    spec: dict[str, Any] = {"replicas": replicas}
+    if kind == "LeaderWorkerSet":
+        spec["leaderWorkerTemplate"] = {"size": 2, "workerTemplate": template}
+    else:
+        spec["template"] = template
+    metadata = {"name": name, "namespace": "prod", **more}
+    manifest = {"apiVersion": api, "kind": kind, "metadata": metadata, "spec": spec}
+    settle_workload(manifest)
+    return manifest
+
+
+def settle_workload(manifest: dict[str, Any]) -> None:
+    """The status once every replica is ready. As the API does, it leaves out what is 0."""
+    count = manifest["spec"].get("replicas", 1)
+    manifest["status"] = {"replicas": count, "readyReplicas": count} if count else {}
+
+
+def adapter(graph_name: str, service: str, replicas: int) -> dict[str, Any]:
+    """The scaling adapter of one service of a graph."""
+    return {
+        "apiVersion": "nvidia.com/v1alpha1",
+        "kind": "DynamoGraphDeploymentScalingAdapter",
+        "metadata": {"name": f"{graph_name}-{service.lower()}", "namespace": "prod"},
+        "spec": {"replicas": replicas, "dgdRef": {"name": graph_name, "serviceName": service}},
+        "status": {"replicas": replicas},
+    }
+
+
 def ray_service(name: str = "llm", namespace: str = "prod", config: str = SERVE_CONFIG) -> dict[str, Any]:
     """A RayService, settled."""
     manifest = {

@@ -187,10 +187,6 @@ WRONG_STRUCTURES: list[tuple[dict[str, dict[str, Any]], str]] = [
         {"VllmDecodeWorker": worker(None, 1), "decode": worker(None, 1), "p": worker("prefill", 1)},
         "'VllmDecodeWorker' and 'decode' are all decode",
     ),
-    (
-        {"p": worker("prefill", 1), "d": worker("decode", 1, scalingAdapter={"enabled": True})},
-        "spec.services.d.scalingAdapter.enabled",
-    ),
 ]
 
 

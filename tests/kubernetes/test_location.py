@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from actors.connectors.kube_object import _configuration, locate
+from actors.connectors.kube_api import configuration
+from actors.connectors.kube_object import locate
 from actors.connectors.kubernetes import KubernetesConnector
 from actors.connectors.protocol import Refused
-from headway.config import HeadwayConfig
-from headway.config.live import KubernetesSettings
+from headway.config import ConfigError, HeadwayConfig, load_config
+from headway.config.connector import KubernetesSettings
 from tests.kubernetes.api_server import ApiServer
 from tests.kubernetes.manifests import MODEL, graph
 
@@ -72,6 +73,36 @@ def test_a_connector_without_a_name_or_a_cluster_says_so(
     assert "kubeconfig" in nowhere.reason
 
 
+@pytest.mark.parametrize("text", ["{{{", "- 1", "clusters: 3", "users: [{}]"])
+def test_a_kubeconfig_of_another_shape_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str
+) -> None:
+    (tmp_path / "config").write_text(text)
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    monkeypatch.setattr(
+        "kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(tmp_path / "config")
+    )
+
+    with pytest.raises(Refused, match=r"^neither an in-cluster configuration nor a usable kubeconfig.*"):
+        configuration(None, None)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("name", "../pods", "should be lower-case letters, digits, '-' and '.', not '../pods'"),
+        ("name", "", "should be lower-case letters"),
+        ("name", "x" * 254, "should be lower-case letters"),
+        ("namespace", "prod/llm", "should be lower-case letters"),
+        ("api_url", "kube.example", "should begin with https:// or http:// and a host, not 'kube.example'"),
+        ("api_url", "https://", "should begin with https:// or http:// and a host"),
+    ],
+)
+def test_what_no_server_could_have_is_refused_by_its_key(key: str, value: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=rf"connector\.kubernetes\.{key}: {said}"):
+        load_config(None, {f"connector.kubernetes.{key}": value})
+
+
 SETTINGS = {"connector": {"kubernetes": {"namespace": "prod", "name": "llm"}}, "model": MODEL}
 
 
@@ -110,8 +141,8 @@ def test_the_service_account_is_used_inside_a_cluster(
     monkeypatch.setattr(f"{loader}.SERVICE_TOKEN_FILENAME", str(tmp_path / "token"))
     monkeypatch.setattr(f"{loader}.SERVICE_CERT_FILENAME", str(tmp_path / "ca.crt"))
 
-    configuration = _configuration(None, None)
+    found = configuration(None, None)
 
-    assert configuration.host == "https://10.0.0.1:443"
-    assert configuration.auth_settings()["BearerToken"]["value"].lower() == "bearer from-service-account"
-    assert configuration.ssl_ca_cert == str(tmp_path / "ca.crt")
+    assert found.host == "https://10.0.0.1:443"
+    assert found.auth_settings()["BearerToken"]["value"].lower() == "bearer from-service-account"
+    assert found.ssl_ca_cert == str(tmp_path / "ca.crt")

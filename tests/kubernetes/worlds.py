@@ -14,24 +14,29 @@ from tests.kubernetes.manifests import (
     ray_service,
     settle_graph,
     settle_ray_service,
+    settle_workload,
     worker,
+    workload,
 )
 
 
 class KubernetesWorld:
     """A connector, the API server, and an operator that brings replicas up when told to."""
 
-    def __init__(self, server: ApiServer, target: str, settle: Callable[[dict[str, Any]], None]) -> None:
+    def __init__(
+        self, server: ApiServer, target: str, settle: Callable[[dict[str, Any]], None], **settings: Any
+    ) -> None:
         self._server = server
         self._settle = settle
-        kubernetes = {"target": target, "namespace": "prod", "name": "llm", "api_url": server.url}
+        kubernetes = {"target": target, "namespace": "prod", "name": "llm", "api_url": server.url, **settings}
         self.connector = KubernetesConnector(
             HeadwayConfig.model_validate({"model": MODEL, "connector": {"kubernetes": kubernetes}})
         )
 
     async def carry_out(self) -> None:
-        self._settle(self._server.only)
-        self._server.touch(self._server.only)
+        for stored in self._server.objects.values():
+            self._settle(stored)
+            self._server.touch(stored)
 
     async def go_away(self) -> None:
         self._server.drop = True
@@ -53,3 +58,15 @@ async def kuberay() -> AsyncIterator[KubernetesWorld]:
         )
         server.put(ray_service(config=config), "rayservices")
         yield KubernetesWorld(server, "kuberay", settle_ray_service)
+
+
+@asynccontextmanager
+async def scale() -> AsyncIterator[KubernetesWorld]:
+    """A Deployment for prefill and a LeaderWorkerSet for decode."""
+    with serving() as server:
+        server.put(workload("prefill", 1), "deployments")
+        server.put(
+            workload("decode", 1, "LeaderWorkerSet", "leaderworkerset.x-k8s.io/v1"), "leaderworkersets"
+        )
+        objects = {"prefill": {"name": "prefill"}, "decode": {"kind": "LeaderWorkerSet", "name": "decode"}}
+        yield KubernetesWorld(server, "scale", settle_workload, objects=objects)

@@ -35,6 +35,17 @@ def test_a_failed_request_leaves_its_tokens_but_no_e2e() -> None:
     assert made.latencies["tpot_s"].weight == 0
 
 
+def test_no_send_lag_is_above_the_highest() -> None:
+    lags_s = [0.001 * 1.01**step for step in range(40)]
+    for lag_s in lags_s:
+        made = tally()
+        made.lag.add(lag_s)
+        found = made.summary()["send_lag_s"]
+        assert found["max"] == lag_s
+        assert max(found.values()) == lag_s
+    assert set(tally().summary()["send_lag_s"].values()) == {None}
+
+
 def test_goodput_is_over_the_whole_replay() -> None:
     assert tally(record(10.1, 10.2), record(10.9)).summary()["goodput_rps"] == pytest.approx(1 / 10.9)
 

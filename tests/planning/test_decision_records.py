@@ -7,7 +7,8 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from headway.planning import Role
-from headway.planning.records import DecisionReasons, DecisionRecord, StatusDocument
+from headway.planning.documents import StatusDocument
+from headway.planning.records import DecisionReasons, DecisionRecord
 
 
 def stored(**changes: Any) -> dict[str, Any]:
@@ -104,5 +105,6 @@ def _names(kind: Any) -> set[str]:
 
 @pytest.mark.parametrize("kind", [DecisionRecord, StatusDocument])
 def test_the_reference_names_every_key(kind: type[BaseModel]) -> None:
-    reference = (Path(__file__).parents[2] / "docs" / "reference.md").read_text(encoding="utf-8")
+    page = Path(__file__).parents[2] / "docs" / "reference" / "results.md"
+    reference = page.read_text(encoding="utf-8")
     assert {name for name in _names(kind) if f"`{name}`" not in reference} == set()

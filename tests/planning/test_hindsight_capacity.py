@@ -11,7 +11,7 @@ from test_hindsight_policy import Fleet, policy, run, targets
 
 from headway.planning import Role
 from headway.planning.records import DecisionReasons
-from headway_cli.page.reasons import reason_lines
+from headway.planning.story import reason_lines
 
 RISE = [10.0] * 20 + [60.0] * 60
 
@@ -75,7 +75,7 @@ def test_the_decision_says_what_is_missing_since_when_and_what_is_lost():
     assert (missing["ready"], missing["revoked"]) == (2, 0)
     assert missing["lost_share"] == 1.0
     line = (
-        "prefill: {} replicas are missing, ordered but not started, 30 min ago; the 2 that serve lose 100.0%"
+        "prefill: {} replicas are missing, ordered but not started, 30 min ago; the 2 that serve lose 100.0 %"
     )
     assert any(warning.startswith(line.format(missing["replicas"])) for warning in reasons["warnings"])
     assert any("are missing" in each for each in reason_lines(DecisionReasons.model_validate(reasons)))

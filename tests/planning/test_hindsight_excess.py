@@ -131,7 +131,7 @@ def test_operators_read_what_is_lost_and_what_is_done():
     beyond = Excess(share=0.3, provision=1.0, slope=0.2, larger=float("inf"), intervals=76)
     lines = list(excess_lines({Role.PREFILL: planned, Role.DECODE: beyond}, INTERVAL_S))
     assert lines[0] == (
-        "prefill: 4.1% of the requests of 38 min missed their SLO beyond what replays explain; "
+        "prefill: 4.1 % of the requests of 38 min missed their SLO beyond what replays explain; "
         "1.13 times as many replicas as without are held for it"
     )
     assert lines[1].endswith("more replicas do not help, none are held for it")

@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import re
 from itertools import pairwise
 
 import numpy as np
@@ -10,12 +11,13 @@ from planning_cases import NAN, PROFILE, limits, observed, settings
 
 from headway.planning import PlanningError, PoolLimits, PoolState, Role, make_policy
 from headway.planning.hindsight.learning import Traffic
+from interp import scaled
 
 INTERVAL_S = 30.0
 
 
-def policy(**changes):
-    return make_policy("headway", settings(interval_s=INTERVAL_S, **changes), PROFILE)
+def policy(profile=PROFILE, **changes):
+    return make_policy("headway", settings(interval_s=INTERVAL_S, **changes), profile)
 
 
 def traffic(tick, rate, *, even=False, isl=1000.0, osl=100.0, cached=None):
@@ -68,10 +70,14 @@ class Fleet:
             self.ordered[role] = [(due, n) for due, n in self.ordered[role] if due > tick]
 
 
-def run(planner, rates, fleet=None, *, even=False, isl=1000.0, cached=None):
-    """Targets and reasons of each decision; a rate of None is an interval that was not measured."""
+def run(planner, rates, fleet=None, *, even=False, isl=1000.0, cached=None, corrected=None):
+    """Targets and reasons of each decision; a rate of None is an interval that was not measured.
+
+    `corrected` has planners with other surfaces, by the tick from which on they plan.
+    """
     fleet, state, decisions = fleet or Fleet(), planner.initial_state(), []
     for tick, rate in enumerate(rates):
+        planner = (corrected or {}).get(tick, planner)
         fleet.arrive(tick)
         seen = None if rate is None else traffic(tick, rate, even=even, isl=isl, cached=cached)
         observation = observed(
@@ -120,6 +126,18 @@ def test_prompts_that_only_a_cache_makes_attainable_are_planned_for():
     hopeless, possible = (run(policy(), [2.0] * 20, isl=8_000.0, cached=share) for share in (0.0, 0.9))
     infeasible = [each[-1].reasons["needs"]["prefill"]["infeasible"] for each in (hopeless, possible)]
     assert infeasible == [1.0, 0.0]
+
+
+def test_what_no_fleet_serves_any_more_by_corrected_surfaces_does_not_explode_the_plan():
+    """Just before, fleets of 20 and more could have saved the requests, as it seemed then."""
+    slower, too_slow = (policy(scaled(PROFILE, speed)) for speed in (0.4, 0.25))
+    decisions = run(policy(), [20.0] * 40, corrected={3: slower, 9: too_slow})
+    need = decisions[-1].reasons["needs"]["prefill"]
+    assert max(targets(decisions[:9])) > 1.5 * need["option"]["expected"]
+    assert need["infeasible"] == 1.0
+    assert targets(decisions)[-1] <= need["option"]["expected"] + 1.0
+    assert any("miss their SLO on an idle engine" in text for text in decisions[-1].reasons["warnings"])
+    assert "% of the last requests miss their SLO on an idle engine, too" in decisions[-1].reasons["summary"]
 
 
 def test_chance_alone_hardly_moves_the_targets():
@@ -198,7 +216,9 @@ def test_counts_alone_are_planned_for_as_poisson_traffic():
 
 def test_reasons_say_it_in_words_and_hold_no_arrays():
     reasons = run(policy(), [20.0] * 30)[-1].reasons
-    assert "work for" in reasons["summary"]
+    assert re.search(r"work for .* would have kept \d+(\.\d+)? % of what can be kept", reasons["summary"])
+    assert "lost" not in reasons["summary"]
+    assert "idle engine" not in reasons["summary"]
     assert len(json.dumps(reasons)) < 8_000
 
 

@@ -112,3 +112,17 @@ def test_a_short_interval_counts_by_its_rate():
 def test_an_unknown_predictor_of_the_policy_is_refused_with_its_key():
     with pytest.raises(PlanningError, match=r"planner\.headway\.predictors: unknown predictor 'lstm'"):
         make_plan(load_config(None, {"planner.headway.predictors": ["lstm"]}))
+
+
+def test_the_range_is_that_of_the_predictor_of_requests() -> None:
+    forecaster = make_forecaster("constant")
+    assert math.isnan(forecaster.ranged().requests_low)
+    for requests in (90.0, 110.0, 95.0, 105.0, 100.0, 98.0, 103.0, 100.0):
+        forecaster.observe_values(requests, 500.0, 50.0)
+    ranged, plain = forecaster.ranged(), forecaster.forecast()
+    assert (ranged.requests, ranged.isl_tokens, ranged.source) == (
+        plain.requests, plain.isl_tokens, plain.source,
+    )  # fmt: skip
+    assert ranged.requests_low < ranged.requests < ranged.requests_high
+    own = forecaster.predictors["requests"].forecast()
+    assert ranged.requests_high == own.quantile(0.95)[0]

@@ -166,7 +166,9 @@ def test_what_an_engine_raises_is_said_as_the_sweep_understands_it() -> None:
     with pytest.raises(UnmeasurableError, match="more than the 1000"):
         run(target.stream(range(2000), 5))
     assert isinstance(engine, SaysSizes)
-    assert engine.sizes() == EngineSizes(kv_tokens=432_992, request_tokens=1000, batch=7)
+    assert engine.sizes() == EngineSizes(
+        kv_tokens=432_992, request_tokens=1000, batch=7, kv_bytes_per_token=131_072.0
+    )
     engine = make_engine(config_of(), Role.MIXED, "two")
     engine.inject(InjectedFault.FAIL)
     with pytest.raises(TargetError, match="failed, as it was told to"):

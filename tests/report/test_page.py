@@ -16,6 +16,7 @@ from headway.simulation.report import IntervalQuantiles, SimulationReport, parse
 from headway_cli.job import Job, execute
 from headway_cli.page.reasons import decisions
 from headway_cli.page.result import render
+from headway_cli.page.result_charts import draw
 from headway_cli.page.series import MOST_POINTS, gpu_hours, interval_columns
 
 LOAD = "step:rate_rps=10,peak_rps=60,at_s=400,duration_s=900,input_tokens=800,output_tokens=60,seed=4"
@@ -70,6 +71,10 @@ def test_page_loads_nothing(page: str) -> None:
     assert not any("url(" in style or "@import" in style for style in styles)
 
 
+def test_a_page_is_small(page: str) -> None:
+    assert len(page.encode()) < 500_000
+
+
 def test_page_has_every_decision_with_its_reasons(page: str, document: dict[str, Any]) -> None:
     *decided, last = document["intervals"]
     assert last["reasons"] == {}
@@ -78,19 +83,23 @@ def test_page_has_every_decision_with_its_reasons(page: str, document: dict[str,
         assert escape(interval["reasons"]["summary"]) in page
 
 
-def test_hover_carries_the_reasons(report: SimulationReport) -> None:
-    hover = decisions(report.intervals, {})[2].hover
-    for word in ("Forecast:", "Corrections:", "Need: prefill"):
-        assert word in hover
+def test_a_decision_tells_its_reasons(report: SimulationReport) -> None:
+    words = decisions(report.intervals, {})
+    panels = draw(report, words)["panels"]
+    marks = [one for panel in panels for one in panel["series"] if one["name"] == "decision"]
+    assert len(marks) == len(report.replicas)
+    for one in marks:
+        for word in ("Forecast:", "Corrections:", "Need: prefill"):
+            assert word in one["hover"][2]
 
 
-def test_hover_says_what_headway_planned_from() -> None:
+def test_what_headway_planned_from_is_told() -> None:
     config = load_config(None, SETTINGS | {"planner.policy": "headway"})
     rows = execute(Job(trace=LOAD, config=config)).intervals
-    hover = decisions(rows, {})[-1].hover.replace("<br>", " ")
-    assert hover.startswith("prefill needs")
-    for words in ("replicas expected", "would have lost", "Lead: prefill"):
-        assert words in hover
+    text = " ".join(decisions(rows, {})[-1].lines)
+    assert text.startswith("prefill needs")
+    for words in ("replicas expected", "which would have kept", "Lead: prefill"):
+        assert words in text
 
 
 def test_page_is_the_same_for_the_same_input(page: str, document: dict[str, Any]) -> None:
@@ -142,3 +151,26 @@ def test_result_without_measurements(document: dict[str, Any]) -> None:
         quiet[latency] = dict.fromkeys(quiet[latency])
     quiet |= {"attainment": None, "fluid_bound_ratio": None}
     assert "n/a" in render(parse_report(quiet))
+
+
+def test_the_forecast_of_headway_is_drawn_in_replicas() -> None:
+    config = load_config(None, SETTINGS | {"planner.policy": "headway"})
+    found = execute(Job(trace=LOAD, config=config))
+    panels = draw(found, [])["panels"]
+    work = [one for panel in panels for one in panel["series"] if one["name"] == "work forecast"]
+    assert len(work) == len(found.replicas)
+    need = found.document()["intervals"][-2]["reasons"]["needs"]["prefill"]
+    assert work[0]["y"][-1] == pytest.approx(need["option"]["expected"])
+    last_x = work[0]["x"][-1]
+    assert last_x is not None
+    assert last_x * 60.0 == pytest.approx(found.intervals[-2].end_s + need["lead_s"])
+
+
+def test_the_cost_stands_where_a_price_is_known(report: SimulationReport, page: str) -> None:
+    assert f"${2.0 * report.gpu_hours:,.2f}" in render(report, 2.0, "$")
+    assert '<div class="name">Cost</div>' not in page
+
+
+def test_one_request_is_no_plural(report: SimulationReport) -> None:
+    assert "1 request in " in render(replace(report, requests=1))
+    assert "2 requests in " in render(replace(report, requests=2))

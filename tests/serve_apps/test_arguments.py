@@ -1,10 +1,15 @@
+import re
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
+from actors.routing_actors import needs_router
 from headway.config import ConfigError
-from serve_apps.arguments import read_arguments
+from headway.planning import Role
+from serve_apps.arguments import read_arguments, read_control_arguments
+from serve_apps.engines import make_engine
 
 FILE = """
 model: small
@@ -124,3 +129,59 @@ def test_importing_does_nothing(module):
         f"import sys, {module}; sys.exit(bool({{'ray', 'numpy', 'fastapi', 'pydantic'}} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+PROMETHEUS = {"source": "prometheus", "url": "http://prometheus:9090", "preset": "vllm"}
+FLEET = {
+    "metrics": PROMETHEUS,
+    "connector": {"kind": "virtual"},
+    "pools": {"mixed": {"max_replicas": 4}},
+}
+SPLIT = {"pools": {"prefill": {}, "decode": {}}}
+ROLES = {"role_labels": {"prefill": {"pod": "~p-.*"}, "decode": {"pod": "~d-.*"}}}
+ENGINES = {"source": "engines", "preset": "vllm", "engines": {"mixed": {"addresses": ["127.0.0.1:8000"]}}}
+
+
+@pytest.mark.parametrize("change", [{}, {"metrics": ENGINES}, {**SPLIT, "metrics": {**PROMETHEUS, **ROLES}}])
+def test_a_control_plane_alone_takes_the_fleet_of_others(change: dict[str, Any]) -> None:
+    config = read_control_arguments({**FLEET, **change})
+    assert config.engine.kind == "external"
+    assert set(config.pools) == set({**FLEET, **change}["pools"])
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"metrics": {}}, "metrics.source: gateway needs metrics.url"),
+        ({"connector": {}}, "connector.kind: ray_serve scales the replicas of headway up"),
+        ({"engine": {"profile": "nowhere"}}, "engine.profile: 'nowhere' is neither"),
+        (SPLIT, "metrics.role_labels: needed, as each request passes a prefill and a decode engine of vllm"),
+        ({**SPLIT, "metrics": ENGINES}, "metrics.engines: has mixed, but pools has prefill and decode"),
+        ({"metrics": {**PROMETHEUS, **ROLES}}, "metrics.role_labels: has prefill and decode, but pools has"),
+    ],
+)
+def test_what_cannot_work_alone_is_one_line(change: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(told)) as caught:
+        read_control_arguments({**FLEET, **change})
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"metrics": PROMETHEUS}, "metrics.preset: vllm names the metrics of a fleet that runs elsewhere"),
+        ({"engine": {"kind": "external"}}, "engine.kind: external engines are not started here"),
+    ],
+)
+@pytest.mark.parametrize("topology", ["disaggregated", "aggregated"])
+def test_no_simulated_engines_in_place_of_a_fleet(given: dict[str, Any], told: str, topology: Any) -> None:
+    with pytest.raises(ConfigError, match=re.escape(told)) as caught:
+        read_arguments(given, topology)
+    assert "headway attach" in str(caught.value)
+
+
+def test_external_engines_have_no_router_and_no_engine() -> None:
+    config = read_control_arguments({**FLEET, "routing": {"profile": "slo"}})
+    assert not needs_router(config)
+    with pytest.raises(ConfigError, match="started by others"):
+        make_engine(config, Role.MIXED, "m0")

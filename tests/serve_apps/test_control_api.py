@@ -41,6 +41,10 @@ class Plane:
     async def decision(self, decision_id):
         return {"id": decision_id} if 0 <= decision_id < 10 else None
 
+    async def advice(self, since_s):
+        self.asked.append(since_s)
+        return {"window": None}
+
     async def offload_traces(self, limit):
         self.asked.append(limit)
         return [{"request_id": "r"}]
@@ -48,7 +52,7 @@ class Plane:
     async def profile(self):
         return {"prefill": {}, "decode": {}, "meta": {}}
 
-    async def update_settings(self, changes):
+    async def update_settings(self, changes, by):
         if "slo.ttft_ms" not in changes:
             raise InvalidRequest("slo.nonsense: cannot be changed while running")
         return changes
@@ -84,6 +88,13 @@ class Outside:
     async def fail(self, decision_id, reason):
         self.asked.append(reason)
         return self._counted(decision_id)
+
+    async def report(self, pools):
+        if "mixed" in pools:
+            raise InvalidRequest(
+                "pools: there is no mixed pool; the pools are prefill, decode", param="pools"
+            )
+        return pools
 
     @staticmethod
     def _counted(decision_id):
@@ -143,6 +154,13 @@ async def test_status_and_decisions():
     assert (status, body) == (200, {"decisions": [{"id": 7}, {"id": 8}]})
     await client.ask("GET", "/v1/control/decisions")
     assert client.plane.asked == [(6, 2), (-1, 100)]
+
+
+async def test_advice_since_a_time():
+    client = Client()
+    for query in ("", "?since=24h", "?since=90m", "?since=1.5d", "?since=45s", "?since=3600"):
+        assert await client.ask("GET", f"/v1/control/advice{query}") == (200, {"window": None})
+    assert client.plane.asked == [None, 86_400.0, 5_400.0, 129_600.0, 45.0, 3_600.0]
 
 
 async def test_offload_traces():
@@ -207,6 +225,10 @@ async def test_a_planner_that_does_not_answer_is_503():
         ("/v1/control/decisions?after=1&after=2", "after", "should come once"),
         ("/v1/control/offload-traces?limit=0", "limit", "should be between 1 and 10000, not 0"),
         ("/v1/control/decisions?since=1", "since", "unknown query parameter (known: after, limit)"),
+        ("/v1/control/advice?since=soon", "since", "should be a time such as 24h, 90m or 7d, not 'soon'"),
+        ("/v1/control/advice?since=-1h", "since", "should be a time such as 24h, 90m or 7d, not '-1h'"),
+        ("/v1/control/advice?since=h", "since", "should be a time such as 24h, 90m or 7d, not 'h'"),
+        ("/v1/control/advice?since=nan", "since", "should be a time such as 24h, 90m or 7d, not 'nan'"),
         ("/v1/control/decisions/x", "decision_id", "should be a whole number, not 'x'"),
         ("/v1/control/status?x=1", "x", "unknown query parameter (known: there are none)"),
         (f"{NEXT}?timeout_s=x", "timeout_s", "should be a number of seconds from 0, not 'x'"),
@@ -302,3 +324,19 @@ async def test_without_the_virtual_connector_the_paths_say_so(method, path):
     status, message, _ = error(await Client(scaling=None).ask(method, f"/v1/scaling/decisions/{path}"))
     assert status == 404
     assert "connector.kind: virtual" in message
+
+
+async def test_reports_of_replica_counts():
+    client, url = Client(scaling=Outside()), "/v1/scaling/report"
+    pools = {"decode": {"desired": 8, "starting": 0, "ready": 8, "draining": 0}}
+    assert await client.ask("POST", url, json.dumps({"pools": pools})) == (200, {"pools": pools})
+    for body, said in (
+        ("{}", "pools: should hold the counts of at least one pool"),
+        ('{"pools": []}', "pools: should hold"),
+        ('{"decode": {}}', "decode: unknown field (known: pools)"),
+        ('{"pools": {"mixed": {"ready": 1}}}', "pools: there is no mixed pool"),
+    ):
+        status, answer = await client.ask("POST", url, body)
+        assert status == 400
+        assert said in answer["error"]["message"]
+    assert (await Client(scaling=None).ask("POST", url, "{}"))[0] == 404

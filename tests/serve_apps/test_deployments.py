@@ -138,12 +138,13 @@ class Reports:
     """Reporters, by what they were made with."""
 
     def __init__(self) -> None:
-        self.meters, self.periods_s, self.started = [], [], 0
+        self.meters, self.periods_s, self.replicas, self.started = [], [], [], 0
 
-    def __call__(self, meter, period_s):
+    def __call__(self, meter, period_s, replica):
         self.meters.append(meter)
         self.periods_s.append(period_s)
-        return SimpleNamespace(start=self._start)
+        self.replicas.append(replica)
+        return SimpleNamespace(start=self._start, standing={})
 
     def _start(self) -> None:
         self.started += 1
@@ -169,6 +170,8 @@ def test_replicas_report_what_they_see_where_the_profile_is_refined(replica, rep
     run(serve())
     (meter,) = reports.meters
     assert (reports.periods_s, reports.started) == ([2.5], 1)
+    assert len(reports.replicas) == 1
+    assert reports.replicas[0]
     assert [seen.phase.value for seen in meter.take()] == phases
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from headway.config import load_config
+from headway.config import ConfigError, load_config
 from headway.planning import Role
 from headway.simulation.build import make_plan
 from serve_apps.engines.vllm.arguments import engine_arguments
@@ -61,3 +61,31 @@ def test_the_planner_counts_what_ray_is_asked_for_and_the_model_is_split_over(
         gpus = counted[Role(role)].gpus_per_replica
         assert (held or 0) + len(bundles or ()) == gpus
         assert engine_arguments(config, Role(role))["tensor_parallel_size"] == gpus
+
+
+def options_of(settings: Mapping[str, Any], role: str) -> Any:
+    from serve_apps.builders import application
+
+    app = application(load_config(None, settings), control_plane=False)
+    _, engines, _ = app._bound_deployment.init_args
+    return engines[role]._bound_deployment._replica_config
+
+
+def test_a_replica_without_a_group_takes_what_its_pool_names_of_the_node() -> None:
+    wants = {"pools.decode.resources": {"CPU": 2, "memory": 1e9, "decode": 1}}
+    options = options_of(CUDA | {"pools.decode.gpus_per_replica": 1} | wants, "decode").ray_actor_options
+    assert (options["num_cpus"], options["num_gpus"], options["memory"]) == (2, 1, 1e9)
+    assert options["resources"] == {"decode": 1}
+
+
+@pytest.mark.parametrize("gpus", [2, 8])
+def test_the_first_bundle_of_a_group_has_it_and_the_actor_asks_for_none_of_it(gpus: int) -> None:
+    wants = {"pools.decode.resources": {"CPU": 2, "decode": 1}, "pools.decode.gpus_per_replica": gpus}
+    found = options_of(CUDA | wants, "decode")
+    assert found.placement_group_bundles == [{"GPU": 1, "CPU": 2, "decode": 1}, *[{"GPU": 1}] * (gpus - 1)]
+    assert (found.ray_actor_options["num_cpus"], found.ray_actor_options["num_gpus"]) == (0, 0)
+
+
+def test_gpus_are_not_named_twice() -> None:
+    with pytest.raises(ConfigError, match=r"pools.decode.resources: replicas take GPUs by gpus_per_replica"):
+        load_config(None, {"pools.decode.resources": {"GPU": 2}})

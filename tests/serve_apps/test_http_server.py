@@ -1,11 +1,14 @@
 import asyncio
 import logging
 import socket
+import uuid
 
 import aiohttp
 import pytest
 
-from serve_apps.gateway_host import HttpServer, listening_socket
+from serve_apps.gateway_host import HttpServer
+from serve_apps.listener import listening_socket
+from tests.ports import free_port
 
 
 def app_that(started: asyncio.Event, release: asyncio.Event):
@@ -58,6 +61,36 @@ def test_stopping_refuses_new_requests_and_lets_streams_finish():
             await asyncio.wait_for(stopping, 10)
 
     asyncio.run(scenario())
+
+
+def test_servers_of_a_place_share_its_port_and_the_first_ends_without_a_reset():
+    async def scenario() -> None:
+        started, asked, release, place = asyncio.Event(), asyncio.Event(), asyncio.Event(), uuid.uuid4().hex
+        old = HttpServer(app_that(started, release), "127.0.0.1", free_port(), place=place)
+        await old.start()
+        stream = asyncio.create_task(whole_answer(old))
+        await started.wait()
+        new = HttpServer(app_that(asked, release), "127.0.0.1", old.port, place=place)
+        await new.start()
+        assert new.port == old.port
+        release.set()
+        stopping = asyncio.create_task(old.stop())
+        for _ in range(20):
+            assert await whole_answer(new) == b"first last"
+        await stopping
+        assert await stream == b"first last"
+        asked.clear()
+        assert await whole_answer(new) == b"first last"
+        assert asked.is_set()
+        await new.stop()
+
+    asyncio.run(scenario())
+
+
+async def whole_answer(server: HttpServer) -> bytes:
+    """To a client with a connection of its own."""
+    async with aiohttp.ClientSession() as client, client.get(server.address) as response:
+        return await response.read()
 
 
 async def refused(server: HttpServer) -> None:

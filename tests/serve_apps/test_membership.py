@@ -147,3 +147,26 @@ def test_there_is_a_better_one_than_a_suspect_only_while_another_is_none():
     assert not made.has_better("a", 0.0)
     assert not made.has_better("a", SUSPECT_S)
     assert made.has_better("gone", SUSPECT_S)
+
+
+def test_a_slow_replica_is_chosen_where_it_is_as_early():
+    made = pool("a", "b")
+    made.update([("a", {"slowness": 2.0, "idle_requests": 3.0}), ("b", {})])
+    taken = []
+    for number in range(12):
+        replica = made.pick("least_load", 0.0, Role.DECODE)
+        taken.append(replica)
+        made.sent(replica, str(number))
+    # 2 × (3 + 1 request) = 8 = 3 + 5 of the other; then two there for one here.
+    assert taken.count("a") == 3
+    assert taken[:4] == ["b"] * 4
+
+
+def test_a_long_prompt_waits_for_a_fast_replica_a_short_one_takes_the_slow():
+    made = pool("slow", "fast")
+    made.update([("slow", {"slowness": 2.0}), ("fast", {})])
+    made.sent("fast", "under way", 1000)
+    assert made.pick("least_load", 0.0, Role.PREFILL, 3000) == "fast"
+    assert made.pick("least_load", 0.0, Role.PREFILL, 500) == "slow"
+    made.update([("slow", {}), ("fast", {})])
+    assert made.pick("least_load", 0.0, Role.PREFILL, 3000) == "slow"

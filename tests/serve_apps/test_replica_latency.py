@@ -36,7 +36,7 @@ def test_a_prompt_takes_what_the_profile_says():
         return meter.take()
 
     (seen,) = run(serve())
-    assert seen == (Phase.PREFILL, 3000, pytest.approx(profile().prefill.ttft_s(3000.0), rel=1e-6), 1.0)
+    assert seen == (Phase.PREFILL, 3000, pytest.approx(profile().prefill.ttft_s(3000.0), rel=1e-6), 1.0, "")
 
 
 @pytest.mark.parametrize("time_scale", [1.0, 0.5])
@@ -109,11 +109,14 @@ class Interpolator:
     def __init__(self, *errors: Exception) -> None:
         self.errors = list(errors)
         self.taken: list[tuple[float, str, int]] = []
+        self.standing: dict[str, float] = {}
 
-    async def call(self, method, reports, *, timeout_s):
+    async def call(self, method, reports, replica, *, timeout_s):
         if self.errors:
             raise self.errors.pop(0)
+        assert replica == "p1"
         self.taken.append((asyncio.get_running_loop().time(), method, len(reports)))
+        return self.standing
 
 
 def prompt(meter: LatencyObserver) -> None:
@@ -124,7 +127,7 @@ def prompt(meter: LatencyObserver) -> None:
 
 async def reported(actor: Interpolator, prompts: int, gap_s: float) -> list[tuple[float, str, int]]:
     meter = LatencyObserver()
-    reporter = LatencyReporter(meter, PERIOD_S, actor)  # type: ignore[arg-type]
+    reporter = LatencyReporter(meter, PERIOD_S, actor, "p1")  # type: ignore[arg-type]
     for _ in range(prompts):
         reporter.start()
         prompt(meter)
@@ -140,3 +143,20 @@ def test_there_is_a_report_a_period_while_there_is_something_to_say():
 @pytest.mark.parametrize("error", [ActorGone("gone"), TooSlow("slow"), ValueError("no profile")])
 def test_a_report_that_is_lost_is_not_the_last(error):
     assert run(reported(Interpolator(error), prompts=2, gap_s=6.0)) == [(10.0, "learn", 1)]
+
+
+def test_a_replica_that_differs_says_that_it_is_there_until_that_is_over():
+    async def serve():
+        actor, meter = Interpolator(), LatencyObserver()
+        reporter = LatencyReporter(meter, PERIOD_S, actor, "p1")  # type: ignore[arg-type]
+        actor.standing = {"slowness": 2.0, "idle_requests": 12.0}
+        reporter.start()
+        prompt(meter)
+        await asyncio.sleep(2.5 * PERIOD_S)
+        assert reporter.standing["slowness"] == 2.0
+        actor.standing = {}
+        await asyncio.sleep(4 * PERIOD_S)
+        assert reporter.standing == {}
+        return [(at_s, count) for at_s, _, count in actor.taken]
+
+    assert run(serve()) == [(5.0, 1), (10.0, 0), (15.0, 0)]

@@ -17,13 +17,14 @@ from tests.serve_apps.serve_doubles import Handle
 
 DEPLOYMENTS = {Role.PREFILL: "Prefill", Role.DECODE: "Decode"}
 OUTPUT_TOKENS = 3
+WAIT_S = 0.2
 
 
 class World:
     """A backend over as many replicas of each role."""
 
     def __init__(self, replicas: int) -> None:
-        config: HeadwayConfig = load_config(None, {})
+        config: HeadwayConfig = load_config(None, {"routing.queue.max_wait_s": WAIT_S})
         app = uuid4().hex
         self.handles = {role: Handle(app, name, replicas) for role, name in DEPLOYMENTS.items()}
         self.backend = ServeBackend(config, self.handles)  # type: ignore[arg-type] # doubles
@@ -100,3 +101,34 @@ def test_an_engine_that_fails_in_mid_stream_is_said_to_have_failed():
             await world.tokens()
 
     run(scenario)
+
+
+@pytest.mark.parametrize("role", DEPLOYMENTS)
+def test_requests_wait_for_a_replica_that_is_started_anew(role: Role):
+    async def scenario(world: World) -> None:
+        pool = world.handles[role].pool
+        (replica,) = world.handles[role].replicas
+        pool.update([])
+        waiting = [asyncio.create_task(world.tokens()) for _ in range(3)]
+        await asyncio.sleep(WAIT_S / 4)
+        pool.update([])
+        assert not any(task.done() for task in waiting)
+        pool.update([(replica, {})])
+        assert await asyncio.gather(*waiting) == [OUTPUT_TOKENS] * 3
+
+    run(scenario, replicas=1)
+
+
+@pytest.mark.parametrize("role", DEPLOYMENTS)
+def test_where_none_comes_requests_end_though_reports_keep_coming(role: Role):
+    async def scenario(world: World) -> None:
+        pool = world.handles[role].pool
+        pool.update([])
+        waiting = asyncio.create_task(world.tokens())
+        while not waiting.done():
+            await asyncio.sleep(WAIT_S / 4)
+            pool.update([])
+        with pytest.raises(NotReady, match=f"^no {role.value} replica has been running for 0.2 s$"):
+            await waiting
+
+    run(scenario, replicas=1)

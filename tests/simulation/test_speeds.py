@@ -9,8 +9,8 @@ from headway.engine.refinement import Refinement, learn
 from headway.engine.speeds import EngineSpeeds
 from headway.planning.types import Role
 from headway.simulation.layout import Routing
-from headway.simulation.observing import reports
-from headway.simulation.simulate import SimulationRun, Watchers
+from headway.simulation.observing import PerformanceLearner, reports
+from headway.simulation.simulate import SimulationRun, Watchers, simulate
 from interp import scaled
 from tests.simulation.worlds import (
     ArrayTrace,
@@ -120,3 +120,44 @@ def test_what_engines_report_says_how_fast_they_are(fleet, rules, speed):
         driven.act(observation, driven.policy.plan(observation, 0))
     for phase in Phase:
         assert learnt.factor(phase) == pytest.approx(1.0 / speed, rel=0.03)
+
+
+TEN = {Role.PREFILL: 10, Role.DECODE: 10}
+
+
+def finished(setting, trace, fleet, *, learning: bool) -> np.ndarray:
+    """Records of a run with a fixed fleet, with routing that knows of slow replicas, or without."""
+    batches: list[np.ndarray] = []
+    policy = Schedule([fleet], interval_s=10.0)
+    learner = PerformanceLearner(setting.profile, lambda _: policy) if learning else None
+    simulate(setting, trace, policy, watchers=Watchers(finished=batches.append), learner=learner)
+    return np.concatenate(batches)
+
+
+@pytest.mark.parametrize(
+    ("fleet", "rules"), [(TEN, EngineRules(max_batch_size=64)), ({Role.MIXED: 10}, CHUNKED)]
+)
+def test_slow_replicas_get_fewer_requests_and_delay_fewer(fleet, rules):
+    profile, trace = roofline_profile(), poisson_trace(5, 20_000, 60.0)
+    setting = scenario(
+        profile, fleet, engine=rules, speeds=EngineSpeeds(slow_share=0.25, slow_speed=0.5), seed=3
+    )
+    before, after = (finished(setting, trace, fleet, learning=learning) for learning in (False, True))
+
+    def itl_s(records: np.ndarray) -> np.ndarray:
+        several = records[records["output_tokens"] > 1]
+        return (several["finished_s"] - several["first_token_s"]) / (several["output_tokens"] - 1)
+
+    assert np.quantile(itl_s(after), 0.99) < 0.8 * np.quantile(itl_s(before), 0.99)
+    counts = np.bincount(after["decode_replica"])
+    assert counts[counts > 0].min() < 0.6 * np.median(counts[counts > 0])
+
+
+@pytest.mark.parametrize(("fleet", "rules"), [(TEN, EngineRules(max_batch_size=64)), (MIXED, CHUNKED)])
+def test_a_fleet_without_slow_replicas_is_served_as_if_nobody_looked(fleet, rules):
+    profile, trace = roofline_profile(), poisson_trace(6, 5_000, 8.0)
+    setting = scenario(
+        profile, fleet, engine=rules, speeds=EngineSpeeds(prefill={0.0: 0.8}, decode={0.0: 0.8})
+    )
+    before, after = (finished(setting, trace, fleet, learning=learning) for learning in (False, True))
+    assert before.tobytes() == after.tobytes()

@@ -1,4 +1,4 @@
-"""The result orders of document 003 over 20 seeds, by paired differences with 95 % intervals.
+"""The result orders of AIBrix's queue simulator over 20 seeds, by paired differences with 95 % intervals.
 
 Where an order does not come out, the test states the one that does; docs/queue-simulator.md says why.
 """

@@ -1,0 +1,63 @@
+"""Hosts that are cut off, lost and back, from what is seen of them."""
+
+from actors.planning.host_faults import BACK_S, ORDERLY, HostFaults, SeenHost
+
+HEAD = SeenHost(node="h", address="10.0.0.1", alive=True, answers=True, ran=("Planner",))
+WELL = SeenHost(node="d", address="10.0.0.2", alive=True, answers=True, ran=("Decode#1",))
+SILENT = SeenHost(node="d", address="10.0.0.2", alive=True, answers=False)
+DEAD = SeenHost(node="d", address="10.0.0.2", alive=False, answers=False)
+
+
+def seen(*hosts: SeenHost) -> HostFaults:
+    """After looks at seconds 0, 1, 2 and so on."""
+    faults = HostFaults()
+    for now_s, host in enumerate(hosts):
+        faults.see(float(now_s), [HEAD, host])
+    return faults
+
+
+def told(faults: HostFaults) -> list[tuple[str, str, float, float | None, tuple[str, ...]]]:
+    return [(each.address, each.state, each.since_s, each.back_s, each.ran) for each in faults.now()]
+
+
+def test_one_probe_that_fails_is_no_fault() -> None:
+    assert told(seen(WELL, SILENT)) == []
+    assert told(seen(WELL, SILENT, WELL, SILENT)) == []
+
+
+def test_a_cut_is_named_since_its_first_probe_with_what_ran_there() -> None:
+    cut = seen(WELL, WELL, SILENT, SILENT, SILENT)
+    assert told(cut) == [("10.0.0.2", "unreachable", 2.0, None, ("Decode#1",))]
+    assert told(seen(WELL, SILENT, SILENT, WELL)) == [("10.0.0.2", "back", 1.0, 3.0, ("Decode#1",))]
+
+
+def test_a_host_that_ray_gave_up_is_lost_until_another_node_has_its_address() -> None:
+    faults = seen(WELL, SILENT, SILENT, DEAD)
+    assert told(faults) == [("10.0.0.2", "lost", 1.0, None, ("Decode#1",))]
+    again = SeenHost(node="e", address="10.0.0.2", alive=True, answers=True, ran=("Decode#2",))
+    faults.see(4.0, [HEAD, DEAD, again])
+    assert told(faults) == [("10.0.0.2", "back", 1.0, 4.0, ("Decode#1",))]
+    faults.see(4.0 + BACK_S + 1.0, [HEAD, DEAD, again])
+    assert told(faults) == []
+
+
+def test_a_second_cut_is_a_fault_of_its_own() -> None:
+    faults = seen(WELL, SILENT, SILENT, WELL, SILENT, SILENT)
+    assert told(faults) == [("10.0.0.2", "unreachable", 4.0, None, ("Decode#1",))]
+
+
+def test_a_host_that_was_stopped_in_order_or_was_dead_before_is_no_fault() -> None:
+    stopped = SeenHost(node="d", address="10.0.0.2", alive=False, answers=False, orderly=True)
+    assert told(seen(WELL, stopped)) == []
+    assert told(seen(WELL, SILENT, SILENT, stopped)) == []
+    assert told(seen(DEAD, DEAD, DEAD)) == []
+
+
+def test_the_reasons_of_an_orderly_end_are_rays() -> None:
+    from ray.core.generated.common_pb2 import NodeDeathInfo
+
+    reasons = {number: name for name, number in NodeDeathInfo.Reason.items()}
+    assert {reasons[number] for number in ORDERLY} == set(reasons.values()) - {
+        "UNSPECIFIED",
+        "UNEXPECTED_TERMINATION",
+    }

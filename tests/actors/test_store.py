@@ -1,0 +1,53 @@
+"""Stores that are slow or away: nothing waits for them longer than it may, and writes keep their order."""
+
+import asyncio
+import threading
+
+import pytest
+
+from actors.store import InOrder, StoreAway
+from tests.stores import MemoryStore
+
+pytestmark = pytest.mark.anyio
+
+
+class Gate(MemoryStore):
+    """Takes nothing until it is opened."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open = threading.Event()
+        self.order: list[str] = []
+
+    def put(self, key: str, value: bytes) -> None:
+        assert self.open.wait(10.0)
+        self.order.append(key)
+        super().put(key, value)
+
+
+async def test_work_with_a_store_that_is_away_is_left_and_the_loop_goes_on() -> None:
+    store, order, loop = Gate(), InOrder(within_s=0.2), asyncio.get_running_loop()
+    began_s = loop.time()
+    with pytest.raises(StoreAway, match=r"does not answer within 0\.2 s"):
+        await order.run(lambda: store.put("a", b"1"))
+    with pytest.raises(StoreAway):
+        await order.run(lambda: store.put("never", b"2"))
+    assert loop.time() - began_s < 5.0
+    store.open.set()
+    assert await order.run(lambda: store.put("b", b"3")) is None
+    assert store.order == ["a", "b"], "what was under way was written, and before what came after it"
+
+
+async def test_failures_are_those_of_the_work_or_a_store_that_is_away() -> None:
+    def lost() -> None:
+        raise ConnectionError("no GCS\nand more")
+
+    def refused() -> None:
+        raise ValueError("not so")
+
+    order = InOrder()
+    with pytest.raises(StoreAway, match=r"^the store: no GCS$"):
+        await order.run(lost)
+    with pytest.raises(ValueError, match="not so"):
+        await order.run(refused)
+    assert await order.run(lambda: 3) == 3

@@ -1,0 +1,358 @@
+"""The live page in a real Chromium, over a control plane that the tests write."""
+
+import re
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from serve_apps import control_metrics, live_page
+from tests.live.standing import INTERVAL_S, StandingPlane, decided, record, standing
+
+PATIENCE_MS = 30_000.0
+MOST_BYTES = 300_000
+
+
+def plane(count: int = 200, last: int = 199, **changes: Any) -> StandingPlane:
+    """The decisions up to `last`, the newest some seconds ago."""
+    now_s = time.time()
+    numbers = range(last - count + 1, last + 1)
+    records = [record(number, now_s - 3.0 - (last - number) * INTERVAL_S) for number in numbers]
+    return StandingPlane(records=records, changes=changes)
+
+
+@pytest.fixture
+def page(browser: Browser) -> Iterator[Page]:
+    """A page in which no script fails, and which asks no other host for anything."""
+    context = browser.new_context(viewport={"width": 1360, "height": 900})
+    faults: list[str] = []
+    page = context.new_page()
+    page.on("pageerror", lambda error: faults.append(str(error)))
+    page.on("request", lambda asked: faults.append(asked.url) if "127.0.0.1" not in asked.url else None)
+    page.set_default_timeout(PATIENCE_MS)
+    expect.set_options(timeout=PATIENCE_MS)
+    yield page
+    context.close()
+    assert not faults
+
+
+def test_what_stands_there_is_the_status(page: Page) -> None:
+    with standing(plane(last=570)) as url:
+        page.goto(url)
+        status = httpx.get(f"{url}/v1/control/status").json()
+        expect(page.locator("#verdict")).to_have_text(status["verdict"]["text"])
+        expect(page.locator("#verdict")).to_have_class("burning")
+        assert "prefill needs" in status["verdict"]["text"]
+        expect(page.locator("h1")).to_have_text(status["model"])
+        tiles = page.locator("#tiles")
+        expect(tiles).to_contain_text("62 %")
+        for role, pool in status["pools"].items():
+            expect(tiles.locator(".tile", has_text=f"Replicas: {role}")).to_contain_text(
+                f"{pool['ready']} ready"
+            )
+        expect(page.locator("#facts")).to_contain_text("takes 27 % longer than profiled")
+        assert re.match("! .*burning", page.title())
+        assert len(httpx.get(url).content) < MOST_BYTES
+
+
+def test_latencies_stand_beside_their_targets_by_class(page: Page) -> None:
+    with standing(plane(last=570)) as url:
+        page.goto(url)
+        status = httpx.get(f"{url}/v1/control/status").json()
+        assert "TTFT of interactive p95 1,053 ms instead of 500" in status["verdict"]["text"]
+        table = page.locator("#latencies")
+        expect(table).to_contain_text("of the mean TTFT 80 % is queueing")
+        for name, found in {"all": status["measured"], **status["measured"]["classes"]}.items():
+            cells = table.locator("tr", has_text=name).locator("td").all_inner_texts()
+            for text, latency in ((cells[5], found["ttft_s"]), (cells[7], found["itl_s"])):
+                shown = [float(each.replace(",", "")) for each in text.split(" / ")]
+                known = [1000 * latency[each] for each in ("p50", "p95", "p99")]
+                assert shown == pytest.approx(known, rel=0.01)
+        assert table.locator("tr", has_text="batch").locator("td").nth(6).inner_text() == "5,000"
+        records = httpx.get(f"{url}/v1/control/decisions?limit=1000").json()["decisions"]
+        hour = [one["measured"]["classes"]["interactive"] for one in records[-120:]]
+        missed = sum((1 - one["attainment"]) * one["judged"] for one in hour)
+        burnt = table.locator("tr", has_text="interactive").locator("td").nth(4).inner_text()
+        expected = missed / sum(one["judged"] for one in hour) / 0.01
+        assert float(burnt.removesuffix(" ×")) == pytest.approx(expected, rel=0.02)
+        expect(page.locator(".chart", has_text="Time to first token by class")).to_contain_text("2.11 ×")
+
+
+def test_the_cost_stands_beside_that_of_other_fleets(page: Page) -> None:
+    with standing(plane(last=570)) as url:
+        page.goto(url)
+        status = httpx.get(f"{url}/v1/control/status").json()
+        tiles = page.locator("#tiles")
+        expect(tiles).to_contain_text("against the best fixed fleet")
+        records = httpx.get(f"{url}/v1/control/decisions?limit=1000").json()["decisions"]
+        gpus = [sum(pool["ready"] for pool in each["pools"].values()) for each in records]
+        last = gpus[-status["alternatives"]["intervals"] :]
+        fewer = round(100 * (1 - sum(last) / len(last) / status["alternatives"]["fixed"]["gpus"]))
+        expect(tiles).to_contain_text(f"{fewer} % fewer")
+        shown = page.locator(".tile", has_text="GPU-hours in").locator(".value").inner_text()
+        cost = status["cost"]["price_per_gpu_hour"] * sum(gpus) * INTERVAL_S / 3600
+        assert float(shown.removeprefix("$")) == pytest.approx(cost, rel=0.01)
+        facts = page.locator("#facts")
+        expect(facts).to_contain_text("turned away (429)")
+        expect(facts).to_contain_text("turned away: no headroom")
+        expect(facts).to_contain_text("prefill at 40 %, decode at 55 %")
+
+
+def test_the_forecast_has_its_band_and_stands_beside_what_came(page: Page) -> None:
+    with standing(plane()) as url:
+        page.goto(url)
+        status = httpx.get(f"{url}/v1/control/status").json()
+        forecast = status["last_decision"]["forecast"]
+        per_s = page.evaluate(
+            "values => values.map((value) => digits(value / 30))",
+            [forecast[name] for name in ("requests", "requests_low", "requests_high")],
+        )
+        tile = page.locator(".tile", has_text="Forecast, next interval")
+        expect(tile).to_contain_text(f"{per_s[0]}/s")
+        expect(tile).to_contain_text(f"{per_s[1]} to {per_s[2]} in 9 of 10 cases; the last ones off by 8 %")
+        chart = page.locator(".chart").first
+        expect(chart).to_contain_text(f"9 of 10 cases {per_s[1]} to {per_s[2]}/s")
+        # Beside what came in an interval stands what was said of it the interval before.
+        chart.locator("canvas").focus()
+        page.keyboard.press("End")
+        before = page.evaluate("digits(rate(rows[rows.length - 2].forecast, rows[rows.length - 2]))")
+        came = page.evaluate("digits(rate(rows[rows.length - 1].requests, rows[rows.length - 1]))")
+        expect(chart).to_contain_text(re.compile(f"came {re.escape(came)}/sforecast {re.escape(before)}/s"))
+
+
+def test_parts_that_restarted_are_named(page: Page) -> None:
+    restarts = {
+        "Planner": {"count": 2, "at": time.time() - 5.0},
+        "Interpolator": {"count": 1, "at": 1_700_000_000.0},
+    }
+    with standing(plane(restarts=restarts)) as url:
+        page.goto(url)
+        # What was long ago is no news, but stands with the part.
+        expect(page.locator("#badges")).to_have_text(re.compile(r"^Planner restarted at [0-9:]{8}$"))
+        parts = page.locator("#facts > div", has=page.locator("h2", has_text="Parts"))
+        expect(parts.locator("tr", has_text="Planner")).to_contain_text(", 2 times so far")
+        when = page.evaluate("when(1700000000)")
+        expect(parts.locator("tr", has_text="Interpolator")).to_contain_text(f"restarted {when}")
+
+
+def test_who_changed_a_setting_stands_beside_it(page: Page) -> None:
+    changes = {"slo.ttft_ms": 500, "connector.yield_s": 60}
+    changed = {"slo.ttft_ms": {"by": "alice", "at": 1_700_000_000.0}}
+    with standing(plane(changes=changes, changed=changed)) as url:
+        page.goto(url)
+        facts = page.locator("#facts")
+        when = page.evaluate("day(1700000000) + ' at ' + clock(1700000000, false)")
+        expect(facts.locator("tr", has_text="TTFT 500 ms")).to_contain_text(f"ttft_ms by alice on {when}")
+        expect(facts.locator("tr", has_text="connector.yield_s")).to_contain_text("60")
+        expect(facts.locator("tr", has_text="pools.decode")).to_contain_text("as configured")
+
+
+def test_a_decision_tells_its_story_by_mouse_and_by_keys(page: Page) -> None:
+    with standing(plane()) as url:
+        page.goto(url)
+        page.locator("#list tr").nth(1).click()
+        number = page.locator("#list tr").nth(1).get_attribute("data-id")
+        expect(page.locator("#storytitle")).to_contain_text(f"Decision {number} at")
+        steps = page.locator("#steps dt")
+        expect(steps).to_have_text(
+            ["interval", "measured", "pools", "why", "targets", "connector", "reached"]
+        )
+        page.keyboard.press("Escape")
+        expect(page.locator("#story")).to_be_hidden()
+        canvas = page.locator(".chart canvas").first
+        canvas.focus()
+        page.keyboard.press("ArrowLeft")
+        page.keyboard.press("ArrowLeft")
+        page.keyboard.press("Enter")
+        expect(page.locator("#storytitle")).to_contain_text("Decision 197 at")
+        assert "Requests per second: came" in str(canvas.get_attribute("aria-label"))
+
+
+def test_new_decisions_appear_and_a_planner_that_is_away_is_said(
+    page: Page, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live_page, "ALIVE_S", 3.0)
+    monkeypatch.setattr(control_metrics, "RETRY_S", 0.5)
+    shown = plane()
+    with standing(shown) as url:
+        page.goto(url)
+        expect(page.locator("#list tr").first).to_contain_text("#199")
+        shown.records.append(record(200, time.time()))
+        expect(page.locator("#list tr").first).to_contain_text("#200")
+        shown.down = True
+        expect(page.locator("#link")).to_contain_text("does not answer; last heard at")
+        expect(page.locator("body")).to_have_class("stale")
+        shown.down = False
+        shown.records.append(record(201, time.time()))
+        expect(page.locator("#list tr").first).to_contain_text("#201")
+        expect(page.locator("#link")).to_contain_text("live")
+    # The server has ended; the page says so, and finds the next one.
+    expect(page.locator("#link")).to_have_class("lost")
+
+
+def test_a_key_is_asked_for_and_stays_out_of_addresses(page: Page) -> None:
+    secret = "a-key-of-an-operator"
+    with standing(plane(), keys=[secret]) as url:
+        assert httpx.get(f"{url}/v1/control/live").status_code == 401
+        page.goto(url)
+        expect(page.locator("#main")).to_be_hidden()
+        page.fill("#key", "wrong")
+        page.keyboard.press("Enter")
+        expect(page.locator("#refused")).to_have_text("This key is not known.")
+        page.fill("#key", secret)
+        page.keyboard.press("Enter")
+        expect(page.locator("#tiles .tile").first).to_be_visible()
+        assert secret not in page.url
+        other = page.context.new_page()
+        other.goto(f"{url}/#key={secret}")
+        expect(other.locator("#tiles .tile").first).to_be_visible()
+        assert secret not in other.url
+
+
+def test_hostile_names_are_text(page: Page) -> None:
+    name = "<img src=x onerror=alert(1)>"
+    with standing(plane(model=name, components={name: {"ok": False, "detail": name}})) as url:
+        page.goto(url)
+        expect(page.locator("h1")).to_have_text(name)
+        expect(page.locator("#facts")).to_contain_text(name)
+        assert page.locator("img").count() == 0
+
+
+def test_a_thousand_replicas_and_many_updates_leave_nothing_behind(
+    page: Page, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live_page, "PERIOD_S", 0.1)
+    monkeypatch.setattr(control_metrics, "FRESH_S", 0.0)
+    with standing(plane(), replicas=1000) as url:
+        page.goto(url)
+        expect(page.locator("#fleettext")).to_contain_text("1,000 replicas")
+        page.evaluate("() => { const draw = show; window.updates = 0; show = () => { draw(); updates += 1; }; }")
+        devtools = page.context.new_cdp_session(page)
+
+        def held(updates: int) -> tuple[int, int]:
+            """The least of ten looks after so many updates: nodes just replaced may still be counted in one."""
+            page.wait_for_function(f"updates >= {updates}", timeout=120_000)
+            looks = []
+            for _ in range(10):
+                page.wait_for_timeout(50)
+                devtools.send("HeapProfiler.collectGarbage")
+                found = devtools.send("Memory.getDOMCounters")
+                looks.append((found["nodes"], int(devtools.send("Runtime.getHeapUsage")["usedSize"])))
+            nodes, heaps = zip(*looks, strict=True)
+            return min(nodes), min(heaps)
+
+        nodes, heap = held(20)
+        later_nodes, later_heap = held(120)
+    assert later_nodes <= nodes + 20
+    assert later_heap <= heap * 1.2 + 200_000
+
+
+def test_the_narrow_page_needs_no_sideways_scrolling(page: Page) -> None:
+    page.set_viewport_size({"width": 390, "height": 844})
+    with standing(plane()) as url:
+        page.goto(url)
+        expect(page.locator("#tiles .tile").first).to_be_visible()
+        wide = page.locator("body").evaluate("body => body.scrollWidth - window.innerWidth")
+        assert wide <= 0
+
+
+def test_a_young_system_fills_the_picture(page: Page) -> None:
+    with standing(plane(count=4)) as url:
+        page.goto(url)
+        expect(page.locator("#list tr").first).to_contain_text("#199")
+        share = page.evaluate("(rows[0].start - axis.from) / (axis.to - axis.from)")
+        assert 0.0 < share < 0.05
+        assert page.evaluate("Object.is(ticks(0, 6, 4)[0], 0)")
+        page.get_by_role("button", name="6 h").click()
+        assert page.evaluate("axis.to - axis.from") < 6 * INTERVAL_S
+    with standing(plane()) as url:
+        page.goto(url)
+        expect(page.locator("#list tr").first).to_contain_text("#199")
+        assert page.evaluate("axis.to - axis.from") == pytest.approx(3600.0)
+
+
+def test_what_nobody_knows_is_not_in_a_legend_and_has_no_unit(page: Page) -> None:
+    shown = plane(count=20)
+    unknown = {"queue_s": None, "isl_tokens": None, "requests": None}
+    shown.records = [
+        each.model_copy(update={"forecast": None, "measured": each.measured.model_copy(update=unknown)})
+        for each in shown.records
+    ]
+    shown.records[-1] = record(200, time.time() - 3.0, forecast=None, measured={})
+    with standing(shown) as url:
+        page.goto(url)
+        expect(page.locator("#list tr").first).to_contain_text("#200")
+        assert page.locator(".chart", has_text="Requests per second").locator("i:visible").count() == 0
+        ttft = page.locator(".chart", has_text="Time to first token (ms)")
+        expect(ttft).to_contain_text("p95 n/a")
+        assert not ttft.get_by_text("of it in queues").is_visible()
+        assert "of it in queues" not in str(ttft.locator("canvas").get_attribute("aria-label"))
+        assert not re.search("n/a *(/s|ms|s|×|%|tokens|running|waiting)", page.locator("#main").inner_text())
+
+
+def test_the_error_budget_weighs_what_ended(page: Page) -> None:
+    shown = plane(count=2)
+    # 100 arrive and 20 of them end, all late; then 20 arrive and the other 100 end, in time.
+    rows = [(100, 20, 0.0), (20, 100, 1.0), (0, 80, 1.0)]
+    now_s = time.time()
+    shown.records = []
+    for place, (came, ended, attained) in enumerate(rows):
+        classes = {"batch": {"requests": came, "judged": ended, "attainment": attained}}
+        figures = {"requests": came, "completed": ended, "attainment": attained, "classes": classes}
+        shown.records.append(record(place, now_s - 3.0 - INTERVAL_S * (3 - place), measured=figures))
+    with standing(shown) as url:
+        page.goto(url)
+        # An interval weighs what came or ended, whichever is more, as the attainment in total does.
+        assert page.evaluate("burn(3600)") == pytest.approx(100 / 280 / 0.01)
+        assert page.evaluate("burn(3600, 'batch')") == pytest.approx(20 / 200 / 0.1)
+
+
+def test_a_factor_below_1_has_its_band_from_low_to_high(page: Page) -> None:
+    option = {"expected": 0.853, "factor": 0.7925}
+    reasons = {"needs": {"decode": {"replicas": 1, "lead_s": 60.0, "option": option}}, "limits": []}
+    shown = plane(count=3)
+    shown.records.append(record(200, time.time() - 3.0, reasons=reasons))
+    with standing(shown) as url:
+        page.goto(url)
+        chart = page.locator(".chart", has_text="Replicas: decode")
+        expect(chart).to_contain_text("times the learnt factor 0.676 to 0.853")
+
+
+def test_an_advice_that_is_too_young_says_so(page: Page) -> None:
+    def window(low: float | None) -> dict[str, Any]:
+        fleet = {"gpu_hours": 0.2, "attainment": {"value": 0.99}}
+        share = {"value": 0.25, "low": low, "high": low and 0.3}
+        span = {"start_at": 0.0, "end_at": 180.0, "covered_s": 180.0, "requests": 10.0}
+        return {**span, "stood": fleet, "planned": fleet, "saved_gpu_hours": {}, "saved_share": share}
+
+    for low in (None, 0.2):
+        with standing(plane(count=9, advice={"hour": window(low), "day": window(low)})) as url:
+            page.goto(url)
+            tile = page.locator(".tile", has_text="Advice")
+            expect(tile).to_contain_text("25 %")
+            table = page.locator("#facts > div", has=page.locator("h2", has_text="Advice of the dry run"))
+            for part in (tile, table):
+                assert ("too short to judge by" in part.inner_text()) == (low is None)
+
+
+def test_a_decision_is_reached_was_so_already_or_waits(page: Page) -> None:
+    now_s = time.time()
+    still = {"previous_targets": decided(3)}
+    answers = ({"status": "unchanged"}, {"status": "pending"}, {"status": "sent"}, {"status": "dry_run"})
+    made = [still, still, {"previous_targets": {"decode": 9}}, {"dry_run": True}]
+    shown = StandingPlane(
+        records=[
+            record(place, now_s - 33.0 + place, targets=decided(3), connector=answer, **changes)
+            for place, (answer, changes) in enumerate(zip(answers, made, strict=True))
+        ]
+    )
+    with standing(shown) as url:
+        page.goto(url)
+        page.locator("#every").check()
+        expect(page.locator("#list tr")).to_have_count(4)
+        done = [text.strip() for text in page.locator("#list td:nth-child(4)").all_inner_texts()]
+        expected = ["dry run", "sent, reached after 20 s"]
+        assert done == [*expected, "pending, not reached yet", "unchanged, was so already"]

@@ -1,0 +1,135 @@
+"""A decision in words: what is promised, seen and needed, and what limits it."""
+
+import math
+
+import pytest
+
+from headway.planning.documents import LastDecision
+from headway.planning.record_figures import stood_already
+from headway.planning.records import ConnectorAnswer, DecisionRecord, MeasuredFigures
+from headway.planning.story import measured_text, missed_text, reached_text, story
+
+NEEDS = {"needs": {"decode": {"lead_s": 60.0}}, "settings": {"loss_budget": 0.01}}
+
+
+def record(attainment, **reasons):
+    return DecisionRecord.model_validate(
+        {
+            "created_at": 30.4,
+            "interval": {"start_s": 0.0, "end_s": 30.0},
+            "measured": {"requests": 60, "attainment": attainment},
+            "targets": {"decode": 1},
+            "reasons": reasons,
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("attained", "said"),
+    [
+        (None, ""),
+        (0.99, ""),
+        (math.nan, ""),
+        (0.0, "Only 0 % of the last requests were in time, 99 % are promised."),
+        (0.9899, "Only 98.99 % of the last requests were in time, 99 % are promised."),
+    ],
+)
+def test_an_interval_that_missed_the_promise_is_said(attained, said):
+    assert missed_text(attained, 0.99) == said
+
+
+def test_a_story_has_what_was_seen_what_may_miss_and_what_limits():
+    told = story(record(0.62, **NEEDS, limits=["decode: max_replicas"]))
+    assert told["measured"][1] == "62 % of the requests in time"
+    assert told["why"] == [
+        "Lead: decode 60 s until a replica ordered now serves; 1 % of the requests may miss their SLO",
+        "Limited by: decode: max_replicas",
+    ]
+    untold = story(record(None, needs=NEEDS["needs"]))
+    assert len(untold["measured"]) == 1
+    assert untold["why"] == ["Lead: decode 60 s until a replica ordered now serves"]
+
+
+def test_load_is_of_the_whole_pool_and_kv_usage_of_its_mean_replica():
+    load = {"decode": {"running": 43.0, "waiting": 0.5, "kv_usage": 0.0229}, "prefill": {"running": 2.0}}
+    told = story(record(0.99).model_copy(update={"measured": MeasuredFigures.model_validate({"load": load})}))
+    assert told["measured"][1:] == [
+        "decode: 43 running, 0.5 waiting in all; KV usage 2.3 % in the mean",
+        "prefill: 2 running, n/a waiting in all",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (
+            {"status": "sent", "detail": {"before": {"prefill": 3, "decode": 4}}},
+            "sent, was prefill 3, decode 4",
+        ),
+        ({"status": "unchanged", "detail": {"before": {"decode": 1}}}, "unchanged"),
+        ({"status": "sent", "detail": {"decision_id": 2}}, "sent, decision 2"),
+        (
+            {"status": "pending", "detail": {"decision_id": 1, "wish": {"decode": 2}, "free_at_s": 1e9}},
+            "pending, waits behind decision 1",
+        ),
+        (
+            {"status": "unreachable", "detail": {"error": "no answer in time"}},
+            "unreachable, no answer in time",
+        ),
+        (
+            {
+                "status": "sent",
+                "detail": {"object": "Deployment a/b", "replicas": {"decode": 2}, "resource_version": "7"},
+            },
+            "sent, Deployment a/b, decode 2, version 7",
+        ),
+        (
+            {"status": "yielded", "detail": {"yielded": {"decode": "decode: 5, not 3 as set"}}},
+            "yielded, left to others: decode: 5, not 3 as set",
+        ),
+        ({"status": "sent", "detail": {"of_another": [1, None, {"a": "b"}]}}, "sent, of another 1, n/a, b"),
+        ({"status": "refused", "detail": "why"}, "refused, why"),
+    ],
+)
+def test_the_answer_of_a_connector_is_told_in_words(answer, said):
+    made = record(0.99).model_copy(update={"connector": ConnectorAnswer(kind="k", **answer)})
+    assert story(made)["connector"] == [f"k: {said}"]
+
+
+@pytest.mark.parametrize(
+    ("measured", "said"),
+    [
+        ({"health": {"status": "down", "detail": "no answer of http://m"}}, "no data: no answer of http://m"),
+        ({"health": {"status": "stale"}}, "no data: stale"),
+        ({}, "no data: why is not known"),
+        ({"requests": 0, "health": {"status": "ok"}}, "0 requests (0/s); data ok"),
+        (
+            {"ttft_s": {"mean": 0.5}, "osl_tokens": 30, "health": {"status": "partial", "detail": "half"}},
+            "n/a requests, OSL 30; TTFT mean 500 ms; data partial: half",
+        ),
+    ],
+)
+def test_what_was_not_measured_is_left_out(measured, said):
+    assert measured_text(MeasuredFigures.model_validate(measured), 10.0) == said
+
+
+STANDS = {"pools": {"decode": {"ready": 1, "starting": 0}}, "previous_targets": {"decode": 1}}
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"reached_at": 36.7}, ["reached after 6.3 s"]),
+        ({}, ["not reached yet"]),
+        ({**STANDS, "reached_at": 30.4}, ["was so already"]),
+        ({**STANDS, "pools": {"decode": {"ready": 0, "starting": 1}}}, ["not reached yet"]),
+        ({**STANDS, "connector": {"status": "pending"}, "reached_at": 30.4}, ["not reached yet"]),
+        ({**STANDS, "connector": {"status": "dry_run"}}, None),
+    ],
+)
+def test_when_a_decision_was_reached(changed, said):
+    made = DecisionRecord.model_validate({**record(0.99).document(), **changed})
+    assert story(made).get("reached") == said
+    last = {"status": made.connector.status, "already": stood_already(made)}
+    shown = LastDecision(id=1, created_at=30.4, targets={}, reached_at=made.reached_at, **last)
+    assert reached_text(shown) == (said or [""])[0]

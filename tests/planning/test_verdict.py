@@ -1,0 +1,348 @@
+"""One state and one sentence of a running deployment."""
+
+from typing import Any
+
+import pytest
+
+from headway.planning.documents import StatusDocument
+from headway.planning.record_figures import forecast_error, missed_since, needed_replicas
+from headway.planning.records import ClassFigures, DecisionRecord, ForecastFigures, MeasuredFigures
+from headway.planning.verdict import verdict
+
+NOW_S = 1_000_000.0
+
+
+def status(**changes: Any) -> StatusDocument:
+    """A deployment that keeps its promise, changed."""
+    document = {
+        "model": "llama",
+        "slo": {"ttft_ms": 500.0, "itl_ms": 20.0, "attainment": 0.99},
+        "planner": {"state": "running"},
+        "pools": {
+            "prefill": {"ready": 1, "desired": 1, "starting": 0, "max_replicas": 1},
+            "decode": {"ready": 3, "desired": 3, "starting": 0, "max_replicas": 8},
+        },
+        "attainment": {"last_interval": 0.996},
+        "measured": {
+            "health": {"status": "ok"},
+            "ttft_s": {"mean": 0.2, "p95": 0.3},
+            "itl_s": {"mean": 0.01, "p95": 0.012},
+        },
+        "last_decision": {"id": 7, "created_at": NOW_S - 5, "targets": {"prefill": 1, "decode": 3}},
+        "components": {"Predictor": {"ok": True}},
+    }
+    return StatusDocument.model_validate({**document, **changes})
+
+
+def test_a_promise_that_is_kept() -> None:
+    found = verdict(status(), NOW_S)
+    assert found == (
+        "keeping",
+        "Keeping its promise: 99.6 % of the requests in time, 99 % promised; 1 prefill, 3 decode ready",
+    )
+    assert found.well
+
+
+def test_a_missed_promise_names_the_latency_the_pool_and_its_limit() -> None:
+    burning = status(
+        attainment={"last_interval": 0.69, "missed_since": NOW_S - 240.0},
+        measured={"health": {"status": "ok"}, "ttft_s": {"p95": 0.812}, "itl_s": {"p95": 0.012}},
+        last_decision={
+            "id": 7,
+            "created_at": NOW_S - 5,
+            "targets": {"prefill": 1, "decode": 3},
+            "needed": {"prefill": 4, "decode": 3},
+            "limits": ["prefill: max_replicas"],
+        },
+    )
+    assert verdict(burning, NOW_S).text == (
+        "Burning: 31 % of the requests miss their SLO for 4 min now, 1 % may: "
+        "TTFT p95 812 ms instead of 500; prefill needs 4, 1 ready (max_replicas 1)"
+    )
+    assert not verdict(burning, NOW_S).well
+
+
+@pytest.mark.parametrize(
+    ("attained", "lasts_s", "state"),
+    [(0.985, 30.0, "keeping"), (0.985, 100.0, "burning"), (0.975, 30.0, "burning"), (0.99, 900.0, "keeping")],
+)
+def test_a_few_misses_in_one_interval_are_no_fire(attained: float, lasts_s: float, state: str) -> None:
+    missed = {"last_interval": attained, "missed_since": NOW_S - lasts_s}
+    found = status(attainment=missed, planner={"state": "running", "interval_s": 30.0})
+    said = verdict(found, NOW_S)
+    assert said.state == state
+    assert ("but for the last 30 s: 98.5 %" in said.text) == (attained == 0.985 and state == "keeping")
+
+
+@pytest.mark.parametrize(
+    ("attained", "judged", "lasts_s", "state"),
+    [
+        (0.4, 10.0, 30.0, "burning"),
+        (0.5, 2.0, 30.0, "keeping"),
+        (0.5, 2.0, 100.0, "burning"),
+        (0.95, 100.0, 900.0, "keeping"),
+    ],
+)
+def test_a_class_that_alone_misses_its_promise_burns(
+    attained: float, judged: float, lasts_s: float, state: str
+) -> None:
+    figures = {"judged": judged, "attainment": attained, "ttft_s": {"p95": 0.4}}
+    found = verdict(
+        status(
+            slo={"ttft_ms": 500, "attainment": 0.9, "classes": {"interactive": {"ttft_ms": 200}, "bulk": {}}},
+            attainment={
+                "last_interval": 0.996,
+                "classes_missed_since": {"interactive": NOW_S - lasts_s},
+            },
+            measured={"health": {"status": "ok"}, "classes": {"interactive": figures, "bulk": {}}},
+            planner={"state": "running", "interval_s": 30.0},
+        ),
+        NOW_S,
+    )
+    assert found.state == state
+    if state == "burning":
+        assert found.text.startswith(
+            f"Burning: {round(100 - 100 * attained)} % of the requests of interactive miss their SLO for "
+        )
+        assert ", 10 % may: TTFT of interactive p95 400 ms instead of 200" in found.text
+
+
+def test_what_no_fleet_could_keep_is_said() -> None:
+    decision = {"id": 7, "created_at": NOW_S, "targets": {"prefill": 1, "decode": 3}, "beyond_reach": 0.9996}
+    burning = verdict(status(attainment={"last_interval": 0.0}, last_decision=decision), NOW_S)
+    assert burning.text.endswith("; 100 % would miss it on an idle engine, too: no fleet is large enough")
+    some = verdict(
+        status(attainment={"last_interval": 0.5}, last_decision={**decision, "beyond_reach": 0.004}), NOW_S
+    )
+    assert "idle engine" not in some.text
+
+
+def test_replicas_that_start_are_no_fault_and_a_budget_is_named_for_all_pools() -> None:
+    decision = {"id": 7, "created_at": NOW_S, "targets": {"prefill": 1, "decode": 3}}
+    starting = {"prefill": {"ready": 1}, "decode": {"ready": 3, "starting": 2}}
+    text = verdict(
+        status(
+            attainment={"last_interval": 0.5},
+            pools=starting,
+            last_decision={**decision, "needed": {"decode": 5}, "limits": ["gpu_budget"]},
+        ),
+        NOW_S,
+    ).text
+    assert "decode needs 5, 3 ready, 2 starting (planner.max_gpu_budget)" in text
+
+
+def test_what_cannot_be_seen_is_no_promise_kept() -> None:
+    unseen = {"health": {"status": "down", "detail": "the gateway does not answer"}}
+    found = verdict(status(measured=unseen, attainment={}, seen_at={"metrics": NOW_S - 300.0}), NOW_S)
+    assert found == (
+        "blind",
+        "Blind: nothing has been measured for 5 min (the gateway does not answer); the targets stay",
+    )
+
+
+def test_a_part_of_the_engines_is_no_measurement() -> None:
+    hung = {"status": "partial", "detail": "1 of 40 engines is not read: 10.0.0.7:8000"}
+    found = verdict(status(measured={"health": hung}, attainment={}), NOW_S)
+    assert found == (
+        "blind",
+        "Blind: how many requests came is not known (1 of 40 engines is not read: 10.0.0.7:8000); "
+        "the targets stay",
+    )
+    known = verdict(status(measured={"health": hung, "requests": 80.0}), NOW_S)
+    assert known.state == "keeping"
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"components": {"Predictor": {"ok": False, "detail": "no answer"}}}, "Predictor: no answer"),
+        ({"gcs_away_since_s": NOW_S - 30.0}, "Ray's GCS has been away for 30 s"),
+        (
+            {
+                "hosts": [
+                    {"address": "10.0.0.2", "node": "n", "state": "lost", "since_s": NOW_S - 60.0},
+                    {"address": "10.0.0.3", "node": "m", "state": "back", "since_s": 0.0},
+                ]
+            },
+            "Hindered: host 10.0.0.2 is lost for 60 s; 99.6 % of",
+        ),
+        (
+            {
+                "last_decision": {
+                    "id": 9,
+                    "created_at": NOW_S,
+                    "targets": {},
+                    "missing": {"decode": {"replicas": 2, "since_s": NOW_S - 600.0}},
+                }
+            },
+            "2 decode replicas ordered 10 min ago did not come",
+        ),
+        (
+            {"last_decision": {"id": 9, "created_at": NOW_S, "targets": {}, "status": "refused"}},
+            "decision 9 was refused",
+        ),
+        (
+            {
+                "connector": {
+                    "foreign_edits": [
+                        {"role": "decode", "found": 2, "ours": 3, "seen_at": NOW_S, "by": "kubectl-edit"}
+                    ]
+                }
+            },
+            "decode was set to 2 by kubectl-edit",
+        ),
+    ],
+)
+def test_what_stands_in_the_way_is_said(changes: dict[str, Any], named: str) -> None:
+    found = verdict(status(**changes), NOW_S)
+    assert found.state == "hindered"
+    assert named in found.text
+    burning = verdict(status(**changes, attainment={"last_interval": 0.5}), NOW_S)
+    assert burning.state == "burning"
+
+
+def test_before_it_plans_and_without_requests() -> None:
+    waiting = status(planner={"state": "waiting", "reason": "no replica is ready"})
+    assert verdict(waiting, NOW_S) == ("waiting", "Waiting: no replica is ready")
+    idle = verdict(status(attainment={}, planner={"state": "running", "dry_run": True}), NOW_S)
+    assert idle == (
+        "idle",
+        "Idle: no request ended in the last interval; 1 prefill, 3 decode ready, decisions are only advice",
+    )
+    assert idle.well
+    health = {"status": "ok"}
+    busy = verdict(status(attainment={}, measured={"health": health, "requests": 12.0}), NOW_S)
+    assert busy == (
+        "idle",
+        "Busy: 12 requests came, and no request ended in the last interval; 1 prefill, 3 decode ready",
+    )
+
+
+def test_to_wait_for_longer_than_an_engine_may_start_is_a_fault() -> None:
+    planner = {"state": "waiting", "reason": "no replica is ready", "ready_within_s": 300.0}
+    assert verdict(status(planner={**planner, "undecided_since": NOW_S - 299.0}), NOW_S).state == "waiting"
+    stuck = verdict(status(planner={**planner, "undecided_since": NOW_S - 600.0}), NOW_S)
+    assert stuck.text == (
+        "Stuck: nothing is planned for 10 min (engine.ready_within_s is 300): no replica is ready"
+    )
+    assert not stuck.well
+    # A long interval before the first decision is no fault.
+    running = {**planner, "state": "running", "undecided_since": NOW_S - 600.0}
+    assert verdict(status(planner=running), NOW_S).state == "keeping"
+
+
+def test_a_planner_that_decides_nothing_any_more_keeps_no_promise_for_long() -> None:
+    holding = {"state": "holding", "reason": "the policy failed", "interval_s": 30.0}
+    decision = {"id": 7, "targets": {"prefill": 1, "decode": 3}}
+    for age_s, state in ((60.0, "keeping"), (600.0, "hindered")):
+        last = {**decision, "created_at": NOW_S - age_s}
+        found = verdict(status(planner=holding, last_decision=last), NOW_S)
+        assert found.state == state
+    assert found.text.startswith("Hindered: no decision was made for 10 min: the policy failed; 99.6 %")
+
+
+BY_TTFT = {"last_interval": 1.0, "ttft_only": True}
+
+
+@pytest.mark.parametrize(
+    ("attainment", "ttft_s", "itl_s", "said"),
+    [
+        (
+            BY_TTFT,
+            {"mean": 0.2, "p95": 0.3},
+            {"mean": 0.01, "p95": 0.03},
+            "Keeping its promise: 100 % of the requests in time by their TTFT (means: TTFT 200 of 500 ms, "
+            "ITL 10 of 20 ms), 99 % promised",
+        ),
+        (
+            BY_TTFT,
+            {"mean": 0.2, "p95": 0.3},
+            {"mean": 0.08, "p95": 0.1},
+            "Burning: latencies are above their targets: ITL p95 100 ms instead of 20",
+        ),
+        (
+            {"last_interval": 0.25, "ttft_only": True},
+            {"mean": 0.6, "p95": 0.9},
+            {"mean": 0.01, "p95": 0.012},
+            "Burning: 75 % of the requests miss their TTFT, 1 % may: TTFT p95 900 ms instead of 500",
+        ),
+        (
+            {},
+            {"mean": 0.2},
+            {"mean": 0.01},
+            "Keeping its promise: how many requests are in time is not measured (means: TTFT 200 of 500 ms, "
+            "ITL 10 of 20 ms)",
+        ),
+        ({}, {"mean": 5.0}, {}, "Burning: latencies are above their targets: TTFT in the mean 5,000 ms"),
+    ],
+)
+def test_metrics_that_judge_no_requests_are_no_idle_fleet(
+    attainment: dict[str, Any], ttft_s: dict[str, float], itl_s: dict[str, float], said: str
+) -> None:
+    measured = {"health": {"status": "ok"}, "completed": 80.0, "ttft_s": ttft_s, "itl_s": itl_s}
+    found = verdict(status(attainment=attainment, measured=measured), NOW_S)
+    assert found.text.startswith(said)
+    assert found.well == said.startswith("Keeping")
+
+
+def record(start_s: float, attainment: float | None, **reasons: Any) -> DecisionRecord:
+    return DecisionRecord.model_validate(
+        {
+            "created_at": start_s + 10.0,
+            "interval": {"start_s": start_s, "end_s": start_s + 10.0},
+            "measured": {"attainment": attainment},
+            "targets": {},
+            "reasons": reasons,
+        }
+    )
+
+
+def test_since_when_the_promise_is_missed() -> None:
+    course = [0.999, 0.5, 1.0, 0.9, None, 0.98, None]
+    records = [record(10.0 * place, each) for place, each in enumerate(course)]
+    assert missed_since(records, 0.99) == 30.0
+    assert missed_since(records[:3], 0.99) is None
+    assert missed_since([], 0.99) is None
+
+
+def test_since_when_a_class_misses_its_promise() -> None:
+    course: list[float | None] = [0.5, 1.0, 0.9, None, 0.8]
+    records = [
+        record(10.0 * place, 1.0).model_copy(
+            update={"measured": MeasuredFigures(classes={"urgent": ClassFigures(attainment=each)})}
+        )
+        for place, each in enumerate(course)
+    ]
+    assert missed_since(records, 0.95, "urgent") == 20.0
+    assert missed_since(records, 0.95, "unknown") is None
+
+
+def forecasts(*course: tuple[float, float | None, float | None]) -> list[DecisionRecord]:
+    """Records by begin of interval, forecast and measured requests."""
+    return [
+        record(start_s, None).model_copy(
+            update={
+                "forecast": None if expected is None else ForecastFigures(requests=expected),
+                "measured": MeasuredFigures(requests=came),
+            }
+        )
+        for start_s, expected, came in course
+    ]
+
+
+def test_a_forecast_is_judged_by_the_interval_after_it() -> None:
+    judged = forecasts((0.0, 12.0, None), (10.0, 5.0, 10.0), (20.0, 1.0, 10.0))
+    assert forecast_error(judged) == pytest.approx((2.0 + 5.0) / 20.0)
+    assert forecast_error(judged[:2]) == pytest.approx(0.2)
+    # After an interval without a record, or without a measurement or a forecast, there is nothing to judge.
+    for course in ([], judged[:1], [judged[0], judged[2]], forecasts((0.0, None, 1.0), (10.0, 1.0, 1.0))):
+        assert forecast_error(course) is None
+    assert forecast_error(forecasts((0.0, 3.0, 1.0), (10.0, 1.0, 0.0))) is None
+
+
+def test_needed_replicas_of_each_policy() -> None:
+    by_hindsight = record(0.0, 1.0, needs={"decode": {"replicas": 5}})
+    by_throughput = record(0.0, 1.0, requirement={"decode": {"replicas": 3.2}, "prefill": {"replicas": None}})
+    assert needed_replicas(by_hindsight) == {"decode": 5}
+    assert needed_replicas(by_throughput) == {"decode": 4}
+    assert needed_replicas(record(0.0, 1.0)) == {}

@@ -1,0 +1,204 @@
+"""Keys, roles and the requests that need them; a real gateway asked with the official client."""
+
+import logging
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from headway.config import ConfigError, GatewaySettings, HeadwayConfig, Right
+from serve_apps.access import Access, make_access, needs, own_scope, read_keys
+from serve_apps.gateway.backend import Forbidden, Unauthorized
+from tests.gateway.conftest import client
+from tests.gateway.doubles import ScriptedBackend, chunks
+from tests.gateway.serving import serving
+
+KEYS = """\
+- {name: app, key: infer-key, roles: [infer]}
+- {name: grafana, key: observe-key, roles: [observe]}
+- {name: admin, key: operate-key, roles: [observe, operate]}
+- {name: keda, sha256: "%s", roles: [scale]}
+"""
+
+
+def keys_file(folder: Path, text: str | None = None) -> Path:
+    path = folder / "keys.yaml"
+    path.write_text(KEYS % sha256(b"scale-key").hexdigest() if text is None else text)
+    path.chmod(0o600)
+    return path
+
+
+def asking(method: str, path: str, key: str | None = None, root: str = "") -> dict[str, Any]:
+    headers = [] if key is None else [(b"authorization", b"Bearer " + key.encode())]
+    return {"type": "http", "method": method, "path": path, "root_path": root, "headers": headers}
+
+
+GATES = (
+    ("GET", "/health", {"none", "infer", "observe", "operate", "scale"}),
+    ("GET", "/metrics", {"none", "infer", "observe", "operate", "scale"}),
+    ("GET", "/metrics/requests", {"observe", "operate"}),
+    ("POST", "/v1/completions", {"infer"}),
+    ("POST", "/v1/chat/completions", {"infer"}),
+    ("GET", "/v1/models/m", {"infer"}),
+    ("GET", "/v1/control/status", {"observe", "operate"}),
+    ("HEAD", "/v1/control/decisions/3", {"observe", "operate"}),
+    ("PATCH", "/v1/control/settings", {"operate"}),
+    ("GET", "/v1/scaling/decisions/next", {"observe", "operate", "scale"}),
+    ("POST", "/v1/scaling/decisions/3/complete", {"scale"}),
+    ("POST", "/v1/scaling/report", {"scale"}),
+    ("DELETE", "/v1/scaling/anything", {"scale"}),
+    ("GET", "/nowhere", {"infer", "observe", "operate", "scale"}),
+)
+
+
+@pytest.mark.parametrize(("method", "path", "allowed"), GATES)
+def test_each_role_opens_its_requests_and_no_others(tmp_path, method, path, allowed):
+    access = Access({}, keys_file(tmp_path))
+    asked = {name: asking(method, path, f"{name}-key") for name in ("infer", "observe", "operate", "scale")}
+    asked["none"] = asking(method, path)
+    found = {name: access.refusal(scope) for name, scope in asked.items()}
+    assert {name for name, fault in found.items() if fault is None} == allowed
+    refused = {name: fault for name, fault in found.items() if fault is not None}
+    assert all(
+        isinstance(fault, Unauthorized if name == "none" else Forbidden) for name, fault in refused.items()
+    )
+
+
+def test_a_refusal_names_the_role_that_is_missing(tmp_path):
+    fault = Access({}, keys_file(tmp_path)).refusal(asking("PATCH", "/v1/control/settings", "observe-key"))
+    assert isinstance(fault, Forbidden)
+    assert (fault.status, fault.code) == (403, "missing_role")
+    assert str(fault) == "PATCH /v1/control/settings needs the role operate; this key has observe"
+
+
+def test_keys_of_the_settings_infer_and_observe():
+    access = make_access(GatewaySettings.model_validate({"api_keys": ["k"]}), {"HEADWAY_API_KEYS": "e"})
+    for key in ("k", "e"):
+        assert access.refusal(asking("POST", "/v1/completions", key)) is None
+        assert access.refusal(asking("GET", "/v1/control/status", key)) is None
+        assert isinstance(access.refusal(asking("PATCH", "/v1/control/settings", key)), Forbidden)
+        assert isinstance(access.refusal(asking("POST", "/v1/scaling/decisions/0/complete", key)), Forbidden)
+
+
+def test_what_is_checked_is_what_is_routed():
+    scope = own_scope(asking("PATCH", "/a//v1/control/settings", root="/a/"))
+    assert (scope["path"], scope["root_path"]) == ("//v1/control/settings", "")
+    assert own_scope(asking("GET", "/a/v1/models", root="/a"))["path"] == "/v1/models"
+    assert own_scope(asking("GET", "/ab", root="/a"))["path"] == "/ab"
+
+
+def test_a_key_has_the_name_of_its_entry(tmp_path):
+    def named(access: Access, key: str | None = None) -> str:
+        return access.name(asking("GET", "/", key)["headers"])
+
+    access = Access({}, keys_file(tmp_path))
+    assert [named(access, "operate-key"), named(access, "unknown")] == ["admin", ""]
+    settings = GatewaySettings.model_validate({"api_keys": ["k"]})
+    assert named(make_access(settings, {}), "k") == "a key without a name"
+    assert named(make_access(GatewaySettings(), {})) == "unauthenticated on loopback"
+    open_to_all = GatewaySettings.model_validate({"host": "0.0.0.0", "allow_anonymous": True})
+    assert named(make_access(open_to_all, {})) == "unauthenticated"
+
+
+def test_a_key_in_two_places_has_the_roles_of_both(tmp_path):
+    path = keys_file(tmp_path, "- {name: a, key: k, roles: [scale]}\n")
+    settings = GatewaySettings.model_validate({"api_keys": ["k"], "keys_file": str(path)})
+    assert make_access(settings, {}).rights(asking("GET", "/", "k")["headers"]) == {
+        Right.INFER, Right.OBSERVE, Right.SCALE,
+    }  # fmt: skip
+
+
+def test_the_file_is_read_again_when_it_changes_and_a_bad_one_changes_nothing(tmp_path, caplog):
+    now, path = [0.0], keys_file(tmp_path, "- {name: a, key: old, roles: [infer]}\n")
+    access = Access({}, path, lambda: now[0])
+
+    def infers(key: str) -> bool:
+        now[0] += 1.1
+        return access.refusal(asking("POST", "/v1/completions", key)) is None
+
+    assert infers("old")
+    keys_file(tmp_path, "- {name: a, key: newer, roles: [infer]}\n")
+    assert infers("newer")
+    assert not infers("old")
+    for broken in ("", "- {name: a, roles: [infer]}\n", "[", "- {name: a, key: secret, roles: [root]}\n"):
+        caplog.clear()
+        keys_file(tmp_path, broken)
+        assert infers("newer")
+        assert "the keys stay as they were" in caplog.text
+        assert "secret" not in caplog.text
+    path.unlink()
+    assert infers("newer")
+
+
+def test_a_file_that_others_may_read_is_warned_of(tmp_path, caplog):
+    path = keys_file(tmp_path)
+    Access({}, path)
+    assert not caplog.records
+    path.chmod(0o644)
+    with caplog.at_level(logging.WARNING):
+        Access({}, path)
+    assert "mode 0644" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "should be a list"),
+        ("a: 1", "should be a list"),
+        ("[{", "is not YAML, line 1"),
+        ("- {name: a, key: hush}", "entry 1: roles"),
+        ("- {name: a, key: hush, roles: [root]}", "entry 1: roles"),
+        ("- {name: a, key: hush, sha256: x, roles: [infer]}", "entry 1: sha256"),
+        ("- {name: a, key: '***', roles: [infer]}", "masked"),
+        ("- {name: a, roles: [infer]}", "needs either key or sha256"),
+        (
+            "- {name: a, key: hush, roles: [infer]}\n- {name: a, key: h2, roles: [infer]}",
+            "'a' is there twice",
+        ),
+        ("- {name: a, keys: hush, roles: [infer]}", "did you mean 'key'"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_one_line_without_the_key(tmp_path, text, said):
+    with pytest.raises(ConfigError) as raised:
+        read_keys(keys_file(tmp_path, text))
+    assert str(raised.value).startswith(f"gateway.keys_file: {tmp_path}")
+    assert said in str(raised.value)
+    assert "\n" not in str(raised.value)
+    assert "hush" not in str(raised.value)
+
+
+def test_a_missing_file_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="No such file"):
+        make_access(GatewaySettings.model_validate({"keys_file": str(tmp_path / "none")}), {})
+
+
+def test_every_path_that_is_served_has_a_role(tmp_path):
+    assert needs("GET", "/ready") is None
+    assert needs("GET", "/metrics/") == frozenset(Right)
+    assert needs("POST", "/metrics/requests") == frozenset(Right)
+
+
+async def _patched(request: Request) -> Response:
+    return JSONResponse({"by": request.scope["user"]})
+
+
+def test_the_official_client_meets_the_roles(tmp_path):
+    config = HeadwayConfig.model_validate({"model": "m", "gateway": {"keys_file": str(keys_file(tmp_path))}})
+    routes = [Route("/v1/control/settings", _patched, methods=["PATCH"])]
+    with serving(config, ScriptedBackend(chunks("a")), routes) as running:
+        with client(running, api_key="infer-key") as api:
+            assert api.completions.create(model="m", prompt="x").choices[0].text == "a"
+            with pytest.raises(openai.PermissionDeniedError) as raised:
+                api.patch("/control/settings", cast_to=object, body={"planner.dry_run": True})
+            assert raised.value.code == "missing_role"
+        with client(running, api_key="operate-key") as api:
+            assert api.patch("/control/settings", cast_to=object, body={}) == {"by": "admin"}
+            with pytest.raises(openai.PermissionDeniedError):
+                api.models.list()
+        with client(running, api_key="wrong") as api, pytest.raises(openai.AuthenticationError):
+            api.models.list()

@@ -1,0 +1,70 @@
+"""`user_config` of the control plane alone: settings over the application's, taken while it serves."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from headway.config import ConfigError, HeadwayConfig, load_config
+from serve_apps.builders import control_application
+from serve_apps.control_host import ControlPlaneAlone
+
+SETTINGS = {
+    "engine.kind": "external",
+    "connector.kind": "virtual",
+    "metrics.source": "prometheus",
+    "metrics.url": "http://prometheus:9090",
+    "planner.dry_run": True,
+}
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[HeadwayConfig]:
+    """The settings with which the actors were started, each time."""
+    found: list[HeadwayConfig] = []
+
+    def start(config: HeadwayConfig, application: str) -> str:
+        found.append(config)
+        return f"token {len(found)} of {application}"
+
+    monkeypatch.setattr("serve_apps.control_host.control_plane.start", start)
+    return found
+
+
+def alone() -> Any:
+    """A replica's state after its start; the class itself needs a cluster, and a server."""
+    return SimpleNamespace(_config=load_config(None, SETTINGS), _application="headway", _token="")
+
+
+def test_settings_are_taken_over_those_of_the_application_each_time(started: list[HeadwayConfig]) -> None:
+    plane = alone()
+    for over in ({}, {"slo": {"ttft_ms": 300}, "planner.dry_run": False}, {"slo.itl_ms": 20}):
+        asyncio.run(ControlPlaneAlone.reconfigure(plane, over))
+    assert [(each.slo.ttft_ms, each.slo.itl_ms, each.planner.dry_run) for each in started] == [
+        (load_config(None, {}).slo.ttft_ms, load_config(None, {}).slo.itl_ms, True),
+        (300, load_config(None, {}).slo.itl_ms, False),
+        (load_config(None, {}).slo.ttft_ms, 20, True),
+    ]
+    assert plane._token == "token 3 of headway"
+
+
+@pytest.mark.parametrize(
+    ("over", "said"),
+    [
+        ({"slo.ttft_ms": 0}, "slo.ttft_ms"),
+        ({"connector": {"kind": "ray_serve"}}, "^user_config: connector.kind: ray_serve scales"),
+    ],
+)
+def test_what_is_wrong_or_cannot_work_alone_is_refused_in_one_line(
+    started: list[HeadwayConfig], over: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ConfigError, match=said) as refusal:
+        asyncio.run(ControlPlaneAlone.reconfigure(alone(), over))
+    assert "\n" not in str(refusal.value)
+    assert not started
+
+
+def test_serve_hands_settings_over_from_the_start() -> None:
+    application = control_application(load_config(None, SETTINGS))
+    assert application._bound_deployment.user_config == {}, "without any, Serve would not start the actors"
