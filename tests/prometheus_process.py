@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
 import subprocess
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
-from tests.exporter import free_port
+from tests.ports import free_port
 
 PACKAGE = "prometheus"
 START_S = 60.0
@@ -22,6 +26,7 @@ CONFIG = """\
 global:
   scrape_interval: 1s
   scrape_timeout: 1s
+rule_files: [rules.yml]
 scrape_configs:
   - job_name: headway
     static_configs:
@@ -41,14 +46,20 @@ def need_prometheus() -> str:
 
 
 class PrometheusProcess:
-    """Scrapes `targets` (host:port) once a second. `stop` and `start` keep port and data."""
+    """Scrapes `targets` (host:port) once a second. `stop` and `start` keep port and data.
 
-    def __init__(self, directory: Path, *targets: str) -> None:
+    `rules`: a file of rules, of which each group is evaluated once a second too.
+    """
+
+    def __init__(self, directory: Path, *targets: str, rules: Path | None = None) -> None:
         self._binary = need_prometheus()
         self._directory = directory
         self.port = free_port()
         self._config = directory / "prometheus.yml"
         self._config.write_text(CONFIG.format(targets=", ".join(f"'{target}'" for target in targets)))
+        groups = {"groups": []} if rules is None else yaml.safe_load(rules.read_text(encoding="utf-8"))
+        often = [{**group, "interval": "1s"} for group in groups["groups"]]
+        (directory / "rules.yml").write_text(yaml.safe_dump({"groups": often}))
         self._process: subprocess.Popen[bytes] | None = None
         self.start()
 
@@ -73,6 +84,13 @@ class PrometheusProcess:
             self._process.send_signal(signum)
             self._process.wait(timeout=30)
             self._process = None
+
+    def query(self, expression: str) -> list[dict[str, Any]]:
+        """The samples of an instant query: `metric`, and `value`, a time and a number as text."""
+        question = urllib.parse.urlencode({"query": expression})
+        with urllib.request.urlopen(f"{self.url}/api/v1/query?{question}", timeout=10) as answer:
+            found: list[dict[str, Any]] = json.load(answer)["data"]["result"]
+        return found
 
     def _until_ready(self) -> None:
         deadline = time.monotonic() + START_S

@@ -1,28 +1,38 @@
 """The pages for people: links lead somewhere, no page is lost, and named files and modules exist."""
 
 import re
+import runpy
+from itertools import pairwise
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
+import yaml
 
-from headway_cli.app import STUDIES, VERBS
+from headway.config import HeadwayConfig, resolve_profile
+from headway_cli.app import VERBS
 
 ROOT = Path(__file__).parent.parent
 FRONT = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")]
 DOCS = sorted((ROOT / "docs").rglob("*.md"))
 PACKAGES = ("actors", "headway", "headway_cli", "interp", "predictors", "serve_apps")
+INDEX = ROOT / "docs" / "README.md"
+MACHINES = ROOT / "llms.txt"
 FOLDERS = (*PACKAGES, "benchmarks", "docs", "examples", "tests")
 FILES = {path.name for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")}
 
 LINK = re.compile(r"\]\(([^)\s]+)\)")
-FENCED = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
+FENCED = re.compile(r"^ *```.*?^ *```", re.DOTALL | re.MULTILINE)
+YAML = re.compile(r"^ *```yaml\n(.*?)^ *```", re.DOTALL | re.MULTILINE)
 BACKTICKED = re.compile(r"`([^`\n]+)`")
 PATH = re.compile(rf"(?:{'|'.join(FOLDERS)})/[\w./-]*")
 FILE = re.compile(r"\w+\.py")
-MODULE = re.compile(rf"(?:{'|'.join(PACKAGES)})(?:\.\w+)+")
+MODULE = re.compile(rf"(?:{'|'.join(PACKAGES)})(?:\.(?!yaml)\w+)+")
 EXTENSION_POINTS = re.compile(r"headway\.(?:policies|routing_plugins|engines|connectors|trace_formats)")
 
-pages = pytest.mark.parametrize("page", FRONT + DOCS, ids=lambda page: str(page.relative_to(ROOT)))
+pages = pytest.mark.parametrize(
+    "page", [*FRONT, MACHINES, *DOCS], ids=lambda page: str(page.relative_to(ROOT))
+)
 
 
 @pages
@@ -30,14 +40,40 @@ def test_links_lead_somewhere(page: Path) -> None:
     broken = [
         f"{target}#{anchor}"
         for target, anchor in links(page)
-        if not target.exists() or (anchor and anchor not in anchors(target))
+        if not target.is_file() or (anchor and anchor not in anchors(target))
     ]
     assert not broken
 
 
+@pages
+def test_headings_skip_no_level(page: Path) -> None:
+    """The site's build refuses what GitHub lets pass."""
+    levels = [len(marks) for marks in re.findall(r"^(#+) ", prose(page), re.MULTILINE)]
+    assert levels[0] == 1
+    assert not [pair for pair in pairwise(levels) if pair[1] > pair[0] + 1]
+
+
+@pages
+def test_configurations_are_valid(page: Path) -> None:
+    if page.name == "extending.md":
+        pytest.skip("its settings are those of packages that are not installed")
+    blocks = [yaml.safe_load(dedent(block)) for block in YAML.findall(page.read_text(encoding="utf-8"))]
+    for block in blocks:
+        if isinstance(block, dict) and block.keys() & HeadwayConfig.model_fields.keys():
+            HeadwayConfig.model_validate(block)
+
+
+def test_the_configuration_of_the_kubernetes_example_is_valid() -> None:
+    text = (ROOT / "examples" / "kubernetes" / "attach.yaml").read_text(encoding="utf-8")
+    maps = [each["data"] for each in yaml.safe_load_all(text) if each["kind"] == "ConfigMap"]
+    found = HeadwayConfig.model_validate(yaml.safe_load(maps[0]["headway.yaml"]))
+    assert found.planner.dry_run
+    assert resolve_profile(found.engine.profile).is_dir()
+
+
 def test_every_page_is_reachable_from_the_index() -> None:
     reached: set[Path] = set()
-    left = [ROOT / "docs" / "README.md"]
+    left = [INDEX]
     while left:
         page = left.pop()
         if page not in reached and page in DOCS:
@@ -61,7 +97,31 @@ def test_files_and_modules_that_are_named_exist(page: Path) -> None:
 
 def test_the_front_page_names_every_verb() -> None:
     text = prose(FRONT[0])
-    assert not [verb for verb in (*VERBS, *STUDIES) if f"`{verb}`" not in text]
+    assert not [verb for verb in VERBS if f"`{verb}`" not in text]
+
+
+def test_the_site_names_every_page_once() -> None:
+    groups = navigation()
+    named = [ROOT / page for pages in groups.values() for page in pages]
+    assert all(groups.values())
+    assert sorted(page for page in named if page in DOCS) == [page for page in DOCS if page != INDEX]
+    assert len(set(named)) == len(named)
+
+
+def test_the_page_for_machines_has_the_form_of_llms_txt_and_every_page() -> None:
+    text = MACHINES.read_text(encoding="utf-8")
+    assert re.match(r"# \w+\n\n> ", text)
+    listed = re.findall(r"^- \[[^\]]+\]\((\S+)\): \S", text, re.MULTILINE)
+    assert len(listed) == len(LINK.findall(text))
+    missing = [page for pages in navigation().values() for page in pages if page not in listed]
+    assert not missing
+    # The site has these files beside its pages, and no other.
+    assert {Path(page).suffix for page in listed} == {".md"}
+
+
+def navigation() -> dict[str, list[str]]:
+    """The groups of the site's navigation, each with its pages."""
+    return runpy.run_path(str(ROOT / "docs" / "conf.py"))["navigation"](INDEX.read_text(encoding="utf-8"))
 
 
 def prose(page: Path) -> str:

@@ -1,6 +1,7 @@
-"""What tests on a real Ray share: waiting with a deadline, free ports, replicas as they are counted."""
+"""What tests on a real Ray share: waiting with a deadline, replicas as they are counted."""
 
-import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -9,6 +10,10 @@ import ray
 from ray.serve._private.common import DeploymentID
 
 POLL_S = 0.05
+PATIENCE_S = 120.0
+"""For what comes in a second or two here; a busy machine may take long. Nothing is judged by it."""
+
+COMMAND_S = 420
 GPU_TYPE = "L20"
 """What Ray says that the node has."""
 
@@ -16,19 +21,12 @@ GPUS = 2
 """As many as Ray is made to believe in."""
 
 
-def wait_until(predicate: Callable[[], bool], timeout_s: float = 30.0) -> None:
+def wait_until(predicate: Callable[[], bool], timeout_s: float = PATIENCE_S) -> None:
     """Poll until it holds; AssertionError when it never did."""
     deadline = time.monotonic() + timeout_s
     while not predicate():
         assert time.monotonic() < deadline, f"not within {timeout_s:g} s: {predicate}"
         time.sleep(POLL_S)
-
-
-def free_port() -> int:
-    """A port of loopback that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def controller() -> Any:
@@ -59,3 +57,11 @@ def scale(app: str, deployment: str, count: int) -> None:
     """Ask the controller for that many replicas, as the planner's connector does."""
     key = DeploymentID(name=deployment, app_name=app)
     ray.get(controller().update_deployment_replicas.remote(key, count), timeout=30)
+
+
+def headway(environment: dict[str, str], *arguments: object) -> "subprocess.CompletedProcess[str]":
+    """Our command as users type it, whatever it exits with."""
+    command = [sys.executable, "-m", "headway_cli", *map(str, arguments)]
+    return subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=COMMAND_S, check=False
+    )

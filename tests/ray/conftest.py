@@ -1,5 +1,6 @@
 """Real local Rays, shared by the modules that can: one at a time for each process that runs tests."""
 
+import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +11,8 @@ from ray import serve
 
 from actors import control_plane
 from headway_cli.cluster import start_ray
-from tests.ray.clusters import GPU_TYPE, GPUS, free_port, wait_until
+from tests.ports import free_port
+from tests.ray.clusters import GPU_TYPE, GPUS, wait_until
 
 
 class LocalRay:
@@ -33,6 +35,8 @@ class LocalRay:
         start_ray(
             num_cpus=4,
             num_gpus=GPUS,
+            # As the nodes of cluster.yaml declare.
+            resources={"gateway": 1, "prefill": 2, "decode": 2},
             labels={"ray.io/accelerator-type": GPU_TYPE},
             include_dashboard=False,
             log_to_driver=False,
@@ -95,3 +99,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if str(item.path).startswith(here):
             item.add_marker(pytest.mark.filterwarnings("ignore::ResourceWarning"))
             item.add_marker(pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"))
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    """The environment of our command with its state in this test's folder."""
+    names = ("HEADWAY_URL", "HEADWAY_API_KEY", "HEADWAY_API_KEYS")
+    kept = {name: value for name, value in os.environ.items() if name not in names}
+    return {**kept, "XDG_STATE_HOME": str(tmp_path / "state")}

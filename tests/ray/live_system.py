@@ -25,7 +25,8 @@ import ray
 from ray import serve
 
 from headway.config import load_config
-from tests.ray.clusters import free_port, wait_until
+from tests.ports import free_port
+from tests.ray.clusters import wait_until
 
 if TYPE_CHECKING:
     from serve_apps.deployments import EngineFactory
@@ -120,7 +121,7 @@ def live_system(
         url=f"http://127.0.0.1:{config.gateway.port}", interval_s=config.planner.adjustment_interval_s
     )
     try:
-        wait_until(lambda: _plans(system), 60)
+        wait_until(lambda: _plans(system), 180)
         yield system
     finally:
         serve.delete(APPLICATION)
@@ -146,8 +147,9 @@ def pids(name_contains: str) -> dict[str, int]:
 
 def kill_nine(name_contains: str) -> int:
     """`kill -9` of the one actor with that name, or of the first of several; its process id."""
+    # One that died just before may not be back yet.
+    wait_until(lambda: bool(pids(name_contains)))
     found = pids(name_contains)
-    assert found, f"no living actor is called {name_contains}"
     pid = found[min(found)]
     os.kill(pid, signal.SIGKILL)
     return pid

@@ -42,6 +42,7 @@ SLOW = {
     "gateway.request_timeout_s": 120,
     "pools.decode.min_replicas": 2,
     "pools.prefill.min_replicas": 2,
+    "routing.queue.max_wait_s": 5,
 }
 
 
@@ -125,7 +126,7 @@ def whole(world: World) -> Iterator[None]:
     """Each test finds two replicas of each role, and leaves nothing running on them."""
     for role, name in NAMES.items():
         scale(APP, name, 2)
-        wait_until(lambda: running_replicas(APP, name) == 2, 60)  # noqa: B023
+        wait_until(lambda: running_replicas(APP, name) == 2)  # noqa: B023
         world.do(world.members(role, 2))
     yield
     for name in NAMES.values():
@@ -133,12 +134,17 @@ def whole(world: World) -> Iterator[None]:
 
 
 async def idle(world: World, name: str) -> bool:
-    """Once no running replica has anything to do. The engines themselves are asked."""
-    while True:
-        stats = [await stats_of(world, name, one["replica_id"]) for one in replicas(APP, name)]
-        if all(one is not None and one.running == one.waiting == 0 for one in stats):
-            return True
-        await asyncio.sleep(POLL_S)
+    """Once no running replica has anything to do; TimeoutError tells what they had. The engines are asked."""
+    stats: list[EngineStats | None] = []
+    try:
+        async with asyncio.timeout(0.9 * BOUND_S):
+            while True:
+                stats = [await stats_of(world, name, one["replica_id"]) for one in replicas(APP, name)]
+                if all(one is not None and one.running == one.waiting == 0 for one in stats):
+                    return True
+                await asyncio.sleep(POLL_S)
+    except TimeoutError as error:
+        raise TimeoutError(f"{name} is not idle: {stats}") from error
 
 
 async def stats_of(world: World, name: str, replica: str) -> EngineStats | None:
@@ -173,10 +179,17 @@ def kill_one(name: str) -> str:
 
 
 async def busy(world: World, role: Role) -> None:
-    """Once every replica of the role has work, as it reports."""
-    await world.until(
-        lambda: all(load.running + load.waiting for load in world.backend.replicas() if load.role is role)
-    )
+    """Once every replica of the role has a request, and reports it; reports may be late for short ones."""
+
+    def given() -> bool:
+        return all(member.requests for member in membership(APP, NAMES[role]).members)
+
+    def reported() -> bool:
+        loads = [load for load in world.backend.replicas() if load.role is role]
+        return all(load.running + load.waiting for load in loads)
+
+    await world.until(given)
+    await world.until(lambda: reported() or not given())
 
 
 def test_output_comes_whole_and_the_replicas_are_known(world: World) -> None:
@@ -275,7 +288,7 @@ def test_streams_survive_a_scale_down(world: World) -> None:
 
     assert [tokens(chunks) for chunks in world.do(scenario())] == [40] * 4
     # The drained replica is gone for good: its feed did not hold it.
-    wait_until(lambda: len(draining("Decode")) == 0, 30)
+    wait_until(lambda: len(draining("Decode")) == 0)
 
 
 def draining(name: str) -> list[str]:
@@ -317,5 +330,5 @@ def test_serve_replaces_an_engine_that_failed(world: World) -> None:
     broken = min(before)
 
     world.do(inject(world, "Decode", broken, "fail"))
-    wait_until(lambda: broken not in {one["replica_id"] for one in replicas(APP, "Decode")}, 60)
+    wait_until(lambda: broken not in {one["replica_id"] for one in replicas(APP, "Decode")})
     assert tokens(world.do(collect(world.backend, world.request(), []))) == 5

@@ -155,13 +155,16 @@ def test_the_loop_goes_on_after_kill_nine(plane: None, name: str) -> None:
 
 
 def test_settings_change_while_it_runs_and_survive_the_death_of_the_planner(plane: None) -> None:
-    planner("update_settings", {"pools.decode.min_replicas": 2})
+    planner("update_settings", {"pools.decode.min_replicas": 2}, "alice")
+    changed = planner("status")["changed"]
+    assert changed["pools.decode.min_replicas"]["by"] == "alice"
     wait_until(lambda: running_replicas(APP, "Decode") == 2, PATIENCE_S)
     with pytest.raises(ray.exceptions.RayTaskError, match="min_replicas 9 is above max_replicas 3"):
         planner("update_settings", {"pools.decode.min_replicas": 9})
     os.kill(pid_of(names.PLANNER), signal.SIGKILL)
     wait_until(lambda: planner("status")["planner"]["state"] == "running", PATIENCE_S)
     assert planner("status")["changes"] == {"pools.decode.min_replicas": 2}
+    assert planner("status")["changed"] == changed
     planner("update_settings", {"pools.decode.min_replicas": 1})
 
 

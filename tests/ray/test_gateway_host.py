@@ -14,7 +14,8 @@ import ray
 from ray import serve
 
 from serve_apps import agg
-from tests.ray.clusters import POLL_S, controller, free_port, replicas, wait_until
+from tests.ports import free_port
+from tests.ray.clusters import POLL_S, controller, replicas, wait_until
 
 APP = "headway"
 SLOW = {"engine.time_scale": 0.05, "control_plane": False, "pools.mixed.max_replicas": 2}
@@ -67,7 +68,7 @@ def test_a_client_that_leaves_frees_the_engine(urls: Urls, entrance: str) -> Non
 def test_a_killed_gateway_comes_back_where_it_was(urls: Urls) -> None:
     (before,) = replicas(APP, "Gateway")
     os.kill(before["pid"], signal.SIGKILL)
-    wait_until(lambda: [one["pid"] for one in replicas(APP, "Gateway")] not in ([], [before["pid"]]), 60)
+    wait_until(lambda: [one["pid"] for one in replicas(APP, "Gateway")] not in ([], [before["pid"]]))
 
     async def scenario() -> bytes:
         async with streaming(urls.own, 3) as events:

@@ -150,7 +150,7 @@ def placed_with_an_engine_to_lose(nodes: Nodes) -> dict[str, dict[str, str]]:
             return where
         victim = replicas(APPLICATION, "Decode")[0]
         ray.kill(ray.get_actor(victim["actor_name"], namespace="serve"))
-        wait_until(lambda: _replaced(victim["replica_id"], len(where["Decode"])), 60)  # noqa: B023
+        wait_until(lambda: _replaced(victim["replica_id"], len(where["Decode"])))  # noqa: B023
     raise AssertionError(f"no engine came to a node that may be lost: {where}")
 
 

@@ -29,7 +29,7 @@ from serve_apps.engines.protocol import EngineRequest, TokenChunk
 from serve_apps.engines.simulated import SimulatedEngine
 from serve_apps.gateway.app import make_app
 from serve_apps.gateway.backend import OnPlaced, Readiness, ReplicaLoad
-from tests.exporter import free_port
+from tests.ports import free_port
 from tests.prometheus_process import PrometheusProcess
 from tests.stores import MemoryStore
 
@@ -126,7 +126,7 @@ def prometheus(port, tmp_path_factory) -> Iterator[PrometheusProcess]:
 
 @asynccontextmanager
 async def collecting(**metrics: object) -> AsyncIterator[MetricCollector]:
-    collector = MetricCollector(settings(**metrics).model_dump_json(), MemoryStore())
+    collector = MetricCollector(settings(**metrics).model_dump_json(), "", MemoryStore())
     try:
         yield collector
     finally:

@@ -30,7 +30,18 @@ def gateway(ray_cluster: str) -> Iterator[Gateway]:
     }
     with deployed(**{"slo.classes": classes}) as gateway:
         wait_until(lambda: router_status()["gateways"] == 1, PATIENCE_S)
+        gateway.play(placed_by_the_router(gateway))
         yield gateway
+
+
+async def placed_by_the_router(gateway: Gateway) -> None:
+    """Return once the gateway places by it: before the router has answered it, it places by itself."""
+    async with aiohttp.ClientSession() as http:
+        while True:
+            told = await gateway.ask(http, 100, 1, x_headway_explain="true", x_headway_slo_class="urgent")
+            if "x-headway-predicted-ttft-ms" in told.headers:
+                return
+            await asyncio.sleep(POLL_S)
 
 
 def test_placement_and_prediction_are_told_when_asked(gateway: Gateway) -> None:

@@ -18,10 +18,10 @@ from actors.connectors.external_scaling import enable_external_scaling
 from actors.connectors.protocol import Refused
 from actors.names import PLANNER
 from headway.config import ConfigError
+from tests.ports import free_port
 from tests.ray.clusters import (
     application_details,
     controller,
-    free_port,
     replicas,
     running_replicas,
     scale,
@@ -84,11 +84,11 @@ def completes(url: str) -> None:
 
 def scales(app: str, deployment: str) -> None:
     """One more replica, and the first one stays."""
-    wait_until(lambda: accepted(app, deployment, 1), 60)
+    wait_until(lambda: accepted(app, deployment, 1))
     before = {one["replica_id"] for one in replicas(app, deployment)}
     assert len(before) == 1
     scale(app, deployment, 2)
-    wait_until(lambda: running_replicas(app, deployment) == 2, 60)
+    wait_until(lambda: running_replicas(app, deployment) == 2)
     assert before < {one["replica_id"] for one in replicas(app, deployment)}
 
 
@@ -181,7 +181,7 @@ def test_scaling_is_turned_on_once_and_restarts_nothing(ray_with_proxy: str) -> 
         assert enable_external_scaling("headway")
     scales("headway", "Mixed")
     assert enable_external_scaling("headway")
-    wait_until(lambda: serve.status().applications["headway"].status == "RUNNING", 60)
+    wait_until(lambda: serve.status().applications["headway"].status == "RUNNING")
     assert running_replicas("headway", "Mixed") == 2
     after = {name: replicas("headway", name) for name in before}
     assert {one["replica_id"] for name in before for one in before[name]} <= {

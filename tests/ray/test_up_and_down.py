@@ -4,16 +4,16 @@ Each command is a process of its own, as a user's are. The cluster belongs to th
 """
 
 import json
-import os
 import socket
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
+from playwright.sync_api import expect, sync_playwright
 
-LONGEST_S = 420
+from tests.live.conftest import CHROMIUM
+from tests.ray.clusters import headway
+
 CONFIG = """
 engine: {profile: llama-3.1-8b_h100_tp1}
 planner: {policy: reference, predictor: constant, adjustment_interval_s: 2}
@@ -21,21 +21,6 @@ pools: {prefill: {max_replicas: 1}, decode: {max_replicas: 1}}
 gateway: {port: 0}
 """
 LOAD = "steady:rate_rps=5,duration_s=6,input_tokens=200,output_tokens=20,seed=1"
-
-
-@pytest.fixture
-def environment(tmp_path: Path) -> dict[str, str]:
-    """The state of `up` in this test's folder."""
-    names = ("HEADWAY_URL", "HEADWAY_API_KEY", "HEADWAY_API_KEYS")
-    kept = {name: value for name, value in os.environ.items() if name not in names}
-    return {**kept, "XDG_STATE_HOME": str(tmp_path / "state")}
-
-
-def headway(environment: dict[str, str], *arguments: object) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-m", "headway_cli", *map(str, arguments)]
-    return subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=LONGEST_S, check=False
-    )
 
 
 def test_up_use_down(tmp_path: Path, environment: dict[str, str]) -> None:
@@ -57,6 +42,7 @@ def test_up_use_down(tmp_path: Path, environment: dict[str, str]) -> None:
         outcome = json.loads(result.read_text(encoding="utf-8"))
         assert outcome["completed"] == outcome["requests"] == outcome["trace"]["requests"]
 
+        looked_at(url)
         status = document(headway(environment, "status", "--url", url, "--json"))
         assert status["engine"]["simulated"] is True
         assert set(status["pools"]) == {"prefill", "decode"}
@@ -85,6 +71,27 @@ def test_up_use_down(tmp_path: Path, environment: dict[str, str]) -> None:
     with socket.socket() as asking:
         assert asking.connect_ex((host, int(port))) != 0
     assert headway(environment, "down").stdout == "nothing is up\n"
+
+
+def looked_at(url: str) -> None:
+    """The live page of the running system says what its status says."""
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        page = browser.new_page()
+        faults: list[str] = []
+        page.on("pageerror", lambda error: faults.append(str(error)))
+        page.goto(f"{url}/")
+        tiles = page.locator("#tiles")
+        for role in ("prefill", "decode"):
+            tile = tiles.locator(".tile", has_text=role)
+            expect(tile.locator(".value")).to_have_text("1 ready", timeout=30_000)
+            expect(tile.locator(".remark")).to_contain_text("1 decided", timeout=30_000)
+        expect(page.locator("#badges")).to_contain_text("SIMULATED")
+        expect(page.locator("#fleettext")).to_contain_text("2 replicas")
+        page.locator("#list tr").first.click()
+        expect(page.locator("#steps")).to_contain_text("prefill 1, decode 1")
+        assert not faults
+        browser.close()
 
 
 def test_up_tells_why_it_cannot(tmp_path: Path, environment: dict[str, str]) -> None:

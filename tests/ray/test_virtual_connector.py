@@ -44,7 +44,8 @@ from headway.planning import Role
 from serve_apps.control_api import control_routes, scaling_routes
 from serve_apps.control_plane import ActorControlPlane, ActorScaling
 from serve_apps.gateway_host import HttpServer
-from tests.ray.clusters import free_port, wait_until
+from tests.ports import free_port
+from tests.ray.clusters import wait_until
 
 HERE = Path(__file__).parent
 PATIENCE_S = 60.0

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.ray.conftest import local_ray, ray_cluster
+from tests.ray.conftest import environment, local_ray, ray_cluster
 from tests.vllm.served import Served, served
 
-__all__ = ["local_ray", "ray_cluster"]
+__all__ = ["environment", "local_ray", "ray_cluster"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

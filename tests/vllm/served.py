@@ -7,14 +7,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import ray
+import yaml
 from openai import OpenAI
 from ray import serve
+from ray.serve.schema import ApplicationStatus, ServeDeploySchema
 
 from headway.config import load_config
 from headway.planning import Role
 from serve_apps.engines.protocol import EngineRequest, EngineStats
-from tests.ray.clusters import free_port, replicas
+from tests.ports import free_port
+from tests.ray.clusters import controller, replicas, wait_until
 
+ROOT = Path(__file__).parents[2]
+STARTED_WITHIN_S = 400.0
 APP = "headway"
 NAME = "tiny-llama"
 LONGEST = 2048
@@ -42,6 +48,33 @@ class Served:
         handle = serve.get_deployment_handle(deployment, APP)
         said: EngineStats = handle.stats.remote().result(timeout_s=30)
         return said
+
+
+@contextmanager
+def served_by_file(model: Path, **settings: Any) -> Iterator[Served]:
+    """`examples/serve/cluster-vllm-cpu.yaml` as `serve deploy` has it, with these settings over its own."""
+    document = yaml.safe_load((ROOT / "examples/serve/cluster-vllm-cpu.yaml").read_text())
+    (app,) = document["applications"]
+    port = free_port()
+    app["args"] |= {"engine.vllm.model": str(model), "gateway.port": port, **settings}
+    for item in app["deployments"]:
+        # It would be settings over those of this test.
+        item.pop("user_config", None)
+    # Serve imports the application in a task, which finds this checkout as an installed package is found.
+    app["runtime_env"]["env_vars"]["PYTHONPATH"] = str(ROOT)
+    ray.get(controller().apply_config.remote(ServeDeploySchema.model_validate(document)))
+    try:
+        wait_until(lambda: why_not_running() == "", STARTED_WITHIN_S)
+        yield Served(url=f"http://127.0.0.1:{port}")
+    finally:
+        serve.delete(APP)
+
+
+def why_not_running() -> str:
+    """Empty when the application serves. AssertionError where it never will."""
+    found = serve.status().applications[APP]
+    assert found.status != ApplicationStatus.DEPLOY_FAILED, found.message
+    return "" if found.status == ApplicationStatus.RUNNING else str(found.status)
 
 
 @contextmanager

@@ -131,7 +131,7 @@ def test_a_client_that_leaves_frees_the_kv_on_both_sides(system: Served) -> None
 
     asyncio.run(leave())
     for side in ("Prefill", "Decode"):
-        wait_until(lambda side=side: is_empty(system, side), 60)
+        wait_until(lambda side=side: is_empty(system, side))
 
 
 def test_an_idle_engine_leaves_its_core_to_others(system: Served) -> None:

@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from headway.config import load_config
+from headway.engine import engine_rules
 from headway.planning import Observation, Role
 from headway.simulation.build import make_plan
 from interp import load_profile
@@ -28,7 +29,7 @@ def measured(model: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pat
     settings = load_config(None, SETTINGS | {"engine.vllm.model": "beside/the/file"})
     config = folder / "vllm.yaml"
     config.write_text(yaml.safe_dump({"engine": settings.engine.model_dump(mode="json")}), encoding="utf-8")
-    ended = profiled("--model", model, "--config", config, *FEW, "--output", folder / "out")
+    ended = profiled("--model", model, "--config", config, *FEW, "--kv-transfer", "--output", folder / "out")
     assert ended.returncode == 0, ended.stdout
     return folder / "out", ended.stdout
 
@@ -69,6 +70,17 @@ def test_the_profile_loads_and_knows_its_engine(measured: tuple[Path, str]) -> N
     assert isl[-1] - isl[0] > 256
     assert (ttft > 0).all()
     assert (profile.decode.samples.itl_s > 0).all()
+
+
+def test_the_kv_transfer_was_timed_between_two_engines(measured: tuple[Path, str]) -> None:
+    profile = load_profile(measured[0] / "recommended")
+    said = profile.meta["kv_transfer"]
+    # K and V of 4 layers with 2 heads of 32 numbers of 4 bytes.
+    assert profile.meta["kv_bytes_per_token"] == 2 * 4 * 2 * 32 * 4
+    assert len(said["transfer_ms"]) == len(said["tokens"]) >= 3
+    assert all(0 < each < 1000 for each in said["transfer_ms"])
+    rules = engine_rules(load_config(), profile)
+    assert rules.transfer_latency_s == pytest.approx(said["latency_ms"] / 1e3)
 
 
 @pytest.mark.parametrize("share", [0.5, 2.5])

@@ -1,4 +1,4 @@
-"""The planner scales real decode replicas 1 -> 2 -> 1 under load; no request fails.
+"""The shipped Serve file with vLLM: the planner scales decode 1 -> 2 -> 1 under load, and no request fails.
 
 The profile is another model's, slowed down: for the planner one decode replica sustains some 100 tokens/s
 under the ITL target, whatever the engines really do. Load comes from several clients at once, for as long as
@@ -16,11 +16,12 @@ from openai import OpenAI
 
 from tests.ray.clusters import running_replicas, wait_until
 from tests.ray.live_system import SLOW
-from tests.vllm.served import APP, NAME, Served, served
+from tests.vllm.served import APP, NAME, Served, served_by_file
 
 PLANNED = {
     **{key: value for key, value in SLOW.items() if key != "engine.start_up_s"},
     "engine.refinement.enabled": False,
+    "planner.adjustment_interval_s": 3.0,
     "pools.prefill.max_replicas": 1,
     "pools.decode.max_replicas": 2,
 }
@@ -31,7 +32,7 @@ START_S = 240.0
 
 @pytest.fixture(scope="module")
 def planned(ray_cluster: str, model: Path) -> Iterator[Served]:
-    with served(model, control_plane=True, **PLANNED) as running:
+    with served_by_file(model, **PLANNED) as running:
         yield running
 
 
@@ -66,7 +67,7 @@ def test_decode_goes_from_one_to_two_and_back_and_no_request_fails(planned: Serv
         with load(client, CLIENTS, counts):
             wait_until(lambda: running_replicas(APP, "Decode") == 2, START_S)
             here = len(counts)
-            wait_until(lambda: len(counts) >= here + 4 * CLIENTS, 60)
+            wait_until(lambda: len(counts) >= here + 4 * CLIENTS)
         with load(client, 1, counts, pause_s=2.0):
-            wait_until(lambda: running_replicas(APP, "Decode") == 1, 120)
+            wait_until(lambda: running_replicas(APP, "Decode") == 1)
     assert min(counts) >= 1

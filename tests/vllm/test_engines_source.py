@@ -1,0 +1,201 @@
+"""Two real vLLM servers, as others start them: read without a Prometheus, and adopted behind a real one."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from actors.collector.measured import HealthStatus
+from actors.metric_collector import MetricCollector
+from headway.config import HeadwayConfig
+from headway.planning import Role
+from tests.ports import free_port
+from tests.prometheus_process import PrometheusProcess
+from tests.ray.clusters import headway, wait_until
+from tests.stores import MemoryStore
+
+STARTED_WITHIN_S = 400.0
+NAME = "tiny-llama"
+ENVIRONMENT = {
+    "OMP_NUM_THREADS": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+}
+ARGUMENTS = (
+    *("--served-model-name", NAME, "--host", "127.0.0.1", "--dtype", "float32", "--enforce-eager"),
+    *("--max-model-len", "2048", "--max-num-seqs", "16", "--block-size", "32"),
+    *("--kv-cache-memory-bytes", str(64 << 20)),
+)
+ADOPTED = """
+model: tiny-llama
+slo: {{ttft_ms: 2000, itl_ms: 500}}
+pools: {{mixed: {{min_replicas: 1, max_replicas: 4}}}}
+metrics: {{source: prometheus, preset: vllm, url: '{prometheus}', stale_after_s: 5}}
+connector: {{kind: virtual}}
+planner: {{dry_run: true, adjustment_interval_s: 5}}
+gateway: {{port: {port}}}
+"""
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(scope="module")
+def servers(model: Path) -> Iterator[Sequence[str]]:
+    """The `host:port` of two servers."""
+    addresses = [f"127.0.0.1:{free_port()}" for _ in range(2)]
+    with ExitStack() as stack:
+        for address in addresses:
+            port = address.rpartition(":")[2]
+            command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(model)]
+            process = subprocess.Popen(
+                [*command, *ARGUMENTS, "--port", port],
+                env={**os.environ, **ENVIRONMENT},
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+            stack.callback(process.wait)
+            stack.callback(process.terminate)
+        deadline_s = time.monotonic() + STARTED_WITHIN_S
+        while not all(map(answers, addresses)):
+            assert time.monotonic() < deadline_s, "vLLM did not start"
+            time.sleep(0.5)
+        yield addresses
+
+
+def answers(address: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://{address}/health", timeout=2):
+            return True
+    except OSError:
+        return False
+
+
+def complete(address: str, tokens: int) -> int:
+    """The prompt's tokens, as vLLM counts them."""
+    body = {"model": NAME, "prompt": "Why is the sky blue?", "max_tokens": tokens, "ignore_eos": True}
+    request = urllib.request.Request(
+        f"http://{address}/v1/completions",
+        data=json.dumps(body).encode(),
+        headers={"content-type": "application/json"},
+    )
+    with urllib.request.urlopen(request, timeout=120) as answer:
+        usage = json.load(answer)["usage"]
+    assert usage["completion_tokens"] == tokens
+    return int(usage["prompt_tokens"])
+
+
+@pytest.mark.anyio
+async def test_the_collector_counts_what_vllm_served(servers: Sequence[str]) -> None:
+    settings = {
+        "model": NAME,
+        "pools": {"mixed": {}},
+        "metrics": {
+            "source": "engines",
+            "preset": "vllm",
+            "scrape_interval_s": 3600.0,
+            "engines": {"mixed": {"addresses": list(servers)}},
+        },
+    }
+    config = HeadwayConfig.model_validate(settings)
+    collector = MetricCollector(config.model_dump_json(), "", MemoryStore())
+    try:
+        assert await collector.ready() == (True, "")
+        assert await collector.engines() == {"mixed": 2}
+        complete(servers[0], 4)
+        began_s = time.time()
+        await collector.collect(1.0)
+        prompts = [complete(server, tokens) for server in servers for tokens in (8, 16, 24)]
+        # The engine's process tells the server's of what has ended a moment later.
+        time.sleep(2.0)
+        found = await collector.collect(time.time() - began_s)
+    finally:
+        await collector.close()
+    assert (found.health.status, found.health.detail) == (HealthStatus.OK, "")
+    assert (found.requests, found.completed) == (6.0, 6.0)
+    assert found.isl_tokens == pytest.approx(sum(prompts) / 6)
+    assert found.osl_tokens == pytest.approx(16.0)
+    assert found.ttft_s.count == 6
+    assert 0.0 < found.itl_s.mean < found.ttft_s.mean + found.request_duration_s
+    assert found.itl_s.count == 6 * 15
+    assert found.load[Role.MIXED].running == pytest.approx(0.0)
+    assert found.counted is not None
+    assert found.counted.input_tokens.bounds
+
+
+@contextmanager
+def traffic(servers: Sequence[str]) -> Iterator[None]:
+    """A client of each server that sends one request after the other, with time for others between."""
+    stopped = threading.Event()
+
+    def send(server: str) -> None:
+        while not stopped.wait(0.3):
+            complete(server, 16)
+
+    clients = [threading.Thread(target=send, args=(server,)) for server in servers]
+    for client in clients:
+        client.start()
+    try:
+        yield
+    finally:
+        stopped.set()
+        for client in clients:
+            client.join()
+
+
+def control(url: str, path: str, body: object = None) -> Any:
+    """An answer of the control API; with a body a POST of it."""
+    data = None if body is None else json.dumps(body).encode()
+    with urllib.request.urlopen(urllib.request.Request(url + path, data=data), timeout=90) as answer:
+        return json.load(answer)
+
+
+def test_servers_behind_a_prometheus_are_adopted_watched_and_scaled(
+    servers: Sequence[str], tmp_path: Path, environment: dict[str, str]
+) -> None:
+    port = free_port()
+    url, config = f"http://127.0.0.1:{port}", tmp_path / "headway.yaml"
+    with ExitStack() as stack:
+        prometheus = PrometheusProcess(tmp_path, *servers)
+        stack.callback(prometheus.stop)
+        config.write_text(ADOPTED.format(prometheus=prometheus.url, port=port), encoding="utf-8")
+        started = headway(environment, "attach", config, "--detach")
+        try:
+            assert started.returncode == 0, started.stderr
+            stack.enter_context(traffic(servers))
+            wait_until(lambda: len(measured(url)) > 1)
+            watched = measured(url)[-1]
+            assert watched["pools"]["mixed"] == {"desired": 2, "starting": 0, "ready": 2, "draining": 0}
+            assert (watched["dry_run"], watched["connector"]["status"]) == (True, "dry_run")
+            assert watched["measured"]["osl_tokens"] == pytest.approx(16.0)
+            assert watched["measured"]["itl_s"]["mean"] > 0
+            changed = headway(
+                environment, "set", "planner.dry_run=false", "pools.mixed.min_replicas=3", "--url", url
+            )
+            assert changed.returncode == 0, changed.stderr
+            control(url, "/v1/scaling/report", {"pools": {"mixed": {"ready": 2}}})
+            wanted = control(url, "/v1/scaling/decisions/next?timeout_s=60")
+            assert wanted["targets"]["mixed"] >= 3
+            answer = control(url, f"/v1/scaling/decisions/{wanted['decision_id']}/complete", {})
+            assert answer == {"decision_id": wanted["decision_id"], "counted": True}
+        finally:
+            ended = headway(environment, "down")
+    assert ended.returncode == 0, ended.stderr
+
+
+def measured(url: str) -> list[dict[str, Any]]:
+    """The decisions made on requests that a whole interval had, oldest first."""
+    records = control(url, "/v1/control/decisions?limit=1000")["decisions"]
+    return [each for each in records if each["measured"]["requests"]]
