@@ -56,6 +56,10 @@ NEEDS = (
     (ANY, "/v1/scaling/", frozenset({Right.SCALE})),
     (ANY, "/v1/completions", frozenset({Right.INFER})),
     (ANY, "/v1/chat/", frozenset({Right.INFER})),
+    (ANY, "/v1/responses", frozenset({Right.INFER})),
+    (ANY, "/v1/embeddings", frozenset({Right.INFER})),
+    (ANY, "/tokenize", frozenset({Right.INFER})),
+    (ANY, "/detokenize", frozenset({Right.INFER})),
     (ANY, "/v1/models", frozenset({Right.INFER})),
 )
 """Methods and beginnings of paths, the first that fits counts, and the roles of which one is enough."""

@@ -28,7 +28,7 @@ import uuid
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextvars import Context
-from typing import Any
+from typing import Any, cast
 
 from grpc.aio import AioRpcError  # type: ignore[import-untyped]
 from ray.exceptions import RayActorError, RayError
@@ -48,9 +48,10 @@ from serve_apps.engines.protocol import (
     FinishReason,
     KvHandle,
     PromptTooLong,
+    Refused,
     TokenChunk,
 )
-from serve_apps.gateway.backend import BackendError, NotReady, Overloaded, TooLong
+from serve_apps.gateway.backend import BackendError, NotReady, Overloaded, RefusedByEngine, TooLong
 from serve_apps.membership import Membership, NoReplica, ReplicaGone
 
 LEAN: Mapping[str, Any] = {
@@ -132,6 +133,8 @@ def _cancelling() -> bool:
 def _translated(error: BaseException) -> Exception:
     if isinstance(error, PromptTooLong):
         return TooLong(str(error))
+    if isinstance(error, Refused):
+        return RefusedByEngine(error.status, error.body)
     if isinstance(error, NoReplica | DeploymentUnavailableError):
         return NotReady(str(error))
     if isinstance(error, BackPressureError):
@@ -141,7 +144,7 @@ def _translated(error: BaseException) -> Exception:
     return BackendError(str(error))
 
 
-Framed = tuple[int, str, int, FinishReason | None, int | None]
+Framed = tuple[int, str | bytes, int, FinishReason | None, int | None]
 Frame = Sequence[Framed]
 
 
@@ -214,7 +217,8 @@ class ChunkStream:
         chunks = list(self._chunks)
         self._chunks.clear()
         return TokenChunk(
-            "".join(chunk.text for chunk in chunks),
+            # All of them bytes, or all of them text.
+            cast("str", chunks[0].text[:0]).join(cast("str", chunk.text) for chunk in chunks),
             sum(chunk.tokens for chunk in chunks),
             chunks[-1].finish_reason,
             chunks[-1].cached_tokens,

@@ -112,8 +112,13 @@ class ControlPlaneAlone:
         self._serving = ControlApp(routes, make_access(config.gateway), planning, metrics)
         self._config, self._token = config, ""
         self._application = serve.get_replica_context().app_name
+        gateway = config.gateway
         self._server = HttpServer(
-            self._serving, config.gateway.host, config.gateway.port, tls=config.gateway.tls
+            self._serving,
+            gateway.host,
+            gateway.port,
+            tls=gateway.tls,
+            headers_within_s=gateway.headers_within_s,
         )
         await self._server.start()
 

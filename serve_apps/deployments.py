@@ -15,8 +15,9 @@ replica differs from its peers, if it does, which goes with its load to those wh
 
 import asyncio
 import logging
+import sys
 from collections import defaultdict
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
 from dataclasses import asdict
 from typing import Any, cast
@@ -33,6 +34,8 @@ from headway.planning import Role
 from serve_apps.calls import FeedSender, Frame
 from serve_apps.engines import make_engine
 from serve_apps.engines.protocol import (
+    Aside,
+    AsideAnswer,
     Engine,
     EngineError,
     EngineFailed,
@@ -67,13 +70,17 @@ class MeasuredEngine:
         self._used()
         now_s, observer, cached = asyncio.get_running_loop().time, self._observer, self._cached_tokens()
         part = observer.begin(now_s(), max(1, request.input_tokens), computes=kv is None)
+        # Of outputs side by side, the time of one is not seen.
+        alone, computing = request.call is None or request.call.outputs == 1, kv is None
         try:
             stream = cast("AsyncGenerator[TokenChunk, None]", self._engine.decode(request, kv))
             async with aclosing(stream):
                 async for chunk in stream:
-                    if part.last_s is None and kv is None:
+                    if chunk.tokens and computing:
+                        computing = False
                         observer.computed(part, now_s(), reused=self._cached_tokens() > cached)
-                    observer.produced(part, now_s(), chunk.tokens)
+                    if chunk.tokens and alone:
+                        observer.produced(part, now_s(), chunk.tokens)
                     yield chunk
         finally:
             observer.end(part, now_s())
@@ -217,7 +224,12 @@ class EngineReplica:
             return {}
 
     async def check_health(self) -> None:
-        """EngineFailed when the engine is broken, so that Serve replaces this replica."""
+        """EngineFailed when the engine is broken, so that Serve replaces this replica.
+
+        Serve asks before it sends the first request, so an engine prepares what takes a loop then.
+        """
+        if (prepare := getattr(self._engine, "prepare", None)) is not None:  # beyond the protocol
+            await prepare()
         self._engine.stats()
 
     def _with_reports(self, config: HeadwayConfig) -> Engine | MeasuredEngine:
@@ -254,9 +266,10 @@ class Decode(EngineReplica):
     async def decode(self, request: EngineRequest, kv: KvHandle | None) -> AsyncGenerator[TokenChunk, None]:
         """Stream the output; closing the stream ends the request in the engine.
 
-        It ends at `max_tokens`, whatever the engine does. The text of the last chunk stays whole.
+        It ends at `max_tokens`, whatever the engine does, unless the engine answers a call of its own. The
+        text of the last chunk stays whole.
         """
-        left = request.max_tokens
+        left = request.max_tokens if request.call is None else sys.maxsize
         with engine_errors():
             stream = cast("AsyncGenerator[TokenChunk, None]", self._serving.decode(request, kv))
             async with aclosing(stream):
@@ -266,6 +279,12 @@ class Decode(EngineReplica):
                         yield chunk._replace(tokens=chunk.tokens + min(left, 0), finish_reason="length")
                         return
                     yield chunk
+
+    async def aside(self, question: Aside) -> AsideAnswer:
+        """What the engine says to it, where it answers clients by itself."""
+        ask: Callable[[Aside], Awaitable[AsideAnswer]] = self._engine.aside  # type: ignore[attr-defined]
+        with engine_errors():
+            return await ask(question)
 
     async def decode_into_feed(
         self, reader: str, key: int, request: EngineRequest, kv: KvHandle | None

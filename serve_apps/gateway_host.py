@@ -28,6 +28,7 @@ from serve_apps.gateway.app import make_app
 from serve_apps.listener import Listener, open_listener
 from serve_apps.routed.metrics import RoutingMetrics
 from serve_apps.serve_backend import ServeBackend
+from serve_apps.timed_protocol import timed
 from serve_apps.tls import Certificate
 
 logger = logging.getLogger("ray.serve")
@@ -44,7 +45,14 @@ class HttpServer:
     """
 
     def __init__(
-        self, app: ASGIApp, host: str, port: int, *, place: str | None = None, tls: TlsSettings | None = None
+        self,
+        app: ASGIApp,
+        host: str,
+        port: int,
+        *,
+        place: str | None = None,
+        tls: TlsSettings | None = None,
+        headers_within_s: float = 20.0,
     ) -> None:
         self.host = host
         self.port = port
@@ -53,7 +61,9 @@ class HttpServer:
         self._certificate = None if tls is None else Certificate(tls)
         settings = uvicorn.Config(
             app,
-            http="httptools",
+            http=timed(headers_within_s),
+            # No route speaks WebSocket, and an upgrade that nobody makes would leave its request unanswered.
+            ws="none",
             log_config=None,
             log_level="warning",
             access_log=False,
@@ -130,7 +140,14 @@ class Gateway:
         self._serving.state.registry.register(RoutingMetrics(config.model, self._backend.routing))
         gateway = config.gateway
         # While Serve replaces a gateway, both serve; as two of one node do.
-        self._server = HttpServer(self._serving, gateway.host, gateway.port, place=_place(), tls=gateway.tls)
+        self._server = HttpServer(
+            self._serving,
+            gateway.host,
+            gateway.port,
+            place=_place(),
+            tls=gateway.tls,
+            headers_within_s=gateway.headers_within_s,
+        )
         await self._server.start()
         self._slo = asyncio.create_task(follow_slo(InternalKvStore(), self._serving.state.set_slo))
 

@@ -28,7 +28,7 @@ from ray.serve.handle import DeploymentHandle
 from headway.planning import Role
 from headway.routing.types import Placement
 from serve_apps.calls import Lost, Output, PoolFeeds, Untaken, ask, lean
-from serve_apps.engines.protocol import EngineRequest, KvHandle, TokenChunk
+from serve_apps.engines.protocol import Aside, AsideAnswer, EngineRequest, KvHandle, TokenChunk
 from serve_apps.gateway.backend import NotReady, OnPlaced
 from serve_apps.membership import Membership, Profile, membership
 from serve_apps.routed.client import RouterClient
@@ -58,6 +58,7 @@ class Phases:
         decoding = handles[self.decode_role]
         self._feeds = PoolFeeds(decoding, self.decode_pool)
         self._prefill = lean(handles[self.prefill_role], "prefill")
+        self._aside = lean(decoding, "aside")
 
     @property
     def prefill_pool(self) -> Membership:
@@ -92,6 +93,11 @@ class Phases:
             raise
         finally:
             pool.done(replica, request.request_id)
+
+    async def aside(self, replica: str, question: Aside) -> AsideAnswer:
+        """What that replica says to it. Lost, or a BackendError."""
+        answer: AsideAnswer = await ask(self._aside.options(session_id=replica), question)
+        return answer
 
     async def decode(
         self, replica: str, request: EngineRequest, kv: KvHandle | None
@@ -145,6 +151,10 @@ class DirectPath:
         if placed is not None:
             placed(self._placement(request.request_id, prefill_replica or decode_replica, decode_replica))
         return begun
+
+    async def aside(self, question: Aside) -> AsideAnswer:
+        """What a replica that decodes says to it. BackendError."""
+        return await self._phases.aside(await self._pick(self._phases.decode_role), question)
 
     async def _pick(self, role: Role, prompt_tokens: int = 0) -> str:
         while (replica := self._choice(role, prompt_tokens)) is None:
@@ -273,7 +283,8 @@ class RoutedPath:
         self, routed: RoutedRequest, request: EngineRequest, placement: Placement
     ) -> tuple[Output, TokenChunk | None]:
         kv = None
-        if placement.split or not self._phases.mixed:
+        divisible = request.call is None or request.call.divisible
+        if (placement.split and divisible) or not self._phases.mixed:
             kv = await self._phases.prefill(placement.prefill_replica, request)
             routed.prefilled()
         return await self._phases.decode(placement.decode_replica, request, kv)

@@ -19,7 +19,7 @@ from actors.routing_actors import needs_router, stateless_profile
 from headway.config import HeadwayConfig
 from headway.planning import Role
 from serve_apps.calls import EngineLost, Lost
-from serve_apps.engines.protocol import EngineRequest, TokenChunk
+from serve_apps.engines.protocol import Aside, AsideAnswer, EngineRequest, TokenChunk
 from serve_apps.gateway.backend import OnPlaced, Readiness, ReplicaLoad, ReplicaLost, TimedOut
 from serve_apps.membership import Member, Profile
 from serve_apps.paths import Begun, DirectPath, Phases, RoutedPath
@@ -94,6 +94,11 @@ class ServeBackend:
         finally:
             expiry.cancel()
             output.close()
+
+    async def aside(self, question: Aside) -> AsideAnswer:
+        """What a replica that decodes says to it. BackendError."""
+        deadline = asyncio.get_running_loop().time() + self._timeout_s
+        return await self._within(deadline, self._direct.aside(question))
 
     def complete(self, request_id: str) -> None:
         """Count it as completed, with the tokens that came, where it was routed."""

@@ -52,6 +52,12 @@ class GatewaySettings(Settings):
     """Requests in flight; beyond that they are shed with status 429."""
     retry_after_s: PositiveFloat = 1.0
     """The `Retry-After` of a shed request, in seconds."""
+    max_unread_bytes: PositiveInt = Field(default=256 * 2**20, ge=2**20)
+    """Bytes of bodies that are still being read, of all requests together; beyond that status 429."""
+    body_within_s: PositiveFloat = 60.0
+    """Seconds in which a body has to come; then status 408."""
+    headers_within_s: PositiveFloat = 20.0
+    """Seconds that a connection may take to send the headers of a request; then it is closed."""
     request_timeout_s: PositiveFloat = 600.0
     """Seconds that one request may take; then it ends with status 504."""
     tokenizer: str | None = None

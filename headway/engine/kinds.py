@@ -47,6 +47,9 @@ class EngineKind:
     """True if no model runs: the status document, `/v1/models` and metrics say so."""
     elsewhere: bool = False
     """True if others start these engines and route to them: Headway only plans for them."""
+    answers: bool = False
+    """True if engines answer what a client sent themselves (`EngineRequest.call`): the gateway only reads
+    what it decides by."""
     options: type[Settings] | None = None
     """The model of the section `engine.options`; None: the kind takes none."""
     file_settings: tuple[str, ...] = ()

@@ -3,6 +3,7 @@
     EngineError(Exception)
     ├── EngineFailed       the engine is broken; nothing more will come from it
     ├── PromptTooLong      the request can never fit this engine
+    ├── Refused            the engine's own answer to a call that it does not take
     └── RequestAborted     `abort` was called, or the same request came again, while others still waited
 
 Times are seconds, lengths tokens. Values travel between processes, so they are small and picklable. An engine
@@ -51,6 +52,45 @@ class RequestAborted(EngineError):
     """The request was aborted by a call of `abort`, or came again and took its own place."""
 
 
+class Refused(EngineError):
+    """The engine's own answer to a call that it does not take: an HTTP status and a body of JSON."""
+
+    def __init__(self, status: int, body: bytes) -> None:
+        super().__init__(status, body)
+        self.status, self.body = status, body
+
+
+class ClientCall(NamedTuple):
+    """What a client sent, as it came, for engines that answer it themselves (`EngineKind.answers`).
+
+    `stream`: it wants server-sent events. `bounded`: it said how many tokens at most; else
+    `EngineRequest.max_tokens` is that bound, for each of its `outputs`, which are made side by side.
+    `divisible`: a prefill elsewhere can serve it.
+    """
+
+    path: str
+    body: bytes
+    stream: bool
+    bounded: bool
+    outputs: int = 1
+    divisible: bool = True
+
+
+class Aside(NamedTuple):
+    """What a client asks of an engine that makes no output and counts as none, such as POST /tokenize."""
+
+    method: str
+    path: str
+    body: bytes
+
+
+class AsideAnswer(NamedTuple):
+    """An HTTP status and a body of JSON."""
+
+    status: int
+    body: bytes
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineRequest:
     """One request as an engine sees it.
@@ -58,7 +98,8 @@ class EngineRequest:
     `prompt` is text or token ids; `input_tokens` is its length as the gateway counted or estimated it.
     `max_tokens` bounds the output. `sampling` holds what the client said of temperature, top_p, seed and the
     like; `stop` are strings at which the gateway cuts the text (an engine may stop earlier by itself).
-    `route` is the router's view of it (SLO, session, prefix blocks); None where no router is asked.
+    `route` is the router's view of it (SLO, session, prefix blocks); None where no router is asked. With a
+    `call` the engine answers that; the other fields are what the gateway read of it, to decide by.
     """
 
     request_id: str
@@ -69,6 +110,7 @@ class EngineRequest:
     stop: Sequence[str] = ()
     sampling: Mapping[str, Any] = field(default_factory=dict)
     route: RouteRequest | None = None
+    call: ClientCall | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,10 +128,11 @@ class KvHandle:
 class TokenChunk(NamedTuple):
     """Some tokens of a stream: their text, their number, and with the last one why the stream ended.
 
-    The last one also says what of the prompt was not computed, as `KvHandle.cached_tokens`.
+    The last one also says what of the prompt was not computed, as `KvHandle.cached_tokens`. Of a `ClientCall`
+    the text is bytes of the answer's body, and a token may be counted before any byte tells of it.
     """
 
-    text: str
+    text: str | bytes
     tokens: int
     finish_reason: FinishReason | None = None
     cached_tokens: int | None = None

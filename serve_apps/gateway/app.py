@@ -29,9 +29,17 @@ from headway.config import HeadwayConfig
 from serve_apps.access import Access, make_access, own_scope, with_user
 from serve_apps.control_api import ControlQueries
 from serve_apps.control_metrics import ControlMetrics, StatusFeed, exposition
-from serve_apps.gateway.backend import Backend, Broken, Fault, error_body
+from serve_apps.engines.protocol import Aside
+from serve_apps.gateway.backend import Backend, BackendError, Broken, Fault, error_body, fault_of
 from serve_apps.gateway.generation import Generation
-from serve_apps.gateway.responses import CHAT_COMPLETIONS, COMPLETIONS, Channel, HeaderList
+from serve_apps.gateway.responses import (
+    CHAT_COMPLETIONS,
+    COMPLETIONS,
+    RESPONSES,
+    Channel,
+    Endpoint,
+    HeaderList,
+)
 from serve_apps.gateway.state import GatewayState, make_state
 from serve_apps.live_page import LivePage, gateway_view
 
@@ -90,9 +98,30 @@ class Service:
             raise HTTPException(400, f"seconds: {text!r} is no number")
         return Response(encode(self._state.metrics.log.recent(seconds)), media_type="application/json")
 
+    async def aside(self, request: Request) -> Response:
+        """Answered by an engine: nothing of it is counted as a request for output."""
+        state = self._state
+        async with state.bodies.read(request.headers.raw, request.receive) as body:
+            with state.slot():
+                question = Aside(request.method, request.url.path, body)
+                try:
+                    status, said = await state.traffic.backend.aside(question)
+                except BackendError as error:
+                    raise fault_of(error, state.settings.retry_after_s) from error
+        return Response(said, status_code=status, media_type="application/json")
+
     async def elsewhere(self, _: Request) -> Response:
         """Generation is served before routing; what comes here had another root path."""
         raise HTTPException(404)
+
+
+ASIDES = (
+    ("POST", "/v1/embeddings"),
+    ("POST", "/tokenize"),
+    ("POST", "/detokenize"),
+    ("GET", "/version"),
+)
+"""Endpoints of vLLM's server that make no output."""
 
 
 def make_service(
@@ -108,8 +137,8 @@ def make_service(
         Route("/metrics", service.metrics),
         Route("/metrics/requests", service.requests),
         # Only other methods than POST get here, which Starlette refuses with 405.
-        Route(COMPLETIONS.path, service.elsewhere, methods=["POST"]),
-        Route(CHAT_COMPLETIONS.path, service.elsewhere, methods=["POST"]),
+        *(Route(api.path, service.elsewhere, methods=["POST"]) for api in endpoints(state)),
+        *(Route(path, service.aside, methods=[method]) for method, path in ASIDES if state.calls is not None),
         *extra_routes,
     ]
     return starlette_app(routes)
@@ -151,6 +180,12 @@ def _json(status: int, body: bytes, headers: dict[str, str]) -> Response:
 _SANE_ID = re.compile(rb"[A-Za-z0-9._:+/=@-]{1,128}")
 
 
+def endpoints(state: GatewayState) -> Sequence[Endpoint]:
+    """Those that take requests for output."""
+    made_here = (COMPLETIONS, CHAT_COMPLETIONS)
+    return made_here if state.calls is None else (*made_here, RESPONSES)
+
+
 class GatewayApp:
     """The ASGI application; `state` is what may be read and changed while it runs, `live` its live page."""
 
@@ -166,7 +201,7 @@ class GatewayApp:
         if live is not None:
             extra_routes = [*extra_routes, *live.routes()]
         self._access = access
-        self._generation = {api.path: Generation(state, api) for api in (COMPLETIONS, CHAT_COMPLETIONS)}
+        self._generation = {api.path: Generation(state, api) for api in endpoints(state)}
         self._service = make_service(state, extra_routes, control)
         self._engine_header = (b"x-headway-engine", state.identity.engine.encode())
 

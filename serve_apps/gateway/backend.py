@@ -4,6 +4,7 @@
     ├── NotReady       no replica can take a request now               Unready
     ├── Overloaded     too much is queued; has `retry_after_s`         Shed
     ├── TooLong        the request can never fit an engine             TooLongForModel
+    ├── RefusedByEngine  the engine's own answer says why             EngineRefusal
     ├── TimedOut       the request's time is over                      Expired
     └── ReplicaLost    the replica died after the first token left     OutputLost, or an event in the stream
 
@@ -12,8 +13,10 @@
     ├── Unauthorized        401     -          invalid_request_error   invalid_api_key
     ├── Forbidden           403     -          invalid_request_error   missing_role
     ├── UnknownModel        404     invalid    invalid_request_error   model_not_found
+    ├── BodyTooSlow         408     invalid    invalid_request_error   body_timeout
     ├── BodyTooLarge        413     invalid    invalid_request_error   request_too_large
     ├── TooLongForModel     413     too_long   invalid_request_error   context_length_exceeded
+    ├── EngineRefusal       as the engine has it: its status and its body
     ├── Shed                429     shed       rate_limit_error        rate_limit_exceeded    Retry-After
     ├── Broken              500     failed     server_error            internal_error
     ├── OutputLost          502     failed     server_error            replica_lost
@@ -28,11 +31,12 @@ import json
 import math
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import ClassVar, Literal, Protocol
 
 from headway.planning import Role
 from headway.routing.types import Placement
-from serve_apps.engines.protocol import EngineRequest, TokenChunk
+from serve_apps.engines.protocol import Aside, AsideAnswer, EngineRequest, TokenChunk
 
 
 class BackendError(Exception):
@@ -53,6 +57,14 @@ class Overloaded(BackendError):
 
 class TooLong(BackendError):
     """The request can never fit an engine."""
+
+
+class RefusedByEngine(BackendError):
+    """The engine answers that it does not take the request: an HTTP status and a body."""
+
+    def __init__(self, status: int, body: bytes) -> None:
+        super().__init__(f"the engine refused the request with status {status}")
+        self.status, self.body = status, body
 
 
 class TimedOut(BackendError):
@@ -102,6 +114,9 @@ class Backend(Protocol):
     ) -> AsyncGenerator[TokenChunk, None]:
         """The output, streamed. Retries before the first token; closing it aborts the request everywhere."""
 
+    async def aside(self, question: Aside) -> AsideAnswer:
+        """What an engine says to it; only asked where engines answer clients by themselves. BackendError."""
+
     def complete(self, request_id: str) -> None:
         """The reader has all it wants of an output: closing it now is no failure. Any id is taken."""
 
@@ -118,8 +133,8 @@ Outcome = Literal["ok", "invalid", "too_long", "shed", "not_ready", "timeout", "
 class Fault(Exception):
     """A request that ends without an answer; the text is for the client."""
 
-    status: ClassVar[int] = 500
-    outcome: ClassVar[Outcome] = "failed"
+    status: int = 500
+    outcome: Outcome = "failed"
     type: ClassVar[str] = "server_error"
     code: ClassVar[str | None] = None
 
@@ -174,10 +189,29 @@ class BodyTooLarge(Fault):
     status, outcome, type, code = 413, "invalid", "invalid_request_error", "request_too_large"
 
 
+class BodyTooSlow(Fault):
+    """The body did not come in time."""
+
+    status, outcome, type, code = 408, "invalid", "invalid_request_error", "body_timeout"
+
+
 class TooLongForModel(Fault):
     """Input and output tokens together never fit the model."""
 
     status, outcome, type, code = 413, "too_long", "invalid_request_error", "context_length_exceeded"
+
+
+class EngineRefusal(Fault):
+    """What the engine answered instead of an output, to the letter."""
+
+    def __init__(self, refused: RefusedByEngine) -> None:
+        super().__init__(str(refused))
+        self.status, self._body = refused.status, refused.body
+        self.outcome = "invalid" if refused.status < HTTPStatus.INTERNAL_SERVER_ERROR else "failed"
+
+    def body(self) -> bytes:
+        """The engine's."""
+        return self._body
 
 
 class Shed(Fault):
@@ -233,6 +267,8 @@ _FAULTS: Mapping[type[BackendError], Callable[[str, float], Fault]] = {
 
 def fault_of(error: BackendError, retry_after_s: float) -> Fault:
     """A backend's error as the client's fault; `retry_after_s` counts where the error does not say."""
+    if isinstance(error, RefusedByEngine):
+        return EngineRefusal(error)
     wait_s = error.retry_after_s if isinstance(error, Overloaded) else retry_after_s
     for kind, fault in _FAULTS.items():
         if isinstance(error, kind):

@@ -1,7 +1,8 @@
-"""One request for output: read, validate, count, admit, relay, measure. The same for both APIs.
+"""One request for output: read, validate, count, admit, relay, measure. The same for all endpoints.
 
-The order is that of the checks: body, fields, model, length, slots; a request that fails one is not weighed
-by the next. What the client, the deadline or the backend do wrong meets in one place, `Generation.__call__`.
+The order is that of the checks: slots, body, fields, model, length, and slots once more; a request that fails
+one is not weighed by the next. What the client, the deadline or the backend do wrong meets in one place,
+`Generation.__call__`.
 
 Text is cut at stop strings, the same wherever the borders between chunks are (`StopCutter`). The stop string
 that is complete first wins; of those complete at the same character the one that began first. Text is held
@@ -13,8 +14,9 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import aclosing, suppress
+from functools import partial
 from typing import TypeVar
 
 from starlette.types import Receive, Scope, Send
@@ -23,7 +25,6 @@ from headway.routing.types import Placement
 from serve_apps.engines.protocol import EngineRequest, FinishReason
 from serve_apps.gateway.backend import (
     BackendError,
-    BodyTooLarge,
     Broken,
     ClientGone,
     Expired,
@@ -35,11 +36,13 @@ from serve_apps.gateway.backend import (
     fault_of,
 )
 from serve_apps.gateway.metrics import RequestTimes
+from serve_apps.gateway.passing import PassedStream, PassedWhole
 from serve_apps.gateway.request import GenerationRequest, Usage
 from serve_apps.gateway.responses import (
     Answer,
     Api,
     Channel,
+    Endpoint,
     Envelope,
     HeaderList,
     StreamedAnswer,
@@ -47,31 +50,6 @@ from serve_apps.gateway.responses import (
 )
 from serve_apps.gateway.slo_targets import SloTargets, explanation, route_request
 from serve_apps.gateway.state import GatewayState
-
-MOST_BODY_BYTES = 16 * 2**20
-"""Room for the longest contexts: a million tokens take a few bytes each."""
-
-
-async def read_body(headers: Iterable[tuple[bytes, bytes]], receive: Receive) -> bytes:
-    """The body; BodyTooLarge as soon as that is known, ClientGone."""
-    for name, value in headers:
-        if name == b"content-length" and value.isdigit() and int(value) > MOST_BODY_BYTES:
-            raise _too_large()
-    parts, size, more = [], 0, True
-    while more:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise ClientGone("The client went away before its request was complete")
-        parts.append(message.get("body", b""))
-        size += len(parts[-1])
-        if size > MOST_BODY_BYTES:
-            raise _too_large()
-        more = message.get("more_body", False)
-    return b"".join(parts)
-
-
-def _too_large() -> BodyTooLarge:
-    return BodyTooLarge(f"The body is larger than {MOST_BODY_BYTES} bytes")
 
 
 class DisconnectWatch:
@@ -157,9 +135,15 @@ logger = logging.getLogger(__name__)
 class Generation:
     """The endpoint of one API; called with the headers that every response carries."""
 
-    def __init__(self, state: GatewayState, api: Api) -> None:
+    def __init__(self, state: GatewayState, api: Endpoint) -> None:
         self._state = state
         self._api = api
+        self._read: Callable[[bytes], GenerationRequest]
+        if state.calls is not None:
+            self._read = partial(state.calls.read, api.path)
+        else:
+            assert isinstance(api, Api), f"{api.path} is for engines that answer by themselves"
+            self._read = api.read
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send, headers: HeaderList) -> None:
         """Serve one request."""
@@ -187,14 +171,15 @@ class Generation:
         timeout_s, watch = self._state.settings.request_timeout_s, None
         try:
             async with asyncio.timeout(timeout_s) as deadline:
-                body = await read_body(scope["headers"], receive)
-                times.received()
-                watch = DisconnectWatch(deadline, receive)
-                targets = self._state.slo_targets.read(scope["headers"])
-                times.judged_by(targets)
-                asked = self._api.read(body)
-                request = await self._engine_request(asked, targets, times.arrived_s)
-                times.accepted(request.input_tokens)
+                self._state.check_room()
+                async with self._state.bodies.read(scope["headers"], receive) as body:
+                    times.received()
+                    watch = DisconnectWatch(deadline, receive)
+                    targets = self._state.slo_targets.read(scope["headers"])
+                    times.judged_by(targets)
+                    asked = await self._beside(self._read, body, len(body))
+                    request = await self._engine_request(asked, targets, times.arrived_s)
+                times.accepted(request.input_tokens, 1 if request.call is None else request.call.outputs)
                 answer = self._answer(asked, request, channel)
                 explain = _explaining(answer) if targets.explain else None
                 with self._state.slot():
@@ -222,7 +207,8 @@ class Generation:
         prompt, input_tokens = await self._beside(self._state.prompts.read, asked, asked.size)
         room = identity.max_tokens - input_tokens
         max_tokens = asked.max_tokens or min(settings.default_max_tokens, max(1, room))
-        if max_tokens > room:
+        # Text stands for a prompt that was estimated: the engine knows better.
+        if max_tokens > room and not (asked.call is not None and isinstance(prompt, str)):
             raise TooLongForModel(
                 f"This model holds at most {identity.max_tokens} tokens, but {input_tokens + max_tokens} were"
                 f" asked for: {input_tokens} of input and {max_tokens} of output",
@@ -234,13 +220,14 @@ class Generation:
             route = route_request(request_id, arrived_s, (input_tokens, max_tokens), blocks, targets)
         return EngineRequest(
             request_id=request_id,
-            model=asked.model,
-            prompt=prompt,
+            model=identity.model,
+            prompt=prompt if asked.call is None else "",
             input_tokens=input_tokens,
             max_tokens=max_tokens,
             stop=asked.stop,
             sampling=asked.sampling,
             route=route,
+            call=asked.call,
         )
 
     @staticmethod
@@ -250,6 +237,10 @@ class Generation:
 
     def _answer(self, asked: GenerationRequest, request: EngineRequest, channel: Channel) -> Answer:
         identity = self._state.identity
+        if asked.call is not None:
+            passed = PassedStream if asked.stream else PassedWhole
+            return passed(channel, [(b"x-headway-token-count", b"exact")])
+        assert isinstance(self._api, Api)
         envelope = Envelope(
             api=self._api,
             id=request.request_id,
@@ -277,7 +268,7 @@ class Generation:
             async for text, count, reason, cached_tokens in chunks:
                 times.tokens(count)
                 whole = reason is not None
-                if cutter is not None:
+                if cutter is not None and isinstance(text, str):
                     text, reason = cutter.cut(text, reason)  # noqa: PLW2901 - what leaves instead
                 if reason is not None:
                     times.finished(reason, cached_tokens)

@@ -285,6 +285,7 @@ class RequestTimes:
         "_input_tokens",
         "_last_s",
         "_metrics",
+        "_outputs",
         "_reason",
         "_targets",
         "arrived_s",
@@ -301,6 +302,7 @@ class RequestTimes:
         self._targets = SloTargets()
         self._reason: FinishReason | None = None
         self._cached_tokens: int | None = None
+        self._outputs = 1
         self.output_tokens = 0
 
     def received(self) -> None:
@@ -311,9 +313,9 @@ class RequestTimes:
         """The request is judged by this."""
         self._targets = targets
 
-    def accepted(self, input_tokens: int) -> None:
-        """The request is valid."""
-        self._input_tokens = input_tokens
+    def accepted(self, input_tokens: int, outputs: int = 1) -> None:
+        """The request is valid. Tokens of several `outputs` come side by side: times are those of one."""
+        self._input_tokens, self._outputs = input_tokens, outputs
         self._metrics.arrived(input_tokens, self._targets)
 
     def tokens(self, count: int) -> None:
@@ -327,7 +329,7 @@ class RequestTimes:
             if count > 1:
                 metrics.itl.observe(0.0, count - 1)
         else:
-            metrics.itl.observe((now - self._last_s) / count, count)
+            metrics.itl.observe((now - self._last_s) * self._outputs / count, count)
         self._last_s = now
         self.output_tokens += count
         metrics.output_tokens += count
@@ -367,6 +369,7 @@ class RequestTimes:
         return None if self._first_s is None else self._first_s - self.arrived_s
 
     def _tpot_s(self) -> float | None:
-        if self._first_s is None or self.output_tokens < 2:
+        gaps = self.output_tokens - self._outputs
+        if self._first_s is None or gaps < 1:
             return None
-        return (self._last_s - self._first_s) / (self.output_tokens - 1)
+        return (self._last_s - self._first_s) * self._outputs / gaps

@@ -29,6 +29,7 @@ from pydantic import BaseModel, ConfigDict, field_validator
 
 from headway.config import ConfigError, HeadwayConfig
 from headway.engine.kinds import engine_kind
+from serve_apps.engines.protocol import ClientCall
 from serve_apps.gateway.backend import InvalidRequest
 
 if TYPE_CHECKING:
@@ -78,10 +79,11 @@ def prompt_of(messages: Sequence[Message]) -> str:
 class GenerationRequest:
     """A valid request. `max_tokens` is None where the client did not say.
 
-    It asks with a prompt, text or token ids, or with the messages of a chat.
+    It asks with a prompt, text or token ids, or with the messages of a chat. With a `call` the engine reads
+    the body by itself: `said` is that, parsed, and the prompt is counted as well as it can be.
     """
 
-    model: str
+    model: str | None
     prompt: str | Sequence[int] = ""
     messages: Sequence[Message] = ()
     max_tokens: int | None = None
@@ -89,10 +91,14 @@ class GenerationRequest:
     stream: bool = False
     include_usage: bool = False
     sampling: Mapping[str, Any] = field(default_factory=dict)
+    call: ClientCall | None = None
+    said: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def size(self) -> int:
         """Characters or token ids to read."""
+        if self.call is not None:
+            return len(self.call.body)
         return len(self.prompt) + sum(len(message.content) for message in self.messages)
 
 
@@ -177,6 +183,12 @@ Read = tuple[str | Sequence[int], int]
 """The prompt of an engine, and its tokens."""
 
 
+def _estimated(call: ClientCall) -> Read:
+    """The body in place of the prompt: nearly all of a long one is its prompt."""
+    text = call.body.decode(errors="replace")
+    return text, max(1, -(-len(call.body) // BYTES_PER_TOKEN))
+
+
 class PlainPrompts:
     """Text stays text."""
 
@@ -188,6 +200,8 @@ class PlainPrompts:
 
     def read(self, asked: GenerationRequest) -> Read:
         """The prompt, and its tokens as counted or estimated."""
+        if asked.call is not None:
+            return _estimated(asked.call)
         prompt = prompt_of(asked.messages) if asked.messages else asked.prompt
         return prompt, self._counter.count(prompt) if isinstance(prompt, str) else len(prompt)
 
@@ -203,7 +217,12 @@ class ModelPrompts:
         self.max_tokens = max_tokens
 
     def read(self, asked: GenerationRequest) -> Read:
-        """Token ids. InvalidRequest for a chat without a template, no tokens at all, or unknown ones."""
+        """Token ids. InvalidRequest for a chat without a template, no tokens at all, or unknown ones.
+
+        Of a call that the engine reads by itself: text and an estimate where this reader doesn't know how.
+        """
+        if asked.call is not None:
+            return self._of_call(asked.call, asked.said)
         if asked.messages:
             ids = self._chat(asked.messages)
         elif isinstance(asked.prompt, str):
@@ -216,6 +235,37 @@ class ModelPrompts:
         if not ids:
             raise InvalidRequest("Invalid 'prompt': for this model it has no tokens", param="prompt")
         return ids, len(ids)
+
+    def _of_call(self, call: ClientCall, said: Mapping[str, Any]) -> Read:
+        """What the engine will refuse is no concern here, nor how: it is estimated."""
+        try:
+            ids = self._ids(said)
+        except Exception:  # noqa: BLE001 - of templates, which are programs, on whatever the client sent
+            return _estimated(call)
+        return (ids, len(ids)) if ids else _estimated(call)
+
+    def _ids(self, said: Mapping[str, Any]) -> Sequence[int]:
+        """Of a chat by the model's template, of text, or as they came; several prompts in a row."""
+        if "messages" in said:
+            given = said.get("chat_template_kwargs") or {}
+            # Switches such as enable_thinking; a template of the client's is no program to run here.
+            switches = {name: value for name, value in given.items() if isinstance(value, bool)}
+            text = self._tokenizer.apply_chat_template(
+                said["messages"],
+                tools=said.get("tools"),
+                add_generation_prompt=True,
+                tokenize=False,
+                **switches,
+            )
+            ids: Sequence[int] = self._tokenizer.encode(text, add_special_tokens=False)
+            return ids
+        prompt: Any = said.get("prompt") or said.get("input")
+        several = prompt if isinstance(prompt, list) and not isinstance(prompt[0], int) else [prompt]
+        return [
+            token
+            for each in several
+            for token in (self._tokenizer.encode(each) if isinstance(each, str) else each)
+        ]
 
     def _chat(self, messages: Sequence[Message]) -> Sequence[int]:
         said = [message.model_dump(exclude_none=True) for message in messages]

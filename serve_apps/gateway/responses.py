@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from json.encoder import encode_basestring_ascii as quoted
-from typing import Any
+from typing import Any, Protocol
 
 from starlette.types import Send
 
@@ -27,17 +27,23 @@ _TEXT = "\x00"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Api:
-    """The differences between the endpoints.
+class Endpoint:
+    """An endpoint that takes requests for output; `prompt_param` is the field that holds the prompt."""
+
+    path: str
+    id_prefix: str
+    prompt_param: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Api(Endpoint):
+    """An endpoint whose answers are made here.
 
     `delta(text, first)` and `whole(text)` are the parts of a choice that hold the text.
     """
 
-    path: str
-    id_prefix: str
     stream_object: str
     whole_object: str
-    prompt_param: str
     read: Callable[[bytes], GenerationRequest]
     delta: Callable[[str, bool], dict[str, Any]]
     whole: Callable[[str], dict[str, Any]]
@@ -159,6 +165,9 @@ CHAT_COMPLETIONS = Api(
     whole=lambda text: {"message": {"role": "assistant", "content": text, "refusal": None}},
 )
 
+RESPONSES = Endpoint(path="/v1/responses", id_prefix="resp-", prompt_param="input")
+"""Answered by engines that do so by themselves."""
+
 HeaderList = Sequence[tuple[bytes, bytes]]
 _JSON = (b"content-type", b"application/json")
 
@@ -262,5 +271,14 @@ class WholeAnswer:
         await self._channel.whole(200, whole, self._headers)
 
 
-Answer = StreamedAnswer | WholeAnswer
-"""The output of one request on its way to the client."""
+class Answer(Protocol):
+    """The output of one request on its way to the client; its text is of the kind that the backend sends."""
+
+    def add_headers(self, headers: HeaderList) -> None:
+        """Add to the headers of the response, before its first text."""
+
+    async def text(self, text: Any) -> None:  # noqa: ANN401 - str, or bytes of an engine's own answer
+        """Some output."""
+
+    async def end(self, text: Any, reason: FinishReason, usage: Usage) -> None:  # noqa: ANN401
+        """The last output; nothing may follow."""

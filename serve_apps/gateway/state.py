@@ -10,10 +10,12 @@ from prometheus_client import CollectorRegistry
 
 from headway.config import GatewaySettings, HeadwayConfig, resolve_profile
 from headway.engine.kinds import engine_kind
-from headway.planning import Slo
+from headway.planning import Role, Slo
 from interp import load_profile
 from serve_apps.gateway.backend import Backend, Shed, UnknownModel
+from serve_apps.gateway.bodies import Bodies
 from serve_apps.gateway.metrics import GatewayMetrics, Traffic
+from serve_apps.gateway.passing import CallReader
 from serve_apps.gateway.request import Accuracy, Prompts, make_prompts
 from serve_apps.gateway.slo_targets import Routes, SloTargetReader
 
@@ -34,9 +36,9 @@ class Identity:
         """The `system_fingerprint` of responses."""
         return f"headway-{self.engine}"
 
-    def check(self, model: str) -> None:
-        """UnknownModel for any other model."""
-        if model != self.model:
+    def check(self, model: str | None) -> None:
+        """UnknownModel for any other model; no name stands for the one served."""
+        if model is not None and model != self.model:
             text = f"The model {model!r} does not exist here; {self.model!r} does"
             raise UnknownModel(text, param="model")
 
@@ -87,6 +89,9 @@ class GatewayState:
     registry: CollectorRegistry
     slo_targets: SloTargetReader
     routes: Routes
+    calls: CallReader | None
+    """Reads bodies that engines answer by themselves; None: answers are made here."""
+    bodies: Bodies
     clock: Callable[[], float]
 
     @property
@@ -98,13 +103,18 @@ class GatewayState:
         """Judge the requests that end from now on by other targets."""
         self.metrics.slo = Slo(ttft_s=ttft_s, itl_s=itl_s)
 
-    @contextmanager
-    def slot(self) -> Iterator[None]:
-        """One request in flight; Shed where there are too many already."""
+    def check_room(self) -> None:
+        """Shed where there are too many requests in flight already."""
         traffic, settings = self.traffic, self.settings
         if traffic.requests >= settings.max_requests:
             text = f"{traffic.requests} requests are in flight, which is as many as this gateway takes"
             raise Shed(text, retry_after_s=settings.retry_after_s)
+
+    @contextmanager
+    def slot(self) -> Iterator[None]:
+        """One request in flight; Shed."""
+        self.check_room()
+        traffic = self.traffic
         traffic.requests += 1
         try:
             yield
@@ -114,7 +124,7 @@ class GatewayState:
 
 def make_state(config: HeadwayConfig, backend: Backend, clock: Callable[[], float]) -> GatewayState:
     """The state of a new gateway. ConfigError, ProfileError."""
-    prompts, traffic = make_prompts(config), Traffic(backend=backend)
+    kind, prompts, traffic = engine_kind(config), make_prompts(config), Traffic(backend=backend)
     identity = identify(config, prompts)
     slo = Slo(ttft_s=config.slo.ttft_s, itl_s=config.slo.itl_s)
     metrics = GatewayMetrics(identity.model, identity.engine, slo, traffic, simulated=identity.simulated)
@@ -124,7 +134,7 @@ def make_state(config: HeadwayConfig, backend: Backend, clock: Callable[[], floa
     )
     registry = CollectorRegistry()
     registry.register(metrics)
-    if (collector := engine_kind(config).collector) is not None:
+    if (collector := kind.collector) is not None:
         registry.register(collector(identity.model, traffic, metrics))
     return GatewayState(
         settings=config.gateway,
@@ -137,5 +147,11 @@ def make_state(config: HeadwayConfig, backend: Backend, clock: Callable[[], floa
             config.slo.classes, lambda: metrics.slo, default_critical=config.routing.default_critical
         ),
         routes=Routes(config),
+        bodies=Bodies(
+            most_bytes=config.gateway.max_unread_bytes,
+            within_s=config.gateway.body_within_s,
+            retry_after_s=config.gateway.retry_after_s,
+        ),
+        calls=CallReader(separate=Role.MIXED.value not in config.pools) if kind.answers else None,
         clock=clock,
     )

@@ -77,10 +77,22 @@ def _refusal(name: str, allowed: Sequence[Any]) -> str:
     return f"Unsupported parameter: {name!r}{only} is not supported here"
 
 
+MOST_MESSAGES = 10_000
+"""Each is looked at by itself: hundreds of thousands would take seconds."""
+
+
+def check_count(messages: Sequence[object]) -> None:
+    """InvalidRequest where there are too many to look at."""
+    if len(messages) > MOST_MESSAGES:
+        text = f"Invalid 'messages': it holds {len(messages)}, and at most {MOST_MESSAGES} are read"
+        raise InvalidRequest(text, param="messages")
+
+
 def plain_messages(messages: object) -> object:
     """Messages without fields that ask for nothing. InvalidRequest names what is not supported."""
     if not isinstance(messages, list):
         return messages
+    check_count(messages)
     return [_plain_message(index, message) for index, message in enumerate(messages)]
 
 
@@ -211,14 +223,19 @@ def read_chat(body: bytes) -> GenerationRequest:
     return asked.request(asked.max_completion_tokens or asked.max_tokens, messages=asked.messages)
 
 
-def _fields(body: bytes, neutral: Neutral) -> dict[str, Any]:
+def json_object(body: bytes) -> dict[str, Any]:
+    """The fields of a body. InvalidRequest."""
     try:
         fields = from_json(body, allow_inf_nan=False)
     except ValueError as error:
         raise InvalidRequest(f"The body is not valid JSON: {error}") from error
     if not isinstance(fields, dict):
         raise InvalidRequest("The body should be a JSON object")
-    return without_unsupported(fields, neutral)
+    return fields
+
+
+def _fields(body: bytes, neutral: Neutral) -> dict[str, Any]:
+    return without_unsupported(json_object(body), neutral)
 
 
 def _validated(model: type[Model], fields: Mapping[str, Any]) -> Model:

@@ -154,7 +154,7 @@ def test_an_attempt_that_is_ended_says_why_and_makes_room():
     assert streams.end("r", error) is first
     assert first.ended is error
     second = streams.begin(asked(), prefill_only=False, prefilled_elsewhere=False)
-    assert second.inner_id != first.inner_id
+    assert second.inner_ids != first.inner_ids
     streams.leave(first)
     assert [one.request_id for one in streams.describe()] == ["r"]
     streams.leave(second)

@@ -120,3 +120,54 @@ def test_ipv6_addresses_are_written_as_urls_want_them():
 def test_sockets_listen_at_once():
     with listening_socket("127.0.0.1", 0) as listener, socket.create_connection(listener.getsockname()):
         pass
+
+
+async def raw(server: HttpServer, *parts: bytes) -> bytes:
+    """What comes until the server hangs up."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    for part in parts:
+        writer.write(part)
+        await writer.drain()
+    said = await reader.read()
+    writer.close()
+    return said
+
+
+def answering(*asked: bytes) -> bytes:
+    """What a server with little patience answers to these bytes, before it hangs up."""
+
+    async def scenario() -> bytes:
+        release = asyncio.Event()
+        release.set()
+        app = app_that(asyncio.Event(), release)
+        server = HttpServer(app, "127.0.0.1", 0, headers_within_s=0.2)
+        await server.start()
+        try:
+            async with asyncio.timeout(60):
+                return await raw(server, *asked)
+        finally:
+            await server.stop()
+
+    return asyncio.run(scenario())
+
+
+REQUEST = b"GET / HTTP/1.1\r\nhost: x\r\n"
+
+
+@pytest.mark.parametrize("half", [b"", b"\r\n", b"GET ", REQUEST])
+def test_a_connection_without_a_request_ends(half):
+    assert answering(*([half] if half else [])).startswith(b"HTTP/1.1 408 ")
+
+
+def test_half_a_request_behind_a_whole_one_ends_after_its_answer():
+    said = answering(REQUEST + b"\r\n", REQUEST)
+    assert said.startswith(b"HTTP/1.1 200 ")
+    assert b"last" in said
+    assert b"HTTP/1.1 408 " in said
+
+
+def test_a_request_that_would_be_a_websocket_is_answered_as_any_other():
+    wish = b"connection: Upgrade, close\r\nupgrade: %s\r\n"
+    for kind in (b"websocket", b"h2c"):
+        body = b"content-length: 2\r\n\r\n{}"
+        assert answering(b"POST / HTTP/1.1\r\nhost: x\r\n" + wish % kind + body).startswith(b"HTTP/1.1 200 ")

@@ -15,7 +15,7 @@ from time import sleep
 from urllib.request import urlopen
 
 import pytest
-from openai import APIStatusError, OpenAI
+from openai import APIStatusError, BadRequestError, OpenAI
 from prometheus_client.parser import text_string_to_metric_families
 from ray import serve
 
@@ -115,6 +115,29 @@ def test_a_chat_goes_through_the_models_template(system: Served) -> None:
     assert answer.usage is not None
     assert answer.usage.prompt_tokens == 18
     assert answer.usage.completion_tokens == 3
+
+
+def test_both_sides_serve_what_vllm_serves(system: Served) -> None:
+    question = [{"role": "user", "content": "How many queues are there? " * 9}]
+    before = system.stats("Decode").external_tokens
+    with system.client() as client:
+        chosen = client.chat.completions.create(
+            model=NAME,
+            messages=question,  # type: ignore[arg-type]
+            max_tokens=40,
+            logprobs=True,
+            extra_body={"structured_outputs": {"choice": ["twelve", "none"]}},
+        )
+        said = client.responses.create(model=NAME, input="How many? " * 20, max_output_tokens=4)
+        with pytest.raises(BadRequestError, match="separate prefill and decode pools"):
+            client.chat.completions.create(model=NAME, messages=question, max_tokens=4, n=2)  # type: ignore[call-overload]
+        with pytest.raises(BadRequestError, match="temperature"):
+            client.chat.completions.create(model=NAME, messages=question, temperature=-1)  # type: ignore[call-overload]
+    assert chosen.choices[0].message.content in ("twelve", "none")
+    assert chosen.choices[0].logprobs is not None
+    assert said.usage is not None
+    assert said.usage.output_tokens == 4
+    assert system.stats("Decode").external_tokens - before > 100
 
 
 def test_a_client_that_leaves_frees_the_kv_on_both_sides(system: Served) -> None:

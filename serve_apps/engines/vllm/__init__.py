@@ -3,6 +3,7 @@
 arguments   settings -> arguments of AsyncEngineArgs
 loading     the model and the installation as seen before anything is loaded, environment variables, loading
 requests    the requests that are here, by the id that callers use, and vLLM's statistics of them
+answers     vLLM's own OpenAI server over the engine, for what clients send
 engine      VllmEngine, all of it together
 metrics     what dashboards made for vLLM read, at the gateway
 tiny        a random model of some megabytes, for tests and the example without a GPU
@@ -86,6 +87,7 @@ def _profile_settings(model: str | None, tp: int) -> Mapping[str, Any]:
 
 VLLM = EngineKind(
     make=_make,
+    answers=True,
     file_settings=("engine.vllm.model",),
     resources=_resources,
     model=_model,

@@ -7,31 +7,34 @@
               the request. KV that can't be fetched, because its replica died, is computed here. Without it:
               computes the prompt too
     leaving   closing the iterator, or cancelling the task that waits in `prefill`, aborts in vLLM
+    calls     what a client sent is answered by vLLM's own server, for both phases (`answers`)
     death     vLLM computes in a process of its own. When that dies, everything here raises EngineFailed
 
 The first token belongs to decode: what prefill samples is thrown away. Sampling parameters are what the model
 suggests, then the client's.
 """
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from contextlib import aclosing, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from headway.config import HeadwayConfig
 from headway.planning.types import Role
 from serve_apps.engines.protocol import (
+    Aside,
+    AsideAnswer,
     EngineError,
     EngineFailed,
     EngineRequest,
     EngineSizes,
     EngineStats,
-    FinishReason,
     KvHandle,
     RequestAborted,
     RunningRequest,
     TokenChunk,
     check_length,
 )
+from serve_apps.engines.vllm.answers import ENDS, KV_PARAMETERS, SEND, Answers
 from serve_apps.engines.vllm.arguments import on_cpu
 from serve_apps.engines.vllm.loading import check_model, load, one_line, prepare
 from serve_apps.engines.vllm.requests import Attempt, Statistics, Streams
@@ -43,15 +46,6 @@ if TYPE_CHECKING:
 LEAST_TOP_P = 1e-9
 """Stands for 0, which OpenAI allows and vLLM refuses: either way the likeliest token alone is left."""
 
-SEND: Mapping[str, Any] = {
-    "do_remote_decode": True,
-    "do_remote_prefill": False,
-    "remote_engine_id": None,
-    "remote_block_ids": None,
-    "remote_host": None,
-    "remote_port": None,
-}
-
 
 def prefill_parameters(default: Mapping[str, Any]) -> dict[str, Any]:
     """For the prompt alone. What is sampled is thrown away, so nothing of the client's matters."""
@@ -59,7 +53,7 @@ def prefill_parameters(default: Mapping[str, Any]) -> dict[str, Any]:
         **default,
         "max_tokens": 1,
         "detokenize": False,
-        "extra_args": {"kv_transfer_params": dict(SEND)},
+        "extra_args": {KV_PARAMETERS: dict(SEND)},
     }
 
 
@@ -71,11 +65,8 @@ def decode_parameters(
     if "top_p" in said:
         said["top_p"] = max(LEAST_TOP_P, said["top_p"])
     if kv is not None and kv.transfer:
-        said["extra_args"] = {"kv_transfer_params": dict(kv.transfer)}
+        said["extra_args"] = {KV_PARAMETERS: dict(kv.transfer)}
     return said
-
-
-ENDS: Mapping[str, FinishReason] = {"stop": "stop", "length": "length"}
 
 
 class VllmEngine:
@@ -93,28 +84,43 @@ class VllmEngine:
         self._llm = load(config, role, self._statistics)
         self._longest_tokens: int = self._llm.model_config.max_model_len
         self._default = self._llm.model_config.get_diff_sampling_param()
+        self._answers = Answers(config, role, self._llm)
 
     async def prefill(self, request: EngineRequest) -> KvHandle:
         """Compute the prompt; vLLM keeps its KV for the decode side."""
         self._require(self.role is not Role.DECODE, "does not prefill")
         attempt = await self._begin(request, prefill_only=True)
-        parameters = prefill_parameters(self._default)
-        async with aclosing(self._outputs(attempt, parameters, delta=False)) as outputs:
-            async for output in outputs:
-                transfer, cached_tokens = output.kv_transfer_params or {}, output.num_cached_tokens
+        output = await self._prefilled(attempt)
         return KvHandle(
             request_id=request.request_id,
             engine_id=self.engine_id,
             input_tokens=request.input_tokens,
-            transfer=transfer,
-            cached_tokens=cached_tokens,
+            transfer=output.kv_transfer_params or {},
+            cached_tokens=output.num_cached_tokens,
         )
+
+    async def _prefilled(self, attempt: Attempt) -> "RequestOutput":
+        call = attempt.request.call
+        if call is not None:
+            with self._ours(attempt):
+                return await self._answers.prefill(attempt, call)
+        parameters = prefill_parameters(self._default)
+        async with aclosing(self._outputs(attempt, parameters, delta=False)) as outputs:
+            async for output in outputs:
+                last = output
+        return last
 
     async def decode(self, request: EngineRequest, kv: KvHandle | None) -> AsyncGenerator[TokenChunk, None]:
         """Stream the output; tokens that came since the last chunk was taken make one chunk."""
         self._require(self.role is not Role.PREFILL, "does not decode")
         self._require(kv is not None or self.role is Role.MIXED, "needs the KV of the prompt")
         attempt = await self._begin(request, prefilled_elsewhere=kv is not None)
+        if request.call is not None:
+            with self._ours(attempt):
+                async with aclosing(self._answers.answer(attempt, request.call, kv)) as chunks:
+                    async for chunk in chunks:
+                        yield chunk
+            return
         parameters = decode_parameters(request, kv, self._default)
         async with aclosing(self._outputs(attempt, parameters, delta=True)) as outputs:
             async for output in outputs:
@@ -149,6 +155,16 @@ class VllmEngine:
             kv_bytes_per_token=_kv_bytes_per_token(said),
         )
 
+    async def aside(self, question: Aside) -> AsideAnswer:
+        """What vLLM's server says to that. Raises EngineFailed once the engine has failed."""
+        self._require_alive()
+        return await self._answers.aside(question)
+
+    async def prepare(self) -> None:
+        """Make what answers clients, before the first one waits for it. Raises EngineFailed."""
+        self._require_alive()
+        await self._answers.made()
+
     def close(self) -> None:
         """End the engine's process; nothing may be asked of it any more."""
         self._llm.shutdown()
@@ -162,8 +178,9 @@ class VllmEngine:
         """A new attempt, in the place of an earlier one at the same request."""
         self._require_alive()
         request_id = request.request_id
-        self._require(request.max_tokens >= 1, f"max_tokens of {request_id} must be at least 1")
-        check_length(request.input_tokens, request.max_tokens, self._longest_tokens)
+        if request.call is None:
+            self._require(request.max_tokens >= 1, f"max_tokens of {request_id} must be at least 1")
+            check_length(request.input_tokens, request.max_tokens, self._longest_tokens)
         await self._end(request_id, RequestAborted(f"{request_id}: came again"))
         return self._streams.begin(
             request, prefill_only=prefill_only, prefilled_elsewhere=prefilled_elsewhere
@@ -172,22 +189,33 @@ class VllmEngine:
     async def _end(self, request_id: str, error: EngineError) -> None:
         attempt = self._streams.end(request_id, error)
         if attempt is not None:
-            await self._llm.abort(attempt.inner_id)
+            await self._llm.abort(attempt.inner_ids)
 
     async def _outputs(
         self, attempt: Attempt, parameters: Mapping[str, Any], *, delta: bool
     ) -> "AsyncGenerator[RequestOutput, None]":
         """vLLM's outputs of an attempt, its errors as ours; closing it aborts the attempt."""
-        from vllm.exceptions import VLLMError
-
-        try:
+        (inner_id,) = attempt.inner_ids
+        with self._ours(attempt):
             stream = self._llm.generate(
-                _prompt(attempt.request), _sampling(parameters, delta=delta), attempt.inner_id
+                _prompt(attempt.request), _sampling(parameters, delta=delta), inner_id
             )
             async with aclosing(stream):
                 async for output in stream:
                     self._raise_if_ended(attempt, output)
                     yield output
+
+    @contextmanager
+    def _ours(self, attempt: Attempt) -> Iterator[None]:
+        """An attempt in vLLM: its errors as ours, and over at the end."""
+        from vllm.exceptions import VLLMError
+
+        try:
+            yield
+        except EngineError:
+            # What vLLM answered of an engine that has died is no answer.
+            self._require_alive()
+            raise
         except (VLLMError, ValueError) as error:
             raise self._translated(error) from error
         finally:
@@ -197,7 +225,9 @@ class VllmEngine:
         if attempt.ended is not None:
             raise attempt.ended
         reason = output.outputs[0].finish_reason
-        self._require(reason is None or reason in ENDS, f"vLLM ended {attempt.inner_id} with {reason!r}")
+        self._require(
+            reason is None or reason in ENDS, f"vLLM ended {attempt.request.request_id} with {reason!r}"
+        )
 
     def _translated(self, error: Exception) -> EngineError:
         if self._llm.errored:

@@ -237,13 +237,20 @@ def check_accepted(config: HeadwayConfig) -> None:
         AsyncEngineArgs(**engine_arguments(config, Role(min(config.pools)))).create_model_config()
 
 
+NOT_YET = {"lora_modules"}
+
+
 def check_names(settings: VllmSettings) -> None:
     """ConfigError where vLLM has no argument of that name; imports vLLM."""
     from vllm.engine.arg_utils import AsyncEngineArgs
+    from vllm.entrypoints.launchers.cli_args import BaseFrontendArgs
 
     known = {field.name for field in fields(AsyncEngineArgs)}
     for name in sorted(settings.args.keys() - known):
         raise ConfigError(f"engine.vllm.args: {name}: vLLM has no such engine argument")
+    served = {field.name for field in fields(BaseFrontendArgs)} - NOT_YET
+    for name in sorted(settings.server.keys() - served):
+        raise ConfigError(f"engine.vllm.server: {name}: is no argument of vLLM's server that can be set here")
 
 
 def one_line(error: BaseException) -> str:

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Attempt:
-    """One try at a request."""
+    """One try at a request; `inner_ids` are those of vLLM's requests for it."""
 
-    inner_id: str
+    inner_ids: list[str]
     request: EngineRequest
     prefill_only: bool
     prefilled_elsewhere: bool
@@ -63,7 +63,7 @@ class Streams:
         if not self._attempts:
             self._busy_since = self._clock()
         attempt = Attempt(
-            inner_id=f"{request.request_id}#{next(self._numbers)}",
+            inner_ids=[] if request.call is not None else [f"{request.request_id}#{next(self._numbers)}"],
             request=request,
             prefill_only=prefill_only,
             prefilled_elsewhere=prefilled_elsewhere,

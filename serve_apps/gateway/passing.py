@@ -1,0 +1,159 @@
+"""Requests whose body goes to the engine as it came, and answers that come from it as they go to the client.
+
+For engines that answer by themselves (`EngineKind.answers`). The gateway reads what it decides by: the model,
+whether to stream, the bound on the output, the prompt's length, and whether two replicas can share the work.
+All else is the engine's to judge, and its refusals reach the client as it worded them.
+"""
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from serve_apps.engines.protocol import ClientCall, FinishReason
+from serve_apps.gateway.backend import InvalidRequest
+from serve_apps.gateway.request import GenerationRequest, Usage
+from serve_apps.gateway.responses import COMPLETIONS, Channel, HeaderList
+from serve_apps.gateway.validation import check_count, json_object
+
+BOUNDS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
+"""Fields that bound the output; the first that is given counts, as in vLLM."""
+
+OWN_BOUND = {COMPLETIONS.path: 16}
+"""OpenAI's bound where a client says nothing; of other endpoints it is `gateway.default_max_tokens`."""
+COPYING = ("n", "best_of")
+"""Fields that ask for several outputs of one prompt."""
+MOST_OUTPUTS = 1024
+"""Of one request: each takes a place in the engine."""
+
+WHOLE_PROMPT = "the prompt's own probabilities are where it was computed"
+COPIES = "the KV of a prompt goes to one output"
+
+
+class CallReader:
+    """Reads bodies. `separate`: prefill and decode are pools of their own, so every request is divided."""
+
+    def __init__(self, *, separate: bool) -> None:
+        self._separate = separate
+
+    def read(self, path: str, body: bytes) -> GenerationRequest:
+        """The request of a body. InvalidRequest."""
+        said = json_object(body)
+        stream = _typed(said, "stream", bool)
+        bounds = [_typed(said, name, int) for name in BOUNDS]
+        bound = next((each for each in bounds if each is not None), OWN_BOUND.get(path))
+        for name in ("messages", "input"):
+            if isinstance(said.get(name), list):
+                check_count(said[name])
+        outputs, undivided = _outputs(said), _undivided(said)
+        if undivided is not None and self._separate:
+            name, why = undivided
+            text = f"{name!r} of this value is not possible with separate prefill and decode pools: {why}"
+            raise InvalidRequest(text, param=name)
+        call = ClientCall(
+            path, body, bool(stream), bound is not None, outputs=outputs, divisible=undivided is None
+        )
+        return GenerationRequest(
+            model=_typed(said, "model", str),
+            max_tokens=bound,
+            stream=call.stream,
+            call=call,
+            said=said,
+        )
+
+
+Kind = TypeVar("Kind", bool, int, str)
+
+
+def _typed(said: Mapping[str, Any], name: str, kind: type[Kind]) -> Kind | None:
+    value = said.get(name)
+    if value is None:
+        return None
+    # Not by isinstance: in Python true is an integer, in JSON it is none.
+    if type(value) is not kind:
+        raise InvalidRequest(f"Invalid {name!r}: it should be of type {_JSON_NAMES[kind]}", param=name)
+    found: Kind = kind(value)
+    if isinstance(found, int) and not 0 <= found < 2**31:
+        raise InvalidRequest(f"Invalid {name!r}: it should be from 0 to {2**31 - 1}", param=name)
+    return found
+
+
+_JSON_NAMES = {bool: "boolean", int: "integer", str: "string"}
+
+
+def _outputs(said: Mapping[str, Any]) -> int:
+    """Outputs that are made side by side."""
+    prompt = said.get("prompt")
+    prompts = len(prompt) if isinstance(prompt, list) and _several(prompt) else 1
+    copies: list[int] = [_typed(said, name, int) or 1 for name in COPYING]
+    outputs = prompts * max(copies)
+    if outputs > MOST_OUTPUTS:
+        name = "n" if "n" in said else "prompt"
+        raise InvalidRequest(f"Invalid {name!r}: {outputs} outputs, and at most {MOST_OUTPUTS}", param=name)
+    return outputs
+
+
+def _several(prompt: object) -> bool:
+    """Whether these are prompts, and not the ids of one."""
+    return isinstance(prompt, list) and len(prompt) > 1 and not isinstance(prompt[0], int)
+
+
+def _undivided(said: Mapping[str, Any]) -> tuple[str, str] | None:
+    """The field for which the replica that decodes has to compute the prompt, too, and why."""
+    for name in COPYING:
+        if (_typed(said, name, int) or 1) > 1:
+            return name, COPIES
+    if _several(said.get("prompt")):
+        return "prompt", "each of several prompts would be prefilled elsewhere"
+    if said.get("use_beam_search"):
+        return "use_beam_search", COPIES
+    if said.get("prompt_logprobs") is not None:
+        return "prompt_logprobs", WHOLE_PROMPT
+    if said.get("echo") and said.get("logprobs") is not None:
+        return "echo", WHOLE_PROMPT
+    return None
+
+
+class PassedStream:
+    """Server-sent events of the engine."""
+
+    __slots__ = ("_channel", "_headers")
+
+    def __init__(self, channel: Channel, headers: HeaderList) -> None:
+        self._channel, self._headers = channel, headers
+
+    def add_headers(self, headers: HeaderList) -> None:
+        """Add to the headers of the response, before its first event."""
+        self._headers = [*self._headers, *headers]
+
+    async def text(self, events: bytes) -> None:
+        """Some events."""
+        if not self._channel.started:
+            await self._channel.start_stream(self._headers)
+        await self._channel.event(events)
+
+    async def end(self, events: bytes, _reason: FinishReason, _usage: Usage) -> None:
+        """The last events."""
+        if not self._channel.started:
+            await self._channel.start_stream(self._headers)
+        await self._channel.event(events, last=True)
+
+
+class PassedWhole:
+    """The engine's document."""
+
+    __slots__ = ("_channel", "_headers", "_parts")
+
+    def __init__(self, channel: Channel, headers: HeaderList) -> None:
+        self._channel, self._headers = channel, headers
+        self._parts: list[bytes] = []
+
+    def add_headers(self, headers: HeaderList) -> None:
+        """Add to the headers of the response."""
+        self._headers = [*self._headers, *headers]
+
+    async def text(self, part: bytes) -> None:
+        """A part, kept."""
+        self._parts.append(part)
+
+    async def end(self, part: bytes, _reason: FinishReason, _usage: Usage) -> None:
+        """The last part; everything leaves."""
+        await self._channel.whole(200, b"".join([*self._parts, part]), self._headers)

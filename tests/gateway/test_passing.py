@@ -1,0 +1,158 @@
+"""Bodies that go to the engine as they came, over a scripted backend; tests/vllm has real engines."""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from headway.config import HeadwayConfig
+from headway.engine.kinds import EngineKind
+from serve_apps.engines.protocol import TokenChunk
+from serve_apps.gateway import state
+from serve_apps.gateway.backend import InvalidRequest, RefusedByEngine
+from serve_apps.gateway.passing import CallReader
+from serve_apps.gateway.request import BYTES_PER_TOKEN
+from tests.gateway.conftest import client
+from tests.gateway.doubles import ScriptedBackend, Step
+from tests.gateway.serving import Running, serving, until
+
+USER = {"role": "user", "content": "Hi"}
+TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
+PATH = "/v1/chat/completions"
+
+
+@pytest.fixture
+def pass_to(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Running]]:
+    """`pass_to(backend, **settings)`: a gateway whose engines, of the double's kind, answer by themselves."""
+    kind = EngineKind(make=lambda *_: None, answers=True)
+    monkeypatch.setattr(state, "engine_kind", lambda _: kind)
+    with ExitStack() as stack:
+
+        def start(backend: ScriptedBackend, **settings: Any) -> Running:
+            config = HeadwayConfig.model_validate({"model": "m", "pools": {"mixed": {}}} | settings)
+            return stack.enter_context(serving(config, backend))
+
+        yield start
+
+
+def answered(*parts: bytes, tokens: int = 1) -> list[Step]:
+    last = len(parts) - 1
+    return [TokenChunk(part, tokens, "stop" if at == last else None) for at, part in enumerate(parts)]
+
+
+def test_a_body_reaches_the_engine_byte_by_byte_and_so_does_its_answer(
+    pass_to: Callable[..., Running],
+) -> None:
+    backend = ScriptedBackend(answered(b'{"id": "x", ', b'"choices": []}'))
+    body = b'{"model":"m","messages":[{"role":"user","content":"Hi"}],  "top_k": 5, "tools": [1e0]}'
+    url = pass_to(backend).url
+    answer = httpx.post(f"{url}{PATH}", content=body)
+    assert (answer.status_code, answer.content) == (200, b'{"id": "x", "choices": []}')
+    assert answer.headers["content-type"] == "application/json"
+    assert answer.headers["x-headway-token-count"] == "exact"
+    (request,) = backend.requests
+    assert request.call is not None
+    assert (request.call.path, request.call.body) == (PATH, body)
+    assert request.call == (PATH, body, False, False, 1, True)
+    assert request.input_tokens == -(-len(body) // BYTES_PER_TOKEN)
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions", "/v1/responses"])
+def test_streams_are_the_engines_events(pass_to: Callable[..., Running], path: str) -> None:
+    events = [b"data: {}\n\n", b": alive\n\n", b"data: [DONE]\n\n"]
+    running = pass_to(ScriptedBackend(answered(*events)))
+    with httpx.stream("POST", f"{running.url}{path}", json={"stream": True}) as answer:
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        assert b"".join(answer.iter_raw()) == b"".join(events)
+    metrics = running.app.state.metrics
+    until(lambda: metrics.requests["ok"] == 1)
+    assert metrics.output_tokens == 3
+    assert metrics.finished["stop"] == 1
+
+
+def test_tokens_without_bytes_have_their_time_and_no_event(pass_to: Callable[..., Running]) -> None:
+    script = [TokenChunk(b"", 1), 0.2, TokenChunk(b"", 1), TokenChunk(b"{}", 1, "length", 7)]
+    running = pass_to(ScriptedBackend(script))
+    assert httpx.post(f"{running.url}{PATH}", json={}).json() == {}
+    metrics = running.app.state.metrics
+    until(lambda: metrics.requests["ok"] == 1)
+    assert metrics.output_tokens == 3
+    took, first = metrics.durations.series["ok"].total, metrics.request_ttft.series["ok"].total
+    assert took - first >= 0.2
+
+
+def test_refusals_are_the_engines_own_words(pass_to: Callable[..., Running]) -> None:
+    body = json.dumps({"error": {"message": "no such parser", "code": 400}}).encode()
+    backend = ScriptedBackend([RefusedByEngine(400, body)])
+    running = pass_to(backend)
+    with client(running) as asking, pytest.raises(openai.BadRequestError, match="no such parser"):
+        asking.chat.completions.create(model="m", messages=[USER], tools=[TOOL])
+    until(lambda: running.app.state.metrics.requests["invalid"] == 1)
+    backend.script = [RefusedByEngine(501, body)]
+    assert httpx.post(f"{running.url}{PATH}", json={}).status_code == 501
+    until(lambda: running.app.state.metrics.requests["failed"] == 1)
+
+
+def test_without_such_engines_there_are_no_responses(serve: Callable[..., Running]) -> None:
+    assert httpx.post(f"{serve([]).url}/v1/responses", json={"input": "Hi"}).status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        (b"[1]", "object"),
+        (b"{", "JSON"),
+        (b'{"stream": "true"}', "'stream'"),
+        (b'{"max_tokens": 1.5}', "'max_tokens'"),
+        (b'{"max_completion_tokens": -1}', "'max_completion_tokens'"),
+        (b'{"n": true}', "'n'"),
+        (b'{"model": 3}', "'model'"),
+        (b"[" * 100_000, "JSON"),
+        (b'{"n": 2000}', "'n'"),
+        (b'{"prompt": [' + b'"a",' * 2000 + b'"a"]}', "'prompt'"),
+        (b'{"messages": [' + b"0," * 10_000 + b"0]}", "'messages'"),
+    ],
+)
+def test_what_the_gateway_decides_by_is_what_it_should_be(fields: bytes, said: str) -> None:
+    with pytest.raises(InvalidRequest, match=said):
+        CallReader(separate=False).read(PATH, fields)
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"n": 2}, "n"),
+        ({"best_of": 3}, "best_of"),
+        ({"prompt": ["a", "b"]}, "prompt"),
+        ({"use_beam_search": True}, "use_beam_search"),
+        ({"prompt_logprobs": 0}, "prompt_logprobs"),
+        ({"echo": True, "logprobs": 1}, "echo"),
+    ],
+)
+def test_what_two_replicas_cannot_share(fields: dict[str, Any], param: str) -> None:
+    body = json.dumps(fields).encode()
+    with pytest.raises(InvalidRequest, match="separate prefill and decode") as refused:
+        CallReader(separate=True).read(PATH, body)
+    assert refused.value.param == param
+    call = CallReader(separate=False).read(PATH, body).call
+    assert call is not None
+    assert not call.divisible
+
+
+def test_what_two_replicas_can_share() -> None:
+    asked = {"n": 1, "prompt": [[1, 2]], "echo": True, "max_output_tokens": 9, "logprobs": None}
+    read = CallReader(separate=True).read("/v1/responses", json.dumps(asked).encode())
+    assert read.max_tokens == 9
+    assert read.call is not None
+    assert read.call.bounded
+
+
+def test_another_model_is_not_asked_of_the_engine(pass_to: Callable[..., Running]) -> None:
+    backend = ScriptedBackend(answered(b"{}"))
+    url = pass_to(backend).url
+    assert httpx.post(f"{url}{PATH}", json={"model": "other"}).status_code == 404
+    assert not backend.requests

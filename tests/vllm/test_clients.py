@@ -1,0 +1,293 @@
+"""What the openai client can ask of vLLM, through the gateway: one real engine, in the gateway's process."""
+
+import json
+import os
+import warnings
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import aclosing, suppress
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import httpx
+import openai
+import pytest
+from openai import OpenAI
+from pydantic import BaseModel
+
+from headway.config import HeadwayConfig, load_config
+from headway.planning.types import Role
+from serve_apps.calls import _translated
+from serve_apps.engines import make_engine
+from serve_apps.engines.protocol import Aside, AsideAnswer, Engine, EngineError, EngineRequest, TokenChunk
+from serve_apps.gateway.backend import OnPlaced, Readiness, ReplicaLoad
+from tests.gateway.serving import Running, serving, until
+from tests.vllm.served import NAME, TINY
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+"""vLLM's server warns of fields that clients send and that OpenAI gives up."""
+
+USER = [{"role": "user", "content": "Why is the sky blue?"}]
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "look_up",
+        "strict": True,
+        "parameters": {
+            "type": "object",
+            "properties": {"days": {"type": "integer", "minimum": 1, "maximum": 9}},
+            "required": ["days"],
+            "additionalProperties": False,
+        },
+    },
+}
+
+
+class Verdict(BaseModel):
+    sunny: bool
+
+
+class OneVllm:
+    """A mixed vLLM engine, made on the gateway's loop at the first request."""
+
+    def __init__(self, config: HeadwayConfig) -> None:
+        self._config = config
+        self.engine: Engine | None = None
+
+    async def generate(
+        self, request: EngineRequest, placed: OnPlaced | None = None
+    ) -> AsyncGenerator[TokenChunk, None]:
+        if self.engine is None:
+            with warnings.catch_warnings(action="ignore"):
+                self.engine = make_engine(self._config, Role.MIXED, "one")
+        try:
+            async with aclosing(self.engine.decode(request, None)) as chunks:
+                async for chunk in chunks:
+                    yield chunk
+        except EngineError as error:
+            raise _translated(error) from error
+
+    async def aside(self, question: Aside) -> AsideAnswer:
+        answer: AsideAnswer = await self.engine.aside(question)  # type: ignore[union-attr]
+        return answer
+
+    def complete(self, request_id: str) -> None:
+        """Nobody keeps books."""
+
+    def ready(self) -> Readiness:
+        return Readiness(ok=True)
+
+    def replicas(self) -> Sequence[ReplicaLoad]:
+        return ()
+
+
+@pytest.fixture(scope="module")
+def gateway(model: Path) -> Iterator[Running]:
+    settings = {
+        **TINY,
+        "engine.vllm.model": str(model),
+        "pools": {"mixed": {}},
+        "engine.vllm.server": {"enable_auto_tool_choice": True, "tool_call_parser": "hermes"},
+    }
+    config = load_config(None, settings)
+    with mock.patch.dict(os.environ):
+        backend = OneVllm(config)
+        with serving(config, backend) as running:
+            yield running
+        if backend.engine is not None:
+            backend.engine.close()  # type: ignore[attr-defined]
+
+
+@pytest.fixture(scope="module")
+def asking(gateway: Running) -> Iterator[OpenAI]:
+    with OpenAI(base_url=f"{gateway.url}/v1", api_key="none", max_retries=0, timeout=300) as client:
+        yield client
+
+
+def chat(asking: OpenAI, **more: Any) -> Any:
+    return asking.chat.completions.create(
+        **{"model": NAME, "messages": USER, "max_tokens": 8, "temperature": 0.0} | more
+    )
+
+
+def completed(asking: OpenAI, **more: Any) -> Any:
+    return asking.completions.create(
+        **{"model": NAME, "prompt": "Why?", "max_tokens": 8, "temperature": 0.0} | more
+    )
+
+
+def test_a_plain_chat_and_its_usage(asking: OpenAI) -> None:
+    answer = chat(asking)
+    assert answer.choices[0].message.content
+    assert answer.usage.completion_tokens == 8
+    assert answer.choices[0].finish_reason == "length"
+    again = chat(asking, messages=[*USER * 20])
+    twice = chat(asking, messages=[*USER * 20])
+    assert again.usage.prompt_tokens == twice.usage.prompt_tokens
+    assert twice.usage.prompt_tokens_details.cached_tokens > 0
+
+
+def test_a_stream_says_the_same_as_the_whole(asking: OpenAI) -> None:
+    events = list(
+        chat(
+            asking,
+            stream=True,
+            stream_options={"include_usage": True, "continuous_usage_stats": True},
+            extra_body={"min_tokens": 8},
+        )
+    )
+    text = "".join(event.choices[0].delta.content or "" for event in events if event.choices)
+    assert text == chat(asking).choices[0].message.content
+    assert events[-1].usage.completion_tokens == 8
+    assert all(event.usage for event in events)
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "look_up"}}])
+def test_a_tool_that_must_be_called_is_called_with_what_its_schema_says(asking: OpenAI, choice: Any) -> None:
+    answer = chat(asking, tools=[TOOL], tool_choice=choice, max_tokens=200)
+    call, *_ = answer.choices[0].message.tool_calls
+    assert call.function.name == "look_up"
+    assert 1 <= json.loads(call.function.arguments)["days"] <= 9
+
+
+def test_tools_that_need_not_be_called_and_their_answers(asking: OpenAI) -> None:
+    for choice in ("none", "auto"):
+        assert chat(asking, tools=[TOOL], tool_choice=choice).choices[0].message.role == "assistant"
+    told = [
+        *USER,
+        {
+            "role": "assistant",
+            "content": "",
+            "tool_calls": [
+                {"id": "c1", "type": "function", "function": {"name": "look_up", "arguments": '{"days": 2}'}}
+            ],
+        },
+        {"role": "tool", "tool_call_id": "c1", "content": "rain"},
+    ]
+    assert chat(asking, messages=told, tools=[TOOL]).usage.prompt_tokens > 0
+
+
+def test_structured_outputs(asking: OpenAI) -> None:
+    loose = chat(asking, response_format={"type": "json_object"}, max_tokens=20)
+    assert loose.choices[0].message.content.lstrip().startswith("{")
+    parsed = asking.chat.completions.parse(
+        model=NAME, messages=USER, response_format=Verdict, max_tokens=200, temperature=0.0
+    )
+    assert isinstance(parsed.choices[0].message.parsed, Verdict)
+    choice = chat(asking, extra_body={"structured_outputs": {"choice": ["yes", "no"]}})
+    assert choice.choices[0].message.content in ("yes", "no")
+
+
+def test_logprobs_and_several_outputs(asking: OpenAI) -> None:
+    answer = chat(asking, logprobs=True, top_logprobs=2, n=3, seed=5, temperature=1.0)
+    assert [choice.index for choice in answer.choices] == [0, 1, 2]
+    for choice in answer.choices:
+        assert len(choice.logprobs.content) == 8 or choice.finish_reason == "stop"
+        assert all(len(token.top_logprobs) == 2 for token in choice.logprobs.content)
+    assert answer.usage.completion_tokens == sum(len(each.logprobs.content) for each in answer.choices)
+
+
+def test_completions_of_every_kind(asking: OpenAI) -> None:
+    assert completed(asking, echo=True).choices[0].text.startswith("Why?")
+    several = completed(asking, prompt=["Why?", "How?", "Who?"], n=2, temperature=1.0, seed=2)
+    assert [choice.index for choice in several.choices] == [0, 1, 2, 3, 4, 5]
+    scored = completed(asking, echo=True, logprobs=1).choices[0].logprobs
+    assert scored.token_logprobs[0] is None
+    assert len(scored.tokens) > 8
+    assert completed(asking, logit_bias={"70": 100}, max_tokens=4).usage.completion_tokens == 4
+
+
+def test_what_vllm_takes_beyond_openai(asking: OpenAI) -> None:
+    own = {
+        "top_k": 1,
+        "min_p": 0.1,
+        "repetition_penalty": 1.1,
+        "ignore_eos": True,
+        "min_tokens": 8,
+        "stop_token_ids": [3],
+        "chat_template_kwargs": {"enable_thinking": False},
+        "priority": 0,
+        "cache_salt": "mine",
+        "vllm_xargs": {"note": "x"},
+    }
+    for name, value in own.items():
+        assert chat(asking, extra_body={name: value}).choices[0].message.role == "assistant", name
+
+
+def test_responses(asking: OpenAI) -> None:
+    said = asking.responses.create(model=NAME, input="Why?", max_output_tokens=16, temperature=0.0)
+    assert said.usage is not None
+    assert said.usage.output_tokens == 16
+    kinds = [
+        event.type
+        for event in asking.responses.create(
+            model=NAME, input="Why?", max_output_tokens=16, temperature=0.0, stream=True
+        )
+    ]
+    assert kinds[0] == "response.created"
+    assert kinds[-1] in ("response.completed", "response.incomplete")
+
+
+def test_what_is_wrong_is_said_as_vllm_says_it(asking: OpenAI, gateway: Running) -> None:
+    with pytest.raises(openai.BadRequestError, match="top_p"):
+        chat(asking, top_p=3.0)
+    with pytest.raises(openai.BadRequestError, match="temperature"):
+        chat(asking, temperature=-1.0)
+    with pytest.raises(openai.BadRequestError):
+        chat(
+            asking, messages=[{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]
+        )
+    answer = httpx.post(f"{gateway.url}/v1/completions", json={"model": NAME})
+    assert answer.status_code == 400
+    assert "prompt" in answer.json()["error"]["message"]
+
+
+def test_a_client_cannot_say_where_kv_is(asking: OpenAI) -> None:
+    stolen = {"kv_transfer_params": {"do_remote_decode": True, "remote_block_ids": [[1]]}}
+    answer = completed(asking, extra_body=stolen)
+    assert answer.usage.completion_tokens == 8
+    assert not (answer.model_extra or {}).get("kv_transfer_params")
+
+
+def test_the_default_bound_holds_where_nothing_was_said(asking: OpenAI, gateway: Running) -> None:
+    most = gateway.app.state.settings.default_max_tokens
+    answer = asking.chat.completions.create(
+        model=NAME, messages=USER, temperature=0.0, extra_body={"ignore_eos": True}
+    )
+    assert answer.usage is not None
+    assert answer.usage.completion_tokens == most
+
+
+def test_who_leaves_frees_the_engine(asking: OpenAI, gateway: Running) -> None:
+    engine = gateway.app.state.traffic.backend.engine  # type: ignore[attr-defined]
+    for stream in (True, False):
+        asked = {"model": NAME, "prompt": "Why?", "max_tokens": 1900, "ignore_eos": True, "stream": stream}
+        with (
+            suppress(httpx.ReadTimeout),
+            httpx.stream("POST", f"{gateway.url}/v1/completions", json=asked, timeout=1.0) as answer,
+        ):
+            next(answer.iter_raw())
+        until(lambda: not engine.running() and engine.stats().running == 0)
+    until(lambda: gateway.app.state.metrics.requests["aborted"] == 2)
+    assert chat(asking).usage.completion_tokens == 8
+
+
+def test_what_makes_no_output_is_vllms_too(asking: OpenAI, gateway: Running) -> None:
+    chat(asking)
+    counted = dict(gateway.app.state.metrics.requests)
+    made = httpx.post(f"{gateway.url}/tokenize", json={"model": NAME, "prompt": "Why?"}).json()
+    assert made["count"] == len(made["tokens"]) > 1
+    back = httpx.post(f"{gateway.url}/detokenize", json={"model": NAME, "tokens": made["tokens"]}).json()
+    assert back["prompt"].endswith("Why?")
+    assert httpx.get(f"{gateway.url}/version").json()["version"]
+    with pytest.raises(openai.NotFoundError):
+        asking.embeddings.create(model=NAME, input="Why?")
+    assert dict(gateway.app.state.metrics.requests) == counted
+
+
+def test_tokens_are_counted_as_the_engine_made_them(asking: OpenAI, gateway: Running) -> None:
+    metrics = gateway.app.state.metrics
+    before = metrics.output_tokens
+    made = chat(asking, n=2, temperature=1.0, seed=3).usage.completion_tokens
+    made += completed(asking, prompt=["a", "b"]).usage.completion_tokens
+    until(lambda: metrics.output_tokens - before == made)
