@@ -38,6 +38,7 @@ from starlette.types import Scope
 from headway.config import ConfigError, GatewaySettings, Right, Settings
 from headway.config.base import describe
 from serve_apps.gateway.backend import Fault, Forbidden, Unauthorized
+from serve_apps.gateway.quotas import KeyLimits
 
 logger = logging.getLogger("ray.serve")
 
@@ -73,10 +74,11 @@ Headers = Iterable[tuple[bytes, bytes]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
-    """The name and the roles of a key."""
+    """The name, the roles and the limits of a key."""
 
     name: str = UNNAMED
     rights: frozenset[Right]
+    limits: KeyLimits | None = None
 
 
 Keys = Mapping[bytes, Holder]
@@ -90,6 +92,7 @@ class KeyEntry(Settings):
     key: SecretStr | None = None
     sha256: str | None = Field(default=None, pattern="^[0-9a-fA-F]{64}$")
     roles: tuple[Right, ...] = Field(min_length=1)
+    limits: KeyLimits | None = None
 
     @model_validator(mode="after")
     def _has_one_form(self) -> "KeyEntry":
@@ -133,7 +136,10 @@ def read_keys(path: Path) -> Keys:
     names = [entry.name for entry in entries]
     if twice := {name for name in names if names.count(name) > 1}:
         raise ConfigError(f"{place}: the name {min(twice)!r} is there twice")
-    return united((entry.digest, Holder(name=entry.name, rights=frozenset(entry.roles))) for entry in entries)
+    return united(
+        (entry.digest, Holder(name=entry.name, rights=frozenset(entry.roles), limits=entry.limits))
+        for entry in entries
+    )
 
 
 def _fault(error: ValidationError) -> str:
@@ -169,6 +175,10 @@ class Access:
         self._looked_s, self._stamp = clock(), _stamp(file)
         self._keys = keys if file is None else united([*keys.items(), *read_keys(file).items()])
         self._warn()
+
+    def holder(self, headers: Headers) -> Holder:
+        """Of a request that may be made: whose it is."""
+        return self._holder(headers) or self._nobody
 
     def refusal(self, scope: Scope) -> Fault | None:
         """Why the request may not be made; None when it may."""

@@ -223,7 +223,7 @@ class GatewayApp:
             return
         generation = self._generation.get(scope["path"]) if scope["method"] == "POST" else None
         if generation is not None:
-            await generation(scope, receive, send, headers)
+            await generation(scope, receive, send, headers, self._access.holder(scope["headers"]))
         else:
             await self._service(with_user(scope, self._access), receive, _adding(send, headers))
 

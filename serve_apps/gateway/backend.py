@@ -17,6 +17,7 @@
     ├── BodyTooLarge        413     invalid    invalid_request_error   request_too_large
     ├── TooLongForModel     413     too_long   invalid_request_error   context_length_exceeded
     ├── EngineRefusal       as the engine has it: its status and its body
+    ├── OverLimit           429     invalid    rate_limit_error        key_limit_exceeded     Retry-After
     ├── Shed                429     shed       rate_limit_error        rate_limit_exceeded    Retry-After
     ├── Broken              500     failed     server_error            internal_error
     ├── OutputLost          502     failed     server_error            replica_lost
@@ -218,6 +219,12 @@ class Shed(Fault):
     """Too much is in flight."""
 
     status, outcome, type, code = 429, "shed", "rate_limit_error", "rate_limit_exceeded"
+
+
+class OverLimit(Fault):
+    """The key has had what it may have; the fleet could have served it."""
+
+    status, outcome, type, code = 429, "invalid", "rate_limit_error", "key_limit_exceeded"
 
 
 class Broken(Fault):

@@ -22,6 +22,7 @@ from typing import TypeVar
 from starlette.types import Receive, Scope, Send
 
 from headway.routing.types import Placement
+from serve_apps.access import Holder
 from serve_apps.engines.protocol import EngineRequest, FinishReason
 from serve_apps.gateway.backend import (
     BackendError,
@@ -145,13 +146,15 @@ class Generation:
             assert isinstance(api, Api), f"{api.path} is for engines that answer by themselves"
             self._read = api.read
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send, headers: HeaderList) -> None:
-        """Serve one request."""
+    async def __call__(
+        self, scope: Scope, receive: Receive, send: Send, headers: HeaderList, holder: Holder
+    ) -> None:
+        """Serve one request of the holder of a key."""
         state = self._state
         channel, times = Channel(send, headers), RequestTimes(state.metrics, state.clock)
         outcome: Outcome = "aborted"
         try:
-            await self._serve(scope, receive, channel, times)
+            await self._serve(scope, receive, channel, times, holder)
             outcome = "ok"
         except ClientGone:
             pass
@@ -166,12 +169,15 @@ class Generation:
             # A cancellation from outside passes through and counts as aborted.
             times.ended(outcome)
 
-    async def _serve(self, scope: Scope, receive: Receive, channel: Channel, times: RequestTimes) -> None:
+    async def _serve(
+        self, scope: Scope, receive: Receive, channel: Channel, times: RequestTimes, holder: Holder
+    ) -> None:
         """The request within its deadline."""
         timeout_s, watch = self._state.settings.request_timeout_s, None
         try:
             async with asyncio.timeout(timeout_s) as deadline:
                 self._state.check_room()
+                self._state.quotas.check(holder.name, holder.limits)
                 async with self._state.bodies.read(scope["headers"], receive) as body:
                     times.received()
                     watch = DisconnectWatch(deadline, receive)
@@ -179,11 +185,19 @@ class Generation:
                     times.judged_by(targets)
                     asked = await self._beside(self._read, body, len(body))
                     request = await self._engine_request(asked, targets, times.arrived_s)
-                times.accepted(request.input_tokens, 1 if request.call is None else request.call.outputs)
                 answer = self._answer(asked, request, channel)
                 explain = _explaining(answer) if targets.explain else None
-                with self._state.slot():
-                    await self._relay(request, answer, times, watch, explain)
+                outputs = 1 if request.call is None else request.call.outputs
+                most = request.input_tokens + request.max_tokens * outputs
+                quota = self._state.quotas.used(holder.name, holder.limits, most, stream=asked.stream)
+                with quota as tell:
+                    # What a key may not have is no load that a planner has to size for.
+                    times.accepted(request.input_tokens, outputs)
+                    try:
+                        with self._state.slot():
+                            await self._relay(request, answer, times, watch, explain)
+                    finally:
+                        tell(request.input_tokens + times.output_tokens)
         except (TimeoutError, BackendError) as error:
             if channel.ended:
                 return

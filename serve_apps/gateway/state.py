@@ -16,6 +16,7 @@ from serve_apps.gateway.backend import Backend, Shed, UnknownModel
 from serve_apps.gateway.bodies import Bodies
 from serve_apps.gateway.metrics import GatewayMetrics, Traffic
 from serve_apps.gateway.passing import CallReader
+from serve_apps.gateway.quotas import Quotas
 from serve_apps.gateway.request import Accuracy, Prompts, make_prompts
 from serve_apps.gateway.slo_targets import Routes, SloTargetReader
 
@@ -92,6 +93,7 @@ class GatewayState:
     calls: CallReader | None
     """Reads bodies that engines answer by themselves; None: answers are made here."""
     bodies: Bodies
+    quotas: Quotas
     clock: Callable[[], float]
 
     @property
@@ -152,6 +154,7 @@ def make_state(config: HeadwayConfig, backend: Backend, clock: Callable[[], floa
             within_s=config.gateway.body_within_s,
             retry_after_s=config.gateway.retry_after_s,
         ),
+        quotas=Quotas(clock, config.gateway.retry_after_s),
         calls=CallReader(separate=Role.MIXED.value not in config.pools) if kind.answers else None,
         clock=clock,
     )

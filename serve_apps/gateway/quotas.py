@@ -1,0 +1,125 @@
+"""What each key may have at once and in a minute.
+
+    bucket    level(t) = min(size, level + size/60 s × time); a request is let in while level > 0
+
+A request is let in as soon as anything is left, and what it takes beyond that is a debt that the next ones
+wait off: so one that is larger than the whole bucket is late, but not for ever. Output tokens are taken as
+the request's bound, and what was not produced is given back at its end. Every gateway keeps its own books.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from pydantic import PositiveInt
+
+from headway.config.base import Settings
+from serve_apps.gateway.backend import OverLimit
+
+MINUTE_S = 60.0
+
+
+class KeyLimits(Settings):
+    """The limits of one key; null: none. Tokens are those of prompt and output together."""
+
+    requests_at_once: PositiveInt | None = None
+    streams_at_once: PositiveInt | None = None
+    tokens_at_once: PositiveInt | None = None
+    requests_per_minute: PositiveInt | None = None
+    tokens_per_minute: PositiveInt | None = None
+
+
+class Bucket:
+    """A bucket that is full at first."""
+
+    def __init__(self, now_s: float) -> None:
+        self._size, self._level, self._at_s = 0.0, math.inf, now_s
+
+    def wait_s(self, size: int, now_s: float) -> float:
+        """Seconds until something is left in a bucket of that size; 0: there is."""
+        self._size = float(size)
+        filled = self._level + self._size * (now_s - self._at_s) / MINUTE_S
+        self._level, self._at_s = min(self._size, filled), now_s
+        return 0.0 if self._level > 0.0 else (1.0 - self._level) * MINUTE_S / self._size
+
+    def take(self, amount: float) -> None:
+        """Take that much, or give it back where it is below 0; a bucket without a size stays full."""
+        if not self._size:
+            return
+        self._level = min(self._size, self._level - amount)
+
+
+@dataclass(slots=True)
+class Account:
+    """The books of one key."""
+
+    of_requests: Bucket
+    of_tokens: Bucket
+    requests: int = 0
+    streams: int = 0
+    tokens: int = 0
+
+
+@dataclass(slots=True)
+class Quotas:
+    """The accounts of all keys, by name."""
+
+    clock: Callable[[], float]
+    retry_after_s: float
+    accounts: dict[str, Account] = field(default_factory=dict)
+
+    def check(self, name: str, limits: KeyLimits | None) -> None:
+        """OverLimit for what is known before a request is read."""
+        if limits is not None:
+            self._check(self._account(name), limits, stream=False)
+
+    @contextmanager
+    def used(
+        self, name: str, limits: KeyLimits | None, tokens: int, *, stream: bool
+    ) -> Iterator[Callable[[int], None]]:
+        """A request of that many tokens at the most, while it runs; tell it what they came to. OverLimit."""
+        if limits is None:
+            yield lambda _: None
+            return
+        account, came_to = self._account(name), tokens
+        self._check(account, limits, stream=stream)
+        self._bound("tokens", account.tokens, limits.tokens_at_once)
+        account.requests, account.tokens = account.requests + 1, account.tokens + tokens
+        account.streams += stream
+        account.of_requests.take(1.0)
+        account.of_tokens.take(tokens)
+
+        def tell(really: int) -> None:
+            nonlocal came_to
+            came_to = really
+
+        try:
+            yield tell
+        finally:
+            account.requests, account.tokens = account.requests - 1, account.tokens - tokens
+            account.streams -= stream
+            account.of_tokens.take(came_to - tokens)
+
+    def _account(self, name: str) -> Account:
+        if name not in self.accounts:
+            now_s = self.clock()
+            self.accounts[name] = Account(Bucket(now_s), Bucket(now_s))
+        return self.accounts[name]
+
+    def _check(self, account: Account, limits: KeyLimits, *, stream: bool) -> None:
+        self._bound("requests", account.requests, limits.requests_at_once)
+        if stream:
+            self._bound("streams", account.streams, limits.streams_at_once)
+        now_s = self.clock()
+        for what, bucket, most in (
+            ("requests", account.of_requests, limits.requests_per_minute),
+            ("tokens", account.of_tokens, limits.tokens_per_minute),
+        ):
+            if most is not None and (wait_s := bucket.wait_s(most, now_s)) > 0.0:
+                raise OverLimit(f"This key has {most} {what} a minute", retry_after_s=wait_s)
+
+    def _bound(self, what: str, now: int, most: int | None) -> None:
+        if most is not None and now >= most:
+            text = f"This key has {most} {what} at once, and {now} are under way"
+            raise OverLimit(text, retry_after_s=self.retry_after_s)
