@@ -6,7 +6,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
+import httpx
 import uvicorn
 from starlette.routing import BaseRoute
 
@@ -15,6 +17,9 @@ from serve_apps.gateway.app import GatewayApp, make_app
 from serve_apps.gateway.backend import Backend
 
 DEADLINE_S = 20.0
+
+post = partial(httpx.post, timeout=60.0)
+"""A busy machine is no reason to fail."""
 
 
 @dataclass(frozen=True)

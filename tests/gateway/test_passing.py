@@ -18,7 +18,7 @@ from serve_apps.gateway.passing import CallReader
 from serve_apps.gateway.request import BYTES_PER_TOKEN
 from tests.gateway.conftest import client
 from tests.gateway.doubles import ScriptedBackend, Step
-from tests.gateway.serving import Running, serving, until
+from tests.gateway.serving import Running, post, serving, until
 
 USER = {"role": "user", "content": "Hi"}
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
@@ -50,7 +50,7 @@ def test_a_body_reaches_the_engine_byte_by_byte_and_so_does_its_answer(
     backend = ScriptedBackend(answered(b'{"id": "x", ', b'"choices": []}'))
     body = b'{"model":"m","messages":[{"role":"user","content":"Hi"}],  "top_k": 5, "tools": [1e0]}'
     url = pass_to(backend).url
-    answer = httpx.post(f"{url}{PATH}", content=body)
+    answer = post(f"{url}{PATH}", content=body)
     assert (answer.status_code, answer.content) == (200, b'{"id": "x", "choices": []}')
     assert answer.headers["content-type"] == "application/json"
     assert answer.headers["x-headway-token-count"] == "exact"
@@ -65,7 +65,7 @@ def test_a_body_reaches_the_engine_byte_by_byte_and_so_does_its_answer(
 def test_streams_are_the_engines_events(pass_to: Callable[..., Running], path: str) -> None:
     events = [b"data: {}\n\n", b": alive\n\n", b"data: [DONE]\n\n"]
     running = pass_to(ScriptedBackend(answered(*events)))
-    with httpx.stream("POST", f"{running.url}{path}", json={"stream": True}) as answer:
+    with httpx.stream("POST", f"{running.url}{path}", json={"stream": True}, timeout=60.0) as answer:
         assert answer.headers["content-type"].startswith("text/event-stream")
         assert b"".join(answer.iter_raw()) == b"".join(events)
     metrics = running.app.state.metrics
@@ -77,7 +77,7 @@ def test_streams_are_the_engines_events(pass_to: Callable[..., Running], path: s
 def test_tokens_without_bytes_have_their_time_and_no_event(pass_to: Callable[..., Running]) -> None:
     script = [TokenChunk(b"", 1), 0.2, TokenChunk(b"", 1), TokenChunk(b"{}", 1, "length", 7)]
     running = pass_to(ScriptedBackend(script))
-    assert httpx.post(f"{running.url}{PATH}", json={}).json() == {}
+    assert post(f"{running.url}{PATH}", json={}).json() == {}
     metrics = running.app.state.metrics
     until(lambda: metrics.requests["ok"] == 1)
     assert metrics.output_tokens == 3
@@ -93,12 +93,12 @@ def test_refusals_are_the_engines_own_words(pass_to: Callable[..., Running]) -> 
         asking.chat.completions.create(model="m", messages=[USER], tools=[TOOL])
     until(lambda: running.app.state.metrics.requests["invalid"] == 1)
     backend.script = [RefusedByEngine(501, body)]
-    assert httpx.post(f"{running.url}{PATH}", json={}).status_code == 501
+    assert post(f"{running.url}{PATH}", json={}).status_code == 501
     until(lambda: running.app.state.metrics.requests["failed"] == 1)
 
 
 def test_without_such_engines_there_are_no_responses(serve: Callable[..., Running]) -> None:
-    assert httpx.post(f"{serve([]).url}/v1/responses", json={"input": "Hi"}).status_code == 404
+    assert post(f"{serve([]).url}/v1/responses", json={"input": "Hi"}).status_code == 404
 
 
 @pytest.mark.parametrize(
@@ -154,5 +154,5 @@ def test_what_two_replicas_can_share() -> None:
 def test_another_model_is_not_asked_of_the_engine(pass_to: Callable[..., Running]) -> None:
     backend = ScriptedBackend(answered(b"{}"))
     url = pass_to(backend).url
-    assert httpx.post(f"{url}{PATH}", json={"model": "other"}).status_code == 404
+    assert post(f"{url}{PATH}", json={"model": "other"}).status_code == 404
     assert not backend.requests

@@ -10,7 +10,7 @@ from headway.config import HeadwayConfig
 from serve_apps.gateway.backend import OverLimit
 from serve_apps.gateway.quotas import KeyLimits, Quotas
 from tests.gateway.doubles import WAIT, ScriptedBackend, chunks
-from tests.gateway.serving import serving, until
+from tests.gateway.serving import post, serving, until
 
 
 class Clock:
@@ -109,7 +109,7 @@ def test_one_keys_limit_is_no_others_and_no_load_to_plan_for(tmp_path: Path) -> 
 
     def ask(url: str, key: str) -> httpx.Response:
         headers = {"authorization": f"Bearer {key}"}
-        return httpx.post(f"{url}/v1/completions", json={"model": "m", "prompt": "x"}, headers=headers)
+        return post(f"{url}/v1/completions", json={"model": "m", "prompt": "x"}, headers=headers)
 
     with serving(config, backend) as running:
         with httpx.Client(timeout=30.0) as first:

@@ -21,7 +21,7 @@ from serve_apps.calls import _translated
 from serve_apps.engines import make_engine
 from serve_apps.engines.protocol import Aside, AsideAnswer, Engine, EngineError, EngineRequest, TokenChunk
 from serve_apps.gateway.backend import OnPlaced, Readiness, ReplicaLoad
-from tests.gateway.serving import Running, serving, until
+from tests.gateway.serving import Running, post, serving, until
 from tests.vllm.served import NAME, TINY
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -237,7 +237,7 @@ def test_what_is_wrong_is_said_as_vllm_says_it(asking: OpenAI, gateway: Running)
         chat(
             asking, messages=[{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]
         )
-    answer = httpx.post(f"{gateway.url}/v1/completions", json={"model": NAME})
+    answer = post(f"{gateway.url}/v1/completions", json={"model": NAME})
     assert answer.status_code == 400
     assert "prompt" in answer.json()["error"]["message"]
 
@@ -275,11 +275,11 @@ def test_who_leaves_frees_the_engine(asking: OpenAI, gateway: Running) -> None:
 def test_what_makes_no_output_is_vllms_too(asking: OpenAI, gateway: Running) -> None:
     chat(asking)
     counted = dict(gateway.app.state.metrics.requests)
-    made = httpx.post(f"{gateway.url}/tokenize", json={"model": NAME, "prompt": "Why?"}).json()
+    made = post(f"{gateway.url}/tokenize", json={"model": NAME, "prompt": "Why?"}).json()
     assert made["count"] == len(made["tokens"]) > 1
-    back = httpx.post(f"{gateway.url}/detokenize", json={"model": NAME, "tokens": made["tokens"]}).json()
+    back = post(f"{gateway.url}/detokenize", json={"model": NAME, "tokens": made["tokens"]}).json()
     assert back["prompt"].endswith("Why?")
-    assert httpx.get(f"{gateway.url}/version").json()["version"]
+    assert httpx.get(f"{gateway.url}/version", timeout=60.0).json()["version"]
     with pytest.raises(openai.NotFoundError):
         asking.embeddings.create(model=NAME, input="Why?")
     assert dict(gateway.app.state.metrics.requests) == counted
