@@ -46,7 +46,7 @@ class Phases:
 
     def __init__(self, handles: Mapping[Role, DeploymentHandle[Any]], wait_s: float) -> None:
         """`wait_s`: how long a request waits for the first replica of a pool that has none."""
-        self._wait_s = wait_s
+        self.wait_s = wait_s
         self.pools = {
             role: membership(handle.app_name, handle.deployment_name) for role, handle in handles.items()
         }
@@ -75,11 +75,11 @@ class Phases:
         for role in roles:
             pool = self.pools[role]
             try:
-                async with asyncio.timeout(self._wait_s):
+                async with asyncio.timeout(self.wait_s):
                     while not len(pool):
                         await pool.change()
             except TimeoutError:
-                raise NotReady(f"no {role.value} replica has been running for {self._wait_s:g} s") from None
+                raise NotReady(f"no {role.value} replica has been running for {self.wait_s:g} s") from None
 
     async def prefill(self, replica: str, request: EngineRequest) -> KvHandle:
         """Compute the prompt there. Lost, or a BackendError."""

@@ -10,6 +10,7 @@ it is.
 """
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
@@ -45,7 +46,7 @@ class ServeBackend:
     ) -> None:
         """`link` is for tests; without it the Router actor is called."""
         self._config, self._handles, self._link = config, handles, link
-        self._timeout_s = config.gateway.request_timeout_s
+        self._timeout_s, self._began_s = config.gateway.request_timeout_s, time.monotonic()
         self._phases = Phases(handles, config.routing.queue.max_wait_s)
         self._direct = DirectPath(self._phases, cast("Profile", stateless_profile(config)))
         self._client: RouterClient | None = None
@@ -54,11 +55,17 @@ class ServeBackend:
             self._router_path()
 
     def ready(self) -> Readiness:
-        """Ok while every pool has a running replica."""
+        """Ok while every pool has a running replica, once the router that is to place requests has answered.
+
+        One that never does is not waited for longer than a request would be.
+        """
         missing = [role.value for role, pool in self._phases.pools.items() if not len(pool)]
-        return Readiness(
-            ok=not missing, reason=f"no running replica: {', '.join(missing)}" if missing else ""
-        )
+        if missing:
+            return Readiness(ok=False, reason=f"no running replica: {', '.join(missing)}")
+        waited_s = time.monotonic() - self._began_s
+        if self._client is not None and not self._client.met and waited_s < self._phases.wait_s:
+            return Readiness(ok=False, reason="the router has not answered yet")
+        return Readiness(ok=True)
 
     def replicas(self) -> Sequence[ReplicaLoad]:
         """The running replicas and what they last said of themselves."""

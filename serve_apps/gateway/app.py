@@ -70,8 +70,8 @@ class Service:
         return JSONResponse({"status": "ok", "engine": self._state.identity.engine})
 
     async def ready(self, _: Request) -> Response:
-        """200 while every pool has a replica, else 503 with the reason; of `headway attach`: while it
-        plans.
+        """200 while every pool has a replica, and the router has answered where it places requests, else
+        503 with the reason; of `headway attach`: while it plans.
         """
         readiness = self._state.traffic.backend.ready()
         if readiness.ok:

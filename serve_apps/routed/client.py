@@ -89,6 +89,11 @@ class RouterClient:
         """Counts of placements, sheds, and placements without the router."""
         return self._table.counts
 
+    @property
+    def met(self) -> bool:
+        """True once the router has answered for the first time."""
+        return self._table.counts.sessions > 0
+
     def submit(self, request: RouteRequest) -> RoutedRequest:
         """A request wants a place."""
         return self._table.submit(request)

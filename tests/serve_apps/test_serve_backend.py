@@ -7,6 +7,7 @@ from uuid import uuid4
 
 import pytest
 
+from actors.routing.messages import Batch, BatchAnswer, Messages
 from headway.config import HeadwayConfig, load_config
 from headway.planning import Role
 from serve_apps.engines.protocol import EngineRequest
@@ -132,3 +133,35 @@ def test_where_none_comes_requests_end_though_reports_keep_coming(role: Role):
             await waiting
 
     run(scenario, replicas=1)
+
+
+class LateRouter:
+    """A router that answers when it is told to."""
+
+    def __init__(self) -> None:
+        self.answers = asyncio.Event()
+
+    async def exchange(self, gateway: str, batch: Batch) -> BatchAnswer:
+        await self.answers.wait()
+        return BatchAnswer(known=True)
+
+    async def collect(self, gateway: str) -> Messages:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+
+def test_a_gateway_is_ready_once_its_router_has_answered_or_was_waited_for():
+    async def scenario() -> None:
+        for wait_s, answers in ((60.0, True), (0.2, False)):
+            config = load_config(None, {"routing.queue.max_wait_s": wait_s, "routing.profile": "slo"})
+            app, link = uuid4().hex, LateRouter()
+            handles = {role: Handle(app, name, 1) for role, name in DEPLOYMENTS.items()}
+            backend = ServeBackend(config, handles, link)  # type: ignore[arg-type] # doubles
+            if answers:
+                assert backend.ready().reason == "the router has not answered yet"
+                link.answers.set()
+            while not backend.ready().ok:
+                await asyncio.sleep(0.01)
+            await backend.close()
+
+    asyncio.run(asyncio.wait_for(scenario(), 30))
