@@ -148,7 +148,7 @@ def planner_facts(document: StatusDocument) -> dict[str, str]:
         whole = (advice if acted is None else acted).day
         if whole is not None and (acted is not None or not advice.acting):
             beside = "" if acted is None else f", beside {fleet_text(acted)} all the time"
-            facts["Its plan" if acted is None else "It has"] = (
+            facts["Its plan" if acted is None else "Headway"] = (
                 f"{verdict(whole, advice)}{beside}; `headway advise` has more"
             )
     if last is not None:

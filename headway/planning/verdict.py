@@ -2,7 +2,7 @@
 
 | state | it is so when |
 |---|---|
-| `waiting` | the planner does not plan yet |
+| `waiting` | the planner does not plan yet, or has measured no interval |
 | `stuck` | it has not planned for longer than an engine may take to start (`engine.ready_within_s`) |
 | `stopped` | the planner's loop has ended |
 | `burning` | more than twice as many of the last interval's requests missed their SLO as may, or for three
@@ -58,6 +58,8 @@ def verdict(status: StatusDocument, now_s: float) -> Verdict:
         return Verdict("stuck", f"Stuck: nothing is planned for {duration(round(stuck_s))} ({limit}): {said}")
     if status.planner.state == "waiting":
         return Verdict("waiting", f"Waiting: {reason or 'nothing is planned yet'}")
+    if status.planner.state == "running" and status.planner.ticks == 0 and status.last_decision is None:
+        return Verdict("waiting", f"Waiting: no interval has been measured yet; {_fleet(status)}")
     if status.planner.state == "stopped":
         return Verdict("stopped", f"Stopped: {reason or 'the planner makes no decisions'}")
     hindered, attained = "; ".join(_hindrances(status, now_s)), status.attainment.last_interval

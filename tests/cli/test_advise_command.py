@@ -179,7 +179,7 @@ def test_once_it_acts_what_was_saved_is_told_beside_the_fleet_of_before(
         name: value for name, value in acted().items() if name not in {"window", "points"}
     }
     said = headway(capsys, "status", "--url", control.url)
-    assert "It has saved 40.0 % of the GPU-hours ($240) in 24 h" in " ".join(said.out.split())
+    assert "Headway saved 40.0 % of the GPU-hours ($240) in 24 h" in " ".join(said.out.split())
     assert "would have" not in said.out
 
 

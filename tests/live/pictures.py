@@ -9,7 +9,7 @@ from playwright.sync_api import Browser, sync_playwright
 
 from headway_cli.app import run
 from tests.live.conftest import CHROMIUM
-from tests.live.standing import INTERVAL_S, StandingPlane, record, standing
+from tests.live.standing import INTERVAL_S, StandingPlane, decided, record, standing
 
 IMAGES = Path(__file__).parents[2] / "docs" / "img"
 KEPT = 960
@@ -18,7 +18,7 @@ PICTURES = (
     # name, newest decision, replicas, width, height, colours, story
     ("live-rest", 1500, 12, 1360, 900, "light", False),
     ("live-burning", 1770, 12, 1360, 900, "dark", True),
-    ("live-thousand", 1500, 1000, 1360, 900, "light", False),
+    ("live-thousand", 1680, 1000, 1360, 900, "light", False),
     ("live-phone", 1500, 12, 390, 844, "light", False),
 )
 
@@ -47,8 +47,9 @@ def draw(
     """One picture of a fleet whose newest decision is `last`."""
     now_s = time.time()
     numbers = range(last - KEPT + 1, last + 1)
-    records = [record(number, now_s - 3.0 - (last - number) * INTERVAL_S) for number in numbers]
-    with standing(StandingPlane(records=records), replicas) as url:
+    times = max(1, round(replicas / sum(decided(last).values())))
+    records = [record(number, now_s - 3.0 - (last - number) * INTERVAL_S, times) for number in numbers]
+    with standing(StandingPlane(records=records, times=times), times * sum(decided(last).values())) as url:
         context = browser.new_context(
             viewport={"width": width, "height": height},
             color_scheme="dark" if colours == "dark" else "light",

@@ -50,10 +50,13 @@ def decided(number: int) -> dict[str, int]:
     return needs(number) | ({"prefill": 1} if short(number) else {})
 
 
-def record(number: int, end_s: float, **changes: Any) -> DecisionRecord:
-    """A decision of a day's wave; prefill is short of replicas in every fifth hour."""
+def record(number: int, end_s: float, times: int = 1, **changes: Any) -> DecisionRecord:
+    """A decision of a day's wave, of so many `times` the fleet; prefill is short in every fifth hour."""
     wave = 0.5 - 0.5 * math.cos(number / 60.0)
-    needed, targets, before = needs(number), decided(number), decided(number - 1)
+    needed, targets, before = (
+        {role: times * count for role, count in counts.items()}
+        for counts in (needs(number), decided(number), decided(number - 1))
+    )
     burns = short(number)
     late_s = 0.81 if burns else 0.34
     attained = 0.62 if burns else 0.992 + 0.006 * math.sin(number)
@@ -65,7 +68,7 @@ def record(number: int, end_s: float, **changes: Any) -> DecisionRecord:
             "start_s": end_s - INTERVAL_S,
             "end_s": end_s,
             "health": {"status": "ok"},
-            "requests": INTERVAL_S * (5 + 20 * wave),
+            "requests": times * INTERVAL_S * (5 + 20 * wave),
             "isl_tokens": 1200.0,
             "osl_tokens": 210.0,
             "cached_tokens": 320.0,
@@ -75,20 +78,22 @@ def record(number: int, end_s: float, **changes: Any) -> DecisionRecord:
             "itl_s": {"mean": 0.012, "p50": 0.011, "p95": 0.017, "p99": 0.019},
             "classes": {
                 name: {
-                    "requests": round(part * INTERVAL_S * (5 + 20 * wave)),
-                    "judged": round(part * INTERVAL_S * (5 + 20 * wave)),
+                    "requests": round(part * times * INTERVAL_S * (5 + 20 * wave)),
+                    "judged": round(part * times * INTERVAL_S * (5 + 20 * wave)),
                     "attainment": attained if name == "interactive" else 1.0,
                     "ttft_s": {"p50": 0.2, "p95": late_s * (1 + part), "p99": 2 * late_s, "count": 9.0},
                     "itl_s": {"p50": 0.011, "p95": 0.016, "p99": 0.018, "count": 9.0},
                 }
                 for name, part in (("interactive", 0.3), ("batch", 0.1))
             },
-            "load": {role: {"running": 8.0, "waiting": 0.5, "kv_usage": 0.4} for role in targets},
+            "load": {
+                role: {"running": 8.0 * times, "waiting": 0.5 * times, "kv_usage": 0.4} for role in targets
+            },
         },
         "forecast": {
-            "requests": INTERVAL_S * (5.5 + 20 * wave),
-            "requests_low": INTERVAL_S * (3.5 + 17 * wave),
-            "requests_high": INTERVAL_S * (7.5 + 23 * wave),
+            "requests": times * INTERVAL_S * (5.5 + 20 * wave),
+            "requests_low": times * INTERVAL_S * (3.5 + 17 * wave),
+            "requests_high": times * INTERVAL_S * (7.5 + 23 * wave),
         },
         "pools": {
             role: {"desired": count, "starting": 0, "ready": count, "draining": 0}
@@ -123,6 +128,7 @@ class StandingPlane:
         default_factory=lambda: {"queued": 7, "sheds": {"no_headroom": 310}, "predictions": PREDICTIONS}
     )
     down: bool = False
+    times: int = 1
 
     async def status(self) -> Mapping[str, Any]:
         if self.down:
@@ -135,8 +141,9 @@ class StandingPlane:
             "planner": {"state": "running", "policy": "headway", "interval_s": INTERVAL_S},
             "pools": {
                 role.value: {
-                    "max_replicas": 1 if role == "prefill" and short(last.id) else 8,
-                    **pool.model_dump(), "running": 8.0, "waiting": 0.5, "kv_usage": 0.4,
+                    "max_replicas": self.times * (1 if role == "prefill" and short(last.id) else 8),
+                    **pool.model_dump(), "kv_usage": 0.4,
+                    "running": 8.0 * self.times, "waiting": 0.5 * self.times,
                     "min_replicas": 1, "gpus_per_replica": 1,
                 }
                 for role, pool in last.pools.items()
@@ -157,8 +164,16 @@ class StandingPlane:
             "alternatives": {
                 "intervals": 100,
                 "requests": 45_000,
-                "fixed": {"gpus": 10.0, "lost": 0.004, "pools": {"prefill": 3, "decode": 7}},
-                "threshold": {"gpus": 8.4, "lost": 0.0095, "pools": {"prefill": 0.4, "decode": 0.55}},
+                "fixed": {
+                    "gpus": 10.0 * self.times,
+                    "lost": 0.004,
+                    "pools": {"prefill": 3 * self.times, "decode": 7 * self.times},
+                },
+                "threshold": {
+                    "gpus": 8.4 * self.times,
+                    "lost": 0.0095,
+                    "pools": {"prefill": 0.4, "decode": 0.55},
+                },
             },
             "cost": {"price_per_gpu_hour": 2.5, "currency": "$"},
             "refined": {"version": 3, "cells": 12, "factors": {"prefill": 1.27, "decode": 1.01}},

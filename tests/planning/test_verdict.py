@@ -204,6 +204,11 @@ def test_what_stands_in_the_way_is_said(changes: dict[str, Any], named: str) -> 
 def test_before_it_plans_and_without_requests() -> None:
     waiting = status(planner={"state": "waiting", "reason": "no replica is ready"})
     assert verdict(waiting, NOW_S) == ("waiting", "Waiting: no replica is ready")
+    begun = status(attainment={}, measured=None, last_decision=None, planner={"state": "running", "ticks": 0})
+    assert verdict(begun, NOW_S) == (
+        "waiting",
+        "Waiting: no interval has been measured yet; 1 prefill, 3 decode ready",
+    )
     idle = verdict(status(attainment={}, planner={"state": "running", "dry_run": True}), NOW_S)
     assert idle == (
         "idle",
