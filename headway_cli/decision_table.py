@@ -125,7 +125,9 @@ def cause(record: DecisionRecord) -> str:
 def _words(record: DecisionRecord, role: Role, code: str, limit: str | None) -> str:
     """The reason of one pool. That the targets were cut says nothing of a pool that no limit names."""
     if code != LIMITED:
-        return CAUSES.get(code, "")
+        # A dry run plans for a fleet of its own, and that is where they wait.
+        where = " in the plan's own fleet" if code == QUEUE and record.dry_run else ""
+        return CAUSES.get(code, "") + where
     if limit is not None:
         return f"needs {needed_replicas(record).get(role, 'more')} ({limit})"
     raised = record.targets[role] > record.previous_targets.get(role, record.targets[role])

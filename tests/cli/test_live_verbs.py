@@ -382,6 +382,15 @@ def test_a_decision_that_waits_behind_another_says_so() -> None:
     assert " waits " in line
 
 
+def test_requests_that_would_wait_in_the_fleet_of_a_dry_run_do_not_wait_in_the_one_there_is() -> None:
+    queueing = {"previous_targets": {"mixed": 1}, "targets": {"mixed": 2}, "pools": {}}
+    queueing["reasons"] = {"needs": {"mixed": {"replicas": 2, "extra": 1}}}
+    for dry_run, said in ((False, "mixed: requests wait"), (True, "requests wait in the plan's own fleet")):
+        record = DecisionRecord.model_validate(decision(7, **queueing, dry_run=dry_run))
+        (line,) = DecisionTable(roles_of([record])).lines([record])
+        assert line.endswith(said)
+
+
 def test_a_table_for_a_narrow_terminal_has_a_line_each() -> None:
     long = DecisionRecord.model_validate(
         decision(7, connector={"kind": "x", "status": "refused", "detail": {"error": "word " * 40}})
