@@ -202,11 +202,16 @@ def _instead(rows: Sequence[Row], choice: Choice, unit: str) -> str:
     name = f"{least.candidate.engine.name}, {least.candidate.mode}"
     hours = f"at least {least.facts.bound_gpu_hours:.4g} {GPU_HOURS}"
     cost = "" if unit == GPU_HOURS else f", {unit} {least.bound:.4g}"
-    return f"{name}: {hours}{cost}, {least.bound / choice.cost:.2f} × the cost"
+    return f"{name}: {hours}{cost}, {_times(least.bound, choice, unit)}"
 
 
 def _beside(other: Choice, choice: Choice, unit: str) -> str:
-    return f"{result(other, unit)}, {other.cost / choice.cost:.2f} × the cost"
+    return f"{result(other, unit)}, {_times(other.cost, choice, unit)}"
+
+
+def _times(cost: float, choice: Choice, unit: str) -> str:
+    """Without prices a cost is GPU-hours, whatever an hour of each GPU costs."""
+    return f"{cost / choice.cost:.2f} × {'as many' if unit == GPU_HOURS else 'the cost'}"
 
 
 def problems(found: Recommendation) -> list[str]:

@@ -76,7 +76,7 @@ def test_the_same_input_gives_the_same_document_in_however_many_processes(capsys
     # One replica does here what takes two in split pools.
     best = json.loads(first.out)["recommended"]
     assert (best["profile"], best["mode"], best["replicas"]) == (SMALL, "mixed", {"mixed": 1})
-    assert "2.00 × the cost" in best["sentences"]["Split pools"]
+    assert "2.00 × as many" in best["sentences"]["Split pools"]
 
 
 def test_types_with_prices_of_a_configuration(capsys, tmp_path):
