@@ -121,10 +121,14 @@ _CALL: ContextVar[Metered] = ContextVar("call")
 
 
 class MeteredClient:
-    """vLLM's engine as its application sees it."""
+    """vLLM's engine as its application sees it, until it is closed."""
 
     def __init__(self, llm: "AsyncLLM") -> None:
-        self._llm = llm
+        self._llm: AsyncLLM | None = llm
+
+    def close(self) -> None:
+        """Let go of the engine, whatever still holds this."""
+        self._llm = None
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever vLLM's engine has
         return getattr(self._llm, name)
@@ -139,7 +143,8 @@ class MeteredClient:
         """The engine's outputs, of the kind that was asked for; every token is counted as it comes."""
         from vllm.sampling_params import RequestOutputKind
 
-        call = _CALL.get()
+        call, llm = _CALL.get(), self._llm
+        assert llm is not None, "an engine that is closed is asked nothing"
         call.asked += 1
         if call.attempt.prefill_only:
             sampling_params, said["priority"] = _for_the_prompt(), said.get("priority", 0)
@@ -148,7 +153,7 @@ class MeteredClient:
         whole, call_kind = None, sampling_params.output_kind
         sampling_params.output_kind = RequestOutputKind.DELTA
         call.attempt.inner_ids.append(request_id)
-        async with aclosing(self._llm.generate(prompt, sampling_params, request_id, **said)) as outputs:
+        async with aclosing(llm.generate(prompt, sampling_params, request_id, **said)) as outputs:
             async for output in outputs:
                 if call.kv is not None:
                     # What came as KV counts as cached in vLLM: meant is what the prefill found.
@@ -201,9 +206,13 @@ class Answers:
 
     def __init__(self, config: HeadwayConfig, role: Role, llm: "AsyncLLM") -> None:
         self._arguments = {**engine_arguments(config, role), **config.engine.vllm.server}
-        self._llm = llm
+        self._client = MeteredClient(llm)
         self._app: FastAPI | None = None
         self._making = asyncio.Lock()
+
+    def close(self) -> None:
+        """Let go of the engine."""
+        self._client.close()
 
     async def prefill(self, attempt: Attempt, call: ClientCall) -> "RequestOutput":
         """The prompt's output, with the place of its KV. Refused, EngineError."""
@@ -274,7 +283,7 @@ class Answers:
         """The application; it takes seconds the first time."""
         async with self._making:
             if self._app is None:
-                self._app = await _application(self._arguments, self._llm)
+                self._app = await _application(self._arguments, self._client)
             return self._app
 
 
@@ -287,18 +296,18 @@ async def _ended(task: "asyncio.Task[None]") -> None:
         task.cancel()
 
 
-async def _application(arguments: Mapping[str, Any], llm: "AsyncLLM") -> "FastAPI":
+async def _application(arguments: Mapping[str, Any], client: MeteredClient) -> "FastAPI":
     from vllm.entrypoints.launchers.api_server.app_state import init_app_state
     from vllm.entrypoints.launchers.app import build_app
 
-    tasks = await llm.get_supported_tasks()
-    said = _namespace(arguments, llm)
-    app: FastAPI = build_app(said, tasks, llm.model_config)
-    await init_app_state(MeteredClient(llm), app.state, said, tasks)
+    tasks = await client.get_supported_tasks()
+    said = _namespace(arguments, client)
+    app: FastAPI = build_app(said, tasks, client.model_config)
+    await init_app_state(client, app.state, said, tasks)
     return app
 
 
-def _namespace(arguments: Mapping[str, Any], llm: "AsyncLLM") -> Namespace:
+def _namespace(arguments: Mapping[str, Any], client: MeteredClient) -> Namespace:
     """What vLLM's command line would have made of the settings."""
     from vllm.entrypoints.launchers.cli_args import make_arg_parser
     from vllm.utils.argparse_utils import FlexibleArgumentParser
@@ -307,7 +316,7 @@ def _namespace(arguments: Mapping[str, Any], llm: "AsyncLLM") -> Namespace:
     for name, value in arguments.items():
         setattr(said, name, value)
     said.served_model_name = [arguments["served_model_name"]]
-    said.structured_outputs_config = llm.vllm_config.structured_outputs_config
+    said.structured_outputs_config = client.vllm_config.structured_outputs_config
     said.enable_prompt_tokens_details = True
     return said
 

@@ -168,6 +168,7 @@ class VllmEngine:
     def close(self) -> None:
         """End the engine's process; nothing may be asked of it any more."""
         self._llm.shutdown()
+        self._answers.close()
         # Here and now, not when the interpreter ends and vLLM's modules are gone: vLLM shuts down once more.
         del self._llm
         self._port.close()
