@@ -1,8 +1,8 @@
 """One request for output: read, validate, count, admit, relay, measure. The same for all endpoints.
 
-The order is that of the checks: slots, body, fields, model, length, and slots once more; a request that fails
-one is not weighed by the next. What the client, the deadline or the backend do wrong meets in one place,
-`Generation.__call__`.
+The order is that of the checks: body, fields, model, length, limits of the key, slots; a request that fails
+one is not weighed by the next. Slots come last, as what is turned away for want of them is load all the same.
+What the client, the deadline or the backend do wrong meets in one place, `Generation.__call__`.
 
 Text is cut at stop strings, the same wherever the borders between chunks are (`StopCutter`). The stop string
 that is complete first wins; of those complete at the same character the one that began first. Text is held
@@ -176,7 +176,6 @@ class Generation:
         timeout_s, watch = self._state.settings.request_timeout_s, None
         try:
             async with asyncio.timeout(timeout_s) as deadline:
-                self._state.check_room()
                 self._state.quotas.check(holder.name, holder.limits)
                 async with self._state.bodies.read(scope["headers"], receive) as body:
                     times.received()

@@ -19,8 +19,10 @@ BOUNDS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 
 OWN_BOUND = {COMPLETIONS.path: 16}
 """OpenAI's bound where a client says nothing; of other endpoints it is `gateway.default_max_tokens`."""
+
 COPYING = ("n", "best_of")
 """Fields that ask for several outputs of one prompt."""
+
 MOST_OUTPUTS = 1024
 """Of one request: each takes a place in the engine."""
 

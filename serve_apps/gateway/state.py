@@ -105,18 +105,13 @@ class GatewayState:
         """Judge the requests that end from now on by other targets."""
         self.metrics.slo = Slo(ttft_s=ttft_s, itl_s=itl_s)
 
-    def check_room(self) -> None:
-        """Shed where there are too many requests in flight already."""
+    @contextmanager
+    def slot(self) -> Iterator[None]:
+        """One request in flight; Shed where there are too many already."""
         traffic, settings = self.traffic, self.settings
         if traffic.requests >= settings.max_requests:
             text = f"{traffic.requests} requests are in flight, which is as many as this gateway takes"
             raise Shed(text, retry_after_s=settings.retry_after_s)
-
-    @contextmanager
-    def slot(self) -> Iterator[None]:
-        """One request in flight; Shed."""
-        self.check_room()
-        traffic = self.traffic
         traffic.requests += 1
         try:
             yield
