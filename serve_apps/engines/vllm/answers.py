@@ -147,7 +147,7 @@ class MeteredClient:
         assert llm is not None, "an engine that is closed is asked nothing"
         call.asked += 1
         if call.attempt.prefill_only:
-            sampling_params, said["priority"] = _for_the_prompt(), said.get("priority", 0)
+            sampling_params = _for_the_prompt()
         else:
             _place(sampling_params, call)
         whole, call_kind = None, sampling_params.output_kind
