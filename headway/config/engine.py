@@ -69,6 +69,8 @@ class VllmSettings(Settings):
     args: Mapping[str, Any] = {}
     """Further arguments of vLLM's AsyncEngineArgs, by name; what has a key of its own here, and other
     kinds of parallelism, are refused."""
+    adapters: Mapping[str, str] = {}
+    """LoRA adapters by the model names that clients ask for: directories, or names on the hub."""
     server: Mapping[str, Any] = {}
     """Arguments of vLLM's OpenAI server, by name, such as tool_call_parser, enable_auto_tool_choice or
     chat_template (docs/vllm.md#clients); those of its network are refused."""

@@ -3,7 +3,7 @@
 from enum import StrEnum
 from ipaddress import ip_address
 
-from pydantic import Field, SecretStr
+from pydantic import Field, SecretStr, model_validator
 
 from headway.config.base import NonNegativeInt, PositiveFloat, PositiveInt, Settings
 
@@ -36,7 +36,11 @@ class GatewaySettings(Settings):
     host: str = "127.0.0.1"
     """Where the gateway listens, or with `headway attach` the control plane."""
     port: NonNegativeInt = Field(default=8000, le=65_535)
-    """0: any free port."""
+    """0: any free port; several gateways need one that is named."""
+    replicas: PositiveInt = Field(default=1, le=64)
+    """Gateways, each a process; those of one node share the port (docs/hosts.md#several-gateways)."""
+    max_per_node: PositiveInt | None = Field(default=None, le=64)
+    """Gateways on one node at most, so that they spread; null: where Ray puts them."""
     api_keys: tuple[SecretStr, ...] = ()
     """Keys that clients send as `Authorization: Bearer KEY`; HEADWAY_API_KEYS (commas) adds to them. They
     infer and observe.
@@ -49,21 +53,34 @@ class GatewaySettings(Settings):
     allow_anonymous: bool = False
     """Without keys, listen beyond loopback all the same."""
     max_requests: PositiveInt = 1024
-    """Requests in flight; beyond that they are shed with status 429."""
+    """Requests in flight at each gateway; beyond that they are shed with status 429."""
     retry_after_s: PositiveFloat = 1.0
     """The `Retry-After` of a shed request, in seconds."""
     max_unread_bytes: PositiveInt = Field(default=256 * 2**20, ge=2**20)
-    """Bytes of bodies that are still being read, of all requests together; beyond that status 429."""
+    """Bytes of bodies that a gateway is still reading, of all requests together; beyond that status 429."""
     body_within_s: PositiveFloat = 60.0
     """Seconds in which a body has to come; then status 408."""
     headers_within_s: PositiveFloat = 20.0
     """Seconds that a connection may take to send the headers of a request; then it is closed."""
+    taken_within_s: PositiveFloat = 60.0
+    """Seconds in which a client has to take some of an answer that waits for it; then it is reset."""
+    max_connections: PositiveInt = 8192
+    """Connections at once; one more, and that which has waited longest for a request is reset."""
     request_timeout_s: PositiveFloat = 600.0
     """Seconds that one request may take; then it ends with status 504."""
+    heartbeat_s: PositiveFloat | None = None
+    """Seconds of silence after which a stream gets a comment, for proxies that hang up on silence; null:
+    never. A stream that began with one has status 200, whatever follows."""
     tokenizer: str | None = None
     """A tokenizer.json, or a directory with one; null: text is estimated. vLLM: the model's own, always."""
     default_max_tokens: PositiveInt = 256
     """Output tokens of a request that does not say."""
+
+    @model_validator(mode="after")
+    def _is_found(self) -> "GatewaySettings":
+        if self.replicas > 1 and not self.port:
+            raise ValueError("several replicas need a port")
+        return self
 
     @property
     def loopback(self) -> bool:

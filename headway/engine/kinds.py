@@ -48,8 +48,8 @@ class EngineKind:
     elsewhere: bool = False
     """True if others start these engines and route to them: Headway only plans for them."""
     answers: bool = False
-    """True if engines answer what a client sent themselves (`EngineRequest.call`): the gateway only reads
-    what it decides by."""
+    """True if engines answer what a client sent themselves (`EngineRequest.call`), bytes for bytes; else
+    answers are made of the text that they make (`serve_apps.engines.answering`)."""
     options: type[Settings] | None = None
     """The model of the section `engine.options`; None: the kind takes none."""
     file_settings: tuple[str, ...] = ()
@@ -60,6 +60,8 @@ class EngineKind:
     """The model whose tokenizer and chat template read prompts, a directory or a name on the hub.
 
     None: prompts stay text, and their length is counted by `gateway.tokenizer` or estimated."""
+    adapters: Callable[[HeadwayConfig], Sequence[str]] = lambda _config: ()
+    """Further model names that clients may ask for: adapters of the model."""
     collector: Callable[[str, Any, Any], Any] | None = None
     """Further metrics of a gateway: (model, `Traffic`, `GatewayMetrics`) → a Prometheus collector."""
     check_settings: Callable[[HeadwayConfig], None] = _none

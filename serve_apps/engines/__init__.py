@@ -4,7 +4,7 @@
 
 A kind of engine is a declaration (`headway.engine.kinds.EngineKind`) that imports its engine when it makes
 one. Declared here are the default kind and that of engines which others start, in `vllm` the third.
-`protocol` is what all engines follow.
+`protocol` is what all engines follow; `answering` makes answers of the text of those that make no more.
 """
 
 from collections.abc import Mapping
@@ -35,7 +35,11 @@ def make_engine(config: HeadwayConfig, role: Role, engine_id: str) -> "Engine":
         raise EngineFailed(
             f"engine.kind {config.engine.kind!r}: the engine does not start: {cause}"
         ) from error
-    return engine
+    if kind.answers:
+        return engine
+    from serve_apps.engines.answering.engine import AnsweringEngine
+
+    return AnsweringEngine(engine, config.engine.kind)
 
 
 def _make_simulated(config: HeadwayConfig, role: Role, engine_id: str) -> "Engine":
@@ -54,4 +58,4 @@ def _started_by_others(config: HeadwayConfig, role: Role, engine_id: str) -> "En
 
 
 EXTERNAL = EngineKind(make=_started_by_others, elsewhere=True)
-SIMULATED = EngineKind(make=_make_simulated, simulated=True, profile_settings=_profile_settings)
+SIMULATED = EngineKind(make=_make_simulated, simulated=True, answers=True, profile_settings=_profile_settings)

@@ -15,9 +15,10 @@ come through yet must not be in the way. So a request that comes again takes the
 that still waits for the earlier attempt gets RequestAborted.
 """
 
+import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, cast
 
 from headway.routing.types import RouteRequest
 
@@ -52,6 +53,12 @@ class RequestAborted(EngineError):
     """The request was aborted by a call of `abort`, or came again and took its own place."""
 
 
+def error_body(message: str, kind: str, param: str | None, code: str | None) -> bytes:
+    """An error in OpenAI's form."""
+    error = {"message": message, "type": kind, "param": param, "code": code}
+    return json.dumps({"error": error}).encode()
+
+
 class Refused(EngineError):
     """The engine's own answer to a call that it does not take: an HTTP status and a body of JSON."""
 
@@ -65,7 +72,7 @@ class ClientCall(NamedTuple):
 
     `stream`: it wants server-sent events. `bounded`: it said how many tokens at most; else
     `EngineRequest.max_tokens` is that bound, for each of its `outputs`, which are made side by side.
-    `divisible`: a prefill elsewhere can serve it.
+    `divisible`: a prefill elsewhere can serve it. `trace`: the headers of W3C's trace context.
     """
 
     path: str
@@ -74,6 +81,7 @@ class ClientCall(NamedTuple):
     bounded: bool
     outputs: int = 1
     divisible: bool = True
+    trace: Sequence[tuple[bytes, bytes]] = ()
 
 
 class Aside(NamedTuple):
@@ -97,7 +105,7 @@ class EngineRequest:
 
     `prompt` is text or token ids; `input_tokens` is its length as the gateway counted or estimated it.
     `max_tokens` bounds the output. `sampling` holds what the client said of temperature, top_p, seed and the
-    like; `stop` are strings at which the gateway cuts the text (an engine may stop earlier by itself).
+    like; `stop` are strings at which its text is cut (`answering`; an engine may stop by itself).
     `route` is the router's view of it (SLO, session, prefix blocks); None where no router is asked. With a
     `call` the engine answers that; the other fields are what the gateway read of it, to decide by.
     """
@@ -136,6 +144,17 @@ class TokenChunk(NamedTuple):
     tokens: int
     finish_reason: FinishReason | None = None
     cached_tokens: int | None = None
+
+
+def joined(chunks: Sequence[TokenChunk]) -> TokenChunk:
+    """Some of one stream as one chunk."""
+    return TokenChunk(
+        # All of them bytes, or all of them text.
+        cast("str", chunks[0].text[:0]).join(cast("str", chunk.text) for chunk in chunks),
+        sum(chunk.tokens for chunk in chunks),
+        chunks[-1].finish_reason,
+        chunks[-1].cached_tokens,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -391,7 +391,7 @@ def test_text_follows_prompt_and_seed():
 
 def test_text_is_the_same_in_every_process():
     code = (
-        "from serve_apps.engines.simulated_output import SimulatedText;"
+        "from serve_apps.engines.simulated.output import SimulatedText;"
         "print(SimulatedText('hello', 7).tokens(0, 6), end='')"
     )
     others = {

@@ -91,6 +91,7 @@ VLLM = EngineKind(
     file_settings=("engine.vllm.model",),
     resources=_resources,
     model=_model,
+    adapters=lambda config: tuple(config.engine.vllm.adapters),
     collector=_collector,
     check_settings=_check_settings,
     check_here=_check_here,

@@ -14,7 +14,7 @@ A prefill runs the same way up to the point at which the engine has the prompt's
 import asyncio
 import os
 from argparse import Namespace
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -205,7 +205,11 @@ class Answers:
     """vLLM's application over one engine."""
 
     def __init__(self, config: HeadwayConfig, role: Role, llm: "AsyncLLM") -> None:
-        self._arguments = {**engine_arguments(config, role), **config.engine.vllm.server}
+        from vllm.entrypoints.openai.models.protocol import LoRAModulePath
+
+        adapters = [LoRAModulePath(*each) for each in config.engine.vllm.adapters.items()]
+        own = {"lora_modules": adapters or None}
+        self._arguments = {**engine_arguments(config, role), **config.engine.vllm.server, **own}
         self._client = MeteredClient(llm)
         self._app: FastAPI | None = None
         self._making = asyncio.Lock()
@@ -256,7 +260,11 @@ class Answers:
         app = await self.made()
         token = _CALL.set(metered)
         task = asyncio.create_task(
-            app(_scope("POST", metered.call.path, metered.call.body), metered.receive, metered.send)
+            app(
+                _scope("POST", metered.call.path, metered.call.body, metered.call.trace),
+                metered.receive,
+                metered.send,
+            )
         )
         _CALL.reset(token)
         task.add_done_callback(lambda _: metered.news.set())
@@ -333,8 +341,8 @@ def _body(body: bytes) -> "Receive":
     return receive
 
 
-def _scope(method: str, path: str, body: bytes) -> "Scope":
-    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+def _scope(method: str, path: str, body: bytes, more: Sequence[tuple[bytes, bytes]] = ()) -> "Scope":
+    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body)), *more]
     if key := os.environ.get("VLLM_API_KEY"):
         headers.append((b"authorization", b"Bearer " + key.encode()))
     return {

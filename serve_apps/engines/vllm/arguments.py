@@ -37,6 +37,7 @@ SET_BY: Mapping[str, str] = {
     "data_parallel_size": "Headway",
     "kv_transfer_config": "engine.vllm.connector",
     "served_model_name": "model",
+    "enable_lora": "engine.vllm.adapters",
     "disable_log_stats": "Headway",
 }
 """Arguments of vLLM and the settings that have them."""
@@ -88,6 +89,7 @@ def engine_arguments(config: HeadwayConfig, role: Role) -> dict[str, Any]:
         "tensor_parallel_size": max(1, gpus),
         # Headway's recorder gets the statistics all the same; this only spares vLLM's own.
         "disable_log_stats": True,
+        **({"enable_lora": True, "max_loras": len(vllm.adapters)} if vllm.adapters else {}),
         **{name: value for name, value in said.items() if value is not None},
         **vllm.args,
     }

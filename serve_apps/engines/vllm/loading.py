@@ -96,12 +96,20 @@ def check_installed() -> None:
         )
 
 
+ADAPTER = "adapter_config.json"
+
+
 def check_model(config: HeadwayConfig) -> None:
     """ConfigError where the model can't be loaded, as far as that is seen without loading it."""
     check_installed()
     check_reserved(config.engine.vllm)
     if config.engine.vllm.connector == "nixl" and find_spec("nixl") is None:
         raise ConfigError("engine.vllm.connector: nixl is not installed here; disk needs nothing")
+    for name, adapter in config.engine.vllm.adapters.items():
+        if Path(adapter).is_absolute() and not Path(adapter, ADAPTER).is_file():
+            raise ConfigError(f"engine.vllm.adapters: {name}: {adapter} has no {ADAPTER}")
+        if name == config.model:
+            raise ConfigError(f"engine.vllm.adapters: {name}: is the name of the model itself")
     model = model_of(config)
     directory = Path(model)
     if directory.is_dir():
@@ -237,9 +245,6 @@ def check_accepted(config: HeadwayConfig) -> None:
         AsyncEngineArgs(**engine_arguments(config, Role(min(config.pools)))).create_model_config()
 
 
-NOT_YET = {"lora_modules"}
-
-
 def check_names(settings: VllmSettings) -> None:
     """ConfigError where vLLM has no argument of that name; imports vLLM."""
     from vllm.engine.arg_utils import AsyncEngineArgs
@@ -248,7 +253,7 @@ def check_names(settings: VllmSettings) -> None:
     known = {field.name for field in fields(AsyncEngineArgs)}
     for name in sorted(settings.args.keys() - known):
         raise ConfigError(f"engine.vllm.args: {name}: vLLM has no such engine argument")
-    served = {field.name for field in fields(BaseFrontendArgs)} - NOT_YET
+    served = {field.name for field in fields(BaseFrontendArgs)} - {"lora_modules"}
     for name in sorted(settings.server.keys() - served):
         raise ConfigError(f"engine.vllm.server: {name}: is no argument of vLLM's server that can be set here")
 

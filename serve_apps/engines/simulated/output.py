@@ -142,7 +142,11 @@ class SimulatedText:
 
     def tokens(self, start: int, stop: int) -> str:
         """The text of tokens `start` to `stop`, the latter left out."""
-        return "".join(map(self._token, range(start, stop)))
+        return "".join(self.each(start, stop))
+
+    def each(self, start: int, stop: int) -> list[str]:
+        """These tokens one by one."""
+        return [self._token(at) for at in range(start, stop)]
 
     def _token(self, index: int) -> str:
         if index == 0:

@@ -11,6 +11,8 @@ machine makes streams coarser but the engine no slower.
                counted from the call; without (a mixed engine): prompt and output
     blocks     the prompt's keys for the prefix cache are those of the request's route, where they stand for
                as many tokens as the cache's
+    calls      what a client sent is answered in its form (`answering`, `content`); outputs beside the first
+               are jobs of their own, and copies of a prompt find it computed
     faults     `inject`: fail (everything raises EngineFailed from now on), stall (time stops until `clear`),
                exit (the process ends at once)
 
@@ -22,6 +24,7 @@ import os
 import time
 import zlib
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from enum import StrEnum
 from heapq import heappop, heappush
 from typing import NamedTuple
@@ -35,7 +38,10 @@ from headway.engine.live_batch import LiveJob
 from headway.engine.speeds import simulated_profile, simulated_speeds
 from headway.planning.types import Role
 from headway.routing.types import RouteRequest
+from serve_apps.engines.answering.answers import answer, check
 from serve_apps.engines.protocol import (
+    Aside,
+    AsideAnswer,
     EngineError,
     EngineFailed,
     EngineRequest,
@@ -47,7 +53,9 @@ from serve_apps.engines.protocol import (
     TokenChunk,
     check_length,
 )
-from serve_apps.engines.simulated_output import Inbox, PausableTimer, SimulatedText
+from serve_apps.engines.simulated.asides import answer_aside
+from serve_apps.engines.simulated.content import plan
+from serve_apps.engines.simulated.output import Inbox, PausableTimer, SimulatedText
 
 
 class InjectedFault(StrEnum):
@@ -84,7 +92,7 @@ class SimulatedEngine:
     """One simulated replica of `role`; all calls belong to one event loop.
 
     The constructor takes `engine.start_up_s` longer than it needs, as loading a model would. Output is
-    exactly `max_tokens` tokens of deterministic text ; stop strings are the gateway's.
+    exactly `max_tokens` tokens of deterministic text; answers to calls are made of it (`answering`).
     """
 
     def __init__(self, config: HeadwayConfig, role: Role, engine_id: str) -> None:
@@ -98,6 +106,9 @@ class SimulatedEngine:
         )
         self._inboxes: dict[str, Inbox] = {}
         self._asked: dict[str, EngineRequest] = {}
+        self._parts: dict[str, str] = {}
+        """Of outputs beside the first: their ids, and that of their request."""
+        self._model_name = config.model
         self._held: dict[str, _HeldKv] = {}
         self._releases: list[tuple[float, str]] = []
         self._timer = PausableTimer(self._catch_up)
@@ -107,6 +118,8 @@ class SimulatedEngine:
     async def prefill(self, request: EngineRequest) -> KvHandle:
         """Compute the prompt; the KV is held here for the time of its transfer."""
         self._require(self.role is not Role.DECODE, "does not prefill")
+        if request.call is not None:
+            check(request, plan)
         inbox, job = self._take_in(request, prefill_only=True)
         try:
             await inbox.take()
@@ -118,7 +131,31 @@ class SimulatedEngine:
         """Stream the output; tokens that came since the last chunk was taken make one chunk."""
         self._require(self.role is not Role.PREFILL, "does not decode")
         self._require(kv is not None or self.role is Role.MIXED, "needs the KV of the prompt")
-        inbox, job = self._take_in(request, kv)
+        chunks = self._output(request, kv) if request.call is None else self._answer(request, kv)
+        async with aclosing(chunks):
+            async for chunk in chunks:
+                yield chunk
+
+    async def aside(self, question: Aside) -> AsideAnswer:
+        """Embeddings, token ids, the version: at once, and without being load."""
+        self._require_alive()
+        return answer_aside(question, self._model_name, self._longest_tokens)
+
+    def _answer(self, request: EngineRequest, kv: KvHandle | None) -> AsyncGenerator[TokenChunk, None]:
+        """What a client sent, answered in its form."""
+
+        def run(part: EngineRequest, computed: bool) -> AsyncGenerator[TokenChunk, None]:
+            if part.request_id != request.request_id:
+                self._parts[part.request_id] = request.request_id
+            return self._output(part, kv, computed=computed)
+
+        return answer(request, run, plan, "simulated")
+
+    async def _output(
+        self, request: EngineRequest, kv: KvHandle | None, *, computed: bool = False
+    ) -> AsyncGenerator[TokenChunk, None]:
+        """The words of one output; the prompt of a copy is `computed` here already."""
+        inbox, job = self._take_in(request, kv, computed=computed)
         text, sent = SimulatedText(request.prompt, request.sampling.get("seed")), 0
         try:
             while sent < request.max_tokens:
@@ -129,11 +166,12 @@ class SimulatedEngine:
             yield TokenChunk(text.tokens(start, sent), sent - start, "length", cached_tokens)
         finally:
             self._let_go(request.request_id, inbox)
+            self._parts.pop(request.request_id, None)
 
     async def abort(self, request_id: str) -> None:
         """End the request if it is here and free what it holds; unknown ids are ignored."""
         self._held.pop(request_id, None)
-        self._end(request_id, RequestAborted(f"{request_id}: aborted"))
+        self._end_all(request_id, RequestAborted(f"{request_id}: aborted"))
 
     def stats(self) -> EngineStats:
         """The load now. Raises EngineFailed once the engine has failed."""
@@ -153,7 +191,11 @@ class SimulatedEngine:
     def running(self) -> Sequence[RunningRequest]:
         """The requests here in the order in which they came. EngineFailed once it has failed."""
         self._require_alive()
-        return [self._running(state) for state in self._model.states()]
+        found: dict[str, RunningRequest] = {}
+        for state in self._model.states():
+            own = self._parts.get(state.request_id, state.request_id)
+            found.setdefault(own, self._running(own, state))
+        return list(found.values())
 
     def sizes(self) -> EngineSizes:
         """The model's sizes."""
@@ -193,7 +235,12 @@ class SimulatedEngine:
         self._timer.resume()
 
     def _take_in(
-        self, request: EngineRequest, kv: KvHandle | None = None, *, prefill_only: bool = False
+        self,
+        request: EngineRequest,
+        kv: KvHandle | None = None,
+        *,
+        prefill_only: bool = False,
+        computed: bool = False,
     ) -> tuple[Inbox, LiveJob]:
         """Hand a request to the model, in the place of an earlier attempt at it.
 
@@ -203,15 +250,17 @@ class SimulatedEngine:
         request_id, asked = request.request_id, (_input_tokens(request), request.max_tokens)
         self._require(request.max_tokens >= 1, f"max_tokens of {request_id} must be at least 1")
         check_length(*asked, self._longest_tokens)
-        self._end(request_id, RequestAborted(f"{request_id}: came again"))
+        self._end_all(request_id, RequestAborted(f"{request_id}: came again"))
         blocks, delay_s = self._blocks(request.route), self._queueing_s
-        if kv is not None:
+        if computed:
+            delay_s = 0.0
+        elif kv is not None:
             delay_s = self._rules.transfer_s(self._model.missing_tokens(asked[0], blocks))
         job = self._model.submit(
             request_id,
             *asked,
             at_s=self._timer.now_s() + delay_s,
-            prefilled=kv is not None,
+            prefilled=computed or kv is not None,
             prefill_only=prefill_only,
             blocks=blocks,
         )
@@ -226,10 +275,10 @@ class SimulatedEngine:
             return ()
         return route.blocks
 
-    def _running(self, state: JobState) -> RunningRequest:
+    def _running(self, request_id: str, state: JobState) -> RunningRequest:
         asked = self._asked[state.request_id]
         return RunningRequest(
-            request_id=state.request_id,
+            request_id=request_id,
             route=asked.route,
             phase="decode" if state.computed else "prefill",
             input_tokens=_input_tokens(asked),
@@ -237,6 +286,12 @@ class SimulatedEngine:
             prefilled_elsewhere=state.prefilled_elsewhere,
             prefill_only=state.prefill_only,
         )
+
+    def _end_all(self, request_id: str, error: EngineError) -> None:
+        """End a request and its further outputs."""
+        parts = [part for part, own in self._parts.items() if own == request_id]
+        for each in (request_id, *parts):
+            self._end(each, error)
 
     def _end(self, request_id: str, error: EngineError) -> None:
         """Free what the request holds, if it is here, and give its consumer the error."""

@@ -1,0 +1,195 @@
+"""JSON that fits schemas, texts that fit patterns, and that neither can keep an engine busy."""
+
+import json
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
+from pydantic import BaseModel, Field
+
+from serve_apps.engines.protocol import Aside
+from serve_apps.engines.simulated.asides import answer_aside
+from serve_apps.engines.simulated.patterns import LONGEST, Unfitting, least_match
+from serve_apps.engines.simulated.values import MOST_REPEATED, least_json
+
+
+class Leaf(BaseModel):
+    word: str = Field(min_length=20, max_length=30)
+    share: float = Field(gt=0, lt=1)
+    kind: str = Field(pattern=r"^[a-z]{2}-\d+$")
+
+
+class Node(BaseModel):
+    leaf: Leaf
+    others: list["Node"] = Field(min_length=0)
+    more: "Node | None"
+    counts: list[int] = Field(min_length=3)
+    named: dict[str, int]
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        Node.model_json_schema(),
+        {},
+        {"type": "object", "minProperties": 2},
+        {"type": ["integer", "null"], "exclusiveMinimum": 4, "multipleOf": 3},
+        {"type": "number", "maximum": -2.5},
+        {"type": "integer", "exclusiveMaximum": 0},
+        {"enum": [{"a": [1]}]},
+        {"type": "array", "items": {"type": "integer"}, "minItems": 4, "uniqueItems": True},
+        {"type": "array", "prefixItems": [{"type": "string"}, {"type": "boolean"}], "items": False},
+        {"allOf": [{"required": ["a"]}, {"properties": {"a": {"type": "integer", "minimum": 7}}}]},
+        {"oneOf": [{"type": "string", "format": "date"}, {"type": "null"}]},
+        {"properties": {"x": {}}, "required": ["x"]},
+    ],
+)
+def test_what_is_made_fits(schema: dict[str, Any]):
+    Draft202012Validator(schema).validate(json.loads(least_json(schema)))
+
+
+def doubling(levels: int) -> dict[str, Any]:
+    """A schema whose value has 2 ** levels leaves."""
+    parts = {
+        f"d{at}": {
+            "type": "object",
+            "required": ["a", "b"],
+            "properties": {name: {"$ref": f"#/$defs/d{at + 1}"} for name in "ab"},
+        }
+        for at in range(levels)
+    }
+    return {"$ref": "#/$defs/d0", "$defs": {**parts, f"d{levels}": {"type": "null"}}}
+
+
+def all_of(levels: int) -> dict[str, Any]:
+    """A schema that is checked in 2 ** levels steps."""
+    parts = {f"d{at}": {"allOf": [{"$ref": f"#/$defs/d{at + 1}"}] * 2} for at in range(levels)}
+    return {"$ref": "#/$defs/d0", "$defs": {**parts, f"d{levels}": {"type": "object"}}}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        doubling(30),
+        all_of(30),
+        {"$ref": "#"},
+        {"$ref": "#/$defs/none"},
+        {"$ref": "https://example.com/schema"},
+        {"type": "object", "required": ["a"], "properties": {"a": {"$ref": "#"}}},
+        {"type": "string", "minLength": MOST_REPEATED + 1},
+        {
+            "type": "array",
+            "items": {"type": "array", "items": {"type": "array", "minItems": 9999}, "minItems": 9999},
+            "minItems": 9999,
+        },
+        {"type": "integer", "minimum": 5, "maximum": 4},
+        {"type": "number", "multipleOf": 0},
+        {"type": "nonsense"},
+        {"not": {}},
+        {"patternProperties": {"(a|a)*b": False}},
+        {"type": "string", "pattern": "("},
+        {"type": "string", "pattern": "a{99999}"},
+    ],
+)
+def test_what_fits_nothing_or_never_ends_is_refused(schema: dict[str, Any]):
+    with pytest.raises(Unfitting):
+        least_json(schema)
+
+
+PATTERNS = [
+    r"\d{3}-[a-z]+",
+    r"^(yes|no)$",
+    r"[^a-z\s]x?",
+    r"(ab)\1+",
+    r"\w\W\S\D",
+    r"a{2,5}?b",
+    r"[A-F0-9]{8}",
+    r"(?:x|y){3}.",
+    "",
+]
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_what_a_pattern_makes_matches_it(pattern: str):
+    assert re.fullmatch(pattern, least_match(pattern))
+
+
+parts = st.sampled_from(["a", "b", r"\d", r"\w", r"[a-c]", r"[^a]", ".", "é", r"\."])
+patterns = st.recursive(
+    parts,
+    lambda inner: st.one_of(
+        st.lists(inner, min_size=1, max_size=3).map("".join),
+        st.tuples(inner, inner).map(lambda two: f"(?:{two[0]}|{two[1]})"),
+        st.tuples(inner, st.sampled_from(["*", "+", "?", "{2}", "{1,3}"])).map(
+            lambda two: f"(?:{two[0]}){two[1]}"
+        ),
+    ),
+    max_leaves=6,
+)
+
+
+@given(patterns)
+def test_any_pattern_of_such_parts_is_matched(pattern: str):
+    assert re.fullmatch(pattern, least_match(pattern))
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "(",
+        "a(?=b)c",
+        r"\bword",
+        "a$b",
+        "(?<!x)a",
+        "((a{100}){100}){100}",
+        "[",
+        "(?(1)a|b)",
+        "x" * (LONGEST + 1),
+    ],
+)
+def test_patterns_that_look_around_or_are_none_are_refused(pattern: str):
+    with pytest.raises(Unfitting):
+        least_match(pattern)
+
+
+def aside(path: str, **fields: Any) -> tuple[int, Any]:
+    status, body = answer_aside(Aside("POST", path, json.dumps(fields).encode()), "m", 1000)
+    return status, json.loads(body)
+
+
+@given(st.text(max_size=40))
+def test_token_ids_become_their_text_again(text: str):
+    status, made = aside("/tokenize", prompt=text, return_token_strs=True)
+    assert (status, made["count"]) == (200, -(-len(text.encode()) // 4))
+    assert aside("/detokenize", tokens=made["tokens"])[1]["prompt"].rstrip("\0") == text.rstrip("\0")
+
+
+def test_vectors_have_their_length_and_are_the_same_for_the_same_text():
+    _, said = aside("/v1/embeddings", input=["a", "b", "a"], dimensions=100)
+    first, second, third = (entry["embedding"] for entry in said["data"])
+    assert len(first) == 100
+    assert sum(value * value for value in first) == pytest.approx(1)
+    assert first == third != second
+    assert said["usage"]["prompt_tokens"] == 3
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "param"),
+    [
+        ("/v1/embeddings", {}, "input"),
+        ("/v1/embeddings", {"input": []}, "input"),
+        ("/v1/embeddings", {"input": ["a", 5]}, "input"),
+        ("/v1/embeddings", {"input": "a", "dimensions": 0}, "dimensions"),
+        ("/v1/embeddings", {"input": "a", "encoding_format": "hex"}, "encoding_format"),
+        ("/v1/embeddings", {"input": "a", "model": "other"}, "model"),
+        ("/tokenize", {}, "prompt"),
+        ("/tokenize", {"messages": 5}, "messages"),
+        ("/detokenize", {"tokens": ["a"]}, "tokens"),
+    ],
+)
+def test_what_is_wrong_with_a_question_is_named(path: str, fields: dict[str, Any], param: str):
+    status, said = aside(path, **fields)
+    assert (status, said["error"]["param"]) == (400, param)
