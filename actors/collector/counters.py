@@ -13,6 +13,7 @@ for the interval, never zero and never a peak:
     rises by more, in the first reads after a doubt        a doubt: the same goes on
     is first seen with more than the allowance             a doubt: it was counted before it was seen
     was away (no sample, NaN, negative) for a while        its gain, spread over the time that it was away
+    was away when an interval ended                        of its gain the share of the time since that end
 
     allowance = 3 x the pace x seconds since the last read + 20
 
@@ -26,7 +27,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import pairwise
-from math import exp
+from math import exp, inf
 from statistics import median
 from typing import NamedTuple
 
@@ -86,6 +87,7 @@ class Counters:
         self._followed: dict[Group, _FollowedCounter] = {}
         self._paces: dict[Quantity, float] = {}
         self._last_s: float | None = None
+        self._border_s = -inf
 
     def begin(self, counted: Counted, at_s: float) -> None:
         """Follow these from here on: what they show was counted before."""
@@ -106,9 +108,9 @@ class Counters:
         elapsed_s = 0.0 if self._last_s is None else at_s - self._last_s
         return ALLOWED_PACES * max(paces, default=0.0) * elapsed_s + ALLOWED_FLOOR
 
-    def replaced(self) -> None:
-        """Another process answers from now on, whose counters began at 0."""
-        self._followed = {}
+    def border(self, at_s: float) -> None:
+        """An interval ended here: gains since then are the next one's."""
+        self._border_s = at_s
 
     def add(self, counted: Counted, at_s: float) -> Gained:
         """One more read."""
@@ -123,7 +125,7 @@ class Counters:
             if doubt:
                 doubts.setdefault(group.quantity, doubt + _since(followed.doubted_since_s or at_s))
                 base = parts
-            share = self._share(followed.at_s, at_s)
+            share = self._share(followed.at_s, at_s, went_on=bool(base))
             gained[group] = {part: (value - base.get(part, 0.0)) * share for part, value in parts.items()}
             followed.parts, followed.at_s = dict(parts), at_s
         self._last_s = at_s
@@ -186,9 +188,11 @@ class Counters:
             return f"{group} fell from {before:g} to {count:g}, which no restart explains"
         return ""
 
-    def _share(self, seen_s: float, at_s: float) -> float:
-        """The part of a gain that belongs to the time since the last read."""
+    def _share(self, seen_s: float, at_s: float, *, went_on: bool) -> float:
+        """The part of a gain that belongs to the time since the last read, or since the last interval."""
         away_s, elapsed_s = at_s - seen_s, at_s - (seen_s if self._last_s is None else self._last_s)
+        if went_on and seen_s < self._border_s < at_s:
+            return (at_s - self._border_s) / away_s
         return 1.0 if away_s <= max(AWAY_S, elapsed_s) else elapsed_s / away_s
 
     def _allowance(self, quantity: Quantity, elapsed_s: float) -> float:

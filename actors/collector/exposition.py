@@ -14,9 +14,10 @@ stands for the time since the read before.
 
 The gateway's requests one by one come as a list of their own (`RequestList`):
 
-    {"now_s": 1700000000.5, "whole_since_s": 1699999000.0, "rows": "base64 of ROW after ROW"}
+    {"now_s": 1700000000.5, "whole_since_s": 1699999000.0, "began_s": 1699990000.0, "rows": "base64 of ROWs"}
 
-`now_s` is the gateway's clock at its answer, `whole_since_s` the time since when no row is missing. Rows are
+`now_s` is the gateway's clock at its answer, `whole_since_s` the time since when no row is missing, `began_s`
+that of the process' start. Rows are
 in the order of what they say happened. Both clocks are Unix seconds and usually agree; where the answer's
 `now_s` is not between question and answer, the gateway's times are shifted by the least that puts it there,
 so that intervals tile exactly where clocks agree, and to the time of one exchange where they do not.
@@ -273,6 +274,13 @@ class RequestList(NamedTuple):
     now_s: float
     whole_since_s: float
     rows: NDArray[Any]
+    began_s: float = 0.0
+    """When the process began whose list it is; of several the latest."""
+
+    @property
+    def whole(self) -> bool:
+        """True if nothing is missing since the process began."""
+        return self.whole_since_s <= self.began_s
 
 
 def encode(answer: RequestList) -> bytes:
@@ -288,9 +296,30 @@ def decode(body: str) -> RequestList:
         if tuple(answer["columns"]) != ROW.names:
             raise ValueError("other columns")
         rows = np.frombuffer(base64.b64decode(answer["rows"], validate=True), ROW)
-        return RequestList(float(answer["now_s"]), float(answer["whole_since_s"]), rows)
+        times = (float(answer[name]) for name in ("now_s", "whole_since_s", "began_s"))
+        now_s, whole_since_s, began_s = times
+        return RequestList(now_s, whole_since_s, rows, began_s)
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"no list of requests: {type(error).__name__}") from None
+
+
+def merged(answers: Iterable[RequestList], now_s: float) -> RequestList:
+    """The lists of several processes on one clock as one, in the order of time."""
+    lists = list(answers)
+    rows = np.concatenate([each.rows for each in lists])
+    return RequestList(
+        now_s,
+        max(each.whole_since_s for each in lists),
+        rows[np.argsort(rows["at_s"], kind="stable")],
+        max(each.began_s for each in lists),
+    )
+
+
+def shifted(answer: RequestList, shift_s: float) -> RequestList:
+    """The list on a clock that is ahead by `shift_s`."""
+    rows = answer.rows.copy()
+    rows["at_s"] += shift_s
+    return RequestList(answer.now_s + shift_s, answer.whole_since_s + shift_s, rows, answer.began_s + shift_s)
 
 
 def clock_shift_s(answer: RequestList, asked_s: float, answered_s: float) -> float:

@@ -12,7 +12,7 @@ are then as far apart as the restart made them.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -99,6 +99,12 @@ class Tracker:
         return frozenset({*(c.name for c in self._channels if c.gauge), *(g.name for g in self._gauges)})
 
     @property
+    def shared(self) -> frozenset[str]:
+        """The names that every gateway shows alike: load of replicas, as it knows it."""
+        by_gateways = self._preset.load is not None and not self._preset.load.by_model
+        return frozenset(gauge.name for gauge in self._gauges) if by_gateways else frozenset()
+
+    @property
     def newest_s(self) -> float | None:
         """The time of the last read."""
         newest = self._ring.newest
@@ -118,12 +124,13 @@ class Tracker:
         label, name = self._preset.model_label, self._alive.name
         return absent(self._of[1], {dict(s.labels).get(label, "") for s in self._samples if s.name == name})
 
-    def replaced(self) -> None:
-        """Another process answers from now on: its counters began at 0, and what was in flight is gone."""
-        self._counters.replaced()
+    def add(
+        self, samples: Mapping[SeriesId, float], at_s: float, begun: Collection[str] = frozenset()
+    ) -> None:
+        """Take in one read. The first one ever is what later ones are compared with.
 
-    def add(self, samples: Mapping[SeriesId, float], at_s: float) -> None:
-        """Take in one read. The first one ever is what later ones are compared with."""
+        `begun` are processes (labels `instance`) that began after the last read, with their counters at 0.
+        """
         good = last_good(self._samples, samples)
         uses, newest = series_uses(good, self._channels), self._ring.newest
         unread = set(broken(samples, self._channels))
@@ -134,6 +141,8 @@ class Tracker:
         else:
             groups = self._with_lost(counted(uses), unread, at_s)
             in_flight = self._with_lost_gauges(uses, unread)
+            begins: Counted = {group: {} for group in groups if instance_of(group.labels) in begun}
+            self._counters.adopt(begins, newest.at_s)
             if late := self._seen_late(groups, at_s):
                 past = {group: parts for group, parts in groups.items() if instance_of(group.labels) in late}
                 self._counters.adopt(past, at_s)
@@ -231,6 +240,7 @@ class Tracker:
             return unmeasured(start_s, end_s, HealthStatus.STARTING, "nothing has been read yet")
         # A border even if this interval turns out not to be measured: the next one begins here all the same.
         self._ring.mark_border(end)
+        self._counters.border(end.at_s)
         if not self.alive():
             detail = f"no series {self._alive.name}{dict(self._alive.labels)}"
             return unmeasured(start_s, end_s, HealthStatus.STARTING, detail)

@@ -161,54 +161,9 @@ async def test_an_interval_over_a_restart_of_the_actor(exporter):
 async def test_what_was_stored_by_something_else_is_ignored(exporter):
     store = MemoryStore()
     store.put("collector/state", b"rubbish")
-    store.put("collector/address", b"http://x")
+    store.put("collector/processes", b"http://x")
     async with collecting("gateway", exporter.url, store) as collector:
         assert (await collector.collect(10.0)).health.status is HealthStatus.STARTING
-
-
-class OurGateway:
-    """The handle of a gateway whose replica may be another."""
-
-    def __init__(self, exporter):
-        self.exporter, self.replica, self.fault = exporter, "a", None
-        self.scraped = self.recent = self
-
-    async def remote(self, *args):
-        if self.fault is not None:
-            raise self.fault
-        if args:
-            return ""
-        pages = HttpPages(self.exporter.url, TextReader(5.0))
-        try:
-            _, text = await pages.metrics()
-        finally:
-            await pages.close()
-        return self.replica, text
-
-
-async def test_our_gateway_is_read_by_its_handle_and_followed_when_it_moves(exporter, monkeypatch):
-    gateway, found = OurGateway(exporter), []
-    monkeypatch.setattr("actors.collector.pages.serve_handle", lambda app: found.append(app) or gateway)
-    clock = Clock()
-    async with collecting("gateway", None, MemoryStore(), clock) as collector:
-        exporter.serve([0.1] * 2)
-        await collector.collect(10.0)
-        elsewhere = Exporter()
-        try:
-            gateway.exporter, gateway.replica = elsewhere, "b"
-            elsewhere.serve([0.1] * 7)
-            clock.now_s += 10.0
-            assert (await collector.collect(10.0)).requests == 7.0
-            assert (await collector.status())["url"] == "headway/Gateway"
-            gateway.fault = RuntimeError("Deployment is gone\nand more")
-            health = (await collector.collect(10.0)).health
-            assert health.status is HealthStatus.DOWN
-            assert health.detail == "the gateway at headway/Gateway: RuntimeError: Deployment is gone"
-            gateway.fault = None
-            assert (await collector.collect(10.0)).health.status is HealthStatus.OK
-            assert found == ["headway"] * 2, "looked for again after it failed"
-        finally:
-            elsewhere.stop()
 
 
 async def test_a_store_that_fails_costs_no_interval(exporter, caplog):
@@ -245,7 +200,7 @@ async def test_a_store_that_does_not_answer_blocks_no_event_loop(exporter):
         assert found.requests == 3.0
         assert store.keys() == []
         back.set()
-    assert store.keys() == ["collector/address", "collector/state"]
+    assert store.keys() == ["collector/processes", "collector/state"]
 
 
 def test_addresses():

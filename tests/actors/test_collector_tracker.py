@@ -108,17 +108,6 @@ def test_a_restart_of_the_process_inside_the_interval():
     assert found.ttft_s.mean == pytest.approx((3 * 0.1 + 2 * 0.2) / 5)
 
 
-def test_another_process_at_another_address_counts_from_zero():
-    process, track = Process(), tracker()
-    process.serve([0.1] * 3)
-    process.read(track, 0.0)
-    track.replaced()
-    process.restart()
-    process.serve([0.1] * 8)
-    process.read(track, 10.0)
-    assert track.measure(0.0, 10.0).requests == 8.0
-
-
 def test_missing_series_are_partial_and_named():
     process, track = Process(), tracker()
     process.read(track, 0.0)

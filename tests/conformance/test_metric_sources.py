@@ -7,17 +7,20 @@ Prometheus has scraped it.
 import asyncio
 import itertools
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from math import isnan, nan
 
 import pytest
 from prometheus_api_client import PrometheusConnect
-from prometheus_client import Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
 
 from actors.collector.measured import HealthStatus, Increase, Measured, latency
 from actors.metric_collector import MetricCollector
 from headway.config import HeadwayConfig
 from headway.planning import Role
+from serve_apps.gateway.fleet import Labelled
 from tests.exporter import Exporter
 from tests.prometheus_process import PrometheusProcess
 from tests.stores import MemoryStore
@@ -115,6 +118,57 @@ async def until_ok(world: World) -> None:
                 return
             assert health.status in {HealthStatus.STARTING, HealthStatus.PARTIAL}, health
             await asyncio.sleep(0.1)
+
+
+class OnePage(Collector):
+    """The counts of several gateways on one page, as whichever of them answers shows them."""
+
+    def __init__(self) -> None:
+        self.gateways: dict[str, Exporter] = {}
+
+    def begin(self, name: str, model: str) -> Exporter:
+        self.gateways[name] = Unserved(port=1)
+        self.gateways[name].serve_model(model)
+        return self.gateways[name]
+
+    def collect(self) -> Iterator[Metric]:
+        families: dict[str, Metric] = {}
+        for name, gateway in self.gateways.items():
+            for family in Labelled(gateway.registry, name, alike=False).collect():
+                families.setdefault(family.name, family).samples.extend(
+                    [] if families[family.name] is family else family.samples
+                )
+        yield from families.values()
+
+
+class Unserved(Exporter):
+    """Counts without a port."""
+
+    def start(self) -> None:
+        self._make(CollectorRegistry())
+
+
+async def test_the_gateways_of_one_page_are_added_up(world):
+    page, model = OnePage(), world.exporter.model
+    first, second = page.begin("a", model), page.begin("b", model)
+    world.exporter.registry.register(page)
+    try:
+        await world.seen()
+        await until_ok(world)
+        await world.begin()
+        first.serve([0.1] * 5, isl=100.0)
+        second.serve([0.3] * 7, isl=400.0)
+        await world.seen()
+        del page.gateways["b"]
+        first.serve([0.1], isl=100.0)
+        page.begin("c", model).serve([0.1] * 4, isl=100.0)
+        found = await world.end()
+    finally:
+        world.exporter.registry.unregister(page)
+    assert found.health.status is HealthStatus.OK, found.health
+    assert (found.requests, found.completed) == (17.0, 17.0)
+    assert found.isl_tokens == pytest.approx((7 * 400 + 10 * 100) / 17)
+    assert found.ttft_s.count == 17.0
 
 
 async def test_the_numbers_of_the_traffic(world):
