@@ -48,7 +48,7 @@ LOOK_EVERY_S = 1.0
 OTHERS = 0o077
 
 READ, ANY = frozenset({"GET", "HEAD"}), None
-OPEN = frozenset({"/", "/health", "/ready", "/metrics"})
+OPEN = frozenset({"/", "/health", "/ready", "/metrics", "/openapi.json", "/docs"})
 NEEDS = (
     (READ, "/metrics/requests", frozenset({Right.OBSERVE})),
     (READ, "/v1/control/", frozenset({Right.OBSERVE})),
@@ -74,11 +74,12 @@ Headers = Iterable[tuple[bytes, bytes]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
-    """The name, the roles and the limits of a key."""
+    """The name, the roles and the limits of a key; `alone` where no key has another name."""
 
     name: str = UNNAMED
     rights: frozenset[Right]
     limits: KeyLimits | None = None
+    alone: bool = True
 
 
 Keys = Mapping[bytes, Holder]
@@ -116,8 +117,10 @@ class KeysFile(Settings):
     keys: tuple[KeyEntry, ...] = Field(min_length=1)
 
 
-def read_keys(path: Path) -> Keys:
-    """The keys of a file. ConfigError, one line, without the keys in it."""
+def read_keys(path: Path, gateways: int = 1) -> Keys:
+    """The keys of a file, with their limits at each of so many gateways. ConfigError, one line, without the
+    keys in it.
+    """
     place = f"gateway.keys_file: {path}"
     try:
         listed = yaml.safe_load(path.read_bytes())
@@ -136,10 +139,15 @@ def read_keys(path: Path) -> Keys:
     names = [entry.name for entry in entries]
     if twice := {name for name in names if names.count(name) > 1}:
         raise ConfigError(f"{place}: the name {min(twice)!r} is there twice")
-    return united(
-        (entry.digest, Holder(name=entry.name, rights=frozenset(entry.roles), limits=entry.limits))
-        for entry in entries
-    )
+    return united((entry.digest, _held(entry, place, gateways)) for entry in entries)
+
+
+def _held(entry: KeyEntry, place: str, gateways: int) -> Holder:
+    try:
+        limits = None if entry.limits is None else entry.limits.shared(gateways)
+    except ValueError as error:
+        raise ConfigError(f"{place}: {entry.name}: limits: {error}") from None
+    return Holder(name=entry.name, rights=frozenset(entry.roles), limits=limits)
 
 
 def _fault(error: ValidationError) -> str:
@@ -157,7 +165,8 @@ def united(pairs: Iterable[tuple[bytes, Holder]]) -> Keys:
     for digest, holder in pairs:
         before = keys[digest].rights if digest in keys else frozenset()
         keys[digest] = replace(holder, rights=before | holder.rights)
-    return keys
+    alone = len({holder.name for holder in keys.values()}) == 1
+    return {digest: replace(holder, alone=alone) for digest, holder in keys.items()}
 
 
 class Access:
@@ -169,12 +178,19 @@ class Access:
         file: Path | None = None,
         clock: Callable[[], float] = time.monotonic,
         anonymous: str = ON_LOOPBACK,
+        gateways: int = 1,
     ) -> None:
         self._stated, self._file, self._clock = keys, file, clock
+        self._gateways = gateways
         self._nobody = Holder(name=anonymous, rights=EVERY)
         self._looked_s, self._stamp = clock(), _stamp(file)
-        self._keys = keys if file is None else united([*keys.items(), *read_keys(file).items()])
+        self._keys = keys if file is None else united([*keys.items(), *read_keys(file, gateways).items()])
         self._warn()
+
+    @property
+    def keyed(self) -> bool:
+        """Whether there are keys."""
+        return bool(self._keys)
 
     def holder(self, headers: Headers) -> Holder:
         """Of a request that may be made: whose it is."""
@@ -225,7 +241,7 @@ class Access:
             return
         self._stamp = stamp
         try:
-            self._keys = united([*self._stated.items(), *read_keys(self._file).items()])
+            self._keys = united([*self._stated.items(), *read_keys(self._file, self._gateways).items()])
         except ConfigError as error:
             logger.warning("the keys stay as they were: %s", error)
             return
@@ -255,7 +271,8 @@ def make_access(settings: GatewaySettings, environ: Mapping[str, str] = os.envir
             f" gateway.api_keys, gateway.keys_file or {VARIABLE}, or gateway.allow_anonymous: true"
         )
     stated = united((sha256(key.encode()).digest(), Holder(rights=INFERENCE)) for key in keys)
-    return Access(stated, file, anonymous=ON_LOOPBACK if settings.loopback else ANONYMOUS)
+    anonymous = ON_LOOPBACK if settings.loopback else ANONYMOUS
+    return Access(stated, file, anonymous=anonymous, gateways=settings.replicas)
 
 
 def needs(method: str, path: str) -> frozenset[Right] | None:
@@ -269,8 +286,9 @@ def needs(method: str, path: str) -> frozenset[Right] | None:
 
 
 def with_user(scope: Scope, access: Access) -> Scope:
-    """The scope of a request that may be made, with the name of its key as `request.user`."""
-    return {**scope, "user": access.name(scope["headers"])}
+    """The scope of a request that may be made, with the name of its key as `request.user`, and its holder."""
+    headers = scope["headers"]
+    return {**scope, "user": access.name(headers), "holder": access.holder(headers)}
 
 
 def own_scope(scope: Scope) -> Scope:

@@ -60,8 +60,10 @@ def application(
     gateway = _deployment(
         Gateway,
         name="Gateway",
-        num_replicas=1,
-        max_surge_percent=REPLACED_AFTER,
+        num_replicas=config.gateway.replicas,
+        max_replicas_per_node=config.gateway.max_per_node,
+        # A node that is full has no room for the next one beside the old one.
+        max_surge_percent=REPLACED_AFTER if config.gateway.max_per_node is None else 0,
         max_ongoing_requests=MOST_ONGOING,
         graceful_shutdown_timeout_s=config.gateway.request_timeout_s + DRAINING_MARGIN_S,
         ray_actor_options={"num_cpus": 0, "runtime_env": {"env_vars": LEAN_REPLICA}},

@@ -1,32 +1,34 @@
-"""Calls of replicas through Serve handles, and the feeds that carry their outputs back.
+"""Calls of replicas: of what runs requests over a socket of our own, of the rest through Serve's handles.
 
     Lost(BackendError)     the replica died, is dying, or cannot be reached; another may be tried
     ├── EngineLost         its engine failed
     └── Untaken            it was gone before it took the call: nothing has run
 
-`lean` handles call over gRPC on the caller's event loop, which takes a fraction of the CPU of Serve's
-default. Errors of Ray, Serve, gRPC and the engines become `Lost` or a BackendError here and nowhere else.
-Cancelling the task that waits in `ask` cancels the call, and Serve carries that to the replica.
+Errors of Ray, Serve, gRPC, sockets and the engines become `Lost` or a BackendError here and nowhere else.
 
-A message costs the CPU of some hundred tokens' handling on either side, whatever is in it. An engine that
-batches produces a token for each of its requests at the same moment, so all that a replica has for a gateway
-leaves as one frame:
+**Lines.** A call through a handle costs more CPU than all else that a gateway does with a short request. So
+each pair of gateway and replica has one connection for as long as both live (`serve_apps.wire`), which
+carries all calls and their outputs side by side:
 
-    replica   FeedSender    put, put, put ──> frame [(key, text, tokens, finish_reason, cached_tokens), …]
-    gateway   ReplicaFeed   frame ──> ChunkStream of each key
+    gateway   ReplicaLine   call ──▶                  `serve_apps.call_server` runs it
+              Output        ◀── chunks, end or error, in order
 
-The call that runs a request stays open until its last chunk is in the sender, and returns how many there
-were. It carries errors and cancellation, and Serve counts it while a replica drains. The feed carries nothing
-but chunks, and may be behind that call: a stream ends when it has as many chunks as the call said. A feed is
-opened at the first request of a replica. Serve waits for it, too, when the replica drains, so it ends as soon
-as the replica has left its pool and no request of ours runs there.
+The first request of a replica asks it through its handle where it listens, and for the secret that the
+connection begins with. A connection that breaks fails what is under way on it, and is asked for anew at once:
+so Serve finds out, and says, that a replica is dead. A replica that has left its pool is let go of with our
+last call there.
+
+**Handles.** `lean` handles call over gRPC on the caller's event loop, which takes a fraction of the CPU of
+Serve's default. Cancelling the task that waits in `ask` cancels the call, and Serve carries that to the
+replica.
 """
 
 import asyncio
 import itertools
-import uuid
+import logging
+import pickle
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import Context
 from typing import Any, cast
 
@@ -41,18 +43,16 @@ from ray.serve.exceptions import (
 )
 from ray.serve.handle import DeploymentHandle
 
-from serve_apps.engines.protocol import (
-    EngineError,
-    EngineFailed,
-    EngineRequest,
-    FinishReason,
-    KvHandle,
-    PromptTooLong,
-    Refused,
-    TokenChunk,
-)
+from serve_apps.call_server import CHUNK, END, FAILED
+from serve_apps.engines.protocol import EngineError, EngineFailed, PromptTooLong, Refused, TokenChunk, joined
 from serve_apps.gateway.backend import BackendError, NotReady, Overloaded, RefusedByEngine, TooLong
 from serve_apps.membership import Membership, NoReplica, ReplicaGone
+from serve_apps.wire import Address, GatewayEnd
+
+CONNECTED_WITHIN_S = 30.0
+"""Seconds to learn where a replica listens, and to be connected to it: its loop may be busy with a start."""
+
+logger = logging.getLogger("ray.serve")
 
 LEAN: Mapping[str, Any] = {
     "_by_reference": False,
@@ -144,54 +144,30 @@ def _translated(error: BaseException) -> Exception:
     return BackendError(str(error))
 
 
-Framed = tuple[int, str | bytes, int, FinishReason | None, int | None]
-Frame = Sequence[Framed]
+class Output:
+    """What one call brings, as it arrives: chunks in order, then the end or an error. One taker."""
 
+    __slots__ = ("_chunks", "_ended", "_error", "_key", "_line", "_waiter", "closed", "value")
 
-class FeedSender:
-    """Chunks on a replica that wait to be sent to one gateway."""
-
-    def __init__(self) -> None:
-        self._chunks: list[Framed] = []
-        self._waiter: asyncio.Future[None] | None = None
-
-    def put(self, key: int, chunk: TokenChunk) -> None:
-        """Send a chunk of the output that the gateway calls `key`, with the next frame."""
-        self._chunks.append((key, *chunk))
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
-
-    async def frames(self) -> AsyncGenerator[Frame, None]:
-        """Everything put, until closed."""
-        while True:
-            if not self._chunks:
-                self._waiter = asyncio.get_running_loop().create_future()
-                await self._waiter
-            chunks, self._chunks = self._chunks, []
-            yield chunks
-
-
-class ChunkStream:
-    """One output as it arrives at the gateway: chunks in order, then the end or an error. One taker."""
-
-    __slots__ = ("_chunks", "_error", "_received", "_sent", "_waiter")
-
-    def __init__(self) -> None:
+    def __init__(self, line: "ReplicaLine", key: int) -> None:
+        self._line, self._key = line, key
         self._chunks: deque[TokenChunk] = deque()
-        self._received = 0
-        self._sent: int | None = None
+        self._ended = False
         self._error: BaseException | None = None
         self._waiter: asyncio.Future[None] | None = None
+        self.value: Any = None
+        """What the method returned."""
+        self.closed: Callable[[], None] | None = None
+        """Called when it is closed."""
 
     def put(self, chunk: TokenChunk) -> None:
         """The next chunk has come."""
         self._chunks.append(chunk)
-        self._received += 1
         self._wake()
 
-    def end(self, sent: int) -> None:
-        """The replica has sent this many chunks, and there will be no more."""
-        self._sent = sent
+    def end(self, value: Any = None) -> None:  # noqa: ANN401 - as the method returns
+        """There will be no more."""
+        self.value, self._ended = value, True
         self._wake()
 
     def fail(self, error: BaseException) -> None:
@@ -201,9 +177,9 @@ class ChunkStream:
         self._wake()
 
     async def next(self) -> TokenChunk | None:
-        """The next chunk, None at the end. All that came since the last one is one chunk."""
+        """The next chunk, None at the end: all that came since the last one. Lost, or a BackendError."""
         while not self._chunks:
-            if self._sent is not None and self._received >= self._sent:
+            if self._ended:
                 return None
             if self._error is not None:
                 raise self._error
@@ -211,112 +187,160 @@ class ChunkStream:
             await self._waiter
         if len(self._chunks) == 1:
             return self._chunks.popleft()
-        return self._join()
-
-    def _join(self) -> TokenChunk:
         chunks = list(self._chunks)
         self._chunks.clear()
-        return TokenChunk(
-            # All of them bytes, or all of them text.
-            cast("str", chunks[0].text[:0]).join(cast("str", chunk.text) for chunk in chunks),
-            sum(chunk.tokens for chunk in chunks),
-            chunks[-1].finish_reason,
-            chunks[-1].cached_tokens,
-        )
+        return joined(chunks)
+
+    def close(self) -> None:
+        """Abort it if it has not ended: the engine frees what the request holds."""
+        self._line.forget(self._key, cancel=not self._ended)
+        if self.closed is not None:
+            self.closed()
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
 
-class Output:
-    """One request that runs on a decoding replica."""
+class ReplicaLine(GatewayEnd):
+    """The connection to one replica, and the calls on it."""
 
-    def __init__(self, stream: ChunkStream, task: "asyncio.Task[int]", forget: Callable[[], None]) -> None:
-        self._stream = stream
-        self._task = task
-        self._forget = forget
-        task.add_done_callback(self._ended)
+    def __init__(self, secret: bytes, lines: "PoolLines", replica: str) -> None:
+        super().__init__(secret)
+        self.outputs: dict[int, Output] = {}
+        self._lines, self._replica = lines, replica
+        self._keys = itertools.count()
 
-    async def next(self) -> TokenChunk | None:
-        """The next chunk, None at the end. Lost, or a BackendError."""
-        return await self._stream.next()
+    def start(self, method: str, arguments: Sequence[Any]) -> Output:
+        """Call a method of the replica."""
+        key = next(self._keys)
+        output = self.outputs[key] = Output(self, key)
+        self.post((key, method, arguments))
+        return output
 
-    def fail(self, error: Exception) -> None:
-        """End it with this error."""
-        self._stream.fail(error)
+    def forget(self, key: int, *, cancel: bool) -> None:
+        """Nothing of this call is wanted any more."""
+        if self.outputs.pop(key, None) is not None:
+            if cancel and not self.transport.is_closing():
+                self.post((key, None, ()))
+            self._lines.retire(self._replica)
 
-    def close(self) -> None:
-        """Abort it if it has not ended."""
-        # Cancels the call, and Serve the method on the replica: the engine frees what the request holds.
-        self._task.cancel()
-        self._forget()
+    def received(self, messages: Sequence[tuple[int, int, Any]]) -> None:
+        """Chunks, ends and errors."""
+        outputs = self.outputs
+        for key, kind, value in messages:
+            if (output := outputs.get(key)) is None:
+                continue
+            if kind == CHUNK:
+                output.put(TokenChunk._make(value))
+            else:
+                _finish(output, kind, value)
 
-    def _ended(self, task: "asyncio.Task[int]") -> None:
-        if task.cancelled():
-            self._stream.fail(Lost("cancelled"))
-        elif (error := task.exception()) is not None:
-            self._stream.fail(error)
-        else:
-            self._stream.end(task.result())
-
-
-class ReplicaFeed:
-    """The feed of one replica and the streams on it."""
-
-    def __init__(self, handle: DeploymentHandle[Any]) -> None:
-        self.reader = uuid.uuid4().hex
-        self.streams: dict[int, ChunkStream] = {}
-        # In a context of its own: Serve cancels with a request whatever was called in the request's context.
-        self.task = asyncio.create_task(self._read(handle), context=Context())
-
-    async def _read(self, handle: DeploymentHandle[Any]) -> None:
-        response: Any = handle.remote(self.reader)
-        loss = Lost("the feed ended")
-        try:
-            async for frame in response:
-                for key, *chunk in frame:
-                    if (stream := self.streams.get(key)) is not None:
-                        stream.put(TokenChunk(*chunk))
-        except FOREIGN as error:
-            loss = lost(error)
-        finally:
-            cancel(response)
-            for stream in self.streams.values():
-                stream.fail(loss)
+    def over(self) -> None:
+        """The connection is lost, or was let go of."""
+        self._lines.lost(self._replica, self)
+        for output in self.outputs.values():
+            output.fail(Lost("the connection to the replica was lost"))
 
 
-class PoolFeeds:
-    """The feeds of one pool."""
+def _finish(output: Output, kind: int, pickled: bytes) -> None:
+    try:
+        value = pickle.loads(pickled)
+    except Exception as error:
+        logger.exception("a replica's answer can't be read")
+        kind, value = FAILED, EngineError(f"an answer can't be read: {type(error).__name__}: {error}")
+    if kind == END:
+        output.end(value)
+    else:
+        output.fail(_translated(value))
+
+
+class PoolLines:
+    """The lines to the replicas of one pool."""
 
     def __init__(self, handle: DeploymentHandle[Any], pool: Membership) -> None:
-        self._feed = lean(handle, "feed", stream=True)
-        self._run = lean(handle, "decode_into_feed")
+        self._address = lean(handle, "address")
         self._pool = pool
-        self._feeds: dict[str, ReplicaFeed] = {}
-        self._keys = itertools.count()
-        pool.watch(self._retire)
+        self._lines: dict[str, ReplicaLine] = {}
+        self._opening: dict[str, asyncio.Task[ReplicaLine]] = {}
+        self._closed = False
+        pool.watch(self._retire_all)
 
-    def start(self, replica: str, request: EngineRequest, kv: KvHandle | None) -> Output:
-        """Run a request on that replica."""
-        feed = self._feeds.get(replica)
-        if feed is None or feed.task.done():
-            feed = self._feeds[replica] = ReplicaFeed(self._feed.options(session_id=replica))
-        key = next(self._keys)
-        stream = feed.streams[key] = ChunkStream()
-        self._pool.sent(replica, request.request_id)
-        task = asyncio.create_task(ask(self._run.options(session_id=replica), feed.reader, key, request, kv))
+    async def call(self, replica: str, method: str, *arguments: object) -> Any:  # noqa: ANN401
+        """Call a method that returns one value. Lost, or a BackendError."""
+        output = await self.start(replica, method, *arguments)
+        try:
+            await output.next()
+            return output.value
+        finally:
+            output.close()
 
-        def forget() -> None:
-            feed.streams.pop(key, None)
-            self._pool.done(replica, request.request_id)
-            self._retire()
+    async def start(self, replica: str, method: str, *arguments: object) -> Output:
+        """Call a method that streams; `Output.close` when nothing more is wanted. Lost."""
+        line = self._lines.get(replica)
+        return (line or await self._opened(replica)).start(method, arguments)
 
-        return Output(stream, task, forget)
+    def retire(self, replica: str) -> None:
+        """Let go of a replica that has left the pool, unless calls of ours run there."""
+        line = self._lines.get(replica)
+        if line is not None and not line.outputs and replica not in self._pool:
+            line.close()
 
-    def _retire(self) -> None:
-        for replica in [replica for replica, feed in self._feeds.items() if self._is_over(replica, feed)]:
-            self._feeds.pop(replica).task.cancel()
+    def lost(self, replica: str, line: ReplicaLine) -> None:
+        """A line has ended."""
+        if self._lines.get(replica) is line:
+            del self._lines[replica]
+            if replica in self._pool and not self._closed:
+                self._open(replica)
 
-    def _is_over(self, replica: str, feed: ReplicaFeed) -> bool:
-        return not feed.streams and replica not in self._pool
+    async def close(self) -> None:
+        """End all lines, also those that are about to begin."""
+        self._closed = True
+        for line in tuple(self._lines.values()):
+            line.close()
+        if self._opening:
+            await asyncio.wait(tuple(self._opening.values()))
+
+    def _retire_all(self) -> None:
+        for replica in tuple(self._lines):
+            self.retire(replica)
+
+    async def _opened(self, replica: str) -> ReplicaLine:
+        # Others may wait for it, too.
+        return await asyncio.shield(self._opening.get(replica) or self._open(replica))
+
+    def _open(self, replica: str) -> "asyncio.Task[ReplicaLine]":
+        # In a context of its own: Serve cancels with a request whatever was called in the request's context.
+        opening = asyncio.create_task(self._connect(replica), context=Context())
+        self._opening[replica] = opening
+
+        def opened(task: "asyncio.Task[ReplicaLine]") -> None:
+            self._opening.pop(replica, None)
+            # Nobody may have waited for it, and the replica may have left meanwhile.
+            if not task.cancelled() and task.exception() is None:
+                self.retire(replica)
+
+        opening.add_done_callback(opened)
+        return opening
+
+    async def _connect(self, replica: str) -> ReplicaLine:
+        try:
+            async with asyncio.timeout(CONNECTED_WITHIN_S):
+                host, port, secret = cast("Address", await ask(self._address.options(session_id=replica)))
+                line = ReplicaLine(secret, self, replica)
+                loop = asyncio.get_running_loop()
+                transport, _ = await loop.create_connection(lambda: line, host, port)
+                try:
+                    await line.trusted
+                except BaseException:
+                    transport.abort()
+                    raise
+        except ConnectionRefusedError as error:
+            raise Untaken(f"nothing listens there any more: {error}") from error
+        except (OSError, TimeoutError) as error:
+            raise Lost(f"it cannot be connected to: {type(error).__name__}: {error}") from error
+        if line.ended or self._closed:
+            line.close()
+            raise Lost("the connection was lost as it began")
+        self._lines[replica] = line
+        return line

@@ -118,7 +118,7 @@ class ControlPlaneAlone:
             gateway.host,
             gateway.port,
             tls=gateway.tls,
-            headers_within_s=gateway.headers_within_s,
+            limits=gateway,
         )
         await self._server.start()
 

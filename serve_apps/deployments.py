@@ -16,7 +16,6 @@ replica differs from its peers, if it does, which goes with its load to those wh
 import asyncio
 import logging
 import sys
-from collections import defaultdict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
 from dataclasses import asdict
@@ -31,7 +30,7 @@ from actors.names import CallError, NamedActor
 from headway.config import HeadwayConfig
 from headway.engine.observed_latency import LatencyObserver
 from headway.planning import Role
-from serve_apps.calls import FeedSender, Frame
+from serve_apps.call_server import CallServer, Method
 from serve_apps.engines import make_engine
 from serve_apps.engines.protocol import (
     Aside,
@@ -44,7 +43,9 @@ from serve_apps.engines.protocol import (
     KvHandle,
     RunningRequest,
     TokenChunk,
+    joined,
 )
+from serve_apps.wire import Address
 
 
 class MeasuredEngine:
@@ -166,6 +167,29 @@ def engine_errors() -> Iterator[None]:
         raise EngineFailed(f"{type(error).__name__}: {error}") from error
 
 
+GATHERED_S = 0.25
+
+
+async def gathered(chunks: AsyncGenerator[TokenChunk, None]) -> AsyncGenerator[TokenChunk, None]:
+    """The first chunk, then what came since in one, every GATHERED_S and at the end.
+
+    So TTFT and the number of tokens stay right, and the router hears how far long answers are; gaps between
+    tokens are means over that time.
+    """
+    now_s = asyncio.get_running_loop().time
+    held: list[TokenChunk] = []
+    due_s = 0.0
+    async with aclosing(chunks):
+        async for chunk in chunks:
+            held.append(chunk)
+            if chunk.finish_reason is not None or now_s() >= due_s:
+                yield joined(held)
+                held.clear()
+                due_s = now_s() + GATHERED_S
+        if held:
+            yield joined(held)
+
+
 EngineFactory = Callable[[HeadwayConfig, Role, str], Engine]
 """Settings, role and a name that is unique in the cluster -> a loaded engine."""
 
@@ -183,6 +207,20 @@ class EngineReplica:
         self._engine = make(config, self.role, self.replica)
         self._reporter: LatencyReporter | None = None
         self._serving = self._with_reports(config)
+        self._calls = CallServer(ray.util.get_node_ip_address, self._methods())
+
+    def _methods(self) -> Mapping[str, Method]:
+        """What gateways call."""
+        raise NotImplementedError
+
+    async def address(self) -> Address:
+        """Where this replica takes calls from gateways, and the secret that they begin with."""
+        return await self._calls.address()
+
+    def __del__(self) -> Awaitable[None] | None:
+        """Serve calls and awaits this when the replica ends: what gateways have here is to end first."""
+        calls: CallServer | None = getattr(self, "_calls", None)
+        return calls.close() if calls is not None and calls.begun and not calls.closing else None
 
     async def abort(self, request_id: str) -> None:
         """End the request if it is here."""
@@ -248,6 +286,9 @@ class Prefill(EngineReplica):
 
     role = Role.PREFILL
 
+    def _methods(self) -> Mapping[str, Method]:
+        return {"prefill": self.prefill}
+
     async def prefill(self, request: EngineRequest) -> KvHandle:
         """Compute the prompt."""
         with engine_errors():
@@ -259,9 +300,8 @@ class Decode(EngineReplica):
 
     role = Role.DECODE
 
-    def __init__(self, config: HeadwayConfig, make: EngineFactory = make_engine) -> None:
-        super().__init__(config, make)
-        self._senders: dict[str, FeedSender] = defaultdict(FeedSender)
+    def _methods(self) -> Mapping[str, Method]:
+        return {"decode": self.answer, "aside": self.aside}
 
     async def decode(self, request: EngineRequest, kv: KvHandle | None) -> AsyncGenerator[TokenChunk, None]:
         """Stream the output; closing the stream ends the request in the engine.
@@ -280,38 +320,26 @@ class Decode(EngineReplica):
                         return
                     yield chunk
 
+    def answer(self, request: EngineRequest, kv: KvHandle | None) -> AsyncGenerator[TokenChunk, None]:
+        """The output as it travels: of an answer that leaves whole, in few pieces."""
+        chunks = self.decode(request, kv)
+        whole = request.call is not None and not request.call.stream
+        return gathered(chunks) if whole else chunks
+
     async def aside(self, question: Aside) -> AsideAnswer:
         """What the engine says to it, where it answers clients by itself."""
         ask: Callable[[Aside], Awaitable[AsideAnswer]] = self._engine.aside  # type: ignore[attr-defined]
         with engine_errors():
             return await ask(question)
 
-    async def decode_into_feed(
-        self, reader: str, key: int, request: EngineRequest, kv: KvHandle | None
-    ) -> int:
-        """Send the output with the feed of `reader`, as `key`; return how many chunks when all are sent."""
-        put, sent = self._senders[reader].put, 0
-        async with aclosing(self.decode(request, kv)) as stream:
-            async for chunk in stream:
-                put(key, chunk)
-                sent += 1
-        return sent
-
-    async def feed(self, reader: str) -> AsyncGenerator[Frame, None]:
-        """The chunks of all requests of `reader`, a frame for each step of the engine."""
-        try:
-            async with aclosing(self._senders[reader].frames()) as frames:
-                async for frame in frames:
-                    yield frame
-        finally:
-            # The gateway is gone, or opens a new feed under a new name.
-            self._senders.pop(reader, None)
-
 
 class Mixed(Decode):
     """Does both phases, of one request or of two: `decode` without KV computes the prompt first."""
 
     role = Role.MIXED
+
+    def _methods(self) -> Mapping[str, Method]:
+        return {**super()._methods(), "prefill": self.prefill}
 
     async def prefill(self, request: EngineRequest) -> KvHandle:
         """Compute the prompt for another replica."""

@@ -31,7 +31,8 @@ from starlette.routing import BaseRoute, Route
 from headway.planning.reasons import jsonable
 from serve_apps.control_api import ControlQueries, Unavailable
 from serve_apps.control_metrics import StatusFeed
-from serve_apps.gateway.backend import ReplicaLoad, error_body
+from serve_apps.engines.protocol import error_body
+from serve_apps.gateway.backend import ReplicaLoad
 
 PERIOD_S = 1.0
 ALIVE_S = 15.0

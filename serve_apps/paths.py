@@ -2,8 +2,7 @@
 
     Phases       kv            = prefill(replica, request)
                  output, chunk = decode(replica, request, kv)      the first chunk shows that it has begun
-    DirectPath   both replicas are chosen here, by a profile that needs no common knowledge. Serve's routers
-                 can't do that: the feed of a decoding replica must be open, and suspects are known here
+    DirectPath   both replicas are chosen here, by a profile that needs no common knowledge
     RoutedPath   carries out placements of the Router
                      both phases on one mixed replica     D.decode(request)
                      on two replicas, of whatever role    KV = P.prefill(request), then D.decode(request, KV)
@@ -21,13 +20,14 @@ Router would hold them, or until their deadline.
 import asyncio
 import time
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from ray.serve.handle import DeploymentHandle
 
 from headway.planning import Role
 from headway.routing.types import Placement
-from serve_apps.calls import Lost, Output, PoolFeeds, Untaken, ask, lean
+from serve_apps.calls import Lost, Output, PoolLines, Untaken
 from serve_apps.engines.protocol import Aside, AsideAnswer, EngineRequest, KvHandle, TokenChunk
 from serve_apps.gateway.backend import NotReady, OnPlaced
 from serve_apps.membership import Membership, Profile, membership
@@ -55,10 +55,7 @@ class Phases:
         self.prefill_role, self.decode_role = (
             (Role.MIXED, Role.MIXED) if self.mixed else (Role.PREFILL, Role.DECODE)
         )
-        decoding = handles[self.decode_role]
-        self._feeds = PoolFeeds(decoding, self.decode_pool)
-        self._prefill = lean(handles[self.prefill_role], "prefill")
-        self._aside = lean(decoding, "aside")
+        self._lines = {role: PoolLines(handle, self.pools[role]) for role, handle in handles.items()}
 
     @property
     def prefill_pool(self) -> Membership:
@@ -81,12 +78,17 @@ class Phases:
             except TimeoutError:
                 raise NotReady(f"no {role.value} replica has been running for {self.wait_s:g} s") from None
 
+    async def close(self) -> None:
+        """Let go of all replicas."""
+        for lines in self._lines.values():
+            await lines.close()
+
     async def prefill(self, replica: str, request: EngineRequest) -> KvHandle:
         """Compute the prompt there. Lost, or a BackendError."""
         pool = self.prefill_pool
         pool.sent(replica, request.request_id, request.input_tokens)
         try:
-            kv: KvHandle = await ask(self._prefill.options(session_id=replica), request)
+            kv: KvHandle = await self._lines[self.prefill_role].call(replica, "prefill", request)
             return kv
         except Lost:
             pool.suspect(replica, time.monotonic())
@@ -96,25 +98,27 @@ class Phases:
 
     async def aside(self, replica: str, question: Aside) -> AsideAnswer:
         """What that replica says to it. Lost, or a BackendError."""
-        answer: AsideAnswer = await ask(self._aside.options(session_id=replica), question)
+        answer: AsideAnswer = await self._lines[self.decode_role].call(replica, "aside", question)
         return answer
 
     async def decode(
         self, replica: str, request: EngineRequest, kv: KvHandle | None
     ) -> tuple[Output, TokenChunk | None]:
         """Begin to decode there; the output and its first chunk. Lost, or a BackendError."""
-        output = self._feeds.start(replica, request, kv)
-        started = False
+        pool, output = self.decode_pool, None
+        pool.sent(replica, request.request_id)
         try:
+            output = await self._lines[self.decode_role].start(replica, "decode", request, kv)
             chunk = await output.next()
-            started = True
-            return output, chunk
-        except Lost:
-            self.decode_pool.suspect(replica, time.monotonic())
-            raise
-        finally:
-            if not started:
+        except BaseException as error:
+            if isinstance(error, Lost):
+                pool.suspect(replica, time.monotonic())
+            if output is not None:
                 output.close()
+            pool.done(replica, request.request_id)
+            raise
+        output.closed = partial(pool.done, replica, request.request_id)
+        return output, chunk
 
 
 class DirectPath:

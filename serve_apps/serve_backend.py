@@ -76,9 +76,10 @@ class ServeBackend:
         return RoutingCounts() if self._client is None else self._client.counts
 
     async def close(self) -> None:
-        """Stop talking to the router."""
+        """Stop talking to the router and to replicas."""
         if self._client is not None:
             await self._client.close()
+        await self._phases.close()
 
     async def generate(
         self, request: EngineRequest, placed: OnPlaced | None = None

@@ -1,70 +1,253 @@
-"""uvicorn's HTTP protocol, for which a connection without a request is not for ever.
+"""uvicorn's HTTP protocol, in which no client holds anything for ever, nor more than a little of it.
 
-uvicorn closes a connection that stays silent after an answer. One that says nothing at all, or half a header,
-it keeps: here it has so many seconds to send the headers of a request.
+| a connection that                                   | is                                            |
+|-----------------------------------------------------|-----------------------------------------------|
+| says nothing, or half a head                        | answered 408 after `headers_within_s`         |
+| sends what brings neither a head nor a body on      | answered 431 after `MOST_HEAD_BYTES`          |
+| goes on with a body whose request has been answered | closed after as much as a body may be         |
+| sends its body in crumbs                            | answered 400, see `LEAST_OF_PART`             |
+| asks on without waiting for answers                 | reset after `MOST_PIPELINED`                  |
+| takes nothing of an answer that waits for it        | reset after `taken_within_s`                  |
+| is one too many                                     | let in for the one longest without a request  |
+
+uvicorn closes a connection that stays silent after an answer. Beyond that it has none of these bounds. And it
+sends the head of a response by itself: here it leaves with what follows (`joined_head`).
 """
 
 import asyncio
+import fcntl
+import socket
+import struct
+import termios
+from collections.abc import Set
+from dataclasses import dataclass, field
+from typing import Any, cast
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+from serve_apps.gateway.bodies import MOST_BODY_BYTES
+from serve_apps.joined_head import JoinedHead
 
 TOO_SLOW = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+BAD = b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+
+MOST_HEAD_BYTES = 128 * 2**10
+MOST_HEADERS = 256
+SLICE = 16 * 2**10
+MOST_PARTS, LEAST_OF_PART = 1024, 16
+"""A body in more parts than this has so many bytes in each, on average: each costs as much as a long one."""
+MOST_PIPELINED = 16
+"""Requests behind one that is being answered."""
+
+LEAST_TAKEN = 4096
+"""Bytes of a waiting answer that a client has to take in `taken_within_s`."""
+
+LOOKS = 4
+"""How often in that time it is looked at."""
+
+RESET = struct.pack("ii", 1, 0)
+"""SO_LINGER by which what was not sent is dropped at once; else the kernel would go on trying."""
+
+
+DROPPED_EVERY_S = 0.01
+"""Seconds between two parts of a body whose request has been answered."""
+
+
+class TooManyRequests(Exception):
+    """Of one connection at once."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Limits:
+    """Of all connections of one server; `waiting` are those without a request, the longest wait first."""
+
+    headers_within_s: float
+    taken_within_s: float
+    most: int
+    waiting: dict["TimedProtocol", None] = field(default_factory=dict)
 
 
 class TimedProtocol(HttpToolsProtocol):
-    """One connection. `within_s` is set by `timed`."""
+    """One connection. `limits` are set by `timed`."""
 
-    within_s = 0.0
+    limits: Limits
+    pauses = 0
+    """How often the client was slower than its answers."""
+
     _due: asyncio.TimerHandle | None = None
+    _running: RequestResponseCycle | None = None
+    _in_body = False
+    _parts = 0
+    _body_bytes = 0
+    _fruitless = 0
+    """Bytes since there last was a head, or a part of a body that somebody waits for."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A connection, of which a request is expected."""
         super().connection_made(transport)
-        self._expect()
+        if len(self.connections) > self.limits.most:
+            reset(next(iter(self.limits.waiting), self))
+        if not transport.is_closing():
+            self._expect()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """It is gone."""
         self._expect_nothing()
+        running = self._running
         super().connection_lost(exc)
+        # uvicorn tells the last request only; one before it would be served on, for nobody.
+        if running is not None and not running.response_complete:
+            running.disconnected = True
+            running.message_event.set()
 
     def data_received(self, data: bytes) -> None:
-        """Some bytes; where they are neither of a request that runs nor all of its headers, more are due."""
+        """Some bytes, a few at a time: what is too much is seen before all of it is parsed."""
+        for start in range(0, len(data), SLICE):
+            self._received(data[start : start + SLICE])
+            if self.transport.is_closing():
+                return
+        if self._in_body and self._answered():
+            # For nobody: the client may get rid of it, so that it reads its answer, but not at others' cost.
+            self.transport.pause_reading()
+            self.loop.call_later(DROPPED_EVERY_S, self._read_on)
+
+    def _read_on(self) -> None:
+        if not self.transport.is_closing():
+            self.transport.resume_reading()
+
+    def _received(self, data: bytes) -> None:
+        """Where they are neither of a request that runs nor all of its headers, more are due."""
+        self._fruitless += len(data)
         super().data_received(data)
-        if self._due is None and not self._answering() and not self.transport.is_closing():
+        if self.transport.is_closing():
+            return
+        most = MOST_BODY_BYTES if self._in_body and self._answered() else MOST_HEAD_BYTES
+        if self._fruitless > most or (self.headers is not None and len(self.headers) > MOST_HEADERS):
+            self._refuse(TOO_LARGE)
+        elif self._parts > MOST_PARTS and self._body_bytes < LEAST_OF_PART * self._parts:
+            self._refuse(BAD)
+        elif self._due is None and self._answered():
             self._expect()
 
     def on_message_begin(self) -> None:
         """The first byte of a request."""
+        if len(self.pipeline) >= MOST_PIPELINED:
+            raise TooManyRequests
         super().on_message_begin()
         if self._due is None:
             self._expect()
 
     def on_headers_complete(self) -> None:
         """The headers are here."""
+        self._fruitless, self._in_body, self._parts, self._body_bytes = 0, True, 0, 0
         self._expect_nothing()
+        before = self.cycle
         super().on_headers_complete()
+        if self.cycle is not None and self.cycle is not before:
+            self.cycle.transport = cast("asyncio.Transport", JoinedHead(self.transport))
 
-    def _answering(self) -> bool:
-        return self.cycle is not None and not self.cycle.response_complete
+    def on_body(self, body: bytes) -> None:
+        """A part of a body."""
+        self._parts += 1
+        self._body_bytes += len(body)
+        if not self.cycle.response_complete:
+            self._fruitless = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """The request is complete."""
+        self._in_body = False
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        """The answer is complete."""
+        super().on_response_complete()
+        if self._answered() and not self.transport.is_closing():
+            self.limits.waiting[self] = None
+
+    def pause_writing(self) -> None:
+        """More waits to be taken than is good."""
+        self.pauses += 1
+        super().pause_writing()
+
+    def send_400_response(self, msg: str) -> None:
+        """What came is no HTTP."""
+        del msg
+        self._refuse(BAD)
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:  # noqa: ANN401 - uvicorn's
+        self._running = cycle
+        super()._start_asgi_task(cycle, app)
+
+    def _answered(self) -> bool:
+        """No request is under way."""
+        return self.cycle is None or self.cycle.response_complete
 
     def _expect(self) -> None:
-        self._due = self.loop.call_later(self.within_s, self._over)
+        self._due = self.loop.call_later(self.limits.headers_within_s, self._over)
+        self.limits.waiting[self] = None
 
     def _expect_nothing(self) -> None:
+        self.limits.waiting.pop(self, None)
         if self._due is not None:
             self._due.cancel()
             self._due = None
 
     def _over(self) -> None:
         self._due = None
-        if self._answering():
+        if not self._answered():
             # Half a request behind one that is being answered: its time begins with the end of that.
             self._expect()
         elif not self.transport.is_closing():
-            self.transport.write(TOO_SLOW)
+            self._refuse(TOO_SLOW)
+
+    def _refuse(self, answer: bytes) -> None:
+        running = self._running
+        if running is not None and running.response_started and not running.response_complete:
+            # In the middle of an answer there is no saying so.
+            self.transport.abort()
+        else:
+            self.transport.write(answer)
             self.transport.close()
 
 
-def timed(within_s: float) -> type[TimedProtocol]:
-    """The protocol with that many seconds for the headers of a request."""
-    return type("TimedProtocol", (TimedProtocol,), {"within_s": within_s})
+def timed(limits: Limits) -> type[TimedProtocol]:
+    """The protocol of a server with these limits."""
+    return type("TimedProtocol", (TimedProtocol,), {"limits": limits})
+
+
+def reset(connection: TimedProtocol) -> None:
+    """Drop a connection with all that waits to be sent on it."""
+    connection.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+    connection.transport.abort()
+
+
+async def let_stalled_go(connections: Set[TimedProtocol], within_s: float) -> None:
+    """For ever: reset those whose clients take too little of what waits for them."""
+    loop = asyncio.get_running_loop()
+    stalled: dict[TimedProtocol, tuple[int, int, float]] = {}
+    while True:
+        await asyncio.sleep(within_s / LOOKS)
+        now_s, before = loop.time(), stalled
+        stalled = {}
+        for connection in list(connections):
+            waits = connection.flow.write_paused or connection.transport.is_closing()
+            if not waits or connection not in connections:
+                continue
+            untaken = _untaken(connection.transport)
+            pauses, most, since_s = before.get(connection, (-1, 0, now_s))
+            if pauses != connection.pauses or untaken <= most - LEAST_TAKEN:
+                stalled[connection] = (connection.pauses, untaken, now_s)
+            elif now_s - since_s < within_s:
+                stalled[connection] = (pauses, most, since_s)
+            else:
+                reset(connection)
+                # Hundreds that end in one turn of the loop would make all others wait.
+                await asyncio.sleep(0)
+
+
+def _untaken(transport: asyncio.Transport) -> int:
+    """Bytes that wait here or in the kernel until the client takes them."""
+    in_kernel = fcntl.ioctl(transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, bytes(4))
+    return transport.get_write_buffer_size() + int(struct.unpack("i", in_kernel)[0])

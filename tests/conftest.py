@@ -30,6 +30,7 @@ SLOW = (
     "cluster",
     "conformance/test_predictors.py",
     "engine/test_live_engine.py",
+    "gateway/test_attacks.py",
     "hosts",
     "planning/replay",
     "planning/test_hindsight_extremes.py",

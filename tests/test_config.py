@@ -251,3 +251,9 @@ def test_an_unknown_profile_lists_the_shipped_ones(tmp_path, name):
     (tmp_path / "tiny" / "selected_prefill_interpolation").mkdir(parents=True)
     with pytest.raises(ConfigError, match=r"engine\.profile: .* nor a shipped profile \(tiny\)"):
         resolve_profile(name, tmp_path)
+
+
+def test_several_gateways_need_a_port_that_clients_know():
+    assert load_config(None, {"gateway.replicas": 3}).gateway.replicas == 3
+    with pytest.raises(ConfigError, match="several replicas need a port"):
+        load_config(None, {"gateway.replicas": 2, "gateway.port": 0})

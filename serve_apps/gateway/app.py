@@ -29,17 +29,11 @@ from headway.config import HeadwayConfig
 from serve_apps.access import Access, make_access, own_scope, with_user
 from serve_apps.control_api import ControlQueries
 from serve_apps.control_metrics import ControlMetrics, StatusFeed, exposition
-from serve_apps.engines.protocol import Aside
-from serve_apps.gateway.backend import Backend, BackendError, Broken, Fault, error_body, fault_of
+from serve_apps.engines.protocol import Aside, error_body
+from serve_apps.gateway import openapi
+from serve_apps.gateway.backend import Backend, BackendError, Broken, Fault, fault_of
 from serve_apps.gateway.generation import Generation
-from serve_apps.gateway.responses import (
-    CHAT_COMPLETIONS,
-    COMPLETIONS,
-    RESPONSES,
-    Channel,
-    Endpoint,
-    HeaderList,
-)
+from serve_apps.gateway.responses import ENDPOINTS, Channel, HeaderList
 from serve_apps.gateway.state import GatewayState, make_state
 from serve_apps.live_page import LivePage, gateway_view
 
@@ -51,19 +45,21 @@ class Service:
         self._state = state
         self._feed = None if control is None else control.feed
         self._shown = CollectorRegistry()
-        self._shown.register(state.registry)
+        self._shown.register(state.fleet)
         if control is not None:
             self._shown.register(control)
 
     async def models(self, _: Request) -> Response:
-        """The one model, as a list."""
-        return JSONResponse({"object": "list", "data": [self._state.identity.entry()]})
+        """The model and its adapters, as a list."""
+        identity = self._state.identity
+        names = (identity.model, *identity.adapters)
+        return JSONResponse({"object": "list", "data": [identity.entry(name) for name in names]})
 
     async def model(self, request: Request) -> Response:
         """One model by its name."""
         name, identity = request.path_params["name"], self._state.identity
         identity.check(name)
-        return JSONResponse(identity.entry())
+        return JSONResponse(identity.entry(name))
 
     async def health(self, _: Request) -> Response:
         """200: the process lives."""
@@ -82,7 +78,8 @@ class Service:
 
     async def metrics(self, request: Request) -> Response:
         """Prometheus' text, or OpenMetrics (docs/reference/metrics.md)."""
-        return await exposition(request, self._shown, self._feed)
+        own = await exposition(request, self._shown, self._feed)
+        return await self._state.fleet.with_others(own, request.headers.get("accept", ""))
 
     async def requests(self, request: Request) -> Response:
         """For the collector of measurements: the requests of the last `seconds=S` one by one, as times,
@@ -96,18 +93,18 @@ class Service:
             seconds = math.nan
         if math.isnan(seconds):
             raise HTTPException(400, f"seconds: {text!r} is no number")
-        return Response(encode(self._state.metrics.log.recent(seconds)), media_type="application/json")
+        return Response(encode(await self._state.fleet.requests(seconds)), media_type="application/json")
 
     async def aside(self, request: Request) -> Response:
         """Answered by an engine: nothing of it is counted as a request for output."""
         state = self._state
         async with state.bodies.read(request.headers.raw, request.receive) as body:
-            with state.slot():
-                question = Aside(request.method, request.url.path, body)
-                try:
-                    status, said = await state.traffic.backend.aside(question)
-                except BackendError as error:
-                    raise fault_of(error, state.settings.retry_after_s) from error
+            question = Aside(request.method, request.url.path, body)
+        with state.slot(request.scope["holder"]):
+            try:
+                status, said = await state.traffic.backend.aside(question)
+            except BackendError as error:
+                raise fault_of(error, state.settings.retry_after_s) from error
         return Response(said, status_code=status, media_type="application/json")
 
     async def elsewhere(self, _: Request) -> Response:
@@ -125,9 +122,13 @@ ASIDES = (
 
 
 def make_service(
-    state: GatewayState, extra_routes: Sequence[BaseRoute], control: ControlMetrics | None = None
+    state: GatewayState,
+    extra_routes: Sequence[BaseRoute],
+    control: ControlMetrics | None = None,
+    *,
+    keys: bool = False,
 ) -> Starlette:
-    """The Starlette application of everything but generation."""
+    """The Starlette application of everything but generation; `keys`: there are some."""
     service = Service(state, control)
     routes = [
         Route("/v1/models", service.models),
@@ -137,11 +138,11 @@ def make_service(
         Route("/metrics", service.metrics),
         Route("/metrics/requests", service.requests),
         # Only other methods than POST get here, which Starlette refuses with 405.
-        *(Route(api.path, service.elsewhere, methods=["POST"]) for api in endpoints(state)),
-        *(Route(path, service.aside, methods=[method]) for method, path in ASIDES if state.calls is not None),
+        *(Route(api.path, service.elsewhere, methods=["POST"]) for api in ENDPOINTS),
+        *(Route(path, service.aside, methods=[method]) for method, path in ASIDES),
         *extra_routes,
     ]
-    return starlette_app(routes)
+    return starlette_app([*routes, *openapi.routes_of(routes, state.identity.model, keys=keys)])
 
 
 def starlette_app(routes: Sequence[BaseRoute]) -> Starlette:
@@ -180,12 +181,6 @@ def _json(status: int, body: bytes, headers: dict[str, str]) -> Response:
 _SANE_ID = re.compile(rb"[A-Za-z0-9._:+/=@-]{1,128}")
 
 
-def endpoints(state: GatewayState) -> Sequence[Endpoint]:
-    """Those that take requests for output."""
-    made_here = (COMPLETIONS, CHAT_COMPLETIONS)
-    return made_here if state.calls is None else (*made_here, RESPONSES)
-
-
 class GatewayApp:
     """The ASGI application; `state` is what may be read and changed while it runs, `live` its live page."""
 
@@ -201,8 +196,8 @@ class GatewayApp:
         if live is not None:
             extra_routes = [*extra_routes, *live.routes()]
         self._access = access
-        self._generation = {api.path: Generation(state, api) for api in endpoints(state)}
-        self._service = make_service(state, extra_routes, control)
+        self._generation = {api.path: Generation(state, api) for api in ENDPOINTS}
+        self._service = make_service(state, extra_routes, control, keys=access.keyed)
         self._engine_header = (b"x-headway-engine", state.identity.engine.encode())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -245,11 +240,11 @@ def make_app(
     access, state = make_access(config.gateway), make_state(config, backend, clock)
     if plane is None:
         return GatewayApp(state, access, extra_routes)
-    feed, judged = StatusFeed(plane.status), state.metrics.judged_by_class
+    fleet = state.fleet
+    feed, judged = StatusFeed(fleet.with_others_figures(plane.status)), fleet.judged
 
     def view() -> Mapping[str, object]:
-        outcomes = {str(outcome): count for outcome, count in state.metrics.requests.items()}
-        return gateway_view(backend.replicas(), judged(), outcomes, routing())
+        return gateway_view(backend.replicas(), judged(), fleet.outcomes(), fleet.routing(routing()))
 
     live = LivePage(plane, feed, view)
     return GatewayApp(state, access, extra_routes, ControlMetrics(config.model, feed, judged), live)

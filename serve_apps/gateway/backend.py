@@ -28,7 +28,6 @@
 Faults have OpenAI's form. Unknown paths and methods are Starlette's HTTPException; `app` gives them the same.
 """
 
-import json
 import math
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -37,7 +36,7 @@ from typing import ClassVar, Literal, Protocol
 
 from headway.planning import Role
 from headway.routing.types import Placement
-from serve_apps.engines.protocol import Aside, AsideAnswer, EngineRequest, TokenChunk
+from serve_apps.engines.protocol import Aside, AsideAnswer, EngineRequest, TokenChunk, error_body
 
 
 class BackendError(Exception):
@@ -255,12 +254,6 @@ class ClientGone(Fault):
     """The client has closed its connection."""
 
     outcome = "aborted"
-
-
-def error_body(message: str, kind: str, param: str | None, code: str | None) -> bytes:
-    """An error in OpenAI's form."""
-    error = {"message": message, "type": kind, "param": param, "code": code}
-    return json.dumps({"error": error}).encode()
 
 
 _FAULTS: Mapping[type[BackendError], Callable[[str, float], Fault]] = {

@@ -1,12 +1,23 @@
-"""The bodies of requests while they are read: how long, how large, and how much all of them hold together.
+"""The bodies of requests while they are read: how long, how large, of how many parts, and how much together.
 
 What is held is counted as it comes, and not as it is announced: who announces much and sends nothing takes no
 room from others. A body counts until its request is read and valid; from then on requests are counted.
+
+Where there is no room for more, the body that came slowest so far (bytes since its first / time since) has to
+go: one that is held open leaves to those that come, be it ever so large. Short ones always get in.
+
+JSON costs by its values, more than by its bytes: 15 MB of `{},` are 5 million objects, for which the event
+loop would stand still for seconds. So the values of a long body are counted as it comes, before it is parsed,
+and one that has too many is refused. Of long bodies one part is taken in a turn of the event loop, however
+many come, and huge ones are parsed one at a time, as that holds Python's lock: what else is under way waits
+for one of them, not for all.
 """
 
 import asyncio
+import ctypes
 from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
+from dataclasses import dataclass, field
 
 from starlette.types import Receive
 
@@ -15,12 +26,104 @@ from serve_apps.gateway.backend import BodyTooLarge, BodyTooSlow, ClientGone, Sh
 MOST_BODY_BYTES = 16 * 2**20
 """Room for the longest contexts: a million tokens take a few bytes each."""
 
+SHORT_BYTES = 64 * 2**10
+"""Bodies up to this get in whatever is held."""
+
+LONG_BYTES = 256 * 2**10
+"""Bodies from this on take turns, and their values are counted: what is shorter has few in any case."""
+
+HUGE_BYTES = 2**20
+"""Bodies from this on are parsed one at a time."""
+
+MOST_COMMAS = 2**20
+"""A comma for each but one value of an array or object: room for a million token ids."""
+
+MOST_CONTAINERS = 2**16
+"""Arrays and objects, each of them far dearer than a number."""
+
+KEPT_BYTES = 32 * 2**20
+"""What bodies held beyond this is given back to the system when the last one is gone."""
+
+_NO_MARKS = bytes(set(range(256)) - set(b",[{"))
+
+
+class ValueCount:
+    """Counts commas, arrays and objects of JSON outside its strings, as its bytes come.
+
+    Of what is no JSON it counts anything: that is refused where the parser first meets it.
+    """
+
+    __slots__ = ("_escaping", "_in_string", "commas", "containers")
+
+    def __init__(self) -> None:
+        self.commas = self.containers = 0
+        self._in_string = self._escaping = False
+
+    def add(self, part: bytes) -> None:
+        """The next bytes."""
+        if self._escaping:
+            part = part[1:]
+        plain = part.replace(b"\\\\", b"").replace(b'\\"', b"")
+        self._escaping = plain.endswith(b"\\")
+        pieces = plain.split(b'"')
+        outside = b"".join(pieces[self._in_string :: 2])
+        self._in_string ^= len(pieces) % 2 == 0
+        self.commas += outside.count(b",")
+        self.containers += outside.count(b"{") + outside.count(b"[")
+
+    @property
+    def too_many(self) -> bool:
+        """Whether parsing would take too long."""
+        return self.commas > MOST_COMMAS or self.containers > MOST_CONTAINERS
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class _Body:
+    """One that comes; `time` is what it has for that."""
+
+    began_s: float
+    time: asyncio.Timeout
+    size: int = 0
+    parts: list[bytes] = field(default_factory=list)
+    gave_way: bool = False
+    marks: int = 0
+    values: ValueCount = field(default_factory=ValueCount)
+    marks_of: int = 0
+    values_of: int = 0
+    """Parts that are counted."""
+
+    def take(self, part: bytes) -> None:
+        """A part. BodyTooLarge."""
+        self.size += len(part)
+        self.parts.append(part)
+        if self.size >= LONG_BYTES:
+            self._count()
+
+    def _count(self) -> None:
+        """Anything that may be a value's mark, which is cheap; where these are many, those that are."""
+        self.marks += sum(len(part.translate(None, _NO_MARKS)) for part in self.parts[self.marks_of :])
+        self.marks_of = len(self.parts)
+        if self.marks <= MOST_CONTAINERS:
+            return
+        for part in self.parts[self.values_of :]:
+            self.values.add(part)
+        self.values_of = len(self.parts)
+        if self.values.too_many:
+            text = f"{MOST_COMMAS} values, or than {MOST_CONTAINERS} arrays and objects"
+            raise BodyTooLarge(f"The body has more than {text}")
+
+    def speed(self, now_s: float, more: int = 0) -> float:
+        """Bytes in a second, with so many more that came now."""
+        return (self.size + more) / max(now_s - self.began_s, 1e-6)
+
 
 class Bodies:
-    """Reads bodies; `held` bytes are in memory now, of at most `most_bytes`."""
+    """Reads bodies; `held` bytes are in memory now, of at most `most_bytes` beside short ones."""
 
     def __init__(self, *, most_bytes: int, within_s: float, retry_after_s: float) -> None:
-        self.held = 0
+        self.held = self._most_held = 0
+        self._coming: set[_Body] = set()
+        self._turn, self._one_huge = asyncio.Lock(), asyncio.Lock()
         self._most_bytes, self._within_s, self._retry_after_s = most_bytes, within_s, retry_after_s
 
     @asynccontextmanager
@@ -29,36 +132,79 @@ class Bodies:
         for name, value in headers:
             if name == b"content-length" and value.isdigit() and int(value) > MOST_BODY_BYTES:
                 raise _too_large()
-        parts: list[bytes] = []
+        time = asyncio.timeout(self._within_s)
+        body = _Body(began_s=asyncio.get_running_loop().time(), time=time)
+        self._coming.add(body)
         try:
             try:
-                async with asyncio.timeout(self._within_s) as time:
-                    await self._fill(parts, receive)
+                async with time:
+                    await self._fill(body, receive)
             except TimeoutError:
                 if not time.expired():
                     raise
-                raise BodyTooSlow(f"The body did not come within {self._within_s:g} s") from None
-            yield b"".join(parts)
+                raise self._too_slow(body) from None
+            finally:
+                self._coming.discard(body)
+            if body.gave_way:
+                # Its last part came before it could be told.
+                raise self._too_slow(body)
+            whole = b"".join(body.parts)
+            body.parts.clear()
+            async with self._one_huge if body.size >= HUGE_BYTES else nullcontext():
+                yield whole
         finally:
-            self.held -= sum(map(len, parts))
+            self.held -= body.size
+            if not self.held and self._most_held > KEPT_BYTES:
+                self._most_held = 0
+                asyncio.get_running_loop().run_in_executor(None, _trim)
 
-    async def _fill(self, parts: list[bytes], receive: Receive) -> None:
-        size, more = 0, True
+    async def _fill(self, body: _Body, receive: Receive) -> None:
+        more = True
         while more:
+            if body.size >= LONG_BYTES:
+                async with self._turn:
+                    await asyncio.sleep(0)
             message = await receive()
             if message["type"] == "http.disconnect":
                 raise ClientGone("The client went away before its request was complete")
             part: bytes = message.get("body", b"")
-            size += len(part)
+            size = body.size + len(part)
             if size > MOST_BODY_BYTES:
                 raise _too_large()
-            if self.held + len(part) > self._most_bytes:
+            if size > SHORT_BYTES and self.held + len(part) > self._most_bytes:
+                self._make_room(body, len(part))
+            self.held += len(part)
+            self._most_held = max(self._most_held, self.held)
+            body.take(part)
+            more = message.get("more_body", False)
+
+    def _make_room(self, body: _Body, needed: int) -> None:
+        """For more of a body; Shed where it is itself the slowest."""
+        now_s = asyncio.get_running_loop().time()
+        while self.held + needed > self._most_bytes:
+            others = (each for each in self._coming if each is not body and each.size > SHORT_BYTES)
+            slowest = min(others, key=lambda each: each.speed(now_s), default=None)
+            if slowest is None or body.speed(now_s, needed) <= slowest.speed(now_s):
                 text = f"Bodies of {self.held} bytes are being read, which is as much as this gateway holds"
                 raise Shed(text, retry_after_s=self._retry_after_s)
-            self.held += len(part)
-            parts.append(part)
-            more = message.get("more_body", False)
+            self.held -= slowest.size
+            slowest.size, slowest.gave_way = 0, True
+            slowest.parts.clear()
+            if not slowest.time.expired():
+                slowest.time.reschedule(now_s)
+
+    def _too_slow(self, body: _Body) -> BodyTooSlow:
+        if body.gave_way:
+            return BodyTooSlow("The body came slower than others, for which its room was needed")
+        return BodyTooSlow(f"The body did not come within {self._within_s:g} s")
 
 
 def _too_large() -> BodyTooLarge:
     return BodyTooLarge(f"The body is larger than {MOST_BODY_BYTES} bytes")
+
+
+def _trim() -> None:
+    """Give back what is free: glibc keeps what was in use in pieces, be it hundreds of megabytes."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)

@@ -3,18 +3,12 @@
 The order is that of the checks: body, fields, model, length, limits of the key, slots; a request that fails
 one is not weighed by the next. Slots come last, as what is turned away for want of them is load all the same.
 What the client, the deadline or the backend do wrong meets in one place, `Generation.__call__`.
-
-Text is cut at stop strings, the same wherever the borders between chunks are (`StopCutter`). The stop string
-that is complete first wins; of those complete at the same character the one that began first. Text is held
-back only while it may be the beginning of a stop string: the longest suffix that is a proper prefix of one.
-So what was given out never has to be taken back.
 """
 
 import asyncio
 import logging
-import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import aclosing, suppress
 from functools import partial
 from typing import TypeVar
@@ -23,7 +17,7 @@ from starlette.types import Receive, Scope, Send
 
 from headway.routing.types import Placement
 from serve_apps.access import Holder
-from serve_apps.engines.protocol import EngineRequest, FinishReason
+from serve_apps.engines.protocol import EngineRequest
 from serve_apps.gateway.backend import (
     BackendError,
     Broken,
@@ -37,14 +31,12 @@ from serve_apps.gateway.backend import (
     fault_of,
 )
 from serve_apps.gateway.metrics import RequestTimes
-from serve_apps.gateway.passing import PassedStream, PassedWhole
-from serve_apps.gateway.request import GenerationRequest, Usage
+from serve_apps.gateway.request import GenerationRequest
 from serve_apps.gateway.responses import (
     Answer,
-    Api,
+    BeatingAnswer,
     Channel,
     Endpoint,
-    Envelope,
     HeaderList,
     StreamedAnswer,
     WholeAnswer,
@@ -78,49 +70,6 @@ class DisconnectWatch:
             self._deadline.reschedule(asyncio.get_running_loop().time())
 
 
-class StopCutter:
-    """Gives out the text of one output as far as it surely comes before any stop string."""
-
-    __slots__ = ("_held", "_longest", "_stopped", "_stops")
-
-    def __init__(self, stops: Sequence[str]) -> None:
-        self._stops = tuple(stops)
-        self._longest = max(map(len, self._stops)) - 1
-        self._held = ""
-        self._stopped = False
-
-    def cut(self, text: str, reason: FinishReason | None) -> tuple[str, FinishReason | None]:
-        """The text that can leave with a chunk, and why the output ends with it, if it does."""
-        text = self._feed(text)
-        if self._stopped:
-            return text, "stop"
-        return (text, None) if reason is None else (text + self._held, reason)
-
-    def _feed(self, text: str) -> str:
-        text = self._held + text
-        begin = _first_stop(text, self._stops)
-        if begin is not None:
-            self._stopped, self._held = True, ""
-            return text[:begin]
-        keep = len(text) - self._possible_beginning(text)
-        self._held = text[keep:]
-        return text[:keep]
-
-    def _possible_beginning(self, text: str) -> int:
-        """The length of the longest suffix that is a proper prefix of a stop string."""
-        for length in range(min(self._longest, len(text)), 0, -1):
-            suffix = text[-length:]
-            if any(len(stop) > length and stop.startswith(suffix) for stop in self._stops):
-                return length
-        return 0
-
-
-def _first_stop(text: str, stops: Sequence[str]) -> int | None:
-    """Where the stop string begins that is complete first."""
-    found = ((begin + len(stop), begin) for stop in stops if (begin := text.find(stop)) >= 0)
-    return min(found, default=(0, None))[1]
-
-
 T = TypeVar("T")
 Prompt = TypeVar("Prompt")
 
@@ -139,12 +88,6 @@ class Generation:
     def __init__(self, state: GatewayState, api: Endpoint) -> None:
         self._state = state
         self._api = api
-        self._read: Callable[[bytes], GenerationRequest]
-        if state.calls is not None:
-            self._read = partial(state.calls.read, api.path)
-        else:
-            assert isinstance(api, Api), f"{api.path} is for engines that answer by themselves"
-            self._read = api.read
 
     async def __call__(
         self, scope: Scope, receive: Receive, send: Send, headers: HeaderList, holder: Holder
@@ -182,20 +125,22 @@ class Generation:
                     watch = DisconnectWatch(deadline, receive)
                     targets = self._state.slo_targets.read(scope["headers"])
                     times.judged_by(targets)
-                    asked = await self._beside(self._read, body, len(body))
-                    request = await self._engine_request(asked, targets, times.arrived_s)
-                answer = self._answer(asked, request, channel)
-                explain = _explaining(answer) if targets.explain else None
-                outputs = 1 if request.call is None else request.call.outputs
+                    read = partial(self._state.calls.read, self._api, scope["headers"])
+                    asked = await self._beside(read, body, len(body))
+                    request, counts = await self._engine_request(asked, targets, times.arrived_s)
+                outputs = asked.call.outputs
                 most = request.input_tokens + request.max_tokens * outputs
-                quota = self._state.quotas.used(holder.name, holder.limits, most, stream=asked.stream)
+                quota = self._state.quotas.used(holder.name, holder.limits, most, stream=asked.call.stream)
                 with quota as tell:
                     # What a key may not have is no load that a planner has to size for.
                     times.accepted(request.input_tokens, outputs)
+                    answer = self._answer(channel, counts, stream=asked.call.stream)
+                    explain = _explaining(answer) if targets.explain else None
                     try:
-                        with self._state.slot():
+                        with self._state.slot(holder):
                             await self._relay(request, answer, times, watch, explain)
                     finally:
+                        answer.stop()
                         tell(request.input_tokens + times.output_tokens)
         except (TimeoutError, BackendError) as error:
             if channel.ended:
@@ -211,61 +156,52 @@ class Generation:
             if watch is not None:
                 watch.stop()
 
+    def _answer(self, channel: Channel, counts: str, *, stream: bool) -> Answer:
+        headers = [(b"x-headway-token-count", counts.encode())]
+        if not stream:
+            return WholeAnswer(channel, headers)
+        every_s = self._state.settings.heartbeat_s
+        return (
+            StreamedAnswer(channel, headers) if every_s is None else BeatingAnswer(channel, headers, every_s)
+        )
+
     async def _engine_request(
         self, asked: GenerationRequest, targets: SloTargets, arrived_s: float
-    ) -> EngineRequest:
-        """The request as engines see it: counted, and known to fit."""
+    ) -> tuple[EngineRequest, str]:
+        """The request as engines see it, counted, and known to fit; and how its tokens are counted."""
         identity, settings = self._state.identity, self._state.settings
         identity.check(asked.model)
-        prompt, input_tokens = await self._beside(self._state.prompts.read, asked, asked.size)
-        room = identity.max_tokens - input_tokens
+        read = await self._beside(self._state.prompts.read, asked, len(asked.call.body))
+        room = identity.max_tokens - read.tokens
         max_tokens = asked.max_tokens or min(settings.default_max_tokens, max(1, room))
-        # Text stands for a prompt that was estimated: the engine knows better.
-        if max_tokens > room and not (asked.call is not None and isinstance(prompt, str)):
+        # Where it is not certain, the engine knows better.
+        if max_tokens > room and read.certain:
             raise TooLongForModel(
-                f"This model holds at most {identity.max_tokens} tokens, but {input_tokens + max_tokens} were"
-                f" asked for: {input_tokens} of input and {max_tokens} of output",
+                f"This model holds at most {identity.max_tokens} tokens, but {read.tokens + max_tokens} were"
+                f" asked for: {read.tokens} of input and {max_tokens} of output",
                 param=self._api.prompt_param,
             )
         request_id, route = self._api.id_prefix + uuid.uuid4().hex, None
         if self._state.routes.needed(targets):
-            blocks = await self._beside(self._state.routes.blocks, prompt, len(prompt))
-            route = route_request(request_id, arrived_s, (input_tokens, max_tokens), blocks, targets)
-        return EngineRequest(
+            adapter = "" if asked.model in (None, identity.model) else str(asked.model)
+            blocks_of = partial(self._state.routes.blocks, adapter=adapter)
+            blocks = await self._beside(blocks_of, read.prompt, len(read.prompt))
+            route = route_request(request_id, arrived_s, (read.tokens, max_tokens), blocks, targets)
+        request = EngineRequest(
             request_id=request_id,
             model=identity.model,
-            prompt=prompt if asked.call is None else "",
-            input_tokens=input_tokens,
+            prompt="",
+            input_tokens=read.tokens,
             max_tokens=max_tokens,
-            stop=asked.stop,
-            sampling=asked.sampling,
             route=route,
             call=asked.call,
         )
+        return request, "exact" if read.exact else identity.text_counts
 
     @staticmethod
     async def _beside(work: Callable[[Prompt], T], prompt: Prompt, size: int) -> T:
         """Work on a prompt of `size` characters or ids, beside the event loop when it is long."""
         return work(prompt) if size < LONG_TEXT else await asyncio.to_thread(work, prompt)
-
-    def _answer(self, asked: GenerationRequest, request: EngineRequest, channel: Channel) -> Answer:
-        identity = self._state.identity
-        if asked.call is not None:
-            passed = PassedStream if asked.stream else PassedWhole
-            return passed(channel, [(b"x-headway-token-count", b"exact")])
-        assert isinstance(self._api, Api)
-        envelope = Envelope(
-            api=self._api,
-            id=request.request_id,
-            created=int(time.time()),
-            model=identity.model,
-            fingerprint=identity.fingerprint,
-        )
-        counts = identity.text_counts if isinstance(asked.prompt, str) else "exact"
-        headers = [(b"x-headway-token-count", counts.encode())]
-        if asked.stream:
-            return StreamedAnswer(channel, envelope, headers, usage=asked.include_usage)
-        return WholeAnswer(channel, envelope, headers)
 
     async def _relay(
         self,
@@ -277,27 +213,22 @@ class Generation:
     ) -> None:
         """Pass the output on; leaving early closes the backend's generator, which aborts the request."""
         async with aclosing(self._state.traffic.backend.generate(request, placed)) as chunks:
-            cutter = StopCutter(request.stop) if request.stop else None
-            async for text, count, reason, cached_tokens in chunks:
+            async for part, count, reason, cached_tokens in chunks:
                 times.tokens(count)
-                whole = reason is not None
-                if cutter is not None and isinstance(text, str):
-                    text, reason = cutter.cut(text, reason)  # noqa: PLW2901 - what leaves instead
+                assert isinstance(part, bytes), "engines answer calls with bytes"
                 if reason is not None:
                     times.finished(reason, cached_tokens)
                     # From here on a disconnect is what servers report once the answer is complete.
                     watch.stop()
                     self._state.traffic.backend.complete(request.request_id)
-                    usage = Usage(request.input_tokens, times.output_tokens, cached_tokens)
-                    await answer.end(text, reason, usage)
+                    await answer.part(part, last=True)
                     break
-                if text:
-                    await answer.text(text)
+                if part:
+                    await answer.part(part)
             else:
                 raise OutputLost("The output ended before it was complete")
-            if whole:
-                # Lets the generator run out by itself: closed early it would abort what is complete.
-                await anext(chunks, None)
+            # Lets the generator run out by itself: closed early it would abort what is complete.
+            await anext(chunks, None)
 
 
 def _explaining(answer: Answer) -> OnPlaced:

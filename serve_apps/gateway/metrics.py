@@ -43,6 +43,7 @@ from headway.planning import Slo
 from headway.routing.types import RequestSlo
 from serve_apps.engines.protocol import FinishReason
 from serve_apps.gateway.backend import Backend, Outcome, ReplicaLoad
+from serve_apps.gateway.quotas import Places
 from serve_apps.gateway.request_log import PLAIN, RequestLog
 from serve_apps.gateway.slo_targets import SloTargets
 
@@ -110,10 +111,15 @@ _REPLICA_GAUGES: tuple[tuple[str, str, Callable[[ReplicaLoad], float]], ...] = (
 
 @dataclass(slots=True, kw_only=True)
 class Traffic:
-    """The backend, and the number of requests in flight there: read at the moment of a scrape."""
+    """The backend, and the places of the requests in flight there: read at the moment of a scrape."""
 
     backend: Backend
-    requests: int = 0
+    places: Places
+
+    @property
+    def requests(self) -> int:
+        """Requests in flight."""
+        return self.places.taken
 
 
 class ByOutcome:

@@ -1,30 +1,33 @@
-"""Requests whose body goes to the engine as it came, and answers that come from it as they go to the client.
+"""Bodies go to the engine as they came; the gateway reads what it decides by.
 
-For engines that answer by themselves (`EngineKind.answers`). The gateway reads what it decides by: the model,
-whether to stream, the bound on the output, the prompt's length, and whether two replicas can share the work.
-All else is the engine's to judge, and its refusals reach the client as it worded them.
+That is the model, whether to stream, the bound on the output, the prompt's length, and whether two replicas
+can share the work. All else is the engine's to judge, and its refusals reach the client as it worded them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
-from serve_apps.engines.protocol import ClientCall, FinishReason
+from serve_apps.engines.answering.prompts import body_fields
+from serve_apps.engines.protocol import ClientCall
 from serve_apps.gateway.backend import InvalidRequest
-from serve_apps.gateway.request import GenerationRequest, Usage
-from serve_apps.gateway.responses import COMPLETIONS, Channel, HeaderList
-from serve_apps.gateway.validation import check_count, json_object
+from serve_apps.gateway.request import GenerationRequest
+from serve_apps.gateway.responses import Endpoint, HeaderList
 
 BOUNDS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 """Fields that bound the output; the first that is given counts, as in vLLM."""
-
-OWN_BOUND = {COMPLETIONS.path: 16}
-"""OpenAI's bound where a client says nothing; of other endpoints it is `gateway.default_max_tokens`."""
 
 COPYING = ("n", "best_of")
 """Fields that ask for several outputs of one prompt."""
 
 MOST_OUTPUTS = 1024
 """Of one request: each takes a place in the engine."""
+
+MOST_MESSAGES = 10_000
+"""Each is looked at by itself: hundreds of thousands would take seconds."""
+
+TRACE = (b"traceparent", b"tracestate")
+LONGEST_TRACE = 512
+"""Characters of a `tracestate` that W3C's recommendation asks everybody to pass on."""
 
 WHOLE_PROMPT = "the prompt's own probabilities are where it was computed"
 COPIES = "the KV of a prompt goes to one output"
@@ -36,30 +39,45 @@ class CallReader:
     def __init__(self, *, separate: bool) -> None:
         self._separate = separate
 
-    def read(self, path: str, body: bytes) -> GenerationRequest:
+    def read(self, endpoint: Endpoint, headers: HeaderList, body: bytes) -> GenerationRequest:
         """The request of a body. InvalidRequest."""
-        said = json_object(body)
+        try:
+            said = body_fields(body)
+        except ValueError as error:
+            raise InvalidRequest(str(error)) from error
         stream = _typed(said, "stream", bool)
         bounds = [_typed(said, name, int) for name in BOUNDS]
-        bound = next((each for each in bounds if each is not None), OWN_BOUND.get(path))
+        bound = next((each for each in bounds if each is not None), endpoint.own_bound)
         for name in ("messages", "input"):
             if isinstance(said.get(name), list):
-                check_count(said[name])
+                _check_count(name, said[name])
         outputs, undivided = _outputs(said), _undivided(said)
         if undivided is not None and self._separate:
             name, why = undivided
             text = f"{name!r} of this value is not possible with separate prefill and decode pools: {why}"
             raise InvalidRequest(text, param=name)
+        trace = tuple(each for each in headers if each[0] in TRACE and len(each[1]) <= LONGEST_TRACE)
         call = ClientCall(
-            path, body, bool(stream), bound is not None, outputs=outputs, divisible=undivided is None
+            endpoint.path,
+            body,
+            bool(stream),
+            bound is not None,
+            outputs=outputs,
+            divisible=undivided is None,
+            trace=trace,
         )
         return GenerationRequest(
             model=_typed(said, "model", str),
             max_tokens=bound,
-            stream=call.stream,
             call=call,
             said=said,
         )
+
+
+def _check_count(name: str, messages: Sequence[object]) -> None:
+    if len(messages) > MOST_MESSAGES:
+        text = f"Invalid {name!r}: it holds {len(messages)}, and at most {MOST_MESSAGES} are read"
+        raise InvalidRequest(text, param=name)
 
 
 Kind = TypeVar("Kind", bool, int, str)
@@ -112,50 +130,3 @@ def _undivided(said: Mapping[str, Any]) -> tuple[str, str] | None:
     if said.get("echo") and said.get("logprobs") is not None:
         return "echo", WHOLE_PROMPT
     return None
-
-
-class PassedStream:
-    """Server-sent events of the engine."""
-
-    __slots__ = ("_channel", "_headers")
-
-    def __init__(self, channel: Channel, headers: HeaderList) -> None:
-        self._channel, self._headers = channel, headers
-
-    def add_headers(self, headers: HeaderList) -> None:
-        """Add to the headers of the response, before its first event."""
-        self._headers = [*self._headers, *headers]
-
-    async def text(self, events: bytes) -> None:
-        """Some events."""
-        if not self._channel.started:
-            await self._channel.start_stream(self._headers)
-        await self._channel.event(events)
-
-    async def end(self, events: bytes, _reason: FinishReason, _usage: Usage) -> None:
-        """The last events."""
-        if not self._channel.started:
-            await self._channel.start_stream(self._headers)
-        await self._channel.event(events, last=True)
-
-
-class PassedWhole:
-    """The engine's document."""
-
-    __slots__ = ("_channel", "_headers", "_parts")
-
-    def __init__(self, channel: Channel, headers: HeaderList) -> None:
-        self._channel, self._headers = channel, headers
-        self._parts: list[bytes] = []
-
-    def add_headers(self, headers: HeaderList) -> None:
-        """Add to the headers of the response."""
-        self._headers = [*self._headers, *headers]
-
-    async def text(self, part: bytes) -> None:
-        """A part, kept."""
-        self._parts.append(part)
-
-    async def end(self, part: bytes, _reason: FinishReason, _usage: Usage) -> None:
-        """The last part; everything leaves."""
-        await self._channel.whole(200, b"".join([*self._parts, part]), self._headers)

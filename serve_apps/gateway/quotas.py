@@ -4,7 +4,20 @@
 
 A request is let in as soon as anything is left, and what it takes beyond that is a debt that the next ones
 wait off: so one that is larger than the whole bucket is late, but not for ever. Output tokens are taken as
-the request's bound, and what was not produced is given back at its end. Every gateway keeps its own books.
+the request's bound, and what was not produced is given back at its end.
+
+Every gateway keeps its own books. Of several each lets a key have its share, the limit divided by their
+number, so that together they never let it have more than the limit, and a key that uses one of them alone
+has its share.
+
+While many requests of all keys are in flight, `Places` shares what is left:
+
+    reserved    = most / 16
+    share(k)    = (most - reserved) × weight(k) / weights of the keys with requests in flight, k among them
+
+While more than `reserved` places are free, they are any key's; the last ones are for keys that have less than
+their share. So a key that is alone for now has nearly all, one that joins it finds a place at once, and gets
+the next ones that become free until it has its share.
 """
 
 import math
@@ -12,12 +25,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from pydantic import PositiveInt
+from pydantic import PositiveFloat, PositiveInt
 
 from headway.config.base import Settings
-from serve_apps.gateway.backend import OverLimit
+from serve_apps.gateway.backend import OverLimit, Shed
 
 MINUTE_S = 60.0
+RESERVED = 16
+"""One place in so many is for keys that have less than their share."""
 
 
 class KeyLimits(Settings):
@@ -28,6 +43,17 @@ class KeyLimits(Settings):
     tokens_at_once: PositiveInt | None = None
     requests_per_minute: PositiveInt | None = None
     tokens_per_minute: PositiveInt | None = None
+    weight: PositiveFloat = 1.0
+    """Its share beside that of others where more is asked than the gateway takes."""
+
+    def shared(self, gateways: int) -> "KeyLimits":
+        """What each of so many gateways keeps. ValueError for a limit that has no share for each."""
+        limits = self.model_dump(exclude_none=True, exclude={"weight"})
+        if short := [name for name, most in limits.items() if most < gateways]:
+            raise ValueError(
+                f"{short[0]}: {limits[short[0]]} is too little to share among {gateways} gateways"
+            )
+        return KeyLimits(weight=self.weight, **{name: most // gateways for name, most in limits.items()})
 
 
 class Bucket:
@@ -67,6 +93,7 @@ class Quotas:
 
     clock: Callable[[], float]
     retry_after_s: float
+    gateways: int = 1
     accounts: dict[str, Account] = field(default_factory=dict)
 
     def check(self, name: str, limits: KeyLimits | None) -> None:
@@ -101,6 +128,10 @@ class Quotas:
             account.streams -= stream
             account.of_tokens.take(came_to - tokens)
 
+    @property
+    def _here(self) -> str:
+        return "" if self.gateways == 1 else f" at each of {self.gateways} gateways"
+
     def _account(self, name: str) -> Account:
         if name not in self.accounts:
             now_s = self.clock()
@@ -117,9 +148,49 @@ class Quotas:
             ("tokens", account.of_tokens, limits.tokens_per_minute),
         ):
             if most is not None and (wait_s := bucket.wait_s(most, now_s)) > 0.0:
-                raise OverLimit(f"This key has {most} {what} a minute", retry_after_s=wait_s)
+                raise OverLimit(f"This key has {most} {what} a minute{self._here}", retry_after_s=wait_s)
 
     def _bound(self, what: str, now: int, most: int | None) -> None:
         if most is not None and now >= most:
-            text = f"This key has {most} {what} at once, and {now} are under way"
+            text = f"This key has {most} {what} at once{self._here}, and {now} are under way"
             raise OverLimit(text, retry_after_s=self.retry_after_s)
+
+
+class Places:
+    """The places for requests in flight: `taken` of `most`. Without other keys the last one is any key's."""
+
+    def __init__(self, most: int, retry_after_s: float) -> None:
+        self.taken = 0
+        self._most, self._retry_after_s = most, retry_after_s
+        self._reserved = min(most - 1, max(1, most // RESERVED))
+        self._of_keys: dict[str, tuple[int, float]] = {}
+
+    @contextmanager
+    def one(self, name: str, limits: KeyLimits | None, *, alone: bool) -> Iterator[None]:
+        """A place for a request of that key, which is the only one there is where it is `alone`. Shed."""
+        weight = 1.0 if limits is None else limits.weight
+        count, _ = self._of_keys.get(name, (0, weight))
+        free = self._most - self.taken
+        if free <= 0:
+            text = f"{self.taken} requests are in flight, which is as many as this gateway takes"
+            raise Shed(text, retry_after_s=self._retry_after_s)
+        if not alone and free <= self._reserved and count >= self._share(name, weight):
+            text = f"This key has {count} of {self.taken} requests in flight, and what is left is for others"
+            raise Shed(text, retry_after_s=self._retry_after_s)
+        self._change(name, 1, weight)
+        try:
+            yield
+        finally:
+            self._change(name, -1, weight)
+
+    def _share(self, name: str, weight: float) -> float:
+        others = sum(each for key, (_, each) in self._of_keys.items() if key != name)
+        return (self._most - self._reserved) * weight / (weight + others)
+
+    def _change(self, name: str, by: int, weight: float) -> None:
+        self.taken += by
+        count = self._of_keys.get(name, (0, weight))[0] + by
+        if count:
+            self._of_keys[name] = (count, weight)
+        else:
+            del self._of_keys[name]

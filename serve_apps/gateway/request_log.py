@@ -55,7 +55,7 @@ class RequestLog:
             older, newer = self._rows[oldest:], self._rows[:oldest]
             whole_since_s = float(older["at_s"][0])
         rows = np.concatenate([part[part["at_s"] > now_s - seconds] for part in (older, newer)])
-        return RequestList(now_s, whole_since_s, rows)
+        return RequestList(now_s, whole_since_s, rows, self._began_s)
 
     def _write(self, row: tuple[int | float, ...]) -> None:
         self._rows[self._written % len(self._rows)] = (self._clock(), *row)

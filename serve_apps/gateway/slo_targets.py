@@ -197,9 +197,9 @@ class Routes:
         """True if the router is asked."""
         return self._always or targets.prediction_based
 
-    def blocks(self, prompt: str | Sequence[int]) -> tuple[int, ...]:
-        """The prompt's prefix blocks; none where replicas keep none."""
-        return prefix_blocks(prompt, BLOCK_TOKENS) if self._prefixes else ()
+    def blocks(self, prompt: str | Sequence[int], adapter: str = "") -> tuple[int, ...]:
+        """The prompt's prefix blocks, of an adapter its own ones; none where replicas keep none."""
+        return prefix_blocks(prompt, BLOCK_TOKENS, adapter) if self._prefixes else ()
 
 
 def route_request(

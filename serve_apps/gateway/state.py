@@ -1,8 +1,8 @@
 """The state that all requests of one gateway share: settings, the model's identity, counts and traffic."""
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,11 +12,13 @@ from headway.config import GatewaySettings, HeadwayConfig, resolve_profile
 from headway.engine.kinds import engine_kind
 from headway.planning import Role, Slo
 from interp import load_profile
-from serve_apps.gateway.backend import Backend, Shed, UnknownModel
+from serve_apps.access import Holder
+from serve_apps.gateway.backend import Backend, UnknownModel
 from serve_apps.gateway.bodies import Bodies
+from serve_apps.gateway.fleet import Fleet
 from serve_apps.gateway.metrics import GatewayMetrics, Traffic
 from serve_apps.gateway.passing import CallReader
-from serve_apps.gateway.quotas import Quotas
+from serve_apps.gateway.quotas import Places, Quotas
 from serve_apps.gateway.request import Accuracy, Prompts, make_prompts
 from serve_apps.gateway.slo_targets import Routes, SloTargetReader
 
@@ -31,22 +33,19 @@ class Identity:
     max_tokens: int
     text_counts: Accuracy
     created: int
-
-    @property
-    def fingerprint(self) -> str:
-        """The `system_fingerprint` of responses."""
-        return f"headway-{self.engine}"
+    adapters: Sequence[str] = ()
 
     def check(self, model: str | None) -> None:
-        """UnknownModel for any other model; no name stands for the one served."""
-        if model is not None and model != self.model:
+        """UnknownModel for any model but this one and its adapters; no name stands for the one served."""
+        if model is not None and model != self.model and model not in self.adapters:
             text = f"The model {model!r} does not exist here; {self.model!r} does"
             raise UnknownModel(text, param="model")
 
-    def entry(self) -> dict[str, Any]:
-        """The model as `/v1/models` lists it."""
+    def entry(self, name: str) -> dict[str, Any]:
+        """A model as `/v1/models` lists it; an adapter has a `parent`."""
         return {
-            "id": self.model,
+            "id": name,
+            **({} if name == self.model else {"parent": self.model}),
             "object": "model",
             "created": self.created,
             "owned_by": "headway",
@@ -70,6 +69,7 @@ def identify(config: HeadwayConfig, prompts: Prompts) -> Identity:
         max_tokens=min(config.engine.max_model_tokens or capacity, capacity),
         text_counts=prompts.accuracy,
         created=int(time.time()),
+        adapters=tuple(engine_kind(config).adapters(config)),
     )
 
 
@@ -88,10 +88,11 @@ class GatewayState:
     traffic: Traffic
     metrics: GatewayMetrics
     registry: CollectorRegistry
+    fleet: Fleet
+    """The other gateways of the application, where there are any."""
     slo_targets: SloTargetReader
     routes: Routes
-    calls: CallReader | None
-    """Reads bodies that engines answer by themselves; None: answers are made here."""
+    calls: CallReader
     bodies: Bodies
     quotas: Quotas
     clock: Callable[[], float]
@@ -105,24 +106,17 @@ class GatewayState:
         """Judge the requests that end from now on by other targets."""
         self.metrics.slo = Slo(ttft_s=ttft_s, itl_s=itl_s)
 
-    @contextmanager
-    def slot(self) -> Iterator[None]:
-        """One request in flight; Shed where there are too many already."""
-        traffic, settings = self.traffic, self.settings
-        if traffic.requests >= settings.max_requests:
-            text = f"{traffic.requests} requests are in flight, which is as many as this gateway takes"
-            raise Shed(text, retry_after_s=settings.retry_after_s)
-        traffic.requests += 1
-        try:
-            yield
-        finally:
-            traffic.requests -= 1
+    def slot(self, holder: Holder) -> AbstractContextManager[None]:
+        """One request in flight, of the holder of a key; Shed where there are too many already."""
+        return self.traffic.places.one(holder.name, holder.limits, alone=holder.alone)
 
 
 def make_state(config: HeadwayConfig, backend: Backend, clock: Callable[[], float]) -> GatewayState:
     """The state of a new gateway. ConfigError, ProfileError."""
-    kind, prompts, traffic = engine_kind(config), make_prompts(config), Traffic(backend=backend)
+    kind, prompts = engine_kind(config), make_prompts(config)
     identity = identify(config, prompts)
+    places = Places(config.gateway.max_requests, config.gateway.retry_after_s)
+    traffic = Traffic(backend=backend, places=places)
     slo = Slo(ttft_s=config.slo.ttft_s, itl_s=config.slo.itl_s)
     metrics = GatewayMetrics(identity.model, identity.engine, slo, traffic, simulated=identity.simulated)
     # A counter that begins with its first miss would hide that miss from a rate.
@@ -140,6 +134,7 @@ def make_state(config: HeadwayConfig, backend: Backend, clock: Callable[[], floa
         traffic=traffic,
         metrics=metrics,
         registry=registry,
+        fleet=Fleet(registry, metrics),
         slo_targets=SloTargetReader(
             config.slo.classes, lambda: metrics.slo, default_critical=config.routing.default_critical
         ),
@@ -149,7 +144,7 @@ def make_state(config: HeadwayConfig, backend: Backend, clock: Callable[[], floa
             within_s=config.gateway.body_within_s,
             retry_after_s=config.gateway.retry_after_s,
         ),
-        quotas=Quotas(clock, config.gateway.retry_after_s),
-        calls=CallReader(separate=Role.MIXED.value not in config.pools) if kind.answers else None,
+        quotas=Quotas(clock, config.gateway.retry_after_s, config.gateway.replicas),
+        calls=CallReader(separate=Role.MIXED.value not in config.pools),
         clock=clock,
     )

@@ -5,12 +5,14 @@ Faults can't be had at will from real replicas; the real path is tested in tests
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
 
 from headway.planning import Role
 from headway.routing.types import Placement
-from serve_apps.engines.protocol import EngineRequest, TokenChunk
-from serve_apps.gateway.backend import OnPlaced, Readiness, ReplicaLoad
+from serve_apps.engines.answering.answers import answer, plain
+from serve_apps.engines.protocol import Aside, AsideAnswer, EngineRequest, Refused, TokenChunk
+from serve_apps.gateway.backend import OnPlaced, Readiness, RefusedByEngine, ReplicaLoad
 
 WAIT = "wait"
 """A step at which the output stops until somebody closes it."""
@@ -20,13 +22,18 @@ Step = TokenChunk | BaseException | str | float
 
 @dataclass
 class ScriptedBackend:
-    """Yields the chunks of a script; raises its errors; sleeps its numbers; waits where it says so."""
+    """Yields the chunks of a script; raises its errors; sleeps its numbers; waits where it says so.
+
+    Chunks of bytes are an answer, those of text become one, as of an engine that makes text.
+    """
 
     script: Sequence[Step] = ()
     readiness: Readiness = field(default_factory=lambda: Readiness(ok=True))
     loads: Sequence[ReplicaLoad] = ()
     placement: Placement | None = None
     requests: list[EngineRequest] = field(default_factory=list)
+    parts: list[EngineRequest] = field(default_factory=list)
+    """What is asked of the engine for each output of a request."""
     begun: int = 0
     completed: int = 0
     aborted: int = 0
@@ -37,9 +44,20 @@ class ScriptedBackend:
     ) -> AsyncGenerator[TokenChunk, None]:
         self.requests.append(request)
         self.begun += 1
-        complete = False
         if placed is not None and self.placement is not None:
             placed(self.placement)
+        made_here = any(isinstance(step, TokenChunk) and isinstance(step.text, bytes) for step in self.script)
+        run = self._run(request, False) if made_here else answer(request, self._run, plain, "simulated")
+        try:
+            async with aclosing(run) as chunks:
+                async for chunk in chunks:
+                    yield chunk
+        except Refused as refused:
+            raise RefusedByEngine(refused.status, refused.body) from refused
+
+    async def _run(self, part: EngineRequest, _computed: bool) -> AsyncGenerator[TokenChunk, None]:
+        self.parts.append(part)
+        complete = False
         try:
             for step in self.script:
                 match step:
@@ -55,6 +73,9 @@ class ScriptedBackend:
         finally:
             self.completed += complete
             self.aborted += not complete
+
+    async def aside(self, question: Aside) -> AsideAnswer:
+        return AsideAnswer(200, b'{"path": "%s"}' % question.path.encode())
 
     def complete(self, request_id: str) -> None:
         self.told_complete.append(request_id)

@@ -4,9 +4,9 @@ from collections.abc import AsyncGenerator, Sequence
 
 from headway.config import HeadwayConfig
 from headway.planning import Role
-from serve_apps.engines.protocol import EngineRequest, PromptTooLong, TokenChunk
+from serve_apps.engines.protocol import Aside, AsideAnswer, EngineRequest, PromptTooLong, Refused, TokenChunk
 from serve_apps.engines.simulated import SimulatedEngine
-from serve_apps.gateway.backend import OnPlaced, Readiness, ReplicaLoad, TooLong
+from serve_apps.gateway.backend import OnPlaced, Readiness, RefusedByEngine, ReplicaLoad, TooLong
 
 
 class OneEngine:
@@ -24,8 +24,13 @@ class OneEngine:
                 yield chunk
         except PromptTooLong as error:
             raise TooLong(str(error)) from error
+        except Refused as refused:
+            raise RefusedByEngine(refused.status, refused.body) from refused
         finally:
             await chunks.aclose()
+
+    async def aside(self, question: Aside) -> AsideAnswer:
+        return await self.engine.aside(question)
 
     def ready(self) -> Readiness:
         return Readiness(ok=True)

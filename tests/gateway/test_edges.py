@@ -90,7 +90,8 @@ def test_tokens_are_counted_with_a_tokenizer(tmp_path: Path):
 
 def test_a_gateway_with_a_tokenizer_says_so(tmp_path: Path):
     config = HeadwayConfig.model_validate({"gateway": {"tokenizer": str(tokenizer_file(tmp_path))}})
-    assert make_app(config, ScriptedBackend()).state.identity.entry()["token_count"] == "exact"
+    identity = make_app(config, ScriptedBackend()).state.identity
+    assert identity.entry(identity.model)["token_count"] == "exact"
 
 
 def test_what_is_no_tokenizer_is_said_in_one_line(tmp_path: Path):

@@ -15,6 +15,7 @@ from serve_apps.engines.protocol import TokenChunk
 from serve_apps.gateway import bodies, generation
 from serve_apps.gateway.app import make_app
 from serve_apps.gateway.backend import Readiness
+from serve_apps.gateway.responses import COMPLETIONS
 from tests.gateway.conftest import Serve
 from tests.gateway.doubles import LOADS, WAIT, ScriptedBackend, chunks
 from tests.gateway.serving import DEADLINE_S, Running, serving, until
@@ -114,18 +115,18 @@ def test_a_stream_on_the_wire(serve: Serve):
     assert (done, rest) == ("data: [DONE]", "")
 
 
-def test_a_failed_stream_ends_without_done(serve: Serve):
+def test_a_failed_stream_ends_with_its_error_as_in_vllm(serve: Serve):
     _, _, body = post(serve([TokenChunk("a", 1)]), ASKED | {"stream": True})
-    *_, last, rest = body.decode().split("\n\n")
-    assert json.loads(last.removeprefix("data: "))["error"]["code"] == "replica_lost"
-    assert rest == ""
+    *_, error, done, rest = body.decode().split("\n\n")
+    assert json.loads(error.removeprefix("data: "))["error"]["code"] == "replica_lost"
+    assert (done, rest) == ("data: [DONE]", "")
 
 
 def test_every_response_says_request_and_engine(serve: Serve):
     running = serve(chunks("a"))
     answers = [
         post(running, ASKED, x_request_id="mine-1"),
-        post(running, ASKED | {"n": 2}, x_request_id="mine-1"),
+        post(running, ASKED | {"n": 0.5}, x_request_id="mine-1"),
         call(running, "GET", "/v1/models", x_request_id="mine-1"),
         call(running, "GET", "/nowhere", x_request_id="mine-1"),
     ]
@@ -218,10 +219,12 @@ def test_input_and_output_must_fit(prompt, max_tokens, status, serve: Serve):
 def test_a_request_that_does_not_say_gets_the_room_there_is(serve: Serve):
     running = serve(chunks("a"), default_max_tokens=256)
     limit = running.app.state.identity.max_tokens
+    path = "/v1/chat/completions"
+    post(running, {"messages": [{"role": "user", "content": "Hi"}]}, path)
+    post(running, {"messages": [{"role": "user", "content": "1234" * (limit - 13)}]}, path)
     post(running, ASKED)
-    post(running, ASKED | {"prompt": [1] * (limit - 9)})
     requests = running.app.state.traffic.backend.requests
-    assert [request.max_tokens for request in requests] == [256, 9]
+    assert [request.max_tokens for request in requests] == [256, 8, COMPLETIONS.own_bound]
 
 
 def test_health_and_readiness(serve: Serve):

@@ -90,7 +90,7 @@ def scrape(app: GatewayApp) -> dict[tuple[str, tuple[str, ...]], float]:
 
 
 def token(count: int = 1, reason: str | None = None) -> TokenChunk:
-    return TokenChunk("x" * count, count, reason)
+    return TokenChunk(b"x" * count, count, reason)
 
 
 def test_times_of_a_stream():

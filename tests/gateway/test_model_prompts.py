@@ -1,11 +1,13 @@
 """Prompts as a model's own tokenizer and template read them; the double has one id a letter."""
 
+import json
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pytest
 
-from serve_apps.gateway.backend import InvalidRequest
-from serve_apps.gateway.request import EstimatedTokens, GenerationRequest, Message, ModelPrompts, PlainPrompts
+from serve_apps.engines.protocol import ClientCall
+from serve_apps.gateway.request import EstimatedTokens, GenerationRequest, ModelPrompts, PlainPrompts, Read
 
 BEGIN = 0
 
@@ -23,7 +25,11 @@ class Letters:
         return (self._begin if add_special_tokens else []) + [ord(letter) for letter in text]
 
     def apply_chat_template(
-        self, messages: Sequence[Mapping[str, str]], add_generation_prompt: bool, tokenize: bool
+        self,
+        messages: Sequence[Mapping[str, str]],
+        tools: object,
+        add_generation_prompt: bool,
+        tokenize: bool,
     ) -> str:
         assert add_generation_prompt
         assert not tokenize
@@ -32,41 +38,47 @@ class Letters:
         return "\0" + "".join(f"{message['role'][0]}{message['content']}" for message in messages)
 
 
-def read(**fields) -> tuple[str | Sequence[int], int]:
-    return ModelPrompts(Letters(), 100).read(GenerationRequest(model="m", **fields))
+def read(prompts: ModelPrompts | PlainPrompts, **said: Any) -> Read:
+    call = ClientCall("/v1/completions", json.dumps(said).encode(), False, False)
+    return prompts.read(GenerationRequest(model="m", max_tokens=None, call=call, said=said))
+
+
+MODEL = ModelPrompts(Letters(), 100)
+USER = {"role": "user", "content": "Hi"}
 
 
 def test_text_becomes_token_ids_with_what_begins_them():
-    assert read(prompt="Hi") == ([BEGIN, ord("H"), ord("i")], 3)
+    assert read(MODEL, prompt="Hi") == ([BEGIN, ord("H"), ord("i")], 3, True)
 
 
-def test_token_ids_stay_and_unknown_ones_are_named():
-    assert read(prompt=[5, 127]) == ([5, 127], 2)
-    with pytest.raises(InvalidRequest, match="token ids below 128"):
-        read(prompt=[5, 128])
+def test_token_ids_stay():
+    assert read(MODEL, prompt=[5, 127]) == ([5, 127], 2, True)
 
 
 def test_the_template_brings_what_begins_a_chat():
-    messages = [Message(role="user", content="Hi")]
-    assert read(messages=messages) == ([BEGIN, ord("u"), ord("H"), ord("i")], 4)
+    assert read(MODEL, messages=[USER]) == ([BEGIN, ord("u"), ord("H"), ord("i")], 4, True)
 
 
-def test_what_the_template_refuses_is_the_clients_error_in_one_line():
-    with pytest.raises(
-        InvalidRequest, match=r"does not take these messages: roles must alternate$"
-    ) as caught:
-        read(messages=[Message(role="developer", content="Hi")])
-    assert caught.value.param == "messages"
+@pytest.mark.parametrize("said", [{"messages": [{"role": "developer", "content": "Hi"}]}, {"prompt": 5}, {}])
+def test_what_the_model_cannot_read_is_estimated_and_the_engines_to_refuse(said: dict[str, Any]):
+    text, tokens, certain = read(MODEL, **said)
+    body = json.dumps(said)
+    assert (text, tokens, certain) == (body, max(1, -(-len(body) // 4)), False)
 
 
-def test_no_tokens_are_no_prompt():
-    with pytest.raises(InvalidRequest, match="has no tokens"):
-        ModelPrompts(Letters(begins=False), None).read(GenerationRequest(model="m", prompt=""))
+def test_no_tokens_are_the_engines_to_refuse():
+    assert not read(ModelPrompts(Letters(begins=False), None), prompt="").certain
 
 
 def test_without_a_model_text_stays_text():
     prompts = PlainPrompts(EstimatedTokens())
-    assert prompts.read(GenerationRequest(model="m", prompt="12345678")) == ("12345678", 2)
-    assert prompts.read(GenerationRequest(model="m", prompt=[1, 2])) == ([1, 2], 2)
-    text, tokens = prompts.read(GenerationRequest(model="m", messages=[Message(role="user", content="Hi")]))
-    assert (text, tokens) == ("user: Hi\nassistant:", 5)
+    assert read(prompts, prompt="12345678") == ("12345678", 2, True)
+    assert read(prompts, prompt=[1, 2]) == ([1, 2], 2, True)
+    assert read(prompts, prompt=["12345678", "1"]) == ("123456781", 3, True)
+    assert read(prompts, prompt=[[1], [2, 3]]) == ([1, 2, 3], 3, True)
+    assert read(prompts, messages=[USER]) == ("user: Hi\nassistant:", 5, True)
+    assert read(prompts, input="Hi", instructions="Be terse") == (
+        "system: Be terse\nuser: Hi\nassistant:",
+        9,
+        True,
+    )

@@ -52,7 +52,7 @@ def test_chat(serve: Serve):
     assert answer.choices[0].message.content == TEXT
     assert answer.choices[0].message.role == "assistant"
     assert answer.object == "chat.completion"
-    assert backend_of(running).requests[0].prompt == "system: Be terse.\nuser: Hi\nassistant:"
+    assert backend_of(running).parts[0].prompt == "system: Be terse.\nuser: Hi\nassistant:"
 
 
 def test_streamed_chat(serve: Serve):
@@ -79,7 +79,7 @@ def test_a_stop_string_ends_the_output_and_aborts_the_engine(serve: Serve):
         answer = api.completions.create(model="m", prompt="Hi", stop=["o w", "zzz"])
     assert answer.choices[0].text == "Hell"
     assert answer.choices[0].finish_reason == "stop"
-    assert backend_of(running).requests[0].stop == ("o w", "zzz")
+    assert backend_of(running).parts[0].stop == ("o w", "zzz")
     until(lambda: backend_of(running).aborted == 1)
     assert backend_of(running).told_complete == [backend_of(running).requests[0].request_id]
 
@@ -119,7 +119,7 @@ def test_forms_of_a_prompt(serve: Serve, prompt, got, tokens):
     running = serve(HELLO)
     with client(running) as api:
         answer = api.completions.create(model="m", prompt=prompt)
-    assert backend_of(running).requests[0].prompt == got
+    assert backend_of(running).parts[0].prompt == got
     assert answer.usage.prompt_tokens == tokens
 
 
@@ -130,7 +130,7 @@ def test_sampling_reaches_the_engine_as_it_was_said(serve: Serve):
         api.chat.completions.create(
             model="m", messages=MESSAGES, max_completion_tokens=9, user="u", metadata={"k": "v"}, n=1, **said
         )
-    request = backend_of(running).requests[0]
+    request = backend_of(running).parts[0]
     assert request.sampling == said
     assert request.max_tokens == 9
 
@@ -140,7 +140,7 @@ def test_text_parts_are_joined(serve: Serve):
     parts = [{"type": "text", "text": "Why "}, {"type": "text", "text": "blue?"}]
     with client(running) as api:
         api.chat.completions.create(model="m", messages=[{"role": "user", "content": parts}])
-    assert backend_of(running).requests[0].prompt == "user: Why blue?\nassistant:"
+    assert backend_of(running).parts[0].prompt == "user: Why blue?\nassistant:"
 
 
 def test_an_answer_can_be_sent_back_as_history(serve: Serve):

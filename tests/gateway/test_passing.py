@@ -10,12 +10,11 @@ import openai
 import pytest
 
 from headway.config import HeadwayConfig
-from headway.engine.kinds import EngineKind
 from serve_apps.engines.protocol import TokenChunk
-from serve_apps.gateway import state
 from serve_apps.gateway.backend import InvalidRequest, RefusedByEngine
 from serve_apps.gateway.passing import CallReader
 from serve_apps.gateway.request import BYTES_PER_TOKEN
+from serve_apps.gateway.responses import CHAT_COMPLETIONS, HEARTBEAT, RESPONSES
 from tests.gateway.conftest import client
 from tests.gateway.doubles import ScriptedBackend, Step
 from tests.gateway.serving import Running, post, serving, until
@@ -23,13 +22,14 @@ from tests.gateway.serving import Running, post, serving, until
 USER = {"role": "user", "content": "Hi"}
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
 PATH = "/v1/chat/completions"
+WAIT_S = 0.4
+AS_LONG_S = 0.9 * WAIT_S
+"""A sleep may end before its time by the tick of the loop's clock (uvloop: 1 ms)."""
 
 
 @pytest.fixture
-def pass_to(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Running]]:
-    """`pass_to(backend, **settings)`: a gateway whose engines, of the double's kind, answer by themselves."""
-    kind = EngineKind(make=lambda *_: None, answers=True)
-    monkeypatch.setattr(state, "engine_kind", lambda _: kind)
+def pass_to() -> Iterator[Callable[..., Running]]:
+    """`pass_to(backend, **settings)`: a gateway over it, whose replicas do both phases."""
     with ExitStack() as stack:
 
         def start(backend: ScriptedBackend, **settings: Any) -> Running:
@@ -48,17 +48,16 @@ def test_a_body_reaches_the_engine_byte_by_byte_and_so_does_its_answer(
     pass_to: Callable[..., Running],
 ) -> None:
     backend = ScriptedBackend(answered(b'{"id": "x", ', b'"choices": []}'))
-    body = b'{"model":"m","messages":[{"role":"user","content":"Hi"}],  "top_k": 5, "tools": [1e0]}'
+    body = b'{"model":"m","messages":[{"role":"user","content":"Hi"}],  "top_k": 5, "unheard_of": [1e0]}'
     url = pass_to(backend).url
     answer = post(f"{url}{PATH}", content=body)
     assert (answer.status_code, answer.content) == (200, b'{"id": "x", "choices": []}')
     assert answer.headers["content-type"] == "application/json"
-    assert answer.headers["x-headway-token-count"] == "exact"
+    assert answer.headers["x-headway-token-count"] == "estimated"
     (request,) = backend.requests
-    assert request.call is not None
     assert (request.call.path, request.call.body) == (PATH, body)
-    assert request.call == (PATH, body, False, False, 1, True)
-    assert request.input_tokens == -(-len(body) // BYTES_PER_TOKEN)
+    assert request.call == (PATH, body, False, False, 1, True, ())
+    assert request.input_tokens == -(-len("user: Hi\nassistant:") // BYTES_PER_TOKEN)
 
 
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions", "/v1/responses"])
@@ -74,15 +73,39 @@ def test_streams_are_the_engines_events(pass_to: Callable[..., Running], path: s
     assert metrics.finished["stop"] == 1
 
 
+def test_a_silent_stream_has_heartbeats_and_no_other(pass_to: Callable[..., Running]) -> None:
+    script = [WAIT_S, *answered(b"data: {}\n\n", b"data: [DONE]\n\n")]
+    running = pass_to(ScriptedBackend(script), **{"gateway": {"heartbeat_s": 0.05}})
+    with httpx.stream("POST", f"{running.url}{PATH}", json={"stream": True}, timeout=60.0) as answer:
+        body = b"".join(answer.iter_raw())
+    beats, _, rest = body.partition(b"data: ")
+    assert len(beats) > len(HEARTBEAT)
+    assert set(beats.split(b"\n\n")) == {HEARTBEAT.strip(), b""}
+    assert b"data: " + rest == b"data: {}\n\ndata: [DONE]\n\n"
+    metrics = running.app.state.metrics
+    until(lambda: metrics.requests["ok"] == 1)
+    assert metrics.request_ttft.series["ok"].total >= AS_LONG_S
+    running.app.state.traffic.backend.script = [
+        WAIT_S,
+        TokenChunk(b"", 1),
+        RefusedByEngine(400, b'{"error": {}}'),
+    ]
+    with httpx.stream("POST", f"{running.url}{PATH}", json={"stream": True}, timeout=60.0) as answer:
+        assert answer.status_code == 200
+        assert b"".join(answer.iter_raw()).endswith(b'data: {"error": {}}\n\ndata: [DONE]\n\n')
+    running.app.state.traffic.backend.script = [WAIT_S, *answered(b"{}")]
+    assert post(f"{running.url}{PATH}", json={}).content == b"{}"
+
+
 def test_tokens_without_bytes_have_their_time_and_no_event(pass_to: Callable[..., Running]) -> None:
-    script = [TokenChunk(b"", 1), 0.2, TokenChunk(b"", 1), TokenChunk(b"{}", 1, "length", 7)]
+    script = [TokenChunk(b"", 1), WAIT_S, TokenChunk(b"", 1), TokenChunk(b"{}", 1, "length", 7)]
     running = pass_to(ScriptedBackend(script))
     assert post(f"{running.url}{PATH}", json={}).json() == {}
     metrics = running.app.state.metrics
     until(lambda: metrics.requests["ok"] == 1)
     assert metrics.output_tokens == 3
     took, first = metrics.durations.series["ok"].total, metrics.request_ttft.series["ok"].total
-    assert took - first >= 0.2
+    assert took - first >= AS_LONG_S
 
 
 def test_refusals_are_the_engines_own_words(pass_to: Callable[..., Running]) -> None:
@@ -93,12 +116,35 @@ def test_refusals_are_the_engines_own_words(pass_to: Callable[..., Running]) -> 
         asking.chat.completions.create(model="m", messages=[USER], tools=[TOOL])
     until(lambda: running.app.state.metrics.requests["invalid"] == 1)
     backend.script = [RefusedByEngine(501, body)]
-    assert post(f"{running.url}{PATH}", json={}).status_code == 501
+    assert post(f"{running.url}{PATH}", json={"messages": [USER]}).status_code == 501
     until(lambda: running.app.state.metrics.requests["failed"] == 1)
 
 
-def test_without_such_engines_there_are_no_responses(serve: Callable[..., Running]) -> None:
-    assert post(f"{serve([]).url}/v1/responses", json={"input": "Hi"}).status_code == 404
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"prompt": 5},
+        {"messages": [5]},
+        {"messages": [{"content": [{"type": "image_url"}]}]},
+        {"prompt": [[-1]]},
+    ],
+)
+def test_what_is_no_prompt_is_estimated_and_the_engines_to_refuse(
+    pass_to: Callable[..., Running], fields: dict[str, Any]
+) -> None:
+    backend = ScriptedBackend(answered(b"{}"))
+    answer = post(f"{pass_to(backend).url}{PATH}", json=fields)
+    assert answer.status_code == 200
+    (request,) = backend.requests
+    assert request.input_tokens == max(1, -(-len(answer.request.content) // BYTES_PER_TOKEN))
+
+
+def test_what_makes_no_output_is_asked_of_an_engine(pass_to: Callable[..., Running]) -> None:
+    running = pass_to(ScriptedBackend())
+    for path in ("/v1/embeddings", "/tokenize", "/detokenize"):
+        assert post(f"{running.url}{path}", json={}).json() == {"path": path}
+    assert httpx.get(f"{running.url}/version").json() == {"path": "/version"}
 
 
 @pytest.mark.parametrize(
@@ -119,7 +165,7 @@ def test_without_such_engines_there_are_no_responses(serve: Callable[..., Runnin
 )
 def test_what_the_gateway_decides_by_is_what_it_should_be(fields: bytes, said: str) -> None:
     with pytest.raises(InvalidRequest, match=said):
-        CallReader(separate=False).read(PATH, fields)
+        CallReader(separate=False).read(CHAT_COMPLETIONS, (), fields)
 
 
 @pytest.mark.parametrize(
@@ -136,19 +182,26 @@ def test_what_the_gateway_decides_by_is_what_it_should_be(fields: bytes, said: s
 def test_what_two_replicas_cannot_share(fields: dict[str, Any], param: str) -> None:
     body = json.dumps(fields).encode()
     with pytest.raises(InvalidRequest, match="separate prefill and decode") as refused:
-        CallReader(separate=True).read(PATH, body)
+        CallReader(separate=True).read(CHAT_COMPLETIONS, (), body)
     assert refused.value.param == param
-    call = CallReader(separate=False).read(PATH, body).call
-    assert call is not None
+    call = CallReader(separate=False).read(CHAT_COMPLETIONS, (), body).call
     assert not call.divisible
 
 
 def test_what_two_replicas_can_share() -> None:
     asked = {"n": 1, "prompt": [[1, 2]], "echo": True, "max_output_tokens": 9, "logprobs": None}
-    read = CallReader(separate=True).read("/v1/responses", json.dumps(asked).encode())
+    read = CallReader(separate=True).read(RESPONSES, (), json.dumps(asked).encode())
     assert read.max_tokens == 9
-    assert read.call is not None
     assert read.call.bounded
+
+
+def test_a_trace_goes_on_to_the_engine(pass_to: Callable[..., Running]) -> None:
+    backend = ScriptedBackend(answered(b"{}"))
+    trace = {"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", "tracestate": "a=b"}
+    headers = trace | {"baggage": "no"}
+    assert post(f"{pass_to(backend).url}{PATH}", json={}, headers=headers).status_code == 200
+    (request,) = backend.requests
+    assert {name.decode(): value.decode() for name, value in request.call.trace} == trace
 
 
 def test_another_model_is_not_asked_of_the_engine(pass_to: Callable[..., Running]) -> None:

@@ -1,14 +1,17 @@
 """What a key may have at once and in a minute."""
 
 import json
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 
 import httpx
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from headway.config import HeadwayConfig
-from serve_apps.gateway.backend import OverLimit
-from serve_apps.gateway.quotas import KeyLimits, Quotas
+from serve_apps.gateway.backend import OverLimit, Shed
+from serve_apps.gateway.quotas import KeyLimits, Places, Quotas
 from tests.gateway.doubles import WAIT, ScriptedBackend, chunks
 from tests.gateway.serving import post, serving, until
 
@@ -147,3 +150,150 @@ def test_what_a_full_gateway_turns_away_is_load_all_the_same() -> None:
         until(lambda: metrics.requests["aborted"] == 1)
         assert metrics.requests["shed"] == 1
         assert metrics.arrivals == 2
+
+
+def test_several_gateways_share_a_limit_and_never_let_more_through() -> None:
+    limits = KeyLimits(requests_at_once=5, tokens_per_minute=100, weight=1.5)
+    assert limits.shared(2) == KeyLimits(requests_at_once=2, tokens_per_minute=50, weight=1.5)
+    assert limits.shared(1) == limits
+    with pytest.raises(ValueError, match="requests_at_once: 5 is too little to share among 6 gateways"):
+        limits.shared(6)
+    quotas = Quotas(lambda: 0.0, 1.0, gateways=2)
+    with (
+        quotas.used("a", KeyLimits(requests_at_once=1), 1, stream=False),
+        pytest.raises(OverLimit, match="1 requests at once at each of 2 gateways"),
+    ):
+        quotas.check("a", KeyLimits(requests_at_once=1))
+
+
+class Flood:
+    """Keys that begin and end requests at one gateway."""
+
+    def __init__(self, most: int) -> None:
+        self.places = Places(most, retry_after_s=1.0)
+        self.open: dict[str, list[AbstractContextManager[None]]] = {}
+
+    def begin(self, name: str, weight: float = 1.0, *, alone: bool = False) -> bool:
+        """Whether it gets in."""
+        place = self.places.one(name, KeyLimits(weight=weight), alone=alone)
+        try:
+            place.__enter__()
+        except Shed:
+            return False
+        self.open.setdefault(name, []).append(place)
+        return True
+
+    def end(self, name: str) -> None:
+        """One of its requests."""
+        self.open[name].pop().__exit__(None, None, None)
+
+    def count(self, name: str) -> int:
+        """Of its requests in flight."""
+        return len(self.open.get(name, []))
+
+
+def test_a_key_that_floods_leaves_to_the_next_one_what_it_is_entitled_to() -> None:
+    flood = Flood(160)
+    while flood.begin("a"):
+        pass
+    assert flood.count("a") == 150
+    assert all(flood.begin("b") for _ in range(10))
+    assert not flood.begin("b")
+    # What ends is the next one's, until both have their share.
+    for _ in range(65):
+        flood.end("a")
+        assert not flood.begin("a")
+        assert flood.begin("b")
+    assert flood.count("b") == 75
+    flood.end("a")
+    assert not flood.begin("b")
+
+
+def test_what_one_leaves_lying_is_the_others() -> None:
+    flood = Flood(160)
+    assert all(flood.begin("b") for _ in range(20))
+    while flood.begin("a"):
+        pass
+    assert flood.count("a") == 130
+
+
+def test_shares_go_by_weight() -> None:
+    flood = Flood(1600)
+    while flood.begin("b", 2.0) or flood.begin("a"):
+        pass
+    for _ in range(3000):
+        for name in "ab":
+            flood.end(name)
+            flood.begin("a")
+            flood.begin("b", 2.0)
+    assert flood.count("a") == pytest.approx(500, abs=101)
+    assert flood.count("b") == pytest.approx(1000, abs=101)
+
+
+@given(
+    st.integers(1, 40),
+    st.lists(st.tuples(st.sampled_from("abcd"), st.booleans()), max_size=200),
+)
+def test_a_key_below_its_share_is_only_refused_when_no_place_is_free(
+    most: int, steps: list[tuple[str, bool]]
+) -> None:
+    flood = Flood(most)
+    for name, begins in steps:
+        if begins:
+            free = most - flood.places.taken
+            active = {key for key, held in flood.open.items() if held} | {name}
+            entitled = flood.count(name) < (most - max(1, most // 16)) / len(active)
+            began = flood.begin(name)
+            assert began or not free or not entitled
+            assert free or not began
+        elif flood.count(name):
+            flood.end(name)
+    with ExitStack() as stack:
+        for held in flood.open.values():
+            for place in held:
+                stack.push(place)
+    assert flood.places.taken == 0
+
+
+def test_without_another_key_all_places_are_its_own() -> None:
+    flood = Flood(16)
+    assert all(flood.begin("a", alone=True) for _ in range(16))
+    assert not flood.begin("a", alone=True)
+
+
+def test_a_key_that_floods_shuts_no_door_to_another(tmp_path: Path) -> None:
+    keys = tmp_path / "keys.yaml"
+    keys.write_text(
+        "- {name: flood, key: sk-flood, roles: [infer]}\n- {name: steady, key: sk-steady, roles: [infer]}\n"
+    )
+    settings = {"keys_file": str(keys), "max_requests": 8}
+    config = HeadwayConfig.model_validate({"model": "m", "gateway": settings})
+    backend = ScriptedBackend([chunks("a", "b")[0], WAIT])
+    asked = {"model": "m", "prompt": "x", "stream": True}
+
+    with serving(config, backend) as running, httpx.Client(timeout=60.0) as client, ExitStack() as stack:
+
+        def ask(key: str) -> httpx.Response:
+            request = client.build_request(
+                "POST",
+                f"{running.url}/v1/completions",
+                json=asked,
+                headers={"authorization": f"Bearer sk-{key}"},
+            )
+            answer = client.send(request, stream=True)
+            stack.callback(answer.close)
+            return answer
+
+        flood = [ask("flood").status_code for _ in range(20)]
+        assert flood.count(200) == 7
+        refused = ask("flood")
+        assert refused.status_code == 429
+        assert "for others" in refused.read().decode()
+        backend.script = chunks("a", "b")
+        for _ in range(20):
+            assert ask("steady").read().endswith(b"data: [DONE]\n\n")
+            assert ask("flood").status_code == 429
+            until(lambda: running.app.state.traffic.requests == 7)
+        metrics = running.app.state.metrics
+        assert metrics.requests["shed"] == 34
+        assert metrics.arrivals == 61

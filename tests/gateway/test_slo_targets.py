@@ -241,6 +241,7 @@ def test_text_has_blocks_of_as_many_bytes_as_tokens_are_estimated_at():
 
 def test_text_and_ids_of_the_same_bytes_are_different_prompts():
     assert not set(prefix_blocks("\x01\0\0\0" * 8, 8)) & set(prefix_blocks([1] * 8, 8))
+    assert not set(prefix_blocks([1] * 8, 8, "adapter")) & set(prefix_blocks([1] * 8, 8))
 
 
 KEYS_OF_IDS = (6540716158938714846, 1955356899351995710)

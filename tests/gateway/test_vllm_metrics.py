@@ -10,6 +10,7 @@ from serve_apps.engines.protocol import FinishReason
 from serve_apps.engines.vllm.metrics import VllmMetrics
 from serve_apps.gateway.backend import Outcome, ReplicaLoad
 from serve_apps.gateway.metrics import GatewayMetrics, RequestTimes, Traffic
+from serve_apps.gateway.quotas import Places
 from tests.gateway.doubles import ScriptedBackend
 
 LOAD = ReplicaLoad(
@@ -24,7 +25,7 @@ LOAD = ReplicaLoad(
     preemptions=4,
     output_tokens=700,
 )
-TRAFFIC = Traffic(backend=ScriptedBackend(loads=[LOAD]))
+TRAFFIC = Traffic(backend=ScriptedBackend(loads=[LOAD]), places=Places(10, retry_after_s=1.0))
 
 
 class Served:

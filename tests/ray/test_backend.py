@@ -287,7 +287,7 @@ def test_streams_survive_a_scale_down(world: World) -> None:
         return await asyncio.gather(*tasks)
 
     assert [tokens(chunks) for chunks in world.do(scenario())] == [40] * 4
-    # The drained replica is gone for good: its feed did not hold it.
+    # The drained replica is gone for good: our line to it did not hold it.
     wait_until(lambda: len(draining("Decode")) == 0)
 
 

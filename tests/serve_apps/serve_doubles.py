@@ -1,12 +1,12 @@
 """Serve's handles over engines in this process. Faults can't be had at will from real replicas."""
 
 import asyncio
-from collections import defaultdict
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
-from serve_apps.calls import FeedSender
+from serve_apps.call_server import CallServer
 from serve_apps.deployments import Decode
+from serve_apps.engines.answering.engine import AnsweringEngine
 from serve_apps.engines.protocol import (
     EngineFailed,
     EngineRequest,
@@ -62,24 +62,22 @@ class Replica(Decode):
     """The real deployment over such an engine, less Serve's context; prefills too."""
 
     def __init__(self, replica: str) -> None:
-        self._engine = self._serving = self.engine = Engine(replica)
-        self._senders = defaultdict(FeedSender)
+        self.engine = Engine(replica)
+        self._engine = self._serving = AnsweringEngine(self.engine, "double")
+        self._calls = CallServer(lambda: "127.0.0.1", {"prefill": self.prefill, "decode": self.answer})
 
     async def prefill(self, request: EngineRequest) -> KvHandle:
         return await self.engine.prefill(request)
 
 
 class Result:
-    """What a replica does for one call: to be awaited, or iterated over."""
+    """What a replica does for one call: to be awaited."""
 
     def __init__(self, work: Any) -> None:
         self._work = work
 
     def __await__(self) -> Any:
         return self._work.__await__()
-
-    def __aiter__(self) -> Any:
-        return self._work
 
     def cancel(self) -> None:
         """Whoever waits is cancelled here, and the work with it."""
@@ -104,6 +102,11 @@ class Handle:
     def options(self, **options: Any) -> "BoundHandle":
         return BoundHandle(self, options)
 
+    async def close(self) -> None:
+        """End the replicas."""
+        for replica in self.replicas.values():
+            await replica._calls.close()
+
 
 class BoundHandle:
     def __init__(self, handle: Handle, options: dict[str, Any]) -> None:
@@ -115,12 +118,8 @@ class BoundHandle:
     def remote(self, *arguments: Any) -> Result:
         named = self._options.get("session_id") or self._handle.pool.pick("least_load", 0.0)
         if named not in self._handle.replicas:
-            return Result(self._gone_stream(named) if self._options["stream"] else self._gone(named))
+            return Result(self._gone(named))
         return Result(getattr(self._handle.replicas[named], self._options["method_name"])(*arguments))
 
     async def _gone(self, named: str) -> None:
         raise ReplicaGone(named)
-
-    async def _gone_stream(self, named: str) -> AsyncGenerator[None, None]:
-        raise ReplicaGone(named)
-        yield

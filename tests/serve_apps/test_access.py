@@ -202,3 +202,18 @@ def test_the_official_client_meets_the_roles(tmp_path):
                 api.models.list()
         with client(running, api_key="wrong") as api, pytest.raises(openai.AuthenticationError):
             api.models.list()
+
+
+def test_limits_of_keys_are_shared_among_gateways(tmp_path: Path) -> None:
+    path = keys_file(
+        tmp_path,
+        "- {name: a, key: k, roles: [infer], limits: {requests_at_once: 3, tokens_per_minute: 90}}\n",
+    )
+    settings = {"keys_file": str(path), "replicas": 2}
+    limits = (
+        make_access(GatewaySettings.model_validate(settings)).holder([(b"authorization", b"Bearer k")]).limits
+    )
+    assert limits is not None
+    assert (limits.requests_at_once, limits.tokens_per_minute) == (1, 45)
+    with pytest.raises(ConfigError, match=r"a: limits: requests_at_once: 3 is too little to share among 4"):
+        make_access(GatewaySettings.model_validate({**settings, "replicas": 4}))

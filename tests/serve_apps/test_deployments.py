@@ -9,7 +9,7 @@ from ray.exceptions import RaySystemError
 from headway.config import HeadwayConfig
 from serve_apps import deployments
 from serve_apps.deployments import Decode, EngineReplica, Mixed, Prefill, gpu_type_of_node
-from serve_apps.engines.protocol import EngineFailed, EngineRequest, RequestAborted, TokenChunk
+from serve_apps.engines.protocol import EngineFailed, EngineRequest, KvHandle, RequestAborted, TokenChunk
 from tests.engines.engine_cases import MIXED, SPLIT, config_of, handle, request, route
 from tests.engines.virtual_loop import run
 
@@ -37,29 +37,34 @@ def asked(max_tokens=6) -> EngineRequest:
     return request(max_tokens=max_tokens, route=route(session="s"))
 
 
+async def counted(decoding: Decode, request: EngineRequest, kv: KvHandle | None) -> int:
+    """Tokens of an output."""
+    return sum([chunk.tokens async for chunk in decoding.answer(request, kv)])
+
+
 @pytest.mark.parametrize(("first", "second"), [(Prefill, Decode), (Mixed, Mixed)])
 def test_a_request_in_two_parts(replica, first, second):
     async def serve() -> int:
         prefilling, decoding = replica(first), replica(second)
         kv = await prefilling.prefill(asked())
         assert kv.engine_id == prefilling.replica
-        return await decoding.decode_into_feed("gateway", 1, asked(), kv)
+        return await counted(decoding, asked(), kv)
 
     assert run(serve()) == 6
 
 
 def test_a_mixed_replica_does_both_parts_of_a_request(replica):
-    assert run(replica(Mixed).decode_into_feed("gateway", 1, asked(), None)) == 6
+    assert run(counted(replica(Mixed), asked(), None)) == 6
 
 
 @pytest.mark.parametrize("kind", [Decode, Mixed])
 def test_a_call_made_again_under_the_same_id_takes_the_place_of_the_first(replica, kind):
     async def again() -> int:
         decoding = replica(kind)
-        lost = asyncio.create_task(decoding.decode_into_feed("gateway", 1, asked(500), handle()))
+        lost = asyncio.create_task(counted(decoding, asked(500), handle()))
         await asyncio.sleep(1.0)
         assert (await decoding.stats()).running == 1
-        sent = await decoding.decode_into_feed("gateway", 2, asked(), handle())
+        sent = await counted(decoding, asked(), handle())
         with pytest.raises(RequestAborted):
             await lost
         assert (await decoding.stats()).running == 0
@@ -89,7 +94,7 @@ def test_a_replica_lists_what_runs(replica, kind, kv, phase):
         engine = replica(kind)
         assert list(await engine.running()) == []
         big = request(input_tokens=9_000, max_tokens=500, route=route(session="s"))
-        call = engine.prefill(big) if kind is Prefill else engine.decode_into_feed("gateway", 1, big, kv)
+        call = engine.prefill(big) if kind is Prefill else counted(engine, big, kv)
         task = asyncio.create_task(call)
         await asyncio.sleep(0.01 if kind is Prefill else 3.0)
         found = await engine.running()
@@ -113,7 +118,7 @@ def test_a_failed_replica_lists_nothing(replica):
 def test_routers_see_totals_and_busy_time(replica):
     async def look() -> dict:
         engine = replica(Mixed)
-        await engine.decode_into_feed("gateway", 1, asked(), None)
+        await counted(engine, asked(), None)
         return await engine.record_routing_stats()
 
     stats = run(look())
@@ -162,7 +167,7 @@ def test_replicas_report_what_they_see_where_the_profile_is_refined(replica, rep
     async def serve():
         serving = replica(kind, refinement={"enabled": True, "report_interval_s": 2.5})
         if kind is Mixed:
-            await serving.decode_into_feed("gateway", 1, asked(20), None)
+            await counted(serving, asked(20), None)
         else:
             await serving.prefill(asked())
         assert (await serving.stats()).running == 0
@@ -271,4 +276,4 @@ def test_a_stream_ends_at_max_tokens_whatever_the_engine_does(monkeypatch, size,
 def test_what_an_engine_raises_is_the_failure_of_the_engine(monkeypatch):
     replica, _ = endless(monkeypatch, fails=True)
     with pytest.raises(EngineFailed, match=r"^RuntimeError: out of memory$"):
-        run(replica.decode_into_feed("gateway", 1, asked(6), None))
+        run(counted(replica, asked(6), None))

@@ -6,6 +6,7 @@ import uuid
 import aiohttp
 import pytest
 
+from headway.config import GatewaySettings
 from serve_apps.gateway_host import HttpServer
 from serve_apps.listener import listening_socket
 from tests.ports import free_port
@@ -63,14 +64,15 @@ def test_stopping_refuses_new_requests_and_lets_streams_finish():
     asyncio.run(scenario())
 
 
-def test_servers_of_a_place_share_its_port_and_the_first_ends_without_a_reset():
+@pytest.mark.parametrize("among", [1, 2])
+def test_servers_of_a_place_share_its_port_and_the_first_ends_without_a_reset(among: int):
     async def scenario() -> None:
         started, asked, release, place = asyncio.Event(), asyncio.Event(), asyncio.Event(), uuid.uuid4().hex
-        old = HttpServer(app_that(started, release), "127.0.0.1", free_port(), place=place)
+        old = HttpServer(app_that(started, release), "127.0.0.1", free_port(), place=place, among=among)
         await old.start()
         stream = asyncio.create_task(whole_answer(old))
         await started.wait()
-        new = HttpServer(app_that(asked, release), "127.0.0.1", old.port, place=place)
+        new = HttpServer(app_that(asked, release), "127.0.0.1", old.port, place=place, among=among)
         await new.start()
         assert new.port == old.port
         release.set()
@@ -83,6 +85,35 @@ def test_servers_of_a_place_share_its_port_and_the_first_ends_without_a_reset():
         assert await whole_answer(new) == b"first last"
         assert asked.is_set()
         await new.stop()
+
+    asyncio.run(scenario())
+
+
+def test_clients_that_come_together_are_shared_among_the_servers_of_a_place():
+    async def scenario() -> None:
+        place, port, release, answers = uuid.uuid4().hex, free_port(), asyncio.Event(), 40
+        took = [0, 0]
+
+        def counting(number: int):
+            app = app_that(asyncio.Event(), release)
+
+            async def counted(scope, receive, send) -> None:
+                took[number] += scope["type"] == "http"
+                await app(scope, receive, send)
+
+            return counted
+
+        servers = [HttpServer(counting(n), "127.0.0.1", port, place=place, among=2) for n in range(2)]
+        for server in servers:
+            await server.start()
+        asked = [asyncio.create_task(whole_answer(servers[0])) for _ in range(answers)]
+        while sum(took) < answers:
+            await asyncio.sleep(0.01)
+        assert min(took) >= answers // 4, took
+        release.set()
+        assert await asyncio.gather(*asked) == [b"first last"] * answers
+        for server in servers:
+            await server.stop()
 
     asyncio.run(scenario())
 
@@ -140,7 +171,7 @@ def answering(*asked: bytes, within_s: float = 0.2) -> bytes:
         release = asyncio.Event()
         release.set()
         app = app_that(asyncio.Event(), release)
-        server = HttpServer(app, "127.0.0.1", 0, headers_within_s=within_s)
+        server = HttpServer(app, "127.0.0.1", 0, limits=GatewaySettings(headers_within_s=within_s))
         await server.start()
         try:
             async with asyncio.timeout(60):

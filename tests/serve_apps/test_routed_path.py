@@ -82,6 +82,8 @@ def play(scenario: Callable[[World], Coroutine[Any, Any, None]], settings: dict[
             await asyncio.wait_for(scenario(world), 120)
         finally:
             await world.backend.close()
+            for handle in world.handles.values():
+                await handle.close()
 
     asyncio.run(bounded())
 

@@ -47,7 +47,13 @@ class World:
 
 def run(scenario: Callable[[World], Coroutine[Any, Any, None]], replicas: int = 2) -> None:
     async def bounded() -> None:
-        await asyncio.wait_for(scenario(World(replicas)), 10)
+        world = World(replicas)
+        try:
+            await asyncio.wait_for(scenario(world), 10)
+        finally:
+            await world.backend.close()
+            for handle in world.handles.values():
+                await handle.close()
 
     asyncio.run(bounded())
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.ray.conftest import environment, local_ray, ray_cluster
+from tests.vllm import adapter
 from tests.vllm.served import Served, served
 
 __all__ = ["environment", "local_ray", "ray_cluster"]
@@ -37,7 +38,9 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def system(ray_cluster: str, model: Path) -> Iterator[Served]:
-    """One prefill and one decode replica behind the gateway."""
-    with served(model) as running:
+def system(ray_cluster: str, model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """One prefill and one decode replica behind the gateway, with an adapter."""
+    loud = tmp_path_factory.mktemp("adapters") / "loud"
+    adapter.build(loud)
+    with served(model, **{"engine.vllm.adapters": {"loud": str(loud)}}) as running:
         yield running

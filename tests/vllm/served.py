@@ -25,6 +25,7 @@ APP = "headway"
 NAME = "tiny-llama"
 LONGEST = 2048
 KV_BYTES = 64 << 20
+TOOL_CALLS = {"enable_auto_tool_choice": True, "tool_call_parser": "hermes"}
 TINY: dict[str, Any] = {
     "model": NAME,
     "engine.kind": "vllm",
@@ -33,6 +34,7 @@ TINY: dict[str, Any] = {
     "engine.vllm.dtype": "float32",
     "engine.vllm.device": "cpu",
     "engine.vllm.host": "127.0.0.1",
+    "engine.vllm.server": TOOL_CALLS,
     "engine.vllm.args": {"enforce_eager": True, "block_size": 32, "kv_cache_memory_bytes": KV_BYTES},
 }
 

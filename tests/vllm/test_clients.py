@@ -14,15 +14,21 @@ import openai
 import pytest
 from openai import OpenAI
 from pydantic import BaseModel
+from starlette.routing import Mount
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from headway.config import HeadwayConfig, load_config
 from headway.planning.types import Role
 from serve_apps.calls import _translated
 from serve_apps.engines import make_engine
 from serve_apps.engines.protocol import Aside, AsideAnswer, Engine, EngineError, EngineRequest, TokenChunk
+from serve_apps.engines.vllm.answers import _application
+from serve_apps.engines.vllm.arguments import engine_arguments
 from serve_apps.gateway.backend import OnPlaced, Readiness, ReplicaLoad
+from tests.compatibility import documented, outcomes
 from tests.gateway.serving import Running, post, serving, until
-from tests.vllm.served import NAME, TINY
+from tests.vllm import adapter
+from tests.vllm.served import NAME, TINY, TOOL_CALLS
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 """vLLM's server warns of fields that clients send and that OpenAI gives up."""
@@ -53,6 +59,7 @@ class OneVllm:
     def __init__(self, config: HeadwayConfig) -> None:
         self._config = config
         self.engine: Engine | None = None
+        self._own: ASGIApp | None = None
 
     async def generate(
         self, request: EngineRequest, placed: OnPlaced | None = None
@@ -66,6 +73,16 @@ class OneVllm:
                     yield chunk
         except EngineError as error:
             raise _translated(error) from error
+
+    async def own_server(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """vLLM's server over the same engine, with nothing of ours between."""
+        if self._own is None:
+            engine: Any = self.engine
+            self._own = await _application(
+                engine_arguments(self._config, Role.MIXED) | TOOL_CALLS, engine._llm
+            )
+        scope = {**scope, "path": scope["path"].removeprefix("/own"), "root_path": ""}
+        await self._own(scope, receive, send)
 
     async def aside(self, question: Aside) -> AsideAnswer:
         answer: AsideAnswer = await self.engine.aside(question)  # type: ignore[union-attr]
@@ -82,17 +99,19 @@ class OneVllm:
 
 
 @pytest.fixture(scope="module")
-def gateway(model: Path) -> Iterator[Running]:
+def gateway(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    loud = tmp_path_factory.mktemp("adapters") / "loud"
+    adapter.build(loud)
     settings = {
         **TINY,
         "engine.vllm.model": str(model),
+        "engine.vllm.adapters": {"loud": str(loud)},
         "pools": {"mixed": {}},
-        "engine.vllm.server": {"enable_auto_tool_choice": True, "tool_call_parser": "hermes"},
     }
     config = load_config(None, settings)
     with mock.patch.dict(os.environ):
         backend = OneVllm(config)
-        with serving(config, backend) as running:
+        with serving(config, backend, [Mount("/own", app=backend.own_server)]) as running:
             yield running
         if backend.engine is not None:
             backend.engine.close()  # type: ignore[attr-defined]
@@ -291,3 +310,22 @@ def test_tokens_are_counted_as_the_engine_made_them(asking: OpenAI, gateway: Run
     made = chat(asking, n=2, temperature=1.0, seed=3).usage.completion_tokens
     made += completed(asking, prompt=["a", "b"]).usage.completion_tokens
     until(lambda: metrics.output_tokens - before == made)
+
+
+@pytest.mark.parametrize(("column", "place"), [("vLLM, mixed", ""), ("vLLM's server", "/own")])
+def test_what_is_taken_is_what_the_page_says(
+    gateway: Running, asking: OpenAI, column: str, place: str
+) -> None:
+    assert chat(asking).usage  # the engine is there
+    assert outcomes(f"{gateway.url}{place}", NAME) == documented(column)
+
+
+def test_an_adapter_is_a_model_of_its_own_name(asking: OpenAI) -> None:
+    assert [each.id for each in asking.models.list().data] == [NAME, "loud"]
+    assert asking.models.retrieve("loud").model_extra["parent"] == NAME
+    plain, loud = chat(asking), chat(asking, model="loud")
+    assert loud.model == "loud"
+    assert loud.choices[0].message.content != plain.choices[0].message.content
+    assert chat(asking, model="loud").choices[0].message.content == loud.choices[0].message.content
+    with pytest.raises(openai.NotFoundError):
+        chat(asking, model="quiet")

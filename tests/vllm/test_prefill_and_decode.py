@@ -20,6 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from ray import serve
 
 from serve_apps.engines.protocol import EngineRequest, KvHandle
+from tests.compatibility import documented, outcomes
 from tests.ray.clusters import replicas, wait_until
 from tests.vllm.served import APP, NAME, Served, engine_of, prefill_pid, said_by_one_engine
 
@@ -138,6 +139,21 @@ def test_both_sides_serve_what_vllm_serves(system: Served) -> None:
     assert said.usage is not None
     assert said.usage.output_tokens == 4
     assert system.stats("Decode").external_tokens - before > 100
+
+
+def test_an_adapter_computes_the_prompt_on_one_side_and_goes_on_on_the_other(system: Served) -> None:
+    with system.client() as client:
+        external = system.stats("Decode").external_tokens
+        said = {"prompt": LONG_PROMPT, "max_tokens": TOKENS, "temperature": 0.0}
+        plain, loud, again = (
+            client.completions.create(model=name, **said).choices[0].text for name in (NAME, "loud", "loud")
+        )
+    assert plain != loud == again
+    assert system.stats("Decode").external_tokens > external
+
+
+def test_what_is_taken_is_what_the_page_says(system: Served) -> None:
+    assert outcomes(system.url, NAME) == documented("vLLM, split")
 
 
 def test_a_client_that_leaves_frees_the_kv_on_both_sides(system: Served) -> None:

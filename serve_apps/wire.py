@@ -1,0 +1,177 @@
+"""The connection of a gateway and a replica: frames on one TCP socket, once both have shown their proof.
+
+    frame      length (4 bytes, big-endian), payload
+    gateway    a nonce ──▶
+               ◀── another nonce, and the replica's proof
+               the gateway's proof ──▶
+    then       pickled lists of messages both ways
+    proof      HMAC-SHA256 of who speaks and both nonces, by a secret that only Ray's calls tell
+
+Until the other end has shown its proof, nothing of it is unpickled, and its frames are as long as a proof at
+most. It has some seconds for that. What is sent is not encrypted, as what Serve's own handles send is not.
+
+All that is posted in one pass of the event loop is one frame: an engine that batches produces a token for
+each of its requests at the same moment, and a frame costs as much as some tokens.
+"""
+
+import asyncio
+import hmac
+import pickle
+import secrets
+import socket
+import struct
+from typing import Any, NamedTuple
+
+LENGTH = struct.Struct("!I")
+NONCE_BYTES, PROOF_BYTES = 16, 32
+PROOF_WITHIN_S = 20.0
+LONGEST = 2**30
+"""Bytes of a frame: above all the bodies that a gateway takes at once."""
+
+# A host that is gone sends no end. Seconds of silence, and between probes; milliseconds without an answer.
+KEEPALIVE = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 20_000}
+
+
+class Address(NamedTuple):
+    """Where a replica listens, and the secret of all who may call it."""
+
+    host: str
+    port: int
+    secret: bytes
+
+
+class Wire(asyncio.Protocol):
+    """One end. `received` gets the messages, `over` is called once when the connection has ended."""
+
+    def __init__(self, secret: bytes) -> None:
+        self._secret, self._nonce = secret, secrets.token_bytes(NONCE_BYTES)
+        self._buffer, self._open, self.ended = bytearray(), False, False
+        self._longest = NONCE_BYTES + PROOF_BYTES
+        self._out: list[object] = []
+        self.transport: asyncio.Transport
+        self.trusted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done when the other end has shown its proof. ConnectionError where it does not."""
+        # Not everybody waits for it.
+        self.trusted.add_done_callback(lambda future: future.cancelled() or future.exception())
+
+    def received(self, messages: Any) -> None:  # noqa: ANN401 - whatever the other end posted
+        """The messages of one frame."""
+        raise NotImplementedError
+
+    def over(self) -> None:
+        """The connection has ended."""
+        raise NotImplementedError
+
+    def _shown(self, frame: bytes) -> None:
+        """A frame of an end that is not trusted yet. ConnectionError."""
+        raise NotImplementedError
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """A connection, of which proof is expected."""
+        self.transport = transport
+        end = transport.get_extra_info("socket")
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in KEEPALIVE.items():
+            if (option := getattr(socket, name, None)) is not None:  # Linux has all of them
+                end.setsockopt(socket.IPPROTO_TCP, option, value)
+        self._due = asyncio.get_running_loop().call_later(PROOF_WITHIN_S, self._refuse, "no proof in time")
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """It is gone."""
+        self._due.cancel()
+        if not self.trusted.done():
+            self.trusted.set_exception(ConnectionError(f"the connection ended: {error or 'closed'}"))
+        self.ended = True
+        self.over()
+
+    def data_received(self, data: bytes) -> None:
+        """Some bytes: all the frames that are whole."""
+        buffer, begin = self._buffer, 0
+        buffer += data
+        while len(buffer) - begin >= LENGTH.size and not self.transport.is_closing():
+            (length,) = LENGTH.unpack_from(buffer, begin)
+            if length > self._longest:
+                self._refuse(f"a frame of {length} bytes")
+                return
+            end = begin + LENGTH.size + length
+            if len(buffer) < end:
+                break
+            frame = bytes(memoryview(buffer)[begin + LENGTH.size : end])
+            begin = end
+            self._take(frame)
+        del buffer[:begin]
+
+    def post(self, message: object) -> None:
+        """Send a message with the next frame; it waits in memory where the other end is slow."""
+        if not self._out:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._out.append(message)
+
+    def close(self) -> None:
+        """End the connection after what was posted."""
+        self._flush()
+        self.transport.close()
+
+    def _flush(self) -> None:
+        out, self._out = self._out, []
+        if not out or self.transport.is_closing():
+            return
+        self._send(pickle.dumps(out, pickle.HIGHEST_PROTOCOL))
+
+    def _take(self, frame: bytes) -> None:
+        if self._open:
+            self.received(pickle.loads(frame))
+            return
+        try:
+            self._shown(frame)
+        except ConnectionError as error:
+            self._refuse(str(error))
+
+    def _send(self, payload: bytes) -> None:
+        self.transport.writelines((LENGTH.pack(len(payload)), payload))
+
+    def _trust(self) -> None:
+        self._due.cancel()
+        self._open, self._longest = True, LONGEST
+        self.trusted.set_result(None)
+
+    def _refuse(self, why: str) -> None:
+        if not self.trusted.done():
+            self.trusted.set_exception(ConnectionError(why))
+        self.transport.abort()
+
+    def _proof(self, who: bytes, gateway: bytes, replica: bytes) -> bytes:
+        return hmac.digest(self._secret, who + gateway + replica, "sha256")
+
+
+class GatewayEnd(Wire):
+    """The end that connects; messages may be sent once `trusted` is done."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin."""
+        super().connection_made(transport)
+        self._send(self._nonce)
+
+    def _shown(self, frame: bytes) -> None:
+        nonce, proof = frame[:NONCE_BYTES], frame[NONCE_BYTES:]
+        if not hmac.compare_digest(proof, self._proof(b"replica", self._nonce, nonce)):
+            raise ConnectionError("whoever listens there is not the replica")
+        self._send(self._proof(b"gateway", self._nonce, nonce))
+        self._trust()
+
+
+class ReplicaEnd(Wire):
+    """The end that was connected to."""
+
+    _theirs = b""
+
+    def _shown(self, frame: bytes) -> None:
+        if not self._theirs:
+            if len(frame) != NONCE_BYTES:
+                raise ConnectionError("no nonce")
+            self._theirs = frame
+            self._send(self._nonce + self._proof(b"replica", frame, self._nonce))
+        elif hmac.compare_digest(frame, self._proof(b"gateway", self._theirs, self._nonce)):
+            self._trust()
+        else:
+            raise ConnectionError("a wrong secret")

@@ -1,0 +1,54 @@
+"""Hostile clients beside a well-behaved one, against a gateway that is a process of its own.
+
+How fast it stays is measured by `python -m benchmarks attacks`.
+"""
+
+import asyncio
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from benchmarks.attackers import ATTACKS, CLOSED
+from benchmarks.attacks import HELD, Gateway, attackers, client, gateway, settled
+
+ATTACK_S = 6.0
+"""Longer than the gateway waits for anything, which is longer than a busy machine keeps the good client."""
+SETTINGS = {"model": "m", "gateway": {"headers_within_s": 5.0, "body_within_s": 5.0, "taken_within_s": 3.0}}
+
+TOO_LARGE = (
+    "many_messages_10",
+    "many_messages_20",
+    "many_objects",
+    "many_numbers",
+    "large_prompts",
+    "deep_json",
+)
+ANSWERS = {
+    **{name: {CLOSED} for name in ATTACKS},
+    # On a busy machine so much does not come in time.
+    **{name: {"413", "408", CLOSED} for name in TOO_LARGE},
+    **{name: {"408", CLOSED} for name in ("slow_headers", "idle", "held_bodies", "drips")},
+    "many_stops": {"400"},
+}
+"""What attackers may hear. CLOSED: their connection ended before they had read an answer."""
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[Gateway]:
+    with gateway(SETTINGS) as found:
+        # What is made with the first request stays: threads, descriptors.
+        asyncio.run(client(found.port, 0.5))
+        yield found
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_others_are_served_and_nothing_is_left_over(running: Gateway, name: str) -> None:
+    before = running.probe()
+    with attackers(name, running.port, ATTACK_S) as process:
+        seen = asyncio.run(client(running.port, ATTACK_S))
+        answers = json.loads(process.communicate()[0])
+    assert not seen.faults
+    assert answers.keys() <= ANSWERS[name]
+    after = settled(running, before)
+    assert {held: after[held] for held in HELD} == {held: before[held] for held in HELD}

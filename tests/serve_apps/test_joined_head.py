@@ -1,0 +1,83 @@
+"""A response whose head leaves with its first bytes, or alone where nothing follows at once."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from serve_apps.joined_head import JoinedHead
+
+
+class Connection:
+    """A transport that keeps what is written."""
+
+    def __init__(self) -> None:
+        self.written: list[bytes] = []
+        self.closed = False
+
+    def write(self, data: bytes) -> None:
+        assert not self.closed
+        self.written.append(data)
+
+    def close(self) -> None:
+        self.closed = True
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+
+def play(scenario: Callable[[Connection, JoinedHead], Coroutine[Any, Any, None]]) -> None:
+    async def on_a_loop() -> None:
+        connection = Connection()
+        await scenario(connection, JoinedHead(connection))  # type: ignore[arg-type] # a double
+
+    asyncio.run(on_a_loop())
+
+
+def test_head_and_first_bytes_leave_together_and_all_else_at_once():
+    async def scenario(connection: Connection, response: JoinedHead) -> None:
+        response.write(b"head ")
+        assert connection.written == []
+        response.write(b"first")
+        assert connection.written == [b"head first"]
+        response.write(b"second")
+        await asyncio.sleep(0)
+        assert connection.written == [b"head first", b"second"]
+
+    play(scenario)
+
+
+def test_a_head_without_a_body_leaves_with_the_next_pass():
+    async def scenario(connection: Connection, response: JoinedHead) -> None:
+        response.write(b"head")
+        await asyncio.sleep(0)
+        assert connection.written == [b"head"]
+        response.write(b"later")
+        assert connection.written == [b"head", b"later"]
+
+    play(scenario)
+
+
+def test_a_connection_that_closes_sends_its_head_first():
+    async def scenario(connection: Connection, response: JoinedHead) -> None:
+        response.write(b"head")
+        response.close()
+        await asyncio.sleep(0)
+        assert connection.written == [b"head"]
+        assert response.is_closing()
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("passes", [0, 1])
+def test_to_a_client_that_is_gone_nothing_is_written(passes):
+    async def scenario(connection: Connection, response: JoinedHead) -> None:
+        response.write(b"head")
+        connection.closed = True
+        if not passes:
+            response.close()
+        await asyncio.sleep(0)
+        assert connection.written == []
+
+    play(scenario)
