@@ -1,7 +1,8 @@
 """`python -m benchmarks [NAME ...] [--data DIR]`: run the benchmarks and print their figures.
 
 `policies`, `mismatch`, `advice`, `mixed`, `days` and `roles` take hours and run only when they are named; so
-do `size` and `embedded_profiles`, which measure no speed.
+do `size` and `embedded_profiles`, which measure no speed, `gateway`, which wants its peers, and `attacks`,
+which takes a quarter of an hour and wants a machine to itself.
 """
 
 import argparse
@@ -36,8 +37,9 @@ BENCHMARKS: Mapping[str, str] = {
     "size": "lines, files, import circles; files that a tick and a request cross (--journeys: minutes)",
     "simulator": "simulated requests per second, memory, cold start",
     "fidelity": "the simulator against live engines, surfaces at samples left out (minutes; with vLLM 10)",
-    "gateway": "server CPU per stream against Ray Serve's default path (minutes, starts a local Ray)",
-    "routed": "server CPU per stream through the Router against without (minutes, starts a local Ray)",
+    "gateway": "CPU per request beside Serve's default path, HAProxy, Rust routers (minutes, a Ray)",
+    "gateways": "requests a second of one gateway process and of two, and a kill (minutes)",
+    "attacks": "a well-behaved client beside hostile ones: TTFT, /ready, what is left over (minutes)",
 }
 
 OPTIONS: Mapping[str, Sequence[str]] = {
@@ -48,7 +50,9 @@ OPTIONS: Mapping[str, Sequence[str]] = {
     "mixed": ("cells", "quick", "output", "workers"),
     "days": ("cells", "output"),
     "roles": ("cells", "output", "workers"),
+    "attacks": ("cells",),
     "size": ("root", "journeys"),
+    "gateway": ("peers",),
     "embedded_profiles": ("output",),
 }
 """Benchmarks that take more than the data directory, or too long to run unasked."""
@@ -74,9 +78,11 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     listed = ", ".join(f"{name} ({what})" for name, what in BENCHMARKS.items())
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"{listed}; all by default")
     parser.add_argument("--data", type=pathlib.Path, help="directory with traces/ and profiles/")
-    policies = parser.add_argument_group("policies, mismatch, advice, mixed, days, roles")
+    policies = parser.add_argument_group("policies, mismatch, advice, mixed, days, roles, attacks")
     policies.add_argument(
-        "--cells", metavar="PATTERNS", help="only cells of such names, as azure10_8b_*,r1_*"
+        "--cells",
+        metavar="PATTERNS",
+        help="only cells of such names, as azure10_8b_*,r1_*; only these attacks",
     )
     policies.add_argument("--quick", action="store_true", help="traces of an hour, no budgets")
     policies.add_argument(
@@ -88,6 +94,10 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     size = parser.add_argument_group("size")
     size.add_argument("--root", metavar="DIR", type=pathlib.Path, help="another checkout than this one")
     size.add_argument("--journeys", action="store_true", help="also run its live system and trace it")
+    gateway = parser.add_argument_group("gateway")
+    gateway.add_argument(
+        "--peers", metavar="DIR", type=pathlib.Path, help="where vllm-router and sglang-router are installed"
+    )
     chosen = parser.parse_args(arguments)
     if strangers := [name for name in chosen.names if name not in BENCHMARKS]:
         parser.error(f"unknown benchmark {strangers[0]!r}; known: {', '.join(BENCHMARKS)}")

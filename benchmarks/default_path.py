@@ -3,7 +3,7 @@
     HTTP proxy -> FastAPI ingress (StreamingResponse) -> handle -> worker
 
 As Serve's documentation shows it, with its default settings but for how many requests a replica takes at
-once. The worker runs the same simulated engine as ours, and the ingress writes the same events; it counts no
+once. The worker runs the same engine as ours, and the ingress writes the same events; it counts no
 tokens, measures nothing and checks only types.
 """
 
@@ -14,8 +14,9 @@ from fastapi import FastAPI
 from pydantic import BaseModel
 from ray import serve
 from ray.serve.handle import DeploymentHandle
-from starlette.responses import StreamingResponse
+from starlette.responses import JSONResponse, Response, StreamingResponse
 
+from benchmarks.free_engine import FreeEngine
 from headway.config import HeadwayConfig
 from headway.planning import Role
 from serve_apps.engines.protocol import EngineRequest, TokenChunk
@@ -29,12 +30,10 @@ class Asked(BaseModel):
 
 
 class Worker:
-    """Both phases of the simulated engine."""
+    """Both phases of an engine that costs nothing."""
 
     def __init__(self, config: HeadwayConfig) -> None:
-        from serve_apps.engines import make_engine
-
-        self._engine = make_engine(config, Role.MIXED, "worker")
+        self._engine = FreeEngine(config, Role.MIXED, "worker")
         self._served = 0
 
     async def stream(self, asked: Asked) -> AsyncIterator[TokenChunk]:
@@ -60,7 +59,10 @@ def default_path(config: HeadwayConfig) -> serve.Application:
             self._worker = worker.options(stream=True)
 
         @web.post("/v1/completions")
-        async def completions(self, asked: Asked) -> StreamingResponse:
+        async def completions(self, asked: Asked) -> Response:
+            if not asked.stream:
+                texts = [str(chunk.text) async for chunk in self._worker.stream.remote(asked)]
+                return JSONResponse({"choices": [{"index": 0, "text": "".join(texts)}]})
             return StreamingResponse(self._events(asked), media_type="text/event-stream")
 
         async def _events(self, asked: Asked) -> AsyncIterator[str]:

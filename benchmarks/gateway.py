@@ -1,155 +1,210 @@
-"""Server CPU per streamed request: the gateway's path against Ray Serve's default one, in one run.
+"""CPU of the data path per request: Headway's, Ray Serve's default one and proxies of others, in one run.
 
-    default    HTTP proxy -> FastAPI ingress -> handle -> worker              (`benchmarks.default_path`)
-    headway    gateway replica with its own HTTP server -> prefill -> decode  (`serve_apps.disagg`)
+    headway          gateway replica with its own HTTP server -> engine replica, placed by least load
+    headway slo      the same with a class of SLOs on every request: gateway <-> Router, which predicts
+    default          Serve's HTTP proxy -> FastAPI ingress -> handle -> worker   (`benchmarks.default_path`)
+    haproxy, …       a proxy -> an HTTP engine                                   (`benchmarks.peers`)
 
-Both stream 64 tokens, one a chunk, from the simulated engine at the same pace, to 8 clients at once; tokens
-that come while a busy machine holds a stream up share a chunk, so the number of events is shown. Counted is
-user and system time (/proc) of all processes that a request passes through, what they do when idle included:
-proxy, ingress and worker; gateway, prefill and decode replicas. Serve's controller, the raylet and the GCS
-are left out of both; what they took is shown beside it. Rounds of the two alternate, the first pair is not
-counted, and a ratio is that of two neighbouring rounds.
+All engines are ones that cost next to nothing (`benchmarks.free_engine`). Counted is user and system time
+(/proc) of the path's own processes, what they do when idle included; of the engine's process only what Serve
+and our transport take there, which for the peers is the engine's own HTTP server and not counted. Serve's
+controller, raylet and GCS are left out. Each figure is the median of rounds, which alternate between the
+paths, and their range; the first round is not counted.
 """
 
 import json
 import logging
 import os
-import socket
 import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
+from benchmarks.peers import MODEL, free_port, running
 from benchmarks.processes import cpu_s, descendants
 from headway.config import HeadwayConfig
 
 ROUNDS = 5
-STREAMS = 64
-CONCURRENCY = 8
-TOKENS = 64
-TARGET = 0.2
-
-SETTINGS = {
-    # About 20 ms a token.
-    "engine": {"time_scale": 0.3},
-    # One replica of each, whatever a planner thinks.
-    "pools": {"prefill": {"max_replicas": 1}, "decode": {"max_replicas": 1}},
+READY_WITHIN_S, IDLE_S = 60.0, 10.0
+SETTINGS: Mapping[str, Any] = {
+    "model": MODEL,
+    # One replica, whatever a planner thinks.
+    "pools": {"mixed": {"max_replicas": 1}},
     "gateway": {"port": 0},
+    "routing": {"profile": "least_load"},
+}
+JUDGED: Mapping[str, Any] = {
+    # Generous, so that nothing is held or shed.
+    "slo": {"classes": {"interactive": {"ttft_ms": 60_000, "tpot_ms": 2_000}}},
+    "routing": {"profile": "slo"},
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Route:
-    """One way of serving: where it answers, for which model, and how its processes call themselves."""
+class Case:
+    """What one round asks for."""
 
     name: str
-    url: str
-    model: str
-    titles: tuple[str, ...]
+    requests: int
+    clients: int
+    tokens: int
+    prompt_bytes: int
+    stream: bool = False
+
+    def arguments(self, requests: int) -> Sequence[str]:
+        """Of `benchmarks.streams`."""
+        figures = (requests, self.clients, self.tokens, self.prompt_bytes, int(self.stream))
+        return [str(figure) for figure in figures]
+
+
+CASES = (
+    Case(name="unary 1 KB", requests=960, clients=16, tokens=16, prompt_bytes=1_000),
+    # Few enough that the Router, which takes engines for real ones, sees room for all in their KV caches.
+    Case(name="unary 200 KB", requests=240, clients=4, tokens=16, prompt_bytes=200_000),
+    Case(name="64 chunks, 20 ms", requests=192, clients=64, tokens=64, prompt_bytes=1_000, stream=True),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Round:
-    """CPU seconds of one round: of the path's processes, and of everything else that belongs to Ray."""
+class Way:
+    """One way of serving: where it answers, and the processes of each of its parts."""
 
-    path_s: Mapping[str, float]
-    others_s: float
-    wall_s: float
-    events: float
-
-    @property
-    def per_stream_ms(self) -> float:
-        return 1e3 * sum(self.path_s.values()) / STREAMS
+    name: str
+    url: str
+    header: str = ""
+    share: int = 1
+    """Of the requests it gets one in so many: what takes long needs no more to be measured as well."""
+    parts: Mapping[str, Sequence[int]]
 
 
-def main(data: Path | None) -> int:
-    """Print both figures of each round and their ratio."""
+def main(data: Path | None, peers: Path | None = None) -> int:
+    """Print a table of all paths and cases."""
     del data  # needs none
-    config = HeadwayConfig.model_validate(SETTINGS)
-    with cluster():
-        found = ratios(*deploy(config))
-    median = statistics.median(found)
-    verdict = "met" if median <= TARGET else "MISSED"
-    print(f"ratio {median:.3f} ({found[0]:.3f} to {found[-1]:.3f}), at most {TARGET:g}: {verdict}")
+    with (
+        tempfile.TemporaryDirectory(prefix="hw-", dir="/tmp") as name,
+        cluster(),
+        running(Path(name), peers) as others,
+    ):
+        proxies = [Way(name=one.name, url=one.url, parts={"proxy": [one.pid]}) for one in others]
+        ways = [*deploy(), *proxies]
+        report_idle(ways)
+        for case in CASES:
+            report(case, ways)
     return 0
 
 
-def ratios(base: Route, other: Route) -> Sequence[float]:
-    """CPU of `other` relative to that of `base` in each pair of neighbouring rounds, sorted; prints both."""
-    paths = (base, other)
-    for path in paths:
-        measure(path)
-    rounds = [[measure(path) for path in paths] for _ in range(ROUNDS)]
-    for at, path in enumerate(paths):
-        print_path(path, [both[at] for both in rounds])
-    return sorted(theirs.per_stream_ms / ours.per_stream_ms for ours, theirs in rounds)
+def report_idle(ways: Sequence[Way]) -> None:
+    """What the processes take without any request: part of every figure below."""
+    print(f"CPU ms a second at rest, over {IDLE_S:g} s")
+    before = [{part: cpu_s(pids) for part, pids in way.parts.items()} for way in ways]
+    time.sleep(IDLE_S)
+    for way, then in zip(ways, before, strict=True):
+        took = {part: 1e3 * (cpu_s(pids) - then[part]) / IDLE_S for part, pids in way.parts.items()}
+        print(f"  {way.name:14} " + "   ".join(f"{part} {one:.1f}" for part, one in took.items()))
 
 
-def print_path(path: Route, rounds: Sequence[Round]) -> None:
-    figures = sorted(one.per_stream_ms for one in rounds)
-    events = statistics.mean(one.events for one in rounds)
-    print(
-        f"{path.name:8} {statistics.median(figures):6.2f} ms CPU per stream"
-        f" ({figures[0]:.2f} to {figures[-1]:.2f}), {events:.1f} events each,"
-        f" {statistics.mean(one.wall_s for one in rounds):.1f} s a round"
-    )
-    for title in path.titles:
-        share = statistics.median(1e3 * one.path_s[title] / STREAMS for one in rounds)
-        print(f"{'':8} {share:6.2f} ms {title}")
-    others = statistics.median(1e3 * one.others_s / STREAMS for one in rounds)
-    print(f"{'':8} {others:6.2f} ms beside it: controller, raylet, GCS and the idle other path")
+def report(case: Case, ways: Sequence[Way]) -> None:
+    """One case on all paths."""
+    for way in ways:
+        measure(way, case)
+    rounds = [{way.name: measure(way, case) for way in ways} for _ in range(ROUNDS)]
+    print(f"\n{case.name}: CPU ms a request, of {case.clients} clients", flush=True)
+    for way in ways:
+        print(f"  {way.name:14} {_spread([sum(one[way.name].values()) for one in rounds])}", end="")
+        parts = {part: [one[way.name][part] for one in rounds] for part in way.parts}
+        print("".join(f"   {part} {_spread(figures)}" for part, figures in parts.items()), flush=True)
 
 
-def measure(path: Route) -> Round:
-    """One round of streams."""
-    named = descendants(os.getpid())
-    members = {title: [pid for pid, name in named.items() if title in name] for title in path.titles}
-    if missing := [title for title, pids in members.items() if not pids]:
-        raise RuntimeError(f"no process calls itself {missing[0]!r}")
-    before = {title: cpu_s(pids) for title, pids in members.items()}
-    others = set(named).difference(*members.values())
-    others_before = cpu_s(others)
-    load = ["benchmarks.streams", path.url, path.model, str(STREAMS), str(CONCURRENCY), str(TOKENS)]
-    told = subprocess.run([sys.executable, "-m", *load], check=True, stdout=subprocess.PIPE)
-    result = json.loads(told.stdout)
-    return Round(
-        path_s={title: cpu_s(pids) - before[title] for title, pids in members.items()},
-        others_s=cpu_s(others) - others_before,
-        wall_s=result["wall_s"],
-        events=statistics.mean(result["events"]),
-    )
+def _spread(figures: Sequence[float]) -> str:
+    return f"{statistics.median(figures):.2f} ({min(figures):.2f} to {max(figures):.2f})"
 
 
-def deploy(config: HeadwayConfig) -> tuple[Route, Route]:
-    """Both applications beside each other."""
+def measure(way: Way, case: Case) -> Mapping[str, float]:
+    """CPU milliseconds per request of each part, in one round."""
+    before = {part: cpu_s(pids) for part, pids in way.parts.items()}
+    requests = case.requests // way.share
+    load = [sys.executable, "-m", "benchmarks.streams", way.url, MODEL, *case.arguments(requests)]
+    load += [way.header] if way.header else []
+    told = subprocess.run(load, check=True, stdout=subprocess.PIPE)
+    events = json.loads(told.stdout)["events"]
+    if len(events) != requests:
+        raise RuntimeError(f"{way.name}: {len(events)} of {requests} requests were answered")
+    return {part: 1e3 * (cpu_s(pids) - before[part]) / requests for part, pids in way.parts.items()}
+
+
+def deploy() -> Sequence[Way]:
+    """Headway's two, and Serve's default path, beside each other."""
     from ray import serve
 
     from benchmarks.default_path import default_path
-    from serve_apps.builders import application
 
     port = free_port()
     serve.start(http_options={"host": "127.0.0.1", "port": port})
+    config = HeadwayConfig.model_validate(SETTINGS)
     serve.run(default_path(config), name="default", route_prefix="/default")
-    ours = serve.run(application(config), name="headway", route_prefix="/headway")
-    (address,) = ours.addresses.remote().result()
+    least_load, judged = (headway(name, more) for name, more in (("plain", {}), ("slo", JUDGED)))
+    replica = {"gateway": "{}:Gateway", "replica": "{}:Mixed"}
     return (
-        Route(
-            name="default",
-            url=f"http://127.0.0.1:{port}/default/v1/completions",
-            model=config.model,
-            titles=("ProxyActor", "ServeReplica:default:Ingress", "ServeReplica:default:Worker"),
+        Way(name="headway", url=least_load, parts=_parts(replica, "plain")),
+        Way(
+            name="headway slo",
+            url=judged,
+            header="x-headway-slo-class: interactive",
+            parts=_parts(replica | {"router": "ray::Router"}, "slo"),
         ),
-        Route(
-            name="headway",
-            url=f"{address}/v1/completions",
-            model=config.model,
-            titles=tuple(f"ServeReplica:headway:{name}" for name in ("Gateway", "Prefill", "Decode")),
+        Way(
+            name="default",
+            share=4,
+            url=f"http://127.0.0.1:{port}/default/v1/completions",
+            parts=_parts({"proxy": "ProxyActor", "ingress": "{}:Ingress", "worker": "{}:Worker"}, "default"),
         ),
     )
+
+
+def headway(name: str, more: Mapping[str, Any]) -> str:
+    """An application of ours; where it answers."""
+    from ray import serve
+
+    from benchmarks.free_engine import FreeEngine
+    from serve_apps.builders import application
+
+    config = HeadwayConfig.model_validate({**SETTINGS, **more})
+    app = application(config, FreeEngine, control_plane=False)
+    (address,) = serve.run(app, name=name, route_prefix=f"/{name}").addresses.remote().result()
+    deadline_s = time.monotonic() + READY_WITHIN_S
+    while not _ready(address):
+        if time.monotonic() > deadline_s:
+            raise RuntimeError(f"{name} is not ready")
+        time.sleep(0.1)
+    return f"{address}/v1/completions"
+
+
+def _ready(address: str) -> bool:
+    """With a Router, once that has answered."""
+    try:
+        with urlopen(f"{address}/ready") as answer:
+            return bool(answer.status == HTTPStatus.OK)
+    except HTTPError:
+        return False
+
+
+def _parts(titles: Mapping[str, str], application: str) -> Mapping[str, Sequence[int]]:
+    """The processes that call themselves so."""
+    named = descendants(os.getpid())
+    wanted = {part: title.replace("{}", f"ServeReplica:{application}") for part, title in titles.items()}
+    found = {part: [pid for pid, name in named.items() if title in name] for part, title in wanted.items()}
+    if missing := [part for part, pids in found.items() if not pids]:
+        raise RuntimeError(f"no process is the {missing[0]} of {application!r}")
+    return found
 
 
 @contextmanager
@@ -167,9 +222,3 @@ def cluster() -> Iterator[None]:
         finally:
             serve.shutdown()
             ray.shutdown()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -1,0 +1,135 @@
+"""A gateway as a process, to be attacked: its app on its HTTP server, over engines that cost nothing.
+
+`python -m benchmarks.attacked SETTINGS` (the configuration as JSON) prints its port; GET /probe says what it
+holds.
+"""
+
+import asyncio
+import gc
+import json
+import os
+import sys
+import time
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from pathlib import Path
+
+import uvloop
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from headway.config import HeadwayConfig
+from serve_apps.engines.answering.answers import answer, plain
+from serve_apps.engines.protocol import Aside, AsideAnswer, EngineRequest, Refused, TokenChunk
+from serve_apps.gateway.app import GatewayApp, make_app
+from serve_apps.gateway.backend import OnPlaced, Readiness, RefusedByEngine, ReplicaLoad
+from serve_apps.gateway_host import HttpServer
+
+FIRST_S, NEXT_S = 0.05, 0.01
+"""Of every output: time to the first token and between chunks."""
+LONG_TOKENS, AT_ONCE = 1000, 500
+"""Outputs of more than so many tokens come in chunks of so many: what fills buffers soon."""
+LOOK_S = 0.005
+
+
+class PacedBackend:
+    """Answers at the same pace whatever is asked; `open` outputs are being made."""
+
+    def __init__(self) -> None:
+        self.open = 0
+
+    async def generate(
+        self, request: EngineRequest, placed: OnPlaced | None = None
+    ) -> AsyncGenerator[TokenChunk, None]:
+        """An answer of `max_tokens` words, made here as a replica would make it."""
+        del placed
+        try:
+            async with aclosing(answer(request, self._words, plain, "paced")) as chunks:
+                async for chunk in chunks:
+                    yield chunk
+        except Refused as refused:
+            raise RefusedByEngine(refused.status, refused.body) from refused
+
+    async def _words(self, request: EngineRequest, _computed: bool) -> AsyncGenerator[TokenChunk, None]:
+        left, each = request.max_tokens, AT_ONCE if request.max_tokens > LONG_TOKENS else 1
+        wait_s = FIRST_S
+        self.open += 1
+        try:
+            while left > 0:
+                await asyncio.sleep(wait_s)
+                wait_s, count = NEXT_S, min(each, left)
+                left -= count
+                yield TokenChunk(" token" * count, count, None if left else "length")
+        finally:
+            self.open -= 1
+
+    async def aside(self, question: Aside) -> AsideAnswer:
+        """Nothing of use."""
+        return AsideAnswer(200, b"{}")
+
+    def complete(self, request_id: str) -> None:
+        """Nobody keeps books."""
+
+    def ready(self) -> Readiness:
+        return Readiness(ok=True)
+
+    def replicas(self) -> Sequence[ReplicaLoad]:
+        return ()
+
+
+class Probe:
+    """What the process holds, and since it was last asked the most that lay between two turns of the loop."""
+
+    def __init__(self, backend: PacedBackend) -> None:
+        self.app: GatewayApp | None = None
+        self._backend, self._stall_s, self._work_s = backend, 0.0, 0.0
+
+    async def watch(self) -> None:
+        """Look at the clocks for ever: the time, and that of the processor, which nobody else can take."""
+        while True:
+            before_s, worked_s = time.monotonic(), time.process_time()
+            await asyncio.sleep(LOOK_S)
+            self._stall_s = max(self._stall_s, time.monotonic() - before_s - LOOK_S)
+            self._work_s = max(self._work_s, time.process_time() - worked_s)
+
+    async def answer(self, _: Request) -> Response:
+        """All of it as JSON."""
+        assert self.app is not None
+        state, stalled = self.app.state, {"stall_s": self._stall_s, "work_s": self._work_s}
+        self._stall_s = self._work_s = 0.0
+        return JSONResponse(
+            {
+                "requests": state.traffic.requests,
+                "outputs": self._backend.open,
+                "body_bytes": state.bodies.held,
+                "tasks": len(asyncio.all_tasks()),
+                "fds": len(os.listdir("/proc/self/fd")),
+                "rss_mib": _rss_mib(),
+                "cpu_s": time.process_time(),
+                **stalled,
+            }
+        )
+
+
+def _rss_mib() -> float:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+async def serve(config: HeadwayConfig) -> None:
+    """Until the process is ended."""
+    backend = PacedBackend()
+    probe = Probe(backend)
+    probe.app = make_app(config, backend, [Route("/probe", probe.answer)])
+    server = HttpServer(probe.app, "127.0.0.1", 0, limits=config.gateway)
+    await server.start()
+    # As Serve does with its replicas (`builders.LEAN_REPLICA`): a full collection takes 0.2 s otherwise.
+    gc.collect()
+    gc.freeze()
+    print(json.dumps({"port": server.port}), flush=True)
+    await probe.watch()
+
+
+if __name__ == "__main__":
+    uvloop.run(serve(HeadwayConfig.model_validate_json(sys.argv[1])))
