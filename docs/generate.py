@@ -32,8 +32,8 @@ from serve_apps.access import needs
 from serve_apps.control_api import control_routes, scaling_routes
 from serve_apps.control_metrics import ControlMetrics, StatusFeed
 from serve_apps.engines.vllm.metrics import VllmMetrics
-from serve_apps.gateway.app import ASIDES, make_service
-from serve_apps.gateway.responses import CHAT_COMPLETIONS, COMPLETIONS, RESPONSES
+from serve_apps.gateway.app import make_service
+from serve_apps.gateway.responses import ENDPOINTS
 from serve_apps.gateway.state import make_state
 from serve_apps.live_page import LivePage
 from serve_apps.routed.metrics import RoutingCounts, RoutingMetrics
@@ -223,10 +223,8 @@ def paths(_: str) -> str:
         for each in make_service(make_state(config, nothing, time.monotonic), extra).routes
         if isinstance(each, Route)
     ]
-    generation = (COMPLETIONS.path, CHAT_COMPLETIONS.path)
+    generation = [each.path for each in ENDPOINTS]
     rows = [_path("POST", path, "OpenAI's API: output, streamed or not.") for path in generation]
-    of_vllm = "Answered by vLLM's own server, with `engine.kind: vllm`."
-    rows += [_path(method, path, of_vllm) for method, path in (("POST", RESPONSES.path), *ASIDES)]
     for route in routes:
         if route.path not in generation:
             method = min(set(route.methods or ()) - {"HEAD"})
