@@ -16,15 +16,16 @@ from math import inf, isfinite
 from typing import Any
 
 import numpy as np
+import ray
 
 from actors import names
 from actors.names import NamedActor
 from actors.performance_model import ModelFollower, load_profiles, own_profile
 from actors.planning.settings import follow_slo
 from actors.routing.gateway_sessions import GatewaySessions
-from actors.routing.mailboxes import Mailboxes
-from actors.routing.messages import Batch, BatchAnswer, Messages
+from actors.routing.lines import GatewayLines
 from actors.store import InternalKvStore
+from actors.wire import Address
 from headway.config import HeadwayConfig, Role
 from headway.engine import engine_rules
 from headway.routing import ReplicaUpdate, RequestSlo, RouteRequest, Sample, make_router
@@ -52,7 +53,9 @@ class Router:
         _warm_up(config, profiles)
         self._router = _made(config, profiles)
         self._sessions = GatewaySessions(self._router)
-        self._mailboxes = Mailboxes(self._sessions.gateways, time.monotonic)
+        self._lines = GatewayLines(
+            self._sessions, ray.util.get_node_ip_address, time.monotonic, self._set_timer
+        )
         self._epoch = uuid.uuid4().hex
         self._timer: asyncio.TimerHandle | None = None
         self._timer_s = inf
@@ -61,16 +64,9 @@ class Router:
         self._model = ModelFollower(self._router, profiles, NamedActor(names.INTERPOLATOR))
         self._following = asyncio.create_task(self._model.run())
 
-    async def exchange(self, gateway: str, batch: Batch) -> BatchAnswer:
-        """Take a gateway's events; the outcomes for it at once."""
-        answer = self._sessions.exchange(time.monotonic(), gateway, batch)
-        self._mailboxes.deliver()
-        self._set_timer()
-        return answer
-
-    async def collect(self, gateway: str) -> Messages:
-        """Later outcomes for a gateway; answers when there are some, or after some seconds."""
-        return await self._mailboxes.collect(gateway)
+    async def address(self) -> Address:
+        """Where gateways connect to, and their secret (`actors.routing.lines`)."""
+        return await self._lines.address()
 
     async def take_samples(self) -> tuple[str, int, Sequence[Sample]]:
         """The epoch of this router, which changes with a restart, and the samples since the last call.
@@ -119,7 +115,7 @@ class Router:
     def _expire(self) -> None:
         self._timer, self._timer_s = None, inf
         done = self._sessions.expire(time.monotonic())
-        self._mailboxes.deliver()
+        self._lines.deliver()
         self._set_timer(LEAST_S if done else AGAIN_S)
 
     def _set_timer(self, least_s: float = LEAST_S) -> None:

@@ -1,4 +1,4 @@
-"""The replica's side of calls that come straight from gateways (`serve_apps.wire`; theirs is in `calls`).
+"""The replica's side of calls that come straight from gateways (`actors.wire`; theirs is in `calls`).
 
     gateway → replica    (key, method, arguments)   run this       (key, None, ())   it is no longer wanted
     replica → gateway    (key, CHUNK, tuple)   (key, END, pickled value)   (key, FAILED, pickled error)
@@ -14,18 +14,15 @@ calls.
 import asyncio
 import logging
 import pickle
-import secrets
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
-from contextvars import Context
 from functools import partial
 from typing import Any
 
+from actors.wire import Address, CalledEnd, Door
 from serve_apps.engines.protocol import EngineError
 from serve_apps.membership import ReplicaGone
-from serve_apps.wire import Address, ReplicaEnd
 
-SECRET_BYTES = 32
 LET_GO_WITHIN_S, POLL_S = 1.0, 0.02
 CHUNK, END, FAILED = range(3)
 Method = Callable[..., Any]
@@ -41,32 +38,25 @@ class CallServer:
         self.methods = methods
         self.closing = False
         self.connections: set[_Connection] = set()
-        self._host, self._secret = host, secrets.token_bytes(SECRET_BYTES)
-        self._listening: asyncio.Task[asyncio.Server] | None = None
+        self._door = Door(host, partial(_Connection, self))
 
     @property
     def begun(self) -> bool:
         """Whether anybody has asked for the address."""
-        return self._listening is not None
+        return self._door.begun
 
     async def address(self) -> Address:
         """Where it listens. ReplicaGone."""
         if self.closing:
             raise ReplicaGone("it shuts down")
-        if self._listening is None:
-            # In a context of its own: Serve cancels with a request whatever was begun in its context.
-            self._listening = asyncio.create_task(self._listen(), context=Context())
-        server = await asyncio.shield(self._listening)
-        host, port, *_ = server.sockets[0].getsockname()
-        return Address(host, port, self._secret)
+        return await self._door.address()
 
     async def close(self) -> None:
         """Take nothing new, and return when what runs has ended and is sent."""
         self.closing = True
         while tasks := [task for connection in self.connections for task in connection.tasks.values()]:
             await asyncio.wait(tasks)
-        if self._listening is not None:
-            (await self._listening).close()
+        await self._door.close()
         # Gateways let go of a replica when they hear that it has left; until then they are answered.
         with suppress(TimeoutError):
             async with asyncio.timeout(LET_GO_WITHIN_S):
@@ -75,13 +65,8 @@ class CallServer:
         for connection in tuple(self.connections):
             connection.close()
 
-    async def _listen(self) -> asyncio.Server:
-        return await asyncio.get_running_loop().create_server(
-            lambda: _Connection(self, self._secret), self._host(), 0
-        )
 
-
-class _Connection(ReplicaEnd):
+class _Connection(CalledEnd):
     """One gateway, and its calls."""
 
     def __init__(self, server: CallServer, secret: bytes) -> None:

@@ -7,7 +7,7 @@
 Errors of Ray, Serve, gRPC, sockets and the engines become `Lost` or a BackendError here and nowhere else.
 
 **Lines.** A call through a handle costs more CPU than all else that a gateway does with a short request. So
-each pair of gateway and replica has one connection for as long as both live (`serve_apps.wire`), which
+each pair of gateway and replica has one connection for as long as both live (`actors.wire`), which
 carries all calls and their outputs side by side:
 
     gateway   ReplicaLine   call ──▶                  `serve_apps.call_server` runs it
@@ -43,11 +43,11 @@ from ray.serve.exceptions import (
 )
 from ray.serve.handle import DeploymentHandle
 
+from actors.wire import Address, CallingEnd, connect
 from serve_apps.call_server import CHUNK, END, FAILED
 from serve_apps.engines.protocol import EngineError, EngineFailed, PromptTooLong, Refused, TokenChunk, joined
 from serve_apps.gateway.backend import BackendError, NotReady, Overloaded, RefusedByEngine, TooLong
 from serve_apps.membership import Membership, NoReplica, ReplicaGone
-from serve_apps.wire import Address, GatewayEnd
 
 CONNECTED_WITHIN_S = 30.0
 """Seconds to learn where a replica listens, and to be connected to it: its loop may be busy with a start."""
@@ -202,7 +202,7 @@ class Output:
             self._waiter.set_result(None)
 
 
-class ReplicaLine(GatewayEnd):
+class ReplicaLine(CallingEnd):
     """The connection to one replica, and the calls on it."""
 
     def __init__(self, secret: bytes, lines: "PoolLines", replica: str) -> None:
@@ -326,15 +326,8 @@ class PoolLines:
     async def _connect(self, replica: str) -> ReplicaLine:
         try:
             async with asyncio.timeout(CONNECTED_WITHIN_S):
-                host, port, secret = cast("Address", await ask(self._address.options(session_id=replica)))
-                line = ReplicaLine(secret, self, replica)
-                loop = asyncio.get_running_loop()
-                transport, _ = await loop.create_connection(lambda: line, host, port)
-                try:
-                    await line.trusted
-                except BaseException:
-                    transport.abort()
-                    raise
+                address = cast("Address", await ask(self._address.options(session_id=replica)))
+                line = await connect(address, lambda secret: ReplicaLine(secret, self, replica))
         except ConnectionRefusedError as error:
             raise Untaken(f"nothing listens there any more: {error}") from error
         except (OSError, TimeoutError) as error:

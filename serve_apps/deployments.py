@@ -27,6 +27,7 @@ from ray.exceptions import RayError
 
 from actors import names
 from actors.names import CallError, NamedActor
+from actors.wire import Address
 from headway.config import HeadwayConfig
 from headway.engine.observed_latency import LatencyObserver
 from headway.planning import Role
@@ -45,7 +46,6 @@ from serve_apps.engines.protocol import (
     TokenChunk,
     joined,
 )
-from serve_apps.wire import Address
 
 
 class MeasuredEngine:

@@ -24,7 +24,8 @@ from serve_apps.engines.protocol import Aside, AsideAnswer, EngineRequest, Token
 from serve_apps.gateway.backend import OnPlaced, Readiness, ReplicaLoad, ReplicaLost, TimedOut
 from serve_apps.membership import Member, Profile
 from serve_apps.paths import Begun, DirectPath, Phases, RoutedPath
-from serve_apps.routed.client import ActorLink, RouterClient, RouterLink
+from serve_apps.routed.client import RouterClient, RouterLink
+from serve_apps.routed.line import ActorAddress, LineLink
 from serve_apps.routed.metrics import RoutingCounts
 from serve_apps.routed.replicas import ReplicaSurvey
 from serve_apps.routed.table import WaitLimits
@@ -125,7 +126,7 @@ class ServeBackend:
         if self._routed is None:
             routing = self._config.routing
             self._client = RouterClient(
-                self._link or ActorLink(self._config),
+                self._link or LineLink(ActorAddress(self._config)),
                 self._phases.pools,
                 lambda request: self._direct.place(request.request_id),
                 WaitLimits(call_timeout_s=routing.call_timeout_ms / 1e3, max_wait_s=routing.queue.max_wait_s),

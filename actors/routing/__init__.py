@@ -1,1 +1,1 @@
-"""Parts of the Router actor: messages, mailboxes and sessions of its gateways."""
+"""Parts of the Router actor: its gateways, their lines, sessions and messages."""

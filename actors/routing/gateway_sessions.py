@@ -22,7 +22,7 @@ from dataclasses import replace
 from math import inf
 from typing import ParamSpec
 
-from actors.routing.mailboxes import NOBODY, Gateways, later
+from actors.routing.gateways import NOBODY, Gateways, later
 from actors.routing.messages import (
     Advanced,
     Again,
@@ -102,9 +102,9 @@ class GatewaySessions:
         elif gateway is None or gateway.session != batch.session:
             return BatchAnswer(known=False)
         else:
-            gateway.shift_s = shift_s
+            gateway.shift_s, gateway.heard_s = shift_s, now_s
             self._handle(name, shift_s, now_s, batch.events)
-        messages, figures = self.gateways.take(now_s, name), None
+        messages, figures = self.gateways.take(name), None
         if now_s >= gateway.figures_s + FIGURES_S:
             gateway.figures_s, figures = now_s, self.metrics()
         survey = batch.hello and not self._surveyed
@@ -126,7 +126,7 @@ class GatewaySessions:
         named = {event.running.request.request_id for event in events if isinstance(event, Placed)}
         self._drop(now_s, [mine for mine in self.gateways.requests(name) if mine not in named])
         self._drop(now_s, [event.request.request_id for event in wanting])
-        self.gateways.take(now_s, name)  # outcomes for the earlier session are void
+        self.gateways.take(name)  # outcomes for the earlier session are void
         self._handle(name, shift_s, now_s, wanting)
 
     def _handle(self, name: str, shift_s: float, now_s: float, events: Iterable[Event]) -> None:

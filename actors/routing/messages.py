@@ -1,8 +1,8 @@
 """The messages between gateways and the Router actor.
 
-    gateway ── Batch: all events since the last ──▶ Router
-    gateway ◀── BatchAnswer: outcomes at once ───── Router
-    gateway ◀── Messages: later outcomes ────────── Router      (a long poll)
+    gateway ── its name, Batch: all events since the last ──▶ Router
+    gateway ◀── BatchAnswer: outcomes at once ─────────────── Router
+    gateway ◀── Messages: later outcomes ──────────────────── Router
 
 All times, those of placements included, are seconds on the gateway's monotonic clock, `sent_s` of a batch
 among them. The router shifts them to its own and back: after its death it may run on another node. A batch
@@ -113,7 +113,7 @@ class Batch(NamedTuple):
 
 
 class Messages(NamedTuple):
-    """Outcomes of requests of one gateway. `known` false: the router has no such gateway.
+    """Outcomes of requests of one gateway.
 
     `failed` are requests that the router could not handle and has forgotten: the gateway places them.
     """
@@ -121,7 +121,6 @@ class Messages(NamedTuple):
     placements: tuple[Placement, ...] = ()
     sheds: tuple[Shed, ...] = ()
     failed: tuple[str, ...] = ()
-    known: bool = True
 
 
 class BatchAnswer(NamedTuple):

@@ -2,14 +2,16 @@
 
     out    one call at a time. A request that wants a place goes at once, or with the next call when one is
            under way; everything else waits for company, `LINGER_S` at most
-    back   answers to these calls, and messages from one long poll: for requests that were held, and for those
-           whose placement is taken over by another
+    back   answers to these calls, and messages at any time: for requests that were held, and for those whose
+           placement is taken over by another
 
 A request that gets no answer is placed without the router (`RequestTable`). When the router does not know
-this gateway any more, or a call is lost, a new session begins with all that the gateway has. One event loop.
+this gateway any more, or the way to it is lost, a new session begins with all that the gateway has. One event
+loop.
 """
 
 import asyncio
+import itertools
 import logging
 import time
 import uuid
@@ -17,13 +19,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextvars import Context
 from typing import Any, Protocol
 
-import ray
-from ray.exceptions import RayError
-
-from actors import names
 from actors.routing.messages import Batch, BatchAnswer, Messages, OnReplica
-from actors.routing_actors import start_routing
-from headway.config import HeadwayConfig
 from headway.planning import Role
 from headway.routing.types import RouteRequest
 from serve_apps.membership import Membership
@@ -42,7 +38,9 @@ RETRY_S = 0.2
 CALL_LIMIT_S = 10.0
 """Seconds after which a call is lost."""
 
-POLL_LIMIT_S = 30.0
+SIGN_S = 10.0
+"""Seconds between two signs of life of a gateway that has nothing else to say."""
+
 logger = logging.getLogger("ray.serve")
 AskReplicas = Callable[[], Coroutine[Any, Any, Sequence[OnReplica]]]
 
@@ -57,8 +55,11 @@ class RouterLink(Protocol):
     async def exchange(self, gateway: str, batch: Batch) -> BatchAnswer:
         """Events there, answers back."""
 
-    async def collect(self, gateway: str) -> Messages:
-        """Later placements and sheds; answers when there are some, or after some seconds."""
+    async def collect(self) -> Messages:
+        """The next later placements and sheds, once there are some."""
+
+    def close(self) -> None:
+        """Neither is wanted any more."""
 
 
 class RouterClient:
@@ -77,7 +78,7 @@ class RouterClient:
         self.name = uuid.uuid4().hex
         self._link, self._survey = link, survey
         self._table = RequestTable(pools, fallback, limits, clock, self._wake)
-        self._greeted = self._report = False
+        self._greeted = self._report = self._sign = False
         self._due, self._up = asyncio.Event(), asyncio.Event()
         self._linger: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -108,6 +109,7 @@ class RouterClient:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        self._link.close()
 
     async def _talk(self) -> None:
         while True:
@@ -132,8 +134,8 @@ class RouterClient:
         if self._linger is not None:
             self._linger.cancel()
             self._linger = None
-        report, self._report = self._report, False
-        return self._table.batch(report=report) if self._greeted else self._table.hello()
+        report, sign, self._report, self._sign = self._report, self._sign, False, False
+        return self._table.batch(report=report, sign=sign) if self._greeted else self._table.hello()
 
     def _take(self, batch: Batch, answer: BatchAnswer) -> None:
         if not answer.known:
@@ -152,21 +154,18 @@ class RouterClient:
         while True:
             await self._up.wait()
             try:
-                async with asyncio.timeout(POLL_LIMIT_S):
-                    messages = await self._link.collect(self.name)
-                self._table.deliver(messages)
-                if not messages.known and self._greeted:
-                    self._lose()
-            except (Unreachable, TimeoutError):
+                self._table.deliver(await self._link.collect())
+            except Unreachable:
                 self._lose()
             except Exception:
                 logger.exception("messages of the router could not be handled")
                 self._lose()
 
     async def _tick(self) -> None:
-        while True:
+        for tick in itertools.count(1):
             await asyncio.sleep(TICK_S)
-            if not self._table.idle:
+            self._sign = tick % round(SIGN_S / TICK_S) == 0
+            if not self._table.idle or self._sign:
                 self._report = True
                 self._wake(urgent=True)
 
@@ -202,50 +201,3 @@ class RouterClient:
         task = asyncio.create_task(work, context=Context())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-
-class ActorLink:
-    """The router of one model, on one event loop."""
-
-    def __init__(self, config: HeadwayConfig) -> None:
-        self._config = config
-        self._handle: Any = None
-        self._found = False
-
-    async def exchange(self, gateway: str, batch: Batch) -> BatchAnswer:
-        """Events there, answers back."""
-        actor = await self._actor()
-        answer: BatchAnswer = await self._call(actor.exchange, gateway, batch)
-        return answer
-
-    async def collect(self, gateway: str) -> Messages:
-        """Later placements and sheds."""
-        actor = await self._actor()
-        messages: Messages = await self._call(actor.collect, gateway)
-        return messages
-
-    async def _call(self, method: Any, *arguments: object) -> Any:  # noqa: ANN401 - of the method
-        try:
-            return await method.remote(*arguments)
-        except (RayError, ConnectionError) as error:
-            self._handle = None
-            lines = str(error).strip().splitlines()
-            raise Unreachable(lines[0] if lines else type(error).__name__) from error
-
-    async def _actor(self) -> Any:  # noqa: ANN401 - an actor handle
-        if self._handle is None:
-            try:
-                self._handle = await asyncio.to_thread(self._look_up)
-            except (RayError, ConnectionError, ValueError) as error:
-                raise Unreachable(f"there is no {names.router(self._config.model)}") from error
-        return self._handle
-
-    def _look_up(self) -> Any:  # noqa: ANN401
-        try:
-            actor = ray.get_actor(names.router(self._config.model), namespace=names.NAMESPACE)
-        except ValueError:
-            if self._found:
-                raise
-            actor = start_routing(self._config)[names.router(self._config.model)]
-        self._found = True
-        return actor

@@ -138,8 +138,11 @@ class RequestTable:
         ]
         return Batch(self._session, now_s, tuple(events), hello=True)
 
-    def batch(self, *, report: bool) -> Batch | None:
-        """The events since the last batch, and the progress of requests if `report`; None: no news."""
+    def batch(self, *, report: bool, sign: bool = False) -> Batch | None:
+        """The events since the last batch, and the progress of requests if `report`; None: no news.
+
+        With `sign` there is a batch all the same.
+        """
         now_s = self._clock()
         events, self._events = self._events, []
         self._asked, self._asking = self._asking, []
@@ -147,7 +150,7 @@ class RequestTable:
         news = [Changed(begun_s, update) for update in self.diff.news(now_s)]
         if report and (progress := self._progress()):
             events.append(Advanced(now_s, progress))
-        return Batch(self._session, now_s, (*news, *events)) if news or events else None
+        return Batch(self._session, now_s, (*news, *events)) if sign or news or events else None
 
     @property
     def idle(self) -> bool:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from actors.routing.mailboxes import ORPHAN_S, SILENT_S
+from actors.routing.gateways import ORPHAN_S, PARTED_S, SILENT_S
 from actors.routing.messages import (
     Again,
     Changed,
@@ -54,7 +54,7 @@ def test_what_frees_room_for_anothers_request_goes_to_its_letters():
     assert placed(made.exchange(1.0, "one", batch(Submit(0.0, asked("r"))))) == {}
     assert placed(made.exchange(2.0, "two", batch(ready("a")))) == {}
     assert made.gateways.with_messages() == ["one"]
-    (placement,) = made.gateways.take(3.0, "one").placements
+    (placement,) = made.gateways.take("one").placements
     assert (placement.request_id, placement.decode_replica) == ("r", "a")
     assert made.gateways.with_messages() == []
 
@@ -143,7 +143,7 @@ def test_what_a_survey_finds_is_adopted_by_its_gateway_or_forgotten():
     assert made.router.running == 2
     made.exchange(2.0, "two", hello(Placed(2.0, on("a", asked("r")))))
     assert made.router.running == 2
-    made.gateways.take(1.0 + ORPHAN_S, "two")
+    made.exchange(1.0 + ORPHAN_S, "two", batch())
     made.expire(1.5 + ORPHAN_S)
     assert made.router.running == 1
     made.exchange(2.0 + ORPHAN_S, "two", batch(Failed(2.0, "r")))
@@ -154,7 +154,7 @@ def test_a_silent_gateway_is_gone_and_its_requests_with_it():
     made = sessions()
     made.exchange(0.0, "one", hello(ready("a"), Submit(0.0, asked("r"))))
     made.exchange(0.0, "two", hello(Submit(0.0, asked("s"))))
-    made.gateways.take(SILENT_S, "two")
+    made.exchange(SILENT_S, "two", batch())
     made.expire(SILENT_S + 1.0)
     assert len(made.gateways) == 1
     assert made.router.running == 1
@@ -166,7 +166,7 @@ def test_what_waits_too_long_is_shed_by_letter():
     made.exchange(0.0, "g", hello(Submit(0.0, asked("r"))))
     assert made.router.next_due_s == pytest.approx(5.0)
     made.expire(6.0)
-    (shed,) = made.gateways.take(6.0, "g").sheds
+    (shed,) = made.gateways.take("g").sheds
     assert shed.request_id == "r"
 
 
@@ -247,7 +247,7 @@ def test_held_requests_that_cannot_be_placed_are_given_back_and_hold_nobody_up()
     answer = made.exchange(1.0, "one", batch(ready("a", 1.0), sent_s=1.0))
     assert (placed(answer), answer.messages.failed) == ({"good": "a"}, ("bad",))
     assert made.gateways.with_messages() == ["two"]
-    messages = made.gateways.take(1.0, "two")
+    messages = made.gateways.take("two")
     assert [placement.request_id for placement in messages.placements] == ["behind"]
     assert messages.failed == ("worse",)
     assert (made.router.queued, made.router.running, answer.queued) == (0, 2, 0)
@@ -296,7 +296,7 @@ def test_deadlines_are_on_the_gateways_clock_whatever_the_routers_is():
     second.exchange(50.0, "g", hello(ready("a"), ready("b"), Placed(6.0, kept), sent_s=6.0))
     assert second.router.next_due_s == pytest.approx(placement.deadline_s + 44.0)
     second.expire(placement.deadline_s + 44.0)
-    (colocated,) = second.gateways.take(60.0, "g").placements
+    (colocated,) = second.gateways.take("g").placements
     assert (colocated.split, colocated.attempt) == (False, 2)
 
 
@@ -308,9 +308,15 @@ def test_a_lost_attempt_of_nobodys_request_is_answered_to_the_gateway_that_asks(
     assert placed(made.exchange(2.0, "two", batch(gone("a"), Again(2.0, asked("r"))))) == {"r": "b"}
 
 
-def test_an_unknown_gateway_is_told_so():
+def test_a_gateway_whose_connection_has_ended_may_come_back_for_a_while():
     made = sessions()
-    made.exchange(0.0, "g", hello())
-    assert made.gateways.take(1.0, "g").known
-    made.expire(SILENT_S + 2.0)
-    assert not made.gateways.take(SILENT_S + 3.0, "g").known
+    for name in ("one", "two"):
+        made.exchange(0.0, name, hello(ready("a"), Submit(0.0, asked(name))))
+        made.gateways.parted(name, 1.0)
+    made.expire(1.0 + PARTED_S)
+    assert made.router.running == 2
+    made.exchange(1.0 + PARTED_S, "two", batch())
+    made.expire(2.0 + PARTED_S)
+    assert made.router.running == 1
+    assert not made.exchange(3.0 + PARTED_S, "one", batch()).known
+    made.gateways.parted("one", 4.0 + PARTED_S)

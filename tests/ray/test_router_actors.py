@@ -1,5 +1,6 @@
 """The actors of routing: there when the profile needs them, back after kill -9, gone with the others."""
 
+import asyncio
 import os
 import signal
 from collections.abc import Iterator, Mapping
@@ -10,11 +11,12 @@ import pytest
 import ray
 
 from actors import control_plane, names
-from actors.routing.messages import Completed, FirstToken, Submit
+from actors.routing.messages import Batch, BatchAnswer, Completed, FirstToken, Submit
 from headway.config import HeadwayConfig, load_config
 from headway.engine.observed_latency import LatencyReport
 from headway.profiling import Phase
 from headway.routing import RequestSlo
+from serve_apps.routed.line import ActorAddress, LineLink
 from tests.actors.router_cases import asked, batch, hello, ready
 from tests.ray.clusters import wait_until
 from tests.ray.live_system import pids
@@ -41,6 +43,18 @@ def plane(ray_cluster: str) -> Iterator[None]:
 def ask(name: str, method: str, *arguments: Any) -> Any:
     actor = ray.get_actor(name, namespace=names.NAMESPACE)
     return ray.get(getattr(actor, method).remote(*arguments), timeout=30)
+
+
+def tell(said: Batch) -> BatchAnswer:
+    """What a gateway of the name `g` is answered."""
+
+    async def told() -> BatchAnswer:
+        link = LineLink(ActorAddress(settings()))
+        answer = await link.exchange("g", said)
+        link.close()
+        return answer
+
+    return asyncio.run(told())
 
 
 def status(name: str) -> Mapping[str, Any]:
@@ -77,16 +91,16 @@ def test_a_new_slo_reaches_the_router_and_the_one_after_it(plane: None) -> None:
 
     def sheds(session: int) -> bool:
         plain = asked(f"r{next(numbers)}", slo=RequestSlo())
-        answer = ask(ROUTER, "exchange", "g", batch(Submit(0.0, plain), session=session))
+        answer = tell(batch(Submit(0.0, plain), session=session))
         return bool(answer.messages.sheds)
 
-    ask(ROUTER, "exchange", "g", hello(ready("a")))
+    tell(hello(ready("a")))
     assert not sheds(1)
     ask(names.PLANNER, "update_settings", {"slo.ttft_ms": 0.001})
     wait_until(lambda: sheds(1), PATIENCE_S)
     os.kill(pids(ROUTER)[ROUTER], signal.SIGKILL)
     wait_until(lambda: answers(ROUTER), PATIENCE_S)
-    ask(ROUTER, "exchange", "g", hello(ready("a"), session=2))
+    tell(hello(ready("a"), session=2))
     wait_until(lambda: sheds(2), PATIENCE_S)
 
 
@@ -143,11 +157,11 @@ def answers(name: str) -> bool:
 def serve_some() -> None:
     """Requests from their arrival to their end, told by a gateway whose clock begins with 0."""
     requests = [asked(f"r{number}") for number in range(5)]
-    answer = ask(ROUTER, "exchange", "g", hello(ready("a"), *[Submit(0.0, one) for one in requests]))
+    answer = tell(hello(ready("a"), *[Submit(0.0, one) for one in requests]))
     assert len(answer.messages.placements) == 5
     events = [
         event
         for one in requests
         for event in (FirstToken(0.5, one.request_id), Completed(1.0, one.request_id, 10))
     ]
-    assert ask(ROUTER, "exchange", "g", batch(*events, sent_s=1.0)).known
+    assert tell(batch(*events, sent_s=1.0)).known

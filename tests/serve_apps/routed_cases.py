@@ -5,7 +5,6 @@ from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from actors.routing.gateway_sessions import GatewaySessions
-from actors.routing.mailboxes import Mailboxes
 from actors.routing.messages import Batch, BatchAnswer, Messages, OnReplica
 from headway.planning import Role
 from headway.routing import Placement, RouteRequest
@@ -33,7 +32,7 @@ class Line:
 
     def _begin(self) -> None:
         self.sessions: GatewaySessions = sessions(**self._settings)
-        self.mailboxes = Mailboxes(self.sessions.gateways, asyncio.get_running_loop().time)
+        self._later: asyncio.Queue[Messages] = asyncio.Queue()
 
     def stall(self) -> None:
         self._moving.clear()
@@ -49,21 +48,30 @@ class Line:
 
     def come_back(self) -> None:
         """It knows nothing."""
+        self.die()
         self.dead = False
         self._begin()
 
     async def exchange(self, gateway: str, batch: Batch) -> BatchAnswer:
         return await self._call(self._exchange(gateway, batch))
 
-    async def collect(self, gateway: str) -> Messages:
-        return await self._call(self.mailboxes.collect(gateway))
+    async def collect(self) -> Messages:
+        return await self._call(self._later.get())
+
+    def close(self) -> None:
+        pass
+
+    def deliver(self) -> None:
+        """Send what has become of requests."""
+        for name in self.sessions.gateways.with_messages():
+            self._later.put_nowait(self.sessions.gateways.take(name))
 
     async def _exchange(self, gateway: str, batch: Batch) -> BatchAnswer:
         await asyncio.sleep(CALL_S / 2)
         await self._moving.wait()
         self.batches.append(batch)
         answer = self.sessions.exchange(asyncio.get_running_loop().time(), gateway, batch)
-        self.mailboxes.deliver()
+        self.deliver()
         await asyncio.sleep(CALL_S / 2)
         return answer
 

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from serve_apps import wire
+from actors import wire
+from actors.wire import LENGTH, NONCE_BYTES, PROOF_BYTES, Address
 from serve_apps.call_server import CallServer
 from serve_apps.calls import EngineLost, Lost, Output, PoolLines, Untaken
 from serve_apps.deployments import gathered
@@ -25,7 +26,6 @@ from serve_apps.engines.protocol import (
 )
 from serve_apps.gateway.backend import BackendError, RefusedByEngine, TooLong
 from serve_apps.membership import Membership
-from serve_apps.wire import LENGTH, NONCE_BYTES, PROOF_BYTES, Address
 from tests.serve_apps.serve_doubles import Replica, Result
 
 REPLICA = "replica-1"
@@ -313,7 +313,7 @@ def test_a_gateway_with_another_secret_gets_nowhere():
     async def scenario(world: World) -> None:
         address = await world.server.address()
         world.told = address._replace(secret=b"guess")
-        with pytest.raises(Lost, match="not the replica"):
+        with pytest.raises(Lost, match="not the one"):
             await world.start()
         world.told = None
         assert await world.lines.call(REPLICA, "echo", 1) == 1
@@ -394,7 +394,7 @@ def test_whoever_listens_in_a_replicas_place_gets_no_request():
         stranger = await asyncio.start_server(pretend, "127.0.0.1", 0)
         host, port = stranger.sockets[0].getsockname()
         world.told = Address(host, port, b"secret")
-        with pytest.raises(Lost, match="not the replica"):
+        with pytest.raises(Lost, match="not the one"):
             await world.start()
         stranger.close()
         await asyncio.sleep(0.05)

@@ -230,7 +230,7 @@ def test_an_offloaded_prefill_that_hangs_is_colocated_at_its_deadline():
         while not any(engine.prefilled for engine in world.engines(Role.MIXED)):
             await asyncio.sleep(0.01)
         world.line.sessions.expire(world.line.sessions.router.next_due_s)
-        world.line.mailboxes.deliver()
+        world.line.deliver()
         assert await task == TOKENS
         (placement,) = world.placements
         assert placement.route_class is RouteClass.HEAVY_COLO

@@ -4,13 +4,13 @@ import asyncio
 
 import pytest
 
-from actors.routing.mailboxes import POLL_S, SILENT_S
+from actors.routing.gateways import SILENT_S
 from actors.routing.messages import Advanced, Again, Completed, FirstToken, Placed, Prefilled, Submit
 from headway.planning import Role
 from headway.routing import ReplicaState, ReplicaUpdate, RouteRequest, RoutingOutcome
 from serve_apps.gateway.backend import NotReady, Overloaded
 from serve_apps.membership import SUSPECT_S
-from serve_apps.routed.client import CALL_LIMIT_S, LINGER_S, RETRY_S, TICK_S
+from serve_apps.routed.client import CALL_LIMIT_S, LINGER_S, RETRY_S, SIGN_S, TICK_S
 from tests.actors.router_cases import asked, on
 from tests.serve_apps.routed_cases import CALL_S, Gateway, Line, play
 
@@ -101,12 +101,14 @@ def test_what_is_not_urgent_waits_for_company():
     play(scenario, "a")
 
 
-def test_an_idle_gateway_is_quiet():
+def test_an_idle_gateway_gives_signs_of_life_and_no_more():
     async def scenario(gateway: Gateway, line: Line) -> None:
         await greeted(gateway)
         calls = len(line.batches)
         await asyncio.sleep(3600.0)
-        assert len(line.batches) == calls
+        signs = line.batches[calls:]
+        assert len(signs) == pytest.approx(3600.0 / SIGN_S, abs=1)
+        assert not any(batch.events for batch in signs)
         assert len(line.sessions.gateways) == 1
 
     play(scenario, "a")
@@ -162,7 +164,7 @@ def test_a_shed_request_is_refused_with_what_the_router_says():
 async def expire(line: Line, after_s: float) -> None:
     await asyncio.sleep(after_s)
     line.sessions.expire(now())
-    line.mailboxes.deliver()
+    line.deliver()
 
 
 def test_without_an_answer_in_time_the_gateway_places_by_itself():
@@ -313,14 +315,14 @@ def test_a_newer_placement_is_heard_of_until_the_first_token():
         stale = on("c", routed.request, attempt=1).placement
         for placement in (stale, newer):
             line.sessions.gateways.get(gateway.client.name).placements.append(placement)
-            line.mailboxes.deliver()
+            line.deliver()
             await asyncio.sleep(0.1)
         assert heard == [newer]
         routed.first_token()
         line.sessions.gateways.get(gateway.client.name).placements.append(
             on("d", routed.request, attempt=3).placement
         )
-        line.mailboxes.deliver()
+        line.deliver()
         await asyncio.sleep(0.1)
         assert routed.placement == newer
 
@@ -335,7 +337,7 @@ def test_two_newer_placements_at_once_are_heard_of_once():
         routed.watch(lambda: heard.append(routed.placement))
         newer = [on(name, routed.request, attempt=number).placement for name, number in (("b", 2), ("c", 3))]
         line.sessions.gateways.get(gateway.client.name).placements += newer
-        line.mailboxes.deliver()
+        line.deliver()
         await asyncio.sleep(0.1)
         assert heard == newer[:1]
         assert await routed.placed() == newer[1]
@@ -373,7 +375,7 @@ def test_a_router_that_has_forgotten_a_gateway_is_met_anew_though_all_wait():
         line.sessions.gateways.get(gateway.client.name).heard_s = now() - SILENT_S - 1.0
         line.sessions.expire(now())
         assert line.sessions.router.queued == 0
-        await asyncio.sleep(POLL_S + 1.0)
+        await asyncio.sleep(SIGN_S + 1.0)
         assert line.sessions.router.queued == 1
         gateway.pool.update([("b", {})])
         assert (await held.placed()).profile == "slo"

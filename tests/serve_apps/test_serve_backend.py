@@ -151,9 +151,12 @@ class LateRouter:
         await self.answers.wait()
         return BatchAnswer(known=True)
 
-    async def collect(self, gateway: str) -> Messages:
+    async def collect(self) -> Messages:
         await asyncio.Event().wait()
         raise AssertionError
+
+    def close(self) -> None:
+        pass
 
 
 def test_a_gateway_is_ready_once_its_router_has_answered_or_was_waited_for():

@@ -1,8 +1,8 @@
-"""The connection of a gateway and a replica: frames on one TCP socket, once both have shown their proof.
+"""The connection of a gateway with a replica or the Router: frames on one TCP socket, once both are trusted.
 
     frame      length (4 bytes, big-endian), payload
     gateway    a nonce ──▶
-               ◀── another nonce, and the replica's proof
+               ◀── another nonce, and the proof of the end that is called
                the gateway's proof ──▶
     then       pickled lists of messages both ways
     proof      HMAC-SHA256 of who speaks and both nonces, by a secret that only Ray's calls tell
@@ -20,10 +20,13 @@ import pickle
 import secrets
 import socket
 import struct
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from contextvars import Context
+from typing import Any, NamedTuple, TypeVar
 
 LENGTH = struct.Struct("!I")
-NONCE_BYTES, PROOF_BYTES = 16, 32
+NONCE_BYTES, PROOF_BYTES, SECRET_BYTES = 16, 32, 32
+CALLING, CALLED = b"calling", b"called"
 PROOF_WITHIN_S = 20.0
 LONGEST = 2**30
 """Bytes of a frame: above all the bodies that a gateway takes at once."""
@@ -33,7 +36,7 @@ KEEPALIVE = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 3, "TCP_USER_
 
 
 class Address(NamedTuple):
-    """Where a replica listens, and the secret of all who may call it."""
+    """Where one listens, and the secret of all who may call there."""
 
     host: str
     port: int
@@ -140,11 +143,11 @@ class Wire(asyncio.Protocol):
             self.trusted.set_exception(ConnectionError(why))
         self.transport.abort()
 
-    def _proof(self, who: bytes, gateway: bytes, replica: bytes) -> bytes:
-        return hmac.digest(self._secret, who + gateway + replica, "sha256")
+    def _proof(self, who: bytes, calling: bytes, called: bytes) -> bytes:
+        return hmac.digest(self._secret, who + calling + called, "sha256")
 
 
-class GatewayEnd(Wire):
+class CallingEnd(Wire):
     """The end that connects; messages may be sent once `trusted` is done."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -154,13 +157,13 @@ class GatewayEnd(Wire):
 
     def _shown(self, frame: bytes) -> None:
         nonce, proof = frame[:NONCE_BYTES], frame[NONCE_BYTES:]
-        if not hmac.compare_digest(proof, self._proof(b"replica", self._nonce, nonce)):
-            raise ConnectionError("whoever listens there is not the replica")
-        self._send(self._proof(b"gateway", self._nonce, nonce))
+        if not hmac.compare_digest(proof, self._proof(CALLED, self._nonce, nonce)):
+            raise ConnectionError("whoever listens there is not the one that was looked for")
+        self._send(self._proof(CALLING, self._nonce, nonce))
         self._trust()
 
 
-class ReplicaEnd(Wire):
+class CalledEnd(Wire):
     """The end that was connected to."""
 
     _theirs = b""
@@ -170,8 +173,57 @@ class ReplicaEnd(Wire):
             if len(frame) != NONCE_BYTES:
                 raise ConnectionError("no nonce")
             self._theirs = frame
-            self._send(self._nonce + self._proof(b"replica", frame, self._nonce))
-        elif hmac.compare_digest(frame, self._proof(b"gateway", self._theirs, self._nonce)):
+            self._send(self._nonce + self._proof(CALLED, frame, self._nonce))
+        elif hmac.compare_digest(frame, self._proof(CALLING, self._theirs, self._nonce)):
             self._trust()
         else:
             raise ConnectionError("a wrong secret")
+
+
+End = TypeVar("End", bound=CallingEnd)
+
+
+class Door:
+    """Listens from the first question for its address until it is closed, on a free port of `host()`."""
+
+    def __init__(self, host: Callable[[], str], end: Callable[[bytes], CalledEnd]) -> None:
+        """`end(secret)` makes our end of a connection."""
+        self._host, self._end, self._secret = host, end, secrets.token_bytes(SECRET_BYTES)
+        self._listening: asyncio.Task[asyncio.Server] | None = None
+
+    @property
+    def begun(self) -> bool:
+        """Whether anybody has asked for the address."""
+        return self._listening is not None
+
+    async def address(self) -> Address:
+        """Where it listens."""
+        if self._listening is None:
+            # In a context of its own: Serve cancels with a request whatever was begun in its context.
+            self._listening = asyncio.create_task(self._listen(), context=Context())
+        server = await asyncio.shield(self._listening)
+        host, port, *_ = server.sockets[0].getsockname()
+        return Address(host, port, self._secret)
+
+    async def close(self) -> None:
+        """Let nobody in any more; those that are in stay."""
+        if self._listening is not None:
+            (await self._listening).close()
+
+    async def _listen(self) -> asyncio.Server:
+        return await asyncio.get_running_loop().create_server(
+            lambda: self._end(self._secret), self._host(), 0
+        )
+
+
+async def connect(address: Address, end: Callable[[bytes], End]) -> End:
+    """The connection to whoever listens there, once both trust each other. OSError."""
+    host, port, secret = address
+    made = end(secret)
+    transport, _ = await asyncio.get_running_loop().create_connection(lambda: made, host, port)
+    try:
+        await made.trusted
+    except BaseException:
+        transport.abort()
+        raise
+    return made

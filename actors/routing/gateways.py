@@ -1,15 +1,10 @@
 """The gateways of one router: the owner of each request, and the messages that wait for each gateway.
 
-A gateway that says nothing for `SILENT_S` is gone, and its requests with it. A request that was found on a
-replica and that no gateway has named yet belongs to `NOBODY`, and is kept for `ORPHAN_S`, since it loads the
-replica all the same; its outcomes are dropped.
-
-Messages are collected by long polls: each gateway waits in one call, which returns when there are some.
+A gateway that says nothing for `SILENT_S` is gone, and its requests with it; one whose connection has ended
+has `PARTED_S` to come back. A request that was found on a replica and that no gateway has named yet belongs
+to `NOBODY`, and is kept for `ORPHAN_S`, since it loads the replica all the same; its outcomes are dropped.
 """
 
-import asyncio
-from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from math import inf
 
@@ -19,8 +14,7 @@ from headway.routing.types import Placement, RoutingOutcome, Shed
 SILENT_S = 30.0
 ORPHAN_S = 30.0
 NOBODY = ""
-POLL_S = 10.0
-"""Seconds after which a poll is answered with nothing, so that both sides know that the other lives."""
+PARTED_S = 5.0
 
 
 @dataclass(slots=True)
@@ -97,15 +91,17 @@ class Gateways:
         if (gateway := self._released_by(request_id)) is not None:
             gateway.failed.append(request_id)
 
-    def take(self, now_s: float, name: str) -> Messages:
-        """Hand over the messages of a gateway, which counts as a sign of life."""
-        gateway = self._gateways.get(name)
-        if gateway is None:
-            return Messages(known=False)
-        gateway.heard_s = now_s
+    def take(self, name: str) -> Messages:
+        """Hand over the messages of a gateway."""
+        gateway = self._gateways[name]
         messages = Messages(tuple(gateway.placements), tuple(gateway.sheds), tuple(gateway.failed))
         gateway.placements, gateway.sheds, gateway.failed = [], [], []
         return messages
+
+    def parted(self, name: str, now_s: float) -> None:
+        """The connection of a gateway has ended; it may begin another."""
+        if (gateway := self._gateways.get(name)) is not None:
+            gateway.heard_s = min(gateway.heard_s, now_s - SILENT_S + PARTED_S)
 
     def with_messages(self) -> list[str]:
         """Names of the gateways with messages."""
@@ -125,41 +121,6 @@ class Gateways:
     def _released_by(self, request_id: str) -> Gateway | None:
         owned = self._owned.pop(request_id, None)
         return None if owned is None else self._gateways.get(owned.gateway)
-
-
-class Mailboxes:
-    """Long polls for the gateways' messages. One event loop."""
-
-    def __init__(self, gateways: Gateways, clock: Callable[[], float]) -> None:
-        self._gateways = gateways
-        self._clock = clock
-        self._waiters: dict[str, asyncio.Future[None]] = {}
-
-    async def collect(self, name: str) -> Messages:
-        """The messages of a gateway, once there are some. A later poll of the same gateway ends this one.
-
-        A gateway without a session gets its answer at once: the requests that it waits for are not here.
-        """
-        messages = self._gateways.take(self._clock(), name)
-        if messages != Messages():
-            return messages
-        if (earlier := self._waiters.pop(name, None)) is not None and not earlier.done():
-            earlier.set_result(None)  # its caller has gone
-        waiter = self._waiters[name] = asyncio.get_running_loop().create_future()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(POLL_S):
-                await waiter
-        if self._waiters.get(name) is not waiter:
-            return Messages()
-        del self._waiters[name]
-        return self._gateways.take(self._clock(), name)
-
-    def deliver(self) -> None:
-        """Wake the polls of gateways that have messages."""
-        for name in self._gateways.with_messages():
-            waiter = self._waiters.get(name)
-            if waiter is not None and not waiter.done():
-                waiter.set_result(None)
 
 
 def later(placement: Placement, shift_s: float) -> Placement:

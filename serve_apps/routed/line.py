@@ -1,0 +1,108 @@
+"""The gateway's end of its line to the Router (`actors.wire`; the other end is `actors.routing.lines`).
+
+The line is made for the first batch, and for the first one after it was lost. A call that is not waited for
+any longer ends it: its answer could be taken for the next one's.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+
+from actors import names
+from actors.routing.messages import Batch, BatchAnswer, Messages
+from actors.routing_actors import start_routing
+from actors.wire import Address, CallingEnd, connect
+from headway.config import HeadwayConfig
+from serve_apps.routed.client import Unreachable
+
+
+class LineLink:
+    """The router that `find` tells the address of. One event loop, one call at a time. Unreachable."""
+
+    def __init__(self, find: Callable[[], Coroutine[Any, Any, Address]]) -> None:
+        self._find = find
+        self._line: _Line | None = None
+
+    async def exchange(self, gateway: str, batch: Batch) -> BatchAnswer:
+        """Events there, answers back."""
+        if self._line is None or self._line.ended:
+            try:
+                self._line = await connect(await self._find(), _Line)
+            except OSError as error:
+                raise Unreachable(f"the router cannot be connected to: {error}") from error
+        return await self._line.exchange(gateway, batch)
+
+    async def collect(self) -> Messages:
+        """The next later placements and sheds."""
+        if self._line is None:
+            raise Unreachable("there is no line")
+        messages = await self._line.messages.get()
+        if messages is None:
+            raise Unreachable("the line has ended")
+        return messages
+
+    def close(self) -> None:
+        """End the line."""
+        if self._line is not None:
+            self._line.close()
+
+
+class _Line(CallingEnd):
+    def __init__(self, secret: bytes) -> None:
+        super().__init__(secret)
+        self.messages: asyncio.Queue[Messages | None] = asyncio.Queue()
+        self._answer: asyncio.Future[BatchAnswer] | None = None
+
+    async def exchange(self, gateway: str, batch: Batch) -> BatchAnswer:
+        if self.ended:
+            raise Unreachable("the line has ended")
+        self._answer = asyncio.get_running_loop().create_future()
+        self.post((gateway, batch))
+        try:
+            return await self._answer
+        except asyncio.CancelledError:
+            self.transport.abort()
+            raise
+
+    def received(self, messages: Sequence[BatchAnswer | Messages]) -> None:
+        for message in messages:
+            if isinstance(message, Messages):
+                self.messages.put_nowait(message)
+            elif self._answer is not None and not self._answer.done():
+                self._answer.set_result(message)
+
+    def over(self) -> None:
+        self.messages.put_nowait(None)
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_exception(Unreachable("the line has ended"))
+
+
+class ActorAddress:
+    """Asks the Router actor of one model, which is started where it has not been seen yet. Unreachable."""
+
+    def __init__(self, config: HeadwayConfig) -> None:
+        self._config = config
+        self._found = False
+
+    async def __call__(self) -> Address:
+        """Where it listens, and the secret."""
+        try:
+            actor = await asyncio.to_thread(self._look_up)
+            address: Address = await actor.address.remote()
+        except (RayError, ConnectionError, ValueError) as error:
+            lines = str(error).strip().splitlines()
+            raise Unreachable(lines[0] if lines else type(error).__name__) from error
+        return address
+
+    def _look_up(self) -> Any:  # noqa: ANN401 - an actor handle
+        try:
+            actor = ray.get_actor(names.router(self._config.model), namespace=names.NAMESPACE)
+        except ValueError:
+            if self._found:
+                raise
+            actor = start_routing(self._config)[names.router(self._config.model)]
+        self._found = True
+        return actor
