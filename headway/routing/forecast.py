@@ -108,19 +108,6 @@ def features_of(
 
 
 @compiled
-def features(
-    role: int, table: FloatArray, slots: SlotArray, cached: FloatArray, input_tokens: float
-) -> FloatArray:
-    """The same for all candidates, f8[C, 8]."""
-    out = np.empty((len(slots), 8))
-    for place in range(len(slots)):
-        values = features_of(role, table, slots[place], cached[place], input_tokens)
-        for number in range(8):
-            out[place, number] = values[number]
-    return out
-
-
-@compiled
 def queue_s(table: FloatArray, slot: int, now_s: float) -> float:
     """Prefill work that is outstanding at a replica."""
     waiting = table[FleetRow.WAITING, slot]

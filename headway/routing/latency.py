@@ -13,7 +13,7 @@ candidates' TTFT what the chosen prefill replica takes.
 
 from collections.abc import Iterable, Mapping
 from math import inf, nan
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -26,16 +26,15 @@ from headway.routing.forecast import (
     ROLE_CODES,
     ROWS,
     Batching,
-    ForecastRow,
     Newcomer,
     alone,
-    features,
     forecast,
 )
+from headway.routing.learned_curves import NOTHING, corrected, curves_of
 from headway.routing.records import Record
 from headway.routing.table import FleetRow, FloatArray, SlotArray
 from interp import Profile
-from predictors.latency import LatencyFeatures, LatencyModel, TargetModel
+from predictors.latency import LatencyModel
 
 FIRST_STAY_S = 5.0
 """A decode's usual stay before any was seen."""
@@ -43,6 +42,11 @@ FIRST_STAY_S = 5.0
 STAY_SMOOTHING = 0.02
 
 NO_PROFILE = -1
+
+PlainCurves = tuple[tuple[Any, ...], tuple[Any, ...]]
+"""`ModelCurves`, plain."""
+
+NO_CURVES: PlainCurves = (tuple(NOTHING), tuple(NOTHING))
 
 
 class Candidates(Protocol):
@@ -73,7 +77,7 @@ class LatencyForecaster:
         self.rules, self._quantile = rules, quantile
         self._batching = Batching(float(rules.max_batch_size), float(rules.chunk_tokens))
         self.use_profiles(profiles)
-        self._model: LatencyModel | None = None
+        self._curves: PlainCurves | None = None
         self.stay_s = FIRST_STAY_S
         """Seconds that a request usually decodes, smoothed."""
         self.ttft_safety, self.tpot_safety = SafetyFactor(), SafetyFactor()
@@ -110,7 +114,8 @@ class LatencyForecaster:
     def use(self, model: LatencyModel) -> None:
         """Correct by this model from now on."""
         learned = model.ttft.learned is not None or model.tpot.learned is not None
-        self._model = model if learned else None
+        ttft, tpot = curves_of(model, quantile=self._quantile)
+        self._curves = (tuple(ttft), tuple(tpot)) if learned else None
 
     def stayed(self, seconds: float) -> None:
         """A request has decoded for so long."""
@@ -171,25 +176,22 @@ class LatencyForecaster:
         return out
 
     def corrected(self, asked: Candidates, prior: FloatArray, table: FloatArray) -> FloatArray:
-        """`prior` with what else TTFT contains, corrected by the model in place if there is one."""
-        model = self._model
-        if model is None and asked.further_s == 0.0:
+        """`prior` with what else TTFT contains, corrected by the model if there is one."""
+        curves = self._curves
+        if curves is None and asked.further_s == 0.0:
             return prior
-        rows = prior.copy()
-        rows[ForecastRow.TTFT_S] += asked.further_s
-        if model is None:
-            return rows
-        tokens, role = float(asked.record.request.input_tokens), ROLE_CODES[asked.role]
-        rows_in = features(role, table, asked.slots, asked.cached_tokens, tokens)
-        inputs = LatencyFeatures.from_table(rows_in).inputs()
-        if asked.role is not Role.DECODE:
-            rows[ForecastRow.TTFT_S] = self._by(model.ttft, inputs, rows[ForecastRow.TTFT_S])
-        if asked.role is not Role.PREFILL:
-            learned_s = self._by(model.tpot, inputs, prior[ForecastRow.TPOT_S])
-            with np.errstate(invalid="ignore", divide="ignore"):
-                rows[ForecastRow.OTHERS_TPOT_S] *= learned_s / prior[ForecastRow.TPOT_S]
-            rows[ForecastRow.TPOT_S] = learned_s
-        return rows
+        ttft, tpot = NO_CURVES if curves is None else curves
+        return corrected(
+            ROLE_CODES[asked.role],
+            table,
+            asked.slots,
+            asked.cached_tokens,
+            float(asked.record.request.input_tokens),
+            prior,
+            asked.further_s,
+            ttft,
+            tpot,
+        )
 
     def alone_s(self, asked: Candidates, kinds: Iterable[int]) -> tuple[float, float]:
         """One role's part of TTFT and TPOT at an idle replica, the best of `kinds`; infinite without any."""
@@ -207,11 +209,3 @@ class LatencyForecaster:
         return Newcomer(
             asked.now_s, float(record.request.input_tokens), float(record.expected_output), self.stay_s
         )
-
-    def _by(self, model: TargetModel, inputs: FloatArray, prior_s: FloatArray) -> FloatArray:
-        if model.learned is None:
-            return prior_s
-        known = np.isfinite(prior_s)
-        centre, quantile = model.predict(inputs, np.where(known, prior_s, 1.0))
-        learned = quantile if self._quantile else centre
-        return np.where(known & np.isfinite(learned), learned, prior_s)
