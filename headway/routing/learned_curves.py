@@ -22,10 +22,10 @@ from predictors.latency.curve import LONGEST_S, SHORTEST_S, Curve
 from predictors.latency.features import FIELDS, INPUTS, LARGEST
 
 PREFIX_SCORE = FIELDS.index("prefix_score")
-OF_INPUTS = np.array([FIELDS.index(name) for name in INPUTS[:-1]])
-"""The features that are inputs as they are; the last input is what the prefix cache leaves to compute."""
+"""The one feature that is no input: the last input is what it leaves to compute."""
 
-INPUT_TOKENS, UNCACHED = FIELDS.index("input_tokens"), len(INPUTS) - 1
+UNCACHED = len(INPUTS) - 1
+assert (*FIELDS[:PREFIX_SCORE], *FIELDS[PREFIX_SCORE + 1 :]) == INPUTS[:UNCACHED]
 
 
 class TargetCurves(NamedTuple):
@@ -69,42 +69,51 @@ def _table(curve: Curve) -> FloatArray:
 
 
 @compiled
-def _inputs(  # noqa: PLR0917 - plain figures, compiled
-    role: int, table: FloatArray, slot: int, cached_tokens: float, input_tokens: float, out: FloatArray
-) -> None:
-    """The model's inputs for one candidate, f8[8]: at least 0 and at most LARGEST; NaN stays."""
-    values = features_of(role, table, slot, cached_tokens, input_tokens)
-    for place in range(UNCACHED):
-        out[place] = values[OF_INPUTS[place]]
-    out[UNCACHED] = values[INPUT_TOKENS] * (1.0 - min(max(values[PREFIX_SCORE], 0.0), 1.0))
-    for place in range(len(out)):
-        if not isnan(out[place]):
-            out[place] = min(max(out[place], 0.0), LARGEST)
+def _inputs(
+    role: int, table: FloatArray, slots: SlotArray, cached: FloatArray, input_tokens: float
+) -> FloatArray:
+    """The model's inputs, f8[8, C]: at least 0 and at most LARGEST; NaN stays."""
+    out = np.empty((UNCACHED + 1, len(slots)))
+    for place in range(len(slots)):
+        values = features_of(role, table, slots[place], cached[place], input_tokens)
+        for number in range(UNCACHED):
+            out[number, place] = values[number + (number >= PREFIX_SCORE)]
+        out[UNCACHED, place] = input_tokens * (1.0 - min(max(values[PREFIX_SCORE], 0.0), 1.0))
+    for row in out:
+        for place in range(len(row)):
+            # Not by min and max, which lose NaN.
+            value = row[place]
+            row[place] = 0.0 if value < 0.0 else LARGEST if value > LARGEST else value
+    return out
 
 
 @compiled
-def _curve_s(curve: FloatArray, inputs: FloatArray, prior_s: float) -> float:
-    """Seconds, positive and finite; NaN where an input is."""
+def _curve_s(curve: FloatArray, inputs: FloatArray, prior_s: FloatArray) -> FloatArray:
+    """Seconds, f8[C], positive and finite; NaN where an input or the prior is."""
     seconds = curve[0, 0] + curve[0, 1] * prior_s
-    for row in range(1, len(curve)):
-        value = inputs[int(curve[row, 0])]
-        if isnan(value):
-            return float(np.nan)
-        seconds += curve[row, 3] * min(max(value - curve[row, 1], 0.0), curve[row, 2])
-    return float(min(max(seconds, SHORTEST_S), LONGEST_S))
+    for number in range(1, len(curve)):
+        _, start, width, weight = curve[number]
+        row = inputs[int(curve[number, 0])]
+        for place in range(len(seconds)):
+            over = row[place] - start
+            over = 0.0 if over < 0.0 else over
+            seconds[place] += weight * (width if over > width else over)
+    return np.asarray(np.minimum(np.maximum(seconds, SHORTEST_S), LONGEST_S))
 
 
 @compiled
-def _learned_s(target: tuple[Any, ...], inputs: FloatArray, prior_s: float) -> float:
-    """The target's seconds; the prior's where nothing was learned, or the curves have no answer."""
+def _learn(target: tuple[Any, ...], inputs: FloatArray, row_s: FloatArray) -> None:
+    """Put the target's seconds for the prior's, but where nothing was learned, or curves have no answer."""
     centre, quantile, factor = target
-    if len(centre) == 0 or not isfinite(prior_s):
-        return prior_s
-    seconds = _curve_s(centre, inputs, prior_s)
-    upper_s = factor * _curve_s(quantile, inputs, prior_s) if len(quantile) else seconds
-    if isnan(seconds) or isnan(upper_s):
-        return prior_s
-    return float(min(max(upper_s, seconds), LONGEST_S))
+    if len(centre) == 0:
+        return
+    seconds = _curve_s(centre, inputs, row_s)
+    if len(quantile):
+        upper_s = factor * _curve_s(quantile, inputs, row_s)
+        seconds = np.minimum(np.maximum(upper_s, seconds), LONGEST_S)
+    for place in range(len(row_s)):
+        if isfinite(row_s[place]) and not isnan(seconds[place]):
+            row_s[place] = seconds[place]
 
 
 @compiled
@@ -120,15 +129,12 @@ def corrected(  # noqa: PLR0917 - one loop over candidates, compiled
     tpot: tuple[Any, ...],
 ) -> FloatArray:
     """`prior` f8[ROWS, C] with `further_s` in TTFT; TTFT and TPOT by the curves, which are plain."""
-    out, inputs = prior.copy(), np.empty(8)
-    for place in range(len(slots)):
-        out[ForecastRow.TTFT_S, place] += further_s
-        _inputs(role, table, slots[place], cached[place], input_tokens, inputs)
-        if role != DECODE_ROLE:
-            out[ForecastRow.TTFT_S, place] = _learned_s(ttft, inputs, out[ForecastRow.TTFT_S, place])
-        if role != PREFILL_ROLE:
-            prior_s = prior[ForecastRow.TPOT_S, place]
-            tpot_s = _learned_s(tpot, inputs, prior_s)
-            out[ForecastRow.OTHERS_TPOT_S, place] *= tpot_s / prior_s
-            out[ForecastRow.TPOT_S, place] = tpot_s
+    out = prior.copy()
+    out[ForecastRow.TTFT_S] += further_s
+    inputs = _inputs(role, table, slots, cached, input_tokens)
+    if role != DECODE_ROLE:
+        _learn(ttft, inputs, out[ForecastRow.TTFT_S])
+    if role != PREFILL_ROLE:
+        _learn(tpot, inputs, out[ForecastRow.TPOT_S])
+        out[ForecastRow.OTHERS_TPOT_S] *= out[ForecastRow.TPOT_S] / prior[ForecastRow.TPOT_S]
     return out
