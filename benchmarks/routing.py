@@ -5,9 +5,11 @@ events are those that follow: prefilled, first token, complete. "learned": by a 
 on what this router's own requests would have taken on engines slower than profiled. A pair is submit →
 prefilled → first token → complete at 64 replicas of each role with some 700 requests there. All with a
 profile's surfaces, sessions and prefix blocks. CPU time of the one thread, so that neighbours on the machine
-count less; medians of several repeats with their range.
+count less; medians of several repeats with their range. "In batches" is all that the Router's process does
+for a request: batches of the events of 20 requests are read, handled and answered (`actors.routing`).
 """
 
+import pickle
 from collections import deque
 from pathlib import Path
 from statistics import median
@@ -15,6 +17,8 @@ from time import thread_time
 
 import numpy as np
 
+from actors.routing.gateway_sessions import GatewaySessions
+from actors.routing.messages import Batch, Completed, Event, FirstToken, Prefilled, Submit
 from headway.config import HeadwayConfig, Role
 from headway.engine import engine_profile, engine_rules
 from headway.routing import ReplicaUpdate, RequestSlo, Router, RouteRequest, make_router
@@ -25,6 +29,8 @@ PROFILE = "llama-3.1-8b_h100_tp1"
 POOLS = {"mixed": {"mixed": {}}, "disaggregated": {"prefill": {}, "decode": {}}}
 REPEATS = 5
 TAUGHT = 1500
+BATCH = 20
+"""Requests in a batch: of 2,000 a second, those of a hundredth."""
 
 
 def main(data: Path | None) -> int:
@@ -36,6 +42,7 @@ def main(data: Path | None) -> int:
             name = f"1,000 replicas, 10,000 running, {pools} {profile}"
             show(f"decision, {name}", submits, "us")
             show(f"its events, {name}", events, "us")
+            show(f"in batches, {name}", exchanges(router, requests), "us")
     for pools in POOLS:
         for profile in ("slo", "default", "least_load", "pull"):
             router, requests = filled(profile, pools, replicas=64, running=640)
@@ -142,6 +149,35 @@ def decisions(router: Router, requests: Requests, count: int = 200) -> tuple[lis
         figures.append(median(times) * 1e6)
         others.append(median(later) * 1e6)
     return figures, others
+
+
+def exchanges(router: Router, requests: Requests, count: int = 30) -> list[float]:
+    """Microseconds of the Router's process for a request and all its events, of each repeat."""
+    sessions, now_s, figures = GatewaySessions(router), 10_000.0, []
+    sessions.exchange(now_s, "g", Batch(1, now_s, (), hello=True))
+    ended: tuple[Event, ...] = ()
+    for _ in range(REPEATS):
+        frames = []
+        for _ in range(count):
+            now_s += 1e-2
+            batch = [requests.next(now_s) for _ in range(BATCH)]
+            submits = tuple(Submit(now_s, one) for one in batch)
+            frames.append((now_s, pickle.dumps([("g", Batch(1, now_s, (*ended, *submits)))])))
+            ended = tuple(
+                event
+                for one in batch
+                for event in (
+                    Prefilled(now_s, one.request_id),
+                    FirstToken(now_s, one.request_id),
+                    Completed(now_s, one.request_id, 100),
+                )
+            )
+        begun = thread_time()
+        for at_s, frame in frames:
+            for name, said in pickle.loads(frame):
+                pickle.dumps([sessions.exchange(at_s, name, said)], pickle.HIGHEST_PROTOCOL)
+        figures.append((thread_time() - begun) / (count * BATCH) * 1e6)
+    return figures
 
 
 def pairs(router: Router, requests: Requests, count: int = 3000) -> list[float]:
