@@ -31,7 +31,8 @@ from headway.engine import engine_rules
 from headway.routing import ReplicaUpdate, RequestSlo, RouteRequest, Sample, make_router
 from headway.routing.gpu_profiles import GpuProfile
 from headway.routing.router import Router as RouterCore
-from predictors.latency import LatencyModel
+from predictors.latency import LatencyModel, TargetModel
+from predictors.latency.curve import Basis, Curve, Learned
 
 SWEEP_S = 5.0
 """Seconds between two looks for gateways that have gone, whatever is due."""
@@ -140,9 +141,10 @@ def _warm_up(config: HeadwayConfig, profiles: Mapping[str, GpuProfile]) -> None:
     """Route some requests elsewhere: compilation at first use would hold up the first real ones.
 
     One that is placed, one for offload, a critical one whose SLO is lost, and one that is refused; each by
-    the deployment's profile, and by predictions as headers may ask.
+    the deployment's profile, and by predictions as headers may ask, which a model corrects.
     """
     router = _made(config, profiles)
+    router.use_model(_as_believed())
     for replica, role in product("ab", config.pools):
         router.replica_changed(0.0, ReplicaUpdate(replica=role + replica, role=Role(role)))
     kept, lost = RequestSlo(ttft_s=60.0, tpot_s=1.0), RequestSlo(ttft_s=1e-6, tpot_s=1e-6)
@@ -162,3 +164,12 @@ def _warm_up(config: HeadwayConfig, profiles: Mapping[str, GpuProfile]) -> None:
         router.prefilled(0.0, request.request_id)
         router.complete(0.0, request.request_id, 1)
     router.expire(1.0)
+
+
+def _as_believed() -> LatencyModel:
+    """A learned model that says what its prior says."""
+    nothing = np.empty(0)
+    basis = Basis(source=np.empty(0, np.intp), start=nothing, width=nothing, has_prior=True)
+    curve = Curve(basis=basis, weights=np.array([0.0, 1.0]))
+    believed = TargetModel(learned=Learned(centre=curve, quantile=curve))
+    return LatencyModel(ttft=believed, tpot=believed)

@@ -1,6 +1,7 @@
 """The sessions of gateways with one router: their batches become its events, its outcomes their messages.
 
-    exchange   a gateway's batch: events to the router; back, all that follows for this gateway
+    exchange   a gateway's batch: events to the router; back, all that follows for this gateway. Requests that
+               wait in the router are tried once for all events of a batch, before its newcomers
     expire     outcomes that are due in the router
     gateways   names, the owner of each request, and the messages that follow later for each gateway
 
@@ -130,10 +131,13 @@ class GatewaySessions:
         self._handle(name, shift_s, now_s, wanting)
 
     def _handle(self, name: str, shift_s: float, now_s: float, events: Iterable[Event]) -> None:
-        for event in events:
-            shifted = event._replace(at_s=self._at(event.at_s + shift_s, now_s))
-            if not self._attempt(type(event).__name__, self._apply, name, shift_s, shifted):
-                self._give_up(shifted)
+        for part in _parts(events):
+            with self.router.gathering():
+                for event in part:
+                    shifted = event._replace(at_s=self._at(event.at_s + shift_s, now_s))
+                    if not self._attempt(type(event).__name__, self._apply, name, shift_s, shifted):
+                        self._give_up(shifted)
+            self._attempt("Drain", lambda: self._deliver(self.router.caught_up(self._now_s)))
 
     def _attempt(self, kind: str, work: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> bool:
         """Do `work`; True if it was done. Requests that could not be placed meanwhile are given back."""
@@ -244,6 +248,28 @@ class GatewaySessions:
     def _deliver(self, outcome: RoutingOutcome) -> None:
         if outcome is not NOTHING:
             self.gateways.deliver(outcome)
+
+
+def _parts(events: Iterable[Event]) -> tuple[Sequence[Event], Sequence[Event]]:
+    """What is said of requests that are here; those that want a place, and what is said of them.
+
+    So room that a batch frees is offered first to those who wait for it, once for the whole batch.
+    """
+    rest: list[Event] = []
+    wanting: list[Event] = []
+    ids: set[str] = set()
+    for event in events:
+        match event:
+            case Submit(request=request) | Again(request=request):
+                ids.add(request.request_id)
+                wanting.append(event)
+            case Prefilled() | FirstToken() | Completed() | Failed() if event.request_id in ids:
+                wanting.append(event)
+            case Placed(running=running) if running.request.request_id in ids:
+                wanting.append(event)
+            case _:
+                rest.append(event)
+    return rest, wanting
 
 
 def _shifted(request: RouteRequest, shift_s: float) -> RouteRequest:

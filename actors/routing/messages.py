@@ -8,7 +8,8 @@ All times, those of placements included, are seconds on the gateway's monotonic 
 among them. The router shifts them to its own and back: after its death it may run on another node. A batch
 with `hello` begins a session and holds the gateway's whole state: replicas (Changed), then requests on
 replicas (Placed), then requests that want a placement (Submit). Requests that it does not name have ended.
-Batches of earlier sessions are refused. The names of events are label values of the metric `event_errors`.
+Batches of earlier sessions are refused. The names of events are label values of the metric `event_errors`; so
+are Drain, Drop and Expire, which are the router's own.
 """
 
 from collections.abc import Mapping

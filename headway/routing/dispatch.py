@@ -52,6 +52,9 @@ class Dispatcher:
         self.placing = Placing(state, scheduler, counters, self._deadlines)
         self._placements: list[Placement] = []
         self._sheds: list[Shed] = []
+        self.gathering = False
+        """While True, `drain` only notes that it is due."""
+        self.due = False
 
     @property
     def held(self) -> int:
@@ -80,7 +83,8 @@ class Dispatcher:
 
     def drain(self, now_s: float) -> RoutingOutcome:
         """Shed those held whose time is over, and place those that can be, the most urgent first."""
-        if not self._queue:
+        self.due = self.gathering
+        if not self._queue or self.gathering:
             return self.outcome()
         if self._queue.unstaffed and self._state.fleet.has(self._state.roles):
             for request_id, record in list(self._queue.unstaffed.items()):

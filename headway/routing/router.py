@@ -15,7 +15,8 @@ An event that raises RequestFault is done, but for a request that it does not na
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from math import nan
 
 from headway.config import Role
@@ -142,6 +143,19 @@ class Router:
     def take_samples(self) -> Sequence[Sample]:
         """Training samples since the last call, oldest first."""
         return self._learning.take()
+
+    @contextmanager
+    def gathering(self) -> Iterator[None]:
+        """For events that come together: those held are not tried after each, but by `caught_up`."""
+        self._dispatch.gathering = True
+        try:
+            yield
+        finally:
+            self._dispatch.gathering = False
+
+    def caught_up(self, now_s: float) -> RoutingOutcome:
+        """Try those held, where an event within `gathering` would have."""
+        return self._dispatch.drain(now_s) if self._dispatch.due else NOTHING
 
     def submit(self, now_s: float, request: RouteRequest) -> RoutingOutcome:
         """A request came: it is placed, shed, or held (nothing is returned then)."""

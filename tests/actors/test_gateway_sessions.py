@@ -15,7 +15,8 @@ from actors.routing.messages import (
     Surveyed,
 )
 from headway.planning import Role
-from headway.routing import ReplicaLoad, ReplicaUpdate
+from headway.routing import ReplicaLoad, ReplicaUpdate, ShedReason
+from headway.routing.context import Refusal
 from tests.actors.router_cases import asked, batch, gone, hello, on, ready, sessions
 
 
@@ -251,7 +252,7 @@ def test_held_requests_that_cannot_be_placed_are_given_back_and_hold_nobody_up()
     assert [placement.request_id for placement in messages.placements] == ["behind"]
     assert messages.failed == ("worse",)
     assert (made.router.queued, made.router.running, answer.queued) == (0, 2, 0)
-    assert made.metrics()["event_errors"] == {("Changed",): 1.0, ("Drop",): 1.0}
+    assert made.metrics()["event_errors"] == {("Drain",): 1.0, ("Drop",): 1.0}
     # Their gateways have placed them, and what follows is theirs.
     made.exchange(2.0, "one", batch(Placed(2.0, on("a", asked("bad")))))
     assert made.router.running == 3
@@ -320,3 +321,28 @@ def test_a_gateway_whose_connection_has_ended_may_come_back_for_a_while():
     assert made.router.running == 1
     assert not made.exchange(3.0 + PARTED_S, "one", batch()).known
     made.gateways.parted("one", 4.0 + PARTED_S)
+
+
+def test_who_waits_is_tried_once_a_batch_and_before_its_newcomers():
+    made = sessions()
+    running = [asked(f"r{number}") for number in range(5)]
+    made.exchange(0.0, "g", hello(ready("a"), *(Submit(0.0, one) for one in running)))
+    choose, tried = made.router._scheduler.choose, []
+
+    def full(now_s, record):
+        tried.append(record.request.request_id)
+        if record.request.request_id == "held":
+            return Refusal(reason=ShedReason.NO_HEADROOM, explain=lambda: "full")
+        return choose(now_s, record)
+
+    made.router._scheduler.choose = full
+    assert made.exchange(1.0, "g", batch(Submit(1.0, asked("held", 1.0)), sent_s=1.0)).queued == 1
+    tried.clear()
+    ends = [Completed(2.0, one.request_id, 10) for one in running]
+    newcomer = Submit(2.0, asked("new", 2.0))
+    said = batch(newcomer, *ends, FirstToken(2.0, "new"), Completed(2.0, "new", 1), sent_s=2.0)
+    answer = made.exchange(2.0, "g", said)
+    assert placed(answer) == {"new": "a"}
+    # The newcomer's own end frees room once more.
+    assert tried == ["held", "new", "held"]
+    assert (made.router.running, made.router.queued) == (0, 1)
