@@ -30,9 +30,10 @@ def test_refusals_and_offload_are_warm(monkeypatch: pytest.MonkeyPatch, pools: A
 
     spy(latency, "alone")
     spy(latency, "forecast")
+    spy(latency, "corrected")
     spy(offloading, "decide")
     config = load_config(None, {"pools": pools, "routing.profile": profile, "routing.offload.mode": "cost"})
     _warm_up(config, load_profiles(config))
-    wanted = {"alone", "forecast"} | ({"decide"} if pools is MIXED else set())
+    wanted = {"alone", "forecast", "corrected"} | ({"decide"} if pools is MIXED else set())
     assert called == wanted
     assert headroom.judge.signatures  # type: ignore[attr-defined] # a dispatcher of numba

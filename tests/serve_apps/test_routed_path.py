@@ -35,7 +35,7 @@ class World:
 
     def __init__(self, settings: dict[str, Any]) -> None:
         # A busy machine may answer late; no test here is about that.
-        patient = {"routing.call_timeout_ms": 5000}
+        patient = {"routing.call_timeout_ms": 60_000}  # first decisions wait for the compiler
         config = load_config(None, {"routing.profile": "slo", **patient, **settings})
         app = uuid4().hex
         self.config = config
