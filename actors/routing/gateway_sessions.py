@@ -120,6 +120,11 @@ class GatewaySessions:
         self._drop(now_s, self.gateways.forget_silent(now_s))
         return done
 
+    def parted(self, now_s: float, name: str) -> None:
+        """The connection of a gateway has ended: it is gone, or begins another session."""
+        self._drop(now_s, self.gateways.forget(name))
+        self._attempt("Drain", lambda: self._deliver(self.router.caught_up(self._now_s)))
+
     def _greet(self, name: str, shift_s: float, now_s: float, events: Sequence[Event]) -> None:
         """A gateway begins anew: requests that it does not name have ended."""
         wanting = [event for event in events if isinstance(event, Submit)]

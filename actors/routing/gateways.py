@@ -1,8 +1,9 @@
 """The gateways of one router: the owner of each request, and the messages that wait for each gateway.
 
-A gateway that says nothing for `SILENT_S` is gone, and its requests with it; one whose connection has ended
-has `PARTED_S` to come back. A request that was found on a replica and that no gateway has named yet belongs
-to `NOBODY`, and is kept for `ORPHAN_S`, since it loads the replica all the same; its outcomes are dropped.
+A gateway whose connection has ended, or that says nothing for `SILENT_S`, is gone, and its requests with it:
+replicas end what they run for a gateway that has died, and one that has not says anew what it has. A request
+that was found on a replica and that no gateway has named yet belongs to `NOBODY`, and is kept for `ORPHAN_S`,
+since it loads the replica all the same; its outcomes are dropped.
 """
 
 from dataclasses import dataclass, field
@@ -14,7 +15,6 @@ from headway.routing.types import Placement, RoutingOutcome, Shed
 SILENT_S = 30.0
 ORPHAN_S = 30.0
 NOBODY = ""
-PARTED_S = 5.0
 
 
 @dataclass(slots=True)
@@ -98,10 +98,10 @@ class Gateways:
         gateway.placements, gateway.sheds, gateway.failed = [], [], []
         return messages
 
-    def parted(self, name: str, now_s: float) -> None:
-        """The connection of a gateway has ended; it may begin another."""
-        if (gateway := self._gateways.get(name)) is not None:
-            gateway.heard_s = min(gateway.heard_s, now_s - SILENT_S + PARTED_S)
+    def forget(self, name: str) -> list[str]:
+        """A gateway is gone; its requests, which are still here."""
+        self._gateways.pop(name, None)
+        return self.requests(name)
 
     def with_messages(self) -> list[str]:
         """Names of the gateways with messages."""

@@ -64,7 +64,9 @@ class GatewayLines:
         self._connected.discard(ended)
         for name in [name for name, line in self._lines.items() if line is ended]:
             del self._lines[name]
-            self._sessions.gateways.parted(name, self._clock())
+            self._sessions.parted(self._clock(), name)
+        self.deliver()
+        self._handled()
 
 
 class _Line(CalledEnd):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from actors.routing.gateways import ORPHAN_S, PARTED_S, SILENT_S
+from actors.routing.gateways import ORPHAN_S, SILENT_S
 from actors.routing.messages import (
     Again,
     Changed,
@@ -309,18 +309,17 @@ def test_a_lost_attempt_of_nobodys_request_is_answered_to_the_gateway_that_asks(
     assert placed(made.exchange(2.0, "two", batch(gone("a"), Again(2.0, asked("r"))))) == {"r": "b"}
 
 
-def test_a_gateway_whose_connection_has_ended_may_come_back_for_a_while():
+def test_a_gateway_whose_connection_has_ended_is_gone_until_it_says_hello():
     made = sessions()
-    for name in ("one", "two"):
-        made.exchange(0.0, name, hello(ready("a"), Submit(0.0, asked(name))))
-        made.gateways.parted(name, 1.0)
-    made.expire(1.0 + PARTED_S)
+    one = Submit(0.0, asked("one"))
+    made.exchange(0.0, "one", hello(ready("a"), one))
+    made.exchange(0.0, "two", hello(Submit(0.0, asked("two"))))
+    made.parted(1.0, "one")
+    assert (made.router.running, len(made.gateways)) == (1, 1)
+    assert not made.exchange(2.0, "one", batch(sent_s=2.0)).known
+    made.exchange(2.0, "one", hello(Placed(2.0, on("a", one.request)), session=2, sent_s=2.0))
     assert made.router.running == 2
-    made.exchange(1.0 + PARTED_S, "two", batch())
-    made.expire(2.0 + PARTED_S)
-    assert made.router.running == 1
-    assert not made.exchange(3.0 + PARTED_S, "one", batch()).known
-    made.gateways.parted("one", 4.0 + PARTED_S)
+    made.parted(3.0, "nobody")
 
 
 def test_who_waits_is_tried_once_a_batch_and_before_its_newcomers():
