@@ -14,7 +14,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from serve_apps.access import needs
-from serve_apps.engines.answering.reading import PATHS, body_schema
+from serve_apps.engines.answering.fields import PATHS, body_schema
 
 TEXTS = {"oneOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "minItems": 1}]}
 ASIDE_BODIES: Mapping[str, Mapping[str, Any]] = {

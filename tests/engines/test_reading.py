@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serve_apps.engines.answering.reading import BEYOND, PATHS, Asked, read_call
+from serve_apps.engines.answering.fields import PATHS
+from serve_apps.engines.answering.reading import BEYOND, Asked, read_call
 from serve_apps.engines.protocol import ClientCall, Refused
 
 USER = {"role": "user", "content": "Hi"}

@@ -1,7 +1,8 @@
 """Answers in OpenAI's forms for engines that make text: what vLLM's own server does for vLLM.
 
 prompts      what a model would read of a body
-reading      what a body asks for, validated
+fields       the fields of a body: types, ranges, JSON schemas
+reading      what a body asks for
 forms        the bytes of chats and completions
 responses    those of /v1/responses
 stopping     text, cut at stop strings

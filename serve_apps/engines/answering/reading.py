@@ -1,26 +1,28 @@
 """From a body to what is asked of a model; what is wrong is said with the field's name.
 
-For engines that make text. Types are strict (no "1" for 1), ranges are those of OpenAI and, for its own
-fields, of vLLM's server. As there, a field that nobody knows is passed over. One that asks for what no answer
-here could hold is refused by name: an answer that silently leaves it out is worse than none.
+For engines that make text. A field that asks for what no answer here could hold is refused by name: an answer
+that silently leaves it out is worse than none.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema
+from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from serve_apps.engines.answering.prompts import Prompt, body_fields, content_text, prompts_of
+from serve_apps.engines.answering.fields import (
+    PATHS,
+    Api,
+    ChatFields,
+    CompletionFields,
+    GenerationFields,
+    ResponseFormat,
+    ResponsesFields,
+    StructuredOutputs,
+)
+from serve_apps.engines.answering.prompts import Prompt, body_fields, prompts_of
 from serve_apps.engines.protocol import ClientCall, Refused, error_body
-
-Api = Literal["completions", "chat", "responses"]
-PATHS: Mapping[str, Api] = {
-    "/v1/completions": "completions",
-    "/v1/chat/completions": "chat",
-    "/v1/responses": "responses",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,165 +91,6 @@ def json_object(body: bytes) -> dict[str, Any]:
         raise refusal(str(error), None) from error
 
 
-MOST_STOPS = 16
-MOST_STOP_CHARACTERS = 1024
-MOST_LOGPROBS = 20
-MOST_TOKEN_ID = 2**32 - 1
-
-
-def _stops(value: object) -> object:
-    """One string or several, as several."""
-    given = [] if value is None else [value] if isinstance(value, str) else value
-    if not isinstance(given, list) or not all(isinstance(stop, str) for stop in given):
-        raise ValueError(f"should be a string or an array of up to {MOST_STOPS} strings")
-    if len(given) > MOST_STOPS:
-        raise ValueError(f"should hold at most {MOST_STOPS} strings, not {len(given)}")
-    if not all(0 < len(stop) <= MOST_STOP_CHARACTERS for stop in given):
-        raise ValueError(f"should hold strings of 1 to {MOST_STOP_CHARACTERS} characters")
-    return tuple(given)
-
-
-def _prompt(value: object) -> object:
-    """Text or token ids, one or several."""
-    several = isinstance(value, list) and bool(value) and not isinstance(value[0], int)
-    for each in value if isinstance(value, list) and several else [value]:
-        if isinstance(each, str):
-            continue
-        if not isinstance(each, list) or not each or not all(type(token) is int for token in each):
-            raise ValueError("should be a string, an array of token ids, or an array of either")
-        if min(each) < 0 or max(each) > MOST_TOKEN_ID:
-            raise ValueError(f"should hold token ids from 0 to {MOST_TOKEN_ID}")
-    return value
-
-
-def _content(value: object) -> object:
-    content_text(value)
-    return value
-
-
-def _items(value: object) -> object:
-    several = isinstance(value, list) and bool(value) and all(isinstance(each, dict) for each in value)
-    if not (isinstance(value, str) or several):
-        raise ValueError("should be a string or an array of items")
-    return value
-
-
-_STRING: dict[str, Any] = {"type": "string"}
-_STRINGS: dict[str, Any] = {"type": "array", "items": _STRING, "minItems": 1}
-_IDS = {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": MOST_TOKEN_ID}, "minItems": 1}
-_PARTS = {"type": "array", "items": {"type": "object", "required": ["type"]}}
-STOP = {"oneOf": [_STRING, {**_STRINGS, "maxItems": MOST_STOPS}, {"type": "null"}]}
-PROMPT = {"oneOf": [_STRING, _STRINGS, _IDS, {"type": "array", "items": _IDS, "minItems": 1}]}
-CONTENT = {"oneOf": [_STRING, _PARTS, {"type": "null"}]}
-INPUT = {"oneOf": [_STRING, {"type": "array", "items": {"type": "object"}, "minItems": 1}]}
-
-
-class _Lenient(BaseModel):
-    model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
-
-
-class _StreamOptions(_Lenient):
-    include_usage: bool | None = None
-    continuous_usage_stats: bool | None = None
-
-
-class _Function(_Lenient):
-    name: Annotated[str, Field(min_length=1, max_length=256)]
-    description: str | None = None
-    parameters: dict[str, Any] | None = None
-
-
-class _ChatTool(_Lenient):
-    type: Literal["function"]
-    function: _Function
-
-
-class _Schema(_Lenient):
-    name: str | None = None
-    given: dict[str, Any] = Field(alias="schema")
-
-
-class _Format(_Lenient):
-    type: Literal["text", "json_object", "json_schema"]
-    json_schema: _Schema | None = None
-
-
-class _Structured(_Lenient):
-    json_: dict[str, Any] | str | None = Field(default=None, alias="json")
-    regex: str | None = None
-    choice: Annotated[list[str], Field(min_length=1)] | None = None
-    json_object: bool | None = None
-
-
-class _Message(_Lenient):
-    role: Literal["developer", "system", "user", "assistant", "tool", "function"]
-    content: Annotated[Any, BeforeValidator(_content), WithJsonSchema(CONTENT)] = None
-    name: str | None = None
-    tool_calls: list[dict[str, Any]] | None = None
-
-
-class _Generation(_Lenient):
-    """The fields of all endpoints."""
-
-    model: str | None = None
-    stream: bool | None = None
-    stream_options: _StreamOptions | None = None
-    stop: Annotated[tuple[str, ...], BeforeValidator(_stops), WithJsonSchema(STOP)] = ()
-    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
-    presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
-    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
-    n: Annotated[int, Field(ge=1)] | None = None
-    user: str | None = None
-    ignore_eos: bool | None = None
-    min_tokens: Annotated[int, Field(ge=0)] | None = None
-    include_stop_str_in_output: bool | None = None
-    structured_outputs: _Structured | None = None
-    max_tokens: Annotated[int, Field(ge=1)] | None = None
-
-
-class _Completion(_Generation):
-    prompt: Annotated[Any, BeforeValidator(_prompt), WithJsonSchema(PROMPT)]
-    logprobs: Annotated[int, Field(ge=0, le=MOST_LOGPROBS)] | None = None
-    echo: bool | None = None
-    response_format: _Format | None = None
-
-
-class _Chat(_Generation):
-    messages: Annotated[list[_Message], Field(min_length=1)]
-    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
-    logprobs: bool | None = None
-    top_logprobs: Annotated[int, Field(ge=0, le=MOST_LOGPROBS)] | None = None
-    response_format: _Format | None = None
-    tools: list[_ChatTool] | None = None
-    tool_choice: str | dict[str, Any] | None = None
-
-
-class _TextFormat(_Lenient):
-    type: Literal["text", "json_object", "json_schema"]
-    given: dict[str, Any] | None = Field(default=None, alias="schema")
-
-
-class _Text(_Lenient):
-    format: _TextFormat | None = None
-
-
-class _ResponseTool(_Lenient):
-    type: Literal["function"]
-    name: Annotated[str, Field(min_length=1, max_length=256)]
-    parameters: dict[str, Any] | None = None
-
-
-class _Responses(_Generation):
-    input: Annotated[Any, BeforeValidator(_items), WithJsonSchema(INPUT)]
-    instructions: str | None = None
-    max_output_tokens: Annotated[int, Field(ge=1)] | None = None
-    text: _Text | None = None
-    tools: list[_ResponseTool] | None = None
-    tool_choice: str | dict[str, Any] | None = None
-
-
 BEYOND: Mapping[str, Sequence[Any]] = {
     "audio": (None,),
     "background": (None, False),
@@ -281,38 +124,11 @@ def read_call(call: ClientCall) -> Asked:
             _plain(f"structured_outputs.{name}", given.get(name), (None,))
     match PATHS[call.path]:
         case "completions":
-            return _completion(_validated(_Completion, said), said)
+            return _completion(_validated(CompletionFields, said), said)
         case "chat":
-            return _chat(_validated(_Chat, said), said)
+            return _chat(_validated(ChatFields, said), said)
         case "responses":
-            return _response(_validated(_Responses, said), said)
-
-
-def body_schema(path: str) -> dict[str, Any]:
-    """JSON schema of the bodies of an endpoint."""
-    models: Mapping[Api, type[BaseModel]] = {
-        "completions": _Completion,
-        "chat": _Chat,
-        "responses": _Responses,
-    }
-    return _inlined(models[PATHS[path]].model_json_schema())
-
-
-def _inlined(schema: dict[str, Any]) -> dict[str, Any]:
-    """The schema with its definitions in place of references to them: none refers to itself."""
-    named = schema.pop("$defs", {})
-
-    def inline(part: Any) -> Any:  # noqa: ANN401 - JSON
-        if isinstance(part, list):
-            return [inline(each) for each in part]
-        if not isinstance(part, dict):
-            return part
-        if "$ref" in part:
-            return inline(named[part["$ref"].rpartition("/")[2]])
-        return {name: inline(each) for name, each in part.items()}
-
-    found: dict[str, Any] = inline(schema)
-    return found
+            return _response(_validated(ResponsesFields, said), said)
 
 
 def _plain(name: str, value: object, allowed: Sequence[Any]) -> None:
@@ -321,7 +137,7 @@ def _plain(name: str, value: object, allowed: Sequence[Any]) -> None:
         raise refusal(f"Unsupported parameter: {name!r} of this value has no answer here", name)
 
 
-def _common(asked: _Generation) -> dict[str, Any]:
+def _common(asked: GenerationFields) -> dict[str, Any]:
     options = asked.stream_options
     if options is not None and not asked.stream:
         raise refusal("'stream_options' is only allowed when 'stream' is true", "stream_options")
@@ -339,7 +155,7 @@ def _common(asked: _Generation) -> dict[str, Any]:
     }
 
 
-def _completion(asked: _Completion, said: Mapping[str, Any]) -> Asked:
+def _completion(asked: CompletionFields, said: Mapping[str, Any]) -> Asked:
     if asked.echo and asked.logprobs is not None:
         raise refusal("Unsupported parameter: 'echo' with 'logprobs' has no answer here", "echo")
     return Asked(
@@ -352,7 +168,7 @@ def _completion(asked: _Completion, said: Mapping[str, Any]) -> Asked:
     )
 
 
-def _chat(asked: _Chat, said: Mapping[str, Any]) -> Asked:
+def _chat(asked: ChatFields, said: Mapping[str, Any]) -> Asked:
     if asked.top_logprobs and not asked.logprobs:
         raise refusal("'top_logprobs' is only allowed when 'logprobs' is true", "top_logprobs")
     tools = [
@@ -370,7 +186,7 @@ def _chat(asked: _Chat, said: Mapping[str, Any]) -> Asked:
     )
 
 
-def _response(asked: _Responses, said: Mapping[str, Any]) -> Asked:
+def _response(asked: ResponsesFields, said: Mapping[str, Any]) -> Asked:
     tools = [Tool(name=each.name, schema=each.parameters or {}) for each in asked.tools or ()]
     form, wanted = None, asked.text.format if asked.text is not None else None
     if wanted is not None and wanted.type != "text":
@@ -391,7 +207,7 @@ def _response(asked: _Responses, said: Mapping[str, Any]) -> Asked:
     )
 
 
-def _form(wanted: _Format | None, structured: _Structured | None) -> Form | None:
+def _form(wanted: ResponseFormat | None, structured: StructuredOutputs | None) -> Form | None:
     if wanted is not None and wanted.type == "json_schema" and wanted.json_schema is None:
         raise refusal("Missing required parameter: 'response_format.json_schema'", "response_format")
     if wanted is not None and wanted.type != "text":
