@@ -27,6 +27,7 @@ settings.load_profile("headway")
 SLOW = (
     "benchmarks",
     "cli",
+    "clients",
     "cluster",
     "conformance/test_predictors.py",
     "engine/test_live_engine.py",

@@ -3,7 +3,7 @@
     python -m serve_apps.engines.vllm.tiny DIRECTORY
 
 Same seed, same bytes. The tokenizer is a byte-level BPE learnt from a few sentences; nothing is downloaded.
-It needs `tokenizers` and `safetensors`, which vLLM brings.
+It needs `tokenizers` and, but for the tokenizer, `safetensors`, which vLLM brings.
 """
 
 import json
@@ -57,8 +57,14 @@ def build(directory: Path, seed: int = 0) -> None:
 
     directory.mkdir(parents=True, exist_ok=True)
     save_file(dict(_weights(seed)), directory / "model.safetensors", metadata={"format": "pt"})
-    _tokenizer(directory / "tokenizer.json")
+    build_tokenizer(directory)
+
+
+def build_tokenizer(directory: Path) -> None:
+    """Write the model but for its weights: what clients load that count tokens themselves."""
+    directory.mkdir(parents=True, exist_ok=True)
     _write(directory / "config.json", CONFIG)
+    _tokenizer(directory / "tokenizer.json")
     _write(
         directory / "tokenizer_config.json",
         {
