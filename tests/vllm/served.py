@@ -16,6 +16,7 @@ from ray.serve.schema import ApplicationStatus, ServeDeploySchema
 from headway.config import load_config
 from headway.planning import Role
 from serve_apps.engines.protocol import EngineRequest, EngineStats
+from tests.compatibility import Fields
 from tests.ports import free_port
 from tests.ray.clusters import controller, replicas, wait_until
 
@@ -50,6 +51,19 @@ class Served:
         handle = serve.get_deployment_handle(deployment, APP)
         said: EngineStats = handle.stats.remote().result(timeout_s=30)
         return said
+
+
+def fields_of_vllm() -> Fields:
+    """The fields that vLLM's server reads."""
+    from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+    from vllm.entrypoints.openai.completion.protocol import CompletionRequest
+    from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
+
+    return {
+        "/v1/chat/completions": ChatCompletionRequest.model_fields,
+        "/v1/completions": CompletionRequest.model_fields,
+        "/v1/responses": ResponsesRequest.model_fields,
+    }
 
 
 @contextmanager
