@@ -119,6 +119,15 @@ def test_the_page_for_machines_has_the_form_of_llms_txt_and_every_page() -> None
     assert {Path(page).suffix for page in listed} == {".md"}
 
 
+def test_clients_are_those_that_the_tests_install() -> None:
+    text = (ROOT / "docs/reference/clients.md").read_text(encoding="utf-8")
+    said = re.findall(r"^\| ([\w-]+) \| ([\d.]+) \|", text, re.MULTILINE)
+    files = [ROOT / "constraints.txt", *(ROOT / "tests/clients").glob("*.txt")]
+    pins = "\n".join(file.read_text(encoding="utf-8") for file in files).splitlines()
+    assert len(said) == 10
+    assert not [f"{name}=={version}" for name, version in said if f"{name}=={version}" not in pins]
+
+
 def navigation() -> dict[str, list[str]]:
     """The groups of the site's navigation, each with its pages."""
     return runpy.run_path(str(ROOT / "docs" / "conf.py"))["navigation"](INDEX.read_text(encoding="utf-8"))
