@@ -180,7 +180,7 @@ class ModelPrompts:
             # Switches such as enable_thinking; a template of the client's is no program to run here.
             switches = {name: value for name, value in given.items() if isinstance(value, bool)}
             text = self._tokenizer.apply_chat_template(
-                said["messages"],
+                [_plain(message) for message in said["messages"]],
                 tools=said.get("tools"),
                 add_generation_prompt=True,
                 tokenize=False,
@@ -195,6 +195,14 @@ class ModelPrompts:
             for each in several
             for token in (self._tokenizer.encode(each) if isinstance(each, str) else each)
         ]
+
+
+def _plain(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The message with text parts as one text, as vLLM gives them to templates that know no parts."""
+    content = message.get("content")
+    if not isinstance(content, list) or any(part.get("type") != "text" for part in content):
+        return message
+    return {**message, "content": "\n".join(part["text"] for part in content)}
 
 
 Prompts = PlainPrompts | ModelPrompts

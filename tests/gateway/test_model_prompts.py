@@ -59,6 +59,12 @@ def test_the_template_brings_what_begins_a_chat():
     assert read(MODEL, messages=[USER]) == ([BEGIN, ord("u"), ord("H"), ord("i")], 4, True)
 
 
+def test_text_parts_are_one_text_for_the_template():
+    parts = [{"type": "text", "text": "Hi"}, {"type": "text", "text": "Ho"}]
+    whole = read(MODEL, messages=[USER | {"content": "Hi\nHo"}])
+    assert read(MODEL, messages=[USER | {"content": parts}]) == whole
+
+
 @pytest.mark.parametrize("said", [{"messages": [{"role": "developer", "content": "Hi"}]}, {"prompt": 5}, {}])
 def test_what_the_model_cannot_read_is_estimated_and_the_engines_to_refuse(said: dict[str, Any]):
     text, tokens, certain = read(MODEL, **said)
