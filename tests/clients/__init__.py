@@ -1,3 +1,3 @@
 import pytest
 
-pytest.register_assert_rewrite("tests.clients.measured")
+pytest.register_assert_rewrite("tests.clients.measured", "tests.clients.tools")

@@ -1,7 +1,9 @@
 """Clients that others wrote, each in an environment of its own, against a gateway over a simulated engine."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,6 +13,8 @@ from tests.clients.measured import MODEL, SPEED
 from tests.gateway.one_engine import OneEngine
 from tests.gateway.serving import Running, serving
 
+Serve = Callable[..., Running]
+
 
 @pytest.fixture(autouse=True)
 def _no_keys_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -18,13 +22,27 @@ def _no_keys_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def gateway() -> Iterator[Running]:
-    """One for each test: what it has counted is what the test's client did."""
-    config = HeadwayConfig.model_validate(
-        {"model": MODEL, "engine": {"time_scale": SPEED}, "pools": {"mixed": {}}}
-    )
-    with serving(config, OneEngine(config)) as running:
-        yield running
+def serve() -> Iterator[Serve]:
+    """`serve(**gateway settings)`: a gateway for this test alone, whose counts are of the test's client."""
+    with ExitStack() as stack:
+
+        def start(**settings: Any) -> Running:
+            config = HeadwayConfig.model_validate(
+                {
+                    "model": MODEL,
+                    "engine": {"time_scale": SPEED},
+                    "pools": {"mixed": {}},
+                    "gateway": settings,
+                }
+            )
+            return stack.enter_context(serving(config, OneEngine(config)))
+
+        yield start
+
+
+@pytest.fixture
+def gateway(serve: Serve) -> Running:
+    return serve()
 
 
 @pytest.fixture(scope="session")

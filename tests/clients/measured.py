@@ -27,9 +27,14 @@ class Figures(NamedTuple):
 
     requests: int
     failed: int
+    input_tokens: int
     output_tokens: int
     ttft_s: float
     itl_s: float
+
+
+COUNTS = 4
+"""So many of them are whole numbers, and the same on both sides."""
 
 
 def program(client: str, name: str) -> str:
@@ -68,6 +73,7 @@ def counted(gateway: Running) -> Figures:
     return Figures(
         requests=outcomes["ok"],
         failed=sum(outcomes.values()) - outcomes["ok"],
+        input_tokens=round(metrics.input_tokens.series["ok"].total),
         output_tokens=metrics.output_tokens,
         ttft_s=metrics.ttft.total / max(1, metrics.ttft.count),
         itl_s=metrics.itl.total / max(1, metrics.itl.count),
@@ -85,7 +91,7 @@ def agree(theirs: Figures, gateway: Running) -> None:
     ours = counted(gateway)
     assert (theirs.requests, theirs.failed) == (REQUESTS, 0)
     assert theirs.output_tokens == REQUESTS * OUTPUT_TOKENS
-    assert ours[:3] == theirs[:3]
+    assert ours[:COUNTS] == theirs[:COUNTS]
     # Means over the same requests, the client's from further away.
     assert 0.5 < theirs.ttft_s / ours.ttft_s < 4.0
     assert 0.5 < theirs.itl_s / ours.itl_s < 2.0

@@ -3,7 +3,7 @@
 import json
 import os
 import warnings
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,8 @@ from serve_apps.engines.protocol import Aside, AsideAnswer, Engine, EngineError,
 from serve_apps.engines.vllm.answers import _application
 from serve_apps.engines.vllm.arguments import engine_arguments
 from serve_apps.gateway.backend import OnPlaced, Readiness, ReplicaLoad
+from tests.clients.measured import COUNTS, OUTPUT_TOKENS, REQUESTS, Figures, counted
+from tests.clients.tools import aiperf, guidellm
 from tests.compatibility import hold, outcomes
 from tests.gateway.serving import Running, post, serving, until
 from tests.vllm import adapter
@@ -318,6 +320,21 @@ def test_what_is_taken_is_what_the_page_says(
 ) -> None:
     assert chat(asking).usage  # the engine is there
     hold(column, outcomes(f"{gateway.url}{place}", NAME, fields_of_vllm()))
+
+
+@pytest.mark.parametrize("tool", [guidellm, aiperf])
+def test_load_tools_report_what_was_made(
+    gateway: Running, asking: OpenAI, model: Path, tmp_path: Path, tool: Callable[..., Figures]
+) -> None:
+    assert chat(asking).usage  # the engine is there
+    before = counted(gateway)
+    theirs = tool(gateway.url, NAME, model, tmp_path)
+    ours = counted(gateway)
+    assert theirs[:COUNTS] == tuple(b - a for a, b in zip(before, ours, strict=True))[:COUNTS]
+    assert theirs[:2] == (REQUESTS, 0)
+    assert theirs.output_tokens == REQUESTS * OUTPUT_TOKENS
+    assert theirs.itl_s > 0.0
+    assert theirs.ttft_s > 0.0
 
 
 def test_an_adapter_is_a_model_of_its_own_name(asking: OpenAI) -> None:
