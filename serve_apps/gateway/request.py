@@ -29,6 +29,7 @@ from headway.config import ConfigError, HeadwayConfig
 from headway.engine.kinds import engine_kind
 from serve_apps.engines.answering.prompts import Prompt, prompts_of
 from serve_apps.engines.protocol import ClientCall
+from serve_apps.gateway.conversations import messages_of, tools_of
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -174,35 +175,28 @@ class ModelPrompts:
         return Read(ids, len(ids), certain=True) if ids else _estimated(asked.call)
 
     def _ids(self, said: Mapping[str, Any]) -> Sequence[int]:
-        """Of a chat by the model's template, of text, or as they came; several prompts in a row."""
-        if "messages" in said:
+        """Of a conversation by the model's template, of text, or as they came; several prompts in a row."""
+        if "messages" in said or said.get("prompt") is None:
             given = said.get("chat_template_kwargs") or {}
             # Switches such as enable_thinking; a template of the client's is no program to run here.
             switches = {name: value for name, value in given.items() if isinstance(value, bool)}
             text = self._tokenizer.apply_chat_template(
-                [_plain(message) for message in said["messages"]],
-                tools=said.get("tools"),
+                messages_of(said),
+                tools=tools_of(said),
                 add_generation_prompt=True,
                 tokenize=False,
                 **switches,
             )
-            ids: Sequence[int] = self._tokenizer.encode(text, add_special_tokens=False)
+            # vLLM's server begins a response twice: what the tokenizer puts first is in the template, too.
+            ids: Sequence[int] = self._tokenizer.encode(text, add_special_tokens="messages" not in said)
             return ids
-        prompt: Any = said.get("prompt") or said.get("input")
+        prompt: Any = said["prompt"]
         several = prompt if isinstance(prompt, list) and not isinstance(prompt[0], int) else [prompt]
         return [
             token
             for each in several
             for token in (self._tokenizer.encode(each) if isinstance(each, str) else each)
         ]
-
-
-def _plain(message: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The message with text parts as one text, as vLLM gives them to templates that know no parts."""
-    content = message.get("content")
-    if not isinstance(content, list) or any(part.get("type") != "text" for part in content):
-        return message
-    return {**message, "content": "\n".join(part["text"] for part in content)}
 
 
 Prompts = PlainPrompts | ModelPrompts

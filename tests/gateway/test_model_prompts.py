@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from serve_apps.engines.protocol import ClientCall
+from serve_apps.gateway.conversations import messages_of, tools_of
 from serve_apps.gateway.request import EstimatedTokens, GenerationRequest, ModelPrompts, PlainPrompts, Read
 
 BEGIN = 0
@@ -59,10 +60,57 @@ def test_the_template_brings_what_begins_a_chat():
     assert read(MODEL, messages=[USER]) == ([BEGIN, ord("u"), ord("H"), ord("i")], 4, True)
 
 
-def test_text_parts_are_one_text_for_the_template():
-    parts = [{"type": "text", "text": "Hi"}, {"type": "text", "text": "Ho"}]
-    whole = read(MODEL, messages=[USER | {"content": "Hi\nHo"}])
-    assert read(MODEL, messages=[USER | {"content": parts}]) == whole
+CALL = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": '{"days": 2}'}}
+
+
+@pytest.mark.parametrize(
+    ("said", "same"),
+    [
+        (
+            {"content": [{"type": "text", "text": "Hi"}, {"type": "text", "text": "Ho"}]},
+            {"content": "Hi\nHo"},
+        ),
+        ({"role": "assistant", "content": None}, {"role": "assistant", "content": ""}),
+        ({"content": [{"type": "image_url"}]}, {"content": [{"type": "image_url"}]}),
+    ],
+)
+def test_contents_are_as_vllm_gives_them_to_the_template(said: dict[str, Any], same: dict[str, Any]):
+    assert messages_of({"messages": [USER | said]}) == [USER | same]
+
+
+def test_arguments_of_calls_are_objects():
+    wrong = CALL | {"function": {"name": "look", "arguments": "{"}}
+    (message,) = messages_of({"messages": [{"role": "assistant", "tool_calls": [CALL, wrong]}]})
+    assert [each["function"]["arguments"] for each in message["tool_calls"]] == [{"days": 2}, {}]
+    assert CALL["function"] == {"name": "look", "arguments": '{"days": 2}'}
+
+
+def test_items_of_a_response_are_messages():
+    called = {"type": "function_call", "call_id": "c1", "name": "look", "arguments": '{"days": 2}'}
+    items = [
+        USER,
+        {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Ah"}]},
+        called,
+        {"type": "function_call_output", "call_id": "c1", "output": "sun"},
+    ]
+    asked = {"input": items, "instructions": "Be terse"}
+    call = CALL | {"function": {"name": "look", "arguments": {"days": 2}}}
+    assert messages_of(asked) == [
+        {"role": "system", "content": "Be terse"},
+        USER,
+        {"role": "assistant", "content": "Ah", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c1", "content": "sun"},
+    ]
+    assert messages_of({"input": [called]})[0]["tool_calls"] == [call]
+    assert read(MODEL, input="Hi") == ([BEGIN, BEGIN, ord("u"), ord("H"), ord("i")], 5, True)
+    assert not read(MODEL, input=[{"type": "reasoning", "summary": []}]).certain
+
+
+def test_tools_of_a_response_are_those_of_a_chat():
+    tool = {"name": "look", "description": "Looks", "parameters": {}}
+    chats = [{"type": "function", "function": tool}]
+    assert tools_of({"input": "Hi", "tools": [{"type": "function", **tool}, {"type": "web_search"}]}) == chats
+    assert tools_of({"messages": [], "tools": chats}) == chats
 
 
 @pytest.mark.parametrize("said", [{"messages": [{"role": "developer", "content": "Hi"}]}, {"prompt": 5}, {}])

@@ -2,9 +2,8 @@
 
 import json
 import os
-import warnings
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
-from contextlib import aclosing, suppress
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -15,22 +14,15 @@ import pytest
 from openai import OpenAI
 from pydantic import BaseModel
 from starlette.routing import Mount
-from starlette.types import ASGIApp, Receive, Scope, Send
 
-from headway.config import HeadwayConfig, load_config
-from headway.planning.types import Role
-from serve_apps.calls import _translated
-from serve_apps.engines import make_engine
-from serve_apps.engines.protocol import Aside, AsideAnswer, Engine, EngineError, EngineRequest, TokenChunk
-from serve_apps.engines.vllm.answers import _application
-from serve_apps.engines.vllm.arguments import engine_arguments
-from serve_apps.gateway.backend import OnPlaced, Readiness, ReplicaLoad
+from headway.config import load_config
 from tests.clients.measured import COUNTS, OUTPUT_TOKENS, REQUESTS, Figures, counted
 from tests.clients.tools import aiperf, guidellm
 from tests.compatibility import hold, outcomes
 from tests.gateway.serving import Running, post, serving, until
 from tests.vllm import adapter
-from tests.vllm.served import NAME, TINY, TOOL_CALLS, fields_of_vllm
+from tests.vllm.one_vllm import OneVllm
+from tests.vllm.served import NAME, TINY, fields_of_vllm
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 """vLLM's server warns of fields that clients send and that OpenAI gives up."""
@@ -53,51 +45,6 @@ TOOL = {
 
 class Verdict(BaseModel):
     sunny: bool
-
-
-class OneVllm:
-    """A mixed vLLM engine, made on the gateway's loop at the first request."""
-
-    def __init__(self, config: HeadwayConfig) -> None:
-        self._config = config
-        self.engine: Engine | None = None
-        self._own: ASGIApp | None = None
-
-    async def generate(
-        self, request: EngineRequest, placed: OnPlaced | None = None
-    ) -> AsyncGenerator[TokenChunk, None]:
-        if self.engine is None:
-            with warnings.catch_warnings(action="ignore"):
-                self.engine = make_engine(self._config, Role.MIXED, "one")
-        try:
-            async with aclosing(self.engine.decode(request, None)) as chunks:
-                async for chunk in chunks:
-                    yield chunk
-        except EngineError as error:
-            raise _translated(error) from error
-
-    async def own_server(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """vLLM's server over the same engine, with nothing of ours between."""
-        if self._own is None:
-            engine: Any = self.engine
-            self._own = await _application(
-                engine_arguments(self._config, Role.MIXED) | TOOL_CALLS, engine._llm
-            )
-        scope = {**scope, "path": scope["path"].removeprefix("/own"), "root_path": ""}
-        await self._own(scope, receive, send)
-
-    async def aside(self, question: Aside) -> AsideAnswer:
-        answer: AsideAnswer = await self.engine.aside(question)  # type: ignore[union-attr]
-        return answer
-
-    def complete(self, request_id: str) -> None:
-        """Nobody keeps books."""
-
-    def ready(self) -> Readiness:
-        return Readiness(ok=True)
-
-    def replicas(self) -> Sequence[ReplicaLoad]:
-        return ()
 
 
 @pytest.fixture(scope="module")
@@ -320,6 +267,28 @@ def test_what_is_taken_is_what_the_page_says(
 ) -> None:
     assert chat(asking).usage  # the engine is there
     hold(column, outcomes(f"{gateway.url}{place}", NAME, fields_of_vllm()))
+
+
+CALLED = {"type": "function_call", "call_id": "c1", "name": "look_up", "arguments": '{"days": 2}'}
+ITEMS = [*USER, CALLED, {"type": "function_call_output", "call_id": "c1", "output": "sun"}, *USER]
+PARTS = [{"role": "user", "content": [{"type": "text", "text": "Why?"}, {"type": "text", "text": "How?"}]}]
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("/v1/chat/completions", {"messages": PARTS}),
+        ("/v1/chat/completions", {"messages": [*USER, {"role": "assistant", "content": None}, *USER]}),
+        ("/v1/responses", {"input": "Why?"}),
+        ("/v1/responses", {"input": ITEMS, "instructions": "Be terse."}),
+    ],
+)
+def test_conversations_are_counted_as_vllm_reads_them(gateway: Running, path: str, said: Any) -> None:
+    counted = gateway.app.state.metrics.input_tokens.series["ok"]
+    before = counted.total
+    usage = post(f"{gateway.url}{path}", json={"model": NAME, **said}, timeout=300.0).json()["usage"]
+    read = usage["prompt_tokens"] if "prompt_tokens" in usage else usage["input_tokens"]
+    until(lambda: counted.total - before == read)
 
 
 @pytest.mark.parametrize("tool", [guidellm, aiperf])
