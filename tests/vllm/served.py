@@ -1,6 +1,7 @@
 """Real vLLM replicas behind the gateway, and what tests ask of them."""
 
 import asyncio
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -55,9 +56,10 @@ class Served:
 
 def fields_of_vllm() -> Fields:
     """The fields that vLLM's server reads."""
-    from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
-    from vllm.entrypoints.openai.completion.protocol import CompletionRequest
-    from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
+    with warnings.catch_warnings(action="ignore"):
+        from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+        from vllm.entrypoints.openai.completion.protocol import CompletionRequest
+        from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
 
     return {
         "/v1/chat/completions": ChatCompletionRequest.model_fields,
