@@ -44,6 +44,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
             "Watch a running deployment in this terminal: verdict, pools, latencies, decisions; q ends it."
         ),
         "page": "Open the live page of a running deployment in a browser.",
+        "request": "Show one request by its id: where it was placed and why, step by step, and how it ended.",
         "decisions": "Show the planner's decisions: what was measured, decided and done, a line each.",
         "advise": (
             "Show what a dry run's plan would have saved and kept, or acting has, beside the fleet before."

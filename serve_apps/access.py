@@ -51,6 +51,7 @@ READ, ANY = frozenset({"GET", "HEAD"}), None
 OPEN = frozenset({"/", "/health", "/ready", "/metrics", "/openapi.json", "/docs"})
 NEEDS = (
     (READ, "/metrics/requests", frozenset({Right.OBSERVE})),
+    (READ, "/v1/requests/", frozenset({Right.OBSERVE, Right.INFER})),
     (READ, "/v1/control/", frozenset({Right.OBSERVE})),
     (ANY, "/v1/control/", frozenset({Right.OPERATE})),
     (READ, "/v1/scaling/", frozenset({Right.OBSERVE, Right.SCALE})),

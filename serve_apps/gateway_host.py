@@ -257,6 +257,10 @@ class Gateway:
         """What the live page shows of this gateway, for another's."""
         return _page(self._serving.state.fleet.figures(self._backend.routing().seen()))
 
+    async def kept(self, request_id: str) -> Page:
+        """The records of a request that this gateway has."""
+        return _page(self._serving.state.fleet.kept(request_id))
+
     async def recent(self, seconds: float) -> Page:
         """The requests of the last `seconds`, one by one (`actors.collector.exposition.encode`)."""
         return _page(encode(self._serving.state.metrics.log.recent(seconds)))

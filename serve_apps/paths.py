@@ -29,7 +29,8 @@ from headway.planning import Role
 from headway.routing.types import Placement
 from serve_apps.calls import Lost, Output, PoolLines, Untaken
 from serve_apps.engines.protocol import Aside, AsideAnswer, EngineRequest, KvHandle, TokenChunk
-from serve_apps.gateway.backend import NotReady, OnPlaced
+from serve_apps.gateway.backend import NotReady
+from serve_apps.gateway.timeline import Step, Timeline
 from serve_apps.membership import Membership, Profile, membership
 from serve_apps.routed.client import RouterClient
 from serve_apps.routed.requests import RoutedRequest
@@ -83,13 +84,15 @@ class Phases:
         for lines in self._lines.values():
             await lines.close()
 
-    async def prefill(self, replica: str, request: EngineRequest) -> KvHandle:
+    async def prefill(self, replica: str, request: EngineRequest, timeline: Timeline) -> KvHandle:
         """Compute the prompt there. Lost, or a BackendError."""
-        pool = self.prefill_pool
+        pool, lines = self.prefill_pool, self._lines[self.prefill_role]
         pool.sent(replica, request.request_id, request.input_tokens)
         try:
-            kv: KvHandle = await self._lines[self.prefill_role].call(replica, "prefill", request)
-            return kv
+            with timeline.step("prefill", replica) as step:
+                kv: KvHandle = await lines.call(replica, "prefill", step.traced(request))
+                step.times = kv.times
+                return kv
         except Lost:
             pool.suspect(replica, time.monotonic())
             raise
@@ -102,15 +105,18 @@ class Phases:
         return answer
 
     async def decode(
-        self, replica: str, request: EngineRequest, kv: KvHandle | None
+        self, replica: str, request: EngineRequest, kv: KvHandle | None, timeline: Timeline
     ) -> tuple[Output, TokenChunk | None]:
         """Begin to decode there; the output and its first chunk. Lost, or a BackendError."""
         pool, output = self.decode_pool, None
         pool.sent(replica, request.request_id)
+        step = timeline.step("decode", replica)
         try:
-            output = await self._lines[self.decode_role].start(replica, "decode", request, kv)
+            lines = self._lines[self.decode_role]
+            output = await lines.start(replica, "decode", step.traced(request), kv)
             chunk = await output.next()
         except BaseException as error:
+            step.failed(error)
             if isinstance(error, Lost):
                 pool.suspect(replica, time.monotonic())
             if output is not None:
@@ -128,14 +134,12 @@ class DirectPath:
         self._phases = phases
         self._profile: Profile = profile
 
-    async def first(
-        self, request: EngineRequest, placed: OnPlaced | None
-    ) -> tuple[Output, TokenChunk | None]:
+    async def first(self, request: EngineRequest, timeline: Timeline) -> tuple[Output, TokenChunk | None]:
         """The output and its first chunk. BackendError."""
         losses: list[Lost] = []
         while len(losses) < ATTEMPTS:
             try:
-                return await self._attempt(request, placed)
+                return await self._attempt(request, timeline)
             except Untaken:
                 # A scale-down may take more replicas at once than there are attempts.
                 await asyncio.sleep(UNTAKEN_S)
@@ -143,18 +147,18 @@ class DirectPath:
                 losses.append(loss)
         raise NotReady(f"{ATTEMPTS} attempts were lost, the last one so: {losses[-1]}") from losses[-1]
 
-    async def _attempt(
-        self, request: EngineRequest, placed: OnPlaced | None
-    ) -> tuple[Output, TokenChunk | None]:
+    async def _attempt(self, request: EngineRequest, timeline: Timeline) -> tuple[Output, TokenChunk | None]:
         phases, prefill_replica, kv = self._phases, None, None
         if not phases.mixed:
-            prefill_replica = await self._pick(phases.prefill_role, request.input_tokens)
-            kv = await phases.prefill(prefill_replica, request)
-        decode_replica = await self._pick(phases.decode_role)
-        begun = await phases.decode(decode_replica, request, kv)
-        if placed is not None:
-            placed(self._placement(request.request_id, prefill_replica or decode_replica, decode_replica))
-        return begun
+            with timeline.step("route"):
+                prefill_replica = await self._pick(phases.prefill_role, request.input_tokens)
+            kv = await phases.prefill(prefill_replica, request, timeline)
+        with timeline.step("route"):
+            decode_replica = await self._pick(phases.decode_role)
+        timeline.placement = self._placement(
+            request.request_id, prefill_replica or decode_replica, decode_replica
+        )
+        return await phases.decode(decode_replica, request, kv, timeline)
 
     async def aside(self, question: Aside) -> AsideAnswer:
         """What a replica that decodes says to it. BackendError."""
@@ -231,29 +235,31 @@ class RoutedPath:
         self._client, self._phases = client, phases
 
     async def first(
-        self, request: EngineRequest, placed: OnPlaced | None
+        self, request: EngineRequest, timeline: Timeline
     ) -> tuple[RoutedOutput, TokenChunk | None]:
         """The output and its first chunk. BackendError."""
         assert request.route is not None, "only requests with a route are routed"
+        step = timeline.step("route")
         await self._phases.staffed(*self._phases.pools)
         routed = self._client.submit(request.route)
         try:
-            output, chunk = await self._begun(routed, request)
+            output, chunk = await self._begun(routed, request, timeline, step)
         except BaseException:
             routed.close()
             raise
         routed.first_token()
         routed.output_tokens += 0 if chunk is None else chunk.tokens
-        if placed is not None and routed.placement is not None:
-            placed(routed.placement)
         return RoutedOutput(output, routed), chunk
 
-    async def _begun(self, routed: RoutedRequest, request: EngineRequest) -> tuple[Output, TokenChunk | None]:
+    async def _begun(
+        self, routed: RoutedRequest, request: EngineRequest, timeline: Timeline, step: Step
+    ) -> tuple[Output, TokenChunk | None]:
         losses: list[Lost] = []
         while len(losses) < ATTEMPTS:
-            placement = await routed.placed()
+            with step if not step.ended_s else timeline.step("route"):
+                placement = timeline.placement = await routed.placed()
             try:
-                return await self._unless_superseded(routed, placement, request)
+                return await self._unless_superseded(routed, placement, request, timeline)
             except Superseded:
                 continue
             except Untaken:
@@ -265,13 +271,13 @@ class RoutedPath:
         raise NotReady(f"{ATTEMPTS} attempts were lost, the last one so: {losses[-1]}") from losses[-1]
 
     async def _unless_superseded(
-        self, routed: RoutedRequest, placement: Placement, request: EngineRequest
+        self, routed: RoutedRequest, placement: Placement, request: EngineRequest, timeline: Timeline
     ) -> tuple[Output, TokenChunk | None]:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(None) as attempt:
                 routed.watch(lambda: attempt.reschedule(loop.time()))
-                return await self._attempt(routed, request, placement)
+                return await self._attempt(routed, request, placement, timeline)
         except TimeoutError:
             if not attempt.expired():
                 raise
@@ -284,11 +290,11 @@ class RoutedPath:
             routed.watch(None)
 
     async def _attempt(
-        self, routed: RoutedRequest, request: EngineRequest, placement: Placement
+        self, routed: RoutedRequest, request: EngineRequest, placement: Placement, timeline: Timeline
     ) -> tuple[Output, TokenChunk | None]:
         kv = None
         divisible = request.call is None or request.call.divisible
         if (placement.split and divisible) or not self._phases.mixed:
-            kv = await self._phases.prefill(placement.prefill_replica, request)
+            kv = await self._phases.prefill(placement.prefill_replica, request, timeline)
             routed.prefilled()
-        return await self._phases.decode(placement.decode_replica, request, kv)
+        return await self._phases.decode(placement.decode_replica, request, kv, timeline)

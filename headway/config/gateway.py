@@ -2,6 +2,7 @@
 
 from enum import StrEnum
 from ipaddress import ip_address
+from typing import Literal
 
 from pydantic import Field, SecretStr, model_validator
 
@@ -75,6 +76,14 @@ class GatewaySettings(Settings):
     """A tokenizer.json, or a directory with one; null: text is estimated. vLLM: the model's own, always."""
     default_max_tokens: PositiveInt = 256
     """Output tokens of a request that does not say."""
+
+    kept_requests: PositiveInt = Field(default=10_000, le=10_000_000)
+    """Records of ended requests that a gateway keeps, for `headway request`: about 2 KB each."""
+    request_log: Literal["none", "problems", "all"] = "problems"
+    """Requests that get a line in the gateway's log: those that failed, were shed or missed their SLO; all;
+    or none."""
+    request_log_per_s: PositiveFloat = Field(default=50.0, ge=1.0, le=1e6)
+    """Such lines a second at most; the next one counts what was left out."""
 
     @model_validator(mode="after")
     def _is_found(self) -> "GatewaySettings":

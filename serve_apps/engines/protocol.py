@@ -121,6 +121,20 @@ class EngineRequest:
     call: ClientCall | None = None
 
 
+class EngineTimes(NamedTuple):
+    """When an engine did what for one call, in seconds since that came; None: not part of it, or not known.
+
+    `transferred_s`: the prompt's KV was here, or for engines that do not tell the two apart, and a place in
+    the batch was free. `begun_s`: it left the queue. `first_token_s`: the first token was there. `ended_s`:
+    the last one was, or in a prefill, the prompt was computed.
+    """
+
+    transferred_s: float | None = None
+    begun_s: float | None = None
+    first_token_s: float | None = None
+    ended_s: float | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KvHandle:
     """Where the KV cache of a prefilled request is: what the decode side needs to fetch it."""
@@ -131,19 +145,22 @@ class KvHandle:
     transfer: Mapping[str, Any] = field(default_factory=dict)
     cached_tokens: int | None = None
     """Of the input, what the prefill found in its prefix cache; None where the engine does not say."""
+    times: EngineTimes | None = None
 
 
 class TokenChunk(NamedTuple):
     """Some tokens of a stream: their text, their number, and with the last one why the stream ended.
 
-    The last one also says what of the prompt was not computed, as `KvHandle.cached_tokens`. Of a `ClientCall`
-    the text is bytes of the answer's body, and a token may be counted before any byte tells of it.
+    The last one also says what of the prompt was not computed, as `KvHandle.cached_tokens`, and `times`, of
+    several outputs the first one's. Of a `ClientCall` the text is bytes of the answer's body, and a token may
+    be counted before any byte tells of it.
     """
 
     text: str | bytes
     tokens: int
     finish_reason: FinishReason | None = None
     cached_tokens: int | None = None
+    times: EngineTimes | None = None
 
 
 def joined(chunks: Sequence[TokenChunk]) -> TokenChunk:
@@ -152,8 +169,7 @@ def joined(chunks: Sequence[TokenChunk]) -> TokenChunk:
         # All of them bytes, or all of them text.
         cast("str", chunks[0].text[:0]).join(cast("str", chunk.text) for chunk in chunks),
         sum(chunk.tokens for chunk in chunks),
-        chunks[-1].finish_reason,
-        chunks[-1].cached_tokens,
+        *chunks[-1][2:],
     )
 
 

@@ -25,7 +25,7 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import Message, Receive, Scope, Send
 
 from actors.collector.exposition import encode
-from headway.config import HeadwayConfig
+from headway.config import HeadwayConfig, Right
 from serve_apps.access import Access, make_access, own_scope, with_user
 from serve_apps.control_api import ControlQueries
 from serve_apps.control_metrics import ControlMetrics, StatusFeed, exposition
@@ -95,6 +95,19 @@ class Service:
             raise HTTPException(400, f"seconds: {text!r} is no number")
         return Response(encode(await self._state.fleet.requests(seconds)), media_type="application/json")
 
+    async def record(self, request: Request) -> Response:
+        """`{"requests": […]}`: the requests with this `x-request-id`, of whichever gateway
+        (docs/reference/results.md#a-request); 404 without one. A key that may not observe finds those that it
+        has asked itself.
+        """
+        asked, holder = request.path_params["id"], request.scope["holder"]
+        found = await self._state.fleet.records(asked)
+        if Right.OBSERVE not in holder.rights:
+            found = [each for each in found if each["key"] == holder.name]
+        if not found:
+            raise HTTPException(404, f"no gateway has a request {asked!r} (any more)")
+        return JSONResponse({"requests": list(found)}, headers={"cache-control": "no-store"})
+
     async def aside(self, request: Request) -> Response:
         """Answered by an engine: nothing of it is counted as a request for output."""
         state = self._state
@@ -137,6 +150,7 @@ def make_service(
         Route("/ready", service.ready),
         Route("/metrics", service.metrics),
         Route("/metrics/requests", service.requests),
+        Route("/v1/requests/{id:path}", service.record),
         # Only other methods than POST get here, which Starlette refuses with 405.
         *(Route(api.path, service.elsewhere, methods=["POST"]) for api in ENDPOINTS),
         *(Route(path, service.aside, methods=[method]) for method, path in ASIDES),

@@ -35,8 +35,8 @@ from http import HTTPStatus
 from typing import ClassVar, Literal, Protocol
 
 from headway.planning import Role
-from headway.routing.types import Placement
 from serve_apps.engines.protocol import Aside, AsideAnswer, EngineRequest, TokenChunk, error_body
+from serve_apps.gateway.timeline import Timeline
 
 
 class BackendError(Exception):
@@ -102,17 +102,16 @@ class Readiness:
     reason: str = ""
 
 
-OnPlaced = Callable[[Placement], None]
-"""Called before the first token with where a request is served."""
-
-
 class Backend(Protocol):
     """Runs requests on replicas."""
 
     def generate(
-        self, request: EngineRequest, placed: OnPlaced | None = None
+        self, request: EngineRequest, timeline: Timeline | None = None
     ) -> AsyncGenerator[TokenChunk, None]:
-        """The output, streamed. Retries before the first token; closing it aborts the request everywhere."""
+        """The output, streamed. Retries before the first token; closing it aborts the request everywhere.
+
+        The timeline has its placement before the first chunk comes.
+        """
 
     async def aside(self, question: Aside) -> AsideAnswer:
         """What an engine says to it; only asked where engines answer clients by themselves. BackendError."""

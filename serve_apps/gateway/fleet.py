@@ -3,6 +3,7 @@
     /metrics            series of all gateways of this node, each labelled `gateway`. What all show alike (the
                         replicas, the router's own figures, the control plane's) is there once, without it
     /metrics/requests   the requests of all gateways of this node in one list
+    /v1/requests/ID     the records of a request, whichever gateway on whichever node has them
     live page           outcomes, SLO classes and what was turned away, of all gateways on all nodes
 
 So a Prometheus that has each node as a target sees everything once, whichever process answers it. Answers
@@ -28,6 +29,7 @@ from actors.collector.exposition import RequestList, SourceDownError, decode, me
 from actors.collector.pages import Page
 from serve_apps.gateway.backend import Fault
 from serve_apps.gateway.metrics import GatewayMetrics
+from serve_apps.gateway.records import RecentRequests
 
 GATEWAY = "gateway"
 """The label with the replica's id."""
@@ -90,8 +92,8 @@ class Labelled(Collector):
 class Fleet(Collector):
     """This gateway and, once it has joined, the others; as a collector what its page has of its own."""
 
-    def __init__(self, registry: CollectorRegistry, metrics: GatewayMetrics) -> None:
-        self._registry, self._metrics = registry, metrics
+    def __init__(self, registry: CollectorRegistry, metrics: GatewayMetrics, records: RecentRequests) -> None:
+        self._registry, self._metrics, self._records = registry, metrics, records
         self._ask: Ask | None = None
         self._name = self._node = ""
         self._nodes: dict[str, str] = {}
@@ -134,6 +136,31 @@ class Fleet(Collector):
         pages = await self._of_node(self._ask, "recent", seconds)
         found = merged([own, *(decode(page.text) for page in pages)], own.now_s)
         return found._replace(whole_since_s=max(found.whole_since_s, self._changed_s))
+
+    def kept(self, request_id: str) -> bytes:
+        """This gateway's records of a request, for another's answer."""
+        return json.dumps([{**each, GATEWAY: self._name} for each in self._records.find(request_id)]).encode()
+
+    async def records(self, request_id: str) -> Sequence[Document]:
+        """The records of requests with this id, in order of arrival.
+
+        GatewayUnread: none, as far as is known.
+        """
+        if self._ask is None:
+            return self._records.find(request_id)
+        try:
+            pages, faults = await self._ask("kept", request_id)
+        except SourceDownError as error:
+            pages, faults = (), [str(error)]
+        others = [page.text for page in pages if page.process != self._name]
+        found: list[Document] = [
+            each for text in (self.kept(request_id).decode(), *others) for each in json.loads(text)
+        ]
+        if faults and not found:
+            raise GatewayUnread(
+                f"a gateway does not answer, and the others have no such request: {faults[0]}"
+            )
+        return sorted(found, key=lambda each: each["arrived_at"])
 
     def figures(self, routing: Document) -> bytes:
         """What the live page shows of this gateway, for another's."""

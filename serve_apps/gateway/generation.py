@@ -15,7 +15,6 @@ from typing import TypeVar
 
 from starlette.types import Receive, Scope, Send
 
-from headway.routing.types import Placement
 from serve_apps.access import Holder
 from serve_apps.engines.protocol import EngineRequest
 from serve_apps.gateway.backend import (
@@ -24,14 +23,14 @@ from serve_apps.gateway.backend import (
     ClientGone,
     Expired,
     Fault,
-    OnPlaced,
     Outcome,
     OutputLost,
     TooLongForModel,
     fault_of,
 )
-from serve_apps.gateway.metrics import RequestTimes
+from serve_apps.gateway.records import RequestRecord
 from serve_apps.gateway.request import GenerationRequest
+from serve_apps.gateway.request_times import RequestTimes
 from serve_apps.gateway.responses import (
     Answer,
     BeatingAnswer,
@@ -43,6 +42,7 @@ from serve_apps.gateway.responses import (
 )
 from serve_apps.gateway.slo_targets import SloTargets, explanation, route_request
 from serve_apps.gateway.state import GatewayState
+from serve_apps.gateway.timeline import Timeline
 
 
 class DisconnectWatch:
@@ -83,7 +83,7 @@ logger = logging.getLogger(__name__)
 
 
 class Generation:
-    """The endpoint of one API; called with the headers that every response carries."""
+    """The endpoint of one API; called with the headers of every response, the request's id first."""
 
     def __init__(self, state: GatewayState, api: Endpoint) -> None:
         self._state = state
@@ -95,28 +95,34 @@ class Generation:
         """Serve one request of the holder of a key."""
         state = self._state
         channel, times = Channel(send, headers), RequestTimes(state.metrics, state.clock)
+        record = RequestRecord(
+            headers[0][1].decode(), self._api.path, holder.name, times, Timeline(state.clock)
+        )
+        state.records.begin(record)
         outcome: Outcome = "aborted"
         try:
-            await self._serve(scope, receive, channel, times, holder)
+            await self._serve(scope, receive, channel, record, holder)
             outcome = "ok"
         except ClientGone:
             pass
         except Fault as fault:
-            outcome = fault.outcome
+            outcome, record.fault = fault.outcome, fault
             await _say(channel, fault)
         except Exception:
-            outcome = "failed"
+            outcome, record.fault = "failed", Broken("The gateway failed; its log says why")
             logger.exception("A request failed for a reason that nobody foresaw")
-            await _say(channel, Broken("The gateway failed; its log says why"))
+            await _say(channel, record.fault)
         finally:
             # A cancellation from outside passes through and counts as aborted.
             times.ended(outcome)
+            record.ended(outcome, channel.status)
+            state.records.end(record)
 
     async def _serve(
-        self, scope: Scope, receive: Receive, channel: Channel, times: RequestTimes, holder: Holder
+        self, scope: Scope, receive: Receive, channel: Channel, record: RequestRecord, holder: Holder
     ) -> None:
         """The request within its deadline."""
-        timeout_s, watch = self._state.settings.request_timeout_s, None
+        timeout_s, watch, times = self._state.settings.request_timeout_s, None, record.times
         try:
             async with asyncio.timeout(timeout_s) as deadline:
                 self._state.quotas.check(holder.name, holder.limits)
@@ -135,10 +141,9 @@ class Generation:
                     # What a key may not have is no load that a planner has to size for.
                     times.accepted(request.input_tokens, outputs)
                     answer = self._answer(channel, counts, stream=asked.call.stream)
-                    explain = _explaining(answer) if targets.explain else None
                     try:
                         with self._state.slot(holder):
-                            await self._relay(request, answer, times, watch, explain)
+                            await self._relay(request, answer, record, watch)
                     finally:
                         answer.stop()
                         tell(request.input_tokens + times.output_tokens)
@@ -207,17 +212,22 @@ class Generation:
         self,
         request: EngineRequest,
         answer: Answer,
-        times: RequestTimes,
+        record: RequestRecord,
         watch: DisconnectWatch,
-        placed: OnPlaced | None,
     ) -> None:
         """Pass the output on; leaving early closes the backend's generator, which aborts the request."""
-        async with aclosing(self._state.traffic.backend.generate(request, placed)) as chunks:
-            async for part, count, reason, cached_tokens in chunks:
+        times, timeline = record.times, record.timeline
+        explain = times.targets.explain
+        async with aclosing(self._state.traffic.backend.generate(request, timeline)) as chunks:
+            async for part, count, reason, cached_tokens, engine_times in chunks:
                 times.tokens(count)
+                if explain and timeline.placement is not None:
+                    explain = False
+                    answer.add_headers(explanation(timeline.placement))
                 assert isinstance(part, bytes), "engines answer calls with bytes"
                 if reason is not None:
                     times.finished(reason, cached_tokens)
+                    timeline.over(engine_times)
                     # From here on a disconnect is what servers report once the answer is complete.
                     watch.stop()
                     self._state.traffic.backend.complete(request.request_id)
@@ -229,13 +239,6 @@ class Generation:
                 raise OutputLost("The output ended before it was complete")
             # Lets the generator run out by itself: closed early it would abort what is complete.
             await anext(chunks, None)
-
-
-def _explaining(answer: Answer) -> OnPlaced:
-    def placed(placement: Placement) -> None:
-        answer.add_headers(explanation(placement))
-
-    return placed
 
 
 async def _say(channel: Channel, fault: Fault) -> None:

@@ -26,7 +26,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from math import nan
 from typing import get_args
 
 from prometheus_client.core import (
@@ -172,12 +171,12 @@ class GatewayMetrics(Collector):
         self.arrival_input_tokens.observe(input_tokens)
         self.log.arrived(input_tokens, targets)
 
-    def judge(self, outcome: Outcome, times: Times, targets: SloTargets) -> None:
-        """Count whether a request met its SLOs."""
+    def judge(self, outcome: Outcome, times: Times, targets: SloTargets) -> bool | None:
+        """Count whether a request met its SLOs, and say so; None where it is not judged."""
         if outcome in UNJUDGED:
-            return
+            return None
         ttft_s, tpot_s = times
-        slo = targets.slo or RequestSlo(ttft_s=self.slo.ttft_s, tpot_s=self.slo.itl_s)
+        slo = self.promised(targets)
         in_time = ttft_s is not None and ttft_s <= slo.ttft_s
         met = outcome == "ok" and in_time and (tpot_s is None or tpot_s <= slo.tpot_s)
         self.slo_requests[met] += 1
@@ -185,6 +184,11 @@ class GatewayMetrics(Collector):
             self.slo_class_requests[targets.slo_class, met] += 1
             if outcome != "ok":
                 self.log.lost(targets)
+        return met
+
+    def promised(self, targets: SloTargets) -> RequestSlo:
+        """The SLO of a request: its own, or the deployment's."""
+        return targets.slo or RequestSlo(ttft_s=self.slo.ttft_s, tpot_s=self.slo.itl_s)
 
     def judged_by_class(self) -> Mapping[str, tuple[float, float]]:
         """Requests that met and that missed their SLO so far, by class."""
@@ -279,103 +283,3 @@ class GatewayMetrics(Collector):
             for load in loads:
                 family.add_metric((load.role.value, load.replica), read(load))
             yield family
-
-
-class RequestTimes:
-    """Follows one request; `tokens` is on the path of every chunk and costs about a microsecond."""
-
-    __slots__ = (
-        "_cached_tokens",
-        "_clock",
-        "_first_s",
-        "_input_tokens",
-        "_last_s",
-        "_metrics",
-        "_outputs",
-        "_reason",
-        "_targets",
-        "arrived_s",
-        "output_tokens",
-    )
-
-    def __init__(self, metrics: GatewayMetrics, clock: Callable[[], float]) -> None:
-        self._metrics = metrics
-        self._clock = clock
-        self.arrived_s = clock()
-        self._first_s: float | None = None
-        self._last_s = 0.0
-        self._input_tokens: int | None = None
-        self._targets = SloTargets()
-        self._reason: FinishReason | None = None
-        self._cached_tokens: int | None = None
-        self._outputs = 1
-        self.output_tokens = 0
-
-    def received(self) -> None:
-        """The body is here: the request's time begins."""
-        self.arrived_s = self._clock()
-
-    def judged_by(self, targets: SloTargets) -> None:
-        """The request is judged by this."""
-        self._targets = targets
-
-    def accepted(self, input_tokens: int, outputs: int = 1) -> None:
-        """The request is valid. Tokens of several `outputs` come side by side: times are those of one."""
-        self._input_tokens, self._outputs = input_tokens, outputs
-        self._metrics.arrived(input_tokens, self._targets)
-
-    def tokens(self, count: int) -> None:
-        """Some tokens leave now."""
-        if count < 1:
-            return
-        now, metrics = self._clock(), self._metrics
-        if self._first_s is None:
-            self._first_s = now
-            metrics.ttft.observe(now - self.arrived_s)
-            if count > 1:
-                metrics.itl.observe(0.0, count - 1)
-        else:
-            metrics.itl.observe((now - self._last_s) * self._outputs / count, count)
-        self._last_s = now
-        self.output_tokens += count
-        metrics.output_tokens += count
-
-    def finished(self, reason: FinishReason, cached_tokens: int | None = None) -> None:
-        """The output is complete; it counts if it also arrives."""
-        self._reason, self._cached_tokens = reason, cached_tokens
-
-    def ended(self, outcome: Outcome) -> None:
-        """The request is over."""
-        metrics = self._metrics
-        metrics.requests[outcome] += 1
-        took_s = self._clock() - self.arrived_s
-        metrics.durations.observe(outcome, took_s)
-        ttft_s, tpot_s = self._ttft_s(), self._tpot_s()
-        if outcome == "ok" and self._reason is not None:
-            metrics.finished[self._reason] += 1
-        if self._input_tokens is not None:
-            metrics.input_tokens.observe(outcome, self._input_tokens)
-            metrics.request_output_tokens.observe(outcome, self.output_tokens)
-            if outcome == "ok":
-                took = (took_s, nan if ttft_s is None else ttft_s, nan if tpot_s is None else tpot_s)
-                metrics.log.completed(
-                    self._input_tokens,
-                    self.output_tokens,
-                    self._cached_tokens,
-                    took=took,
-                    targets=self._targets,
-                )
-        if ttft_s is not None:
-            metrics.request_ttft.observe(outcome, ttft_s)
-        if tpot_s is not None:
-            metrics.request_tpot.observe(outcome, tpot_s)
-        metrics.judge(outcome, (ttft_s, tpot_s), self._targets)
-
-    def _ttft_s(self) -> float | None:
-        return None if self._first_s is None else self._first_s - self.arrived_s
-
-    def _tpot_s(self) -> float | None:
-        gaps = self.output_tokens - self._outputs
-        if self._first_s is None or gaps < 1:
-            return None
-        return (self._last_s - self._first_s) * self._outputs / gaps

@@ -49,13 +49,15 @@ _EVENTS = (
 class Channel:
     """The ASGI channel of one request."""
 
-    __slots__ = ("_headers", "_send", "ended", "started")
+    __slots__ = ("_headers", "_send", "ended", "started", "status")
 
     def __init__(self, send: Send, headers: HeaderList) -> None:
         self._send = send
         self._headers = headers
         self.started = False
         self.ended = False
+        self.status: int | None = None
+        """HTTP's, once it is sent."""
 
     async def start_stream(self, headers: HeaderList) -> None:
         """Begin a response of events."""
@@ -81,6 +83,7 @@ class Channel:
             await self.event(b"data: " + fault.body() + b"\n\n" + DONE, last=True)
 
     async def _start(self, status: int, headers: HeaderList) -> None:
+        self.status = status
         await self._send(
             {"type": "http.response.start", "status": status, "headers": [*self._headers, *headers]}
         )

@@ -19,6 +19,7 @@ from serve_apps.gateway.fleet import Fleet
 from serve_apps.gateway.metrics import GatewayMetrics, Traffic
 from serve_apps.gateway.passing import CallReader
 from serve_apps.gateway.quotas import Places, Quotas
+from serve_apps.gateway.records import RecentRequests
 from serve_apps.gateway.request import Accuracy, Prompts, make_prompts
 from serve_apps.gateway.slo_targets import Routes, SloTargetReader
 
@@ -95,6 +96,7 @@ class GatewayState:
     calls: CallReader
     bodies: Bodies
     quotas: Quotas
+    records: RecentRequests
     clock: Callable[[], float]
 
     @property
@@ -123,7 +125,8 @@ def make_state(config: HeadwayConfig, backend: Backend, clock: Callable[[], floa
     metrics.slo_class_requests.update(
         {(name, met): 0 for name in config.slo.classes for met in (True, False)}
     )
-    registry = CollectorRegistry()
+    gateway, registry = config.gateway, CollectorRegistry()
+    records = RecentRequests(gateway.kept_requests, gateway.request_log, gateway.request_log_per_s, clock)
     registry.register(metrics)
     if (collector := kind.collector) is not None:
         registry.register(collector(identity.model, traffic, metrics))
@@ -134,7 +137,7 @@ def make_state(config: HeadwayConfig, backend: Backend, clock: Callable[[], floa
         traffic=traffic,
         metrics=metrics,
         registry=registry,
-        fleet=Fleet(registry, metrics),
+        fleet=Fleet(registry, metrics, records),
         slo_targets=SloTargetReader(
             config.slo.classes, lambda: metrics.slo, default_critical=config.routing.default_critical
         ),
@@ -145,6 +148,7 @@ def make_state(config: HeadwayConfig, backend: Backend, clock: Callable[[], floa
             retry_after_s=config.gateway.retry_after_s,
         ),
         quotas=Quotas(clock, config.gateway.retry_after_s, config.gateway.replicas),
+        records=records,
         calls=CallReader(separate=Role.MIXED.value not in config.pools),
         clock=clock,
     )

@@ -12,7 +12,8 @@ from headway.planning import Role
 from headway.routing.types import Placement
 from serve_apps.engines.answering.answers import answer, plain
 from serve_apps.engines.protocol import Aside, AsideAnswer, EngineRequest, Refused, TokenChunk
-from serve_apps.gateway.backend import OnPlaced, Readiness, RefusedByEngine, ReplicaLoad
+from serve_apps.gateway.backend import Readiness, RefusedByEngine, ReplicaLoad
+from serve_apps.gateway.timeline import Timeline
 
 WAIT = "wait"
 """A step at which the output stops until somebody closes it."""
@@ -40,12 +41,12 @@ class ScriptedBackend:
     told_complete: list[str] = field(default_factory=list)
 
     async def generate(
-        self, request: EngineRequest, placed: OnPlaced | None = None
+        self, request: EngineRequest, timeline: Timeline | None = None
     ) -> AsyncGenerator[TokenChunk, None]:
         self.requests.append(request)
         self.begun += 1
-        if placed is not None and self.placement is not None:
-            placed(self.placement)
+        if timeline is not None:
+            timeline.placement = self.placement
         made_here = any(isinstance(step, TokenChunk) and isinstance(step.text, bytes) for step in self.script)
         run = self._run(request, False) if made_here else answer(request, self._run, plain, "simulated")
         try:

@@ -49,6 +49,8 @@ class Node:
         if method == "figures":
             seen = {"queued": 3, "sheds": {"no_room": 2}, "fallbacks": {}, "predictions": {}}
             return state.fleet.figures(seen).decode()
+        if method == "kept":
+            return state.fleet.kept(*args).decode()
         return state.fleet.counted(*args).decode()
 
 

@@ -16,9 +16,10 @@ from headway.config import HeadwayConfig
 from headway.routing.types import RequestSlo
 from serve_apps.engines.protocol import EngineRequest, TokenChunk
 from serve_apps.gateway.app import GatewayApp, make_app
-from serve_apps.gateway.backend import OnPlaced, Outcome, Overloaded, ReplicaLost
+from serve_apps.gateway.backend import Outcome, Overloaded, ReplicaLost
 from serve_apps.gateway.metrics import GAPS_S, LENGTHS, WAITS_S, Histogram, grid, whole_grid
 from serve_apps.gateway.slo_targets import SloTargets
+from serve_apps.gateway.timeline import Timeline
 from tests.gateway.doubles import ScriptedBackend
 
 CONFIG = HeadwayConfig.model_validate({"model": "m", "slo": {"ttft_ms": 300, "itl_ms": 20}})
@@ -40,7 +41,7 @@ class Timed(ScriptedBackend):
     clock: Clock
 
     async def generate(
-        self, request: EngineRequest, placed: OnPlaced | None = None
+        self, request: EngineRequest, timeline: Timeline | None = None
     ) -> AsyncGenerator[TokenChunk, None]:
         for step in self.script:
             match step:

@@ -9,8 +9,9 @@ from headway.planning import Role, Slo
 from serve_apps.engines.protocol import FinishReason
 from serve_apps.engines.vllm.metrics import VllmMetrics
 from serve_apps.gateway.backend import Outcome, ReplicaLoad
-from serve_apps.gateway.metrics import GatewayMetrics, RequestTimes, Traffic
+from serve_apps.gateway.metrics import GatewayMetrics, Traffic
 from serve_apps.gateway.quotas import Places
+from serve_apps.gateway.request_times import RequestTimes
 from tests.gateway.doubles import ScriptedBackend
 
 LOAD = ReplicaLoad(

@@ -16,6 +16,7 @@ from headway.routing import Placement, RouteClass, RouteRequest
 from serve_apps.engines.protocol import EngineFailed, EngineRequest, KvHandle, TokenChunk
 from serve_apps.gateway.app import make_app
 from serve_apps.gateway.backend import NotReady
+from serve_apps.gateway.timeline import Timeline
 from serve_apps.serve_backend import ServeBackend
 from tests.serve_apps.routed_cases import Line
 from tests.serve_apps.serve_doubles import Engine, Handle
@@ -66,8 +67,12 @@ class World:
         )
 
     async def tokens(self, input_tokens: int = 10) -> int:
-        stream = self.backend.generate(self.request(input_tokens), self.placements.append)
-        return sum([chunk.tokens async for chunk in stream])
+        timeline = Timeline()
+        stream = self.backend.generate(self.request(input_tokens), timeline)
+        count = sum([chunk.tokens async for chunk in stream])
+        assert timeline.placement is not None
+        self.placements.append(timeline.placement)
+        return count
 
     async def quiet(self) -> None:
         """Once the router has no request left."""

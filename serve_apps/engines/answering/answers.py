@@ -102,12 +102,13 @@ async def answer(
     asked = read_call(request.call)
     said = _outputs(asked, request, plan)
     form = FORMS[asked.api](asked, Head(id=request.request_id, model=request.model, engine=engine))
-    produced, cached, left = 0, None, len(said)
+    produced, cached, times, left = 0, None, None, len(said)
     begun = not asked.stream
     async with aclosing(_side_by_side(said, asked.copies, run)) as chunks:
         async for one, chunk in chunks:
             produced += chunk.tokens
             cached = chunk.cached_tokens if cached is None else cached
+            times = chunk.times if one is said[0] else times
             usage = Usage(request.input_tokens, produced, cached)
             parts = [] if begun else [form.begin()]
             begun = True
@@ -128,7 +129,7 @@ async def answer(
             outputs = [each.output for each in said]
             parts.append(form.finish(outputs, usage) if asked.stream else form.whole(outputs, usage))
             cut = any(output.reason == "length" for output in outputs)
-            yield TokenChunk(b"".join(parts), chunk.tokens, "length" if cut else "stop", cached)
+            yield TokenChunk(b"".join(parts), chunk.tokens, "length" if cut else "stop", cached, times)
 
 
 def _outputs(asked: Asked, request: EngineRequest, plan: Planner) -> Sequence[_Said]:
