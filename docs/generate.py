@@ -37,6 +37,7 @@ from serve_apps.gateway.responses import ENDPOINTS
 from serve_apps.gateway.state import make_state
 from serve_apps.live_page import LivePage
 from serve_apps.routed.metrics import RoutingCounts, RoutingMetrics
+from serve_apps.tracing.export import SpanCounts
 
 PAGES = Path(__file__).parent / "reference"
 BLOCK = re.compile(
@@ -249,9 +250,10 @@ def metrics(part: str) -> str:
     """The metric families of a collector: name, type, labels, help text."""
     config = HeadwayConfig()
     state = make_state(config, SimpleNamespace(replicas=tuple), time.monotonic)
+    spans = SpanCounts(config.model, SimpleNamespace(sent=0, failed=0, dropped=0))
     collectors: Mapping[str, Callable[[], Sequence[Collector]]] = {
         "control": lambda: [_control()],
-        "gateway": lambda: [state.metrics, RoutingMetrics(config.model, RoutingCounts)],
+        "gateway": lambda: [state.metrics, RoutingMetrics(config.model, RoutingCounts), spans],
         "vllm": lambda: [VllmMetrics(config.model, state.traffic, state.metrics)],
     }
     found = (_family(family) for each in collectors[part]() for family in each.collect())

@@ -180,6 +180,7 @@ def live_checks(
     from serve_apps.access import make_access
     from serve_apps.arguments import beside
     from serve_apps.tls import Certificate
+    from serve_apps.tracing.export import check_tracing
 
     def gateway() -> GatewaySettings:
         return beside(path).gateway if path else config.gateway
@@ -204,6 +205,7 @@ def live_checks(
     yield named(lambda: refuse_simulated_only(config))
     yield named(lambda: make_access(gateway()))
     yield named(certificate)
+    yield named(lambda: check_tracing(config.tracing))
     if engines:
         yield named(lambda: _check_engine(config, path))
     yield named(connector)

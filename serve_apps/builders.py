@@ -28,6 +28,7 @@ from serve_apps.deployments import Decode, EngineFactory, EngineReplica, Mixed, 
 from serve_apps.engines import make_engine
 from serve_apps.gateway_host import Gateway
 from serve_apps.request_router import HeadwayRouter
+from serve_apps.tracing.export import check_tracing
 
 ENGINES: Mapping[Role, type[EngineReplica]] = {Role.PREFILL: Prefill, Role.DECODE: Decode, Role.MIXED: Mixed}
 LEAN_REPLICA = {
@@ -54,7 +55,11 @@ STATS_TIMEOUT_S = 5.0
 def application(
     config: HeadwayConfig, make: EngineFactory = make_engine, *, control_plane: bool = True
 ) -> serve.Application:
-    """The application of these settings; without a control plane its counts stay. `make` is for tests."""
+    """The application of these settings; without a control plane its counts stay. `make` is for tests.
+
+    ConfigError: it asks for traces, and the extra is missing.
+    """
+    check_tracing(config.tracing)
     config = _begun(config)
     engines = {role: _engine(config, Role(role)).bind(config, make) for role in sorted(config.pools)}
     gateway = _deployment(

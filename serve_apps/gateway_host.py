@@ -271,6 +271,8 @@ class Gateway:
             self._serving.live.end()
         await self._server.stop()
         await self._backend.close()
+        if (tracing := self._serving.state.tracing) is not None:
+            await asyncio.to_thread(tracing.export.close)
 
 
 def _page(text: bytes) -> Page:

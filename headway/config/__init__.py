@@ -41,6 +41,7 @@ from headway.config.routing import (
     SchedulingProfile,
     SloClass,
 )
+from headway.config.tracing import TracingSettings
 
 __all__ = [
     "CONNECTORS",
@@ -77,6 +78,7 @@ __all__ = [
     "SloClass",
     "SloSettings",
     "TlsSettings",
+    "TracingSettings",
     "VllmSettings",
     "config_tree",
     "embedded_profiles",

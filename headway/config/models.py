@@ -33,6 +33,7 @@ from headway.config.gateway import GatewaySettings
 from headway.config.metrics import MetricsSettings
 from headway.config.planner import PlannerSettings
 from headway.config.routing import RoutingSettings, SloClass
+from headway.config.tracing import TracingSettings
 
 DISAGGREGATED: frozenset[RoleName] = frozenset({"prefill", "decode"})
 
@@ -182,6 +183,7 @@ class HeadwayConfig(Settings):
     connector: ConnectorSettings = ConnectorSettings()
     routing: RoutingSettings = RoutingSettings()
     gateway: GatewaySettings = GatewaySettings()
+    tracing: TracingSettings = TracingSettings()
     simulation: SimulationSettings = SimulationSettings()
 
     def price_per_gpu_hour(self) -> float | None:

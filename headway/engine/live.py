@@ -149,7 +149,8 @@ class LiveEngine:
         if prefilled:
             job.cached_tokens = input_tokens - self.missing_tokens(input_tokens, blocks)
         self._jobs[request_id] = job
-        heappush(self._coming, (max(at_s, self._now_s), next(self._order), job))
+        job.came_s = max(at_s, self._now_s)
+        heappush(self._coming, (job.came_s, next(self._order), job))
         return job
 
     def abort(self, request_id: str) -> bool:
@@ -221,6 +222,7 @@ class LiveEngine:
         under_way = int(bool(self._prompts) and self._prompts[0].reserved)
         while self._ready and self._fits(self._ready[0], under_way):
             job = self._ready.popleft()
+            job.begun_s = self._now_s
             self._reserve(job)
             self._count_prompt(job)
             self.external_tokens += job.left_tokens
@@ -239,6 +241,7 @@ class LiveEngine:
                     break
                 self._reserve(job)
             if job.cached_tokens < 0:
+                job.begun_s = self._now_s
                 job.cached_tokens = job.input_tokens - self.missing_tokens(job.input_tokens, job.blocks)
                 self._count_prompt(job)
             tokens = int(min(job.left_tokens, budget))

@@ -49,6 +49,10 @@ class LiveJob:
     done_tokens: int = 0
     """Prompt tokens computed so far."""
     reserved: bool = False
+    came_s: float = 0.0
+    """When it, or its KV, was here."""
+    begun_s: float = 0.0
+    """When it left the queue."""
     finish_iteration: int = 0
 
     @property

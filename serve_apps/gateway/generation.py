@@ -95,9 +95,9 @@ class Generation:
         """Serve one request of the holder of a key."""
         state = self._state
         channel, times = Channel(send, headers), RequestTimes(state.metrics, state.clock)
-        record = RequestRecord(
-            headers[0][1].decode(), self._api.path, holder.name, times, Timeline(state.clock)
-        )
+        tracing = state.tracing
+        timeline = Timeline(state.clock, None if tracing is None else tracing.begin(scope["headers"]))
+        record = RequestRecord(headers[0][1].decode(), self._api.path, holder.name, times, timeline)
         state.records.begin(record)
         outcome: Outcome = "aborted"
         try:
@@ -117,6 +117,8 @@ class Generation:
             times.ended(outcome)
             record.ended(outcome, channel.status)
             state.records.end(record)
+            if tracing is not None:
+                tracing.ended(record)
 
     async def _serve(
         self, scope: Scope, receive: Receive, channel: Channel, record: RequestRecord, holder: Holder
@@ -133,7 +135,7 @@ class Generation:
                     times.judged_by(targets)
                     read = partial(self._state.calls.read, self._api, scope["headers"])
                     asked = await self._beside(read, body, len(body))
-                    request, counts = await self._engine_request(asked, targets, times.arrived_s)
+                    request, counts = await self._engine_request(asked, targets, record)
                 outputs = asked.call.outputs
                 most = request.input_tokens + request.max_tokens * outputs
                 quota = self._state.quotas.used(holder.name, holder.limits, most, stream=asked.call.stream)
@@ -171,7 +173,7 @@ class Generation:
         )
 
     async def _engine_request(
-        self, asked: GenerationRequest, targets: SloTargets, arrived_s: float
+        self, asked: GenerationRequest, targets: SloTargets, record: RequestRecord
     ) -> tuple[EngineRequest, str]:
         """The request as engines see it, counted, and known to fit; and how its tokens are counted."""
         identity, settings = self._state.identity, self._state.settings
@@ -191,7 +193,10 @@ class Generation:
             adapter = "" if asked.model in (None, identity.model) else str(asked.model)
             blocks_of = partial(self._state.routes.blocks, adapter=adapter)
             blocks = await self._beside(blocks_of, read.prompt, len(read.prompt))
-            route = route_request(request_id, arrived_s, (read.tokens, max_tokens), blocks, targets)
+            route = route_request(
+                request_id, record.times.arrived_s, (read.tokens, max_tokens), blocks, targets
+            )
+        trace = record.timeline.trace
         request = EngineRequest(
             request_id=request_id,
             model=identity.model,
@@ -199,7 +204,7 @@ class Generation:
             input_tokens=read.tokens,
             max_tokens=max_tokens,
             route=route,
-            call=asked.call,
+            call=asked.call if trace is None else asked.call._replace(trace=trace.headers()),
         )
         return request, "exact" if read.exact else identity.text_counts
 

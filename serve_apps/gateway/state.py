@@ -22,6 +22,8 @@ from serve_apps.gateway.quotas import Places, Quotas
 from serve_apps.gateway.records import RecentRequests
 from serve_apps.gateway.request import Accuracy, Prompts, make_prompts
 from serve_apps.gateway.slo_targets import Routes, SloTargetReader
+from serve_apps.tracing.export import SpanCounts
+from serve_apps.tracing.gateway_spans import Tracing, make_tracing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +99,8 @@ class GatewayState:
     bodies: Bodies
     quotas: Quotas
     records: RecentRequests
+    tracing: Tracing | None
+    """None: no request is traced."""
     clock: Callable[[], float]
 
     @property
@@ -128,6 +132,9 @@ def make_state(config: HeadwayConfig, backend: Backend, clock: Callable[[], floa
     gateway, registry = config.gateway, CollectorRegistry()
     records = RecentRequests(gateway.kept_requests, gateway.request_log, gateway.request_log_per_s, clock)
     registry.register(metrics)
+    tracing = make_tracing(config)
+    if tracing is not None:
+        registry.register(SpanCounts(identity.model, tracing.export))
     if (collector := kind.collector) is not None:
         registry.register(collector(identity.model, traffic, metrics))
     return GatewayState(
@@ -149,6 +156,7 @@ def make_state(config: HeadwayConfig, backend: Backend, clock: Callable[[], floa
         ),
         quotas=Quotas(clock, config.gateway.retry_after_s, config.gateway.replicas),
         records=records,
+        tracing=tracing,
         calls=CallReader(separate=Role.MIXED.value not in config.pools),
         clock=clock,
     )

@@ -16,7 +16,7 @@ from typing import Literal
 
 from headway.routing.types import Placement
 from serve_apps.engines.protocol import EngineRequest, EngineTimes
-from serve_apps.trace_context import TraceContext
+from serve_apps.tracing.context import TraceContext
 
 StepName = Literal["route", "prefill", "decode"]
 
@@ -60,7 +60,7 @@ class Step:
 
 
 class Timeline:
-    """The steps of one request in order, and where it was placed last; `trace` where it is sampled."""
+    """The steps of one request in order, and where it was placed last; `trace`: its place in one, if any."""
 
     __slots__ = ("_clock", "placement", "steps", "trace")
 
@@ -74,7 +74,9 @@ class Timeline:
     def step(self, name: StepName, replica: str = "") -> Step:
         """A step that begins now."""
         trace = self.trace
-        made = Step(name, replica, self._clock, None if trace is None else trace.child())
+        made = Step(
+            name, replica, self._clock, trace.child() if trace is not None and trace.sampled else None
+        )
         self.steps.append(made)
         return made
 

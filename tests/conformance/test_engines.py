@@ -96,6 +96,17 @@ def test_a_stream_has_its_tokens_and_ends_with_one_reason(served, max_tokens):
     assert served.idle
 
 
+def test_the_last_chunk_says_when_the_engine_did_what(served):
+    chunks = asyncio.run(collect(served.generate(request(max_tokens=8, input_tokens=100))))
+    assert [chunk.times for chunk in chunks[:-1]] == [None] * (len(chunks) - 1)
+    times = chunks[-1].times
+    assert times is not None
+    assert (times.transferred_s is None) == (served.prefill is None)
+    in_order = [0.0, *(value for value in times if value is not None)]
+    assert in_order == sorted(in_order)
+    assert times.first_token_s < times.ended_s
+
+
 def test_token_ids_are_a_prompt_too(served):
     chunks = asyncio.run(collect(served.generate(request(prompt=[5, 6, 7], input_tokens=3))))
     assert count_of(chunks) == 8

@@ -64,6 +64,25 @@ def test_one_request_takes_what_the_profile_says():
     assert token_s == pytest.approx(starts_s + np.cumsum(steps), abs=1e-6)
 
 
+def test_it_says_when_it_did_what():
+    async def serve() -> tuple[KvHandle, list]:
+        kv = await prefill.prefill(asked)
+        return kv, await collect(decode.decode(asked, kv))
+
+    asked = request(input_tokens=1000, max_tokens=3)
+    speeds = SimulatedEngineSettings(queueing_ms=250.0)
+    config = config_of().model_copy(update={"simulation": SimulationSettings(engine=speeds)})
+    prefill, decode = (SimulatedEngine(config, role, role.value) for role in (Role.PREFILL, Role.DECODE))
+    kv, chunks = run(serve())
+    profile = engine_profile(config)
+    computed_s = 0.25 + profile.prefill.ttft_s(1000)
+    assert kv.times == pytest.approx((None, 0.25, None, computed_s), abs=1e-6)
+    steps = np.cumsum([IterationTimes(profile).itl_s(1, 1000 + n) for n in range(3)])
+    transfer_s = engine_rules(config, profile).transfer_s(1000)
+    expected = (transfer_s, transfer_s, transfer_s + steps[0], transfer_s + steps[2])
+    assert chunks[-1].times == pytest.approx(expected, abs=1e-6)
+
+
 def test_an_engine_runs_by_simulation_engine_and_not_by_its_profile():
     async def serve() -> tuple[float, list[float]]:
         kv = await prefill.prefill(asked)

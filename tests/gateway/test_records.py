@@ -46,11 +46,18 @@ def look(running: Running, request_id: str, key: str = "") -> httpx.Response:
     return httpx.get(f"{running.url}/v1/requests/{request_id}", headers=headers, timeout=60.0)
 
 
+def ended(running: Running, request_id: str) -> list[dict[str, Any]]:
+    """Its records, once it has ended: the client has its answer a moment before."""
+    until(lambda: "under way" not in look(running, request_id).text)
+    found: list[dict[str, Any]] = look(running, request_id).json()["requests"]
+    return found
+
+
 def test_an_ended_request_is_found_with_its_placement_and_the_reason(serve: Serve) -> None:
     running = serve(ScriptedBackend(ANSWER, placement=PLACEMENT))
     assert ask(running, "mine/1").status_code == 200
     assert ask(running, "another").status_code == 200
-    (found,) = look(running, "mine/1").json()["requests"]
+    (found,) = ended(running, "mine/1")
     assert (found["id"], found["outcome"], found["status"], found["error"]) == ("mine/1", "ok", 200, None)
     assert (found["input_tokens"], found["cached_tokens"], found["output_tokens"]) == (1, 7, 3)
     assert 0 < found["ttft_s"] <= found["e2e_s"]
@@ -67,7 +74,7 @@ def test_an_id_that_was_used_twice_finds_both_in_order(serve: Serve) -> None:
     ask(running, "again")
     running.app.state.traffic.backend.script = [Overloaded("too much", 1.0)]
     ask(running, "again")
-    first, second = look(running, "again").json()["requests"]
+    first, second = ended(running, "again")
     assert (first["outcome"], second["outcome"]) == ("ok", "shed")
     assert (second["status"], second["error"]["code"]) == (429, "rate_limit_exceeded")
     assert second["error"]["message"] == "too much"
@@ -99,6 +106,7 @@ def test_only_so_many_are_kept(serve: Serve) -> None:
     running = serve(ScriptedBackend(ANSWER), kept_requests=2)
     for name in ("one", "two", "three"):
         ask(running, name)
+        ended(running, name)
     assert [look(running, name).status_code for name in ("one", "two", "three")] == [404, 200, 200]
 
 
@@ -141,10 +149,13 @@ def test_problems_have_a_line_that_is_found_by_the_id(serve: Serve, caplog: pyte
     caplog.set_level(logging.INFO, LINES)
     running = serve(ScriptedBackend(ANSWER, placement=PLACEMENT))
     ask(running, "fine")
+    ended(running, "fine")
     running.app.state.set_slo(1e-9, 1e-9)
     ask(running, "late")
+    ended(running, "late")
     running.app.state.traffic.backend.script = [BackendError("the engine is gone")]
     ask(running, "broken")
+    ended(running, "broken")
     late, broken = lines(caplog)
     assert (late["id"], late["outcome"], late["slo"]["met"]) == ("late", "ok", False)
     assert late["placement"]["reason"] == "least harm"
@@ -157,7 +168,9 @@ def test_all_or_none_have_one(
     serve: Serve, caplog: pytest.LogCaptureFixture, logged: str, found: list[str]
 ) -> None:
     caplog.set_level(logging.INFO, LINES)
-    ask(serve(ScriptedBackend(ANSWER), request_log=logged), "fine")
+    running = serve(ScriptedBackend(ANSWER), request_log=logged)
+    ask(running, "fine")
+    ended(running, "fine")
     assert [each["id"] for each in lines(caplog)] == found
 
 
@@ -186,6 +199,7 @@ def test_lines_beyond_so_many_a_second_are_counted_in_the_next(caplog: pytest.Lo
 def test_the_command_tells_its_story(serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
     running = serve(ScriptedBackend(ANSWER, placement=PLACEMENT))
     ask(running, "mine/1")
+    ended(running, "mine/1")
     assert run(["request", "mine/1", "--url", running.url]) == 0
     said = capsys.readouterr().out
     for text in (

@@ -47,6 +47,7 @@ from serve_apps.engines.protocol import (
     EngineRequest,
     EngineSizes,
     EngineStats,
+    EngineTimes,
     KvHandle,
     RequestAborted,
     RunningRequest,
@@ -120,12 +121,13 @@ class SimulatedEngine:
         self._require(self.role is not Role.DECODE, "does not prefill")
         if request.call is not None:
             check(request, plan)
-        inbox, job = self._take_in(request, prefill_only=True)
+        inbox, job, asked_s = self._take_in(request, prefill_only=True)
         try:
             await inbox.take()
         finally:
             self._let_go(request.request_id, inbox)
-        return self._hold_kv(request.request_id, _input_tokens(request), job.cached_tokens)
+        times = EngineTimes(begun_s=job.begun_s - asked_s, ended_s=self._timer.now_s() - asked_s)
+        return self._hold_kv(request.request_id, _input_tokens(request), job.cached_tokens, times)
 
     async def decode(self, request: EngineRequest, kv: KvHandle | None) -> AsyncGenerator[TokenChunk, None]:
         """Stream the output; tokens that came since the last chunk was taken make one chunk."""
@@ -155,15 +157,22 @@ class SimulatedEngine:
         self, request: EngineRequest, kv: KvHandle | None, *, computed: bool = False
     ) -> AsyncGenerator[TokenChunk, None]:
         """The words of one output; the prompt of a copy is `computed` here already."""
-        inbox, job = self._take_in(request, kv, computed=computed)
-        text, sent = SimulatedText(request.prompt, request.sampling.get("seed")), 0
+        inbox, job, asked_s = self._take_in(request, kv, computed=computed)
+        text, sent, first_s = SimulatedText(request.prompt, request.sampling.get("seed")), 0, None
         try:
             while sent < request.max_tokens:
                 start, sent = sent, sent + await inbox.take()
+                first_s = self._timer.now_s() - asked_s if first_s is None else first_s
                 if sent < request.max_tokens:
                     yield TokenChunk(text.tokens(start, sent), sent - start)
             cached_tokens = job.cached_tokens if kv is None else kv.cached_tokens
-            yield TokenChunk(text.tokens(start, sent), sent - start, "length", cached_tokens)
+            times = EngineTimes(
+                transferred_s=None if kv is None else job.came_s - asked_s,
+                begun_s=job.begun_s - asked_s,
+                first_token_s=first_s,
+                ended_s=self._timer.now_s() - asked_s,
+            )
+            yield TokenChunk(text.tokens(start, sent), sent - start, "length", cached_tokens, times)
         finally:
             self._let_go(request.request_id, inbox)
             self._parts.pop(request.request_id, None)
@@ -241,10 +250,10 @@ class SimulatedEngine:
         *,
         prefill_only: bool = False,
         computed: bool = False,
-    ) -> tuple[Inbox, LiveJob]:
+    ) -> tuple[Inbox, LiveJob, float]:
         """Hand a request to the model, in the place of an earlier attempt at it.
 
-        Its tokens come to the inbox, and the model's job says what it found cached.
+        Its tokens come to the inbox, the model's job says what it found cached; and the model's time now.
         """
         self._require_alive()
         request_id, asked = request.request_id, (_input_tokens(request), request.max_tokens)
@@ -256,10 +265,11 @@ class SimulatedEngine:
             delay_s = 0.0
         elif kv is not None:
             delay_s = self._rules.transfer_s(self._model.missing_tokens(asked[0], blocks))
+        now_s = self._timer.now_s()
         job = self._model.submit(
             request_id,
             *asked,
-            at_s=self._timer.now_s() + delay_s,
+            at_s=now_s + delay_s,
             prefilled=computed or kv is not None,
             prefill_only=prefill_only,
             blocks=blocks,
@@ -267,7 +277,7 @@ class SimulatedEngine:
         inbox = self._inboxes[request_id] = Inbox()
         self._asked[request_id] = request
         self._set_timer()
-        return inbox, job
+        return inbox, job, now_s
 
     def _blocks(self, route: RouteRequest | None) -> Sequence[int]:
         """The keys of the prompt's blocks, none where they are not of the cache's size."""
@@ -322,7 +332,7 @@ class SimulatedEngine:
         for request_id in boundary.left:
             inboxes[request_id].add()
 
-    def _hold_kv(self, request_id: str, tokens: int, cached_tokens: int) -> KvHandle:
+    def _hold_kv(self, request_id: str, tokens: int, cached_tokens: int, times: EngineTimes) -> KvHandle:
         """Keep the KV for as long as its transfer takes from now on."""
         until_s = self._timer.now_s() + self._rules.transfer_s(tokens)
         self._held[request_id] = _HeldKv(tokens, until_s)
@@ -333,6 +343,7 @@ class SimulatedEngine:
             engine_id=self.engine_id,
             input_tokens=tokens,
             cached_tokens=cached_tokens,
+            times=times,
         )
 
     def _release_kv(self, until_s: float, request_id: str) -> None:

@@ -104,6 +104,7 @@ class Metered:
             # Nothing leaves before the end, and yet the first token's time is that of the first token.
             self.news.set()
         if output.finished:
+            self.attempt.finished(output.metrics)
             self.ended += 1
             reasons = {ENDS.get(part.finish_reason or "") for part in output.outputs}
             self.reason = "length" if "length" in reasons else self.reason or "stop"
@@ -241,7 +242,8 @@ class Answers:
         if metered.ended < metered.asked:
             raise EngineError(f"{call.path}: vLLM broke the answer off")
         last = metered.take() or TokenChunk(b"", 0)
-        yield last._replace(finish_reason=metered.reason or "stop", cached_tokens=metered.cached_tokens)
+        reason, cached = metered.reason or "stop", metered.cached_tokens
+        yield last._replace(finish_reason=reason, cached_tokens=cached, times=attempt.times)
 
     async def aside(self, question: Aside) -> AsideAnswer:
         """What vLLM's server says to something that makes no output, such as /tokenize."""

@@ -39,6 +39,7 @@ SET_BY: Mapping[str, str] = {
     "served_model_name": "model",
     "enable_lora": "engine.vllm.adapters",
     "disable_log_stats": "Headway",
+    "otlp_traces_endpoint": "tracing.endpoint",
 }
 """Arguments of vLLM and the settings that have them."""
 
@@ -78,6 +79,7 @@ def engine_arguments(config: HeadwayConfig, role: Role) -> dict[str, Any]:
         "max_model_len": engine.max_model_tokens,
         "max_num_seqs": engine.max_batch_size,
         "max_num_batched_tokens": engine.chunk_tokens,
+        "otlp_traces_endpoint": config.tracing.address,
     }
     return {
         **_executor(gpus),

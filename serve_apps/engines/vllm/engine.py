@@ -36,7 +36,7 @@ from serve_apps.engines.protocol import (
 )
 from serve_apps.engines.vllm.answers import ENDS, KV_PARAMETERS, SEND, Answers
 from serve_apps.engines.vllm.arguments import on_cpu
-from serve_apps.engines.vllm.loading import check_model, load, one_line, prepare
+from serve_apps.engines.vllm.loading import check_model, load, one_line, prepare, prepare_tracing
 from serve_apps.engines.vllm.requests import Attempt, Statistics, Streams
 
 if TYPE_CHECKING:
@@ -81,6 +81,7 @@ class VllmEngine:
         check_model(config)
         # Held for as long as the engine lives: it keeps the side channel's port.
         self._port = prepare(config.engine.vllm, on_cpu=on_cpu(config.engine.vllm))
+        prepare_tracing(config.tracing)
         self._llm = load(config, role, self._statistics)
         self._longest_tokens: int = self._llm.model_config.max_model_len
         self._default = self._llm.model_config.get_diff_sampling_param()
@@ -97,6 +98,7 @@ class VllmEngine:
             input_tokens=request.input_tokens,
             transfer=output.kv_transfer_params or {},
             cached_tokens=output.num_cached_tokens,
+            times=attempt.times,
         )
 
     async def _prefilled(self, attempt: Attempt) -> "RequestOutput":
@@ -129,7 +131,11 @@ class VllmEngine:
                 reason = ENDS.get(part.finish_reason or "")
                 # What came as KV counts as cached in vLLM: there the prefill's own figure is meant.
                 cached_tokens = output.num_cached_tokens if kv is None else kv.cached_tokens
-                yield TokenChunk(part.text, len(part.token_ids), reason, cached_tokens if reason else None)
+                count = len(part.token_ids)
+                if reason is None:
+                    yield TokenChunk(part.text, count)
+                else:
+                    yield TokenChunk(part.text, count, reason, cached_tokens, attempt.times)
 
     async def abort(self, request_id: str) -> None:
         """End the request if it is here; unknown ids are ignored."""
@@ -204,6 +210,8 @@ class VllmEngine:
             async with aclosing(stream):
                 async for output in stream:
                     self._raise_if_ended(attempt, output)
+                    if output.finished:
+                        attempt.finished(output.metrics)
                     yield output
 
     @contextmanager

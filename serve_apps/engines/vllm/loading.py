@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from headway.config import ConfigError, HeadwayConfig, VllmSettings
+from headway.config import ConfigError, HeadwayConfig, TracingSettings, VllmSettings
 from headway.planning.types import Role
 from serve_apps.engines.vllm.arguments import check_reserved, engine_arguments, kv_transfer, model_of
 from serve_apps.engines.vllm.requests import Statistics, logger_of
@@ -162,6 +162,8 @@ ON_CPU: Mapping[str, str] = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
 }
 
+OTLP: Mapping[str, str] = {"grpc": "grpc", "http": "http/protobuf"}
+
 QUIET: Mapping[str, str] = {
     "VLLM_LOGGING_LEVEL": "ERROR",
     "NIXL_LOG_LEVEL": "ERROR",
@@ -195,6 +197,13 @@ def prepare(settings: VllmSettings, *, on_cpu: bool) -> socket.socket:
     os.environ["VLLM_NIXL_SIDE_CHANNEL_HOST"] = settings.host or _own_address()
     os.environ["VLLM_NIXL_SIDE_CHANNEL_PORT"] = str(keeper.getsockname()[1])
     return keeper
+
+
+def prepare_tracing(settings: TracingSettings) -> None:
+    """Set the variables by which vLLM exports the spans of its own."""
+    if settings.endpoint is not None:
+        os.environ["OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"] = OTLP[settings.protocol]
+        os.environ.setdefault("OTEL_SERVICE_NAME", "vllm")
 
 
 def reserve_port() -> socket.socket:

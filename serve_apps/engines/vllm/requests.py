@@ -14,11 +14,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from serve_apps.engines.protocol import EngineError, EngineRequest, EngineStats, RunningRequest
+from serve_apps.engines.protocol import (
+    EngineError,
+    EngineRequest,
+    EngineStats,
+    EngineTimes,
+    RunningRequest,
+)
 
 if TYPE_CHECKING:
     from vllm.v1.metrics.loggers import StatLoggerBase
-    from vllm.v1.metrics.stats import IterationStats, SchedulerStats
+    from vllm.v1.metrics.stats import IterationStats, RequestStateStats, SchedulerStats
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -29,8 +35,25 @@ class Attempt:
     request: EngineRequest
     prefill_only: bool
     prefilled_elsewhere: bool
+    began_s: float
     output_tokens: int = 0
     ended: EngineError | None = None
+    times: EngineTimes | None = None
+
+    def finished(self, metrics: "RequestStateStats | None") -> None:
+        """Take down what vLLM says of one of its requests that has ended; the first one's counts.
+
+        Its times are of this machine's monotonic clock. One whose KV comes is scheduled when that is there.
+        """
+        if metrics is None or self.times is not None:
+            return
+        begun_s = metrics.scheduled_ts - self.began_s
+        self.times = EngineTimes(
+            transferred_s=begun_s if self.prefilled_elsewhere else None,
+            begun_s=begun_s,
+            first_token_s=None if self.prefill_only else metrics.first_token_ts - self.began_s,
+            ended_s=metrics.last_token_ts - self.began_s,
+        )
 
     def describe(self) -> RunningRequest:
         """The request, for a router that starts anew."""
@@ -67,6 +90,7 @@ class Streams:
             request=request,
             prefill_only=prefill_only,
             prefilled_elsewhere=prefilled_elsewhere,
+            began_s=self._clock(),
         )
         self._attempts[request.request_id] = attempt
         return attempt
