@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.otlp import Collector, collecting
 from tests.ray.conftest import environment, local_ray, ray_cluster
 from tests.vllm import adapter
 from tests.vllm.served import Served, served
@@ -38,9 +39,19 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def system(ray_cluster: str, model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """One prefill and one decode replica behind the gateway, with an adapter."""
+def collector() -> Iterator[Collector]:
+    """A double that takes spans (`tests.otlp`)."""
+    with collecting() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def system(
+    ray_cluster: str, model: Path, tmp_path_factory: pytest.TempPathFactory, collector: Collector
+) -> Iterator[Served]:
+    """One prefill and one decode replica behind the gateway, with an adapter; traced where a client asks."""
     loud = tmp_path_factory.mktemp("adapters") / "loud"
     adapter.build(loud)
-    with served(model, **{"engine.vllm.adapters": {"loud": str(loud)}}) as running:
+    traced = {"endpoint": collector.endpoint, "ratio": 0.0}
+    with served(model, **{"engine.vllm.adapters": {"loud": str(loud)}, "tracing": traced}) as running:
         yield running

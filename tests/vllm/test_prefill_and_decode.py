@@ -4,6 +4,7 @@ At the end prefill dies by `kill -9`, replica or engine: right answers or clear 
 """
 
 import asyncio
+import json
 import os
 import signal
 from collections import Counter
@@ -21,6 +22,7 @@ from ray import serve
 
 from serve_apps.engines.protocol import EngineRequest, KvHandle
 from tests.compatibility import hold, outcomes
+from tests.otlp import Collector, Seen
 from tests.ray.clusters import replicas, wait_until
 from tests.vllm.served import APP, NAME, Served, engine_of, fields_of_vllm, prefill_pid, said_by_one_engine
 
@@ -29,6 +31,8 @@ PROMPTS = [f"{number}. " + "The planner reads the load and counts. " * (number +
 LONG_TOKENS = 200
 LONG_PROMPT = "Queues grow when nobody looks. " * 30
 CLEAR = {"replica_lost", "not_ready", "timeout"}
+TRACE, ABOVE = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+COMPLETION_TOKENS = "gen_ai.usage.completion_tokens"
 START_S = 240.0
 """Seconds that a replica may take to come back on a busy machine."""
 
@@ -105,6 +109,40 @@ def test_metrics_under_vllms_names_count_what_engines_and_gateway_did(system: Se
     assert change["request_prompt_tokens_sum"] == made.usage.prompt_tokens
     assert change["request_success_total"] == change["time_to_first_token_seconds_count"] == 1
     assert change["inter_token_latency_seconds_count"] == tokens - 1
+
+
+def test_vllms_own_spans_are_part_of_the_requests_trace(system: Served, collector: Collector) -> None:
+    with system.client() as client:
+        said = {"model": NAME, "prompt": LONG_PROMPT, "max_tokens": 3}
+        client.completions.create(**said)  # type: ignore[call-overload]
+        client.completions.create(
+            **said,  # type: ignore[call-overload]
+            extra_headers={"traceparent": f"00-{TRACE}-{ABOVE}-01", "x-request-id": "traced"},
+        )
+
+    def ours() -> list[Seen]:
+        """vLLM's server has spans of its own, too."""
+        return [span for span in collector.of(TRACE) if span.service != "vllm" or span.name == "llm_request"]
+
+    # Without the Router each of the two replicas is chosen when it is needed: two spans of `route`.
+    wait_until(lambda: len(ours()) == 10)
+    spans = {(span.service, span.name): span for span in ours()}
+    of_gateway = {name: spans["headway-gateway", name] for name in ("route", "prefill", "decode")}
+    of_replica = {name: spans[f"headway-{name}", name] for name in ("prefill", "decode")}
+    for name, span in of_replica.items():
+        assert span.parent == of_gateway[name].span
+    assert spans["headway-decode", "kv_transfer"].parent == of_replica["decode"].span
+    own = {span.parent: span for span in collector.of(TRACE) if span.name == "llm_request"}
+    assert own.keys() == {span.span for span in of_replica.values()}
+    assert {span.service for span in own.values()} == {"vllm"}
+    tokens = {name: own[span.span].attributes[COMPLETION_TOKENS] for name, span in of_replica.items()}
+    assert tokens == {"prefill": 1, "decode": 3}
+    answered = [span for span in collector.spans if span.name in ("llm_request", "POST /v1/completions")]
+    assert {span.trace for span in answered} == {TRACE}, "what is not sampled is exported by nobody"
+    (found,) = json.load(urlopen(f"{system.url}/v1/requests/traced", timeout=30))["requests"]
+    prefill, decode = (step["engine"] for step in found["steps"] if step["name"] != "route")
+    assert 0 < prefill["begun_s"] < prefill["ended_s"]
+    assert 0 < decode["transferred_s"] <= decode["begun_s"] < decode["first_token_s"] < decode["ended_s"]
 
 
 def test_a_chat_goes_through_the_models_template(system: Served) -> None:
