@@ -85,7 +85,7 @@ def _placed(placement: Document) -> str:
         if placement[key] is not None
     ]
     expected = f"; predicted {', '.join(predicted)}" if predicted else ""
-    held = f"; {milliseconds(placement['queued_s'])} ms after its arrival" if placement["queued_s"] else ""
+    held = f"; held {milliseconds(placement['queued_s'])} ms" if placement["queued_s"] else ""
     again = f"; {plural(placement['attempt'], 'placement')}" if placement["attempt"] > 1 else ""
     return f"by {placement['profile']}{reason}{kind}{expected}{held}{again}"
 

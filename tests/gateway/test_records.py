@@ -207,7 +207,7 @@ def test_the_command_tells_its_story(serve: Serve, capsys: pytest.CaptureFixture
         "ok, status 200",
         "1 of input (7 cached), 3 of output",
         ": kept",
-        "by slo, least harm; predicted TTFT 125 ms; 250 ms after its arrival",
+        "by slo, least harm; predicted TTFT 125 ms; held 250 ms",
         "first token left",
         "ended: ok",
     ):

@@ -49,13 +49,20 @@ class Fleet:
 
     async def ask(self, times: int) -> int:
         """So many requests at once, each on a connection of its own; how many were answered whole."""
-        return sum(await asyncio.gather(*(self._one() for _ in range(times))))
+        return sum(await asyncio.gather(*(self.one() for _ in range(times))))
 
-    async def _one(self) -> bool:
+    async def found(self, request_id: str) -> list[dict[str, Any]]:
+        """The records of a request."""
+        async with aiohttp.ClientSession() as http, http.get(f"{self.url}/v1/requests/{request_id}") as got:
+            return list((await got.json()).get("requests", ()))
+
+    async def one(self, request_id: str = "some") -> bool:
         body = {"model": MODEL, "prompt": [1] * 50, "max_tokens": 2}
         async with (
             aiohttp.ClientSession() as http,
-            http.post(f"{self.url}/v1/completions", json=body) as answer,
+            http.post(
+                f"{self.url}/v1/completions", json=body, headers={"x-request-id": request_id}
+            ) as answer,
         ):
             text = await answer.text()
             assert answer.status == 200, text
@@ -203,6 +210,23 @@ def test_what_one_gateway_shows_is_of_all(fleet: Fleet) -> None:
 
     asyncio.run(asyncio.wait_for(scenario(), TEST_S))
     assert names.router(MODEL) in control_plane.running()
+
+
+def test_a_request_is_found_whichever_gateway_had_it(fleet: Fleet) -> None:
+    async def scenario() -> None:
+        answered_by: dict[str, str] = {}
+        # Each look is answered by whichever gateway takes its connection.
+        while set(answered_by.values()) != gateways().keys():
+            name = f"found-{len(answered_by)}"
+            assert await fleet.one(name)
+            (answered_by[name],) = {found["gateway"] for found in await fleet.found(name)}
+        for name, gateway in answered_by.items():
+            for _ in range(4):
+                (found,) = await fleet.found(name)
+                assert (found["id"], found["gateway"]) == (name, gateway)
+        assert await fleet.found("nobody's") == []
+
+    asyncio.run(asyncio.wait_for(scenario(), TEST_S))
 
 
 def test_one_that_hangs_makes_no_part_of_the_load_pass_for_all(fleet: Fleet) -> None:
