@@ -30,7 +30,8 @@ SHORT_BYTES = 64 * 2**10
 """Bodies up to this get in whatever is held."""
 
 LONG_BYTES = 256 * 2**10
-"""Bodies from this on take turns, and their values are counted: what is shorter has few in any case."""
+"""Bodies from this on take turns, their values are counted, and they are parsed beside the event loop: what
+is shorter has few in any case, and parsing it takes some milliseconds at the most."""
 
 HUGE_BYTES = 2**20
 """Bodies from this on are parsed one at a time."""

@@ -28,6 +28,7 @@ from serve_apps.gateway.backend import (
     TooLongForModel,
     fault_of,
 )
+from serve_apps.gateway.bodies import LONG_BYTES
 from serve_apps.gateway.records import RequestRecord
 from serve_apps.gateway.request import GenerationRequest
 from serve_apps.gateway.request_times import RequestTimes
@@ -77,7 +78,7 @@ FAREWELL_S = 5.0
 """Seconds for saying what went wrong: a client that reads nothing would hold its request for ever."""
 
 LONG_TEXT = 16_384
-"""Characters from which a text is counted beside the event loop, which would stand still meanwhile."""
+"""Characters, or ids, that are cut into prefix blocks beside the event loop, which would stand still."""
 
 logger = logging.getLogger(__name__)
 
@@ -134,7 +135,7 @@ class Generation:
                     targets = self._state.slo_targets.read(scope["headers"])
                     times.judged_by(targets)
                     read = partial(self._state.calls.read, self._api, scope["headers"])
-                    asked = await self._beside(read, body, len(body))
+                    asked = await self._beside(read, body, long=len(body) >= LONG_BYTES)
                     request, counts = await self._engine_request(asked, targets, record)
                 outputs = asked.call.outputs
                 most = request.input_tokens + request.max_tokens * outputs
@@ -178,7 +179,8 @@ class Generation:
         """The request as engines see it, counted, and known to fit; and how its tokens are counted."""
         identity, settings = self._state.identity, self._state.settings
         identity.check(asked.model)
-        read = await self._beside(self._state.prompts.read, asked, len(asked.call.body))
+        prompts = self._state.prompts
+        read = await self._beside(prompts.read, asked, long=len(asked.call.body) >= prompts.long_bytes)
         room = identity.max_tokens - read.tokens
         max_tokens = asked.max_tokens or min(settings.default_max_tokens, max(1, room))
         # Where it is not certain, the engine knows better.
@@ -192,7 +194,7 @@ class Generation:
         if self._state.routes.needed(targets):
             adapter = "" if asked.model in (None, identity.model) else str(asked.model)
             blocks_of = partial(self._state.routes.blocks, adapter=adapter)
-            blocks = await self._beside(blocks_of, read.prompt, len(read.prompt))
+            blocks = await self._beside(blocks_of, read.prompt, long=len(read.prompt) >= LONG_TEXT)
             route = route_request(
                 request_id, record.times.arrived_s, (read.tokens, max_tokens), blocks, targets
             )
@@ -209,9 +211,9 @@ class Generation:
         return request, "exact" if read.exact else identity.text_counts
 
     @staticmethod
-    async def _beside(work: Callable[[Prompt], T], prompt: Prompt, size: int) -> T:
-        """Work on a prompt of `size` characters or ids, beside the event loop when it is long."""
-        return work(prompt) if size < LONG_TEXT else await asyncio.to_thread(work, prompt)
+    async def _beside(work: Callable[[Prompt], T], prompt: Prompt, *, long: bool) -> T:
+        """Work on a prompt, beside the event loop when it is long."""
+        return await asyncio.to_thread(work, prompt) if long else work(prompt)
 
     async def _relay(
         self,

@@ -29,6 +29,7 @@ from headway.config import ConfigError, HeadwayConfig
 from headway.engine.kinds import engine_kind
 from serve_apps.engines.answering.prompts import Prompt, prompts_of
 from serve_apps.engines.protocol import ClientCall
+from serve_apps.gateway.bodies import LONG_BYTES
 from serve_apps.gateway.conversations import messages_of, tools_of
 
 if TYPE_CHECKING:
@@ -46,6 +47,8 @@ class GenerationRequest:
 
 
 BYTES_PER_TOKEN = 4
+LONG_FOR_TOKENIZERS = 16_384
+"""Bytes of a body from which a tokenizer works beside the event loop, which would stand still meanwhile."""
 Accuracy = Literal["exact", "estimated"]
 
 
@@ -138,6 +141,7 @@ class PlainPrompts:
     def __init__(self, counter: TokenCounter) -> None:
         self._counter = counter
         self.accuracy = counter.accuracy
+        self.long_bytes = LONG_BYTES if counter.accuracy == "estimated" else LONG_FOR_TOKENIZERS
 
     def read(self, asked: GenerationRequest) -> Read:
         """The prompt, and its tokens as counted or estimated; what is none is the engine's to refuse."""
@@ -158,6 +162,7 @@ class ModelPrompts:
     """As the model reads it. `max_tokens`: what it was made for, None where it doesn't say."""
 
     accuracy: Accuracy = "exact"
+    long_bytes = LONG_FOR_TOKENIZERS
 
     def __init__(self, tokenizer: Any, max_tokens: int | None) -> None:  # noqa: ANN401 - transformers has no types
         self._tokenizer = tokenizer
