@@ -23,7 +23,7 @@ from headway.config import HeadwayConfig
 from serve_apps.engines.answering.answers import answer, plain
 from serve_apps.engines.protocol import Aside, AsideAnswer, EngineRequest, Refused, TokenChunk
 from serve_apps.gateway.app import GatewayApp, make_app
-from serve_apps.gateway.backend import Readiness, RefusedByEngine, ReplicaLoad
+from serve_apps.gateway.backend import Readiness, RefusedByEngine, ReplicaLoad, TakeChunk
 from serve_apps.gateway.timeline import Timeline
 from serve_apps.gateway_host import HttpServer
 
@@ -41,10 +41,10 @@ class PacedBackend:
         self.open = 0
 
     async def generate(
-        self, request: EngineRequest, timeline: Timeline | None = None
+        self, request: EngineRequest, timeline: Timeline | None = None, taker: TakeChunk | None = None
     ) -> AsyncGenerator[TokenChunk, None]:
         """An answer of `max_tokens` words, made here as a replica would make it."""
-        del timeline
+        del timeline, taker
         try:
             async with aclosing(answer(request, self._words, plain, "paced")) as chunks:
                 async for chunk in chunks:

@@ -34,7 +34,7 @@ from benchmarks.processes import cpu_s, descendants
 from headway.config import HeadwayConfig
 from headway.words import plural
 from serve_apps.engines.protocol import Aside, AsideAnswer, EngineRequest, TokenChunk
-from serve_apps.gateway.backend import Readiness, ReplicaLoad
+from serve_apps.gateway.backend import Readiness, ReplicaLoad, TakeChunk
 from serve_apps.gateway.timeline import Timeline
 
 ROUNDS = 5
@@ -59,10 +59,10 @@ class NoEngine:
     """A backend that has one token at once."""
 
     async def generate(
-        self, request: EngineRequest, timeline: Timeline | None = None
+        self, request: EngineRequest, timeline: Timeline | None = None, taker: TakeChunk | None = None
     ) -> AsyncGenerator[TokenChunk, None]:
         """One token."""
-        del request, timeline
+        del request, timeline, taker
         yield TokenChunk(b"{}", 1, "length")
 
     async def aside(self, question: Aside) -> AsideAnswer:

@@ -46,7 +46,7 @@ from ray.serve.handle import DeploymentHandle
 from actors.wire import Address, CallingEnd, connect
 from serve_apps.call_server import CHUNK, END, FAILED
 from serve_apps.engines.protocol import EngineError, EngineFailed, PromptTooLong, Refused, TokenChunk, joined
-from serve_apps.gateway.backend import BackendError, NotReady, Overloaded, RefusedByEngine, TooLong
+from serve_apps.gateway.backend import BackendError, NotReady, Overloaded, RefusedByEngine, TakeChunk, TooLong
 from serve_apps.membership import Membership, NoReplica, ReplicaGone
 
 CONNECTED_WITHIN_S = 30.0
@@ -147,7 +147,7 @@ def _translated(error: BaseException) -> Exception:
 class Output:
     """What one call brings, as it arrives: chunks in order, then the end or an error. One taker."""
 
-    __slots__ = ("_chunks", "_ended", "_error", "_key", "_line", "_waiter", "closed", "value")
+    __slots__ = ("_chunks", "_ended", "_error", "_key", "_line", "_taker", "_waiter", "closed", "value")
 
     def __init__(self, line: "ReplicaLine", key: int) -> None:
         self._line, self._key = line, key
@@ -155,6 +155,7 @@ class Output:
         self._ended = False
         self._error: BaseException | None = None
         self._waiter: asyncio.Future[None] | None = None
+        self._taker: TakeChunk | None = None
         self.value: Any = None
         """What the method returned."""
         self.closed: Callable[[], None] | None = None
@@ -162,8 +163,13 @@ class Output:
 
     def put(self, chunk: TokenChunk) -> None:
         """The next chunk has come."""
-        self._chunks.append(chunk)
-        self._wake()
+        if self._taker is None or chunk.finish_reason is not None or not self._taken(self._taker, chunk):
+            self._chunks.append(chunk)
+            self._wake()
+
+    def hand_to(self, taker: TakeChunk) -> None:
+        """Let what comes while it is waited for be taken at once."""
+        self._taker = taker
 
     def end(self, value: Any = None) -> None:  # noqa: ANN401 - as the method returns
         """There will be no more."""
@@ -196,6 +202,16 @@ class Output:
         self._line.forget(self._key, cancel=not self._ended)
         if self.closed is not None:
             self.closed()
+
+    def _taken(self, taker: TakeChunk, chunk: TokenChunk) -> bool:
+        # Else an earlier one is still on its way to the client.
+        if self._waiter is None or self._waiter.done():
+            return False
+        try:
+            return taker(chunk)
+        except Exception as error:  # noqa: BLE001 - one reader's fault, and the connection carries others, too
+            self.fail(error)
+            return True
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():

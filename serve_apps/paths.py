@@ -29,7 +29,7 @@ from headway.planning import Role
 from headway.routing.types import Placement
 from serve_apps.calls import Lost, Output, PoolLines, Untaken
 from serve_apps.engines.protocol import Aside, AsideAnswer, EngineRequest, KvHandle, TokenChunk
-from serve_apps.gateway.backend import NotReady
+from serve_apps.gateway.backend import NotReady, TakeChunk
 from serve_apps.gateway.timeline import Step, Timeline
 from serve_apps.membership import Membership, Profile, membership
 from serve_apps.routed.client import RouterClient
@@ -213,6 +213,16 @@ class RoutedOutput:
         else:
             self._routed.output_tokens += chunk.tokens
         return chunk
+
+    def hand_to(self, taker: TakeChunk) -> None:
+        """Let what comes while it is waited for be taken at once."""
+
+        def counted(chunk: TokenChunk) -> bool:
+            taken = taker(chunk)
+            self._routed.output_tokens += chunk.tokens if taken else 0
+            return taken
+
+        self._output.hand_to(counted)
 
     def fail(self, error: Exception) -> None:
         """End it with this error."""

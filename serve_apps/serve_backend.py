@@ -21,7 +21,7 @@ from headway.config import HeadwayConfig
 from headway.planning import Role
 from serve_apps.calls import EngineLost, Lost
 from serve_apps.engines.protocol import Aside, AsideAnswer, EngineRequest, TokenChunk
-from serve_apps.gateway.backend import Readiness, ReplicaLoad, ReplicaLost, TimedOut
+from serve_apps.gateway.backend import Readiness, ReplicaLoad, ReplicaLost, TakeChunk, TimedOut
 from serve_apps.gateway.timeline import Timeline
 from serve_apps.membership import Member, Profile
 from serve_apps.paths import Begun, DirectPath, Phases, RoutedPath
@@ -84,7 +84,7 @@ class ServeBackend:
         await self._phases.close()
 
     async def generate(
-        self, request: EngineRequest, timeline: Timeline | None = None
+        self, request: EngineRequest, timeline: Timeline | None = None, taker: TakeChunk | None = None
     ) -> AsyncGenerator[TokenChunk, None]:
         """The output. Closing it aborts the request wherever it is."""
         loop = asyncio.get_running_loop()
@@ -92,6 +92,8 @@ class ServeBackend:
         path: DirectPath | RoutedPath = self._direct if request.route is None else self._router_path()
         first: Coroutine[Any, Any, Begun] = path.first(request, timeline or Timeline())
         output, chunk = await self._within(deadline, first)
+        if taker is not None:
+            output.hand_to(taker)
         expiry = loop.call_at(deadline, output.fail, _timed_out())
         try:
             while chunk is not None:

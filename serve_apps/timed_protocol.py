@@ -26,7 +26,7 @@ from typing import Any, cast
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from serve_apps.gateway.bodies import MOST_BODY_BYTES
-from serve_apps.joined_head import JoinedHead
+from serve_apps.joined_head import PUSH, JoinedHead
 
 TOO_SLOW = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 BAD = b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
@@ -145,7 +145,9 @@ class TimedProtocol(HttpToolsProtocol):
         before = self.cycle
         super().on_headers_complete()
         if self.cycle is not None and self.cycle is not before:
-            self.cycle.transport = cast("asyncio.Transport", JoinedHead(self.transport))
+            response = JoinedHead(self.transport, self.flow)
+            self.cycle.transport = cast("asyncio.Transport", response)
+            cast("dict[str, Any]", self.scope)["extensions"] = {PUSH: response.push}
 
     def on_body(self, body: bytes) -> None:
         """A part of a body."""

@@ -102,15 +102,20 @@ class Readiness:
     reason: str = ""
 
 
+TakeChunk = Callable[[TokenChunk], bool]
+"""Takes a chunk at once, where it says that it does: one task less that wakes for each."""
+
+
 class Backend(Protocol):
     """Runs requests on replicas."""
 
     def generate(
-        self, request: EngineRequest, timeline: Timeline | None = None
+        self, request: EngineRequest, timeline: Timeline | None = None, taker: TakeChunk | None = None
     ) -> AsyncGenerator[TokenChunk, None]:
         """The output, streamed. Retries before the first token; closing it aborts the request everywhere.
 
-        The timeline has its placement before the first chunk comes.
+        The timeline has its placement before the first chunk comes. Chunks that come while the next one is
+        waited for may go to the `taker`, but for the first and the last: what it takes is not yielded.
         """
 
     async def aside(self, question: Aside) -> AsideAnswer:

@@ -16,7 +16,7 @@ from typing import TypeVar
 from starlette.types import Receive, Scope, Send
 
 from serve_apps.access import Holder
-from serve_apps.engines.protocol import EngineRequest
+from serve_apps.engines.protocol import EngineRequest, TokenChunk
 from serve_apps.gateway.backend import (
     BackendError,
     Broken,
@@ -44,6 +44,7 @@ from serve_apps.gateway.responses import (
 from serve_apps.gateway.slo_targets import SloTargets, explanation, route_request
 from serve_apps.gateway.state import GatewayState
 from serve_apps.gateway.timeline import Timeline
+from serve_apps.joined_head import PUSH
 
 
 class DisconnectWatch:
@@ -95,7 +96,8 @@ class Generation:
     ) -> None:
         """Serve one request of the holder of a key."""
         state = self._state
-        channel, times = Channel(send, headers), RequestTimes(state.metrics, state.clock)
+        push = scope.get("extensions", {}).get(PUSH)
+        channel, times = Channel(send, headers, push), RequestTimes(state.metrics, state.clock)
         tracing = state.tracing
         timeline = Timeline(state.clock, None if tracing is None else tracing.begin(scope["headers"]))
         record = RequestRecord(headers[0][1].decode(), self._api.path, holder.name, times, timeline)
@@ -225,7 +227,14 @@ class Generation:
         """Pass the output on; leaving early closes the backend's generator, which aborts the request."""
         times, timeline = record.times, record.timeline
         explain = times.targets.explain
-        async with aclosing(self._state.traffic.backend.generate(request, timeline)) as chunks:
+
+        def taker(chunk: TokenChunk) -> bool:
+            assert isinstance(chunk.text, bytes), "engines answer calls with bytes"
+            taken = not chunk.text or answer.push(chunk.text)
+            times.tokens(chunk.tokens if taken else 0)
+            return taken
+
+        async with aclosing(self._state.traffic.backend.generate(request, timeline, taker)) as chunks:
             async for part, count, reason, cached_tokens, engine_times in chunks:
                 times.tokens(count)
                 if explain and timeline.placement is not None:

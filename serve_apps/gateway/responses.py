@@ -6,7 +6,7 @@ it, as vLLM's server does.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -36,6 +36,8 @@ RESPONSES = Endpoint(path="/v1/responses", id_prefix="resp-", prompt_param="inpu
 ENDPOINTS = (COMPLETIONS, CHAT_COMPLETIONS, RESPONSES)
 
 HeaderList = Sequence[tuple[bytes, bytes]]
+Push = Callable[[bytes], bool]
+"""Sends more of a stream at once; False where it cannot (`serve_apps.joined_head`)."""
 _JSON = (b"content-type", b"application/json")
 
 _EVENTS = (
@@ -49,10 +51,10 @@ _EVENTS = (
 class Channel:
     """The ASGI channel of one request."""
 
-    __slots__ = ("_headers", "_send", "ended", "started", "status")
+    __slots__ = ("_headers", "_push", "_send", "ended", "started", "status")
 
-    def __init__(self, send: Send, headers: HeaderList) -> None:
-        self._send = send
+    def __init__(self, send: Send, headers: HeaderList, push: Push | None = None) -> None:
+        self._send, self._push = send, push
         self._headers = headers
         self.started = False
         self.ended = False
@@ -68,6 +70,10 @@ class Channel:
         """Send some events."""
         self.ended = last
         await self._send({"type": "http.response.body", "body": data, "more_body": not last})
+
+    def push(self, data: bytes) -> bool:
+        """Send some events at once; False where they have to wait."""
+        return self._push is not None and self.started and not self.ended and self._push(data)
 
     async def whole(self, status: int, body: bytes, headers: HeaderList = ()) -> None:
         """Send a response of JSON."""
@@ -98,6 +104,9 @@ class Answer(Protocol):
     async def part(self, part: bytes, *, last: bool = False) -> None:
         """Some bytes of it; nothing may follow the last."""
 
+    def push(self, part: bytes) -> bool:
+        """The same without a wait, for what is not the last; False where that cannot be."""
+
     def stop(self) -> None:
         """The request is over: nothing goes out by itself any more."""
 
@@ -119,6 +128,10 @@ class StreamedAnswer:
         if not self._channel.started:
             await self._channel.start_stream(self._headers)
         await self._channel.event(part, last=last)
+
+    def push(self, part: bytes) -> bool:
+        """Some events."""
+        return self._channel.push(part)
 
     def stop(self) -> None:
         """Nothing does."""
@@ -143,6 +156,13 @@ class BeatingAnswer(StreamedAnswer):
         async with self._sending:
             await super().part(part, last=last)
             self._sent_s = asyncio.get_running_loop().time()
+
+    def push(self, part: bytes) -> bool:
+        """Some events, unless a comment is on its way."""
+        if self._sending.locked() or not super().push(part):
+            return False
+        self._sent_s = asyncio.get_running_loop().time()
+        return True
 
     def stop(self) -> None:
         """No more comments: the answer is complete, or the request over."""
@@ -175,6 +195,11 @@ class WholeAnswer:
         self._parts.append(part)
         if last:
             await self._channel.whole(200, b"".join(self._parts), self._headers)
+
+    def push(self, part: bytes) -> bool:
+        """A part, kept."""
+        self._parts.append(part)
+        return True
 
     def stop(self) -> None:
         """Nothing does."""

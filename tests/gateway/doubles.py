@@ -12,7 +12,7 @@ from headway.planning import Role
 from headway.routing.types import Placement
 from serve_apps.engines.answering.answers import answer, plain
 from serve_apps.engines.protocol import Aside, AsideAnswer, EngineRequest, Refused, TokenChunk
-from serve_apps.gateway.backend import Readiness, RefusedByEngine, ReplicaLoad
+from serve_apps.gateway.backend import Readiness, RefusedByEngine, ReplicaLoad, TakeChunk
 from serve_apps.gateway.timeline import Timeline
 
 WAIT = "wait"
@@ -41,7 +41,7 @@ class ScriptedBackend:
     told_complete: list[str] = field(default_factory=list)
 
     async def generate(
-        self, request: EngineRequest, timeline: Timeline | None = None
+        self, request: EngineRequest, timeline: Timeline | None = None, taker: TakeChunk | None = None
     ) -> AsyncGenerator[TokenChunk, None]:
         self.requests.append(request)
         self.begun += 1

@@ -6,7 +6,7 @@ from headway.config import HeadwayConfig
 from headway.planning import Role
 from serve_apps.engines.protocol import Aside, AsideAnswer, EngineRequest, PromptTooLong, Refused, TokenChunk
 from serve_apps.engines.simulated import SimulatedEngine
-from serve_apps.gateway.backend import Readiness, RefusedByEngine, ReplicaLoad, TooLong
+from serve_apps.gateway.backend import Readiness, RefusedByEngine, ReplicaLoad, TakeChunk, TooLong
 from serve_apps.gateway.timeline import Timeline
 
 
@@ -17,7 +17,7 @@ class OneEngine:
         self.engine = SimulatedEngine(config, Role.MIXED, "one")
 
     async def generate(
-        self, request: EngineRequest, timeline: Timeline | None = None
+        self, request: EngineRequest, timeline: Timeline | None = None, taker: TakeChunk | None = None
     ) -> AsyncGenerator[TokenChunk, None]:
         chunks = self.engine.decode(request, None)
         try:

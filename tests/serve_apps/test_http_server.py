@@ -2,13 +2,18 @@ import asyncio
 import logging
 import socket
 import uuid
+from collections.abc import AsyncGenerator
 
 import aiohttp
 import pytest
 
-from headway.config import GatewaySettings
+from headway.config import GatewaySettings, HeadwayConfig
+from serve_apps.engines.protocol import EngineRequest, TokenChunk
+from serve_apps.gateway.app import make_app
+from serve_apps.gateway.backend import OnPlaced, TakeChunk
 from serve_apps.gateway_host import HttpServer
 from serve_apps.listener import listening_socket
+from tests.gateway.doubles import ScriptedBackend
 from tests.ports import free_port
 
 
@@ -114,6 +119,45 @@ def test_clients_that_come_together_are_shared_among_the_servers_of_a_place():
         assert await asyncio.gather(*asked) == [b"first last"] * answers
         for server in servers:
             await server.stop()
+
+    asyncio.run(scenario())
+
+
+class Handing(ScriptedBackend):
+    """Yields the first chunk and the last; what is between goes to the taker."""
+
+    handed = 0
+
+    async def generate(
+        self, request: EngineRequest, placed: OnPlaced | None = None, taker: TakeChunk | None = None
+    ) -> AsyncGenerator[TokenChunk, None]:
+        assert taker is not None
+        del request, placed
+        yield TokenChunk(b"data: 0\n\n", 1)
+        for number in range(1, 4):
+            self.handed += taker(TokenChunk(b"data: %d\n\n" % number, 1))
+        yield TokenChunk(b"data: [DONE]\n\n", 1, "length")
+
+
+@pytest.mark.parametrize("heartbeat_s", [None, 60.0])
+@pytest.mark.parametrize("stream", [True, False])
+def test_what_is_taken_at_once_is_part_of_the_answer_in_its_place(stream, heartbeat_s):
+    async def scenario() -> None:
+        backend = Handing()
+        config = HeadwayConfig.model_validate({"model": "m", "gateway": {"heartbeat_s": heartbeat_s}})
+        app = make_app(config, backend)
+        server = HttpServer(app, "127.0.0.1", 0)
+        await server.start()
+        asked = {"model": "m", "prompt": "a", "max_tokens": 5, "stream": stream}
+        async with (
+            aiohttp.ClientSession() as client,
+            client.post(f"{server.address}/v1/completions", json=asked) as response,
+        ):
+            events = (await response.read()).split(b"\n\n")
+        assert events == [b"data: 0", b"data: 1", b"data: 2", b"data: 3", b"data: [DONE]", b""]
+        assert backend.handed == 3
+        assert app.state.metrics.output_tokens == 5
+        await server.stop()
 
     asyncio.run(scenario())
 

@@ -10,11 +10,11 @@ from serve_apps.joined_head import JoinedHead
 
 
 class Connection:
-    """A transport that keeps what is written."""
+    """A transport that keeps what is written, and its flow control."""
 
     def __init__(self) -> None:
         self.written: list[bytes] = []
-        self.closed = False
+        self.closed = self.write_paused = False
 
     def write(self, data: bytes) -> None:
         assert not self.closed
@@ -30,7 +30,7 @@ class Connection:
 def play(scenario: Callable[[Connection, JoinedHead], Coroutine[Any, Any, None]]) -> None:
     async def on_a_loop() -> None:
         connection = Connection()
-        await scenario(connection, JoinedHead(connection))  # type: ignore[arg-type] # a double
+        await scenario(connection, JoinedHead(connection, connection))  # type: ignore[arg-type] # a double
 
     asyncio.run(on_a_loop())
 
@@ -79,5 +79,30 @@ def test_to_a_client_that_is_gone_nothing_is_written(passes):
             response.close()
         await asyncio.sleep(0)
         assert connection.written == []
+
+    play(scenario)
+
+
+def test_what_is_pushed_is_a_chunk_and_leaves_at_once():
+    async def scenario(connection: Connection, response: JoinedHead) -> None:
+        response.write(b"head ")
+        response.write(b"first")
+        assert response.push(b"x" * 20)
+        assert connection.written == [b"head first", b"14\r\n" + b"x" * 20 + b"\r\n"]
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("why", ["no head yet", "a head alone", "paused", "closed"])
+def test_nothing_is_pushed_out_of_turn(why):
+    async def scenario(connection: Connection, response: JoinedHead) -> None:
+        if why != "no head yet":
+            response.write(b"head ")
+        if why in ("paused", "closed"):
+            response.write(b"first")
+        connection.write_paused, connection.closed = why == "paused", why == "closed"
+        before = list(connection.written)
+        assert not response.push(b"more")
+        assert connection.written == before
 
     play(scenario)

@@ -152,6 +152,48 @@ def test_a_taker_that_is_slow_gets_one_chunk_and_holds_nobody_up():
     play(scenario)
 
 
+def test_a_taker_gets_what_comes_while_the_output_is_waited_for_but_not_the_end():
+    async def scenario(world: World) -> None:
+        output, taken = await world.start(chunks=1), list[TokenChunk]()
+        assert await output.next() == TokenChunk("a0 ", 1)
+        output.hand_to(lambda chunk: not taken.append(chunk))
+        # Nobody waits: something before it may still be on its way.
+        output.put(TokenChunk("b ", 1))
+        assert not taken
+        assert await output.next() == TokenChunk("b ", 1)
+        waiting = asyncio.create_task(output.next())
+        await asyncio.sleep(0)
+        output.put(TokenChunk("c ", 1))
+        assert taken == [TokenChunk("c ", 1)]
+        world.go.set()
+        assert await waiting == TokenChunk("end", 1, "length", 7)
+        assert len(taken) == 1
+        output.close()
+
+    play(scenario)
+
+
+def test_what_a_taker_refuses_waits_and_what_it_fails_at_ends_that_output_alone():
+    async def scenario(world: World) -> None:
+        refusing, failing = await world.start("a", chunks=1), await world.start("b", chunks=1)
+        for output in (refusing, failing):
+            await output.next()
+        refusing.hand_to(lambda _: False)
+        failing.hand_to(lambda _: bool(1 / 0))
+        waiting = [asyncio.create_task(output.next()) for output in (refusing, failing)]
+        await asyncio.sleep(0)
+        for output in (refusing, failing):
+            output.put(TokenChunk("more ", 1))
+        with pytest.raises(ZeroDivisionError):
+            await waiting[1]
+        failing.close()
+        assert await waiting[0] == TokenChunk("more ", 1)
+        world.go.set()
+        assert await rest(refusing) == [TokenChunk("end", 1, "length", 7)]
+
+    play(scenario)
+
+
 def test_values_of_many_reads_come_whole():
     async def scenario(world: World) -> None:
         value = secrets.token_bytes(5_000_000)

@@ -14,7 +14,7 @@ from serve_apps.engines import make_engine
 from serve_apps.engines.protocol import Aside, AsideAnswer, Engine, EngineError, EngineRequest, TokenChunk
 from serve_apps.engines.vllm.answers import _application
 from serve_apps.engines.vllm.arguments import engine_arguments
-from serve_apps.gateway.backend import Readiness, ReplicaLoad
+from serve_apps.gateway.backend import Readiness, ReplicaLoad, TakeChunk
 from serve_apps.gateway.timeline import Timeline
 from tests.vllm.served import TOOL_CALLS
 
@@ -28,7 +28,7 @@ class OneVllm:
         self._own: ASGIApp | None = None
 
     async def generate(
-        self, request: EngineRequest, timeline: Timeline | None = None
+        self, request: EngineRequest, timeline: Timeline | None = None, taker: TakeChunk | None = None
     ) -> AsyncGenerator[TokenChunk, None]:
         if self.engine is None:
             with warnings.catch_warnings(action="ignore"):
