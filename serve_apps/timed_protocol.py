@@ -4,7 +4,7 @@
 |-----------------------------------------------------|-----------------------------------------------|
 | says nothing, or half a head                        | answered 408 after `headers_within_s`         |
 | sends what brings neither a head nor a body on      | answered 431 after `MOST_HEAD_BYTES`          |
-| goes on with a body whose request has been answered | closed after as much as a body may be         |
+| goes on with a body whose request has been answered | read seldom, closed after as much as a body   |
 | sends its body in crumbs                            | answered 400, see `LEAST_OF_PART`             |
 | asks on without waiting for answers                 | reset after `MOST_PIPELINED`                  |
 | takes nothing of an answer that waits for it        | reset after `taken_within_s`                  |
@@ -19,6 +19,7 @@ import fcntl
 import socket
 import struct
 import termios
+from collections import deque
 from collections.abc import Set
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -51,7 +52,7 @@ RESET = struct.pack("ii", 1, 0)
 
 
 DROPPED_EVERY_S = 0.01
-"""Seconds between two parts of a body whose request has been answered."""
+"""Seconds between two parts of bodies whose requests have been answered, of all connections together."""
 
 
 class TooManyRequests(Exception):
@@ -60,12 +61,26 @@ class TooManyRequests(Exception):
 
 @dataclass(slots=True, kw_only=True)
 class Limits:
-    """Of all connections of one server; `waiting` are those without a request, the longest wait first."""
+    """Of all connections of one server; `waiting` are those without a request, the longest wait first, and
+    `dropping` those that go on with a body whose request has been answered, in turn.
+    """
 
     headers_within_s: float
     taken_within_s: float
     most: int
     waiting: dict["TimedProtocol", None] = field(default_factory=dict)
+    dropping: deque["TimedProtocol"] = field(default_factory=deque)
+
+    def drop_later(self, connection: "TimedProtocol") -> None:
+        """Read the next part of it, for nobody, when it is its turn."""
+        self.dropping.append(connection)
+        if len(self.dropping) == 1:
+            connection.loop.call_later(DROPPED_EVERY_S, self._drop, connection.loop)
+
+    def _drop(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.dropping.popleft().read_on()
+        if self.dropping:
+            loop.call_later(DROPPED_EVERY_S, self._drop, loop)
 
 
 class TimedProtocol(HttpToolsProtocol):
@@ -110,9 +125,10 @@ class TimedProtocol(HttpToolsProtocol):
         if self._in_body and self._answered():
             # For nobody: the client may get rid of it, so that it reads its answer, but not at others' cost.
             self.transport.pause_reading()
-            self.loop.call_later(DROPPED_EVERY_S, self._read_on)
+            self.limits.drop_later(self)
 
-    def _read_on(self) -> None:
+    def read_on(self) -> None:
+        """Take more of a connection that was left alone for a while."""
         if not self.transport.is_closing():
             self.transport.resume_reading()
 

@@ -9,7 +9,7 @@ import pytest
 
 from headway.config import GatewaySettings
 from serve_apps.gateway_host import HttpServer
-from serve_apps.timed_protocol import MOST_HEAD_BYTES, MOST_HEADERS, MOST_PARTS, MOST_PIPELINED
+from serve_apps.timed_protocol import MOST_HEAD_BYTES, MOST_HEADERS, MOST_PARTS, MOST_PIPELINED, Limits
 
 GET = b"GET / HTTP/1.1\r\nhost: a\r\n\r\n"
 PIECE = bytes(64 * 2**10)
@@ -210,3 +210,31 @@ def test_a_body_whose_request_was_answered_early_may_be_sent_to_its_end() -> Non
                 await without_end(connection)
 
     asyncio.run(scenario())
+
+
+class Dropping:
+    """A connection, and a loop whose calls wait to be made."""
+
+    def __init__(self, name: str, calls: list[Callable[[], None]], read: list[str]) -> None:
+        self.loop, self._name, self._calls, self._read = self, name, calls, read
+
+    def call_later(self, _: float, callback: Callable[..., None], *arguments: object) -> None:
+        self._calls.append(lambda: callback(*arguments))
+
+    def read_on(self) -> None:
+        self._read.append(self._name)
+
+
+def test_what_is_dropped_is_read_of_one_connection_after_the_other():
+    calls, read = list[Callable[[], None]](), list[str]()
+    limits = Limits(headers_within_s=1.0, taken_within_s=1.0, most=10)
+    first, second = (Dropping(name, calls, read) for name in "ab")
+    for connection in (first, second):
+        limits.drop_later(connection)  # type: ignore[arg-type] # a double
+    for seen in (["a"], ["a", "b"], ["a", "b", "a"]):
+        assert len(calls) == 1
+        calls.pop()()
+        assert read == seen
+        if seen == ["a"]:
+            limits.drop_later(first)  # type: ignore[arg-type] # a double
+    assert not calls
