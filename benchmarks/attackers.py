@@ -262,6 +262,11 @@ async def pipelined_unread(port: int) -> str:
             await connection.send(head("/health", method="GET") * 2000)
 
 
+async def metrics(port: int) -> str:
+    """The page of metrics, again and again."""
+    return await _answered(port, head("/metrics", method="GET"))
+
+
 async def idle(port: int) -> str:
     """A connection that says nothing."""
     with await connected(port) as connection:
@@ -298,6 +303,7 @@ ATTACKS: Mapping[str, Attack] = {
     "many_stops": Attack(20, many_stops),
     "pipelining": Attack(20, pipelining),
     "pipelined_unread": Attack(20, pipelined_unread),
+    "metrics": Attack(50, metrics),
 }
 
 

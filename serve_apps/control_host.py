@@ -86,7 +86,7 @@ class ControlApp:
         return JSONResponse(body, status_code=503, headers={"retry-after": str(RETRY_AFTER_S)})
 
     async def _metrics(self, request: Request) -> Response:
-        return await exposition(request, self._registry, self._feed)
+        return await exposition(request.headers.get("accept", ""), self._registry, self._feed)
 
 
 async def planning() -> Readiness:

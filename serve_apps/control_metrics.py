@@ -27,7 +27,6 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Summa
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
-from starlette.requests import Request
 from starlette.responses import Response
 
 from headway.planning.records import ANSWERS, DRY_RUN
@@ -100,11 +99,11 @@ class StatusFeed:
             self._came_s = self._clock()
 
 
-async def exposition(request: Request, registry: CollectorRegistry, feed: StatusFeed | None) -> Response:
+async def exposition(accept: str, registry: CollectorRegistry, feed: StatusFeed | None) -> Response:
     """The answer to a scrape, in the form that it asks for."""
     if feed is not None:
         await feed.refresh()
-    encode, content_type = choose_encoder(request.headers.get("accept", ""))
+    encode, content_type = choose_encoder(accept)
     return Response(encode(registry), headers={"content-type": content_type})
 
 

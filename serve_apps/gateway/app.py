@@ -10,13 +10,16 @@ Starlette application. Every response carries `x-request-id` (the client's own, 
 `x-headway-engine`. `/metrics/requests?seconds=S` is for our own collector: the latest requests, one by one.
 """
 
+import asyncio
 import math
 import re
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextvars import Context
 
 from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -37,6 +40,37 @@ from serve_apps.gateway.responses import ENDPOINTS, Channel, HeaderList
 from serve_apps.gateway.state import GatewayState, make_state
 from serve_apps.live_page import LivePage, gateway_view
 
+PAGE_EVERY_S = 0.1
+"""Seconds between two pages of metrics at the least."""
+
+
+class Pages:
+    """Pages that need no key and cost milliseconds: each is for all who came since the last one was begun.
+
+    So whoever asks however often takes some percent of the event loop, and gets a page that is made later.
+    """
+
+    def __init__(self, make: Callable[[str], Awaitable[Response]]) -> None:
+        self._make = make
+        self._next: dict[str, asyncio.Task[Response]] = {}
+        self._due_s = 0.0
+
+    async def page(self, accept: str) -> Response:
+        """In the form that is accepted. What `make` raises."""
+        _, form = choose_encoder(accept)
+        if (task := self._next.get(form)) is None:
+            # In a context of its own: Serve cancels with a request whatever was called in its context.
+            task = self._next[form] = asyncio.create_task(self._made(form, accept), context=Context())
+        return await asyncio.shield(task)
+
+    async def _made(self, form: str, accept: str) -> Response:
+        now_s = asyncio.get_running_loop().time()
+        begin_s = max(now_s, self._due_s)
+        self._due_s = begin_s + PAGE_EVERY_S
+        await asyncio.sleep(begin_s - now_s)
+        del self._next[form]
+        return await self._make(accept)
+
 
 class Service:
     """The endpoints that ask about the gateway instead of the model."""
@@ -44,6 +78,7 @@ class Service:
     def __init__(self, state: GatewayState, control: ControlMetrics | None = None) -> None:
         self._state = state
         self._feed = None if control is None else control.feed
+        self._pages = Pages(self._page)
         self._shown = CollectorRegistry()
         self._shown.register(state.fleet)
         if control is not None:
@@ -77,9 +112,14 @@ class Service:
         return JSONResponse(body, status_code=503, headers={"retry-after": str(wait_s)})
 
     async def metrics(self, request: Request) -> Response:
-        """Prometheus' text, or OpenMetrics (docs/reference/metrics.md)."""
-        own = await exposition(request, self._shown, self._feed)
-        return await self._state.fleet.with_others(own, request.headers.get("accept", ""))
+        """Prometheus' text, or OpenMetrics (docs/reference/metrics.md): at most ten pages a second, each for
+        all who wait for one.
+        """
+        return await self._pages.page(request.headers.get("accept", ""))
+
+    async def _page(self, accept: str) -> Response:
+        own = await exposition(accept, self._shown, self._feed)
+        return await self._state.fleet.with_others(own, accept)
 
     async def requests(self, request: Request) -> Response:
         """For the collector of measurements: the requests of the last `seconds=S` one by one, as times,

@@ -30,6 +30,7 @@ ANSWERS = {
     **{name: {"413", "408", CLOSED} for name in TOO_LARGE},
     **{name: {"408", CLOSED} for name in ("slow_headers", "idle", "held_bodies", "drips")},
     "many_stops": {"400"},
+    "metrics": {"200", CLOSED},
 }
 """What attackers may hear. CLOSED: their connection ended before they had read an answer."""
 
