@@ -13,8 +13,8 @@ Starlette application. Every response carries `x-request-id` (the client's own, 
 import asyncio
 import math
 import re
+import secrets
 import time
-import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import Context
 
@@ -308,7 +308,7 @@ def _request_id(scope: Scope) -> bytes:
     for name, value in scope["headers"]:
         if name == b"x-request-id" and _SANE_ID.fullmatch(value):
             return bytes(value)
-    return b"req-" + uuid.uuid4().hex.encode()
+    return b"req-" + secrets.token_hex(16).encode()
 
 
 def _adding(send: Send, headers: HeaderList) -> Send:

@@ -7,7 +7,7 @@ What the client, the deadline or the backend do wrong meets in one place, `Gener
 
 import asyncio
 import logging
-import uuid
+import secrets
 from collections.abc import Callable
 from contextlib import aclosing, suppress
 from functools import partial
@@ -192,7 +192,7 @@ class Generation:
                 f" asked for: {read.tokens} of input and {max_tokens} of output",
                 param=self._api.prompt_param,
             )
-        request_id, route = self._api.id_prefix + uuid.uuid4().hex, None
+        request_id, route = self._api.id_prefix + secrets.token_hex(16), None
         if self._state.routes.needed(targets):
             adapter = "" if asked.model in (None, identity.model) else str(asked.model)
             blocks_of = partial(self._state.routes.blocks, adapter=adapter)
