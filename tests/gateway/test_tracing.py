@@ -36,7 +36,9 @@ class SteppingBackend(ScriptedBackend):
 
     calls: list[EngineRequest]
 
-    async def generate(self, request: EngineRequest, timeline: Timeline | None = None) -> Any:
+    async def generate(
+        self, request: EngineRequest, timeline: Timeline | None = None, taker: Any = None
+    ) -> Any:
         assert timeline is not None
         with timeline.step("route"):
             timeline.placement = PLACEMENT

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -23,6 +24,7 @@ from serve_apps.control_metrics import FORGET_S, RETRY_S, WAIT_S, ControlMetrics
 from serve_apps.gateway.app import make_app
 from serve_apps.gateway.backend import Readiness
 from serve_apps.routed.metrics import RoutingCounts, RoutingMetrics
+from serve_apps.tracing.export import SpanCounts
 from tests.cli.control_server import AT, decision, status
 from tests.gateway.doubles import LOADS, ScriptedBackend, chunks
 
@@ -268,7 +270,7 @@ class Plane:
 
 
 def gateway_exposition() -> str:
-    """A live gateway's whole /metrics, over ASGI, after a request, with routing and control plane."""
+    """A live gateway's whole /metrics, over ASGI, after a request, with routing, traces and control plane."""
     config = HeadwayConfig.model_validate({"model": "m", "slo": {"classes": {"chat": {"ttft_ms": 200}}}})
     backend = ScriptedBackend(chunks("a", "b"), loads=LOADS)
     counts = RoutingCounts()
@@ -277,6 +279,7 @@ def gateway_exposition() -> str:
     async def asked() -> str:
         app = make_app(config, backend, plane=Plane())
         app.state.registry.register(RoutingMetrics("m", lambda: counts))
+        app.state.registry.register(SpanCounts("m", SimpleNamespace(sent=3, failed=0, dropped=0)))  # type: ignore[arg-type]
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://gateway") as http:
             body = {"model": "m", "prompt": "x"}
             answer = await http.post("/v1/completions", json=body, headers={"x-headway-slo-class": "chat"})
