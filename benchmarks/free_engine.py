@@ -3,8 +3,8 @@
     FreeEngine     behind Headway's replicas and Serve's default path: both phases, every role
     `python -m benchmarks.free_engine PORT`    the same as an HTTP server, behind proxies
 
-Tokens come in steps, all requests of one pace at the same moment, as from an engine that batches: 64 of them
-every 20 ms, any other number every 2 ms. The HTTP server answers what does not stream with one document.
+Tokens come in steps, all requests of one pace at the same moment, as from an engine that batches. Their pace
+goes by how many are asked for (`PACES_S`). The HTTP server answers what does not stream with one document.
 """
 
 import asyncio
@@ -17,7 +17,9 @@ from typing import Any
 from headway.config import HeadwayConfig, Role
 from serve_apps.engines.protocol import EngineRequest, EngineStats, KvHandle, RunningRequest, TokenChunk
 
-PACED_TOKENS, PACED_S, QUICK_S = 64, 0.02, 0.002
+QUICK_S = 0.002
+PACES_S = {1: 0.0, 12: 1.0, 64: 0.02, 65: 0.0, 1001: 0.0}
+"""Seconds between tokens by their number, 0: at once; any other number every QUICK_S."""
 TEXT = " word"
 
 
@@ -46,12 +48,13 @@ class Pace:
     """Steps by how many tokens are asked for."""
 
     def __init__(self) -> None:
-        self._paced, self._quick = Steps(PACED_S), Steps(QUICK_S)
+        self._steps = {period_s: Steps(period_s) for period_s in (*PACES_S.values(), QUICK_S)}
 
     async def step(self, tokens: int) -> None:
         """Return at the next one."""
+        period_s = PACES_S.get(tokens, QUICK_S)
         # Shielded: one reader that is cancelled cancels nobody else's step.
-        await asyncio.shield((self._paced if tokens == PACED_TOKENS else self._quick).next())
+        await (asyncio.shield(self._steps[period_s].next()) if period_s else asyncio.sleep(0))
 
 
 class FreeEngine:
@@ -133,7 +136,7 @@ class HttpEngine(asyncio.Protocol):
         tokens = int(asked.get("max_tokens", 0))
         if not asked.get("stream"):
             if tokens:
-                await asyncio.sleep(QUICK_S * tokens)
+                await asyncio.sleep(PACES_S.get(tokens, QUICK_S) * tokens)
             self._send(b"application/json", document(tokens) if tokens else b'{"status": "ok"}')
             return
         self._write(_head(b"text/event-stream", b"transfer-encoding: chunked"))

@@ -1,4 +1,4 @@
-"""CPU of the data path per request: Headway's, Ray Serve's default one and proxies of others, in one run.
+"""The data path: Headway's, Ray Serve's default one and proxies of others, in one run.
 
     headway          gateway replica with its own HTTP server -> engine replica, placed by least load
     headway slo      the same with a class of SLOs on every request: gateway <-> Router, which predicts
@@ -9,7 +9,12 @@ All engines are ones that cost next to nothing (`benchmarks.free_engine`). Count
 (/proc) of the path's own processes, what they do when idle included; of the engine's process only what Serve
 and our transport take there, which for the peers is the engine's own HTTP server and not counted. Serve's
 controller, raylet and GCS are left out. Each figure is the median of rounds, which alternate between the
-paths, and their range; the first round is not counted.
+paths, and their range.
+
+Added latency is that of a path less that of the engine by itself, asked right before at the same rate, for
+answers that the engine gives at once: with 4 clients that ask one request after the other, and at half of the
+rate that 64 such clients reach, each request at its moment. Memory of a stream is what a process grows by
+with 2,000 of them open, before it has served much else.
 """
 
 import json
@@ -30,16 +35,18 @@ from urllib.error import HTTPError
 from urllib.request import urlopen
 
 from benchmarks.peers import MODEL, free_port, running
-from benchmarks.processes import cpu_s, descendants
+from benchmarks.processes import cpu_s, descendants, rss_bytes
 from headway.config import HeadwayConfig
 
-ROUNDS = 5
+ROUNDS, FEWER = 5, 3
+OPEN, OPEN_TOKENS = 2000, 12
+"""Streams at once, each of 12 tokens in 12 s."""
 READY_WITHIN_S, IDLE_S = 60.0, 10.0
 SETTINGS: Mapping[str, Any] = {
     "model": MODEL,
     # One replica, whatever a planner thinks.
     "pools": {"mixed": {"max_replicas": 1}},
-    "gateway": {"port": 0},
+    "gateway": {"port": 0, "max_requests": 4096},
     "routing": {"profile": "least_load"},
 }
 JUDGED: Mapping[str, Any] = {
@@ -59,10 +66,12 @@ class Case:
     tokens: int
     prompt_bytes: int
     stream: bool = False
+    brief: bool = False
+    """In fewer rounds, and not on Serve's default path, which would take most of the time."""
 
-    def arguments(self, requests: int) -> Sequence[str]:
+    def arguments(self, requests: int, rate: int) -> Sequence[str]:
         """Of `benchmarks.streams`."""
-        figures = (requests, self.clients, self.tokens, self.prompt_bytes, int(self.stream))
+        figures = (requests, self.clients, self.tokens, self.prompt_bytes, int(self.stream), rate)
         return [str(figure) for figure in figures]
 
 
@@ -71,7 +80,32 @@ CASES = (
     # Few enough that the Router, which takes engines for real ones, sees room for all in their KV caches.
     Case(name="unary 200 KB", requests=240, clients=4, tokens=16, prompt_bytes=200_000),
     Case(name="64 chunks, 20 ms", requests=192, clients=64, tokens=64, prompt_bytes=1_000, stream=True),
+    *(
+        Case(
+            name="unary 1 KB, at once",
+            requests=min(1600, 400 * clients),
+            clients=clients,
+            tokens=1,
+            prompt_bytes=1_000,
+            brief=True,
+        )
+        for clients in (1, 64, 512)
+    ),
+    Case(name="unary 20 KB", requests=480, clients=16, tokens=16, prompt_bytes=20_000, brief=True),
+    Case(name="unary 1 MB", requests=32, clients=2, tokens=16, prompt_bytes=1_000_000, brief=True),
+    *(
+        Case(name=name, requests=of, clients=at, tokens=chunks, prompt_bytes=1_000, stream=True, brief=True)
+        for name, of, at, chunks in (
+            ("64 chunks, 20 ms", 512, 512, 64),
+            ("64 chunks, at once", 192, 16, 65),
+            ("1,000 chunks, 2 ms", 16, 16, 1000),
+            ("1,000 chunks, at once", 16, 4, 1001),
+        )
+    ),
 )
+CLOSED = Case(name="4 clients", requests=600, clients=4, tokens=1, prompt_bytes=1_000)
+SATURATED = Case(name="64 clients", requests=2000, clients=64, tokens=1, prompt_bytes=1_000)
+HELD = Case(name="open", requests=OPEN, clients=OPEN, tokens=OPEN_TOKENS, prompt_bytes=1_000, stream=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,11 +128,13 @@ def main(data: Path | None, peers: Path | None = None) -> int:
         cluster(),
         running(Path(name), peers) as others,
     ):
-        proxies = [Way(name=one.name, url=one.url, parts={"proxy": [one.pid]}) for one in others]
+        engine, *proxies = [Way(name=one.name, url=one.url, parts={"proxy": [one.pid]}) for one in others]
         ways = [*deploy(), *proxies]
         report_idle(ways)
+        report_memory([way for way in ways if way.share == 1 and not way.header])
         for case in CASES:
-            report(case, ways)
+            report(case, [way for way in ways if way.share == 1 or not case.brief])
+        report_latency([way for way in ways if way.share == 1], engine)
     return 0
 
 
@@ -114,9 +150,9 @@ def report_idle(ways: Sequence[Way]) -> None:
 
 def report(case: Case, ways: Sequence[Way]) -> None:
     """One case on all paths."""
-    for way in ways:
+    for way in () if case.brief else ways:
         measure(way, case)
-    rounds = [{way.name: measure(way, case) for way in ways} for _ in range(ROUNDS)]
+    rounds = [{way.name: measure(way, case) for way in ways} for _ in range(FEWER if case.brief else ROUNDS)]
     print(f"\n{case.name}: CPU ms a request, of {case.clients} clients", flush=True)
     for way in ways:
         print(f"  {way.name:14} {_spread([sum(one[way.name].values()) for one in rounds])}", end="")
@@ -132,13 +168,69 @@ def measure(way: Way, case: Case) -> Mapping[str, float]:
     """CPU milliseconds per request of each part, in one round."""
     before = {part: cpu_s(pids) for part, pids in way.parts.items()}
     requests = case.requests // way.share
-    load = [sys.executable, "-m", "benchmarks.streams", way.url, MODEL, *case.arguments(requests)]
-    load += [way.header] if way.header else []
-    told = subprocess.run(load, check=True, stdout=subprocess.PIPE)
-    events = json.loads(told.stdout)["events"]
-    if len(events) != requests:
-        raise RuntimeError(f"{way.name}: {len(events)} of {requests} requests were answered")
+    with loaded(way, case, requests) as load:
+        _said(load)
     return {part: 1e3 * (cpu_s(pids) - before[part]) / requests for part, pids in way.parts.items()}
+
+
+def report_memory(ways: Sequence[Way]) -> None:
+    """What an open stream takes in each process."""
+    print(f"\nKB an open stream, {OPEN:,} at once", flush=True)
+    for way in ways:
+        measure(way, CASES[0])
+        before = {part: rss_bytes(pids) for part, pids in way.parts.items()}
+        most = dict(before)
+        with loaded(way, HELD, OPEN) as load:
+            while load.poll() is None:
+                most = {part: max(most[part], rss_bytes(pids)) for part, pids in way.parts.items()}
+                time.sleep(0.5)
+            _said(load)
+        took = {part: (most[part] - before[part]) / OPEN / 1e3 for part in before}
+        print(f"  {way.name:14} " + "   ".join(f"{part} {one:.0f}" for part, one in took.items()), flush=True)
+
+
+def report_latency(ways: Sequence[Way], engine: Way) -> None:
+    """Milliseconds that each way adds to what the engine takes by itself."""
+    print(
+        "\nadded ms: p50 and p99 with 4 clients; requests/s of 64; p50 and p99 at half of these", flush=True
+    )
+    rounds: dict[str, list[Sequence[float]]] = {way.name: [] for way in ways}
+    for _ in range(FEWER):
+        for way in ways:
+            closed = added_ms(way, engine, CLOSED)
+            with loaded(way, SATURATED, SATURATED.requests) as load:
+                rate = int(SATURATED.requests / _said(load)["wall_s"])
+            rounds[way.name].append((*closed, rate, *added_ms(way, engine, SATURATED, rate // 2)))
+    for name, figures in rounds.items():
+        print(f"  {name:14} " + "   ".join(map(_spread, zip(*figures, strict=True))), flush=True)
+
+
+def added_ms(way: Way, engine: Way, case: Case, rate: int = 0) -> Sequence[float]:
+    """By the median request and the 99th of 100."""
+    found = []
+    for one in (engine, way):
+        with loaded(one, case, case.requests, rate) as load:
+            taken_s = sorted(_said(load)["taken_s"])
+        found.append([1e3 * taken_s[int(share * len(taken_s))] for share in (0.5, 0.99)])
+    return [after - before for before, after in zip(*found, strict=True)]
+
+
+@contextmanager
+def loaded(way: Way, case: Case, requests: int, rate: int = 0) -> Iterator[subprocess.Popen[bytes]]:
+    """So many requests of a case, by a process of their own."""
+    command = [sys.executable, "-m", "benchmarks.streams", way.url, MODEL, *case.arguments(requests, rate)]
+    command += [way.header] if way.header else []
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as load:
+        yield load
+
+
+def _said(load: subprocess.Popen[bytes]) -> Mapping[str, Any]:
+    """What the load says at its end; it fails where a request does."""
+    said, _ = load.communicate()
+    if load.returncode:
+        raise RuntimeError("a request was not answered")
+    found: Mapping[str, Any] = json.loads(said)
+    return found
 
 
 def deploy() -> Sequence[Way]:
@@ -163,7 +255,7 @@ def deploy() -> Sequence[Way]:
         ),
         Way(
             name="default",
-            share=4,
+            share=8,
             url=f"http://127.0.0.1:{port}/default/v1/completions",
             parts=_parts({"proxy": "ProxyActor", "ingress": "{}:Ingress", "worker": "{}:Worker"}, "default"),
         ),

@@ -43,7 +43,7 @@ backend engines
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peer:
-    """One proxy that runs."""
+    """One proxy that runs, or the engine itself."""
 
     name: str
     url: str
@@ -59,11 +59,12 @@ def free_port() -> int:
 
 @contextmanager
 def running(folder: Path, environment: Path | None) -> Iterator[Sequence[Peer]]:
-    """All that are installed, each before the same engine; those that are not are named."""
+    """The engine, and all that are installed, each before it; those that are not are named."""
     with ExitStack() as stack:
         engine = free_port()
-        stack.enter_context(_process([sys.executable, "-m", "benchmarks.free_engine", str(engine)], engine))
-        found = []
+        command = [sys.executable, "-m", "benchmarks.free_engine", str(engine)]
+        process = stack.enter_context(_process(command, engine))
+        found = [Peer(name="engine", url=f"http://127.0.0.1:{engine}/v1/completions", pid=process.pid)]
         for name, command_of in COMMANDS.items():
             program = shutil.which(
                 name, path=None if name == "haproxy" else str((environment or folder) / "bin")

@@ -47,6 +47,12 @@ def cpu_s(pids: Iterable[int]) -> float:
     return sum(_ticks(pid) for pid in pids) / TICKS_PER_S
 
 
+def rss_bytes(pids: Iterable[int]) -> int:
+    """Memory of the processes that is resident now."""
+    pages = (int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in pids)
+    return sum(pages) * os.sysconf("SC_PAGE_SIZE")
+
+
 def _pids() -> list[int]:
     return [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
 
