@@ -10,7 +10,8 @@ import pytest
 from headway.config import GatewaySettings, HeadwayConfig
 from serve_apps.engines.protocol import EngineRequest, TokenChunk
 from serve_apps.gateway.app import make_app
-from serve_apps.gateway.backend import OnPlaced, TakeChunk
+from serve_apps.gateway.backend import TakeChunk
+from serve_apps.gateway.timeline import Timeline
 from serve_apps.gateway_host import HttpServer
 from serve_apps.listener import listening_socket
 from tests.gateway.doubles import ScriptedBackend
@@ -129,10 +130,10 @@ class Handing(ScriptedBackend):
     handed = 0
 
     async def generate(
-        self, request: EngineRequest, placed: OnPlaced | None = None, taker: TakeChunk | None = None
+        self, request: EngineRequest, timeline: Timeline | None = None, taker: TakeChunk | None = None
     ) -> AsyncGenerator[TokenChunk, None]:
         assert taker is not None
-        del request, placed
+        del request, timeline
         yield TokenChunk(b"data: 0\n\n", 1)
         for number in range(1, 4):
             self.handed += taker(TokenChunk(b"data: %d\n\n" % number, 1))
