@@ -28,7 +28,7 @@ from ray.exceptions import RayError
 from actors import names
 from actors.names import CallError, NamedActor
 from actors.wire import Address
-from headway.config import HeadwayConfig, TracingSettings
+from headway.config import HeadwayConfig
 from headway.engine.observed_latency import LatencyObserver
 from headway.planning import Role
 from serve_apps.call_server import CallServer, Method
@@ -46,8 +46,7 @@ from serve_apps.engines.protocol import (
     TokenChunk,
     joined,
 )
-from serve_apps.tracing.engine_spans import Calls, TracedEngine
-from serve_apps.tracing.export import SpanExport
+from serve_apps.tracing.engine_spans import TracedEngine, traced
 
 
 class MeasuredEngine:
@@ -208,7 +207,7 @@ class EngineReplica:
         self._gpu_type = gpu_type_of_node() if gpu_type is None else gpu_type
         self._engine = make(config, self.role, self.replica)
         self._reporter: LatencyReporter | None = None
-        self._serving = self._traced(self._with_reports(config), config.tracing)
+        self._serving = traced(self._with_reports(config), config.tracing, self.role, self.replica)
         self._calls = CallServer(ray.util.get_node_ip_address, self._methods())
 
     def _methods(self) -> Mapping[str, Method]:
@@ -222,7 +221,12 @@ class EngineReplica:
     def __del__(self) -> Awaitable[None] | None:
         """Serve calls and awaits this when the replica ends: what gateways have here is to end first."""
         calls: CallServer | None = getattr(self, "_calls", None)
-        return calls.close() if calls is not None and calls.begun and not calls.closing else None
+        return self._ended(calls) if calls is not None and calls.begun and not calls.closing else None
+
+    async def _ended(self, calls: CallServer) -> None:
+        await calls.close()
+        if isinstance(self._serving, TracedEngine):
+            await asyncio.to_thread(self._serving.close)
 
     async def abort(self, request_id: str) -> None:
         """End the request if it is here."""
@@ -281,12 +285,6 @@ class EngineReplica:
         observer, every_s = LatencyObserver(), settings.report_interval_s
         self._reporter = LatencyReporter(observer, every_s, replica=self.replica)
         return MeasuredEngine(self._engine, observer, self._reporter.start)
-
-    def _traced(self, engine: Calls, settings: TracingSettings) -> Calls:
-        """The engine, whose calls make spans where requests are traced."""
-        if settings.endpoint is None:
-            return engine
-        return TracedEngine(engine, SpanExport(settings, f"headway-{self.role}", self.replica))
 
 
 class Prefill(EngineReplica):

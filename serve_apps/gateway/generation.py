@@ -109,12 +109,14 @@ class Generation:
         except ClientGone:
             pass
         except Fault as fault:
-            outcome, record.fault = fault.outcome, fault
+            outcome = fault.outcome
+            record.failed(fault)
             await _say(channel, fault)
         except Exception:
-            outcome, record.fault = "failed", Broken("The gateway failed; its log says why")
+            outcome, broken = "failed", Broken("The gateway failed; its log says why")
+            record.failed(broken)
             logger.exception("A request failed for a reason that nobody foresaw")
-            await _say(channel, record.fault)
+            await _say(channel, broken)
         finally:
             # A cancellation from outside passes through and counts as aborted.
             times.ended(outcome)

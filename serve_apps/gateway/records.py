@@ -5,9 +5,9 @@
     RecentRequests   those under way, and the latest that have ended
     log line         `request {...}` as JSON, of logger `ray.serve.requests`
 
-A record holds no content. Its id is that of the response's header `x-request-id`; a client may have sent it,
-and more than once. Seconds throughout: steps count from the arrival, what a replica says of itself from the
-call's beginning.
+A record holds no prompt and no output. Its id is that of the response's header `x-request-id`; a client may
+have sent it, and more than once. Seconds throughout: steps count from the arrival, what a replica says of
+itself from the call's beginning.
 """
 
 import json
@@ -20,7 +20,7 @@ from typing import Any, Literal
 from headway.routing.types import Placement
 from serve_apps.gateway.backend import Fault, Outcome
 from serve_apps.gateway.request_times import RequestTimes
-from serve_apps.gateway.timeline import Step, Timeline
+from serve_apps.gateway.timeline import LONGEST_ERROR, Step, Timeline
 
 Document = Mapping[str, Any]
 Logged = Literal["none", "problems", "all"]
@@ -35,7 +35,7 @@ logger = logging.getLogger("ray.serve.requests")
 class RequestRecord:
     """One request, followed from its arrival on."""
 
-    __slots__ = ("arrived_at", "fault", "key", "outcome", "path", "request_id", "status",
+    __slots__ = ("arrived_at", "error", "key", "outcome", "path", "request_id", "status",
                  "timeline", "times")  # fmt: skip
 
     def __init__(self, request_id: str, path: str, key: str, times: RequestTimes, timeline: Timeline) -> None:
@@ -44,9 +44,14 @@ class RequestRecord:
         self.times, self.timeline = times, timeline
         self.arrived_at = time.time()
         self.outcome: Outcome | None = None
-        self.fault: Fault | None = None
+        self.error: tuple[str | None, str] | None = None
+        """Code and message. No exception, which would keep the request's body alive."""
         self.status: int | None = None
         """HTTP's, as it was sent; None where nothing was."""
+
+    def failed(self, fault: Fault) -> None:
+        """It gets this instead of an answer, or of the rest of it."""
+        self.error = fault.code, str(fault)[:LONGEST_ERROR]
 
     def ended(self, outcome: Outcome, status: int | None) -> None:
         """It is over, and nothing of it goes on."""
@@ -61,7 +66,7 @@ class RequestRecord:
     def summary(self) -> dict[str, Any]:
         """The request in one line."""
         times, timeline = self.times, self.timeline
-        placement, trace, fault = timeline.placement, timeline.trace, self.fault
+        placement, trace, error = timeline.placement, timeline.trace, self.error
         return {
             "id": self.request_id,
             "trace": None if trace is None else trace.trace_id,
@@ -70,7 +75,7 @@ class RequestRecord:
             "arrived_at": round(self.arrived_at, DIGITS),
             "outcome": self.outcome or UNDER_WAY,
             "status": self.status,
-            "error": None if fault is None else {"code": fault.code, "message": str(fault)},
+            "error": None if error is None else {"code": error[0], "message": error[1]},
             "input_tokens": times.input_tokens,
             "cached_tokens": times.cached_tokens,
             "output_tokens": times.output_tokens,

@@ -18,6 +18,9 @@ from headway.routing.types import Placement
 from serve_apps.engines.protocol import EngineRequest, EngineTimes
 from serve_apps.tracing.context import TraceContext
 
+LONGEST_ERROR = 500
+"""Characters: an engine's words may repeat what a client sent."""
+
 StepName = Literal["route", "prefill", "decode"]
 
 
@@ -48,7 +51,7 @@ class Step:
     def failed(self, error: BaseException) -> None:
         """It is over, by this error."""
         self.end()
-        self.error = f"{type(error).__name__}: {error}".removesuffix(": ")
+        self.error = f"{type(error).__name__}: {error}".removesuffix(": ")[:LONGEST_ERROR]
 
     def __enter__(self) -> "Step":
         return self

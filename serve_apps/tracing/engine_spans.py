@@ -14,6 +14,7 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import Any, Protocol, cast
 
+from headway.config import Role, TracingSettings
 from serve_apps.engines.protocol import EngineRequest, EngineTimes, KvHandle, TokenChunk
 from serve_apps.tracing.context import TraceContext, read
 from serve_apps.tracing.export import Span, SpanExport
@@ -70,6 +71,17 @@ class TracedEngine:
             raise
         finally:
             self._export.put(list(call.spans()))
+
+    def close(self) -> None:
+        """Send the spans that wait; blocks."""
+        self._export.close()
+
+
+def traced(engine: Calls, settings: TracingSettings, role: Role, replica: str) -> Calls:
+    """The engine, whose calls make spans where requests are traced. ConfigError."""
+    if settings.endpoint is None:
+        return engine
+    return TracedEngine(engine, SpanExport(settings, f"headway-{role}", replica))
 
 
 def _place(request: EngineRequest) -> TraceContext | None:

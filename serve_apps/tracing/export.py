@@ -11,6 +11,7 @@ _TIMEOUT and _COMPRESSION, OTEL_BSP_*, OTEL_RESOURCE_ATTRIBUTES.
 import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from threading import Thread
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from prometheus_client.core import CounterMetricFamily
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 
 MOST_WAITING = 8192
 """Spans in the queue, unless OTEL_BSP_MAX_QUEUE_SIZE says otherwise."""
+
+CLOSED_WITHIN_S = 5.0
+"""For a collector that is away: it is not worth an end that takes half a minute."""
 
 NS = 1_000_000_000
 logger = logging.getLogger("ray.serve")
@@ -65,9 +69,13 @@ class SpanExport:
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
         self._resource = Resource.create({"service.name": service, "service.instance.id": instance})
-        self._counted = _Counted(_exporter(settings))
-        self._most = int(os.environ.get("OTEL_BSP_MAX_QUEUE_SIZE", MOST_WAITING))
-        self._processor = BatchSpanProcessor(self._counted, max_queue_size=self._most)  # type: ignore[arg-type]
+        try:
+            self._counted = _Counted(_exporter(settings))
+            self._most = int(os.environ.get("OTEL_BSP_MAX_QUEUE_SIZE", MOST_WAITING))
+            self._processor = BatchSpanProcessor(self._counted, max_queue_size=self._most)  # type: ignore[arg-type]
+        except ValueError as error:
+            # Of the SDK's environment variables.
+            raise ConfigError(f"tracing: {error}") from error
         self._taken = 0
         self.dropped = 0
 
@@ -93,8 +101,10 @@ class SpanExport:
             self._processor.on_end(_readable(span, self._resource))
 
     def close(self) -> None:
-        """Send what waits; blocks, for as long as one export may take."""
-        self._processor.shutdown()  # type: ignore[no-untyped-call]
+        """Send what waits; blocks, but not for a collector that does not take it in time."""
+        ending = Thread(target=self._processor.shutdown, daemon=True)
+        ending.start()
+        ending.join(CLOSED_WITHIN_S)
 
 
 class SpanCounts(Collector):

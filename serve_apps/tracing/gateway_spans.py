@@ -60,7 +60,7 @@ def spans(record: RequestRecord, trace: TraceContext, model: str) -> Iterator[Sp
     ended_at = time.time()
     offset_s = ended_at - times.ended_s
     operation = "text_completion" if record.path == COMPLETIONS.path else "chat"
-    error = "" if record.fault is None else str(record.fault)
+    error = "" if record.error is None else record.error[1]
     yield Span(
         f"{operation} {model}",
         "SERVER",
@@ -103,7 +103,7 @@ def _of_request(record: RequestRecord, model: str) -> Mapping[str, Any]:
         "http.request.method": "POST",
         "http.route": record.path,
         "http.response.status_code": record.status,
-        "error.type": None if record.fault is None else record.fault.code or record.outcome,
+        "error.type": None if record.error is None else record.error[0] or record.outcome,
     }
 
 

@@ -1,7 +1,9 @@
 """A request is found by its id: its record at any gateway, and its line in the log."""
 
+import gc
 import json
 import logging
+import weakref
 from typing import Any
 
 import httpx
@@ -100,6 +102,26 @@ def test_a_wrong_id_is_one_clear_line(serve: Serve) -> None:
     answer = look(serve(ScriptedBackend(ANSWER)), "nobody's")
     assert answer.status_code == 404
     assert 'no gateway has a request "nobody\'s"' in answer.json()["error"]["message"]
+
+
+def test_a_record_keeps_nothing_of_the_request_alive(serve: Serve) -> None:
+    class Heavy(BackendError):
+        """Weak references can be made to it."""
+
+    error = Heavy("x" * 10_000)
+    running = serve(ScriptedBackend([error]))
+    ask(running, "failed")
+    (found,) = ended(running, "failed")
+    assert len(found["error"]["message"]) == 500
+    kept = weakref.ref(error)
+    running.app.state.traffic.backend.script = []
+    del error
+
+    def let_go() -> bool:
+        gc.collect()
+        return kept() is None
+
+    until(let_go)
 
 
 def test_only_so_many_are_kept(serve: Serve) -> None:

@@ -203,6 +203,14 @@ def test_the_extra_that_is_missing_is_one_line(monkeypatch: pytest.MonkeyPatch) 
         check_tracing(config.tracing)
 
 
+@pytest.mark.parametrize("size", ["many", "1"])
+def test_a_queue_that_the_sdk_refuses_is_one_line(monkeypatch: pytest.MonkeyPatch, size: str) -> None:
+    monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", size)
+    settings = load_config(None, {"tracing.endpoint": "http://127.0.0.1:9"}).tracing
+    with pytest.raises(ConfigError, match=r"^tracing: [^\n]*$"):
+        SpanExport(settings, "s", "i")
+
+
 @pytest.mark.parametrize("endpoint", ["collector:4317", "http://", "http://h:x", 5])
 def test_an_endpoint_that_is_none_is_one_line(endpoint: object) -> None:
     with pytest.raises(ConfigError, match=r"tracing\.endpoint: [^\n]*") as found:
