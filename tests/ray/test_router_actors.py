@@ -45,14 +45,14 @@ def ask(name: str, method: str, *arguments: Any) -> Any:
     return ray.get(getattr(actor, method).remote(*arguments), timeout=30)
 
 
-def tell(said: Batch) -> BatchAnswer:
-    """What a gateway of the name `g` is answered."""
+def tell(*said: Batch) -> list[BatchAnswer]:
+    """What a gateway of the name `g` is answered to each of these, all on one connection."""
 
-    async def told() -> BatchAnswer:
+    async def told() -> list[BatchAnswer]:
         link = LineLink(ActorAddress(settings()))
-        answer = await link.exchange("g", said)
+        answers = [await link.exchange("g", each) for each in said]
         link.close()
-        return answer
+        return answers
 
     return asyncio.run(told())
 
@@ -91,16 +91,14 @@ def test_a_new_slo_reaches_the_router_and_the_one_after_it(plane: None) -> None:
 
     def sheds(session: int) -> bool:
         plain = asked(f"r{next(numbers)}", slo=RequestSlo())
-        answer = tell(batch(Submit(0.0, plain), session=session))
+        _, answer = tell(hello(ready("a"), session=session), batch(Submit(0.0, plain), session=session))
         return bool(answer.messages.sheds)
 
-    tell(hello(ready("a")))
     assert not sheds(1)
     ask(names.PLANNER, "update_settings", {"slo.ttft_ms": 0.001})
     wait_until(lambda: sheds(1), PATIENCE_S)
     os.kill(pids(ROUTER)[ROUTER], signal.SIGKILL)
     wait_until(lambda: answers(ROUTER), PATIENCE_S)
-    tell(hello(ready("a"), session=2))
     wait_until(lambda: sheds(2), PATIENCE_S)
 
 
@@ -157,11 +155,12 @@ def answers(name: str) -> bool:
 def serve_some() -> None:
     """Requests from their arrival to their end, told by a gateway whose clock begins with 0."""
     requests = [asked(f"r{number}") for number in range(5)]
-    answer = tell(hello(ready("a"), *[Submit(0.0, one) for one in requests]))
-    assert len(answer.messages.placements) == 5
     events = [
         event
         for one in requests
         for event in (FirstToken(0.5, one.request_id), Completed(1.0, one.request_id, 10))
     ]
-    assert tell(batch(*events, sent_s=1.0)).known
+    begun = hello(ready("a"), *[Submit(0.0, one) for one in requests])
+    answer, ended = tell(begun, batch(*events, sent_s=1.0))
+    assert len(answer.messages.placements) == 5
+    assert ended.known
