@@ -12,9 +12,11 @@ itself from the call's beginning.
 
 import json
 import logging
+import pickle
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from operator import itemgetter
 from typing import Any, Literal
 
 from headway.routing.types import Placement
@@ -128,7 +130,8 @@ class RecentRequests:
         self, kept: int, logged: Logged, per_s: float, clock: Callable[[], float] = time.monotonic
     ) -> None:
         """`logged`: of which a line is written, `per_s` at most."""
-        self._ended: deque[RequestRecord] = deque(maxlen=kept)
+        # As bytes: ten thousand objects of Python would be what each full garbage collection looks through.
+        self._ended: deque[tuple[str, bytes]] = deque(maxlen=kept)
         self._flying: set[RequestRecord] = set()
         self._logged, self._per_s, self._clock = logged, per_s, clock
         self._lines, self._since_s, self._left_out = per_s, clock(), 0
@@ -140,18 +143,15 @@ class RecentRequests:
     def end(self, record: RequestRecord) -> None:
         """It has ended."""
         self._flying.discard(record)
-        self._ended.append(record)
+        self._ended.append((record.request_id, pickle.dumps(record.document())))
         if self._logged == "all" or (self._logged == "problems" and record.a_problem):
             self._log(record)
 
     def find(self, request_id: str) -> list[Document]:
         """Requests with this id, in order of arrival."""
-        found = [each for each in self._all() if each.request_id == request_id]
-        return [each.document() for each in sorted(found, key=lambda each: each.arrived_at)]
-
-    def _all(self) -> Iterator[RequestRecord]:
-        yield from self._ended
-        yield from self._flying
+        found: list[Document] = [pickle.loads(kept) for name, kept in self._ended if name == request_id]
+        found += [each.document() for each in self._flying if each.request_id == request_id]
+        return sorted(found, key=itemgetter("arrived_at"))
 
     def _log(self, record: RequestRecord) -> None:
         """A line, unless there were too many of late: what is left out is counted in the next."""
