@@ -123,7 +123,6 @@ class GatewaySessions:
     def parted(self, now_s: float, name: str) -> None:
         """The connection of a gateway has ended: it is gone, or begins another session."""
         self._drop(now_s, self.gateways.forget(name))
-        self._attempt("Drain", lambda: self._deliver(self.router.caught_up(self._now_s)))
 
     def _greet(self, name: str, shift_s: float, now_s: float, events: Sequence[Event]) -> None:
         """A gateway begins anew: requests that it does not name have ended."""
