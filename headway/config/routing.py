@@ -134,6 +134,25 @@ class PredictionSettings(Settings):
     """Samples kept for training, newest first within each stratum."""
 
 
+class TenantSettings(Settings):
+    """One tenant: its share of what the router holds, and what its requests may ask for."""
+
+    weight: PositiveFloat = Field(default=1.0, le=1e6)
+    """Its share beside that of other tenants while requests of several wait."""
+    may_be_critical: bool = True
+    """Whether its requests may claim to be critical; else they are served as those that are not."""
+    least_ttft_ms: PositiveFloat | None = None
+    """The tightest TTFT SLO of its requests: a tighter one is taken for this; null: any."""
+    least_tpot_ms: PositiveFloat | None = None
+    """Likewise for the mean time per output token of a request."""
+    per_user: bool = False
+    """Whether each `user` that its requests name is a tenant of its own: KEY/USER, with these settings."""
+
+
+ANY_TENANT = "*"
+"""Settings of tenants that have none of their own."""
+
+
 class RoutingSettings(Settings):
     """The way of requests to their replicas."""
 
@@ -158,10 +177,19 @@ class RoutingSettings(Settings):
     gpu_profiles: Mapping[str, str] = {}
     """By GPU type, as replicas report it: a profile directory, an embedded profile, or a JSON profile of
     AIBrix (docs/routing.md)."""
+    tenants: Mapping[str, TenantSettings] = {}
+    """By the name of an API key; `*`: those of any other, and of requests without a key."""
     default_critical: bool = False
     """Live: whether a request that says nothing of it is critical."""
     call_timeout_ms: PositiveFloat = 250.0
     """Live: milliseconds after which a gateway places a request by itself."""
+
+    def tenant(self, name: str) -> TenantSettings:
+        """The settings of the tenant `KEY` or `KEY/USER`."""
+        for known in (name, name.partition("/")[0], ANY_TENANT):
+            if known in self.tenants:
+                return self.tenants[known]
+        return TenantSettings()
 
     @field_validator("gpu_profiles")
     @classmethod

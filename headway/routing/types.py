@@ -94,7 +94,8 @@ class RouteRequest:
     `prediction_based` asks for the SLO-aware profile whatever the default is (the Gateway API's header), and
     needs an SLO (SloRequired). `session` names a conversation. `blocks` are the keys of the prompt's
     prefix blocks in order, each standing for `block_tokens` tokens and for everything before it.
-    `arrival_s` is what TTFT counts from.
+    `arrival_s` is what TTFT counts from. `tenant` is whose request it is (`routing.tenants`), `adapter` the
+    LoRA adapter that it asks for; "" for none.
     """
 
     request_id: str
@@ -109,6 +110,8 @@ class RouteRequest:
     session: str | None = None
     blocks: Sequence[int] = ()
     block_tokens: int = 512
+    tenant: str = ""
+    adapter: str = ""
 
     def __post_init__(self) -> None:
         if self.prediction_based and not self.slo.given:
