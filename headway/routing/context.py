@@ -49,7 +49,8 @@ class Refusal:
     """No candidate is left: the reason, and `explain()` in words, which few callers need.
 
     Waiting may help until `hopeful_until_s`, −inf if it never does. `unjudged`: nothing is wrong with the
-    request, but there is no prediction to judge by.
+    request, but there is no prediction to judge by. `role` is the place among the deployment's roles of the
+    one without a candidate.
     """
 
     reason: ShedReason
@@ -57,6 +58,7 @@ class Refusal:
     hopeful_until_s: float = inf
     retry_after_s: float = 1.0
     unjudged: bool = False
+    role: int = 0
 
 
 class SchedulingContext:

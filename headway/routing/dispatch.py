@@ -8,12 +8,17 @@ Outcomes are kept until they are handed out: where an event raises, what was pla
 the next. RequestFault names a held or late request at whose turn it happened.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from math import inf
 
+import numpy as np
+
+from headway.config import Role
 from headway.config.routing import RoutingSettings
 from headway.routing.context import Refusal, RoutingState
+from headway.routing.fair_shares import FairShares, cost_of
+from headway.routing.held_lines import HeadRow, Marks
 from headway.routing.held_queue import HeldQueue
 from headway.routing.lazy_heap import LazyHeap
 from headway.routing.offload import OffloadDecision
@@ -21,6 +26,7 @@ from headway.routing.offload_decision import after_deadline
 from headway.routing.placing import Counters, Placing
 from headway.routing.records import Record, Replica, RequestPhase
 from headway.routing.scheduler import RouteChoice, Scheduler
+from headway.routing.table import SlotArray
 from headway.routing.types import (
     NOTHING,
     Placement,
@@ -31,8 +37,39 @@ from headway.routing.types import (
     ShedReason,
 )
 
-TRIES = 2
-"""Held requests that find no room after one event, at most, before the rest is left for the next."""
+MOST_TRIES = 64
+"""Lines whose heads find no room after one event, at most, before the rest is left for the next."""
+
+LOOK_AGAIN_S, LOOK_AGAIN_TRIES = 0.5, 8
+"""Seconds after which the most urgent lines, so many, ask all replicas: time alone makes room, too."""
+
+
+class FreedReplicas:
+    """The replicas that may have room since held requests were last tried."""
+
+    def __init__(self) -> None:
+        self._replicas: set[Replica] = set()
+        self._looked_s = -inf
+
+    def add(self, *replicas: Replica | None) -> None:
+        """These may have room."""
+        self._replicas.update(each for each in replicas if each is not None)
+
+    def look_again(self) -> None:
+        """Any may have room."""
+        self._looked_s = -inf
+
+    def take(self, now_s: float, roles: Sequence[Role]) -> tuple[SlotArray, ...] | None:
+        """The slots of each role, i8[n] each; None for all."""
+        freed, self._replicas = self._replicas, set()
+        if now_s >= self._looked_s + LOOK_AGAIN_S:
+            self._looked_s = now_s
+            return None
+        slots = [
+            sorted(each.slot for each in freed if each.ready and each.alive and each.role is role)
+            for role in roles
+        ]
+        return tuple(np.array(each, dtype=np.int64) for each in slots)
 
 
 class Dispatcher:
@@ -48,7 +85,9 @@ class Dispatcher:
     ) -> None:
         self._settings, self._state, self._scheduler = settings, state, scheduler
         self._counters, self._records = counters, records
-        self._queue, self._deadlines = HeldQueue(settings.queue), LazyHeap[Record]()
+        self._shares = FairShares(lambda tenant: settings.tenant(tenant).weight)
+        self._queue, self._deadlines = HeldQueue(settings.queue, self._shares), LazyHeap[Record]()
+        self.freed = FreedReplicas()
         self.placing = Placing(state, scheduler, counters, self._deadlines)
         self._placements: list[Placement] = []
         self._sheds: list[Shed] = []
@@ -69,14 +108,15 @@ class Dispatcher:
 
     def settle(self, now_s: float, record: Record) -> None:
         """Place, hold or shed a request that is nowhere."""
-        answer = self._try(now_s, record)
+        answer: Placement | Refusal | None = None
+        if self._queue and self._state.fleet.has(self._state.roles):
+            answer = self._queue.refused_alike(now_s, record, self._state)
+        answer = answer or self._try(now_s, record)
         if isinstance(answer, Placement):
             return
-        judged = answer is not None and answer.reason is ShedReason.NO_HEADROOM and record.judged
-        may_wait = self._settings.slo.hold or not judged
-        if answer is not None and (answer.hopeful_until_s < now_s or not may_wait):
+        if answer is not None and self._hopeless(now_s, record, answer):
             self._shed(record, answer.reason, answer.explain(), answer.retry_after_s)
-        elif self._queue.full:
+        elif self._queue.full and not self._made_room(record):
             self._shed(record, ShedReason.QUEUE_FULL, f"{self.held} requests wait")
         else:
             self._queue.add(now_s, record, answer, self._state)
@@ -90,17 +130,11 @@ class Dispatcher:
             for request_id, record in list(self._queue.unstaffed.items()):
                 with _turn_of(request_id):
                     self._queue.staffed(now_s, record, self._state)
+            self.freed.look_again()
         for request_id, reason, detail in self._queue.due(now_s):
-            self._shed(self._records[request_id], reason, detail)
-        tries = TRIES
-        for request_id in self._queue.ordered(now_s):
-            with _turn_of(request_id):
-                answer = self._try(now_s, self._records[request_id])
-            if isinstance(answer, Placement):
-                self._queue.remove(request_id)
-            elif (tries := tries - 1) == 0 or answer is None:
-                # One event frees little room; the rest is tried again at the next.
-                break
+            self._end_patience(now_s, self._records[request_id], reason, detail)
+        if self._queue and self._state.fleet.has(self._state.roles):
+            self._hand_out(now_s)
         return self.outcome()
 
     def expire(self, now_s: float) -> RoutingOutcome:
@@ -124,7 +158,13 @@ class Dispatcher:
         if record.phase is RequestPhase.QUEUED:
             self._queue.remove(record.request.request_id)
         else:
+            self.freed.add(record.prefill, record.decode)
             self.placing.released(record)
+
+    def ended(self, record: Record, output_tokens: int) -> None:
+        """It has ended with so many output tokens; its tenant was charged for what was expected."""
+        if record.placement is not None:
+            self._shares.returned(record.request.tenant, cost_of(0.0, record.expected_output - output_tokens))
 
     def outcome(self) -> RoutingOutcome:
         """All that was placed and shed since the last call."""
@@ -135,12 +175,88 @@ class Dispatcher:
         self._sheds.clear()
         return outcome
 
-    def _try(self, now_s: float, record: Record) -> Placement | Refusal | None:
+    def _hand_out(self, now_s: float) -> None:
+        """Place held requests at replicas that may have room for them."""
+        self._queue.give_up(now_s)
+        freed = self.freed.take(now_s, self._state.roles)
+        tries = LOOK_AGAIN_TRIES if freed is None else MOST_TRIES
+        among = freed[0] if freed is not None and len(freed) == 1 else None
+        marks = self._marks(now_s, freed)
+        while tries and (found := self._queue.first(marks)) is not None:
+            column, request_id = found
+            record = self._records[request_id]
+            try:
+                with _turn_of(request_id):
+                    answer = self._try(now_s, record, among)
+            except BaseException:
+                self.freed.look_again()
+                raise
+            if isinstance(answer, Placement):
+                self._queue.remove(request_id)
+                marks &= self._marks(now_s, freed)
+            elif answer is None:
+                break
+            elif self._hopeless(now_s, record, answer):
+                self._queue.remove(request_id)
+                self._shed(record, answer.reason, answer.explain(), answer.retry_after_s)
+            else:
+                self._queue.refused(column, answer)
+                marks[column] = False
+                tries -= 1
+
+    def _marks(self, now_s: float, freed: Sequence[SlotArray] | None) -> Marks:
+        """The lines whose heads are worth asking about, bool[lines]."""
+        heads, profiles = self._queue.heads, self._queue.profiles
+        marks: Marks = heads[HeadRow.LIVE] > 0.0
+        if freed is None:
+            return marks
+        if not any(len(slots) for slots in freed):
+            return np.zeros_like(marks)
+        for profile, number in profiles.items():
+            answers = [
+                self._scheduler.promising(now_s, heads, profile, role, slots)
+                for role, slots in enumerate(freed)
+                if len(slots)
+            ]
+            known = [each for each in answers if each is not None]
+            if known:
+                marks &= np.logical_or.reduce(known) | (heads[HeadRow.PROFILE] != number)
+        return marks
+
+    def _hopeless(self, now_s: float, record: Record, refusal: Refusal) -> bool:
+        """True if waiting does not help, or is not wanted; critical requests wait all the same."""
+        if record.request.critical:
+            return False
+        judged = refusal.reason is ShedReason.NO_HEADROOM and record.judged
+        return refusal.hopeful_until_s < now_s or (judged and not self._settings.slo.hold)
+
+    def _end_patience(self, now_s: float, record: Record, reason: ShedReason, detail: str) -> None:
+        """Shed a request that is held no longer; a critical one is placed, or waits for a place."""
+        if not record.request.critical or not self._state.fleet.has(self._state.roles):
+            self._shed(record, reason, detail)
+            return
+        record.forced = True
+        with _turn_of(record.request.request_id):
+            if not isinstance(self._try(now_s, record), Placement):
+                self._queue.hold_on(now_s, record, self._state)
+
+    def _made_room(self, record: Record) -> bool:
+        """In a full queue, shed one of the tenant that holds most for its weight, if that is another's."""
+        victim = self._records[self._queue.last_of_most()]
+        if victim.request.tenant == record.request.tenant or victim.request.critical:
+            return record.request.critical
+        self._queue.remove(victim.request.request_id)
+        self._shed(victim, ShedReason.QUEUE_FULL, f"{self.held} requests wait, most of them this tenant's")
+        return True
+
+    def _try(
+        self, now_s: float, record: Record, among: SlotArray | None = None
+    ) -> Placement | Refusal | None:
         """Place a request; or why not, None where a role has no ready replica."""
         if not self._state.fleet.has(self._state.roles):
             return None
         try:
-            choice = self._scheduler.choose(now_s, record)
+            choice = self._scheduler.choose(now_s, record, among)
         except PluginFault as fault:
             choice = self._scheduler.rescued(now_s, record, fault)
             self._counters.count("fallbacks", "plugin_fault")
@@ -152,6 +268,9 @@ class Dispatcher:
         return self._place(now_s, record, choice)
 
     def _place(self, now_s: float, record: Record, choice: RouteChoice) -> Placement:
+        tenant, uncached = record.request.tenant, record.request.input_tokens - choice.cached_tokens
+        self._shares.served(tenant, cost_of(uncached, record.expected_output))
+        self._queue.served(tenant)
         placement = self.placing.place(now_s, record, choice)
         self._placements.append(placement)
         return placement

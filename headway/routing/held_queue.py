@@ -1,202 +1,34 @@
-"""The router's queue: requests wait until a replica has room, the most urgent first (AIBrix's pull routing).
+"""The router's own queue: who is held, for how long, and why (AIBrix's pull routing).
 
-s = start_by_s is the latest start that still keeps a request's SLO, x = expires_s the end of its patience.
-
-    latest start   d = min(s, x)         a request that is shed at x can be helped only before x
-    slack          d − now               < 0: lost, nothing keeps its SLO any more; 0 can still be saved
-    risk           P(W > slack)          W: how long until a replica has room for it
-
-Whatever the distribution of W, as long as it is the same for all, the greatest risk is the least slack, and
-all slacks shrink alike: the order between two requests never changes, and keys can stay in heaps. Equals go
-by arrival; the lost come after all others, by enqueueing, so that none of them is overtaken for ever.
-
-Requests of one pattern, SLO and criticality share a queue: when the head of a queue finds no room, those
-behind it need not ask. n requests in p queues: push and remove cost O(log n) amortised (`lazy_heap`); asking
-for the next k heads costs O(k log p), and each request moves to the lost once.
-
-Patience, and the latest start where predictions do not judge, are in docs/routing.md. There an idle replica's
-TTFT would be too hopeful: requests wait because none is idle, and in overload all start at the last moment.
+`held_lines` says which is next. Patience, and the latest start where predictions do not judge, are in
+docs/routing.md. There an idle replica's TTFT would be too hopeful: requests wait because none is idle, and in
+overload all start at the last moment.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from math import inf, isfinite
-from typing import Literal, NamedTuple
+
+import numpy as np
 
 from headway.config.routing import QueueSettings
-from headway.routing.capacity import RequestPattern
 from headway.routing.context import Refusal, RoutingState, SchedulingContext
-from headway.routing.lazy_heap import LazyHeap
+from headway.routing.fair_shares import FairShares
+from headway.routing.held_lines import NO_HOME, Marks, UrgencyQueue, WaitingRequest, line_of
 from headway.routing.records import Record
-from headway.routing.types import RequestSlo, RouteRequest, RoutingError, ShedReason
+from headway.routing.table import FloatArray
+from headway.routing.types import ShedReason
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WaitingRequest:
-    """A request that waits. `expires_s` ends its patience; `start_by_s` is infinite without an SLO."""
-
-    request: RouteRequest
-    pattern: RequestPattern
-    enqueued_s: float
-    start_by_s: float = inf
-    expires_s: float = inf
-
-    @property
-    def latest_start_s(self) -> float:
-        """The latest start that is still worth something."""
-        return min(self.start_by_s, self.expires_s)
-
-
-class _Alike(NamedTuple):
-    """The key of a queue."""
-
-    pattern: RequestPattern
-    slo: RequestSlo
-    critical: bool
-
-
-_Queue = LazyHeap[WaitingRequest]
-
-
-class _Band:
-    """Queues of equal rights, each by ascending key, and the heads of those not passed over yet."""
-
-    __slots__ = ("_heads", "_passed", "_queues")
-
-    def __init__(self) -> None:
-        self._queues: dict[_Alike, _Queue] = {}
-        self._heads: LazyHeap[_Queue] = LazyHeap()
-        self._passed: list[_Queue] = []
-
-    def add(self, alike: _Alike, key: float, sequence: int, entry: WaitingRequest) -> None:
-        queue = self._queues.setdefault(alike, LazyHeap())
-        before = queue.first()
-        queue.push(key, sequence, entry)
-        if before is None or (key, sequence) < before:
-            if before is not None:
-                self._heads.discard(before[1])
-            self._heads.push(key, sequence, queue)
-
-    def remove(self, alike: _Alike, sequence: int) -> None:
-        queue = self._queues[alike]
-        head = queue.first()
-        queue.discard(sequence)
-        if head is not None and head[1] == sequence:
-            self._heads.discard(sequence)
-            self._list(queue)
-        if not queue:
-            del self._queues[alike]
-
-    def first(self) -> tuple[float, WaitingRequest] | None:
-        """The least key and its request."""
-        head = self._heads.first()
-        return None if head is None else (head[0], self._heads.item(head[1]).item(head[1]))
-
-    def pass_over(self) -> None:
-        """Look no further into the queue of `first` until `restore`, unless its head changes."""
-        head = self._heads.first()
-        assert head is not None
-        self._passed.append(self._heads.item(head[1]))
-        self._heads.discard(head[1])
-
-    def restore(self) -> None:
-        """Look at all queues again."""
-        passed, self._passed = self._passed, []
-        for queue in passed:
-            self._list(queue)
-
-    def _list(self, queue: _Queue) -> None:
-        head = queue.first()
-        if head is not None and head[1] not in self._heads:
-            self._heads.push(*head, queue)
-
-
-class UrgencyQueue:
-    """All that wait. Times passed in never go back; `due` is called before `ordered` at a time."""
-
-    def __init__(self, order: Literal["slo", "fifo"] = "slo") -> None:
-        self._order = order
-        self._sequence = 0
-        self._entries: dict[str, tuple[WaitingRequest, _Alike, int]] = {}
-        self._hopeful, self._lost = _Band(), _Band()
-        self._bands: dict[str, _Band] = {}
-        self._expiry: LazyHeap[WaitingRequest] = LazyHeap()
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    def __contains__(self, request_id: str) -> bool:
-        return request_id in self._entries
-
-    @property
-    def next_due_s(self) -> float:
-        """When `due` has something next; infinite if never."""
-        first = self._expiry.first()
-        return inf if first is None else first[0]
-
-    def push(self, entry: WaitingRequest) -> None:
-        """Let a request wait. Raises RoutingError if it does already."""
-        request = entry.request
-        if request.request_id in self._entries:
-            raise RoutingError(f"request {request.request_id!r} waits already")
-        alike = _Alike(entry.pattern, request.slo, request.critical)
-        sequence = self._sequence = self._sequence + 1
-        self._entries[request.request_id] = (entry, alike, sequence)
-        self._bands[request.request_id] = self._hopeful
-        key = entry.latest_start_s if self._order == "slo" else entry.enqueued_s
-        self._hopeful.add(alike, key, sequence, entry)
-        self._expiry.push(entry.expires_s, sequence, entry)
-
-    def remove(self, request_id: str) -> WaitingRequest | None:
-        """Let it wait no longer; None if it does not wait."""
-        found = self._entries.pop(request_id, None)
-        if found is None:
-            return None
-        entry, alike, sequence = found
-        self._bands.pop(request_id).remove(alike, sequence)
-        self._expiry.discard(sequence)
-        return entry
-
-    def ordered(self, now_s: float) -> Iterator[WaitingRequest]:
-        """The heads of the queues, the most urgent first, each queue's lost ones after all that can be saved.
-
-        When the caller removes what was yielded, the next of its queue takes its turn in the same iteration;
-        otherwise that queue is passed over. One iteration at a time: a new one ends the former.
-        """
-        for band in (self._hopeful, self._lost):
-            band.restore()
-        if self._order == "slo":
-            self._give_up(now_s)
-        for band in (self._hopeful, self._lost):
-            while (head := band.first()) is not None:
-                band.pass_over()
-                yield head[1]
-
-    def due(self, now_s: float) -> list[WaitingRequest]:
-        """Those whose patience has ended, longest ago first; they wait no longer."""
-        ended = []
-        while self.next_due_s <= now_s and (first := self._expiry.first()) is not None:
-            entry = self._expiry.item(first[1])
-            self.remove(entry.request.request_id)
-            ended.append(entry)
-        return ended
-
-    def _give_up(self, now_s: float) -> None:
-        """Move those that can be saved no longer to the lost."""
-        while (head := self._hopeful.first()) is not None and head[0] < now_s:
-            request_id = head[1].request.request_id
-            entry, alike, sequence = self._entries[request_id]
-            self._hopeful.remove(alike, sequence)
-            self._lost.add(alike, entry.enqueued_s, sequence, entry)
-            self._bands[request_id] = self._lost
+WORTH_A_HOME = 0.25
+"""The share of a prompt cached at a replica from which the request waits in a line for that replica."""
 
 
 class HeldQueue:
     """The held requests, by id."""
 
-    def __init__(self, settings: QueueSettings) -> None:
-        self._settings = settings
-        self._waiting = UrgencyQueue(settings.order)
+    def __init__(self, settings: QueueSettings, shares: FairShares) -> None:
+        self._settings, self._shares = settings, shares
+        self._waiting = UrgencyQueue(shares, settings.order)
         self._reasons: dict[str, Refusal] = {}
         self._unstaffed: dict[str, Record] = {}
 
@@ -218,6 +50,28 @@ class HeldQueue:
         """Those that came when a role had no ready replica and were not judged since, in order of coming."""
         return self._unstaffed
 
+    @property
+    def heads(self) -> FloatArray:
+        """The table of the lines' heads (`held_lines.HeadRow`)."""
+        return self._waiting.heads
+
+    @property
+    def profiles(self) -> Mapping[str, int]:
+        """The profiles of those that ever waited, and the number of each in the table."""
+        return self._waiting.profiles
+
+    def refused_alike(self, now_s: float, record: Record, state: RoutingState) -> Refusal | None:
+        """A refusal for a newcomer that has to wait behind others, None if it may be tried.
+
+        Those before it in its line found no room; or its tenant is ahead of others that wait.
+        """
+        context = SchedulingContext(state, now_s, record, state.roles[-1])
+        record.home = _home(context)
+        of_line = line_of(record.request, record.slo, context.pattern, record.home[0], record.profile)
+        if not (self._shares.ahead(record.request.tenant) or self._waiting.waits_alike(of_line)):
+            return None
+        return _without_room(context, "others like it wait")
+
     def add(self, now_s: float, record: Record, refusal: Refusal | None, state: RoutingState) -> None:
         """Hold a request; `refusal` is None where a role has no ready replica."""
         if refusal is None:
@@ -228,10 +82,16 @@ class HeldQueue:
         """Judge one of `unstaffed`: all roles have replicas now. Its patience counts from when it came."""
         del self._unstaffed[record.request.request_id]
         context = SchedulingContext(state, now_s, record, state.roles[-1])
-        refusal = _without_room(context)
+        refusal = _without_room(context, "no replica was ready when it came")
         entry = self._waiting.remove(record.request.request_id)
         assert entry is not None
         self._push(context, refusal, entry.enqueued_s)
+
+    def hold_on(self, now_s: float, record: Record, state: RoutingState) -> None:
+        """Hold one that has waited as long as it may until there is a place for such ones."""
+        context = SchedulingContext(state, now_s, record, state.roles[-1])
+        entry = self._entry(context, None, record.request.arrival_s)
+        self._waiting.push(replace(entry, expires_s=inf, start_by_s=-inf, forced=True))
 
     def remove(self, request_id: str) -> None:
         """Hold it no longer; nothing happens if it is not held."""
@@ -239,10 +99,26 @@ class HeldQueue:
         self._reasons.pop(request_id, None)
         self._unstaffed.pop(request_id, None)
 
-    def ordered(self, now_s: float) -> Iterator[str]:
-        """The requests to try, the most urgent first; after `due`."""
-        for entry in self._waiting.ordered(now_s):
-            yield entry.request.request_id
+    def served(self, tenant: str) -> None:
+        """The tenant was given something."""
+        self._waiting.served(tenant)
+
+    def last_of_most(self) -> str:
+        """The request that makes way in a full queue: one of the tenant that holds most for its weight."""
+        return self._waiting.last_of(self._shares.most_waiting())
+
+    def give_up(self, now_s: float) -> None:
+        """Let those that can be saved no longer stand behind the others."""
+        self._waiting.give_up(now_s)
+
+    def first(self, among: Marks) -> tuple[int, str] | None:
+        """The line, of those that are marked, and the request that is next; after `due` and `give_up`."""
+        found = self._waiting.first(among)
+        return None if found is None else (found[0], found[1].request.request_id)
+
+    def refused(self, column: int, refusal: Refusal) -> None:
+        """The head of that line found no room."""
+        self._waiting.refused_by(column, refusal.role)
 
     def due(self, now_s: float) -> Iterator[tuple[str, ShedReason, str]]:
         """Those whose time is over, why they are shed, and in words; they are held no longer."""
@@ -256,31 +132,54 @@ class HeldQueue:
                 yield entry.request.request_id, ShedReason.WAITED_TOO_LONG, waited
 
     def _push(self, context: SchedulingContext, refusal: Refusal | None, enqueued_s: float) -> None:
-        request, expires_s = context.record.request, enqueued_s + self._settings.max_wait_s
+        entry = self._entry(context, refusal, enqueued_s)
         if refusal is not None:
-            self._reasons[request.request_id] = refusal
+            self._reasons[entry.request.request_id] = refusal
+        self._waiting.push(entry)
+
+    def _entry(
+        self, context: SchedulingContext, refusal: Refusal | None, enqueued_s: float
+    ) -> WaitingRequest:
+        record, expires_s = context.record, enqueued_s + self._settings.max_wait_s
+        if refusal is not None and not record.request.critical:
             expires_s = min(expires_s, refusal.hopeful_until_s)
-        self._waiting.push(
-            WaitingRequest(
-                request=request,
-                pattern=context.pattern,
-                enqueued_s=enqueued_s,
-                start_by_s=_start_by_s(context, refusal),
-                expires_s=expires_s,
-            )
+        home, cached_tokens = record.home = record.home or _home(context)
+        return WaitingRequest(
+            request=record.request,
+            pattern=context.pattern,
+            enqueued_s=enqueued_s,
+            start_by_s=_start_by_s(context, refusal),
+            expires_s=expires_s,
+            output_tokens=float(record.expected_output),
+            home=home,
+            cached_tokens=cached_tokens,
+            role=0 if refusal is None else refusal.role,
+            slo=record.slo,
+            profile=record.profile,
         )
 
 
-def _without_room(context: SchedulingContext) -> Refusal:
+def _home(context: SchedulingContext) -> tuple[int, float]:
+    """The slot that has most of the prompt, and how many tokens of it."""
+    request, state = context.record.request, context.state
+    if not request.blocks:
+        return NO_HOME, 0.0
+    first = context.about(state.roles[0])
+    if not len(first.slots):
+        return NO_HOME, 0.0
+    cached = first.cached_tokens
+    place = int(np.argmax(cached))
+    if cached[place] < WORTH_A_HOME * request.input_tokens:
+        return NO_HOME, 0.0
+    return int(first.slots[place]), float(cached[place])
+
+
+def _without_room(context: SchedulingContext, why: str) -> Refusal:
     """The refusal of a request that no profile was asked about; by predictions if its profile uses them."""
     record, until_s = context.record, inf
-    if record.judged and not record.request.critical and isfinite(context.alone_s[0]):
+    if record.judged and isfinite(context.alone_s[0]):
         until_s = context.hopeful_until_s
-    return Refusal(
-        reason=ShedReason.NO_HEADROOM,
-        explain=lambda: "no replica was ready when it came",
-        hopeful_until_s=until_s,
-    )
+    return Refusal(reason=ShedReason.NO_HEADROOM, explain=lambda: why, hopeful_until_s=until_s)
 
 
 def _start_by_s(context: SchedulingContext, refusal: Refusal | None) -> float:

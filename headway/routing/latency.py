@@ -94,7 +94,7 @@ class LatencyForecaster:
         self._kinds = {gpu_type: kind for kind, gpu_type in enumerate(known)}
         self._kinds |= {gpu_type: NO_PROFILE - place for place, gpu_type in enumerate(silent, start=1)}
         self._surfaces: list[EngineSurfaces] = [engine_surfaces(profile) for profile in known.values()]
-        self._engines = [
+        self.engines = [
             (tuple(surfaces.work), tuple(surfaces.itl), tuple(self._batching)) for surfaces in self._surfaces
         ]
         self._unknown = False
@@ -106,6 +106,11 @@ class LatencyForecaster:
         capacity = self._surfaces[kind].itl.capacity_tokens if kind >= 0 else inf
         self._unknown |= kind < 0
         return {FleetRow.KIND: float(kind), FleetRow.CAPACITY_TOKENS: capacity}
+
+    @property
+    def curves(self) -> PlainCurves:
+        """What was learned of TTFT and TPOT, as plain tables."""
+        return self._curves or NO_CURVES
 
     def safety_factors(self) -> Mapping[str, SafetyFactor]:
         """The factors of predictions, by name."""
@@ -171,7 +176,7 @@ class LatencyForecaster:
             out.fill(np.nan)
         newcomer = tuple(self._newcomer(asked))
         role, cached = ROLE_CODES[asked.role], asked.cached_tokens
-        for kind, engine in enumerate(self._engines):
+        for kind, engine in enumerate(self.engines):
             forecast(role, table, asked.slots, cached, kind, (newcomer, *engine), out)
         return out
 
@@ -198,7 +203,7 @@ class LatencyForecaster:
         newcomer, cached = tuple(self._newcomer(asked)), asked.cached_tokens
         uncached = asked.record.request.input_tokens - (float(cached.max()) if len(cached) else 0.0)
         best = [
-            alone(ROLE_CODES[asked.role], uncached, (newcomer, *self._engines[kind]))
+            alone(ROLE_CODES[asked.role], uncached, (newcomer, *self.engines[kind]))
             for kind in kinds
             if kind >= 0
         ]

@@ -52,6 +52,11 @@ class LazyHeap(Generic[Item]):
             heappop(heap)
         return heap[0] if heap else None
 
+    @property
+    def youngest(self) -> int:
+        """The sequence of the item that was pushed last; there is one."""
+        return next(reversed(self._items))
+
     def item(self, sequence: int) -> Item:
         """The living item of a sequence; KeyError without one."""
         return self._items[sequence]

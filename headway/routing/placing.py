@@ -26,7 +26,7 @@ from headway.routing.lazy_heap import LazyHeap
 from headway.routing.offload import OffloadReason
 from headway.routing.records import Record, Replica, RequestPhase
 from headway.routing.scheduler import RouteChoice, Scheduler
-from headway.routing.table import Entry, enter, leave, move, withdraw
+from headway.routing.table import Entry, FleetRow, enter, leave, move, withdraw
 from headway.routing.types import Figures, Labels, Placement, Running, Shed
 
 NAMES = ("placements", "sheds", "fallbacks", "unknown_events", "ended", "prompt_tokens")
@@ -115,6 +115,8 @@ class Placing:
         record.ttft_s, record.tpot_s, record.tracked = choice.ttft_s, choice.tpot_s, choice.tracked
         record.ttft_slack_s, record.guard_s = self._scheduler.guards(now_s, record, choice)
         self._enter_loads(now_s, record, choice.prefill, choice.decode)
+        if record.forced:
+            self._fleet.table[FleetRow.FORCED, choice.decode.slot] += 1.0
         if choice.prefill.alive:
             self._state.prefixes.insert(choice.prefill.slot, request.blocks)
         self._state.sessions.placed(request.session, choice.prefill, choice.decode)
@@ -147,6 +149,8 @@ class Placing:
         table, entry = self._fleet.table, record.entry
         decode.running.discard(record.number)
         guard_s = least_key(decode.running)
+        if record.forced and decode.alive:
+            table[FleetRow.FORCED, decode.slot] -= 1.0
         if record.phase is RequestPhase.DECODE:
             leave(table, _slot(prefill), _slot(decode), entry, guard_s)
         else:
@@ -154,6 +158,15 @@ class Placing:
             withdraw(table, _slot(prefill), _slot(decode), entry, least_key(prefill.waiting), guard_s)
         record.prefill = record.decode = None
         record.phase = RequestPhase.QUEUED
+
+    def binds_no_more(self, record: Record) -> None:
+        """Its SLO is lost: its TPOT is nothing that newcomers at its replica have to keep."""
+        decode = record.decode
+        record.guard_s = inf
+        if decode is not None and decode.alive:
+            decode.running.discard(record.number)
+            decode.running.push(inf, record.number, record)
+            self._fleet.table[FleetRow.TPOT_SLO_S, decode.slot] = least_key(decode.running)
 
     def _enter_loads(self, now_s: float, record: Record, prefill: Replica, decode: Replica) -> None:
         entry, slack_s, guard_s = record.entry, record.ttft_slack_s, record.guard_s

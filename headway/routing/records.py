@@ -51,7 +51,9 @@ class Record:
     `tpot_s` are predicted from the placement on; `guard_s` is the TPOT SLO that newcomers there must keep,
     infinite if no replica could; `ttft_slack_s` the same for TTFT; `handover` is, while the KV of an
     offloaded prompt is on its way, the nominal transfer and the wait at D (see `Handovers`). `alone_s` and
-    `joined_s` are TTFT and TPOT on an idle fleet, and TTFT on a busy one if it was held.
+    `joined_s` are TTFT and TPOT on an idle fleet, and TTFT on a busy one if it was held; `home` the slot that
+    had most of its prompt then, and how many tokens; `forced`: it has waited as long as it may; `counted`: it
+    is part of the demand that was seen.
     """
 
     request: RouteRequest
@@ -80,6 +82,9 @@ class Record:
     offload: OffloadDecision | None = None
     handover: tuple[float, float] | None = None
     alone_s: tuple[float, float] | None = None
+    home: tuple[int, float] | None = None
+    forced: bool = False
+    counted: bool = False
 
     @property
     def need_tokens(self) -> int:

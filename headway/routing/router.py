@@ -17,7 +17,7 @@ An event that raises RequestFault is done, but for a request that it does not na
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from math import nan
+from math import inf, nan
 
 from headway.config import Role
 from headway.config.routing import RoutingSettings
@@ -102,6 +102,7 @@ class Router:
     def use_model(self, model: LatencyModel) -> None:
         """Correct predictions by this model from now on."""
         self._state.latency.use(model)
+        self._dispatch.freed.look_again()
 
     def use_profiles(self, profiles: Mapping[str, GpuProfile]) -> None:
         """Go by these profiles from now on: predictions, capacities and offload of all GPU types.
@@ -115,6 +116,7 @@ class Router:
         for record in self._records.values():
             if record.phase is RequestPhase.QUEUED:
                 record.alone_s = None
+        self._dispatch.freed.look_again()
 
     @property
     def corrections(self) -> Mapping[str, float]:
@@ -139,6 +141,7 @@ class Router:
         be placed now is tried at the next event.
         """
         self._state.slo = slo
+        self._dispatch.freed.look_again()
 
     def take_samples(self) -> Sequence[Sample]:
         """Training samples since the last call, oldest first."""
@@ -172,6 +175,7 @@ class Router:
         if record is None or record.phase is not RequestPhase.PREFILL:
             return self._unknown("prefilled")
         record.prefilled_s = now_s
+        self._dispatch.freed.add(record.prefill)
         self._placing.prefilled(now_s, record)
         return self._dispatch.drain(now_s)
 
@@ -182,6 +186,9 @@ class Router:
             return self._unknown("first_token")
         record.first_token_s, record.output_tokens = now_s, max(1, record.output_tokens)
         self._state.handovers.arrived(now_s, record)
+        if now_s - record.request.arrival_s > record.slo.ttft_s and record.guard_s < inf:
+            self._placing.binds_no_more(record)
+            self._dispatch.freed.add(record.decode)
         return self.prefilled(now_s, request_id) if record.phase is RequestPhase.PREFILL else NOTHING
 
     def progress(self, now_s: float, progress: Sequence[OutputProgress]) -> RoutingOutcome:
@@ -200,6 +207,7 @@ class Router:
         if record is None:
             return self._unknown("complete")
         self._dispatch.leave(record)
+        self._dispatch.ended(record, output_tokens)
         self._counters.count("ended", "completed")
         self._learning.completed(now_s, record, output_tokens)
         self.traces.ended(record, now_s)
@@ -220,6 +228,7 @@ class Router:
         if not retry:
             del self._records[request_id]
             self._dispatch.leave(record)
+            self._dispatch.ended(record, record.output_tokens)
             self.traces.ended(record, None)
             return self._dispatch.drain(now_s)
         if (decode := self._survivor(record)) is not None and record.offload is not None:
@@ -246,6 +255,7 @@ class Router:
         self._fleet.set_ready(replica, ready=update.state is ReplicaState.READY)
         if update.load is not None:
             self._fleet.report(now_s, replica, update.load)
+        self._dispatch.freed.add(replica)
         return self._dispatch.drain(now_s)
 
     def expire(self, now_s: float) -> RoutingOutcome:

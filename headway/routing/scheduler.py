@@ -11,21 +11,25 @@ written here: `placing` enters the choice in the fleet's table.
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf, nan
 
 import numpy as np
+from numpy.typing import NDArray
 
 from headway.routing.context import ChosenReplica, Refusal, RoutingState, SchedulingContext, choose_replica
 from headway.routing.forecast import ForecastRow
 from headway.routing.offload import OffloadDecision
 from headway.routing.offloading import Offloading
-from headway.routing.plugins import Filter, Picker, Scorer
+from headway.routing.plugins import Filter, Foresight, Picker, Scorer
 from headway.routing.records import Record, Replica, TrackedPrediction
-from headway.routing.table import FleetRow, FloatArray
+from headway.routing.table import FleetRow, FloatArray, SlotArray
 from headway.routing.types import PluginFault
 
 logger = logging.getLogger(__name__)
+
+LATE = 0.5
+"""The share of a TTFT SLO by which a first token is predicted too late from which the SLO is given up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,12 +137,27 @@ class Scheduler:
         """A request came."""
         self._offloading.arrived(now_s)
 
-    def choose(self, now_s: float, record: Record) -> RouteChoice | Refusal:
-        """Where the request goes now. Needs a ready replica of each role. PluginFault."""
-        choice = self._choose(now_s, record, self._pipelines[record.profile])
+    def choose(self, now_s: float, record: Record, among: SlotArray | None = None) -> RouteChoice | Refusal:
+        """Where the request goes now. Needs a ready replica of each role. PluginFault.
+
+        `among` are the replicas of a mixed pool that are looked at, at least one; all without.
+        """
+        choice = self._choose(now_s, record, self._pipelines[record.profile], among)
         if isinstance(choice, Refusal) and choice.unjudged:
-            return self._choose(now_s, record, self._fallback)
+            return self._choose(now_s, record, self._fallback, among)
         return choice
+
+    def promising(
+        self, now_s: float, heads: FloatArray, profile: str, role: int, slots: SlotArray
+    ) -> NDArray[np.bool_] | None:
+        """The held requests that one of `slots`, of the role in that place, may have room for now.
+
+        bool[lines]; None where the profile does not tell.
+        """
+        for each in self._pipelines[profile].filters:
+            if isinstance(each, Foresight):
+                return each.promising(self._state, now_s, heads, role, slots)
+        return None
 
     def rescued(self, now_s: float, record: Record, fault: PluginFault) -> RouteChoice | Refusal:
         """The same after `choose` met a fault, without its plugins; the fault again where nothing rescues."""
@@ -179,14 +198,20 @@ class Scheduler:
         slo, slack_s, guard_s = record.slo, inf, record.slo.tpot_s
         if choice.ttft_s < inf:
             slack_s = slo.ttft_s - (now_s - record.request.arrival_s) - choice.ttft_s
+            if slack_s < -LATE * slo.ttft_s:
+                return inf, inf
         if choice.tpot_s > guard_s:
             context = SchedulingContext(self._state, now_s, record, self._state.roles[-1])
             if context.alone_s[1] > guard_s:
                 guard_s = inf
         return (slack_s if slack_s >= 0.0 else inf), guard_s
 
-    def _choose(self, now_s: float, record: Record, pipeline: Pipeline) -> RouteChoice | Refusal:
+    def _choose(
+        self, now_s: float, record: Record, pipeline: Pipeline, among: SlotArray | None = None
+    ) -> RouteChoice | Refusal:
         context = SchedulingContext(self._state, now_s, record, self._state.roles[0])
+        if among is not None:
+            context.slots = among
         if len(self._state.roles) > 1:
             return self._split(pipeline, context, context.about(self._state.roles[1]))
         position = pipeline.decide(context, self._state.generator)
@@ -214,7 +239,7 @@ class Scheduler:
             second.further_s = prefill.ttft_s - decode_s
         position = pipeline.decide(second, self._state.generator)
         if isinstance(position, Refusal):
-            return position
+            return replace(position, role=1)
         return self._choice(pipeline, prefill, choose_replica(second, position))
 
     def _choice(

@@ -57,6 +57,8 @@ class FleetRow(IntEnum):
     """KV tokens that fit; infinite where that is unknown."""
     KIND = 18
     """Index of the profile of its GPU type, −1 for one without."""
+    FORCED = 19
+    """Requests that were placed here though they harm others: they had waited as long as they may."""
 
 
 EMPTY: Mapping[FleetRow, float] = {

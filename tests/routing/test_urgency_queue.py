@@ -10,13 +10,21 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from headway.routing import RequestSlo, RouteRequest, RoutingError
 from headway.routing.capacity import RequestPattern
-from headway.routing.held_queue import UrgencyQueue, WaitingRequest
+from headway.routing.fair_shares import FairShares
+from headway.routing.held_lines import UrgencyQueue, WaitingRequest
 
 PATTERNS = [RequestPattern("m", 5, 5), RequestPattern("m", 9, 5), RequestPattern("m", 9, 2)]
 
 
-def entry(name: str, *, pattern=0, enqueued=0.0, start_by=inf, expires=inf, critical=False) -> WaitingRequest:
+def empty(order="slo", **weights: float) -> UrgencyQueue:
+    return UrgencyQueue(FairShares(lambda tenant: weights.get(tenant, 1.0)), order)
+
+
+def entry(
+    name: str, *, pattern=0, enqueued=0.0, start_by=inf, expires=inf, critical=False, tenant=""
+) -> WaitingRequest:
     request = RouteRequest(
+        tenant=tenant,
         request_id=name,
         arrival_s=enqueued,
         input_tokens=10,
@@ -34,7 +42,7 @@ def entry(name: str, *, pattern=0, enqueued=0.0, start_by=inf, expires=inf, crit
 
 
 def waiting(*entries: WaitingRequest, order="slo") -> UrgencyQueue:
-    queue = UrgencyQueue(order)
+    queue = empty(order)
     for one in entries:
         queue.push(one)
     return queue
@@ -122,9 +130,34 @@ def test_an_iteration_that_was_left_hides_nothing():
     assert names(queue.ordered(0.0)) == ["a", "b"]
 
 
-def test_critical_ones_have_queues_of_their_own():
-    queue = waiting(entry("plain", start_by=1.0), entry("critical", start_by=2.0, critical=True))
-    assert names(queue.ordered(0.0)) == ["plain", "critical"]
+def test_critical_ones_go_first_while_they_can_be_saved():
+    queue = waiting(
+        entry("plain", start_by=4.0),
+        entry("lost", start_by=1.0, critical=True),
+        entry("critical", start_by=5.0, critical=True),
+    )
+    assert names(queue.ordered(2.0)) == ["critical", "plain", "lost"]
+
+
+def test_a_tenant_that_is_ahead_goes_last_however_urgent():
+    shares = FairShares(lambda _: 1.0)
+    queue = UrgencyQueue(shares)
+    queue.push(entry("greedy", start_by=1.0, tenant="a", critical=True))
+    queue.push(entry("modest", start_by=9.0, tenant="b"))
+    assert names(queue.ordered(0.0)) == ["greedy", "modest"]
+    shares.served("a", 1e6)
+    queue.served("a")
+    assert names(queue.ordered(0.0)) == ["modest", "greedy"]
+
+
+def test_of_a_full_queue_the_youngest_of_the_longest_line_makes_way():
+    queue = waiting(
+        entry("old", tenant="a"),
+        entry("young", tenant="a"),
+        entry("other", pattern=1, tenant="a"),
+        entry("b", tenant="b"),
+    )
+    assert queue.last_of("a") == "young"
 
 
 def test_due_takes_out_whose_patience_has_ended():
@@ -152,12 +185,12 @@ def test_nobody_waits_twice_and_strangers_are_none():
 
 def test_garbage_is_bounded():
     """Whoever leaves from the middle, nothing of it stays but a multiple of who waits."""
-    queue = UrgencyQueue()
+    queue = empty()
     for number in range(2_000):
         queue.push(entry(str(number), pattern=number % 3, start_by=float(number), expires=1e4 + number))
         if number >= 100:
             assert queue.remove(str(number - 1)) is not None
-    kept = [queue._expiry, *queue._hopeful._queues.values(), queue._hopeful._heads]
+    kept = [queue._expiry, *(line.entries for line in queue._lines.values())]
     assert len(queue) == 100
     assert sum(len(heap._heap) for heap in kept) <= 2 * 2 * len(queue) + 16 * len(kept) + 2 * len(PATTERNS)
 
@@ -171,7 +204,7 @@ class AgainstPlainLists(RuleBasedStateMachine):
     @initialize(order=st.sampled_from(["slo", "fifo"]))
     def begin(self, order):
         self.order, self.now, self.count = order, 0.0, 0
-        self.queue = UrgencyQueue(order)
+        self.queue = empty(order)
         self.plain: dict[str, WaitingRequest] = {}
 
     @rule(pattern=st.integers(0, 2), start_in=TIMES, patience=TIMES, critical=st.booleans())
@@ -231,7 +264,8 @@ class AgainstPlainLists(RuleBasedStateMachine):
 
     def rank(self, one: WaitingRequest) -> tuple[object, ...]:
         by_age = self.order == "fifo" or self.lost(one)
-        return self.lost(one), one.enqueued_s if by_age else one.latest_start_s, int(one.request.request_id)
+        tier = 2 if self.lost(one) else 1 if self.order == "fifo" or not one.request.critical else 0
+        return tier, one.enqueued_s if by_age else one.latest_start_s, int(one.request.request_id)
 
     @invariant()
     def agrees(self):

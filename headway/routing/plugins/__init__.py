@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 
 from headway.config.routing import RoutingSettings
 from headway.extensions import ExtensionPoint
-from headway.routing.context import Refusal, SchedulingContext
-from headway.routing.table import FloatArray
+from headway.routing.context import Refusal, RoutingState, SchedulingContext
+from headway.routing.table import FloatArray, SlotArray
 from headway.routing.types import RouteRequest
 
 PLUGINS = ExtensionPoint(
@@ -62,6 +62,20 @@ class Filter(Protocol):
 
     def refusal(self, context: SchedulingContext) -> Refusal:
         """The reason that none of these candidates stays; asked right after `keep` left none."""
+
+
+@runtime_checkable
+class Foresight(Protocol):
+    """A filter that tells quickly which held requests are worth asking about."""
+
+    def promising(
+        self, state: RoutingState, now_s: float, heads: FloatArray, role: int, slots: SlotArray
+    ) -> NDArray[np.bool_]:
+        """True where `keep` may keep one of `slots`, of the role in that place, bool[lines].
+
+        `heads` is the table of held requests (`held_lines.HeadRow`). One that is marked in vain costs a
+        decision; one that is not marked waits on.
+        """
 
 
 @runtime_checkable

@@ -38,7 +38,7 @@ class SloTerms(NamedTuple):
     `left_s` is what is left of the TTFT SLO. Predictions are multiplied by the two `safety` factors.
     `least_harm`: its own SLOs are lost and do not count. `patient`: it waits for a replica with a short
     queue, of prompts or of `chunk_tokens`. `reserve` sequences more must still fit under the TPOT SLOs, where
-    one alone has `first_itl_s`. `void_s` is a TPOT SLO that is lost anyway and binds no other.
+    one alone has `first_itl_s`.
     """
 
     ttft_s: float
@@ -54,7 +54,6 @@ class SloTerms(NamedTuple):
     patient: bool
     reserve: float = 0.0
     first_itl_s: float = 0.0
-    void_s: float = -1.0
 
 
 class JudgedReplica(NamedTuple):
@@ -90,7 +89,7 @@ def candidate_at(
         rows[TPOT, place],
         rows[OTHERS, place],
         rows[DELAY, place],
-        inf if tightest_s == terms.void_s else tightest_s,
+        tightest_s,
         table[FleetRow.TTFT_SLACK_S, slot],
         decoding,
         waiting,

@@ -18,7 +18,6 @@ TTFT and TPOT are `forecast`'s, times a safety factor that follows the live erro
 
 Room for critical requests (`demand`): where a request that is not critical is to be valid, h_p must also bear
 z √(λ τ) / R sequences more, each of which adds as much as those there do on average, (TPOT' − ITL(1)) / n.
-A TPOT SLO that the whole fleet could not keep for critical requests alone binds no other: s is infinite then.
 
 Candidates without a prediction are dropped where others have one; where none has, the request goes to the
 fallback profile. What follows where none is valid, and patience, are in docs/routing.md. Parameters left null
@@ -26,7 +25,6 @@ are those of `routing.slo`.
 """
 
 from dataclasses import dataclass, replace
-from functools import partial
 from math import inf
 from typing import Annotated, ClassVar, Literal
 
@@ -36,15 +34,18 @@ from pydantic import Field
 
 from headway.config import Role
 from headway.config.routing import RoutingSettings
-from headway.routing.context import Refusal, SchedulingContext
-from headway.routing.forecast import ForecastRow
-from headway.routing.plugins.headroom import SloTerms, judge
-from headway.routing.table import FleetRow, FloatArray
+from headway.routing.context import Refusal, RoutingState, SchedulingContext
+from headway.routing.forecast import ROLE_CODES, ForecastRow
+from headway.routing.plugins.foresight import HeldTerms, foresee
+from headway.routing.plugins.headroom import CHUNKS, LEAST, SloTerms, judge
+from headway.routing.table import FleetRow, FloatArray, SlotArray
 from headway.routing.types import RouteRequest, ShedReason
 
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 
 NOTE = "slo-scorer"
+
+ROUNDING = 1e-9
 
 
 @dataclass(slots=True, kw_only=True)
@@ -86,10 +87,30 @@ class SloScorer:
         usable = np.isfinite(verdict)
         if not usable.any():
             return usable
-        if lost(context):
-            verdict = self._judged(context, least_harm=True)
-        context.notes[NOTE] = 1.0 / (1.0 - np.minimum(verdict, 0.0))
-        return usable
+        return self._least_bad(context, verdict, usable)
+
+    def promising(
+        self, state: RoutingState, now_s: float, heads: FloatArray, role: int, slots: SlotArray
+    ) -> NDArray[np.bool_]:
+        """Held requests that one of `slots` may be valid for, bool[lines]; see `foresight`."""
+        latency, of_role = state.latency, state.roles[role]
+        moves, count = len(state.roles) > 1 and role == 0, len(state.fleet.ready(of_role))
+        ttft_safety, tpot_safety = self._safety(state)
+        counted = count > 0 and of_role is not Role.PREFILL
+        terms = HeldTerms(
+            now_s=now_s,
+            stay_s=latency.stay_s,
+            role=role,
+            role_code=ROLE_CODES[of_role],
+            ttft_weight=self.ttft_weight or 0.0,
+            ttft_safety=ttft_safety,
+            tpot_safety=tpot_safety,
+            reserve=latency.critical.room(now_s, latency.stay_s, count) if counted else 0.0,
+            patient=self.patient and of_role is not Role.DECODE,
+            transfer_s=state.rules.transfer_s(0.0) if moves else 0.0,
+            transfer_s_per_token=state.rules.transfer_s_per_token if moves else 0.0,
+        )
+        return foresee(latency, state.fleet.table, heads, slots, terms)
 
     def score(self, context: SchedulingContext) -> FloatArray:
         """f8[C] in (0, 1]."""
@@ -101,41 +122,76 @@ class SloScorer:
             return Refusal(reason=ShedReason.NO_HEADROOM, explain=lambda: "no prediction", unjudged=True)
         return no_headroom(context)
 
-    def _judged(self, context: SchedulingContext, *, least_harm: bool) -> FloatArray:
-        record, latency, table = context.record, context.state.latency, context.state.fleet.table
+    def _safety(self, state: RoutingState) -> tuple[float, float]:
+        """The factors of predicted TTFT and TPOT."""
+        if self.margin is not None:
+            return 1.0 + self.margin, 1.0 + self.margin
+        return state.latency.ttft_safety.factor, state.latency.tpot_safety.factor
+
+    def _least_bad(
+        self, context: SchedulingContext, verdict: FloatArray, usable: NDArray[np.bool_]
+    ) -> NDArray[np.bool_]:
+        """The candidates of a critical request that none is valid for."""
+        record = context.record
+        is_lost = lost(context)
+        if not (is_lost or record.forced):
+            # The safety margin is there so that promises are kept to those that could wait or go elsewhere.
+            nominal = self._judged(context, least_harm=False, nominal=True)
+            if self.patient or np.count_nonzero(nominal > 0.0):
+                context.notes[NOTE] = nominal
+                kept: NDArray[np.bool_] = nominal > 0.0
+                return kept
+        if is_lost or record.forced:
+            verdict = self._judged(context, least_harm=True)
+        context.notes[NOTE] = 1.0 / (1.0 - np.minimum(verdict, 0.0))
+        if not self.patient:
+            return usable
+        if record.forced:
+            free: NDArray[np.bool_] = context.column(FleetRow.FORCED) == 0.0
+            return usable & has_room(context) & free
+        harm = -verdict - LEAST - 0.01 * context.forecast[ForecastRow.TTFT_S]
+        harmless: NDArray[np.bool_] = usable & (harm <= ROUNDING) & has_room(context)
+        return harmless
+
+    def _judged(self, context: SchedulingContext, *, least_harm: bool, nominal: bool = False) -> FloatArray:
+        record, table = context.record, context.state.fleet.table
         reserve, first_itl_s = _reserve(context)
+        ttft_safety, tpot_safety = (1.0, 1.0) if nominal else self._safety(context.state)
         terms = SloTerms(
             ttft_s=record.slo.ttft_s,
             left_s=record.slo.ttft_s - context.waited_s,
             tpot_s=record.slo.tpot_s if context.role is not Role.PREFILL else inf,
             ttft_weight=self.ttft_weight or 0.0,
             likeness_weight=self.likeness_weight,
-            ttft_safety=latency.ttft_safety.factor if self.margin is None else 1.0 + self.margin,
-            tpot_safety=latency.tpot_safety.factor if self.margin is None else 1.0 + self.margin,
+            ttft_safety=ttft_safety,
+            tpot_safety=tpot_safety,
             chunk_tokens=float(context.state.rules.chunk_tokens),
             highest=self.strategy != "lowest",
             least_harm=least_harm,
             patient=self.patient and not record.request.critical and context.role is not Role.DECODE,
             reserve=reserve,
             first_itl_s=first_itl_s,
-            void_s=latency.critical.void_s,
         )
         return judge(context.forecast, table, context.slots, tuple(terms))
+
+
+def has_room(context: SchedulingContext) -> NDArray[np.bool_]:
+    """Candidates that begin a prompt at once, or nearly so, bool[C]; all of those that only decode."""
+    if context.role is Role.DECODE:
+        return np.ones(len(context.slots), dtype=np.bool_)
+    few = context.column(FleetRow.PREFILL_TOKENS) <= CHUNKS * context.state.rules.chunk_tokens
+    room: NDArray[np.bool_] = few | (context.column(FleetRow.WAITING) == 0.0)
+    return room
 
 
 def _count(context: SchedulingContext) -> None:
     """Count the demand, once for each request."""
     record, latency, now_s = context.record, context.state.latency, context.now_s
-    if context.role is Role.PREFILL:
+    if context.role is Role.PREFILL or record.counted:
         return
-    if not record.request.critical:
-        if context.waited_s <= 0.0:
-            latency.critical.other(now_s)
-        return
-    work_s = float(context.forecast[ForecastRow.WORK_S, 0])
-    output_tokens, work_s = float(record.expected_output), work_s if work_s < inf else 0.0
-    latency.critical.seen(now_s, record.slo.tpot_s, output_tokens, record.mean_tokens, work_s)
-    latency.critical.check(now_s, len(context.slots), partial(latency.shared_tpot_s, _kind(context)))
+    record.counted = True
+    if record.request.critical:
+        latency.critical.seen(now_s)
 
 
 def _reserve(context: SchedulingContext) -> tuple[float, float]:
@@ -155,10 +211,8 @@ def _kind(context: SchedulingContext) -> int:
 
 
 def lost(context: SchedulingContext) -> bool:
-    """True if not even an idle replica would keep the request's SLO any more, nor the fleet its TPOT."""
+    """True if not even an idle replica would keep the request's SLO any more."""
     slo = context.record.slo
-    if slo.tpot_s == context.state.latency.critical.void_s:
-        return True
     ttft_s, tpot_s = context.alone_s
     return ttft_s > slo.ttft_s - context.waited_s or tpot_s > slo.tpot_s
 

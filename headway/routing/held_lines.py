@@ -1,0 +1,355 @@
+"""Requests that wait, in lines of alike ones, and which of them is next.
+
+s = start_by_s is the latest start that still keeps a request's SLO, x = expires_s the end of its patience.
+
+    latest start   d = min(s, x)         a request that is shed at x can be helped only before x
+    slack          d − now               < 0: lost, nothing keeps its SLO any more; 0 can still be saved
+    risk           P(W > slack)          W: how long until a replica has room for it
+
+Whatever the distribution of W, as long as it is the same for all, the greatest risk is the least slack, and
+all slacks shrink alike: the order between two requests never changes, and keys can stay in heaps. Equals go
+by arrival; the lost come after all others, by enqueueing, so that none of them is overtaken for ever.
+
+    rank           (its tenant is ahead, tier, d or for the lost enqueueing, arrival), the least first
+    tier           critical ones that can be saved; others that can; those that are lost
+    order fifo     one tier, by enqueueing
+
+Requests of one tenant, pattern, SLO and criticality are a line: when its head finds no room, those behind it
+need not ask. The heads stand in a table with a column per line, which compiled loops scan: for the next one,
+for one that is lost by now, and for those that a replica may have room for. n requests in p lines: push and
+remove cost O(log n) amortised (`lazy_heap`), the next head O(p), some nanoseconds each.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+from math import inf
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headway.routing.capacity import RequestPattern, rounded_down
+from headway.routing.fair_shares import ALLOWANCE, FairShares
+from headway.routing.lazy_heap import LazyHeap
+from headway.routing.table import FloatArray
+from headway.routing.types import RequestSlo, RouteRequest, RoutingError
+from interp.jit import compiled
+
+Marks = NDArray[np.bool_]
+
+CRITICAL_TIER, PLAIN_TIER, LOST_TIER = 0, 1, 2
+FIRST_LINES = 64
+NO_HOME = -1
+
+
+class HeadRow(IntEnum):
+    """The rows of the table of heads."""
+
+    LIVE = 0
+    """1 for a line, 0 for a column that is free."""
+    TIER = 1
+    KEY_S = 2
+    SEQUENCE = 3
+    START = 4
+    """Where its tenant's next request begins (`fair_shares`)."""
+    INPUT_TOKENS = 5
+    OUTPUT_TOKENS = 6
+    """Output tokens expected."""
+    CACHED_TOKENS = 7
+    """Prompt tokens that its home is thought to have."""
+    HOME = 8
+    """The slot of the replica that has most of its prompt, −1 if that is not worth a name."""
+    TTFT_BY_S = 9
+    """Arrival + TTFT SLO."""
+    TPOT_SLO_S = 10
+    ROLE = 11
+    """The place among the deployment's roles of that which had no room."""
+    FORCED = 12
+    """1 where it has waited as long as it may."""
+    PROFILE = 13
+    """The place of its profile in `UrgencyQueue.profiles`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitingRequest:
+    """A request that waits. `expires_s` ends its patience; `start_by_s` is infinite without an SLO.
+
+    `home` is the slot of the replica with `cached_tokens` of its prompt, −1 without one; `role` the place of
+    the role that had no room for it. `slo` is what it is held to. `forced`: it waited as long as it may, and
+    waits on.
+    """
+
+    request: RouteRequest
+    pattern: RequestPattern
+    enqueued_s: float
+    start_by_s: float = inf
+    expires_s: float = inf
+    output_tokens: float = 1.0
+    cached_tokens: float = 0.0
+    home: int = NO_HOME
+    role: int = 0
+    slo: RequestSlo | None = None
+    forced: bool = False
+    profile: str = ""
+
+    @property
+    def latest_start_s(self) -> float:
+        """The latest start that is still worth something."""
+        return min(self.start_by_s, self.expires_s)
+
+
+class Alike(NamedTuple):
+    """What the requests of a line have in common; SLOs to within 1/64."""
+
+    tenant: str
+    pattern: RequestPattern
+    ttft_slo_s: float
+    tpot_slo_s: float
+    critical: bool
+    adapter: str
+    home: int
+    profile: str
+
+
+def alike(entry: WaitingRequest) -> Alike:
+    """The line of a request."""
+    return line_of(entry.request, entry.slo or entry.request.slo, entry.pattern, entry.home, entry.profile)
+
+
+def line_of(
+    request: RouteRequest, slo: RequestSlo, pattern: RequestPattern, home: int, profile: str
+) -> Alike:
+    """The line of a request that is held to that SLO."""
+    ttft_slo_s, tpot_slo_s = rounded_down(slo.ttft_s), rounded_down(slo.tpot_s)
+    of_whom = (request.critical, request.adapter, home, profile)
+    return Alike(request.tenant, pattern, ttft_slo_s, tpot_slo_s, *of_whom)
+
+
+class _Line:
+    """One line; `column` is its place in the table of heads."""
+
+    __slots__ = ("column", "entries", "key")
+
+    def __init__(self, key: tuple[Alike, bool], column: int) -> None:
+        self.key, self.column = key, column
+        self.entries: LazyHeap[WaitingRequest] = LazyHeap()
+
+
+class UrgencyQueue:
+    """All that wait. Times passed in never go back; `due` is called before `first` at a time."""
+
+    def __init__(self, shares: FairShares, order: Literal["slo", "fifo"] = "slo") -> None:
+        self._shares, self._order, self._sequence = shares, order, 0
+        self._entries: dict[str, tuple[WaitingRequest, _Line, int]] = {}
+        self._lines: dict[tuple[Alike, bool], _Line] = {}
+        self._at: list[_Line | None] = []
+        self._free: list[int] = []
+        self._of_tenant: dict[str, set[int]] = {}
+        self._expiry: LazyHeap[WaitingRequest] = LazyHeap()
+        self.heads: FloatArray = np.zeros((len(HeadRow), 0))
+        """f8[rows, lines]."""
+        self.profiles: dict[str, int] = {}
+        """The profiles of those that ever waited, and the number of each."""
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, request_id: str) -> bool:
+        return request_id in self._entries
+
+    @property
+    def next_due_s(self) -> float:
+        """When `due` has something next; infinite if never."""
+        first = self._expiry.first()
+        return inf if first is None else first[0]
+
+    def waits_alike(self, of_line: Alike) -> bool:
+        """True if requests of that line wait that can be saved."""
+        return (of_line, False) in self._lines
+
+    def push(self, entry: WaitingRequest) -> None:
+        """Let a request wait. Raises RoutingError if it does already."""
+        request_id = entry.request.request_id
+        if request_id in self._entries:
+            raise RoutingError(f"request {request_id!r} waits already")
+        sequence = self._sequence = self._sequence + 1
+        self._shares.waits(entry.request.tenant)
+        self._expiry.push(entry.expires_s, sequence, entry)
+        self._add(entry, sequence, lost=entry.forced)
+
+    def remove(self, request_id: str) -> WaitingRequest | None:
+        """Let it wait no longer; None if it does not wait."""
+        found = self._entries.pop(request_id, None)
+        if found is None:
+            return None
+        entry, line, sequence = found
+        self._take(line, sequence)
+        self._expiry.discard(sequence)
+        self._shares.waits_no_more(entry.request.tenant)
+        return entry
+
+    def due(self, now_s: float) -> list[WaitingRequest]:
+        """Those whose patience has ended, longest ago first; they wait no longer."""
+        ended = []
+        while self.next_due_s <= now_s and (first := self._expiry.first()) is not None:
+            entry = self._expiry.item(first[1])
+            self.remove(entry.request.request_id)
+            ended.append(entry)
+        return ended
+
+    def give_up(self, now_s: float) -> None:
+        """Move those that can be saved no longer to the lost."""
+        if self._order != "slo":
+            return
+        while (column := _lost_by(self.heads, now_s)) >= 0:
+            line = self._line(column)
+            first = line.entries.first()
+            assert first is not None
+            entry, sequence = line.entries.item(first[1]), first[1]
+            self._take(line, sequence)
+            self._add(entry, sequence, lost=True)
+
+    def first(self, among: Marks | None = None) -> tuple[int, WaitingRequest] | None:
+        """The column and the head of the line that is next, of the lines that are marked; after `give_up`."""
+        least = self._shares.least + ALLOWANCE
+        column = _first(self.heads, _ALL if among is None else among, among is None, least)
+        return None if column < 0 else (column, self.head(column))
+
+    def head(self, column: int) -> WaitingRequest:
+        """The head of a line."""
+        entries = self._line(column).entries
+        first = entries.first()
+        assert first is not None
+        return entries.item(first[1])
+
+    def refused_by(self, column: int, role: int) -> None:
+        """The head of that line found no room at the role in this place."""
+        self.heads[HeadRow.ROLE, column] = role
+
+    def served(self, tenant: str) -> None:
+        """The tenant's counter has changed: its lines rank by it."""
+        for column in self._of_tenant.get(tenant, ()):
+            self.heads[HeadRow.START, column] = self._shares.start(tenant)
+
+    def last_of(self, tenant: str) -> str:
+        """The least urgent of the tenant's requests, by line: the youngest of the line with most."""
+        lines = [self._line(column).entries for column in self._of_tenant[tenant]]
+        longest = max(lines, key=len)
+        return longest.item(longest.youngest).request.request_id
+
+    def ordered(self, now_s: float) -> Iterator[WaitingRequest]:
+        """The heads, the next one first. One that the caller removes makes room for the next of its line."""
+        self.give_up(now_s)
+        opened = self.heads[HeadRow.LIVE] > 0.0
+        while (found := self.first(opened)) is not None:
+            column, entry = found
+            yield entry
+            if entry.request.request_id in self._entries:
+                opened[column] = False
+
+    def _line(self, column: int) -> _Line:
+        line = self._at[column]
+        assert line is not None
+        return line
+
+    def _add(self, entry: WaitingRequest, sequence: int, *, lost: bool) -> None:
+        by_age = lost or self._order == "fifo"
+        key = (alike(entry), lost)
+        line = self._lines.get(key)
+        if line is None:
+            line = self._lines[key] = _Line(key, self._column())
+            self._at[line.column] = line
+            self._of_tenant.setdefault(entry.request.tenant, set()).add(line.column)
+        line.entries.push(entry.enqueued_s if by_age else entry.latest_start_s, sequence, entry)
+        self._entries[entry.request.request_id] = (entry, line, sequence)
+        if line.entries.first() == (entry.enqueued_s if by_age else entry.latest_start_s, sequence):
+            self._write(line)
+
+    def _take(self, line: _Line, sequence: int) -> None:
+        head = line.entries.first()
+        line.entries.discard(sequence)
+        if not line.entries:
+            del self._lines[line.key]
+            self.heads[HeadRow.LIVE, line.column] = 0.0
+            self._at[line.column] = None
+            self._free.append(line.column)
+            columns = self._of_tenant[line.key[0].tenant]
+            columns.discard(line.column)
+            if not columns:
+                del self._of_tenant[line.key[0].tenant]
+        elif head is not None and head[1] == sequence:
+            self._write(line)
+
+    def _write(self, line: _Line) -> None:
+        """The head of a line stands in the table."""
+        first = line.entries.first()
+        assert first is not None
+        (key_s, sequence), (of_line, lost) = first, line.key
+        entry = line.entries.item(sequence)
+        request, slo = entry.request, entry.slo or entry.request.slo
+        tier = LOST_TIER if lost else CRITICAL_TIER if of_line.critical else PLAIN_TIER
+        self.heads[:, line.column] = (
+            1.0,
+            tier if self._order == "slo" else PLAIN_TIER,
+            key_s,
+            sequence,
+            self._shares.start(request.tenant),
+            request.input_tokens,
+            entry.output_tokens,
+            entry.cached_tokens,
+            entry.home,
+            request.arrival_s + slo.ttft_s,
+            slo.tpot_s,
+            entry.role,
+            entry.forced,
+            self.profiles.setdefault(entry.profile, len(self.profiles)),
+        )
+
+    def _column(self) -> int:
+        if not self._free:
+            old = len(self._at)
+            new = max(FIRST_LINES, 2 * old)
+            heads = np.zeros((len(HeadRow), new))
+            heads[:, :old] = self.heads
+            self.heads = heads
+            self._at.extend([None] * (new - old))
+            self._free.extend(range(new - 1, old - 1, -1))
+        return self._free.pop()
+
+
+_ALL: Marks = np.ones(0, dtype=np.bool_)
+
+
+@compiled
+def _first(heads: FloatArray, marks: Marks, every: bool, ahead_from: float) -> int:
+    """The column of least rank, −1 without one."""
+    best, ahead, tier, key_s, sequence = -1, True, 9.0, 0.0, 0.0
+    for column in range(heads.shape[1]):
+        if heads[HeadRow.LIVE, column] == 0.0 or not (every or marks[column]):
+            continue
+        its_ahead, its_tier = heads[HeadRow.START, column] > ahead_from, heads[HeadRow.TIER, column]
+        its_key_s, its_sequence = heads[HeadRow.KEY_S, column], heads[HeadRow.SEQUENCE, column]
+        if best >= 0:
+            if its_ahead != ahead:
+                better = ahead
+            elif its_tier != tier:
+                better = its_tier < tier
+            elif its_key_s != key_s:
+                better = its_key_s < key_s
+            else:
+                better = its_sequence < sequence
+            if not better:
+                continue
+        best, ahead, tier, key_s, sequence = column, its_ahead, its_tier, its_key_s, its_sequence
+    return best
+
+
+@compiled
+def _lost_by(heads: FloatArray, now_s: float) -> int:
+    """A column whose head can be saved no longer, −1 without one."""
+    for column in range(heads.shape[1]):
+        hopeful = heads[HeadRow.LIVE, column] > 0.0 and heads[HeadRow.TIER, column] < LOST_TIER
+        if hopeful and heads[HeadRow.KEY_S, column] < now_s:
+            return column
+    return -1

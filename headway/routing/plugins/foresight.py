@@ -1,0 +1,129 @@
+"""The held requests that a replica may be valid for, compiled: `slo-scorer`'s judgement of every line's head.
+
+An event frees room at one replica, and hundreds of lines may wait. Asking the profile for each head would
+take a decision's time for each; this loop has the same forecast and the same headroom, at one replica after
+the other, in a fraction of a microsecond a head. It leaves out what only a decision knows, always so that the
+head seems to fit: in split pools the other role's part of TTFT beyond the transfer. What is marked is decided
+by the profile itself.
+
+Heads that are lost (`held_lines.LOST_TIER`) count where they harm nobody.
+"""
+
+from math import inf
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headway.engine.surfaces import ItlTable, itl_of
+from headway.routing.forecast import DECODE_ROLE, PREFILL_ROLE, ROWS, forecast
+from headway.routing.held_lines import CRITICAL_TIER, LOST_TIER, PLAIN_TIER, HeadRow
+from headway.routing.latency import LatencyForecaster
+from headway.routing.learned_curves import corrected
+from headway.routing.plugins.headroom import CHUNKS, LEAST, SloTerms, candidate_at, missing
+from headway.routing.table import FleetRow, FloatArray, SlotArray
+from interp.jit import compiled
+
+HARMLESS = 1e-9
+
+
+class HeldTerms(NamedTuple):
+    """How held requests are judged at replicas of one role, as in `SloTerms`.
+
+    `role` is its place among the deployment's roles, `role_code` the forecast's. A prompt of n tokens takes
+    `transfer_s` + n `transfer_s_per_token` from this role to the next.
+    """
+
+    now_s: float
+    stay_s: float
+    role: int
+    role_code: int
+    ttft_weight: float
+    ttft_safety: float
+    tpot_safety: float
+    reserve: float
+    patient: bool
+    transfer_s: float
+    transfer_s_per_token: float
+
+
+def foresee(
+    latency: LatencyForecaster, table: FloatArray, heads: FloatArray, slots: SlotArray, terms: HeldTerms
+) -> NDArray[np.bool_]:
+    """The heads that wait for this role and that one of `slots` may be valid for, bool[lines]."""
+    marks = np.zeros(heads.shape[1], dtype=np.bool_)
+    for kind, engine in enumerate(latency.engines):
+        _foresee(table, heads, slots, kind, (tuple(terms), *engine, *latency.curves), marks)
+    return marks
+
+
+@compiled
+def _foresee(  # noqa: PLR0917 - plain figures, compiled
+    table: FloatArray,
+    heads: FloatArray,
+    slots: SlotArray,
+    kind: int,
+    figures: tuple[Any, ...],
+    marks: NDArray[np.bool_],
+) -> None:
+    """Mark heads for the replicas whose profile is `kind`."""
+    terms, chunk = HeldTerms(*figures[0]), figures[3][1]
+    cached, rows = np.zeros(1), np.empty((ROWS, 1))
+    for place in range(len(slots)):
+        slot = slots[place]
+        if table[FleetRow.KIND, slot] != kind:
+            continue
+        few = table[FleetRow.PREFILL_TOKENS, slot] <= CHUNKS * chunk
+        room = (table[FleetRow.WAITING, slot] == 0.0) | few
+        for head in range(heads.shape[1]):
+            if heads[HeadRow.LIVE, head] == 0.0 or marks[head] or heads[HeadRow.ROLE, head] != terms.role:
+                continue
+            tier = heads[HeadRow.TIER, head]
+            if terms.patient and tier != CRITICAL_TIER and not room:
+                continue
+            if heads[HeadRow.FORCED, head] > 0.0 and table[FleetRow.FORCED, slot] == 0.0:
+                marks[head] = True
+                continue
+            tokens, output = heads[HeadRow.INPUT_TOKENS, head], heads[HeadRow.OUTPUT_TOKENS, head]
+            cached[0] = 0.0
+            if heads[HeadRow.HOME, head] == slot and terms.role_code != DECODE_ROLE:
+                cached[0] = heads[HeadRow.CACHED_TOKENS, head]
+            asked = ((terms.now_s, tokens, output, terms.stay_s), figures[1], figures[2], figures[3])
+            here = slots[place : place + 1]
+            forecast(terms.role_code, table, here, cached, kind, asked, rows)
+            further_s = terms.transfer_s + tokens * terms.transfer_s_per_token
+            judged = corrected(
+                terms.role_code, table, here, cached, tokens, rows, further_s, figures[4], figures[5]
+            )
+            its = _terms_of(heads, head, terms, figures)
+            candidate = candidate_at(judged, table, 0, slot, its)
+            lacking = missing(candidate, its)
+            if tier == LOST_TIER:
+                lacking -= LEAST + 0.01 * candidate.ttft_s
+            marks[head] = candidate.ttft_s < inf and candidate.tpot_s < inf and lacking <= HARMLESS
+
+
+@compiled
+def _terms_of(heads: FloatArray, head: int, terms: HeldTerms, figures: tuple[Any, ...]) -> SloTerms:
+    """The terms of one head; critical ones are judged by the prediction as it is (`slo_scorer`)."""
+    tier, ttft_by_s = heads[HeadRow.TIER, head], heads[HeadRow.TTFT_BY_S, head]
+    tpot_slo_s = heads[HeadRow.TPOT_SLO_S, head] if terms.role_code != PREFILL_ROLE else inf
+    first_itl_s, reserve, critical = 0.0, 0.0, tier == CRITICAL_TIER
+    if terms.reserve > 0.0 and tier == PLAIN_TIER:
+        context_tokens = heads[HeadRow.INPUT_TOKENS, head] + 0.5 * heads[HeadRow.OUTPUT_TOKENS, head]
+        reserve, first_itl_s = terms.reserve, itl_of(ItlTable(*figures[2]), 1.0, context_tokens)
+    return SloTerms(
+        1.0 if ttft_by_s < inf else inf,
+        ttft_by_s - terms.now_s,
+        tpot_slo_s,
+        terms.ttft_weight,
+        0.0,
+        1.0 if critical else terms.ttft_safety,
+        1.0 if critical else terms.tpot_safety,
+        figures[3][1],
+        True,
+        tier == LOST_TIER,
+        False,
+        reserve,
+        first_itl_s,
+    )

@@ -1,0 +1,92 @@
+"""Virtual counters: shares by weight, no credit for what was not wanted, bounded memory."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headway.routing.fair_shares import ALLOWANCE, MOST_COUNTERS, FairShares, cost_of
+
+
+def shares(**weights: float) -> FairShares:
+    return FairShares(lambda tenant: weights.get(tenant, 1.0))
+
+
+def given_out(of: FairShares, tenants: list[str], cost: float, rounds: int) -> dict[str, float]:
+    """All of them always want more: the one that is next is served."""
+    for tenant in tenants:
+        of.waits(tenant)
+    total = dict.fromkeys(tenants, 0.0)
+    for _ in range(rounds):
+        tenant = min(tenants, key=of.start)
+        of.served(tenant, cost)
+        total[tenant] += cost
+    return total
+
+
+def test_output_tokens_count_twice():
+    assert cost_of(100.0, 50.0) == 200.0
+
+
+@given(st.floats(0.1, 10.0), st.floats(0.1, 10.0))
+def test_those_that_always_want_more_share_by_weight(first, second):
+    total = given_out(shares(a=first, b=second), ["a", "b"], 100.0, 4000)
+    assert total["a"] / total["b"] == pytest.approx(first / second, rel=0.05)
+
+
+def test_what_nobody_else_wanted_is_no_debt_and_no_credit():
+    of = shares()
+    for _ in range(100):
+        of.served("busy", 1e5)
+    of.waits("busy")
+    of.waits("new")
+    assert not of.ahead("busy") or of.start("busy") - of.start("new") <= 1e5
+    of.served("busy", 1e5)
+    of.served("new", 1.0)
+    assert of.ahead("busy")
+    assert not of.ahead("new")
+
+
+def test_a_tenant_alone_is_never_ahead():
+    of = shares()
+    of.waits("alone")
+    for _ in range(10):
+        of.served("alone", 1e6)
+        assert not of.ahead("alone")
+
+
+def test_a_little_ahead_is_not_ahead():
+    of = shares()
+    of.waits("a")
+    of.waits("b")
+    of.served("a", ALLOWANCE)
+    assert not of.ahead("a")
+    of.served("a", 1.0)
+    assert of.ahead("a")
+
+
+def test_what_was_charged_too_much_comes_back():
+    of = shares(a=2.0)
+    of.waits("a")
+    of.waits("b")
+    of.served("a", 4 * ALLOWANCE)
+    assert of.ahead("a")
+    of.returned("a", 3 * ALLOWANCE)
+    assert not of.ahead("a")
+    assert of.start("a") == ALLOWANCE / 2
+
+
+def test_counters_do_not_grow_with_the_names_that_clients_make_up():
+    of = shares()
+    for number in range(3 * MOST_COUNTERS):
+        of.served(f"user-{number}", 10.0)
+    assert len(of._counters) <= MOST_COUNTERS + 1
+
+
+def test_the_order_of_those_that_wait_holds_no_more_than_they_are():
+    of = shares()
+    for number in range(5000):
+        name = f"user-{number}"
+        of.waits(name)
+        of.served(name, 10.0)
+        of.waits_no_more(name)
+    assert len(of._order) <= 64 + 4
