@@ -8,23 +8,32 @@ Format as written and read by vllm-project/aibrix (gpu_optimizer/optimizer/profi
 pkg/cache/model_gpu_profile.go): tables are [output][input]. Tables that fit only the other way round are
 turned, and `indexes` with them stay as documented; square ones are taken as documented.
 
-    Capacity = RPS × E2E      at the grid point nearest in log2(tokens), of equally near ones the longer;
-                              lengths beyond the grid are its edge's
+    Capacity = RPS × E2E      log2(Capacity) is linear in log2(tokens) between the points of the grid; lengths
+                              beyond the grid are its edge's
+
+Points with RPS 0 have no capacity to go on from: whether a request fits at all is what the grid point says
+that is nearest in log2(tokens) (AIBrix's own rule), of equally near ones the longer; and among the others
+around it only those with a rate count.
 
 E2E is `e2e`; else ttft + (output tokens − 1) tpot; else the bound of the profile's own SLO, `slos.e2e`, which
 overstates the capacity. A file with none of them is an error. A point with RPS 0 has capacity 0, any other at
-least 1. The request's own SLO plays no part, and the role mixed alone is known.
+least 1. The request's own SLO plays no part, the role mixed alone is known, and prompts are charged in full
+where a part of them is cached: the tables do not tell a prompt's work from the KV that it holds.
 """
 
 import json
+from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from math import log2
+from math import inf, log2
 from pathlib import Path
 
 from headway.config import Role
-from headway.routing.types import RequestSlo, RoutingError
+from headway.routing.capacity import Candidates, LoadQuery
+from headway.routing.table import FleetRow, FloatArray, SlotArray
+from headway.routing.types import RoutingError
+from interp.jit import compiled
 
 Table = tuple[tuple[float, ...], ...]
 
@@ -45,14 +54,27 @@ class AibrixProfile:
     requests: Table
     slos: Mapping[str, float]
 
-    def capacity(
-        self, input_tokens: float, output_tokens: float, role: Role, slo: RequestSlo
-    ) -> float | None:
-        """Concurrent requests; 0 where the profile's SLO is kept at no rate, None for roles but mixed."""
-        if role is not Role.MIXED:
-            return None
-        row = _nearest(self.output_tokens, output_tokens)
-        return self.requests[row][_nearest(self.input_tokens, input_tokens)]
+    def fill(self, asked: LoadQuery, among: Candidates, out: FloatArray) -> None:
+        """The same load for all candidates of this type; nothing for roles but mixed."""
+        if asked.role is not Role.MIXED:
+            return
+        capacity = self.capacity(asked.input_tokens, asked.output_tokens)
+        fill_kind(among.table, among.slots, among.kind, 1.0 / capacity if capacity > 0.0 else inf, out)
+
+    def capacity(self, input_tokens: float, output_tokens: float) -> float:
+        """Concurrent requests; 0 where the profile's SLO is kept at no rate."""
+        row, next_row, down = _between(self.output_tokens, output_tokens)
+        column, next_column, along = _between(self.input_tokens, input_tokens)
+        nearest = self.requests[next_row if down >= 0.5 else row][next_column if along >= 0.5 else column]
+        if nearest == 0.0:
+            return 0.0
+        total = weights = 0.0
+        for line, part in ((row, 1.0 - down), (next_row, down)):
+            for place, share in ((column, 1.0 - along), (next_column, along)):
+                if (requests := self.requests[line][place]) > 0.0:
+                    total += part * share * log2(requests)
+                    weights += part * share
+        return float(2.0 ** (total / weights))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,10 +172,22 @@ def _capacities(reader: "_Reader", rates: Table, stays: Table) -> Table:
     )
 
 
-def _nearest(grid: tuple[float, ...], tokens: float) -> int:
-    """The place in an ascending grid that is nearest in log2."""
-    asked = log2(max(tokens, 1.0))
-    return min(range(len(grid)), key=lambda place: (abs(log2(grid[place]) - asked), -place))
+def _between(grid: tuple[float, ...], tokens: float) -> tuple[int, int, float]:
+    """The two places of an ascending grid around `tokens`, and how far it is to the second in log2."""
+    after = bisect_right(grid, tokens)
+    if after == 0 or after == len(grid):
+        edge = max(0, after - 1)
+        return edge, edge, 0.0
+    low = log2(grid[after - 1])
+    return after - 1, after, (log2(tokens) - low) / (log2(grid[after]) - low)
+
+
+@compiled
+def fill_kind(table: FloatArray, slots: SlotArray, kind: int, load: float, out: FloatArray) -> None:
+    """`load` into `out` f8[C] for each of `slots` of that kind."""
+    for place in range(len(slots)):
+        if table[FleetRow.KIND, slots[place]] == kind:
+            out[place] = load
 
 
 class _Reader:

@@ -4,7 +4,7 @@
 computed when the first asks for them and shrink with the candidates. C is the number of candidates.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf, nan
 
@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 from headway.config import Role
 from headway.engine.rules import EngineRules
 from headway.routing.affinity import PrefixIndex, Sessions
-from headway.routing.capacity import CapacityTable, RequestPattern, pattern_of
+from headway.routing.capacity import Candidates, CapacityTable, LoadQuery, RequestPattern, pattern_of
 from headway.routing.corrections import Handovers
 from headway.routing.fleet import RoutedFleet
 from headway.routing.forecast import ROLE_CODES, ForecastRow, features_of
 from headway.routing.latency import LatencyForecaster
 from headway.routing.records import Record, Replica, TrackedPrediction
 from headway.routing.table import FleetRow, FloatArray, SlotArray
-from headway.routing.types import RequestSlo, ShedReason
+from headway.routing.types import NO_SLO, RequestSlo, ShedReason
 
 TTFT_S, TPOT_S = int(ForecastRow.TTFT_S), int(ForecastRow.TPOT_S)
 WORK_S, ITERATION_S = int(ForecastRow.WORK_S), int(ForecastRow.ITERATION_S)
@@ -71,6 +71,7 @@ class SchedulingContext:
     __slots__ = (
         "_cached",
         "_forecast",
+        "_loads",
         "_prior",
         "further_s",
         "notes",
@@ -87,6 +88,7 @@ class SchedulingContext:
         self.further_s = 0.0
         self.notes: dict[str, FloatArray] = {}
         self._cached: FloatArray | None = None
+        self._loads: FloatArray | None = None
         self._prior: FloatArray | None = None
         self._forecast: FloatArray | None = None
 
@@ -170,12 +172,33 @@ class SchedulingContext:
         values: FloatArray = self.state.fleet.table[row].take(self.slots)
         return values
 
-    def loads(self) -> Mapping[int, float | None]:
-        """The request's load by profile kind, for all kinds that the role ever had (see `capacity`)."""
-        record, state, role, pattern = self.record, self.state, self.role, self.pattern
-        slo = record.slo if record.slo.given else state.slo
-        kinds = state.fleet.kinds(role)
-        return {kind: state.capacity.load(pattern, gpu_type, role, slo) for kind, gpu_type in kinds.items()}
+    @property
+    def loads(self) -> FloatArray:
+        """The part of each candidate that the request takes (see `capacity`), f8[C]; infinite: it never fits.
+
+        Under what is left of its TTFT SLO; without an SLO of its own under the deployment's, whose TTFT does
+        not run while it waits. A critical request that no candidate could serve within its SLO has lost it:
+        it takes what one without an SLO does, or a whole replica.
+        """
+        if self._loads is None:
+            slo = self.record.slo
+            left = RequestSlo(ttft_s=slo.ttft_s - self.waited_s, tpot_s=slo.tpot_s)
+            loads = self.loads_within(left if slo.given else self.state.slo)
+            if self.record.request.critical and np.isinf(loads).all():
+                loads = np.minimum(self.loads_within(NO_SLO), 1.0)
+            self._loads = loads
+        return self._loads
+
+    def loads_within(self, slo: RequestSlo) -> FloatArray:
+        """The same under any SLO, counted from now; 1 / batch limit where no capacity is known."""
+        record, state, role = self.record, self.state, self.role
+        tokens, output = record.request.input_tokens, record.expected_output
+        asked = LoadQuery(input_tokens=tokens, output_tokens=output, role=role, slo=slo)
+        out = np.full(len(self.slots), 1.0 / state.rules.max_batch_size)
+        for kind, gpu_type in state.fleet.kinds(role).items():
+            among = Candidates(state.fleet.table, self.slots, self.cached_tokens, kind)
+            state.capacity.fill(asked, gpu_type, among, out)
+        return out
 
     def about(self, role: Role, slots: SlotArray | None = None) -> "SchedulingContext":
         """A context of the same request in `role`, of all candidates or those in `slots`."""
@@ -191,6 +214,7 @@ class SchedulingContext:
         places = slice(position, position + 1)
         other = self.about(self.role, self.slots[places])
         other._cached = None if self._cached is None else self._cached[places]
+        other._loads = None if self._loads is None else self._loads[places]
         return other
 
     def restrict(self, keep: NDArray[np.bool_]) -> None:
@@ -199,6 +223,8 @@ class SchedulingContext:
         self.slots = self.slots.take(kept)
         if self._cached is not None:
             self._cached = self._cached.take(kept)
+        if self._loads is not None:
+            self._loads = self._loads.take(kept)
         if self._prior is not None:
             # Without corrections both are one array, which stays one.
             same = self._forecast is self._prior

@@ -55,7 +55,7 @@ BUILT_IN: Mapping[str, Mapping[str, float]] = {
         "slo-scorer": 1,
         "weighted-random-picker": 1,
     },
-    "pull": {"capacity-filter": 1, "least-load": 1, "max-score-picker": 1},
+    "pull": {"capacity-filter": 1, "least-pattern-load": 1, "max-score-picker": 1},
     "pull_bin_pack": {"capacity-filter": 1, "bin-pack": 1, "max-score-picker": 1},
 }
 """Profiles that need no settings: plugin types and their weights, in order."""

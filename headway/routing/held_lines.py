@@ -23,13 +23,13 @@ remove cost O(log n) amortised (`lazy_heap`), the next head O(p), some nanosecon
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
-from math import inf
+from math import frexp, inf, isinf, ldexp
 from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.routing.capacity import RequestPattern, rounded_down
+from headway.routing.capacity import RequestPattern
 from headway.routing.fair_shares import ALLOWANCE, FairShares
 from headway.routing.lazy_heap import LazyHeap
 from headway.routing.table import FloatArray
@@ -124,6 +124,21 @@ def line_of(
     ttft_slo_s, tpot_slo_s = rounded_down(slo.ttft_s), rounded_down(slo.tpot_s)
     of_whom = (request.critical, request.adapter, home, profile)
     return Alike(request.tenant, pattern, ttft_slo_s, tpot_slo_s, *of_whom)
+
+
+STEPS = 128
+"""Rounding of SLOs: so many steps in an octave's upper end."""
+
+
+def rounded_down(seconds: float) -> float:
+    """`seconds` less at most 1/64 of it, one of 64 values in each octave; infinite stays infinite.
+
+    So clients that write their own SLOs do not make as many lines.
+    """
+    if isinf(seconds):
+        return seconds
+    fraction, exponent = frexp(seconds)
+    return ldexp(int(fraction * STEPS) / STEPS, exponent)
 
 
 class _Line:

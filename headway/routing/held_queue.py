@@ -185,7 +185,9 @@ def _without_room(context: SchedulingContext, why: str) -> Refusal:
 def _start_by_s(context: SchedulingContext, refusal: Refusal | None) -> float:
     """The latest start that keeps the SLO; without a prediction as if service took no time."""
     record = context.record
-    if refusal is not None and (refusal.hopeful_until_s < inf or record.slo.ttft_s == inf):
+    if refusal is not None and (
+        (record.judged and refusal.hopeful_until_s < inf) or record.slo.ttft_s == inf
+    ):
         return refusal.hopeful_until_s
     deadline_s = record.request.arrival_s + record.slo.ttft_s
     if refusal is None:

@@ -23,7 +23,7 @@ from headway.routing.offload import OffloadDecision
 from headway.routing.offloading import Offloading
 from headway.routing.plugins import Filter, Foresight, Picker, Scorer
 from headway.routing.records import Record, Replica, TrackedPrediction
-from headway.routing.table import FleetRow, FloatArray, SlotArray
+from headway.routing.table import FloatArray, SlotArray
 from headway.routing.types import PluginFault
 
 logger = logging.getLogger(__name__)
@@ -275,8 +275,8 @@ class Scheduler:
     def _load(self, pipeline: Pipeline, chosen: ChosenReplica) -> float:
         if not pipeline.packs_by_capacity:
             return 0.0
-        load = chosen.context.loads()[int(self._state.fleet.table[FleetRow.KIND, chosen.replica.slot])]
-        return 1.0 / self._state.rules.max_batch_size if load is None else min(load, 1.0)
+        loads, slots = chosen.context.loads, chosen.context.slots
+        return min(float(loads[slots == chosen.replica.slot][0]), 1.0)
 
 
 def _least(values: FloatArray) -> float:

@@ -1,111 +1,116 @@
-"""Capacity from a profile's surfaces: prefill TTFT and decode ITL (AIBrix's RPS × E2E).
+"""Capacity from a profile's surfaces: prefill TTFT and decode ITL (AIBrix's RPS × E2E). Compiled.
 
-Decode replica: the largest n with ITL(n) within the TPOT target, at context I + O / 2.
+For a request of I input tokens, of which u are not cached, and O output tokens; c prompt tokens an iteration
+(whole prompts without chunking); ITL(n) of n requests that decode at context I + O / 2; W(u) the work of its
+prompt beyond the cost of an iteration, W0 an iteration without work. What is cached is not computed, but its
+KV is held and read all the same.
+
+Decode replica: the largest n with ITL(n) within the TPOT target.
 
 Prefill replica, one prompt after the other: as many as leave in time when they come all at once,
-k TTFT(I) + transfer + first iteration <= TTFT target. That is Little's law for a full server, the rate
-1 / TTFT(I) times the time to stay; and of several patterns, loads that sum to 1 are work that just ends in
-time.
+k (⌈u / c⌉ W0 + W) + transfer + first iteration <= TTFT target. That is Little's law for a full server, the
+rate of its prompts times the time to stay; and of several patterns, loads that sum to 1 are work that just
+ends in time.
 
 Mixed replica: requests in it at the largest rate r that keeps both targets. Prompts and decodes share
-iterations, whose times add up (as the engine model has it). For requests of I input and O output tokens; c
-prompt tokens an iteration (whole prompts without chunking); ITL(n) of n requests that decode at context
-I + O / 2; W the work of a prompt beyond the cost of an iteration, W0 an iteration without work. Means
-throughout, Poisson arrivals:
+iterations, whose times add up (as the engine model has it). Means throughout, Poisson arrivals:
 
     an iteration beside          b(n) = ITL(n); without decodes W0; in proportion below one decode
-    prompts as a server          service s = I / c b + W, busy u = r s < 1
-    own prompt                   p = ⌈I / c⌉ b + W
-    TTFT                         p + M/D/1 wait u s / (2 (1 − u)) + half of the iteration that runs on arrival
+    prompts as a server          service s = u / c b + W, busy ρ = r s < 1
+    own prompt                   p = ⌈u / c⌉ b + W
+    TTFT                         p + M/D/1 wait ρ s / (2 (1 − ρ)) + half of the iteration that runs on arrival
     TPOT, evenly mixed           T = ITL(n) / (1 − r W)
-    TPOT, prompts in bursts      T' = ITL(n) + u W c / I: prompts there all the time with probability u
+    TPOT, prompts in bursts      T' = ITL(n) + ρ W c / u: prompts there all the time with probability ρ
     TPOT                         T + a (T' − T), a = t / D (1 − e^(−D / t)), D = (O − 1) T,
-                                 t = u s / (1 − u)²: how long the backlog of prompts remembers itself
+                                 t = ρ s / (1 − ρ)²: how long the backlog of prompts remembers itself
     requests in the replica      r E2E = (O − 1) r TPOT + r TTFT
 
 Short requests see bursts, long ones the mean: a is the mean autocorrelation e^(−x / t) of the backlog over
 the decode, t its relaxation time in heavy traffic (variance of the work arriving over the drift squared).
-r is looked for on a grid of n with r from n = r (O − 1) T, so ITL need not be monotone; with O = 1 on one
-of r.
+The largest n, with r from n = r (O − 1) T, is looked for from above in steps, so that ITL need not be
+monotone, and then between the last two; with O = 1 the largest r.
 
 What a replica holds bounds every capacity, and is the capacity where nothing is promised: tokens in the KV
 cache, requests in a batch, and a batch no larger than was profiled. A request that keeps its SLO on an idle
 replica has a capacity of 1 at least; one that does not, or whose tokens exceed the KV cache, has 0.
+
+All is computed for the request itself, whose uncached tokens alone differ among the replicas of a GPU type:
+`fill_loads` solves for each of NODES counts of them, and interpolates where there are more.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from math import ceil, floor, inf
-from typing import Self
+from dataclasses import dataclass, field
+from math import ceil, inf
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from headway.config import Role
 from headway.engine.rules import EngineRules
+from headway.engine.surfaces import ItlTable, WorkCurve, engine_surfaces, itl_of, work_of
+from headway.routing.capacity import Candidates, LoadQuery
+from headway.routing.forecast import DECODE_ROLE, PREFILL_ROLE, ROLE_CODES
+from headway.routing.table import FleetRow, FloatArray, SlotArray
 from headway.routing.types import RequestSlo
-from interp import DecodeSurface, PrefillSurface, Profile
-from interp.arrays import FloatArray
+from interp import Profile
+from interp.jit import compiled
+from interp.kernels import blend, locate
 
-GRID = 512
-"""Operating points that are tried."""
+NODES = 8
+"""Counts of uncached tokens for which an operating point is solved."""
+
+STEPS = 16
+"""Operating points that are tried from the largest down, in even ratios."""
+
+HALVINGS = 9
+"""Of the step between the first that keeps the SLO and the last that does not: to about 0.1 %."""
 
 FEWEST_DECODING = 0.01
 """The least mean number of decoding requests that is tried."""
 
+SLOWEST = 1e-3
+"""The same for rates, of the rate that keeps a replica busy."""
+
 LEAST_S = 1e-9
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PromptCost:
-    """The cost of a prompt: `work_s` (W), beside `iterations` (⌈I / c⌉), each `idle_s` (W0) without decodes.
+class SampledBatches(NamedTuple):
+    """What was profiled: the last KV usage f8[L] by context f8[L], and the largest batch anywhere."""
 
-    `share` (I / c) is the part that it fills of what iterations can carry, in iterations.
+    context_tokens: FloatArray
+    last_kv: FloatArray
+    largest_batch: float
+
+
+class LoadTerms(NamedTuple):
+    """The request, at least 1 token each way, and the engine's rules. SLOs: what is left, infinite without.
+
+    `transfer_s` follows a prompt at a prefill replica.
     """
-
-    idle_s: float
-    work_s: float
-    iterations: int
-    share: float
-
-    @classmethod
-    def of(cls, surface: PrefillSurface, tokens: float, chunk_tokens: int) -> Self:
-        """From the profile's work curve: W0 is that of no tokens, W what TTFT has beyond it."""
-        nodes, seconds = surface.table.work_nodes()
-        idle_s = float(seconds[0])
-        known_s = float(np.interp(tokens, nodes, seconds)) if tokens < nodes[1] else surface.ttft_s(tokens)
-        work_s = max(0.0, known_s - idle_s)
-        share = tokens / chunk_tokens if chunk_tokens else 1.0
-        return cls(idle_s=idle_s, work_s=work_s, iterations=ceil(share), share=share)
-
-    @property
-    def alone_s(self) -> float:
-        """TTFT on an idle replica."""
-        return self.iterations * self.idle_s + self.work_s
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CapacityQuery:
-    """Token counts of a request (at least 1), its SLO, and how many such a replica holds at most."""
 
     input_tokens: float
     output_tokens: float
-    slo: RequestSlo
-    holds: int
-
-    @property
-    def context_tokens(self) -> float:
-        """The mean context while it decodes."""
-        return self.input_tokens + self.output_tokens / 2
+    ttft_s: float
+    tpot_s: float
+    transfer_s: float
+    chunk_tokens: float
+    max_batch: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OperatingPoint:
-    """A steady state: mean TTFT and TPOT at a rate, and requests in the replica, of which some decode."""
+LoadFigures = tuple[tuple[Any, ...], tuple[Any, ...], tuple[Any, ...], tuple[Any, ...]]
+"""`LoadTerms`, `WorkCurve`, `ItlTable`, `SampledBatches`, plain: named tuples take three times as long."""
+
+
+class OperatingPoint(NamedTuple):
+    """A steady state: mean TTFT and TPOT at a rate, and the mean number of requests that decode.
+
+    `kept`: it is stable, within the SLO, and within what a replica holds.
+    """
 
     rate_rps: float
     ttft_s: float
     tpot_s: float
     decoding: float
+    kept: bool
 
     @property
     def requests(self) -> float:
@@ -113,66 +118,210 @@ class OperatingPoint:
         return self.decoding + self.rate_rps * self.ttft_s
 
 
-def batch_itl_s(decode: DecodeSurface, query: CapacityQuery, decoding: FloatArray) -> FloatArray:
-    """ITL in seconds of each batch size, f8[N]; a full KV cache is as far as it goes."""
-    kv_usage = decoding * (query.context_tokens / float(decode.table.max_kv_tokens))
-    return decode.itl_s(np.minimum(kv_usage, 1.0), query.context_tokens)
+@compiled
+def fill_loads(  # noqa: PLR0917 - one loop over candidates, compiled
+    role: int,
+    table: FloatArray,
+    slots: SlotArray,
+    cached: FloatArray,
+    kind: int,
+    figures: LoadFigures,
+    out: FloatArray,
+) -> None:
+    """Fill `out` f8[C] with the part of each candidate of this `kind` that the request would take.
+
+    `cached` f8[C] are prompt tokens that each holds. A load is 1 / Capacity for a request of its own lengths
+    with those cached, under what is left of its SLO: at most 1 where an idle replica keeps it, infinite where
+    none would, or its tokens do not fit. Candidates of other kinds are passed over. Where there are more than
+    NODES counts of uncached tokens, loads are interpolated; whether one is infinite is exact.
+    """
+    terms, work, holds = LoadTerms(*figures[0]), WorkCurve(*figures[1]), held(role, figures)
+    left = np.inf if role == DECODE_ROLE else left_s(role, figures)
+    all_kept = alone_s(work, terms.chunk_tokens, terms.input_tokens) <= left
+    for place in range(len(slots)):
+        if table[FleetRow.KIND, slots[place]] == kind:
+            uncached = 1.0 if role == DECODE_ROLE else terms.input_tokens - cached[place]
+            kept = all_kept or alone_s(work, terms.chunk_tokens, uncached) <= left
+            out[place] = uncached if kept else np.inf
+    nodes = nodes_of(table, slots, out, kind)
+    loads = np.empty(len(nodes))
+    for node in range(len(nodes)):
+        loads[node] = load_of(role, nodes[node], holds, figures)
+    for place in range(len(slots)):
+        if table[FleetRow.KIND, slots[place]] != kind or np.isinf(out[place]):
+            continue
+        if len(nodes) == 1 or np.isinf(loads[0]):
+            out[place] = loads[0]
+        else:
+            cell, along = locate(nodes, out[place])
+            out[place] = blend(loads[cell], loads[cell + 1], along)
 
 
-def largest_point(decode: DecodeSurface, prompt: PromptCost, query: CapacityQuery) -> OperatingPoint | None:
-    """The operating point of the largest rate that keeps the SLO within what is held; None without one."""
-    decoding, itl_s, rates = _grid(decode, prompt, query)
-    busy = np.minimum(decoding, 1.0)
-    iteration_s = busy * itl_s + (1.0 - busy) * prompt.idle_s
-    own_s = prompt.iterations * iteration_s + prompt.work_s
-    service_s = prompt.share * iteration_s + prompt.work_s
-    used = rates * service_s
-    stable = used < 1.0
-    left = np.where(stable, 1.0 - used, 1.0)
-    ttft_s = own_s + used * service_s / (2.0 * left) + busy * itl_s / 2.0
-    steps = query.output_tokens - 1.0
-    tpot_s = _tpot_s(prompt, steps, itl_s, np.where(stable, rates, 0.0), service_s)
-    decoding = rates * steps * tpot_s
-    kept = stable & (ttft_s <= query.slo.ttft_s) & (tpot_s <= query.slo.tpot_s)
-    kept &= decoding + rates * own_s <= query.holds
-    if not kept.any():
-        return None
-    best = int(np.argmax(np.where(kept, rates, -1.0)))
-    return OperatingPoint(
-        rate_rps=float(rates[best]),
-        ttft_s=float(ttft_s[best]),
-        tpot_s=float(tpot_s[best]),
-        decoding=float(decoding[best]),
-    )
+@compiled
+def nodes_of(table: FloatArray, slots: SlotArray, uncached: FloatArray, kind: int) -> FloatArray:
+    """The finite values of `uncached` f8[C] at a kind's candidates, ascending; NODES over their range if
+    more; empty if none."""
+    found, nodes, least, most = 0, np.empty(NODES), np.inf, 0.0
+    for place in range(len(slots)):
+        tokens = uncached[place]
+        if table[FleetRow.KIND, slots[place]] != kind or np.isinf(tokens):
+            continue
+        least, most, known = min(least, tokens), max(most, tokens), found > NODES
+        for node in range(min(found, NODES)):
+            if known:
+                break
+            known = nodes[node] == tokens
+        if not known:
+            if found < NODES:
+                nodes[found] = tokens
+            found += 1
+    return np.sort(nodes[:found]) if found <= NODES else np.linspace(least, most, NODES)
 
 
-def _tpot_s(
-    prompt: PromptCost, steps: float, itl_s: FloatArray, rates: FloatArray, service_s: FloatArray
-) -> FloatArray:
-    """Mean TPOT in seconds of requests that decode `steps` tokens, at rates that leave the server stable."""
-    if steps <= 0.0:
-        return np.zeros(len(rates))
-    even_s = itl_s / (1.0 - rates * prompt.work_s)
-    used = rates * service_s
-    beside_s = itl_s + used * prompt.work_s / prompt.share
-    lasts_s = np.maximum(steps * even_s, LEAST_S)
-    settles_s = np.maximum(used * service_s / (1.0 - used) ** 2, LEAST_S)
-    lingering: FloatArray = settles_s / lasts_s * -np.expm1(-lasts_s / settles_s)
-    return even_s + lingering * (beside_s - even_s)
+@compiled
+def load_of(role: int, uncached: float, holds: float, figures: LoadFigures) -> float:
+    """The part of a replica that takes at most `holds` such requests; infinite if none fits."""
+    terms, work = LoadTerms(*figures[0]), WorkCurve(*figures[1])
+    if holds < 1.0 or not idle_keeps(role, uncached, figures):
+        return np.inf
+    if terms.ttft_s == np.inf and terms.tpot_s == np.inf:
+        return 1.0 / holds
+    if role == PREFILL_ROLE:
+        return 1.0 / min(left_s(role, figures) / alone_s(work, terms.chunk_tokens, uncached), holds)
+    if role == DECODE_ROLE:
+        return 1.0 / largest_batch(holds, figures)
+    point = largest_point(uncached, holds, figures)
+    requests = point.decoding + point.rate_rps * point.ttft_s if point.kept else 1.0
+    return 1.0 / min(max(requests, 1.0), holds)
 
 
-def _grid(
-    decode: DecodeSurface, prompt: PromptCost, query: CapacityQuery
-) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Requests that decode, their ITL, and the rate that keeps so many decoding; f8[GRID] each."""
-    steps = query.output_tokens - 1.0
-    if steps <= 0.0:
-        nothing = np.zeros(GRID)
-        least_s = max(prompt.share * prompt.idle_s + prompt.work_s, LEAST_S)
-        return nothing, nothing, np.linspace(0.0, 1.0, GRID) / least_s
-    decoding = np.geomspace(FEWEST_DECODING, query.holds, GRID)
-    itl_s = batch_itl_s(decode, query, decoding)
-    return decoding, itl_s, decoding / (steps * itl_s + decoding * prompt.work_s)
+@compiled
+def idle_keeps(role: int, uncached: float, figures: LoadFigures) -> bool:
+    """True if an idle replica serves the request within its SLO."""
+    terms, work = LoadTerms(*figures[0]), WorkCurve(*figures[1])
+    if role != DECODE_ROLE and alone_s(work, terms.chunk_tokens, uncached) > left_s(role, figures):
+        return False
+    decodes = role == DECODE_ROLE or (role != PREFILL_ROLE and terms.output_tokens > 1.0)
+    return not decodes or bool(itl_s(1.0, figures) <= terms.tpot_s)
+
+
+@compiled
+def held(role: int, figures: LoadFigures) -> float:
+    """Such requests that a replica holds: KV tokens, the batch limit, and a batch that was profiled."""
+    terms, itl, sampled = LoadTerms(*figures[0]), ItlTable(*figures[2]), SampledBatches(*figures[3])
+    capacity, context = itl.capacity_tokens, terms.input_tokens + terms.output_tokens / 2.0
+    if role == PREFILL_ROLE:
+        return float(np.floor(capacity / terms.input_tokens))
+    last_kv = sampled.last_kv[0]
+    if len(sampled.last_kv) > 1:
+        line, along = locate(sampled.context_tokens, context)
+        last_kv = blend(sampled.last_kv[line], sampled.last_kv[line + 1], along)
+    last_kv *= min(context / sampled.context_tokens[0], 1.0)
+    last_kv = min(max(sampled.largest_batch * context / capacity, last_kv), 1.0)
+    profiled = max(1.0, last_kv * capacity / context)
+    fits = capacity / (terms.input_tokens + terms.output_tokens)
+    return float(np.floor(min(fits, profiled, terms.max_batch)))
+
+
+@compiled
+def alone_s(work: WorkCurve, chunk_tokens: float, uncached: float) -> float:
+    """Seconds of a prompt on an idle replica."""
+    rounds = np.ceil(uncached / chunk_tokens) if chunk_tokens > 0.0 else 1.0
+    return float(rounds * work.seconds[0] + work_of(work, uncached))
+
+
+@compiled
+def left_s(role: int, figures: LoadFigures) -> float:
+    """Seconds that a prompt may take at a replica of this role."""
+    terms = LoadTerms(*figures[0])
+    if role == PREFILL_ROLE and terms.ttft_s < np.inf:
+        return terms.ttft_s - terms.transfer_s - itl_s(1.0, figures)
+    return terms.ttft_s
+
+
+@compiled
+def itl_s(decoding: float, figures: LoadFigures) -> float:
+    """ITL of so many such requests; a full KV cache is as far as it goes."""
+    terms, itl = LoadTerms(*figures[0]), ItlTable(*figures[2])
+    return itl_of(itl, decoding, decoding * (terms.input_tokens + terms.output_tokens / 2.0))
+
+
+@compiled
+def largest_batch(holds: float, figures: LoadFigures) -> float:
+    """The most requests up to `holds` that decode within the TPOT SLO; at least 1."""
+    tpot_s = figures[0][3]
+    ratio, kept, beyond = holds ** (1.0 / (STEPS - 1)), 1.0, 1.0
+    for step in range(STEPS):
+        tried = holds / ratio**step
+        if itl_s(tried, figures) <= tpot_s:
+            kept = tried
+            break
+        beyond = tried
+    for _ in range(HALVINGS if beyond > kept else 0):
+        middle = np.sqrt(kept * beyond)
+        if itl_s(middle, figures) <= tpot_s:
+            kept = middle
+        else:
+            beyond = middle
+    return float(max(kept, 1.0))
+
+
+@compiled
+def largest_point(uncached: float, holds: float, figures: LoadFigures) -> OperatingPoint:
+    """The operating point of the largest rate that keeps the SLO within what is held; not `kept` without."""
+    terms, work = LoadTerms(*figures[0]), WorkCurve(*figures[1])
+    work_s = work_of(work, uncached)
+    most, least = holds, FEWEST_DECODING
+    if terms.output_tokens <= 1.0:
+        share = uncached / terms.chunk_tokens if terms.chunk_tokens > 0.0 else 1.0
+        most = 1.0 / max(share * work.seconds[0] + work_s, LEAST_S)
+        least = SLOWEST * most
+    ratio, kept, beyond = (most / least) ** (1.0 / (STEPS - 1)), most, most
+    best = point_at(most, uncached, work_s, holds, figures)
+    for step in range(1, STEPS):
+        if best.kept:
+            break
+        beyond, kept = kept, most / ratio**step
+        best = point_at(kept, uncached, work_s, holds, figures)
+    for _ in range(HALVINGS if best.kept and kept < beyond else 0):
+        middle = np.sqrt(kept * beyond)
+        point = point_at(middle, uncached, work_s, holds, figures)
+        if point.kept:
+            kept, best = middle, point
+        else:
+            beyond = middle
+    return best
+
+
+@compiled
+def point_at(
+    tried: float, uncached: float, work_s: float, holds: float, figures: LoadFigures
+) -> OperatingPoint:
+    """The steady state with `tried` requests that decode; at that rate, where no output is decoded."""
+    terms, work = LoadTerms(*figures[0]), WorkCurve(*figures[1])
+    steps, chunk = terms.output_tokens - 1.0, terms.chunk_tokens
+    share = uncached / chunk if chunk > 0.0 else 1.0
+    idle_s, batch_s, busy, rate = work.seconds[0], 0.0, 0.0, tried
+    if steps > 0.0:
+        batch_s, busy = itl_s(tried, figures), min(tried, 1.0)
+        rate = tried / (steps * batch_s + tried * work_s)
+    iteration_s = busy * batch_s + (1.0 - busy) * idle_s
+    own_s = np.ceil(share) * iteration_s + work_s
+    service_s = share * iteration_s + work_s
+    used = rate * service_s
+    if used >= 1.0:
+        return OperatingPoint(rate, np.inf, np.inf, tried, False)
+    ttft_s = own_s + used * service_s / (2.0 * (1.0 - used)) + busy * batch_s / 2.0
+    tpot_s = 0.0
+    if steps > 0.0:
+        even_s = batch_s / (1.0 - rate * work_s)
+        lasts_s = max(steps * even_s, LEAST_S)
+        settles_s = max(used * service_s / (1.0 - used) ** 2, LEAST_S)
+        lingering = settles_s / lasts_s * -np.expm1(-lasts_s / settles_s)
+        tpot_s = even_s + lingering * (batch_s + used * work_s / share - even_s)
+    decoding = rate * steps * tpot_s
+    kept = ttft_s <= terms.ttft_s and tpot_s <= terms.tpot_s and decoding + rate * own_s <= holds
+    return OperatingPoint(rate, ttft_s, tpot_s, decoding, kept)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,53 +330,39 @@ class SurfaceCapacity:
 
     profile: Profile
     rules: EngineRules
+    _surfaces: tuple[tuple[Any, ...], tuple[Any, ...], tuple[Any, ...]] = field(init=False, repr=False)
 
-    def capacity(self, input_tokens: float, output_tokens: float, role: Role, slo: RequestSlo) -> float:
+    def __post_init__(self) -> None:
+        surfaces, decode = engine_surfaces(self.profile), self.profile.decode
+        # Copies: compiled code is made for writable arrays.
+        edges = np.array(decode.domain.context_tokens), np.array(decode.domain.last_kv)
+        plain = tuple(surfaces.work), tuple(surfaces.itl), (*edges, float(decode.largest_batch))
+        object.__setattr__(self, "_surfaces", plain)
+
+    def fill(self, asked: LoadQuery, among: Candidates, out: FloatArray) -> None:
+        """The loads of all candidates of this type."""
+        role = ROLE_CODES[asked.role]
+        fill_loads(role, among.table, among.slots, among.cached, among.kind, self.figures(asked), out)
+
+    def capacity(
+        self, input_tokens: float, output_tokens: float, role: Role, slo: RequestSlo, cached: float = 0.0
+    ) -> float:
         """Concurrent requests of these lengths (below 1 token counts as 1) that a replica bears."""
-        query = CapacityQuery(
-            input_tokens=max(1.0, input_tokens),
-            output_tokens=max(1.0, output_tokens),
-            slo=slo,
-            holds=self._holds(max(1.0, input_tokens), max(1.0, output_tokens), role),
+        asked = LoadQuery(input_tokens=input_tokens, output_tokens=output_tokens, role=role, slo=slo)
+        figures, code = self.figures(asked), ROLE_CODES[role]
+        load = load_of(code, max(1.0, input_tokens - cached), held(code, figures), figures)
+        return 0.0 if load == inf else 1.0 / load
+
+    def figures(self, asked: LoadQuery) -> LoadFigures:
+        """A request and this type in numbers, for the compiled functions."""
+        input_tokens = max(1.0, float(asked.input_tokens))
+        terms = (
+            input_tokens,
+            max(1.0, float(asked.output_tokens)),
+            float(asked.slo.ttft_s),
+            float(asked.slo.tpot_s),
+            float(self.rules.transfer_s(ceil(input_tokens))),
+            float(self.rules.chunk_tokens),
+            float(self.rules.max_batch_size),
         )
-        if query.holds < 1 or not slo.given:
-            return float(query.holds)
-        by_role: Mapping[Role, Callable[[CapacityQuery], float]] = {
-            Role.MIXED: self._mixed,
-            Role.DECODE: self._decode,
-            Role.PREFILL: self._prefill,
-        }
-        return min(by_role[role](query), float(query.holds))
-
-    def _holds(self, input_tokens: float, output_tokens: float, role: Role) -> int:
-        decode = self.profile.decode
-        max_kv_tokens = float(decode.table.max_kv_tokens)
-        if role is Role.PREFILL:
-            return floor(max_kv_tokens / input_tokens)
-        context = input_tokens + output_tokens / 2
-        profiled = max(1.0, decode.domain_end_kv(context) * max_kv_tokens / context)
-        return floor(min(max_kv_tokens / (input_tokens + output_tokens), profiled, self.rules.max_batch_size))
-
-    def _prefill(self, query: CapacityQuery) -> float:
-        if query.slo.ttft_s == inf:
-            return float(query.holds)
-        transfer_s = self.rules.transfer_s(ceil(query.input_tokens))
-        left_s = query.slo.ttft_s - transfer_s - self._alone_itl_s(query)
-        prompts = left_s / self.profile.prefill.ttft_s(query.input_tokens)
-        return prompts if prompts >= 1.0 else 0.0
-
-    def _decode(self, query: CapacityQuery) -> float:
-        batches = np.arange(1.0, query.holds + 1.0)
-        kept = np.flatnonzero(batch_itl_s(self.profile.decode, query, batches) <= query.slo.tpot_s)
-        return float(batches[kept[-1]]) if len(kept) else 0.0
-
-    def _mixed(self, query: CapacityQuery) -> float:
-        prompt = PromptCost.of(self.profile.prefill, query.input_tokens, self.rules.chunk_tokens)
-        tpot_s = self._alone_itl_s(query) if query.output_tokens > 1.0 else 0.0
-        if prompt.alone_s > query.slo.ttft_s or tpot_s > query.slo.tpot_s:
-            return 0.0
-        point = largest_point(self.profile.decode, prompt, query)
-        return 1.0 if point is None else max(1.0, point.requests)
-
-    def _alone_itl_s(self, query: CapacityQuery) -> float:
-        return float(batch_itl_s(self.profile.decode, query, np.ones(1))[0])
+        return (terms, *self._surfaces)

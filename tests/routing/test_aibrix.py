@@ -3,14 +3,15 @@
 import json
 import math
 
+import numpy as np
 import pytest
 
 from headway.config import Role
-from headway.routing import RequestSlo, RoutingError
+from headway.engine import EngineRules
+from headway.routing import RoutingError
 from headway.routing.aibrix import load_aibrix_profile, parse_aibrix_profile
-from headway.routing.capacity import Buckets, CapacityTable, RequestPattern
-
-SLO = RequestSlo()
+from headway.routing.gpu_profiles import capacity_table
+from tests.routing.test_capacity import asked, loads
 
 
 def content(**changes):
@@ -28,7 +29,7 @@ def content(**changes):
 
 
 def capacity(profile, input_tokens, output_tokens):
-    return profile.capacity(input_tokens, output_tokens, Role.MIXED, SLO)
+    return profile.capacity(input_tokens, output_tokens)
 
 
 def without(*keys, **changes):
@@ -42,16 +43,59 @@ def without(*keys, **changes):
         (512, 16, 3.0),
         (128, 64, 8.0),
         (512, 64, 5.0),
-        (2048, 64, 0.0),
-        (255, 31, 4.0),
-        (257, 33, 5.0),
-        (256, 32, 5.0),
+        (256, 16, 12**0.5),
+        (128, 32, 32**0.5),
+        (256, 32, (4 * 3 * 8 * 5) ** 0.25),
         (1, 1, 4.0),
-        (10**6, 10**6, 0.0),
+        (1, 10**6, 8.0),
+        (10**6, 16, 2.0),
     ],
 )
-def test_capacity_is_rate_times_stay_at_the_nearest_point(input_tokens, output_tokens, expected):
-    assert capacity(parse_aibrix_profile(content(), "x"), input_tokens, output_tokens) == expected
+def test_capacity_is_rate_times_stay_linear_in_logarithms(input_tokens, output_tokens, expected):
+    assert capacity(parse_aibrix_profile(content(), "x"), input_tokens, output_tokens) == pytest.approx(
+        expected
+    )
+
+
+@pytest.mark.parametrize(
+    ("input_tokens", "output_tokens", "fits"),
+    [
+        (2048, 64, False),
+        (10**6, 10**6, False),
+        (1025, 64, False),
+        (1024, 64, False),
+        (1023, 64, True),
+        (2000, 33, False),
+        (2000, 31, True),
+        (2048, 32, False),
+    ],
+)
+def test_the_nearest_point_says_whether_a_request_fits_at_all(input_tokens, output_tokens, fits):
+    profile = parse_aibrix_profile(content(), "x")
+    found = loads(profile, asked(input_tokens, output_tokens), [0.0])[0]
+    assert (found <= 1.0) if fits else (found == math.inf)
+
+
+def test_points_without_a_rate_do_not_count_beside_those_with_one():
+    profile = parse_aibrix_profile(content(), "x")
+    assert capacity(profile, 1000, 64) == pytest.approx(5.0), "between 5.0 and nothing"
+    assert 2.0 < capacity(profile, 2000, 31) < 3.0
+
+
+def test_loads_are_those_of_the_grids_function_at_any_length():
+    """The mean error was 26 % when lengths went through octaves to the nearest point."""
+
+    def truth(input_tokens, output_tokens):
+        return 1.0 + 4e5 / (input_tokens**0.8 * output_tokens**0.4)
+
+    outputs, inputs = [4 * 4**step for step in range(6)], [8 * 4**step for step in range(7)]
+    rates = [[truth(tokens, output) for tokens in inputs] for output in outputs]
+    ones = [[1.0] * len(inputs) for _ in outputs]
+    profile = parse_aibrix_profile({"indexes": [outputs, inputs], "tputs": rates, "e2e": ones}, "x")
+    draw = np.random.default_rng(4)
+    lengths = np.exp2(draw.uniform((3, 2), (15, 12), (2000, 2))).astype(int)
+    found = [loads(profile, asked(*each), [0.0])[0] * truth(*each) - 1.0 for each in lengths.tolist()]
+    assert np.abs(found).mean() < 0.05
 
 
 def test_tables_that_fit_only_the_other_way_round_are_turned():
@@ -67,8 +111,8 @@ def test_square_tables_are_outputs_by_inputs():
         indexes=[[16, 64], [128, 512]], tputs=[[8.0, 4.0], [2.0, 1.0]], e2e=[[1.0, 1.0], [1.0, 1.0]]
     )
     profile = parse_aibrix_profile(square, "x")
-    assert capacity(profile, 512, 16) == 4.0
-    assert capacity(profile, 128, 64) == 2.0
+    assert capacity(profile, 512, 16) == pytest.approx(4.0)
+    assert capacity(profile, 128, 64) == pytest.approx(2.0)
 
 
 def test_a_rate_with_a_short_stay_has_room_for_one():
@@ -84,18 +128,12 @@ def test_ttft_and_tpot_stand_in_for_e2e_and_then_the_slo_does():
     assert capacity(bound, 2048, 64) == 0.0
 
 
-def test_other_roles_are_unknown_to_it():
-    profile = parse_aibrix_profile(content(), "x")
-    assert profile.capacity(128, 16, Role.PREFILL, SLO) is None
-    assert profile.capacity(128, 16, Role.DECODE, SLO) is None
-
-
-def test_it_is_a_source_of_a_capacity_table():
-    table = CapacityTable({"A10": parse_aibrix_profile(content(), "x")}, Buckets((16, 17, 512, 513)))
-    fits, never = RequestPattern("m", 2, 0), RequestPattern("m", 3, 3)
-    assert table.load(fits, "A10", Role.MIXED, SLO) == pytest.approx(1 / 3)
-    assert table.load(never, "A10", Role.MIXED, SLO) == pytest.approx(1 / 5)
-    assert table.load(fits, "other", Role.MIXED, SLO) is None
+def test_other_roles_are_unknown_to_it_and_loads_are_one_over_capacity():
+    table = capacity_table({"A10": parse_aibrix_profile(content(), "x")}, EngineRules())
+    for role, expected in ((Role.MIXED, 1 / 3), (Role.PREFILL, math.nan), (Role.DECODE, math.nan)):
+        found = loads(table, asked(512, 16, role), [0.0, 99.0], gpu_type="A10")
+        assert found.tolist() == pytest.approx([expected] * 2, nan_ok=True)
+    assert np.isnan(loads(table, asked(512, 16), [0.0], gpu_type="other")).all()
 
 
 @pytest.mark.parametrize(

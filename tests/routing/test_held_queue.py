@@ -48,7 +48,7 @@ class TestWithoutReplicas:
         assert placed(join(made, "late", now_s=5.0)).queued_s == 5.0
 
     def test_a_profile_that_judges_nobody_places_what_is_lost(self) -> None:
-        made = router("pull", count=0)
+        made = router("default", count=0)
         made.submit(0.0, request(slo=SLO))
         assert placed(join(made, "late", now_s=5.0)).queued_s == 5.0
 

@@ -348,7 +348,7 @@ class TestCapacityFilter:
         assert made.queued == 1
         assert 1 < number < 256
         assert made._fleet.table[FleetRow.LOAD].max() <= 1.0 + 1e-9
-        finish_one = made.complete(1.0, "r0", 10)
+        finish_one = made.complete(0.2, "r0", 10)
         assert placed(finish_one).request_id == f"r{number}"
 
     def test_no_capacity_anywhere_sheds_at_once(self) -> None:

@@ -37,6 +37,7 @@ PLUGINS = ExtensionPoint(
         "capacity-filter": "headway.routing.plugins.scorers:CapacityFilter",
         "kv-cache-utilization-scorer": "headway.routing.plugins.scorers:KvCacheScorer",
         "least-load": "headway.routing.plugins.scorers:LeastLoad",
+        "least-pattern-load": "headway.routing.plugins.scorers:LeastPatternLoad",
         "max-score-picker": "headway.routing.plugins.pickers:MaxScorePicker",
         "first-max-picker": "headway.routing.plugins.pickers:FirstMaxPicker",
         "prefix-cache-scorer": "headway.routing.plugins.scorers:PrefixCacheScorer",

@@ -39,6 +39,22 @@ class LeastLoad:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LeastPatternLoad:
+    """`least-pattern-load`: 1 / (1 + load there + new), the load of `capacity-filter`.
+
+    The newcomer's own part counts, as in the queue simulator: it is less on a faster GPU type, and where a
+    part of its prompt is cached.
+    """
+
+    packs_by_capacity: ClassVar[bool] = True
+
+    def score(self, context: SchedulingContext) -> FloatArray:
+        """In (0, 1]; 0 where it never fits."""
+        score: FloatArray = 1.0 / (1.0 + context.column(FleetRow.LOAD) + context.loads)
+        return score
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BinPack:
     """`bin-pack`: fills one replica before the next.
 
@@ -128,30 +144,37 @@ class SessionAffinityScorer:
 class CapacityFilter:
     """`capacity-filter`: AIBrix's pull; only replicas with room for the request's pattern.
 
-        keep ⟺ load + new <= 1,   new = 1 / Capacity(pattern, GPU type, role, SLO)
+        keep ⟺ load + new <= 1,   new = 1 / Capacity(own lengths, cached tokens, GPU type, role, SLO left)
 
     The load is the sum over the requests there that this rule placed. A replica without anything there has
-    room for any pattern of finite load. Where nothing is known (no profile), new = 1 / max_batch_size. A
-    request without an SLO is held to the deployment's. No candidate at all that has any capacity:
-    NO_CAPACITY, at once; none with room: the request waits.
+    room for any request of finite load: one that an idle replica would serve within its SLO. Where nothing is
+    known (no profile), new = 1 / max_batch_size. A request without an SLO is held to the deployment's. None
+    with room: the request waits, as long as an idle replica could still keep its SLO. None that ever had
+    capacity: NO_CAPACITY, at once; none any more, since it has waited: NO_HEADROOM. Critical requests always
+    fit an idle replica.
     """
 
     packs_by_capacity: ClassVar[bool] = True
 
     def keep(self, context: SchedulingContext) -> NDArray[np.bool_]:
         """bool[C]"""
-        return room_for(context.state.fleet.table, context.slots, new_loads(context))
+        return room_for(context.state.fleet.table, context.slots, context.loads)
 
     def refusal(self, context: SchedulingContext) -> Refusal:
-        """Waiting helps unless no replica has capacity."""
-        role = context.role
-        if np.isinf(new_loads(context.about(role))).all():
+        """Waiting helps while an idle replica could keep the SLO."""
+        role, slo, whole = context.role, context.record.slo, context.about(context.role)
+        if not np.isinf(whole.loads).all():
             return Refusal(
-                reason=ShedReason.NO_CAPACITY,
-                explain=lambda: f"no {role} replica keeps the SLO of {context.pattern}",
-                hopeful_until_s=-inf,
+                reason=ShedReason.NO_HEADROOM,
+                explain=lambda: f"no {role} replica has room",
+                hopeful_until_s=_hopeful_until_s(context),
             )
-        return Refusal(reason=ShedReason.NO_HEADROOM, explain=lambda: f"no {role} replica has room")
+        late = slo.given and not np.isinf(whole.loads_within(slo)).all()
+        return Refusal(
+            reason=ShedReason.NO_HEADROOM if late else ShedReason.NO_CAPACITY,
+            explain=lambda: f"no {role} replica {'can keep' if late else 'keeps'} its SLO, were it idle",
+            hopeful_until_s=-inf,
+        )
 
 
 def requests_at(context: SchedulingContext) -> FloatArray:
@@ -159,13 +182,13 @@ def requests_at(context: SchedulingContext) -> FloatArray:
     return requests_in(context.state.fleet.table, context.slots)
 
 
-def new_loads(context: SchedulingContext) -> FloatArray:
-    """The request's load at each candidate, f8[C]; infinite where it never fits."""
-    unknown = 1.0 / context.state.rules.max_batch_size
-    kinds = {kind: unknown if load is None else load for kind, load in context.loads().items()}
-    if len(kinds) == 1:
-        return np.full(len(context.slots), next(iter(kinds.values())))
-    return np.array([kinds[int(kind)] for kind in context.column(FleetRow.KIND).tolist()])
+def _hopeful_until_s(context: SchedulingContext) -> float:
+    """The time until which an idle replica could keep a request's SLO; infinite for critical ones, and where
+    a replica without surfaces may, of which that is not known."""
+    kinds = {kind for role in context.state.roles for kind in context.state.fleet.ready_kinds(role)}
+    if context.record.request.critical or min(kinds, default=-1) < 0:
+        return inf
+    return context.hopeful_until_s
 
 
 @compiled

@@ -1,0 +1,87 @@
+"""The profile `pull`: the request itself is judged, by what is left of its SLO, and loads are compared."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from headway.config import Role
+from headway.engine import EngineRules
+from headway.engine.surfaces import idle_prompt_s
+from headway.routing import RequestSlo, ShedReason
+from headway.routing.context import SchedulingContext
+from headway.routing.plugins.scorers import LeastPatternLoad
+from headway.routing.table import FleetRow
+from headway.routing.types import NOTHING
+from tests.routing.routers import finish, placed, request, router, surfaces
+
+
+def load(made, column, *values) -> None:
+    for number, value in enumerate(values):
+        made._fleet.table[column, made._fleet.get(f"mixed-{number}").slot] = value
+
+
+def test_an_idle_replica_takes_whatever_it_serves_within_its_slo() -> None:
+    """By the middle of a bucket a fifth of these were shed: whatever is longer than that seems shorter."""
+    draw = np.random.default_rng(1)
+    for number in range(100):
+        tokens, margin = int(2 ** draw.uniform(5, 13.5)), draw.uniform(1.02, 1.3)
+        made = router("pull", count=1)
+        prompt_s = idle_prompt_s(surfaces(), np.array([float(tokens)]), 2048)[0]
+        asked = request("r", input_tokens=tokens, slo=RequestSlo(ttft_s=margin * float(prompt_s)))
+        placed(made.submit(0.0, replace(asked, critical=number % 2 == 0)))
+
+
+def test_the_time_waited_counts() -> None:
+    made, slo = router("pull", count=1), RequestSlo(ttft_s=2.0)
+    assert placed(made.submit(1.0, request("a", slo=slo))).queued_s == 1.0
+    finish(made, "a")
+    (shed,) = made.submit(5.0, request("b", slo=slo)).sheds
+    assert shed.reason is ShedReason.NO_HEADROOM
+    assert "were it idle" in shed.detail
+
+
+def test_what_waits_is_shed_once_an_idle_replica_is_too_late() -> None:
+    made, slo = router("pull", count=1), RequestSlo(ttft_s=3.0)
+    load(made, FleetRow.LOAD, 1.0)
+    assert made.submit(0.0, request("a", slo=slo)) == NOTHING
+    assert 2.8 < made.next_due_s < 3.0
+    (shed,) = made.expire(made.next_due_s).sheds
+    assert shed.reason is ShedReason.NO_HEADROOM
+
+
+def test_a_request_that_promised_nothing_itself_is_not_late() -> None:
+    made = router("pull", count=1)
+    assert placed(made.submit(50.0, request("a"))).queued_s == 50.0
+
+
+def test_critical_ones_are_never_shed_and_charged_as_without_the_slo_that_they_have_lost() -> None:
+    made, lost = router("pull", count=1), RequestSlo(ttft_s=1e-4, tpot_s=1e-5)
+    for number in range(10):
+        placed(made.submit(0.0, request(f"r{number}", slo=lost, critical=True)))
+    assert 0.0 < made._fleet.table[FleetRow.LOAD].max() < 0.5
+    huge = request("huge", input_tokens=10**7, critical=True)
+    assert placed(router("pull", count=1).submit(0.0, huge))
+
+
+def test_cached_prompt_tokens_are_not_charged() -> None:
+    rules = EngineRules(chunk_tokens=2048, prefix_cache_tokens=100_000)
+    slo, filled = RequestSlo(ttft_s=4.0, tpot_s=0.03), []
+    for step in (0, 1):
+        made, number = router("pull", count=1, rules=rules), 0
+        while not made.queued:
+            blocks = tuple(range(step * 100 * number, step * 100 * number + 8))
+            made.submit(0.0, request(f"r{number}", slo=slo, input_tokens=4200, blocks=blocks))
+            number += 1
+        filled.append(made.running)
+    assert filled[0] > 1.5 * filled[1]
+
+
+def test_the_least_pattern_load_is_preferred_not_the_fewest_requests() -> None:
+    made = router("pull")
+    load(made, FleetRow.LOAD, 0.6, 0.2)
+    load(made, FleetRow.RUNNING, 1.0, 9.0)
+    assert placed(made.submit(0.0, request())).decode_replica == "mixed-1"
+    record = made._records["r"]
+    load(made, FleetRow.LOAD, 0.6, 0.2)
+    scores = LeastPatternLoad().score(SchedulingContext(made._state, 0.0, record, Role.MIXED))
+    assert 0.0 < scores[0] < scores[1] < 1.0
