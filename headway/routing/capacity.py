@@ -74,8 +74,7 @@ def pattern_of(
 DEFAULT_GPU_TYPE = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadQuery:
+class LoadQuery(NamedTuple):
     """A request in one role: its lengths, of which `output_tokens` are expected, and what is left of its
     SLO."""
 

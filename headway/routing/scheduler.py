@@ -276,7 +276,8 @@ class Scheduler:
         if not pipeline.packs_by_capacity:
             return 0.0
         loads, slots = chosen.context.loads, chosen.context.slots
-        return min(float(loads[slots == chosen.replica.slot][0]), 1.0)
+        place = 0 if len(slots) == 1 else int((slots == chosen.replica.slot).argmax())
+        return min(float(loads[place]), 1.0)
 
 
 def _least(values: FloatArray) -> float:
