@@ -16,8 +16,11 @@ exact.
 
     G(m) = E[min(X, m)]     at an edge exactly: Σ_{j below} s_j + m Σ_{j from m on} w_j  (W = 1)
     F(x) = P(X < x)         at an edge exactly
+    V(x) = P(X >= x)        likewise, summed from the end: exact where 1 - F would be rounding alone
 
-Both are linear in between. G is concave, so the truncated mean errs to the low side, within a bin.
+All are linear in between. G is concave, so the truncated mean errs to the low side, within a bin.
+
+Once n tokens have come, the mean is E[min(X, m) | X >= n], by the sums beyond n; n where there are none.
 
 `predict` changes nothing and answers from tables. `observe` renews a table with every observation at first,
 then with every n / RENEWALS; tables of octaves with few observations follow whenever that of all is renewed.
@@ -47,6 +50,8 @@ BINS = len(EDGES)
 
 ENDS: FloatArray = np.array([*EDGES, MOST_TOKENS], dtype=np.float64)
 """Each bin's edge, and the end of the last."""
+
+ENDS_LIST: list[float] = ENDS.tolist()
 
 HEAVIEST = 1e12
 """The weight of one length from which on all are divided by it."""
@@ -106,10 +111,12 @@ class Histogram:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LengthTable:
-    """G and F of a distribution at the edges of the bins and at the end of the last."""
+    """G, F, V and Σ s_j from there on at the edges of the bins and at the end of the last."""
 
     truncated_mean: list[float]
     below: list[float]
+    beyond: list[float]
+    sums_beyond: list[float]
 
     @classmethod
     def of(cls, counts: BinCounts) -> "LengthTable":
@@ -117,7 +124,36 @@ class LengthTable:
         below, sums = np.zeros(BINS + 1), np.zeros(BINS + 1)
         np.cumsum(counts.weights, out=below[1:])
         np.cumsum(counts.sums, out=sums[1:])
-        return cls(truncated_mean=(sums + ENDS * (1.0 - below)).tolist(), below=below.tolist())
+        beyond, sums_beyond = np.zeros(BINS + 1), np.zeros(BINS + 1)
+        np.cumsum(counts.weights[::-1], out=beyond[1:])
+        np.cumsum(counts.sums[::-1], out=sums_beyond[1:])
+        return cls(
+            truncated_mean=(sums + ENDS * (1.0 - below)).tolist(),
+            below=below.tolist(),
+            beyond=beyond[::-1].tolist(),
+            sums_beyond=sums_beyond[::-1].tolist(),
+        )
+
+    def mean_from(self, least: int, most: int) -> float:
+        """E[min(X, most) | X >= least]; `least` where nothing is beyond it."""
+        if most <= least or least >= MOST_TOKENS:
+            return float(least)
+        beyond, sums = self._beyond(max(least, 1))
+        cut, cut_sums = self._beyond(min(most, MOST_TOKENS))
+        if not beyond > 0.0:
+            return float(least)
+        return max(float(least), (sums - cut_sums + most * cut) / beyond)
+
+    def _beyond(self, tokens: int) -> tuple[float, float]:
+        """V, and the sum of lengths beyond."""
+        place = min(bisect_right(EDGES, tokens), BINS) - 1
+        low, high = ENDS_LIST[place], ENDS_LIST[place + 1]
+        part = (tokens - low) / (high - low)
+        weight, sums = self.beyond[place], self.sums_beyond[place]
+        return (
+            weight + part * (self.beyond[place + 1] - weight),
+            sums + part * (self.sums_beyond[place + 1] - sums),
+        )
 
     def mean_up_to(self, tokens: int) -> float:
         """E[min(X, tokens)]; less than 1 token counts as 1."""
@@ -238,6 +274,11 @@ class OutputLengths:
         """The prediction for a request; `max_tokens` below 1 counts as 1."""
         table = self._octaves.get(_octave(input_tokens), self._all).table
         return OutputLength(table.mean_up_to(max_tokens), max_tokens, table)
+
+    def mean_from(self, input_tokens: int, max_tokens: int, output_tokens: int) -> float:
+        """The mean of all tokens of a request that has `output_tokens` by now, and at least these."""
+        table = self._octaves.get(_octave(input_tokens), self._all).table
+        return table.mean_from(output_tokens, max_tokens)
 
     def state(self) -> dict[str, list[list[float]]]:
         """The counts as JSON values: per octave, and for "all", rows of bin, weight and sum."""
