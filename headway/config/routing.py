@@ -69,6 +69,22 @@ class QueueSettings(Settings):
     pool has no replica at all (then 503)."""
 
 
+class SaturationSettings(Settings):
+    """When a replica has as much queued as it may have: it gets nothing more while others have less, with
+    every profile; where all have it, requests are held (docs/routing.md#saturation)."""
+
+    max_waiting: PositiveInt | None = None
+    """Requests that may wait there beyond a full batch, and prompts that it has not computed; null: as many
+    as a batch holds, `engine.max_batch_size`."""
+    max_queue_s: PositiveFloat | None = None
+    """Seconds that the prompts queued there may take, by its profile; null: the longest TTFT SLO of the
+    deployment and its classes, at least 10 s."""
+    kv_usage: PositiveFloat = Field(default=0.95, le=1.0)
+    """The share of its KV cache from which on it is saturated, as its engine reports it."""
+    preempted_s: NonNegativeFloat = 2.0
+    """Seconds for which it is saturated after its engine threw a request out of the batch."""
+
+
 class SloRoutingSettings(Settings):
     """SLO-aware scoring, after the Gateway API's SLO-aware routing."""
 
@@ -171,6 +187,7 @@ class RoutingSettings(Settings):
     )
     """Profiles of your own; also spelled `schedulingProfiles`."""
     queue: QueueSettings = QueueSettings()
+    saturation: SaturationSettings = SaturationSettings()
     slo: SloRoutingSettings = SloRoutingSettings()
     offload: OffloadSettings = OffloadSettings()
     prediction: PredictionSettings = PredictionSettings()

@@ -155,6 +155,8 @@ class ShedReason(StrEnum):
     """No replica is predicted to keep the SLOs, and waiting will not help."""
     NO_CAPACITY = "no_capacity"
     """The request's pattern has no capacity on any replica that there is."""
+    SATURATED = "saturated"
+    """Every replica has as much queued as one may have, for as long as the request may wait."""
     QUEUE_FULL = "queue_full"
     WAITED_TOO_LONG = "waited_too_long"
     """It waited as long as a request may."""
@@ -193,13 +195,15 @@ class ReplicaState(StrEnum):
 class ReplicaLoad:
     """An engine's own figures: requests in the batch and queued, KV usage in [0, 1].
 
-    `busy_s` is how long it has computed since it began, None if it does not say.
+    `busy_s` is how long it has computed since it began, None if it does not say; `preemptions` how many
+    requests it has thrown out of the batch since then.
     """
 
     running: int
     waiting: int
     kv_usage: float
     busy_s: float | None = None
+    preemptions: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
