@@ -20,6 +20,7 @@ from headway.routing.fleet import RoutedFleet
 from headway.routing.forecast import ROLE_CODES, ForecastRow, features_of
 from headway.routing.latency import LatencyForecaster
 from headway.routing.records import Record, Replica, TrackedPrediction
+from headway.routing.reports import EngineReports
 from headway.routing.table import FleetRow, FloatArray, SlotArray
 from headway.routing.types import NO_SLO, RequestSlo, ShedReason
 
@@ -34,6 +35,7 @@ class RoutingState:
 
     roles: tuple[Role, ...]
     fleet: RoutedFleet
+    reports: EngineReports
     rules: EngineRules
     prefixes: PrefixIndex
     sessions: Sessions

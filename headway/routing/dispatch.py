@@ -72,6 +72,10 @@ class FreedReplicas:
         return tuple(np.array(each, dtype=np.int64) for each in slots)
 
 
+BY_PREDICTION = {ShedReason.NO_HEADROOM, ShedReason.SATURATED}
+"""Reasons for which a request that is judged by predictions waits only with `routing.slo.hold`."""
+
+
 class Dispatcher:
     """Dispatches for one router, whose `records` are; those of requests that are shed are taken out."""
 
@@ -164,7 +168,7 @@ class Dispatcher:
     def ended(self, record: Record, output_tokens: int) -> None:
         """It has ended with so many output tokens; its tenant was charged for what was expected."""
         if record.placement is not None:
-            self._shares.returned(record.request.tenant, cost_of(0.0, record.expected_output - output_tokens))
+            self._shares.returned(record.request.tenant, cost_of(0.0, record.charged_output - output_tokens))
 
     def outcome(self) -> RoutingOutcome:
         """All that was placed and shed since the last call."""
@@ -227,7 +231,7 @@ class Dispatcher:
         """True if waiting does not help, or is not wanted; critical requests wait all the same."""
         if record.request.critical:
             return False
-        judged = refusal.reason is ShedReason.NO_HEADROOM and record.judged
+        judged = refusal.reason in BY_PREDICTION and record.judged
         return refusal.hopeful_until_s < now_s or (judged and not self._settings.slo.hold)
 
     def _end_patience(self, now_s: float, record: Record, reason: ShedReason, detail: str) -> None:
@@ -271,6 +275,7 @@ class Dispatcher:
         tenant, uncached = record.request.tenant, record.request.input_tokens - choice.cached_tokens
         self._shares.served(tenant, cost_of(uncached, record.expected_output))
         self._queue.served(tenant)
+        record.charged_output = record.expected_output
         placement = self.placing.place(now_s, record, choice)
         self._placements.append(placement)
         return placement

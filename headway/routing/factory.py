@@ -26,7 +26,10 @@ from headway.routing.latency import LatencyForecaster
 from headway.routing.offloading import Offloading
 from headway.routing.plugins import PLUGINS, Picker, ProfileHandler, TakesSettings
 from headway.routing.plugins.checked import checked, said
+from headway.routing.reports import EngineReports
 from headway.routing.router import Router
+from headway.routing.saturated import SaturationFilter
+from headway.routing.saturation import SaturationRule
 from headway.routing.scheduler import Pipeline, Scheduler, make_pipeline
 from headway.routing.types import PluginFault, RequestSlo, RoutingError
 from interp.jit import drop_stale_cache
@@ -83,9 +86,11 @@ def make_router(
     pipelines = make_pipelines(settings)
     handler = make_handler(settings, pipelines)
     latency = LatencyForecaster(surfaces_in(profiles), rules, quantile=settings.prediction.use == "quantile")
+    rule = SaturationRule.of(config, rules.max_batch_size)
     state = RoutingState(
         roles=(Role.MIXED,) if Role.MIXED.value in config.pools else (Role.PREFILL, Role.DECODE),
         fleet=fleet,
+        reports=EngineReports(fleet, latency, rule),
         rules=rules,
         prefixes=PrefixIndex(rules.prefix_cache_tokens // rules.block_tokens),
         sessions=Sessions(),
@@ -95,9 +100,12 @@ def make_router(
         slo=RequestSlo(ttft_s=config.slo.ttft_s, tpot_s=config.slo.itl_s),
         generator=generator,
     )
+    saturation = SaturationFilter(rule.limits)
     rescue = _PluginSet(settings, ()).built_in("least_load") if live else None
     offloading = Offloading(state, settings.offload)
-    scheduler = Scheduler(state, pipelines, settings.fallback, offloading, rescue)
+    scheduler = Scheduler(
+        state, pipelines, settings.fallback, offloading, saturation=saturation, rescue=rescue
+    )
     return Router(settings, pipelines, handler, state, scheduler)
 
 

@@ -112,14 +112,8 @@ class RoutedFleet:
         self.table[:, replica.slot] = 0.0
         self._free.append(replica.slot)
 
-    def report(self, now_s: float, replica: Replica, load: ReplicaLoad) -> None:
-        """Take an engine's own figures; what exceeds ours belongs to others."""
-        cell, slot = self.table[:, replica.slot], FleetRow
-        ours = cell[slot.RUNNING] + max(cell[slot.WAITING], cell[slot.COMING])
-        cell[slot.OTHER_REQUESTS] = max(0.0, load.running + load.waiting - ours)
-        capacity = cell[slot.CAPACITY_TOKENS]
-        used = load.kv_usage * capacity if capacity < inf else 0.0
-        cell[slot.OTHER_TOKENS] = max(0.0, used - cell[slot.RESERVED_TOKENS])
+    def computed(self, now_s: float, replica: Replica, load: ReplicaLoad) -> None:
+        """An engine says how long it has computed, if it does."""
         if load.busy_s is not None:
             if replica.utilisation is None:
                 replica.utilisation = UtilisationSamples(start_s=now_s, busy_s=load.busy_s)

@@ -5,7 +5,8 @@ sequences (K tokens) and m that will join it (J tokens):
 
     W(u)          work of its prompt (`surfaces`),     c  chunk tokens, C = ⌈u / c⌉ iterations (1 if c = 0)
     i             ITL(n, K), the batch's share of each iteration that carries its prompt; W(0) without a batch
-    Q             prefill work outstanding: until `busy_until`, and at least all but one of those waiting
+    Q             prefill work outstanding: until `busy_until`, and at least all but one of those waiting,
+                  less what the engine reports as done; and the work of others' prompts that it has queued
     A             until it is admitted: if its KV or its place in the batch is lacking, the part that is
                   lacking of what is taken, times a usual stay
     mixed         TTFT = Q + A + C i + W(u);   + half an iteration where the queue is empty and a batch runs
@@ -90,19 +91,34 @@ PlainFigures = tuple[tuple[Any, ...], tuple[Any, ...], tuple[Any, ...], tuple[An
 
 
 @compiled
+def batch_at(table: FloatArray, slot: int) -> float:
+    """Sequences in a replica's batch, those of others included."""
+    there = table[FleetRow.RUNNING, slot] + table[FleetRow.OTHER_REQUESTS, slot]
+    return float(max(there - table[FleetRow.OTHER_WAITING, slot], 0.0))
+
+
+@compiled
+def others_queued(table: FloatArray, slot: int) -> float:
+    """Queued requests that are not ours; nothing is known of them, so they are taken for the newcomer's
+    like."""
+    return float(min(table[FleetRow.OTHER_WAITING, slot], table[FleetRow.OTHER_REQUESTS, slot]))
+
+
+@compiled
 def features_of(
     role: int, table: FloatArray, slot: int, cached_tokens: float, input_tokens: float
 ) -> tuple[float, ...]:
     """Inputs of the trained model for one candidate, in the order of `predictors.latency.FIELDS`."""
     kv_tokens = table[FleetRow.KV_TOKENS, slot] + table[FleetRow.OTHER_TOKENS, slot]
+    ours = table[FleetRow.COMING, slot] if role == DECODE_ROLE else table[FleetRow.WAITING, slot]
     return (
         min(kv_tokens / table[FleetRow.CAPACITY_TOKENS, slot], 1.0),
         input_tokens,
-        table[FleetRow.COMING, slot] if role == DECODE_ROLE else table[FleetRow.WAITING, slot],
-        table[FleetRow.RUNNING, slot] + table[FleetRow.OTHER_REQUESTS, slot],
+        ours + table[FleetRow.OTHER_WAITING, slot],
+        batch_at(table, slot),
         0.0,  # output tokens so far: those of a newcomer
         cached_tokens / input_tokens,
-        table[FleetRow.PREFILL_TOKENS, slot],
+        table[FleetRow.PREFILL_TOKENS, slot] + table[FleetRow.OTHER_PROMPT_TOKENS, slot],
         table[FleetRow.OUTPUT_TOKENS, slot],
     )
 
@@ -110,11 +126,12 @@ def features_of(
 @compiled
 def queue_s(table: FloatArray, slot: int, now_s: float) -> float:
     """Prefill work that is outstanding at a replica."""
-    waiting = table[FleetRow.WAITING, slot]
+    waiting, others_s = table[FleetRow.WAITING, slot], table[FleetRow.OTHER_WORK_S, slot]
     if waiting == 0.0:
-        return 0.0
+        return float(others_s)
     least = table[FleetRow.WORK_S, slot] * (1.0 - 1.0 / waiting)
-    return float(max(table[FleetRow.BUSY_UNTIL_S, slot] - now_s, least))
+    ours_s = max(table[FleetRow.BUSY_UNTIL_S, slot] - now_s, least) - table[FleetRow.DONE_S, slot]
+    return float(max(ours_s, 0.0) + others_s)
 
 
 @compiled
@@ -131,6 +148,8 @@ def admission_s(
     """Seconds until the batch has room for the newcomer's KV and one more sequence."""
     need, stay_s = newcomer.input_tokens + newcomer.expected_output, newcomer.stay_s
     taken = table[FleetRow.RESERVED_TOKENS, slot] + table[FleetRow.OTHER_TOKENS, slot]
+    # Those that others have queued there come first, and hold no KV yet; they are taken for as long.
+    taken += need * others_queued(table, slot)
     there = (
         table[FleetRow.RUNNING, slot] + table[FleetRow.COMING, slot] + table[FleetRow.OTHER_REQUESTS, slot]
     )
@@ -190,12 +209,13 @@ def forecast(  # noqa: PLR0917 - one loop over candidates, compiled
             own_s, ttft_s = rounds * empty_s + work_s, waiting_s + rounds * empty_s + work_s
             row = (ttft_s, 0.0, 0.0, delay_s, waiting_s, own_s, work_s, empty_s)
         else:
-            batch = table[FleetRow.RUNNING, slot] + table[FleetRow.OTHER_REQUESTS, slot]
+            batch = batch_at(table, slot)
             tokens = table[FleetRow.KV_TOKENS, slot] + table[FleetRow.OTHER_TOKENS, slot]
             now_itl_s = itl_of(itl, batch, max(tokens, batch)) if batch > 0.0 else empty_s
-            wanted = batch + table[FleetRow.COMING, slot] + 1.0
+            wanted = batch + table[FleetRow.COMING, slot] + table[FleetRow.OTHER_WAITING, slot] + 1.0
             later = min(wanted, batching.max_batch)
-            later_tokens = (tokens + table[FleetRow.COMING_TOKENS, slot] + mean_tokens) * later / wanted
+            tokens += table[FleetRow.COMING_TOKENS, slot] + (1.0 + others_queued(table, slot)) * mean_tokens
+            later_tokens = tokens * later / wanted
             later_tokens = min(later_tokens, itl.capacity_tokens)
             later_itl_s = itl_of(itl, later, max(later_tokens, later))
             room_s = admission_s(table, slot, newcomer, itl.capacity_tokens, batching)

@@ -126,7 +126,8 @@ class HeldQueue:
             refusal = self._reasons.get(entry.request.request_id)
             self.remove(entry.request.request_id)
             waited = f"waited {now_s - entry.enqueued_s:.3f} s"
-            if refusal is not None and refusal.hopeful_until_s <= entry.expires_s < inf:
+            saturated = refusal is not None and refusal.reason is ShedReason.SATURATED
+            if refusal is not None and (saturated or refusal.hopeful_until_s <= entry.expires_s < inf):
                 yield entry.request.request_id, refusal.reason, f"{waited}; {refusal.explain()}"
             else:
                 yield entry.request.request_id, ShedReason.WAITED_TOO_LONG, waited

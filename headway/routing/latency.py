@@ -28,6 +28,7 @@ from headway.routing.forecast import (
     Batching,
     Newcomer,
     alone,
+    batch_at,
     forecast,
 )
 from headway.routing.learned_curves import NOTHING, corrected, curves_of
@@ -144,6 +145,22 @@ class LatencyForecaster:
         batch = max(sequences, 1.0)
         return itl_of(surfaces.itl, batch, max(kv_tokens * batch / sequences, batch)) / (1.0 - duty)
 
+    def prompts_s(self, table: FloatArray, slot: int, prompts: float, tokens: float) -> float:
+        """Seconds that so many prompts of `tokens` each keep a replica, beside its batch; 0 without a
+        profile."""
+        cell = table[:, slot].tolist()
+        kind, chunk = int(cell[FleetRow.KIND]), self._batching.chunk_tokens
+        if kind < 0 or prompts == 0.0:
+            return 0.0
+        surfaces, batch = self._surfaces[kind], min(batch_at(table, slot), self._batching.max_batch)
+        kv_tokens = min(cell[FleetRow.KV_TOKENS] + cell[FleetRow.OTHER_TOKENS], surfaces.itl.capacity_tokens)
+        iteration_s = float(surfaces.work.seconds[0])
+        if batch > 0.0:
+            iteration_s = itl_of(surfaces.itl, batch, max(kv_tokens, batch))
+        if chunk > 0.0:
+            return prompts * tokens / chunk * (work_of(surfaces.work, chunk) + iteration_s)
+        return prompts * (work_of(surfaces.work, tokens) + iteration_s)
+
     def joining_s(self, table: FloatArray, slot: int, input_tokens: int) -> float:
         """Seconds from the arrival of a prompt's KV at a mixed replica to its first token (`corrections`).
 
@@ -151,7 +168,7 @@ class LatencyForecaster:
         no room.
         """
         cell = table[:, slot].tolist()
-        kind, batch = int(cell[FleetRow.KIND]), cell[FleetRow.RUNNING] + cell[FleetRow.OTHER_REQUESTS]
+        kind, batch = int(cell[FleetRow.KIND]), batch_at(table, slot)
         taken = cell[FleetRow.RESERVED_TOKENS] + cell[FleetRow.OTHER_TOKENS]
         if kind < 0 or batch + 1.0 > self._batching.max_batch or taken > cell[FleetRow.CAPACITY_TOKENS]:
             return nan

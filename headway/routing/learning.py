@@ -69,6 +69,11 @@ class Learning:
         """Output tokens that a request is thought to produce."""
         return max(1, round(self._lengths.predict(request.input_tokens, request.max_tokens).mean))
 
+    def expected_after(self, request: RouteRequest, output_tokens: int) -> int:
+        """The same in all, once there are `output_tokens` of it; never fewer than these."""
+        mean = self._lengths.mean_from(request.input_tokens, request.max_tokens, output_tokens)
+        return max(output_tokens, round(mean))
+
     def completed(self, now_s: float, record: Record, output_tokens: int) -> None:
         """A request has all its tokens."""
         self._lengths.observe(record.request.input_tokens, output_tokens)

@@ -6,6 +6,7 @@ exactly:
 
     place, resume   its prompt waits at the prefill replica; it is coming to the decode replica
     prefilled       it leaves the prefill replica's queue and runs at the decode replica
+    progressed      the KV that it holds by now, and what is still expected, replace what was thought
     released        whatever it still held is given back
 
 Counts and tokens are whole or half numbers, so sums return to 0 without error; seconds and loads are set to 0
@@ -26,9 +27,26 @@ from headway.routing.lazy_heap import LazyHeap
 from headway.routing.offload import OffloadReason
 from headway.routing.records import Record, Replica, RequestPhase
 from headway.routing.scheduler import RouteChoice, Scheduler
-from headway.routing.table import Entry, FleetRow, enter, leave, move, withdraw
+from headway.routing.table import (
+    OWN_BUSY_S,
+    OWN_HELD,
+    OWN_LOAD,
+    OWN_MEAN,
+    OWN_OUTPUT,
+    OWN_PREFILL_LOAD,
+    OWN_UNCACHED,
+    OWN_WORK_S,
+    Entry,
+    FleetRow,
+    enter,
+    grow,
+    leave,
+    move,
+    withdraw,
+)
 from headway.routing.types import Figures, Labels, Placement, Running, Shed
 
+KV_TOKENS, COMING_TOKENS = int(FleetRow.KV_TOKENS), int(FleetRow.COMING_TOKENS)
 NAMES = ("placements", "sheds", "fallbacks", "unknown_events", "ended", "prompt_tokens")
 
 
@@ -129,6 +147,10 @@ class Placing:
         record.first_token_s, record.output_tokens = running.first_token_s, running.output_tokens
         if running.prefilled:
             self.prefilled(now_s, record)
+            if running.output_tokens > 0:
+                self.progressed(
+                    record, running.output_tokens, max(record.expected_output, running.output_tokens)
+                )
         elif placement.deadline_s < inf:
             self._deadlines.push(placement.deadline_s, record.number, record)
 
@@ -139,8 +161,36 @@ class Placing:
         prefill, decode = _replicas(record)
         prefill.waiting.discard(record.number)
         slack_s = least_key(prefill.waiting)
+        prefill.prompts_left += 1
+        prefill.requests_left += prefill is not decode
         move(self._fleet.table, _slot(prefill), _slot(decode), record.entry, now_s, slack_s)
         record.phase = RequestPhase.DECODE
+
+    def progressed(self, record: Record, output_tokens: int, expected_output: int) -> None:
+        """So many of its tokens are there, and it is thought to have `expected_output` of them in the end.
+
+        Its KV holds those that are there, and will on average hold half of what is to come.
+        """
+        entry, decode = record.entry, record.decode
+        assert decode is not None
+        tokens = float(record.request.input_tokens)
+        mean = tokens + 0.5 * (output_tokens + expected_output)
+        more = expected_output - entry[OWN_OUTPUT]
+        if decode.alive:
+            row = KV_TOKENS if record.phase is RequestPhase.DECODE else COMING_TOKENS
+            grow(self._fleet.table, decode.slot, row, mean - entry[OWN_MEAN], more)
+        record.output_tokens, record.expected_output = output_tokens, expected_output
+        record.entry = (
+            entry[OWN_UNCACHED],
+            entry[OWN_BUSY_S],
+            entry[OWN_WORK_S],
+            entry[OWN_HELD],
+            entry[OWN_PREFILL_LOAD],
+            tokens + expected_output,
+            mean,
+            float(expected_output),
+            entry[OWN_LOAD],
+        )
 
     def released(self, record: Record) -> None:
         """Take the request off its replicas, whatever its phase."""
@@ -148,6 +198,7 @@ class Placing:
         prefill, decode = _replicas(record)
         table, entry = self._fleet.table, record.entry
         decode.running.discard(record.number)
+        decode.requests_left += 1
         guard_s = least_key(decode.running)
         if record.forced and decode.alive:
             table[FleetRow.FORCED, decode.slot] -= 1.0
@@ -155,6 +206,8 @@ class Placing:
             leave(table, _slot(prefill), _slot(decode), entry, guard_s)
         else:
             prefill.waiting.discard(record.number)
+            prefill.prompts_left += 1
+            prefill.requests_left += prefill is not decode
             withdraw(table, _slot(prefill), _slot(decode), entry, least_key(prefill.waiting), guard_s)
         record.prefill = record.decode = None
         record.phase = RequestPhase.QUEUED
@@ -172,6 +225,8 @@ class Placing:
         entry, slack_s, guard_s = record.entry, record.ttft_slack_s, record.guard_s
         slots, stay_s = (_slot(prefill), _slot(decode)), self._state.latency.stay_s
         enter(self._fleet.table, *slots, entry, now_s, stay_s, slack_s, guard_s)
+        prefill.prompts_placed += 1
+        self._state.reports.prompt_placed(entry[OWN_UNCACHED])
         if prefill.alive:
             prefill.waiting.push(slack_s, record.number, record)
         if decode.alive:

@@ -46,14 +46,15 @@ class Record:
 
     `number` orders records by arrival. `slo` is what replicas are held to: the deployment's where the
     SLO-aware profile places a request without one. `profile` names the scheduling profile, and `judged` says
-    that it goes by predictions. `expected_output` tokens are what it is thought to produce, for life. The
-    other fields are of the present attempt: `entry` are its figures in the fleet's table; `ttft_s` and
-    `tpot_s` are predicted from the placement on; `guard_s` is the TPOT SLO that newcomers there must keep,
-    infinite if no replica could; `ttft_slack_s` the same for TTFT; `handover` is, while the KV of an
-    offloaded prompt is on its way, the nominal transfer and the wait at D (see `Handovers`). `alone_s` and
-    `joined_s` are TTFT and TPOT on an idle fleet, and TTFT on a busy one if it was held; `home` the slot that
-    had most of its prompt then, and how many tokens; `forced`: it has waited as long as it may; `counted`: it
-    is part of the demand that was seen.
+    that it goes by predictions. `expected_output` tokens are what it is thought to produce in all, judged
+    anew as its tokens come. The other fields are of the present attempt: `entry` are its figures in the
+    fleet's table; `ttft_s` and `tpot_s` are predicted from the placement on; `guard_s` is the TPOT SLO that
+    newcomers there must keep, infinite if no replica could; `ttft_slack_s` the same for TTFT; `handover` is,
+    while the KV of an offloaded prompt is on its way, the nominal transfer and the wait at D (see
+    `Handovers`). `alone_s` and `joined_s` are TTFT and TPOT on an idle fleet, and TTFT on a busy one if it
+    was held; `home` the slot that had most of its prompt then, and how many tokens; `forced`: it has waited
+    as long as it may; `counted`: it is part of the demand that was seen; `charged_output` are the output
+    tokens that its tenant was charged.
     """
 
     request: RouteRequest
@@ -85,6 +86,7 @@ class Record:
     home: tuple[int, float] | None = None
     forced: bool = False
     counted: bool = False
+    charged_output: int = 0
 
     @property
     def need_tokens(self) -> int:
@@ -189,13 +191,29 @@ class Replica:
     `waiting`   those whose prompts are to be computed here, by slack of TTFT
 
     `utilisation` are samples of what its engine reports, None before it says how long it has computed.
+    `prompts_placed`, `prompts_left` and `requests_left` count since it came: prompts that came to be computed
+    here, those that no longer are, and requests that have nothing here any more.
     """
 
-    __slots__ = ("alive", "gpu_type", "name", "ready", "role", "running", "slot", "utilisation", "waiting")
+    __slots__ = (
+        "alive",
+        "gpu_type",
+        "name",
+        "prompts_left",
+        "prompts_placed",
+        "ready",
+        "requests_left",
+        "role",
+        "running",
+        "slot",
+        "utilisation",
+        "waiting",
+    )
 
     def __init__(self, name: ReplicaId, slot: int, role: Role, gpu_type: str) -> None:
         self.name, self.slot, self.role, self.gpu_type = name, slot, role, gpu_type
         self.alive, self.ready = True, False
+        self.prompts_placed = self.prompts_left = self.requests_left = 0
         self.running: LazyHeap[Record] = LazyHeap()
         self.waiting: LazyHeap[Record] = LazyHeap()
         self.utilisation: UtilisationSamples | None = None

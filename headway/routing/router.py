@@ -197,8 +197,9 @@ class Router:
             record = self._records.get(request_id)
             if record is None or record.phase is RequestPhase.QUEUED:
                 self._unknown("progress")
-            else:
-                record.output_tokens = output_tokens
+            elif output_tokens > record.output_tokens:
+                expected = self._learning.expected_after(record.request, output_tokens)
+                self._placing.progressed(record, output_tokens, expected)
         return self._dispatch.drain(now_s)
 
     def complete(self, now_s: float, request_id: str, output_tokens: int) -> RoutingOutcome:
@@ -246,6 +247,7 @@ class Router:
                 return self._unknown("replica_changed")
             self._fleet.remove(replica)
             self._state.prefixes.forget(replica.slot)
+            self._state.reports.forget(replica)
             return NOTHING
         if replica is None:
             cells = self._state.latency.cells(update.gpu_type)
@@ -254,7 +256,7 @@ class Router:
             self._fleet.set_type(replica, update.gpu_type, self._state.latency.cells(update.gpu_type))
         self._fleet.set_ready(replica, ready=update.state is ReplicaState.READY)
         if update.load is not None:
-            self._fleet.report(now_s, replica, update.load)
+            self._state.reports.take(now_s, replica, update.load)
         self._dispatch.freed.add(replica)
         return self._dispatch.drain(now_s)
 

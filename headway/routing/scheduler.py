@@ -23,6 +23,7 @@ from headway.routing.offload import OffloadDecision
 from headway.routing.offloading import Offloading
 from headway.routing.plugins import Filter, Foresight, Picker, Scorer
 from headway.routing.records import Record, Replica, TrackedPrediction
+from headway.routing.saturated import SaturationFilter
 from headway.routing.table import FloatArray, SlotArray
 from headway.routing.types import PluginFault
 
@@ -127,10 +128,12 @@ class Scheduler:
         pipelines: Mapping[str, Pipeline],
         fallback: str,
         offloading: Offloading,
+        *,
+        saturation: SaturationFilter,
         rescue: Pipeline | None = None,
     ) -> None:
         self._state, self._pipelines, self._offloading = state, pipelines, offloading
-        self._fallback, self._rescue = pipelines[fallback], rescue
+        self._fallback, self._rescue, self._saturation = pipelines[fallback], rescue, saturation
         self._faulty: set[str] = set()
 
     def arrived(self, now_s: float) -> None:
@@ -190,6 +193,12 @@ class Scheduler:
             self._pipelines[record.profile], first, first if prefill is decode else second, decision
         )
 
+    def least_saturated(self, now_s: float, record: Record) -> RouteChoice:
+        """The choice of the least saturated replica of each role, whatever the profile thinks of them."""
+        contexts = (SchedulingContext(self._state, now_s, record, role) for role in self._state.roles)
+        replicas = [self._saturation.least(context) for context in contexts]
+        return self.chosen(now_s, record, replicas[0], replicas[-1])
+
     def guards(self, now_s: float, record: Record, choice: RouteChoice) -> tuple[float, float]:
         """The slack of its TTFT, and the TPOT SLO that newcomers have to keep.
 
@@ -214,7 +223,7 @@ class Scheduler:
             context.slots = among
         if len(self._state.roles) > 1:
             return self._split(pipeline, context, context.about(self._state.roles[1]))
-        position = pipeline.decide(context, self._state.generator)
+        position = self._decide(pipeline, context)
         if isinstance(position, Refusal):
             return position
         chosen = choose_replica(context, position)
@@ -222,6 +231,11 @@ class Scheduler:
         if other is None:
             return self._choice(pipeline, chosen, chosen, decision)
         return self._choice(pipeline, other, chosen, decision)
+
+    def _decide(self, pipeline: Pipeline, context: SchedulingContext) -> int | Refusal:
+        """The profile's choice among those that are not saturated."""
+        refusal = self._saturation.drop(context)
+        return pipeline.decide(context, self._state.generator) if refusal is None else refusal
 
     def _split(
         self, pipeline: Pipeline, first: SchedulingContext, second: SchedulingContext
@@ -231,13 +245,13 @@ class Scheduler:
             # Prefill candidates are compared by whole TTFTs, for which decode is not chosen yet: its best.
             decode_s = _least(second.prior[ForecastRow.TTFT_S])
             first.further_s = self._state.rules.transfer_s(first.record.request.input_tokens) + decode_s
-        position = pipeline.decide(first, self._state.generator)
+        position = self._decide(pipeline, first)
         if isinstance(position, Refusal):
             return position
         prefill = choose_replica(first, position)
         if pipeline.records_outcomes:
             second.further_s = prefill.ttft_s - decode_s
-        position = pipeline.decide(second, self._state.generator)
+        position = self._decide(pipeline, second)
         if isinstance(position, Refusal):
             return replace(position, role=1)
         return self._choice(pipeline, prefill, choose_replica(second, position))

@@ -33,11 +33,11 @@ class FleetRow(IntEnum):
     BUSY_UNTIL_S = 5
     """The time when that is estimated to be done."""
     KV_TOKENS = 6
-    """Expected context tokens of those running, Σ input + output / 2."""
+    """Context tokens of those running: Σ input + output so far + half of what is still expected."""
     COMING_TOKENS = 7
     """The same of those coming."""
     RESERVED_TOKENS = 8
-    """KV tokens that all requests here will fill in the end."""
+    """KV tokens that all requests here are expected to fill in the end."""
     OUTPUT_TOKENS = 9
     """Output tokens that those running and coming are expected to have in the end."""
     DUTY = 10
@@ -59,6 +59,16 @@ class FleetRow(IntEnum):
     """Index of the profile of its GPU type, −1 for one without."""
     FORCED = 19
     """Requests that were placed here though they harm others: they had waited as long as they may."""
+    OTHER_WAITING = 20
+    """Requests that the engine reports as queued, beyond ours whose prompts are to be computed there."""
+    OTHER_PROMPT_TOKENS = 21
+    """Estimated uncached prompt tokens of those of them that are not ours."""
+    OTHER_WORK_S = 22
+    """Estimated seconds that computing these takes."""
+    DONE_S = 23
+    """The part of WORK_S that is done by what the engine reports."""
+    SATURATED_UNTIL_S = 24
+    """The time until which the engine's word stands that it is saturated."""
 
 
 EMPTY: Mapping[FleetRow, float] = {
@@ -154,7 +164,18 @@ def leave(table: FloatArray, prefill: int, decode: int, entry: Entry, guard_s: f
 
 
 @compiled
+def grow(table: FloatArray, slot: int, row: int, mean: float, output: float) -> None:
+    """A request there will have `output` tokens more than was thought, `mean` of them in `row` on average."""
+    table[row, slot] += mean
+    table[FleetRow.RESERVED_TOKENS, slot] += output
+    table[FleetRow.OUTPUT_TOKENS, slot] += output
+
+
+@compiled
 def _wait(table: FloatArray, slot: int, entry: Entry, sign: float) -> None:
+    if sign < 0.0:
+        # What the engine has done is spread evenly over the prompts there.
+        table[FleetRow.DONE_S, slot] *= 1.0 - 1.0 / max(table[FleetRow.WAITING, slot], 1.0)
     table[FleetRow.WAITING, slot] += sign
     table[FleetRow.PREFILL_TOKENS, slot] += sign * entry[OWN_UNCACHED]
     table[FleetRow.WORK_S, slot] += sign * entry[OWN_BUSY_S]
@@ -173,6 +194,6 @@ def _hold(table: FloatArray, slot: int, entry: Entry, sign: float) -> None:
 def _settle(table: FloatArray, slot: int) -> None:
     """Sums of fractions do not return to 0 by themselves when the last request leaves."""
     if slot >= 0 and table[FleetRow.WAITING, slot] == 0.0:
-        table[FleetRow.WORK_S, slot] = 0.0
+        table[FleetRow.WORK_S, slot] = table[FleetRow.DONE_S, slot] = 0.0
         if table[FleetRow.RUNNING, slot] + table[FleetRow.COMING, slot] == 0.0:
             table[FleetRow.LOAD, slot] = 0.0

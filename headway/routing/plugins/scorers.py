@@ -32,7 +32,7 @@ class LeastLoad:
     def score(self, context: SchedulingContext) -> FloatArray:
         """In (0, 1]."""
         by_tokens = counts_prompt_tokens(context.role)
-        load = context.column(FleetRow.PREFILL_TOKENS) if by_tokens else requests_at(context)
+        load = prompt_tokens_at(context) if by_tokens else requests_at(context)
         load += 1.0
         score: FloatArray = 1.0 / load
         return score
@@ -70,7 +70,7 @@ class BinPack:
         """In (0, 1]."""
         record, prefill = context.record, context.role is Role.PREFILL
         requests, capacity = requests_at(context), context.column(FleetRow.CAPACITY_TOKENS)
-        tokens = context.column(FleetRow.PREFILL_TOKENS if prefill else FleetRow.RESERVED_TOKENS)
+        tokens = prompt_tokens_at(context) if prefill else context.column(FleetRow.RESERVED_TOKENS)
         limit = float(context.state.rules.max_batch_size)
         need = record.request.input_tokens if prefill else record.need_tokens
         room = (requests + 1.0 <= limit) & (tokens + need <= capacity)
@@ -83,13 +83,15 @@ class BinPack:
 class QueueScorer:
     """`queue-scorer`: 1 − (waiting − least) / (most − least), 1 for all where all wait alike.
 
-    Waiting are requests whose prompts are to be computed at the replica; at decode replicas those on their
-    way.
+    Waiting are requests whose prompts are to be computed at the replica, at decode replicas those on their
+    way; and those that the engine reports as queued beyond them.
     """
 
     def score(self, context: SchedulingContext) -> FloatArray:
         """In [0, 1]."""
-        return fewest(context.column(FleetRow.COMING if context.role is Role.DECODE else FleetRow.WAITING))
+        waiting = context.column(FleetRow.COMING if context.role is Role.DECODE else FleetRow.WAITING)
+        waiting += context.column(FleetRow.OTHER_WAITING)
+        return fewest(waiting)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +99,7 @@ class KvCacheScorer:
     """`kv-cache-utilization-scorer`: the share of the KV cache that is free.
 
     Taken are the tokens of those running and what the engine reports beyond. Prefill replicas keep no KV;
-    theirs are prompt tokens outstanding. An unknown capacity (no profile) counts as an empty cache.
+    theirs are prompt tokens outstanding, ours. An unknown capacity (no profile) counts as an empty cache.
     """
 
     def score(self, context: SchedulingContext) -> FloatArray:
@@ -180,6 +182,11 @@ class CapacityFilter:
 def requests_at(context: SchedulingContext) -> FloatArray:
     """Requests at each candidate or coming to it, those of others included, f8[C]."""
     return requests_in(context.state.fleet.table, context.slots)
+
+
+def prompt_tokens_at(context: SchedulingContext) -> FloatArray:
+    """Uncached prompt tokens queued at each candidate, those of others estimated, f8[C]."""
+    return context.column(FleetRow.PREFILL_TOKENS) + context.column(FleetRow.OTHER_PROMPT_TOKENS)
 
 
 def _hopeful_until_s(context: SchedulingContext) -> float:
