@@ -6,7 +6,8 @@ Everything happens on one event loop; there are no locks.
 
     RoutingError(Exception)
     ├── NoReplica          nothing runs, and nothing came to run within the wait
-    └── ReplicaGone        the replica that the caller named is not running
+    ├── ReplicaGone        the replica that the caller named is not running
+    └── Saturated          every replica is saturated, and none ceased to be within the wait
 
 Load of a replica = exactly what this process has on it now, plus the requests that others have there by its
 last report, which is up to some tenths of a second old. It is compared as in the simulation, by
@@ -17,17 +18,22 @@ that it is slower than its peers is compared by the load at which one of them wo
 Of equals the first is chosen, in the order in which replicas came. So a pool with little to do works with its
 first replicas while the last ones idle. Several gateways agree on the order: between two reports they do not
 see each other's requests, and may all choose the same replica.
+
+A replica that is saturated (`headway.routing.saturation`) gets nothing while others are not. Where all are,
+`room` lets requests wait in line.
 """
 
 import asyncio
 import itertools
 import random
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from headway.config import Role
 from headway.routing.least_load import counts_prompt_tokens, felt_load, least_loaded
+from headway.routing.saturation import FRESH_S, EngineWord, SaturationRule
 
 Profile = Literal["random", "round_robin", "least_load"]
 
@@ -36,6 +42,10 @@ NO_REPLICA_S = 5.0
 
 SUSPECT_S = 1.0
 """Seconds for which a replica that could not be reached is only used when there is no other."""
+
+
+LOOK_S = 0.5
+"""Seconds after which a saturated pool is looked at again, though nothing was heard of it."""
 
 
 class RoutingError(Exception):
@@ -50,6 +60,10 @@ class ReplicaGone(RoutingError):
     """The replica that the caller named is not running."""
 
 
+class Saturated(RoutingError):
+    """Every replica has as much queued as it may have."""
+
+
 @dataclass(slots=True, kw_only=True)
 class Member:
     """One running replica, and our requests on it: id → prompt tokens, `prompt_tokens` of them all."""
@@ -59,7 +73,9 @@ class Member:
     requests: dict[str, int] = field(default_factory=dict)
     prompt_tokens: int = 0
     ours_when_reported: int = 0
+    heard_s: float = 0.0
     suspect_until_s: float = 0.0
+    word: EngineWord = field(default_factory=EngineWord)
     slowness: float = 1.0
     """How many times as long as its peers it takes, and by how many requests its empty batch counts."""
     idle_requests: float = 0.0
@@ -75,14 +91,23 @@ class Member:
         reported = int(self.stats.get("running", 0)) + int(self.stats.get("waiting", 0))
         return max(0, reported - self.ours_when_reported)
 
-    def report(self, stats: Mapping[str, Any]) -> None:
+    def report(self, stats: Mapping[str, Any], now_s: float, rule: SaturationRule | None) -> None:
         """Take what the replica says of itself."""
         # Serve repeats the last report with every change of the list: only a new one says anything of now.
         if stats != self.stats:
-            self.ours_when_reported = len(self.requests)
+            self.ours_when_reported, self.heard_s = len(self.requests), now_s
+            if rule is not None:
+                waiting, kv_usage = int(stats.get("waiting", 0)), float(stats.get("kv_usage", 0.0))
+                self.word.heard(now_s, waiting, kv_usage, int(stats.get("preemptions", 0)), rule)
         self.stats = stats
         self.slowness = float(stats.get("slowness", 1.0))
         self.idle_requests = float(stats.get("idle_requests", 0.0))
+
+    def saturated(self, now_s: float, role: Role, rule: SaturationRule) -> bool:
+        """True if it should get nothing more now."""
+        # Others that were reported long ago may have left; ours are exact.
+        there = self.load if now_s < self.heard_s + FRESH_S else len(self.requests)
+        return now_s < self.word.until_s or rule.crowded(there, role)
 
     def felt(self, load: float, own: float) -> float:
         """`load` as that of a typical replica, for a request that itself counts `own`."""
@@ -92,9 +117,11 @@ class Member:
 
 
 class Membership:
-    """The running replicas of one deployment."""
+    """The running replicas of one deployment. Without a `rule` none of them is ever saturated."""
 
-    def __init__(self, rng: random.Random | None = None) -> None:
+    rule: SaturationRule | None = None
+
+    def __init__(self, rng: random.Random | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self._members: dict[str, Member] = {}
         self._dead: set[str] = set()
         self._rng = rng or random.Random()
@@ -102,6 +129,7 @@ class Membership:
         self._prompts = self._prompt_tokens = 0
         self._watchers: list[Callable[[], None]] = []
         self._waiters: list[asyncio.Future[None]] = []
+        self._clock, self._line, self._in_line = clock, asyncio.Lock(), 0
 
     def __contains__(self, replica: str) -> bool:
         return replica in self._members
@@ -121,8 +149,9 @@ class Membership:
         members = [member for member in self._members.values() if member.replica in reports]
         members += [Member(replica=replica) for replica in reports if replica not in self._members]
         self._members = {member.replica: member for member in members}
+        now_s = self._clock()
         for member in members:
-            member.report(reports[member.replica])
+            member.report(reports[member.replica], now_s, self.rule)
         self._changed()
 
     def remove(self, replica: str) -> None:
@@ -150,11 +179,14 @@ class Membership:
             return False
         return True
 
-    def _changed(self) -> None:
+    def _wake(self) -> None:
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
+
+    def _changed(self) -> None:
+        self._wake()
         for watcher in self._watchers:
             watcher()
 
@@ -184,23 +216,60 @@ class Membership:
         """It has ended, however it did."""
         if member := self._members.get(replica):
             member.prompt_tokens -= member.requests.pop(request, 0)
+            if self._in_line:
+                self._wake()
+
+    def saturated(self, now_s: float, role: Role = Role.MIXED) -> bool:
+        """True if there are replicas, and all are saturated; suspects do not count beside others."""
+        members = self._usable(now_s)
+        return bool(members) and not self._free(members, now_s, role)
+
+    async def room(self, role: Role, longest_s: float, most: int) -> None:
+        """Return when a replica is not saturated, to those that wait in the order in which they came.
+
+        The caller enters the request before anything else runs. Saturated where that takes longer than
+        `longest_s`, or where `most` wait already.
+        """
+        if not self._in_line and not self.saturated(self._clock(), role):
+            return
+        if self._in_line >= most:
+            raise Saturated(f"every {role.value} replica is saturated, and {self._in_line} requests wait")
+        self._in_line += 1
+        try:
+            async with asyncio.timeout(longest_s), self._line:
+                while self.saturated(self._clock(), role):
+                    await self.change(LOOK_S)
+        except TimeoutError:
+            raise Saturated(f"every {role.value} replica has been saturated for {longest_s:g} s") from None
+        finally:
+            self._in_line -= 1
 
     def pick(
         self, profile: Profile, now_s: float, role: Role = Role.MIXED, prompt_tokens: int = 0
     ) -> str | None:
         """The replica of a pool of `role` for a request of so long a prompt, None when there is none.
 
-        Suspects are chosen only when all are.
+        Suspects are chosen only when all are, and so are those that are saturated.
         """
-        members = list(self._members.values())
-        candidates = [member for member in members if member.suspect_until_s <= now_s] or members
+        candidates = self._usable(now_s)
         if not candidates:
             return None
+        candidates = self._free(candidates, now_s, role) or candidates
         if profile == "round_robin":
             return candidates[next(self._turn) % len(candidates)].replica
         if profile == "random":
             return self._rng.choice(candidates).replica
         return candidates[least_loaded(self._loads(candidates, role, prompt_tokens))].replica
+
+    def _usable(self, now_s: float) -> list[Member]:
+        members = list(self._members.values())
+        return [member for member in members if member.suspect_until_s <= now_s] or members
+
+    def _free(self, members: list[Member], now_s: float, role: Role) -> list[Member]:
+        """Those that are not saturated."""
+        if (rule := self.rule) is None:
+            return members
+        return [member for member in members if not member.saturated(now_s, role, rule)]
 
     def _loads(self, members: Iterable[Member], role: Role, prompt_tokens: int) -> Iterator[float]:
         if not counts_prompt_tokens(role):

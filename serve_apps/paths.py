@@ -14,7 +14,8 @@ since the KV may have died with it. Such a replica is suspect, so that the next 
 engine that failed answers its calls at once, and with the least load of all, until Serve replaces it.
 
 While a pool has no replica, as when its only one is started anew, requests wait for one: as long as the
-Router would hold them, or until their deadline.
+Router would hold them, or until their deadline. Where all replicas of a pool are saturated, requests wait as
+long, in line, and are turned away then (Overloaded).
 """
 
 import asyncio
@@ -26,12 +27,12 @@ from typing import Any
 from ray.serve.handle import DeploymentHandle
 
 from headway.planning import Role
-from headway.routing.types import Placement
+from headway.routing.types import Placement, ShedReason
 from serve_apps.calls import Lost, Output, PoolLines, Untaken
 from serve_apps.engines.protocol import Aside, AsideAnswer, EngineRequest, KvHandle, TokenChunk
-from serve_apps.gateway.backend import NotReady, TakeChunk
+from serve_apps.gateway.backend import NotReady, Overloaded, TakeChunk
 from serve_apps.gateway.timeline import Step, Timeline
-from serve_apps.membership import Membership, Profile, membership
+from serve_apps.membership import Membership, Profile, Saturated, membership
 from serve_apps.routed.client import RouterClient
 from serve_apps.routed.requests import RoutedRequest
 
@@ -130,8 +131,9 @@ class Phases:
 class DirectPath:
     """Picks replicas by profile."""
 
-    def __init__(self, phases: Phases, profile: Profile) -> None:
-        self._phases = phases
+    def __init__(self, phases: Phases, profile: Profile, most_waiting: int) -> None:
+        """`most_waiting` requests may wait for a pool that is saturated."""
+        self._phases, self._most_waiting = phases, most_waiting
         self._profile: Profile = profile
 
     async def first(self, request: EngineRequest, timeline: Timeline) -> tuple[Output, TokenChunk | None]:
@@ -151,9 +153,14 @@ class DirectPath:
         phases, prefill_replica, kv = self._phases, None, None
         if not phases.mixed:
             with timeline.step("route"):
+                # KV that nobody can take yet would only fill the prefill replica.
+                await self._room(phases.decode_role)
+                await self._room(phases.prefill_role)
                 prefill_replica = await self._pick(phases.prefill_role, request.input_tokens)
             kv = await phases.prefill(prefill_replica, request, timeline)
         with timeline.step("route"):
+            if phases.mixed:
+                await self._room(phases.decode_role)
             decode_replica = await self._pick(phases.decode_role)
         timeline.placement = self._placement(
             request.request_id, prefill_replica or decode_replica, decode_replica
@@ -164,6 +171,12 @@ class DirectPath:
         """What a replica that decodes says to it. BackendError."""
         return await self._phases.aside(await self._pick(self._phases.decode_role), question)
 
+    async def _room(self, role: Role) -> None:
+        try:
+            await self._phases.pools[role].room(role, self._phases.wait_s, self._most_waiting)
+        except Saturated as error:
+            raise Overloaded(f"{ShedReason.SATURATED}: {error}") from error
+
     async def _pick(self, role: Role, prompt_tokens: int = 0) -> str:
         while (replica := self._choice(role, prompt_tokens)) is None:
             await self._phases.staffed(role)
@@ -172,8 +185,14 @@ class DirectPath:
     def _choice(self, role: Role, prompt_tokens: int = 0) -> str | None:
         return self._phases.pools[role].pick(self._profile, time.monotonic(), role, prompt_tokens)
 
-    def place(self, request_id: str) -> Placement | None:
-        """A placement by this profile; None when a pool has no replica."""
+    def place(self, request_id: str, *, critical: bool) -> Placement | None:
+        """A placement by this profile; None when a pool has no replica.
+
+        Overloaded where all replicas of one are saturated, but for a request that is critical.
+        """
+        for role, pool in self._phases.pools.items():
+            if not critical and pool.saturated(time.monotonic(), role):
+                raise Overloaded(f"{ShedReason.SATURATED}: every {role.value} replica is saturated")
         decode_replica = self._choice(self._phases.decode_role)
         prefill_replica = decode_replica if self._phases.mixed else self._choice(self._phases.prefill_role)
         if prefill_replica is None or decode_replica is None:

@@ -19,6 +19,7 @@ from ray.serve.handle import DeploymentHandle
 from actors.routing_actors import needs_router, stateless_profile
 from headway.config import HeadwayConfig
 from headway.planning import Role
+from headway.routing.saturation import SaturationRule
 from serve_apps.calls import EngineLost, Lost
 from serve_apps.engines.protocol import Aside, AsideAnswer, EngineRequest, TokenChunk
 from serve_apps.gateway.backend import Readiness, ReplicaLoad, ReplicaLost, TakeChunk, TimedOut
@@ -49,8 +50,13 @@ class ServeBackend:
         """`link` is for tests; without it the Router actor is called."""
         self._config, self._handles, self._link = config, handles, link
         self._timeout_s, self._began_s = config.gateway.request_timeout_s, time.monotonic()
-        self._phases = Phases(handles, config.routing.queue.max_wait_s)
-        self._direct = DirectPath(self._phases, cast("Profile", stateless_profile(config)))
+        queue = config.routing.queue
+        self._phases = Phases(handles, queue.max_wait_s)
+        for pool in self._phases.pools.values():
+            pool.rule = SaturationRule.of(config)
+        self._direct = DirectPath(
+            self._phases, cast("Profile", stateless_profile(config)), queue.max_requests
+        )
         self._client: RouterClient | None = None
         self._routed: RoutedPath | None = None
         if needs_router(config):
@@ -131,7 +137,7 @@ class ServeBackend:
             self._client = RouterClient(
                 self._link or LineLink(ActorAddress(self._config)),
                 self._phases.pools,
-                lambda request: self._direct.place(request.request_id),
+                lambda request: self._direct.place(request.request_id, critical=request.critical),
                 WaitLimits(call_timeout_s=routing.call_timeout_ms / 1e3, max_wait_s=routing.queue.max_wait_s),
                 ReplicaSurvey(self._handles, self._phases.pools),
             )

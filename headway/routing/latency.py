@@ -157,9 +157,8 @@ class LatencyForecaster:
         iteration_s = float(surfaces.work.seconds[0])
         if batch > 0.0:
             iteration_s = itl_of(surfaces.itl, batch, max(kv_tokens, batch))
-        if chunk > 0.0:
-            return prompts * tokens / chunk * (work_of(surfaces.work, chunk) + iteration_s)
-        return prompts * (work_of(surfaces.work, tokens) + iteration_s)
+        iterations = tokens / chunk if chunk > 0.0 else 1.0
+        return prompts * (work_of(surfaces.work, tokens) + iterations * iteration_s)
 
     def joining_s(self, table: FloatArray, slot: int, input_tokens: int) -> float:
         """Seconds from the arrival of a prompt's KV at a mixed replica to its first token (`corrections`).

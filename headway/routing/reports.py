@@ -18,7 +18,8 @@ that were placed since count in full: a report is older than they are.
 A report is less old than the time between two reports, so events since the last one bound what it may not
 know. Ours that come and go in the meantime are never taken for others'; a few of others' may be missed, for
 one report. After `SILENT_S` without one, what has left meanwhile has left before this one was written. The
-same figures again are the same report, which another gateway passed on.
+same figures again are the same report, which another gateway passed on. A queue that was reported fades when
+nothing more has been heard for `FRESH_S`: no replica is given up on old news.
 """
 
 from dataclasses import dataclass, field
@@ -28,7 +29,7 @@ from headway.config import Role
 from headway.routing.fleet import RoutedFleet
 from headway.routing.latency import LatencyForecaster
 from headway.routing.records import Replica
-from headway.routing.saturation import EngineWord, SaturationRule
+from headway.routing.saturation import FRESH_S, EngineWord, SaturationRule
 from headway.routing.table import FleetRow, FloatArray
 from headway.routing.types import ReplicaLoad
 
@@ -39,6 +40,9 @@ SMOOTHING = 0.02
 SILENT_S = 2.0
 TRUST = 0.5
 """The part of a difference that one report corrects."""
+
+
+OTHERS_QUEUE = [FleetRow.OTHER_WAITING, FleetRow.OTHER_PROMPT_TOKENS, FleetRow.OTHER_WORK_S]
 
 
 @dataclass(slots=True)
@@ -59,6 +63,8 @@ class EngineReports:
         self._fleet, self._latency, self._rule = fleet, latency, rule
         self._reported: dict[Replica, _Reported] = {}
         self._prompt_tokens, self._prompts = FIRST_PROMPT_TOKENS, 0
+        self._queues: dict[Replica, float] = {}
+        """When those of others were reported, the oldest first."""
 
     def prompt_placed(self, uncached_tokens: float) -> None:
         """A prompt goes to a replica."""
@@ -69,6 +75,13 @@ class EngineReports:
     def forget(self, replica: Replica) -> None:
         """It is GONE."""
         self._reported.pop(replica, None)
+        self._queues.pop(replica, None)
+
+    def fade(self, now_s: float) -> None:
+        """Forget the queues of which nothing has been heard for long."""
+        while self._queues and (oldest := next(iter(self._queues.items())))[1] + FRESH_S <= now_s:
+            del self._queues[oldest[0]]
+            self._fleet.table[OTHERS_QUEUE, oldest[0].slot] = 0.0
 
     def take(self, now_s: float, replica: Replica, load: ReplicaLoad) -> None:
         """An engine's own figures have come."""
@@ -81,6 +94,9 @@ class EngineReports:
             reported.counted, reported.load, reported.at_s = counts, load, now_s
             reported.word.heard(now_s, load.waiting, load.kv_usage, load.preemptions, self._rule)
         self._enter(replica, load, reported)
+        self._queues.pop(replica, None)
+        if self._fleet.table[FleetRow.OTHER_WAITING, replica.slot] > 0.0:
+            self._queues[replica] = reported.at_s
 
     def _enter(self, replica: Replica, load: ReplicaLoad, reported: _Reported) -> None:
         cell, row = self._fleet.table[:, replica.slot], FleetRow

@@ -164,6 +164,7 @@ class Router:
         """A request came: it is placed, shed, or held (nothing is returned then)."""
         if request.request_id in self._records:
             return self._unknown("submit")
+        self._state.reports.fade(now_s)
         record = self._recorded(request, self._learning.expected_output(request))
         self._scheduler.arrived(now_s)
         self._dispatch.settle(now_s, record)
@@ -264,6 +265,7 @@ class Router:
         """Do what is due: requests that waited as long as they may, late offloaded prompts, samples of
         use."""
         self._fleet.sample(now_s)
+        self._state.reports.fade(now_s)
         return self._dispatch.expire(now_s)
 
     def restore(self, now_s: float, running: Sequence[Running]) -> RoutingOutcome:

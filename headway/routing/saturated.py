@@ -68,15 +68,12 @@ def degree(table: FloatArray, slot: int, figures: tuple[Any, ...]) -> float:
     """How saturated a replica is; `figures` are the time, and `SaturationLimits`, plain."""
     now_s, batch, most_waiting, longest_s = figures
     waiting = table[FleetRow.WAITING, slot]
-    queued = waiting + table[FleetRow.OTHER_WAITING, slot]
     there = table[FleetRow.RUNNING, slot] + max(waiting, table[FleetRow.COMING, slot])
-    there += table[FleetRow.OTHER_REQUESTS, slot]
-    tokens = table[FleetRow.RESERVED_TOKENS, slot] + table[FleetRow.OTHER_TOKENS, slot]
     greatest = max(
-        (there + 1.0) / (batch + most_waiting + 1.0),
-        (queued + 1.0) / (most_waiting + 1.0),
+        there / (batch + most_waiting),
+        waiting / most_waiting,
         queue_s(table, slot, now_s) / longest_s,
-        tokens / (FULL_CACHES * table[FleetRow.CAPACITY_TOKENS, slot]),
+        table[FleetRow.RESERVED_TOKENS, slot] / (FULL_CACHES * table[FleetRow.CAPACITY_TOKENS, slot]),
     )
     return float(greatest + 1.0 if now_s < table[FleetRow.SATURATED_UNTIL_S, slot] else greatest)
 

@@ -4,12 +4,12 @@ A saturated replica gets nothing new while others are not. The bounds are genero
 have as much to do as they can, so nothing is lost by keeping the rest where it can still go elsewhere, be
 overtaken by what is more urgent, or be turned away.
 
-By the books, whoever keeps them (b: requests in a batch, w: `max_waiting`, q: `max_queue_s`):
+By the books, which are exact (b: requests in a batch, w: `max_waiting`, q: `max_queue_s`):
 
-    requests there or coming            > b + w      a further batch waits, where w is b
-    prompts queued, ours and others'    > w
-    seconds of queued prompts           > q          the router, by the profile; q at least the TTFT SLO
-    KV tokens that they all will hold   > 2 · those that fit                                the router
+    requests there or coming            >= b + w     a further batch waits, where w is b
+    prompts queued                      >= w         gateways: on prefill replicas
+    seconds of queued prompts           >= q         the router, by the profile; q at least the TTFT SLO
+    KV tokens that they all will hold   >= 2 · those that fit                               the router
 
 By the engine's own word, `EngineWord`:
 
@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import NamedTuple, Self
 
-from headway.config import HeadwayConfig
+from headway.config import HeadwayConfig, Role
 
 RELEASE = 0.95
 FRESH_S = 10.0
@@ -71,9 +71,10 @@ class SaturationRule:
             preempted_s=settings.preempted_s,
         )
 
-    def crowded(self, requests: float) -> bool:
-        """True if so many requests are too many for one replica."""
-        return requests > self.limits.batch + self.limits.waiting
+    def crowded(self, requests: float, role: Role) -> bool:
+        """True if one more than these would be too many for one replica; prefill replicas have no batch."""
+        batch = 0.0 if role is Role.PREFILL else self.limits.batch
+        return requests >= batch + self.limits.waiting
 
 
 class EngineWord:

@@ -92,6 +92,7 @@ def _load(stats: Mapping[str, Any]) -> ReplicaLoad | None:
         waiting=int(stats.get("waiting", 0)),
         kv_usage=float(stats.get("kv_usage", 0.0)),
         busy_s=stats.get("busy_s"),
+        preemptions=int(stats.get("preemptions", 0)),
     )
 
 

@@ -33,7 +33,7 @@ from actors.routing.messages import (
     Surveyed,
 )
 from headway.planning import Role
-from headway.routing.types import OutputProgress, Placement, RouteRequest, Shed
+from headway.routing.types import OutputProgress, Placement, RouteRequest, Shed, ShedReason
 from serve_apps.gateway.backend import BackendError, NotReady, Overloaded
 from serve_apps.membership import Membership
 from serve_apps.routed.metrics import RoutingCounts
@@ -41,7 +41,7 @@ from serve_apps.routed.replicas import ReplicaDiff
 from serve_apps.routed.requests import RequestState, RoutedRequest
 
 Fallback = Callable[[RouteRequest], Placement | None]
-"""Places a request without the router; None when no replica runs."""
+"""Places a request without the router; None when no replica runs, Overloaded where all are saturated."""
 
 SLACK_S = 5.0
 """Seconds beyond the longest wait after which the router has forgotten a request."""
@@ -211,7 +211,12 @@ class RequestTable:
             self._refuse(routed, Overloaded("the request waited for a replica as long as a request may"))
 
     def _fall_back(self, routed: RoutedRequest, reason: str) -> None:
-        placement = self._fallback(routed.request)
+        try:
+            placement = self._fallback(routed.request)
+        except Overloaded as error:
+            self.counts.sheds[str(ShedReason.SATURATED)] += 1
+            self._refuse(routed, error)
+            return
         if placement is None:
             self._refuse(routed, NotReady("no replica is running"))
             return

@@ -1,11 +1,13 @@
 import asyncio
 import random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.config import Role
-from serve_apps.membership import SUSPECT_S, Membership
+from headway.config import HeadwayConfig, Role
+from headway.routing.saturation import FRESH_S, SaturationRule
+from serve_apps.membership import SUSPECT_S, Membership, Saturated
 
 
 def pool(*replicas: str, stats=None, seed=0) -> Membership:
@@ -170,3 +172,91 @@ def test_a_long_prompt_waits_for_a_fast_replica_a_short_one_takes_the_slow():
     assert made.pick("least_load", 0.0, Role.PREFILL, 500) == "slow"
     made.update([("slow", {}), ("fast", {})])
     assert made.pick("least_load", 0.0, Role.PREFILL, 3000) == "slow"
+
+
+class TestSaturation:
+    """Batches of 4, and as many may wait."""
+
+    def pool(self, *replicas: str, **stats) -> Membership:
+        self.now_s = 100.0
+        made = Membership(random.Random(0), clock=lambda: self.now_s)
+        made.rule = SaturationRule.of(HeadwayConfig(), 4)
+        made.update((replica, stats) for replica in replicas)
+        return made
+
+    @pytest.mark.parametrize("profile", ["random", "round_robin", "least_load"])
+    @pytest.mark.parametrize("stats", [{"waiting": 5}, {"kv_usage": 0.97}])
+    def test_a_saturated_replica_gets_nothing_while_others_are_not(self, profile, stats):
+        made = self.pool("a", "b", "c")
+        made.update([("a", {}), ("b", {}), ("c", stats)])
+        assert {made.pick(profile, self.now_s) for _ in range(30)} <= {"a", "b"}
+
+    @pytest.mark.parametrize("profile", ["random", "round_robin", "least_load"])
+    def test_5000_prompts_are_not_handed_to_one_replica(self, profile):
+        made = self.pool("a")
+        for number in range(5000):
+            if made.saturated(self.now_s):
+                break
+            made.sent(made.pick(profile, self.now_s), str(number))
+        assert made.members[0].load == 8
+
+    def test_prefill_replicas_have_no_batch(self):
+        made = self.pool("a")
+        for number in range(4):
+            assert not made.saturated(self.now_s, Role.PREFILL)
+            made.sent("a", str(number), 10)
+        assert made.saturated(self.now_s, Role.PREFILL)
+        assert not made.saturated(self.now_s, Role.DECODE)
+
+    def test_preemptions(self):
+        made = self.pool("a", preemptions=3)
+        made.update([("a", {"preemptions": 4})])
+        assert made.saturated(self.now_s + 1.9)
+        assert not made.saturated(self.now_s + 2.1)
+
+    def test_old_news_does_not_count(self):
+        made = self.pool("a", waiting=500)
+        assert made.saturated(self.now_s + FRESH_S - 0.1)
+        assert not made.saturated(self.now_s + FRESH_S + 0.1)
+
+    def test_room_goes_to_those_that_wait_in_their_order(self):
+        async def scene() -> list[int]:
+            made, went = self.pool("a"), []
+            for number in range(8):
+                made.sent("a", f"before{number}")
+
+            async def ask(number: int) -> None:
+                await made.room(Role.MIXED, 10.0, 100)
+                made.sent("a", f"r{number}")
+                went.append(number)
+
+            asking = [asyncio.create_task(ask(number)) for number in range(6)]
+            await asyncio.sleep(0)
+            assert went == []
+            asking[2].cancel()
+            for number in range(5):
+                made.done("a", f"before{number}")
+                asking.append(asyncio.create_task(ask(6 + number)))
+                for _ in range(10):
+                    await asyncio.sleep(0)
+                assert len(went) == number + 1
+                assert made.members[0].load == 8
+            for task in asking:
+                task.cancel()
+            return went
+
+        assert asyncio.run(scene()) == [0, 1, 3, 4, 5]
+
+    def test_whoever_waits_too_long_or_finds_too_many_is_turned_away(self):
+        async def scene() -> None:
+            made = self.pool("a", waiting=50)
+            with pytest.raises(Saturated, match="every mixed replica has been saturated for 0.02 s"):
+                await made.room(Role.MIXED, 0.02, 1)
+            first = asyncio.create_task(made.room(Role.MIXED, 10.0, 1))
+            await asyncio.sleep(0)
+            with pytest.raises(Saturated, match="1 requests wait"):
+                await made.room(Role.MIXED, 10.0, 1)
+            made.update([("a", {"waiting": 0})])
+            await first
+
+        asyncio.run(scene())
