@@ -28,18 +28,12 @@ from headway.routing.offload import OffloadReason
 from headway.routing.records import Record, Replica, RequestPhase
 from headway.routing.scheduler import RouteChoice, Scheduler
 from headway.routing.table import (
-    OWN_BUSY_S,
-    OWN_HELD,
-    OWN_LOAD,
     OWN_MEAN,
     OWN_OUTPUT,
-    OWN_PREFILL_LOAD,
     OWN_UNCACHED,
-    OWN_WORK_S,
     Entry,
     FleetRow,
     enter,
-    grow,
     leave,
     move,
     withdraw,
@@ -47,6 +41,8 @@ from headway.routing.table import (
 from headway.routing.types import Figures, Labels, Placement, Running, Shed
 
 KV_TOKENS, COMING_TOKENS = int(FleetRow.KV_TOKENS), int(FleetRow.COMING_TOKENS)
+RESERVED_TOKENS, OUTPUT_TOKENS = int(FleetRow.RESERVED_TOKENS), int(FleetRow.OUTPUT_TOKENS)
+
 NAMES = ("placements", "sheds", "fallbacks", "unknown_events", "ended", "prompt_tokens")
 
 
@@ -173,24 +169,20 @@ class Placing:
         """
         entry, decode = record.entry, record.decode
         assert decode is not None
-        tokens = float(record.request.input_tokens)
-        mean = tokens + 0.5 * (output_tokens + expected_output)
-        more = expected_output - entry[OWN_OUTPUT]
+        tokens, expected = float(record.request.input_tokens), float(expected_output)
+        mean = tokens + 0.5 * (output_tokens + expected)
         if decode.alive:
+            # Few cells of one column: to call compiled code would take longer.
+            table, slot = self._fleet.table, decode.slot
             row = KV_TOKENS if record.phase is RequestPhase.DECODE else COMING_TOKENS
-            grow(self._fleet.table, decode.slot, row, mean - entry[OWN_MEAN], more)
+            table[row, slot] += mean - entry[OWN_MEAN]
+            if (more := expected - entry[OWN_OUTPUT]) != 0.0:
+                table[RESERVED_TOKENS, slot] += more
+                table[OUTPUT_TOKENS, slot] += more
         record.output_tokens, record.expected_output = output_tokens, expected_output
-        record.entry = (
-            entry[OWN_UNCACHED],
-            entry[OWN_BUSY_S],
-            entry[OWN_WORK_S],
-            entry[OWN_HELD],
-            entry[OWN_PREFILL_LOAD],
-            tokens + expected_output,
-            mean,
-            float(expected_output),
-            entry[OWN_LOAD],
-        )
+        uncached, busy_s, work_s, held, prefill_load, *_, load = entry
+        needed = tokens + expected
+        record.entry = (uncached, busy_s, work_s, held, prefill_load, needed, mean, expected, load)
 
     def released(self, record: Record) -> None:
         """Take the request off its replicas, whatever its phase."""

@@ -199,7 +199,9 @@ class Router:
             if record is None or record.phase is RequestPhase.QUEUED:
                 self._unknown("progress")
             elif output_tokens > record.output_tokens:
-                expected = self._learning.expected_after(record.request, output_tokens)
+                expected = record.expected_output
+                if output_tokens > expected:
+                    expected = self._learning.expected_after(record.request, output_tokens)
                 self._placing.progressed(record, output_tokens, expected)
         return self._dispatch.drain(now_s)
 

@@ -164,14 +164,6 @@ def leave(table: FloatArray, prefill: int, decode: int, entry: Entry, guard_s: f
 
 
 @compiled
-def grow(table: FloatArray, slot: int, row: int, mean: float, output: float) -> None:
-    """A request there will have `output` tokens more than was thought, `mean` of them in `row` on average."""
-    table[row, slot] += mean
-    table[FleetRow.RESERVED_TOKENS, slot] += output
-    table[FleetRow.OUTPUT_TOKENS, slot] += output
-
-
-@compiled
 def _wait(table: FloatArray, slot: int, entry: Entry, sign: float) -> None:
     if sign < 0.0:
         # What the engine has done is spread evenly over the prompts there.

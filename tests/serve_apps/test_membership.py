@@ -250,7 +250,7 @@ class TestSaturation:
     def test_whoever_waits_too_long_or_finds_too_many_is_turned_away(self):
         async def scene() -> None:
             made = self.pool("a", waiting=50)
-            with pytest.raises(Saturated, match="every mixed replica has been saturated for 0.02 s"):
+            with pytest.raises(Saturated, match="every mixed replica has been saturated"):
                 await made.room(Role.MIXED, 0.02, 1)
             first = asyncio.create_task(made.room(Role.MIXED, 10.0, 1))
             await asyncio.sleep(0)
