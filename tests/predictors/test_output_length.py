@@ -2,6 +2,7 @@
 
 import json
 import pickle
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -177,3 +178,32 @@ def test_levels_lie_between_0_and_1(level):
 def test_options_out_of_range_are_an_error(options):
     with pytest.raises(OptionError, match=next(iter(options))):
         OutputLengths(**options)
+
+
+@pytest.mark.parametrize("came", [1, 50, 300, 1200])
+@pytest.mark.parametrize("most", [250, 2000, ANY])
+def test_the_mean_of_those_that_exceed_what_has_come(came, most):
+    lengths = np.array(drawn(3, 4000, 300.0))
+    predictor = learned(*[(500, int(length)) for length in lengths], memory=1e6)
+    expected = np.minimum(lengths[lengths >= came], most).mean() if most > came else came
+    assert predictor.mean_from(500, most, came) == pytest.approx(expected, rel=0.06)
+
+
+def test_far_beyond_all_that_was_seen_the_prior_goes_on():
+    predictor = learned(*[(100, 20)] * 1000)
+    for came in (300, 3000):
+        assert came < predictor.mean_from(100, ANY, came) < came + 2 * 256 + 0.1 * came
+    assert predictor.mean_from(100, ANY, 30_000) >= 30_000
+    assert predictor.mean_from(100, ANY, MOST_TOKENS) == MOST_TOKENS
+    assert predictor.mean_from(100, 3000, 3000) == 3000
+
+
+@given(
+    pairs=st.lists(st.tuples(st.integers(0, 5000), st.integers(1, 5000)), max_size=50),
+    most=st.integers(1, ANY),
+)
+def test_the_longer_it_is_the_longer_it_is_expected_to_be(pairs, most):
+    predictor = learned(*pairs)
+    means = [predictor.mean_from(100, most, came) for came in range(1, 6000, 250)]
+    assert all(mean >= came for mean, came in zip(means, range(1, 6000, 250), strict=True))
+    assert all(later >= 0.999 * mean for mean, later in pairwise(means))

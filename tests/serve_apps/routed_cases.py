@@ -8,6 +8,7 @@ from actors.routing.gateway_sessions import GatewaySessions
 from actors.routing.messages import Batch, BatchAnswer, Messages, OnReplica
 from headway.planning import Role
 from headway.routing import Placement, RouteRequest
+from serve_apps.gateway.backend import Overloaded
 from serve_apps.membership import Membership
 from serve_apps.routed.client import RouterClient, Unreachable
 from serve_apps.routed.table import WaitLimits
@@ -97,7 +98,7 @@ class Gateway:
         self.line, self.pool = line, Membership()
         self.pool.update((replica, {}) for replica in replicas)
         self.found: Sequence[OnReplica] = ()
-        self.surveys = 0
+        self.surveys, self.saturated = 0, False
         self.client = RouterClient(
             line,
             {Role.MIXED: self.pool},
@@ -108,6 +109,8 @@ class Gateway:
         )
 
     def _fall_back(self, request: RouteRequest) -> Placement | None:
+        if self.saturated:
+            raise Overloaded("saturated: every mixed replica is saturated")
         replica = self.pool.pick("least_load", asyncio.get_running_loop().time())
         if replica is None:
             return None

@@ -167,6 +167,21 @@ async def expire(line: Line, after_s: float) -> None:
     line.deliver()
 
 
+def test_without_the_router_requests_are_turned_away_where_all_replicas_are_saturated():
+    async def scenario(gateway: Gateway, line: Line) -> None:
+        await greeted(gateway)
+        line.stall()
+        gateway.saturated = True
+        with pytest.raises(Overloaded, match="saturated"):
+            await gateway.client.submit(request("r")).placed()
+        assert gateway.client.counts.sheds == {"saturated": 1}
+        gateway.saturated = False
+        assert (await gateway.client.submit(request("s")).placed()).reason == "fallback"
+        line.resume()
+
+    play(scenario, "a")
+
+
 def test_without_an_answer_in_time_the_gateway_places_by_itself():
     async def scenario(gateway: Gateway, line: Line) -> None:
         await greeted(gateway)

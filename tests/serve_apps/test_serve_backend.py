@@ -11,7 +11,7 @@ from actors.routing.messages import Batch, BatchAnswer, Messages
 from headway.config import HeadwayConfig, load_config
 from headway.planning import Role
 from serve_apps.engines.protocol import EngineRequest
-from serve_apps.gateway.backend import NotReady, ReplicaLost
+from serve_apps.gateway.backend import NotReady, Overloaded, ReplicaLost
 from serve_apps.paths import ATTEMPTS
 from serve_apps.serve_backend import ServeBackend
 from tests.serve_apps.serve_doubles import Handle
@@ -124,6 +124,21 @@ def test_requests_wait_for_a_replica_that_is_started_anew(role: Role):
         assert await asyncio.gather(*waiting) == [OUTPUT_TOKENS] * 3
 
     run(scenario, replicas=1)
+
+
+@pytest.mark.parametrize("role", DEPLOYMENTS)
+def test_where_all_are_saturated_requests_wait_and_are_turned_away(role: Role):
+    async def scenario(world: World) -> None:
+        handle = world.handles[role]
+        handle.pool.update((replica, {"waiting": 1000}) for replica in handle.replicas)
+        with pytest.raises(Overloaded, match=f"saturated: every {role.value} replica"):
+            await world.tokens()
+        waiting = asyncio.create_task(world.tokens())
+        await asyncio.sleep(0)
+        handle.pool.update((replica, {"waiting": 0}) for replica in handle.replicas)
+        assert await waiting == OUTPUT_TOKENS
+
+    run(scenario)
 
 
 @pytest.mark.parametrize("role", DEPLOYMENTS)
