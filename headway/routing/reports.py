@@ -92,11 +92,11 @@ class EngineReports:
             silent = now_s - reported.at_s > SILENT_S
             reported.before = (reported.counted[0], *counts[1:]) if silent else reported.counted
             reported.counted, reported.load, reported.at_s = counts, load, now_s
-            reported.word.heard(now_s, load.waiting, load.kv_usage, load.preemptions, self._rule)
+        reported.word.heard(now_s, load.waiting, load.kv_usage, load.preemptions, self._rule)
         self._enter(replica, load, reported)
         self._queues.pop(replica, None)
         if self._fleet.table[FleetRow.OTHER_WAITING, replica.slot] > 0.0:
-            self._queues[replica] = reported.at_s
+            self._queues[replica] = now_s
 
     def _enter(self, replica: Replica, load: ReplicaLoad, reported: _Reported) -> None:
         cell, row = self._fleet.table[:, replica.slot], FleetRow

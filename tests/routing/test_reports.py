@@ -61,6 +61,12 @@ class TestReportedQueue:
             made.prefilled(0.01 * number, f"r{number}")
         assert went == {"mixed-1": 100}
 
+    def test_a_queue_at_a_decode_replica_counts_for_the_queue_scorer_and_is_no_prefill_work(self) -> None:
+        made = router("queues", SPLIT, **QUEUE_ONLY)
+        report(made, "decode-0", role=Role.DECODE, running=20, waiting=5)
+        assert placed(made.submit(0.0, request())).decode_replica == "decode-1"
+        assert cell(made, FleetRow.OTHER_WORK_S, "decode-0") == 0.0
+
     def test_prefill_replicas_are_compared_with_it_by_least_load(self) -> None:
         made = router("least_load", SPLIT)
         report(made, "prefill-0", role=Role.PREFILL, waiting=3)
@@ -92,8 +98,11 @@ class TestReportedQueue:
         report(made, "mixed-0", waiting=200)
         made.expire(9.0)
         assert queued_s(made, 9.0) > 1.0
-        made.expire(10.0)
-        assert queued_s(made, 10.0) == 0.0
+        report(made, "mixed-0", 9.0, waiting=200)
+        made.expire(18.0)
+        assert queued_s(made, 18.0) > 1.0
+        made.expire(19.0)
+        assert queued_s(made, 19.0) == 0.0
 
     def test_the_next_report_takes_it_back(self) -> None:
         made = router("least_load", count=1)
