@@ -7,7 +7,11 @@ Safety of predictions. With r = measured / predicted of each finished request, t
     log f ← log f − γ (1 − level)    otherwise
 
 At rest a share `level` of requests has r <= f. f starts at 1.1, the usual spread of the profile's prior, and
-stays in [1, 2]: one bad hour does not close the doors.
+stays in [1, 2]: one bad hour does not close the doors. Below f in RUN requests on end, which chance does once
+in a hundred times, it has become too large, and the steps are four times as long.
+
+Each replica has a factor of its own, so that a bad one costs the others nothing. Of n requests there the
+factor f' is made, and w = n / (n + 20) of log f is log f', the rest that of all replicas of its GPU type.
 
 KV transfer. X = f · nominal, where nominal is latency + tokens × bytes / bandwidth (`EngineRules.transfer_s`)
 of the tokens that D lacks, which are all that is sent:
@@ -43,15 +47,17 @@ that are held or shed than they save in promises kept, on the engine model near 
 FIRST_SAFETY = 1.1
 MOST_SAFETY = 2.0
 SAFETY_STEP = 0.02
+RUN, HASTE = 20, 4.0
+OWN_SAMPLES = 20.0
 
 
 class SafetyFactor:
     """The factor of one target."""
 
-    __slots__ = ("_level", "_log_factor", "factor")
+    __slots__ = ("_below", "_log_factor", "factor", "level")
 
     def __init__(self, level: float = LEVEL) -> None:
-        self._level, self._log_factor = level, log(FIRST_SAFETY)
+        self.level, self._log_factor, self._below = level, log(FIRST_SAFETY), 0
         self.factor = FIRST_SAFETY
 
     def start_from(self, factor: float) -> None:
@@ -65,9 +71,34 @@ class SafetyFactor:
         if not (predicted_s > 0.0 and measured_s > 0.0):
             return
         above = measured_s > self.factor * predicted_s
-        self._log_factor += SAFETY_STEP * (self._level if above else self._level - 1.0)
+        self._below = 0 if above else self._below + 1
+        haste = HASTE if self._below > RUN else 1.0
+        self._log_factor += haste * SAFETY_STEP * (self.level if above else self.level - 1.0)
         self._log_factor = min(max(self._log_factor, 0.0), log(MOST_SAFETY))
         self.factor = exp(self._log_factor)
+
+
+class ReplicaSafety:
+    """The factor of one target at one replica, beside that of its `kind`."""
+
+    __slots__ = ("_own", "_samples", "kind")
+
+    def __init__(self, kind: SafetyFactor) -> None:
+        self.kind, self._own, self._samples = kind, SafetyFactor(kind.level), 0
+        self._own.start_from(kind.factor)
+
+    @property
+    def factor(self) -> float:
+        """The factor to use."""
+        own = self._samples / (self._samples + OWN_SAMPLES)
+        return float(self._own.factor**own * self.kind.factor ** (1.0 - own))
+
+    def observe(self, predicted_s: float, measured_s: float) -> None:
+        """A pair; one without a prediction or a measurement says nothing."""
+        if predicted_s > 0.0 and measured_s > 0.0:
+            self._samples += 1
+            self._own.observe(predicted_s, measured_s)
+            self.kind.observe(predicted_s, measured_s)
 
 
 SMOOTHING = 0.1

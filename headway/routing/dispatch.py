@@ -113,7 +113,8 @@ class Dispatcher:
     def settle(self, now_s: float, record: Record) -> None:
         """Place, hold or shed a request that is nowhere."""
         answer: Placement | Refusal | None = None
-        if self._queue and self._state.fleet.has(self._state.roles):
+        doubtful = self._state.latency.evidence.freshness.doubtful
+        if self._queue and not doubtful and self._state.fleet.has(self._state.roles):
             answer = self._queue.refused_alike(now_s, record, self._state)
         answer = answer or self._try(now_s, record)
         if isinstance(answer, Placement):
@@ -212,7 +213,7 @@ class Dispatcher:
         """The lines whose heads are worth asking about, bool[lines]."""
         heads, profiles = self._queue.heads, self._queue.profiles
         marks: Marks = heads[HeadRow.LIVE] > 0.0
-        if freed is None:
+        if freed is None or self._state.latency.evidence.freshness.doubtful:
             return marks
         if not any(len(slots) for slots in freed):
             return np.zeros_like(marks)

@@ -82,12 +82,27 @@ class RoutedFleet:
 
     def set_type(self, replica: Replica, gpu_type: str, cells: Mapping[FleetRow, float]) -> None:
         """It is of this type, of which `cells` are known."""
-        replica.gpu_type = gpu_type
+        if replica.gpu_type != gpu_type:
+            replica.gpu_type, replica.safety = gpu_type, None
         for column, value in cells.items():
             self.table[column, replica.slot] = value
+        self.set_caution(replica)
         self._kinds[replica.role].setdefault(int(self.table[FleetRow.KIND, replica.slot]), gpu_type)
         if replica.ready:
             self._list(replica.role)
+
+    def is_idle(self, replica: Replica) -> bool:
+        """True if no request is there or will be, as far as is known."""
+        cell, row = self.table[:, replica.slot], FleetRow
+        there = cell[row.WAITING] + cell[row.COMING] + cell[row.RUNNING] + cell[row.OTHER_REQUESTS]
+        return replica.alive and bool(there == 0.0)
+
+    def set_caution(self, replica: Replica) -> None:
+        """Write down how safe predictions have been there, once that is known."""
+        if replica.safety is not None and replica.alive:
+            ttft, tpot = replica.safety
+            self.table[FleetRow.TTFT_CAUTION, replica.slot] = ttft.factor - 1.0
+            self.table[FleetRow.TPOT_CAUTION, replica.slot] = tpot.factor - 1.0
 
     def set_types(self, cells: Callable[[str], Mapping[FleetRow, float]]) -> None:
         """Set what is known of each GPU type anew, all kinds included."""

@@ -20,12 +20,14 @@ import numpy as np
 from headway.config import Role
 from headway.engine.rules import EngineRules
 from headway.engine.surfaces import EngineSurfaces, engine_surfaces, itl_of, work_of
-from headway.routing.corrections import SafetyFactor
+from headway.routing.corrections import ReplicaSafety, SafetyFactor
 from headway.routing.demand import CriticalDemand
+from headway.routing.evidence import EXPIRED, Evidence
 from headway.routing.forecast import (
     ROLE_CODES,
     ROWS,
     Batching,
+    ForecastRow,
     Newcomer,
     alone,
     batch_at,
@@ -77,19 +79,22 @@ class LatencyForecaster:
     ) -> None:
         self.rules, self._quantile = rules, quantile
         self._batching = Batching(float(rules.max_batch_size), float(rules.chunk_tokens))
+        self._safety = {"": (SafetyFactor(), SafetyFactor())}
+        self._kinds: dict[str, int] = {}
+        self.evidence = Evidence(0)
+        """What outcomes say of predictions for each kind."""
         self.use_profiles(profiles)
         self._curves: PlainCurves | None = None
         self.stay_s = FIRST_STAY_S
         """Seconds that a request usually decodes, smoothed."""
-        self.ttft_safety, self.tpot_safety = SafetyFactor(), SafetyFactor()
-        """Headroom is measured with predictions times these."""
         self.joined_safety = SafetyFactor()
-        """The same for `joined_s` of those that were held."""
+        """Stretches `joined_s` of those that are held."""
         self.critical = CriticalDemand()
         """The critical load that was judged by these predictions."""
 
     def use_profiles(self, profiles: Mapping[str, Profile | None]) -> None:
         """Predict by these surfaces from now on. Kinds change: the `cells` of all replicas are set anew."""
+        before = self._kinds
         known = {gpu_type: profile for gpu_type, profile in profiles.items() if profile is not None}
         silent = [gpu_type for gpu_type in profiles if gpu_type not in known]
         self._kinds = {gpu_type: kind for kind, gpu_type in enumerate(known)}
@@ -98,15 +103,29 @@ class LatencyForecaster:
         self.engines = [
             (tuple(surfaces.work), tuple(surfaces.itl), tuple(self._batching)) for surfaces in self._surfaces
         ]
+        for gpu_type in known:
+            self._safety.setdefault(gpu_type, (SafetyFactor(), SafetyFactor()))
+        # Measured ratios are to the surfaces that were; what probes have found holds for the same engines.
+        self.evidence = Evidence(len(known), self.evidence if self._kinds == before else None)
         self._unknown = False
         """True once a replica came that has none of these surfaces."""
 
     def cells(self, gpu_type: str) -> Mapping[FleetRow, float]:
         """The cells of the fleet's table that a GPU type sets."""
-        kind = self._kinds.get(gpu_type, self._kinds.get("", NO_PROFILE))
+        kind = self.kind_of(gpu_type)
+        ttft, tpot = self._safety_of(gpu_type)
         capacity = self._surfaces[kind].itl.capacity_tokens if kind >= 0 else inf
         self._unknown |= kind < 0
-        return {FleetRow.KIND: float(kind), FleetRow.CAPACITY_TOKENS: capacity}
+        return {
+            FleetRow.KIND: float(kind),
+            FleetRow.CAPACITY_TOKENS: capacity,
+            FleetRow.TTFT_CAUTION: ttft.factor - 1.0,
+            FleetRow.TPOT_CAUTION: tpot.factor - 1.0,
+        }
+
+    def kind_of(self, gpu_type: str) -> int:
+        """FleetRow.KIND of replicas of a GPU type."""
+        return self._kinds.get(gpu_type, self._kinds.get("", NO_PROFILE))
 
     @property
     def curves(self) -> PlainCurves:
@@ -114,23 +133,54 @@ class LatencyForecaster:
         return self._curves or NO_CURVES
 
     def safety_factors(self) -> Mapping[str, SafetyFactor]:
-        """The factors of predictions, by name."""
-        return {"ttft": self.ttft_safety, "tpot": self.tpot_safety, "held_ttft": self.joined_safety}
+        """The factors of predictions, by name: `ttft`, `tpot` of the deployment's profile, `ttft/L20` of the
+        GPU type L20, and `held_ttft`.
+        """
+        factors = {"held_ttft": self.joined_safety}
+        for gpu_type, (ttft, tpot) in self._safety.items():
+            of_type = f"/{gpu_type}" if gpu_type else ""
+            factors |= {f"ttft{of_type}": ttft, f"tpot{of_type}": tpot}
+        return factors
 
-    def use(self, model: LatencyModel) -> None:
-        """Correct by this model from now on."""
+    def start_from(self, factors: Mapping[str, float]) -> None:
+        """Go on from factors that were learnt before; a GPU type without one has that of all."""
+        for name, each in self.safety_factors().items():
+            each.start_from(factors.get(name, factors.get(name.partition("/")[0], nan)))
+
+    def use(self, model: LatencyModel, age_s: float = 0.0) -> None:
+        """Correct by this model from now on; its newest sample is `age_s` old."""
         learned = model.ttft.learned is not None or model.tpot.learned is not None
         ttft, tpot = curves_of(model, quantile=self._quantile)
         self._curves = (tuple(ttft), tuple(tpot)) if learned else None
+        if learned:
+            self.evidence.freshness.aged(age_s)
+        else:
+            self.evidence = Evidence(len(self._surfaces))
+
+    def refused(self, now_s: float, *, newcomer: bool) -> None:
+        """Predictions refuse a request. A model that has had no outcomes for long is dropped."""
+        self.evidence.probes.refused(now_s, newcomer=newcomer)
+        self.evidence.freshness.refused(now_s)
+        if self.evidence.freshness.weight < EXPIRED:
+            self._curves = None
 
     def stayed(self, seconds: float) -> None:
         """A request has decoded for so long."""
         self.stay_s += STAY_SMOOTHING * (max(seconds, 1e-3) - self.stay_s)
 
-    def ended(self, ttft_s: float, measured_ttft_s: float, tpot_s: float, measured_tpot_s: float) -> None:
-        """Compare the predictions that a request was placed by with the outcome."""
-        self.ttft_safety.observe(ttft_s, measured_ttft_s)
-        self.tpot_safety.observe(tpot_s, measured_tpot_s)
+    def ended(self, record: Record, ttft_s: float, tpot_s: float) -> None:
+        """Compare the predictions that a request was placed by with the outcome, at its replicas."""
+        for place, replica in enumerate((record.prefill, record.decode)):
+            if replica is None:
+                continue
+            if replica.safety is None:
+                ttft, tpot = self._safety_of(replica.gpu_type)
+                replica.safety = ReplicaSafety(ttft), ReplicaSafety(tpot)
+            predicted_s, measured_s = ((record.ttft_s, ttft_s), (record.tpot_s, tpot_s))[place]
+            replica.safety[place].observe(predicted_s, measured_s)
+
+    def _safety_of(self, gpu_type: str) -> tuple[SafetyFactor, SafetyFactor]:
+        return self._safety[gpu_type if self._kinds.get(gpu_type, NO_PROFILE) >= 0 else ""]
 
     def shared_tpot_s(self, kind: int, sequences: float, kv_tokens: float, duty: float) -> float:
         """TPOT where `sequences` > 0 with `kv_tokens` together share a replica whose prefill duty is `duty`.
@@ -197,9 +247,10 @@ class LatencyForecaster:
         return out
 
     def corrected(self, asked: Candidates, prior: FloatArray, table: FloatArray) -> FloatArray:
-        """`prior` with what else TTFT contains, corrected by the model if there is one."""
-        curves = self._curves
-        if curves is None and asked.further_s == 0.0:
+        """`prior` with what else TTFT contains, corrected by the model if there is one, within what outcomes
+        justify (`evidence`)."""
+        curves, limits = self._curves, self.evidence.limits(asked.now_s)
+        if curves is None and asked.further_s == 0.0 and not self.evidence.contradicts:
             return prior
         ttft, tpot = NO_CURVES if curves is None else curves
         return corrected(
@@ -212,18 +263,49 @@ class LatencyForecaster:
             asked.further_s,
             ttft,
             tpot,
+            limits,
+            self.evidence.freshness.weight,
         )
 
+    def idle_factor(self, kind: int, now_s: float) -> tuple[float, float]:
+        """Measured / prior of TTFT and TPOT at idle replicas of a kind; 1 where none was measured lately."""
+        return self.evidence.idle_factor(kind, now_s)
+
+    def supposed(self, asked: Candidates, prior: FloatArray, table: FloatArray) -> FloatArray:
+        """What `corrected` would be if load made as much of a difference as in `prior`, and what is known of
+        idle replicas held for all."""
+        out = prior.copy()
+        out[ForecastRow.TTFT_S] += asked.further_s
+        kinds = table[FleetRow.KIND, asked.slots]
+        for kind in range(len(self._surfaces)):
+            ttft, tpot = self.idle_factor(kind, asked.now_s)
+            of_kind = kinds == kind
+            out[ForecastRow.TTFT_S, of_kind] *= ttft
+            out[ForecastRow.TPOT_S : ForecastRow.OTHERS_TPOT_S + 1, of_kind] *= tpot
+        return out
+
+    @property
+    def learned(self) -> bool:
+        """True if predictions are more than the profile's."""
+        return self._curves is not None or self.evidence.contradicts
+
     def alone_s(self, asked: Candidates, kinds: Iterable[int]) -> tuple[float, float]:
-        """One role's part of TTFT and TPOT at an idle replica, the best of `kinds`; infinite without any."""
+        """One role's part of TTFT and TPOT at an idle replica, the best of `kinds`; infinite without any.
+
+        By the profile, and by idle replicas that were measured lately.
+        """
         newcomer, cached = tuple(self._newcomer(asked)), asked.cached_tokens
         uncached = asked.record.request.input_tokens - (float(cached.max()) if len(cached) else 0.0)
-        best = [
-            alone(ROLE_CODES[asked.role], uncached, (newcomer, *self.engines[kind]))
-            for kind in kinds
-            if kind >= 0
-        ]
-        return min((ttft for ttft, _ in best), default=inf), min((tpot for _, tpot in best), default=inf)
+        best_ttft_s = best_tpot_s = inf
+        for kind in kinds:
+            if kind < 0:
+                continue
+            ttft_s, tpot_s = alone(ROLE_CODES[asked.role], uncached, (newcomer, *self.engines[kind]))
+            if self.evidence.contradicts:
+                ttft, tpot = self.idle_factor(kind, asked.now_s)
+                ttft_s, tpot_s = ttft_s * ttft, tpot_s * tpot
+            best_ttft_s, best_tpot_s = min(best_ttft_s, ttft_s), min(best_tpot_s, tpot_s)
+        return best_ttft_s, best_tpot_s
 
     def _newcomer(self, asked: Candidates) -> Newcomer:
         record = asked.record

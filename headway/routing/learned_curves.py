@@ -7,6 +7,8 @@ table of plain figures, one row for what it adds everywhere and one for each ram
     [w of the constant, w of the prior, 0, 0], [input, start, width, w], …
 
 A target has two, its centre and its calibrated quantile; one without rows is not asked for.
+
+What they say stays within limits, ratios to the prior, and has the weight that its evidence has (`evidence`).
 """
 
 from math import isfinite, isnan
@@ -15,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from headway.routing.forecast import DECODE_ROLE, PREFILL_ROLE, ForecastRow, features_of
-from headway.routing.table import FloatArray, SlotArray
+from headway.routing.table import FleetRow, FloatArray, SlotArray
 from interp.jit import compiled
 from predictors.latency import LatencyModel, TargetModel
 from predictors.latency.curve import LONGEST_S, SHORTEST_S, Curve
@@ -102,7 +104,18 @@ def _curve_s(curve: FloatArray, inputs: FloatArray, prior_s: FloatArray) -> Floa
 
 
 @compiled
-def _learn(target: tuple[Any, ...], inputs: FloatArray, row_s: FloatArray) -> None:
+def _bound(
+    columns: SlotArray, least: FloatArray, most: FloatArray, base_s: FloatArray, row_s: FloatArray
+) -> None:
+    """Keep seconds within least and most of `base_s`; negative columns have no limits."""
+    for place in range(len(row_s)):
+        column = columns[place]
+        if column >= 0 and isfinite(row_s[place]):
+            row_s[place] = min(max(row_s[place], least[column] * base_s[place]), most[column] * base_s[place])
+
+
+@compiled
+def _learn(target: tuple[Any, ...], inputs: FloatArray, weight: float, row_s: FloatArray) -> None:
     """Put the target's seconds for the prior's, but where nothing was learned, or curves have no answer."""
     centre, quantile, factor = target
     if len(centre) == 0:
@@ -113,7 +126,21 @@ def _learn(target: tuple[Any, ...], inputs: FloatArray, row_s: FloatArray) -> No
         seconds = np.minimum(np.maximum(upper_s, seconds), LONGEST_S)
     for place in range(len(row_s)):
         if isfinite(row_s[place]) and not isnan(seconds[place]):
-            row_s[place] = seconds[place]
+            faded = 1.0 if weight == 1.0 else (row_s[place] / seconds[place]) ** (1.0 - weight)
+            row_s[place] = faded * seconds[place]
+
+
+@compiled
+def _columns(table: FloatArray, slots: SlotArray, busy: int) -> SlotArray:
+    """The column of `limits` of each candidate: its kind if nothing is there, else `busy`."""
+    out = np.empty(len(slots), np.int64)
+    for place in range(len(slots)):
+        slot = slots[place]
+        there = table[FleetRow.WAITING, slot] + table[FleetRow.COMING, slot]
+        there += table[FleetRow.RUNNING, slot] + table[FleetRow.OTHER_REQUESTS, slot]
+        kind = int(table[FleetRow.KIND, slot])
+        out[place] = kind if there == 0.0 else busy
+    return out
 
 
 @compiled
@@ -127,14 +154,25 @@ def corrected(  # noqa: PLR0917 - one loop over candidates, compiled
     further_s: float,
     ttft: tuple[Any, ...],
     tpot: tuple[Any, ...],
+    limits: FloatArray,
+    weight: float,
 ) -> FloatArray:
-    """`prior` f8[ROWS, C] with `further_s` in TTFT; TTFT and TPOT by the curves, which are plain."""
+    """`prior` f8[ROWS, C] with `further_s` in TTFT; TTFT and TPOT by the curves, which are plain.
+
+    `limits` f8[4, kinds + 1] as `Evidence.limits`.
+    """
     out = prior.copy()
     out[ForecastRow.TTFT_S] += further_s
     inputs = _inputs(role, table, slots, cached, input_tokens)
+    busy = limits.shape[1] - 1
     if role != DECODE_ROLE:
-        _learn(ttft, inputs, out[ForecastRow.TTFT_S])
+        base_s = out[ForecastRow.TTFT_S].copy()
+        _learn(ttft, inputs, weight, out[ForecastRow.TTFT_S])
+        columns = _columns(table, slots, busy if len(ttft[0]) else -1)
+        _bound(columns, limits[0], limits[1], base_s, out[ForecastRow.TTFT_S])
     if role != PREFILL_ROLE:
-        _learn(tpot, inputs, out[ForecastRow.TPOT_S])
+        _learn(tpot, inputs, weight, out[ForecastRow.TPOT_S])
+        columns = _columns(table, slots, busy if len(tpot[0]) else -1)
+        _bound(columns, limits[2], limits[3], prior[ForecastRow.TPOT_S], out[ForecastRow.TPOT_S])
         out[ForecastRow.OTHERS_TPOT_S] *= out[ForecastRow.TPOT_S] / prior[ForecastRow.TPOT_S]
     return out

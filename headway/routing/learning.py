@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from headway.routing.fleet import RoutedFleet
 from headway.routing.latency import LatencyForecaster
 from headway.routing.records import Features, Record
 from headway.routing.table import FloatArray
@@ -39,6 +40,10 @@ MOST_SAMPLES = 20_000
 FLUSH = 512
 """Outcomes that are counted at once."""
 
+NEARLY_ALONE = 2
+"""Requests that may enter a replica, itself included, while one counts as alone there: with one beside it,
+its TPOT is about the same."""
+
 LEAST_GAPS = 32
 """Output tokens from which a TPOT says something of predictions: the mean of few gaps is mostly chance."""
 
@@ -59,8 +64,8 @@ class Sample(NamedTuple):
 class Learning:
     """Outcomes of one router. Teaches `latency` how long requests stay, and how safe its predictions are."""
 
-    def __init__(self, latency: LatencyForecaster) -> None:
-        self._latency, self._lengths = latency, OutputLengths()
+    def __init__(self, latency: LatencyForecaster, fleet: RoutedFleet) -> None:
+        self._latency, self._fleet, self._lengths = latency, fleet, OutputLengths()
         self._samples: deque[Sample] = deque(maxlen=MOST_SAMPLES)
         self._errors = {target: LiveError() for target in Target}
         self._pairs: dict[Target, list[tuple[float, float]]] = {target: [] for target in Target}
@@ -75,7 +80,7 @@ class Learning:
         return max(output_tokens, round(mean))
 
     def completed(self, now_s: float, record: Record, output_tokens: int) -> None:
-        """A request has all its tokens."""
+        """A request has all its tokens, and is still at its replicas."""
         self._lengths.observe(record.request.input_tokens, output_tokens)
         first_s = record.first_token_s
         if first_s < 0.0:
@@ -86,8 +91,28 @@ class Learning:
         if record.tracked:
             tpot_s = (now_s - first_s) / (output_tokens - 1) if output_tokens > 1 else nan
             self._sample(record, ttft_s, tpot_s)
-            enough = output_tokens >= LEAST_GAPS
-            self._latency.ended(record.ttft_s, ttft_s, record.tpot_s, tpot_s if enough else nan)
+            sure_s = tpot_s if output_tokens >= LEAST_GAPS else nan
+            self._latency.ended(record, ttft_s, sure_s)
+            for replica in (record.prefill, record.decode):
+                if replica is not None:
+                    self._fleet.set_caution(replica)
+            self._weigh(now_s, record, (ttft_s, tpot_s), sure_s)
+
+    def _weigh(self, now_s: float, record: Record, measured: tuple[float, float], sure_tpot_s: float) -> None:
+        """What the outcome says of the predictions by which others are refused."""
+        evidence, decode = self._latency.evidence, record.decode
+        kind = -1 if decode is None else self._latency.kind_of(decode.gpu_type)
+        if decode is None or kind < 0:
+            return
+        ttft_s, tpot_s = measured
+        prior = record.tracked[0].prior_ttft_s, record.tracked[-1].prior_tpot_s
+        evidence.outcome(now_s, prior, (ttft_s, sure_tpot_s))
+        if record.found_idle >= 0:
+            alone = decode.entered <= record.found_idle + NEARLY_ALONE
+            evidence.alone(now_s, kind, prior, (ttft_s, sure_tpot_s if alone else nan))
+        slo, waited_s = record.slo, record.placed_s - record.request.arrival_s
+        kept = waited_s + ttft_s <= slo.ttft_s and not tpot_s > slo.tpot_s
+        evidence.probes.outcome(now_s, kind, record, kept=kept)
 
     def take(self) -> Sequence[Sample]:
         """The samples since the last call, oldest first."""
@@ -102,12 +127,19 @@ class Learning:
         return {target: error.figures() for target, error in self._errors.items()}
 
     def figures(self) -> Figures:
-        """The same as metrics: by target, `error`, `bias` and `pairs`."""
-        return {
+        """The same as metrics: by target, `error`, `bias` and `pairs`.
+
+        And of requests that predictions had refused, how many were `placed`, and how many `kept` their SLO.
+        """
+        probes = self._latency.evidence.probes
+        figures = {
             (target.value, name): float(getattr(figures, name))
             for target, figures in self.errors().items()
             for name in ("error", "bias", "pairs")
         }
+        if probes.placed:
+            figures |= {("refused", "placed"): float(probes.placed), ("refused", "kept"): float(probes.kept)}
+        return figures
 
     def _sample(self, record: Record, ttft_s: float, tpot_s: float) -> None:
         """Samples of a tracked request; NaN for what could not be measured."""

@@ -215,6 +215,9 @@ class Placing:
 
     def _enter_loads(self, now_s: float, record: Record, prefill: Replica, decode: Replica) -> None:
         entry, slack_s, guard_s = record.entry, record.ttft_slack_s, record.guard_s
+        idle = self._fleet.is_idle(decode) and (decode is prefill or self._fleet.is_idle(prefill))
+        record.found_idle = decode.entered if idle else -1
+        decode.entered += 1
         slots, stay_s = (_slot(prefill), _slot(decode)), self._state.latency.stay_s
         enter(self._fleet.table, *slots, entry, now_s, stay_s, slack_s, guard_s)
         prefill.prompts_placed += 1

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from math import inf, nan
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from headway.config import Role
 from headway.routing.lazy_heap import LazyHeap
@@ -54,7 +54,9 @@ class Record:
     `Handovers`). `alone_s` and `joined_s` are TTFT and TPOT on an idle fleet, and TTFT on a busy one if it
     was held; `home` the slot that had most of its prompt then, and how many tokens; `forced`: it has waited
     as long as it may; `counted`: it is part of the demand that was seen; `charged_output` are the output
-    tokens that its tenant was charged.
+    tokens that its tenant was charged. `refused`: it was placed although predictions said that it would miss
+    its SLO. `found_idle` is how many requests its decode replica had ever had if nothing was there when it
+    came, −1 else.
     """
 
     request: RouteRequest
@@ -87,6 +89,8 @@ class Record:
     forced: bool = False
     counted: bool = False
     charged_output: int = 0
+    refused: bool = False
+    found_idle: int = -1
 
     @property
     def need_tokens(self) -> int:
@@ -184,6 +188,17 @@ def _share(busy_s: float, elapsed_s: float) -> float:
     return min(max(busy_s / elapsed_s, 0.0), 1.0)
 
 
+class Calibration(Protocol):
+    """A factor between predicted and measured times."""
+
+    @property
+    def factor(self) -> float:
+        """The factor."""
+
+    def observe(self, predicted_s: float, measured_s: float) -> None:
+        """A pair."""
+
+
 class Replica:
     """`alive` until it is GONE. The queues hold records by urgency, each under its record's number.
 
@@ -192,11 +207,14 @@ class Replica:
 
     `utilisation` are samples of what its engine reports, None before it says how long it has computed.
     `prompts_placed`, `prompts_left` and `requests_left` count since it came: prompts that came to be computed
-    here, those that no longer are, and requests that have nothing here any more.
+    here, those that no longer are, and requests that have nothing here any more. `safety` are the factors of
+    predictions of TTFT and TPOT here, None before the first outcome; `entered` counts the requests that were
+    ever placed here.
     """
 
     __slots__ = (
         "alive",
+        "entered",
         "gpu_type",
         "name",
         "prompts_left",
@@ -205,6 +223,7 @@ class Replica:
         "requests_left",
         "role",
         "running",
+        "safety",
         "slot",
         "utilisation",
         "waiting",
@@ -217,3 +236,5 @@ class Replica:
         self.running: LazyHeap[Record] = LazyHeap()
         self.waiting: LazyHeap[Record] = LazyHeap()
         self.utilisation: UtilisationSamples | None = None
+        self.safety: tuple[Calibration, Calibration] | None = None
+        self.entered = 0

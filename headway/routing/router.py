@@ -58,7 +58,11 @@ class Router:
     ) -> None:
         self._settings, self._pipelines, self._handler = settings, pipelines, handler
         self._state, self._scheduler = state, scheduler
-        self._fleet, self._counters, self._learning = state.fleet, Counters(), Learning(state.latency)
+        self._fleet, self._counters, self._learning = (
+            state.fleet,
+            Counters(),
+            Learning(state.latency, state.fleet),
+        )
         self._records: dict[str, Record] = {}
         self._dispatch = Dispatcher(settings, state, scheduler, self._counters, self._records)
         self._placing, self._number = self._dispatch.placing, 0
@@ -99,9 +103,12 @@ class Router:
             "busy": self._fleet.busy(),
         }
 
-    def use_model(self, model: LatencyModel) -> None:
-        """Correct predictions by this model from now on."""
-        self._state.latency.use(model)
+    def use_model(self, model: LatencyModel, age_s: float = 0.0) -> None:
+        """Correct predictions by this model from now on.
+
+        Its newest sample is `age_s` old: what is old counts for less, until outcomes come.
+        """
+        self._state.latency.use(model, age_s)
         self._dispatch.freed.look_again()
 
     def use_profiles(self, profiles: Mapping[str, GpuProfile]) -> None:
@@ -122,16 +129,19 @@ class Router:
     def corrections(self) -> Mapping[str, float]:
         """Factors of predicted times that were learnt of the engines' speed, by name.
 
-        `ttft`, `tpot` stretch predictions for headroom, `held_ttft` those of requests that are held;
-        `transfer` multiplies the nominal time of moving KV.
+        `ttft`, `tpot` stretch predictions for headroom, `ttft/L20` those at the GPU type L20, `held_ttft`
+        those of requests that are held; `transfer` multiplies the nominal time of moving KV.
         """
         factors = {name: each.factor for name, each in self._state.latency.safety_factors().items()}
         return {**factors, "transfer": self._state.handovers.estimate.factor}
 
     def use_corrections(self, corrections: Mapping[str, float]) -> None:
         """Go on from `corrections` of a former router; those that are missing, or no factors, stay."""
-        for name, each in self._state.latency.safety_factors().items():
-            each.start_from(corrections.get(name, nan))
+        latency, fleet = self._state.latency, self._fleet
+        latency.start_from(corrections)
+        for replica in fleet:
+            replica.safety = None
+        fleet.set_types(latency.cells)
         self._state.handovers.start_from(corrections.get("transfer", nan))
 
     def use_slo(self, slo: RequestSlo) -> None:
@@ -210,10 +220,10 @@ class Router:
         record = self._records.pop(request_id, None)
         if record is None:
             return self._unknown("complete")
-        self._dispatch.leave(record)
         self._dispatch.ended(record, output_tokens)
         self._counters.count("ended", "completed")
         self._learning.completed(now_s, record, output_tokens)
+        self._dispatch.leave(record)
         self.traces.ended(record, now_s)
         return self._dispatch.drain(now_s)
 

@@ -69,6 +69,9 @@ class FleetRow(IntEnum):
     """The part of WORK_S that is done by what the engine reports."""
     SATURATED_UNTIL_S = 24
     """The time until which the engine's word stands that it is saturated."""
+    TTFT_CAUTION = 25
+    """Safety factor of predictions of TTFT there, less 1 (`corrections`)."""
+    TPOT_CAUTION = 26
 
 
 EMPTY: Mapping[FleetRow, float] = {

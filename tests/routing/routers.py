@@ -29,6 +29,7 @@ OWN_ROWS = [
     for row in FleetRow
     if row not in {FleetRow.TPOT_SLO_S, FleetRow.TTFT_SLACK_S, FleetRow.BUSY_UNTIL_S}
     and row not in {FleetRow.DUTY, FleetRow.DUTY_AT_S, FleetRow.CAPACITY_TOKENS, FleetRow.KIND}
+    and row not in {FleetRow.TTFT_CAUTION, FleetRow.TPOT_CAUTION}
 ]
 """Rows that are 0 when nobody is there."""
 

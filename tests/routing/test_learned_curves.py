@@ -19,6 +19,8 @@ from predictors.latency import LatencyFeatures, LatencyModel, TargetModel
 from predictors.latency.curve import Basis, Curve, Learned
 
 REPLICAS, RAMPS = 40, 9
+FREE = np.array([[0.0], [inf], [0.0], [inf]]), 1.0
+"""No limits, and the whole weight."""
 TTFT, TPOT, OTHERS = ForecastRow.TTFT_S, ForecastRow.TPOT_S, ForecastRow.OTHERS_TPOT_S
 
 
@@ -60,7 +62,7 @@ def test_they_say_what_the_model_says(seed: int, role: int, quantile: bool) -> N
     prior[:, 5] = nan
     prior[TTFT, 6] = inf
     ttft, tpot = curves_of(model, quantile=quantile)
-    found = corrected(role, table, slots, cached, tokens, prior, 0.25, tuple(ttft), tuple(tpot))
+    found = corrected(role, table, slots, cached, tokens, prior, 0.25, tuple(ttft), tuple(tpot), *FREE)
 
     inputs, wanted = inputs_of(role, table, slots, cached, tokens), prior.copy()
     wanted[TTFT] += 0.25
@@ -81,7 +83,9 @@ def test_a_target_without_curves_keeps_its_prior() -> None:
     assert tpot is NOTHING
     prior = draw.random((ROWS, 2))
     slots, cached = np.arange(2), np.zeros(2)
-    found = corrected(MIXED_ROLE, fleet(draw), slots, cached, 10.0, prior, 0.0, tuple(ttft), tuple(tpot))
+    found = corrected(
+        MIXED_ROLE, fleet(draw), slots, cached, 10.0, prior, 0.0, tuple(ttft), tuple(tpot), *FREE
+    )
     assert (found[TTFT] != prior[TTFT]).all()
     np.testing.assert_array_equal(found[1:], prior[1:])
 
@@ -93,7 +97,33 @@ def test_curves_without_a_prior_go_by_the_inputs_alone() -> None:
     ttft, tpot = curves_of(model, quantile=False)
     table, slots, cached = fleet(draw), np.arange(3), np.zeros(3)
     found = corrected(
-        MIXED_ROLE, table, slots, cached, 10.0, np.ones((ROWS, 3)), 0.0, tuple(ttft), tuple(tpot)
+        MIXED_ROLE, table, slots, cached, 10.0, np.ones((ROWS, 3)), 0.0, tuple(ttft), tuple(tpot), *FREE
     )
     inputs = inputs_of(MIXED_ROLE, table, slots, cached, 10.0)
     np.testing.assert_allclose(found[TTFT], alone.at(inputs, None), rtol=1e-12)
+
+
+def bounded(limits: np.ndarray, weight: float, running: float) -> np.ndarray:
+    """A curve that says 50 times the prior, which is 1 s, at a replica of kind 0."""
+    nothing = np.empty(0)
+    basis = Basis(source=np.empty(0, np.intp), start=nothing, width=nothing, has_prior=True)
+    fifty = Curve(basis=basis, weights=np.array([0.0, 50.0]))
+    target = TargetModel(learned=Learned(centre=fifty, quantile=fifty))
+    ttft, tpot = curves_of(LatencyModel(ttft=target, tpot=target), quantile=False)
+    table, places = np.zeros((len(FleetRow), 1)), np.arange(1)
+    table[FleetRow.CAPACITY_TOKENS], table[FleetRow.RUNNING] = 1e5, running
+    prior, plain = np.ones((ROWS, 1)), (tuple(ttft), tuple(tpot))
+    return corrected(MIXED_ROLE, table, places, np.zeros(1), 10.0, prior, 0.0, *plain, limits, weight)[:, 0]
+
+
+def test_what_they_say_stays_within_limits() -> None:
+    limits = np.array([[0.5, 0.125], [1.5, 8.0], [0.5, 0.125], [1.25, 4.0]])
+    idle, busy = bounded(limits, 1.0, 0.0), bounded(limits, 1.0, 1.0)
+    assert (idle[TTFT], idle[TPOT], idle[OTHERS]) == (1.5, 1.25, 1.25)
+    assert (busy[TTFT], busy[TPOT], busy[OTHERS]) == (8.0, 4.0, 4.0)
+
+
+def test_evidence_that_ages_fades_to_the_prior() -> None:
+    free = np.array([[0.0, 0.0], [inf, inf], [0.0, 0.0], [inf, inf]])
+    assert bounded(free, 0.5, 1.0)[TPOT] == pytest.approx(50.0**0.5)
+    assert bounded(free, 0.0, 1.0)[TPOT] == pytest.approx(1.0)

@@ -14,8 +14,8 @@ from tests.routing.routers import MIXED, SPLIT, placed, request, router
 SLO = RequestSlo(ttft_s=30.0, tpot_s=1.0)
 
 
-def serve(made, count, slowness, generator):
-    """Requests whose TTFT and TPOT are `slowness` times what is predicted."""
+def serve(made, count, slowness, generator, *, by_profile=False):
+    """Requests whose TTFT and TPOT are `slowness` times what is predicted, or what the profile says."""
     now_s = 0.0
     for number in range(count):
         now_s += 10.0
@@ -24,10 +24,13 @@ def serve(made, count, slowness, generator):
             made.submit(now_s, request(name, arrival_s=now_s, input_tokens=tokens, slo=SLO, critical=True))
         )
         record = made._records[name]
-        first_s = now_s + slowness * record.ttft_s
+        ttft_s, tpot_s = record.ttft_s, placement.predicted_tpot_s
+        if by_profile:
+            ttft_s, tpot_s = record.tracked[0].prior_ttft_s, record.tracked[-1].prior_tpot_s
+        first_s = now_s + slowness * ttft_s
         made.prefilled(first_s, name)
         made.first_token(first_s, name)
-        made.complete(first_s + 99 * slowness * placement.predicted_tpot_s, name, 100)
+        made.complete(first_s + 99 * slowness * tpot_s, name, 100)
 
 
 @pytest.mark.parametrize("pools", [MIXED, SPLIT])
@@ -35,7 +38,7 @@ def test_a_trained_model_corrects_predictions(pools) -> None:
     made, generator = router("slo", pools), np.random.default_rng(0)
     before = placed(made.submit(0.0, request("a", slo=SLO)))
     made.failed(0.0, "a", retry=False)
-    serve(made, 300, 2.0, generator)
+    serve(made, 300, 2.0, generator, by_profile=True)
     samples = made.take_samples()
     assert made.take_samples() == ()
     assert len(samples) == 300 * (2 if pools is SPLIT else 1)

@@ -39,8 +39,8 @@ class HeldTerms(NamedTuple):
     role: int
     role_code: int
     ttft_weight: float
-    ttft_safety: float
-    tpot_safety: float
+    safety: float
+    caution: float
     reserve: float
     patient: bool
     transfer_s: float
@@ -53,7 +53,8 @@ def foresee(
     """The heads that wait for this role and that one of `slots` may be valid for, bool[lines]."""
     marks = np.zeros(heads.shape[1], dtype=np.bool_)
     for kind, engine in enumerate(latency.engines):
-        _foresee(table, heads, slots, kind, (tuple(terms), *engine, *latency.curves), marks)
+        learned = (*latency.curves, latency.evidence.limits(terms.now_s), latency.evidence.freshness.weight)
+        _foresee(table, heads, slots, kind, (tuple(terms), *engine, *learned), marks)
     return marks
 
 
@@ -93,7 +94,17 @@ def _foresee(  # noqa: PLR0917 - plain figures, compiled
             forecast(terms.role_code, table, here, cached, kind, asked, rows)
             further_s = terms.transfer_s + tokens * terms.transfer_s_per_token
             judged = corrected(
-                terms.role_code, table, here, cached, tokens, rows, further_s, figures[4], figures[5]
+                terms.role_code,
+                table,
+                here,
+                cached,
+                tokens,
+                rows,
+                further_s,
+                figures[4],
+                figures[5],
+                figures[6],
+                figures[7],
             )
             its = _terms_of(heads, head, terms, figures)
             candidate = candidate_at(judged, table, 0, slot, its)
@@ -118,12 +129,13 @@ def _terms_of(heads: FloatArray, head: int, terms: HeldTerms, figures: tuple[Any
         tpot_slo_s,
         terms.ttft_weight,
         0.0,
-        1.0 if critical else terms.ttft_safety,
-        1.0 if critical else terms.tpot_safety,
+        1.0 if critical else terms.safety,
+        1.0 if critical else terms.safety,
         figures[3][1],
         True,
         tier == LOST_TIER,
         False,
         reserve,
         first_itl_s,
+        0.0 if critical else terms.caution,
     )

@@ -35,7 +35,8 @@ request that comes meanwhile would wait for two."""
 class SloTerms(NamedTuple):
     """The newcomer's SLOs and how they are weighed; infinite where there is none.
 
-    `left_s` is what is left of the TTFT SLO. Predictions are multiplied by the two `safety` factors.
+    `left_s` is what is left of the TTFT SLO. Predictions are multiplied by the two `safety` factors, and by
+    1 + `caution` × FleetRow.TTFT_CAUTION or TPOT_CAUTION, the replica's own.
     `least_harm`: its own SLOs are lost and do not count. `patient`: it waits for a replica with a short
     queue, of prompts or of `chunk_tokens`. `reserve` sequences more must still fit under the TPOT SLOs, where
     one alone has `first_itl_s`.
@@ -54,6 +55,7 @@ class SloTerms(NamedTuple):
     patient: bool
     reserve: float = 0.0
     first_itl_s: float = 0.0
+    caution: float = 1.0
 
 
 class JudgedReplica(NamedTuple):
@@ -61,7 +63,7 @@ class JudgedReplica(NamedTuple):
 
     `tightest_s` is the tightest TPOT SLO there that can be kept, infinite without one; `slack_s` the least
     slack of those waiting. `decoding` requests decode there or will, of others' too. `room`: a prompt that
-    comes now is begun at once, or nearly so.
+    comes now is begun at once, or nearly so. Headroom is that of TTFT and TPOT times the `safety` factors.
     """
 
     ttft_s: float
@@ -73,6 +75,8 @@ class JudgedReplica(NamedTuple):
     decoding: float
     waiting: float
     room: bool
+    ttft_safety: float
+    tpot_safety: float
 
 
 @compiled
@@ -94,6 +98,8 @@ def candidate_at(
         decoding,
         waiting,
         (waiting == 0.0) | (table[FleetRow.PREFILL_TOKENS, slot] <= CHUNKS * terms.chunk_tokens),
+        terms.ttft_safety * (1.0 + terms.caution * table[FleetRow.TTFT_CAUTION, slot]),
+        terms.tpot_safety * (1.0 + terms.caution * table[FleetRow.TPOT_CAUTION, slot]),
     )
 
 
@@ -118,14 +124,14 @@ def reserve_s(candidate: JudgedReplica, terms: SloTerms) -> float:
 @compiled
 def ttft_headroom_s(candidate: JudgedReplica, terms: SloTerms) -> float:
     """Seconds that are left of the TTFT SLO at the first token."""
-    return float(terms.left_s - candidate.ttft_s * terms.ttft_safety)
+    return float(terms.left_s - candidate.ttft_s * candidate.ttft_safety)
 
 
 @compiled
 def tpot_headroom_s(candidate: JudgedReplica, terms: SloTerms) -> float:
     """The newcomer's margin under its own TPOT SLO or the others' under theirs, whichever is less."""
-    own_s = terms.tpot_s - candidate.tpot_s * terms.tpot_safety
-    return float(min(own_s, candidate.tightest_s - candidate.others_s * terms.tpot_safety))
+    own_s = terms.tpot_s - candidate.tpot_s * candidate.tpot_safety
+    return float(min(own_s, candidate.tightest_s - candidate.others_s * candidate.tpot_safety))
 
 
 @compiled
@@ -134,7 +140,7 @@ def missing(candidate: JudgedReplica, terms: SloTerms) -> float:
     ttft_s, tightest_s = candidate.ttft_s, candidate.tightest_s
     queued_s = min(0.0, candidate.slack_s - candidate.delay_s)
     if terms.least_harm:
-        over_s = max(0.0, candidate.others_s * terms.tpot_safety - tightest_s)
+        over_s = max(0.0, candidate.others_s * candidate.tpot_safety - tightest_s)
         return float(LEAST + 0.01 * ttft_s + over_s / tightest_s - queued_s)
     empty = candidate.decoding + candidate.waiting == 0.0
     lacking = 0.0

@@ -25,6 +25,7 @@ are those of `routing.slo`.
 """
 
 from dataclasses import dataclass, replace
+from functools import partial
 from math import inf
 from typing import Annotated, ClassVar, Literal
 
@@ -35,9 +36,11 @@ from pydantic import Field
 from headway.config import Role
 from headway.config.routing import RoutingSettings
 from headway.routing.context import Refusal, RoutingState, SchedulingContext
+from headway.routing.corrections import FIRST_SAFETY
 from headway.routing.forecast import ROLE_CODES, ForecastRow
 from headway.routing.plugins.foresight import HeldTerms, foresee
 from headway.routing.plugins.headroom import CHUNKS, LEAST, SloTerms, judge
+from headway.routing.plugins.overruling import overruled
 from headway.routing.table import FleetRow, FloatArray, SlotArray
 from headway.routing.types import RouteRequest, ShedReason
 
@@ -76,17 +79,22 @@ class SloScorer:
     def keep(self, context: SchedulingContext) -> NDArray[np.bool_] | None:
         """bool[C]; None for all."""
         _count(context)
-        verdict = self._judged(context, least_harm=False)
-        valid = verdict > 0.0
+        record, verdict = context.record, self._judged(context)
+        valid: NDArray[np.bool_] = verdict > 0.0
         if self.exploration and context.state.generator.random() < self.exploration:
             context.notes[NOTE] = np.ones(len(verdict))
             return np.isfinite(verdict)
-        if np.count_nonzero(valid) or not context.record.request.critical:
-            context.notes[NOTE] = verdict
+        record.refused = False
+        context.notes[NOTE] = verdict
+        if np.count_nonzero(valid):
             return valid
+        if (place := overruled(context, partial(self._judged, context))) is not None:
+            context.notes[NOTE] = np.ones(len(verdict))
+            probe: NDArray[np.bool_] = np.arange(len(verdict)) == place
+            return probe
         usable = np.isfinite(verdict)
-        if not usable.any():
-            return usable
+        if not record.request.critical or not usable.any():
+            return valid
         return self._least_bad(context, verdict, usable)
 
     def promising(
@@ -95,7 +103,7 @@ class SloScorer:
         """Held requests that one of `slots` may be valid for, bool[lines]; see `foresight`."""
         latency, of_role = state.latency, state.roles[role]
         moves, count = len(state.roles) > 1 and role == 0, len(state.fleet.ready(of_role))
-        ttft_safety, tpot_safety = self._safety(state)
+        safety, caution = self._margins(state)
         counted = count > 0 and of_role is not Role.PREFILL
         terms = HeldTerms(
             now_s=now_s,
@@ -103,8 +111,8 @@ class SloScorer:
             role=role,
             role_code=ROLE_CODES[of_role],
             ttft_weight=self.ttft_weight or 0.0,
-            ttft_safety=ttft_safety,
-            tpot_safety=tpot_safety,
+            safety=safety,
+            caution=caution,
             reserve=latency.critical.room(now_s, latency.stay_s, count) if counted else 0.0,
             patient=self.patient and of_role is not Role.DECODE,
             transfer_s=state.rules.transfer_s(0.0) if moves else 0.0,
@@ -122,12 +130,6 @@ class SloScorer:
             return Refusal(reason=ShedReason.NO_HEADROOM, explain=lambda: "no prediction", unjudged=True)
         return no_headroom(context)
 
-    def _safety(self, state: RoutingState) -> tuple[float, float]:
-        """The factors of predicted TTFT and TPOT."""
-        if self.margin is not None:
-            return 1.0 + self.margin, 1.0 + self.margin
-        return state.latency.ttft_safety.factor, state.latency.tpot_safety.factor
-
     def _least_bad(
         self, context: SchedulingContext, verdict: FloatArray, usable: NDArray[np.bool_]
     ) -> NDArray[np.bool_]:
@@ -136,11 +138,12 @@ class SloScorer:
         is_lost = lost(context)
         if not (is_lost or record.forced):
             # The safety margin is there so that promises are kept to those that could wait or go elsewhere.
-            nominal = self._judged(context, least_harm=False, nominal=True)
+            nominal = self._judged(context, nominal=True)
             if self.patient or np.count_nonzero(nominal > 0.0):
                 context.notes[NOTE] = nominal
                 kept: NDArray[np.bool_] = nominal > 0.0
                 return kept
+        record.refused = True
         if is_lost or record.forced:
             verdict = self._judged(context, least_harm=True)
         context.notes[NOTE] = 1.0 / (1.0 - np.minimum(verdict, 0.0))
@@ -153,18 +156,35 @@ class SloScorer:
         harmless: NDArray[np.bool_] = usable & (harm <= ROUNDING) & has_room(context)
         return harmless
 
-    def _judged(self, context: SchedulingContext, *, least_harm: bool, nominal: bool = False) -> FloatArray:
+    def _margins(self, state: RoutingState) -> tuple[float, float]:
+        """The factor of all predictions, and the weight of what was learnt of each replica's."""
+        if self.margin is not None:
+            return 1.0 + self.margin, 0.0
+        return 1.0, state.latency.evidence.freshness.weight
+
+    def _judged(
+        self,
+        context: SchedulingContext,
+        *,
+        least_harm: bool = False,
+        nominal: bool = False,
+        rows: FloatArray | None = None,
+    ) -> FloatArray:
         record, table = context.record, context.state.fleet.table
         reserve, first_itl_s = _reserve(context)
-        ttft_safety, tpot_safety = (1.0, 1.0) if nominal else self._safety(context.state)
+        safety, caution = (1.0, 0.0) if nominal else self._margins(context.state)
+        if rows is not None and self.margin is None:
+            # What was learnt of replicas was learnt of other predictions than these.
+            safety, caution = FIRST_SAFETY, 0.0
         terms = SloTerms(
             ttft_s=record.slo.ttft_s,
             left_s=record.slo.ttft_s - context.waited_s,
             tpot_s=record.slo.tpot_s if context.role is not Role.PREFILL else inf,
             ttft_weight=self.ttft_weight or 0.0,
             likeness_weight=self.likeness_weight,
-            ttft_safety=ttft_safety,
-            tpot_safety=tpot_safety,
+            ttft_safety=safety,
+            tpot_safety=safety,
+            caution=caution,
             chunk_tokens=float(context.state.rules.chunk_tokens),
             highest=self.strategy != "lowest",
             least_harm=least_harm,
@@ -172,7 +192,7 @@ class SloScorer:
             reserve=reserve,
             first_itl_s=first_itl_s,
         )
-        return judge(context.forecast, table, context.slots, tuple(terms))
+        return judge(context.forecast if rows is None else rows, table, context.slots, tuple(terms))
 
 
 def has_room(context: SchedulingContext) -> NDArray[np.bool_]:

@@ -1,0 +1,110 @@
+"""Engines for tests of a whole router: as fast as its profile says, times a slowness that the test chooses.
+
+A placed request has its first token, and its others, after what the profile said when it was placed, times
+`slowness(now_s, replica)`. Nothing is drawn by chance: the same requests give the same outcomes. A model is
+trained as live: every INTERVAL_S, from whatever is new.
+"""
+
+import heapq
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+
+from headway.routing import RequestSlo, Router, RouteRequest, RoutingOutcome
+from headway.routing.learning import RecordedPrior, recorded_priors, training_samples, without_priors
+from predictors.latency import LatencyModel, TrainingWindow, train
+from tests.routing.routers import request
+
+Slowness = Callable[[float, str], float]
+INTERVAL_S = 10.0
+LEAST_S = 1e-3
+
+
+class Trainer:
+    """Trains the model of one router."""
+
+    def __init__(self) -> None:
+        self.window, self.ttft, self.tpot = TrainingWindow(), RecordedPrior(), RecordedPrior()
+        self.model: LatencyModel | None = None
+        self.due_s = INTERVAL_S
+
+    def train(self, made: Router) -> None:
+        self.due_s += INTERVAL_S
+        if samples := made.take_samples():
+            priors = recorded_priors(self.ttft, self.tpot, samples)
+            self.window.add(training_samples(samples))
+            trained = train(self.window, priors, self.model)
+            self.model = trained.model
+            if trained.accepted:
+                made.use_model(without_priors(trained.model))
+
+
+class Engines:
+    """The engines of one router, and what became of each request: when it came, and who kept its SLO."""
+
+    def __init__(self, made: Router, slowness: Slowness, *, learn: bool = True) -> None:
+        self.made, self.slowness = made, slowness
+        self.trainer = Trainer() if learn else None
+        self.arrived: dict[str, float] = {}
+        self.kept: set[str] = set()
+        self.shed: set[str] = set()
+        self.placed: dict[str, str] = {}
+        self._events: list[tuple[float, int, str, Any]] = []
+        self._pushed = 0
+
+    def run(self, requests: Iterable[RouteRequest]) -> None:
+        """Until the last request has ended."""
+        for each in requests:
+            self._push(each.arrival_s, "arrive", each)
+        now_s = 0.0
+        while self._events:
+            due_s = min(self.made.next_due_s, self.trainer.due_s if self.trainer else np.inf)
+            if due_s < self._events[0][0]:
+                now_s = max(due_s, now_s + LEAST_S)
+                if self.trainer and self.trainer.due_s <= now_s:
+                    self.trainer.train(self.made)
+                self._take(now_s, self.made.expire(now_s))
+                continue
+            at_s, _, event, what = heapq.heappop(self._events)
+            now_s = max(now_s, at_s)
+            self._take(now_s, self._happens(now_s, event, what))
+
+    def kept_rps(self, start_s: float, end_s: float) -> float:
+        """Requests per second that kept their SLO, of those that came from `start_s` to `end_s`."""
+        return sum(start_s <= self.arrived[name] < end_s for name in self.kept) / (end_s - start_s)
+
+    def _happens(self, now_s: float, event: str, what: Any) -> RoutingOutcome:
+        if event == "arrive":
+            self.arrived[what.request_id] = now_s
+            return self.made.submit(now_s, what)
+        if event == "first":
+            self._take(now_s, self.made.prefilled(now_s, what))
+            return self.made.first_token(now_s, what)
+        return self.made.complete(now_s, what, self.made._records[what].request.max_tokens)
+
+    def _take(self, now_s: float, outcome: RoutingOutcome) -> None:
+        self.shed |= {each.request_id for each in outcome.sheds}
+        for placement in outcome.placements:
+            name, record = placement.request_id, self.made._records[placement.request_id]
+            slow = self.slowness(now_s, placement.decode_replica)
+            first_s = now_s + slow * record.tracked[0].prior_ttft_s
+            tpot_s, slo = slow * record.tracked[-1].prior_tpot_s, record.slo
+            self.placed[name] = placement.decode_replica
+            if first_s - record.request.arrival_s <= slo.ttft_s and tpot_s <= slo.tpot_s:
+                self.kept.add(name)
+            self._push(first_s, "first", name)
+            self._push(first_s + (record.request.max_tokens - 1) * tpot_s, "done", name)
+
+    def _push(self, at_s: float, event: str, what: Any) -> None:
+        self._pushed += 1
+        heapq.heappush(self._events, (at_s, self._pushed, event, what))
+
+
+def stream(rate_rps: float, seconds: float, slo: RequestSlo, **changes: Any) -> list[RouteRequest]:
+    """Requests at Poisson times, all alike: 1,000 tokens in and 100 out."""
+    gaps_s = np.random.default_rng(0).exponential(1.0 / rate_rps, int(rate_rps * seconds))
+    fields = {"input_tokens": 1000, "max_tokens": 100, "slo": slo, **changes}
+    return [
+        request(str(number), arrival_s=float(at_s), **fields) for number, at_s in enumerate(np.cumsum(gaps_s))
+    ]
