@@ -5,7 +5,8 @@
                                     the router gets it
 
 It keeps nothing in the store. After its own crash the window starts empty and the router keeps its model;
-after the router's crash the router gets the last model again. Only one router has to be asked: a cluster has
+after the router's crash the router gets the last model again, and with each model the age of its newest
+sample: an old one counts for little until outcomes come. Only one router has to be asked: a cluster has
 one control plane, and that one model.
 
 Training rows carry the prior's value at the moment of placement. The trained model is handed on without any
@@ -91,7 +92,7 @@ class LatencyTrainer:
         self._basis: int | None = None
         self._failure = "not asked yet"
         self._errors = 0
-        self._trained_s = time.monotonic()
+        self._trained_s = self._newest_s = time.monotonic()
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def status(self) -> dict[str, Any]:
@@ -123,6 +124,8 @@ class LatencyTrainer:
             # Samples are ratios to surfaces: those of other profiles say nothing of these.
             self._basis, self._training = basis, Training(self._settings)
         self._training.add(samples)
+        if samples:
+            self._newest_s = time.monotonic()
         fresh = False
         if time.monotonic() >= self._trained_s + self._settings.retrain_interval_s:
             self._trained_s = time.monotonic()
@@ -131,5 +134,6 @@ class LatencyTrainer:
         if model is not None and (fresh or epoch != self._epoch):
             # Until the router has it: a call that fails is made again.
             self._epoch = None
-            await self._router.call("use_model", model, basis, timeout_s=TIMEOUT_S)
+            age_s = time.monotonic() - self._newest_s
+            await self._router.call("use_model", model, basis, age_s, timeout_s=TIMEOUT_S)
         self._epoch = epoch

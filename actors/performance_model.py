@@ -186,7 +186,9 @@ class ModelFollower:
         corrections = dict(self._router.corrections)
         reported = self._reported
         if self.version and any(
-            abs(factor - reported[name]) > REPORTED * reported[name] for name, factor in corrections.items()
+            # GPU types come and go with the profiles, and their factors with them.
+            name not in reported or abs(factor - reported[name]) > REPORTED * reported[name]
+            for name, factor in corrections.items()
         ):
             await self._interpolator.call("correct", corrections, timeout_s=TIMEOUT_S)
             self._reported = corrections

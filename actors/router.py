@@ -76,10 +76,13 @@ class Router:
         """
         return self._epoch, self._model.basis, self._router.take_samples()
 
-    async def use_model(self, model: LatencyModel, basis: int) -> None:
-        """Predict with this model from now on, unless it was learnt on other profiles."""
+    async def use_model(self, model: LatencyModel, basis: int, age_s: float = 0.0) -> None:
+        """Predict with this model from now on, unless it was learnt on other profiles.
+
+        Its newest sample is `age_s` old.
+        """
         if basis == self._model.basis:
-            self._router.use_model(model)
+            self._router.use_model(model, age_s)
 
     async def offload_traces(self, limit: int) -> list[Mapping[str, str | float | None]]:
         """The latest `limit` offload traces, the oldest first (`OffloadTrace.breakdown`), in Unix time."""
