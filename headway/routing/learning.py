@@ -22,7 +22,7 @@ from headway.routing.fleet import RoutedFleet
 from headway.routing.latency import LatencyForecaster
 from headway.routing.records import Features, Record
 from headway.routing.table import FloatArray
-from headway.routing.types import Figures, RouteRequest
+from headway.routing.types import Figures, Labels, RouteRequest
 from predictors.latency import (
     ErrorFigures,
     LatencyFeatures,
@@ -132,14 +132,14 @@ class Learning:
         And of requests that predictions had refused, how many were `placed`, and how many `kept` their SLO.
         """
         probes = self._latency.evidence.probes
-        figures = {
+        found: dict[Labels, float] = {
             (target.value, name): float(getattr(figures, name))
             for target, figures in self.errors().items()
             for name in ("error", "bias", "pairs")
         }
         if probes.placed:
-            figures |= {("refused", "placed"): float(probes.placed), ("refused", "kept"): float(probes.kept)}
-        return figures
+            found |= {("refused", "placed"): float(probes.placed), ("refused", "kept"): float(probes.kept)}
+        return found
 
     def _sample(self, record: Record, ttft_s: float, tpot_s: float) -> None:
         """Samples of a tracked request; NaN for what could not be measured."""

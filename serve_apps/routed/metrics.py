@@ -54,7 +54,7 @@ ROUTER_GAUGES = (
     (
         "prediction",
         "headway_router_prediction",
-        "How predictions came out: error and bias as shares of what was measured, and pairs; of refused requests, placed and kept",
+        "How predictions came out: error and bias as shares of what was measured, and pairs",
         ("target", "figure"),
     ),
     (
