@@ -51,6 +51,11 @@ class FreedReplicas:
         self._replicas: set[Replica] = set()
         self._looked_s = -inf
 
+    @property
+    def next_look_s(self) -> float:
+        """When all are looked at again."""
+        return self._looked_s + LOOK_AGAIN_S
+
     def add(self, *replicas: Replica | None) -> None:
         """These may have room."""
         self._replicas.update(each for each in replicas if each is not None)
@@ -108,7 +113,10 @@ class Dispatcher:
     def next_due_s(self) -> float:
         """The time when `expire` is due next; infinite if never."""
         first = self._deadlines.first()
-        return min(self._queue.next_due_s, inf if first is None else first[0])
+        # Where nothing runs no event will come, and time alone makes room.
+        stuck = len(self._records) == self.held > 0 and self._state.fleet.has(self._state.roles)
+        again_s = self.freed.next_look_s if stuck else inf
+        return min(self._queue.next_due_s, again_s, inf if first is None else first[0])
 
     def settle(self, now_s: float, record: Record) -> None:
         """Place, hold or shed a request that is nowhere."""

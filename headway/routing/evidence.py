@@ -47,7 +47,7 @@ GRACE_S, HALF_LIFE_S = 10.0, 30.0
 """A request takes some seconds, so none comes for a while at any start. A half-life is a few of those."""
 
 DOUBT_S = 1.0
-"""Seconds of that from which each refused request is asked about by itself, not only the first of its like."""
+"""Seconds of that from which each refused request is asked about, not only the first of its like."""
 
 EXPIRED = 1.0 / 64.0
 """The weight below which a model is dropped."""

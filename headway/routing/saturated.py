@@ -2,7 +2,7 @@
 
     some are saturated      the others are the candidates
     all are                 SATURATED: the request waits in the router's queue, as long as any may
-    its patience is over    shed; one that is critical goes to the least saturated, by `degree`
+    its patience is over    shed; one that is critical waits on
 
 The degree of a replica is the greatest of its figures in parts of their bounds, and 1 more by its engine's
 word: from 1 on it is saturated.
@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from headway.routing.context import Refusal, SchedulingContext
 from headway.routing.forecast import queue_s
-from headway.routing.records import Replica
 from headway.routing.saturation import FULL_CACHES, SaturationLimits
 from headway.routing.table import FleetRow, FloatArray, SlotArray
 from headway.routing.types import ShedReason
@@ -38,12 +37,6 @@ class SaturationFilter:
         if count < len(free):
             context.restrict(free)
         return None
-
-    def least(self, context: SchedulingContext) -> Replica:
-        """The least saturated candidate, the first of equals."""
-        table, figures = context.state.fleet.table, self._figures(context)
-        degrees = [degree(table, int(slot), figures) for slot in context.slots]
-        return context.state.fleet.at(int(context.slots[np.argmin(degrees)]))
 
     def _figures(self, context: SchedulingContext) -> tuple[float, float, float, float]:
         batch, waiting, longest_s = self._limits

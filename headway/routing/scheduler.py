@@ -193,12 +193,6 @@ class Scheduler:
             self._pipelines[record.profile], first, first if prefill is decode else second, decision
         )
 
-    def least_saturated(self, now_s: float, record: Record) -> RouteChoice:
-        """The choice of the least saturated replica of each role, whatever the profile thinks of them."""
-        contexts = (SchedulingContext(self._state, now_s, record, role) for role in self._state.roles)
-        replicas = [self._saturation.least(context) for context in contexts]
-        return self.chosen(now_s, record, replicas[0], replicas[-1])
-
     def guards(self, now_s: float, record: Record, choice: RouteChoice) -> tuple[float, float]:
         """The slack of its TTFT, and the TPOT SLO that newcomers have to keep.
 
