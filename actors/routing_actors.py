@@ -22,14 +22,15 @@ def stateless_profile(config: HeadwayConfig) -> str:
 
 
 def needs_router(config: HeadwayConfig) -> bool:
-    """True if the Router routes every request: by profile, for offload, or for SLO classes.
+    """True if the Router routes every request: by profile, for offload, SLO classes, or tenants.
 
     Never where others route, to engines that they started.
     """
     if engine_kind(config).elsewhere:
         return False
     routing = config.routing
-    return not _is_stateless(config) or routing.offload.mode != "never" or bool(config.slo.classes)
+    shared = bool(config.slo.classes or routing.tenants)
+    return not _is_stateless(config) or routing.offload.mode != "never" or shared
 
 
 def routing_actors(config: HeadwayConfig) -> tuple[str, ...]:

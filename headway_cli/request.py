@@ -51,12 +51,19 @@ def _facts(record: Document) -> dict[str, str]:
     }
     if placement is not None:
         facts["Placed"] = _placed(placement)
-    facts["Asked by"] = record["key"]
+    facts["Asked by"] = record["key"] + _tenant(record)
+    if record["adapter"] is not None:
+        facts["Adapter"] = record["adapter"]
     if record["trace"] is not None:
         facts["Trace"] = record["trace"]
     if "gateway" in record:
         facts["Gateway"] = record["gateway"]
     return facts
+
+
+def _tenant(record: Document) -> str:
+    """Where it is not the key, and there are keys at all."""
+    return "" if record["tenant"] in ("", "anonymous", record["key"]) else f", tenant {record['tenant']}"
 
 
 def _ended(record: Document) -> str:
@@ -72,7 +79,8 @@ def _beside(record: Document, name: str) -> str:
 
 
 def _judged(slo: Document) -> str:
-    named = "" if slo["class"] is None else f" (class {slo['class']})"
+    said = (slo["class"] and f"class {slo['class']}", slo["critical"] and "critical")
+    named = f" ({', '.join(filter(None, said))})" if any(said) else ""
     return {True: "kept", False: "missed", None: "not judged"}[slo["met"]] + named
 
 

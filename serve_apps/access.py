@@ -25,18 +25,20 @@ constant time, whichever fits.
 import hmac
 import logging
 import os
+import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 
 import yaml
-from pydantic import Field, SecretStr, ValidationError, model_validator
+from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
 from starlette.types import Scope
 
 from headway.config import ConfigError, GatewaySettings, Right, Settings
 from headway.config.base import describe
+from headway.config.routing import ANY_TENANT
 from serve_apps.gateway.backend import Fault, Forbidden, Unauthorized
 from serve_apps.gateway.quotas import KeyLimits
 
@@ -70,14 +72,27 @@ EVERY = frozenset(Right)
 ON_LOOPBACK, ANONYMOUS = "unauthenticated on loopback", "unauthenticated"
 UNNAMED = "a key without a name"
 """Of `gateway.api_keys` or HEADWAY_API_KEYS."""
+
+NOBODY = "anonymous"
+"""The tenant of requests where there are no keys."""
+
+UNNAMED_TENANT = re.compile("key-[0-9a-f]{8}")
+"""The tenant of a key without a name: the beginning of its SHA-256."""
+
+MOST_NAME_CHARACTERS = 128
 Headers = Iterable[tuple[bytes, bytes]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
-    """The name, the roles and the limits of a key; `alone` where no key has another name."""
+    """The name, the roles and the limits of a key; `alone` where no key has another name.
+
+    `tenant` tells it from all other keys (`routing.tenants`): its name, or of a key without one `key-` and
+    the first 8 hexadecimal digits of its SHA-256.
+    """
 
     name: str = UNNAMED
+    tenant: str = NOBODY
     rights: frozenset[Right]
     limits: KeyLimits | None = None
     alone: bool = True
@@ -95,6 +110,16 @@ class KeyEntry(Settings):
     sha256: str | None = Field(default=None, pattern="^[0-9a-fA-F]{64}$")
     roles: tuple[Right, ...] = Field(min_length=1)
     limits: KeyLimits | None = None
+
+    @field_validator("name")
+    @classmethod
+    def _divides_no_tenants(cls, name: str) -> str:
+        if "/" in name or name == ANY_TENANT or not name.isprintable() or len(name) > MOST_NAME_CHARACTERS:
+            raise ValueError(
+                f"should be of at most {MOST_NAME_CHARACTERS} characters that print, without '/', and not"
+                f" {ANY_TENANT!r}: it is also a tenant's (routing.tenants)"
+            )
+        return name
 
     @model_validator(mode="after")
     def _has_one_form(self) -> "KeyEntry":
@@ -148,7 +173,7 @@ def _held(entry: KeyEntry, place: str, gateways: int) -> Holder:
         limits = None if entry.limits is None else entry.limits.shared(gateways)
     except ValueError as error:
         raise ConfigError(f"{place}: {entry.name}: limits: {error}") from None
-    return Holder(name=entry.name, rights=frozenset(entry.roles), limits=limits)
+    return Holder(name=entry.name, tenant=entry.name, rights=frozenset(entry.roles), limits=limits)
 
 
 def _fault(error: ValidationError) -> str:
@@ -192,6 +217,11 @@ class Access:
     def keyed(self) -> bool:
         """Whether there are keys."""
         return bool(self._keys)
+
+    @property
+    def tenants(self) -> Set[str]:
+        """The tenants of all keys."""
+        return {holder.tenant for holder in self._keys.values()}
 
     def holder(self, headers: Headers) -> Holder:
         """Of a request that may be made: whose it is."""
@@ -271,9 +301,14 @@ def make_access(settings: GatewaySettings, environ: Mapping[str, str] = os.envir
             f"gateway.host: {settings.host} is open to other machines, but there are no API keys; set"
             f" gateway.api_keys, gateway.keys_file or {VARIABLE}, or gateway.allow_anonymous: true"
         )
-    stated = united((sha256(key.encode()).digest(), Holder(rights=INFERENCE)) for key in keys)
+    stated = united(map(_unnamed, keys))
     anonymous = ON_LOOPBACK if settings.loopback else ANONYMOUS
     return Access(stated, file, anonymous=anonymous, gateways=settings.replicas)
+
+
+def _unnamed(key: str) -> tuple[bytes, Holder]:
+    digest = sha256(key.encode()).digest()
+    return digest, Holder(tenant=f"key-{digest.hex()[:8]}", rights=INFERENCE)
 
 
 def needs(method: str, path: str) -> frozenset[Right] | None:

@@ -103,9 +103,8 @@ CASES: Mapping[str, Case] = {
     "chat: `metadata`": chat(metadata={"k": "v"}),
     "chat: `service_tier`": chat(service_tier="auto"),
     "chat: `store`": chat(store=True),
-    "chat: `prompt_cache_key`, `safety_identifier`, `verbosity`": chat(
-        prompt_cache_key="k", safety_identifier="s", verbosity="low"
-    ),
+    "chat: `prompt_cache_key`": chat(prompt_cache_key="k"),
+    "chat: `safety_identifier`, `verbosity`": chat(safety_identifier="s", verbosity="low"),
     "chat: `prediction`": chat(prediction={"type": "content", "content": "Because"}),
     "chat: `developer` messages, `name`": chat(
         messages=[{"role": "developer", "content": "Be terse."}, USER | {"name": "Ann"}]
@@ -244,6 +243,11 @@ def _outcome(url: str, model: str, label: str, case: Case, read: Fields) -> str:
         return "ignored" if fields.keys() - read.get(case.path, fields.keys()) else "yes"
     refused = answer.status_code in REFUSALS and answer.json().keys() & {"error", "detail"}
     return "no" if refused else str(answer.status_code)
+
+
+def through_gateway(read: Fields) -> Fields:
+    """What is read of a body on its way through the gateway to an engine that reads `read`."""
+    return {path: {*names, "prompt_cache_key"} for path, names in read.items()}
 
 
 def hold(column: str, found: Mapping[str, str]) -> None:

@@ -168,6 +168,8 @@ class TenantSettings(Settings):
 ANY_TENANT = "*"
 """Settings of tenants that have none of their own."""
 
+_OTHER_TENANT = TenantSettings()
+
 
 class RoutingSettings(Settings):
     """The way of requests to their replicas."""
@@ -195,7 +197,8 @@ class RoutingSettings(Settings):
     """By GPU type, as replicas report it: a profile directory, an embedded profile, or a JSON profile of
     AIBrix (docs/routing.md)."""
     tenants: Mapping[str, TenantSettings] = {}
-    """By the name of an API key; `*`: those of any other, and of requests without a key."""
+    """By the name of an API key, or KEY/USER (docs/routing.md#tenants); `*`: those of any other, and of
+    requests without a key."""
     default_critical: bool = False
     """Live: whether a request that says nothing of it is critical."""
     call_timeout_ms: PositiveFloat = 250.0
@@ -203,10 +206,14 @@ class RoutingSettings(Settings):
 
     def tenant(self, name: str) -> TenantSettings:
         """The settings of the tenant `KEY` or `KEY/USER`."""
-        for known in (name, name.partition("/")[0], ANY_TENANT):
-            if known in self.tenants:
-                return self.tenants[known]
-        return TenantSettings()
+        return self.tenants.get(self.tenant_named(name), _OTHER_TENANT)
+
+    def tenant_named(self, name: str) -> str:
+        """The name in `tenants` whose settings are those of the tenant `KEY` or `KEY/USER`; else `*`."""
+        if name in self.tenants:
+            return name
+        key = name.partition("/")[0]
+        return key if key in self.tenants else ANY_TENANT
 
     @field_validator("gpu_profiles")
     @classmethod

@@ -43,6 +43,7 @@ from serve_apps.gateway.responses import (
 )
 from serve_apps.gateway.slo_targets import SloTargets, explanation, route_request
 from serve_apps.gateway.state import GatewayState
+from serve_apps.gateway.tenants import held_to
 from serve_apps.gateway.timeline import Timeline
 from serve_apps.joined_head import PUSH
 
@@ -98,6 +99,8 @@ class Generation:
         state = self._state
         push = scope.get("extensions", {}).get(PUSH)
         channel, times = Channel(send, headers, push), RequestTimes(state.metrics, state.clock)
+        # Until its body says more: what is refused before is its key's.
+        times.judged_by(SloTargets(tenant=holder.tenant))
         tracing = state.tracing
         timeline = Timeline(state.clock, None if tracing is None else tracing.begin(scope["headers"]))
         record = RequestRecord(headers[0][1].decode(), self._api.path, holder.name, times, timeline)
@@ -136,10 +139,12 @@ class Generation:
                 async with self._state.bodies.read(scope["headers"], receive) as body:
                     times.received()
                     watch = DisconnectWatch(deadline, receive)
-                    targets = self._state.slo_targets.read(scope["headers"])
-                    times.judged_by(targets)
+                    wished = self._state.slo_targets.read(scope["headers"])
                     read = partial(self._state.calls.read, self._api, scope["headers"])
                     asked = await self._beside(read, body, long=len(body) >= LONG_BYTES)
+                    targets = self._state.tenants.granted(holder, asked, wished)
+                    times.judged_by(targets)
+                    channel.add_headers(held_to(wished, targets, self._state.metrics.promised(targets)))
                     request, counts = await self._engine_request(asked, targets, record)
                 outputs = asked.call.outputs
                 most = request.input_tokens + request.max_tokens * outputs
@@ -195,12 +200,13 @@ class Generation:
                 param=self._api.prompt_param,
             )
         request_id, route = self._api.id_prefix + secrets.token_hex(16), None
+        record.adapter = adapter = "" if asked.model in (None, identity.model) else str(asked.model)
         if self._state.routes.needed(targets):
-            adapter = "" if asked.model in (None, identity.model) else str(asked.model)
             blocks_of = partial(self._state.routes.blocks, adapter=adapter)
             blocks = await self._beside(blocks_of, read.prompt, long=len(read.prompt) >= LONG_TEXT)
+            lengths = read.tokens, max_tokens
             route = route_request(
-                request_id, record.times.arrived_s, (read.tokens, max_tokens), blocks, targets
+                request_id, record.times.arrived_s, lengths, blocks, targets, adapter=adapter
             )
         trace = record.timeline.trace
         request = EngineRequest(

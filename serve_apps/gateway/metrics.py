@@ -38,6 +38,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
+from headway.config.routing import ANY_TENANT, RoutingSettings
 from headway.planning import Slo
 from headway.routing.types import RequestSlo
 from serve_apps.engines.protocol import FinishReason
@@ -140,6 +141,38 @@ class ByOutcome:
         series.observe(value)
 
 
+OTHER_TENANTS = "other"
+"""Those that `routing.tenants` does not name: clients could make any number of users, and of series."""
+
+
+class TenantCounts:
+    """Requests of tenants, by outcome and by whether they met their SLO; none without tenants to name."""
+
+    __slots__ = ("_routing", "judged", "requests")
+
+    def __init__(self, routing: RoutingSettings) -> None:
+        self._routing = routing
+        named = [self._label(name) for name in routing.tenants]
+        labels = [*named, OTHER_TENANTS] if named else []
+        # A counter that begins with its first miss would hide that miss from a rate.
+        self.requests = Counter({(label, outcome): 0 for label in labels for outcome in ("ok", "shed")})
+        self.judged = Counter({(label, met): 0 for label in labels for met in (True, False)})
+
+    def ended(self, tenant: str, outcome: Outcome) -> None:
+        """Count a request."""
+        if self._routing.tenants:
+            self.requests[self._label(tenant), outcome] += 1
+
+    def met(self, tenant: str, *, met: bool) -> None:
+        """Count whether it met its SLO."""
+        if self._routing.tenants:
+            self.judged[self._label(tenant), met] += 1
+
+    def _label(self, tenant: str) -> str:
+        known = self._routing.tenant_named(tenant)
+        return OTHER_TENANTS if known == ANY_TENANT else known
+
+
 class GatewayMetrics(Collector):
     """All counts of one gateway; a collector of prometheus_client."""
 
@@ -156,6 +189,7 @@ class GatewayMetrics(Collector):
         self.finished: dict[FinishReason, int] = dict.fromkeys(get_args(FinishReason), 0)
         self.slo_requests = {True: 0, False: 0}
         self.slo_class_requests: Counter[tuple[str, bool]] = Counter()
+        self.of_tenants = TenantCounts(RoutingSettings())
         self.ttft, self.itl = Histogram(waits), Histogram(gaps)
         self.arrival_input_tokens = Histogram(counts)
         self.durations, self.request_ttft, self.request_tpot = (
@@ -180,6 +214,7 @@ class GatewayMetrics(Collector):
         in_time = ttft_s is not None and ttft_s <= slo.ttft_s
         met = outcome == "ok" and in_time and (tpot_s is None or tpot_s <= slo.tpot_s)
         self.slo_requests[met] += 1
+        self.of_tenants.met(targets.tenant, met=met)
         if targets.slo_class:
             self.slo_class_requests[targets.slo_class, met] += 1
             if outcome != "ok":
@@ -227,9 +262,23 @@ class GatewayMetrics(Collector):
         )
         for (slo_class, met), count in self.slo_class_requests.items():
             by_class.add_metric((self._model, slo_class, str(met).lower()), count)
+        tenants = CounterMetricFamily(
+            "headway_tenant_requests",
+            "Requests of a tenant as they end, by outcome",
+            labels=("model", "tenant", "outcome"),
+        )
+        for (tenant, ended), count in self.of_tenants.requests.items():
+            tenants.add_metric((self._model, tenant, ended), count)
+        by_tenant = CounterMetricFamily(
+            "headway_tenant_slo_requests",
+            "Requests of a tenant that met or missed their SLO",
+            labels=("model", "tenant", "met"),
+        )
+        for (tenant, met), count in self.of_tenants.judged.items():
+            by_tenant.add_metric((self._model, tenant, str(met).lower()), count)
         tokens = CounterMetricFamily("headway_output_tokens", "Output tokens as they leave", labels=labels)
         tokens.add_metric((self._model,), self.output_tokens)
-        return iter((arrivals, requests, judged, by_class, tokens))
+        return iter((arrivals, requests, judged, by_class, tenants, by_tenant, tokens))
 
     def _histograms(self) -> Iterator[Metric]:
         for name, text, series in (

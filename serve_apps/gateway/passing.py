@@ -1,7 +1,8 @@
 """Bodies go to the engine as they came; the gateway reads what it decides by.
 
-That is the model, whether to stream, the bound on the output, the prompt's length, and whether two replicas
-can share the work. All else is the engine's to judge, and its refusals reach the client as it worded them.
+That is the model, whether to stream, the bound on the output, the prompt's length, whose it is and of which
+conversation, and whether two replicas can share the work. All else is the engine's to judge, and its refusals
+reach the client as it worded them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -71,6 +72,8 @@ class CallReader:
             max_tokens=bound,
             call=call,
             said=said,
+            user=_typed(said, "user", str),
+            cache_key=_typed(said, "prompt_cache_key", str),
         )
 
 

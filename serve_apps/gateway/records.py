@@ -37,13 +37,15 @@ logger = logging.getLogger("ray.serve.requests")
 class RequestRecord:
     """One request, followed from its arrival on."""
 
-    __slots__ = ("arrived_at", "error", "key", "outcome", "path", "request_id", "status",
+    __slots__ = ("adapter", "arrived_at", "error", "key", "outcome", "path", "request_id", "status",
                  "timeline", "times")  # fmt: skip
 
     def __init__(self, request_id: str, path: str, key: str, times: RequestTimes, timeline: Timeline) -> None:
         """`key` is the name of the API key that asked."""
         self.request_id, self.path, self.key = request_id, path, key
         self.times, self.timeline = times, timeline
+        self.adapter = ""
+        """The LoRA adapter that it asks for."""
         self.arrived_at = time.time()
         self.outcome: Outcome | None = None
         self.error: tuple[str | None, str] | None = None
@@ -74,6 +76,8 @@ class RequestRecord:
             "trace": None if trace is None else trace.trace_id,
             "path": self.path,
             "key": self.key,
+            "tenant": times.targets.tenant,
+            "adapter": self.adapter or None,
             "arrived_at": round(self.arrived_at, DIGITS),
             "outcome": self.outcome or UNDER_WAY,
             "status": self.status,
@@ -84,7 +88,7 @@ class RequestRecord:
             "ttft_s": _rounded(times.ttft_s),
             "tpot_s": _rounded(times.tpot_s),
             "e2e_s": _rounded(times.ended_s - times.arrived_s) if times.ended_s else None,
-            "slo": {**times.promised(), "met": times.met},
+            "slo": {**times.promised(), "critical": times.targets.critical, "met": times.met},
             "placement": None if placement is None else _placement(placement),
         }
 

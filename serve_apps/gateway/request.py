@@ -38,12 +38,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationRequest:
-    """A body as the gateway reads it: `said` is all of it. Without `max_tokens` the client did not say."""
+    """A body as the gateway reads it: `said` is all of it. Without `max_tokens` the client did not say.
+
+    `user` and `cache_key` (`prompt_cache_key`) are as the client wrote them, of any length.
+    """
 
     model: str | None
     max_tokens: int | None
     call: ClientCall
     said: Mapping[str, Any]
+    user: str | None = None
+    cache_key: str | None = None
 
 
 BYTES_PER_TOKEN = 4

@@ -82,6 +82,7 @@ class RequestTimes:
         """The request is over."""
         metrics = self._metrics
         metrics.requests[outcome] += 1
+        metrics.of_tenants.ended(self.targets.tenant, outcome)
         self.ended_s = self._clock()
         took_s = self.ended_s - self.arrived_s
         metrics.durations.observe(outcome, took_s)

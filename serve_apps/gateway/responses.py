@@ -61,6 +61,10 @@ class Channel:
         self.status: int | None = None
         """HTTP's, once it is sent."""
 
+    def add_headers(self, headers: HeaderList) -> None:
+        """Add to the headers of the response, whatever it will be."""
+        self._headers = [*self._headers, *headers]
+
     async def start_stream(self, headers: HeaderList) -> None:
         """Begin a response of events."""
         self.started = True

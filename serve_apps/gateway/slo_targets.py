@@ -8,8 +8,8 @@
     x-headway-explain                        true: the response's headers say where it was served, and why
 
 A class fills in what headers leave open; what a class leaves open is as the deployment's targets are at that
-moment. A header that is not what it should be is the client's error, which names it; where a header comes
-twice, the later one counts.
+moment. What of it a tenant gets, `tenants` says. A header that is not what it should be is the client's
+error, which names it; where a header comes twice, the later one counts.
 
 The router is asked for every request where the profile, offload or SLO classes need it, else for those that
 ask for prediction-based scheduling. Prefix blocks are made only for these, and only where replicas keep
@@ -41,9 +41,9 @@ CRITICALITY: Mapping[str, bool] = {"critical": True, "sheddable": False}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SloTargets:
-    """The wishes of one request. `slo` None: nothing of its own, the deployment's counts.
+    """The wishes of one request, or what `tenants` grants of them. `slo` None: the deployment's counts.
 
-    `class_place` counts the classes of the settings from 1 on; 0: it names none.
+    `class_place` counts the classes of the settings from 1 on; 0: it names none. `tenant` is not a wish.
     """
 
     slo: RequestSlo | None = None
@@ -53,6 +53,7 @@ class SloTargets:
     prediction_based: bool = False
     session: str | None = None
     explain: bool = False
+    tenant: str = ""
 
 
 class SloTargetReader:
@@ -203,7 +204,13 @@ class Routes:
 
 
 def route_request(
-    request_id: str, arrival_s: float, lengths: tuple[int, int], blocks: tuple[int, ...], targets: SloTargets
+    request_id: str,
+    arrival_s: float,
+    lengths: tuple[int, int],
+    blocks: tuple[int, ...],
+    targets: SloTargets,
+    *,
+    adapter: str = "",
 ) -> RouteRequest:
     """The request for the router; `lengths` are its input tokens and its bound on output tokens."""
     return RouteRequest(
@@ -218,6 +225,8 @@ def route_request(
         session=targets.session,
         blocks=blocks,
         block_tokens=BLOCK_TOKENS,
+        tenant=targets.tenant,
+        adapter=adapter,
     )
 
 

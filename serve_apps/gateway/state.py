@@ -16,12 +16,13 @@ from serve_apps.access import Holder
 from serve_apps.gateway.backend import Backend, UnknownModel
 from serve_apps.gateway.bodies import Bodies
 from serve_apps.gateway.fleet import Fleet
-from serve_apps.gateway.metrics import GatewayMetrics, Traffic
+from serve_apps.gateway.metrics import GatewayMetrics, TenantCounts, Traffic
 from serve_apps.gateway.passing import CallReader
 from serve_apps.gateway.quotas import Places, Quotas
 from serve_apps.gateway.records import RecentRequests
 from serve_apps.gateway.request import Accuracy, Prompts, make_prompts
 from serve_apps.gateway.slo_targets import Routes, SloTargetReader
+from serve_apps.gateway.tenants import Tenants
 from serve_apps.tracing.export import SpanCounts
 from serve_apps.tracing.gateway_spans import Tracing, make_tracing
 
@@ -94,6 +95,7 @@ class GatewayState:
     fleet: Fleet
     """The other gateways of the application, where there are any."""
     slo_targets: SloTargetReader
+    tenants: Tenants
     routes: Routes
     calls: CallReader
     bodies: Bodies
@@ -125,6 +127,7 @@ def make_state(config: HeadwayConfig, backend: Backend, clock: Callable[[], floa
     traffic = Traffic(backend=backend, places=places)
     slo = Slo(ttft_s=config.slo.ttft_s, itl_s=config.slo.itl_s)
     metrics = GatewayMetrics(identity.model, identity.engine, slo, traffic, simulated=identity.simulated)
+    metrics.of_tenants = TenantCounts(config.routing)
     # A counter that begins with its first miss would hide that miss from a rate.
     metrics.slo_class_requests.update(
         {(name, met): 0 for name in config.slo.classes for met in (True, False)}
@@ -148,6 +151,7 @@ def make_state(config: HeadwayConfig, backend: Backend, clock: Callable[[], floa
         slo_targets=SloTargetReader(
             config.slo.classes, lambda: metrics.slo, default_critical=config.routing.default_critical
         ),
+        tenants=Tenants(config.routing, lambda: metrics.slo),
         routes=Routes(config),
         bodies=Bodies(
             most_bytes=config.gateway.max_unread_bytes,

@@ -53,6 +53,10 @@ def test_a_model_that_vllm_could_not_load(
     [
         ("gateway: {host: 0.0.0.0}", "gateway.host: 0.0.0.0 is open to other machines"),
         ("gateway: {tokenizer: nowhere.json}", "gateway.tokenizer"),
+        (
+            "gateway: {api_keys: [k]}\nrouting: {tenants: {k: {}}}",
+            "routing.tenants: 'k': no key has that name",
+        ),
         ("connector: {kind: kubernetes}", "connector.kubernetes.name"),
         ("connector: {kind: kubernetes, kubernetes: {target: kuberay}}", "connector.kubernetes.name"),
         ("metrics: {source: prometheus}", "needs a url"),

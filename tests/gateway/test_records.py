@@ -63,7 +63,8 @@ def test_an_ended_request_is_found_with_its_placement_and_the_reason(serve: Serv
     assert (found["id"], found["outcome"], found["status"], found["error"]) == ("mine/1", "ok", 200, None)
     assert (found["input_tokens"], found["cached_tokens"], found["output_tokens"]) == (1, 7, 3)
     assert 0 < found["ttft_s"] <= found["e2e_s"]
-    assert found["slo"] == {"class": None, "ttft_s": 0.3, "tpot_s": 0.02, "met": True}
+    slo = {"class": None, "ttft_s": 0.3, "tpot_s": 0.02, "critical": False, "met": True}
+    assert (found["slo"], found["tenant"], found["adapter"]) == (slo, "anonymous", None)
     placement = found["placement"]
     assert (placement["profile"], placement["reason"]) == ("slo", "least harm")
     assert (placement["prefill_replica"], placement["decode_replica"]) == ("p#1", "d#2")

@@ -212,7 +212,7 @@ def test_the_router_hears_what_headers_say():
     route = backend.requests[0].route
     assert route is not None
     assert route.slo == RequestSlo(ttft_s=0.1, tpot_s=0.02)
-    assert (route.prediction_based, route.critical, route.session) == (True, True, "s")
+    assert (route.prediction_based, route.critical, route.session) == (True, True, "anonymous/s")
 
 
 def test_prefix_blocks_are_named_only_where_replicas_keep_prefixes():

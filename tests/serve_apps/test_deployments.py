@@ -93,7 +93,8 @@ def test_a_replica_lists_what_runs(replica, kind, kv, phase):
     async def look() -> list[tuple]:
         engine = replica(kind)
         assert list(await engine.running()) == []
-        big = request(input_tokens=9_000, max_tokens=500, route=route(session="s"))
+        known = route(session="s", tenant="t", adapter="a")
+        big = request(input_tokens=9_000, max_tokens=500, route=known)
         call = engine.prefill(big) if kind is Prefill else counted(engine, big, kv)
         task = asyncio.create_task(call)
         await asyncio.sleep(0.01 if kind is Prefill else 3.0)
@@ -101,9 +102,10 @@ def test_a_replica_lists_what_runs(replica, kind, kv, phase):
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         assert list(await engine.running()) == []
-        return [(one.request_id, one.phase, one.input_tokens, one.route.session) for one in found]
+        assert [one.route for one in found] == [known]
+        return [(one.request_id, one.phase, one.input_tokens) for one in found]
 
-    assert run(look()) == [("r", phase, 9_000, "s")]
+    assert run(look()) == [("r", phase, 9_000)]
 
 
 def test_a_failed_replica_lists_nothing(replica):

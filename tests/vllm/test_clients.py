@@ -18,7 +18,7 @@ from starlette.routing import Mount
 from headway.config import load_config
 from tests.clients.measured import COUNTS, OUTPUT_TOKENS, REQUESTS, Figures, counted
 from tests.clients.tools import aiperf, guidellm
-from tests.compatibility import hold, outcomes
+from tests.compatibility import hold, outcomes, through_gateway
 from tests.gateway.serving import Running, post, serving, until
 from tests.vllm import adapter
 from tests.vllm.one_vllm import OneVllm
@@ -266,7 +266,8 @@ def test_what_is_taken_is_what_the_page_says(
     gateway: Running, asking: OpenAI, column: str, place: str
 ) -> None:
     assert chat(asking).usage  # the engine is there
-    hold(column, outcomes(f"{gateway.url}{place}", NAME, fields_of_vllm()))
+    read = fields_of_vllm() if place else through_gateway(fields_of_vllm())
+    hold(column, outcomes(f"{gateway.url}{place}", NAME, read))
 
 
 CALLED = {"type": "function_call", "call_id": "c1", "name": "look_up", "arguments": '{"days": 2}'}

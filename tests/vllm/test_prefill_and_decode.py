@@ -21,7 +21,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from ray import serve
 
 from serve_apps.engines.protocol import EngineRequest, KvHandle
-from tests.compatibility import hold, outcomes
+from tests.compatibility import hold, outcomes, through_gateway
 from tests.otlp import Collector, Seen
 from tests.ray.clusters import replicas, wait_until
 from tests.vllm.served import APP, NAME, Served, engine_of, fields_of_vllm, prefill_pid, said_by_one_engine
@@ -191,7 +191,7 @@ def test_an_adapter_computes_the_prompt_on_one_side_and_goes_on_on_the_other(sys
 
 
 def test_what_is_taken_is_what_the_page_says(system: Served) -> None:
-    hold("vLLM, split", outcomes(system.url, NAME, fields_of_vllm()))
+    hold("vLLM, split", outcomes(system.url, NAME, through_gateway(fields_of_vllm())))
 
 
 def test_a_client_that_leaves_frees_the_kv_on_both_sides(system: Served) -> None:

@@ -143,6 +143,8 @@ class GenerationFields(_Lenient):
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
     n: Annotated[int, Field(ge=1)] | None = None
     user: str | None = None
+    prompt_cache_key: str | None = None
+    """The gateway's: engines pass it over."""
     ignore_eos: bool | None = None
     min_tokens: Annotated[int, Field(ge=0)] | None = None
     include_stop_str_in_output: bool | None = None
