@@ -39,6 +39,8 @@ MOST_IN_A_BATCH = 65_536
 
 MOST_KV_BYTES_PER_TOKEN = 1_000_000_000
 
+MOST_ADAPTERS = 65_536
+
 
 class KvTransfer(Settings):
     """Moving a KV cache from a prefill to a decode replica: latency + tokens x bytes / bandwidth."""
@@ -76,6 +78,17 @@ class VllmSettings(Settings):
     chat_template (docs/vllm.md#clients); those of its network are refused."""
 
 
+class LoraSettings(Settings):
+    """LoRA adapters of an engine (docs/routing.md#adapters)."""
+
+    at_once: PositiveInt | None = Field(default=None, le=MOST_ADAPTERS)
+    """Adapters that one batch can use, and that stay loaded: vLLM's `max_loras`; null: all that there are."""
+    names: tuple[str, ...] = ()
+    """Simulated: the adapters' names, for which clients ask as models; vLLM's are `engine.vllm.adapters`."""
+    load_ms: NonNegativeFloat = Field(default=50.0, le=1e6)
+    """Simulated: milliseconds that a request waits for an adapter that is not loaded."""
+
+
 class RefinementSettings(Settings):
     """Correcting the profile by what traffic shows of the engines."""
 
@@ -98,6 +111,7 @@ class EngineSettings(Settings):
     profile: str = "profiles/llama-3.1-8b_h100_tp1"
     """A profile directory, or the name of an embedded profile."""
     refinement: RefinementSettings = RefinementSettings()
+    lora: LoraSettings = LoraSettings()
     gpu_type: str | None = None
     """What every replica runs on, a key of `routing.gpu_profiles`; null: live, what Ray says of its node."""
     max_batch_size: PositiveInt | None = Field(default=None, le=MOST_IN_A_BATCH)
@@ -120,6 +134,19 @@ class EngineSettings(Settings):
     max_model_tokens: PositiveInt | None = Field(default=None, le=MOST_TOKENS)
     """Input and output tokens of one request at most; null: what the KV cache of one replica holds. vLLM:
     `max_model_len`, null: what the model was made for."""
+
+    @model_validator(mode="after")
+    def _adapters_have_one_place(self) -> "EngineSettings":
+        if self.lora.names and self.kind != "simulated":
+            raise ValueError(f"lora.names are those of simulated engines; {self.kind}: engine.vllm.adapters")
+        return self
+
+    @property
+    def adapters_at_once(self) -> int | None:
+        """Adapters that one batch can use; None without any."""
+        return (
+            self.lora.at_once or len(self.vllm.adapters if self.kind == "vllm" else self.lora.names) or None
+        )
 
     @field_validator("kind")
     @classmethod

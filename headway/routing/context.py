@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from headway.config import Role
 from headway.engine.rules import EngineRules
+from headway.routing.adapters import AdapterIndex
 from headway.routing.affinity import PrefixIndex, Sessions
 from headway.routing.capacity import Candidates, CapacityTable, LoadQuery, RequestPattern, pattern_of
 from headway.routing.corrections import Handovers
@@ -39,6 +40,7 @@ class RoutingState:
     rules: EngineRules
     prefixes: PrefixIndex
     sessions: Sessions
+    adapters: AdapterIndex
     latency: LatencyForecaster
     handovers: Handovers
     capacity: CapacityTable

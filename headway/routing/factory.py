@@ -17,6 +17,7 @@ from headway.config import HeadwayConfig, Role
 from headway.config.routing import PluginSettings, RoutingSettings
 from headway.engine.rules import EngineRules
 from headway.extensions import ExtensionError
+from headway.routing.adapters import AdapterIndex
 from headway.routing.affinity import PrefixIndex, Sessions
 from headway.routing.context import RoutingState
 from headway.routing.corrections import Handovers
@@ -94,6 +95,7 @@ def make_router(
         rules=rules,
         prefixes=PrefixIndex(rules.prefix_cache_tokens // rules.block_tokens),
         sessions=Sessions(),
+        adapters=AdapterIndex(config.engine.adapters_at_once),
         latency=latency,
         handovers=Handovers(fleet, rules, latency),
         capacity=capacity_table(profiles, rules),

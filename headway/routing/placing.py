@@ -17,7 +17,7 @@ decode's usual stay τ:
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from math import inf
 
 from headway.config import Role
@@ -134,6 +134,7 @@ class Placing:
         if choice.prefill.alive:
             self._state.prefixes.insert(choice.prefill.slot, request.blocks)
         self._state.sessions.placed(request.session, choice.prefill, choice.decode)
+        self._state.adapters.placed(now_s, request.adapter, _slots(record), float(record.need_tokens))
 
     def resume(self, now_s: float, record: Record, choice: RouteChoice, running: Running) -> None:
         """Enter a request that is on its replicas already."""
@@ -188,6 +189,8 @@ class Placing:
         """Take the request off its replicas, whatever its phase."""
         self._deadlines.discard(record.number)
         prefill, decode = _replicas(record)
+        if record.request.adapter:
+            self._state.adapters.released(record.request.adapter, _slots(record))
         table, entry = self._fleet.table, record.entry
         decode.running.discard(record.number)
         decode.requests_left += 1
@@ -259,6 +262,10 @@ def entry_of(record: Record, busy_s: float, work_s: float, prefill_load: float, 
         output,
         load,
     )
+
+
+def _slots(record: Record) -> Set[int]:
+    return {replica.slot for replica in _replicas(record) if replica.alive}
 
 
 def _slot(replica: Replica) -> int:

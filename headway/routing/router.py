@@ -101,6 +101,7 @@ class Router:
             "prediction": self._learning.figures(),
             "transfer": self._state.handovers.figures(),
             "busy": self._fleet.busy(),
+            **self._state.adapters.figures(),
         }
 
     def use_model(self, model: LatencyModel, age_s: float = 0.0) -> None:
@@ -261,6 +262,7 @@ class Router:
             self._fleet.remove(replica)
             self._state.prefixes.forget(replica.slot)
             self._state.reports.forget(replica)
+            self._state.adapters.forget(replica.slot)
             return NOTHING
         if replica is None:
             cells = self._state.latency.cells(update.gpu_type)
@@ -270,6 +272,8 @@ class Router:
         self._fleet.set_ready(replica, ready=update.state is ReplicaState.READY)
         if update.load is not None:
             self._state.reports.take(now_s, replica, update.load)
+            if update.load.adapters is not None:
+                self._state.adapters.report(replica.slot, update.load.adapters, update.load.adapter_room)
         self._dispatch.freed.add(replica)
         return self._dispatch.drain(now_s)
 

@@ -196,7 +196,8 @@ class ReplicaLoad:
     """An engine's own figures: requests in the batch and queued, KV usage in [0, 1].
 
     `busy_s` is how long it has computed since it began, None if it does not say; `preemptions` how many
-    requests it has thrown out of the batch since then.
+    requests it has thrown out of the batch since then. `adapters` are the LoRA adapters that it has loaded,
+    the least recently used first, and `adapter_room` how many a batch can use; None: it does not say.
     """
 
     running: int
@@ -204,6 +205,8 @@ class ReplicaLoad:
     kv_usage: float
     busy_s: float | None = None
     preemptions: int = 0
+    adapters: tuple[str, ...] | None = None
+    adapter_room: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

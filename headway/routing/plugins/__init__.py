@@ -38,6 +38,7 @@ PLUGINS = ExtensionPoint(
         "kv-cache-utilization-scorer": "headway.routing.plugins.scorers:KvCacheScorer",
         "least-load": "headway.routing.plugins.scorers:LeastLoad",
         "least-pattern-load": "headway.routing.plugins.scorers:LeastPatternLoad",
+        "lora-affinity-scorer": "headway.routing.plugins.lora_affinity:LoraAffinityScorer",
         "max-score-picker": "headway.routing.plugins.pickers:MaxScorePicker",
         "first-max-picker": "headway.routing.plugins.pickers:FirstMaxPicker",
         "prefix-cache-scorer": "headway.routing.plugins.scorers:PrefixCacheScorer",
