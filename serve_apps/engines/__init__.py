@@ -58,4 +58,10 @@ def _started_by_others(config: HeadwayConfig, role: Role, engine_id: str) -> "En
 
 
 EXTERNAL = EngineKind(make=_started_by_others, elsewhere=True)
-SIMULATED = EngineKind(make=_make_simulated, simulated=True, answers=True, profile_settings=_profile_settings)
+SIMULATED = EngineKind(
+    make=_make_simulated,
+    simulated=True,
+    answers=True,
+    adapters=lambda config: config.engine.lora.names,
+    profile_settings=_profile_settings,
+)

@@ -107,7 +107,8 @@ class EngineRequest:
     `max_tokens` bounds the output. `sampling` holds what the client said of temperature, top_p, seed and the
     like; `stop` are strings at which its text is cut (`answering`; an engine may stop by itself).
     `route` is the router's view of it (SLO, session, prefix blocks); None where no router is asked. With a
-    `call` the engine answers that; the other fields are what the gateway read of it, to decide by.
+    `call` the engine answers that; the other fields are what the gateway read of it, to decide by. `adapter`
+    is the LoRA adapter that it is for, "" for the model itself.
     """
 
     request_id: str
@@ -119,6 +120,7 @@ class EngineRequest:
     sampling: Mapping[str, Any] = field(default_factory=dict)
     route: RouteRequest | None = None
     call: ClientCall | None = None
+    adapter: str = ""
 
 
 class EngineTimes(NamedTuple):
@@ -183,7 +185,8 @@ class EngineStats:
     did not have to be computed here. `busy_s` is the time spent computing: the difference of two samples over
     the time between them is the utilisation. `preemptions`: requests that were thrown out of the batch, to be
     computed again. `output_tokens` were produced here, including those of prefill engines, which are thrown
-    away. Simulated engines count neither.
+    away. Simulated engines count neither. `adapters` are the LoRA adapters that are loaded, the least
+    recently used first, and `adapter_room` how many a batch can use; None of an engine without any.
     """
 
     engine: str
@@ -197,6 +200,8 @@ class EngineStats:
     busy_s: float = 0.0
     preemptions: int = 0
     output_tokens: int = 0
+    adapters: tuple[str, ...] | None = None
+    adapter_room: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

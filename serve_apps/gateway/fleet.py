@@ -40,6 +40,7 @@ OF_REPLICAS = frozenset({"replica", "engine"})
 ALIKE = frozenset(
     {
         "headway_engine_info",
+        "headway_router_adapter_loads",
         "headway_router_event_errors",
         "headway_router_prediction",
         "headway_router_queued_requests",

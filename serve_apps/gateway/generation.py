@@ -216,6 +216,7 @@ class Generation:
             input_tokens=read.tokens,
             max_tokens=max_tokens,
             route=route,
+            adapter=adapter,
             call=asked.call if trace is None else asked.call._replace(trace=trace.headers()),
         )
         return request, "exact" if read.exact else identity.text_counts

@@ -64,6 +64,12 @@ ROUTER_GAUGES = (
         ("figure",),
     ),
     (
+        "adapter_loads",
+        "headway_router_adapter_loads",
+        "Requests placed where their LoRA adapter was not, since the router began",
+        (),
+    ),
+    (
         "busy",
         "headway_router_replica_busy",
         "Share of some 5 s in which the replica computed, as last sampled",

@@ -87,12 +87,15 @@ def _update(role: Role, member: Member, now_s: float) -> ReplicaUpdate:
 def _load(stats: Mapping[str, Any]) -> ReplicaLoad | None:
     if not stats:
         return None
+    adapters = stats.get("adapters")
     return ReplicaLoad(
         running=int(stats.get("running", 0)),
         waiting=int(stats.get("waiting", 0)),
         kv_usage=float(stats.get("kv_usage", 0.0)),
         busy_s=stats.get("busy_s"),
         preemptions=int(stats.get("preemptions", 0)),
+        adapters=None if adapters is None else tuple(adapters),
+        adapter_room=stats.get("adapter_room"),
     )
 
 

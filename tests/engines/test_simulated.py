@@ -1,6 +1,7 @@
 """The simulated engine: model times on a clock that jumps, faults, what it says, what it costs to start."""
 
 import asyncio
+import dataclasses
 import subprocess
 import sys
 import time
@@ -12,6 +13,7 @@ from headway.config import SimulationSettings
 from headway.config.models import SimulatedEngineSettings
 from headway.engine import IterationTimes, engine_profile, engine_rules
 from headway.planning.types import Role
+from serve_apps.engines.loaded_adapters import LoadedAdapters
 from serve_apps.engines.protocol import EngineError, EngineFailed, KvHandle
 from serve_apps.engines.simulated import InjectedFault, SimulatedEngine, slowness_of
 from tests.engines.engine_cases import (
@@ -443,3 +445,34 @@ def test_a_replica_starts_without_a_compiler():
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ended.stdout == "set()\n"
+
+
+def test_a_request_waits_for_an_adapter_that_is_not_loaded():
+    lora = {"names": ["a", "b"], "at_once": 1, "load_ms": 100.0}
+    engine = engine_of(Role.MIXED, lora=lora)
+
+    async def first_token_s(name: str, adapter: str) -> float:
+        asked = dataclasses.replace(request(name, max_tokens=1), adapter=adapter)
+        began_s = asyncio.get_running_loop().time()
+        return (await times_of(engine.decode(asked, None)))[0] - began_s
+
+    async def ask() -> list[float]:
+        took_s = [await first_token_s("model", "")]
+        for number, adapter in enumerate("aaba"):
+            took_s.append(await first_token_s(f"r{number}", adapter))
+            assert engine.stats().adapters == (adapter,)
+        return took_s
+
+    plain_s, *took_s = run(ask())
+    assert [took - plain_s for took in took_s] == pytest.approx([0.1, 0.0, 0.1, 0.1], abs=1e-6)
+    assert engine.stats().adapter_room == 1
+
+
+def test_adapters_in_use_stay():
+    loaded = LoadedAdapters(2, "ab", load_s=1.0)
+    assert [loaded.begin(name) for name in "abc"] == [0.0, 0.0, 1.0]
+    assert loaded.names == ("a", "b", "c")
+    loaded.end("b")
+    assert loaded.names == ("a", "c")
+    assert loaded.begin("c", now_s=0.75) == 0.25
+    assert LoadedAdapters(None).names is None

@@ -11,6 +11,7 @@ import pytest
 
 from headway.config import ConfigError, load_config
 from headway.planning import Role
+from serve_apps.engines.loaded_adapters import LoadedAdapters
 from serve_apps.engines.protocol import EngineRequest, KvHandle, RequestAborted
 from serve_apps.engines.vllm import loading
 from serve_apps.engines.vllm.arguments import check_reserved, engine_arguments, gpus_of, kv_transfer
@@ -218,6 +219,38 @@ def test_vllm_is_silent_while_it_rests_so_its_last_word_is_no_load():
     statistics.record(step(4, 0.0), None)
     stats = statistics.now(here=0, busy_s=0.0)
     assert (stats.running, stats.waiting) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("lora", "said"),
+    [({}, {"max_loras": 3, "max_cpu_loras": 3}), ({"at_once": 2}, {"max_loras": 2, "max_cpu_loras": 3})],
+)
+def test_adapters_are_held_in_memory_where_a_batch_has_no_room_for_all(lora, said):
+    adapters = {name: f"/{name}" for name in "abc"}
+    config = load_config(None, VLLM | {"engine.vllm.adapters": adapters, "engine.lora": lora})
+    arguments = engine_arguments(config, Role.MIXED)
+    assert {name: value for name, value in arguments.items() if "lora" in name} == said | {
+        "enable_lora": True
+    }
+
+
+def test_names_of_adapters_have_one_place():
+    with pytest.raises(ConfigError, match=r"lora.names are those of simulated engines"):
+        load_config(None, VLLM | {"engine.lora.names": ["a"]})
+
+
+def test_the_adapters_of_requests_here_are_loaded():
+    streams = Streams(adapters=LoadedAdapters(1, "ab"))
+    assert streams.adapters.names == ("b",)
+    attempt = streams.begin(asked(adapter="a"), prefill_only=False, prefilled_elsewhere=False)
+    other = streams.begin(asked("other", adapter="b"), prefill_only=False, prefilled_elsewhere=False)
+    assert Statistics().now(2, 0.0, streams.adapters).adapters == ("a", "b")
+    streams.leave(attempt)
+    streams.leave(attempt)
+    assert streams.adapters.names == ("b",)
+    streams.end("other", RequestAborted("gone"))
+    streams.leave(other)
+    assert streams.adapters.names == ("b",)
 
 
 # The side channel's port.

@@ -74,12 +74,14 @@ def ask(
     headers: dict[str, str] | None = None,
     script: Any = DONE,
     key: str = "",
+    engine: dict[str, Any] | None = None,
     **fields: Any,
 ) -> tuple[Answer, RouteRequest | None, Any]:
     """One request of the key of that name, which is also its secret."""
     settings = {
         "model": "m",
         "routing": {"profile": "slo", "tenants": tenants},
+        "engine": engine or {},
         "slo": {"classes": {"gold": {"ttft_ms": 50, "tpot_ms": 5, "critical": True}}},
     }
     backend = ScriptedBackend(script)
@@ -150,6 +152,18 @@ def test_a_request_is_held_to_what_its_tenant_may_ask_for_and_hears_of_it(
     assert route is not None
     assert (answer.status, route.slo, route.critical, route.tenant) == (200, slo, False, "app")
     assert told(answer) == said
+
+
+def test_the_router_engine_and_record_hear_which_adapter_is_asked_for() -> None:
+    engine = {"lora": {"names": ["tuned"]}}
+    _, route, app = ask({}, engine=engine, model="tuned")
+    assert route is not None
+    (asked,) = app.state.traffic.backend.requests
+    assert route.adapter == asked.adapter == app.state.records.find("r")[0]["adapter"] == "tuned"
+    _, route, app = ask({}, engine=engine)
+    assert route is not None
+    assert (route.adapter, app.state.records.find("r")[0]["adapter"]) == ("", None)
+    assert ask({}, engine=engine, model="other")[0].status == 404
 
 
 def test_another_tenant_gets_what_it_asks_for() -> None:

@@ -24,6 +24,17 @@ def test_a_gpu_type_that_is_reported_later_is_news():
     assert not census.news(2.0)
 
 
+def test_adapters_that_a_replica_has_are_told():
+    pool = Membership()
+    census = ReplicaDiff({Role.MIXED: pool}, lambda replica: False)
+    pool.update([("a", {**LOAD, "adapters": ("x", "y"), "adapter_room": 2})])
+    (update,) = census.news(0.0)
+    assert (update.load.adapters, update.load.adapter_room) == (("x", "y"), 2)
+    pool.update([("a", {**LOAD, "adapters": None, "adapter_room": None})])
+    (update,) = census.news(1.0)
+    assert update.load.adapters is None
+
+
 def scrape(counts: RoutingCounts) -> dict[tuple[str, ...], float]:
     """Samples by name and label values, which Prometheus orders by the labels' names."""
     registry = CollectorRegistry()

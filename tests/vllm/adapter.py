@@ -12,10 +12,10 @@ RANK = 8
 WIDTHS = {"q_proj": HIDDEN, "v_proj": KV_HEADS * (HIDDEN // HEADS)}
 
 
-def build(directory: Path) -> None:
+def build(directory: Path, seed: int = 7) -> None:
     """Write it there."""
     directory.mkdir(parents=True)
-    generator = np.random.default_rng(7)
+    generator = np.random.default_rng(seed)
     weights = {}
     for layer in range(LAYERS):
         for name, width in WIDTHS.items():

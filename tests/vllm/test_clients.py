@@ -16,6 +16,7 @@ from pydantic import BaseModel
 from starlette.routing import Mount
 
 from headway.config import load_config
+from serve_apps.engines.protocol import EngineStats
 from tests.clients.measured import COUNTS, OUTPUT_TOKENS, REQUESTS, Figures, counted
 from tests.clients.tools import aiperf, guidellm
 from tests.compatibility import hold, outcomes, through_gateway
@@ -49,12 +50,14 @@ class Verdict(BaseModel):
 
 @pytest.fixture(scope="module")
 def gateway(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    loud = tmp_path_factory.mktemp("adapters") / "loud"
-    adapter.build(loud)
+    adapters = {name: tmp_path_factory.mktemp("adapters") / name for name in ("loud", "other")}
+    for seed, directory in enumerate(adapters.values(), 7):
+        adapter.build(directory, seed)
     settings = {
         **TINY,
         "engine.vllm.model": str(model),
-        "engine.vllm.adapters": {"loud": str(loud)},
+        "engine.vllm.adapters": {name: str(directory) for name, directory in adapters.items()},
+        "engine.lora.at_once": 1,
         "pools": {"mixed": {}},
     }
     config = load_config(None, settings)
@@ -308,7 +311,7 @@ def test_load_tools_report_what_was_made(
 
 
 def test_an_adapter_is_a_model_of_its_own_name(asking: OpenAI) -> None:
-    assert [each.id for each in asking.models.list().data] == [NAME, "loud"]
+    assert [each.id for each in asking.models.list().data] == [NAME, "loud", "other"]
     assert asking.models.retrieve("loud").model_extra["parent"] == NAME
     plain, loud = chat(asking), chat(asking, model="loud")
     assert loud.model == "loud"
@@ -316,3 +319,17 @@ def test_an_adapter_is_a_model_of_its_own_name(asking: OpenAI) -> None:
     assert chat(asking, model="loud").choices[0].message.content == loud.choices[0].message.content
     with pytest.raises(openai.NotFoundError):
         chat(asking, model="quiet")
+
+
+def test_adapters_beyond_what_a_batch_has_room_for_take_turns(gateway: Running, asking: OpenAI) -> None:
+    def stats() -> EngineStats:
+        found: EngineStats = gateway.app.state.traffic.backend.engine.stats()
+        return found
+
+    said = {}
+    for name in ("loud", "other", "loud", "other"):
+        answer = chat(asking, model=name).choices[0].message.content
+        assert said.setdefault(name, answer) == answer
+        until(lambda name=name: stats().adapters == (name,))
+    assert said["loud"] != said["other"]
+    assert stats().adapter_room == 1

@@ -13,6 +13,8 @@ machine makes streams coarser but the engine no slower.
                as many tokens as the cache's
     calls      what a client sent is answered in its form (`answering`, `content`); outputs beside the first
                are jobs of their own, and copies of a prompt find it computed
+    adapters   a request whose LoRA adapter is not loaded waits `engine.lora.load_ms` more; answers are the
+               model's all the same, and a batch has any number of adapters
     faults     `inject`: fail (everything raises EngineFailed from now on), stall (time stops until `clear`),
                exit (the process ends at once)
 
@@ -39,6 +41,7 @@ from headway.engine.speeds import simulated_profile, simulated_speeds
 from headway.planning.types import Role
 from headway.routing.types import RouteRequest
 from serve_apps.engines.answering.answers import answer, check
+from serve_apps.engines.loaded_adapters import LoadedAdapters
 from serve_apps.engines.protocol import (
     Aside,
     AsideAnswer,
@@ -112,6 +115,8 @@ class SimulatedEngine:
         self._model_name = config.model
         self._held: dict[str, _HeldKv] = {}
         self._releases: list[tuple[float, str]] = []
+        lora = config.engine.lora
+        self._adapters = LoadedAdapters(config.engine.adapters_at_once, load_s=lora.load_ms / 1e3)
         self._timer = PausableTimer(self._catch_up)
         self._failed = False
         time.sleep(config.engine.start_up_s)
@@ -195,6 +200,8 @@ class SimulatedEngine:
             cached_tokens=self._model.cached_tokens,
             external_tokens=self._model.external_tokens,
             busy_s=self._model.busy_s(self._timer.now_s()),
+            adapters=self._adapters.names,
+            adapter_room=self._adapters.room,
         )
 
     def running(self) -> Sequence[RunningRequest]:
@@ -266,6 +273,7 @@ class SimulatedEngine:
         elif kv is not None:
             delay_s = self._rules.transfer_s(self._model.missing_tokens(asked[0], blocks))
         now_s = self._timer.now_s()
+        delay_s += self._adapters.begin(request.adapter, now_s)
         job = self._model.submit(
             request_id,
             *asked,
@@ -313,7 +321,8 @@ class SimulatedEngine:
     def _let_go(self, request_id: str, inbox: Inbox) -> None:
         """The consumer has all it wants: free whatever the request still holds in the model."""
         if self._inboxes.get(request_id) is inbox:
-            del self._inboxes[request_id], self._asked[request_id]
+            del self._inboxes[request_id]
+            self._adapters.end(self._asked.pop(request_id).adapter)
             self._model.abort(request_id)
 
     def _catch_up(self) -> None:

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, distribution
 from typing import Any
 
-from headway.config import ConfigError, HeadwayConfig, VllmSettings, resolve_profile
+from headway.config import ConfigError, EngineSettings, HeadwayConfig, VllmSettings, resolve_profile
 from headway.planning.policies import pool_limits
 from headway.planning.types import Role
 from interp import load_profile
@@ -38,6 +38,7 @@ SET_BY: Mapping[str, str] = {
     "kv_transfer_config": "engine.vllm.connector",
     "served_model_name": "model",
     "enable_lora": "engine.vllm.adapters",
+    "max_loras": "engine.lora.at_once",
     "disable_log_stats": "Headway",
     "otlp_traces_endpoint": "tracing.endpoint",
 }
@@ -91,10 +92,18 @@ def engine_arguments(config: HeadwayConfig, role: Role) -> dict[str, Any]:
         "tensor_parallel_size": max(1, gpus),
         # Headway's recorder gets the statistics all the same; this only spares vLLM's own.
         "disable_log_stats": True,
-        **({"enable_lora": True, "max_loras": len(vllm.adapters)} if vllm.adapters else {}),
+        **_lora(engine),
         **{name: value for name, value in said.items() if value is not None},
         **vllm.args,
     }
+
+
+def _lora(engine: EngineSettings) -> dict[str, Any]:
+    """Adapters that have no place on the GPU wait in the machine's memory."""
+    if not engine.vllm.adapters:
+        return {}
+    at_once, held = engine.adapters_at_once, len(engine.vllm.adapters)
+    return {"enable_lora": True, "max_loras": at_once, "max_cpu_loras": max(at_once or 0, held)}
 
 
 def worker_bundles(config: HeadwayConfig, role: Role) -> Sequence[Mapping[str, float]]:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from headway.config import HeadwayConfig
 from headway.planning.types import Role
+from serve_apps.engines.loaded_adapters import LoadedAdapters
 from serve_apps.engines.protocol import (
     Aside,
     AsideAnswer,
@@ -77,7 +78,9 @@ class VllmEngine:
 
     def __init__(self, config: HeadwayConfig, role: Role, engine_id: str) -> None:
         self.role, self.engine_id = role, engine_id
-        self._statistics, self._streams = Statistics(), Streams()
+        # vLLM loads one after the other as it begins, and keeps the last ones.
+        loaded = LoadedAdapters(config.engine.adapters_at_once, config.engine.vllm.adapters)
+        self._statistics, self._streams = Statistics(), Streams(adapters=loaded)
         check_model(config)
         # Held for as long as the engine lives: it keeps the side channel's port.
         self._port = prepare(config.engine.vllm, on_cpu=on_cpu(config.engine.vllm))
@@ -144,7 +147,7 @@ class VllmEngine:
     def stats(self) -> EngineStats:
         """The load now. Raises EngineFailed once the engine has failed."""
         self._require_alive()
-        return self._statistics.now(len(self._streams), self._streams.busy_s())
+        return self._statistics.now(len(self._streams), self._streams.busy_s(), self._streams.adapters)
 
     def running(self) -> Sequence[RunningRequest]:
         """The requests here in the order in which they came. EngineFailed once it has failed."""

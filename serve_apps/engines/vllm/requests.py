@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from serve_apps.engines.loaded_adapters import LoadedAdapters
 from serve_apps.engines.protocol import (
     EngineError,
     EngineRequest,
@@ -72,8 +73,11 @@ class Attempt:
 class Streams:
     """The requests here in the order in which they came, and for how long there was any."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
+    def __init__(
+        self, clock: Callable[[], float] = time.monotonic, adapters: LoadedAdapters | None = None
+    ) -> None:
+        """`adapters` are those that the engine has as it begins."""
+        self._clock, self.adapters = clock, adapters or LoadedAdapters(None)
         self._attempts: dict[str, Attempt] = {}
         self._numbers = itertools.count()
         self._busy_s, self._busy_since = 0.0, 0.0
@@ -93,6 +97,7 @@ class Streams:
             began_s=self._clock(),
         )
         self._attempts[request.request_id] = attempt
+        self.adapters.begin(request.adapter)
         return attempt
 
     def end(self, request_id: str, error: EngineError) -> Attempt | None:
@@ -108,6 +113,7 @@ class Streams:
         request_id = attempt.request.request_id
         if self._attempts.get(request_id) is attempt:
             del self._attempts[request_id]
+            self.adapters.end(attempt.request.adapter)
             if not self._attempts:
                 self._busy_s += self._clock() - self._busy_since
 
@@ -142,7 +148,7 @@ class Statistics:
             self.preemptions += iteration.num_preempted_reqs
             self.output_tokens += iteration.num_generation_tokens
 
-    def now(self, here: int, busy_s: float) -> EngineStats:
+    def now(self, here: int, busy_s: float, adapters: LoadedAdapters | None = None) -> EngineStats:
         """The load with that many requests here."""
         running = min(self.running, here)
         return EngineStats(
@@ -156,6 +162,8 @@ class Statistics:
             preemptions=self.preemptions,
             output_tokens=self.output_tokens,
             busy_s=busy_s,
+            adapters=None if adapters is None else adapters.names,
+            adapter_room=None if adapters is None else adapters.room,
         )
 
 
