@@ -6,7 +6,7 @@ uses; where all are in use, until one is not. So what counts is where an adapter
 room for one more.
 
     loaded      by replica an LRU of the adapters of requests placed there; those in use stay. An engine's
-                report takes its place but for those in use, which may still be on their way
+                report takes its place, but for those in use or asked for after it may have been made
     work        of an adapter, a replica and all: tokens of the requests placed, smoothed over T = `MEMORY_S`
     homes       ceil(work of the adapter / work of all × replicas), as many as its load fills
 
@@ -26,6 +26,9 @@ from headway.routing.types import Figures
 
 MEMORY_S = 60.0
 """Long against a request, short against a shift of the load."""
+
+LATE_S = 1.0
+"""A report may be so old when it comes."""
 
 MOST_GROWTH = 40.0
 """Sums are scaled back before they have grown by e to this power."""
@@ -52,7 +55,8 @@ class AdapterIndex:
         """Requests that found their adapter missing where they were placed."""
         self._room = inf if room is None else float(room)
         self._at: dict[int, OrderedDict[str, int]] = {}
-        self._homes: dict[str, dict[int, None]] = {}
+        self._homes: dict[str, dict[int, float]] = {}
+        """By adapter the slots that have it, and when a request for it went there last."""
         self._work: dict[str, float] = {}
         self._total, self._since_s = 0.0, 0.0
 
@@ -94,7 +98,7 @@ class AdapterIndex:
             self.widen(slot + 1)
             self.table[AdapterRow.WORK, slot] += work
             if adapter:
-                self._use(slot, adapter)
+                self._use(now_s, slot, adapter)
 
     def released(self, adapter: str, slots: Iterable[int]) -> None:
         """A request with an adapter leaves them."""
@@ -107,17 +111,18 @@ class AdapterIndex:
                 self.table[AdapterRow.IN_USE, slot] -= 1.0
                 self._shrink(slot, there)
 
-    def report(self, slot: int, adapters: Sequence[str], room: int | None) -> None:
+    def report(self, now_s: float, slot: int, adapters: Sequence[str], room: int | None) -> None:
         """An engine says which it has, the least recently used first, and for how many it has room."""
         self.widen(slot + 1)
         if room is not None:
             self.table[AdapterRow.ROOM, slot] = float(room)
         there, said = self._at.setdefault(slot, OrderedDict()), set(adapters)
         for adapter in [each for each, users in there.items() if not users and each not in said]:
-            self._drop(slot, there, adapter)
+            if self._homes[adapter][slot] < now_s - LATE_S:
+                self._drop(slot, there, adapter)
         for adapter in reversed(adapters):
             if adapter not in there:
-                self._add(slot, there, adapter)
+                self._add(-inf, slot, there, adapter)
                 there.move_to_end(adapter, last=False)
 
     def forget(self, slot: int) -> None:
@@ -139,11 +144,12 @@ class AdapterIndex:
         table[:, :before] = self.table
         self.table = table
 
-    def _use(self, slot: int, adapter: str) -> None:
+    def _use(self, now_s: float, slot: int, adapter: str) -> None:
         there = self._at.setdefault(slot, OrderedDict())
         if adapter not in there:
             self.loads += 1
-            self._add(slot, there, adapter)
+            self._add(now_s, slot, there, adapter)
+        self._homes[adapter][slot] = now_s
         if not there[adapter]:
             self.table[AdapterRow.IN_USE, slot] += 1.0
         there[adapter] += 1
@@ -158,10 +164,10 @@ class AdapterIndex:
                 return
             self._drop(slot, there, idle)
 
-    def _add(self, slot: int, there: "OrderedDict[str, int]", adapter: str) -> None:
+    def _add(self, now_s: float, slot: int, there: "OrderedDict[str, int]", adapter: str) -> None:
         there[adapter] = 0
         self.table[AdapterRow.LOADED, slot] += 1.0
-        self._homes.setdefault(adapter, {})[slot] = None
+        self._homes.setdefault(adapter, {})[slot] = now_s
 
     def _drop(self, slot: int, there: "OrderedDict[str, int]", adapter: str) -> None:
         del there[adapter]

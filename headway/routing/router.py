@@ -273,7 +273,8 @@ class Router:
         if update.load is not None:
             self._state.reports.take(now_s, replica, update.load)
             if update.load.adapters is not None:
-                self._state.adapters.report(replica.slot, update.load.adapters, update.load.adapter_room)
+                told = update.load.adapters, update.load.adapter_room
+                self._state.adapters.report(now_s, replica.slot, *told)
         self._dispatch.freed.add(replica)
         return self._dispatch.drain(now_s)
 

@@ -35,9 +35,16 @@ def routed(
     return made
 
 
-def report(made: Router, name: str, *adapters: str, role: Role = Role.MIXED, room: int = ROOM) -> None:
+def report(
+    made: Router,
+    name: str,
+    *adapters: str,
+    role: Role = Role.MIXED,
+    room: int = ROOM,
+    now_s: float = 0.0,
+) -> None:
     load = ReplicaLoad(running=0, waiting=0, kv_usage=0.0, adapters=adapters, adapter_room=room)
-    made.replica_changed(0.0, ReplicaUpdate(replica=name, role=role, load=load))
+    made.replica_changed(now_s, ReplicaUpdate(replica=name, role=role, load=load))
 
 
 def asked(name: str, adapter: str, at_s: float = 0.0) -> RouteRequest:
@@ -165,12 +172,23 @@ def test_first_the_homes_then_room_then_what_is_idle_and_last_what_would_wait() 
 def test_an_engine_knows_better_but_for_what_is_on_its_way() -> None:
     made = routed(AFFINE, count=2)
     home = submit(made, "r", "a")
-    report(made, home)
+    report(made, home, now_s=5.0)
     slot = made._fleet.get(home).slot  # type: ignore[union-attr]
     assert made._state.adapters.loaded(slot) == {"a": 1}
-    made.complete(1.0, "r", 10)
-    report(made, home, "b", "c")
+    made.complete(5.0, "r", 10)
+    report(made, home, "b", "c", now_s=5.0)
     assert list(made._state.adapters.loaded(slot)) == ["b", "c"]
+    assert made._state.adapters.homes("a") == ()
+
+
+def test_a_report_may_be_older_than_what_came_and_went_since() -> None:
+    made = routed(AFFINE, count=2)
+    home = submit(made, "r", "a", 5.0)
+    made.complete(5.1, "r", 10)
+    report(made, home, now_s=5.2)
+    assert submit(made, "again", "a", 5.3) == home
+    made.complete(5.4, "again", 10)
+    report(made, home, now_s=9.0)
     assert made._state.adapters.homes("a") == ()
 
 
