@@ -21,7 +21,7 @@ from math import inf
 from urllib.parse import quote, unquote
 
 from headway.config import ConfigError
-from headway.config.routing import ANY_TENANT, RoutingSettings
+from headway.config.routing import ANY_TENANT, RoutingSettings, TenantSettings
 from headway.planning import Slo
 from headway.routing.types import RequestSlo
 from serve_apps.access import UNNAMED_TENANT, Holder
@@ -62,23 +62,21 @@ class Tenants:
         tenant = self.name(holder, asked.user)
         settings = self._routing.tenant(tenant)
         session = wished.session or asked.cache_key
-        least = RequestSlo(ttft_s=_seconds(settings.least_ttft_ms), tpot_s=_seconds(settings.least_tpot_ms))
         return replace(
             wished,
             tenant=tenant,
             session=f"{tenant}/{cleaned(session, MOST_SESSION_CHARACTERS)}" if session else None,
             critical=wished.critical and settings.may_be_critical,
-            slo=self._held(wished.slo, least),
+            slo=self._held(wished.slo, settings),
         )
 
-    def _held(self, wished: RequestSlo | None, least: RequestSlo) -> RequestSlo | None:
+    def _held(self, wished: RequestSlo | None, settings: TenantSettings) -> RequestSlo | None:
+        least_s = _seconds(settings.least_ttft_ms), _seconds(settings.least_tpot_ms)
         now = self._targets()
-        before = wished or RequestSlo(ttft_s=now.ttft_s, tpot_s=now.itl_s)
-        held = RequestSlo(
-            ttft_s=max(before.ttft_s, least.ttft_s),
-            tpot_s=max(before.tpot_s, least.tpot_s),
-        )
-        return wished if held == before else held
+        ttft_s, tpot_s = (now.ttft_s, now.itl_s) if wished is None else (wished.ttft_s, wished.tpot_s)
+        if ttft_s >= least_s[0] and tpot_s >= least_s[1]:
+            return wished
+        return RequestSlo(ttft_s=max(ttft_s, least_s[0]), tpot_s=max(tpot_s, least_s[1]))
 
 
 def _seconds(milliseconds: float | None) -> float:
