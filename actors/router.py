@@ -28,6 +28,7 @@ from actors.store import InternalKvStore
 from actors.wire import Address
 from headway.config import HeadwayConfig, Role
 from headway.engine import engine_rules
+from headway.engine.kinds import engine_kind
 from headway.routing import ReplicaUpdate, RequestSlo, RouteRequest, Sample, make_router
 from headway.routing.gpu_profiles import GpuProfile
 from headway.routing.router import Router as RouterCore
@@ -152,6 +153,7 @@ def _warm_up(config: HeadwayConfig, profiles: Mapping[str, GpuProfile]) -> None:
         router.replica_changed(0.0, ReplicaUpdate(replica=role + replica, role=Role(role)))
     kept, lost = RequestSlo(ttft_s=60.0, tpot_s=1.0), RequestSlo(ttft_s=1e-6, tpot_s=1e-6)
     heavy_tokens = config.routing.offload.heavy_tokens
+    adapter = next(iter(engine_kind(config).adapters(config)), "")
     kinds = ((1, kept, False), (heavy_tokens, kept, False), (1, lost, True), (1, lost, False))
     for number, ((tokens, slo, critical), judged) in enumerate(product(kinds, (False, True))):
         request = RouteRequest(
@@ -162,6 +164,7 @@ def _warm_up(config: HeadwayConfig, profiles: Mapping[str, GpuProfile]) -> None:
             slo=slo,
             critical=critical,
             prediction_based=judged,
+            adapter=adapter,
         )
         router.submit(0.0, request)
         router.prefilled(0.0, request.request_id)
