@@ -60,11 +60,15 @@ class ClassSpread:
 
     attainment: Spread
     shed_share: Spread
+    ttft_met_p99_s: Spread
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoutingRow:
-    """One routing at one load, over the seeds."""
+    """One routing at one load, over the seeds.
+
+    `ttft_met_p99_s` is of the requests that met their SLOs, `prefix_hit_rate` of all prompts' tokens.
+    """
 
     load: float
     rate_scale: float
@@ -74,7 +78,9 @@ class RoutingRow:
     goodput_rps: Spread
     shed_share: Spread
     ttft_p90_s: Spread
+    ttft_met_p99_s: Spread
     tpot_p90_s: Spread
+    prefix_hit_rate: Spread
     classes: Mapping[str, ClassSpread]
 
 
@@ -238,11 +244,14 @@ def _row(load: float, rate_scale: float, routing: str, runs: Sequence[Simulation
         goodput_rps=Spread.of(map(_goodput_rps, runs)),
         shed_share=Spread.of(map(_shed_share, runs)),
         ttft_p90_s=Spread.of(run.ttft_s.p90 for run in runs),
+        ttft_met_p99_s=Spread.of(run.ttft_met_s.p99 for run in runs),
         tpot_p90_s=Spread.of(run.tpot_s.p90 for run in runs),
+        prefix_hit_rate=Spread.of(run.prefix_hit_rate for run in runs),
         classes={
             name: ClassSpread(
                 attainment=Spread.of(each.attainment for each in figures),
                 shed_share=Spread.of(map(_shed_share, figures)),
+                ttft_met_p99_s=Spread.of(each.ttft_met_s.p99 for each in figures),
             )
             for name in classes
             for figures in [[(run.classes or {})[name] for run in runs]]

@@ -40,6 +40,8 @@ def print_routings(report: RoutingsReport, out: Console) -> None:
         )
     )
     out.print(table(_head(report, "TTFT p90 ms"), _rows(report), names=2))
+    out.print(bold("TTFT p99 of the requests that met their SLOs, in ms, and prefix hits of all"))
+    out.print(table(["load", "routing", "all", *report.rows[0].classes, "hits"], _tails(report), names=2))
     if report.ahead:
         out.print(bold(f"Goodput of {report.ahead[0].routing} beside the others"))
         out.print(table(LEAD_HEAD, map(_lead_cells, report.ahead), names=2))
@@ -67,6 +69,14 @@ def _rows(report: RoutingsReport) -> list[list[str]]:
         )
         before = row.load
     return cells
+
+
+def _tails(report: RoutingsReport) -> Iterator[list[str]]:
+    """The same rows once more; a first table with all would not fit a terminal."""
+    for row in report.rows:
+        tails = (row.ttft_met_p99_s, *(each.ttft_met_p99_s for each in row.classes.values()))
+        hits = _spread(row.prefix_hit_rate, lambda value: f"{value * 100:.1f} %")
+        yield [percent(row.load), row.routing, *(_spread(tail, milliseconds) for tail in tails), hits]
 
 
 def _spread(spread: Spread, show: Callable[[float], str]) -> str:

@@ -80,6 +80,9 @@ class Quantiles:
     p99: Measured
 
 
+NOT_MEASURED = Quantiles(mean=None, p50=None, p90=None, p95=None, p99=None)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IntervalQuantiles:
     """A latency in one interval, in seconds."""
@@ -171,6 +174,7 @@ class ClassFigures:
     attainment: Measured
     goodput_rps: Number
     ttft_s: Quantiles
+    ttft_met_s: Quantiles = NOT_MEASURED
     tpot_s: Quantiles
 
 
@@ -234,6 +238,7 @@ class SimulationReport:
     fluid_bound_gpu_hours: Number
     prefix_hit_rate: Number = 0.0
     ttft_s: Quantiles
+    ttft_met_s: Quantiles = NOT_MEASURED
     itl_s: Quantiles
     tpot_s: Quantiles
     e2e_s: Quantiles

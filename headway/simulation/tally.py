@@ -3,7 +3,8 @@
 A request met its SLOs if TTFT and, with two tokens or more, TPOT are within those of its class (without
 classes, of the deployment). Attainment is met / (completed + failed + shed). Means are exact; quantiles come
 from histograms (within 0.25 %). Over all, TTFT and ITL count every token that left, TPOT and E2E completed
-requests; the latencies of a class are those of completed requests.
+requests; the latencies of a class are those of completed requests. `ttft_met_s` is the TTFT of those that met
+their SLOs: a routing that lets many fail cannot hide a long tail of the others behind them.
 
 A prompt is looked up in the prefix cache of the replica that computes it, and once more where its KV comes to
 a mixed replica that decodes it: hits are local, and the rest of a prompt that came as KV is an external hit.
@@ -122,12 +123,12 @@ class Tally(Outcomes):
     """Running totals over finished requests; memory does not grow with their number."""
 
     def __init__(self, mix: ClassMix, fluid: FluidBound) -> None:
-        super().__init__("ttft_s", "itl_s", "tpot_s", "e2e_s")
+        super().__init__("ttft_s", "ttft_met_s", "itl_s", "tpot_s", "e2e_s")
         self.fluid = fluid
         self.retried = self.too_long = 0
         self.input_tokens = self.cached_tokens = self.received_tokens = self.external_tokens = 0
         self.mix = mix
-        self.classes = tuple(Outcomes("ttft_s", "tpot_s") for _ in mix.classes)
+        self.classes = tuple(Outcomes("ttft_s", "ttft_met_s", "tpot_s") for _ in mix.classes)
         self._ttft_s, self._tpot_s = mix.limits_s * TOLERANCE
 
     def add(self, finished: NDArray[Any]) -> None:
@@ -145,6 +146,7 @@ class Tally(Outcomes):
         self.too_long += int(
             ((finished["outcome"] == layout.FAILED) & (finished["prefill_replica"] < 0)).sum()
         )
+        self.latencies["ttft_met_s"].add(ttft_s[met])
         self.latencies["tpot_s"].add(tpot_s)
         self.latencies["e2e_s"].add(done["finished_s"] - done["arrival_s"])
         context = done["input_tokens"] + done["output_tokens"] / 2.0
@@ -189,4 +191,5 @@ class Tally(Outcomes):
             mine = of_done == place
             outcomes.count(finished["outcome"][finished["slo_class"] == place], int(met[mine].sum()))
             outcomes.latencies["ttft_s"].add(ttft_s[mine])
+            outcomes.latencies["ttft_met_s"].add(ttft_s[mine & met])
             outcomes.latencies["tpot_s"].add(tpot_s[mine[streamed]])

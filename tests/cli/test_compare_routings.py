@@ -60,6 +60,7 @@ def test_document_table_and_page(capsys: pytest.CaptureFixture[str], settings: P
     assert all(set(row["classes"]) == {"chat", "batch"} for row in rows)
     assert rows[2]["shed_share"]["mean"] == 0.0 < rows[3]["shed_share"]["mean"]
     assert rows[3]["attainment"]["mean"] > rows[2]["attainment"]["mean"]
+    assert "TTFT p99 of the requests that met their SLOs" in ended.out
     for word in ("160 %", "random", "chat attained", "Goodput of slo beside the others"):
         assert word in ended.out
         assert word in page.read_text(encoding="utf-8")
@@ -75,6 +76,18 @@ def test_goodput_is_over_the_same_seconds(capsys: pytest.CaptureFixture[str], se
     assert document["ahead"][1]["relative"] == pytest.approx(
         overloaded[1]["goodput_rps"]["mean"] / overloaded[0]["goodput_rps"]["mean"] - 1.0
     )
+
+
+def test_the_tail_of_the_met_and_prefix_hits(capsys: pytest.CaptureFixture[str], settings: Path) -> None:
+    """Those that met their SLOs waited no longer than these allow, whatever the others did."""
+    load = f"{LOAD.replace('input_tokens=1000', 'input_tokens=300')},prefixes=3,prefix_tokens=1024"
+    flags = (*FLEET, "--loads", "300", "--seeds", "1", "--jobs", "1", "--prefix-cache-tokens", "200000")
+    command = ("compare", load, "--config", settings, "--routings", "random", *flags, "--json", "-")
+    (row,) = json.loads(headway(capsys, *command).out)["rows"]
+    assert row["attainment"]["mean"] < 0.9
+    assert row["classes"]["chat"]["ttft_met_p99_s"]["mean"] <= 0.5 < row["ttft_p90_s"]["mean"]
+    assert row["ttft_p90_s"]["mean"] < row["classes"]["batch"]["ttft_met_p99_s"]["mean"] <= 3.0
+    assert row["prefix_hit_rate"]["mean"] == pytest.approx(1024 / 1324, abs=0.03)
 
 
 def test_a_row_is_that_of_a_single_simulation(capsys: pytest.CaptureFixture[str], settings: Path) -> None:
