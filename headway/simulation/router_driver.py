@@ -49,22 +49,26 @@ RENEWED = 0.5
 """New samples for another training, as a share of those that the window holds."""
 
 
-def session_of(blocks: Sequence[int]) -> str | None:
+def session_of(blocks: Sequence[int], shared: int = 1) -> str | None:
     """A name for the conversation that a prompt continues; None where the blocks do not tell.
 
-    A trace's first block is what its applications put before every prompt. The second is the first that
-    tells conversations apart, and since a block stands for all before it as well, later turns keep it.
+    A trace's first `shared` blocks are what its applications put before every prompt. The next is the first
+    that tells conversations apart, and since a block stands for all before it as well, later turns keep it.
     """
-    return f"{blocks[1]:x}" if len(blocks) > 1 else None
+    return f"{blocks[shared]:x}" if len(blocks) > shared else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestContext:
-    """Facts common to all requests of a run. `most_tokens`: of one request, prompt and output."""
+    """Facts common to all requests of a run. `most_tokens`: of one request, prompt and output.
+
+    `shared_blocks`: see `session_of`.
+    """
 
     classes: Sequence[RequestClass]
     most_tokens: int
     block_tokens: int
+    shared_blocks: int = 1
 
 
 class RouteRequests:
@@ -104,7 +108,7 @@ class RouteRequests:
             slo=self._slos[place],
             slo_class=of_class.name,
             critical=of_class.critical,
-            session=session_of(blocks),
+            session=session_of(blocks, context.shared_blocks),
             blocks=blocks,
             block_tokens=context.block_tokens,
         )

@@ -36,7 +36,10 @@ from interp.jit import drop_stale_cache
 
 
 class RequestSource(Protocol):
-    """The part of a trace that the simulator needs: chunks in order of arrival, prefix blocks, its span."""
+    """The part of a trace that the simulator needs: chunks in order of arrival, prefix blocks, its span.
+
+    It may have `shared_blocks`, as `Trace` has; else its prompts share the first block.
+    """
 
     @property
     def blocks(self) -> NDArray[np.int64]:
@@ -138,6 +141,7 @@ class SimulationRun:
             classes=self.mix.classes,
             most_tokens=routed.most_tokens or int(rules["kv_capacity_tokens"]),
             block_tokens=self.scenario.engine.block_tokens,
+            shared_blocks=getattr(self.trace, "shared_blocks", 1),
         )
         trainer = SimulatedTrainer(routed.learn) if routed.learn else None
         router, traces = routed.make(generator), self.watchers.traces

@@ -5,8 +5,9 @@ from headway.workload.export import IntervalSeries, interval_series, whole_file,
 from headway.workload.formats import known_formats
 from headway.workload.generators import known_generators
 from headway.workload.json_lines import JsonLinesFormat
+from headway.workload.prompts import BLOCK_TOKENS
 from headway.workload.text import TraceError
-from headway.workload.trace import BLOCK_TOKENS, RequestChunk, Trace, TraceOptions, TraceStats, open_trace
+from headway.workload.trace import RequestChunk, Trace, TraceOptions, TraceStats, open_trace
 
 __all__ = [
     "BLOCK_TOKENS",

@@ -14,6 +14,8 @@ The golden ratio φ spreads the beginnings evenly, without a period that a plann
 Arrivals are a Poisson process of rate λ(t), by thinning (Lewis and Shedler 1979). Lengths are lognormal with
 mean m and coefficient of variation c: σ² = ln(1 + c²), μ = ln m − σ²/2, rounded, at least 1 token. Arrivals,
 inputs and outputs draw from separate streams of one seed: changing the lengths leaves the arrivals alone.
+
+Prompts share what `prompts` says; without its keys they share nothing, and have no prefix blocks.
 """
 
 from collections.abc import Iterator, Mapping
@@ -27,6 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headway.workload.ingest import Ingested, RowCounts
+from headway.workload.prompts import PromptSettings, SharedPrompts
 from headway.workload.spool import Columns, SpoolWriter, to_records
 from headway.workload.text import MAX_TOKENS, TraceError
 
@@ -157,7 +160,8 @@ SHAPES: Mapping[str, type[Steady | Ramp | Step | Diurnal | Burst | OnOff]] = Map
 
 
 DRAWS = 65536
-POSITIVE = frozenset({"duration_s", "input_tokens", "output_tokens", "period_s", "every_s"})
+POSITIVE = frozenset({"duration_s", "input_tokens", "output_tokens", "period_s", "every_s", "turns"})
+WHOLE = frozenset({"seed", "prefixes", "prefix_tokens", "turns"})
 HIGHEST: Mapping[str, float] = MappingProxyType(
     {
         "amplitude": 1.0,
@@ -166,6 +170,10 @@ HIGHEST: Mapping[str, float] = MappingProxyType(
         "input_cv": 10.0,
         "output_cv": 10.0,
         "back_at_s": inf,
+        "prefixes": 1_000_000,
+        "prefix_tokens": 1_000_000,
+        "prefix_zipf": 10.0,
+        "turns": 1000,
     }
 )
 MAX_REQUESTS = 1_000_000_000
@@ -185,10 +193,11 @@ class LoadSize:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generator:
-    """A shape, its load, and the seed of all draws."""
+    """A shape, its load, what its prompts share, and the seed of all draws."""
 
     shape: Shape
     load: LoadSize
+    prompts: PromptSettings
     seed: int
 
 
@@ -209,11 +218,13 @@ def parse_generator(spec: str, seed: int) -> Generator:
     if name not in SHAPES:
         raise TraceError(f"{spec}: unknown generator {name!r}; known: {', '.join(known_generators())}")
     kind = SHAPES[name]
-    own, common = ({field.name for field in fields(part)} for part in (kind, LoadSize))
-    given = _parse_pairs(spec, rest, own | common | {"seed"})
+    parts = (kind, LoadSize, PromptSettings)
+    own, common, shared = ({field.name for field in fields(part)} for part in parts)
+    given = _parse_pairs(spec, rest, own | common | shared | {"seed"})
     generator = Generator(
         shape=kind(**{key: value for key, value in given.items() if key in own}),
         load=LoadSize(**{key: value for key, value in given.items() if key in common}),
+        prompts=PromptSettings(**{key: value for key, value in given.items() if key in shared}),  # type: ignore[arg-type]
         seed=int(given.get("seed", seed)),
     )
     _check_size(spec, generator)
@@ -249,9 +260,10 @@ def _parse_pairs(spec: str, pairs: str, known: set[str]) -> dict[str, float]:
 def generate(spec: str, generator: Generator) -> Ingested:
     """Draw the requests into a spool, piece by piece; raises TraceError when none arrives."""
     load = generator.load
-    arrivals, inputs, outputs = (
-        np.random.default_rng(stream) for stream in np.random.SeedSequence(generator.seed).spawn(3)
+    arrivals, inputs, outputs, chosen = (
+        np.random.default_rng(stream) for stream in np.random.SeedSequence(generator.seed).spawn(4)
     )
+    prompts = SharedPrompts(generator.prompts, chosen)
     rows = 0
     with SpoolWriter() as writer:
         for times in _arrivals(generator, arrivals):
@@ -260,11 +272,18 @@ def generate(spec: str, generator: Generator) -> Ingested:
                 input_tokens=_lengths(inputs, load.input_tokens, load.input_cv, len(times)),
                 output_tokens=_lengths(outputs, load.output_tokens, load.output_cv, len(times)),
             )
-            writer.append(to_records(columns))
+            records, blocks = prompts.complete(to_records(columns))
+            writer.append(records)
+            writer.append_blocks(blocks)
             rows += len(times)
         if not rows:
             raise TraceError(f"{spec}: empty trace: no request arrives in {load.duration_s:g} s")
-        return Ingested(spool=writer.finish(), span_s=load.duration_s, counts=RowCounts(rows_read=rows))
+        return Ingested(
+            spool=writer.finish(),
+            span_s=load.duration_s,
+            counts=RowCounts(rows_read=rows),
+            shared_blocks=generator.prompts.prefix_blocks if generator.prompts.shares else 1,
+        )
 
 
 def _arrivals(generator: Generator, rng: np.random.Generator) -> Iterator[npt.NDArray[np.float64]]:
@@ -285,9 +304,9 @@ def _lengths(rng: np.random.Generator, mean: float, variation: float, count: int
 
 def _value(spec: str, key: str, text: str) -> float:
     try:
-        value = int(text) if key == "seed" else float(text)
+        value = int(text) if key in WHOLE else float(text)
     except ValueError:
-        wanted = "a whole number" if key == "seed" else "a number"
+        wanted = "a whole number" if key in WHOLE else "a number"
         raise TraceError(f"{spec}: {key}: {text!r} is not {wanted}") from None
     # The least normal float stands for "above 0".
     lowest, highest = float_info.min if key in POSITIVE else 0.0, HIGHEST.get(key, float_info.max)

@@ -84,11 +84,16 @@ class RowCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ingested:
-    """A spool, how long it lasts (last arrival, or the duration that was generated), and the counts."""
+    """A spool, how long it lasts (last arrival, or the duration that was generated), and the counts.
+
+    `shared_blocks`: leading blocks of a prompt that its application puts before each; the next one tells
+    conversations apart. One is what Mooncake's traces show.
+    """
 
     spool: Spool
     span_s: float
     counts: RowCounts
+    shared_blocks: int = 1
 
 
 def ingest_file(path: Path, format_name: str | None, window_s: float) -> Ingested:

@@ -17,12 +17,10 @@ import numpy.typing as npt
 from headway.workload.formats import check_format
 from headway.workload.generators import generate, looks_generated, parse_generator
 from headway.workload.ingest import Ingested, ingest_file
+from headway.workload.prompts import BLOCK_TOKENS
 from headway.workload.spool import Spool
 from headway.workload.superpose import Cut, Scaling, Superposition
 from headway.workload.text import TraceError
-
-BLOCK_TOKENS = 512
-"""Tokens of one prefix block in Mooncake's traces."""
 
 MAX_RATE_SCALE = 10_000
 """Copies that a trace may be superposed from; each needs a little memory."""
@@ -119,9 +117,17 @@ class Trace:
     block_tokens: int = BLOCK_TOKENS
 
     def __init__(
-        self, *, name: str, spool: Spool, plan: Superposition, duration_s: float, stats: TraceStats
+        self,
+        *,
+        name: str,
+        spool: Spool,
+        plan: Superposition,
+        duration_s: float,
+        stats: TraceStats,
+        shared_blocks: int = 1,
     ) -> None:
         self.name = name
+        self.shared_blocks = shared_blocks
         self.duration_s = duration_s
         self.stats = stats
         self.request_count = plan.count()
@@ -200,6 +206,7 @@ def _trace(name: str, ingested: Ingested, options: TraceOptions) -> Trace:
         plan=plan,
         duration_s=cut.span_s,
         stats=_stats(ingested, cut),
+        shared_blocks=ingested.shared_blocks,
     )
 
 
