@@ -1,8 +1,8 @@
 """`python -m benchmarks [NAME ...] [--data DIR]`: run the benchmarks and print their figures.
 
-`policies`, `mismatch`, `advice`, `mixed`, `days` and `roles` take hours and run only when they are named; so
-do `size` and `embedded_profiles`, which measure no speed, `gateway`, which wants its peers, and `attacks`,
-which takes a quarter of an hour and wants a machine to itself.
+`policies`, `mismatch`, `advice`, `mixed`, `days` and `roles` take hours, `routings` half of one, and run only
+when they are named; so do `size` and `embedded_profiles`, which measure no speed, `gateway`, which wants its
+peers, and `attacks`, which takes a quarter of an hour and wants a machine to itself.
 """
 
 import argparse
@@ -33,6 +33,7 @@ BENCHMARKS: Mapping[str, str] = {
     "days": "policy headway over two days, by the predictors that it asks (an hour)",
     "roles": "policy headway with replicas that change their role against without (an hour)",
     "routing": "cost of a routing decision and of a request's events",
+    "routings": "goodput, tails and prefix hits of routings on unlike loads (half an hour; --only: some)",
     "offload": "elastic prefill offload on 8 mixed replicas, by mode (minutes)",
     "size": "lines, files, import circles; files that a tick and a request cross (--journeys: minutes)",
     "simulator": "simulated requests per second, memory, cold start",
@@ -51,6 +52,7 @@ OPTIONS: Mapping[str, Sequence[str]] = {
     "days": ("cells", "output"),
     "roles": ("cells", "output", "workers"),
     "attacks": ("cells",),
+    "routings": ("only", "loads", "duration", "seeds", "routings", "learn", "json", "before", "workers"),
     "size": ("root", "journeys"),
     "gateway": ("peers",),
     "embedded_profiles": ("output",),
@@ -91,6 +93,17 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     policies.add_argument("--workers", metavar="N", type=int, help="processes; else one per core")
     policies.add_argument("--ablation", action="store_true", help="headway with one idea off at a time")
     policies.add_argument("--report", action="store_true", help="of what lies in --output; runs nothing")
+    routings = parser.add_argument_group("routings")
+    routings.add_argument(
+        "--only", metavar="WORDS", help="cells with one of the words, as mooncake,onoff+split+classes"
+    )
+    routings.add_argument("--loads", metavar="LIST", help="percent; else each load's own")
+    routings.add_argument("--duration", metavar="S", type=float, help="at most so many seconds of each load")
+    routings.add_argument("--seeds", metavar="N", type=int, help="runs of each, else 2")
+    routings.add_argument("--routings", metavar="LIST", help="the first is judged beside the others")
+    routings.add_argument("--learn", action="store_true", help="with the learned latency model")
+    routings.add_argument("--json", metavar="FILE", type=pathlib.Path, help="write the rows")
+    routings.add_argument("--before", metavar="FILE", type=pathlib.Path, help="rows of an earlier --json")
     size = parser.add_argument_group("size")
     size.add_argument("--root", metavar="DIR", type=pathlib.Path, help="another checkout than this one")
     size.add_argument("--journeys", action="store_true", help="also run its live system and trace it")

@@ -9,7 +9,7 @@ goodput   requests that met their SLOs, per second of the trace: the same second
           that sheds has fewer.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import sqrt
@@ -38,6 +38,10 @@ WITHOUT_MEANING: Mapping[str, str] = {
     ),
 }
 """Options of a simulation that routings on a fixed fleet leave nothing to decide, and why."""
+
+
+Runner = Callable[[Sequence[Callable[[], SimulationReport]]], list[SimulationReport]]
+"""Makes calls, and returns their outcomes in their order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,8 +185,8 @@ def parse_loads(text: str) -> tuple[float, ...]:
     return loads
 
 
-def compare_routings(comparison: RoutingComparison) -> RoutingsReport:
-    """Simulate every routing at every load with every seed."""
+def compare_routings(comparison: RoutingComparison, run: Runner | None = None) -> RoutingsReport:
+    """Simulate every routing at every load with every seed; `run` makes the calls, else fresh processes."""
     plans = [comparison.job(routing, 1.0, comparison.first_seed).plan() for routing in comparison.routings]
     scales = _rate_scales(comparison, plans[0])
     seeds = range(comparison.first_seed, comparison.first_seed + comparison.seeds)
@@ -193,7 +197,8 @@ def compare_routings(comparison: RoutingComparison) -> RoutingsReport:
         for routing in comparison.routings
     ]
     jobs = [comparison.job(routing, scales[load], seed) for load, routing, seed in keys]
-    found = run_all([partial(work, job) for job in jobs], comparison.jobs)
+    run = run or partial(run_all, processes=comparison.jobs)
+    found = run([partial(work, job) for job in jobs])
     runs: dict[tuple[float, str], list[SimulationReport]] = {}
     for (load, routing, _), report in zip(keys, found, strict=True):
         runs.setdefault((load, routing), []).append(report)
