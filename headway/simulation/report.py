@@ -80,7 +80,8 @@ class Quantiles:
     p99: Measured
 
 
-NOT_MEASURED = Quantiles(mean=None, p50=None, p90=None, p95=None, p99=None)
+def _not_measured() -> Quantiles:
+    return Quantiles(mean=None, p50=None, p90=None, p95=None, p99=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,7 +175,7 @@ class ClassFigures:
     attainment: Measured
     goodput_rps: Number
     ttft_s: Quantiles
-    ttft_met_s: Quantiles = NOT_MEASURED
+    ttft_met_s: Quantiles = field(default_factory=_not_measured)
     tpot_s: Quantiles
 
 
@@ -238,7 +239,7 @@ class SimulationReport:
     fluid_bound_gpu_hours: Number
     prefix_hit_rate: Number = 0.0
     ttft_s: Quantiles
-    ttft_met_s: Quantiles = NOT_MEASURED
+    ttft_met_s: Quantiles = field(default_factory=_not_measured)
     itl_s: Quantiles
     tpot_s: Quantiles
     e2e_s: Quantiles
