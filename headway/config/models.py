@@ -130,6 +130,9 @@ class SimulationSettings(Settings):
     crashes: tuple[CrashSettings, ...] = ()
     """Replicas that die."""
     engine: SimulatedEngineSettings = SimulatedEngineSettings()
+    reports: bool = True
+    """Whether a router hears of engines' loads (each 0.5 s) and of output tokens under way (each second), as
+    live; false: of its own placements and their ends alone."""
     capacity_gpus: NonNegativeInt | Mapping[NonNegativeFloat, NonNegativeInt] | None = None
     """GPUs of the cluster, or steps by second such as {0: 40, 1800: 10}; null: any number. Replicas
     beyond them stay starting, in the order in which they were ordered, and cost nothing until they have

@@ -244,3 +244,5 @@ class SloClass(Settings):
     """Whether its requests are never shed for want of headroom."""
     share: NonNegativeFloat = Field(default=1.0, le=1e9)
     """Simulation: this class's part of the requests, relative to the other classes' shares."""
+    tenant: str = ""
+    """Simulation: whose requests these are (`routing.tenants`)."""

@@ -168,6 +168,7 @@ def _routing(plan: Plan) -> Routing | ScenarioRouter:
         most_tokens=plan.config.engine.max_model_tokens,
         learn=settings.prediction if settings.prediction.learn else None,
         gpu_type=plan.config.engine.gpu_type or "",
+        reports=plan.config.simulation.reports,
     )
 
 

@@ -2,12 +2,13 @@
 
     arrival        → submit             → place, hold or shed
     notices        → prefilled, first_token, complete, failed, replica_changed
+    reports        → replica_changed with loads, progress
     next_due_s     → expire
     Outcome        → orders, which the kernel obeys first when it goes on, at the same instant
 
-The router hears of each event at its time: `now` never goes back, and is the kernel's. What the live system
-learns only later or not at all (engine-reported load, tokens under way) the router is not told either; it
-learns of load from its own placements. The pool that a request starts in counts those held as waiting.
+The router hears of each event at its time: `now` never goes back, and is the kernel's. Of engines' loads and
+of tokens under way it hears as often as live (`engine_reports`), or not at all; then it learns of load from
+its own placements. The pool that a request starts in counts those held as waiting.
 
 Of a request it is told what a gateway would know, and no more. The true output length stays with the engine;
 `max_tokens` is what the model's limit leaves beside the prompt. Prefix blocks are those of the trace, told
@@ -35,6 +36,7 @@ from headway.routing import (
 from headway.routing.learning import RecordedPrior, Sample, recorded_priors, training_samples, without_priors
 from headway.routing.offload import OffloadTrace
 from headway.simulation import kernel, layout
+from headway.simulation.engine_reports import EngineReports
 from headway.simulation.fleet import ROLES, Fleet
 from headway.simulation.layout import FIRST_TOKEN, LOST, NONE, PREFILLED, REPLICA_CHANGED, Exit, KernelState
 from headway.simulation.prefill import COPY_SHIFT
@@ -108,6 +110,7 @@ class RouteRequests:
             slo=self._slos[place],
             slo_class=of_class.name,
             critical=of_class.critical,
+            tenant=of_class.tenant,
             session=session_of(blocks, context.shared_blocks),
             blocks=blocks,
             block_tokens=context.block_tokens,
@@ -155,7 +158,9 @@ class RouterDriver:
         gpu_type: str = "",
         *,
         traces: Callable[[Sequence[OffloadTrace]], None] | None = None,
+        reports: EngineReports | None = None,
     ) -> None:
+        self._reports = reports
         self.router, self._fleet, self._context, self._trainer = router, fleet, context, trainer
         self._gpu_type, self._traces = gpu_type, traces
         self._arrays = fleet.arrays
@@ -195,6 +200,8 @@ class RouterDriver:
         due_s = self.router.next_due_s
         if self._trainer is not None:
             due_s = min(due_s, self._trainer.next_due_s)
+        if self._reports is not None:
+            due_s = min(due_s, self._reports.due_s)
         # Without a step a router that is due at once, always, would stop the clock.
         if due_s <= self._woken_s:
             due_s = self._woken_s + LEAST_STEP_S
@@ -205,7 +212,18 @@ class RouterDriver:
         now_s = self._woken_s = self._now.item(0)
         if self._trainer is not None and now_s >= self._trainer.next_due_s:
             self._trainer.train_model(now_s, self.router)
+        if self._reports is not None and now_s >= self._reports.due_s:
+            self._report(now_s, self._reports)
         self._order(self.router.expire(now_s))
+
+    def _report(self, now_s: float, reports: EngineReports) -> None:
+        """Let the router hear what engines and gateways tell; those held are tried once, after all of it."""
+        updates, progress = reports.look(self._replicas, self._roles)
+        with self.router.gathering():
+            for update in updates:
+                self._order(self.router.replica_changed(now_s, update))
+            if progress:
+                self._order(self.router.progress(now_s, progress))
 
     def _submit(self) -> None:
         state = self._fleet.arrays

@@ -41,6 +41,7 @@ class RequestClass:
     slo: Slo
     critical: bool = False
     share: float = 1.0
+    tenant: str = ""
 
 
 class ClassMix:
@@ -78,7 +79,13 @@ def request_classes(config: HeadwayConfig) -> tuple[RequestClass, ...]:
     if classes and not any(each.share for each in classes.values()):
         raise PlanningError("slo.classes: no class has a share of the requests")
     return tuple(
-        RequestClass(name=each.name, slo=each.slo, critical=each.critical, share=classes[each.name].share)
+        RequestClass(
+            name=each.name,
+            slo=each.slo,
+            critical=each.critical,
+            share=classes[each.name].share,
+            tenant=classes[each.name].tenant,
+        )
         for each in class_promises(config.slo)
     )
 
@@ -128,7 +135,8 @@ class ScenarioRouter:
     """A scenario's router: its profile's name, and how to make it from the run's random generator.
 
     `most_tokens` bounds prompt and output of one request as routers know it; None: the KV capacity. `learn`
-    says how its latency model is trained meanwhile; None: not at all. All replicas are of `gpu_type`.
+    says how its latency model is trained meanwhile; None: not at all. All replicas are of `gpu_type`. With
+    `reports` it hears of engines' loads and of the progress of requests.
     """
 
     name: str
@@ -136,6 +144,7 @@ class ScenarioRouter:
     most_tokens: int | None = None
     learn: PredictionSettings | None = None
     gpu_type: str = ""
+    reports: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,6 +21,7 @@ from headway.planning.forecasting import Forecaster, with_forecast
 from headway.planning.types import NAN, Decision, Observation, Policy
 from headway.routing.offload import OffloadTrace
 from headway.simulation import kernel, layout, lifecycle
+from headway.simulation.engine_reports import EngineReports
 from headway.simulation.fleet import Fleet
 from headway.simulation.layout import ArrivalColumns, Exit, Routing
 from headway.simulation.observing import REPORT_S, PerformanceLearner, TrafficLog, Utilisation
@@ -145,7 +146,10 @@ class SimulationRun:
         )
         trainer = SimulatedTrainer(routed.learn) if routed.learn else None
         router, traces = routed.make(generator), self.watchers.traces
-        return RouterDriver(self.fleet, router, context, trainer, routed.gpu_type, traces=traces)
+        reports = EngineReports(self.fleet, routed.gpu_type) if routed.reports else None
+        return RouterDriver(
+            self.fleet, router, context, trainer, routed.gpu_type, traces=traces, reports=reports
+        )
 
     def result(self) -> SimulationResult:
         """Run to the end; the policy decides at each tick."""

@@ -23,7 +23,7 @@ from tests.simulation.worlds import (
 
 DEPLOYMENT = Slo(ttft_s=0.5, itl_s=0.03)
 CHAT = RequestClass(name="chat", slo=Slo(ttft_s=0.3, itl_s=0.015), critical=True, share=3.0)
-BATCH = RequestClass(name="batch", slo=Slo(ttft_s=2.0, itl_s=0.05), share=1.0)
+BATCH = RequestClass(name="batch", slo=Slo(ttft_s=2.0, itl_s=0.05), share=1.0, tenant="nightly")
 CLASSES = (CHAT, BATCH)
 
 
@@ -51,7 +51,10 @@ def test_a_class_without_share_has_no_requests():
 
 
 def test_settings_name_the_classes():
-    classes = {"chat": {"ttft_ms": 300, "critical": True, "share": 3}, "batch": {"tpot_ms": 50}}
+    classes = {
+        "chat": {"ttft_ms": 300, "critical": True, "share": 3},
+        "batch": {"tpot_ms": 50, "tenant": "nightly"},
+    }
     config = load_config(None, {"slo": {"ttft_ms": 500, "itl_ms": 30, "classes": classes}})
     chat, batch = request_classes(config)
     assert (chat.name, chat.slo, chat.critical, chat.share) == (
@@ -60,8 +63,8 @@ def test_settings_name_the_classes():
         True,
         3.0,
     )
-    assert (batch.name, batch.slo, batch.critical, batch.share) == (
-        *("batch", Slo(ttft_s=0.5, itl_s=0.05), False, 1.0),
+    assert (batch.name, batch.slo, batch.critical, batch.share, batch.tenant) == (
+        *("batch", Slo(ttft_s=0.5, itl_s=0.05), False, 1.0, "nightly"),
     )
     none = load_config(None, {"slo.classes": {"chat": {"share": 0}}})
     with pytest.raises(PlanningError, match=r"slo\.classes: no class has a share"):
@@ -123,6 +126,8 @@ def test_shed_and_unfinished_requests_are_missed_by_their_class():
     assert batch["attainment"] == 0.0
     assert chat["attainment"] == chat["completed"] / chat["requests"]
     assert router.requests["0"].slo_class == CLASSES[places[0]].name
+    tenants = {(request.slo_class, request.tenant) for request in router.requests.values()}
+    assert tenants == {("chat", ""), ("batch", "nightly")}
     assert router.requests["0"].slo.ttft_s == CLASSES[places[0]].slo.ttft_s
 
 
