@@ -213,13 +213,14 @@ def main(
         for number, cell in enumerate(cells, 1):
             report = compare_routings(question.comparison(cell), run)
             rows += [row_of(cell, each) for each in report.rows]
+            if json is not None:
+                # After each cell: a run that is broken off leaves those that it has.
+                json.write_text(json_format.dumps([row.document() for row in rows], indent=1), "utf-8")
             print(f"{number} of {len(cells)}: {'/'.join(cell.words)}", file=sys.stderr, flush=True)
     print("\n".join(table(rows)))
     print("\n".join(summary(rows, judged=question.routings[0])))
     if before is not None:
         print("\n".join(changes([Row(**each) for each in json_format.loads(before.read_text())], rows)))
-    if json is not None:
-        json.write_text(json_format.dumps([row.document() for row in rows], indent=1), encoding="utf-8")
     print(f"took {perf_counter() - began:.0f} s")
     return 0
 

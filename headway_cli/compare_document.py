@@ -14,7 +14,7 @@ from headway.simulation.report import Interval, ReportError, SimulationReport, p
 
 AUTO = "static:auto"
 SHARED = ("profile", "trace", "slo", "routing", "seed", "attainable")
-LEFT_OUT = ("intervals", "utilisation")
+LEFT_OUT = ("intervals", "minutes", "utilisation")
 LATENCIES = {"ttft_p99_s": "ttft_s", "itl_p99_s": "itl_s"}
 COLUMNS = ("start_s", "end_s", "requests", "attainment", *LATENCIES)
 

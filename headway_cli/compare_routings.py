@@ -10,8 +10,9 @@ goodput   requests that met their SLOs, per second of the trace: the same second
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
+from itertools import zip_longest
 from math import sqrt
 from statistics import fmean, stdev
 from typing import Annotated, Any
@@ -21,7 +22,7 @@ from pydantic import Field
 from headway.planning.reasons import jsonable
 from headway.simulation.build import Plan, initial_fleet
 from headway.simulation.demand import demand_gpu_s, offered_load
-from headway.simulation.report import ClassFigures, ReportSlo, SimulationReport, TraceFigures
+from headway.simulation.report import ClassFigures, Minutes, ReportSlo, SimulationReport, TraceFigures
 from headway.workload import open_trace
 from headway_cli.errors import CliError
 from headway_cli.job import Job
@@ -72,6 +73,7 @@ class RoutingRow:
     """One routing at one load, over the seeds.
 
     `ttft_met_p99_s` is of the requests that met their SLOs, `prefix_hit_rate` of all prompts' tokens.
+    `minutes` are counts of each minute, means over the seeds (`Minutes`).
     """
 
     load: float
@@ -85,6 +87,7 @@ class RoutingRow:
     ttft_met_p99_s: Spread
     tpot_p90_s: Spread
     prefix_hit_rate: Spread
+    minutes: Mapping[str, Sequence[float]]
     classes: Mapping[str, ClassSpread]
 
 
@@ -252,6 +255,7 @@ def _row(load: float, rate_scale: float, routing: str, runs: Sequence[Simulation
         ttft_met_p99_s=Spread.of(run.ttft_met_s.p99 for run in runs),
         tpot_p90_s=Spread.of(run.tpot_s.p90 for run in runs),
         prefix_hit_rate=Spread.of(run.prefix_hit_rate for run in runs),
+        minutes=_minutes([run.minutes for run in runs if run.minutes is not None]),
         classes={
             name: ClassSpread(
                 attainment=Spread.of(each.attainment for each in figures),
@@ -262,6 +266,15 @@ def _row(load: float, rate_scale: float, routing: str, runs: Sequence[Simulation
             for figures in [[(run.classes or {})[name] for run in runs]]
         },
     )
+
+
+def _minutes(runs: Sequence[Minutes]) -> dict[str, list[float]]:
+    """The means; a run that ended sooner had nothing in the minutes after it."""
+    columns = {each.name: [getattr(run, each.name) for run in runs] for each in fields(Minutes)}
+    return {
+        name: [sum(counts) / len(runs) for counts in zip_longest(*found, fillvalue=0)]
+        for name, found in columns.items()
+    }
 
 
 def _goodput_rps(run: SimulationReport) -> float:

@@ -54,7 +54,7 @@ Reasons = Annotated[
     ),
 ]
 
-OPTIONAL = ("classes", "routing_metrics", "prefix_hits", "utilisation")
+OPTIONAL = ("classes", "routing_metrics", "prefix_hits", "utilisation", "minutes")
 """Keys that the document lacks where there is nothing to say."""
 
 OBJECT, LIST = "should be an object of keys and values", "should be a list"
@@ -189,6 +189,17 @@ class PrefixHits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Minutes:
+    """Requests of each minute by their arrival, and what came of any by the minute of their end."""
+
+    requests: Sequence[Count]
+    completed: Sequence[Count]
+    met: Sequence[Count]
+    shed: Sequence[Count]
+    failed: Sequence[Count]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TraceFigures:
     """The trace, as it was read."""
 
@@ -255,6 +266,7 @@ class SimulationReport:
     fluid_bound_ratio: Measured
     attainable: Measured = None
     gpus_per_replica: Mapping[RoleName, Count]
+    minutes: Minutes | None = None
     intervals: Sequence[Interval]
 
     @model_validator(mode="after")

@@ -13,6 +13,7 @@ from headway.simulation.report import (
     ClassFigures,
     ClassSlo,
     Interval,
+    Minutes,
     PoolSeries,
     PrefixHits,
     Quantiles,
@@ -105,6 +106,7 @@ class SimulationResult:
             fluid_bound_ratio=self.gpu_hours / bound_hours if bound_hours else None,
             attainable=setting.attainable,
             gpus_per_replica=setting.gpus_per_replica,
+            minutes=Minutes(**tally.minutes.columns()),
             intervals=self.intervals,
         )
 

@@ -65,6 +65,7 @@ class FluidBound:
 
 
 TOLERANCE = 1.0 + 1e-9
+MINUTE_COUNTS = ("requests", "completed", "met", "shed", "failed")
 
 
 @dataclass(slots=True)
@@ -119,15 +120,35 @@ class Outcomes:
         self.failed += count
 
 
+class PerMinute:
+    """Counts by the minute of the run: requests by their arrival, what came of them by their end."""
+
+    def __init__(self) -> None:
+        self.counts = {name: np.zeros(1, np.int64) for name in MINUTE_COUNTS}
+
+    def add(self, **times_s: NDArray[np.float64]) -> None:
+        """Count, under each name, what happened at these times."""
+        for name, each_s in times_s.items():
+            new, old = np.bincount((each_s // 60.0).astype(np.int64)), self.counts[name]
+            longer, shorter = (new, old) if len(new) > len(old) else (old, new)
+            self.counts[name] = longer.astype(np.int64)
+            self.counts[name][: len(shorter)] += shorter
+
+    def columns(self) -> dict[str, list[int]]:
+        """The counts of each minute, all names equally long."""
+        most = max(map(len, self.counts.values()))
+        return {name: np.pad(each, (0, most - len(each))).tolist() for name, each in self.counts.items()}
+
+
 class Tally(Outcomes):
-    """Running totals over finished requests; memory does not grow with their number."""
+    """Running totals over finished requests; memory grows with the minutes of the run, not with requests."""
 
     def __init__(self, mix: ClassMix, fluid: FluidBound) -> None:
         super().__init__("ttft_s", "ttft_met_s", "itl_s", "tpot_s", "e2e_s")
         self.fluid = fluid
         self.retried = self.too_long = 0
         self.input_tokens = self.cached_tokens = self.received_tokens = self.external_tokens = 0
-        self.mix = mix
+        self.mix, self.minutes = mix, PerMinute()
         self.classes = tuple(Outcomes("ttft_s", "ttft_met_s", "tpot_s") for _ in mix.classes)
         self._ttft_s, self._tpot_s = mix.limits_s * TOLERANCE
 
@@ -142,6 +163,7 @@ class Tally(Outcomes):
         met = ttft_s <= self._ttft_s[of_class]
         met[streamed] &= tpot_s <= self._tpot_s[of_class[streamed]]
         self.count(finished["outcome"], int(met.sum()))
+        self._add_minutes(finished, done["finished_s"][met])
         self.retried += int((finished["retries"] > 0).sum())
         self.too_long += int(
             ((finished["outcome"] == layout.FAILED) & (finished["prefill_replica"] < 0)).sum()
@@ -169,6 +191,16 @@ class Tally(Outcomes):
         for place, outcomes in enumerate(self.classes):
             outcomes.fail(int((left == place).sum()))
         return len(left)
+
+    def _add_minutes(self, finished: NDArray[Any], met_s: NDArray[np.float64]) -> None:
+        ended_s, outcome = finished["finished_s"], finished["outcome"]
+        self.minutes.add(
+            requests=finished["arrival_s"],
+            completed=ended_s[outcome == layout.COMPLETED],
+            met=met_s,
+            shed=ended_s[outcome == layout.SHED],
+            failed=ended_s[outcome == layout.FAILED],
+        )
 
     def _add_prefixes(self, done: NDArray[Any]) -> None:
         external = done["external_tokens"]

@@ -90,6 +90,32 @@ def test_the_tail_of_the_met_and_prefix_hits(capsys: pytest.CaptureFixture[str],
     assert row["prefix_hit_rate"]["mean"] == pytest.approx(1024 / 1324, abs=0.03)
 
 
+def test_a_slow_spell_shows_minute_by_minute(capsys: pytest.CaptureFixture[str], settings: Path) -> None:
+    """With a learned model: engines are slow from the second minute on, and healthy again from the fourth."""
+    load = "steady:rate_rps=6,duration_s=300,input_tokens=500,output_tokens=60,seed=2"
+    slow = ("--decode-speed", "0:1,60:0.1,180:1", "--loads", "40", "--seeds", "1", "--jobs", "1")
+    command = (
+        "compare",
+        load,
+        "--config",
+        settings,
+        "--routings",
+        "least_load",
+        *FLEET,
+        *slow,
+        "--json",
+        "-",
+    )
+    (row,) = json.loads(headway(capsys, *command).out)["rows"]
+    minutes = row["minutes"]
+    assert sum(minutes["requests"]) == row["requests"] == sum(minutes["completed"])
+    assert sum(minutes["met"]) == pytest.approx(row["attainment"]["mean"] * row["requests"])
+    met = minutes["met"]
+    assert met[0] > 0.9 * minutes["requests"][0]
+    assert met[2] < 0.5 * minutes["requests"][2]
+    assert met[4] > 0.9 * minutes["requests"][4]
+
+
 def test_a_row_is_that_of_a_single_simulation(capsys: pytest.CaptureFixture[str], settings: Path) -> None:
     """With the seed of the settings, and the fleet of --fleet from the start."""
     flags = ("--fleet", "mixed=2", "--loads", "130", "--seeds", "1", "--jobs", "1")
@@ -101,6 +127,7 @@ def test_a_row_is_that_of_a_single_simulation(capsys: pytest.CaptureFixture[str]
     command = ("simulate", LOAD, "--config", settings, *same, *scale, "--json", "-")
     single = json.loads(headway(capsys, *command).out)
     assert row["requests"] == single["requests"]
+    assert row["minutes"] == single["minutes"]
     assert row["attainment"] == {"mean": single["attainment"], "sd": None}
     assert row["shed_share"]["mean"] == single["shed"] / single["requests"]
     for name, of_class in single["classes"].items():
