@@ -17,6 +17,7 @@ from headway.routing.adapters import AdapterIndex
 from headway.routing.affinity import PrefixIndex, Sessions
 from headway.routing.capacity import Candidates, CapacityTable, LoadQuery, RequestPattern, pattern_of
 from headway.routing.corrections import Handovers
+from headway.routing.fair_shares import FairShares
 from headway.routing.fleet import RoutedFleet
 from headway.routing.forecast import ROLE_CODES, ForecastRow, features_of
 from headway.routing.latency import LatencyForecaster
@@ -44,6 +45,7 @@ class RoutingState:
     latency: LatencyForecaster
     handovers: Handovers
     capacity: CapacityTable
+    shares: FairShares
     slo: RequestSlo
     generator: np.random.Generator
 
@@ -54,7 +56,8 @@ class Refusal:
 
     Waiting may help until `hopeful_until_s`, −inf if it never does. `unjudged`: nothing is wrong with the
     request, but there is no prediction to judge by. `role` is the place among the deployment's roles of the
-    one without a candidate.
+    one without a candidate. `nearest` is the slot that lacks least for the request, `blocked_at` one that
+    only the SLOs of those that run there keep closed; −1 for none.
     """
 
     reason: ShedReason
@@ -63,6 +66,8 @@ class Refusal:
     retry_after_s: float = 1.0
     unjudged: bool = False
     role: int = 0
+    nearest: int = -1
+    blocked_at: int = -1
 
 
 class SchedulingContext:

@@ -16,8 +16,9 @@ import numpy as np
 
 from headway.config import Role
 from headway.config.routing import RoutingSettings
+from headway.routing.claims import GuardBalance, KeptRoom, Tightness
 from headway.routing.context import Refusal, RoutingState
-from headway.routing.fair_shares import FairShares, cost_of
+from headway.routing.fair_shares import cost_of
 from headway.routing.held_lines import HeadRow, Marks
 from headway.routing.held_queue import HeldQueue
 from headway.routing.lazy_heap import LazyHeap
@@ -94,9 +95,10 @@ class Dispatcher:
     ) -> None:
         self._settings, self._state, self._scheduler = settings, state, scheduler
         self._counters, self._records = counters, records
-        self._shares = FairShares(lambda tenant: settings.tenant(tenant).weight)
+        self._shares = state.shares
         self._queue, self._deadlines = HeldQueue(settings.queue, self._shares), LazyHeap[Record]()
         self.freed = FreedReplicas()
+        self._tightness, self._kept, self._guards = Tightness(), KeptRoom(self._shares), GuardBalance()
         self.placing = Placing(state, scheduler, counters, self._deadlines)
         self._placements: list[Placement] = []
         self._sheds: list[Shed] = []
@@ -174,10 +176,16 @@ class Dispatcher:
             self.freed.add(record.prefill, record.decode)
             self.placing.released(record)
 
+    def kept(self, record: Record) -> None:
+        """It is about to end, within its SLO."""
+        if record.guard_s < inf:
+            self._guards.kept(record.decode, record)
+
     def ended(self, record: Record, output_tokens: int) -> None:
         """It has ended with so many output tokens; its tenant was charged for what was expected."""
         if record.placement is not None:
-            self._shares.returned(record.request.tenant, cost_of(0.0, record.charged_output - output_tokens))
+            unused = record.times * cost_of(0.0, record.charged_output - output_tokens)
+            self._shares.returned(record.request.tenant, unused)
 
     def outcome(self) -> RoutingOutcome:
         """All that was placed and shed since the last call."""
@@ -253,6 +261,14 @@ class Dispatcher:
             if not isinstance(self._try(now_s, record), Placement):
                 self._queue.hold_on(now_s, record, self._state)
 
+    def _turned_away(self, replica: Replica, record: Record) -> None:
+        """A request is shed that only the SLOs of those at this replica kept out."""
+        spent = self._guards.turned_away(replica, record)
+        for each in spent:
+            self.placing.binds_no_more(each)
+        if spent:
+            self.freed.add(replica)
+
     def _made_room(self, record: Record) -> bool:
         """In a full queue, shed one of the tenant that holds most for its weight, if that is another's."""
         victim = self._records[self._queue.last_of_most()]
@@ -269,22 +285,28 @@ class Dispatcher:
         if not self._state.fleet.has(self._state.roles):
             return None
         try:
-            choice = self._scheduler.choose(now_s, record, among)
+            choice = self._scheduler.choose(now_s, record, among, self._kept.barred(record.request.tenant))
         except PluginFault as fault:
             choice = self._scheduler.rescued(now_s, record, fault)
             self._counters.count("fallbacks", "plugin_fault")
         else:
             if not isinstance(choice, Refusal) and choice.pipeline.name != record.profile:
                 self._counters.count("fallbacks", "no_prediction")
-        if isinstance(choice, Refusal):
-            return choice
-        return self._place(now_s, record, choice)
+        if not isinstance(choice, Refusal):
+            return self._place(now_s, record, choice)
+        if among is None:
+            self._kept.keep(record.request.tenant, choice.nearest, len(self._state.fleet))
+        if choice.blocked_at >= 0:
+            record.blocked_by = self._state.fleet.at(choice.blocked_at)
+        return choice
 
     def _place(self, now_s: float, record: Record, choice: RouteChoice) -> Placement:
         tenant, uncached = record.request.tenant, record.request.input_tokens - choice.cached_tokens
-        self._shares.served(tenant, cost_of(uncached, record.expected_output))
+        record.charged_output, record.times = record.expected_output, 1.0
+        if self._shares.several:
+            record.times = self._tightness.of(now_s, record, self._state)
+        self._shares.served(tenant, record.times * cost_of(uncached, record.charged_output))
         self._queue.served(tenant)
-        record.charged_output = record.expected_output
         placement = self.placing.place(now_s, record, choice)
         self._placements.append(placement)
         return placement
@@ -292,6 +314,8 @@ class Dispatcher:
     def _shed(self, record: Record, reason: ShedReason, detail: str, retry_after_s: float = 1.0) -> None:
         request_id = record.request.request_id
         del self._records[request_id]
+        if record.blocked_by is not None and reason is ShedReason.NO_HEADROOM:
+            self._turned_away(record.blocked_by, record)
         shed = Shed(request_id=request_id, reason=reason, detail=detail, retry_after_s=retry_after_s)
         self._counters.shed(shed)
         self._sheds.append(shed)

@@ -21,8 +21,8 @@ from heapq import heapify, heappop, heappush
 OUTPUT_COST = 2.0
 """Cost of an output token beside that of an input token, as in the paper."""
 
-ALLOWANCE = 8192.0
-"""Tokens per weight that a tenant may be ahead: a few requests, so that urgency has a say."""
+ALLOWANCE = 1024.0
+"""Tokens per weight that a tenant may be ahead: about a request, so that urgency decides between equals."""
 
 MOST_COUNTERS = 10_000
 """Counters that are kept before the lower half of them is dropped."""
@@ -54,6 +54,15 @@ class FairShares:
             heappop(self._order)
         return self._virtual
 
+    @property
+    def several(self) -> bool:
+        """True if more than one tenant has been served."""
+        return len(self._counters) > 1
+
+    def waiting(self, tenant: str) -> bool:
+        """True if requests of the tenant are held."""
+        return tenant in self._waiting
+
     def start(self, tenant: str) -> float:
         """Where its next request begins."""
         return max(self._virtual, self._counters.get(tenant, 0.0))
@@ -61,6 +70,10 @@ class FairShares:
     def ahead(self, tenant: str) -> bool:
         """True if others that wait go first."""
         return self.start(tenant) > self.least + ALLOWANCE
+
+    def in_turn(self, tenant: str) -> bool:
+        """True if it is one of several tenants, and none of those that others go before."""
+        return self.several and not self.ahead(tenant)
 
     def most_waiting(self) -> str:
         """The tenant with the most held requests for its weight; there is one that waits."""

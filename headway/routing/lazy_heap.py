@@ -6,6 +6,7 @@ garbage: then the heap is rebuilt from what lives. A rebuild of m keys follows a
 push and discard cost O(log n) amortised, and the heap never holds more than 2 n + SLACK keys.
 """
 
+from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
 from typing import Generic, TypeVar
 
@@ -29,6 +30,10 @@ class LazyHeap(Generic[Item]):
 
     def __contains__(self, sequence: int) -> bool:
         return sequence in self._items
+
+    def __iter__(self) -> Iterator[Item]:
+        """The items in the order of pushing."""
+        return iter(self._items.values())
 
     def push(self, key: float, sequence: int, item: Item) -> None:
         """Add `item`; no living item has this sequence."""

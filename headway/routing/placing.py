@@ -10,10 +10,10 @@ exactly:
     released        whatever it still held is given back
 
 Counts and tokens are whole or half numbers, so sums return to 0 without error; seconds and loads are set to 0
-when the last request leaves. Prefill duty is a moving average of work placed, w seconds a time, over a
-decode's usual stay τ:
+when the last request leaves. Prefill duty is a moving average of work placed, w seconds a time, over half
+of a decode's usual stay τ, which is what those running have before them:
 
-    duty(t) = duty(t') e^{−(t − t') / τ},   and duty + w / τ when work w is placed
+    duty(t) = duty(t') e^{−2 (t − t') / τ},   and duty + 2 w / τ when work w is placed
 """
 
 from collections import Counter
@@ -28,6 +28,7 @@ from headway.routing.offload import OffloadReason
 from headway.routing.records import Record, Replica, RequestPhase
 from headway.routing.scheduler import RouteChoice, Scheduler
 from headway.routing.table import (
+    DUTY_MEMORY,
     OWN_MEAN,
     OWN_OUTPUT,
     OWN_UNCACHED,
@@ -221,8 +222,8 @@ class Placing:
         idle = self._fleet.is_idle(decode) and (decode is prefill or self._fleet.is_idle(prefill))
         record.found_idle = decode.entered if idle else -1
         decode.entered += 1
-        slots, stay_s = (_slot(prefill), _slot(decode)), self._state.latency.stay_s
-        enter(self._fleet.table, *slots, entry, now_s, stay_s, slack_s, guard_s)
+        slots, memory_s = (_slot(prefill), _slot(decode)), DUTY_MEMORY * self._state.latency.stay_s
+        enter(self._fleet.table, *slots, entry, now_s, memory_s, slack_s, guard_s)
         prefill.prompts_placed += 1
         self._state.reports.prompt_placed(entry[OWN_UNCACHED])
         if prefill.alive:

@@ -54,7 +54,8 @@ class Record:
     `Handovers`). `alone_s` and `joined_s` are TTFT and TPOT on an idle fleet, and TTFT on a busy one if it
     was held; `home` the slot that had most of its prompt then, and how many tokens; `forced`: it has waited
     as long as it may; `counted`: it is part of the demand that was seen; `charged_output` are the output
-    tokens that its tenant was charged. `refused`: it was placed although predictions said that it would miss
+    tokens that its tenant was charged, `times` how many times over; `blocked_by` the replica that only the
+    SLOs of others kept closed to it. `refused`: it was placed although predictions said that it would miss
     its SLO. `found_idle` is how many requests its decode replica had ever had if nothing was there when it
     came, −1 else.
     """
@@ -89,6 +90,8 @@ class Record:
     forced: bool = False
     counted: bool = False
     charged_output: int = 0
+    times: float = 1.0
+    blocked_by: "Replica | None" = None
     refused: bool = False
     found_idle: int = -1
 

@@ -224,6 +224,8 @@ class Router:
         self._dispatch.ended(record, output_tokens)
         self._counters.count("ended", "completed")
         self._learning.completed(now_s, record, output_tokens)
+        if _kept(record, now_s, output_tokens):
+            self._dispatch.kept(record)
         self._dispatch.leave(record)
         self.traces.ended(record, now_s)
         return self._dispatch.drain(now_s)
@@ -329,3 +331,11 @@ class Router:
     def _unknown(self, event: str) -> RoutingOutcome:
         self._counters.count("unknown_events", event)
         return NOTHING
+
+
+def _kept(record: Record, now_s: float, output_tokens: int) -> bool:
+    """True if a request that ends now has kept its SLO."""
+    first_s, slo = record.first_token_s, record.slo
+    if first_s < 0.0 or first_s - record.request.arrival_s > slo.ttft_s:
+        return False
+    return output_tokens < 2 or (now_s - first_s) / (output_tokens - 1) <= slo.tpot_s

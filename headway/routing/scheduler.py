@@ -25,9 +25,13 @@ from headway.routing.plugins import Filter, Foresight, Picker, Scorer
 from headway.routing.records import Record, Replica, TrackedPrediction
 from headway.routing.saturated import SaturationFilter
 from headway.routing.table import FloatArray, SlotArray
-from headway.routing.types import PluginFault
+from headway.routing.types import PluginFault, ShedReason
 
 logger = logging.getLogger(__name__)
+
+KEPT_FOR_OTHERS = Refusal(
+    reason=ShedReason.NO_HEADROOM, explain=lambda: "the replicas with room are kept for other tenants"
+)
 
 LATE = 0.5
 """The share of a TTFT SLO by which a first token is predicted too late from which the SLO is given up."""
@@ -140,14 +144,17 @@ class Scheduler:
         """A request came."""
         self._offloading.arrived(now_s)
 
-    def choose(self, now_s: float, record: Record, among: SlotArray | None = None) -> RouteChoice | Refusal:
+    def choose(
+        self, now_s: float, record: Record, among: SlotArray | None = None, barred: SlotArray | None = None
+    ) -> RouteChoice | Refusal:
         """Where the request goes now. Needs a ready replica of each role. PluginFault.
 
-        `among` are the replicas of a mixed pool that are looked at, at least one; all without.
+        `among` are the replicas of a mixed pool that are looked at, at least one; all without. `barred` are
+        not for this request.
         """
-        choice = self._choose(now_s, record, self._pipelines[record.profile], among)
+        choice = self._choose(now_s, record, self._pipelines[record.profile], among, barred)
         if isinstance(choice, Refusal) and choice.unjudged:
-            return self._choose(now_s, record, self._fallback, among)
+            return self._choose(now_s, record, self._fallback, among, barred)
         return choice
 
     def promising(
@@ -210,13 +217,24 @@ class Scheduler:
         return (slack_s if slack_s >= 0.0 else inf), guard_s
 
     def _choose(
-        self, now_s: float, record: Record, pipeline: Pipeline, among: SlotArray | None = None
+        self,
+        now_s: float,
+        record: Record,
+        pipeline: Pipeline,
+        among: SlotArray | None = None,
+        barred: SlotArray | None = None,
     ) -> RouteChoice | Refusal:
         context = SchedulingContext(self._state, now_s, record, self._state.roles[0])
         if among is not None:
             context.slots = among
-        if len(self._state.roles) > 1:
-            return self._split(pipeline, context, context.about(self._state.roles[1]))
+        second = context.about(self._state.roles[1]) if len(self._state.roles) > 1 else None
+        if barred is not None:
+            for each in (context, context if second is None else second):
+                each.slots = each.slots[~np.isin(each.slots, barred)]
+                if not len(each.slots):
+                    return KEPT_FOR_OTHERS
+        if second is not None:
+            return self._split(pipeline, context, second)
         position = self._decide(pipeline, context)
         if isinstance(position, Refusal):
             return position

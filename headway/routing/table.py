@@ -41,7 +41,7 @@ class FleetRow(IntEnum):
     OUTPUT_TOKENS = 9
     """Output tokens that those running and coming are expected to have in the end."""
     DUTY = 10
-    """Share of the time that goes to prompts, smoothed, as of DUTY_AT_S."""
+    """Share of the time that goes to prompts, smoothed over DUTY_MEMORY of a usual stay, as of DUTY_AT_S."""
     DUTY_AT_S = 11
     TPOT_SLO_S = 12
     """The tightest TPOT SLO of those that decode here or will."""
@@ -74,6 +74,9 @@ class FleetRow(IntEnum):
     TPOT_CAUTION = 26
 
 
+DUTY_MEMORY = 0.5
+"""The part of a usual stay that those running have before them, on average."""
+
 EMPTY: Mapping[FleetRow, float] = {
     FleetRow.TPOT_SLO_S: inf,
     FleetRow.TTFT_SLACK_S: inf,
@@ -99,18 +102,19 @@ def enter(  # noqa: PLR0917 - plain figures, compiled
     decode: int,
     entry: Entry,
     now_s: float,
-    stay_s: float,
+    memory_s: float,
     slack_s: float,
     guard_s: float,
 ) -> None:
-    """The request is placed; `slack_s` and `guard_s` bind those that come after it."""
+    """The request is placed; `slack_s` and `guard_s` bind those that come after it. Duty remembers
+    `memory_s`."""
     if prefill >= 0:
         _wait(table, prefill, entry, 1.0)
         table[FleetRow.BUSY_UNTIL_S, prefill] = (
             max(table[FleetRow.BUSY_UNTIL_S, prefill], now_s) + entry[OWN_BUSY_S]
         )
-        kept = exp((table[FleetRow.DUTY_AT_S, prefill] - now_s) / stay_s)
-        table[FleetRow.DUTY, prefill] = table[FleetRow.DUTY, prefill] * kept + entry[OWN_WORK_S] / stay_s
+        kept = exp((table[FleetRow.DUTY_AT_S, prefill] - now_s) / memory_s)
+        table[FleetRow.DUTY, prefill] = table[FleetRow.DUTY, prefill] * kept + entry[OWN_WORK_S] / memory_s
         table[FleetRow.DUTY_AT_S, prefill] = now_s
         table[FleetRow.TTFT_SLACK_S, prefill] = min(table[FleetRow.TTFT_SLACK_S, prefill], slack_s)
     if decode >= 0:

@@ -155,6 +155,29 @@ def missing(candidate: JudgedReplica, terms: SloTerms) -> float:
     return float(lacking - queued_s)
 
 
+@compiled
+def nearest_of(
+    rows: FloatArray, table: FloatArray, slots: SlotArray, figures: tuple[Any, ...]
+) -> tuple[int, int]:
+    """Where none is valid: the slot that lacks least, and the one with the loosest SLO of those that would be
+    valid but for the SLOs of those that run there; −1 for none. `figures` are `SloTerms`."""
+    terms, nearest, blocked = SloTerms(*figures), -1, -1
+    least, loosest_s = inf, 0.0
+    for place in range(len(slots)):
+        candidate = candidate_at(rows, table, place, slots[place], terms)
+        if not (candidate.ttft_s < inf and candidate.tpot_s < inf):
+            continue
+        lacking = missing(candidate, terms)
+        if lacking < least:
+            least, nearest = lacking, slots[place]
+        own_s = terms.tpot_s - candidate.tpot_s * candidate.tpot_safety
+        alone = ttft_headroom_s(candidate, terms) >= 0.0 and own_s >= 0.0
+        over = candidate.others_s * candidate.tpot_safety > candidate.tightest_s
+        if alone and over and candidate.tightest_s > loosest_s:
+            loosest_s, blocked = candidate.tightest_s, slots[place]
+    return nearest, blocked
+
+
 class BestHeadroom(NamedTuple):
     """The most headroom among the valid and the ranges that differences are measured by, seconds.
 

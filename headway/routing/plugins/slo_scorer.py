@@ -39,7 +39,7 @@ from headway.routing.context import Refusal, RoutingState, SchedulingContext
 from headway.routing.corrections import FIRST_SAFETY
 from headway.routing.forecast import ROLE_CODES, ForecastRow
 from headway.routing.plugins.foresight import HeldTerms, foresee
-from headway.routing.plugins.headroom import CHUNKS, LEAST, SloTerms, judge
+from headway.routing.plugins.headroom import CHUNKS, LEAST, SloTerms, judge, nearest_of
 from headway.routing.plugins.overruling import overruled
 from headway.routing.table import FleetRow, FloatArray, SlotArray
 from headway.routing.types import RouteRequest, ShedReason
@@ -104,7 +104,7 @@ class SloScorer:
         latency, of_role = state.latency, state.roles[role]
         moves, count = len(state.roles) > 1 and role == 0, len(state.fleet.ready(of_role))
         safety, caution = self._margins(state)
-        counted = count > 0 and of_role is not Role.PREFILL
+        counted = count > 0 and of_role is not Role.PREFILL and not state.shares.several
         terms = HeldTerms(
             now_s=now_s,
             stay_s=latency.stay_s,
@@ -128,7 +128,9 @@ class SloScorer:
         """The reason that none stays: nothing to judge by, or no headroom."""
         if not np.isfinite(context.forecast[ForecastRow.TTFT_S]).any():
             return Refusal(reason=ShedReason.NO_HEADROOM, explain=lambda: "no prediction", unjudged=True)
-        return no_headroom(context)
+        figures = tuple(self._terms(context))
+        nearest, blocked = nearest_of(context.forecast, context.state.fleet.table, context.slots, figures)
+        return replace(no_headroom(context), nearest=nearest, blocked_at=blocked)
 
     def _least_bad(
         self, context: SchedulingContext, verdict: FloatArray, usable: NDArray[np.bool_]
@@ -138,7 +140,9 @@ class SloScorer:
         is_lost = lost(context)
         if not (is_lost or record.forced):
             # The safety margin is there so that promises are kept to those that could wait or go elsewhere.
-            nominal = self._judged(context, nominal=True)
+            shares = context.state.shares
+            greedy = shares.several and shares.ahead(record.request.tenant)
+            nominal = verdict if greedy else self._judged(context, nominal=True)
             if self.patient or np.count_nonzero(nominal > 0.0):
                 context.notes[NOTE] = nominal
                 kept: NDArray[np.bool_] = nominal > 0.0
@@ -170,13 +174,25 @@ class SloScorer:
         nominal: bool = False,
         rows: FloatArray | None = None,
     ) -> FloatArray:
-        record, table = context.record, context.state.fleet.table
+        terms = self._terms(context, least_harm=least_harm, nominal=nominal, supposed=rows is not None)
+        rows = context.forecast if rows is None else rows
+        return judge(rows, context.state.fleet.table, context.slots, tuple(terms))
+
+    def _terms(
+        self,
+        context: SchedulingContext,
+        *,
+        least_harm: bool = False,
+        nominal: bool = False,
+        supposed: bool = False,
+    ) -> SloTerms:
+        record = context.record
         reserve, first_itl_s = _reserve(context)
         safety, caution = (1.0, 0.0) if nominal else self._margins(context.state)
-        if rows is not None and self.margin is None:
+        if supposed and self.margin is None:
             # What was learnt of replicas was learnt of other predictions than these.
             safety, caution = FIRST_SAFETY, 0.0
-        terms = SloTerms(
+        return SloTerms(
             ttft_s=record.slo.ttft_s,
             left_s=record.slo.ttft_s - context.waited_s,
             tpot_s=record.slo.tpot_s if context.role is not Role.PREFILL else inf,
@@ -192,7 +208,6 @@ class SloScorer:
             reserve=reserve,
             first_itl_s=first_itl_s,
         )
-        return judge(context.forecast if rows is None else rows, table, context.slots, tuple(terms))
 
 
 def has_room(context: SchedulingContext) -> NDArray[np.bool_]:
@@ -218,6 +233,9 @@ def _reserve(context: SchedulingContext) -> tuple[float, float]:
     """The sequences that are to find room after this request, and the ITL of one alone."""
     record, latency = context.record, context.state.latency
     if record.request.critical or context.role is Role.PREFILL:
+        return 0.0, 0.0
+    if context.state.shares.in_turn(record.request.tenant):
+        # The critical requests may all be those of one that has had more than its share.
         return 0.0, 0.0
     reserve = latency.critical.room(context.now_s, latency.stay_s, len(context.slots))
     if reserve == 0.0:

@@ -1,0 +1,129 @@
+"""What one request may claim at the cost of others, and for how long.
+
+A tight SLO. A replica under a TPOT SLO s bears 1 / load(s) requests of a kind (`capacity`); under the
+deployment's 1 / load. So a request with s is charged its tokens × max(1, load(s) / load), at most MOST_TIMES:
+who asks for a replica to itself has soon had its share.
+
+A guard, the TPOT SLO of those that run at a replica, which newcomers have to keep. It stands while it saves
+more requests than it costs, as one rents skis until the rent comes to their price:
+
+    debt(replica) + 1        a request was turned away that only guards there had kept out
+    debt(replica) − w        a guarded request has kept its SLO
+    debt >= Σ w              over the guarded requests there: they bind nobody any more
+
+w is 1, or CRITICAL_WORTH for a critical one. So a few long requests with an SLO that leaves no room for
+others cost about as many others as they are; a class of short ones, most of which keep their SLO, never loses
+its guards.
+
+A place in turn. Where a tenant whose turn it is finds no room, the replica that lacks least for its request
+is kept free of tenants that are ahead of it (`fair_shares`), so that what becomes free there is not taken by
+whatever is small enough. One replica for a key, and no more than half of the fleet.
+"""
+
+import numpy as np
+
+from headway.routing.context import RoutingState, SchedulingContext
+from headway.routing.fair_shares import FairShares
+from headway.routing.records import Record, Replica
+from headway.routing.table import FloatArray, SlotArray
+
+MOST_TIMES = 100.0
+CRITICAL_WORTH = 3.0
+"""Requests that are not critical, beside one that is."""
+
+MOST_KNOWN = 10_000
+"""Tightnesses that are remembered."""
+
+NOWHERE = -1
+
+
+class Tightness:
+    """How many times its tokens a request is charged for its SLO."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, int, float, float], float] = {}
+
+    def of(self, now_s: float, record: Record, state: RoutingState) -> float:
+        """From 1 to MOST_TIMES; 1 where no replica is ready, or no capacity is known."""
+        slo, slots = record.slo, state.fleet.ready(state.roles[-1])
+        if not slo.given or slo == state.slo or not len(slots):
+            return 1.0
+        context = SchedulingContext(state, now_s, record, state.roles[-1]).about(state.roles[-1], slots[:1])
+        pattern = context.pattern
+        key = (pattern.input_bucket, pattern.output_bucket, slo.ttft_s, slo.tpot_s)
+        if key not in self._known:
+            if len(self._known) >= MOST_KNOWN:
+                self._known.clear()
+            own, usual = (min(_first(context.loads_within(each)), 1.0) for each in (slo, state.slo))
+            self._known[key] = min(max(own / usual, 1.0), MOST_TIMES)
+        return self._known[key]
+
+
+def _first(loads: FloatArray) -> float:
+    return float(loads[0])
+
+
+class GuardBalance:
+    """What the guards of each replica have cost and saved."""
+
+    def __init__(self) -> None:
+        self._debts: dict[Replica, float] = {}
+
+    def kept(self, replica: Replica | None, record: Record) -> None:
+        """A guarded request there has ended within its SLO."""
+        debt = self._debts.get(replica) if replica is not None else None
+        if replica is None or debt is None:
+            return
+        debt -= _worth(record)
+        if debt > 0.0:
+            self._debts[replica] = debt
+        else:
+            del self._debts[replica]
+
+    def turned_away(self, replica: Replica, record: Record) -> list[Record]:
+        """That request was, by guards there. The requests whose guards are spent."""
+        if not replica.alive:
+            self._debts.pop(replica, None)
+            return []
+        guarded = [each for each in replica.running if each.guard_s < record.slo.tpot_s]
+        debt = self._debts.get(replica, 0.0) + _worth(record)
+        if debt < sum(map(_worth, guarded)):
+            self._debts[replica] = debt
+            return []
+        self._debts.pop(replica, None)
+        return guarded
+
+
+def _worth(record: Record) -> float:
+    return CRITICAL_WORTH if record.request.critical else 1.0
+
+
+class KeptRoom:
+    """The replicas that are kept for tenants whose turn it is, a slot for each key."""
+
+    def __init__(self, shares: FairShares) -> None:
+        self._shares = shares
+        self._kept: dict[str, tuple[str, int]] = {}
+
+    def keep(self, tenant: str, slot: int, replicas: int) -> None:
+        """The replica in `slot` lacks least for the tenant's request, of so many replicas."""
+        if not self._shares.several:
+            return
+        key = tenant.partition("/")[0]
+        if slot == NOWHERE or self._shares.ahead(tenant):
+            self._kept.pop(key, None)
+        elif key in self._kept or 2 * len(self._kept) < replicas:
+            self._kept[key] = (tenant, slot)
+
+    def barred(self, tenant: str) -> SlotArray | None:
+        """The slots that are not for this tenant now; None for none."""
+        if not self._kept:
+            return None
+        for key, (owner, _) in list(self._kept.items()):
+            if not self._shares.waiting(owner) or self._shares.ahead(owner):
+                del self._kept[key]
+        mine = tenant.partition("/")[0]
+        slots = [slot for key, (_, slot) in self._kept.items() if key != mine]
+        if not slots or not self._shares.ahead(tenant):
+            return None
+        return np.array(slots, dtype=np.int64)
