@@ -16,7 +16,7 @@ sequences (K tokens) and m that will join it (J tokens):
     D             prefill duty of the replica, at most that of an engine that always computes prompts,
                   W(c) / (W(c) + I')
     TPOT          I' / (1 − D) for the newcomer, whose own prompt is done by then
-    others' TPOT  I' / (1 − D'), D' = D + 2 W(u) / τ: those running also lose its prompt's work, over half of τ
+    others' TPOT  I' / (1 − D'), D' = D + 2 W(u) / τ: those running lose its prompt's work, over half of τ
     others' TTFT  a prompt that shares its chunks with those queued delays them: half of W(min(u, c))
 
 Everything is measured from now, and in seconds.

@@ -42,6 +42,9 @@ CRITICAL_TIER, PLAIN_TIER, LOST_TIER = 0, 1, 2
 FIRST_LINES = 64
 NO_HOME = -1
 
+HOME_PATIENCE = 0.5
+"""The part of its patience for which a request waits for the replica that has most of its prompt."""
+
 
 class HeadRow(IntEnum):
     """The rows of the table of heads."""
@@ -67,7 +70,9 @@ class HeadRow(IntEnum):
     """The place among the deployment's roles of that which had no room."""
     FORCED = 12
     """1 where it has waited as long as it may."""
-    PROFILE = 13
+    HOME_UNTIL_S = 13
+    """The time until which it waits for its home."""
+    PROFILE = 14
     """The place of its profile in `UrgencyQueue.profiles`."""
 
 
@@ -97,6 +102,12 @@ class WaitingRequest:
     def latest_start_s(self) -> float:
         """The latest start that is still worth something."""
         return min(self.start_by_s, self.expires_s)
+
+    @property
+    def home_until_s(self) -> float:
+        """The time until which it waits for its home, while others may have room."""
+        patience_s = self.latest_start_s - self.enqueued_s
+        return self.enqueued_s + HOME_PATIENCE * patience_s if 0.0 < patience_s < inf else -inf
 
 
 class Alike(NamedTuple):
@@ -318,6 +329,7 @@ class UrgencyQueue:
             slo.tpot_s,
             entry.role,
             entry.forced,
+            entry.home_until_s,
             self.profiles.setdefault(entry.profile, len(self.profiles)),
         )
 

@@ -85,9 +85,12 @@ def _foresee(  # noqa: PLR0917 - plain figures, compiled
             if heads[HeadRow.FORCED, head] > 0.0 and table[FleetRow.FORCED, slot] == 0.0:
                 marks[head] = True
                 continue
+            home = heads[HeadRow.HOME, head]
+            if home >= 0.0 and home != slot and terms.now_s < heads[HeadRow.HOME_UNTIL_S, head]:
+                continue
             tokens, output = heads[HeadRow.INPUT_TOKENS, head], heads[HeadRow.OUTPUT_TOKENS, head]
             cached[0] = 0.0
-            if heads[HeadRow.HOME, head] == slot and terms.role_code != DECODE_ROLE:
+            if home == slot and terms.role_code != DECODE_ROLE:
                 cached[0] = heads[HeadRow.CACHED_TOKENS, head]
             asked = ((terms.now_s, tokens, output, terms.stay_s), figures[1], figures[2], figures[3])
             here = slots[place : place + 1]

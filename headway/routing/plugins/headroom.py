@@ -19,6 +19,10 @@ TTFT, TPOT, OTHERS, DELAY = (
     int(ForecastRow.OTHERS_TPOT_S),
     int(ForecastRow.DELAY_S),
 )
+WORK = int(ForecastRow.WORK_S)
+
+WORK_WEIGHT = 2.0
+"""A second of work beside a second of waiting: what a cached prompt saves, those who come later have, too."""
 
 LEAST = 1e-6
 """The score of a valid candidate without any headroom to spare."""
@@ -70,6 +74,7 @@ class JudgedReplica(NamedTuple):
     tpot_s: float
     others_s: float
     delay_s: float
+    rank_s: float
     tightest_s: float
     slack_s: float
     decoding: float
@@ -88,17 +93,19 @@ def candidate_at(
     decoding = (
         table[FleetRow.RUNNING, slot] + table[FleetRow.COMING, slot] + table[FleetRow.OTHER_REQUESTS, slot]
     )
+    ttft_safety = terms.ttft_safety * (1.0 + terms.caution * table[FleetRow.TTFT_CAUTION, slot])
     return JudgedReplica(
         rows[TTFT, place],
         rows[TPOT, place],
         rows[OTHERS, place],
         rows[DELAY, place],
+        rows[TTFT, place] * ttft_safety + WORK_WEIGHT * rows[WORK, place],
         tightest_s,
         table[FleetRow.TTFT_SLACK_S, slot],
         decoding,
         waiting,
         (waiting == 0.0) | (table[FleetRow.PREFILL_TOKENS, slot] <= CHUNKS * terms.chunk_tokens),
-        terms.ttft_safety * (1.0 + terms.caution * table[FleetRow.TTFT_CAUTION, slot]),
+        ttft_safety,
         terms.tpot_safety * (1.0 + terms.caution * table[FleetRow.TPOT_CAUTION, slot]),
     )
 
@@ -179,13 +186,15 @@ def nearest_of(
 
 
 class BestHeadroom(NamedTuple):
-    """The most headroom among the valid and the ranges that differences are measured by, seconds.
+    """The best among the valid, and the ranges that differences are measured by, seconds.
+
+    `rank_s` is the least of TTFT and weighed work, `tpot_s` the most headroom.
 
     `soonest_s` is the least TTFT where there is room; infinite where there is none.
     """
 
-    ttft_s: float
-    ttft_range_s: float
+    rank_s: float
+    rank_range_s: float
     tpot_s: float
     tpot_range_s: float
     soonest_s: float
@@ -196,7 +205,7 @@ def best_of(
     rows: FloatArray, table: FloatArray, slots: SlotArray, terms: SloTerms, out: FloatArray
 ) -> BestHeadroom:
     """The first pass: NaN, or minus what is missing, in `out`; and the best among the valid, which have 0."""
-    most_ttft_s, most_tpot_s, least_ttft_s, least_tpot_s, soonest_s = -inf, -inf, inf, inf, inf
+    worst_s, most_tpot_s, best_s, least_tpot_s, soonest_s = -inf, -inf, inf, inf, inf
     for place in range(len(slots)):
         candidate = candidate_at(rows, table, place, slots[place], terms)
         if not (candidate.ttft_s < inf and candidate.tpot_s < inf):
@@ -207,12 +216,10 @@ def best_of(
             continue
         if candidate.room:
             soonest_s = min(soonest_s, candidate.ttft_s)
-        ttft_s, tpot_s = ttft_headroom_s(candidate, terms), tpot_headroom_s(candidate, terms)
-        most_ttft_s, least_ttft_s = max(most_ttft_s, ttft_s), min(least_ttft_s, ttft_s)
+        rank_s, tpot_s = candidate.rank_s, tpot_headroom_s(candidate, terms)
+        worst_s, best_s = max(worst_s, rank_s), min(best_s, rank_s)
         most_tpot_s, least_tpot_s = max(most_tpot_s, tpot_s), min(least_tpot_s, tpot_s)
-    return BestHeadroom(
-        most_ttft_s, most_ttft_s - least_ttft_s, most_tpot_s, most_tpot_s - least_tpot_s, soonest_s
-    )
+    return BestHeadroom(best_s, worst_s - best_s, most_tpot_s, most_tpot_s - least_tpot_s, soonest_s)
 
 
 @compiled
@@ -225,8 +232,8 @@ def share_of(candidate: JudgedReplica, terms: SloTerms, best: BestHeadroom) -> f
         ttft_weight = 1.0
     share = 1.0
     if ttft_weight > 0.0:
-        gap_s = best.ttft_s - ttft_headroom_s(candidate, terms)
-        share -= ttft_weight * gap_s / max(best.ttft_range_s, RESOLUTION * terms.ttft_s)
+        gap_s = candidate.rank_s - best.rank_s
+        share -= ttft_weight * gap_s / max(best.rank_range_s, RESOLUTION * terms.ttft_s)
     if ttft_weight < 1.0 and limit_s < inf:
         gap_s = best.tpot_s - tpot_headroom_s(candidate, terms)
         if best.tpot_range_s < inf:
