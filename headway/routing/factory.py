@@ -94,7 +94,7 @@ def make_router(
         fleet=fleet,
         reports=EngineReports(fleet, latency, rule),
         rules=rules,
-        prefixes=PrefixIndex(rules.prefix_cache_tokens // rules.block_tokens),
+        prefixes=PrefixIndex(rules.prefix_cache_tokens // rules.block_tokens, rules.block_tokens),
         sessions=Sessions(),
         adapters=AdapterIndex(config.engine.adapters_at_once),
         latency=latency,

@@ -114,6 +114,7 @@ class Placing:
             deadline_s=deadline_s,
             attempt=record.attempt,
             queued_s=queued_s,
+            cached_by=self._state.prefixes.source(choice.prefill.slot),
         )
         record.placement = placement
         if deadline_s < inf:
@@ -157,6 +158,8 @@ class Placing:
         self._deadlines.discard(record.number)
         self._remember(record)
         prefill, decode = _replicas(record)
+        if prefill.alive:
+            self._state.prefixes.computed(prefill.slot, record.request.blocks)
         prefill.waiting.discard(record.number)
         slack_s = least_key(prefill.waiting)
         prefill.prompts_left += 1
@@ -192,6 +195,9 @@ class Placing:
         prefill, decode = _replicas(record)
         if record.request.adapter:
             self._state.adapters.released(record.request.adapter, _slots(record))
+        for replica in (prefill, decode):
+            if replica.alive:
+                self._state.prefixes.computed(replica.slot, record.request.blocks)
         table, entry = self._fleet.table, record.entry
         decode.running.discard(record.number)
         decode.requests_left += 1

@@ -35,6 +35,7 @@ from headway.routing.types import (
     NOTHING,
     Figures,
     OutputProgress,
+    ReplicaId,
     ReplicaState,
     ReplicaUpdate,
     RequestSlo,
@@ -66,6 +67,7 @@ class Router:
         self._records: dict[str, Record] = {}
         self._dispatch = Dispatcher(settings, state, scheduler, self._counters, self._records)
         self._placing, self._number = self._dispatch.placing, 0
+        self._unread: set[ReplicaId] = set()
         self.traces = Traces(settings.offload)
 
     @property
@@ -157,6 +159,12 @@ class Router:
     def take_samples(self) -> Sequence[Sample]:
         """Training samples since the last call, oldest first."""
         return self._learning.take()
+
+    def take_unread(self) -> Sequence[ReplicaId]:
+        """Replicas whose news of cached blocks was of no use without all of them, since the last call."""
+        taken = sorted(self._unread)
+        self._unread.clear()
+        return taken
 
     @contextmanager
     def gathering(self) -> Iterator[None]:
@@ -277,14 +285,18 @@ class Router:
             if update.load.adapters is not None:
                 told = update.load.adapters, update.load.adapter_room
                 self._state.adapters.report(now_s, replica.slot, *told)
+            self._state.prefixes.heard(now_s, replica.slot, update.blocks_at)
+        if update.blocks is not None and not self._state.prefixes.report(replica.slot, update.blocks):
+            self._unread.add(update.replica)
         self._dispatch.freed.add(replica)
         return self._dispatch.drain(now_s)
 
     def expire(self, now_s: float) -> RoutingOutcome:
         """Do what is due: requests that waited as long as they may, late offloaded prompts, samples of
-        use."""
+        use, and prefixes that engines should have confirmed."""
         self._fleet.sample(now_s)
         self._state.reports.fade(now_s)
+        self._state.prefixes.settle(now_s)
         return self._dispatch.expire(now_s)
 
     def restore(self, now_s: float, running: Sequence[Running]) -> RoutingOutcome:

@@ -1,7 +1,7 @@
 """The values that routing reads and returns, and the errors that it raises.
 
     RouteRequest → Router → Placement | Shed (now, or with a later event)
-    ReplicaUpdate, OutputProgress → Router
+    ReplicaUpdate (KnownBlocks), OutputProgress → Router
 
 Times are seconds on the driver's clock, which the router never reads; lengths are tokens. The values are
 frozen, small and picklable, since they travel between gateways and the Router actor.
@@ -125,6 +125,7 @@ class Placement(NamedTuple):
     an offload decision's reason, or the profile's name; `profile` names the scheduling profile that
     decided. Predictions are None where nothing was predicted. `cached_tokens` is what the prefill replica is
     thought to have of the prompt. `deadline_s` is when an offloaded prefill is given up; infinite otherwise.
+    `cached_by` says from where: the engine's own `events`, an `estimate`, or "" where nobody predicts it.
     `attempt` counts placements of this request from 1. A named tuple, because one is made for every request:
     that takes a third of a frozen dataclass's time. Name the arguments all the same.
     """
@@ -141,6 +142,7 @@ class Placement(NamedTuple):
     deadline_s: float = inf
     attempt: int = 1
     queued_s: float = 0.0
+    cached_by: str = ""
 
     @property
     def split(self) -> bool:
@@ -210,14 +212,35 @@ class ReplicaLoad:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KnownBlocks:
+    """What an engine says of its prefix cache, in the keys of `RouteRequest.blocks`.
+
+    `since` None: `held` is all that it holds at `sequence`. Else these are the keys that changed after
+    `since`, as they are at `sequence`: from a state of any sequence between the two that leads to the same. A
+    `sequence` is this replica's alone. `capacity_tokens` is the size of its KV cache, 0 if it does not say.
+    """
+
+    sequence: int
+    since: int | None = None
+    held: tuple[int, ...] = ()
+    dropped: tuple[int, ...] = ()
+    capacity_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaUpdate:
-    """A replica came, changes, or went. `gpu_type` "" and `load` None: it has not said anything new."""
+    """A replica came, changes, or went. `gpu_type` "" and `load` None: it has not said anything new.
+
+    With a `load` goes `blocks_at`, the sequence of its known blocks then; None: it does not know its cache.
+    """
 
     replica: ReplicaId
     role: Role
     state: ReplicaState = ReplicaState.READY
     gpu_type: str = ""
     load: ReplicaLoad | None = None
+    blocks_at: int | None = None
+    blocks: KnownBlocks | None = None
 
 
 class OutputProgress(NamedTuple):
