@@ -11,6 +11,7 @@ import asyncio
 import time
 import uuid
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import product
 from math import inf, isfinite
 from typing import Any
@@ -28,7 +29,7 @@ from actors.store import InternalKvStore
 from actors.wire import Address
 from headway.config import HeadwayConfig, Role
 from headway.engine import engine_rules
-from headway.engine.kinds import engine_kind
+from headway.engine.kinds import caches_prefixes, engine_kind
 from headway.routing import ReplicaUpdate, RequestSlo, RouteRequest, Sample, make_router
 from headway.routing.gpu_profiles import GpuProfile
 from headway.routing.router import Router as RouterCore
@@ -137,7 +138,10 @@ class Router:
 
 
 def _made(config: HeadwayConfig, profiles: Mapping[str, GpuProfile]) -> RouterCore:
-    rules = engine_rules(config, own_profile(profiles))
+    rules = engine_rules(config, profile := own_profile(profiles))
+    if not rules.prefix_cache_tokens and caches_prefixes(config):
+        # The engine's KV cache is its prefix cache.
+        rules = replace(rules, prefix_cache_tokens=int(profile.decode.table.max_kv_tokens))
     return make_router(config, profiles, rules, np.random.default_rng(), live=True)
 
 

@@ -68,6 +68,10 @@ class VllmSettings(Settings):
     """Disk: a directory that all replicas see. Files stay until they are deleted by hand."""
     host: str | None = None
     """Address at which replicas fetch KV from each other; null: the machine's own towards other machines."""
+    kv_events: bool = True
+    """Whether replicas that compute prompts say what their prefix caches hold, for the router, by vLLM's KV
+    events (docs/vllm.md#known-prefixes); nothing where prefix caching is off, or `args` has a
+    `kv_events_config`."""
     args: Mapping[str, Any] = {}
     """Further arguments of vLLM's AsyncEngineArgs, by name; what has a key of its own here, and other
     kinds of parallelism, are refused."""
@@ -122,7 +126,8 @@ class EngineSettings(Settings):
     `max_num_batched_tokens`."""
     kv_transfer: KvTransfer = KvTransfer()
     prefix_cache_tokens: NonNegativeInt | None = Field(default=None, le=MOST_TOKENS)
-    """Tokens that the prefix cache of one replica holds; null or 0: no prefix cache."""
+    """Tokens that the prefix cache of one replica holds; 0: no prefix cache; null: none either, but vLLM's is
+    its KV cache, as profiled."""
     time_scale: PositiveFloat = Field(default=1.0, ge=1e-3, le=1e3)
     """Speed of simulated engines over the profile's, simulated and live: 0.1 makes every profiled time
     ten times as long; KV transfers keep theirs."""

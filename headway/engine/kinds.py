@@ -62,6 +62,8 @@ class EngineKind:
     None: prompts stay text, and their length is counted by `gateway.tokenizer` or estimated."""
     adapters: Callable[[HeadwayConfig], Sequence[str]] = lambda _config: ()
     """Further model names that clients may ask for: adapters of the model."""
+    caches_prefixes: Callable[[HeadwayConfig], bool] = lambda _config: False
+    """True if engines keep prefixes without `engine.prefix_cache_tokens`: as many as their KV cache holds."""
     collector: Callable[[str, Any, Any], Any] | None = None
     """Further metrics of a gateway: (model, `Traffic`, `GatewayMetrics`) → a Prometheus collector."""
     check_settings: Callable[[HeadwayConfig], None] = _none
@@ -88,6 +90,12 @@ def engine_kind(config: HeadwayConfig) -> EngineKind:
     if config.engine.options or kind.options is not None:
         engine_options(config, kind)
     return kind
+
+
+def caches_prefixes(config: HeadwayConfig) -> bool:
+    """True if replicas keep prefixes, by the settings or by the kind of engine. ConfigError."""
+    tokens = config.engine.prefix_cache_tokens
+    return engine_kind(config).caches_prefixes(config) if tokens is None else tokens > 0
 
 
 def engine_options(config: HeadwayConfig, kind: EngineKind) -> Settings:

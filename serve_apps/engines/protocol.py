@@ -187,6 +187,8 @@ class EngineStats:
     computed again. `output_tokens` were produced here, including those of prefill engines, which are thrown
     away. Simulated engines count neither. `adapters` are the LoRA adapters that are loaded, the least
     recently used first, and `adapter_room` how many a batch can use; None of an engine without any.
+    `blocks_at` is the sequence of `known_blocks`, a method outside the protocol that engines may have, as
+    vLLM's has, to say what their prefix caches hold; None: not known now.
     """
 
     engine: str
@@ -202,6 +204,7 @@ class EngineStats:
     output_tokens: int = 0
     adapters: tuple[str, ...] | None = None
     adapter_room: int | None = None
+    blocks_at: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,6 +24,7 @@ from actors.routing_actors import needs_router
 from headway.config import HeadwayConfig
 from headway.config.routing import SloClass
 from headway.engine import EngineRules
+from headway.engine.kinds import caches_prefixes
 from headway.planning import Slo
 from headway.routing.types import NO_SLO, Placement, RequestSlo, RouteRequest
 from serve_apps.gateway.backend import InvalidRequest
@@ -192,7 +193,7 @@ class Routes:
 
     def __init__(self, config: HeadwayConfig) -> None:
         self._always = needs_router(config)
-        self._prefixes = bool(config.engine.prefix_cache_tokens)
+        self._prefixes = caches_prefixes(config)
 
     def needed(self, targets: SloTargets) -> bool:
         """True if the router is asked."""

@@ -3,6 +3,7 @@
 arguments   settings -> arguments of AsyncEngineArgs
 loading     the model and the installation as seen before anything is loaded, environment variables, loading
 requests    the requests that are here, by the id that callers use, and vLLM's statistics of them
+kv_events   what vLLM says of its prefix cache, over ZeroMQ; `cached_blocks` says it in the gateway's blocks
 answers     vLLM's own OpenAI server over the engine, for what clients send
 engine      VllmEngine, all of it together
 metrics     what dashboards made for vLLM read, at the gateway
@@ -43,6 +44,12 @@ def _model(config: HeadwayConfig) -> str:
     from serve_apps.engines.vllm.arguments import model_of
 
     return model_of(config)
+
+
+def _caches_prefixes(config: HeadwayConfig) -> bool:
+    from serve_apps.engines.vllm.arguments import caches_prefixes
+
+    return caches_prefixes(config)
 
 
 def _collector(model: str, traffic: "Traffic", measured: "GatewayMetrics") -> "Collector":
@@ -92,6 +99,7 @@ VLLM = EngineKind(
     resources=_resources,
     model=_model,
     adapters=lambda config: tuple(config.engine.vllm.adapters),
+    caches_prefixes=_caches_prefixes,
     collector=_collector,
     check_settings=_check_settings,
     check_here=_check_here,

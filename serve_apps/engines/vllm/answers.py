@@ -53,6 +53,9 @@ SEND: Mapping[str, Any] = {
 }
 """Asks vLLM to keep the KV of a prompt for another engine, and to say where it is."""
 
+OURS = (KV_PARAMETERS, "kv_cache_report_mode")
+"""Not for clients to say: where KV is, and that what is found in the cache be reported as if it were new."""
+
 ENDS: Mapping[str, FinishReason] = {"stop": "stop", "length": "length"}
 LEAVES_WITHIN_S = 5.0
 """Seconds for vLLM's application to end a call that was closed, before its task is cancelled."""
@@ -194,7 +197,7 @@ def _for_the_prompt() -> "SamplingParams":
 
 def _place(parameters: "SamplingParams", call: Metered) -> None:
     """The KV's place is Headway's to say, and the longest output where the client said nothing."""
-    extra = {name: value for name, value in (parameters.extra_args or {}).items() if name != KV_PARAMETERS}
+    extra = {name: value for name, value in (parameters.extra_args or {}).items() if name not in OURS}
     if call.kv is not None and call.kv.transfer:
         extra[KV_PARAMETERS] = dict(call.kv.transfer)
     parameters.extra_args = extra or None

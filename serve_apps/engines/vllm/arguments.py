@@ -64,6 +64,12 @@ def on_cpu(settings: VllmSettings) -> bool:
     return True
 
 
+def caches_prefixes(config: HeadwayConfig) -> bool:
+    """True unless the settings keep vLLM from it."""
+    switched_off = config.engine.vllm.args.get("enable_prefix_caching") is False
+    return not switched_off and config.engine.prefix_cache_tokens != 0
+
+
 def gpus_of(config: HeadwayConfig, role: Role) -> int:
     """GPUs of one replica, 0 on CPUs. ConfigError, ProfileError."""
     if on_cpu(config.engine.vllm):

@@ -16,10 +16,12 @@ suggests, then the client's.
 
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from headway.config import HeadwayConfig
 from headway.planning.types import Role
+from headway.routing.types import KnownBlocks
 from serve_apps.engines.loaded_adapters import LoadedAdapters
 from serve_apps.engines.protocol import (
     Aside,
@@ -37,6 +39,7 @@ from serve_apps.engines.protocol import (
 )
 from serve_apps.engines.vllm.answers import ENDS, KV_PARAMETERS, SEND, Answers
 from serve_apps.engines.vllm.arguments import on_cpu
+from serve_apps.engines.vllm.kv_events import KvEvents, tells_events
 from serve_apps.engines.vllm.loading import check_model, load, one_line, prepare, prepare_tracing
 from serve_apps.engines.vllm.requests import Attempt, Statistics, Streams
 
@@ -85,7 +88,8 @@ class VllmEngine:
         # Held for as long as the engine lives: it keeps the side channel's port.
         self._port = prepare(config.engine.vllm, on_cpu=on_cpu(config.engine.vllm))
         prepare_tracing(config.tracing)
-        self._llm = load(config, role, self._statistics)
+        self._events = KvEvents() if tells_events(config, role) else None
+        self._llm = load(config, role, self._statistics, self._events)
         self._longest_tokens: int = self._llm.model_config.max_model_len
         self._default = self._llm.model_config.get_diff_sampling_param()
         self._answers = Answers(config, role, self._llm)
@@ -147,7 +151,14 @@ class VllmEngine:
     def stats(self) -> EngineStats:
         """The load now. Raises EngineFailed once the engine has failed."""
         self._require_alive()
-        return self._statistics.now(len(self._streams), self._streams.busy_s(), self._streams.adapters)
+        book = None if self._events is None else self._events.book
+        stats = self._statistics.now(len(self._streams), self._streams.busy_s(), self._streams.adapters)
+        return stats if book is None else replace(stats, blocks_at=book.sequence)
+
+    def known_blocks(self, since: int | None) -> KnownBlocks | None:
+        """What the prefix cache holds, or what changed since then; None where that is not known."""
+        book = None if self._events is None else self._events.book
+        return None if book is None else book.since(since)
 
     def running(self) -> Sequence[RunningRequest]:
         """The requests here in the order in which they came. EngineFailed once it has failed."""
@@ -172,10 +183,13 @@ class VllmEngine:
     async def prepare(self) -> None:
         """Make what answers clients, before the first one waits for it. Raises EngineFailed."""
         self._require_alive()
+        self._follow()
         await self._answers.made()
 
     def close(self) -> None:
         """End the engine's process; nothing may be asked of it any more."""
+        if self._events is not None:
+            self._events.close()
         self._llm.shutdown()
         self._answers.close()
         # Here and now, not when the interpreter ends and vLLM's modules are gone: vLLM shuts down once more.
@@ -187,6 +201,7 @@ class VllmEngine:
     ) -> Attempt:
         """A new attempt, in the place of an earlier one at the same request."""
         self._require_alive()
+        self._follow()
         request_id = request.request_id
         if request.call is None:
             self._require(request.max_tokens >= 1, f"max_tokens of {request_id} must be at least 1")
@@ -195,6 +210,11 @@ class VllmEngine:
         return self._streams.begin(
             request, prefill_only=prefill_only, prefilled_elsewhere=prefilled_elsewhere
         )
+
+    def _follow(self) -> None:
+        """Read what vLLM says of its cache from now on; it has to be on the loop of all calls."""
+        if self._events is not None:
+            self._events.start()
 
     async def _end(self, request_id: str, error: EngineError) -> None:
         attempt = self._streams.end(request_id, error)

@@ -34,6 +34,7 @@ from pydantic import ValidationError
 from headway.config import ConfigError, HeadwayConfig, TracingSettings, VllmSettings
 from headway.planning.types import Role
 from serve_apps.engines.vllm.arguments import check_reserved, engine_arguments, kv_transfer, model_of
+from serve_apps.engines.vllm.kv_events import KvEvents
 from serve_apps.engines.vllm.requests import Statistics, logger_of
 
 if TYPE_CHECKING:
@@ -231,17 +232,27 @@ ELSEWHERE = "Engine core initialization failed"
 """How vLLM begins when the reason is in the other process's log."""
 
 
-def load(config: HeadwayConfig, role: Role, statistics: Statistics) -> "AsyncLLM":
-    """A loaded engine that reports to `statistics`. ConfigError with vLLM's reason."""
-    from vllm.config import KVTransferConfig
+def load(
+    config: HeadwayConfig, role: Role, statistics: Statistics, events: KvEvents | None = None
+) -> "AsyncLLM":
+    """A loaded engine that reports to `statistics`, and what it caches to `events`. ConfigError with vLLM's
+    reason."""
+    from vllm.config import KVEventsConfig, KVTransferConfig
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.v1.engine.async_llm import AsyncLLM
 
     check_names(config.engine.vllm)
     transfer = KVTransferConfig(**kv_transfer(config, role))
+    said = engine_arguments(config, role)
+    if events is not None:
+        said["kv_events_config"] = KVEventsConfig(**events.config)
     with refusals(config):
-        arguments = AsyncEngineArgs(**engine_arguments(config, role), kv_transfer_config=transfer)
-        return AsyncLLM.from_engine_args(arguments, stat_loggers=[logger_of(statistics)])
+        arguments = AsyncEngineArgs(**said, kv_transfer_config=transfer)
+        llm = AsyncLLM.from_engine_args(arguments, stat_loggers=[logger_of(statistics)])
+    if events is not None:
+        cache = llm.vllm_config.cache_config
+        events.loaded(cache.num_gpu_blocks, cache.block_size)
+    return llm
 
 
 def check_accepted(config: HeadwayConfig) -> None:
