@@ -31,6 +31,7 @@ from actors.wire import Address
 from headway.config import HeadwayConfig
 from headway.engine.observed_latency import LatencyObserver
 from headway.planning import Role
+from headway.routing.types import KnownBlocks
 from serve_apps.call_server import CallServer, Method
 from serve_apps.engines import make_engine
 from serve_apps.engines.protocol import (
@@ -243,6 +244,11 @@ class EngineReplica:
         except EngineFailed:
             return ()
 
+    async def known_blocks(self, since: int | None) -> KnownBlocks | None:
+        """What the engine's prefix cache holds, or what changed since then; None where that is not known."""
+        known: Callable[[int | None], KnownBlocks | None] | None = getattr(self._engine, "known_blocks", None)
+        return None if known is None else known(since)
+
     async def describe(self) -> Mapping[str, str]:
         """Role, model, replica and its GPU type, "" where that is unknown."""
         return {
@@ -293,7 +299,7 @@ class Prefill(EngineReplica):
     role = Role.PREFILL
 
     def _methods(self) -> Mapping[str, Method]:
-        return {"prefill": self.prefill}
+        return {"prefill": self.prefill, "known_blocks": self.known_blocks}
 
     async def prefill(self, request: EngineRequest) -> KvHandle:
         """Compute the prompt."""
@@ -345,7 +351,7 @@ class Mixed(Decode):
     role = Role.MIXED
 
     def _methods(self) -> Mapping[str, Method]:
-        return {**super()._methods(), "prefill": self.prefill}
+        return {**super()._methods(), "prefill": self.prefill, "known_blocks": self.known_blocks}
 
     async def prefill(self, request: EngineRequest) -> KvHandle:
         """Compute the prompt for another replica."""

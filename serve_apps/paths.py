@@ -27,7 +27,7 @@ from typing import Any
 from ray.serve.handle import DeploymentHandle
 
 from headway.planning import Role
-from headway.routing.types import Placement, ShedReason
+from headway.routing.types import KnownBlocks, Placement, ShedReason
 from serve_apps.calls import Lost, Output, PoolLines, Untaken
 from serve_apps.engines.protocol import Aside, AsideAnswer, EngineRequest, KvHandle, TokenChunk
 from serve_apps.gateway.backend import NotReady, Overloaded, TakeChunk
@@ -99,6 +99,11 @@ class Phases:
             raise
         finally:
             pool.done(replica, request.request_id)
+
+    async def known_blocks(self, role: Role, replica: str, since: int | None) -> KnownBlocks | None:
+        """What that replica's prefix cache holds, or what changed. Lost, or a BackendError."""
+        said: KnownBlocks | None = await self._lines[role].call(replica, "known_blocks", since)
+        return said
 
     async def aside(self, replica: str, question: Aside) -> AsideAnswer:
         """What that replica says to it. Lost, or a BackendError."""
@@ -231,6 +236,7 @@ class RoutedOutput:
             self._routed.complete()
         else:
             self._routed.output_tokens += chunk.tokens
+            self._routed.reused(chunk.cached_tokens)
         return chunk
 
     def hand_to(self, taker: TakeChunk) -> None:
@@ -277,7 +283,9 @@ class RoutedPath:
             routed.close()
             raise
         routed.first_token()
-        routed.output_tokens += 0 if chunk is None else chunk.tokens
+        if chunk is not None:
+            routed.output_tokens += chunk.tokens
+            routed.reused(chunk.cached_tokens)
         return RoutedOutput(output, routed), chunk
 
     async def _begun(

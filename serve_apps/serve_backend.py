@@ -140,6 +140,7 @@ class ServeBackend:
                 lambda request: self._direct.place(request.request_id, critical=request.critical),
                 WaitLimits(call_timeout_s=routing.call_timeout_ms / 1e3, max_wait_s=routing.queue.max_wait_s),
                 ReplicaSurvey(self._handles, self._phases.pools),
+                ask_blocks=self._phases.known_blocks,
             )
             self._routed = RoutedPath(self._client, self._phases)
         return self._routed

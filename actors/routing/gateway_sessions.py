@@ -111,7 +111,12 @@ class GatewaySessions:
         survey = batch.hello and not self._surveyed
         self._surveyed = self._surveyed or batch.hello
         return BatchAnswer(
-            known=True, messages=messages, queued=self.router.queued, figures=figures, survey=survey
+            known=True,
+            messages=messages,
+            queued=self.router.queued,
+            figures=figures,
+            survey=survey,
+            unread=tuple(self.router.take_unread()),
         )
 
     def expire(self, now_s: float) -> bool:

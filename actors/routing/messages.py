@@ -128,7 +128,8 @@ class BatchAnswer(NamedTuple):
     """The answer to a batch. `known` false: the router has no such session, it wants a hello.
 
     `queued` requests of all gateways wait in the router. `figures` come about once a second. `survey`: the
-    router began anew and asks for what the replicas have.
+    router began anew and asks for what the replicas have. Of `unread` replicas it wants all cached blocks:
+    what changed was of no use.
     """
 
     known: bool
@@ -136,3 +137,4 @@ class BatchAnswer(NamedTuple):
     queued: int = 0
     figures: Figures | None = None
     survey: bool = False
+    unread: tuple[str, ...] = ()

@@ -23,6 +23,7 @@ from actors.routing.messages import Batch, BatchAnswer, Messages, OnReplica
 from headway.planning import Role
 from headway.routing.types import RouteRequest
 from serve_apps.membership import Membership
+from serve_apps.routed.known_blocks import AskBlocks, KnownBlocksFeed
 from serve_apps.routed.metrics import RoutingCounts
 from serve_apps.routed.requests import RoutedRequest
 from serve_apps.routed.table import Fallback, RequestTable, WaitLimits
@@ -63,7 +64,7 @@ class RouterLink(Protocol):
 
 
 class RouterClient:
-    """The dialogue of one gateway. Made and used on one event loop; `survey` asks the replicas."""
+    """The dialogue of one gateway. Made and used on one event loop; `survey`, `ask_blocks` ask replicas."""
 
     def __init__(
         self,
@@ -73,11 +74,13 @@ class RouterClient:
         limits: WaitLimits,
         survey: AskReplicas,
         *,
+        ask_blocks: AskBlocks | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.name = uuid.uuid4().hex
         self._link, self._survey = link, survey
         self._table = RequestTable(pools, fallback, limits, clock, self._wake)
+        self._feed = None if ask_blocks is None else KnownBlocksFeed(pools, ask_blocks, self._table.known)
         self._greeted = self._report = self._sign = False
         self._due, self._up = asyncio.Event(), asyncio.Event()
         self._linger: asyncio.TimerHandle | None = None
@@ -109,6 +112,8 @@ class RouterClient:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        if self._feed is not None:
+            await self._feed.close()
         self._link.close()
 
     async def _talk(self) -> None:
@@ -147,6 +152,10 @@ class RouterClient:
             self._table.counts.sessions += 1
             self._up.set()
             self._due.set()
+            if self._feed is not None:
+                self._feed.restart()
+        if self._feed is not None and answer.unread:
+            self._feed.unread(answer.unread)
         if answer.survey:
             self._begin(self._look())
 

@@ -21,12 +21,17 @@ from headway.routing.types import Placement
 class RoutingCounts:
     """`placements` by profile, route class and reason; `sheds` and `fallbacks` by reason.
 
+    `prefixes` are tokens of prompts whose engine said what it had cached, by the source of the router's
+    account of that cache and by kind: `prompt` all, `expected` to be cached, `cached`, and `error`, the sum
+    of absolute differences; `judged` counts these requests.
     `lives` counts the sessions with a router: above 1 it, or the way to it, was lost meanwhile.
     """
 
     placements: Counter[tuple[str, str, str]] = field(default_factory=Counter)
     sheds: Counter[str] = field(default_factory=Counter)
     fallbacks: Counter[str] = field(default_factory=Counter)
+    prefixes: Counter[tuple[str, str]] = field(default_factory=Counter)
+    judged: Counter[str] = field(default_factory=Counter)
     sessions: int = 0
     queued: int = 0
     figures: Figures = field(default_factory=dict)
@@ -48,6 +53,18 @@ class RoutingCounts:
     def placed(self, placement: Placement) -> None:
         """Count a placement."""
         self.placements[placement.profile, str(placement.route_class or ""), placement.reason] += 1
+
+    def reused(self, placement: Placement, input_tokens: int, cached_tokens: int) -> None:
+        """Compare what a placement expected of a prefix cache with what its engine found."""
+        source, expected = placement.cached_by, placement.cached_tokens
+        self.judged[source] += 1
+        for kind, tokens in (
+            ("prompt", input_tokens),
+            ("expected", expected),
+            ("cached", cached_tokens),
+            ("error", abs(expected - cached_tokens)),
+        ):
+            self.prefixes[source, kind] += tokens
 
 
 ROUTER_GAUGES = (
@@ -116,6 +133,7 @@ class RoutingMetrics(Collector):
             for reason, count in by_reason.items():
                 family.add_metric((self._model, reason), count)
             yield family
+        yield from self._prefixes(counts)
         sessions = CounterMetricFamily(
             "headway_router_sessions", "Times that the router was met anew", labels=("model",)
         )
@@ -129,6 +147,24 @@ class RoutingMetrics(Collector):
         for event, number in counts.figures.get(EVENT_ERRORS, {}).items():
             errors.add_metric((self._model, *event), number)
         yield errors
+
+    def _prefixes(self, counts: RoutingCounts) -> Iterator[Metric]:
+        tokens = CounterMetricFamily(
+            "headway_router_prefix_tokens",
+            "Prompt tokens by source (events, estimate) and kind: prompt, expected and found cached, error",
+            labels=("model", "source", "kind"),
+        )
+        for (source, kind), number in counts.prefixes.items():
+            tokens.add_metric((self._model, source, kind), number)
+        requests = CounterMetricFamily(
+            "headway_router_prefix_requests",
+            "Requests of this gateway whose expected cached tokens were compared with the engine's",
+            labels=("model", "source"),
+        )
+        for source, number in counts.judged.items():
+            requests.add_metric((self._model, source), number)
+        yield tokens
+        yield requests
 
     def _current(self, counts: RoutingCounts) -> Iterator[Metric]:
         queued = GaugeMetricFamily(

@@ -44,6 +44,10 @@ class ReplicaDiff:
         """The changes since the last call."""
         return self._difference(now_s) if self.stale else ()
 
+    def reported(self, replica: str) -> ReplicaUpdate | None:
+        """What the router was last sent of a replica, None if nothing."""
+        return self._reported.get(replica)
+
     def _change(self) -> None:
         self.stale = True
 
@@ -81,6 +85,7 @@ def _update(role: Role, member: Member, now_s: float) -> ReplicaUpdate:
         state=ReplicaState.DRAINING if suspect else ReplicaState.READY,
         gpu_type=str(member.stats.get("gpu_type", "")),
         load=_load(member.stats),
+        blocks_at=member.stats.get("blocks_at"),
     )
 
 

@@ -33,6 +33,9 @@ class RequestObserver(Protocol):
     def again(self, routed: "RoutedRequest") -> None:
         """Its attempt was lost; it wants another place."""
 
+    def reused(self, routed: "RoutedRequest", cached_tokens: int) -> None:
+        """Its engine says how much of its prompt was cached."""
+
     def ended(self, routed: "RoutedRequest", *, complete: bool) -> None:
         """It has ended."""
 
@@ -99,6 +102,11 @@ class RoutedRequest:
         self.computed = self.streaming = True
         self._newer = None
         self._observer.first_token(self)
+
+    def reused(self, cached_tokens: int | None) -> None:
+        """Its engine says how much of its prompt was cached; None: it does not say."""
+        if cached_tokens is not None:
+            self._observer.reused(self, cached_tokens)
 
     def complete(self) -> None:
         """It has all its tokens."""

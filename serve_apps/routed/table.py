@@ -33,7 +33,7 @@ from actors.routing.messages import (
     Surveyed,
 )
 from headway.planning import Role
-from headway.routing.types import OutputProgress, Placement, RouteRequest, Shed, ShedReason
+from headway.routing.types import KnownBlocks, OutputProgress, Placement, RouteRequest, Shed, ShedReason
 from serve_apps.gateway.backend import BackendError, NotReady, Overloaded
 from serve_apps.membership import Membership
 from serve_apps.routed.metrics import RoutingCounts
@@ -115,6 +115,17 @@ class RequestTable:
             self._push(Completed(now_s, request_id, routed.output_tokens))
         else:
             self._push(Failed(now_s, request_id))
+
+    def known(self, replica: str, blocks: KnownBlocks) -> None:
+        """What a replica says of its prefix cache; of one that the router has not heard of it is dropped."""
+        reported = self.diff.reported(replica)
+        if reported is not None:
+            self._push(Changed(self._clock(), replace(reported, load=None, blocks_at=None, blocks=blocks)))
+
+    def reused(self, routed: RoutedRequest, cached_tokens: int) -> None:
+        """Its engine says what it had of the prompt: compare it with what was thought when it was placed."""
+        if routed.placement is not None and routed.placement.cached_by:
+            self.counts.reused(routed.placement, routed.request.input_tokens, cached_tokens)
 
     def found(self, running: Sequence[OnReplica]) -> None:
         """Requests that were found on replicas; arrivals count as of now, on whichever clock they were."""
