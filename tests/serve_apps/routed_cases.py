@@ -11,6 +11,7 @@ from headway.routing import Placement, RouteRequest
 from serve_apps.gateway.backend import Overloaded
 from serve_apps.membership import Membership
 from serve_apps.routed.client import RouterClient, Unreachable
+from serve_apps.routed.known_blocks import AskBlocks
 from serve_apps.routed.table import WaitLimits
 from tests.actors.router_cases import sessions
 from tests.engines.virtual_loop import run
@@ -94,7 +95,9 @@ class Line:
 class Gateway:
     """A client, its pool of mixed replicas, and what the replicas would answer to a survey."""
 
-    def __init__(self, line: Line, *replicas: str, **patience: float) -> None:
+    def __init__(
+        self, line: Line, *replicas: str, ask_blocks: AskBlocks | None = None, **patience: float
+    ) -> None:
         self.line, self.pool = line, Membership()
         self.pool.update((replica, {}) for replica in replicas)
         self.found: Sequence[OnReplica] = ()
@@ -105,6 +108,7 @@ class Gateway:
             self._fall_back,
             WaitLimits(**patience),
             self._survey,
+            ask_blocks=ask_blocks,
             clock=asyncio.get_running_loop().time,
         )
 
