@@ -2,7 +2,8 @@
 
 `policies`, `mismatch`, `advice`, `mixed`, `days` and `roles` take hours, `routings` half of one, and run only
 when they are named; so do `size` and `embedded_profiles`, which measure no speed, `gateway`, which wants its
-peers, and `attacks`, which takes a quarter of an hour and wants a machine to itself.
+peers, `kv_events`, which wants vLLM, and `attacks`, which takes a quarter of an hour and wants a machine to
+itself.
 """
 
 import argparse
@@ -36,6 +37,7 @@ BENCHMARKS: Mapping[str, str] = {
     "routings": "goodput, tails and prefix hits of routings on unlike loads (half an hour; --only: some)",
     "offload": "elastic prefill offload on 8 mixed replicas, by mode (minutes)",
     "size": "lines, files, import circles; files that a tick and a request cross (--journeys: minutes)",
+    "kv_events": "the router's idea of vLLM's prefix cache, by KV events and estimated (minutes; with vLLM)",
     "simulator": "simulated requests per second, memory, cold start",
     "fidelity": "the simulator against live engines, surfaces at samples left out (minutes; with vLLM 10)",
     "gateway": "CPU per request beside Serve's default path, HAProxy, Rust routers (minutes, a Ray)",
@@ -56,6 +58,7 @@ OPTIONS: Mapping[str, Sequence[str]] = {
     "size": ("root", "journeys"),
     "gateway": ("peers",),
     "embedded_profiles": ("output",),
+    "kv_events": (),
 }
 """Benchmarks that take more than the data directory, or too long to run unasked."""
 
