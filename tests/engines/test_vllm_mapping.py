@@ -10,12 +10,14 @@ from types import SimpleNamespace
 import pytest
 
 from headway.config import ConfigError, load_config
+from headway.engine.kinds import caches_prefixes
 from headway.planning import Role
 from serve_apps.engines.loaded_adapters import LoadedAdapters
 from serve_apps.engines.protocol import EngineRequest, KvHandle, RequestAborted
 from serve_apps.engines.vllm import loading
 from serve_apps.engines.vllm.arguments import check_reserved, engine_arguments, gpus_of, kv_transfer
 from serve_apps.engines.vllm.engine import decode_parameters, prefill_parameters
+from serve_apps.engines.vllm.kv_events import tells_events
 from serve_apps.engines.vllm.loading import quiet, reserve_port
 from serve_apps.engines.vllm.requests import Statistics, Streams
 from tests.engines.safetensors import safetensors
@@ -30,6 +32,25 @@ def asked(name: str = "r", **fields) -> EngineRequest:
 
 
 # Arguments.
+
+
+@pytest.mark.parametrize(
+    ("settings", "caches", "tells"),
+    [
+        ({}, True, True),
+        ({"engine.vllm.kv_events": False}, True, False),
+        ({"engine.vllm.args": {"kv_events_config": {"enable_kv_cache_events": True}}}, True, False),
+        ({"engine.vllm.args": {"enable_prefix_caching": True}}, True, True),
+        ({"engine.vllm.args": {"enable_prefix_caching": False}}, False, False),
+        ({"engine.prefix_cache_tokens": 0}, False, False),
+        ({"engine.prefix_cache_tokens": 5000}, True, True),
+    ],
+)
+def test_prefixes_are_cached_and_told_of_unless_the_settings_say_otherwise(settings, caches, tells):
+    config = load_config(None, VLLM | settings)
+    assert caches_prefixes(config) == caches
+    assert [tells_events(config, role) for role in (Role.PREFILL, Role.MIXED)] == [tells] * 2
+    assert not tells_events(config, Role.DECODE)
 
 
 def test_settings_become_arguments_and_args_pass_through():
