@@ -90,6 +90,7 @@ def test_what_was_said_before_anybody_listened_is_said_again() -> None:
             await until(lambda: held(events) == keys(1, 2), WAIT_S)
             publisher.publish(stored(3))
             await until(lambda: held(events) == keys(1, 2, 3), WAIT_S)
+            assert not Path(events._directory).exists(), "nothing is left if the replica is killed"
 
     asyncio.run(listen())
 

@@ -39,7 +39,7 @@ from serve_apps.engines.protocol import (
 )
 from serve_apps.engines.vllm.answers import ENDS, KV_PARAMETERS, SEND, Answers
 from serve_apps.engines.vllm.arguments import on_cpu
-from serve_apps.engines.vllm.kv_events import KvEvents, tells_events
+from serve_apps.engines.vllm.kv_events import follow_events
 from serve_apps.engines.vllm.loading import check_model, load, one_line, prepare, prepare_tracing
 from serve_apps.engines.vllm.requests import Attempt, Statistics, Streams
 
@@ -88,7 +88,7 @@ class VllmEngine:
         # Held for as long as the engine lives: it keeps the side channel's port.
         self._port = prepare(config.engine.vllm, on_cpu=on_cpu(config.engine.vllm))
         prepare_tracing(config.tracing)
-        self._events = KvEvents() if tells_events(config, role) else None
+        self._events = follow_events(config, role)
         self._llm = load(config, role, self._statistics, self._events)
         self._longest_tokens: int = self._llm.model_config.max_model_len
         self._default = self._llm.model_config.get_diff_sampling_param()

@@ -3,7 +3,8 @@
     vLLM's scheduler ── PUB ────▶ batches, numbered from 0: blocks stored, removed, all cleared
                      ◀─ ROUTER ── "from number n on, please": the latest `BUFFERED` batches once more
 
-Both are sockets in a directory that only this user may enter. A number that is missing is asked for; what
+Both are sockets in a directory that only this user may enter, and that is gone once they are connected: a
+replica may end at any time. A number that is missing is asked for; what
 cannot be had any more, or not be understood, leaves the cache unknown: the replica says so, and routers
 estimate again, until vLLM clears its cache, which is known then to be empty.
 
@@ -29,7 +30,7 @@ from serve_apps.engines.vllm.cached_blocks import CachedBlocks, CannotFollow
 BUFFERED = 10_000
 """Batches that vLLM keeps for those who missed some."""
 
-REPLAYED_WITHIN_S = 10.0
+ANSWERS_WITHIN_S = 10.0
 MOST_BYTES = 256 << 20
 """Of one message: vLLM sends a few bytes a token."""
 
@@ -176,17 +177,24 @@ class KvEvents:
     async def _listen(self, book: EventBook) -> None:
         import zmq
         import zmq.asyncio
+        from zmq.utils.monitor import recv_monitor_message
 
         with zmq.asyncio.Context() as context:
             context.linger = 0
             news, replays = context.socket(zmq.SUB), context.socket(zmq.DEALER)
             with news, replays:
-                for socket, endpoint in ((news, self._endpoint), (replays, self._replays)):
+                for socket in (news, replays):
                     socket.maxmsgsize, socket.rcvhwm = MOST_BYTES, MOST_WAITING
-                    socket.connect(endpoint)
                 news.subscribe(b"")
+                connected = news.get_monitor_socket(zmq.Event.HANDSHAKE_SUCCEEDED)
+                news.connect(self._endpoint)
+                replays.connect(self._replays)
+                async with asyncio.timeout(ANSWERS_WITHIN_S):
+                    await recv_monitor_message(connected)
+                news.disable_monitor()
                 # What was said before anybody listened.
                 await self._replay(book, replays)
+                shutil.rmtree(self._directory, ignore_errors=True)
                 while True:
                     _, number, payload = await news.recv_multipart()
                     at = int.from_bytes(number, "big")
@@ -199,7 +207,7 @@ class KvEvents:
     async def _replay(book: EventBook, replays: Any) -> None:  # noqa: ANN401 - a socket
         """Have vLLM repeat what is missing, as far as it can."""
         await replays.send_multipart([b"", book.expected.to_bytes(8, "big")])
-        async with asyncio.timeout(REPLAYED_WITHIN_S):
+        async with asyncio.timeout(ANSWERS_WITHIN_S):
             while True:
                 _, _, number, payload = await replays.recv_multipart()
                 if number == END_OF_REPLAY:
@@ -220,3 +228,14 @@ def _decoder() -> Any:  # noqa: ANN401 - msgspec's
     from vllm.distributed.kv_events import KVEventBatch
 
     return msgspec.msgpack.Decoder(KVEventBatch)
+
+
+def follow_events(config: HeadwayConfig, role: Role) -> KvEvents | None:
+    """The stream of an engine that is to be made; None where the settings want none, or there is no place."""
+    if not tells_events(config, role):
+        return None
+    try:
+        return KvEvents()
+    except OSError as error:
+        logger.warning("what vLLM caches is not followed: %s", error)
+        return None
