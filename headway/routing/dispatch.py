@@ -61,6 +61,10 @@ class FreedReplicas:
         """These may have room."""
         self._replicas.update(each for each in replicas if each is not None)
 
+    def looked(self, now_s: float) -> None:
+        """All that wait have just asked all."""
+        self._looked_s = now_s
+
     def look_again(self) -> None:
         """Any may have room."""
         self._looked_s = -inf
@@ -134,6 +138,8 @@ class Dispatcher:
         elif self._queue.full and not self._made_room(record):
             self._shed(record, ShedReason.QUEUE_FULL, f"{self.held} requests wait")
         else:
+            if not self._queue:
+                self.freed.looked(now_s)
             self._queue.add(now_s, record, answer, self._state)
 
     def drain(self, now_s: float) -> RoutingOutcome:
