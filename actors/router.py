@@ -94,7 +94,7 @@ class Router:
     async def status(self) -> dict[str, Any]:
         """Profile, gateways, GPU types, requests held and on replicas, performance model, and metrics."""
         return {
-            "profile": self._config.routing.profile,
+            "profile": self._config.routing.live_profile,
             "gateways": len(self._sessions.gateways),
             "gpu_types": dict(self._router.gpu_types),
             "queued": self._router.queued,

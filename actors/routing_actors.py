@@ -18,7 +18,7 @@ FALLBACK = "least_load"
 
 def stateless_profile(config: HeadwayConfig) -> str:
     """The profile that a gateway carries out by itself: the configured one if it can, else the fallback."""
-    return config.routing.profile if _is_stateless(config) else FALLBACK
+    return config.routing.live_profile if _is_stateless(config) else FALLBACK
 
 
 def needs_router(config: HeadwayConfig) -> bool:
@@ -55,4 +55,4 @@ def start_routing(config: HeadwayConfig) -> dict[str, Any]:
 def _is_stateless(config: HeadwayConfig) -> bool:
     routing = config.routing
     own = {profile.name for profile in routing.scheduling_profiles}
-    return routing.profile in STATELESS and routing.profile not in own
+    return routing.live_profile in STATELESS and routing.live_profile not in own

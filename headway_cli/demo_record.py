@@ -119,7 +119,7 @@ def live_report(result: DemoResult) -> SimulationReport:
     return SimulationReport(
         policy=config.planner.policy,
         predictor=", ".join(predictors_asked(config.planner)) or None,
-        routing=config.routing.profile,
+        routing=config.routing.live_profile,
         seed=result.plan.seed,
         profile=f"{config.engine.profile} at {config.engine.time_scale:g} × its speed",
         trace=TraceFigures(

@@ -171,14 +171,18 @@ ANY_TENANT = "*"
 _OTHER_TENANT = TenantSettings()
 
 
+LIVE_PROFILE, SIMULATED_PROFILE = "slo", "least_load"
+
+
 class RoutingSettings(Settings):
     """The way of requests to their replicas."""
 
     model_config = ConfigDict(populate_by_name=True)
 
-    profile: str = "least_load"
+    profile: str | None = None
     """A scheduling profile: random, round_robin, least_load, bin_pack, prefix, default, slo, pull,
-    pull_bin_pack, or one of `routing.scheduling_profiles`."""
+    pull_bin_pack, or one of `routing.scheduling_profiles`; null: `slo`, in simulations `least_load`, which is
+    compiled."""
     fallback: str = "default"
     """The profile of requests that an SLO-aware one cannot judge, for want of a prediction; it needs none
     itself."""
@@ -203,6 +207,16 @@ class RoutingSettings(Settings):
     """Live: whether a request that says nothing of it is critical."""
     call_timeout_ms: PositiveFloat = 250.0
     """Live: milliseconds after which a gateway places a request by itself."""
+
+    @property
+    def live_profile(self) -> str:
+        """The profile of live requests."""
+        return self.profile or LIVE_PROFILE
+
+    @property
+    def simulated_profile(self) -> str:
+        """The profile of simulated requests."""
+        return self.profile or SIMULATED_PROFILE
 
     def tenant(self, name: str) -> TenantSettings:
         """The settings of the tenant `KEY` or `KEY/USER`."""

@@ -126,7 +126,7 @@ def make_pipelines(settings: RoutingSettings) -> Mapping[str, Pipeline]:
             raise RoutingError(f"{where}: no plugins; known: {_listed(given.names())}")
         weights = [(each.plugin_ref, each.weight) for each in profile.plugins]
         pipelines[profile.name] = given.pipeline(profile.name, weights, where)
-    for key, name in (("profile", settings.profile), ("fallback", settings.fallback)):
+    for key, name in (("profile", settings.live_profile), ("fallback", settings.fallback)):
         if name not in pipelines:
             raise RoutingError(f"routing.{key}: no profile {name!r}; known: {_listed(pipelines)}")
     if pipelines[settings.fallback].uses_predictions:

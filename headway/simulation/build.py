@@ -158,12 +158,13 @@ def _check_routing(plan: Plan) -> None:
 def _routing(plan: Plan) -> Routing | ScenarioRouter:
     """The compiled form where the profile has one and nothing else asks for the router."""
     settings = plan.config.routing
-    own = settings.profile in [profile.name for profile in settings.scheduling_profiles]
+    name = settings.simulated_profile
+    own = name in [profile.name for profile in settings.scheduling_profiles]
     offloads = settings.offload.mode != "never" and Role.MIXED in plan.settings.limits
-    if settings.profile in COMPILED and not own and not offloads:
-        return COMPILED[settings.profile]
+    if name in COMPILED and not own and not offloads:
+        return COMPILED[name]
     return ScenarioRouter(
-        name=settings.profile,
+        name=name,
         make=partial(_make_router, plan),
         most_tokens=plan.config.engine.max_model_tokens,
         learn=settings.prediction if settings.prediction.learn else None,
@@ -173,7 +174,10 @@ def _routing(plan: Plan) -> Routing | ScenarioRouter:
 
 
 def _make_router(plan: Plan, generator: np.random.Generator) -> Router:
-    return make_router(plan.config, {"": plan.profile, **plan.gpu_profiles}, plan.engine, generator)
+    settings = plan.config.routing
+    routing = settings.model_copy(update={"profile": settings.simulated_profile})
+    config = plan.config.model_copy(update={"routing": routing})
+    return make_router(config, {"": plan.profile, **plan.gpu_profiles}, plan.engine, generator)
 
 
 def _check_source(source: str) -> None:

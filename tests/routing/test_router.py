@@ -17,6 +17,7 @@ from headway.routing import (
     ShedReason,
     SloRequired,
 )
+from headway.routing.router import RELAXED
 from headway.routing.table import FleetRow
 from tests.routing.routers import MIXED, OWN_ROWS, SPLIT, finish, gone, join, placed, request, router
 
@@ -96,15 +97,27 @@ class TestEvents:
         assert placement.predicted_ttft_s is not None
         assert placed(made.submit(0.0, request("other", slo=slo))).profile == "least_load"
 
-    @pytest.mark.parametrize("profile", ["slo", "pull"])
-    def test_requests_without_an_slo_are_held_to_the_one_in_force(self, profile) -> None:
-        made = router(profile, slo={"ttft_ms": 10_000.0, "itl_ms": 1000.0})
+    def test_requests_without_an_slo_are_held_to_the_one_in_force(self) -> None:
+        made = router("pull", slo={"ttft_ms": 10_000.0, "itl_ms": 1000.0})
         placed(made.submit(0.0, request("before")))
         made.use_slo(RequestSlo(ttft_s=1e-6, tpot_s=1e-6))
         assert [shed.request_id for shed in made.submit(0.0, request("strict")).sheds] == ["strict"]
         placed(made.submit(0.0, request("own", slo=RequestSlo(ttft_s=10.0, tpot_s=1.0))))
         made.use_slo(RequestSlo(ttft_s=10.0, tpot_s=1.0))
         placed(made.submit(0.0, request("after")))
+
+    def test_a_deployments_slo_that_no_replica_can_keep_turns_nobody_away_who_asked_for_nothing(self) -> None:
+        made, impossible = router("slo"), RequestSlo(ttft_s=1e-6, tpot_s=1e-6)
+        made.use_slo(impossible)
+        placed(made.submit(0.0, request("plain")))
+        kept = made._records["plain"].slo
+        alone_s = made._records["plain"].alone_s
+        assert (kept.ttft_s, kept.tpot_s) == (RELAXED * alone_s[0], RELAXED * alone_s[1])
+        assert [shed.request_id for shed in made.submit(0.0, request("own", slo=impossible)).sheds] == ["own"]
+        possible = RequestSlo(ttft_s=2.0, tpot_s=0.05)
+        made.use_slo(possible)
+        placed(made.submit(0.0, request("after")))
+        assert made._records["after"].slo is possible
 
 
 class TestHolding:
