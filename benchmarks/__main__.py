@@ -57,6 +57,7 @@ OPTIONS: Mapping[str, Sequence[str]] = {
     "routings": ("only", "loads", "duration", "seeds", "routings", "learn", "json", "before", "workers"),
     "size": ("root", "journeys"),
     "gateway": ("peers",),
+    "latency": ("seeds",),
     "embedded_profiles": ("output",),
     "kv_events": (),
 }
@@ -114,6 +115,8 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     gateway.add_argument(
         "--peers", metavar="DIR", type=pathlib.Path, help="where vllm-router and sglang-router are installed"
     )
+    latency = parser.add_argument_group("latency")
+    latency.add_argument("--seeds", metavar="N", type=int, help="at most so many of each protocol; else all")
     chosen = parser.parse_args(arguments)
     if strangers := [name for name in chosen.names if name not in BENCHMARKS]:
         parser.error(f"unknown benchmark {strangers[0]!r}; known: {', '.join(BENCHMARKS)}")

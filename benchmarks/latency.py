@@ -1,19 +1,26 @@
 """Errors and costs of predicted request latencies, beside the prior alone and common regressors.
 
-Data: `latency/*.jsonl.gz`, real requests in order of time. The methods are in `latency_methods.py`.
+Data: every `latency/*.jsonl.gz`, one machine and mode each, requests in the order in which they were
+measured. The methods are in `latency_methods.py`. Nothing is carried from one file to another.
 
 1. Split: trained on the first 70 % of the rows, judged on the last 30 %. Ten seeds, each a bootstrap of the
    training rows (drawn with replacement, in order of time) and the regressors' random state.
-2. Prequential, as in use: each block of 200 rows is predicted, then trained on, after 400 rows. Three seeds:
-   where the first block ends.
-3. Few rows: trained on n rows in a row, judged on the 200 after them. Ten seeds: where they begin.
+2. Random: the same shares, drawn at random. It asks less: neighbours in time are on both sides.
+3. Prequential: each block of 200 rows is predicted, then trained on, after 400 rows. Three seeds: where the
+   first block ends. "as in use" takes in each row as soon as it is measured and trains every 50; "in tens"
+   takes in ten at once.
+4. Few rows: trained on n rows in a row, judged on the 200 after them. Ten seeds: where they begin.
+
+A row counts as known once it stands in the file. A router knows it a stay later than it needed to predict it,
+so prequential figures are better than what a router sees. `--seeds 1` takes a tenth of the time.
 
 MAPE in %, pinball loss at 0.9 in % of the mean outcome, share of outcomes at or below the quantile in %: mean
 ± standard deviation over seeds. "contended" are rows with requests waiting, where at least 5 % of the judged
-have any, else rows with more running than half of the trained (prequential: by block, beside the first rows).
+have any, else rows with more running than half of the trained (prequential: of the first rows).
 
-The form of the basis and the defaults of `LatencySettings` were chosen with an eye on these two files, so the
-figures flatter ours a little; the regressors have their library's defaults.
+The form of the basis and the defaults of `LatencySettings` were chosen with an eye on sharegpt-h200 and
+chatbot-synthetic-h200, so the figures there flatter ours a little; the regressors have their library's
+defaults.
 """
 
 import gzip
@@ -30,6 +37,7 @@ from benchmarks.latency_methods import (
     LEVEL,
     OURS,
     WITH_PRIOR,
+    WITHOUT_PRIOR,
     Array,
     Learn,
     Predict,
@@ -40,37 +48,43 @@ from benchmarks.latency_methods import (
 from predictors.latency import (
     LatencyFeatures,
     LatencySamples,
+    OnlineLatency,
     Priors,
     Target,
     TrainingWindow,
-    cold_model,
     samples_from_json,
     train,
 )
 
-FILES = ("sharegpt-h200", "chatbot-synthetic-h200")
 PROFILE = "dynamo_h200_llama31-8b-fp8_tp1"
 SEEDS, PREQUENTIAL_SEEDS = 10, 3
 TRAINED_SHARE = 0.7
 BLOCK, WARM_ROWS = 200, 400
+ONLINE = {"": (BLOCK, BLOCK), ", in tens": (50, 10), ", as in use": (50, 1)}
+"""Ways to keep our model up, prequentially: rows between two trainings, rows that are taken in together."""
+
 FEW = (50, 100, 200, 400)
 LIMIT_MS = 2.0
 REPLICAS = 1_000
 
 
-def main(data: pathlib.Path | None) -> int:
-    """Print the tables; 1 when a prediction for 1,000 replicas takes longer than 2 ms, else 0."""
+def main(data: pathlib.Path | None, seeds: int = SEEDS) -> int:
+    """Print the tables, of at most so many seeds each.
+
+    1 when a prediction for 1,000 replicas takes longer than 2 ms, else 0.
+    """
     if data is None or not (data / "latency").is_dir():
         print("latency: skipped, needs --data DIR with latency/ and profiles/")
         return 0
     priors = profile_priors(interp.load_profile(data / "profiles" / PROFILE))
     code = 0
-    for name in FILES:
-        samples = _load(data / "latency" / f"{name}.jsonl.gz")
-        print(f"\n{name}: {len(samples)} rows")
-        _print_table("split 70/30", _split_scores(samples, priors))
-        _print_table("prequential", _prequential_scores(samples, priors))
-        _print_table("few rows", _few_scores(samples, priors))
+    for path in sorted((data / "latency").glob("*.jsonl.gz")):
+        samples = _load(path)
+        print(f"\n{path.name.removesuffix('.jsonl.gz')}: {len(samples)} rows")
+        _print_table("split 70/30", _split_scores(samples, priors, seeds))
+        _print_table("random 70/30", _random_scores(samples, priors, seeds))
+        _print_table("prequential", _prequential_scores(samples, priors, seeds))
+        _print_table("few rows", _few_scores(samples, priors, seeds))
         code = max(code, _print_cost(samples, priors))
     return code
 
@@ -80,41 +94,60 @@ def _load(path: pathlib.Path) -> LatencySamples:
         return samples_from_json([json.loads(line) for line in lines])
 
 
-# The three protocols: method and column → one score per seed.
+# The four protocols: method and column → one score per seed.
 
 Scores = dict[str, dict[str, list[float]]]
 
 
-def _split_scores(samples: LatencySamples, priors: Priors) -> Scores:
-    cut = int(TRAINED_SHARE * len(samples))
-    judged, scores = samples.rows(slice(cut, None)), _empty(priors)
-    contended = _contended(samples.rows(slice(cut)), judged)
-    for seed in range(SEEDS):
+def _split_scores(samples: LatencySamples, priors: Priors, seeds: int) -> Scores:
+    cut, scores = int(TRAINED_SHARE * len(samples)), _empty(priors)
+    for seed in range(min(seeds, SEEDS)):
         drawn = np.sort(np.random.default_rng(seed).integers(0, cut, cut))
-        for name, learn in methods(priors).items():
-            predict = learn(samples.rows(drawn), seed)
-            for target in Target:
-                pairs = _pairs(predict, judged, target)
-                _note(scores[name], target.value, pairs)
-                if target is Target.TTFT:
-                    _note(scores[name], "ttft contended", pairs[:, contended])
+        _learn_and_note(scores, priors, samples.rows(drawn), samples.rows(slice(cut, None)), seed)
     return scores
 
 
-def _prequential_scores(samples: LatencySamples, priors: Priors) -> Scores:
-    scores = _empty(priors)
-    for seed in range(PREQUENTIAL_SEEDS):
+def _random_scores(samples: LatencySamples, priors: Priors, seeds: int) -> Scores:
+    cut, scores = int(TRAINED_SHARE * len(samples)), _empty(priors)
+    for seed in range(min(seeds, SEEDS)):
+        drawn = np.random.default_rng(seed).permutation(len(samples))
+        _learn_and_note(scores, priors, samples.rows(drawn[:cut]), samples.rows(drawn[cut:]), seed)
+    return scores
+
+
+def _learn_and_note(
+    scores: Scores, priors: Priors, trained: LatencySamples, judged: LatencySamples, seed: int
+) -> None:
+    contended = _contention(trained, judged)
+    for name, learn in methods(priors).items():
+        predict = learn(trained, seed)
+        for target in Target:
+            pairs = _pairs(predict, judged, target)
+            _note(scores[name], target.value, pairs)
+            if target is Target.TTFT:
+                _note(scores[name], "ttft contended", pairs[:, contended(judged)])
+
+
+def _prequential_scores(samples: LatencySamples, priors: Priors, seeds: int) -> Scores:
+    online = {
+        f"{name}{how}": _online(given, every, at_once)
+        for name, given in ((WITH_PRIOR, priors), (WITHOUT_PRIOR, Priors()))
+        for how, (every, at_once) in ONLINE.items()
+    }
+    others = {name: learn for name, learn in methods(priors).items() if not name.startswith(OURS)}
+    ways: dict[str, Steps] = online | {name: _refit(learn) for name, learn in others.items()}
+    scores: Scores = {name: {} for name in ways}
+    for seed in range(min(seeds, PREQUENTIAL_SEEDS)):
         first = WARM_ROWS + BLOCK * seed // PREQUENTIAL_SEEDS
-        for name, learn in methods(priors).items():
-            steps = _online(priors, name) if name.startswith(OURS) else _refit(learn)
+        contended = _contention(samples.rows(slice(first)), samples.rows(slice(first, None)))
+        for name, steps in ways.items():
             found: dict[str, list[Array]] = {}
             for predict, block in steps(samples, first):
                 for target in Target:
                     pairs = _pairs(predict, block, target)
                     found.setdefault(target.value, []).append(pairs)
                     if target is Target.TTFT:
-                        contended = _contended(samples.rows(slice(first)), block)
-                        found.setdefault("ttft contended", []).append(pairs[:, contended])
+                        found.setdefault("ttft contended", []).append(pairs[:, contended(block)])
             for column, parts in found.items():
                 _note(scores[name], column, np.concatenate(parts, axis=1))
     return scores
@@ -123,16 +156,19 @@ def _prequential_scores(samples: LatencySamples, priors: Priors) -> Scores:
 Steps = Callable[[LatencySamples, int], Iterator[tuple[Predict, LatencySamples]]]
 
 
-def _online(priors: Priors, name: str) -> Steps:
-    """One window, and each model given to the next training, as the trainer does it."""
-    priors = priors if name == WITH_PRIOR else Priors()
+def _online(priors: Priors, every: int, at_once: int) -> Steps:
+    """As the trainer does it: `at_once` rows taken in together, and a training after `every` rows."""
 
     def steps(samples: LatencySamples, first: int) -> Iterator[tuple[Predict, LatencySamples]]:
-        window, model = TrainingWindow(), cold_model(priors)
-        for start, end in _blocks(len(samples), first):
-            window.add(samples.rows(slice(start, end)))
-            model = train(window, priors, model).model
-            yield of_model(model), samples.rows(slice(end, end + BLOCK))
+        online = OnlineLatency()
+        online.learn(samples.rows(slice(first)))
+        for start in range(first, len(samples), at_once):
+            if (start - first) % every == 0:
+                online.train(priors)
+            model, asked = online.model(), samples.rows(slice(start, start + at_once))
+            assert model is not None, "it has just been trained"
+            yield of_model(model), asked
+            online.learn(asked)
 
     return steps
 
@@ -141,21 +177,16 @@ def _refit(learn: Learn) -> Steps:
     """Fitted anew to all rows so far."""
 
     def steps(samples: LatencySamples, first: int) -> Iterator[tuple[Predict, LatencySamples]]:
-        for _, end in _blocks(len(samples), first):
+        for end in range(first, len(samples), BLOCK):
             yield learn(samples.rows(slice(end)), first), samples.rows(slice(end, end + BLOCK))
 
     return steps
 
 
-def _blocks(rows: int, first: int) -> list[tuple[int, int]]:
-    ends = range(first, rows, BLOCK)
-    return list(zip([0, *ends[:-1]], ends, strict=True))
-
-
-def _few_scores(samples: LatencySamples, priors: Priors) -> Scores:
+def _few_scores(samples: LatencySamples, priors: Priors, seeds: int) -> Scores:
     scores = _empty(priors)
     for rows in FEW:
-        for seed in range(SEEDS):
+        for seed in range(min(seeds, SEEDS)):
             start = int(np.random.default_rng(seed).integers(0, len(samples) - rows - BLOCK))
             trained, judged = (
                 samples.rows(slice(start + a, start + b)) for a, b in ((0, rows), (rows, rows + BLOCK))
@@ -175,13 +206,15 @@ def _empty(priors: Priors) -> Scores:
     return {name: {} for name in methods(priors)}
 
 
-def _contended(trained: LatencySamples, judged: LatencySamples) -> npt.NDArray[np.bool_]:
-    """Which of the judged rows with a TTFT were under contention."""
-    rows = judged.rows(np.isfinite(judged.ttft_s)).features
-    waiting = rows.waiting > 0.0
-    if waiting.mean() >= 0.05:
-        return np.asarray(waiting)
-    return np.asarray(rows.running > np.median(trained.features.running))
+Contended = Callable[[LatencySamples], npt.NDArray[np.bool_]]
+
+
+def _contention(trained: LatencySamples, judged: LatencySamples) -> Contended:
+    """Which rows with a TTFT were under contention, among the judged or some of them."""
+    column, bound = "waiting", 0.0
+    if (judged.features.waiting[np.isfinite(judged.ttft_s)] > 0.0).mean() < 0.05:
+        column, bound = "running", float(np.median(trained.features.running))
+    return lambda some: getattr(some.features, column)[np.isfinite(some.ttft_s)] > bound
 
 
 def _pairs(predict: Predict, samples: LatencySamples, target: Target) -> Array:

@@ -2,11 +2,14 @@
 
 The same figures as `predictors.latency` gives for the features of `forecast.features_of`: its loop over
 candidates takes microseconds where a dozen calls of numpy, each of them quick, take hundreds. A curve is a
-table of plain figures, one row for what it adds everywhere and one for each ramp:
+table of plain figures, two rows for what it adds everywhere and what bounds it (`curve.Span`), and one for
+each ramp:
 
-    [w of the constant, w of the prior, 0, 0], [input, start, width, w], …
+    [w of the constant, w of the prior, low_s, high_s], [base_s, slope, least, most],
+    [input, start, width, w], …
 
-A target has two, its centre and its calibrated quantile; one without rows is not asked for.
+A target has two, its centre and its calibrated quantile; one without rows is not asked for. Where trees were
+found to help, they correct both, for up to MOST_FOR_TREES candidates: a tree takes as long as all ramps.
 
 What they say stays within limits, ratios to the prior, and has the weight that its evidence has (`evidence`).
 """
@@ -20,8 +23,9 @@ from headway.routing.forecast import DECODE_ROLE, PREFILL_ROLE, ForecastRow, fea
 from headway.routing.table import FleetRow, FloatArray, SlotArray
 from interp.jit import compiled
 from predictors.latency import LatencyModel, TargetModel
-from predictors.latency.curve import LONGEST_S, SHORTEST_S, Curve
+from predictors.latency.curve import LONGEST_S, SHORTEST_S, UNBOUNDED, Curve
 from predictors.latency.features import FIELDS, INPUTS, LARGEST
+from predictors.latency.forest import DEPTH, NODES, Forest
 
 PREFIX_SCORE = FIELDS.index("prefix_score")
 """The one feature that is no input: the last input is what it leaves to compute."""
@@ -31,14 +35,26 @@ assert (*FIELDS[:PREFIX_SCORE], *FIELDS[PREFIX_SCORE + 1 :]) == INPUTS[:UNCACHED
 
 
 class TargetCurves(NamedTuple):
-    """One target: f8[1 + ramps, 4] each, f8[0, 4] for one that is not asked for; `factor` of the quantile."""
+    """One target: f8[2 + ramps, 4] each, f8[0, 4] for one that is not asked for; `factor` of the quantile.
+
+    The last three are a `Forest`, of no trees where there is none.
+    """
 
     centre: FloatArray
     quantile: FloatArray
     factor: float
+    sources: SlotArray
+    thresholds: FloatArray
+    leaves: FloatArray
 
 
-NOTHING = TargetCurves(np.empty((0, 4)), np.empty((0, 4)), 1.0)
+HEADER = 2
+MOST_FOR_TREES = 256
+NO_CURVE = np.empty((0, 4))
+NO_FOREST = Forest(
+    source=np.empty((0, NODES), dtype=np.intp), threshold=np.empty((0, NODES)), leaf=np.empty((0, NODES + 1))
+)
+NOTHING = TargetCurves(NO_CURVE, NO_CURVE, 1.0, NO_FOREST.source, NO_FOREST.threshold, NO_FOREST.leaf)
 
 
 class ModelCurves(NamedTuple):
@@ -57,16 +73,23 @@ def _target(model: TargetModel, quantile: bool) -> TargetCurves:
     learned = model.learned
     if learned is None:
         return NOTHING
-    upper = _table(learned.quantile) if quantile else NOTHING.quantile
-    return TargetCurves(_table(learned.centre), upper, learned.factor)
+    upper = _table(learned.quantile) if quantile else NO_CURVE
+    forest = learned.forest or NO_FOREST
+    return TargetCurves(
+        _table(learned.centre), upper, learned.factor, forest.source, forest.threshold, forest.leaf
+    )
 
 
 def _table(curve: Curve) -> FloatArray:
     basis, weights = curve.basis, curve.weights
+    # A curve without a prior is bounded by nothing.
+    span = curve.span if basis.has_prior else UNBOUNDED
     fixed = weights[: basis.size - len(basis.source)]
-    table = np.zeros((1 + len(basis.source), 4))
+    table = np.zeros((HEADER + len(basis.source), 4))
     table[0, : len(fixed)] = fixed
-    table[1:] = np.column_stack([basis.source, basis.start, basis.width, weights[len(fixed) :]])
+    table[0, 2:] = span.low_s, span.high_s
+    table[1] = span.base_s, span.slope, span.least, span.most
+    table[HEADER:] = np.column_stack([basis.source, basis.start, basis.width, weights[len(fixed) :]])
     return table
 
 
@@ -92,14 +115,21 @@ def _inputs(
 @compiled
 def _curve_s(curve: FloatArray, inputs: FloatArray, prior_s: FloatArray) -> FloatArray:
     """Seconds, f8[C], positive and finite; NaN where an input or the prior is."""
-    seconds = curve[0, 0] + curve[0, 1] * prior_s
-    for number in range(1, len(curve)):
+    base, slope, least, most = curve[1]
+    within_s = np.minimum(np.maximum(prior_s, curve[0, 2]), curve[0, 3])
+    seconds = curve[0, 0] + curve[0, 1] * within_s
+    for number in range(HEADER, len(curve)):
         _, start, width, weight = curve[number]
         row = inputs[int(curve[number, 0])]
         for place in range(len(seconds)):
             over = row[place] - start
             over = 0.0 if over < 0.0 else over
             seconds[place] += weight * (width if over > width else over)
+    for place in range(len(seconds)):
+        alone_s = base + slope * prior_s[place]
+        if prior_s[place] != within_s[place]:
+            seconds[place] *= alone_s / (base + slope * within_s[place])
+        seconds[place] = min(max(seconds[place], least * alone_s), most * alone_s)
     return np.asarray(np.minimum(np.maximum(seconds, SHORTEST_S), LONGEST_S))
 
 
@@ -115,14 +145,33 @@ def _bound(
 
 
 @compiled
+def _times(sources: SlotArray, thresholds: FloatArray, leaves: FloatArray, inputs: FloatArray) -> FloatArray:
+    """What the trees multiply by, f8[C]."""
+    total = np.zeros(inputs.shape[1])
+    if len(leaves) == 0 or inputs.shape[1] > MOST_FOR_TREES:
+        return np.ones(inputs.shape[1])
+    for tree in range(len(leaves)):
+        source, threshold, leaf = sources[tree], thresholds[tree], leaves[tree]
+        for place in range(len(total)):
+            node = 0
+            # Without a branch: which way it goes cannot be foreseen.
+            for _ in range(DEPTH):
+                node = 2 * node + 1 + int(inputs[source[node], place] > threshold[node])
+            total[place] += leaf[node - NODES]
+    return np.exp(total)
+
+
+@compiled
 def _learn(target: tuple[Any, ...], inputs: FloatArray, weight: float, row_s: FloatArray) -> None:
     """Put the target's seconds for the prior's, but where nothing was learned, or curves have no answer."""
-    centre, quantile, factor = target
+    centre, quantile, factor, sources, thresholds, leaves = target
     if len(centre) == 0:
         return
-    seconds = _curve_s(centre, inputs, row_s)
+    times = _times(sources, thresholds, leaves, inputs)
+    seconds = times * _curve_s(centre, inputs, row_s)
+    seconds = np.minimum(np.maximum(seconds, SHORTEST_S), LONGEST_S)
     if len(quantile):
-        upper_s = factor * _curve_s(quantile, inputs, row_s)
+        upper_s = factor * times * _curve_s(quantile, inputs, row_s)
         seconds = np.minimum(np.maximum(upper_s, seconds), LONGEST_S)
     for place in range(len(row_s)):
         if isfinite(row_s[place]) and not isnan(seconds[place]):

@@ -4,11 +4,11 @@
     prediction = model.predict(LatencyFeatures.of(kv_usage=usage, input_tokens=900, waiting=w, running=r))
     prediction.ttft_s, prediction.ttft_quantile_s, prediction.usable      # one row per replica
 
-    window = TrainingWindow()
-    window.add(samples)                                    # measured requests, oldest first
-    trained = train(window, priors, previous=model)        # in the background
-    model = trained.model                                  # the old one's parts where the new were no better
-    trained.reports[Target.TTFT].reason
+    online = OnlineLatency()
+    online.learn(samples, now_s)                           # measured requests, oldest first
+    trained = online.train(priors)                         # now and then, in the background
+    trained.reports[Target.TTFT].reason                    # why it was taken, or the one in place was kept
+    model = online.model(now_s)                            # what is in place, corrected by its recent errors
 
 Seconds and tokens. Nothing here reads a clock or draws a random number.
 """
@@ -25,6 +25,8 @@ from predictors.latency.model import (
     TargetModel,
     cold_model,
 )
+from predictors.latency.online import OnlineLatency
+from predictors.latency.recent import RecentErrors
 from predictors.latency.train import TargetReport, Trained, train
 from predictors.latency.window import TrainingWindow
 
@@ -37,8 +39,10 @@ __all__ = [
     "LatencySamples",
     "LatencySettings",
     "LiveError",
+    "OnlineLatency",
     "Prior",
     "Priors",
+    "RecentErrors",
     "Target",
     "TargetModel",
     "TargetReport",

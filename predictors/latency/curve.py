@@ -5,8 +5,18 @@
 
 Per input j the ramps cover 0 → first knot, knot → knot, and the last knot → ∞, so that their sum with free
 weights is any continuous, piecewise linear, non-decreasing function of that input. Knots are quantiles of the
-values seen above 0; more values get more knots. The last ramp has no end: beyond what was seen the time keeps
-growing at the rate last learned, as queueing does, where trees stay flat.
+values seen above 0; more values get more knots.
+
+Beyond what was seen. A curve over a prior p was learned between the bounds of its inputs and of the prior's
+answers (`COVERED` of the rows). Outside of them it moves as far as what the prior alone explains, e(p):
+
+    t(x, p) = t(x', p') e(p) / e(p'),     e(p) = α + γ p,     x', p' the nearest values within the bounds
+    least e(p) ≤ t(x, p) ≤ most e(p),     of outcome / e(p) as measured
+
+α, γ ≥ 0 are fitted to the same rows, with α = 0 and γ the median of outcome / prior worth `edge_rows` rows.
+So where nothing speaks against the prior's shape, time is the prior times the correction at the edge; where
+the rows show that the prior explains nothing, it stays as it was at the edge. A curve without a prior has
+nothing else to go by: its last ramps have no end, and time keeps growing at the rate last learned.
 
 With weights that are not negative, more load never predicts less time beyond what the prior itself does, and
 collinear inputs cannot cancel each other with large opposite weights.
@@ -17,21 +27,27 @@ conditional median of the relative error, which minimises the mean absolute perc
 arithmetic mean where the outcome has a long tail.
 """
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from predictors.latency.features import INPUTS, FloatArray
-from predictors.latency.fit import LatencySettings, Problem, conformal_factor, relative_quantile
+from predictors.latency.fit import LatencySettings, Problem, relative_quantile
+from predictors.latency.forest import Forest
 
 KNOTS: tuple[tuple[int, tuple[float, ...]], ...] = ((200, (0.25, 0.5, 0.75)), (60, (0.5,)))
 """From so many values above 0 on, an input bends at these quantiles: some fifty rows for each ramp."""
 
+COVERED = (0.001, 0.999)
+"""Quantiles of the rows between which something was learned."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Basis:
-    """The ramps: input position int[R], start f8[R] and width f8[R] (infinite for the last of an input).
+    """The ramps: input position int[R], start f8[R] and width f8[R] (without a prior infinite for the last).
 
     Designs hold one row per term (they are read along requests, which is several times faster).
     """
@@ -73,14 +89,28 @@ class Basis:
 
 
 def basis_for(inputs: FloatArray, *, has_prior: bool) -> Basis:
-    """A basis with knots at the quantiles of `inputs` (8, N)."""
-    edges = [[0.0, *_knots(values), np.inf] for values in inputs]
+    """A basis with knots at the quantiles of `inputs` (8, N), which with a prior ends where they end."""
+    edges = [_edges(values, has_prior=has_prior) for values in inputs]
     return Basis(
         source=np.repeat(np.arange(len(INPUTS)), [len(each) - 1 for each in edges]),
         start=np.concatenate([each[:-1] for each in edges]),
         width=np.concatenate([np.diff(each) for each in edges]),
         has_prior=has_prior,
     )
+
+
+def _edges(values: FloatArray, *, has_prior: bool) -> list[float]:
+    knots = _knots(values)
+    if not has_prior:
+        return [0.0, *knots, np.inf]
+    low, high = covered(values)
+    return [low, *(knot for knot in knots if low < knot < high), high] if low < high else [low]
+
+
+def covered(values: FloatArray) -> tuple[float, float]:
+    """The bounds of what `values` say something about."""
+    low, high = np.quantile(values, COVERED)
+    return float(low), float(high)
 
 
 def _knots(values: FloatArray) -> list[float]:
@@ -105,32 +135,91 @@ class Rows:
     prior_s: FloatArray | None
 
 
+class Span(NamedTuple):
+    """Between which answers of the prior a curve was learned; what the prior explains alone, as base_s +
+    slope times its answer; and the bounds of outcomes as shares of that. By default nothing is bounded.
+    """
+
+    low_s: float = 0.0
+    high_s: float = math.inf
+    base_s: float = 0.0
+    slope: float = 1.0
+    least: float = 0.0
+    most: float = math.inf
+
+    def within(self, prior_s: FloatArray) -> FloatArray:
+        """The nearest answers of the prior that were covered."""
+        return np.asarray(np.clip(prior_s, self.low_s, self.high_s))
+
+    def explained_s(self, prior_s: FloatArray) -> FloatArray:
+        """What the prior alone explains."""
+        return self.base_s + self.slope * prior_s
+
+
+UNBOUNDED = Span()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Curve:
-    """`weights` f8[basis.size], all >= 0."""
+    """`weights` f8[basis.size], all >= 0; `span` is that of its prior."""
 
     basis: Basis
     weights: FloatArray
+    span: Span = UNBOUNDED
 
     def at(self, inputs: FloatArray, prior_s: FloatArray | None) -> FloatArray:
         """Seconds, shape (N,), positive and finite where `inputs` and `prior_s` are."""
-        seconds = self.weights @ self.basis.design(inputs, prior_s)
+        if prior_s is None or not self.basis.has_prior:
+            seconds = self.weights @ self.basis.design(inputs, None)
+        else:
+            within_s, alone_s = self.span.within(prior_s), self.span.explained_s(prior_s)
+            seconds = self.weights @ self.basis.design(inputs, within_s)
+            seconds *= alone_s / self.span.explained_s(within_s)
+            seconds = np.clip(seconds, self.span.least * alone_s, self.span.most * alone_s)
         return np.asarray(np.clip(seconds, SHORTEST_S, LONGEST_S))
+
+    def scaled(self, factor: float) -> "Curve":
+        """The curve, and what bounds it, times a factor."""
+        span = self.span._replace(least=factor * self.span.least, most=factor * self.span.most)
+        return Curve(basis=self.basis, weights=factor * self.weights, span=span)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Learned:
-    """The two curves of one target; `factor` calibrates the quantile."""
+    """The two curves of one target, and what trees add to both; `factor` calibrates the quantile.
+
+    `rows` taught it, of which the newest is of the moment `newest_s`, by the clock of the window that held
+    them; NaN: it was not told.
+    """
 
     centre: Curve
     quantile: Curve
     factor: float = 1.0
+    forest: Forest | None = None
+    rows: int = 0
+    newest_s: float = math.nan
 
     def predict(self, inputs: FloatArray, prior_s: FloatArray | None) -> tuple[FloatArray, FloatArray]:
         """Centre and quantile in seconds, shape (N,) each."""
-        centre = self.centre.at(inputs, prior_s)
-        stretched = self.factor * self.quantile.at(inputs, prior_s)
-        return centre, np.clip(stretched, centre, LONGEST_S)
+        centre, quantile = self.uncalibrated(inputs, prior_s)
+        return centre, np.clip(self.factor * quantile, centre, LONGEST_S)
+
+    def times(self, centre: float, quantile: float) -> "Learned":
+        """With both curves times `centre`, and the quantile times `quantile` besides."""
+        return replace(
+            self,
+            centre=self.centre.scaled(centre),
+            quantile=self.quantile.scaled(centre),
+            factor=quantile * self.factor,
+        )
+
+    def uncalibrated(self, inputs: FloatArray, prior_s: FloatArray | None) -> tuple[FloatArray, FloatArray]:
+        """The same before the quantile has its factor, when it may be below the centre."""
+        centre, quantile = self.centre.at(inputs, prior_s), self.quantile.at(inputs, prior_s)
+        if self.forest is None:
+            return centre, quantile
+        times = np.exp(self.forest.at(inputs))
+        return np.clip(times * centre, SHORTEST_S, LONGEST_S), times * quantile
 
 
 def fit_curve(rows: Rows, level: float, settings: LatencySettings) -> Curve:
@@ -138,12 +227,11 @@ def fit_curve(rows: Rows, level: float, settings: LatencySettings) -> Curve:
 
     Raises ModelError: the solver found no answer.
     """
-    age = np.arange(len(rows.outcome_s))[::-1]
     basis = basis_for(rows.inputs, has_prior=rows.prior_s is not None)
     problem = Problem(
         design=basis.design(rows.inputs, rows.prior_s),
         outcome_s=rows.outcome_s,
-        weights=np.maximum(0.5 ** (age / settings.half_life_rows), settings.least_weight),
+        weights=row_weights(len(rows.outcome_s), settings),
         anchor=_anchor(rows, basis.size),
         anchor_rows=settings.prior_rows,
         bending=settings.bend_rows * _bending(basis, rows),
@@ -151,12 +239,36 @@ def fit_curve(rows: Rows, level: float, settings: LatencySettings) -> Curve:
     weights = relative_quantile(problem, level)
     fixed = basis.size - len(basis.source)
     used = weights[fixed:] > 0.0
-    return Curve(basis=basis.ramps(used), weights=np.concatenate([weights[:fixed], weights[fixed:][used]]))
+    return Curve(
+        basis=basis.ramps(used),
+        weights=np.concatenate([weights[:fixed], weights[fixed:][used]]),
+        span=_span(rows, settings),
+    )
 
 
-def calibration(quantile: Curve, held: Rows, level: float) -> float:
-    """The conformal factor of a quantile curve from rows that it was not fitted to."""
-    return conformal_factor(held.outcome_s, quantile.at(held.inputs, held.prior_s), level)
+def _span(rows: Rows, settings: LatencySettings) -> Span:
+    if rows.prior_s is None:
+        return UNBOUNDED
+    anchor = np.array([0.0, np.median(rows.outcome_s / rows.prior_s)])
+    problem = Problem(
+        design=np.stack([np.ones_like(rows.prior_s), rows.prior_s]),
+        outcome_s=rows.outcome_s,
+        weights=np.ones_like(rows.prior_s),
+        anchor=anchor,
+        anchor_rows=settings.edge_rows,
+        bending=np.zeros((2, 2)),
+    )
+    base_s, slope = relative_quantile(problem, CENTRE).tolist()
+    share = rows.outcome_s / (base_s + slope * rows.prior_s)
+    low_s, high_s = covered(rows.prior_s)
+    least, most = covered(share)
+    return Span(low_s, high_s, base_s, slope, least, most)
+
+
+def row_weights(rows: int, settings: LatencySettings) -> FloatArray:
+    """What each of so many rows counts, oldest first."""
+    age = np.arange(rows)[::-1]
+    return np.asarray(np.maximum(0.5 ** (age / settings.half_life_rows), settings.least_weight))
 
 
 def _bending(basis: Basis, rows: Rows) -> FloatArray:

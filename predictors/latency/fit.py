@@ -48,6 +48,8 @@ class LatencySettings:
     `least_weight`       this much, so that a regime seen long ago is not forgotten
     `prior_rows`         rows that the prior's shape is worth: few, for it may be another engine's
     `bend_rows`          rows that the smoothness of each input's effect is worth: steadies what lies beyond
+    `edge_rows`          rows that the prior's shape is worth beyond what was seen
+    `trees`              trees over a curve where held-out rows justify them, for answers that take longer
     `most_shift`         held-out rows of which half lie further off than this factor are not believed
     `margin`             a candidate may be worse than the best alternative by this share of its error
 
@@ -62,6 +64,8 @@ class LatencySettings:
     least_weight: float = 0.05
     prior_rows: float = 0.03
     bend_rows: float = 0.003
+    edge_rows: float = 0.3
+    trees: int = 8
     most_shift: float = 3.0
     margin: float = 0.25
 
@@ -71,6 +75,8 @@ class LatencySettings:
         number(OWNER, "half_life_rows", self.half_life_rows, above=0.0)
         number(OWNER, "least_weight", self.least_weight, above=0.0, up_to=1.0)
         number(OWNER, "prior_rows", self.prior_rows, above=0.0)
+        number(OWNER, "edge_rows", self.edge_rows, above=0.0)
+        whole(OWNER, "trees", self.trees, low=0)
         number(OWNER, "most_shift", self.most_shift, above=1.0)
         number(OWNER, "bend_rows", self.bend_rows, above=-ROUNDING)
         number(OWNER, "margin", self.margin, above=-1.0)

@@ -13,6 +13,9 @@ quantile.
 | the candidate's error exceeds that of the prior alone by `margin`      | kept: worse than the prior  |
 | otherwise                                                              | accepted                    |
 
+A candidate is a curve, and as large a share of the trees over it (`forest.py`) as lowers the held-out error
+by 5 %, or none: the trees know what the curve cannot say, and forget it sooner when the load moves on.
+
 An accepted candidate is then refreshed: the centre is fitted anew to all rows, and used if it explains the
 older rows as well as before (within `margin`). So a judge is the first to meet broken rows, and a sound
 centre is not a hundred rows old. The quantile stays as calibrated, on rows that it was not fitted to.
@@ -22,15 +25,17 @@ place a little. Nothing in training is random.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
 from predictors.checks import ModelError
-from predictors.latency.curve import CENTRE, Learned, Rows, calibration, fit_curve
+from predictors.latency.curve import CENTRE, Learned, Rows, fit_curve, row_weights
 from predictors.latency.features import BoolArray, FloatArray, LatencyFeatures, Target
-from predictors.latency.fit import LatencySettings
+from predictors.latency.fit import LatencySettings, conformal_factor
+from predictors.latency.forest import Forest, fit_forest
 from predictors.latency.model import LatencyModel, Prior, Priors, TargetModel, answers, ask, cold_model
 from predictors.latency.window import TrainingWindow
 
@@ -171,9 +176,12 @@ def train(
         prior = TargetModel(prior=priors.of(target))
         in_place = before.of(target) if before.of(target).learned is not None else prior
         measured = Measured.held_by(window, target, prior.prior)
-        models[target], reports[target] = _train_target(target, measured, (prior, in_place), settings)
-    model = LatencyModel(ttft=models[Target.TTFT], tpot=models[Target.TPOT], level=settings.level)
-    return Trained(model=model, reports=reports)
+        model, reports[target] = _train_target(target, measured, (prior, in_place), settings)
+        if reports[target].accepted:
+            model = _with(model, partial(replace, rows=len(measured), newest_s=window.newest_s))
+        models[target] = model
+    both = LatencyModel(ttft=models[Target.TTFT], tpot=models[Target.TPOT], level=settings.level)
+    return Trained(model=both, reports=reports)
 
 
 def _train_target(
@@ -192,13 +200,14 @@ def _train_target(
     older, held = measured.part(slice(cut)), measured.part(slice(cut, None))
     try:
         candidate = replace(prior, learned=_fit(older.rows(), settings))
+        candidate, share = _with_trees(candidate, older.rows(), held, settings)
         report = judged(report, held, (candidate, in_place, prior))
         candidate, report = _calibrated(candidate, report, held.rows(), settings)
         # Without a model in place there is nothing better to keep, however far off the rows seem.
         off = shift(candidate, held) if in_place.learned else 1.0
         if complaint := objection(report, off, settings):
             return in_place, replace(report, reason=f"kept: {complaint}")
-        fresh = _refreshed(candidate, measured, older, settings)
+        fresh = _refreshed(candidate, share, measured, older, settings)
     except ModelError as error:
         return in_place, replace(report, reason=f"kept: {error}")
     return fresh, replace(report, accepted=True, reason="accepted")
@@ -209,21 +218,55 @@ def _fit(rows: Rows, settings: LatencySettings) -> Learned:
     return Learned(centre=centre, quantile=quantile)
 
 
+SHARES = (0.5, 1.0)
+"""Of the trees' correction, beside none. Held-out rows choose; more has to be better by `GAIN`."""
+
+GAIN = 0.05
+
+
+def _with_trees(
+    candidate: TargetModel, older: Rows, held: Measured, settings: LatencySettings
+) -> tuple[TargetModel, float]:
+    """The candidate with as large a share of the trees' correction as held-out rows justify; the share."""
+    if settings.trees == 0:
+        return candidate, 0.0
+    forest = _trees(candidate, older, settings)
+    chosen, chosen_share, least = candidate, 0.0, score(candidate, held)[0]
+    for share in SHARES:
+        corrected = _with(candidate, partial(replace, forest=forest.scaled(share)))
+        error, _ = score(corrected, held)
+        if error < (1.0 - GAIN) * least:
+            chosen, chosen_share, least = corrected, share, error
+    return chosen, chosen_share
+
+
+def _trees(model: TargetModel, rows: Rows, settings: LatencySettings) -> Forest:
+    assert model.learned is not None, "a candidate has been fitted"
+    residual = np.log(rows.outcome_s / model.learned.centre.at(rows.inputs, rows.prior_s))
+    return fit_forest(rows.inputs, residual, row_weights(len(residual), settings), settings.trees)
+
+
 def _calibrated(
     candidate: TargetModel, report: TargetReport, held: Rows, settings: LatencySettings
 ) -> tuple[TargetModel, TargetReport]:
     assert candidate.learned is not None, "a candidate has been fitted"
-    factor = calibration(candidate.learned.quantile, held, settings.level)
-    calibrated = replace(candidate, learned=replace(candidate.learned, factor=factor))
-    return calibrated, replace(report, factor=factor)
+    _, quantile_s = candidate.learned.uncalibrated(held.inputs, held.prior_s)
+    factor = conformal_factor(held.outcome_s, quantile_s, settings.level)
+    return _with(candidate, partial(replace, factor=factor)), replace(report, factor=factor)
 
 
 def _refreshed(
-    candidate: TargetModel, measured: Measured, older: Measured, settings: LatencySettings
+    candidate: TargetModel, share: float, measured: Measured, older: Measured, settings: LatencySettings
 ) -> TargetModel:
     """The candidate with its centre fitted to all rows, unless that spoils its fit to the older ones."""
-    assert candidate.learned is not None, "a candidate has been fitted"
-    centre = fit_curve(measured.rows(), CENTRE, settings)
-    fresh = replace(candidate, learned=replace(candidate.learned, centre=centre))
+    rows = measured.rows()
+    fresh = _with(candidate, partial(replace, centre=fit_curve(rows, CENTRE, settings)))
+    if share > 0.0:
+        fresh = _with(fresh, partial(replace, forest=_trees(fresh, rows, settings).scaled(share)))
     (after, _), (before, _) = score(fresh, older), score(candidate, older)
     return fresh if after <= (1.0 + settings.margin) * before else candidate
+
+
+def _with(model: TargetModel, change: Callable[[Learned], Learned]) -> TargetModel:
+    assert model.learned is not None, "a candidate has been fitted"
+    return replace(model, learned=change(model.learned))

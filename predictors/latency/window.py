@@ -11,6 +11,7 @@ count above 1e9). A row with one sound and one absurd outcome is refused whole: 
 other may have.
 """
 
+import math
 from collections import Counter, deque
 from collections.abc import Mapping
 
@@ -57,6 +58,7 @@ class TrainingWindow:
         self._sizes = dict.fromkeys(Target, 0)
         self._refused: Counter[str] = Counter()
         self._arrived = 0
+        self._newest_s = math.nan
 
     @property
     def refused(self) -> Mapping[str, int]:
@@ -68,6 +70,11 @@ class TrainingWindow:
         """Rows taken in so far, kept or since replaced."""
         return self._arrived
 
+    @property
+    def newest_s(self) -> float:
+        """When the newest row was taken in, by the caller's clock; NaN where it did not say."""
+        return self._newest_s
+
     def size(self, target: Target) -> int:
         """Rows held for a target."""
         return self._sizes[target]
@@ -76,8 +83,8 @@ class TrainingWindow:
         """Strata with at least one row for a target."""
         return sum(1 for stratum in self._strata[target].values() if stratum)
 
-    def add(self, samples: LatencySamples) -> int:
-        """Take in rows, oldest first; how many were sound."""
+    def add(self, samples: LatencySamples, now_s: float = math.nan) -> int:
+        """Take in rows, oldest first, at `now_s`; how many were sound."""
         table = samples.features.table()
         sound = self._sound(table, samples)
         cells = stratum_of(table)
@@ -88,6 +95,8 @@ class TrainingWindow:
                 outcome = float(samples.outcome_s(target)[row])
                 if outcome > 0.0:
                     self._keep(target, int(cells[row]), (self._arrived, values, outcome))
+        if sound.any():
+            self._newest_s = now_s
         return int(sound.sum())
 
     def rows(self, target: Target) -> tuple[LatencyFeatures, FloatArray]:

@@ -102,6 +102,24 @@ def test_a_bad_batch_does_not_replace_a_good_model():
     assert told[0] == told[1]
 
 
+def test_what_has_just_been_measured_corrects_the_model_before_the_next_training_and_is_forgotten():
+    training = Training(PredictionSettings())
+    training.add(samples(ROWS), now_s=0.0)
+    training.train()
+    features = LatencyFeatures.of(kv_usage=0.2, input_tokens=2000.0, waiting=0.0, running=8.0)
+    told, versions = [], []
+    late = samples(40, seed=2, slower=1.5 * SLOWER)
+    training.add(late[:20], now_s=1.5)
+    for given, now_s in ((), 1000.0), (late[20:], 2000.0), ((), 2001.0), ((), 3600.0):
+        training.add(given, now_s=now_s)
+        told.append(training.model.of(Target.TPOT).predict(features.inputs(), np.array([0.01]))[0][0])
+        versions.append(training.version)
+    assert told[1] == pytest.approx(1.5 * told[0], rel=0.1)
+    assert told[2] == pytest.approx(told[1], rel=0.02)
+    assert told[3] == pytest.approx(told[0])
+    assert versions[0] == versions[3] != versions[1]
+
+
 def test_the_window_is_bounded_by_the_settings():
     training = Training(PredictionSettings(window_samples=50))
     training.add(samples(ROWS))

@@ -15,6 +15,7 @@ from predictors.latency import (
     LatencyFeatures,
     LatencyModel,
     LatencyPrediction,
+    LatencySamples,
     Priors,
     Target,
     TrainingWindow,
@@ -122,9 +123,52 @@ def test_without_a_prior_more_load_never_means_less_time(field, value, more):
     assert (answers[:, 1] >= answers[:, 0] * (1 - 1e-12)).all()
 
 
-def test_beyond_what_was_seen_the_queue_keeps_costing_time():
-    near, far = MODELS["prior and data"].predict(one_row(prefill_tokens_in_flight=[38_000, 380_000])).ttft_s
+def test_without_a_prior_the_queue_keeps_costing_time_beyond_what_was_seen():
+    near, far = MODELS["data alone"].predict(one_row(prefill_tokens_in_flight=[38_000, 380_000])).ttft_s
     assert far > 5 * near
+
+
+def test_over_a_prior_nothing_changes_beyond_what_was_seen_but_with_the_prior():
+    far = one_row(prefill_tokens_in_flight=[1e6, 1e7], running=[500, 5_000], input_tokens=[1_000, 1_000])
+    prediction = MODELS["prior and data"].predict(far)
+    assert prediction.ttft_s[0] == pytest.approx(prediction.ttft_s[1])
+    assert prediction.tpot_s[0] == pytest.approx(prediction.tpot_s[1])
+
+
+def overloaded(slower: float) -> LatencyModel:
+    """Taught by engines that are `slower` than the prior, all of them near full."""
+
+    def prior(features: LatencyFeatures) -> np.ndarray:
+        return 0.01 + 0.0004 * features.running
+
+    rng = np.random.default_rng(4)
+    features = LatencyFeatures.of(
+        kv_usage=0.8, input_tokens=500, waiting=0, running=rng.integers(45, 64, 400)
+    )
+    outcome = slower * prior(features) * np.exp(0.1 * rng.standard_normal(400))
+    window = TrainingWindow(stratum_rows=400)
+    window.add(LatencySamples(features=features, ttft_s=np.full(400, np.nan), tpot_s=outcome))
+    return train(window, Priors(tpot=prior)).model
+
+
+@pytest.mark.parametrize("slower", [1.5, 4.0])
+def test_an_idle_replica_is_judged_by_the_prior_and_the_correction_at_the_edge(slower):
+    idle = LatencyFeatures.of(kv_usage=0.0, input_tokens=500, waiting=0, running=0)
+    prediction = overloaded(slower).predict(idle)
+    assert prediction.tpot_s[0] == pytest.approx(slower * 0.01, rel=0.15)
+    assert prediction.tpot_quantile_s[0] < 1.5 * slower * 0.01
+
+
+def test_a_prior_that_explains_nothing_is_not_followed_beyond_what_was_seen():
+    rng = np.random.default_rng(5)
+    features = load(800, rng)
+    wild = Priors(tpot=lambda features: 0.001 * (1.0 + features.input_tokens % 97))
+    window = TrainingWindow()
+    outcome = np.exp(0.03 * rng.standard_normal(800)) * 0.02
+    window.add(LatencySamples(features=features, ttft_s=np.full(800, np.nan), tpot_s=outcome))
+    tenfold = Priors(tpot=lambda features: np.full(len(features), 1.0))
+    model = over(train(window, wild).model, tenfold)
+    assert model.predict(one_row()).tpot_s[0] < 0.03
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -217,6 +217,8 @@ def test_the_conformal_factor_of_too_few_rows_is_the_largest_ratio_and_of_none_i
         {"most_shift": 1.0},
         {"margin": -1.0},
         {"half_life_rows": -1.0},
+        {"edge_rows": 0.0},
+        {"trees": -1},
         {"level": 0.95, "minimum_rows": 37},
         {"level": 0.999, "holdout_rows": 998},
         {"level": 0.9999},

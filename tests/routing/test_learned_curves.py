@@ -16,7 +16,8 @@ from headway.routing.forecast import (
 from headway.routing.learned_curves import NOTHING, corrected, curves_of
 from headway.routing.table import FleetRow
 from predictors.latency import LatencyFeatures, LatencyModel, TargetModel
-from predictors.latency.curve import Basis, Curve, Learned
+from predictors.latency.curve import Basis, Curve, Learned, Span
+from predictors.latency.forest import NODES, Forest
 
 REPLICAS, RAMPS = 40, 9
 FREE = np.array([[0.0], [inf], [0.0], [inf]]), 1.0
@@ -29,11 +30,19 @@ def curve(draw: np.random.Generator, *, has_prior: bool = True) -> Curve:
     scale = 10.0 ** draw.uniform(-1.0, 4.0, RAMPS)
     width = np.where(draw.random(RAMPS) < 0.3, inf, scale * draw.random(RAMPS))
     basis = Basis(source=source, start=scale * draw.random(RAMPS), width=width, has_prior=has_prior)
-    return Curve(basis=basis, weights=draw.random(basis.size) * 1e-3)
+    span = Span(0.3, 0.7, 0.2 * draw.random(), 1.0 + draw.random(), 0.5, 5.0)
+    return Curve(basis=basis, weights=draw.random(basis.size) * 1e-3, span=span)
+
+
+def forest(draw: np.random.Generator) -> Forest:
+    shape = (3, NODES)
+    source, threshold = draw.integers(0, 8, shape), 10.0 ** draw.uniform(-1.0, 4.0, shape)
+    return Forest(source=source, threshold=threshold, leaf=draw.normal(size=(3, NODES + 1)))
 
 
 def learned(draw: np.random.Generator) -> TargetModel:
-    return TargetModel(learned=Learned(centre=curve(draw), quantile=curve(draw), factor=1.3))
+    trees = forest(draw) if draw.random() < 0.5 else None
+    return TargetModel(learned=Learned(centre=curve(draw), quantile=curve(draw), factor=1.3, forest=trees))
 
 
 def fleet(draw: np.random.Generator) -> np.ndarray:
