@@ -251,8 +251,8 @@ class Dispatcher:
         return marks
 
     def _hopeless(self, now_s: float, record: Record, refusal: Refusal) -> bool:
-        """True if waiting does not help, or is not wanted; critical requests wait all the same."""
-        if record.request.critical:
+        """True if waiting does not help, or is not wanted; some wait all the same."""
+        if record.request.critical or (record.judged and record.waits_on):
             return False
         judged = refusal.reason in BY_PREDICTION and record.judged
         return refusal.hopeful_until_s < now_s or (judged and not self._settings.slo.hold)

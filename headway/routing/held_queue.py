@@ -142,7 +142,7 @@ class HeldQueue:
         self, context: SchedulingContext, refusal: Refusal | None, enqueued_s: float
     ) -> WaitingRequest:
         record, expires_s = context.record, enqueued_s + self._settings.max_wait_s
-        if refusal is not None and not record.request.critical:
+        if refusal is not None and not ((record.judged and record.waits_on) or record.request.critical):
             expires_s = min(expires_s, refusal.hopeful_until_s)
         home, cached_tokens = record.home = record.home or _home(context)
         return WaitingRequest(

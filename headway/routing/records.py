@@ -96,6 +96,11 @@ class Record:
     found_idle: int = -1
 
     @property
+    def waits_on(self) -> bool:
+        """True if it is not shed when its SLO can be kept no longer: it is critical, or names none."""
+        return self.request.critical or not self.request.slo.given
+
+    @property
     def need_tokens(self) -> int:
         """KV tokens that it is thought to fill in the end."""
         return self.request.input_tokens + self.expected_output

@@ -21,7 +21,7 @@ from math import inf, nan
 
 from headway.config import Role
 from headway.config.routing import RoutingSettings
-from headway.routing.context import RoutingState, SchedulingContext
+from headway.routing.context import RoutingState
 from headway.routing.dispatch import Dispatcher
 from headway.routing.gpu_profiles import GpuProfile, capacity_table, surfaces_in
 from headway.routing.learning import Learning, Sample
@@ -44,9 +44,6 @@ from headway.routing.types import (
     Running,
 )
 from predictors.latency import LatencyModel
-
-RELAXED = 3.0
-"""Room for a batch, where a request alone takes longer than the deployment's SLO."""
 
 
 class Router:
@@ -187,7 +184,7 @@ class Router:
         if request.request_id in self._records:
             return self._unknown("submit")
         self._state.reports.fade(now_s)
-        record = self._recorded(now_s, request, self._learning.expected_output(request))
+        record = self._recorded(request, self._learning.expected_output(request))
         self._scheduler.arrived(now_s)
         self._dispatch.settle(now_s, record)
         return self._dispatch.outcome()
@@ -314,14 +311,12 @@ class Router:
                 self._unknown("restore")
                 continue
             expected = each.expected_output_tokens
-            record = self._recorded(
-                now_s, each.request, expected or self._learning.expected_output(each.request)
-            )
+            record = self._recorded(each.request, expected or self._learning.expected_output(each.request))
             choice = self._scheduler.chosen(now_s, record, prefill or decode, decode, restored(placement))
             self._placing.resume(now_s, record, choice, each)
         return self._dispatch.drain(now_s)
 
-    def _recorded(self, now_s: float, request: RouteRequest, expected_output: int) -> Record:
+    def _recorded(self, request: RouteRequest, expected_output: int) -> Record:
         """A new record of a request, which the profile and the SLO of its life belong to."""
         pipeline = self._pipelines[self._handler.profile(request, self._settings.live_profile)]
         judged = pipeline.uses_predictions
@@ -329,12 +324,10 @@ class Router:
             request=request,
             number=self._number,
             expected_output=expected_output,
-            slo=request.slo,
+            slo=self._state.slo if judged and not request.slo.given else request.slo,
             profile=pipeline.name,
             judged=judged,
         )
-        if judged and not request.slo.given:
-            record.slo = usual_slo(now_s, record, self._state)
         self._number += 1
         self._records[request.request_id] = record
         return record
@@ -350,21 +343,6 @@ class Router:
     def _unknown(self, event: str) -> RoutingOutcome:
         self._counters.count("unknown_events", event)
         return NOTHING
-
-
-def usual_slo(now_s: float, record: Record, state: RoutingState) -> RequestSlo:
-    """The SLO of a request that names none: the deployment's, or RELAXED times what an idle replica takes.
-
-    What no replica can keep is no reason to turn away whoever asked for nothing.
-    """
-    ttft_s, tpot_s = SchedulingContext(state, now_s, record, state.roles[-1]).alone_s
-    slo = state.slo
-    if (ttft_s <= slo.ttft_s or ttft_s == inf) and (tpot_s <= slo.tpot_s or tpot_s == inf):
-        return slo
-    return RequestSlo(
-        ttft_s=slo.ttft_s if ttft_s <= slo.ttft_s or ttft_s == inf else RELAXED * ttft_s,
-        tpot_s=slo.tpot_s if tpot_s <= slo.tpot_s or tpot_s == inf else RELAXED * tpot_s,
-    )
 
 
 def _kept(record: Record, now_s: float, output_tokens: int) -> bool:

@@ -17,7 +17,6 @@ from headway.routing import (
     ShedReason,
     SloRequired,
 )
-from headway.routing.router import RELAXED
 from headway.routing.table import FleetRow
 from tests.routing.routers import MIXED, OWN_ROWS, SPLIT, finish, gone, join, placed, request, router
 
@@ -106,18 +105,17 @@ class TestEvents:
         made.use_slo(RequestSlo(ttft_s=10.0, tpot_s=1.0))
         placed(made.submit(0.0, request("after")))
 
-    def test_a_deployments_slo_that_no_replica_can_keep_turns_nobody_away_who_asked_for_nothing(self) -> None:
-        made, impossible = router("slo"), RequestSlo(ttft_s=1e-6, tpot_s=1e-6)
+    def test_who_names_no_slo_is_not_shed_for_the_deployments(self) -> None:
+        made, impossible = router("slo", queue={"max_wait_s": 5.0}), RequestSlo(ttft_s=1e-6, tpot_s=1e-6)
         made.use_slo(impossible)
         placed(made.submit(0.0, request("plain")))
-        kept = made._records["plain"].slo
-        alone_s = made._records["plain"].alone_s
-        assert (kept.ttft_s, kept.tpot_s) == (RELAXED * alone_s[0], RELAXED * alone_s[1])
         assert [shed.request_id for shed in made.submit(0.0, request("own", slo=impossible)).sheds] == ["own"]
-        possible = RequestSlo(ttft_s=2.0, tpot_s=0.05)
-        made.use_slo(possible)
-        placed(made.submit(0.0, request("after")))
-        assert made._records["after"].slo is possible
+        sheds = [made.submit(0.0, request(f"r{number}", input_tokens=20_000)).sheds for number in range(20)]
+        assert not any(sheds)
+        assert made.queued > 0
+        while made.next_due_s < 5.0:
+            assert not made.expire(made.next_due_s).sheds
+        assert {shed.reason for shed in made.expire(5.0).sheds} == {ShedReason.NO_HEADROOM}
 
 
 class TestHolding:

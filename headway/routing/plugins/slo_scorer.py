@@ -93,7 +93,7 @@ class SloScorer:
             probe: NDArray[np.bool_] = np.arange(len(verdict)) == place
             return probe
         usable = np.isfinite(verdict)
-        if not record.request.critical or not usable.any():
+        if not record.waits_on or not usable.any():
             return valid
         return self._least_bad(context, verdict, usable)
 
@@ -135,20 +135,17 @@ class SloScorer:
     def _least_bad(
         self, context: SchedulingContext, verdict: FloatArray, usable: NDArray[np.bool_]
     ) -> NDArray[np.bool_]:
-        """The candidates of a critical request that none is valid for."""
+        """The candidates of a request that none is valid for, and that is not shed for it."""
         record = context.record
-        is_lost = lost(context)
-        if not (is_lost or record.forced):
-            # The safety margin is there so that promises are kept to those that could wait or go elsewhere.
-            shares = context.state.shares
-            greedy = shares.several and shares.ahead(record.request.tenant)
-            nominal = verdict if greedy else self._judged(context, nominal=True)
-            if self.patient or np.count_nonzero(nominal > 0.0):
-                context.notes[NOTE] = nominal
-                kept: NDArray[np.bool_] = nominal > 0.0
+        late = record.forced or lost(context)
+        if not late:
+            again = self._without_margin(context, verdict) if record.request.critical else verdict
+            kept: NDArray[np.bool_] = again > 0.0
+            if self.patient or kept.any():
+                context.notes[NOTE] = again
                 return kept
         record.refused = True
-        if is_lost or record.forced:
+        if late:
             verdict = self._judged(context, least_harm=True)
         context.notes[NOTE] = 1.0 / (1.0 - np.minimum(verdict, 0.0))
         if not self.patient:
@@ -159,6 +156,17 @@ class SloScorer:
         harm = -verdict - LEAST - 0.01 * context.forecast[ForecastRow.TTFT_S]
         harmless: NDArray[np.bool_] = usable & (harm <= ROUNDING) & has_room(context)
         return harmless
+
+    def _without_margin(self, context: SchedulingContext, verdict: FloatArray) -> FloatArray:
+        """The verdict on a critical request by the prediction as it is.
+
+        The margin is there so that promises are kept to those that could wait or go elsewhere. It stays where
+        the tenant is ahead of others that wait.
+        """
+        shares = context.state.shares
+        if shares.several and shares.ahead(context.record.request.tenant):
+            return verdict
+        return self._judged(context, nominal=True)
 
     def _margins(self, state: RoutingState) -> tuple[float, float]:
         """The factor of all predictions, and the weight of what was learnt of each replica's."""
