@@ -103,7 +103,9 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     )
     routings.add_argument("--loads", metavar="LIST", help="percent; else each load's own")
     routings.add_argument("--duration", metavar="S", type=float, help="at most so many seconds of each load")
-    routings.add_argument("--seeds", metavar="N", type=int, help="runs of each, else 2")
+    routings.add_argument(
+        "--seeds", metavar="N", type=int, help="runs of each, else 2; latency: at most so many"
+    )
     routings.add_argument("--routings", metavar="LIST", help="the first is judged beside the others")
     routings.add_argument("--learn", action="store_true", help="with the learned latency model")
     routings.add_argument("--json", metavar="FILE", type=pathlib.Path, help="write the rows")
@@ -115,8 +117,6 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     gateway.add_argument(
         "--peers", metavar="DIR", type=pathlib.Path, help="where vllm-router and sglang-router are installed"
     )
-    latency = parser.add_argument_group("latency")
-    latency.add_argument("--seeds", metavar="N", type=int, help="at most so many of each protocol; else all")
     chosen = parser.parse_args(arguments)
     if strangers := [name for name in chosen.names if name not in BENCHMARKS]:
         parser.error(f"unknown benchmark {strangers[0]!r}; known: {', '.join(BENCHMARKS)}")

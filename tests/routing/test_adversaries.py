@@ -1,19 +1,24 @@
 """Loads and engines that try to talk the router into failing."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
-from headway.config import HeadwayConfig, Role
+from headway.config import HeadwayConfig, Role, load_config
 from headway.config.routing import PredictionSettings
 from headway.engine import EngineRules, engine_profile
 from headway.planning.types import Slo
-from headway.routing import ReplicaUpdate, RequestSlo, make_router
+from headway.routing import ReplicaUpdate, RequestSlo, Router, make_router
+from headway.simulation.report import SimulationReport
 from headway.simulation.scenario import ScenarioRouter
+from headway_cli.job import Job
+from headway_cli.workers import work
 from interp import scaled
 from predictors.latency import LatencyModel, TargetModel
 from predictors.latency.curve import Basis, Curve, Learned
 from tests.routing.engines import Engines, stream
-from tests.routing.routers import request, router, surfaces
+from tests.routing.routers import bearing, placed, request, router, surfaces
 from tests.simulation.worlds import ArrayTrace, run, scenario
 
 TIGHT = RequestSlo(ttft_s=0.5, tpot_s=0.015)
@@ -140,3 +145,156 @@ def test_one_bad_replica_costs_its_like_nothing() -> None:
     safety = {replica.name: replica.safety[1].factor for replica in made._fleet}
     assert safety.pop("mixed-0") > 1.5
     assert max(safety.values()) < 1.2
+
+
+SAME = {"ttft_ms": 2000.0, "tpot_ms": 50.0}
+
+
+def simulated(rate_rps: float, classes: dict[str, dict[str, Any]], replicas: int = 1) -> SimulationReport:
+    """A minute of requests of 1,000 tokens in and 100 out, to mixed replicas that are as profiled."""
+    config = load_config(
+        None,
+        {
+            "engine.profile": "llama-3.1-70b_h100_tp4",
+            "slo": {"ttft_ms": 2000.0, "itl_ms": 50.0, "classes": classes},
+            "pools": {"mixed": {"min_replicas": replicas, "max_replicas": replicas}},
+            "planner": {"policy": "static", "static": {"mixed": replicas}},
+            "routing": {"profile": "slo", "prediction": {"learn": False}},
+        },
+    )
+    load = "input_tokens=1000,output_tokens=100,input_cv=0.5,output_cv=0.5,duration_s=60"
+    return work(Job(trace=f"steady:rate_rps={rate_rps},{load}", config=config))
+
+
+class TestFloods:
+    """One tenant sends many times what the fleet can do; another a few, of the same class."""
+
+    @pytest.mark.parametrize("critical", [False, True])
+    def test_a_flood_of_one_costs_the_other_nothing(self, critical: bool) -> None:
+        flood = {**SAME, "share": 60.0, "tenant": "a", "critical": critical}
+        report = simulated(64.0, {"flood": flood, "few": {**SAME, "share": 4.0, "tenant": "b"}})
+        few = report.classes["few"]
+        assert few.shed <= 0.02 * few.requests
+        assert few.attainment > 0.96
+        assert report.classes["flood"].attainment < 0.25, "it is a flood"
+
+    def test_without_tenants_it_does(self) -> None:
+        """The same as one tenant: the fault that the other test is about."""
+        report = simulated(64.0, {"flood": {**SAME, "share": 60.0}, "few": {**SAME, "share": 4.0}})
+        assert report.classes["few"].attainment < 0.35
+
+    def test_a_full_queue_makes_room_at_the_cost_of_who_fills_it(self) -> None:
+        made = router("slo", count=1, queue={"max_requests": 50})
+        slo = RequestSlo(ttft_s=20.0, tpot_s=0.02)
+        sheds: list[str] = []
+        for number in range(200):
+            outcome = made.submit(0.0, request(f"flood-{number}", slo=slo, tenant="a", input_tokens=8000))
+            sheds += [shed.request_id for shed in outcome.sheds]
+        assert made.queued == 50
+        for number in range(20):
+            outcome = made.submit(0.0, request(f"few-{number}", slo=slo, tenant="b", input_tokens=8000))
+            sheds += [shed.request_id for shed in outcome.sheds]
+        assert len(sheds) > 20
+        assert all(name.startswith("flood") for name in sheds)
+
+
+class TestCritical:
+    def test_all_critical_in_a_burst_keep_nearly_what_they_keep_uncritical(self) -> None:
+        """Placed at once, whatever it did to each other, a fifth of them kept their SLO."""
+        critical, plain = (
+            simulated(30.0, {"all": {**SAME, "critical": critical}}).attainment for critical in (True, False)
+        )
+        assert critical > 0.8 * plain
+
+    def test_none_is_shed_however_many_there_are(self) -> None:
+        report = simulated(40.0, {"all": {**SAME, "critical": True}})
+        assert (report.shed, report.failed) == (0, 0)
+        assert report.completed == report.requests
+
+    def test_who_marks_a_twentieth_critical_sheds_few_others(self) -> None:
+        shed = {
+            marked: simulated(
+                25.0,
+                {"marked": {**SAME, "share": 0.05, "critical": marked}, "others": {**SAME, "share": 0.95}},
+            )
+            .classes["others"]
+            .shed
+            for marked in (False, True)
+        }
+        assert shed[True] < 1.2 * shed[False] + 20
+
+
+class TestTightSlos:
+    """Few requests whose SLO leaves no room for others, on every replica, for as long as the test lasts."""
+
+    @pytest.mark.parametrize("times", [1.15, 1.5])
+    @pytest.mark.parametrize("whose", [{}, {"tenant": "tight"}, {"critical": True}])
+    def test_four_of_them_do_not_close_four_replicas(self, times: float, whose: dict[str, Any]) -> None:
+        made = router(count=4)
+        alone = made.submit(0.0, request("x", slo=RequestSlo(ttft_s=9.0, tpot_s=9.0))).placements[0]
+        made.failed(0.0, "x", retry=False)
+        tight = RequestSlo(ttft_s=9.0, tpot_s=times * alone.predicted_tpot_s)
+        long = [request(f"t{number}", slo=tight, max_tokens=20_000, **whose) for number in range(4)]
+        plain = stream(10.0, 60.0, RequestSlo(ttft_s=2.0, tpot_s=0.03))
+        engines = Engines(made, lambda *_: 1.0, learn=False)
+        engines.run([*long, *plain])
+        assert len(engines.shed & {each.request_id for each in plain}) < 0.02 * len(plain)
+
+    def test_a_class_that_keeps_its_slo_keeps_its_guard(self) -> None:
+        """Many short requests with a tight SLO are served by it, however many others are turned away."""
+        report = simulated(
+            45.0,
+            {
+                "tight": {"ttft_ms": 1000.0, "tpot_ms": 25.0, "share": 0.2},
+                "loose": {"ttft_ms": 4000.0, "tpot_ms": 200.0, "share": 0.8},
+            },
+            replicas=2,
+        )
+        assert report.classes["loose"].shed > 200
+        assert report.classes["tight"].attainment > 0.6
+
+    def test_a_tight_slo_is_charged_as_the_room_that_it_takes(self) -> None:
+        made = router(count=2, slo={"ttft_ms": 9000.0, "itl_ms": 20.0})
+        for tenant, tpot_s in (("usual", 0.02), ("other", 0.02), ("tight", 0.0075)):
+            slo = RequestSlo(ttft_s=9.0, tpot_s=tpot_s)
+            placed(made.submit(0.0, request(tenant, slo=slo, tenant=tenant)))
+        assert made._records["other"].times == 1.0
+        assert made._records["tight"].times > 3.0
+
+
+class TestLines:
+    def busy(self) -> Router:
+        """One replica that has no room for a long prompt, and three of those held."""
+        made, slo = router("slo", count=1), RequestSlo(ttft_s=60.0, tpot_s=0.1)
+        for number in range(6):
+            made.submit(0.0, request(f"long-{number}", slo=slo, input_tokens=60_000 + 20_000 * number))
+        assert made.queued >= 3
+        return made
+
+    def test_large_heads_hold_back_their_own_lines_only(self) -> None:
+        made = router("pull", count=1, profiles={"": bearing(10.0)})
+        for number in range(10):
+            placed(made.submit(0.0, request(f"r{number}")))
+        heads = [request(f"head-{number}", input_tokens=100 << number) for number in range(8)]
+        for each in heads:
+            made.submit(0.0, each)
+        assert made.queued == 8
+        outcome = made.complete(1.0, "r0", 10)
+        assert len(outcome.placements) == 1
+
+    def test_newcomers_do_not_pass_their_like(self) -> None:
+        made = self.busy()
+        held = made.queued
+        slo = RequestSlo(ttft_s=60.0, tpot_s=0.1)
+        assert not made.submit(0.5, request("late", arrival_s=0.5, slo=slo, input_tokens=140_000)).placements
+        assert made.queued == held + 1
+        order: list[str] = []
+        now_s = 1.0
+        while made.queued and now_s < 600.0:
+            for name in [each for each in made._records if made._records[each].decode is not None]:
+                outcome = made.prefilled(now_s, name)
+                order += [each.request_id for each in outcome.placements]
+                outcome = made.complete(now_s, name, 2)
+                order += [each.request_id for each in outcome.placements]
+            now_s += 1.0
+        assert order.index("late") > order.index("long-4")
