@@ -1,5 +1,6 @@
 """Loads and engines that try to talk the router into failing."""
 
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from interp import scaled
 from predictors.latency import LatencyModel, TargetModel
 from predictors.latency.curve import Basis, Curve, Learned
 from tests.routing.engines import Engines, stream
-from tests.routing.routers import bearing, placed, request, router, surfaces
+from tests.routing.routers import bearing, finish, placed, request, router, surfaces
 from tests.simulation.worlds import ArrayTrace, run, scenario
 
 TIGHT = RequestSlo(ttft_s=0.5, tpot_s=0.015)
@@ -261,6 +262,33 @@ class TestTightSlos:
             placed(made.submit(0.0, request(tenant, slo=slo, tenant=tenant)))
         assert made._records["other"].times == 1.0
         assert made._records["tight"].times > 3.0
+
+
+class TestHotPrefixes:
+    def test_one_prompt_of_all_does_not_stay_at_one_replica(self) -> None:
+        made, blocks = (
+            router("prefix", count=8, rules=EngineRules(chunk_tokens=2048, prefix_cache_tokens=10**6)),
+            range(8),
+        )
+        homes = Counter(
+            placed(
+                made.submit(0.0, request(f"r{number}", input_tokens=5000, blocks=tuple(blocks)))
+            ).prefill_replica
+            for number in range(200)
+        )
+        assert len(homes) >= 4
+        assert max(homes.values()) < 2 * 200 / 8
+
+    def test_a_prompt_that_few_ask_for_stays(self) -> None:
+        made = router("prefix", count=8, rules=EngineRules(chunk_tokens=2048, prefix_cache_tokens=10**6))
+        homes = set()
+        for number in range(40):
+            placement = placed(
+                made.submit(float(number), request(f"r{number}", blocks=(1,), input_tokens=700))
+            )
+            homes.add(placement.prefill_replica)
+            finish(made, f"r{number}", float(number))
+        assert len(homes) == 1
 
 
 class TestLines:

@@ -6,10 +6,11 @@ compiled: in numpy each is a handful of calls.
 
 from dataclasses import dataclass
 from math import inf
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from headway.config import Role
 from headway.routing.context import Refusal, SchedulingContext
@@ -17,6 +18,9 @@ from headway.routing.least_load import counts_prompt_tokens
 from headway.routing.table import FleetRow, FloatArray, SlotArray
 from headway.routing.types import ShedReason
 from interp.jit import compiled
+
+FEW = 4.0
+"""Requests by which a replica may be ahead of the mean whatever that is."""
 
 ROUNDING = 1e-9
 """Loads are sums of fractions."""
@@ -113,14 +117,20 @@ class PrefixCacheScorer:
     """`prefix-cache-scorer`: the share of the prompt that is thought to be cached (`affinity.PrefixIndex`).
 
     0 without blocks in the request, without a prefix cache in the engines, and at decode replicas, which
-    compute no prompt.
+    compute no prompt. 0, too, where more than `most_load` × the mean of requests and FEW are there: a hot
+    prompt is worth computing at another replica as well (as SGLang's router does). `most_load` null: never.
     """
+
+    most_load: Annotated[float, Field(ge=1.0)] | None = 1.5
 
     def score(self, context: SchedulingContext) -> FloatArray:
         """In [0, 1]."""
         if context.role is Role.DECODE:
             return np.zeros(len(context.slots))
         score: FloatArray = context.cached_tokens / context.record.request.input_tokens
+        if self.most_load is not None and score.any():
+            load = requests_at(context)
+            score[load > self.most_load * load.mean() + FEW] = 0.0
         return score
 
 

@@ -40,6 +40,7 @@ from headway.routing.corrections import FIRST_SAFETY
 from headway.routing.forecast import ROLE_CODES, ForecastRow
 from headway.routing.plugins.foresight import HeldTerms, foresee
 from headway.routing.plugins.headroom import CHUNKS, LEAST, SloTerms, judge, nearest_of
+from headway.routing.plugins.lora_affinity import LoraAffinityScorer
 from headway.routing.plugins.overruling import overruled
 from headway.routing.table import FleetRow, FloatArray, SlotArray
 from headway.routing.types import RouteRequest, ShedReason
@@ -49,6 +50,8 @@ Share = Annotated[float, Field(ge=0.0, le=1.0)]
 NOTE = "slo-scorer"
 
 ROUNDING = 1e-9
+
+ADAPTERS, LEAST_LOADED = LoraAffinityScorer(), 0.05
 
 
 @dataclass(slots=True, kw_only=True)
@@ -121,8 +124,12 @@ class SloScorer:
         return foresee(latency, state.fleet.table, heads, slots, terms)
 
     def score(self, context: SchedulingContext) -> FloatArray:
-        """f8[C] in (0, 1]."""
-        return context.notes[NOTE]
+        """f8[C] in (0, 1]; where the request's adapter is not loaded, a fraction."""
+        score = context.notes[NOTE]
+        if not context.record.request.adapter:
+            return score
+        loaded: FloatArray = LEAST_LOADED + (1.0 - LEAST_LOADED) * ADAPTERS.score(context)
+        return score * loaded
 
     def refusal(self, context: SchedulingContext) -> Refusal:
         """The reason that none stays: nothing to judge by, or no headroom."""
