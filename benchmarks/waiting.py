@@ -13,7 +13,7 @@ import numpy as np
 
 from headway.routing import RequestSlo, RouteRequest
 from headway.routing.capacity import RequestPattern
-from headway.routing.fair_shares import FairShares
+from headway.routing.fair_shares import TenantShares
 from headway.routing.held_lines import UrgencyQueue, WaitingRequest
 
 SIZES = (1_000, 10_000, 100_000)
@@ -44,7 +44,7 @@ def entries(count: int, seed: int) -> list[WaitingRequest]:
 def step_us(size: int, seed: int) -> float:
     """Microseconds of one step with about `size` requests waiting."""
     known = entries(size + STEPS, seed)
-    queue = UrgencyQueue(FairShares(lambda _: 1.0))
+    queue = UrgencyQueue(TenantShares(lambda _: 1.0))
     for entry in known[:size]:
         queue.push(entry)
     now_s = known[size].enqueued_s

@@ -154,7 +154,7 @@ class TenantSettings(Settings):
     """One tenant: its share of what the router holds, and what its requests may ask for."""
 
     weight: PositiveFloat = Field(default=1.0, le=1e6)
-    """Its share beside that of other tenants while requests of several wait."""
+    """Its share while requests of several wait: of a key beside others, of a user beside its key's others."""
     may_be_critical: bool = True
     """Whether its requests may claim to be critical; else they are served as those that are not."""
     least_ttft_ms: PositiveFloat | None = None
@@ -162,7 +162,8 @@ class TenantSettings(Settings):
     least_tpot_ms: PositiveFloat | None = None
     """Likewise for the mean time per output token of a request."""
     per_user: bool = False
-    """Whether each `user` that its requests name is a tenant of its own: KEY/USER, with these settings."""
+    """Whether each `user` that its requests name is a tenant of its own, KEY/USER, with these settings; they
+    share what the key gets."""
 
 
 ANY_TENANT = "*"

@@ -23,7 +23,7 @@ whatever is small enough. One replica for a key, and no more than half of the fl
 import numpy as np
 
 from headway.routing.context import RoutingState, SchedulingContext
-from headway.routing.fair_shares import FairShares
+from headway.routing.fair_shares import TenantShares
 from headway.routing.records import Record, Replica
 from headway.routing.table import FloatArray, SlotArray
 
@@ -101,7 +101,7 @@ def _worth(record: Record) -> float:
 class KeptRoom:
     """The replicas that are kept for tenants whose turn it is, a slot for each key."""
 
-    def __init__(self, shares: FairShares) -> None:
+    def __init__(self, shares: TenantShares) -> None:
         self._shares = shares
         self._kept: dict[str, tuple[str, int]] = {}
 

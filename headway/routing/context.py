@@ -17,7 +17,7 @@ from headway.routing.adapters import AdapterIndex
 from headway.routing.affinity import PrefixIndex, Sessions
 from headway.routing.capacity import Candidates, CapacityTable, LoadQuery, RequestPattern, pattern_of
 from headway.routing.corrections import Handovers
-from headway.routing.fair_shares import FairShares
+from headway.routing.fair_shares import TenantShares
 from headway.routing.fleet import RoutedFleet
 from headway.routing.forecast import ROLE_CODES, ForecastRow, features_of
 from headway.routing.latency import LatencyForecaster
@@ -45,7 +45,7 @@ class RoutingState:
     latency: LatencyForecaster
     handovers: Handovers
     capacity: CapacityTable
-    shares: FairShares
+    shares: TenantShares
     slo: RequestSlo
     generator: np.random.Generator
 

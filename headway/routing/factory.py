@@ -21,7 +21,7 @@ from headway.routing.adapters import AdapterIndex
 from headway.routing.affinity import PrefixIndex, Sessions
 from headway.routing.context import RoutingState
 from headway.routing.corrections import Handovers
-from headway.routing.fair_shares import FairShares
+from headway.routing.fair_shares import TenantShares
 from headway.routing.fleet import RoutedFleet
 from headway.routing.gpu_profiles import GpuProfile, capacity_table, surfaces_in
 from headway.routing.latency import LatencyForecaster
@@ -100,7 +100,7 @@ def make_router(
         latency=latency,
         handovers=Handovers(fleet, rules, latency),
         capacity=capacity_table(profiles, rules),
-        shares=FairShares(lambda tenant: settings.tenant(tenant).weight),
+        shares=TenantShares(lambda tenant: settings.tenant(tenant).weight),
         slo=RequestSlo(ttft_s=config.slo.ttft_s, tpot_s=config.slo.itl_s),
         generator=generator,
     )

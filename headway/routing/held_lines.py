@@ -10,7 +10,7 @@ Whatever the distribution of W, as long as it is the same for all, the greatest 
 all slacks shrink alike: the order between two requests never changes, and keys can stay in heaps. Equals go
 by arrival; the lost come after all others, by enqueueing, so that none of them is overtaken for ever.
 
-    rank           (its tenant is ahead, tier, d or for the lost enqueueing, arrival), the least first
+    rank           (its key is ahead, its user is, tier, d or for the lost enqueueing, arrival), least first
     tier           critical ones that can be saved; others that can; those that are lost
     order fifo     one tier, by enqueueing
 
@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headway.routing.capacity import RequestPattern
-from headway.routing.fair_shares import ALLOWANCE, FairShares
+from headway.routing.fair_shares import KeyRow, TenantShares
 from headway.routing.lazy_heap import LazyHeap
 from headway.routing.table import FloatArray
 from headway.routing.types import RequestSlo, RouteRequest, RoutingError
@@ -55,7 +55,7 @@ class HeadRow(IntEnum):
     KEY_S = 2
     SEQUENCE = 3
     START = 4
-    """Where its tenant's next request begins (`fair_shares`)."""
+    """Where its user's next request begins within the key (`fair_shares`)."""
     INPUT_TOKENS = 5
     OUTPUT_TOKENS = 6
     """Output tokens expected."""
@@ -74,6 +74,8 @@ class HeadRow(IntEnum):
     """The time until which it waits for its home."""
     PROFILE = 14
     """The place of its profile in `UrgencyQueue.profiles`."""
+    KEY = 15
+    """The number of its tenant's key in `TenantShares.table`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,7 +167,7 @@ class _Line:
 class UrgencyQueue:
     """All that wait. Times passed in never go back; `due` is called before `first` at a time."""
 
-    def __init__(self, shares: FairShares, order: Literal["slo", "fifo"] = "slo") -> None:
+    def __init__(self, shares: TenantShares, order: Literal["slo", "fifo"] = "slo") -> None:
         self._shares, self._order, self._sequence = shares, order, 0
         self._entries: dict[str, tuple[WaitingRequest, _Line, int]] = {}
         self._lines: dict[tuple[Alike, bool], _Line] = {}
@@ -238,8 +240,8 @@ class UrgencyQueue:
 
     def first(self, among: Marks | None = None) -> tuple[int, WaitingRequest] | None:
         """The column and the head of the line that is next, of the lines that are marked; after `give_up`."""
-        least = self._shares.least + ALLOWANCE
-        column = _first(self.heads, _ALL if among is None else among, among is None, least)
+        marks, shares = _ALL if among is None else among, self._shares
+        column = _first(self.heads, marks, among is None, shares.table, shares.ahead_from)
         return None if column < 0 else (column, self.head(column))
 
     def head(self, column: int) -> WaitingRequest:
@@ -331,6 +333,7 @@ class UrgencyQueue:
             entry.forced,
             entry.home_until_s,
             self.profiles.setdefault(entry.profile, len(self.profiles)),
+            self._shares.number(request.tenant),
         )
 
     def _column(self) -> int:
@@ -349,17 +352,20 @@ _ALL: Marks = np.ones(0, dtype=np.bool_)
 
 
 @compiled
-def _first(heads: FloatArray, marks: Marks, every: bool, ahead_from: float) -> int:
+def _first(heads: FloatArray, marks: Marks, every: bool, keys: FloatArray, ahead_from: float) -> int:
     """The column of least rank, −1 without one."""
-    best, ahead, tier, key_s, sequence = -1, True, 9.0, 0.0, 0.0
+    best, ahead, tier, key_s, sequence = -1, 0, 9.0, 0.0, 0.0
     for column in range(heads.shape[1]):
         if heads[HeadRow.LIVE, column] == 0.0 or not (every or marks[column]):
             continue
-        its_ahead, its_tier = heads[HeadRow.START, column] > ahead_from, heads[HeadRow.TIER, column]
+        key = int(heads[HeadRow.KEY, column])
+        user_ahead = heads[HeadRow.START, column] > keys[KeyRow.USERS_AHEAD_FROM, key]
+        its_ahead = 2 * (keys[KeyRow.START, key] > ahead_from) + user_ahead
+        its_tier = heads[HeadRow.TIER, column]
         its_key_s, its_sequence = heads[HeadRow.KEY_S, column], heads[HeadRow.SEQUENCE, column]
         if best >= 0:
             if its_ahead != ahead:
-                better = ahead
+                better = its_ahead < ahead
             elif its_tier != tier:
                 better = its_tier < tier
             elif its_key_s != key_s:

@@ -13,7 +13,7 @@ import numpy as np
 
 from headway.config.routing import QueueSettings
 from headway.routing.context import Refusal, RoutingState, SchedulingContext
-from headway.routing.fair_shares import FairShares
+from headway.routing.fair_shares import TenantShares
 from headway.routing.held_lines import NO_HOME, Marks, UrgencyQueue, WaitingRequest, line_of
 from headway.routing.records import Record
 from headway.routing.table import FloatArray
@@ -26,7 +26,7 @@ WORTH_A_HOME = 0.25
 class HeldQueue:
     """The held requests, by id."""
 
-    def __init__(self, settings: QueueSettings, shares: FairShares) -> None:
+    def __init__(self, settings: QueueSettings, shares: TenantShares) -> None:
         self._settings, self._shares = settings, shares
         self._waiting = UrgencyQueue(shares, settings.order)
         self._reasons: dict[str, Refusal] = {}

@@ -20,7 +20,7 @@ from ray import serve
 from ray.exceptions import RayError
 
 from actors import control_plane, names
-from headway.config import load_config
+from headway.config import HeadwayConfig, load_config
 from tests.ray.clusters import wait_until
 from tests.ray.live_system import pids
 
@@ -82,9 +82,14 @@ class Gateway:
 
 @contextmanager
 def deployed(**settings: Any) -> Iterator[Gateway]:
+    with serving(load_config(None, {**ROUTED, **settings})) as gateway:
+        yield gateway
+
+
+@contextmanager
+def serving(config: HeadwayConfig) -> Iterator[Gateway]:
     from serve_apps.builders import application
 
-    config = load_config(None, {**ROUTED, **settings})
     app = application(config, control_plane=False)
     handle = serve.run(app, name="routed", external_scaler_enabled=True)
     try:

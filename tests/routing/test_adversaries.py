@@ -1,6 +1,7 @@
 """Loads and engines that try to talk the router into failing."""
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -327,3 +328,18 @@ class TestLines:
                 order += [each.request_id for each in outcome.placements]
             now_s += 1.0
         assert order.index("late") > order.index("long-4")
+
+
+def test_a_key_that_makes_up_users_takes_nothing_from_another() -> None:
+    many = {"tenants": {"many": {"per_user": True}}}
+    engines = Engines(router(count=2, **many), lambda *_: 1.0, learn=False)
+    slo = RequestSlo(ttft_s=2.0, tpot_s=0.03)
+    flood = [
+        replace(each, request_id=f"many-{each.request_id}", tenant=f"many/{each.request_id}")
+        for each in stream(120.0, 40.0, slo)
+    ]
+    few = [replace(each, tenant="few") for each in stream(4.0, 40.0, slo)]
+    engines.run(sorted([*flood, *few], key=lambda each: each.arrival_s))
+    lost = sum(each.request_id in engines.shed for each in flood)
+    assert lost > len(flood) / 4, "a flood is more than there is room for"
+    assert sum(each.request_id in engines.kept for each in few) == len(few)

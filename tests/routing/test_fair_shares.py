@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.routing.fair_shares import ALLOWANCE, MOST_COUNTERS, FairShares, cost_of
+from headway.routing.fair_shares import ALLOWANCE, MOST_COUNTERS, FairShares, TenantShares, cost_of
 
 
 def shares(**weights: float) -> FairShares:
@@ -90,3 +90,65 @@ def test_the_order_of_those_that_wait_holds_no_more_than_they_are():
         of.served(name, 10.0)
         of.waits_no_more(name)
     assert len(of._order) <= 64 + 4
+
+
+class TestUsersOfKeys:
+    def of(self, **weights: float) -> TenantShares:
+        return TenantShares(lambda tenant: weights.get(tenant.replace("/", "_"), 1.0))
+
+    def test_a_user_is_ahead_within_the_key_alone(self) -> None:
+        of = self.of()
+        for tenant in ("portal/a", "portal/b", "other"):
+            of.waits(tenant)
+        steps = (
+            ("other", [False, False, True]),
+            ("portal/a", [True, False, False]),
+            ("portal/b", [True, True, False]),
+            ("other", [False, False, False]),
+        )
+        for served, ahead in steps:
+            of.served(served, 2 * ALLOWANCE)
+            assert [of.ahead(name) for name in ("portal/a", "portal/b", "other")] == ahead
+
+    def test_what_a_user_had_is_no_matter_while_no_other_of_the_key_waits(self) -> None:
+        of = self.of()
+        of.waits("other")
+        of.served("portal/a", ALLOWANCE / 2)
+        of.served("portal/a", ALLOWANCE / 2)
+        assert not of.ahead("portal/a")
+
+    def test_a_key_weighs_as_much_with_users_as_without(self) -> None:
+        of = self.of(portal=3.0)
+        of.waits("other")
+        for number in range(30):
+            of.waits(f"portal/{number}")
+        for number in range(30):
+            of.served(f"portal/{number}", ALLOWANCE / 10)
+        assert not of.ahead("portal/0")
+        of.served("portal/0", 1.0)
+        assert of.ahead("portal/1")
+
+    def test_requests_that_name_no_user_are_one_users(self) -> None:
+        of = self.of()
+        of.waits("portal")
+        of.waits("portal")
+        of.waits("portal/a")
+        of.served("portal", 2 * ALLOWANCE)
+        assert of.ahead("portal")
+        assert not of.ahead("portal/a")
+        for tenant in ("portal", "portal", "portal/a"):
+            of.waits_no_more(tenant)
+
+    def test_the_one_that_makes_way_is_of_the_key_with_most_and_there_the_user_with_most(self) -> None:
+        of = self.of(big=10.0)
+        for tenant, count in (("portal/a", 3), ("portal/b", 4), ("other", 6), ("big", 40)):
+            for _ in range(count):
+                of.waits(tenant)
+        assert of.most_waiting() == "portal/b"
+
+    def test_columns_are_used_again(self) -> None:
+        of = self.of()
+        for number in range(1000):
+            of.waits(f"key-{number}/user")
+            of.waits_no_more(f"key-{number}/user")
+        assert of.table.shape[1] < 100

@@ -1,5 +1,6 @@
 """The waiting queue against a plain model, and its stated order."""
 
+from collections import Counter
 from collections.abc import Iterable
 from math import inf
 
@@ -10,14 +11,14 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from headway.routing import RequestSlo, RouteRequest, RoutingError
 from headway.routing.capacity import RequestPattern
-from headway.routing.fair_shares import FairShares
+from headway.routing.fair_shares import ALLOWANCE, TenantShares
 from headway.routing.held_lines import UrgencyQueue, WaitingRequest
 
 PATTERNS = [RequestPattern("m", 5, 5), RequestPattern("m", 9, 5), RequestPattern("m", 9, 2)]
 
 
 def empty(order="slo", **weights: float) -> UrgencyQueue:
-    return UrgencyQueue(FairShares(lambda tenant: weights.get(tenant, 1.0)), order)
+    return UrgencyQueue(TenantShares(lambda tenant: weights.get(tenant, 1.0)), order)
 
 
 def entry(
@@ -140,7 +141,7 @@ def test_critical_ones_go_first_while_they_can_be_saved():
 
 
 def test_a_tenant_that_is_ahead_goes_last_however_urgent():
-    shares = FairShares(lambda _: 1.0)
+    shares = TenantShares(lambda _: 1.0)
     queue = UrgencyQueue(shares)
     queue.push(entry("greedy", start_by=1.0, tenant="a", critical=True))
     queue.push(entry("modest", start_by=9.0, tenant="b"))
@@ -148,6 +149,44 @@ def test_a_tenant_that_is_ahead_goes_last_however_urgent():
     shares.served("a", 1e6)
     queue.served("a")
     assert names(queue.ordered(0.0)) == ["modest", "greedy"]
+
+
+def served_of_keys(queue: UrgencyQueue, shares: TenantShares, rounds: int) -> Counter[str]:
+    """How much of what there was each tenant got."""
+    got: Counter[str] = Counter()
+    for _ in range(rounds):
+        found = queue.first()
+        assert found is not None
+        one = found[1].request
+        queue.remove(one.request_id)
+        shares.served(one.tenant, 1000.0)
+        queue.served(one.tenant)
+        got[one.tenant] += 1
+    return got
+
+
+def test_a_key_that_makes_up_users_gets_no_more_than_another():
+    shares = TenantShares(lambda _: 1.0)
+    queue = UrgencyQueue(shares)
+    for number in range(1000):
+        queue.push(entry(f"many-{number}", start_by=1.0, tenant=f"many/{number}", critical=True))
+        queue.push(entry(f"one-{number}", start_by=9.0, tenant="one/only"))
+    got = served_of_keys(queue, shares, 400)
+    assert got["one/only"] >= 200 - ALLOWANCE / 1000.0
+    assert max(got[name] for name in got if name != "one/only") == 1
+
+
+def test_users_of_a_key_share_evenly():
+    shares = TenantShares(lambda tenant: 3.0 if tenant.startswith("key") else 1.0)
+    queue = UrgencyQueue(shares)
+    for number in range(300):
+        queue.push(entry(f"a-{number}", start_by=1.0, tenant="key/a"))
+        queue.push(entry(f"b-{number}", start_by=9.0, tenant="key/b"))
+        queue.push(entry(f"c-{number}", start_by=5.0, tenant="other"))
+    got = served_of_keys(queue, shares, 400)
+    few = ALLOWANCE / 1000.0 + 1.0
+    assert got["key/a"] + got["key/b"] == pytest.approx(300.0, abs=4 * few)
+    assert got["key/a"] == pytest.approx(got["key/b"], abs=3 * few + 1.0)
 
 
 def test_of_a_full_queue_the_youngest_of_the_longest_line_makes_way():
