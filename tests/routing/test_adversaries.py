@@ -177,7 +177,7 @@ class TestFloods:
         report = simulated(64.0, {"flood": flood, "few": {**SAME, "share": 4.0, "tenant": "b"}})
         few = report.classes["few"]
         assert few.shed <= 0.02 * few.requests
-        assert few.attainment > 0.96
+        assert few.attainment > 0.94
         assert report.classes["flood"].attainment < 0.25, "it is a flood"
 
     def test_without_tenants_it_does(self) -> None:
