@@ -1,115 +1,311 @@
-"""Cost of the router, without I/O: one decision on a large fleet, and submit + complete on a middling one.
+"""Cost of the router, without I/O: placements and events at 1,000 replicas of each role with 10,000 requests.
 
-A decision is `submit` of one request with 1,000 ready replicas of each role and 10,000 running requests, its
-events are those that follow: prefilled, first token, complete. "learned": by a latency model that was trained
-on what this router's own requests would have taken on engines slower than profiled. A pair is submit →
-prefilled → first token → complete at 64 replicas of each role with some 700 requests there. All with a
-profile's surfaces, sessions and prefix blocks. CPU time of the one thread, so that neighbours on the machine
-count less; medians of several repeats with their range. "In batches" is all that the Router's process does
+    place           `submit` of a request, from the event to the placement
+    of held         an event that places held requests, for each of them: its limit is that of both
+    hold            `submit` of a request for which no replica has room
+    the others      one event of a request or a replica that places nothing, by its name
+
+Every built-in profile, with one GPU type and with four; those that predict also with a latency model that was
+trained on what this router's own requests would have taken on engines slower than profiled. "5,000
+held": all replicas are full, and so many requests of some tenants, classes and lengths wait, a part of them
+with prefixes in common; each completion makes room for one. All with sessions and prefix blocks.
+
+CPU time of the one thread, so that neighbours on the machine count less. A figure is the median and the 99th
+percentile, each the least of the repeats. The limits are 200 µs a placement, 50 µs an event, and 1 ms for
+either in 99 of 100; what is beyond is marked with a `!`. "In batches" is all that the Router's process does
 for a request: batches of the events of 20 requests are read, handled and answered (`actors.routing`).
 """
 
 import pickle
-from collections import deque
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import median
 from time import thread_time
+from typing import NamedTuple
 
 import numpy as np
 
 from actors.routing.gateway_sessions import GatewaySessions
 from actors.routing.messages import Batch, Completed, Event, FirstToken, Prefilled, Submit
-from headway.config import HeadwayConfig, Role
+from headway.config import HeadwayConfig, Role, resolve_profile
 from headway.engine import engine_profile, engine_rules
-from headway.routing import ReplicaUpdate, RequestSlo, Router, RouteRequest, make_router
+from headway.routing import (
+    OutputProgress,
+    Placement,
+    ReplicaLoad,
+    ReplicaUpdate,
+    RequestSlo,
+    RouteRequest,
+    RoutingOutcome,
+    Running,
+    make_router,
+)
+from headway.routing.factory import BUILT_IN
 from headway.routing.learning import RecordedPrior, recorded_priors, training_samples, without_priors
+from interp import load_profile
 from predictors.latency import LatencyModel, TrainingWindow, train
 
-PROFILE = "llama-3.1-8b_h100_tp1"
+GPU_TYPES = ("h100", "h200", "a100", "b200")
 POOLS = {"mixed": {"mixed": {}}, "disaggregated": {"prefill": {}, "decode": {}}}
-REPEATS = 5
-TAUGHT = 1500
+PREDICTING = ("slo", "default")
+REPLICAS, RUNNING, HELD = 1000, 10_000, 5000
+ENDED = 2000
+"""Requests that have ended before: in its first minute a router learns more of each."""
+STEPS, REPEATS, TAUGHT = 150, 3, 1500
+PLACE_US, EVENT_US, MOST_US = 200.0, 50.0, 1000.0
+COLUMNS = ("place", "of held", "hold", "prefilled", "first token", "progress", "load report", "complete")
 BATCH = 20
 """Requests in a batch: of 2,000 a second, those of a hundredth."""
 
 
-def main(data: Path | None) -> int:
-    """Print the figures; `data` is not needed."""
+class Case(NamedTuple):
+    """One row of the table."""
+
+    pools: str
+    profile: str
+    types: int
+    learned: bool
+    held: int
+
+    def __str__(self) -> str:
+        learned, held = ", learned" * self.learned, f", {self.held:,} held" * bool(self.held)
+        return (
+            f"{self.pools[:5]} {self.profile}, {self.types} GPU type{'s' * (self.types > 1)}{learned}{held}"
+        )
+
+
+def cases() -> Iterator[Case]:
+    """All rows; a learned one follows the one whose requests teach it."""
     for pools in POOLS:
-        for profile in ("slo", "slo, learned", "default", "least_load"):
-            router, requests = filled(profile, pools, replicas=1000, running=10_000)
-            submits, events = decisions(router, requests)
-            name = f"1,000 replicas, 10,000 running, {pools} {profile}"
-            show(f"decision, {name}", submits, "us")
-            show(f"its events, {name}", events, "us")
-            show(f"in batches, {name}", exchanges(router, requests), "us")
-    for pools in POOLS:
-        for profile in ("slo", "default", "least_load", "pull"):
-            router, requests = filled(profile, pools, replicas=64, running=640)
-            show(f"submit + complete, 64 replicas, {pools} {profile}", pairs(router, requests), "pairs/s")
+        for profile in sorted(BUILT_IN, key=lambda name: name not in PREDICTING):
+            for types in (1, len(GPU_TYPES)):
+                for held in (0, HELD):
+                    for learned in (False, True)[: 1 + (profile in PREDICTING)]:
+                        yield Case(pools, profile, types, learned, held)
+
+
+def main(data: Path | None, only: str = "") -> int:
+    """Print the figures; `data` is not needed. `only`: those rows whose name has this in it."""
+    print(f"µs, median · 99th percentile\n{'':50s}" + "".join(f"{name:>16s}" for name in COLUMNS))
+    models: dict[tuple[str, int], LatencyModel] = {}
+    missed = 0
+    for case in cases():
+        if only not in str(case):
+            continue
+        traffic = Traffic(case)
+        if case.learned:
+            key = case.pools, case.types
+            if key not in models:
+                models[key] = taught(Traffic(case._replace(profile="slo", held=0)))
+            traffic.router.use_model(models[key])
+        if case.held:
+            traffic.hold(case.held)
+        row, fine = figures(measured(traffic))
+        missed += not fine
+        print(f"{case!s:50s}{row}  {'met' if fine else 'MISSED'}", flush=True)
+    for pools in POOLS if not only else ():
+        traffic = Traffic(Case(pools, "slo", 1, learned=True, held=0))
+        traffic.router.use_model(models[pools, 1])
+        batches = exchanges(traffic)
+        print(
+            f"{pools} slo, learned, in batches: {median(batches):.0f} µs a request (least {min(batches):.0f})"
+        )
+    print(
+        f"{missed} rows beyond {PLACE_US:.0f} µs a placement, {EVENT_US:.0f} an event, {MOST_US:.0f} at 99 %"
+    )
     return 0
 
 
-def show(what: str, figures: list[float], unit: str) -> None:
-    """Median and range."""
-    print(
-        f"{what:64s} {median(figures):10,.1f} {unit}  ({min(figures):,.1f} … {max(figures):,.1f})", flush=True
-    )
+def figures(times: dict[str, list[list[float]]]) -> tuple[str, bool]:
+    """A row of the table, and whether all of it is within the limits."""
+    cells, fine = [], True
+    for name in COLUMNS:
+        repeats = [np.array(each) * 1e6 for each in times[name] if len(each) >= STEPS // 5]
+        if not repeats:
+            cells.append(f"{'-':>16s}")
+            continue
+        usual, most = (float(min(np.quantile(each, share) for each in repeats)) for share in (0.5, 0.99))
+        limit = PLACE_US * (name in {"place", "of held", "hold"}) + EVENT_US * (name not in {"place", "hold"})
+        within = usual <= limit and most <= MOST_US
+        fine &= within
+        cells.append(f"{f'{usual:.0f} · {most:.0f}' + '!' * (not within):>16s}")
+    return "".join(cells), fine
 
 
 class Requests:
-    """An endless stream of requests, alike from run to run."""
+    """An endless stream of requests, alike from run to run: three classes, twelve tenants, long tails."""
 
-    def __init__(self) -> None:
-        self._generator, self._number = np.random.default_rng(7), 0
+    def __init__(self, seed: int = 7) -> None:
+        self._generator, self._number = np.random.default_rng(seed), 0
 
     def next(self, now_s: float) -> RouteRequest:
         """One more."""
         draw, number = self._generator, self._number
         self._number += 1
         session = int(draw.random() * 2000)
-        tokens = 512 + int(draw.random() * 3000)
-        tight = number % 2 == 0
+        tokens = min(64 + int(draw.lognormal(7.0, 1.0)), 30_000)
+        urgent, ttft_s, tpot_s = ((True, 0.5, 0.03), (False, 5.0, 0.1), (False, 30.0, 0.2))[number % 3]
+        blocks = tuple(range(session * 100, session * 100 + tokens // 512))
         return RouteRequest(
             request_id=f"r{number}",
             arrival_s=now_s,
             input_tokens=tokens,
-            max_tokens=1024,
-            slo=RequestSlo(ttft_s=0.5 if tight else 5.0, tpot_s=0.03 if tight else 0.1),
-            critical=tight,
+            max_tokens=256 << number % 4,
+            slo=RequestSlo(ttft_s=ttft_s, tpot_s=tpot_s),
+            critical=urgent,
             session=f"s{session}",
-            blocks=tuple(range(session * 10, session * 10 + tokens // 512)),
+            blocks=blocks,
+            tenant=f"t{min(int(draw.pareto(1.0)), 11)}",
         )
 
 
-def filled(profile: str, pools: str, *, replicas: int, running: int) -> tuple[Router, Requests]:
-    """A router with a fleet of that size and so many requests that decode."""
-    profile, _, learned = profile.partition(", ")
-    config = HeadwayConfig.model_validate(
-        {
-            "engine": {"profile": PROFILE, "prefix_cache_tokens": 400_000},
-            "pools": POOLS[pools],
-            "routing": {"profile": profile},
+class Traffic:
+    """A router with a fleet and what runs there, and the clock of its events."""
+
+    def __init__(self, case: Case) -> None:
+        settings = {
+            # Where requests are to be held, 10,000 fill the fleet: 8 decode at each replica, and 2 wait.
+            "engine": {"prefix_cache_tokens": 400_000, **({"max_batch_size": 8} if case.held else {})},
+            "pools": POOLS[case.pools],
+            "routing": {"profile": case.profile, "saturation": {"max_waiting": 2 if case.held else None}},
         }
-    )
-    surfaces = engine_profile(config)
-    router = make_router(config, {"": surfaces}, engine_rules(config, surfaces), np.random.default_rng(0))
-    for number in range(replicas):
-        for role in config.pools:
-            router.replica_changed(0.0, ReplicaUpdate(replica=f"{role}-{number}", role=Role(role)))
-    requests = Requests()
-    for step in range(running):
-        request = requests.next(step * 1e-3)
-        router.submit(request.arrival_s, request)
-        router.first_token(request.arrival_s, request.request_id)
-    if learned:
-        router.use_model(taught(router, requests))
-    return router, requests
+        config = HeadwayConfig.model_validate(settings)
+        types = GPU_TYPES[: case.types]
+        profiles = {each: load_profile(resolve_profile(f"llama-3.1-8b_{each}_tp1")) for each in types}
+        default = engine_profile(config)
+        rules = engine_rules(config, default)
+        self.router = make_router(config, {"": default, **profiles}, rules, np.random.default_rng(0))
+        self.requests, self._draw = Requests(), np.random.default_rng(1)
+        self.now_s = 0.0
+        self.running: list[tuple[str, Placement]] = []
+        self.young: deque[Placement] = deque()
+        self._there: dict[str, int] = defaultdict(int)
+        self._tokens: dict[str, int] = {}
+        self._roles = {name: Role(name) for name in config.pools}
+        self.types = types
+        for number in range(REPLICAS):
+            for role in self._roles.values():
+                update = ReplicaUpdate(
+                    replica=f"{role}-{number}", role=role, gpu_type=types[number % len(types)]
+                )
+                self.router.replica_changed(0.0, update)
+        self.router.restore(0.0, [self._placed(number) for number in range(-ENDED, RUNNING)])
+        self.now_s = 10.0
+        for name, at in self.running[:ENDED]:
+            self.router.complete(self.now_s, name, self._output())
+            self._there[at.decode_replica] -= 1
+        del self.running[:ENDED]
+
+    def _output(self) -> int:
+        return 64 + int(self._draw.lognormal(5.0, 0.5))
+
+    def _placed(self, number: int) -> Running:
+        """One that runs already; of ten at a replica two wait for their prompts in a full fleet."""
+        request, first, last = self.requests.next(1e-3 * abs(number)), *self._pair(number % REPLICAS)
+        profile = "restored"
+        placement = Placement(
+            request_id=request.request_id, prefill_replica=first, decode_replica=last, profile=profile
+        )
+        self._there[last] += 1
+        self._tokens[request.request_id] = 1
+        waits = number >= 0.8 * RUNNING
+        (self.young if waits else self.running).append(
+            placement if waits else (request.request_id, placement)
+        )
+        return Running(
+            request=request,
+            placement=placement,
+            prefilled=not waits,
+            output_tokens=0 if waits else 1,
+            first_token_s=-1.0 if waits else request.arrival_s,
+        )
+
+    def _pair(self, number: int) -> tuple[str, str]:
+        names = [f"{role}-{number}" for role in self._roles]
+        return names[0], names[-1]
+
+    def take(self, outcome: RoutingOutcome) -> int:
+        """What an event placed; the number of them."""
+        for each in outcome.placements:
+            self._there[each.decode_replica] += 1
+            self._tokens[each.request_id] = 0
+            self.young.append(each)
+        return len(outcome.placements)
+
+    def hold(self, count: int) -> None:
+        """Have so many wait: they come within two seconds."""
+        step_s = 2.0 / count
+        for _ in range(4 * count):
+            if self.router.queued >= count:
+                return
+            self.now_s += step_s
+            self.take(self.router.submit(self.now_s, self.requests.next(self.now_s)))
+        raise RuntimeError(f"only {self.router.queued} are held")
+
+    def steps(self) -> Iterator[tuple[str, Callable[[], RoutingOutcome]]]:
+        """The events that come with one request, each a name and a call; ten thousand stay under way."""
+        router, draw = self.router, self._draw
+        self.now_s += 2.5e-4
+        now_s, request = self.now_s, self.requests.next(self.now_s)
+        yield "place", lambda: router.submit(now_s, request)
+        if self.young:
+            young = self.young.popleft()
+            name = young.request_id
+            yield "prefilled", lambda: router.prefilled(now_s, name)
+            yield "first token", lambda: router.first_token(now_s, name)
+            self.running.append((name, young))
+        name, _ = self.running[int(draw.random() * len(self.running))]
+        tokens = self._tokens[name] = self._tokens[name] + 20
+        yield "progress", lambda: router.progress(now_s, [OutputProgress(name, tokens)])
+        last = self._pair(int(draw.random() * REPLICAS))[1]
+        there = self._there[last]
+        update = ReplicaUpdate(
+            replica=last,
+            role=list(self._roles.values())[-1],
+            load=ReplicaLoad(
+                running=min(there, 8),
+                waiting=max(there - 8, 0),
+                kv_usage=0.02 * there + 0.01 * draw.random(),
+                busy_s=now_s,
+            ),
+        )
+        yield "load report", lambda: router.replica_changed(now_s, update)
+        place = int(draw.random() * len(self.running))
+        ended, at = self.running[place]
+        self.running[place] = self.running[-1]
+        self.running.pop()
+        self._there[at.decode_replica] -= 1
+        output = self._output()
+        yield "complete", lambda: router.complete(now_s, ended, output)
 
 
-def taught(router: Router, requests: Requests) -> LatencyModel:
+def measured(traffic: Traffic) -> dict[str, list[list[float]]]:
+    """Seconds of the events by column, for each repeat; the first steps warm up."""
+    times: dict[str, list[list[float]]] = {name: [] for name in COLUMNS}
+    for repeat in range(-1, REPEATS):
+        taken: dict[str, list[float]] = {name: [] for name in COLUMNS}
+        for _ in range(STEPS if repeat >= 0 else STEPS // 5):
+            for name, event in traffic.steps():
+                begun = thread_time()
+                outcome = event()
+                took_s = thread_time() - begun
+                placed = traffic.take(outcome)
+                if name == "place":
+                    taken["place" if placed else "hold"].append(took_s)
+                elif placed:
+                    taken["of held"].append(took_s / placed)
+                else:
+                    taken[name].append(took_s)
+        if repeat >= 0:
+            for name, each in taken.items():
+                times[name].append(each)
+    return times
+
+
+def taught(traffic: Traffic) -> LatencyModel:
     """A model of engines that take one and a half times what is predicted, and some noise."""
-    noise = np.random.default_rng(1)
+    noise, router, requests = np.random.default_rng(1), traffic.router, traffic.requests
     for number in range(TAUGHT):
         begun_s = 50.0 + 1e-2 * number
         request = requests.next(begun_s)
@@ -129,31 +325,10 @@ def taught(router: Router, requests: Requests) -> LatencyModel:
     return without_priors(trained.model)
 
 
-def decisions(router: Router, requests: Requests, count: int = 200) -> tuple[list[float], list[float]]:
-    """Microseconds of `submit` and of the other events, the medians of each repeat."""
-    figures, others = [], []
-    now_s = 1000.0
-    for _ in range(REPEATS):
-        times, later = [], []
-        for _ in range(count):
-            now_s += 1e-3
-            request = requests.next(now_s)
-            begun = thread_time()
-            router.submit(now_s, request)
-            decided = thread_time()
-            router.prefilled(now_s, request.request_id)
-            router.first_token(now_s, request.request_id)
-            router.complete(now_s, request.request_id, 100)
-            times.append(decided - begun)
-            later.append(thread_time() - decided)
-        figures.append(median(times) * 1e6)
-        others.append(median(later) * 1e6)
-    return figures, others
-
-
-def exchanges(router: Router, requests: Requests, count: int = 30) -> list[float]:
+def exchanges(traffic: Traffic, count: int = 30) -> list[float]:
     """Microseconds of the Router's process for a request and all its events, of each repeat."""
-    sessions, now_s, figures = GatewaySessions(router), 10_000.0, []
+    router, requests = traffic.router, traffic.requests
+    sessions, now_s, found = GatewaySessions(router), 10_000.0, []
     sessions.exchange(now_s, "g", Batch(1, now_s, (), hello=True))
     ended: tuple[Event, ...] = ()
     for _ in range(REPEATS):
@@ -176,24 +351,5 @@ def exchanges(router: Router, requests: Requests, count: int = 30) -> list[float
         for at_s, frame in frames:
             for name, said in pickle.loads(frame):
                 pickle.dumps([sessions.exchange(at_s, name, said)], pickle.HIGHEST_PROTOCOL)
-        figures.append((thread_time() - begun) / (count * BATCH) * 1e6)
-    return figures
-
-
-def pairs(router: Router, requests: Requests, count: int = 3000) -> list[float]:
-    """Requests through all their events, per second; beside the 640, the oldest of 64 completes each time."""
-    figures, now_s = [], 100.0
-    under_way: deque[str] = deque()
-    for _ in range(REPEATS):
-        batch = [requests.next(now_s + 1e-2 * step) for step in range(count)]
-        begun = thread_time()
-        for request in batch:
-            now_s, request_id = request.arrival_s, request.request_id
-            router.submit(now_s, request)
-            router.prefilled(now_s, request_id)
-            router.first_token(now_s, request_id)
-            under_way.append(request_id)
-            if len(under_way) > 64:
-                router.complete(now_s, under_way.popleft(), 100)
-        figures.append(count / (thread_time() - begun))
-    return figures
+        found.append((thread_time() - begun) / (count * BATCH) * 1e6)
+    return found

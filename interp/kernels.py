@@ -14,7 +14,7 @@ is exact also where ITL is not monotone. Two bounds shorten the walk at both end
 import numpy as np
 
 from interp.arrays import BoolArray, FloatArray
-from interp.jit import compiled
+from interp.jit import compiled, compiled_in_place
 
 Tables = tuple[FloatArray, FloatArray, FloatArray, FloatArray]
 """KV axis f8[M], 1 / context axis f8[L], ITL f8[L, M], throughput f8[L, M]."""
@@ -29,7 +29,7 @@ ROUNDING = 1.0 + 1e-12
 """Slack on a bound made of blends, which are rounded."""
 
 
-@compiled
+@compiled_in_place
 def ttft_at(isl: float, isl_axis: FloatArray, ttft: FloatArray, linear: float, quadratic: float) -> float:
     """TTFT in seconds at `isl` tokens: held below the axis, linear between nodes, the fitted growth above."""
     last = isl_axis[-1]
@@ -39,7 +39,7 @@ def ttft_at(isl: float, isl_axis: FloatArray, ttft: FloatArray, linear: float, q
     return blend(ttft[cell], ttft[cell + 1], fraction)
 
 
-@compiled
+@compiled_in_place
 def bilinear(
     kv: float, inv_context: float, kv_axis: FloatArray, inv_axis: FloatArray, table: FloatArray
 ) -> float:
@@ -51,20 +51,19 @@ def bilinear(
     return blend(left, right, along)
 
 
-@compiled
+@compiled_in_place
 def locate(axis: FloatArray, value: float) -> tuple[int, float]:
     """The cell of ascending `axis` (two nodes or more) that holds `value`, and how far along, in [0, 1]."""
     low, high = 0, len(axis) - 1
     while high - low > 1:
-        middle = (low + high) // 2
-        if axis[middle] <= value:
-            low = middle
-        else:
-            high = middle
+        # Both are set each time, so that no processor has to guess which.
+        middle = (low + high) >> 1
+        reached = axis[middle] <= value
+        low, high = middle if reached else low, high if reached else middle
     return low, along_cell(axis, low, value)
 
 
-@compiled
+@compiled_in_place
 def along_cell(axis: FloatArray, cell: int, value: float) -> float:
     """The part of its cell that lies below `value`, clamped to [0, 1]; NaN stays NaN."""
     fraction = (value - axis[cell]) / (axis[cell + 1] - axis[cell])
@@ -75,7 +74,7 @@ def along_cell(axis: FloatArray, cell: int, value: float) -> float:
     return float(fraction)
 
 
-@compiled
+@compiled_in_place
 def blend(start: float, end: float, fraction: float) -> float:
     """`start` and `end` mixed, exact at both."""
     # start + 1.0 * (end - start) may differ from `end` by rounding; nodes must give their own values.

@@ -20,7 +20,7 @@ import numpy as np
 
 from interp import PrefillTable, Profile
 from interp.arrays import FloatArray
-from interp.jit import compiled
+from interp.jit import compiled_in_place
 from interp.kernels import bilinear, ttft_at
 
 
@@ -61,19 +61,19 @@ def engine_surfaces(profile: Profile) -> EngineSurfaces:
     )
 
 
-@compiled
+@compiled_in_place
 def work_until_s(work: WorkCurve, tokens: float) -> float:
     """W(tokens) in seconds; the difference of two values is what the tokens between them add."""
     return ttft_at(tokens, work.tokens, work.seconds, work.linear_s_per_token, work.quadratic_s_per_token2)
 
 
-@compiled
+@compiled_in_place
 def work_of(work: WorkCurve, tokens: float) -> float:
     """Seconds that computing `tokens` prompt tokens adds to iterations, W(tokens) − W(0)."""
     return float(work_until_s(work, tokens) - work.seconds[0])
 
 
-@compiled
+@compiled_in_place
 def itl_of(itl: ItlTable, batch: float, kv_tokens: float) -> float:
     """Seconds of an iteration of `batch` > 0 sequences that hold `kv_tokens` together."""
     usage = kv_tokens / itl.capacity_tokens

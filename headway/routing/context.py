@@ -172,8 +172,8 @@ class SchedulingContext:
         ttft_s = 0.0
         for role in self.state.roles:
             rows = self.about(role).prior
-            known = rows[:, np.isfinite(rows[TTFT_S])]
-            ttft_s += float((known[TTFT_S] - known[QUEUE_S] + known[ITERATION_S]).min(initial=inf))
+            joined_s = rows[TTFT_S] - rows[QUEUE_S] + rows[ITERATION_S]
+            ttft_s += float(joined_s.min(initial=inf, where=np.isfinite(rows[TTFT_S])))
         return ttft_s + self._between_s()
 
     def column(self, row: FleetRow) -> FloatArray:

@@ -208,8 +208,15 @@ class Dispatcher:
         freed = self.freed.take(now_s, self._state.roles)
         tries = LOOK_AGAIN_TRIES if freed is None else MOST_TRIES
         among = freed[0] if freed is not None and len(freed) == 1 else None
-        marks = self._marks(now_s, freed)
-        while tries and (found := self._queue.first(marks)) is not None:
+        if self._scheduler.blocked(now_s, among):
+            return
+        open_lines: Marks = self._queue.heads[HeadRow.LIVE] > 0.0
+        marks: Marks = np.zeros_like(open_lines)
+        while tries:
+            if (found := self._queue.first(marks)) is None:
+                marks = self._promising(now_s, freed, open_lines)
+                if (found := self._queue.first(marks)) is None:
+                    break
             column, request_id = found
             record = self._records[request_id]
             try:
@@ -220,28 +227,48 @@ class Dispatcher:
                 raise
             if isinstance(answer, Placement):
                 self._queue.remove(request_id)
-                marks &= self._marks(now_s, freed)
+                if self._scheduler.blocked(now_s, among):
+                    break
+                marks[:] = False
             elif answer is None:
                 break
             elif self._hopeless(now_s, record, answer):
                 self._queue.remove(request_id)
                 self._shed(record, answer.reason, answer.explain(), answer.retry_after_s)
+                marks[:] = False
             else:
                 self._queue.refused(column, answer)
-                marks[column] = False
+                marks[column] = open_lines[column] = False
                 tries -= 1
 
-    def _marks(self, now_s: float, freed: Sequence[SlotArray] | None) -> Marks:
-        """The lines whose heads are worth asking about, bool[lines]."""
-        heads, profiles = self._queue.heads, self._queue.profiles
-        marks: Marks = heads[HeadRow.LIVE] > 0.0
+    def _promising(self, now_s: float, freed: Sequence[SlotArray] | None, open_lines: Marks) -> Marks:
+        """The open lines whose heads are worth asking about, bool[lines]; others are closed.
+
+        Most lines are quickly told to have no room. Of the others, most often one of the first few has: all
+        are judged only where none of those has.
+        """
         if freed is None or self._state.latency.evidence.freshness.doubtful:
-            return marks
+            return open_lines.copy()
         if not any(len(slots) for slots in freed):
-            return np.zeros_like(marks)
-        for profile, number in profiles.items():
+            return np.zeros_like(open_lines)
+        open_lines &= self._foreseen(now_s, freed, open_lines, rough=True)
+        if not open_lines.any():
+            return open_lines
+        for judged in (self._queue.leading(open_lines), open_lines):
+            marks = self._foreseen(now_s, freed, judged)
+            open_lines &= marks | ~judged
+            if marks.any():
+                return marks
+        return np.zeros_like(open_lines)
+
+    def _foreseen(
+        self, now_s: float, freed: Sequence[SlotArray], judged: Marks, *, rough: bool = False
+    ) -> Marks:
+        """Of the lines that are marked, those whose heads one of `freed` may have room for."""
+        marks, heads = judged.copy(), self._queue.heads
+        for profile, number in self._queue.profiles.items():
             answers = [
-                self._scheduler.promising(now_s, heads, profile, role, slots)
+                self._scheduler.promising(now_s, heads, profile, role, slots, judged, rough=rough)
                 for role, slots in enumerate(freed)
                 if len(slots)
             ]

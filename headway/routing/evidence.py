@@ -21,7 +21,9 @@ wrong. So refusals have to be paid for by outcomes that are fresh:
 A window of 1 is paid for by refusals: a fiftieth of a request each, and a thirtieth per second.
 """
 
+from bisect import bisect_left, insort
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import inf, isnan, nan
 
@@ -97,23 +99,36 @@ class IdleRatio:
 class RatioBounds:
     """The bounds of measured / prior of one target."""
 
-    __slots__ = ("_ratios",)
+    __slots__ = ("_ascending", "_ratios")
 
     def __init__(self) -> None:
-        self._ratios: deque[float] = deque(maxlen=REMEMBERED)
+        self._ratios: deque[float] = deque()
+        self._ascending: list[float] = []
+        """The same in order: to sort them for each outcome takes 50 times as long."""
 
     def observe(self, prior_s: float, measured_s: float) -> None:
         """A pair; one without a prior or a measurement says nothing."""
-        if 0.0 < prior_s < inf and 0.0 < measured_s < inf:
-            self._ratios.append(measured_s / prior_s)
+        if not (0.0 < prior_s < inf and 0.0 < measured_s < inf):
+            return
+        if len(self._ratios) == REMEMBERED:
+            del self._ascending[bisect_left(self._ascending, self._ratios.popleft())]
+        self._ratios.append(measured_s / prior_s)
+        insort(self._ascending, measured_s / prior_s)
 
     def bounds(self) -> tuple[float, float]:
         """The least and the most, as they are now."""
         if len(self._ratios) < FEWEST:
             return 1.0 / MOST_RATIO, MOST_RATIO
-        least, most = np.quantile(np.array(self._ratios), (0.01, 0.99))
-        low, high = float(least) / ROOM, float(most) * ROOM
+        low, high = _quantile(self._ascending, 0.01) / ROOM, _quantile(self._ascending, 0.99) * ROOM
         return min(max(low, 1.0 / MOST_RATIO), 1.0), min(max(high, 1.0), MOST_RATIO)
+
+
+def _quantile(ascending: Sequence[float], share: float) -> float:
+    """The quantile of at least two values, between neighbours in proportion, to the bit as in numpy."""
+    place = share * (len(ascending) - 1)
+    below = int(place)
+    part, low, high = place - below, ascending[below], ascending[below + 1]
+    return low + (high - low) * part if part < 0.5 else high - (high - low) * (1.0 - part)
 
 
 class Freshness:

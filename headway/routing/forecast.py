@@ -32,7 +32,7 @@ import numpy as np
 from headway.config import Role
 from headway.engine.surfaces import ItlTable, WorkCurve, itl_of, work_of
 from headway.routing.table import DUTY_MEMORY, FleetRow, FloatArray, SlotArray
-from interp.jit import compiled
+from interp.jit import compiled_in_place
 
 PREFILL_ROLE, DECODE_ROLE, MIXED_ROLE = 0, 1, 2
 ROLE_CODES: Mapping[Role, int] = {
@@ -90,21 +90,21 @@ PlainFigures = tuple[tuple[Any, ...], tuple[Any, ...], tuple[Any, ...], tuple[An
 """`Newcomer`, `WorkCurve`, `ItlTable`, `Batching`, plain: named tuples take three times as long to pass."""
 
 
-@compiled
+@compiled_in_place
 def batch_at(table: FloatArray, slot: int) -> float:
     """Sequences in a replica's batch, those of others included."""
     there = table[FleetRow.RUNNING, slot] + table[FleetRow.OTHER_REQUESTS, slot]
     return float(max(there - table[FleetRow.OTHER_WAITING, slot], 0.0))
 
 
-@compiled
+@compiled_in_place
 def others_queued(table: FloatArray, slot: int) -> float:
     """Queued requests that are not ours; nothing is known of them, so they are taken for the newcomer's
     like."""
     return float(min(table[FleetRow.OTHER_WAITING, slot], table[FleetRow.OTHER_REQUESTS, slot]))
 
 
-@compiled
+@compiled_in_place
 def features_of(
     role: int, table: FloatArray, slot: int, cached_tokens: float, input_tokens: float
 ) -> tuple[float, ...]:
@@ -123,7 +123,7 @@ def features_of(
     )
 
 
-@compiled
+@compiled_in_place
 def queue_s(table: FloatArray, slot: int, now_s: float) -> float:
     """Prefill work that is outstanding at a replica."""
     waiting, others_s = table[FleetRow.WAITING, slot], table[FleetRow.OTHER_WORK_S, slot]
@@ -134,14 +134,14 @@ def queue_s(table: FloatArray, slot: int, now_s: float) -> float:
     return float(max(ours_s, 0.0) + others_s)
 
 
-@compiled
+@compiled_in_place
 def duty_at(table: FloatArray, slot: int, now_s: float, memory_s: float) -> float:
     """Smoothed prefill duty by now."""
     stays = (table[FleetRow.DUTY_AT_S, slot] - now_s) / memory_s
     return float(table[FleetRow.DUTY, slot] * exp(stays)) if stays > FADED else 0.0
 
 
-@compiled
+@compiled_in_place
 def admission_s(
     table: FloatArray, slot: int, newcomer: Newcomer, capacity: float, batching: Batching
 ) -> float:
@@ -161,7 +161,7 @@ def admission_s(
     return lacking * stay_s
 
 
-@compiled
+@compiled_in_place
 def alone(role: int, uncached: float, figures: PlainFigures) -> tuple[float, float]:
     """TTFT and TPOT at an idle replica; the decode role's TTFT is its first iteration."""
     newcomer, batching = Newcomer(*figures[0]), Batching(*figures[3])
@@ -175,7 +175,7 @@ def alone(role: int, uncached: float, figures: PlainFigures) -> tuple[float, flo
     return (itl_s if role == DECODE_ROLE else prompt_s), itl_s
 
 
-@compiled
+@compiled_in_place
 def forecast(  # noqa: PLR0917 - one loop over candidates, compiled
     role: int,
     table: FloatArray,

@@ -23,6 +23,7 @@ remove cost O(log n) amortised (`lazy_heap`), the next head O(p), some nanosecon
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
+from itertools import count
 from math import frexp, inf, isinf, ldexp
 from typing import Literal, NamedTuple
 
@@ -40,6 +41,9 @@ Marks = NDArray[np.bool_]
 
 CRITICAL_TIER, PLAIN_TIER, LOST_TIER = 0, 1, 2
 FIRST_LINES = 64
+LEADING = 32
+"""Heads that are judged first; all others only where none of these finds room."""
+
 NO_HOME = -1
 
 HOME_PATIENCE = 0.5
@@ -76,6 +80,8 @@ class HeadRow(IntEnum):
     """The place of its profile in `UrgencyQueue.profiles`."""
     KEY = 15
     """The number of its tenant's key in `TenantShares.table`."""
+    TENANT = 16
+    """The place of its tenant in `UrgencyQueue`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,6 +180,10 @@ class UrgencyQueue:
         self._at: list[_Line | None] = []
         self._free: list[int] = []
         self._of_tenant: dict[str, set[int]] = {}
+        self._tenants: dict[str, int] = {}
+        self._numbers = count()
+        self._next_lost_s = -inf
+        """No head that can be saved is lost before."""
         self._expiry: LazyHeap[WaitingRequest] = LazyHeap()
         self.heads: FloatArray = np.zeros((len(HeadRow), 0))
         """f8[rows, lines]."""
@@ -228,7 +238,7 @@ class UrgencyQueue:
 
     def give_up(self, now_s: float) -> None:
         """Move those that can be saved no longer to the lost."""
-        if self._order != "slo":
+        if self._order != "slo" or now_s <= self._next_lost_s:
             return
         while (column := _lost_by(self.heads, now_s)) >= 0:
             line = self._line(column)
@@ -237,6 +247,11 @@ class UrgencyQueue:
             entry, sequence = line.entries.item(first[1]), first[1]
             self._take(line, sequence)
             self._add(entry, sequence, lost=True)
+        self._next_lost_s = _next_lost_s(self.heads)
+
+    def leading(self, among: Marks) -> Marks:
+        """Marks of those LEADING of the lines that are marked that are next."""
+        return _leading(self.heads, among, self._shares.table, self._shares.ahead_from)
 
     def first(self, among: Marks | None = None) -> tuple[int, WaitingRequest] | None:
         """The column and the head of the line that is next, of the lines that are marked; after `give_up`."""
@@ -257,8 +272,8 @@ class UrgencyQueue:
 
     def served(self, tenant: str) -> None:
         """The tenant's counter has changed: its lines rank by it."""
-        for column in self._of_tenant.get(tenant, ()):
-            self.heads[HeadRow.START, column] = self._shares.start(tenant)
+        if tenant in self._of_tenant:
+            _restart(self.heads, float(self._tenants[tenant]), self._shares.start(tenant))
 
     def last_of(self, tenant: str) -> str:
         """The least urgent of the tenant's requests, by line: the youngest of the line with most."""
@@ -288,7 +303,10 @@ class UrgencyQueue:
         if line is None:
             line = self._lines[key] = _Line(key, self._column())
             self._at[line.column] = line
-            self._of_tenant.setdefault(entry.request.tenant, set()).add(line.column)
+            if entry.request.tenant not in self._of_tenant:
+                self._of_tenant[entry.request.tenant] = set()
+                self._tenants[entry.request.tenant] = next(self._numbers)
+            self._of_tenant[entry.request.tenant].add(line.column)
         line.entries.push(entry.enqueued_s if by_age else entry.latest_start_s, sequence, entry)
         self._entries[entry.request.request_id] = (entry, line, sequence)
         if line.entries.first() == (entry.enqueued_s if by_age else entry.latest_start_s, sequence):
@@ -305,7 +323,7 @@ class UrgencyQueue:
             columns = self._of_tenant[line.key[0].tenant]
             columns.discard(line.column)
             if not columns:
-                del self._of_tenant[line.key[0].tenant]
+                del self._of_tenant[line.key[0].tenant], self._tenants[line.key[0].tenant]
         elif head is not None and head[1] == sequence:
             self._write(line)
 
@@ -334,7 +352,10 @@ class UrgencyQueue:
             entry.home_until_s,
             self.profiles.setdefault(entry.profile, len(self.profiles)),
             self._shares.number(request.tenant),
+            self._tenants[request.tenant],
         )
+        if tier != LOST_TIER:
+            self._next_lost_s = min(self._next_lost_s, key_s)
 
     def _column(self) -> int:
         if not self._free:
@@ -354,28 +375,73 @@ _ALL: Marks = np.ones(0, dtype=np.bool_)
 @compiled
 def _first(heads: FloatArray, marks: Marks, every: bool, keys: FloatArray, ahead_from: float) -> int:
     """The column of least rank, −1 without one."""
-    best, ahead, tier, key_s, sequence = -1, 0, 9.0, 0.0, 0.0
+    best = -1
     for column in range(heads.shape[1]):
         if heads[HeadRow.LIVE, column] == 0.0 or not (every or marks[column]):
             continue
-        key = int(heads[HeadRow.KEY, column])
-        user_ahead = heads[HeadRow.START, column] > keys[KeyRow.USERS_AHEAD_FROM, key]
-        its_ahead = 2 * (keys[KeyRow.START, key] > ahead_from) + user_ahead
-        its_tier = heads[HeadRow.TIER, column]
-        its_key_s, its_sequence = heads[HeadRow.KEY_S, column], heads[HeadRow.SEQUENCE, column]
-        if best >= 0:
-            if its_ahead != ahead:
-                better = its_ahead < ahead
-            elif its_tier != tier:
-                better = its_tier < tier
-            elif its_key_s != key_s:
-                better = its_key_s < key_s
-            else:
-                better = its_sequence < sequence
-            if not better:
-                continue
-        best, ahead, tier, key_s, sequence = column, its_ahead, its_tier, its_key_s, its_sequence
+        if best < 0 or _before(heads, column, best, keys, ahead_from):
+            best = column
     return best
+
+
+@compiled
+def _ahead(heads: FloatArray, column: int, keys: FloatArray, ahead_from: float) -> int:
+    """2 where its key is ahead of others, and 1 more where its user is of others of the key."""
+    key = int(heads[HeadRow.KEY, column])
+    user_ahead = heads[HeadRow.START, column] > keys[KeyRow.USERS_AHEAD_FROM, key]
+    return 2 * int(keys[KeyRow.START, key] > ahead_from) + int(user_ahead)
+
+
+@compiled
+def _before(heads: FloatArray, column: int, other: int, keys: FloatArray, ahead_from: float) -> bool:
+    """True if the head of a column is of less rank than that of another."""
+    ahead, others = _ahead(heads, column, keys, ahead_from), _ahead(heads, other, keys, ahead_from)
+    if ahead != others:
+        return ahead < others
+    for row in (HeadRow.TIER, HeadRow.KEY_S):
+        if heads[row, column] != heads[row, other]:
+            return bool(heads[row, column] < heads[row, other])
+    return bool(heads[HeadRow.SEQUENCE, column] < heads[HeadRow.SEQUENCE, other])
+
+
+@compiled
+def _leading(heads: FloatArray, marks: Marks, keys: FloatArray, ahead_from: float) -> Marks:
+    """Marks of the LEADING columns of least rank, of those that are marked."""
+    best, found, out = np.empty(LEADING, np.int64), 0, np.zeros(len(marks), np.bool_)
+    for column in range(heads.shape[1]):
+        if heads[HeadRow.LIVE, column] == 0.0 or not marks[column]:
+            continue
+        if found == LEADING:
+            if not _before(heads, column, best[found - 1], keys, ahead_from):
+                continue
+            found -= 1
+        place = found
+        while place > 0 and _before(heads, column, best[place - 1], keys, ahead_from):
+            best[place] = best[place - 1]
+            place -= 1
+        best[place] = column
+        found += 1
+    for place in range(found):
+        out[best[place]] = True
+    return out
+
+
+@compiled
+def _restart(heads: FloatArray, tenant: float, start: float) -> None:
+    """The lines of a tenant begin there."""
+    for column in range(heads.shape[1]):
+        if heads[HeadRow.TENANT, column] == tenant:
+            heads[HeadRow.START, column] = start
+
+
+@compiled
+def _next_lost_s(heads: FloatArray) -> float:
+    """The time after which the next head is lost; infinite where none can be saved."""
+    next_s = inf
+    for column in range(heads.shape[1]):
+        if heads[HeadRow.LIVE, column] > 0.0 and heads[HeadRow.TIER, column] < LOST_TIER:
+            next_s = min(next_s, heads[HeadRow.KEY_S, column])
+    return next_s
 
 
 @compiled

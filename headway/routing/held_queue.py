@@ -111,6 +111,10 @@ class HeldQueue:
         """Let those that can be saved no longer stand behind the others."""
         self._waiting.give_up(now_s)
 
+    def leading(self, among: Marks) -> Marks:
+        """Marks of the few that are next of the lines that are marked; after `due` and `give_up`."""
+        return self._waiting.leading(among)
+
     def first(self, among: Marks) -> tuple[int, str] | None:
         """The line, of those that are marked, and the request that is next; after `due` and `give_up`."""
         found = self._waiting.first(among)

@@ -37,6 +37,7 @@ from headway.routing.learned_curves import NOTHING, corrected, curves_of
 from headway.routing.records import Record
 from headway.routing.table import FleetRow, FloatArray, SlotArray
 from interp import Profile
+from interp.jit import compiled
 from predictors.latency import LatencyModel
 
 FIRST_STAY_S = 5.0
@@ -274,15 +275,8 @@ class LatencyForecaster:
     def supposed(self, asked: Candidates, prior: FloatArray, table: FloatArray) -> FloatArray:
         """What `corrected` would be if load made as much of a difference as in `prior`, and what is known of
         idle replicas held for all."""
-        out = prior.copy()
-        out[ForecastRow.TTFT_S] += asked.further_s
-        kinds = table[FleetRow.KIND, asked.slots]
-        for kind in range(len(self._surfaces)):
-            ttft, tpot = self.idle_factor(kind, asked.now_s)
-            of_kind = kinds == kind
-            out[ForecastRow.TTFT_S, of_kind] *= ttft
-            out[ForecastRow.TPOT_S : ForecastRow.OTHERS_TPOT_S + 1, of_kind] *= tpot
-        return out
+        factors = [self.idle_factor(kind, asked.now_s) for kind in range(len(self._surfaces))]
+        return stretched(table, asked.slots, prior, asked.further_s, np.array(factors).reshape(-1, 2))
 
     @property
     def learned(self) -> bool:
@@ -312,3 +306,19 @@ class LatencyForecaster:
         return Newcomer(
             asked.now_s, float(record.request.input_tokens), float(record.expected_output), self.stay_s
         )
+
+
+@compiled
+def stretched(
+    table: FloatArray, slots: SlotArray, prior: FloatArray, further_s: float, factors: FloatArray
+) -> FloatArray:
+    """`prior` with `further_s` in TTFT, TTFT and TPOT times the `factors` f8[kinds, 2] of each kind."""
+    out = prior.copy()
+    for place in range(len(slots)):
+        out[ForecastRow.TTFT_S, place] += further_s
+        kind = int(table[FleetRow.KIND, slots[place]])
+        if kind >= 0:
+            out[ForecastRow.TTFT_S, place] *= factors[kind, 0]
+            out[ForecastRow.TPOT_S, place] *= factors[kind, 1]
+            out[ForecastRow.OTHERS_TPOT_S, place] *= factors[kind, 1]
+    return out

@@ -14,14 +14,14 @@ found to help, they correct both, for up to MOST_FOR_TREES candidates: a tree ta
 What they say stays within limits, ratios to the prior, and has the weight that its evidence has (`evidence`).
 """
 
-from math import isfinite, isnan
+from math import exp, isfinite, isnan
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from headway.routing.forecast import DECODE_ROLE, PREFILL_ROLE, ForecastRow, features_of
 from headway.routing.table import FleetRow, FloatArray, SlotArray
-from interp.jit import compiled
+from interp.jit import compiled, compiled_in_place
 from predictors.latency import LatencyModel, TargetModel
 from predictors.latency.curve import LONGEST_S, SHORTEST_S, UNBOUNDED, Curve
 from predictors.latency.features import FIELDS, INPUTS, LARGEST
@@ -225,3 +225,92 @@ def corrected(  # noqa: PLR0917 - one loop over candidates, compiled
         _bound(columns, limits[2], limits[3], prior[ForecastRow.TPOT_S], out[ForecastRow.TPOT_S])
         out[ForecastRow.OTHERS_TPOT_S] *= out[ForecastRow.TPOT_S] / prior[ForecastRow.TPOT_S]
     return out
+
+
+@compiled_in_place
+def corrected_at(  # noqa: PLR0917 - plain figures, compiled
+    role: int,
+    table: FloatArray,
+    slot: int,
+    cached: float,
+    input_tokens: float,
+    rows: FloatArray,
+    further_s: float,
+    ttft: tuple[Any, ...],
+    tpot: tuple[Any, ...],
+    limits: FloatArray,
+    weight: float,
+    inputs: FloatArray,
+) -> None:
+    """The same for one candidate, in place of its `rows` f8[ROWS, 1]; `inputs` f8[8] are written anew."""
+    busy, kind = limits.shape[1] - 1, int(table[FleetRow.KIND, slot])
+    there = table[FleetRow.WAITING, slot] + table[FleetRow.COMING, slot]
+    there += table[FleetRow.RUNNING, slot] + table[FleetRow.OTHER_REQUESTS, slot]
+    rows[ForecastRow.TTFT_S, 0] += further_s
+    if len(ttft[0]) or len(tpot[0]):
+        values = features_of(role, table, slot, cached, input_tokens)
+        for number in range(UNCACHED):
+            value = values[number + (number >= PREFIX_SCORE)]
+            inputs[number] = 0.0 if value < 0.0 else LARGEST if value > LARGEST else value
+        inputs[UNCACHED] = input_tokens * (1.0 - min(max(values[PREFIX_SCORE], 0.0), 1.0))
+    if role != DECODE_ROLE:
+        base_s = rows[ForecastRow.TTFT_S, 0]
+        column = kind if there == 0.0 else busy if len(ttft[0]) else -1
+        seconds = _learned_at(ttft, inputs, weight, base_s)
+        if column >= 0 and isfinite(seconds):
+            seconds = min(max(seconds, limits[0, column] * base_s), limits[1, column] * base_s)
+        rows[ForecastRow.TTFT_S, 0] = seconds
+    if role != PREFILL_ROLE:
+        base_s = rows[ForecastRow.TPOT_S, 0]
+        column = kind if there == 0.0 else busy if len(tpot[0]) else -1
+        seconds = _learned_at(tpot, inputs, weight, base_s)
+        if column >= 0 and isfinite(seconds):
+            seconds = min(max(seconds, limits[2, column] * base_s), limits[3, column] * base_s)
+        rows[ForecastRow.TPOT_S, 0] = seconds
+        rows[ForecastRow.OTHERS_TPOT_S, 0] *= seconds / base_s
+
+
+@compiled_in_place
+def _learned_at(target: tuple[Any, ...], inputs: FloatArray, weight: float, prior_s: float) -> float:
+    """The target's seconds for one candidate; the prior's where nothing was learned or there is no answer."""
+    centre, quantile, factor, sources, thresholds, leaves = target
+    if len(centre) == 0 or not isfinite(prior_s):
+        return float(prior_s)
+    times = _times_at(sources, thresholds, leaves, inputs)
+    seconds = times * _curve_at(centre, inputs, prior_s)
+    seconds = seconds if isnan(seconds) else min(max(seconds, SHORTEST_S), LONGEST_S)
+    if len(quantile):
+        seconds = min(max(factor * times * _curve_at(quantile, inputs, prior_s), seconds), LONGEST_S)
+    if isnan(seconds):
+        return float(prior_s)
+    faded = 1.0 if weight == 1.0 else (prior_s / seconds) ** (1.0 - weight)
+    return float(faded * seconds)
+
+
+@compiled_in_place
+def _curve_at(curve: FloatArray, inputs: FloatArray, prior_s: float) -> float:
+    base, slope, least, most = curve[1, 0], curve[1, 1], curve[1, 2], curve[1, 3]
+    within_s = min(max(prior_s, curve[0, 2]), curve[0, 3])
+    seconds = curve[0, 0] + curve[0, 1] * within_s
+    for number in range(HEADER, len(curve)):
+        over = inputs[int(curve[number, 0])] - curve[number, 1]
+        over, width = 0.0 if over < 0.0 else over, curve[number, 2]
+        seconds += curve[number, 3] * (width if over > width else over)
+    alone_s = base + slope * prior_s
+    if prior_s != within_s:
+        seconds *= alone_s / (base + slope * within_s)
+    if isnan(seconds):
+        return float(seconds)
+    seconds = min(max(seconds, least * alone_s), most * alone_s)
+    return float(min(max(seconds, SHORTEST_S), LONGEST_S))
+
+
+@compiled_in_place
+def _times_at(sources: SlotArray, thresholds: FloatArray, leaves: FloatArray, inputs: FloatArray) -> float:
+    total = 0.0
+    for tree in range(len(leaves)):
+        node = 0
+        for _ in range(DEPTH):
+            node = 2 * node + 1 + int(inputs[sources[tree, node]] > thresholds[tree, node])
+        total += leaves[tree, node - NODES]
+    return exp(total)

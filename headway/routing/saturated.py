@@ -38,6 +38,11 @@ class SaturationFilter:
             context.restrict(free)
         return None
 
+    def any_free(self, now_s: float, table: FloatArray, slots: SlotArray) -> bool:
+        """True if one of `slots` is not saturated for requests that any queue of prompts suits."""
+        batch, waiting, _ = self._limits
+        return bool(is_any_free(table, slots, (now_s, batch, waiting, inf)))
+
     def _figures(self, context: SchedulingContext) -> tuple[float, float, float, float]:
         batch, waiting, longest_s = self._limits
         ttft_s = context.record.slo.ttft_s
@@ -79,3 +84,14 @@ def mark_free(table: FloatArray, slots: SlotArray, figures: tuple[Any, ...], fre
         free[place] = degree(table, slots[place], figures) < 1.0
         count += free[place]
     return count
+
+
+@compiled
+def is_any_free(table: FloatArray, slots: SlotArray, figures: tuple[Any, ...]) -> bool:
+    """True if one of `slots` is not saturated; ends at the first."""
+    free = False
+    for slot in slots:
+        free = degree(table, slot, figures) < 1.0
+        if free:
+            break
+    return free

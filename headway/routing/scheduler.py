@@ -42,7 +42,8 @@ class Pipeline:
     """A scheduling profile, ready to decide: filter → score → pick (see `plugins`).
 
     A plugin with several faces (the slo-scorer filters and scores) is used in each. Without a scorer of
-    positive weight all scores are 1. The last three fields are true if one of the plugins declares it.
+    positive weight all scores are 1. Those with a default are true (or given) if one of the plugins
+    declares it.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Pipeline:
     uses_predictions: bool = False
     records_outcomes: bool = False
     packs_by_capacity: bool = False
+    foresight: tuple[Foresight, ...] = ()
 
     def decide(self, context: SchedulingContext, generator: np.random.Generator) -> int | Refusal:
         """The position of the chosen one in `context.slots`, which may be fewer then; or a refusal.
@@ -89,6 +91,7 @@ def make_pipeline(name: str, plugins: Sequence[tuple[object, float]], default_pi
         scorers=tuple(
             (plugin, weight) for plugin, weight in plugins if weight > 0 and isinstance(plugin, Scorer)
         ),
+        foresight=tuple(plugin for plugin, _ in plugins if isinstance(plugin, Foresight)),
         picker=next((plugin for plugin, _ in plugins if isinstance(plugin, Picker)), default_picker),
         uses_predictions=_declared("uses_predictions", plugins),
         records_outcomes=_declared("records_outcomes", plugins),
@@ -157,16 +160,29 @@ class Scheduler:
             return self._choose(now_s, record, self._fallback, among, barred)
         return choice
 
-    def promising(
-        self, now_s: float, heads: FloatArray, profile: str, role: int, slots: SlotArray
-    ) -> NDArray[np.bool_] | None:
-        """The held requests that one of `slots`, of the role in that place, may have room for now.
+    def blocked(self, now_s: float, among: SlotArray | None = None) -> bool:
+        """True if all replicas of a role are saturated, whatever the request; `among` as in `choose`."""
+        fleet = self._state.fleet
+        looked_at = [among] if among is not None else [fleet.ready(role) for role in self._state.roles]
+        return not all(self._saturation.any_free(now_s, fleet.table, slots) for slots in looked_at)
 
-        bool[lines]; None where the profile does not tell.
+    def promising(  # noqa: PLR0917 - as its protocol
+        self,
+        now_s: float,
+        heads: FloatArray,
+        profile: str,
+        role: int,
+        slots: SlotArray,
+        judged: NDArray[np.bool_],
+        *,
+        rough: bool = False,
+    ) -> NDArray[np.bool_] | None:
+        """The `judged` held requests that one of `slots`, of the role in that place, may have room for now.
+
+        bool[lines]; None where the profile does not tell. `rough`: where that is quickly told, if at all.
         """
-        for each in self._pipelines[profile].filters:
-            if isinstance(each, Foresight):
-                return each.promising(self._state, now_s, heads, role, slots)
+        for each in self._pipelines[profile].foresight:
+            return each.promising(self._state, now_s, heads, role, slots, judged, rough=rough)
         return None
 
     def rescued(self, now_s: float, record: Record, fault: PluginFault) -> RouteChoice | Refusal:

@@ -7,6 +7,7 @@ import pytest
 
 from headway.routing import RequestSlo
 from headway.routing.corrections import MOST_SAFETY, SafetyFactor
+from headway.routing.evidence import REMEMBERED, ROOM, RatioBounds
 from headway.routing.learning import RecordedPrior, recorded_priors, training_samples, without_priors
 from predictors.latency import TrainingWindow, train
 from tests.routing.routers import MIXED, SPLIT, placed, request, router
@@ -112,3 +113,12 @@ def test_the_safety_factor_has_bounds_and_ignores_nothing_said() -> None:
     for _ in range(10_000):
         calibration.observe(1.0, 0.01)
     assert calibration.factor == 1.0
+
+
+def test_bounds_are_those_of_the_ratios_that_are_remembered() -> None:
+    bounds, draw = RatioBounds(), np.random.default_rng(3)
+    ratios = draw.lognormal(0.0, 0.3, REMEMBERED + 300)
+    for ratio in ratios:
+        bounds.observe(1.0, float(ratio))
+    least, most = np.quantile(ratios[-REMEMBERED:], (0.01, 0.99))
+    assert bounds.bounds() == (least / ROOM, most * ROOM)

@@ -2,8 +2,10 @@
 
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 from math import inf
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from headway.routing import RequestSlo, RouteRequest, RoutingError
 from headway.routing.capacity import RequestPattern
 from headway.routing.fair_shares import ALLOWANCE, TenantShares
-from headway.routing.held_lines import UrgencyQueue, WaitingRequest
+from headway.routing.held_lines import LEADING, HeadRow, UrgencyQueue, WaitingRequest
 
 PATTERNS = [RequestPattern("m", 5, 5), RequestPattern("m", 9, 5), RequestPattern("m", 9, 2)]
 
@@ -326,3 +328,21 @@ def test_a_lost_one_never_goes_before_one_that_can_be_saved(times, now):
     queue = waiting(*entries)
     lost = [queue_entry.start_by_s < now for queue_entry in queue.ordered(now)]
     assert lost == sorted(lost)
+
+
+def test_the_leading_lines_are_those_that_are_next() -> None:
+    draw = np.random.default_rng(5)
+    tenants = ("a", "b", "c")
+    queue = empty("slo")
+    for number in range(400):
+        start_by, tenant = float(draw.integers(1, 50)), tenants[number % 3]
+        home = replace(entry(f"r{number}", start_by=start_by, tenant=tenant), home=number % 97)
+        queue.push(home)
+    queue.give_up(20.0)
+    opened = queue.heads[HeadRow.LIVE] > 0.0
+    leading, first = queue.leading(opened), []
+    for _ in range(LEADING):
+        column, _ = queue.first(opened)
+        first.append(column)
+        opened[column] = False
+    assert sorted(first) == np.flatnonzero(leading).tolist()

@@ -70,10 +70,19 @@ class Filter(Protocol):
 class Foresight(Protocol):
     """A filter that tells quickly which held requests are worth asking about."""
 
-    def promising(
-        self, state: RoutingState, now_s: float, heads: FloatArray, role: int, slots: SlotArray
+    def promising(  # noqa: PLR0917 - plain figures
+        self,
+        state: RoutingState,
+        now_s: float,
+        heads: FloatArray,
+        role: int,
+        slots: SlotArray,
+        judged: NDArray[np.bool_],
+        *,
+        rough: bool = False,
     ) -> NDArray[np.bool_]:
-        """True where `keep` may keep one of `slots`, of the role in that place, bool[lines].
+        """True where `keep` may keep one of `slots`, of the role in that place, bool[lines]; of `judged`.
+        `rough`: where that is quickly told, if at all.
 
         `heads` is the table of held requests (`held_lines.HeadRow`). One that is marked in vain costs a
         decision; one that is not marked waits on.

@@ -16,15 +16,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headway.engine.surfaces import ItlTable, itl_of
-from headway.routing.forecast import DECODE_ROLE, PREFILL_ROLE, ROWS, forecast
+from headway.routing.forecast import DECODE_ROLE, PREFILL_ROLE, ROWS, forecast, queue_s
 from headway.routing.held_lines import CRITICAL_TIER, LOST_TIER, PLAIN_TIER, HeadRow
 from headway.routing.latency import LatencyForecaster
-from headway.routing.learned_curves import corrected
+from headway.routing.learned_curves import UNCACHED, corrected_at
 from headway.routing.plugins.headroom import CHUNKS, LEAST, SloTerms, candidate_at, missing
 from headway.routing.table import FleetRow, FloatArray, SlotArray
-from interp.jit import compiled
+from interp.jit import compiled_in_place
 
 HARMLESS = 1e-9
+LEAST_WEIGHT, ROUNDING_S = 0.01, 1e-6
+"""With these, what is late by the one is lacking more than HARMLESS by the other."""
 
 
 class HeldTerms(NamedTuple):
@@ -47,37 +49,55 @@ class HeldTerms(NamedTuple):
     transfer_s_per_token: float
 
 
-def foresee(
-    latency: LatencyForecaster, table: FloatArray, heads: FloatArray, slots: SlotArray, terms: HeldTerms
+def foresee(  # noqa: PLR0917 - plain figures
+    latency: LatencyForecaster,
+    table: FloatArray,
+    heads: FloatArray,
+    slots: SlotArray,
+    terms: HeldTerms,
+    judged: NDArray[np.bool_],
+    rough: bool,
 ) -> NDArray[np.bool_]:
-    """The heads that wait for this role and that one of `slots` may be valid for, bool[lines]."""
+    """The `judged` heads that wait for this role and that one of `slots` may be valid for, bool[lines].
+
+    `rough`: all but those that would be late for what is at each replica already, in nanoseconds a head.
+    """
     marks = np.zeros(heads.shape[1], dtype=np.bool_)
-    for kind, engine in enumerate(latency.engines):
-        learned = (*latency.curves, latency.evidence.limits(terms.now_s), latency.evidence.freshness.weight)
-        _foresee(table, heads, slots, kind, (tuple(terms), *engine, *learned), marks)
+    space = np.zeros(1), np.empty((ROWS, 1)), np.empty(UNCACHED + 1)
+    learned = (*latency.curves, latency.evidence.limits(terms.now_s), latency.evidence.freshness.weight)
+    for kind in set(table[FleetRow.KIND, slots].tolist()):
+        if kind >= 0.0:
+            figures = (tuple(terms), *latency.engines[int(kind)], *learned)
+            _foresee(table, heads, slots, int(kind), figures, judged, space, rough, marks)
     return marks
 
 
-@compiled
+@compiled_in_place
 def _foresee(  # noqa: PLR0917 - plain figures, compiled
     table: FloatArray,
     heads: FloatArray,
     slots: SlotArray,
     kind: int,
     figures: tuple[Any, ...],
+    judged: NDArray[np.bool_],
+    space: tuple[FloatArray, FloatArray, FloatArray],
+    rough: bool,
     marks: NDArray[np.bool_],
 ) -> None:
-    """Mark heads for the replicas whose profile is `kind`."""
+    """Mark heads for the replicas whose profile is `kind`; `rough`: but for those that are late there."""
     terms, chunk = HeldTerms(*figures[0]), figures[3][1]
-    cached, rows = np.zeros(1), np.empty((ROWS, 1))
+    cached, rows, inputs = space
     for place in range(len(slots)):
         slot = slots[place]
         if table[FleetRow.KIND, slot] != kind:
             continue
         few = table[FleetRow.PREFILL_TOKENS, slot] <= CHUNKS * chunk
         room = (table[FleetRow.WAITING, slot] == 0.0) | few
+        here, soonest_s = slots[place : place + 1], _soonest_s(table, slot, terms, figures)
         for head in range(heads.shape[1]):
-            if heads[HeadRow.LIVE, head] == 0.0 or marks[head] or heads[HeadRow.ROLE, head] != terms.role:
+            if not judged[head] or marks[head]:
+                continue
+            if heads[HeadRow.LIVE, head] == 0.0 or heads[HeadRow.ROLE, head] != terms.role:
                 continue
             tier = heads[HeadRow.TIER, head]
             if terms.patient and tier != CRITICAL_TIER and not room:
@@ -88,19 +108,23 @@ def _foresee(  # noqa: PLR0917 - plain figures, compiled
             home = heads[HeadRow.HOME, head]
             if home >= 0.0 and home != slot and terms.now_s < heads[HeadRow.HOME_UNTIL_S, head]:
                 continue
+            if tier != LOST_TIER and heads[HeadRow.TTFT_BY_S, head] < soonest_s:
+                continue
+            if rough:
+                marks[head] = True
+                continue
             tokens, output = heads[HeadRow.INPUT_TOKENS, head], heads[HeadRow.OUTPUT_TOKENS, head]
             cached[0] = 0.0
             if home == slot and terms.role_code != DECODE_ROLE:
                 cached[0] = heads[HeadRow.CACHED_TOKENS, head]
             asked = ((terms.now_s, tokens, output, terms.stay_s), figures[1], figures[2], figures[3])
-            here = slots[place : place + 1]
             forecast(terms.role_code, table, here, cached, kind, asked, rows)
             further_s = terms.transfer_s + tokens * terms.transfer_s_per_token
-            judged = corrected(
+            corrected_at(
                 terms.role_code,
                 table,
-                here,
-                cached,
+                slot,
+                cached[0],
                 tokens,
                 rows,
                 further_s,
@@ -108,16 +132,38 @@ def _foresee(  # noqa: PLR0917 - plain figures, compiled
                 figures[5],
                 figures[6],
                 figures[7],
+                inputs,
             )
             its = _terms_of(heads, head, terms, figures)
-            candidate = candidate_at(judged, table, 0, slot, its)
+            candidate = candidate_at(rows, table, 0, slot, its)
             lacking = missing(candidate, its)
             if tier == LOST_TIER:
                 lacking -= LEAST + 0.01 * candidate.ttft_s
             marks[head] = candidate.ttft_s < inf and candidate.tpot_s < inf and lacking <= HARMLESS
 
 
-@compiled
+@compiled_in_place
+def _soonest_s(table: FloatArray, slot: int, terms: HeldTerms, figures: tuple[Any, ...]) -> float:
+    """No head has its first token there before: the prompts there come first, and a batch has to have room.
+
+    −inf where an idle replica has rules of its own, or TTFT does not count.
+    """
+    there = (
+        table[FleetRow.RUNNING, slot] + table[FleetRow.COMING, slot] + table[FleetRow.OTHER_REQUESTS, slot]
+    )
+    if there == 0.0 or terms.ttft_weight < LEAST_WEIGHT:
+        return -inf
+    before_s, max_batch, limits = 0.0, figures[3][0], figures[6]
+    if terms.role_code != DECODE_ROLE:
+        before_s += queue_s(table, slot, terms.now_s)
+    if terms.role_code != PREFILL_ROLE and there + 1.0 > max_batch:
+        before_s += terms.stay_s * (there + 1.0 - max_batch) / there
+    # A learned TTFT is no less than the least part of the profile's.
+    least = limits[0, limits.shape[1] - 1] if len(figures[4][0]) else 1.0
+    return float(terms.now_s + least * before_s - ROUNDING_S)
+
+
+@compiled_in_place
 def _terms_of(heads: FloatArray, head: int, terms: HeldTerms, figures: tuple[Any, ...]) -> SloTerms:
     """The terms of one head; critical ones are judged by the prediction as it is (`slo_scorer`)."""
     tier, ttft_by_s = heads[HeadRow.TIER, head], heads[HeadRow.TTFT_BY_S, head]

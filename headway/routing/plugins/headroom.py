@@ -11,7 +11,7 @@ import numpy as np
 
 from headway.routing.forecast import ForecastRow
 from headway.routing.table import FleetRow, FloatArray, SlotArray
-from interp.jit import compiled
+from interp.jit import compiled, compiled_in_place
 
 TTFT, TPOT, OTHERS, DELAY = (
     int(ForecastRow.TTFT_S),
@@ -84,7 +84,7 @@ class JudgedReplica(NamedTuple):
     tpot_safety: float
 
 
-@compiled
+@compiled_in_place
 def candidate_at(
     rows: FloatArray, table: FloatArray, place: int, slot: int, terms: SloTerms
 ) -> JudgedReplica:
@@ -110,7 +110,7 @@ def candidate_at(
     )
 
 
-@compiled
+@compiled_in_place
 def likeness(own_s: float, tightest_s: float) -> float:
     """The likeness of two TPOT SLOs, in [0, 1]; 1 where none runs or none is given."""
     alike = tightest_s == own_s
@@ -119,7 +119,7 @@ def likeness(own_s: float, tightest_s: float) -> float:
     return min(own_s, tightest_s) / max(own_s, tightest_s)
 
 
-@compiled
+@compiled_in_place
 def reserve_s(candidate: JudgedReplica, terms: SloTerms) -> float:
     """Seconds that `reserve` sequences more would add to TPOT, each as much as those there do on average."""
     if terms.reserve == 0.0:
@@ -128,20 +128,20 @@ def reserve_s(candidate: JudgedReplica, terms: SloTerms) -> float:
     return float(terms.reserve * each_s / (candidate.decoding + 1.0))
 
 
-@compiled
+@compiled_in_place
 def ttft_headroom_s(candidate: JudgedReplica, terms: SloTerms) -> float:
     """Seconds that are left of the TTFT SLO at the first token."""
     return float(terms.left_s - candidate.ttft_s * candidate.ttft_safety)
 
 
-@compiled
+@compiled_in_place
 def tpot_headroom_s(candidate: JudgedReplica, terms: SloTerms) -> float:
     """The newcomer's margin under its own TPOT SLO or the others' under theirs, whichever is less."""
     own_s = terms.tpot_s - candidate.tpot_s * candidate.tpot_safety
     return float(min(own_s, candidate.tightest_s - candidate.others_s * candidate.tpot_safety))
 
 
-@compiled
+@compiled_in_place
 def missing(candidate: JudgedReplica, terms: SloTerms) -> float:
     """The share of the SLOs that an invalid candidate lacks; 0 for a valid one."""
     ttft_s, tightest_s = candidate.ttft_s, candidate.tightest_s
@@ -200,7 +200,7 @@ class BestHeadroom(NamedTuple):
     soonest_s: float
 
 
-@compiled
+@compiled_in_place
 def best_of(
     rows: FloatArray, table: FloatArray, slots: SlotArray, terms: SloTerms, out: FloatArray
 ) -> BestHeadroom:
@@ -222,7 +222,7 @@ def best_of(
     return BestHeadroom(best_s, worst_s - best_s, most_tpot_s, most_tpot_s - least_tpot_s, soonest_s)
 
 
-@compiled
+@compiled_in_place
 def share_of(candidate: JudgedReplica, terms: SloTerms, best: BestHeadroom) -> float:
     """The closeness of a valid candidate's headroom to the best, in [0, 1]."""
     limit_s, ttft_weight = min(terms.tpot_s, candidate.tightest_s), terms.ttft_weight
@@ -242,7 +242,7 @@ def share_of(candidate: JudgedReplica, terms: SloTerms, best: BestHeadroom) -> f
     return share
 
 
-@compiled
+@compiled_in_place
 def score_of(candidate: JudgedReplica, terms: SloTerms, best: BestHeadroom) -> float:
     """The score of a valid candidate, in (0, 1]; −LEAST where a patient request rather waits."""
     sooner = candidate.ttft_s < best.soonest_s and best.soonest_s < inf

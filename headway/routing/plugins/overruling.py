@@ -13,13 +13,13 @@ not harmed as far as can be told: by the prior × idle ratio their SLOs are kept
 from collections.abc import Callable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from headway.routing.context import SchedulingContext
 from headway.routing.evidence import MOST_RATIO
 from headway.routing.forecast import ForecastRow
-from headway.routing.table import FleetRow, FloatArray
-
-THERE = [FleetRow.WAITING, FleetRow.COMING, FleetRow.RUNNING, FleetRow.OTHER_REQUESTS]
+from headway.routing.table import FleetRow, FloatArray, SlotArray
+from interp.jit import compiled
 
 
 def overruled(context: SchedulingContext, judged: Callable[..., FloatArray]) -> int | None:
@@ -47,8 +47,8 @@ def _justified(context: SchedulingContext, judged: Callable[..., FloatArray]) ->
     """The best place where the prior × idle ratio makes the request valid; a refusal for safety's sake, where
     the learned prediction itself keeps all SLOs, stands."""
     rows = context.state.latency.supposed(context, context.prior, context.state.fleet.table)
-    verdict = np.nan_to_num(judged(rows=rows), nan=-1.0)
-    place = int(verdict.argmax())
+    verdict = judged(rows=rows)
+    place = int(np.where(np.isnan(verdict), -1.0, verdict).argmax())
     return place if verdict[place] > 0.0 and _misses(context, place) else None
 
 
@@ -65,12 +65,37 @@ def _misses(context: SchedulingContext, place: int) -> bool:
 
 def _unmeasured(context: SchedulingContext) -> int | None:
     """The idle place that is quickest by the prior, where nothing says yet how quick it is."""
-    evidence, table, slo = context.state.latency.evidence, context.state.fleet.table, context.record.slo
-    rows, best, best_s = context.prior, None, np.inf
-    for place in np.flatnonzero(table[:, context.slots][THERE].sum(axis=0) == 0.0).tolist():
-        kind = int(table[FleetRow.KIND, context.slots[place]])
-        ttft_s, tpot_s = float(rows[ForecastRow.TTFT_S, place]), float(rows[ForecastRow.TPOT_S, place])
-        possible = ttft_s <= MOST_RATIO * slo.ttft_s and tpot_s <= MOST_RATIO * slo.tpot_s
-        if kind >= 0 and possible and ttft_s < best_s and not evidence.justified(kind, context.now_s):
+    latency, slo = context.state.latency, context.record.slo
+    kinds = range(len(latency.engines))
+    unknown = np.array(
+        [not latency.evidence.justified(kind, context.now_s) for kind in kinds], dtype=np.bool_
+    )
+    most = MOST_RATIO * slo.ttft_s, MOST_RATIO * slo.tpot_s
+    place = quickest_idle(context.state.fleet.table, context.slots, context.prior, most, unknown)
+    return place if place >= 0 else None
+
+
+@compiled
+def quickest_idle(
+    table: FloatArray,
+    slots: SlotArray,
+    rows: FloatArray,
+    most: tuple[float, float],
+    unknown: NDArray[np.bool_],
+) -> int:
+    """The place of least TTFT in `rows` among idle replicas of kinds that are `unknown`, −1 without one.
+
+    Its TTFT and TPOT are no more than `most`.
+    """
+    best, best_s = -1, np.inf
+    for place in range(len(slots)):
+        slot = slots[place]
+        there = table[FleetRow.WAITING, slot] + table[FleetRow.COMING, slot]
+        there += table[FleetRow.RUNNING, slot] + table[FleetRow.OTHER_REQUESTS, slot]
+        kind = int(table[FleetRow.KIND, slot])
+        if there != 0.0 or kind < 0 or not unknown[kind]:
+            continue
+        ttft_s = rows[ForecastRow.TTFT_S, place]
+        if ttft_s <= most[0] and rows[ForecastRow.TPOT_S, place] <= most[1] and ttft_s < best_s:
             best, best_s = place, ttft_s
     return best

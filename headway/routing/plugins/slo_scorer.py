@@ -100,8 +100,16 @@ class SloScorer:
             return valid
         return self._least_bad(context, verdict, usable)
 
-    def promising(
-        self, state: RoutingState, now_s: float, heads: FloatArray, role: int, slots: SlotArray
+    def promising(  # noqa: PLR0917 - as its protocol
+        self,
+        state: RoutingState,
+        now_s: float,
+        heads: FloatArray,
+        role: int,
+        slots: SlotArray,
+        judged: NDArray[np.bool_],
+        *,
+        rough: bool = False,
     ) -> NDArray[np.bool_]:
         """Held requests that one of `slots` may be valid for, bool[lines]; see `foresight`."""
         latency, of_role = state.latency, state.roles[role]
@@ -121,7 +129,7 @@ class SloScorer:
             transfer_s=state.rules.transfer_s(0.0) if moves else 0.0,
             transfer_s_per_token=state.rules.transfer_s_per_token if moves else 0.0,
         )
-        return foresee(latency, state.fleet.table, heads, slots, terms)
+        return foresee(latency, state.fleet.table, heads, slots, terms, judged, rough)
 
     def score(self, context: SchedulingContext) -> FloatArray:
         """f8[C] in (0, 1]; where the request's adapter is not loaded, a fraction."""
@@ -252,7 +260,8 @@ def _reserve(context: SchedulingContext) -> tuple[float, float]:
     if context.state.shares.in_turn(record.request.tenant):
         # The critical requests may all be those of one that has had more than its share.
         return 0.0, 0.0
-    reserve = latency.critical.room(context.now_s, latency.stay_s, len(context.slots))
+    replicas = len(context.state.fleet.ready(context.role))
+    reserve = latency.critical.room(context.now_s, latency.stay_s, replicas)
     if reserve == 0.0:
         return 0.0, 0.0
     return reserve, latency.shared_tpot_s(_kind(context), 1.0, record.mean_tokens, 0.0)
