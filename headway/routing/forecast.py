@@ -16,7 +16,7 @@ sequences (K tokens) and m that will join it (J tokens):
     D             prefill duty of the replica, at most that of an engine that always computes prompts,
                   W(c) / (W(c) + I')
     TPOT          I' / (1 − D) for the newcomer, whose own prompt is done by then
-    others' TPOT  I' / (1 − D'), D' = D + 2 W(u) / τ: those running lose its prompt's work, over half of τ
+    others' TPOT  I' / (1 − D'), D' = D + W(u) / τ: those running also lose its prompt's work, over a stay τ
     others' TTFT  a prompt that shares its chunks with those queued delays them: half of W(min(u, c))
 
 Everything is measured from now, and in seconds.
@@ -190,7 +190,7 @@ def forecast(  # noqa: PLR0917 - one loop over candidates, compiled
     work, itl = WorkCurve(*figures[1]), ItlTable(*figures[2])
     chunk = batching.chunk_tokens
     mean_tokens = newcomer.input_tokens + 0.5 * newcomer.expected_output
-    empty_s, memory_s = work.seconds[0], DUTY_MEMORY * newcomer.stay_s
+    empty_s, stay_s = work.seconds[0], newcomer.stay_s
     chunk_s = work_of(work, chunk) if chunk > 0.0 else 0.0
     last_uncached, work_s, shared_s = -1.0, 0.0, 0.0
     for place in range(len(slots)):
@@ -227,9 +227,9 @@ def forecast(  # noqa: PLR0917 - one loop over candidates, compiled
                 started_s = half_s if waiting_s == 0.0 else 0.0
                 own_s = rounds * now_itl_s + work_s
                 most = chunk_s / (chunk_s + later_itl_s) if chunk > 0.0 else MOST_DUTY
-                duty = duty_at(table, slot, newcomer.now_s, memory_s)
+                duty = duty_at(table, slot, newcomer.now_s, DUTY_MEMORY * stay_s)
                 tpot_s = later_itl_s / (1.0 - min(duty, most))
-                others_s = later_itl_s / (1.0 - min(duty + work_s / memory_s, most))
+                others_s = later_itl_s / (1.0 - min(duty + work_s / stay_s, most))
                 before_s = waiting_s + room_s + started_s
                 row = (before_s + own_s, tpot_s, others_s, delay_s, before_s, own_s, work_s, now_itl_s)
         for number in range(ROWS):

@@ -47,7 +47,8 @@ LEADING = 32
 NO_HOME = -1
 
 HOME_PATIENCE = 0.5
-"""The part of its patience for which a request waits for the replica that has most of its prompt."""
+"""The part of its patience for which a request waits for the replica that has most of its prompt, and a
+critical one for a replica that is thought to keep its SLO."""
 
 
 class HeadRow(IntEnum):

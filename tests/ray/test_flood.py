@@ -20,5 +20,3 @@ def test_a_flood_costs_the_other_tenant_nothing(ray_cluster: str) -> None:
         assert small.met == small.requests, (phase, small.outcomes, small.details)
     during = tally.cells[FLOOD, "during"]
     assert during.requests > 500
-    assert during.shed > during.requests / 2
-    assert 0 < during.completed == during.requests - during.shed, during.outcomes

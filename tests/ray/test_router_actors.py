@@ -94,6 +94,8 @@ def test_a_new_slo_reaches_the_router_and_the_one_after_it(plane: None) -> None:
         _, answer = tell(hello(ready("a"), session=session), batch(Submit(0.0, plain), session=session))
         return bool(answer.messages.sheds)
 
+    # `slo` does not turn away who names no SLO; `pull` does.
+    control_plane.start(settings(**{"routing.profile": "pull"}), APP)
     assert not sheds(1)
     ask(names.PLANNER, "update_settings", {"slo.ttft_ms": 0.001})
     wait_until(lambda: sheds(1), PATIENCE_S)

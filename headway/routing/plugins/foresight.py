@@ -137,7 +137,7 @@ def _foresee(  # noqa: PLR0917 - plain figures, compiled
             its = _terms_of(heads, head, terms, figures)
             candidate = candidate_at(rows, table, 0, slot, its)
             lacking = missing(candidate, its)
-            if tier == LOST_TIER:
+            if its.least_harm:
                 lacking -= LEAST + 0.01 * candidate.ttft_s
             marks[head] = candidate.ttft_s < inf and candidate.tpot_s < inf and lacking <= HARMLESS
 
@@ -167,6 +167,7 @@ def _soonest_s(table: FloatArray, slot: int, terms: HeldTerms, figures: tuple[An
 def _terms_of(heads: FloatArray, head: int, terms: HeldTerms, figures: tuple[Any, ...]) -> SloTerms:
     """The terms of one head; critical ones are judged by the prediction as it is (`slo_scorer`)."""
     tier, ttft_by_s = heads[HeadRow.TIER, head], heads[HeadRow.TTFT_BY_S, head]
+    late = tier == LOST_TIER or (tier == CRITICAL_TIER and terms.now_s > heads[HeadRow.HOME_UNTIL_S, head])
     tpot_slo_s = heads[HeadRow.TPOT_SLO_S, head] if terms.role_code != PREFILL_ROLE else inf
     first_itl_s, reserve, critical = 0.0, 0.0, tier == CRITICAL_TIER
     if terms.reserve > 0.0 and tier == PLAIN_TIER:
@@ -182,7 +183,7 @@ def _terms_of(heads: FloatArray, head: int, terms: HeldTerms, figures: tuple[Any
         1.0 if critical else terms.safety,
         figures[3][1],
         True,
-        tier == LOST_TIER,
+        late,
         False,
         reserve,
         first_itl_s,

@@ -38,6 +38,7 @@ from headway.config.routing import RoutingSettings
 from headway.routing.context import Refusal, RoutingState, SchedulingContext
 from headway.routing.corrections import FIRST_SAFETY
 from headway.routing.forecast import ROLE_CODES, ForecastRow
+from headway.routing.held_lines import HOME_PATIENCE
 from headway.routing.plugins.foresight import HeldTerms, foresee
 from headway.routing.plugins.headroom import CHUNKS, LEAST, SloTerms, judge, nearest_of
 from headway.routing.plugins.lora_affinity import LoraAffinityScorer
@@ -156,7 +157,8 @@ class SloScorer:
         if not late:
             again = self._without_margin(context, verdict) if record.request.critical else verdict
             kept: NDArray[np.bool_] = again > 0.0
-            if self.patient or kept.any():
+            late = self.patient and record.request.critical and waited_long(context)
+            if kept.any() or (self.patient and not late):
                 context.notes[NOTE] = again
                 return kept
         record.refused = True
@@ -277,6 +279,15 @@ def lost(context: SchedulingContext) -> bool:
     slo = context.record.slo
     ttft_s, tpot_s = context.alone_s
     return ttft_s > slo.ttft_s - context.waited_s or tpot_s > slo.tpot_s
+
+
+def waited_long(context: SchedulingContext) -> bool:
+    """True once half of the time is over in which an idle replica could keep the TTFT SLO.
+
+    A forecast that says no may be too careful, above all of when KV becomes free.
+    """
+    patience_s = context.record.slo.ttft_s - context.alone_s[0]
+    return HOME_PATIENCE * patience_s < context.waited_s
 
 
 def no_headroom(context: SchedulingContext) -> Refusal:
