@@ -18,7 +18,7 @@ for a request: batches of the events of 20 requests are read, handled and answer
 
 import pickle
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from statistics import median
 from time import thread_time
@@ -47,7 +47,10 @@ from interp import load_profile
 from predictors.latency import LatencyModel, TrainingWindow, train
 
 GPU_TYPES = ("h100", "h200", "a100", "b200")
-POOLS = {"mixed": {"mixed": {}}, "disaggregated": {"prefill": {}, "decode": {}}}
+POOLS: Mapping[str, Mapping[str, Mapping[str, int]]] = {
+    "mixed": {"mixed": {}},
+    "disaggregated": {"prefill": {}, "decode": {}},
+}
 PREDICTING = ("slo", "default")
 REPLICAS, RUNNING, HELD = 1000, 10_000, 5000
 ENDED = 2000
@@ -210,9 +213,10 @@ class Traffic:
         self._there[last] += 1
         self._tokens[request.request_id] = 1
         waits = number >= 0.8 * RUNNING
-        (self.young if waits else self.running).append(
-            placement if waits else (request.request_id, placement)
-        )
+        if waits:
+            self.young.append(placement)
+        else:
+            self.running.append((request.request_id, placement))
         return Running(
             request=request,
             placement=placement,
