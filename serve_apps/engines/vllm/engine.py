@@ -90,6 +90,9 @@ class VllmEngine:
         prepare_tracing(config.tracing)
         self._events = follow_events(config, role)
         self._llm = load(config, role, self._statistics, self._events)
+        if self._events is not None:
+            cache = self._llm.vllm_config.cache_config
+            self._events.loaded(cache.num_gpu_blocks, cache.block_size)
         self._longest_tokens: int = self._llm.model_config.max_model_len
         self._default = self._llm.model_config.get_diff_sampling_param()
         self._answers = Answers(config, role, self._llm)

@@ -236,7 +236,11 @@ def load(
     config: HeadwayConfig, role: Role, statistics: Statistics, events: KvEvents | None = None
 ) -> "AsyncLLM":
     """A loaded engine that reports to `statistics`, and what it caches to `events`. ConfigError with vLLM's
-    reason."""
+    reason.
+
+    No variable here names it: an import that fails inside vLLM keeps this frame, with all that it names, until
+    the interpreter ends, and vLLM complains when its engine ends only then.
+    """
     from vllm.config import KVEventsConfig, KVTransferConfig
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.v1.engine.async_llm import AsyncLLM
@@ -248,11 +252,7 @@ def load(
         said["kv_events_config"] = KVEventsConfig(**events.config)
     with refusals(config):
         arguments = AsyncEngineArgs(**said, kv_transfer_config=transfer)
-        llm = AsyncLLM.from_engine_args(arguments, stat_loggers=[logger_of(statistics)])
-    if events is not None:
-        cache = llm.vllm_config.cache_config
-        events.loaded(cache.num_gpu_blocks, cache.block_size)
-    return llm
+        return AsyncLLM.from_engine_args(arguments, stat_loggers=[logger_of(statistics)])
 
 
 def check_accepted(config: HeadwayConfig) -> None:
