@@ -172,7 +172,7 @@ ANY_TENANT = "*"
 _OTHER_TENANT = TenantSettings()
 
 
-LIVE_PROFILE, SIMULATED_PROFILE = "least_load", "least_load"
+LIVE_PROFILE, SIMULATED_PROFILE = "slo", "least_load"
 
 
 class RoutingSettings(Settings):
@@ -182,7 +182,8 @@ class RoutingSettings(Settings):
 
     profile: str | None = None
     """A scheduling profile: random, round_robin, least_load, bin_pack, prefix, default, slo, pull,
-    pull_bin_pack, or one of `routing.scheduling_profiles`; null: `least_load`."""
+    pull_bin_pack, or one of `routing.scheduling_profiles`; null: `slo`, in simulations `least_load`, which is
+    compiled."""
     fallback: str = "default"
     """The profile of requests that an SLO-aware one cannot judge, for want of a prediction; it needs none
     itself."""

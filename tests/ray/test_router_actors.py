@@ -64,7 +64,7 @@ def status(name: str) -> Mapping[str, Any]:
 
 def test_they_run_where_the_profile_needs_them_and_end_with_the_others(plane: None) -> None:
     assert {ROUTER, names.LATENCY_TRAINER} <= set(control_plane.running())
-    control_plane.start(settings(), APP)
+    control_plane.start(settings(**{"routing.profile": "least_load"}), APP)
     assert not {ROUTER, names.LATENCY_TRAINER} & set(control_plane.running())
     assert names.PLANNER in control_plane.running()
     control_plane.start(settings(**{"routing.profile": "slo", "routing.prediction.learn": False}), APP)
