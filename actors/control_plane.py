@@ -179,20 +179,13 @@ def _call(actor: Any, method: str, name: str, *args: object) -> None:  # noqa: A
         raise ControlPlaneError(f"{name} did not start: {lines[-1]}") from error
 
 
-def _find(name: str) -> Any:  # noqa: ANN401 - an actor handle, or None
-    try:
-        return ray.get_actor(name, namespace=names.NAMESPACE)
-    except ValueError:
-        return None
-
-
 def _end(actors: tuple[str, ...]) -> None:
     """Kill them, the planner before what it asks, and wait until their names are free."""
     for name in reversed(actors):
-        if (actor := _find(name)) is not None:
+        if (actor := names.find_actor(name)) is not None:
             ray.kill(actor, no_restart=True)
     until = time.monotonic() + TIMEOUT_S
-    while any(_find(name) is not None for name in actors):
+    while any(names.find_actor(name) is not None for name in actors):
         if time.monotonic() > until:
             raise ControlPlaneError("the actors of the control plane do not end")
         time.sleep(POLL_S)

@@ -72,6 +72,16 @@ def start_actor(kind: type, name: str, *args: object, **options: object) -> Any:
     return ray.remote(kind).options(**{**detached(name), **on_head(), **options}).remote(*args)
 
 
+def find_actor(name: str) -> Any:  # noqa: ANN401 - an actor handle, or None
+    """The handle of one of our actors, None where there is none of that name. Blocks."""
+    import ray
+
+    try:
+        return ray.get_actor(name, namespace=NAMESPACE)
+    except ValueError:
+        return None
+
+
 class CallError(Exception):
     """Base of what a call raises besides the method's own errors."""
 

@@ -4,10 +4,12 @@ Named after the model, so that several models in one cluster have a router each.
 (`actors.planning.settings`), to which requests without one are held, and the Interpolator's performance model
 (`performance_model`); until that answers it goes by the profiles as measured. The actor keeps nothing in
 the store: after a crash it has its requests from gateways and replicas (`routing.gateway_sessions`), and its
-corrections from the Interpolator. Times are those of this process' monotonic clock.
+corrections from the Interpolator. Times are those of this process' monotonic clock. Where gateways started it
+and no control plane runs, it ends by itself some time after the last of them.
 """
 
 import asyncio
+import logging
 import time
 import uuid
 from collections.abc import Mapping, Sequence
@@ -39,11 +41,16 @@ from predictors.latency.curve import Basis, Curve, Learned
 SWEEP_S = 5.0
 """Seconds between two looks for gateways that have gone, whatever is due."""
 
+FORSAKEN_S = 30.0
+"""Seconds without any gateway after which a router leaves that no control plane would end."""
+
 LEAST_S = 0.001
 """Seconds between two looks at least."""
 
 AGAIN_S = 1.0
 """Seconds until a failed expiry is tried again."""
+
+logger = logging.getLogger(__name__)
 
 
 class Router:
@@ -66,6 +73,7 @@ class Router:
         self._slo = asyncio.create_task(follow_slo(InternalKvStore(), self._use_slo))
         self._model = ModelFollower(self._router, profiles, NamedActor(names.INTERPOLATOR))
         self._following = asyncio.create_task(self._model.run())
+        self._leaving = asyncio.create_task(self._leave_when_forsaken())
 
     async def address(self) -> Address:
         """Where gateways connect to, and their secret (`actors.routing.lines`)."""
@@ -115,6 +123,16 @@ class Router:
         """Always ready: requests can be routed as soon as this actor runs."""
         return True, ""
 
+    async def _leave_when_forsaken(self) -> None:
+        """End, for good, when those are gone that started routing without a control plane."""
+        spoken_s = time.monotonic()
+        while True:
+            await asyncio.sleep(SWEEP_S)
+            if len(self._sessions.gateways):
+                spoken_s = time.monotonic()
+            elif time.monotonic() - spoken_s > FORSAKEN_S:
+                await asyncio.to_thread(_end_routing, names.router(self._config.model))
+
     def _use_slo(self, ttft_s: float, itl_s: float) -> None:
         self._router.use_slo(RequestSlo(ttft_s=ttft_s, tpot_s=itl_s))
 
@@ -135,6 +153,16 @@ class Router:
             self._timer.cancel()
         self._timer_s = due_s
         self._timer = asyncio.get_running_loop().call_later(due_s - now_s, self._expire)
+
+
+def _end_routing(router: str) -> None:
+    """Kill trainer and router for good, unless a control plane runs, which will end them with the rest."""
+    if names.find_actor(names.PLANNER) is not None:
+        return
+    logger.info("no gateway has spoken for %g s, and no control plane runs: routing ends", FORSAKEN_S)
+    for name in (names.LATENCY_TRAINER, router):
+        if (actor := names.find_actor(name)) is not None:
+            ray.kill(actor, no_restart=True)
 
 
 def _made(config: HeadwayConfig, profiles: Mapping[str, GpuProfile]) -> RouterCore:

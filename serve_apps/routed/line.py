@@ -5,6 +5,7 @@ any longer ends it: its answer could be taken for the next one's.
 """
 
 import asyncio
+import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
@@ -17,6 +18,9 @@ from actors.routing_actors import start_routing
 from actors.wire import Address, CallingEnd, connect
 from headway.config import HeadwayConfig
 from serve_apps.routed.client import Unreachable
+
+MISSED_S = 60.0
+"""Seconds after which a router that has gone for good is started again."""
 
 
 class LineLink:
@@ -81,11 +85,16 @@ class _Line(CallingEnd):
 
 
 class ActorAddress:
-    """Asks the Router actor of one model, which is started where it has not been seen yet. Unreachable."""
+    """Asks the Router actor of one model. Unreachable.
+
+    It is started where it has not been seen yet. Where it has, whoever ended it most likely ends this gateway
+    next; only one that stays gone is started again.
+    """
 
     def __init__(self, config: HeadwayConfig) -> None:
         self._config = config
-        self._found = False
+        self._again_s: float | None = 0.0
+        """The time from which a missing router is started; None while there is one."""
 
     async def __call__(self) -> Address:
         """Where it listens, and the secret."""
@@ -101,8 +110,10 @@ class ActorAddress:
         try:
             actor = ray.get_actor(names.router(self._config.model), namespace=names.NAMESPACE)
         except ValueError:
-            if self._found:
+            if self._again_s is None:
+                self._again_s = time.monotonic() + MISSED_S
+            if time.monotonic() < self._again_s:
                 raise
             actor = start_routing(self._config)[names.router(self._config.model)]
-        self._found = True
+        self._again_s = None
         return actor

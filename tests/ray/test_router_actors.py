@@ -74,6 +74,12 @@ def test_they_run_where_the_profile_needs_them_and_end_with_the_others(plane: No
     assert control_plane.running() == ()
 
 
+def test_without_a_control_plane_they_end_after_the_gateways_that_started_them(ray_cluster: str) -> None:
+    tell(hello(session=1))
+    assert set(control_plane.running()) == {ROUTER, names.LATENCY_TRAINER}
+    wait_until(lambda: not control_plane.running(), 2 * PATIENCE_S)
+
+
 def test_samples_reach_the_trainer_and_both_come_back_after_kill_nine(plane: None) -> None:
     serve_some()
     wait_until(lambda: status(names.LATENCY_TRAINER)["rows"]["ttft"] > 0, PATIENCE_S)

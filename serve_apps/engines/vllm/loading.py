@@ -238,8 +238,8 @@ def load(
     """A loaded engine that reports to `statistics`, and what it caches to `events`. ConfigError with vLLM's
     reason.
 
-    No variable here names it: an import that fails inside vLLM keeps this frame, with all that it names, until
-    the interpreter ends, and vLLM complains when its engine ends only then.
+    No variable here names it: an import that fails inside vLLM keeps this frame, with all that it names,
+    until the interpreter ends, and vLLM complains when its engine ends only then.
     """
     from vllm.config import KVEventsConfig, KVTransferConfig
     from vllm.engine.arg_utils import AsyncEngineArgs
