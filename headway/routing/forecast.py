@@ -8,7 +8,8 @@ sequences (K tokens) and m that will join it (J tokens):
     Q             prefill work outstanding: until `busy_until`, and at least all but one of those waiting,
                   less what the engine reports as done; and the work of others' prompts that it has queued
     A             until it is admitted: if its KV or its place in the batch is lacking, the part that is
-                  lacking of what is taken, times a usual stay
+                  lacking of what is taken, times a usual stay; where q are shut out of a batch of n, at
+                  least (q + 1) / n stays
     mixed         TTFT = Q + A + C i + W(u);   + half an iteration where the queue is empty and a batch runs
     prefill       TTFT = Q + C W(0) + W(u), and what follows at the decode replica
     decode        TTFT = A + i / 2 + ITL(n + m + 1, …): its first iteration yields the first token
@@ -158,6 +159,9 @@ def admission_s(
         lacking = (taken + need - capacity) / taken
     if there + 1.0 > batching.max_batch:
         lacking = max(lacking, (there + 1.0 - batching.max_batch) / there)
+    shut_out = table[FleetRow.SHUT_OUT, slot]
+    if shut_out > 0.0:
+        lacking = max(lacking, (shut_out + 1.0) / max(there - shut_out, 1.0))
     return lacking * stay_s
 
 

@@ -9,6 +9,8 @@ exceeds our books belongs to others, who send requests past the router; engines 
     tokens      mean uncached prompt of ours that wait there, else of the latest requests, times what is both
     seconds     the iterations that so many tokens fill, beside the batch, by the profile
     KV          usage · capacity − what ours will hold
+    shut out    those of ours, at most q, that a decode replica has had the KV of for LATE_S longer than was
+                predicted without giving them a token: there is no room, whatever the books have
 
 The books can also be late. Where m of our prompts were there when the last report came and are still booked
 as queued, but the engine says that q wait (and one is computed, if it runs anything), then m − q − 1 are
@@ -38,11 +40,19 @@ FIRST_PROMPT_TOKENS = 512.0
 
 SMOOTHING = 0.02
 SILENT_S = 2.0
+LATE_S = 1.0
+"""Seconds after which a first token that was predicted has not just been missed: the time of two reports."""
+
 TRUST = 0.5
 """The part of a difference that one report corrects."""
 
 
-OTHERS_QUEUE = [FleetRow.OTHER_WAITING, FleetRow.OTHER_PROMPT_TOKENS, FleetRow.OTHER_WORK_S]
+QUEUES = [
+    FleetRow.OTHER_WAITING,
+    FleetRow.OTHER_PROMPT_TOKENS,
+    FleetRow.OTHER_WORK_S,
+    FleetRow.SHUT_OUT,
+]
 
 
 @dataclass(slots=True)
@@ -81,7 +91,7 @@ class EngineReports:
         """Forget the queues of which nothing has been heard for long."""
         while self._queues and (oldest := next(iter(self._queues.items())))[1] + FRESH_S <= now_s:
             del self._queues[oldest[0]]
-            self._fleet.table[OTHERS_QUEUE, oldest[0].slot] = 0.0
+            self._fleet.table[QUEUES, oldest[0].slot] = 0.0
 
     def take(self, now_s: float, replica: Replica, load: ReplicaLoad) -> None:
         """An engine's own figures have come."""
@@ -93,12 +103,12 @@ class EngineReports:
             reported.before = (reported.counted[0], *counts[1:]) if silent else reported.counted
             reported.counted, reported.load, reported.at_s = counts, load, now_s
         reported.word.heard(now_s, load.waiting, load.kv_usage, load.preemptions, self._rule)
-        self._enter(replica, load, reported)
+        self._enter(now_s, replica, load, reported)
         self._queues.pop(replica, None)
-        if self._fleet.table[FleetRow.OTHER_WAITING, replica.slot] > 0.0:
+        if self._fleet.table[QUEUES, replica.slot].any():
             self._queues[replica] = now_s
 
-    def _enter(self, replica: Replica, load: ReplicaLoad, reported: _Reported) -> None:
+    def _enter(self, now_s: float, replica: Replica, load: ReplicaLoad, reported: _Reported) -> None:
         cell, row = self._fleet.table[:, replica.slot], FleetRow
         placed, prompts_left, requests_left = reported.before
         prompts = cell[row.WAITING] + replica.prompts_left - prompts_left
@@ -111,7 +121,9 @@ class EngineReports:
         capacity = cell[row.CAPACITY_TOKENS]
         used = load.kv_usage * capacity if capacity < inf else 0.0
         cell[row.OTHER_TOKENS] = max(0.0, used - cell[row.RESERVED_TOKENS])
-        if replica.role is not Role.DECODE:
+        if replica.role is Role.DECODE:
+            cell[row.SHUT_OUT] = min(load.waiting, _overdue(now_s, replica)) if load.waiting else 0.0
+        else:
             self._enter_work(cell, replica, min(others, float(cell[row.OTHER_WAITING])))
             known = cell[row.WAITING] - (replica.prompts_placed - placed)
             self._correct(cell, known, load)
@@ -132,3 +144,12 @@ class EngineReports:
         left = load.waiting + (1.0 if load.running else 0.0)
         done = max(0.0, known - left) / waiting if waiting else 0.0
         cell[FleetRow.DONE_S] += TRUST * (done * cell[FleetRow.WORK_S] - cell[FleetRow.DONE_S])
+
+
+def _overdue(now_s: float, replica: Replica) -> int:
+    """Requests that a decode replica has the KV of, and that were to have their first token before now."""
+    return sum(
+        each.first_token_s < 0.0 <= each.prefilled_s
+        and now_s > max(each.placed_s + each.ttft_s, each.prefilled_s) + LATE_S
+        for each in replica.running
+    )

@@ -72,6 +72,8 @@ class FleetRow(IntEnum):
     TTFT_CAUTION = 25
     """Safety factor of predictions of TTFT there, less 1 (`corrections`)."""
     TPOT_CAUTION = 26
+    SHUT_OUT = 27
+    """Requests of ours that wait at a decode replica for room in its batch or its KV, as the engine says."""
 
 
 DUTY_MEMORY = 0.5

@@ -113,6 +113,50 @@ class TestReportedQueue:
         assert not made._fleet.table[OWN_ROWS].any()
 
 
+class TestShutOut:
+    """Ours that a decode replica has the KV of and gives no token: it has no room, whatever the books say."""
+
+    @staticmethod
+    def waiting_for_tokens(came_s: float, count: int = 3) -> Router:
+        """Ten at `decode-0`, of which `count` have no token and came at that time."""
+        made = router("default", SPLIT, count=1)
+        for number in reversed(range(10)):
+            at_s = came_s if number < count else 0.0
+            made.submit(at_s, request(f"b{number}", arrival_s=at_s))
+            made.prefilled(at_s + 0.2, f"b{number}")
+            if number >= count:
+                made.first_token(at_s + 0.3, f"b{number}")
+        report(made, "decode-0", 10.0, Role.DECODE, running=10 - count, waiting=count)
+        return made
+
+    def test_who_comes_next_waits_until_as_many_have_ended(self) -> None:
+        made = self.waiting_for_tokens(came_s=2.0)
+        assert cell(made, FleetRow.SHUT_OUT, "decode-0") == 3.0
+        assert cell(made, FleetRow.RESERVED_TOKENS, "decode-0") < 0.1 * cell(
+            made, FleetRow.CAPACITY_TOKENS, "decode-0"
+        )
+        predicted_s = placed(made.submit(10.0, request("r", arrival_s=10.0))).predicted_ttft_s
+        stays = (3 + 1) / 7
+        assert predicted_s == pytest.approx(stays * made._state.latency.stay_s, rel=0.1)
+
+    def test_kv_that_has_just_come_is_not_shut_out(self) -> None:
+        made = self.waiting_for_tokens(came_s=9.7)
+        assert cell(made, FleetRow.SHUT_OUT, "decode-0") == 0.0
+        assert placed(made.submit(10.0, request("r", arrival_s=10.0))).predicted_ttft_s < 1.0
+
+    def test_the_engine_says_how_many_at_most(self) -> None:
+        made = self.waiting_for_tokens(came_s=2.0)
+        report(made, "decode-0", 10.5, Role.DECODE, running=9, waiting=1)
+        assert cell(made, FleetRow.SHUT_OUT, "decode-0") == 1.0
+        report(made, "decode-0", 11.0, Role.DECODE, running=10, waiting=0)
+        assert cell(made, FleetRow.SHUT_OUT, "decode-0") == 0.0
+
+    def test_it_fades_when_nothing_more_is_heard(self) -> None:
+        made = self.waiting_for_tokens(came_s=2.0)
+        made.expire(21.0)
+        assert cell(made, FleetRow.SHUT_OUT, "decode-0") == 0.0
+
+
 class TestBooksThatAreLate:
     def test_an_idle_engine_is_believed_step_by_step(self) -> None:
         made = router("least_load", count=1)
