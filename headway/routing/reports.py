@@ -9,8 +9,9 @@ exceeds our books belongs to others, who send requests past the router; engines 
     tokens      mean uncached prompt of ours that wait there, else of the latest requests, times what is both
     seconds     the iterations that so many tokens fill, beside the batch, by the profile
     KV          usage · capacity − what ours will hold
-    shut out    those of ours, at most q, that a decode replica has had the KV of for LATE_S longer than was
-                predicted without giving them a token: there is no room, whatever the books have
+    shut out    those of ours without a first token, at most q, once that of one is so late that there must be
+                no room, whatever the books have: LATE_S after a decode replica had its KV, or where its
+                prompt is computed SLOWEST times what was predicted, and LATE_S
 
 The books can also be late. Where m of our prompts were there when the last report came and are still booked
 as queued, but the engine says that q wait (and one is computed, if it runs anything), then m − q − 1 are
@@ -42,6 +43,9 @@ SMOOTHING = 0.02
 SILENT_S = 2.0
 LATE_S = 1.0
 """Seconds after which a first token that was predicted has not just been missed: the time of two reports."""
+
+SLOWEST = 8.0
+"""Engines that are slower than predicted by more than this are not taken for slow."""
 
 TRUST = 0.5
 """The part of a difference that one report corrects."""
@@ -121,9 +125,8 @@ class EngineReports:
         capacity = cell[row.CAPACITY_TOKENS]
         used = load.kv_usage * capacity if capacity < inf else 0.0
         cell[row.OTHER_TOKENS] = max(0.0, used - cell[row.RESERVED_TOKENS])
-        if replica.role is Role.DECODE:
-            cell[row.SHUT_OUT] = min(load.waiting, _overdue(now_s, replica)) if load.waiting else 0.0
-        else:
+        cell[row.SHUT_OUT] = min(load.waiting, _shut_out(now_s, replica)) if load.waiting else 0.0
+        if replica.role is not Role.DECODE:
             self._enter_work(cell, replica, min(others, float(cell[row.OTHER_WAITING])))
             known = cell[row.WAITING] - (replica.prompts_placed - placed)
             self._correct(cell, known, load)
@@ -146,10 +149,10 @@ class EngineReports:
         cell[FleetRow.DONE_S] += TRUST * (done * cell[FleetRow.WORK_S] - cell[FleetRow.DONE_S])
 
 
-def _overdue(now_s: float, replica: Replica) -> int:
-    """Requests that a decode replica has the KV of, and that were to have their first token before now."""
-    return sum(
-        each.first_token_s < 0.0 <= each.prefilled_s
-        and now_s > max(each.placed_s + each.ttft_s, each.prefilled_s) + LATE_S
-        for each in replica.running
-    )
+def _shut_out(now_s: float, replica: Replica) -> int:
+    """Requests without a first token, if one of them has been there for too long to be on its way; else 0."""
+    if replica.role is Role.DECODE:
+        since = [each.prefilled_s for each in replica.running if each.first_token_s < 0.0 <= each.prefilled_s]
+    else:
+        since = [each.placed_s + SLOWEST * each.ttft_s for each in replica.waiting]
+    return len(since) if any(each_s + LATE_S < now_s for each_s in since) else 0

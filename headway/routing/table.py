@@ -73,7 +73,7 @@ class FleetRow(IntEnum):
     """Safety factor of predictions of TTFT there, less 1 (`corrections`)."""
     TPOT_CAUTION = 26
     SHUT_OUT = 27
-    """Requests of ours that wait at a decode replica for room in its batch or its KV, as the engine says."""
+    """Requests of ours that wait there for room in its batch or its KV (`reports`)."""
 
 
 DUTY_MEMORY = 0.5

@@ -144,6 +144,19 @@ class TestShutOut:
         assert cell(made, FleetRow.SHUT_OUT, "decode-0") == 0.0
         assert placed(made.submit(10.0, request("r", arrival_s=10.0))).predicted_ttft_s < 1.0
 
+    def test_prompts_that_cannot_be_under_way_any_more_are_shut_out_of_a_mixed_replica(self) -> None:
+        made = router("default", count=1)
+        busy(made, 10, input_tokens=100)
+        for number in range(3, 10):
+            made.first_token(0.5, f"b{number}")
+        # The seven that run have all of their output before them, and leave room by the books.
+        for now_s, shut_out in ((1.0, 0.0), (10.0, 3.0)):
+            report(made, "mixed-0", now_s, running=7, waiting=3)
+            assert cell(made, FleetRow.SHUT_OUT) == shut_out
+        predicted_s = placed(made.submit(10.0, request("r", arrival_s=10.0))).predicted_ttft_s
+        stays = (3 + 1) / 7
+        assert predicted_s == pytest.approx(stays * made._state.latency.stay_s, rel=0.2)
+
     def test_the_engine_says_how_many_at_most(self) -> None:
         made = self.waiting_for_tokens(came_s=2.0)
         report(made, "decode-0", 10.5, Role.DECODE, running=9, waiting=1)
