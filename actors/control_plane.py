@@ -37,6 +37,9 @@ from headway.config import HeadwayConfig
 logger = logging.getLogger(__name__)
 
 OWNER = "control_plane/owner"
+START_S = 180.0
+"""Seconds for an actor to start: on a new installation the router compiles what it decides by."""
+
 TIMEOUT_S = 60.0
 POLL_S = 0.1
 LIVE = {"RUNNING", "DEPLOYING", "UNHEALTHY", "DEPLOY_FAILED"}
@@ -171,9 +174,9 @@ def _create(config: HeadwayConfig, settings: str, application: str) -> dict[str,
 
 def _call(actor: Any, method: str, name: str, *args: object) -> None:  # noqa: ANN401
     try:
-        ray.get(getattr(actor, method).remote(*args), timeout=TIMEOUT_S)
+        ray.get(getattr(actor, method).remote(*args), timeout=START_S)
     except GetTimeoutError as error:
-        raise ControlPlaneError(f"{name} did not start within {TIMEOUT_S:g} s") from error
+        raise ControlPlaneError(f"{name} did not start within {START_S:g} s") from error
     except RayError as error:
         lines = str(error).strip().splitlines() or [type(error).__name__]
         raise ControlPlaneError(f"{name} did not start: {lines[-1]}") from error

@@ -14,7 +14,6 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import product
 from math import inf, isfinite
 from typing import Any
 
@@ -27,16 +26,16 @@ from actors.performance_model import ModelFollower, load_profiles, own_profile
 from actors.planning.settings import follow_slo
 from actors.routing.gateway_sessions import GatewaySessions
 from actors.routing.lines import GatewayLines
+from actors.routing.rehearsal import rehearse
 from actors.store import InternalKvStore
 from actors.wire import Address
-from headway.config import HeadwayConfig, Role
+from headway.config import HeadwayConfig
 from headway.engine import engine_rules
-from headway.engine.kinds import caches_prefixes, engine_kind
-from headway.routing import ReplicaUpdate, RequestSlo, RouteRequest, Sample, make_router
+from headway.engine.kinds import caches_prefixes
+from headway.routing import RequestSlo, Sample, make_router
 from headway.routing.gpu_profiles import GpuProfile
 from headway.routing.router import Router as RouterCore
-from predictors.latency import LatencyModel, TargetModel
-from predictors.latency.curve import Basis, Curve, Learned
+from predictors.latency import LatencyModel
 
 SWEEP_S = 5.0
 """Seconds between two looks for gateways that have gone, whatever is due."""
@@ -60,7 +59,7 @@ class Router:
         config = HeadwayConfig.model_validate_json(config_json)
         self._config = config
         profiles = load_profiles(config)
-        _warm_up(config, profiles)
+        rehearse(_made(config, profiles), config)
         self._router = _made(config, profiles)
         self._sessions = GatewaySessions(self._router)
         self._lines = GatewayLines(
@@ -171,43 +170,3 @@ def _made(config: HeadwayConfig, profiles: Mapping[str, GpuProfile]) -> RouterCo
         # The engine's KV cache is its prefix cache.
         rules = replace(rules, prefix_cache_tokens=int(profile.decode.table.max_kv_tokens))
     return make_router(config, profiles, rules, np.random.default_rng(), live=True)
-
-
-def _warm_up(config: HeadwayConfig, profiles: Mapping[str, GpuProfile]) -> None:
-    """Route some requests elsewhere: compilation at first use would hold up the first real ones.
-
-    One that is placed, one for offload, a critical one whose SLO is lost, and one that is refused; each by
-    the deployment's profile, and by predictions as headers may ask, which a model corrects.
-    """
-    router = _made(config, profiles)
-    router.use_model(_as_believed())
-    for replica, role in product("ab", config.pools):
-        router.replica_changed(0.0, ReplicaUpdate(replica=role + replica, role=Role(role)))
-    kept, lost = RequestSlo(ttft_s=60.0, tpot_s=1.0), RequestSlo(ttft_s=1e-6, tpot_s=1e-6)
-    heavy_tokens = config.routing.offload.heavy_tokens
-    adapter = next(iter(engine_kind(config).adapters(config)), "")
-    kinds = ((1, kept, False), (heavy_tokens, kept, False), (1, lost, True), (1, lost, False))
-    for number, ((tokens, slo, critical), judged) in enumerate(product(kinds, (False, True))):
-        request = RouteRequest(
-            request_id=str(number),
-            arrival_s=0.0,
-            input_tokens=tokens,
-            max_tokens=1,
-            slo=slo,
-            critical=critical,
-            prediction_based=judged,
-            adapter=adapter,
-        )
-        router.submit(0.0, request)
-        router.prefilled(0.0, request.request_id)
-        router.complete(0.0, request.request_id, 1)
-    router.expire(1.0)
-
-
-def _as_believed() -> LatencyModel:
-    """A learned model that says what its prior says."""
-    nothing = np.empty(0)
-    basis = Basis(source=np.empty(0, np.intp), start=nothing, width=nothing, has_prior=True)
-    curve = Curve(basis=basis, weights=np.array([0.0, 1.0]))
-    believed = TargetModel(learned=Learned(centre=curve, quantile=curve))
-    return LatencyModel(ttft=believed, tpot=believed)

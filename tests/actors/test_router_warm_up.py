@@ -1,11 +1,14 @@
 """What is compiled when first used is used before the first request comes."""
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
 
 from actors.performance_model import load_profiles
-from actors.router import _made, _warm_up
+from actors.router import _made
+from actors.routing.rehearsal import rehearse
 from headway.config import load_config
 from headway.engine import engine_profile
 from headway.routing import latency, offloading
@@ -34,10 +37,90 @@ def test_refusals_and_offload_are_warm(monkeypatch: pytest.MonkeyPatch, pools: A
     spy(latency, "corrected")
     spy(offloading, "decide")
     config = load_config(None, {"pools": pools, "routing.profile": profile, "routing.offload.mode": "cost"})
-    _warm_up(config, load_profiles(config))
+    rehearse(_made(config, load_profiles(config)), config)
     wanted = {"alone", "forecast", "corrected"} | ({"decide"} if pools is MIXED else set())
     assert called == wanted
     assert headroom.judge.signatures  # type: ignore[attr-defined] # a dispatcher of numba
+
+
+FLOODED = """
+import sys
+
+import numpy as np
+from numba.core.dispatcher import Dispatcher
+
+from actors.performance_model import load_profiles
+from actors.router import _made
+from actors.routing.rehearsal import as_believed, rehearse
+from headway.config import Role, load_config
+from headway.routing import OutputProgress, ReplicaLoad, ReplicaUpdate, RequestSlo, RouteRequest
+
+
+def compiled():
+    return {
+        (each.py_func.__module__, each.py_func.__name__, signature)
+        for name, module in list(sys.modules.items())
+        if name.startswith(("headway", "interp"))
+        for each in vars(module).values()
+        if isinstance(each, Dispatcher)
+        for signature in each.signatures
+    }
+
+
+pools = dict.fromkeys(sys.argv[2:], {})
+config = load_config(None, {"pools": pools, "routing.profile": sys.argv[1], "engine.max_batch_size": 6})
+profiles = load_profiles(config)
+rehearse(_made(config, profiles), config)
+before = compiled()
+router, draw, there, held = _made(config, profiles), np.random.default_rng(0), {}, 0
+replicas = [(f"{role}-{number}", Role(role)) for role in config.pools for number in range(3)]
+for name, role in replicas:
+    router.replica_changed(0.0, ReplicaUpdate(replica=name, role=role))
+slos = [RequestSlo(), RequestSlo(ttft_s=0.5, tpot_s=0.02), RequestSlo(ttft_s=5.0), RequestSlo(ttft_s=0.01)]
+for number in range(600):
+    now_s = 0.02 * number
+    if number == 300:
+        router.use_model(as_believed())
+    asked = RouteRequest(
+        request_id=str(number),
+        arrival_s=now_s,
+        input_tokens=int(draw.integers(50, 4000)),
+        max_tokens=64,
+        tenant="flood" if number % 7 else "small",
+        slo=slos[number % 4],
+        critical=number % 5 == 0,
+        session=f"s{number % 9}",
+        blocks=tuple(range(number % 5)),
+    )
+    outcomes = [router.submit(now_s, asked), router.expire(now_s)]
+    for name, since_s in list(there.items()):
+        if now_s > since_s + 0.5:
+            outcomes += [router.prefilled(now_s, name), router.first_token(now_s, name)]
+        if now_s > since_s + 1.5:
+            outcomes.append(router.progress(now_s, [OutputProgress(name, 20)]))
+        if now_s > since_s + 3.0:
+            outcomes.append(router.complete(now_s, name, 40))
+            del there[name]
+    if number % 25 == 0:
+        load = ReplicaLoad(running=6, waiting=number % 3, kv_usage=0.3, busy_s=now_s)
+        for name, role in replicas:
+            outcomes.append(router.replica_changed(now_s, ReplicaUpdate(replica=name, role=role, load=load)))
+    there |= {each.request_id: now_s for outcome in outcomes for each in outcome.placements}
+    held = max(held, router.queued)
+print(held, sorted((module, name) for module, name, _ in compiled() - before))
+"""
+"""A flood on a router of its own, and the number that it held at most and what was compiled for it."""
+
+
+@pytest.mark.parametrize("profile", ["slo", "pull", "default"])
+@pytest.mark.parametrize("pools", [MIXED, SPLIT])
+def test_a_flood_finds_everything_compiled(pools: Any, profile: str) -> None:
+    # In a process of its own: in this one other tests have had things compiled.
+    command = [sys.executable, "-c", FLOODED, profile, *pools]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    held, compiled = done.stdout.split(maxsplit=1)
+    assert int(held) > 0
+    assert compiled.strip() == "[]"
 
 
 @pytest.mark.parametrize(
