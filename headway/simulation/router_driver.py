@@ -14,8 +14,8 @@ Of a request it is told what a gateway would know, and no more. The true output 
 `max_tokens` is what the model's limit leaves beside the prompt. Prefix blocks are those of the trace, told
 apart by superposed copy. Traces name no conversations, so the session is derived: see `session_of`.
 
-The trainer stands for the live LatencyTrainer and takes no virtual time: a model trained at t is used from t
-on. It holds up the run, so it also waits until the window has turned over by `RENEWED`.
+The trainer does what the live LatencyTrainer does and takes no virtual time: a model trained at t is used
+from t on. It holds up the run, so it also waits until the window has turned over by `RENEWED`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -33,8 +33,8 @@ from headway.routing import (
     RouteRequest,
     RoutingOutcome,
 )
-from headway.routing.learning import RecordedPrior, Sample, recorded_priors, training_samples, without_priors
 from headway.routing.offload import OffloadTrace
+from headway.routing.training import Training
 from headway.simulation import kernel, layout
 from headway.simulation.engine_reports import EngineReports
 from headway.simulation.fleet import ROLES, Fleet
@@ -42,11 +42,13 @@ from headway.simulation.layout import FIRST_TOKEN, LOST, NONE, PREFILLED, REPLIC
 from headway.simulation.prefill import COPY_SHIFT
 from headway.simulation.scenario import RequestClass
 from headway.simulation.state import grow_orders
-from predictors.latency import LatencyModel, LatencySettings, TrainingWindow, train
 
 LEAST_STEP_S = 1e-3
 NOTICES, NEED_PLACEMENT = int(Exit.NOTICES), int(Exit.NEED_PLACEMENT)
 STATES = {layout.SERVING: ReplicaState.READY, layout.DRAINING: ReplicaState.DRAINING}
+PULL_S = 2.0
+"""Seconds between two looks for samples."""
+
 RENEWED = 0.5
 """New samples for another training, as a share of those that the window holds."""
 
@@ -118,32 +120,31 @@ class RouteRequests:
 
 
 class SimulatedTrainer:
-    """Trains the model of one router; looks for something new every `prediction.retrain_interval_s`."""
+    """Keeps up the model of one router, as the live trainer does."""
 
     def __init__(self, prediction: PredictionSettings) -> None:
         self._interval_s, self._most = prediction.retrain_interval_s, prediction.window_samples
-        self._settings = LatencySettings(level=prediction.quantile)
-        self._window = TrainingWindow(most_rows=self._most)
-        self._ttft, self._tpot = RecordedPrior(), RecordedPrior()
-        self._fresh: list[Sample] = []
-        self._seen = 0
-        self._model: LatencyModel | None = None
-        self.next_due_s = self._interval_s
+        self._training = Training(prediction)
+        self.trainings = self._seen = self._fresh = 0
+        self._train_s = self._interval_s
+        self._version: tuple[int, ...] = ()
+        self.next_due_s = PULL_S
 
     def train_model(self, now_s: float, router: Router) -> None:
-        """Train, if there is enough new, and let the router use what is better than what it has."""
-        self.next_due_s = now_s + self._interval_s
-        self._fresh += router.take_samples()
-        if len(self._fresh) <= RENEWED * min(self._seen, self._most):
-            return
-        priors = recorded_priors(self._ttft, self._tpot, self._fresh)
-        self._window.add(training_samples(self._fresh))
-        self._seen += len(self._fresh)
-        self._fresh.clear()
-        trained = train(self._window, priors, self._model, self._settings)
-        self._model = trained.model
-        if trained.accepted:
-            router.use_model(without_priors(trained.model))
+        """Take in what is new, train if that is much, and let the router use what has changed."""
+        self.next_due_s = now_s + PULL_S
+        samples = router.take_samples()
+        self._training.add(samples, now_s)
+        self._fresh += len(samples)
+        if now_s >= self._train_s:
+            self._train_s = now_s + self._interval_s
+            if self._fresh > RENEWED * min(self._seen, self._most):
+                self._seen, self._fresh = self._seen + self._fresh, 0
+                self._training.train()
+                self.trainings += 1
+        if (model := self._training.model) is not None and self._training.version != self._version:
+            self._version = self._training.version
+            router.use_model(model)
 
 
 class RouterDriver:

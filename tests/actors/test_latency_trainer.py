@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from actors.latency_trainer import LatencyTrainer, Training
+from actors.latency_trainer import LatencyTrainer
 from actors.names import TooSlow
 from headway.config import load_config
 from headway.config.routing import PredictionSettings
 from headway.routing import Sample
+from headway.routing.training import Training
 from predictors.latency import LatencyFeatures, Target
 
 ROWS = 200

@@ -14,7 +14,7 @@ from headway.planning import PlanningError
 from headway.simulation import layout
 from headway.simulation.build import make_plan, make_scenario
 from headway.simulation.layout import Routing
-from headway.simulation.router_driver import RENEWED, SimulatedTrainer
+from headway.simulation.router_driver import PULL_S, RENEWED, SimulatedTrainer
 from headway.simulation.scenario import ScenarioRouter
 from headway.simulation.simulate import simulate
 from headway.workload import open_trace
@@ -211,10 +211,10 @@ def test_a_model_is_trained_at_intervals_from_enough_that_is_new():
     trainer = SimulatedTrainer(PredictionSettings(retrain_interval_s=10.0))
     taught = []
     for turn in range(4):
-        assert trainer.next_due_s == pytest.approx(10.0 * (turn + 1))
-        before = len(router.models)
-        trainer.train_model(trainer.next_due_s, router)
-        taught.append(len(router.models) - before)
+        trainings = trainer.trainings
+        trainer.train_model(10.0 * (turn + 1), router)
+        assert trainer.next_due_s == pytest.approx(10.0 * (turn + 1) + PULL_S)
+        taught.append(trainer.trainings - trainings)
     assert RENEWED * 800 == 400
     assert taught[:3] == [1, 0, 0]
     assert router.models[0].ttft.prior is None
