@@ -14,6 +14,8 @@ import numpy as np
 from headway.config.routing import QueueSettings
 from headway.routing.context import Refusal, RoutingState, SchedulingContext
 from headway.routing.fair_shares import TenantShares
+from headway.routing.few import few_of
+from headway.routing.forecast import ForecastRow
 from headway.routing.held_lines import NO_HOME, Marks, UrgencyQueue, WaitingRequest, line_of
 from headway.routing.records import Record
 from headway.routing.table import FloatArray
@@ -197,5 +199,19 @@ def _start_by_s(context: SchedulingContext, refusal: Refusal | None) -> float:
     deadline_s = record.request.arrival_s + record.slo.ttft_s
     if refusal is None:
         return deadline_s
-    joined_s = record.joined_s = context.joined_s
+    joined_s = record.joined_s = _joined_s(context)
     return deadline_s - (context.state.latency.joined_safety.factor * joined_s if isfinite(joined_s) else 0.0)
+
+
+def _joined_s(context: SchedulingContext) -> float:
+    """The least TTFT where no prompt queues but all run that run now; infinite without a prediction.
+
+    A request that gets a place that became free shares its iterations with the batch, after the one under
+    way. Of a large fleet few replicas are looked at.
+    """
+    ttft_s = 0.0
+    for role in context.state.roles:
+        rows = few_of(context.about(role)).prior
+        joined_s = rows[ForecastRow.TTFT_S] - rows[ForecastRow.QUEUE_S] + rows[ForecastRow.ITERATION_S]
+        ttft_s += float(joined_s.min(initial=inf, where=np.isfinite(rows[ForecastRow.TTFT_S])))
+    return ttft_s + context.between_s()

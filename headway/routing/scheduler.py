@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headway.routing.context import ChosenReplica, Refusal, RoutingState, SchedulingContext, choose_replica
+from headway.routing.few import few_of
 from headway.routing.forecast import ForecastRow
 from headway.routing.offload import OffloadDecision
 from headway.routing.offloading import Offloading
@@ -32,6 +33,8 @@ logger = logging.getLogger(__name__)
 KEPT_FOR_OTHERS = Refusal(
     reason=ShedReason.NO_HEADROOM, explain=lambda: "the replicas with room are kept for other tenants"
 )
+
+NOT_THESE = Refusal(reason=ShedReason.NO_HEADROOM, explain=lambda: "others are to be asked")
 
 LATE = 0.5
 """The share of a TTFT SLO by which a first token is predicted too late from which the SLO is given up."""
@@ -65,7 +68,7 @@ class Pipeline:
             if keep is None or (kept := np.count_nonzero(keep)) == len(keep):
                 continue
             if not kept:
-                return each.refusal(context)
+                return NOT_THESE if context.partial else each.refusal(context)
             context.restrict(keep)
         return self.picker.pick(context, self._scores(context), generator)
 
@@ -249,7 +252,26 @@ class Scheduler:
                 each.slots = each.slots[~np.isin(each.slots, barred)]
                 if not len(each.slots):
                     return KEPT_FOR_OTHERS
+        if among is None and pipeline.uses_predictions:
+            few = few_of(context), None if second is None else few_of(second)
+            if few != (context, second):
+                choice = self._choose_of(pipeline, *few, partial=True)
+                if not isinstance(choice, Refusal):
+                    return choice
+        return self._choose_of(pipeline, context, second)
+
+    def _choose_of(
+        self,
+        pipeline: Pipeline,
+        context: SchedulingContext,
+        second: SchedulingContext | None,
+        *,
+        partial: bool = False,
+    ) -> RouteChoice | Refusal:
+        """The choice among these candidates of each role."""
+        context.partial = partial
         if second is not None:
+            second.partial = partial
             return self._split(pipeline, context, second)
         position = self._decide(pipeline, context)
         if isinstance(position, Refusal):
@@ -271,7 +293,8 @@ class Scheduler:
         decode_s = 0.0
         if pipeline.records_outcomes:
             # Prefill candidates are compared by whole TTFTs, for which decode is not chosen yet: its best.
-            decode_s = _least(second.prior[ForecastRow.TTFT_S])
+            asked = second if pipeline.uses_predictions else few_of(second)
+            decode_s = _least(asked.prior[ForecastRow.TTFT_S])
             first.further_s = self._state.rules.transfer_s(first.record.request.input_tokens) + decode_s
         position = self._decide(pipeline, first)
         if isinstance(position, Refusal):

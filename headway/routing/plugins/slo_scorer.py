@@ -90,7 +90,7 @@ class SloScorer:
             return np.isfinite(verdict)
         record.refused = False
         context.notes[NOTE] = verdict
-        if np.count_nonzero(valid):
+        if context.partial or np.count_nonzero(valid):
             return valid
         if (place := overruled(context, partial(self._judged, context))) is not None:
             context.notes[NOTE] = np.ones(len(verdict))
