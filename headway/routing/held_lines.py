@@ -33,9 +33,9 @@ from numpy.typing import NDArray
 from headway.routing.capacity import RequestPattern
 from headway.routing.fair_shares import KeyRow, TenantShares
 from headway.routing.lazy_heap import LazyHeap
-from headway.routing.table import FloatArray
+from headway.routing.table import FloatArray, SlotArray
 from headway.routing.types import RequestSlo, RouteRequest, RoutingError
-from interp.jit import compiled
+from interp.jit import compiled_in_place
 
 Marks = NDArray[np.bool_]
 
@@ -252,7 +252,11 @@ class UrgencyQueue:
 
     def leading(self, among: Marks) -> Marks:
         """Marks of those LEADING of the lines that are marked that are next."""
-        return _leading(self.heads, among, self._shares.table, self._shares.ahead_from)
+        best = np.empty(LEADING, np.int64), np.empty(LEADING, np.int64)
+        found = _leading(self.heads, among, self._shares.table, self._shares.ahead_from, best)
+        marks: Marks = np.zeros_like(among)
+        marks[best[0][:found]] = True
+        return marks
 
     def first(self, among: Marks | None = None) -> tuple[int, WaitingRequest] | None:
         """The column and the head of the line that is next, of the lines that are marked; after `give_up`."""
@@ -373,19 +377,20 @@ class UrgencyQueue:
 _ALL: Marks = np.ones(0, dtype=np.bool_)
 
 
-@compiled
+@compiled_in_place
 def _first(heads: FloatArray, marks: Marks, every: bool, keys: FloatArray, ahead_from: float) -> int:
     """The column of least rank, −1 without one."""
-    best = -1
+    best, least = -1, 0
     for column in range(heads.shape[1]):
         if heads[HeadRow.LIVE, column] == 0.0 or not (every or marks[column]):
             continue
-        if best < 0 or _before(heads, column, best, keys, ahead_from):
-            best = column
+        ahead = _ahead(heads, column, keys, ahead_from)
+        if best < 0 or ahead < least or (ahead == least and _before(heads, column, best)):
+            best, least = column, ahead
     return best
 
 
-@compiled
+@compiled_in_place
 def _ahead(heads: FloatArray, column: int, keys: FloatArray, ahead_from: float) -> int:
     """2 where its key is ahead of others, and 1 more where its user is of others of the key."""
     key = int(heads[HeadRow.KEY, column])
@@ -393,41 +398,43 @@ def _ahead(heads: FloatArray, column: int, keys: FloatArray, ahead_from: float) 
     return 2 * int(keys[KeyRow.START, key] > ahead_from) + int(user_ahead)
 
 
-@compiled
-def _before(heads: FloatArray, column: int, other: int, keys: FloatArray, ahead_from: float) -> bool:
-    """True if the head of a column is of less rank than that of another."""
-    ahead, others = _ahead(heads, column, keys, ahead_from), _ahead(heads, other, keys, ahead_from)
-    if ahead != others:
-        return ahead < others
-    for row in (HeadRow.TIER, HeadRow.KEY_S):
-        if heads[row, column] != heads[row, other]:
-            return bool(heads[row, column] < heads[row, other])
+@compiled_in_place
+def _before(heads: FloatArray, column: int, other: int) -> bool:
+    """True if the head of a column is of less rank than that of another that is no more ahead."""
+    if heads[HeadRow.TIER, column] != heads[HeadRow.TIER, other]:
+        return bool(heads[HeadRow.TIER, column] < heads[HeadRow.TIER, other])
+    if heads[HeadRow.KEY_S, column] != heads[HeadRow.KEY_S, other]:
+        return bool(heads[HeadRow.KEY_S, column] < heads[HeadRow.KEY_S, other])
     return bool(heads[HeadRow.SEQUENCE, column] < heads[HeadRow.SEQUENCE, other])
 
 
-@compiled
-def _leading(heads: FloatArray, marks: Marks, keys: FloatArray, ahead_from: float) -> Marks:
-    """Marks of the LEADING columns of least rank, of those that are marked."""
-    best, found, out = np.empty(LEADING, np.int64), 0, np.zeros(len(marks), np.bool_)
+@compiled_in_place
+def _leading(
+    heads: FloatArray, marks: Marks, keys: FloatArray, ahead_from: float, best: tuple[SlotArray, SlotArray]
+) -> int:
+    """How many of the columns of least rank, of those that are marked, stand in `best` now, in order.
+
+    `best` are two arrays of the most that are wanted: columns, and how far each is ahead.
+    """
+    (columns, aheads), found = best, 0
     for column in range(heads.shape[1]):
         if heads[HeadRow.LIVE, column] == 0.0 or not marks[column]:
             continue
-        if found == LEADING:
-            if not _before(heads, column, best[found - 1], keys, ahead_from):
-                continue
-            found -= 1
-        place = found
-        while place > 0 and _before(heads, column, best[place - 1], keys, ahead_from):
-            best[place] = best[place - 1]
+        ahead, place = _ahead(heads, column, keys, ahead_from), found
+        while place > 0:
+            before = aheads[place - 1]
+            if ahead > before or (ahead == before and not _before(heads, column, columns[place - 1])):
+                break
+            if place < len(columns):
+                columns[place], aheads[place] = columns[place - 1], before
             place -= 1
-        best[place] = column
-        found += 1
-    for place in range(found):
-        out[best[place]] = True
-    return out
+        if place < len(columns):
+            columns[place], aheads[place] = column, ahead
+            found = min(found + 1, len(columns))
+    return found
 
 
-@compiled
+@compiled_in_place
 def _restart(heads: FloatArray, tenant: float, start: float) -> None:
     """The lines of a tenant begin there."""
     for column in range(heads.shape[1]):
@@ -435,7 +442,7 @@ def _restart(heads: FloatArray, tenant: float, start: float) -> None:
             heads[HeadRow.START, column] = start
 
 
-@compiled
+@compiled_in_place
 def _next_lost_s(heads: FloatArray) -> float:
     """The time after which the next head is lost; infinite where none can be saved."""
     next_s = inf
@@ -445,7 +452,7 @@ def _next_lost_s(heads: FloatArray) -> float:
     return next_s
 
 
-@compiled
+@compiled_in_place
 def _lost_by(heads: FloatArray, now_s: float) -> int:
     """A column whose head can be saved no longer, −1 without one."""
     for column in range(heads.shape[1]):
