@@ -213,10 +213,10 @@ class Dispatcher:
         open_lines: Marks = self._queue.heads[HeadRow.LIVE] > 0.0
         marks: Marks = np.zeros_like(open_lines)
         while tries:
-            if (found := self._queue.first(marks)) is None:
+            if not marks.any():
                 marks = self._promising(now_s, freed, open_lines)
-                if (found := self._queue.first(marks)) is None:
-                    break
+            if (found := self._queue.first(marks)) is None:
+                break
             column, request_id = found
             record = self._records[request_id]
             try:
@@ -242,39 +242,22 @@ class Dispatcher:
                 tries -= 1
 
     def _promising(self, now_s: float, freed: Sequence[SlotArray] | None, open_lines: Marks) -> Marks:
-        """The open lines whose heads are worth asking about, bool[lines]; others are closed.
-
-        Most lines are quickly told to have no room. Of the others, most often one of the first few has: all
-        are judged only where none of those has.
-        """
+        """Open lines whose heads are worth asking about, bool[lines]: at least the first of them. Lines whose
+        heads are not are closed."""
         if freed is None or self._state.latency.evidence.freshness.doubtful:
             return open_lines.copy()
         if not any(len(slots) for slots in freed):
             return np.zeros_like(open_lines)
-        open_lines &= self._foreseen(now_s, freed, open_lines, rough=True)
-        if not open_lines.any():
-            return open_lines
-        for judged in (self._queue.leading(open_lines), open_lines):
-            marks = self._foreseen(now_s, freed, judged)
-            open_lines &= marks | ~judged
-            if marks.any():
-                return marks
-        return np.zeros_like(open_lines)
-
-    def _foreseen(
-        self, now_s: float, freed: Sequence[SlotArray], judged: Marks, *, rough: bool = False
-    ) -> Marks:
-        """Of the lines that are marked, those whose heads one of `freed` may have room for."""
-        marks, heads = judged.copy(), self._queue.heads
-        for profile, number in self._queue.profiles.items():
-            answers = [
-                self._scheduler.promising(now_s, heads, profile, role, slots, judged, rough=rough)
-                for role, slots in enumerate(freed)
-                if len(slots)
-            ]
-            known = [each for each in answers if each is not None]
-            if known:
-                marks &= np.logical_or.reduce(known) | (heads[HeadRow.PROFILE] != number)
+        heads, profiles = self._queue.heads, self._queue.profiles
+        if len(profiles) == 1:
+            (profile,) = profiles
+            return self._scheduler.promising(now_s, heads, profile, freed, open_lines)
+        marks = np.zeros_like(open_lines)
+        for profile, number in profiles.items():
+            others = heads[HeadRow.PROFILE] != number
+            of_profile = open_lines & ~others
+            marks |= self._scheduler.promising(now_s, heads, profile, freed, of_profile)
+            open_lines &= of_profile | others
         return marks
 
     def _hopeless(self, now_s: float, record: Record, refusal: Refusal) -> bool:

@@ -83,11 +83,15 @@ class HeadRow(IntEnum):
     """The number of its tenant's key in `TenantShares.table`."""
     TENANT = 16
     """The place of its tenant in `UrgencyQueue`."""
+    LATE_FROM_S = 17
+    """The time from which a critical one has waited so long that it may miss its SLO."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitingRequest:
     """A request that waits. `expires_s` ends its patience; `start_by_s` is infinite without an SLO.
+
+    From `late_from_s` on a critical one may also miss its SLO.
 
     `home` is the slot of the replica with `cached_tokens` of its prompt, −1 without one; `role` the place of
     the role that had no room for it. `slo` is what it is held to. `forced`: it waited as long as it may, and
@@ -106,6 +110,7 @@ class WaitingRequest:
     slo: RequestSlo | None = None
     forced: bool = False
     profile: str = ""
+    late_from_s: float = inf
 
     @property
     def latest_start_s(self) -> float:
@@ -250,14 +255,6 @@ class UrgencyQueue:
             self._add(entry, sequence, lost=True)
         self._next_lost_s = _next_lost_s(self.heads)
 
-    def leading(self, among: Marks) -> Marks:
-        """Marks of those LEADING of the lines that are marked that are next."""
-        best = np.empty(LEADING, np.int64), np.empty(LEADING, np.int64)
-        found = _leading(self.heads, among, self._shares.table, self._shares.ahead_from, best)
-        marks: Marks = np.zeros_like(among)
-        marks[best[0][:found]] = True
-        return marks
-
     def first(self, among: Marks | None = None) -> tuple[int, WaitingRequest] | None:
         """The column and the head of the line that is next, of the lines that are marked; after `give_up`."""
         marks, shares = _ALL if among is None else among, self._shares
@@ -358,6 +355,7 @@ class UrgencyQueue:
             self.profiles.setdefault(entry.profile, len(self.profiles)),
             self._shares.number(request.tenant),
             self._tenants[request.tenant],
+            entry.late_from_s,
         )
         if tier != LOST_TIER:
             self._next_lost_s = min(self._next_lost_s, key_s)
@@ -382,16 +380,16 @@ def _first(heads: FloatArray, marks: Marks, every: bool, keys: FloatArray, ahead
     """The column of least rank, −1 without one."""
     best, least = -1, 0
     for column in range(heads.shape[1]):
-        if heads[HeadRow.LIVE, column] == 0.0 or not (every or marks[column]):
+        if not (every or marks[column]) or heads[HeadRow.LIVE, column] == 0.0:
             continue
-        ahead = _ahead(heads, column, keys, ahead_from)
+        ahead = ahead_of(heads, column, keys, ahead_from)
         if best < 0 or ahead < least or (ahead == least and _before(heads, column, best)):
             best, least = column, ahead
     return best
 
 
 @compiled_in_place
-def _ahead(heads: FloatArray, column: int, keys: FloatArray, ahead_from: float) -> int:
+def ahead_of(heads: FloatArray, column: int, keys: FloatArray, ahead_from: float) -> int:
     """2 where its key is ahead of others, and 1 more where its user is of others of the key."""
     key = int(heads[HeadRow.KEY, column])
     user_ahead = heads[HeadRow.START, column] > keys[KeyRow.USERS_AHEAD_FROM, key]
@@ -409,18 +407,24 @@ def _before(heads: FloatArray, column: int, other: int) -> bool:
 
 
 @compiled_in_place
-def _leading(
-    heads: FloatArray, marks: Marks, keys: FloatArray, ahead_from: float, best: tuple[SlotArray, SlotArray]
+def leading_of(  # noqa: PLR0917 - plain figures, compiled
+    heads: FloatArray,
+    marks: Marks,
+    role: int,
+    keys: FloatArray,
+    ahead_from: float,
+    columns: SlotArray,
+    aheads: SlotArray,
 ) -> int:
-    """How many of the columns of least rank, of those that are marked, stand in `best` now, in order.
+    """The number of marked heads that wait for the role in this place, and are those of least rank.
 
-    `best` are two arrays of the most that are wanted: columns, and how far each is ahead.
+    They stand in `columns` then, in order; as many as fit. `aheads`: how far each is ahead.
     """
-    (columns, aheads), found = best, 0
+    found = 0
     for column in range(heads.shape[1]):
-        if heads[HeadRow.LIVE, column] == 0.0 or not marks[column]:
+        if not marks[column] or heads[HeadRow.LIVE, column] == 0.0 or heads[HeadRow.ROLE, column] != role:
             continue
-        ahead, place = _ahead(heads, column, keys, ahead_from), found
+        ahead, place = ahead_of(heads, column, keys, ahead_from), found
         while place > 0:
             before = aheads[place - 1]
             if ahead > before or (ahead == before and not _before(heads, column, columns[place - 1])):

@@ -16,7 +16,7 @@ from headway.routing.context import Refusal, RoutingState, SchedulingContext
 from headway.routing.fair_shares import TenantShares
 from headway.routing.few import few_of
 from headway.routing.forecast import ForecastRow
-from headway.routing.held_lines import NO_HOME, Marks, UrgencyQueue, WaitingRequest, line_of
+from headway.routing.held_lines import HOME_PATIENCE, NO_HOME, Marks, UrgencyQueue, WaitingRequest, line_of
 from headway.routing.records import Record
 from headway.routing.table import FloatArray
 from headway.routing.types import ShedReason
@@ -113,10 +113,6 @@ class HeldQueue:
         """Let those that can be saved no longer stand behind the others."""
         self._waiting.give_up(now_s)
 
-    def leading(self, among: Marks) -> Marks:
-        """Marks of the few that are next of the lines that are marked; after `due` and `give_up`."""
-        return self._waiting.leading(among)
-
     def first(self, among: Marks) -> tuple[int, str] | None:
         """The line, of those that are marked, and the request that is next; after `due` and `give_up`."""
         found = self._waiting.first(among)
@@ -163,6 +159,7 @@ class HeldQueue:
             role=0 if refusal is None else refusal.role,
             slo=record.slo,
             profile=record.profile,
+            late_from_s=_late_from_s(context) if record.judged and record.request.critical else inf,
         )
 
 
@@ -201,6 +198,12 @@ def _start_by_s(context: SchedulingContext, refusal: Refusal | None) -> float:
         return deadline_s
     joined_s = record.joined_s = _joined_s(context)
     return deadline_s - (context.state.latency.joined_safety.factor * joined_s if isfinite(joined_s) else 0.0)
+
+
+def _late_from_s(context: SchedulingContext) -> float:
+    """The time when half of that is over in which an idle replica could keep its TTFT SLO."""
+    request, patience_s = context.record.request, context.record.slo.ttft_s - context.alone_s[0]
+    return request.arrival_s + HOME_PATIENCE * patience_s
 
 
 def _joined_s(context: SchedulingContext) -> float:

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from headway.routing.context import ChosenReplica, Refusal, RoutingState, SchedulingContext, choose_replica
 from headway.routing.few import few_of
 from headway.routing.forecast import ForecastRow
+from headway.routing.held_lines import HeadRow
 from headway.routing.offload import OffloadDecision
 from headway.routing.offloading import Offloading
 from headway.routing.plugins import Filter, Foresight, Picker, Scorer
@@ -169,24 +170,28 @@ class Scheduler:
         looked_at = [among] if among is not None else [fleet.ready(role) for role in self._state.roles]
         return not all(self._saturation.any_free(now_s, fleet.table, slots) for slots in looked_at)
 
-    def promising(  # noqa: PLR0917 - as its protocol
+    def promising(
         self,
         now_s: float,
         heads: FloatArray,
         profile: str,
-        role: int,
-        slots: SlotArray,
-        judged: NDArray[np.bool_],
-        *,
-        rough: bool = False,
-    ) -> NDArray[np.bool_] | None:
-        """The `judged` held requests that one of `slots`, of the role in that place, may have room for now.
+        freed: Sequence[SlotArray],
+        open_lines: NDArray[np.bool_],
+    ) -> NDArray[np.bool_]:
+        """Open lines of the profile whose heads the freed slots of their role may have room for, bool[lines].
 
-        bool[lines]; None where the profile does not tell. `rough`: where that is quickly told, if at all.
+        At least the first of them; those that have none are closed. All, where the profile does not tell.
         """
         for each in self._pipelines[profile].foresight:
-            return each.promising(self._state, now_s, heads, role, slots, judged, rough=rough)
-        return None
+            marks = None
+            for role, slots in enumerate(freed):
+                if not len(slots):
+                    open_lines &= heads[HeadRow.ROLE] != role
+                    continue
+                found = each.promising(self._state, now_s, heads, role, slots, open_lines)
+                marks = found if marks is None else marks | found
+            return np.zeros_like(open_lines) if marks is None else marks
+        return open_lines.copy()
 
     def rescued(self, now_s: float, record: Record, fault: PluginFault) -> RouteChoice | Refusal:
         """The same after `choose` met a fault, without its plugins; the fault again where nothing rescues."""
