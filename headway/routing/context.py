@@ -4,8 +4,8 @@
 computed when the first asks for them and shrink with the candidates. C is the number of candidates.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from math import inf, nan
 
 import numpy as np
@@ -57,7 +57,8 @@ class Refusal:
     Waiting may help until `hopeful_until_s`, −inf if it never does. `unjudged`: nothing is wrong with the
     request, but there is no prediction to judge by. `role` is the place among the deployment's roles of the
     one without a candidate. `nearest` is the slot that lacks least for the request, `blocked_at` one that
-    only the SLOs of those that run there keep closed; −1 for none.
+    only the SLOs of those that run there keep closed; −1 for none. `loads`: the least part of a replica that
+    it would take, for each FleetRow.KIND where that is known.
     """
 
     reason: ShedReason
@@ -68,6 +69,7 @@ class Refusal:
     role: int = 0
     nearest: int = -1
     blocked_at: int = -1
+    loads: Mapping[int, float] = field(default_factory=dict)
 
 
 class SchedulingContext:

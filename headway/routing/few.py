@@ -25,6 +25,7 @@ MOST = 256
 """Candidates that are all looked at."""
 
 CACHED, LIGHTEST, SPREAD, LOADED = 32, 64, 96, 32
+SAMPLE = 32
 LOTS = 1 << 31
 
 
@@ -43,6 +44,20 @@ def few_of(context: SchedulingContext) -> SchedulingContext:
     for slot in known:
         marks |= slots == slot
     return context.part(marks.nonzero()[0])
+
+
+def sample_of(context: SchedulingContext) -> SchedulingContext:
+    """The same with SAMPLE of many candidates, evenly spread, and the one with most of the prompt cached.
+
+    For figures of the fleet as a whole.
+    """
+    slots = context.slots
+    if len(slots) <= MOST:
+        return context
+    step, best = len(slots) // SAMPLE, int(context.cached_tokens.argmax())
+    return context.part(
+        np.append(np.arange(int(context.state.generator.random() * step), len(slots), step), best)
+    )
 
 
 @compiled

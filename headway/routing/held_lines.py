@@ -20,8 +20,8 @@ for one that is lost by now, and for those that a replica may have room for. n r
 remove cost O(log n) amortised (`lazy_heap`), the next head O(p), some nanoseconds each.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from enum import IntEnum
 from itertools import count
 from math import frexp, inf, isinf, ldexp
@@ -52,7 +52,7 @@ critical one for a replica that is thought to keep its SLO."""
 
 
 class HeadRow(IntEnum):
-    """The rows of the table of heads."""
+    """The rows of the table of heads; those of the loads follow (`load_row`)."""
 
     LIVE = 0
     """1 for a line, 0 for a column that is free."""
@@ -87,6 +87,17 @@ class HeadRow(IntEnum):
     """The time from which a critical one has waited so long that it may miss its SLO."""
 
 
+LEAST_KIND, KINDS = -4, 12
+
+
+def load_row(kind: int) -> int | None:
+    """The row of the part of a replica of a kind (FleetRow.KIND) that a head takes at least, 0 if unknown.
+
+    None for kinds that have no row.
+    """
+    return len(HeadRow) + kind - LEAST_KIND if LEAST_KIND <= kind < LEAST_KIND + KINDS else None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitingRequest:
     """A request that waits. `expires_s` ends its patience; `start_by_s` is infinite without an SLO.
@@ -94,8 +105,8 @@ class WaitingRequest:
     From `late_from_s` on a critical one may also miss its SLO.
 
     `home` is the slot of the replica with `cached_tokens` of its prompt, −1 without one; `role` the place of
-    the role that had no room for it. `slo` is what it is held to. `forced`: it waited as long as it may, and
-    waits on.
+    the role that had no room for it, and `loads` what it would take there of a replica of each kind. `slo` is
+    what it is held to. `forced`: it waited as long as it may, and waits on.
     """
 
     request: RouteRequest
@@ -111,6 +122,7 @@ class WaitingRequest:
     forced: bool = False
     profile: str = ""
     late_from_s: float = inf
+    loads: Mapping[int, float] = field(default_factory=dict)
 
     @property
     def latest_start_s(self) -> float:
@@ -181,6 +193,7 @@ class UrgencyQueue:
 
     def __init__(self, shares: TenantShares, order: Literal["slo", "fifo"] = "slo") -> None:
         self._shares, self._order, self._sequence = shares, order, 0
+        self._loads_forgotten = 0
         self._entries: dict[str, tuple[WaitingRequest, _Line, int]] = {}
         self._lines: dict[tuple[Alike, bool], _Line] = {}
         self._at: list[_Line | None] = []
@@ -191,7 +204,7 @@ class UrgencyQueue:
         self._next_lost_s = -inf
         """No head that can be saved is lost before."""
         self._expiry: LazyHeap[WaitingRequest] = LazyHeap()
-        self.heads: FloatArray = np.zeros((len(HeadRow), 0))
+        self.heads: FloatArray = np.zeros((len(HeadRow) + KINDS, 0))
         """f8[rows, lines]."""
         self.profiles: dict[str, int] = {}
         """The profiles of those that ever waited, and the number of each."""
@@ -268,9 +281,18 @@ class UrgencyQueue:
         assert first is not None
         return entries.item(first[1])
 
-    def refused_by(self, column: int, role: int) -> None:
-        """The head of that line found no room at the role in this place."""
-        self.heads[HeadRow.ROLE, column] = role
+    def refused_by(self, column: int, role: int, loads: Mapping[int, float]) -> None:
+        """The head of that line found no room at the role in this place, where it would take `loads`."""
+        if self.heads[HeadRow.ROLE, column] != role:
+            self.heads[HeadRow.ROLE, column] = role
+            self._write_loads(column, {})
+        for kind, load in loads.items():
+            if (row := load_row(kind)) is not None:
+                self.heads[row, column] = load
+
+    def forget_loads(self) -> None:
+        """What those that wait take of replicas is not known any more."""
+        self.heads[len(HeadRow) :], self._loads_forgotten = 0.0, self._sequence
 
     def served(self, tenant: str) -> None:
         """The tenant's counter has changed: its lines rank by it."""
@@ -337,7 +359,7 @@ class UrgencyQueue:
         entry = line.entries.item(sequence)
         request, slo = entry.request, entry.slo or entry.request.slo
         tier = LOST_TIER if lost else CRITICAL_TIER if of_line.critical else PLAIN_TIER
-        self.heads[:, line.column] = (
+        self.heads[: len(HeadRow), line.column] = (
             1.0,
             tier if self._order == "slo" else PLAIN_TIER,
             key_s,
@@ -357,14 +379,21 @@ class UrgencyQueue:
             self._tenants[request.tenant],
             entry.late_from_s,
         )
+        self._write_loads(line.column, entry.loads if sequence > self._loads_forgotten else {})
         if tier != LOST_TIER:
             self._next_lost_s = min(self._next_lost_s, key_s)
+
+    def _write_loads(self, column: int, loads: Mapping[int, float]) -> None:
+        self.heads[len(HeadRow) :, column] = 0.0
+        for kind, load in loads.items():
+            if (row := load_row(kind)) is not None:
+                self.heads[row, column] = load
 
     def _column(self) -> int:
         if not self._free:
             old = len(self._at)
             new = max(FIRST_LINES, 2 * old)
-            heads = np.zeros((len(HeadRow), new))
+            heads = np.zeros((len(HeadRow) + KINDS, new))
             heads[:, :old] = self.heads
             self.heads = heads
             self._at.extend([None] * (new - old))

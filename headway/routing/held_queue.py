@@ -14,7 +14,7 @@ import numpy as np
 from headway.config.routing import QueueSettings
 from headway.routing.context import Refusal, RoutingState, SchedulingContext
 from headway.routing.fair_shares import TenantShares
-from headway.routing.few import few_of
+from headway.routing.few import sample_of
 from headway.routing.forecast import ForecastRow
 from headway.routing.held_lines import HOME_PATIENCE, NO_HOME, Marks, UrgencyQueue, WaitingRequest, line_of
 from headway.routing.records import Record
@@ -120,7 +120,11 @@ class HeldQueue:
 
     def refused(self, column: int, refusal: Refusal) -> None:
         """The head of that line found no room."""
-        self._waiting.refused_by(column, refusal.role)
+        self._waiting.refused_by(column, refusal.role, refusal.loads)
+
+    def forget_loads(self) -> None:
+        """Profiles or SLOs have changed: what requests take of replicas is not known any more."""
+        self._waiting.forget_loads()
 
     def due(self, now_s: float) -> Iterator[tuple[str, ShedReason, str]]:
         """Those whose time is over, why they are shed, and in words; they are held no longer."""
@@ -157,6 +161,7 @@ class HeldQueue:
             home=home,
             cached_tokens=cached_tokens,
             role=0 if refusal is None else refusal.role,
+            loads={} if refusal is None else refusal.loads,
             slo=record.slo,
             profile=record.profile,
             late_from_s=_late_from_s(context) if record.judged and record.request.critical else inf,
@@ -210,11 +215,12 @@ def _joined_s(context: SchedulingContext) -> float:
     """The least TTFT where no prompt queues but all run that run now; infinite without a prediction.
 
     A request that gets a place that became free shares its iterations with the batch, after the one under
-    way. Of a large fleet few replicas are looked at.
+    way. Of a large fleet a sample is looked at.
     """
     ttft_s = 0.0
     for role in context.state.roles:
-        rows = few_of(context.about(role)).prior
+        rows = sample_of(context.about(role)).prior
         joined_s = rows[ForecastRow.TTFT_S] - rows[ForecastRow.QUEUE_S] + rows[ForecastRow.ITERATION_S]
-        ttft_s += float(joined_s.min(initial=inf, where=np.isfinite(rows[ForecastRow.TTFT_S])))
+        known_s = joined_s[np.isfinite(joined_s)]
+        ttft_s += float(known_s.min()) if len(known_s) else inf
     return ttft_s + context.between_s()

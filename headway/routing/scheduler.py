@@ -37,6 +37,12 @@ KEPT_FOR_OTHERS = Refusal(
 
 NOT_THESE = Refusal(reason=ShedReason.NO_HEADROOM, explain=lambda: "others are to be asked")
 
+Freed = tuple[SlotArray, ...]
+"""Slots of each role."""
+
+Among = Sequence[SlotArray | None]
+"""The same, None for all of a role."""
+
 LATE = 0.5
 """The share of a TTFT SLO by which a first token is predicted too late from which the SLO is given up."""
 
@@ -152,30 +158,35 @@ class Scheduler:
         self._offloading.arrived(now_s)
 
     def choose(
-        self, now_s: float, record: Record, among: SlotArray | None = None, barred: SlotArray | None = None
+        self, now_s: float, record: Record, among: Among | None = None, barred: SlotArray | None = None
     ) -> RouteChoice | Refusal:
         """Where the request goes now. Needs a ready replica of each role. PluginFault.
 
-        `among` are the replicas of a mixed pool that are looked at, at least one; all without. `barred` are
-        not for this request.
+        `among` are the replicas of each role that are looked at, at least one, None for all. `barred` are not
+        for this request.
         """
         choice = self._choose(now_s, record, self._pipelines[record.profile], among, barred)
         if isinstance(choice, Refusal) and choice.unjudged:
             return self._choose(now_s, record, self._fallback, among, barred)
         return choice
 
-    def blocked(self, now_s: float, among: SlotArray | None = None) -> bool:
-        """True if all replicas of a role are saturated, whatever the request; `among` as in `choose`."""
+    def blocked(self, now_s: float) -> bool:
+        """True if all replicas of a role are saturated, whatever the request."""
         fleet = self._state.fleet
-        looked_at = [among] if among is not None else [fleet.ready(role) for role in self._state.roles]
-        return not all(self._saturation.any_free(now_s, fleet.table, slots) for slots in looked_at)
+        ready = [fleet.ready(role) for role in self._state.roles]
+        return not all(self._saturation.any_free(now_s, fleet.table, slots) for slots in ready)
+
+    def unsaturated(self, now_s: float, freed: Freed) -> Freed:
+        """`freed` but for roles where all of these are saturated, whatever the request."""
+        table, any_free = self._state.fleet.table, self._saturation.any_free
+        return tuple(slots if any_free(now_s, table, slots) else slots[:0] for slots in freed)
 
     def promising(
         self,
         now_s: float,
         heads: FloatArray,
         profile: str,
-        freed: Sequence[SlotArray],
+        freed: Freed,
         open_lines: NDArray[np.bool_],
     ) -> NDArray[np.bool_]:
         """Open lines of the profile whose heads the freed slots of their role may have room for, bool[lines].
@@ -245,40 +256,34 @@ class Scheduler:
         now_s: float,
         record: Record,
         pipeline: Pipeline,
-        among: SlotArray | None = None,
+        among: Among | None = None,
         barred: SlotArray | None = None,
     ) -> RouteChoice | Refusal:
-        context = SchedulingContext(self._state, now_s, record, self._state.roles[0])
-        if among is not None:
-            context.slots = among
-        second = context.about(self._state.roles[1]) if len(self._state.roles) > 1 else None
-        if barred is not None:
-            for each in (context, context if second is None else second):
-                each.slots = each.slots[~np.isin(each.slots, barred)]
-                if not len(each.slots):
+        contexts = [SchedulingContext(self._state, now_s, record, role) for role in self._state.roles]
+        for place, context in enumerate(contexts):
+            if among is not None and (slots := among[place]) is not None:
+                context.slots = slots
+            if barred is not None:
+                context.slots = context.slots[~np.isin(context.slots, barred)]
+                if not len(context.slots):
                     return KEPT_FOR_OTHERS
-        if among is None and pipeline.uses_predictions:
-            few = few_of(context), None if second is None else few_of(second)
-            if few != (context, second):
-                choice = self._choose_of(pipeline, *few, partial=True)
+        if pipeline.uses_predictions:
+            few = [few_of(context) for context in contexts]
+            if few != contexts:
+                choice = self._choose_of(pipeline, few, partial=True)
                 if not isinstance(choice, Refusal):
                     return choice
-        return self._choose_of(pipeline, context, second)
+        return self._choose_of(pipeline, contexts)
 
     def _choose_of(
-        self,
-        pipeline: Pipeline,
-        context: SchedulingContext,
-        second: SchedulingContext | None,
-        *,
-        partial: bool = False,
+        self, pipeline: Pipeline, contexts: Sequence[SchedulingContext], *, partial: bool = False
     ) -> RouteChoice | Refusal:
         """The choice among these candidates of each role."""
-        context.partial = partial
-        if second is not None:
-            second.partial = partial
-            return self._split(pipeline, context, second)
-        position = self._decide(pipeline, context)
+        for each in contexts:
+            each.partial = partial
+        if len(contexts) > 1:
+            return self._split(pipeline, *contexts)
+        position = self._decide(pipeline, context := contexts[0])
         if isinstance(position, Refusal):
             return position
         chosen = choose_replica(context, position)
