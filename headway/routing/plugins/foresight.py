@@ -3,7 +3,7 @@
 An event frees room at one replica, and hundreds of lines may wait. Asking the profile for each head would
 take a decision's time for each; this loop has the same forecast and the same headroom, at one replica after
 the other, in a fraction of a microsecond a head. It leaves out what only a decision knows, always so that the
-head seems to fit: in split pools the other role's part of TTFT beyond the transfer. What is marked is decided
+head seems to fit: in split pools it has the least of the other role's part of TTFT. What is marked is decided
 by the profile itself.
 
 Heads that are lost (`held_lines.LOST_TIER`) count where they harm nobody.
@@ -15,9 +15,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from headway.config import Role
 from headway.engine.surfaces import ItlTable, itl_of
 from headway.routing.context import RoutingState
-from headway.routing.forecast import DECODE_ROLE, PREFILL_ROLE, ROWS, forecast, queue_s
+from headway.routing.forecast import DECODE_ROLE, PREFILL_ROLE, ROLE_CODES, ROWS, forecast, queue_s
 from headway.routing.held_lines import (
     CRITICAL_TIER,
     LEADING,
@@ -69,6 +70,8 @@ def foresee(
     At least the first of them. Lines of whose heads that is not so are closed.
     """
     latency, table = state.latency, state.fleet.table
+    if len(state.roles) > 1:
+        terms = _with_other_role(state, terms)
     marks = np.zeros(heads.shape[1], dtype=np.bool_)
     ranks = state.shares.table, state.shares.ahead_from
     learned = (*latency.curves, latency.evidence.limits(terms.now_s), latency.evidence.freshness.weight)
@@ -84,6 +87,49 @@ def foresee(
     for still in of_kind[1:]:
         open_lines |= still
     return marks
+
+
+def _with_other_role(state: RoutingState, terms: HeldTerms) -> HeldTerms:
+    """The terms with the least that the other role's replicas add to TTFT, and the transfer between both.
+
+    What was learned of prefill replicas may take from the decode replicas' part, too: then nothing is known.
+    """
+    other, rules = state.roles[1 - terms.role], state.rules
+    if other is Role.PREFILL and state.latency.learned:
+        return terms
+    asked = ROLE_CODES[other], terms.now_s, terms.stay_s, float(rules.max_batch_size)
+    wait_s = least_wait_s(state.fleet.table, state.fleet.ready(other), *asked)
+    return terms._replace(
+        transfer_s=rules.transfer_s(0.0) + wait_s, transfer_s_per_token=rules.transfer_s_per_token
+    )
+
+
+@compiled_in_place
+def least_wait_s(  # noqa: PLR0917 - plain figures, compiled
+    table: FloatArray, slots: SlotArray, role: int, now_s: float, stay_s: float, max_batch: float
+) -> float:
+    """The least that a newcomer waits at one of `slots`."""
+    least_s = inf
+    for slot in slots:
+        least_s = min(least_s, wait_s(table, slot, role, now_s, stay_s, max_batch))
+        if least_s <= 0.0:
+            break
+    return float(least_s)
+
+
+@compiled_in_place
+def wait_s(  # noqa: PLR0917 - plain figures, compiled
+    table: FloatArray, slot: int, role: int, now_s: float, stay_s: float, max_batch: float
+) -> float:
+    """The least that a newcomer waits at a replica: the prompts there come first, and a batch has to have
+    room."""
+    there = (
+        table[FleetRow.RUNNING, slot] + table[FleetRow.COMING, slot] + table[FleetRow.OTHER_REQUESTS, slot]
+    )
+    before_s = queue_s(table, slot, now_s) if role != DECODE_ROLE else 0.0
+    if role != PREFILL_ROLE and there + 1.0 > max_batch:
+        before_s += stay_s * (there + 1.0 - max_batch) / there
+    return float(before_s)
 
 
 @compiled_in_place
@@ -230,20 +276,17 @@ def _has_room(  # noqa: PLR0917 - plain figures, compiled
 
 @compiled_in_place
 def _soonest_s(table: FloatArray, slot: int, terms: HeldTerms, figures: tuple[Any, ...]) -> float:
-    """No head has its first token there before: the prompts there come first, and a batch has to have room.
+    """No head has its first token there before: others come first, there and at the other role's replicas.
 
     −inf where an idle replica has rules of its own, or TTFT does not count.
     """
-    there = (
-        table[FleetRow.RUNNING, slot] + table[FleetRow.COMING, slot] + table[FleetRow.OTHER_REQUESTS, slot]
-    )
-    if there == 0.0 or terms.ttft_weight < LEAST_WEIGHT:
+    there = table[FleetRow.RUNNING, slot] + table[FleetRow.COMING, slot] + table[FleetRow.WAITING, slot]
+    if there + table[FleetRow.OTHER_REQUESTS, slot] == 0.0 or terms.ttft_weight < LEAST_WEIGHT:
         return -inf
-    before_s, max_batch, limits = 0.0, figures[3][0], figures[6]
-    if terms.role_code != DECODE_ROLE:
-        before_s += queue_s(table, slot, terms.now_s)
-    if terms.role_code != PREFILL_ROLE and there + 1.0 > max_batch:
-        before_s += terms.stay_s * (there + 1.0 - max_batch) / there
+    before_s = terms.transfer_s + wait_s(
+        table, slot, terms.role_code, terms.now_s, terms.stay_s, figures[3][0]
+    )
+    limits = figures[6]
     # A learned TTFT is no less than the least part of the profile's.
     least = limits[0, limits.shape[1] - 1] if len(figures[4][0]) else 1.0
     return float(terms.now_s + least * before_s - ROUNDING_S)
