@@ -196,8 +196,9 @@ class Scheduler:
         for each in self._pipelines[profile].foresight:
             marks = None
             for role, slots in enumerate(freed):
-                if not len(slots):
-                    open_lines &= heads[HeadRow.ROLE] != role
+                others = heads[HeadRow.ROLE] != role if len(freed) > 1 else None
+                if others is not None and not (len(slots) and (open_lines & ~others).any()):
+                    open_lines &= others
                     continue
                 found = each.promising(self._state, now_s, heads, role, slots, open_lines)
                 marks = found if marks is None else marks | found

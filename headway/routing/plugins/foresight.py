@@ -213,7 +213,15 @@ def _may_be_in_time(  # noqa: PLR0917 - plain figures, compiled
     home = heads[HeadRow.HOME, head]
     if home >= 0.0 and home != slot and terms.now_s < heads[HeadRow.HOME_UNTIL_S, head]:
         return False
-    return bool(tier == LOST_TIER or heads[HeadRow.TTFT_BY_S, head] >= soonest_s)
+    return bool(_may_miss(heads, head, terms) or heads[HeadRow.TTFT_BY_S, head] >= soonest_s)
+
+
+@compiled_in_place
+def _may_miss(heads: FloatArray, head: int, terms: HeldTerms) -> bool:
+    """True for one that is lost or, if critical, has waited long: it may go where it harms nobody."""
+    tier = heads[HeadRow.TIER, head]
+    waited_long = tier == CRITICAL_TIER and terms.now_s > heads[HeadRow.LATE_FROM_S, head]
+    return bool(tier == LOST_TIER or waited_long)
 
 
 @compiled_in_place
@@ -264,13 +272,17 @@ def _has_room(  # noqa: PLR0917 - plain figures, compiled
             figures[7],
             inputs,
         )
-        its = _terms_of(heads, head, terms, figures, _begins_soon(table, slot, figures[3][1]), ahead)
-        candidate = candidate_at(rows, table, 0, slot, its)
-        lacking = missing(candidate, its)
-        if its.least_harm:
-            lacking -= LEAST + 0.01 * candidate.ttft_s
-        if candidate.ttft_s < inf and candidate.tpot_s < inf and lacking <= HARMLESS:
-            return True
+        late = _may_miss(heads, head, terms) and _begins_soon(table, slot, figures[3][1])
+        for lenient in (late, False):
+            its = _terms_of(heads, head, terms, figures, lenient, ahead)
+            candidate = candidate_at(rows, table, 0, slot, its)
+            lacking = missing(candidate, its)
+            if its.least_harm:
+                lacking -= LEAST + 0.01 * candidate.ttft_s
+            if candidate.ttft_s < inf and candidate.tpot_s < inf and lacking <= HARMLESS:
+                return True
+            if not lenient:
+                break
     return False
 
 
@@ -294,17 +306,16 @@ def _soonest_s(table: FloatArray, slot: int, terms: HeldTerms, figures: tuple[An
 
 @compiled_in_place
 def _terms_of(  # noqa: PLR0917 - plain figures, compiled
-    heads: FloatArray, head: int, terms: HeldTerms, figures: tuple[Any, ...], soon: bool, ahead: bool
+    heads: FloatArray, head: int, terms: HeldTerms, figures: tuple[Any, ...], late: bool, ahead: bool
 ) -> SloTerms:
-    """The terms of one head where its prompt begins `soon`, or not.
+    """The terms of one head, where it may miss its own SLO if it is `late`.
 
-    Critical ones are judged by the prediction as it is, where their tenants are not ahead (`slo_scorer`).
+    Critical ones that may not are judged by the prediction as it is, where their tenants are not ahead
+    (`slo_scorer`).
     """
     tier, ttft_by_s = heads[HeadRow.TIER, head], heads[HeadRow.TTFT_BY_S, head]
-    critical = tier == CRITICAL_TIER
-    late = tier == LOST_TIER or (critical and soon and terms.now_s > heads[HeadRow.LATE_FROM_S, head])
     tpot_slo_s = heads[HeadRow.TPOT_SLO_S, head] if terms.role_code != PREFILL_ROLE else inf
-    first_itl_s, reserve, nominal = 0.0, 0.0, critical and not ahead
+    first_itl_s, reserve, nominal = 0.0, 0.0, tier == CRITICAL_TIER and not (ahead or late)
     if terms.reserve > 0.0 and tier == PLAIN_TIER:
         context_tokens = heads[HeadRow.INPUT_TOKENS, head] + 0.5 * heads[HeadRow.OUTPUT_TOKENS, head]
         reserve, first_itl_s = terms.reserve, itl_of(ItlTable(*figures[2]), 1.0, context_tokens)
