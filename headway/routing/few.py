@@ -24,7 +24,7 @@ from interp.jit import compiled
 MOST = 256
 """Candidates that are all looked at."""
 
-CACHED, LIGHTEST, SPREAD, LOADED = 32, 64, 96, 32
+CACHED, LIGHTEST, SPREAD, LOADED = 32, 16, 128, 32
 SAMPLE = 32
 LOTS = 1 << 31
 

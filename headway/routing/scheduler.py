@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headway.routing.context import ChosenReplica, Refusal, RoutingState, SchedulingContext, choose_replica
-from headway.routing.few import few_of
+from headway.routing.few import few_of, sample_of
 from headway.routing.forecast import ForecastRow
 from headway.routing.held_lines import HeadRow
 from headway.routing.offload import OffloadDecision
@@ -304,7 +304,7 @@ class Scheduler:
         decode_s = 0.0
         if pipeline.records_outcomes:
             # Prefill candidates are compared by whole TTFTs, for which decode is not chosen yet: its best.
-            asked = second if pipeline.uses_predictions else few_of(second)
+            asked = second if pipeline.uses_predictions else sample_of(second)
             decode_s = _least(asked.prior[ForecastRow.TTFT_S])
             first.further_s = self._state.rules.transfer_s(first.record.request.input_tokens) + decode_s
         position = self._decide(pipeline, first)
