@@ -96,8 +96,9 @@ def main(data: Path | None, only: str = "") -> int:
     for case in cases():
         if only not in str(case):
             continue
-        # A learned row goes on with the traffic of the row before: to set up takes longer than all events.
-        shared = case.learned and case._replace(learned=False) == before
+        # Where requests are held a learned row goes on with the traffic of the row before: to set up takes
+        # longer than all events.
+        shared = case.learned and case.held > 0 and case._replace(learned=False) == before
         if traffic is None or not shared:
             traffic = Traffic(case)
         before = case
