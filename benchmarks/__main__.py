@@ -54,6 +54,7 @@ OPTIONS: Mapping[str, Sequence[str]] = {
     "days": ("cells", "output"),
     "roles": ("cells", "output", "workers"),
     "attacks": ("cells",),
+    "routing": ("only",),
     "routings": ("only", "loads", "duration", "seeds", "routings", "learn", "json", "before", "workers"),
     "size": ("root", "journeys"),
     "gateway": ("peers",),
@@ -63,12 +64,15 @@ OPTIONS: Mapping[str, Sequence[str]] = {
 }
 """Benchmarks that take more than the data directory, or too long to run unasked."""
 
+ALWAYS = {"routing"}
+"""Those of them that run unasked."""
+
 
 def main(arguments: Sequence[str]) -> int:
     """Run what was asked for, all by default; the highest code that a benchmark returned."""
     chosen = _parse(arguments)
     code = 0
-    for name in chosen.names or [name for name in BENCHMARKS if name not in OPTIONS]:
+    for name in chosen.names or [name for name in BENCHMARKS if name not in OPTIONS or name in ALWAYS]:
         print(f"\n== {name}: {BENCHMARKS[name]}", flush=True)
         module = f"benchmarks.{name}"
         if find_spec(module) is None:
@@ -99,7 +103,9 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     policies.add_argument("--report", action="store_true", help="of what lies in --output; runs nothing")
     routings = parser.add_argument_group("routings")
     routings.add_argument(
-        "--only", metavar="WORDS", help="cells with one of the words, as mooncake,onoff+split+classes"
+        "--only",
+        metavar="WORDS",
+        help="cells with one of the words, as mooncake,onoff+split+classes; routing: rows with this in them",
     )
     routings.add_argument("--loads", metavar="LIST", help="percent; else each load's own")
     routings.add_argument("--duration", metavar="S", type=float, help="at most so many seconds of each load")

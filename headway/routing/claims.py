@@ -22,6 +22,7 @@ whatever is small enough. One replica for a key, and no more than half of the fl
 
 import numpy as np
 
+from headway.routing.capacity import pattern_of
 from headway.routing.context import RoutingState, SchedulingContext
 from headway.routing.fair_shares import TenantShares
 from headway.routing.records import Record, Replica
@@ -48,12 +49,13 @@ class Tightness:
         slo, slots = record.slo, state.fleet.ready(state.roles[-1])
         if not slo.given or slo == state.slo or not len(slots):
             return 1.0
-        context = SchedulingContext(state, now_s, record, state.roles[-1]).about(state.roles[-1], slots[:1])
-        pattern = context.pattern
+        pattern = pattern_of(record.request, record.expected_output, state.capacity.buckets)
         key = (pattern.input_bucket, pattern.output_bucket, slo.ttft_s, slo.tpot_s)
         if key not in self._known:
             if len(self._known) >= MOST_KNOWN:
                 self._known.clear()
+            role = state.roles[-1]
+            context = SchedulingContext(state, now_s, record, role).about(role, slots[:1])
             own, usual = (min(_first(context.loads_within(each)), 1.0) for each in (slo, state.slo))
             self._known[key] = min(max(own / usual, 1.0), MOST_TIMES)
         return self._known[key]

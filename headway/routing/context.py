@@ -4,8 +4,8 @@
 computed when the first asks for them and shrink with the candidates. C is the number of candidates.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from math import inf, nan
 
 import numpy as np
@@ -57,7 +57,8 @@ class Refusal:
     Waiting may help until `hopeful_until_s`, −inf if it never does. `unjudged`: nothing is wrong with the
     request, but there is no prediction to judge by. `role` is the place among the deployment's roles of the
     one without a candidate. `nearest` is the slot that lacks least for the request, `blocked_at` one that
-    only the SLOs of those that run there keep closed; −1 for none.
+    only the SLOs of those that run there keep closed; −1 for none. `loads`: the least part of a replica that
+    it would take, for each FleetRow.KIND where that is known.
     """
 
     reason: ShedReason
@@ -68,13 +69,15 @@ class Refusal:
     role: int = 0
     nearest: int = -1
     blocked_at: int = -1
+    loads: Mapping[int, float] = field(default_factory=dict)
 
 
 class SchedulingContext:
     """The candidates of one role for one request. Lives as long as the decision.
 
     `slots` are the candidates' columns of the fleet's table. `further_s` comes on top of this role's part of
-    TTFT. Plugins keep arrays of their own in `notes` from one step to the next, by name.
+    TTFT. Plugins keep arrays of their own in `notes` from one step to the next, by name. `partial`: there are
+    more candidates, which are asked where none of these may take the request.
     """
 
     __slots__ = (
@@ -85,6 +88,7 @@ class SchedulingContext:
         "further_s",
         "notes",
         "now_s",
+        "partial",
         "record",
         "role",
         "slots",
@@ -94,7 +98,7 @@ class SchedulingContext:
     def __init__(self, state: RoutingState, now_s: float, record: Record, role: Role) -> None:
         self.state, self.now_s, self.record, self.role = state, now_s, record, role
         self.slots: SlotArray = state.fleet.ready(role)
-        self.further_s = 0.0
+        self.further_s, self.partial = 0.0, False
         self.notes: dict[str, FloatArray] = {}
         self._cached: FloatArray | None = None
         self._loads: FloatArray | None = None
@@ -148,7 +152,7 @@ class SchedulingContext:
         """
         record, state = self.record, self.state
         if record.alone_s is None:
-            ttft_s, tpot_s = self._between_s(), 0.0
+            ttft_s, tpot_s = self.between_s(), 0.0
             for role in state.roles:
                 part_s, tpot_s = state.latency.alone_s(self.about(role), state.fleet.ready_kinds(role))
                 ttft_s += part_s
@@ -161,20 +165,6 @@ class SchedulingContext:
         record, (ttft_s, tpot_s) = self.record, self.alone_s
         start_by_s = record.request.arrival_s + record.slo.ttft_s - ttft_s
         return start_by_s if tpot_s <= record.slo.tpot_s and self.now_s <= start_by_s else -inf
-
-    @property
-    def joined_s(self) -> float:
-        """The least TTFT where no prompt queues but all run that run now; infinite without a prediction.
-
-        A request that gets a place that became free shares its iterations with the batch, after the one under
-        way.
-        """
-        ttft_s = 0.0
-        for role in self.state.roles:
-            rows = self.about(role).prior
-            joined_s = rows[TTFT_S] - rows[QUEUE_S] + rows[ITERATION_S]
-            ttft_s += float(joined_s.min(initial=inf, where=np.isfinite(rows[TTFT_S])))
-        return ttft_s + self._between_s()
 
     def column(self, row: FleetRow) -> FloatArray:
         """One quantity of all candidates, a copy, f8[C]."""
@@ -226,6 +216,12 @@ class SchedulingContext:
         other._loads = None if self._loads is None else self._loads[places]
         return other
 
+    def part(self, places: SlotArray) -> "SchedulingContext":
+        """The context of the candidates in these places, before a forecast was asked for."""
+        other = self.about(self.role, self.slots.take(places))
+        other._cached = None if self._cached is None else self._cached.take(places)
+        return other
+
     def restrict(self, keep: NDArray[np.bool_]) -> None:
         """Go on with those that `keep` marks."""
         kept = keep.nonzero()[0]
@@ -243,7 +239,7 @@ class SchedulingContext:
             self._forecast = self._forecast.take(kept, axis=1)
         self.notes = {name: values.take(kept) for name, values in self.notes.items()}
 
-    def _between_s(self) -> float:
+    def between_s(self) -> float:
         """Seconds of the KV transfer between two roles."""
         roles, request = self.state.roles, self.record.request
         return self.state.rules.transfer_s(request.input_tokens) if len(roles) > 1 else 0.0

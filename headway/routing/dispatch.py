@@ -26,8 +26,7 @@ from headway.routing.offload import OffloadDecision
 from headway.routing.offload_decision import after_deadline
 from headway.routing.placing import Counters, Placing
 from headway.routing.records import Record, Replica, RequestPhase
-from headway.routing.scheduler import RouteChoice, Scheduler
-from headway.routing.table import SlotArray
+from headway.routing.scheduler import Among, Freed, RouteChoice, Scheduler
 from headway.routing.types import (
     NOTHING,
     Placement,
@@ -69,7 +68,7 @@ class FreedReplicas:
         """Any may have room."""
         self._looked_s = -inf
 
-    def take(self, now_s: float, roles: Sequence[Role]) -> tuple[SlotArray, ...] | None:
+    def take(self, now_s: float, roles: Sequence[Role]) -> Freed | None:
         """The slots of each role, i8[n] each; None for all."""
         freed, self._replicas = self._replicas, set()
         if now_s >= self._looked_s + LOOK_AGAIN_S:
@@ -182,6 +181,11 @@ class Dispatcher:
             self.freed.add(record.prefill, record.decode)
             self.placing.released(record)
 
+    def judge_anew(self) -> None:
+        """What is known of those that are held is out of date, and any replica may have room for them."""
+        self._queue.forget_loads()
+        self.freed.look_again()
+
     def kept(self, record: Record) -> None:
         """It is about to end, within its SLO."""
         if record.guard_s < inf:
@@ -207,27 +211,26 @@ class Dispatcher:
         self._queue.give_up(now_s)
         freed = self.freed.take(now_s, self._state.roles)
         tries = LOOK_AGAIN_TRIES if freed is None else MOST_TRIES
-        among = freed[0] if freed is not None and len(freed) == 1 else None
-        if self._scheduler.blocked(now_s, among):
+        if (freed := self._unsaturated(now_s, freed)) == ():
             return
         open_lines: Marks = self._queue.heads[HeadRow.LIVE] > 0.0
         marks: Marks = np.zeros_like(open_lines)
         while tries:
-            if (found := self._queue.first(marks)) is None:
+            if not marks.any():
                 marks = self._promising(now_s, freed, open_lines)
-                if (found := self._queue.first(marks)) is None:
-                    break
+            if (found := self._queue.first(marks)) is None:
+                break
             column, request_id = found
             record = self._records[request_id]
             try:
                 with _turn_of(request_id):
-                    answer = self._try(now_s, record, among)
+                    answer = self._try(now_s, record, self._among(column, freed))
             except BaseException:
                 self.freed.look_again()
                 raise
             if isinstance(answer, Placement):
                 self._queue.remove(request_id)
-                if self._scheduler.blocked(now_s, among):
+                if (freed := self._unsaturated(now_s, freed)) == ():
                     break
                 marks[:] = False
             elif answer is None:
@@ -241,40 +244,38 @@ class Dispatcher:
                 marks[column] = open_lines[column] = False
                 tries -= 1
 
-    def _promising(self, now_s: float, freed: Sequence[SlotArray] | None, open_lines: Marks) -> Marks:
-        """The open lines whose heads are worth asking about, bool[lines]; others are closed.
+    def _unsaturated(self, now_s: float, freed: Freed | None) -> Freed | None:
+        """`freed` without those that have room for nobody, none at all where a role has none."""
+        if freed is not None:
+            freed = self._scheduler.unsaturated(now_s, freed)
+            if not any(len(slots) for slots in freed):
+                return ()
+            if len(freed) == 1:
+                return freed
+        return () if self._scheduler.blocked(now_s) else freed
 
-        Most lines are quickly told to have no room. Of the others, most often one of the first few has: all
-        are judged only where none of those has.
-        """
+    def _among(self, column: int, freed: Freed | None) -> Among | None:
+        """The candidates for a head: freed ones of the role that had no room for it, all of the other."""
+        if freed is None:
+            return None
+        role = int(self._queue.heads[HeadRow.ROLE, column])
+        return [slots if place == role and len(slots) else None for place, slots in enumerate(freed)]
+
+    def _promising(self, now_s: float, freed: Freed | None, open_lines: Marks) -> Marks:
+        """Open lines whose heads are worth asking about, bool[lines]: at least the first of them. Lines whose
+        heads are not are closed."""
         if freed is None or self._state.latency.evidence.freshness.doubtful:
             return open_lines.copy()
-        if not any(len(slots) for slots in freed):
-            return np.zeros_like(open_lines)
-        open_lines &= self._foreseen(now_s, freed, open_lines, rough=True)
-        if not open_lines.any():
-            return open_lines
-        for judged in (self._queue.leading(open_lines), open_lines):
-            marks = self._foreseen(now_s, freed, judged)
-            open_lines &= marks | ~judged
-            if marks.any():
-                return marks
-        return np.zeros_like(open_lines)
-
-    def _foreseen(
-        self, now_s: float, freed: Sequence[SlotArray], judged: Marks, *, rough: bool = False
-    ) -> Marks:
-        """Of the lines that are marked, those whose heads one of `freed` may have room for."""
-        marks, heads = judged.copy(), self._queue.heads
-        for profile, number in self._queue.profiles.items():
-            answers = [
-                self._scheduler.promising(now_s, heads, profile, role, slots, judged, rough=rough)
-                for role, slots in enumerate(freed)
-                if len(slots)
-            ]
-            known = [each for each in answers if each is not None]
-            if known:
-                marks &= np.logical_or.reduce(known) | (heads[HeadRow.PROFILE] != number)
+        heads, profiles = self._queue.heads, self._queue.profiles
+        if len(profiles) == 1:
+            (profile,) = profiles
+            return self._scheduler.promising(now_s, heads, profile, freed, open_lines)
+        marks = np.zeros_like(open_lines)
+        for profile, number in profiles.items():
+            others = heads[HeadRow.PROFILE] != number
+            of_profile = open_lines & ~others
+            marks |= self._scheduler.promising(now_s, heads, profile, freed, of_profile)
+            open_lines &= of_profile | others
         return marks
 
     def _hopeless(self, now_s: float, record: Record, refusal: Refusal) -> bool:
@@ -311,9 +312,7 @@ class Dispatcher:
         self._shed(victim, ShedReason.QUEUE_FULL, f"{self.held} requests wait, most of them this tenant's")
         return True
 
-    def _try(
-        self, now_s: float, record: Record, among: SlotArray | None = None
-    ) -> Placement | Refusal | None:
+    def _try(self, now_s: float, record: Record, among: Among | None = None) -> Placement | Refusal | None:
         """Place a request; or why not, None where a role has no ready replica."""
         if not self._state.fleet.has(self._state.roles):
             return None

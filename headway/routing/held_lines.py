@@ -20,8 +20,8 @@ for one that is lost by now, and for those that a replica may have room for. n r
 remove cost O(log n) amortised (`lazy_heap`), the next head O(p), some nanoseconds each.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from enum import IntEnum
 from itertools import count
 from math import frexp, inf, isinf, ldexp
@@ -33,9 +33,9 @@ from numpy.typing import NDArray
 from headway.routing.capacity import RequestPattern
 from headway.routing.fair_shares import KeyRow, TenantShares
 from headway.routing.lazy_heap import LazyHeap
-from headway.routing.table import FloatArray
+from headway.routing.table import FloatArray, SlotArray
 from headway.routing.types import RequestSlo, RouteRequest, RoutingError
-from interp.jit import compiled
+from interp.jit import compiled_in_place
 
 Marks = NDArray[np.bool_]
 
@@ -52,7 +52,7 @@ critical one for a replica that is thought to keep its SLO."""
 
 
 class HeadRow(IntEnum):
-    """The rows of the table of heads."""
+    """The rows of the table of heads; those of the loads follow (`load_row`)."""
 
     LIVE = 0
     """1 for a line, 0 for a column that is free."""
@@ -83,15 +83,30 @@ class HeadRow(IntEnum):
     """The number of its tenant's key in `TenantShares.table`."""
     TENANT = 16
     """The place of its tenant in `UrgencyQueue`."""
+    LATE_FROM_S = 17
+    """The time from which a critical one has waited so long that it may miss its SLO."""
+
+
+LEAST_KIND, KINDS = -4, 12
+
+
+def load_row(kind: int) -> int | None:
+    """The row of the part of a replica of a kind (FleetRow.KIND) that a head takes at least, 0 if unknown.
+
+    None for kinds that have no row.
+    """
+    return len(HeadRow) + kind - LEAST_KIND if LEAST_KIND <= kind < LEAST_KIND + KINDS else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitingRequest:
     """A request that waits. `expires_s` ends its patience; `start_by_s` is infinite without an SLO.
 
+    From `late_from_s` on a critical one may also miss its SLO.
+
     `home` is the slot of the replica with `cached_tokens` of its prompt, −1 without one; `role` the place of
-    the role that had no room for it. `slo` is what it is held to. `forced`: it waited as long as it may, and
-    waits on.
+    the role that had no room for it, and `loads` what it would take there of a replica of each kind. `slo` is
+    what it is held to. `forced`: it waited as long as it may, and waits on.
     """
 
     request: RouteRequest
@@ -106,6 +121,8 @@ class WaitingRequest:
     slo: RequestSlo | None = None
     forced: bool = False
     profile: str = ""
+    late_from_s: float = inf
+    loads: Mapping[int, float] = field(default_factory=dict)
 
     @property
     def latest_start_s(self) -> float:
@@ -176,6 +193,7 @@ class UrgencyQueue:
 
     def __init__(self, shares: TenantShares, order: Literal["slo", "fifo"] = "slo") -> None:
         self._shares, self._order, self._sequence = shares, order, 0
+        self._loads_forgotten = 0
         self._entries: dict[str, tuple[WaitingRequest, _Line, int]] = {}
         self._lines: dict[tuple[Alike, bool], _Line] = {}
         self._at: list[_Line | None] = []
@@ -186,7 +204,7 @@ class UrgencyQueue:
         self._next_lost_s = -inf
         """No head that can be saved is lost before."""
         self._expiry: LazyHeap[WaitingRequest] = LazyHeap()
-        self.heads: FloatArray = np.zeros((len(HeadRow), 0))
+        self.heads: FloatArray = np.zeros((len(HeadRow) + KINDS, 0))
         """f8[rows, lines]."""
         self.profiles: dict[str, int] = {}
         """The profiles of those that ever waited, and the number of each."""
@@ -250,10 +268,6 @@ class UrgencyQueue:
             self._add(entry, sequence, lost=True)
         self._next_lost_s = _next_lost_s(self.heads)
 
-    def leading(self, among: Marks) -> Marks:
-        """Marks of those LEADING of the lines that are marked that are next."""
-        return _leading(self.heads, among, self._shares.table, self._shares.ahead_from)
-
     def first(self, among: Marks | None = None) -> tuple[int, WaitingRequest] | None:
         """The column and the head of the line that is next, of the lines that are marked; after `give_up`."""
         marks, shares = _ALL if among is None else among, self._shares
@@ -267,9 +281,18 @@ class UrgencyQueue:
         assert first is not None
         return entries.item(first[1])
 
-    def refused_by(self, column: int, role: int) -> None:
-        """The head of that line found no room at the role in this place."""
-        self.heads[HeadRow.ROLE, column] = role
+    def refused_by(self, column: int, role: int, loads: Mapping[int, float]) -> None:
+        """The head of that line found no room at the role in this place, where it would take `loads`."""
+        if self.heads[HeadRow.ROLE, column] != role:
+            self.heads[HeadRow.ROLE, column] = role
+            self._write_loads(column, {})
+        for kind, load in loads.items():
+            if (row := load_row(kind)) is not None:
+                self.heads[row, column] = load
+
+    def forget_loads(self) -> None:
+        """What those that wait take of replicas is not known any more."""
+        self.heads[len(HeadRow) :], self._loads_forgotten = 0.0, self._sequence
 
     def served(self, tenant: str) -> None:
         """The tenant's counter has changed: its lines rank by it."""
@@ -336,7 +359,7 @@ class UrgencyQueue:
         entry = line.entries.item(sequence)
         request, slo = entry.request, entry.slo or entry.request.slo
         tier = LOST_TIER if lost else CRITICAL_TIER if of_line.critical else PLAIN_TIER
-        self.heads[:, line.column] = (
+        self.heads[: len(HeadRow), line.column] = (
             1.0,
             tier if self._order == "slo" else PLAIN_TIER,
             key_s,
@@ -354,15 +377,23 @@ class UrgencyQueue:
             self.profiles.setdefault(entry.profile, len(self.profiles)),
             self._shares.number(request.tenant),
             self._tenants[request.tenant],
+            entry.late_from_s,
         )
+        self._write_loads(line.column, entry.loads if sequence > self._loads_forgotten else {})
         if tier != LOST_TIER:
             self._next_lost_s = min(self._next_lost_s, key_s)
+
+    def _write_loads(self, column: int, loads: Mapping[int, float]) -> None:
+        self.heads[len(HeadRow) :, column] = 0.0
+        for kind, load in loads.items():
+            if (row := load_row(kind)) is not None:
+                self.heads[row, column] = load
 
     def _column(self) -> int:
         if not self._free:
             old = len(self._at)
             new = max(FIRST_LINES, 2 * old)
-            heads = np.zeros((len(HeadRow), new))
+            heads = np.zeros((len(HeadRow) + KINDS, new))
             heads[:, :old] = self.heads
             self.heads = heads
             self._at.extend([None] * (new - old))
@@ -373,61 +404,70 @@ class UrgencyQueue:
 _ALL: Marks = np.ones(0, dtype=np.bool_)
 
 
-@compiled
+@compiled_in_place
 def _first(heads: FloatArray, marks: Marks, every: bool, keys: FloatArray, ahead_from: float) -> int:
     """The column of least rank, −1 without one."""
-    best = -1
+    best, least = -1, 0
     for column in range(heads.shape[1]):
-        if heads[HeadRow.LIVE, column] == 0.0 or not (every or marks[column]):
+        if not (every or marks[column]) or heads[HeadRow.LIVE, column] == 0.0:
             continue
-        if best < 0 or _before(heads, column, best, keys, ahead_from):
-            best = column
+        ahead = ahead_of(heads, column, keys, ahead_from)
+        if best < 0 or ahead < least or (ahead == least and _before(heads, column, best)):
+            best, least = column, ahead
     return best
 
 
-@compiled
-def _ahead(heads: FloatArray, column: int, keys: FloatArray, ahead_from: float) -> int:
+@compiled_in_place
+def ahead_of(heads: FloatArray, column: int, keys: FloatArray, ahead_from: float) -> int:
     """2 where its key is ahead of others, and 1 more where its user is of others of the key."""
     key = int(heads[HeadRow.KEY, column])
     user_ahead = heads[HeadRow.START, column] > keys[KeyRow.USERS_AHEAD_FROM, key]
     return 2 * int(keys[KeyRow.START, key] > ahead_from) + int(user_ahead)
 
 
-@compiled
-def _before(heads: FloatArray, column: int, other: int, keys: FloatArray, ahead_from: float) -> bool:
-    """True if the head of a column is of less rank than that of another."""
-    ahead, others = _ahead(heads, column, keys, ahead_from), _ahead(heads, other, keys, ahead_from)
-    if ahead != others:
-        return ahead < others
-    for row in (HeadRow.TIER, HeadRow.KEY_S):
-        if heads[row, column] != heads[row, other]:
-            return bool(heads[row, column] < heads[row, other])
+@compiled_in_place
+def _before(heads: FloatArray, column: int, other: int) -> bool:
+    """True if the head of a column is of less rank than that of another that is no more ahead."""
+    if heads[HeadRow.TIER, column] != heads[HeadRow.TIER, other]:
+        return bool(heads[HeadRow.TIER, column] < heads[HeadRow.TIER, other])
+    if heads[HeadRow.KEY_S, column] != heads[HeadRow.KEY_S, other]:
+        return bool(heads[HeadRow.KEY_S, column] < heads[HeadRow.KEY_S, other])
     return bool(heads[HeadRow.SEQUENCE, column] < heads[HeadRow.SEQUENCE, other])
 
 
-@compiled
-def _leading(heads: FloatArray, marks: Marks, keys: FloatArray, ahead_from: float) -> Marks:
-    """Marks of the LEADING columns of least rank, of those that are marked."""
-    best, found, out = np.empty(LEADING, np.int64), 0, np.zeros(len(marks), np.bool_)
+@compiled_in_place
+def leading_of(  # noqa: PLR0917 - plain figures, compiled
+    heads: FloatArray,
+    marks: Marks,
+    role: int,
+    keys: FloatArray,
+    ahead_from: float,
+    columns: SlotArray,
+    aheads: SlotArray,
+) -> int:
+    """The number of marked heads that wait for the role in this place, and are those of least rank.
+
+    They stand in `columns` then, in order; as many as fit. `aheads`: how far each is ahead.
+    """
+    found = 0
     for column in range(heads.shape[1]):
-        if heads[HeadRow.LIVE, column] == 0.0 or not marks[column]:
+        if not marks[column] or heads[HeadRow.LIVE, column] == 0.0 or heads[HeadRow.ROLE, column] != role:
             continue
-        if found == LEADING:
-            if not _before(heads, column, best[found - 1], keys, ahead_from):
-                continue
-            found -= 1
-        place = found
-        while place > 0 and _before(heads, column, best[place - 1], keys, ahead_from):
-            best[place] = best[place - 1]
+        ahead, place = ahead_of(heads, column, keys, ahead_from), found
+        while place > 0:
+            before = aheads[place - 1]
+            if ahead > before or (ahead == before and not _before(heads, column, columns[place - 1])):
+                break
+            if place < len(columns):
+                columns[place], aheads[place] = columns[place - 1], before
             place -= 1
-        best[place] = column
-        found += 1
-    for place in range(found):
-        out[best[place]] = True
-    return out
+        if place < len(columns):
+            columns[place], aheads[place] = column, ahead
+            found = min(found + 1, len(columns))
+    return found
 
 
-@compiled
+@compiled_in_place
 def _restart(heads: FloatArray, tenant: float, start: float) -> None:
     """The lines of a tenant begin there."""
     for column in range(heads.shape[1]):
@@ -435,7 +475,7 @@ def _restart(heads: FloatArray, tenant: float, start: float) -> None:
             heads[HeadRow.START, column] = start
 
 
-@compiled
+@compiled_in_place
 def _next_lost_s(heads: FloatArray) -> float:
     """The time after which the next head is lost; infinite where none can be saved."""
     next_s = inf
@@ -445,7 +485,7 @@ def _next_lost_s(heads: FloatArray) -> float:
     return next_s
 
 
-@compiled
+@compiled_in_place
 def _lost_by(heads: FloatArray, now_s: float) -> int:
     """A column whose head can be saved no longer, −1 without one."""
     for column in range(heads.shape[1]):

@@ -14,7 +14,9 @@ import numpy as np
 from headway.config.routing import QueueSettings
 from headway.routing.context import Refusal, RoutingState, SchedulingContext
 from headway.routing.fair_shares import TenantShares
-from headway.routing.held_lines import NO_HOME, Marks, UrgencyQueue, WaitingRequest, line_of
+from headway.routing.few import sample_of
+from headway.routing.forecast import ForecastRow
+from headway.routing.held_lines import HOME_PATIENCE, NO_HOME, Marks, UrgencyQueue, WaitingRequest, line_of
 from headway.routing.records import Record
 from headway.routing.table import FloatArray
 from headway.routing.types import ShedReason
@@ -111,10 +113,6 @@ class HeldQueue:
         """Let those that can be saved no longer stand behind the others."""
         self._waiting.give_up(now_s)
 
-    def leading(self, among: Marks) -> Marks:
-        """Marks of the few that are next of the lines that are marked; after `due` and `give_up`."""
-        return self._waiting.leading(among)
-
     def first(self, among: Marks) -> tuple[int, str] | None:
         """The line, of those that are marked, and the request that is next; after `due` and `give_up`."""
         found = self._waiting.first(among)
@@ -122,7 +120,11 @@ class HeldQueue:
 
     def refused(self, column: int, refusal: Refusal) -> None:
         """The head of that line found no room."""
-        self._waiting.refused_by(column, refusal.role)
+        self._waiting.refused_by(column, refusal.role, refusal.loads)
+
+    def forget_loads(self) -> None:
+        """Profiles or SLOs have changed: what requests take of replicas is not known any more."""
+        self._waiting.forget_loads()
 
     def due(self, now_s: float) -> Iterator[tuple[str, ShedReason, str]]:
         """Those whose time is over, why they are shed, and in words; they are held no longer."""
@@ -159,8 +161,10 @@ class HeldQueue:
             home=home,
             cached_tokens=cached_tokens,
             role=0 if refusal is None else refusal.role,
+            loads={} if refusal is None else refusal.loads,
             slo=record.slo,
             profile=record.profile,
+            late_from_s=_late_from_s(context) if record.judged and record.request.critical else inf,
         )
 
 
@@ -197,5 +201,26 @@ def _start_by_s(context: SchedulingContext, refusal: Refusal | None) -> float:
     deadline_s = record.request.arrival_s + record.slo.ttft_s
     if refusal is None:
         return deadline_s
-    joined_s = record.joined_s = context.joined_s
+    joined_s = record.joined_s = _joined_s(context)
     return deadline_s - (context.state.latency.joined_safety.factor * joined_s if isfinite(joined_s) else 0.0)
+
+
+def _late_from_s(context: SchedulingContext) -> float:
+    """The time when half of that is over in which an idle replica could keep its TTFT SLO."""
+    request, patience_s = context.record.request, context.record.slo.ttft_s - context.alone_s[0]
+    return request.arrival_s + HOME_PATIENCE * patience_s
+
+
+def _joined_s(context: SchedulingContext) -> float:
+    """The least TTFT where no prompt queues but all run that run now; infinite without a prediction.
+
+    A request that gets a place that became free shares its iterations with the batch, after the one under
+    way. Of a large fleet a sample is looked at.
+    """
+    ttft_s = 0.0
+    for role in context.state.roles:
+        rows = sample_of(context.about(role)).prior
+        joined_s = rows[ForecastRow.TTFT_S] - rows[ForecastRow.QUEUE_S] + rows[ForecastRow.ITERATION_S]
+        known_s = joined_s[np.isfinite(joined_s)]
+        ttft_s += float(known_s.min()) if len(known_s) else inf
+    return ttft_s + context.between_s()

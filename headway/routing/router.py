@@ -112,7 +112,7 @@ class Router:
         Its newest sample is `age_s` old: what is old counts for less, until outcomes come.
         """
         self._state.latency.use(model, age_s)
-        self._dispatch.freed.look_again()
+        self._dispatch.judge_anew()
 
     def use_profiles(self, profiles: Mapping[str, GpuProfile]) -> None:
         """Go by these profiles from now on: predictions, capacities and offload of all GPU types.
@@ -126,7 +126,7 @@ class Router:
         for record in self._records.values():
             if record.phase is RequestPhase.QUEUED:
                 record.alone_s = None
-        self._dispatch.freed.look_again()
+        self._dispatch.judge_anew()
 
     @property
     def corrections(self) -> Mapping[str, float]:
@@ -154,7 +154,7 @@ class Router:
         be placed now is tried at the next event.
         """
         self._state.slo = slo
-        self._dispatch.freed.look_again()
+        self._dispatch.judge_anew()
 
     def take_samples(self) -> Sequence[Sample]:
         """Training samples since the last call, oldest first."""

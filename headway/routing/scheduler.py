@@ -18,7 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headway.routing.context import ChosenReplica, Refusal, RoutingState, SchedulingContext, choose_replica
+from headway.routing.few import few_of, sample_of
 from headway.routing.forecast import ForecastRow
+from headway.routing.held_lines import HeadRow
 from headway.routing.offload import OffloadDecision
 from headway.routing.offloading import Offloading
 from headway.routing.plugins import Filter, Foresight, Picker, Scorer
@@ -32,6 +34,14 @@ logger = logging.getLogger(__name__)
 KEPT_FOR_OTHERS = Refusal(
     reason=ShedReason.NO_HEADROOM, explain=lambda: "the replicas with room are kept for other tenants"
 )
+
+NOT_THESE = Refusal(reason=ShedReason.NO_HEADROOM, explain=lambda: "others are to be asked")
+
+Freed = tuple[SlotArray, ...]
+"""Slots of each role."""
+
+Among = Sequence[SlotArray | None]
+"""The same, None for all of a role."""
 
 LATE = 0.5
 """The share of a TTFT SLO by which a first token is predicted too late from which the SLO is given up."""
@@ -65,7 +75,7 @@ class Pipeline:
             if keep is None or (kept := np.count_nonzero(keep)) == len(keep):
                 continue
             if not kept:
-                return each.refusal(context)
+                return NOT_THESE if context.partial else each.refusal(context)
             context.restrict(keep)
         return self.picker.pick(context, self._scores(context), generator)
 
@@ -148,42 +158,52 @@ class Scheduler:
         self._offloading.arrived(now_s)
 
     def choose(
-        self, now_s: float, record: Record, among: SlotArray | None = None, barred: SlotArray | None = None
+        self, now_s: float, record: Record, among: Among | None = None, barred: SlotArray | None = None
     ) -> RouteChoice | Refusal:
         """Where the request goes now. Needs a ready replica of each role. PluginFault.
 
-        `among` are the replicas of a mixed pool that are looked at, at least one; all without. `barred` are
-        not for this request.
+        `among` are the replicas of each role that are looked at, at least one, None for all. `barred` are not
+        for this request.
         """
         choice = self._choose(now_s, record, self._pipelines[record.profile], among, barred)
         if isinstance(choice, Refusal) and choice.unjudged:
             return self._choose(now_s, record, self._fallback, among, barred)
         return choice
 
-    def blocked(self, now_s: float, among: SlotArray | None = None) -> bool:
-        """True if all replicas of a role are saturated, whatever the request; `among` as in `choose`."""
+    def blocked(self, now_s: float) -> bool:
+        """True if all replicas of a role are saturated, whatever the request."""
         fleet = self._state.fleet
-        looked_at = [among] if among is not None else [fleet.ready(role) for role in self._state.roles]
-        return not all(self._saturation.any_free(now_s, fleet.table, slots) for slots in looked_at)
+        ready = [fleet.ready(role) for role in self._state.roles]
+        return not all(self._saturation.any_free(now_s, fleet.table, slots) for slots in ready)
 
-    def promising(  # noqa: PLR0917 - as its protocol
+    def unsaturated(self, now_s: float, freed: Freed) -> Freed:
+        """`freed` but for roles where all of these are saturated, whatever the request."""
+        table, any_free = self._state.fleet.table, self._saturation.any_free
+        return tuple(slots if any_free(now_s, table, slots) else slots[:0] for slots in freed)
+
+    def promising(
         self,
         now_s: float,
         heads: FloatArray,
         profile: str,
-        role: int,
-        slots: SlotArray,
-        judged: NDArray[np.bool_],
-        *,
-        rough: bool = False,
-    ) -> NDArray[np.bool_] | None:
-        """The `judged` held requests that one of `slots`, of the role in that place, may have room for now.
+        freed: Freed,
+        open_lines: NDArray[np.bool_],
+    ) -> NDArray[np.bool_]:
+        """Open lines of the profile whose heads the freed slots of their role may have room for, bool[lines].
 
-        bool[lines]; None where the profile does not tell. `rough`: where that is quickly told, if at all.
+        At least the first of them; those that have none are closed. All, where the profile does not tell.
         """
         for each in self._pipelines[profile].foresight:
-            return each.promising(self._state, now_s, heads, role, slots, judged, rough=rough)
-        return None
+            marks = None
+            for role, slots in enumerate(freed):
+                others = heads[HeadRow.ROLE] != role if len(freed) > 1 else None
+                if others is not None and not (len(slots) and (open_lines & ~others).any()):
+                    open_lines &= others
+                    continue
+                found = each.promising(self._state, now_s, heads, role, slots, open_lines)
+                marks = found if marks is None else marks | found
+            return np.zeros_like(open_lines) if marks is None else marks
+        return open_lines.copy()
 
     def rescued(self, now_s: float, record: Record, fault: PluginFault) -> RouteChoice | Refusal:
         """The same after `choose` met a fault, without its plugins; the fault again where nothing rescues."""
@@ -237,21 +257,34 @@ class Scheduler:
         now_s: float,
         record: Record,
         pipeline: Pipeline,
-        among: SlotArray | None = None,
+        among: Among | None = None,
         barred: SlotArray | None = None,
     ) -> RouteChoice | Refusal:
-        context = SchedulingContext(self._state, now_s, record, self._state.roles[0])
-        if among is not None:
-            context.slots = among
-        second = context.about(self._state.roles[1]) if len(self._state.roles) > 1 else None
-        if barred is not None:
-            for each in (context, context if second is None else second):
-                each.slots = each.slots[~np.isin(each.slots, barred)]
-                if not len(each.slots):
+        contexts = [SchedulingContext(self._state, now_s, record, role) for role in self._state.roles]
+        for place, context in enumerate(contexts):
+            if among is not None and (slots := among[place]) is not None:
+                context.slots = slots
+            if barred is not None:
+                context.slots = context.slots[~np.isin(context.slots, barred)]
+                if not len(context.slots):
                     return KEPT_FOR_OTHERS
-        if second is not None:
-            return self._split(pipeline, context, second)
-        position = self._decide(pipeline, context)
+        if pipeline.uses_predictions:
+            few = [few_of(context) for context in contexts]
+            if few != contexts:
+                choice = self._choose_of(pipeline, few, partial=True)
+                if not isinstance(choice, Refusal):
+                    return choice
+        return self._choose_of(pipeline, contexts)
+
+    def _choose_of(
+        self, pipeline: Pipeline, contexts: Sequence[SchedulingContext], *, partial: bool = False
+    ) -> RouteChoice | Refusal:
+        """The choice among these candidates of each role."""
+        for each in contexts:
+            each.partial = partial
+        if len(contexts) > 1:
+            return self._split(pipeline, *contexts)
+        position = self._decide(pipeline, context := contexts[0])
         if isinstance(position, Refusal):
             return position
         chosen = choose_replica(context, position)
@@ -271,7 +304,8 @@ class Scheduler:
         decode_s = 0.0
         if pipeline.records_outcomes:
             # Prefill candidates are compared by whole TTFTs, for which decode is not chosen yet: its best.
-            decode_s = _least(second.prior[ForecastRow.TTFT_S])
+            asked = second if pipeline.uses_predictions else sample_of(second)
+            decode_s = _least(asked.prior[ForecastRow.TTFT_S])
             first.further_s = self._state.rules.transfer_s(first.record.request.input_tokens) + decode_s
         position = self._decide(pipeline, first)
         if isinstance(position, Refusal):

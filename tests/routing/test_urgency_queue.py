@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from headway.routing import RequestSlo, RouteRequest, RoutingError
 from headway.routing.capacity import RequestPattern
 from headway.routing.fair_shares import ALLOWANCE, TenantShares
-from headway.routing.held_lines import LEADING, HeadRow, UrgencyQueue, WaitingRequest
+from headway.routing.held_lines import LEADING, HeadRow, UrgencyQueue, WaitingRequest, leading_of
 
 PATTERNS = [RequestPattern("m", 5, 5), RequestPattern("m", 9, 5), RequestPattern("m", 9, 2)]
 
@@ -340,9 +340,11 @@ def test_the_leading_lines_are_those_that_are_next() -> None:
         queue.push(home)
     queue.give_up(20.0)
     opened = queue.heads[HeadRow.LIVE] > 0.0
-    leading, first = queue.leading(opened), []
+    columns, aheads, first = np.empty(LEADING, np.int64), np.empty(LEADING, np.int64), []
+    ranks = queue._shares.table, queue._shares.ahead_from
+    found = leading_of(queue.heads, opened, 0, *ranks, columns, aheads)
     for _ in range(LEADING):
         column, _ = queue.first(opened)
         first.append(column)
         opened[column] = False
-    assert sorted(first) == np.flatnonzero(leading).tolist()
+    assert first == columns[:found].tolist()

@@ -77,15 +77,14 @@ class Foresight(Protocol):
         heads: FloatArray,
         role: int,
         slots: SlotArray,
-        judged: NDArray[np.bool_],
-        *,
-        rough: bool = False,
+        open_lines: NDArray[np.bool_],
     ) -> NDArray[np.bool_]:
-        """True where `keep` may keep one of `slots`, of the role in that place, bool[lines]; of `judged`.
-        `rough`: where that is quickly told, if at all.
+        """Of the open heads that wait for the role in this place, those of which `keep` may keep one of
+        `slots`, bool[lines]: at least the first of them by rank.
 
-        `heads` is the table of held requests (`held_lines.HeadRow`). One that is marked in vain costs a
-        decision; one that is not marked waits on.
+        Of these lines the ones that have no room are closed in `open_lines`. `heads` is the table of held
+        requests (`held_lines.HeadRow`). A head that is marked in vain costs a decision; one whose line is
+        closed waits on.
         """
 
 

@@ -3,7 +3,7 @@
 An event frees room at one replica, and hundreds of lines may wait. Asking the profile for each head would
 take a decision's time for each; this loop has the same forecast and the same headroom, at one replica after
 the other, in a fraction of a microsecond a head. It leaves out what only a decision knows, always so that the
-head seems to fit: in split pools the other role's part of TTFT beyond the transfer. What is marked is decided
+head seems to fit: in split pools it has the least of the other role's part of TTFT. What is marked is decided
 by the profile itself.
 
 Heads that are lost (`held_lines.LOST_TIER`) count where they harm nobody.
@@ -15,10 +15,19 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from headway.config import Role
 from headway.engine.surfaces import ItlTable, itl_of
-from headway.routing.forecast import DECODE_ROLE, PREFILL_ROLE, ROWS, forecast, queue_s
-from headway.routing.held_lines import CRITICAL_TIER, LOST_TIER, PLAIN_TIER, HeadRow
-from headway.routing.latency import LatencyForecaster
+from headway.routing.context import RoutingState
+from headway.routing.forecast import DECODE_ROLE, PREFILL_ROLE, ROLE_CODES, ROWS, forecast, queue_s
+from headway.routing.held_lines import (
+    CRITICAL_TIER,
+    LEADING,
+    LOST_TIER,
+    PLAIN_TIER,
+    HeadRow,
+    ahead_of,
+    leading_of,
+)
 from headway.routing.learned_curves import UNCACHED, corrected_at
 from headway.routing.plugins.headroom import CHUNKS, LEAST, SloTerms, candidate_at, missing
 from headway.routing.table import FleetRow, FloatArray, SlotArray
@@ -49,27 +58,78 @@ class HeldTerms(NamedTuple):
     transfer_s_per_token: float
 
 
-def foresee(  # noqa: PLR0917 - plain figures
-    latency: LatencyForecaster,
-    table: FloatArray,
+def foresee(
+    state: RoutingState,
     heads: FloatArray,
     slots: SlotArray,
     terms: HeldTerms,
-    judged: NDArray[np.bool_],
-    rough: bool,
+    open_lines: NDArray[np.bool_],
 ) -> NDArray[np.bool_]:
-    """The `judged` heads that wait for this role and that one of `slots` may be valid for, bool[lines].
+    """The open heads that wait for this role and that one of `slots` may be valid for, bool[lines].
 
-    `rough`: all but those that would be late for what is at each replica already, in nanoseconds a head.
+    At least the first of them. Lines of whose heads that is not so are closed.
     """
+    latency, table = state.latency, state.fleet.table
+    if len(state.roles) > 1:
+        terms = _with_other_role(state, terms)
     marks = np.zeros(heads.shape[1], dtype=np.bool_)
-    space = np.zeros(1), np.empty((ROWS, 1)), np.empty(UNCACHED + 1)
+    ranks = state.shares.table, state.shares.ahead_from
     learned = (*latency.curves, latency.evidence.limits(terms.now_s), latency.evidence.freshness.weight)
-    for kind in set(table[FleetRow.KIND, slots].tolist()):
-        if kind >= 0.0:
-            figures = (tuple(terms), *latency.engines[int(kind)], *learned)
-            _foresee(table, heads, slots, int(kind), figures, judged, space, rough, marks)
+    best = np.empty(LEADING, np.int64), np.empty(LEADING, np.int64)
+    space = np.zeros(1), np.empty((ROWS, 1)), np.empty(UNCACHED + 1), np.empty(len(slots)), *best
+    kinds = [int(kind) for kind in {*table[FleetRow.KIND, slots].tolist()} if kind >= 0.0]
+    if not kinds:
+        open_lines &= heads[HeadRow.ROLE] != terms.role
+    of_kind = [open_lines, *(open_lines.copy() for _ in kinds[1:])]
+    for kind, still in zip(kinds, of_kind, strict=False):
+        figures = (tuple(terms), *latency.engines[kind], *learned)
+        _foresee(table, heads, slots, kind, figures, ranks, space, still, marks)
+    for still in of_kind[1:]:
+        open_lines |= still
     return marks
+
+
+def _with_other_role(state: RoutingState, terms: HeldTerms) -> HeldTerms:
+    """The terms with the least that the other role's replicas add to TTFT, and the transfer between both.
+
+    What was learned of prefill replicas may take from the decode replicas' part, too: then nothing is known.
+    """
+    other, rules = state.roles[1 - terms.role], state.rules
+    if other is Role.PREFILL and state.latency.learned:
+        return terms
+    asked = ROLE_CODES[other], terms.now_s, terms.stay_s, float(rules.max_batch_size)
+    wait_s = least_wait_s(state.fleet.table, state.fleet.ready(other), *asked)
+    return terms._replace(
+        transfer_s=rules.transfer_s(0.0) + wait_s, transfer_s_per_token=rules.transfer_s_per_token
+    )
+
+
+@compiled_in_place
+def least_wait_s(  # noqa: PLR0917 - plain figures, compiled
+    table: FloatArray, slots: SlotArray, role: int, now_s: float, stay_s: float, max_batch: float
+) -> float:
+    """The least that a newcomer waits at one of `slots`."""
+    least_s = inf
+    for slot in slots:
+        least_s = min(least_s, wait_s(table, slot, role, now_s, stay_s, max_batch))
+        if least_s <= 0.0:
+            break
+    return float(least_s)
+
+
+@compiled_in_place
+def wait_s(  # noqa: PLR0917 - plain figures, compiled
+    table: FloatArray, slot: int, role: int, now_s: float, stay_s: float, max_batch: float
+) -> float:
+    """The least that a newcomer waits at a replica: the prompts there come first, and a batch has to have
+    room."""
+    there = (
+        table[FleetRow.RUNNING, slot] + table[FleetRow.COMING, slot] + table[FleetRow.OTHER_REQUESTS, slot]
+    )
+    before_s = queue_s(table, slot, now_s) if role != DECODE_ROLE else 0.0
+    if role != PREFILL_ROLE and there + 1.0 > max_batch:
+        before_s += stay_s * (there + 1.0 - max_batch) / there
+    return float(before_s)
 
 
 @compiled_in_place
@@ -79,97 +139,183 @@ def _foresee(  # noqa: PLR0917 - plain figures, compiled
     slots: SlotArray,
     kind: int,
     figures: tuple[Any, ...],
-    judged: NDArray[np.bool_],
-    space: tuple[FloatArray, FloatArray, FloatArray],
-    rough: bool,
+    ranks: tuple[FloatArray, float],
+    space: tuple[FloatArray, FloatArray, FloatArray, FloatArray, SlotArray, SlotArray],
+    still: NDArray[np.bool_],
     marks: NDArray[np.bool_],
 ) -> None:
-    """Mark heads for the replicas whose profile is `kind`; `rough`: but for those that are late there."""
-    terms, chunk = HeldTerms(*figures[0]), figures[3][1]
-    cached, rows, inputs = space
+    """Mark heads for the replicas whose profile is `kind`; those that have no room there are open no more.
+
+    Most are late for what is at each replica already, which is told in nanoseconds. Of the others, most often
+    one of the first few has room: all are judged only where none of those has.
+    """
+    terms, soonest_s = HeldTerms(*figures[0]), space[3]
+    for place in range(len(slots)):
+        ours = table[FleetRow.KIND, slots[place]] == kind
+        soonest_s[place] = _soonest_s(table, slots[place], terms, figures) if ours else inf
+    for head in range(heads.shape[1]):
+        if not still[head] or heads[HeadRow.ROLE, head] != terms.role:
+            continue
+        still[head] = False
+        for place in range(len(slots)):
+            if _may_be_in_time(table, heads, head, slots[place], soonest_s[place], terms, figures[3][1]):
+                still[head] = True
+                break
+    _judge_first(table, heads, slots, kind, figures, ranks, space, still, marks)
+
+
+@compiled_in_place
+def _judge_first(  # noqa: PLR0917 - plain figures, compiled
+    table: FloatArray,
+    heads: FloatArray,
+    slots: SlotArray,
+    kind: int,
+    figures: tuple[Any, ...],
+    ranks: tuple[FloatArray, float],
+    space: tuple[FloatArray, FloatArray, FloatArray, FloatArray, SlotArray, SlotArray],
+    still: NDArray[np.bool_],
+    marks: NDArray[np.bool_],
+) -> None:
+    """Judge those that are next of the heads that wait for this role; all, where none of those has room."""
+    terms, columns, found = HeldTerms(*figures[0]), space[4], False
+    for place in range(leading_of(heads, still, terms.role, *ranks, columns, space[5])):
+        head = columns[place]
+        marks[head] |= _has_room(table, heads, head, slots, kind, figures, ranks, space)
+        still[head] = marks[head]
+        found |= marks[head]
+    for head in range(0 if found else heads.shape[1]):
+        if still[head] and heads[HeadRow.ROLE, head] == terms.role:
+            marks[head] |= _has_room(table, heads, head, slots, kind, figures, ranks, space)
+            still[head] = marks[head]
+
+
+@compiled_in_place
+def _may_be_in_time(  # noqa: PLR0917 - plain figures, compiled
+    table: FloatArray,
+    heads: FloatArray,
+    head: int,
+    slot: int,
+    soonest_s: float,
+    terms: HeldTerms,
+    chunk_tokens: float,
+) -> bool:
+    """False where this replica has no room for it, or others there come first for too long.
+
+    `soonest_s` is infinite where the replica is not asked about.
+    """
+    if soonest_s == inf or heads[HeadRow.LIVE, head] == 0.0:
+        return False
+    tier = heads[HeadRow.TIER, head]
+    if terms.patient and tier != CRITICAL_TIER and not _begins_soon(table, slot, chunk_tokens):
+        return False
+    if heads[HeadRow.FORCED, head] > 0.0 and table[FleetRow.FORCED, slot] == 0.0:
+        return True
+    home = heads[HeadRow.HOME, head]
+    if home >= 0.0 and home != slot and terms.now_s < heads[HeadRow.HOME_UNTIL_S, head]:
+        return False
+    return bool(_may_miss(heads, head, terms) or heads[HeadRow.TTFT_BY_S, head] >= soonest_s)
+
+
+@compiled_in_place
+def _may_miss(heads: FloatArray, head: int, terms: HeldTerms) -> bool:
+    """True for one that is lost or, if critical, has waited long: it may go where it harms nobody."""
+    tier = heads[HeadRow.TIER, head]
+    waited_long = tier == CRITICAL_TIER and terms.now_s > heads[HeadRow.LATE_FROM_S, head]
+    return bool(tier == LOST_TIER or waited_long)
+
+
+@compiled_in_place
+def _begins_soon(table: FloatArray, slot: int, chunk_tokens: float) -> bool:
+    """True if a prompt that comes to this replica is begun at once, or nearly so."""
+    few = table[FleetRow.PREFILL_TOKENS, slot] <= CHUNKS * chunk_tokens
+    return bool(few or table[FleetRow.WAITING, slot] == 0.0)
+
+
+@compiled_in_place
+def _has_room(  # noqa: PLR0917 - plain figures, compiled
+    table: FloatArray,
+    heads: FloatArray,
+    head: int,
+    slots: SlotArray,
+    kind: int,
+    figures: tuple[Any, ...],
+    ranks: tuple[FloatArray, float],
+    space: tuple[FloatArray, FloatArray, FloatArray, FloatArray, SlotArray, SlotArray],
+) -> bool:
+    """True where one of `slots` may be valid for a head, by the forecast and its headroom there."""
+    terms, (cached, rows, inputs, soonest_s, _, _) = HeldTerms(*figures[0]), space
+    ahead = ahead_of(heads, head, *ranks) > 0
+    tokens, output = heads[HeadRow.INPUT_TOKENS, head], heads[HeadRow.OUTPUT_TOKENS, head]
     for place in range(len(slots)):
         slot = slots[place]
-        if table[FleetRow.KIND, slot] != kind:
+        if not _may_be_in_time(table, heads, head, slot, soonest_s[place], terms, figures[3][1]):
             continue
-        few = table[FleetRow.PREFILL_TOKENS, slot] <= CHUNKS * chunk
-        room = (table[FleetRow.WAITING, slot] == 0.0) | few
-        here, soonest_s = slots[place : place + 1], _soonest_s(table, slot, terms, figures)
-        for head in range(heads.shape[1]):
-            if not judged[head] or marks[head]:
-                continue
-            if heads[HeadRow.LIVE, head] == 0.0 or heads[HeadRow.ROLE, head] != terms.role:
-                continue
-            tier = heads[HeadRow.TIER, head]
-            if terms.patient and tier != CRITICAL_TIER and not room:
-                continue
-            if heads[HeadRow.FORCED, head] > 0.0 and table[FleetRow.FORCED, slot] == 0.0:
-                marks[head] = True
-                continue
-            home = heads[HeadRow.HOME, head]
-            if home >= 0.0 and home != slot and terms.now_s < heads[HeadRow.HOME_UNTIL_S, head]:
-                continue
-            if tier != LOST_TIER and heads[HeadRow.TTFT_BY_S, head] < soonest_s:
-                continue
-            if rough:
-                marks[head] = True
-                continue
-            tokens, output = heads[HeadRow.INPUT_TOKENS, head], heads[HeadRow.OUTPUT_TOKENS, head]
-            cached[0] = 0.0
-            if home == slot and terms.role_code != DECODE_ROLE:
-                cached[0] = heads[HeadRow.CACHED_TOKENS, head]
-            asked = ((terms.now_s, tokens, output, terms.stay_s), figures[1], figures[2], figures[3])
-            forecast(terms.role_code, table, here, cached, kind, asked, rows)
-            further_s = terms.transfer_s + tokens * terms.transfer_s_per_token
-            corrected_at(
-                terms.role_code,
-                table,
-                slot,
-                cached[0],
-                tokens,
-                rows,
-                further_s,
-                figures[4],
-                figures[5],
-                figures[6],
-                figures[7],
-                inputs,
-            )
-            its = _terms_of(heads, head, terms, figures)
+        if heads[HeadRow.FORCED, head] > 0.0 and table[FleetRow.FORCED, slot] == 0.0:
+            return True
+        cached[0] = 0.0
+        if heads[HeadRow.HOME, head] == slot and terms.role_code != DECODE_ROLE:
+            cached[0] = heads[HeadRow.CACHED_TOKENS, head]
+        asked = ((terms.now_s, tokens, output, terms.stay_s), figures[1], figures[2], figures[3])
+        forecast(terms.role_code, table, slots[place : place + 1], cached, kind, asked, rows)
+        further_s = terms.transfer_s + tokens * terms.transfer_s_per_token
+        corrected_at(
+            terms.role_code,
+            table,
+            slot,
+            cached[0],
+            tokens,
+            rows,
+            further_s,
+            figures[4],
+            figures[5],
+            figures[6],
+            figures[7],
+            inputs,
+        )
+        late = _may_miss(heads, head, terms) and _begins_soon(table, slot, figures[3][1])
+        for lenient in (late, False):
+            its = _terms_of(heads, head, terms, figures, lenient, ahead)
             candidate = candidate_at(rows, table, 0, slot, its)
             lacking = missing(candidate, its)
             if its.least_harm:
                 lacking -= LEAST + 0.01 * candidate.ttft_s
-            marks[head] = candidate.ttft_s < inf and candidate.tpot_s < inf and lacking <= HARMLESS
+            if candidate.ttft_s < inf and candidate.tpot_s < inf and lacking <= HARMLESS:
+                return True
+            if not lenient:
+                break
+    return False
 
 
 @compiled_in_place
 def _soonest_s(table: FloatArray, slot: int, terms: HeldTerms, figures: tuple[Any, ...]) -> float:
-    """No head has its first token there before: the prompts there come first, and a batch has to have room.
+    """No head has its first token there before: others come first, there and at the other role's replicas.
 
     −inf where an idle replica has rules of its own, or TTFT does not count.
     """
-    there = (
-        table[FleetRow.RUNNING, slot] + table[FleetRow.COMING, slot] + table[FleetRow.OTHER_REQUESTS, slot]
-    )
-    if there == 0.0 or terms.ttft_weight < LEAST_WEIGHT:
+    there = table[FleetRow.RUNNING, slot] + table[FleetRow.COMING, slot] + table[FleetRow.WAITING, slot]
+    if there + table[FleetRow.OTHER_REQUESTS, slot] == 0.0 or terms.ttft_weight < LEAST_WEIGHT:
         return -inf
-    before_s, max_batch, limits = 0.0, figures[3][0], figures[6]
-    if terms.role_code != DECODE_ROLE:
-        before_s += queue_s(table, slot, terms.now_s)
-    if terms.role_code != PREFILL_ROLE and there + 1.0 > max_batch:
-        before_s += terms.stay_s * (there + 1.0 - max_batch) / there
+    before_s = terms.transfer_s + wait_s(
+        table, slot, terms.role_code, terms.now_s, terms.stay_s, figures[3][0]
+    )
+    limits = figures[6]
     # A learned TTFT is no less than the least part of the profile's.
     least = limits[0, limits.shape[1] - 1] if len(figures[4][0]) else 1.0
     return float(terms.now_s + least * before_s - ROUNDING_S)
 
 
 @compiled_in_place
-def _terms_of(heads: FloatArray, head: int, terms: HeldTerms, figures: tuple[Any, ...]) -> SloTerms:
-    """The terms of one head; critical ones are judged by the prediction as it is (`slo_scorer`)."""
+def _terms_of(  # noqa: PLR0917 - plain figures, compiled
+    heads: FloatArray, head: int, terms: HeldTerms, figures: tuple[Any, ...], late: bool, ahead: bool
+) -> SloTerms:
+    """The terms of one head, where it may miss its own SLO if it is `late`.
+
+    Critical ones that may not are judged by the prediction as it is, where their tenants are not ahead
+    (`slo_scorer`).
+    """
     tier, ttft_by_s = heads[HeadRow.TIER, head], heads[HeadRow.TTFT_BY_S, head]
-    late = tier == LOST_TIER or (tier == CRITICAL_TIER and terms.now_s > heads[HeadRow.HOME_UNTIL_S, head])
     tpot_slo_s = heads[HeadRow.TPOT_SLO_S, head] if terms.role_code != PREFILL_ROLE else inf
-    first_itl_s, reserve, critical = 0.0, 0.0, tier == CRITICAL_TIER
+    first_itl_s, reserve, nominal = 0.0, 0.0, tier == CRITICAL_TIER and not (ahead or late)
     if terms.reserve > 0.0 and tier == PLAIN_TIER:
         context_tokens = heads[HeadRow.INPUT_TOKENS, head] + 0.5 * heads[HeadRow.OUTPUT_TOKENS, head]
         reserve, first_itl_s = terms.reserve, itl_of(ItlTable(*figures[2]), 1.0, context_tokens)
@@ -179,13 +325,13 @@ def _terms_of(heads: FloatArray, head: int, terms: HeldTerms, figures: tuple[Any
         tpot_slo_s,
         terms.ttft_weight,
         0.0,
-        1.0 if critical else terms.safety,
-        1.0 if critical else terms.safety,
+        1.0 if nominal else terms.safety,
+        1.0 if nominal else terms.safety,
         figures[3][1],
         True,
         late,
         False,
         reserve,
         first_itl_s,
-        0.0 if critical else terms.caution,
+        0.0 if nominal else terms.caution,
     )

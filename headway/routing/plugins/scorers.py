@@ -4,6 +4,7 @@ Scores are f8[C] in [0, 1], one per candidate. Loops over all candidates that ev
 compiled: in numpy each is a handful of calls.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf
 from typing import Annotated, ClassVar
@@ -13,10 +14,11 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from headway.config import Role
-from headway.routing.context import Refusal, SchedulingContext
+from headway.routing.context import Refusal, RoutingState, SchedulingContext
+from headway.routing.held_lines import HeadRow, load_row
 from headway.routing.least_load import counts_prompt_tokens
 from headway.routing.table import FleetRow, FloatArray, SlotArray
-from headway.routing.types import ShedReason
+from headway.routing.types import NO_SLO, ShedReason
 from interp.jit import compiled
 
 FEW = 4.0
@@ -172,14 +174,38 @@ class CapacityFilter:
         """bool[C]"""
         return room_for(context.state.fleet.table, context.slots, context.loads)
 
+    def promising(  # noqa: PLR0917 - as its protocol
+        self,
+        state: RoutingState,
+        now_s: float,
+        heads: FloatArray,
+        role: int,
+        slots: SlotArray,
+        open_lines: NDArray[np.bool_],
+    ) -> NDArray[np.bool_]:
+        """Held requests that one of `slots` may have room for, bool[lines], by what they took when they last
+        found none: it only grows as time goes by."""
+        others, fits = heads[HeadRow.ROLE] != role, np.zeros_like(open_lines)
+        kinds, load = state.fleet.table[FleetRow.KIND, slots], state.fleet.table[FleetRow.LOAD, slots]
+        for kind in {*kinds.tolist()}:
+            if (row := load_row(int(kind))) is None:
+                fits[:] = True
+                continue
+            least = float(load[kinds == kind].min())
+            fits |= heads[row] < inf if least == 0.0 else least + heads[row] <= 1.0 + ROUNDING
+        open_lines &= fits | others
+        marks: NDArray[np.bool_] = open_lines & ~others
+        return marks
+
     def refusal(self, context: SchedulingContext) -> Refusal:
         """Waiting helps while an idle replica could keep the SLO."""
-        role, slo, whole = context.role, context.record.slo, context.about(context.role)
+        role, slo, whole = context.role, context.record.slo, best_of_kinds(context)
         if not np.isinf(whole.loads).all():
             return Refusal(
                 reason=ShedReason.NO_HEADROOM,
                 explain=lambda: f"no {role} replica has room",
                 hopeful_until_s=_hopeful_until_s(context),
+                loads=_least_loads(context),
             )
         late = slo.given and not np.isinf(whole.loads_within(slo)).all()
         return Refusal(
@@ -187,6 +213,26 @@ class CapacityFilter:
             explain=lambda: f"no {role} replica {'can keep' if late else 'keeps'} its SLO, were it idle",
             hopeful_until_s=-inf,
         )
+
+
+def best_of_kinds(context: SchedulingContext) -> SchedulingContext:
+    """Of each kind of replica of the role one with most of the prompt cached: no other has a lower load."""
+    whole = context.about(context.role)
+    return whole.part(most_cached(context.state.fleet.table, whole.slots, whole.cached_tokens))
+
+
+def _least_loads(context: SchedulingContext) -> Mapping[int, float]:
+    """The least load among the candidates of each kind.
+
+    A critical request that has lost its SLO takes less than before.
+    """
+    loads = context.loads
+    if context.record.request.critical:
+        loads = np.minimum(loads, context.loads_within(NO_SLO))
+    kinds = context.column(FleetRow.KIND)
+    if len(kinds) == 1:
+        return {int(kinds[0]): float(loads[0])}
+    return {int(kind): float(loads[kinds == kind].min()) for kind in np.unique(kinds)}
 
 
 def requests_at(context: SchedulingContext) -> FloatArray:
@@ -250,3 +296,19 @@ def room_for(table: FloatArray, slots: SlotArray, new: FloatArray) -> NDArray[np
         load = table[FleetRow.LOAD, slots[place]]
         out[place] = load + new[place] <= 1.0 + ROUNDING or (load == 0.0 and new[place] < np.inf)
     return out
+
+
+@compiled
+def most_cached(table: FloatArray, slots: SlotArray, cached: FloatArray) -> SlotArray:
+    """For each kind of replica the place of the one with most in `cached`, of equals the first."""
+    found, places = 0, np.empty(len(slots), dtype=np.int64)
+    for place in range(len(slots)):
+        known, kind = found, table[FleetRow.KIND, slots[place]]
+        for other in range(found):
+            if table[FleetRow.KIND, slots[places[other]]] == kind:
+                known = other
+                break
+        if known == found or cached[place] > cached[places[known]]:
+            places[known] = place
+            found += known == found
+    return places[:found]

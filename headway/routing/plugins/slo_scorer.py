@@ -90,7 +90,7 @@ class SloScorer:
             return np.isfinite(verdict)
         record.refused = False
         context.notes[NOTE] = verdict
-        if np.count_nonzero(valid):
+        if context.partial or np.count_nonzero(valid):
             return valid
         if (place := overruled(context, partial(self._judged, context))) is not None:
             context.notes[NOTE] = np.ones(len(verdict))
@@ -108,9 +108,7 @@ class SloScorer:
         heads: FloatArray,
         role: int,
         slots: SlotArray,
-        judged: NDArray[np.bool_],
-        *,
-        rough: bool = False,
+        open_lines: NDArray[np.bool_],
     ) -> NDArray[np.bool_]:
         """Held requests that one of `slots` may be valid for, bool[lines]; see `foresight`."""
         latency, of_role = state.latency, state.roles[role]
@@ -130,7 +128,7 @@ class SloScorer:
             transfer_s=state.rules.transfer_s(0.0) if moves else 0.0,
             transfer_s_per_token=state.rules.transfer_s_per_token if moves else 0.0,
         )
-        return foresee(latency, state.fleet.table, heads, slots, terms, judged, rough)
+        return foresee(state, heads, slots, terms, open_lines)
 
     def score(self, context: SchedulingContext) -> FloatArray:
         """f8[C] in (0, 1]; where the request's adapter is not loaded, a fraction."""

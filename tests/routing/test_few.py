@@ -1,0 +1,73 @@
+"""Large fleets: a decision looks at few replicas first, and at all where none of those takes the request."""
+
+import numpy as np
+import pytest
+
+from headway.config import Role
+from headway.routing import RequestSlo, Router, few
+from headway.routing.context import SchedulingContext
+from headway.routing.few import CACHED, LIGHTEST, MOST, SPREAD, few_of, mark_least, sample_of
+from headway.routing.table import FleetRow
+from tests.routing.routers import placed, request, router
+
+MANY = 300
+
+
+def context(made: Router, count: int, **changes: object) -> SchedulingContext:
+    record = made._recorded(request(**changes), 100)
+    found = SchedulingContext(made._state, 0.0, record, Role.MIXED)
+    assert len(found.slots) == count
+    return found
+
+
+def test_a_small_fleet_is_looked_at_as_a_whole() -> None:
+    whole = context(router(count=MOST), MOST)
+    assert few_of(whole) is whole
+    assert sample_of(whole) is whole
+
+
+def test_the_few_are_those_that_matter_and_some_of_all() -> None:
+    made = router(count=MANY)
+    table = made._state.fleet.table
+    table[FleetRow.RUNNING, :MANY] = 9.0
+    light, cached = np.arange(17, 17 + LIGHTEST), np.arange(200, 220)
+    table[FleetRow.RUNNING, light] = 3.0
+    blocks = (1, 2, 3)
+    for slot in cached:
+        made._state.prefixes._capacity = 10
+        made._state.prefixes.insert(int(slot), blocks)
+    seen: set[int] = set()
+    for number in range(40):
+        asked = context(made, MANY, request_id=f"r{number}", blocks=blocks, input_tokens=2000)
+        slots = set(few_of(asked).slots.tolist())
+        assert {*light.tolist(), *cached.tolist()} <= slots
+        assert len(slots) <= CACHED + LIGHTEST + SPREAD
+        seen |= slots
+    assert len(seen) > 0.9 * MANY
+
+
+def test_the_same_generator_draws_the_same() -> None:
+    first, second = (few_of(context(router(count=MANY, seed=3), MANY)).slots.tolist() for _ in range(2))
+    assert first == second
+
+
+@pytest.mark.parametrize("most", [1, 3, 8])
+def test_the_least_are_marked_and_of_equals_any(most: int) -> None:
+    draw = np.random.default_rng(most)
+    for _ in range(50):
+        values, marks = draw.integers(0, 6, 20).astype(float), np.zeros(20, dtype=np.bool_)
+        mark_least(values, most, int(draw.integers(few.LOTS)), marks)
+        assert sorted(values[marks]) == sorted(values)[:most]
+
+
+@pytest.mark.parametrize("critical", [False, True])
+def test_where_the_few_refuse_all_are_asked(monkeypatch: pytest.MonkeyPatch, critical: bool) -> None:
+    made = router(count=MANY)
+    table = made._state.fleet.table
+    # A guard that nothing keeps closes all but one replica, which is not among the few.
+    table[FleetRow.RUNNING, :MANY], table[FleetRow.TPOT_SLO_S, :MANY] = 1.0, 1e-6
+    table[FleetRow.TPOT_SLO_S, 123] = 1.0
+    monkeypatch.setattr("headway.routing.scheduler.few_of", lambda asked: asked.part(np.arange(5)))
+    slo = RequestSlo(ttft_s=2.0, tpot_s=0.1)
+    placement = placed(made.submit(0.0, request(slo=slo, critical=critical)))
+    assert made._fleet.get(placement.decode_replica).slot == 123
