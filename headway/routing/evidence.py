@@ -8,7 +8,9 @@ wrong. So refusals have to be paid for by outcomes that are fresh:
                     prior × ratio, b = IDLE_TTFT or IDLE_TPOT. One that is less than half of the median begins
                     anew: good news counts at once, bad news by the median
     ratio bounds    the 1 % and 99 % quantile of measured / prior of all requests, a quarter wider, and never
-                    beyond [1 / 8, 8]: what curves say of loads that they have not seen stays within
+                    beyond [1 / 8, 8]: what curves say of loads that they have not seen stays within. A TPOT
+                    below the prior, which is that of a load that stays, is mostly that of a load that fell;
+                    no lower than the 90 % quantile, and 1, is promised: a burst that begins does not fall
     weight          0.5 ^ (starved / 30 s), starved the time in which requests were refused and no outcome
                     came, less 10 s. A correction is prior × (corrected / prior) ^ weight
     forced probes   where the learned prediction refuses a request, prior × idle ratio is asked as well. It
@@ -56,6 +58,9 @@ EXPIRED = 1.0 / 64.0
 
 LONGEST_GAP_S = 5.0
 """Time between two refusals counts as starved up to this: nobody asked in a quiet night."""
+
+LASTING = 0.9
+"""The quantile of measured / prior TPOT that a load which lasts has at least."""
 
 KEPT = 0.7
 """Share of the starved time that is left after an outcome."""
@@ -115,11 +120,13 @@ class RatioBounds:
         self._ratios.append(measured_s / prior_s)
         insort(self._ascending, measured_s / prior_s)
 
-    def bounds(self) -> tuple[float, float]:
-        """The least and the most, as they are now."""
+    def bounds(self, least: float | None = None) -> tuple[float, float]:
+        """The least and the most, as they are now; the least is the quantile `least` itself, if given."""
         if len(self._ratios) < FEWEST:
             return 1.0 / MOST_RATIO, MOST_RATIO
         low, high = _quantile(self._ascending, 0.01) / ROOM, _quantile(self._ascending, 0.99) * ROOM
+        if least is not None:
+            low = _quantile(self._ascending, least)
         return min(max(low, 1.0 / MOST_RATIO), 1.0), min(max(high, 1.0), MOST_RATIO)
 
 
@@ -279,7 +286,7 @@ class Evidence:
 
     def _refresh(self, now_s: float) -> None:
         limits, self.contradicts = self._limits, False
-        limits[:, -1] = [*self._ratios[0].bounds(), *self._ratios[1].bounds()]
+        limits[:, -1] = [*self._ratios[0].bounds(), *self._ratios[1].bounds(least=LASTING)]
         for kind, ratios in enumerate(self._idle):
             limits[:, kind] = limits[:, -1]
             for row, each, spread in zip((0, 2), ratios, (IDLE_TTFT, IDLE_TPOT), strict=True):
