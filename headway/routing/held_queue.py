@@ -16,7 +16,14 @@ from headway.routing.context import Refusal, RoutingState, SchedulingContext
 from headway.routing.fair_shares import TenantShares
 from headway.routing.few import sample_of
 from headway.routing.forecast import ForecastRow
-from headway.routing.held_lines import HOME_PATIENCE, NO_HOME, Marks, UrgencyQueue, WaitingRequest, line_of
+from headway.routing.held_lines import (
+    CRITICAL_PATIENCE,
+    NO_HOME,
+    Marks,
+    UrgencyQueue,
+    WaitingRequest,
+    line_of,
+)
 from headway.routing.records import Record
 from headway.routing.table import FloatArray
 from headway.routing.types import ShedReason
@@ -208,7 +215,7 @@ def _start_by_s(context: SchedulingContext, refusal: Refusal | None) -> float:
 def _late_from_s(context: SchedulingContext) -> float:
     """The time when half of that is over in which an idle replica could keep its TTFT SLO."""
     request, patience_s = context.record.request, context.record.slo.ttft_s - context.alone_s[0]
-    return request.arrival_s + HOME_PATIENCE * patience_s
+    return request.arrival_s + CRITICAL_PATIENCE * patience_s
 
 
 def _joined_s(context: SchedulingContext) -> float:

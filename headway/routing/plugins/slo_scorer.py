@@ -38,7 +38,7 @@ from headway.config.routing import RoutingSettings
 from headway.routing.context import Refusal, RoutingState, SchedulingContext
 from headway.routing.corrections import FIRST_SAFETY
 from headway.routing.forecast import ROLE_CODES, ForecastRow
-from headway.routing.held_lines import HOME_PATIENCE
+from headway.routing.held_lines import CRITICAL_PATIENCE
 from headway.routing.plugins.foresight import HeldTerms, foresee
 from headway.routing.plugins.headroom import CHUNKS, LEAST, SloTerms, judge, nearest_of
 from headway.routing.plugins.lora_affinity import LoraAffinityScorer
@@ -285,7 +285,7 @@ def waited_long(context: SchedulingContext) -> bool:
     A forecast that says no may be too careful, above all of when KV becomes free.
     """
     patience_s = context.record.slo.ttft_s - context.alone_s[0]
-    return HOME_PATIENCE * patience_s < context.waited_s
+    return CRITICAL_PATIENCE * patience_s < context.waited_s
 
 
 def no_headroom(context: SchedulingContext) -> Refusal:
