@@ -50,8 +50,7 @@ CRITICAL_PATIENCE = 0.5
 """The part of its patience after which a critical request goes where it harms nobody, also if it is late."""
 
 HOME_PATIENCE = 0.5
-"""The part of its patience for which a request waits for the replica that has most of its prompt, and a
-critical one for a replica that is thought to keep its SLO."""
+"""The part of its patience for which a request waits for the replica that has most of its prompt."""
 
 
 class HeadRow(IntEnum):
