@@ -179,17 +179,23 @@ def test_a_bad_header_is_a_400_that_names_it():
 
 @pytest.mark.parametrize("headers", [{}, {"x-slo-ttft-ms": "5"}, {"x-session-id": "s"}])
 def test_without_need_no_router_is_asked(headers):
-    _, backend, _ = ask(DONE, {}, headers)
+    _, backend, _ = ask(DONE, {"routing": {"profile": "least_load"}}, headers)
     assert backend.requests[0].route is None
 
 
 @pytest.mark.parametrize(
     "settings",
     [
-        ROUTED,
+        {},
+        ROUTED | {"routing": {"profile": "least_load"}},
         {"routing": {"profile": "slo"}},
-        {"routing": {"offload": {"mode": "cost"}}},
-        {"routing": {"scheduling_profiles": [{"name": "least_load", "plugins": []}]}},
+        {"routing": {"profile": "least_load", "offload": {"mode": "cost"}}},
+        {
+            "routing": {
+                "profile": "least_load",
+                "scheduling_profiles": [{"name": "least_load", "plugins": []}],
+            }
+        },
     ],
 )
 def test_profile_offload_or_classes_ask_the_router_for_every_request(settings):

@@ -25,7 +25,8 @@ class World:
     """A backend over as many replicas of each role."""
 
     def __init__(self, replicas: int) -> None:
-        config: HeadwayConfig = load_config(None, {"routing.queue.max_wait_s": WAIT_S})
+        alone = {"routing.profile": "least_load", "routing.queue.max_wait_s": WAIT_S}
+        config: HeadwayConfig = load_config(None, alone)
         app = uuid4().hex
         self.handles = {role: Handle(app, name, replicas) for role, name in DEPLOYMENTS.items()}
         self.backend = ServeBackend(config, self.handles)  # type: ignore[arg-type] # doubles
