@@ -151,8 +151,13 @@ class Dispatcher:
                 with _turn_of(request_id):
                     self._queue.staffed(now_s, record, self._state)
             self.freed.look_again()
+        full = False
         for request_id, reason, detail in self._queue.due(now_s):
-            self._end_patience(now_s, self._records[request_id], reason, detail)
+            record = self._records[request_id]
+            if record.request.critical and self._state.fleet.has(self._state.roles):
+                full = not self._forced(now_s, record, full=full)
+            else:
+                self._shed(record, reason, detail)
         if self._queue and self._state.fleet.has(self._state.roles):
             self._hand_out(now_s)
         return self.outcome()
@@ -285,15 +290,17 @@ class Dispatcher:
         judged = refusal.reason in BY_PREDICTION and record.judged
         return refusal.hopeful_until_s < now_s or (judged and not self._settings.slo.hold)
 
-    def _end_patience(self, now_s: float, record: Record, reason: ShedReason, detail: str) -> None:
-        """Shed a request that is held no longer; a critical one is placed, or waits for a place."""
-        if not record.request.critical or not self._state.fleet.has(self._state.roles):
-            self._shed(record, reason, detail)
-            return
+    def _forced(self, now_s: float, record: Record, *, full: bool) -> bool:
+        """A critical request has waited as long as it may: it is placed (True), or waits for a place.
+
+        Where one like it has just found none it is not asked: thousands may be due at once.
+        """
         record.forced = True
         with _turn_of(record.request.request_id):
-            if not isinstance(self._try(now_s, record), Placement):
-                self._queue.hold_on(now_s, record, self._state)
+            if not full and isinstance(self._try(now_s, record), Placement):
+                return True
+            self._queue.hold_on(now_s, record, self._state)
+        return False
 
     def _turned_away(self, replica: Replica, record: Record) -> None:
         """A request is shed that only the SLOs of those at this replica kept out."""
@@ -304,10 +311,15 @@ class Dispatcher:
             self.freed.add(replica)
 
     def _made_room(self, record: Record) -> bool:
-        """In a full queue, shed one of the tenant that holds most for its weight, if that is another's."""
+        """In a full queue, shed one of the tenant that holds most for its weight, if that is another's.
+
+        Where all of those are critical, which are never shed, the queue is fuller than it should be by one.
+        """
         victim = self._records[self._queue.last_of_most()]
-        if victim.request.tenant == record.request.tenant or victim.request.critical:
+        if victim.request.tenant == record.request.tenant:
             return record.request.critical
+        if victim.request.critical:
+            return True
         self._queue.remove(victim.request.request_id)
         self._shed(victim, ShedReason.QUEUE_FULL, f"{self.held} requests wait, most of them this tenant's")
         return True

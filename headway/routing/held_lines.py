@@ -302,9 +302,9 @@ class UrgencyQueue:
             _restart(self.heads, float(self._tenants[tenant]), self._shares.start(tenant))
 
     def last_of(self, tenant: str) -> str:
-        """The least urgent of the tenant's requests, by line: the youngest of the line with most."""
-        lines = [self._line(column).entries for column in self._of_tenant[tenant]]
-        longest = max(lines, key=len)
+        """The youngest of the tenant's line with most; a critical one only where all of its lines are."""
+        lines = [self._line(column) for column in self._of_tenant[tenant]]
+        longest = max(lines, key=lambda line: (not line.key[0].critical, len(line.entries))).entries
         return longest.item(longest.youngest).request.request_id
 
     def ordered(self, now_s: float) -> Iterator[WaitingRequest]:

@@ -11,7 +11,7 @@ from headway.config import HeadwayConfig, Role, load_config
 from headway.config.routing import PredictionSettings
 from headway.engine import EngineRules, engine_profile
 from headway.planning.types import Slo
-from headway.routing import ReplicaUpdate, RequestSlo, Router, make_router
+from headway.routing import ReplicaLoad, ReplicaUpdate, RequestSlo, Router, make_router
 from headway.simulation.report import SimulationReport
 from headway.simulation.scenario import ScenarioRouter
 from headway_cli.job import Job
@@ -199,6 +199,26 @@ class TestFloods:
         assert len(sheds) > 20
         assert all(name.startswith("flood") for name in sheds)
 
+    @pytest.mark.parametrize("plain", [0, 20])
+    def test_a_queue_full_of_critical_ones_turns_nobody_else_away(self, plain: int) -> None:
+        made = router("slo", count=1, queue={"max_requests": 50})
+        slo = RequestSlo(ttft_s=20.0, tpot_s=0.02)
+        sheds: list[str] = []
+        for number in range(200):
+            flood = request(
+                f"flood-{number}", slo=slo, tenant="a", input_tokens=8000, critical=number >= plain
+            )
+            sheds += [shed.request_id for shed in made.submit(0.0, flood).sheds]
+        assert not sheds
+        for number in range(20):
+            outcome = made.submit(0.0, request(f"few-{number}", slo=slo, tenant="b", input_tokens=8000))
+            sheds += [shed.request_id for shed in outcome.sheds]
+        assert all(name.startswith("flood") for name in sheds)
+        assert (len(sheds) > 10) == (plain > 0), "those that are critical are never shed"
+        for number in range(400):
+            made.submit(0.0, request(f"more-{number}", slo=slo, tenant="b", input_tokens=8000))
+        assert made.queued < 400, "who holds most makes way"
+
 
 class TestCritical:
     def test_all_critical_in_a_burst_keep_nearly_what_they_keep_uncritical(self) -> None:
@@ -212,6 +232,24 @@ class TestCritical:
         report = simulated(40.0, {"all": {**SAME, "critical": True}})
         assert (report.shed, report.failed) == (0, 0)
         assert report.completed == report.requests
+
+    def test_thousands_that_are_due_at_once_are_not_each_asked(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """An event with 10,000 of them took 1.5 s, in which nobody else was placed."""
+        made = router("slo", count=1, queue={"max_wait_s": 5.0})
+        full = ReplicaLoad(running=256, waiting=1000, kv_usage=1.0)
+        update = ReplicaUpdate(replica="mixed-0", role=Role.MIXED, load=full)
+        made.replica_changed(0.0, update)
+        for number in range(100):
+            made.submit(0.0, request(str(number), critical=True, slo=RequestSlo(ttft_s=1.0, tpot_s=0.03)))
+        made.replica_changed(4.9, update)
+        asked, choose = [], made._scheduler.choose
+        monkeypatch.setattr(made._scheduler, "choose", lambda *given: asked.append(given) or choose(*given))
+        outcome = made.expire(5.0)
+        assert not outcome.placements
+        assert not outcome.sheds
+        assert (made.queued, len(asked)) == (100, 1)
+        made.replica_changed(6.0, replace(update, load=ReplicaLoad(running=0, waiting=0, kv_usage=0.0)))
+        assert made.queued < 100
 
     def test_who_marks_a_twentieth_critical_sheds_few_others(self) -> None:
         shed = {
