@@ -65,7 +65,7 @@ def assert_single_requests_were_seen(measured: list[dict[str, Any]]) -> None:
 
 def broken(result: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The requests that did not end well, as the load generator wrote them down."""
-    told = ("index", "outcome", "error", "intended_s", "ttft_s", "e2e_s")
+    told = ("index", "outcome", "status", "detail", "intended_s")
     failed = [record for record in result["records"] if record["outcome"] != "ok"]
     return [{name: record.get(name) for name in told} for record in failed]
 
