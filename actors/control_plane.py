@@ -57,8 +57,11 @@ class Owner:
     settings: str
 
 
-def start(config: HeadwayConfig, application: str) -> str:
-    """Have all actors run for this application with these settings, and the planner plan; a token."""
+def start(config: HeadwayConfig, application: str, *, routes: bool = True) -> str:
+    """Have all actors run for this application with these settings, and the planner plan; a token.
+
+    Without `routes` others route the requests, and none of the actors does.
+    """
     if refusal := hosts.unreachable_source(config, hosts.addresses()):
         raise ControlPlaneError(refusal)
     store = InternalKvStore()
@@ -80,7 +83,7 @@ def start(config: HeadwayConfig, application: str) -> str:
     store.put(OWNER, json.dumps({**asdict(owner), "token": token}).encode())
     # Also for a planner that Ray restarts: it was made with settings that may be older.
     store.put(SETTINGS, settings.encode())
-    actors = _create(config, settings, application)
+    actors = _create(config, settings, application, routes=routes)
     for name, actor in actors.items():
         _call(actor, "__ray_ready__", name)
     _call(actors[names.PLANNER], "configure", names.PLANNER, settings)
@@ -145,7 +148,7 @@ def _owner(store: Store) -> Owner | None:
     return Owner(application=stored["application"], settings=stored["settings"])
 
 
-def _create(config: HeadwayConfig, settings: str, application: str) -> dict[str, Any]:
+def _create(config: HeadwayConfig, settings: str, application: str, *, routes: bool) -> dict[str, Any]:
     """Handles of all actors by name, created where they do not run; the planner last, as it asks the others.
 
     Routing has its actors where every request needs them; else the first gateway that does makes them.
@@ -166,7 +169,7 @@ def _create(config: HeadwayConfig, settings: str, application: str) -> dict[str,
     if connector_kind(config).decision_ids:
         actors[names.VIRTUAL_CONNECTOR] = start_coordinator(settings)
         actors[names.VIRTUAL_CONNECTOR_CLIENT] = start_client()
-    if needs_router(config):
+    if routes and needs_router(config):
         actors |= start_routing(config)
     actors[names.PLANNER] = start(Planner, names.PLANNER, settings, application)
     return actors

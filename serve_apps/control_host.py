@@ -105,7 +105,7 @@ class ControlPlaneAlone:
     """Starts the named actors and serves their API; the orderly end of the application ends them."""
 
     async def __init__(self, config: HeadwayConfig) -> None:  # type: ignore[misc] # Serve awaits it
-        plane = the_control_plane(config)
+        plane = the_control_plane(config, routes=False)
         feed = StatusFeed(plane.status)
         metrics, self._live = ControlMetrics(config.model, feed), LivePage(plane, feed)
         routes = [*control_plane_routes(config, plane), *self._live.routes()]
@@ -130,7 +130,7 @@ class ControlPlaneAlone:
         config = with_settings(self._config, user_config)
         if problems := control_problems(config):
             raise ConfigError(f"user_config: {'; '.join(problems)}")
-        self._token = await asyncio.to_thread(control_plane.start, config, self._application)
+        self._token = await asyncio.to_thread(control_plane.start, config, self._application, routes=False)
 
     async def addresses(self) -> Sequence[str]:
         """Where the own server listens, as the settings name the host."""

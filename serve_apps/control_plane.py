@@ -147,9 +147,9 @@ class ActorScaling:
             return await self._client.report(pools)
 
 
-def the_control_plane(config: HeadwayConfig) -> ActorControlPlane:
-    """The control plane of this cluster."""
-    routing = routing_actors(config) if needs_router(config) else ()
+def the_control_plane(config: HeadwayConfig, *, routes: bool = True) -> ActorControlPlane:
+    """The control plane of this cluster; `routes` as it was started."""
+    routing = routing_actors(config) if routes and needs_router(config) else ()
     return ActorControlPlane(names.router(config.model), routing)
 
 

@@ -24,7 +24,8 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[HeadwayConfig]:
     """The settings with which the actors were started, each time."""
     found: list[HeadwayConfig] = []
 
-    def start(config: HeadwayConfig, application: str) -> str:
+    def start(config: HeadwayConfig, application: str, *, routes: bool) -> str:
+        assert not routes, "others route"
         found.append(config)
         return f"token {len(found)} of {application}"
 
