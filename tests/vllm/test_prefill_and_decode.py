@@ -124,8 +124,8 @@ def test_vllms_own_spans_are_part_of_the_requests_trace(system: Served, collecto
         """vLLM's server has spans of its own, too."""
         return [span for span in collector.of(TRACE) if span.service != "vllm" or span.name == "llm_request"]
 
-    # Without the Router each of the two replicas is chosen when it is needed: two spans of `route`.
-    wait_until(lambda: len(ours()) == 10)
+    # The Router chooses both replicas at once: one span of `route`.
+    wait_until(lambda: len(ours()) == 9)
     spans = {(span.service, span.name): span for span in ours()}
     of_gateway = {name: spans["headway-gateway", name] for name in ("route", "prefill", "decode")}
     of_replica = {name: spans[f"headway-{name}", name] for name in ("prefill", "decode")}
