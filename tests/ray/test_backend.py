@@ -54,6 +54,7 @@ class World:
         self._loop = loop
         self.handles = {name: DeploymentHandle(name, APP) for name in NAMES.values()}
         self.backend = self.do(self._backend(config))
+        self.do(self.until(lambda: self.backend.ready().ok))
         self._requests = 0
 
     async def _backend(self, config: HeadwayConfig) -> ServeBackend:
