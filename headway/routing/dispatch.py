@@ -19,7 +19,7 @@ from headway.config.routing import RoutingSettings
 from headway.routing.claims import GuardBalance, KeptRoom, Tightness
 from headway.routing.context import Refusal, RoutingState
 from headway.routing.fair_shares import cost_of
-from headway.routing.held_lines import HeadRow, Marks
+from headway.routing.heads import HeadRow, Marks
 from headway.routing.held_queue import HeldQueue
 from headway.routing.lazy_heap import LazyHeap
 from headway.routing.offload import OffloadDecision

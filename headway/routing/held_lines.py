@@ -15,34 +15,39 @@ by arrival; the lost come after all others, by enqueueing, so that none of them 
     order fifo     one tier, by enqueueing
 
 Requests of one tenant, pattern, SLO and criticality are a line: when its head finds no room, those behind it
-need not ask. The heads stand in a table with a column per line, which compiled loops scan: for the next one,
-for one that is lost by now, and for those that a replica may have room for. n requests in p lines: push and
-remove cost O(log n) amortised (`lazy_heap`), the next head O(p), some nanoseconds each.
+need not ask. The heads stand in a table with a column per line, which compiled loops scan (`heads`). n
+requests in p lines: push and remove cost O(log n) amortised (`lazy_heap`), the next head O(p), some
+nanoseconds each.
 """
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from enum import IntEnum
 from itertools import count
 from math import frexp, inf, isinf, ldexp
 from typing import Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from headway.routing.capacity import RequestPattern
-from headway.routing.fair_shares import KeyRow, TenantShares
+from headway.routing.fair_shares import TenantShares
+from headway.routing.heads import (
+    CRITICAL_TIER,
+    KINDS,
+    LOST_TIER,
+    PLAIN_TIER,
+    HeadRow,
+    Marks,
+    first_of,
+    load_row,
+    lost_by,
+    next_lost_s,
+    restart,
+)
 from headway.routing.lazy_heap import LazyHeap
-from headway.routing.table import FloatArray, SlotArray
+from headway.routing.table import FloatArray
 from headway.routing.types import RequestSlo, RouteRequest, RoutingError
-from interp.jit import compiled_in_place
 
-Marks = NDArray[np.bool_]
-
-CRITICAL_TIER, PLAIN_TIER, LOST_TIER = 0, 1, 2
 FIRST_LINES = 64
-LEADING = 32
-"""Heads that are judged first; all others only where none of these finds room."""
 
 NO_HOME = -1
 
@@ -51,53 +56,6 @@ CRITICAL_PATIENCE = 0.5
 
 HOME_PATIENCE = 0.5
 """The part of its patience for which a request waits for the replica that has most of its prompt."""
-
-
-class HeadRow(IntEnum):
-    """The rows of the table of heads; those of the loads follow (`load_row`)."""
-
-    LIVE = 0
-    """1 for a line, 0 for a column that is free."""
-    TIER = 1
-    KEY_S = 2
-    SEQUENCE = 3
-    START = 4
-    """Where its user's next request begins within the key (`fair_shares`)."""
-    INPUT_TOKENS = 5
-    OUTPUT_TOKENS = 6
-    """Output tokens expected."""
-    CACHED_TOKENS = 7
-    """Prompt tokens that its home is thought to have."""
-    HOME = 8
-    """The slot of the replica that has most of its prompt, −1 if that is not worth a name."""
-    TTFT_BY_S = 9
-    """Arrival + TTFT SLO."""
-    TPOT_SLO_S = 10
-    ROLE = 11
-    """The place among the deployment's roles of that which had no room."""
-    FORCED = 12
-    """1 where it has waited as long as it may."""
-    HOME_UNTIL_S = 13
-    """The time until which it waits for its home."""
-    PROFILE = 14
-    """The place of its profile in `UrgencyQueue.profiles`."""
-    KEY = 15
-    """The number of its tenant's key in `TenantShares.table`."""
-    TENANT = 16
-    """The place of its tenant in `UrgencyQueue`."""
-    LATE_FROM_S = 17
-    """The time from which a critical one has waited so long that it may miss its SLO."""
-
-
-LEAST_KIND, KINDS = -4, 12
-
-
-def load_row(kind: int) -> int | None:
-    """The row of the part of a replica of a kind (FleetRow.KIND) that a head takes at least, 0 if unknown.
-
-    None for kinds that have no row.
-    """
-    return len(HeadRow) + kind - LEAST_KIND if LEAST_KIND <= kind < LEAST_KIND + KINDS else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,19 +219,19 @@ class UrgencyQueue:
         """Move those that can be saved no longer to the lost."""
         if self._order != "slo" or now_s <= self._next_lost_s:
             return
-        while (column := _lost_by(self.heads, now_s)) >= 0:
+        while (column := lost_by(self.heads, now_s)) >= 0:
             line = self._line(column)
             first = line.entries.first()
             assert first is not None
             entry, sequence = line.entries.item(first[1]), first[1]
             self._take(line, sequence)
             self._add(entry, sequence, lost=True)
-        self._next_lost_s = _next_lost_s(self.heads)
+        self._next_lost_s = next_lost_s(self.heads)
 
     def first(self, among: Marks | None = None) -> tuple[int, WaitingRequest] | None:
         """The column and the head of the line that is next, of the lines that are marked; after `give_up`."""
         marks, shares = _ALL if among is None else among, self._shares
-        column = _first(self.heads, marks, among is None, shares.table, shares.ahead_from)
+        column = first_of(self.heads, marks, among is None, shares.table, shares.ahead_from)
         return None if column < 0 else (column, self.head(column))
 
     def head(self, column: int) -> WaitingRequest:
@@ -299,7 +257,7 @@ class UrgencyQueue:
     def served(self, tenant: str) -> None:
         """The tenant's counter has changed: its lines rank by it."""
         if tenant in self._of_tenant:
-            _restart(self.heads, float(self._tenants[tenant]), self._shares.start(tenant))
+            restart(self.heads, float(self._tenants[tenant]), self._shares.start(tenant))
 
     def last_of(self, tenant: str) -> str:
         """The youngest of the tenant's line with most; a critical one only where all of its lines are."""
@@ -404,94 +362,3 @@ class UrgencyQueue:
 
 
 _ALL: Marks = np.ones(0, dtype=np.bool_)
-
-
-@compiled_in_place
-def _first(heads: FloatArray, marks: Marks, every: bool, keys: FloatArray, ahead_from: float) -> int:
-    """The column of least rank, −1 without one."""
-    best, least = -1, 0
-    for column in range(heads.shape[1]):
-        if not (every or marks[column]) or heads[HeadRow.LIVE, column] == 0.0:
-            continue
-        ahead = ahead_of(heads, column, keys, ahead_from)
-        if best < 0 or ahead < least or (ahead == least and _before(heads, column, best)):
-            best, least = column, ahead
-    return best
-
-
-@compiled_in_place
-def ahead_of(heads: FloatArray, column: int, keys: FloatArray, ahead_from: float) -> int:
-    """2 where its key is ahead of others, and 1 more where its user is of others of the key."""
-    key = int(heads[HeadRow.KEY, column])
-    user_ahead = heads[HeadRow.START, column] > keys[KeyRow.USERS_AHEAD_FROM, key]
-    return 2 * int(keys[KeyRow.START, key] > ahead_from) + int(user_ahead)
-
-
-@compiled_in_place
-def _before(heads: FloatArray, column: int, other: int) -> bool:
-    """True if the head of a column is of less rank than that of another that is no more ahead."""
-    if heads[HeadRow.TIER, column] != heads[HeadRow.TIER, other]:
-        return bool(heads[HeadRow.TIER, column] < heads[HeadRow.TIER, other])
-    if heads[HeadRow.KEY_S, column] != heads[HeadRow.KEY_S, other]:
-        return bool(heads[HeadRow.KEY_S, column] < heads[HeadRow.KEY_S, other])
-    return bool(heads[HeadRow.SEQUENCE, column] < heads[HeadRow.SEQUENCE, other])
-
-
-@compiled_in_place
-def leading_of(  # noqa: PLR0917 - plain figures, compiled
-    heads: FloatArray,
-    marks: Marks,
-    role: int,
-    keys: FloatArray,
-    ahead_from: float,
-    columns: SlotArray,
-    aheads: SlotArray,
-) -> int:
-    """The number of marked heads that wait for the role in this place, and are those of least rank.
-
-    They stand in `columns` then, in order; as many as fit. `aheads`: how far each is ahead.
-    """
-    found = 0
-    for column in range(heads.shape[1]):
-        if not marks[column] or heads[HeadRow.LIVE, column] == 0.0 or heads[HeadRow.ROLE, column] != role:
-            continue
-        ahead, place = ahead_of(heads, column, keys, ahead_from), found
-        while place > 0:
-            before = aheads[place - 1]
-            if ahead > before or (ahead == before and not _before(heads, column, columns[place - 1])):
-                break
-            if place < len(columns):
-                columns[place], aheads[place] = columns[place - 1], before
-            place -= 1
-        if place < len(columns):
-            columns[place], aheads[place] = column, ahead
-            found = min(found + 1, len(columns))
-    return found
-
-
-@compiled_in_place
-def _restart(heads: FloatArray, tenant: float, start: float) -> None:
-    """The lines of a tenant begin there."""
-    for column in range(heads.shape[1]):
-        if heads[HeadRow.TENANT, column] == tenant:
-            heads[HeadRow.START, column] = start
-
-
-@compiled_in_place
-def _next_lost_s(heads: FloatArray) -> float:
-    """The time after which the next head is lost; infinite where none can be saved."""
-    next_s = inf
-    for column in range(heads.shape[1]):
-        if heads[HeadRow.LIVE, column] > 0.0 and heads[HeadRow.TIER, column] < LOST_TIER:
-            next_s = min(next_s, heads[HeadRow.KEY_S, column])
-    return next_s
-
-
-@compiled_in_place
-def _lost_by(heads: FloatArray, now_s: float) -> int:
-    """A column whose head can be saved no longer, −1 without one."""
-    for column in range(heads.shape[1]):
-        hopeful = heads[HeadRow.LIVE, column] > 0.0 and heads[HeadRow.TIER, column] < LOST_TIER
-        if hopeful and heads[HeadRow.KEY_S, column] < now_s:
-            return column
-    return -1

@@ -16,10 +16,10 @@ from headway.routing.context import Refusal, RoutingState, SchedulingContext
 from headway.routing.fair_shares import TenantShares
 from headway.routing.few import sample_of
 from headway.routing.forecast import ForecastRow
+from headway.routing.heads import Marks
 from headway.routing.held_lines import (
     CRITICAL_PATIENCE,
     NO_HOME,
-    Marks,
     UrgencyQueue,
     WaitingRequest,
     line_of,
@@ -61,7 +61,7 @@ class HeldQueue:
 
     @property
     def heads(self) -> FloatArray:
-        """The table of the lines' heads (`held_lines.HeadRow`)."""
+        """The table of the lines' heads (`heads.HeadRow`)."""
         return self._waiting.heads
 
     @property

@@ -93,7 +93,7 @@ class Learning:
             self._sample(record, ttft_s, tpot_s)
             sure_s = tpot_s if output_tokens >= LEAST_GAPS else nan
             self._latency.ended(record, ttft_s, sure_s)
-            for replica in (record.prefill, record.decode):
+            for replica in (record.prefill, record.decode if record.decode is not record.prefill else None):
                 if replica is not None:
                     self._fleet.set_caution(replica)
             self._weigh(now_s, record, (ttft_s, tpot_s), sure_s)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from headway.routing.context import ChosenReplica, Refusal, RoutingState, SchedulingContext, choose_replica
 from headway.routing.few import few_of, sample_of
 from headway.routing.forecast import ForecastRow
-from headway.routing.held_lines import HeadRow
+from headway.routing.heads import any_of_role
 from headway.routing.offload import OffloadDecision
 from headway.routing.offloading import Offloading
 from headway.routing.plugins import Filter, Foresight, Picker, Scorer
@@ -196,9 +196,7 @@ class Scheduler:
         for each in self._pipelines[profile].foresight:
             marks = None
             for role, slots in enumerate(freed):
-                others = heads[HeadRow.ROLE] != role if len(freed) > 1 else None
-                if others is not None and not (len(slots) and (open_lines & ~others).any()):
-                    open_lines &= others
+                if len(freed) > 1 and not any_of_role(heads, role, len(slots) > 0, open_lines):
                     continue
                 found = each.promising(self._state, now_s, heads, role, slots, open_lines)
                 marks = found if marks is None else marks | found
@@ -268,20 +266,18 @@ class Scheduler:
                 context.slots = context.slots[~np.isin(context.slots, barred)]
                 if not len(context.slots):
                     return KEPT_FOR_OTHERS
-        if pipeline.uses_predictions:
-            few = [few_of(context) for context in contexts]
-            if few != contexts:
-                choice = self._choose_of(pipeline, few, partial=True)
-                if not isinstance(choice, Refusal):
-                    return choice
-        return self._choose_of(pipeline, contexts)
+        if not pipeline.uses_predictions:
+            return self._choose_of(pipeline, contexts)
+        few = [few_of(context) for context in contexts]
+        for each, context in zip(few, contexts, strict=True):
+            each.partial = each is not context
+        choice = self._choose_of(pipeline, few)
+        if isinstance(choice, Refusal) and few[choice.role].partial:
+            return self._choose_of(pipeline, contexts)
+        return choice
 
-    def _choose_of(
-        self, pipeline: Pipeline, contexts: Sequence[SchedulingContext], *, partial: bool = False
-    ) -> RouteChoice | Refusal:
+    def _choose_of(self, pipeline: Pipeline, contexts: Sequence[SchedulingContext]) -> RouteChoice | Refusal:
         """The choice among these candidates of each role."""
-        for each in contexts:
-            each.partial = partial
         if len(contexts) > 1:
             return self._split(pipeline, *contexts)
         position = self._decide(pipeline, context := contexts[0])

@@ -138,17 +138,20 @@ def fill_loads(  # noqa: PLR0917 - one loop over candidates, compiled
     terms, work, holds = LoadTerms(*figures[0]), WorkCurve(*figures[1]), held(role, figures)
     left = np.inf if role == DECODE_ROLE else left_s(role, figures)
     all_kept = alone_s(work, terms.chunk_tokens, terms.input_tokens) <= left
+    found, places = 0, np.empty(len(slots), dtype=np.int64)
     for place in range(len(slots)):
         if table[FleetRow.KIND, slots[place]] == kind:
             uncached = 1.0 if role == DECODE_ROLE else terms.input_tokens - cached[place]
             kept = all_kept or alone_s(work, terms.chunk_tokens, uncached) <= left
             out[place] = uncached if kept else np.inf
-    nodes = nodes_of(table, slots, out, kind)
+            places[found] = place
+            found += 1
+    nodes = nodes_of(out, places[:found])
     loads = np.empty(len(nodes))
     for node in range(len(nodes)):
         loads[node] = load_of(role, nodes[node], holds, figures)
-    for place in range(len(slots)):
-        if table[FleetRow.KIND, slots[place]] != kind or np.isinf(out[place]):
+    for place in places[:found]:
+        if np.isinf(out[place]):
             continue
         if len(nodes) == 1 or np.isinf(loads[0]):
             out[place] = loads[0]
@@ -158,13 +161,13 @@ def fill_loads(  # noqa: PLR0917 - one loop over candidates, compiled
 
 
 @compiled
-def nodes_of(table: FloatArray, slots: SlotArray, uncached: FloatArray, kind: int) -> FloatArray:
-    """The finite values of `uncached` f8[C] at a kind's candidates, ascending; NODES over their range if
-    more; empty if none."""
+def nodes_of(uncached: FloatArray, places: SlotArray) -> FloatArray:
+    """The finite values of `uncached` f8[C] in these places, ascending; NODES over their range if more; empty
+    if none."""
     found, nodes, least, most = 0, np.empty(NODES), np.inf, 0.0
-    for place in range(len(slots)):
+    for place in places:
         tokens = uncached[place]
-        if table[FleetRow.KIND, slots[place]] != kind or np.isinf(tokens):
+        if np.isinf(tokens):
             continue
         least, most, known = min(least, tokens), max(most, tokens), found > NODES
         for node in range(min(found, NODES)):

@@ -10,7 +10,7 @@ from headway.routing import RequestSlo, Router
 from headway.routing.context import Refusal
 from headway.routing.dispatch import Dispatcher, Freed
 from headway.routing.evidence import Probes
-from headway.routing.held_lines import HeadRow, Marks
+from headway.routing.heads import HeadRow, Marks
 from tests.routing.routers import MIXED, SPLIT, request, router
 
 SLOS = (RequestSlo(ttft_s=0.5, tpot_s=0.03), RequestSlo(ttft_s=4.0, tpot_s=0.1), RequestSlo())

@@ -14,7 +14,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from headway.routing import RequestSlo, RouteRequest, RoutingError
 from headway.routing.capacity import RequestPattern
 from headway.routing.fair_shares import ALLOWANCE, TenantShares
-from headway.routing.held_lines import LEADING, HeadRow, UrgencyQueue, WaitingRequest, leading_of
+from headway.routing.heads import LEADING, HeadRow, ahead_of, enter_leading, leads
+from headway.routing.held_lines import UrgencyQueue, WaitingRequest
 
 PATTERNS = [RequestPattern("m", 5, 5), RequestPattern("m", 9, 5), RequestPattern("m", 9, 2)]
 
@@ -342,7 +343,11 @@ def test_the_leading_lines_are_those_that_are_next() -> None:
     opened = queue.heads[HeadRow.LIVE] > 0.0
     columns, aheads, first = np.empty(LEADING, np.int64), np.empty(LEADING, np.int64), []
     ranks = queue._shares.table, queue._shares.ahead_from
-    found = leading_of(queue.heads, opened, 0, *ranks, columns, aheads)
+    found = 0
+    for column in opened.nonzero()[0].tolist():
+        ahead = ahead_of(queue.heads, column, *ranks)
+        if leads(queue.heads, column, ahead, columns, aheads, found):
+            found = enter_leading(queue.heads, column, ahead, columns, aheads, found)
     for _ in range(LEADING):
         column, _ = queue.first(opened)
         first.append(column)

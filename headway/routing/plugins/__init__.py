@@ -83,7 +83,7 @@ class Foresight(Protocol):
         `slots`, bool[lines]: at least the first of them by rank.
 
         Of these lines the ones that have no room are closed in `open_lines`. `heads` is the table of held
-        requests (`held_lines.HeadRow`). A head that is marked in vain costs a decision; one whose line is
+        requests (`heads.HeadRow`). A head that is marked in vain costs a decision; one whose line is
         closed waits on.
         """
 

@@ -6,7 +6,7 @@ the other, in a fraction of a microsecond a head. It leaves out what only a deci
 head seems to fit: in split pools it has the least of the other role's part of TTFT. What is marked is decided
 by the profile itself.
 
-Heads that are lost (`held_lines.LOST_TIER`) count where they harm nobody.
+Heads that are lost (`heads.LOST_TIER`) count where they harm nobody.
 """
 
 from math import inf
@@ -19,14 +19,15 @@ from headway.config import Role
 from headway.engine.surfaces import ItlTable, itl_of
 from headway.routing.context import RoutingState
 from headway.routing.forecast import DECODE_ROLE, PREFILL_ROLE, ROLE_CODES, ROWS, forecast, queue_s
-from headway.routing.held_lines import (
+from headway.routing.heads import (
     CRITICAL_TIER,
     LEADING,
     LOST_TIER,
     PLAIN_TIER,
     HeadRow,
     ahead_of,
-    leading_of,
+    enter_leading,
+    leads,
 )
 from headway.routing.learned_curves import UNCACHED, corrected_at
 from headway.routing.plugins.headroom import CHUNKS, LEAST, SloTerms, candidate_at, missing
@@ -75,15 +76,15 @@ def foresee(
     marks = np.zeros(heads.shape[1], dtype=np.bool_)
     ranks = state.shares.table, state.shares.ahead_from
     learned = (*latency.curves, latency.evidence.limits(terms.now_s), latency.evidence.freshness.weight)
-    best = np.empty(LEADING, np.int64), np.empty(LEADING, np.int64)
-    space = np.zeros(1), np.empty((ROWS, 1)), np.empty(UNCACHED + 1), np.empty(len(slots)), *best
-    kinds = [int(kind) for kind in {*table[FleetRow.KIND, slots].tolist()} if kind >= 0.0]
+    leading = np.empty(LEADING, np.int64), np.empty(LEADING, np.int64)
+    space = np.zeros(1), np.empty((ROWS, 1)), np.empty(UNCACHED + 1), np.empty(len(slots))
+    kinds = {int(kind) for kind in table[FleetRow.KIND].take(slots).tolist() if kind >= 0.0}
     if not kinds:
         open_lines &= heads[HeadRow.ROLE] != terms.role
-    of_kind = [open_lines, *(open_lines.copy() for _ in kinds[1:])]
+    of_kind = [open_lines, *(open_lines.copy() for _ in range(len(kinds) - 1))]
     for kind, still in zip(kinds, of_kind, strict=False):
         figures = (tuple(terms), *latency.engines[kind], *learned)
-        _foresee(table, heads, slots, kind, figures, ranks, space, still, marks)
+        _foresee(table, heads, slots, kind, figures, ranks, space, leading, still, marks)
     for still in of_kind[1:]:
         open_lines |= still
     return marks
@@ -140,53 +141,79 @@ def _foresee(  # noqa: PLR0917 - plain figures, compiled
     kind: int,
     figures: tuple[Any, ...],
     ranks: tuple[FloatArray, float],
-    space: tuple[FloatArray, FloatArray, FloatArray, FloatArray, SlotArray, SlotArray],
+    space: tuple[FloatArray, FloatArray, FloatArray, FloatArray],
+    leading: tuple[SlotArray, SlotArray],
     still: NDArray[np.bool_],
     marks: NDArray[np.bool_],
 ) -> None:
     """Mark heads for the replicas whose profile is `kind`; those that have no room there are open no more.
 
-    Most are late for what is at each replica already, which is told in nanoseconds. Of the others, most often
-    one of the first few has room: all are judged only where none of those has.
+    Most often one of those that lead has room, and the first of them is enough: all others are judged only
+    where none has.
     """
-    terms, soonest_s = HeldTerms(*figures[0]), space[3]
+    terms, soonest_s, found = HeldTerms(*figures[0]), space[3], False
     for place in range(len(slots)):
         ours = table[FleetRow.KIND, slots[place]] == kind
         soonest_s[place] = _soonest_s(table, slots[place], terms, figures) if ours else inf
-    for head in range(heads.shape[1]):
-        if not still[head] or heads[HeadRow.ROLE, head] != terms.role:
-            continue
-        still[head] = False
-        for place in range(len(slots)):
-            if _may_be_in_time(table, heads, head, slots[place], soonest_s[place], terms, figures[3][1]):
-                still[head] = True
-                break
-    _judge_first(table, heads, slots, kind, figures, ranks, space, still, marks)
+    for place in range(_leading(table, heads, slots, figures, ranks, soonest_s, leading, still)):
+        head = leading[0][place]
+        found = still[head] = _has_room(table, heads, head, slots, kind, figures, ranks, space)
+        marks[head] |= found
+        if found:
+            break
+    for head in range(0 if found else heads.shape[1]):
+        if still[head] and heads[HeadRow.ROLE, head] == terms.role:
+            still[head] = _any_in_time(table, heads, head, slots, soonest_s, terms, figures[3][1])
+            if still[head]:
+                still[head] = _has_room(table, heads, head, slots, kind, figures, ranks, space)
+                marks[head] |= still[head]
 
 
 @compiled_in_place
-def _judge_first(  # noqa: PLR0917 - plain figures, compiled
+def _leading(  # noqa: PLR0917 - plain figures, compiled
     table: FloatArray,
     heads: FloatArray,
     slots: SlotArray,
-    kind: int,
     figures: tuple[Any, ...],
     ranks: tuple[FloatArray, float],
-    space: tuple[FloatArray, FloatArray, FloatArray, FloatArray, SlotArray, SlotArray],
+    soonest_s: FloatArray,
+    leading: tuple[SlotArray, SlotArray],
     still: NDArray[np.bool_],
-    marks: NDArray[np.bool_],
-) -> None:
-    """Judge those that are next of the heads that wait for this role; all, where none of those has room."""
-    terms, columns, found = HeldTerms(*figures[0]), space[4], False
-    for place in range(leading_of(heads, still, terms.role, *ranks, columns, space[5])):
-        head = columns[place]
-        marks[head] |= _has_room(table, heads, head, slots, kind, figures, ranks, space)
-        still[head] = marks[head]
-        found |= marks[head]
-    for head in range(0 if found else heads.shape[1]):
-        if still[head] and heads[HeadRow.ROLE, head] == terms.role:
-            marks[head] |= _has_room(table, heads, head, slots, kind, figures, ranks, space)
-            still[head] = marks[head]
+) -> int:
+    """The number of open heads in `leading` then: those next that wait for this role and may be in time.
+
+    Most are late for what is at each replica already, which is told in nanoseconds: they are closed.
+    """
+    terms, (columns, aheads), found = HeldTerms(*figures[0]), leading, 0
+    for head in range(heads.shape[1]):
+        if not still[head] or heads[HeadRow.ROLE, head] != terms.role:
+            continue
+        if found == len(columns):
+            ahead = ahead_of(heads, head, *ranks)
+            if not leads(heads, head, ahead, columns, aheads, found):
+                continue
+        still[head] = _any_in_time(table, heads, head, slots, soonest_s, terms, figures[3][1])
+        if still[head]:
+            ahead = ahead_of(heads, head, *ranks)
+            found = enter_leading(heads, head, ahead, columns, aheads, found)
+    return found
+
+
+@compiled_in_place
+def _any_in_time(  # noqa: PLR0917 - plain figures, compiled
+    table: FloatArray,
+    heads: FloatArray,
+    head: int,
+    slots: SlotArray,
+    soonest_s: FloatArray,
+    terms: HeldTerms,
+    chunk_tokens: float,
+) -> bool:
+    """False where none of `slots` has room for it in time."""
+    found = False
+    for place in range(len(slots)):
+        found |= _may_be_in_time(table, heads, head, slots[place], soonest_s[place], terms, chunk_tokens)
+    return found
 
 
 @compiled_in_place
@@ -205,15 +232,16 @@ def _may_be_in_time(  # noqa: PLR0917 - plain figures, compiled
     """
     if soonest_s == inf or heads[HeadRow.LIVE, head] == 0.0:
         return False
-    tier = heads[HeadRow.TIER, head]
-    if terms.patient and tier != CRITICAL_TIER and not _begins_soon(table, slot, chunk_tokens):
+    begins_soon = _begins_soon(table, slot, chunk_tokens)
+    if terms.patient and heads[HeadRow.TIER, head] != CRITICAL_TIER and not begins_soon:
         return False
     if heads[HeadRow.FORCED, head] > 0.0 and table[FleetRow.FORCED, slot] == 0.0:
         return True
     home = heads[HeadRow.HOME, head]
     if home >= 0.0 and home != slot and terms.now_s < heads[HeadRow.HOME_UNTIL_S, head]:
         return False
-    return bool(_may_miss(heads, head, terms) or heads[HeadRow.TTFT_BY_S, head] >= soonest_s)
+    in_time = heads[HeadRow.TTFT_BY_S, head] >= soonest_s
+    return bool(in_time or (begins_soon and _may_miss(heads, head, terms)))
 
 
 @compiled_in_place
@@ -240,10 +268,10 @@ def _has_room(  # noqa: PLR0917 - plain figures, compiled
     kind: int,
     figures: tuple[Any, ...],
     ranks: tuple[FloatArray, float],
-    space: tuple[FloatArray, FloatArray, FloatArray, FloatArray, SlotArray, SlotArray],
+    space: tuple[FloatArray, FloatArray, FloatArray, FloatArray],
 ) -> bool:
     """True where one of `slots` may be valid for a head, by the forecast and its headroom there."""
-    terms, (cached, rows, inputs, soonest_s, _, _) = HeldTerms(*figures[0]), space
+    terms, (cached, rows, inputs, soonest_s) = HeldTerms(*figures[0]), space
     ahead = ahead_of(heads, head, *ranks) > 0
     tokens, output = heads[HeadRow.INPUT_TOKENS, head], heads[HeadRow.OUTPUT_TOKENS, head]
     for place in range(len(slots)):

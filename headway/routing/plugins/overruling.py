@@ -67,11 +67,11 @@ def _unmeasured(context: SchedulingContext) -> int | None:
     """The idle place that is quickest by the prior, where nothing says yet how quick it is."""
     latency, slo = context.state.latency, context.record.slo
     kinds = range(len(latency.engines))
-    unknown = np.array(
-        [not latency.evidence.justified(kind, context.now_s) for kind in kinds], dtype=np.bool_
-    )
+    unknown = [not latency.evidence.justified(kind, context.now_s) for kind in kinds]
+    if not any(unknown):
+        return None
     most = MOST_RATIO * slo.ttft_s, MOST_RATIO * slo.tpot_s
-    place = quickest_idle(context.state.fleet.table, context.slots, context.prior, most, unknown)
+    place = quickest_idle(context.state.fleet.table, context.slots, context.prior, most, np.array(unknown))
     return place if place >= 0 else None
 
 

@@ -15,7 +15,7 @@ from pydantic import Field
 
 from headway.config import Role
 from headway.routing.context import Refusal, RoutingState, SchedulingContext
-from headway.routing.held_lines import HeadRow, load_row
+from headway.routing.heads import HeadRow, load_row
 from headway.routing.least_load import counts_prompt_tokens
 from headway.routing.table import FleetRow, FloatArray, SlotArray
 from headway.routing.types import NO_SLO, ShedReason
@@ -75,14 +75,10 @@ class BinPack:
     def score(self, context: SchedulingContext) -> FloatArray:
         """In (0, 1]."""
         record, prefill = context.record, context.role is Role.PREFILL
-        requests, capacity = requests_at(context), context.column(FleetRow.CAPACITY_TOKENS)
         tokens = prompt_tokens_at(context) if prefill else context.column(FleetRow.RESERVED_TOKENS)
         limit = float(context.state.rules.max_batch_size)
-        need = record.request.input_tokens if prefill else record.need_tokens
-        room = (requests + 1.0 <= limit) & (tokens + need <= capacity)
-        fullness = np.maximum(requests / limit, tokens / capacity)
-        fullness = np.minimum(np.maximum(fullness, context.column(FleetRow.LOAD)), 1.0)
-        return np.where(room, 0.5 * (1.0 + fullness), 0.5 / (1.0 + fullness))
+        need = float(record.request.input_tokens if prefill else record.need_tokens)
+        return packed(context.state.fleet.table, context.slots, tokens, need, limit)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -263,6 +259,19 @@ def requests_in(table: FloatArray, slots: SlotArray) -> FloatArray:
         queued = max(table[FleetRow.COMING, slot], table[FleetRow.WAITING, slot])
         out[place] = table[FleetRow.RUNNING, slot] + queued + table[FleetRow.OTHER_REQUESTS, slot]
     return out
+
+
+@compiled
+def packed(table: FloatArray, slots: SlotArray, tokens: FloatArray, need: float, limit: float) -> FloatArray:
+    """Above 1/2, the fuller the more, for those of `slots` with room for one more request that takes `need`
+    tokens beside `tokens` f8[C]; below, the emptier the more, for others; f8[C]."""
+    requests = requests_in(table, slots)
+    for place in range(len(slots)):
+        capacity, load = table[FleetRow.CAPACITY_TOKENS, slots[place]], table[FleetRow.LOAD, slots[place]]
+        room = requests[place] + 1.0 <= limit and tokens[place] + need <= capacity
+        fullness = min(max(requests[place] / limit, tokens[place] / capacity, load), 1.0)
+        requests[place] = 0.5 * (1.0 + fullness) if room else 0.5 / (1.0 + fullness)
+    return requests
 
 
 @compiled
