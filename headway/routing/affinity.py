@@ -78,6 +78,8 @@ class PrefixIndex:
         self._known: dict[int, KnownCache] = {}
         self._capacities: dict[int, int] = {}
         self._settled_s = -inf
+        self._latest: tuple[tuple[Sequence[int], int, int, int], NDArray[np.float64]] | None = None
+        """What `runs` was asked last and its answer: one event asks the same several times."""
 
     def __len__(self) -> int:
         """Blocks that any replica holds."""
@@ -97,7 +99,7 @@ class PrefixIndex:
         capacity = self._capacity_of(slot)
         if not capacity:
             return
-        cache, holders, bit = self._caches.setdefault(slot, OrderedDict()), self._holders, 1 << slot
+        cache, bit = self._caches.setdefault(slot, OrderedDict()), 1 << slot
         assert isinstance(cache, OrderedDict), "no engine speaks for it"
         # The last block first, so that the first one is the most recent and outlives its followers.
         for block in reversed(blocks):
@@ -105,7 +107,7 @@ class PrefixIndex:
                 cache.move_to_end(block)
                 continue
             cache[block] = None
-            holders[block] = holders.get(block, 0) | bit
+            self._hold(block, bit)
             if len(cache) > capacity:
                 self._drop(cache.popitem(last=False)[0], bit)
 
@@ -193,7 +195,7 @@ class PrefixIndex:
     ) -> NDArray[np.float64] | None:
         """Tokens of leading blocks that each of `slots` replicas holds, at most `most`, f8[slots].
 
-        Blocks instead of tokens by default; None if none holds any.
+        Blocks instead of tokens by default; None if none holds any. Not to be written to.
         """
         if not blocks:
             return None
@@ -201,8 +203,11 @@ class PrefixIndex:
         mask = holders.get(blocks[0], 0)
         if not mask:
             return None
+        asked = blocks, slots, block_tokens, most
+        if self._latest is not None and self._latest[0][0] is blocks and self._latest[0] == asked:
+            return self._latest[1]
         runs = np.zeros(slots)
-        length = 1
+        self._latest, length = (asked, runs), 1
         for block in blocks[1:]:
             still = mask & holders.get(block, 0)
             if still != mask:
@@ -258,9 +263,11 @@ class PrefixIndex:
         return self._capacities.get(slot, self._capacity)
 
     def _hold(self, block: int, bit: int) -> None:
+        self._latest = None
         self._holders[block] = self._holders.get(block, 0) | bit
 
     def _drop(self, block: int, bit: int) -> None:
+        self._latest = None
         left = self._holders[block] & ~bit
         if left:
             self._holders[block] = left

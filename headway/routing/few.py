@@ -54,10 +54,12 @@ def sample_of(context: SchedulingContext) -> SchedulingContext:
     slots = context.slots
     if len(slots) <= MOST:
         return context
-    step, best = len(slots) // SAMPLE, int(context.cached_tokens.argmax())
-    return context.part(
-        np.append(np.arange(int(context.state.generator.random() * step), len(slots), step), best)
-    )
+    step = len(slots) // SAMPLE
+    first = int(context.state.generator.random() * step)
+    # One place more than there are, for the one with most cached.
+    places = np.arange(first, len(slots) + step, step)
+    places[-1] = context.cached_tokens.argmax()
+    return context.part(places)
 
 
 @compiled

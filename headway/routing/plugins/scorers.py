@@ -24,6 +24,8 @@ from interp.jit import compiled
 FEW = 4.0
 """Requests by which a replica may be ahead of the mean whatever that is."""
 
+KIND, LOAD = int(FleetRow.KIND), int(FleetRow.LOAD)
+
 ROUNDING = 1e-9
 """Loads are sums of fractions."""
 
@@ -181,16 +183,13 @@ class CapacityFilter:
     ) -> NDArray[np.bool_]:
         """Held requests that one of `slots` may have room for, bool[lines], by what they took when they last
         found none: it only grows as time goes by."""
-        others, fits = heads[HeadRow.ROLE] != role, np.zeros_like(open_lines)
-        kinds, load = state.fleet.table[FleetRow.KIND, slots], state.fleet.table[FleetRow.LOAD, slots]
-        for kind in {*kinds.tolist()}:
-            if (row := load_row(int(kind))) is None:
-                fits[:] = True
-                continue
-            least = float(load[kinds == kind].min())
-            fits |= heads[row] < inf if least == 0.0 else least + heads[row] <= 1.0 + ROUNDING
-        open_lines &= fits | others
-        marks: NDArray[np.bool_] = open_lines & ~others
+        least: dict[int | None, float] = {}
+        for slot in slots.tolist():
+            row, load = load_row(int(state.fleet.table[KIND, slot])), float(state.fleet.table[LOAD, slot])
+            least[row] = min(load, least.get(row, inf))
+        marks = np.zeros_like(open_lines)
+        rows = np.array([-1 if row is None else row for row in least], dtype=np.int64)
+        mark_fitting(heads, role, rows, np.array([*least.values()]), open_lines, marks)
         return marks
 
     def refusal(self, context: SchedulingContext) -> Refusal:
@@ -228,7 +227,10 @@ def _least_loads(context: SchedulingContext) -> Mapping[int, float]:
     kinds = context.column(FleetRow.KIND)
     if len(kinds) == 1:
         return {int(kinds[0]): float(loads[0])}
-    return {int(kind): float(loads[kinds == kind].min()) for kind in np.unique(kinds)}
+    least: dict[int, float] = {}
+    for kind, load in zip(kinds.tolist(), loads.tolist(), strict=True):
+        least[int(kind)] = min(load, least.get(int(kind), inf))
+    return least
 
 
 def requests_at(context: SchedulingContext) -> FloatArray:
@@ -259,6 +261,28 @@ def requests_in(table: FloatArray, slots: SlotArray) -> FloatArray:
         queued = max(table[FleetRow.COMING, slot], table[FleetRow.WAITING, slot])
         out[place] = table[FleetRow.RUNNING, slot] + queued + table[FleetRow.OTHER_REQUESTS, slot]
     return out
+
+
+@compiled
+def mark_fitting(  # noqa: PLR0917 - plain figures, compiled
+    heads: FloatArray,
+    role: int,
+    rows: SlotArray,
+    least: FloatArray,
+    open_lines: NDArray[np.bool_],
+    marks: NDArray[np.bool_],
+) -> None:
+    """Mark the open lines of the role in this place whose heads fit beside the `least` load of a kind.
+
+    The others of the role are closed. `rows`: where each kind's loads stand in `heads`, −1 if nowhere.
+    """
+    for head in range(heads.shape[1]):
+        if not open_lines[head] or heads[HeadRow.ROLE, head] != role:
+            continue
+        for kind in range(len(rows)):
+            new = heads[rows[kind], head] if rows[kind] >= 0 else 0.0
+            marks[head] |= least[kind] + new <= 1.0 + ROUNDING or (least[kind] == 0.0 and new < np.inf)
+        open_lines[head] = marks[head]
 
 
 @compiled
