@@ -83,7 +83,9 @@ class SloScorer:
     def keep(self, context: SchedulingContext) -> NDArray[np.bool_] | None:
         """bool[C]; None for all."""
         _count(context)
-        record, verdict = context.record, self._judged(context)
+        record, alone = context.record, len(context.slots) == 1
+        # An only candidate is not compared with others: it is judged as a critical request is at last.
+        verdict = self._judged(context, nominal=alone and _without_margin(context))
         valid: NDArray[np.bool_] = verdict > 0.0
         if self.exploration and context.state.generator.random() < self.exploration:
             context.notes[NOTE] = np.ones(len(verdict))
@@ -153,7 +155,7 @@ class SloScorer:
         record = context.record
         late = record.forced or lost(context)
         if not late:
-            again = self._without_margin(context, verdict) if record.request.critical else verdict
+            again = self._judged(context, nominal=True) if _without_margin(context) else verdict
             kept: NDArray[np.bool_] = again > 0.0
             late = self.patient and record.request.critical and waited_long(context)
             if kept.any() or (self.patient and not late):
@@ -171,17 +173,6 @@ class SloScorer:
         harm = -verdict - LEAST - 0.01 * context.forecast[ForecastRow.TTFT_S]
         harmless: NDArray[np.bool_] = usable & (harm <= ROUNDING) & has_room(context)
         return harmless
-
-    def _without_margin(self, context: SchedulingContext, verdict: FloatArray) -> FloatArray:
-        """The verdict on a critical request by the prediction as it is.
-
-        The margin is there so that promises are kept to those that could wait or go elsewhere. It stays where
-        the tenant is ahead of others that wait.
-        """
-        shares = context.state.shares
-        if shares.several and shares.ahead(context.record.request.tenant):
-            return verdict
-        return self._judged(context, nominal=True)
 
     def _margins(self, state: RoutingState) -> tuple[float, float]:
         """The factor of all predictions, and the weight of what was learnt of each replica's."""
@@ -231,6 +222,16 @@ class SloScorer:
             reserve=reserve,
             first_itl_s=first_itl_s,
         )
+
+
+def _without_margin(context: SchedulingContext) -> bool:
+    """True for a critical request, which is judged by the prediction as it is before it is refused.
+
+    The margin is there so that promises are kept to those that could wait or go elsewhere. It stays where
+    the tenant is ahead of others that wait.
+    """
+    request, shares = context.record.request, context.state.shares
+    return request.critical and not (shares.several and shares.ahead(request.tenant))
 
 
 def has_room(context: SchedulingContext) -> NDArray[np.bool_]:
