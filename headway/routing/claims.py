@@ -25,6 +25,7 @@ import numpy as np
 from headway.routing.capacity import pattern_of
 from headway.routing.context import RoutingState, SchedulingContext
 from headway.routing.fair_shares import TenantShares
+from headway.routing.held_lines import rounded_down
 from headway.routing.records import Record, Replica
 from headway.routing.table import FloatArray, SlotArray
 
@@ -39,7 +40,7 @@ NOWHERE = -1
 
 
 class Tightness:
-    """How many times its tokens a request is charged for its SLO."""
+    """How many times its tokens a request is charged for its SLO, to within 1/64 of it."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[int, int, float, float], float] = {}
@@ -50,7 +51,12 @@ class Tightness:
         if not slo.given or slo == state.slo or not len(slots):
             return 1.0
         pattern = pattern_of(record.request, record.expected_output, state.capacity.buckets)
-        key = (pattern.input_bucket, pattern.output_bucket, slo.ttft_s, slo.tpot_s)
+        key = (
+            pattern.input_bucket,
+            pattern.output_bucket,
+            rounded_down(slo.ttft_s),
+            rounded_down(slo.tpot_s),
+        )
         if key not in self._known:
             if len(self._known) >= MOST_KNOWN:
                 self._known.clear()
@@ -81,6 +87,10 @@ class GuardBalance:
             self._debts[replica] = debt
         else:
             del self._debts[replica]
+
+    def forget(self, replica: Replica) -> None:
+        """The replica is GONE."""
+        self._debts.pop(replica, None)
 
     def turned_away(self, replica: Replica, record: Record) -> list[Record]:
         """That request was, by guards there. The requests whose guards are spent."""

@@ -10,6 +10,7 @@ the next. RequestFault names a held or late request at whose turn it happened.
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from math import inf
 
 import numpy as np
@@ -39,6 +40,9 @@ from headway.routing.types import (
 
 MOST_TRIES = 64
 """Lines whose heads find no room after one event, at most, before the rest is left for the next."""
+
+STAFFED_AT_ONCE = 200
+"""Requests that waited for the first replica of a role, and are judged in one event; the rest at the next."""
 
 LOOK_AGAIN_S, LOOK_AGAIN_TRIES = 0.5, 8
 """Seconds after which the most urgent lines, so many, ask all replicas: time alone makes room, too."""
@@ -121,6 +125,8 @@ class Dispatcher:
         # Where nothing runs no event will come, and time alone makes room.
         stuck = len(self._records) == self.held > 0 and self._state.fleet.has(self._state.roles)
         again_s = self.freed.next_look_s if stuck else inf
+        if self._queue.unstaffed and self._state.fleet.has(self._state.roles):
+            return 0.0
         return min(self._queue.next_due_s, again_s, inf if first is None else first[0])
 
     def settle(self, now_s: float, record: Record) -> None:
@@ -147,7 +153,7 @@ class Dispatcher:
         if not self._queue or self.gathering:
             return self.outcome()
         if self._queue.unstaffed and self._state.fleet.has(self._state.roles):
-            for request_id, record in list(self._queue.unstaffed.items()):
+            for request_id, record in list(islice(self._queue.unstaffed.items(), STAFFED_AT_ONCE)):
                 with _turn_of(request_id):
                     self._queue.staffed(now_s, record, self._state)
             self.freed.look_again()
@@ -175,7 +181,7 @@ class Dispatcher:
 
     def colocate(self, now_s: float, record: Record, decode: Replica, decision: OffloadDecision) -> None:
         """Give an offloaded prompt to D after all."""
-        self.leave(record)
+        self.take_back(record)
         self._place(now_s, record, self._scheduler.chosen(now_s, record, decode, decode, decision))
 
     def leave(self, record: Record) -> None:
@@ -185,6 +191,16 @@ class Dispatcher:
         else:
             self.freed.add(record.prefill, record.decode)
             self.placing.released(record)
+
+    def take_back(self, record: Record) -> None:
+        """Its attempt has come to nothing, for which its tenant is not charged."""
+        if record.phase is not RequestPhase.QUEUED:
+            self._shares.returned(record.request.tenant, record.charged)
+        self.leave(record)
+
+    def gone(self, replica: Replica) -> None:
+        """The replica is there no more."""
+        self._guards.forget(replica)
 
     def judge_anew(self) -> None:
         """What is known of those that are held is out of date, and any replica may have room for them."""
@@ -349,7 +365,8 @@ class Dispatcher:
         record.charged_output, record.times = record.expected_output, 1.0
         if self._shares.several:
             record.times = self._tightness.of(now_s, record, self._state)
-        self._shares.served(tenant, record.times * cost_of(uncached, record.charged_output))
+        record.charged = record.times * cost_of(uncached, record.charged_output)
+        self._shares.served(tenant, record.charged)
         self._queue.served(tenant)
         placement = self.placing.place(now_s, record, choice)
         self._placements.append(placement)

@@ -36,7 +36,7 @@ ALLOWANCE = 1024.0
 """Tokens per weight that a tenant may be ahead: about a request, so that urgency decides between equals."""
 
 MOST_COUNTERS = 10_000
-"""Counters that are kept before the lower half of them is dropped."""
+"""Counters that are kept before the lower half of them, but for those that wait, is dropped."""
 
 
 def cost_of(uncached_tokens: float, output_tokens: float) -> float:
@@ -51,6 +51,7 @@ class FairShares:
         self._weight_of = weight_of
         self._virtual = 0.0
         self._counters: dict[str, float] = {}
+        self._most = MOST_COUNTERS
         self._waiting: dict[str, int] = {}
         self._order: list[tuple[float, str]] = []
         """(counter, tenant) of those that wait, a heap; a row that is out of date counts for nothing."""
@@ -119,12 +120,14 @@ class FairShares:
         self._counters[tenant] = counter
         if tenant in self._waiting:
             self._list(tenant)
-        if len(self._counters) > MOST_COUNTERS:
+        if len(self._counters) > self._most:
             # Those least above V lose least by beginning at V again.
-            first = sorted(self._counters.items(), key=lambda item: item[1])[: MOST_COUNTERS // 2]
+            first = sorted(self._counters.items(), key=lambda item: item[1])[: len(self._counters) // 2]
             for name, _ in first:
                 if name not in self._waiting:
                     del self._counters[name]
+            # Where most of them wait there are more: to sort them for each that comes takes milliseconds.
+            self._most = max(MOST_COUNTERS, 2 * len(self._counters))
 
     def _list(self, tenant: str) -> None:
         heappush(self._order, (self._counters.get(tenant, 0.0), tenant))

@@ -7,7 +7,7 @@ others, so FEW of them decide about as well:
     LIGHTEST   the least loaded, by requests there, twice those whose prompts wait; prefill replicas by prompt
                tokens
     SPREAD     one drawn of each of so many even parts, so that all are looked at in turn, whatever their load
-    known      those of the request's session, and those with its adapter
+    known      those of the request's session, and those with its adapter, in turn where they are many
 
 Where none of these may take the request all candidates are asked: a refusal is always that of the fleet.
 Fleets of up to MOST replicas of a role are looked at as a whole.
@@ -38,7 +38,9 @@ def few_of(context: SchedulingContext) -> SchedulingContext:
     marks, lot = np.zeros(len(slots), dtype=np.bool_), int(state.generator.random() * LOTS)
     by_tokens = counts_prompt_tokens(context.role)
     mark_few(state.fleet.table, slots, context.cached_tokens, by_tokens, lot, marks)
-    known = list(state.adapters.homes(record.request.adapter)[:LOADED]) if record.request.adapter else []
+    homes = tuple(state.adapters.homes(record.request.adapter)) if record.request.adapter else ()
+    first = lot % len(homes) if len(homes) > LOADED else 0
+    known = [*(homes[first:] + homes[:first])[:LOADED]]
     if (home := state.sessions.home(record.request.session)) is not None:
         known.extend(replica.slot for replica in home if replica.alive)
     for slot in known:

@@ -259,7 +259,7 @@ class Router:
         if (decode := self._survivor(record)) is not None and record.offload is not None:
             self._dispatch.colocate(now_s, record, decode, after_loss(record.offload))
             return self._dispatch.outcome()
-        self._dispatch.leave(record)
+        self._dispatch.take_back(record)
         self._dispatch.settle(now_s, record)
         return self._dispatch.drain(now_s)
 
@@ -273,6 +273,7 @@ class Router:
             self._state.prefixes.forget(replica.slot)
             self._state.reports.forget(replica)
             self._state.adapters.forget(replica.slot)
+            self._dispatch.gone(replica)
             return NOTHING
         if replica is None:
             cells = self._state.latency.cells(update.gpu_type)

@@ -12,6 +12,7 @@ from headway.config.routing import PredictionSettings
 from headway.engine import EngineRules, engine_profile
 from headway.planning.types import Slo
 from headway.routing import ReplicaLoad, ReplicaUpdate, RequestSlo, Router, make_router
+from headway.routing.dispatch import STAFFED_AT_ONCE
 from headway.simulation.report import SimulationReport
 from headway.simulation.scenario import ScenarioRouter
 from headway_cli.job import Job
@@ -20,7 +21,7 @@ from interp import scaled
 from predictors.latency import LatencyModel, TargetModel
 from predictors.latency.curve import Basis, Curve, Learned
 from tests.routing.engines import Engines, stream
-from tests.routing.routers import bearing, finish, placed, request, router, surfaces
+from tests.routing.routers import bearing, finish, gone, join, placed, request, router, surfaces
 from tests.simulation.worlds import ArrayTrace, run, scenario
 
 TIGHT = RequestSlo(ttft_s=0.5, tpot_s=0.015)
@@ -302,6 +303,20 @@ class TestTightSlos:
         assert made._records["other"].times == 1.0
         assert made._records["tight"].times > 3.0
 
+    def test_slos_that_differ_by_little_are_remembered_as_one(self) -> None:
+        made = router(count=1)
+        for number in range(200):
+            slo = RequestSlo(ttft_s=9.0 + 1e-6 * number, tpot_s=0.5 + 1e-9 * number)
+            made.submit(0.0, request(f"r{number}", slo=slo, tenant=f"t{number % 2}"))
+        assert len(made._dispatch._tightness._known) == 1
+
+    def test_what_guards_cost_is_forgotten_with_their_replica(self) -> None:
+        made = router(count=1)
+        replica = made._fleet.at(0)
+        made._dispatch._guards._debts[replica] = 1.0
+        gone(made, replica.name)
+        assert not made._dispatch._guards._debts
+
 
 class TestHotPrefixes:
     def test_one_prompt_of_all_does_not_stay_at_one_replica(self) -> None:
@@ -381,3 +396,29 @@ def test_a_key_that_makes_up_users_takes_nothing_from_another() -> None:
     lost = sum(each.request_id in engines.shed for each in flood)
     assert lost > len(flood) / 4, "a flood is more than there is room for"
     assert sum(each.request_id in engines.kept for each in few) == len(few)
+
+
+class TestWhatACrashCosts:
+    def test_an_attempt_that_came_to_nothing_is_not_charged(self) -> None:
+        made = router(count=2)
+        for name in ("a", "b"):
+            placed(made.submit(0.0, request(name, tenant=name, slo=RequestSlo(ttft_s=9.0, tpot_s=1.0))))
+        before = made._state.shares._keys.start("a"), made._state.shares._keys.start("b")
+        for _ in range(5):
+            made.failed(1.0, "a", retry=True)
+        assert (made._state.shares._keys.start("a"), made._state.shares._keys.start("b")) == before
+        assert "a" in made
+
+    def test_thousands_that_waited_for_the_first_replica_do_not_stop_the_clock(self) -> None:
+        made, slo = router(count=0, queue={"max_requests": 1000}), RequestSlo(ttft_s=9.0, tpot_s=1.0)
+        for number in range(500):
+            made.submit(0.0, request(f"r{number}", slo=slo))
+        first = join(made, "mixed-0", now_s=0.1)
+        assert len(made._dispatch._queue.unstaffed) == 500 - STAFFED_AT_ONCE
+        found, now_s = len(first.placements), 0.1
+        while made._dispatch._queue.unstaffed:
+            assert made.next_due_s <= now_s, "nobody need say anything for the rest to be judged"
+            now_s += 0.01
+            found += len(made.expire(now_s).placements)
+        assert found >= 1
+        assert made.queued + found == 500

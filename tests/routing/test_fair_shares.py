@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headway.routing import fair_shares
 from headway.routing.fair_shares import ALLOWANCE, MOST_COUNTERS, FairShares, TenantShares, cost_of
 
 
@@ -80,6 +81,18 @@ def test_counters_do_not_grow_with_the_names_that_clients_make_up():
     for number in range(3 * MOST_COUNTERS):
         of.served(f"user-{number}", 10.0)
     assert len(of._counters) <= MOST_COUNTERS + 1
+
+
+def test_many_that_wait_are_not_sorted_for_each_that_comes(monkeypatch):
+    of, sorts = shares(), []
+    monkeypatch.setattr(
+        fair_shares, "sorted", lambda *a, **k: sorts.append(1) or sorted(*a, **k), raising=False
+    )
+    for number in range(3 * MOST_COUNTERS):
+        of.waits(f"user-{number}")
+        of.served(f"user-{number}", 10.0)
+    assert len(of._counters) == 3 * MOST_COUNTERS
+    assert len(sorts) < 5
 
 
 def test_the_order_of_those_that_wait_holds_no_more_than_they_are():

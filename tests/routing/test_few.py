@@ -46,6 +46,18 @@ def test_the_few_are_those_that_matter_and_some_of_all() -> None:
     assert len(seen) > 0.9 * MANY
 
 
+def test_the_homes_of_an_adapter_come_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, seen = router(count=MANY), set()
+    monkeypatch.setattr(few, "mark_few", lambda *_: None)
+    for slot in range(100):
+        made._state.adapters.report(0.0, slot, ("a",), 4)
+    for number in range(60):
+        homes = few_of(context(made, MANY, request_id=f"r{number}", adapter="a")).slots.tolist()
+        assert len(homes) == few.LOADED
+        seen |= {*homes}
+    assert seen == {*range(100)}
+
+
 def test_the_same_generator_draws_the_same() -> None:
     first, second = (few_of(context(router(count=MANY, seed=3), MANY)).slots.tolist() for _ in range(2))
     assert first == second
