@@ -21,7 +21,9 @@ from predictors.latency import LatencyModel, TargetModel
 from predictors.latency.curve import Basis, Curve, Learned
 
 KEPT, LOST = RequestSlo(ttft_s=60.0, tpot_s=1.0), RequestSlo(ttft_s=1e-6, tpot_s=1e-6)
-TENANTS, COPIES = ("a", "b"), 3
+TENANTS, PROMPTS = ("a", "b"), (1000, 1001, 50_000)
+"""Of the longest a replica has room for few, by whatever profile."""
+
 STEP_S, STEPS = 0.3, 12
 
 
@@ -62,13 +64,13 @@ def _one_at_a_time(router: Router, config: HeadwayConfig) -> RequestSlo:
 def _crowd(router: Router, replicas: Sequence[tuple[str, Role]], tight: RequestSlo) -> None:
     now_s, names = STEP_S, list[str]()
     _report(router, now_s, replicas, waiting=1_000_000)
-    kinds = product(range(COPIES), TENANTS, (KEPT, tight, LOST, RequestSlo()), (False, True))
-    for number, (copy, tenant, slo, critical) in enumerate(kinds):
+    kinds = product(PROMPTS, TENANTS, (KEPT, tight, LOST, RequestSlo()), (False, True))
+    for number, (input_tokens, tenant, slo, critical) in enumerate(kinds):
         names.append(f"crowd-{number}")
         request = RouteRequest(
             request_id=names[-1],
             arrival_s=now_s,
-            input_tokens=1000 + copy,
+            input_tokens=input_tokens,
             max_tokens=100,
             slo=slo,
             critical=critical,
@@ -76,7 +78,7 @@ def _crowd(router: Router, replicas: Sequence[tuple[str, Role]], tight: RequestS
             session=tenant,
             blocks=(1, 2, 3),
             block_tokens=256,
-            prediction_based=slo.given and copy == 1,
+            prediction_based=slo.given and input_tokens == PROMPTS[1],
         )
         router.submit(now_s, request)
     for step in range(STEPS):

@@ -75,9 +75,10 @@ def _target(model: TargetModel, quantile: bool) -> TargetCurves:
         return NOTHING
     upper = _table(learned.quantile) if quantile else NO_CURVE
     forest = learned.forest or NO_FOREST
-    return TargetCurves(
-        _table(learned.centre), upper, learned.factor, forest.source, forest.threshold, forest.leaf
-    )
+    # Copies, which may be written to: those of a model that came through Ray may not, and loops would be
+    # compiled for them anew, in the middle of the traffic.
+    trees = np.array(forest.source), np.array(forest.threshold), np.array(forest.leaf)
+    return TargetCurves(_table(learned.centre), upper, learned.factor, *trees)
 
 
 def _table(curve: Curve) -> FloatArray:

@@ -45,6 +45,7 @@ def test_refusals_and_offload_are_warm(monkeypatch: pytest.MonkeyPatch, pools: A
 
 FLOODED = """
 import sys
+from dataclasses import replace
 
 import numpy as np
 from numba.core.dispatcher import Dispatcher
@@ -54,6 +55,7 @@ from actors.router import _made
 from actors.routing.rehearsal import as_believed, rehearse
 from headway.config import Role, load_config
 from headway.routing import OutputProgress, ReplicaLoad, ReplicaUpdate, RequestSlo, RouteRequest
+from predictors.latency.forest import NODES, Forest
 
 
 def compiled():
@@ -65,6 +67,20 @@ def compiled():
         if isinstance(each, Dispatcher)
         for signature in each.signatures
     }
+
+
+def from_ray():
+    # A model with trees. Arrays that Ray brings are not to be written to: to numba that is another type.
+    shape = (1, NODES)
+    forest = Forest(source=np.zeros(shape, np.intp), threshold=np.zeros(shape), leaf=np.zeros((1, NODES + 1)))
+    for each in (forest.source, forest.threshold, forest.leaf):
+        each.setflags(write=False)
+    believed = as_believed()
+    ttft, tpot = (
+        replace(target, learned=replace(target.learned, forest=forest))
+        for target in (believed.ttft, believed.tpot)
+    )
+    return replace(believed, ttft=ttft, tpot=tpot)
 
 
 pools = dict.fromkeys(sys.argv[2:], {})
@@ -80,7 +96,7 @@ slos = [RequestSlo(), RequestSlo(ttft_s=0.5, tpot_s=0.02), RequestSlo(ttft_s=5.0
 for number in range(600):
     now_s = 0.02 * number
     if number == 300:
-        router.use_model(as_believed())
+        router.use_model(from_ray())
     asked = RouteRequest(
         request_id=str(number),
         arrival_s=now_s,
