@@ -196,6 +196,7 @@ class Dispatcher:
         """Its attempt has come to nothing, for which its tenant is not charged."""
         if record.phase is not RequestPhase.QUEUED:
             self._shares.returned(record.request.tenant, record.charged)
+            record.charged, record.charged_output = 0.0, 0
         self.leave(record)
 
     def gone(self, replica: Replica) -> None:

@@ -76,7 +76,7 @@ def first_of(heads: FloatArray, marks: Marks, every: bool, keys: FloatArray, ahe
         if not (every or marks[column]) or heads[HeadRow.LIVE, column] == 0.0:
             continue
         ahead = ahead_of(heads, column, keys, ahead_from)
-        if best < 0 or ahead < least or (ahead == least and before(heads, column, best)):
+        if best < 0 or ahead < least or (ahead == least and _before(heads, column, best)):
             best, least = column, ahead
     return best
 
@@ -90,7 +90,7 @@ def ahead_of(heads: FloatArray, column: int, keys: FloatArray, ahead_from: float
 
 
 @compiled_in_place
-def before(heads: FloatArray, column: int, other: int) -> bool:
+def _before(heads: FloatArray, column: int, other: int) -> bool:
     """True if the head of a column is of less rank than that of another that is no more ahead."""
     if heads[HeadRow.TIER, column] != heads[HeadRow.TIER, other]:
         return bool(heads[HeadRow.TIER, column] < heads[HeadRow.TIER, other])
@@ -124,7 +124,7 @@ def enter_leading(  # noqa: PLR0917 - plain figures, compiled
 @compiled_in_place
 def _precedes(heads: FloatArray, column: int, ahead: int, other: int, other_ahead: int) -> bool:
     """True if the head of `column` is of less rank than that of `other`."""
-    return ahead < other_ahead or (ahead == other_ahead and before(heads, column, other))
+    return ahead < other_ahead or (ahead == other_ahead and _before(heads, column, other))
 
 
 @compiled_in_place

@@ -409,6 +409,15 @@ class TestWhatACrashCosts:
         assert (made._state.shares._keys.start("a"), made._state.shares._keys.start("b")) == before
         assert "a" in made
 
+    def test_what_was_given_back_is_given_back_once(self) -> None:
+        made = router(count=1)
+        placed(made.submit(0.0, request("a", tenant="a", slo=RequestSlo(ttft_s=9.0, tpot_s=1.0))))
+        gone(made, "mixed-0", now_s=1.0)
+        made.failed(1.0, "a", retry=True)
+        assert made.queued == 1
+        made.failed(2.0, "a", retry=False)
+        assert made._state.shares._keys._counters["a"] == 0.0
+
     def test_thousands_that_waited_for_the_first_replica_do_not_stop_the_clock(self) -> None:
         made, slo = router(count=0, queue={"max_requests": 1000}), RequestSlo(ttft_s=9.0, tpot_s=1.0)
         for number in range(500):
