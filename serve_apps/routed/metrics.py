@@ -1,7 +1,8 @@
 """Counts of routing at one gateway, and how Prometheus reads them. All series carry the label `model`.
 
 Placements, sheds and fallbacks are this gateway's. The queue, the gauges of `ROUTER_GAUGES` and the events
-that could not be handled are the router's, as it last reported them, the same at every gateway.
+that could not be handled are the router's, as it last reported them, the same at every gateway. Of a figure
+that is not known yet, such as the error of predictions that nothing was compared with, there is no series.
 """
 
 from collections import Counter
@@ -177,5 +178,6 @@ class RoutingMetrics(Collector):
         for figure, name, text, labels in ROUTER_GAUGES:
             family = GaugeMetricFamily(name, text, labels=("model", *labels))
             for values, value in counts.figures.get(figure, {}).items():
-                family.add_metric((self._model, *values), value)
+                if isfinite(value):
+                    family.add_metric((self._model, *values), value)
             yield family

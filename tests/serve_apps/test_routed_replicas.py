@@ -1,5 +1,7 @@
 """Requests found on replicas, and the metrics of routing."""
 
+import math
+
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -70,7 +72,7 @@ def test_placements_sheds_fallbacks_and_what_the_router_says():
     counts.sheds["no_headroom"] += 1
     counts.fallbacks["timeout"] += 4
     counts.figures = {
-        "prediction": {("ttft", "error"): 0.05},
+        "prediction": {("ttft", "error"): 0.05, ("tpot", "error"): math.nan},
         "transfer": {("factor",): 1.25},
         "busy": {("mixed", "abc"): 0.5},
         "queued": {(): 9.0},

@@ -83,8 +83,9 @@ def test_metrics_under_vllms_names_count_what_engines_and_gateway_did(system: Se
         totals = Counter[str]()
         for family in text_string_to_metric_families(text):
             for sample in family.samples:
-                if sample.labels.get("role") in (None, "decode"):
-                    totals[sample.name.removeprefix("vllm:")] += int(sample.value)
+                name = sample.name.removeprefix("vllm:")
+                if name != sample.name and sample.labels.get("role") in (None, "decode"):
+                    totals[name] += int(sample.value)
         return totals
 
     def settled() -> Counter[str]:
