@@ -1,5 +1,6 @@
 """Loads and engines that try to talk the router into failing."""
 
+import tracemalloc
 from collections import Counter
 from dataclasses import replace
 from typing import Any
@@ -381,6 +382,47 @@ class TestLines:
                 order += [each.request_id for each in outcome.placements]
             now_s += 1.0
         assert order.index("late") > order.index("long-4")
+
+
+class TestHeldForLong:
+    """What is kept of a request that waits is small, and true when it is told."""
+
+    @staticmethod
+    def full(count: int) -> Router:
+        """All replicas are taken by requests whose SLO leaves no room."""
+        made, number = router(count=count), 0
+        while made.queued == 0:
+            slo = RequestSlo(ttft_s=2.0, tpot_s=0.012)
+            made.submit(
+                0.0, request(f"runs-{number}", input_tokens=300, max_tokens=300, slo=slo, arrival_s=0.0)
+            )
+            number += 1
+        return made
+
+    def test_the_memory_of_those_held_does_not_go_by_the_fleet(self) -> None:
+        made, generator, held = self.full(400), np.random.default_rng(5), 100
+        waiting = [
+            request(f"held-{number}", input_tokens=int(tokens), slo=RequestSlo(ttft_s=20.0 + slo, tpot_s=slo))
+            for number, (tokens, slo) in enumerate(
+                zip(generator.integers(100, 60_000, held), generator.uniform(0.02, 2.0, held), strict=True)
+            )
+        ]
+        tracemalloc.start()
+        try:
+            for each in waiting:
+                made.submit(0.01, each)
+            grown, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert made.queued > held / 2
+        assert grown / held < 10_000, "a column of the fleet alone takes 3,200 bytes"
+
+    def test_what_is_told_of_replicas_is_as_it_was_when_they_had_no_room(self) -> None:
+        made = self.full(2)
+        gone(made, "mixed-0", now_s=1.0)
+        (shed,) = made.expire(100.0).sheds
+        assert "2 mixed replicas" in shed.detail
+        assert "tightest running 12 ms" in shed.detail
 
 
 def test_a_key_that_makes_up_users_takes_nothing_from_another() -> None:
