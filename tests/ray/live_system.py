@@ -46,7 +46,9 @@ SLOW = {
     "planner.adjustment_interval_s": 6.0,
     "pools.prefill.max_replicas": 4,
     "pools.decode.max_replicas": 4,
+    "routing.queue.max_wait_s": 150.0,
 }
+"""The policy does not see what waits: where starts take long on busy cores, a backlog outlives its step."""
 
 
 @dataclass(frozen=True, kw_only=True)
