@@ -390,12 +390,9 @@ class TestHeldForLong:
     @staticmethod
     def full(count: int) -> Router:
         """All replicas are taken by requests whose SLO leaves no room."""
-        made, number = router(count=count), 0
+        made, slo, number = router(count=count), RequestSlo(ttft_s=2.0, tpot_s=0.012), 0
         while made.queued == 0:
-            slo = RequestSlo(ttft_s=2.0, tpot_s=0.012)
-            made.submit(
-                0.0, request(f"runs-{number}", input_tokens=300, max_tokens=300, slo=slo, arrival_s=0.0)
-            )
+            made.submit(0.0, request(f"runs-{number}", input_tokens=300, max_tokens=300, slo=slo))
             number += 1
         return made
 

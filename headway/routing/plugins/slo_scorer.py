@@ -293,38 +293,19 @@ def no_headroom(context: SchedulingContext) -> Refusal:
     """The refusal for want of headroom: what is missing, and until when waiting may help."""
     record, rows = context.record, context.forecast
     best_ttft_s, left_s = float(np.nanmin(rows[ForecastRow.TTFT_S])), record.slo.ttft_s - context.waited_s
-    # Plain figures, in words only where the request is shed: it may be held for long, and thousands are.
-    tightest_s = float(context.column(FleetRow.TPOT_SLO_S).min())
+    # Figures, not the context: thousands are held, and for long, while replicas come and go.
+    role, candidates, tpot_slo_s = context.role, len(context.slots), record.slo.tpot_s
     best_tpot_s = float(np.nanmin(rows[ForecastRow.TPOT_S]))
-    missing = (
-        context.role,
-        len(context.slots),
-        best_ttft_s,
-        left_s,
-        best_tpot_s,
-        record.slo.tpot_s,
-        tightest_s,
-    )
+    tightest_s = float(context.column(FleetRow.TPOT_SLO_S).min())
     return Refusal(
         reason=ShedReason.NO_HEADROOM,
-        explain=partial(_missing, *missing),
+        explain=lambda: (
+            f"{candidates} {role} replicas: TTFT at least {_ms(best_ttft_s)} with "
+            f"{_ms(max(left_s, 0.0))} left, TPOT at least {_ms(best_tpot_s)} for {_ms(tpot_slo_s)}, "
+            f"tightest running {_ms(tightest_s)}"
+        ),
         hopeful_until_s=context.hopeful_until_s,
         retry_after_s=min(max(best_ttft_s - left_s, 1.0), 60.0),
-    )
-
-
-def _missing(  # noqa: PLR0917 - kept as they are until they are put in words
-    role: Role,
-    candidates: int,
-    best_ttft_s: float,
-    left_s: float,
-    best_tpot_s: float,
-    tpot_slo_s: float,
-    tightest_s: float,
-) -> str:
-    return (
-        f"{candidates} {role} replicas: TTFT at least {_ms(best_ttft_s)} with {_ms(max(left_s, 0.0))} left, "
-        f"TPOT at least {_ms(best_tpot_s)} for {_ms(tpot_slo_s)}, tightest running {_ms(tightest_s)}"
     )
 
 
