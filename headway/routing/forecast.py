@@ -19,6 +19,7 @@ sequences (K tokens) and m that will join it (J tokens):
     TPOT          I' / (1 − D) for the newcomer, whose own prompt is done by then
     others' TPOT  I' / (1 − D'), D' = D + W(u) / τ: those running also lose its prompt's work, over a stay τ
     others' TTFT  a prompt that shares its chunks with those queued delays them: half of W(min(u, c))
+    growth        1 − ITL(1, input + o / 2) / others' TPOT: the part of it that is there because of load
 
 Everything is measured from now, and in seconds.
 """
@@ -50,7 +51,8 @@ FADED = -100.0
 
 
 class ForecastRow(IntEnum):
-    """The rows of a forecast, seconds each, one column per candidate; NaN without a profile."""
+    """The rows of a forecast, seconds each but for the last, one column per candidate; NaN without a
+    profile."""
 
     TTFT_S = 0
     TPOT_S = 1
@@ -66,6 +68,8 @@ class ForecastRow(IntEnum):
     """W(u), what its prompt adds to iterations that run anyway."""
     ITERATION_S = 7
     """An iteration of those running now."""
+    GROWTH = 8
+    """A share of others' TPOT, no time: what an idle replica would not have."""
 
 
 ROWS = len(ForecastRow)
@@ -195,6 +199,7 @@ def forecast(  # noqa: PLR0917 - one loop over candidates, compiled
     chunk = batching.chunk_tokens
     mean_tokens = newcomer.input_tokens + 0.5 * newcomer.expected_output
     empty_s, stay_s = work.seconds[0], newcomer.stay_s
+    alone_s = itl_of(itl, 1.0, mean_tokens) if role != PREFILL_ROLE else 0.0
     chunk_s = work_of(work, chunk) if chunk > 0.0 else 0.0
     last_uncached, work_s, shared_s = -1.0, 0.0, 0.0
     for place in range(len(slots)):
@@ -211,7 +216,7 @@ def forecast(  # noqa: PLR0917 - one loop over candidates, compiled
         delay_s = shared_s if table[FleetRow.WAITING, slot] > 0.0 else 0.0
         if role == PREFILL_ROLE:
             own_s, ttft_s = rounds * empty_s + work_s, waiting_s + rounds * empty_s + work_s
-            row = (ttft_s, 0.0, 0.0, delay_s, waiting_s, own_s, work_s, empty_s)
+            row = (ttft_s, 0.0, 0.0, delay_s, waiting_s, own_s, work_s, empty_s, 0.0)
         else:
             batch = batch_at(table, slot)
             tokens = table[FleetRow.KV_TOKENS, slot] + table[FleetRow.OTHER_TOKENS, slot]
@@ -226,7 +231,8 @@ def forecast(  # noqa: PLR0917 - one loop over candidates, compiled
             half_s = 0.5 * now_itl_s if batch > 0.0 else 0.0
             if role == DECODE_ROLE:
                 ttft_s = room_s + half_s + later_itl_s
-                row = (ttft_s, later_itl_s, later_itl_s, 0.0, room_s, 0.0, 0.0, now_itl_s)
+                growth = 1.0 - alone_s / later_itl_s
+                row = (ttft_s, later_itl_s, later_itl_s, 0.0, room_s, 0.0, 0.0, now_itl_s, growth)
             else:
                 started_s = half_s if waiting_s == 0.0 else 0.0
                 own_s = rounds * now_itl_s + work_s
@@ -235,6 +241,7 @@ def forecast(  # noqa: PLR0917 - one loop over candidates, compiled
                 tpot_s = later_itl_s / (1.0 - min(duty, most))
                 others_s = later_itl_s / (1.0 - min(duty + work_s / stay_s, most))
                 before_s = waiting_s + room_s + started_s
-                row = (before_s + own_s, tpot_s, others_s, delay_s, before_s, own_s, work_s, now_itl_s)
+                ttft_s, growth = before_s + own_s, 1.0 - alone_s / others_s
+                row = (ttft_s, tpot_s, others_s, delay_s, before_s, own_s, work_s, now_itl_s, growth)
         for number in range(ROWS):
             out[number, place] = row[number]

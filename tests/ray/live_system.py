@@ -48,8 +48,8 @@ SLOW = {
     "pools.decode.max_replicas": 4,
     "routing.queue.max_wait_s": 150.0,
 }
-"""An idle engine's ITL is nine tenths of the SLO here: with its margin `slo` puts little beside one another,
-and those whose SLO is lost wait for up to a minute and more, on busy cores above all."""
+"""The reference policy does not count what the Router holds: what a step up has left over waits, after the step
+down, for the few replicas that stay, for most of a minute."""
 
 
 @dataclass(frozen=True, kw_only=True)

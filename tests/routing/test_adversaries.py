@@ -2,6 +2,7 @@
 
 import tracemalloc
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -22,7 +23,19 @@ from interp import scaled
 from predictors.latency import LatencyModel, TargetModel
 from predictors.latency.curve import Basis, Curve, Learned
 from tests.routing.engines import Engines, stream
-from tests.routing.routers import bearing, finish, gone, join, placed, request, router, surfaces
+from tests.routing.routers import (
+    MIXED,
+    NO_SLO,
+    SPLIT,
+    bearing,
+    finish,
+    gone,
+    join,
+    placed,
+    request,
+    router,
+    surfaces,
+)
 from tests.simulation.worlds import ArrayTrace, run, scenario
 
 TIGHT = RequestSlo(ttft_s=0.5, tpot_s=0.015)
@@ -382,6 +395,41 @@ class TestLines:
                 order += [each.request_id for each in outcome.placements]
             now_s += 1.0
         assert order.index("late") > order.index("long-4")
+
+
+class TestAnEngineThatIsNearlyTooSlow:
+    """An idle engine's TPOT is nine tenths of the SLO: a margin of a tenth leaves nothing."""
+
+    SLOW_BY, ITL_MS = 20.0, 136.0
+
+    def made(self, pools: Mapping[str, Any], **slo: Any) -> Router:
+        slower = scaled(surfaces(), 1.0 / self.SLOW_BY, 1.0 / self.SLOW_BY)
+        slo = {"ttft_ms": 4000.0, "itl_ms": self.ITL_MS, **slo}
+        return router(pools=pools, count=1, profiles={"": slower}, slo=slo)
+
+    @pytest.mark.parametrize("pools", [MIXED, SPLIT])
+    def test_most_of_the_room_that_it_has_is_used(self, pools: Mapping[str, Any]) -> None:
+        made, now_s, tpots_s = self.made(pools), 0.0, list[float]()
+        free = self.made(pools, itl_ms=1000.0)
+        while made.queued == 0:
+            now_s += 60.0
+            for each in (made, free):
+                outcome = each.submit(now_s, request(f"{now_s}", arrival_s=now_s, input_tokens=100))
+                for placement in outcome.placements:
+                    each.prefilled(now_s + 0.1, placement.request_id)
+                    each.first_token(now_s + 0.2, placement.request_id)
+                    if each is free:
+                        tpots_s.append(placement.predicted_tpot_s or 0.0)
+        idle_s, slo_s = tpots_s[0], self.ITL_MS / 1e3
+        bears = sum(tpot_s <= idle_s + 0.6 * (slo_s - idle_s) for tpot_s in tpots_s)
+        assert 0.9 * slo_s < idle_s < slo_s
+        assert made.running >= bears > 3
+
+    def test_what_names_no_slo_is_served_within_the_deployments(self) -> None:
+        engines = Engines(self.made(SPLIT), lambda *_: 1.0, learn=False)
+        requests = stream(1.0, 120.0, NO_SLO, input_tokens=800, max_tokens=40)
+        engines.run(requests)
+        assert len(engines.kept) == len(requests)
 
 
 class TestHeldForLong:

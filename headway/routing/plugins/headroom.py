@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from headway.routing.corrections import FIRST_SAFETY
 from headway.routing.forecast import ForecastRow
 from headway.routing.table import FleetRow, FloatArray, SlotArray
 from interp.jit import compiled, compiled_in_place
@@ -19,13 +20,22 @@ TTFT, TPOT, OTHERS, DELAY = (
     int(ForecastRow.OTHERS_TPOT_S),
     int(ForecastRow.DELAY_S),
 )
-WORK = int(ForecastRow.WORK_S)
+WORK, GROWTH = int(ForecastRow.WORK_S), int(ForecastRow.GROWTH)
 
 WORK_WEIGHT = 2.0
 """A second of work beside a second of waiting: what a cached prompt saves, those who come later have, too."""
 
 LEAST = 1e-6
 """The score of a valid candidate without any headroom to spare."""
+
+SPREAD, WORTH_OF_GROWTH = FIRST_SAFETY - 1.0, 0.25
+"""For the spread of TPOT's errors no more room is kept free than a quarter of what load has added to TPOT.
+
+Refusing makes no error less that an idle replica has, too. Of n that run, each within its SLO with
+P(n) = Φ(z), n P(n) is most where Φ(z) = (e / σ) φ(z): e is growth, σ the spread of measured / predicted (of
+logarithms), z σ the margin. At the σ of 11 % that FIRST_SAFETY stands for, z σ is 0.23 to 0.31 e for e of 0.2
+to 0.7, and nothing below 0.14. A factor beyond FIRST_SAFETY tells of predictions that are too low: it counts
+in full."""
 
 RESOLUTION = 0.02
 """Differences of headroom below this share of an SLO count less and less."""
@@ -40,7 +50,7 @@ class SloTerms(NamedTuple):
     """The newcomer's SLOs and how they are weighed; infinite where there is none.
 
     `left_s` is what is left of the TTFT SLO. Predictions are multiplied by the two `safety` factors, and by
-    1 + `caution` × FleetRow.TTFT_CAUTION or TPOT_CAUTION, the replica's own.
+    1 + `caution` × FleetRow.TTFT_CAUTION or TPOT_CAUTION, the replica's own, the latter as growth allows.
     `least_harm`: its own SLOs are lost and do not count. `patient`: it waits for a replica with a short
     queue, of prompts or of `chunk_tokens`. `reserve` sequences more must still fit under the TPOT SLOs, where
     one alone has `first_itl_s`.
@@ -94,6 +104,9 @@ def candidate_at(
         table[FleetRow.RUNNING, slot] + table[FleetRow.COMING, slot] + table[FleetRow.OTHER_REQUESTS, slot]
     )
     ttft_safety = terms.ttft_safety * (1.0 + terms.caution * table[FleetRow.TTFT_CAUTION, slot])
+    caution = terms.caution * table[FleetRow.TPOT_CAUTION, slot]
+    spread = min(caution, SPREAD)
+    caution += min(spread, max(0.0, WORTH_OF_GROWTH * rows[GROWTH, place])) - spread
     return JudgedReplica(
         rows[TTFT, place],
         rows[TPOT, place],
@@ -106,7 +119,7 @@ def candidate_at(
         waiting,
         (waiting == 0.0) | (table[FleetRow.PREFILL_TOKENS, slot] <= CHUNKS * terms.chunk_tokens),
         ttft_safety,
-        terms.tpot_safety * (1.0 + terms.caution * table[FleetRow.TPOT_CAUTION, slot]),
+        terms.tpot_safety * (1.0 + caution),
     )
 
 
