@@ -57,8 +57,9 @@ class Refusal:
     Waiting may help until `hopeful_until_s`, −inf if it never does. `unjudged`: nothing is wrong with the
     request, but there is no prediction to judge by. `role` is the place among the deployment's roles of the
     one without a candidate. `nearest` is the slot that lacks least for the request, `blocked_at` one that
-    only the SLOs of those that run there keep closed; −1 for none. `loads`: the least part of a replica that
-    it would take, for each FleetRow.KIND where that is known.
+    only the SLOs of those that run there keep closed; −1 for none. `of_next`: there would be one if the next
+    role had room at once. `loads`: the least part of a replica that it would take, for each FleetRow.KIND
+    where that is known.
     """
 
     reason: ShedReason
@@ -69,6 +70,7 @@ class Refusal:
     role: int = 0
     nearest: int = -1
     blocked_at: int = -1
+    of_next: bool = False
     loads: Mapping[int, float] = field(default_factory=dict)
 
 
@@ -76,8 +78,9 @@ class SchedulingContext:
     """The candidates of one role for one request. Lives as long as the decision.
 
     `slots` are the candidates' columns of the fleet's table. `further_s` comes on top of this role's part of
-    TTFT. Plugins keep arrays of their own in `notes` from one step to the next, by name. `partial`: there are
-    more candidates, which are asked where none of these may take the request.
+    TTFT, `next_wait_s` of it because the next role has no room yet. Plugins keep arrays of their own in
+    `notes` from one step to the next, by name. `partial`: there are more candidates, which are asked where
+    none of these may take the request.
     """
 
     __slots__ = (
@@ -86,6 +89,7 @@ class SchedulingContext:
         "_loads",
         "_prior",
         "further_s",
+        "next_wait_s",
         "notes",
         "now_s",
         "partial",
@@ -98,7 +102,7 @@ class SchedulingContext:
     def __init__(self, state: RoutingState, now_s: float, record: Record, role: Role) -> None:
         self.state, self.now_s, self.record, self.role = state, now_s, record, role
         self.slots: SlotArray = state.fleet.ready(role)
-        self.further_s, self.partial = 0.0, False
+        self.further_s, self.next_wait_s, self.partial = 0.0, 0.0, False
         self.notes: dict[str, FloatArray] = {}
         self._cached: FloatArray | None = None
         self._loads: FloatArray | None = None
@@ -205,7 +209,7 @@ class SchedulingContext:
         if slots is not None:
             other.slots = slots
         if role is self.role:
-            other.further_s = self.further_s
+            other.further_s, other.next_wait_s = self.further_s, self.next_wait_s
         return other
 
     def narrowed(self, position: int) -> "SchedulingContext":

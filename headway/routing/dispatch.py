@@ -20,7 +20,7 @@ from headway.config.routing import RoutingSettings
 from headway.routing.claims import GuardBalance, KeptRoom, Tightness
 from headway.routing.context import Refusal, RoutingState
 from headway.routing.fair_shares import cost_of
-from headway.routing.heads import HeadRow, Marks
+from headway.routing.heads import ANY_ROLE, HeadRow, Marks, any_of_role
 from headway.routing.held_queue import HeldQueue
 from headway.routing.lazy_heap import LazyHeap
 from headway.routing.offload import OffloadDecision
@@ -189,7 +189,9 @@ class Dispatcher:
         if record.phase is RequestPhase.QUEUED:
             self._queue.remove(record.request.request_id)
         else:
-            self.freed.add(record.prefill, record.decode)
+            # A prompt that is computed has freed its own replica already.
+            computed = record.phase is RequestPhase.DECODE
+            self.freed.add(None if computed else record.prefill, record.decode)
             self.placing.released(record)
 
     def take_back(self, record: Record) -> None:
@@ -233,9 +235,11 @@ class Dispatcher:
         self._queue.give_up(now_s)
         freed = self.freed.take(now_s, self._state.roles)
         tries = LOOK_AGAIN_TRIES if freed is None else MOST_TRIES
+        open_lines: Marks = self._queue.heads[HeadRow.LIVE] > 0.0
+        if freed is not None and not self._wait_for(freed, open_lines):
+            return
         if (freed := self._unsaturated(now_s, freed)) == ():
             return
-        open_lines: Marks = self._queue.heads[HeadRow.LIVE] > 0.0
         marks: Marks = np.zeros_like(open_lines)
         while tries:
             if not marks.any():
@@ -266,6 +270,13 @@ class Dispatcher:
                 marks[column] = open_lines[column] = False
                 tries -= 1
 
+    def _wait_for(self, freed: Freed, open_lines: Marks) -> bool:
+        """True if open lines wait for roles of which one is freed; lines that wait for others are closed."""
+        heads, found = self._queue.heads, False
+        for role, slots in enumerate(freed):
+            found |= any_of_role(heads, role, len(slots) > 0, open_lines)
+        return found
+
     def _unsaturated(self, now_s: float, freed: Freed | None) -> Freed | None:
         """`freed` without those that have room for nobody, none at all where a role has none."""
         if freed is not None:
@@ -281,6 +292,8 @@ class Dispatcher:
         if freed is None:
             return None
         role = int(self._queue.heads[HeadRow.ROLE, column])
+        if role == ANY_ROLE:
+            role = next(place for place, slots in enumerate(freed) if len(slots))
         return [slots if place == role and len(slots) else None for place, slots in enumerate(freed)]
 
     def _promising(self, now_s: float, freed: Freed | None, open_lines: Marks) -> Marks:

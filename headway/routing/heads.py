@@ -17,6 +17,7 @@ from interp.jit import compiled_in_place
 Marks = NDArray[np.bool_]
 
 CRITICAL_TIER, PLAIN_TIER, LOST_TIER = 0, 1, 2
+ANY_ROLE = -1
 LEADING = 32
 """Heads that are judged first, in order; all others only where none of these finds room."""
 
@@ -42,7 +43,7 @@ class HeadRow(IntEnum):
     """Arrival + TTFT SLO."""
     TPOT_SLO_S = 10
     ROLE = 11
-    """The place among the deployment's roles of that which had no room."""
+    """The place among the deployment's roles of that which had no room; ANY_ROLE where it was not asked."""
     FORCED = 12
     """1 where it has waited as long as it may."""
     HOME_UNTIL_S = 13
@@ -128,13 +129,18 @@ def _precedes(heads: FloatArray, column: int, ahead: int, other: int, other_ahea
 
 
 @compiled_in_place
+def waits_for(heads: FloatArray, column: int, role: int) -> bool:
+    """True if that head may be waiting for the role in this place."""
+    return bool(heads[HeadRow.ROLE, column] == role or heads[HeadRow.ROLE, column] == ANY_ROLE)
+
+
+@compiled_in_place
 def any_of_role(heads: FloatArray, role: int, stays: bool, open_lines: Marks) -> bool:
-    """True if open lines wait for the role in this place, which are closed unless it `stays`."""
+    """True if open lines may wait for the role in this place. Unless it `stays` those that do are closed."""
     found = False
     for column in range(heads.shape[1]):
-        of_role = heads[HeadRow.ROLE, column] == role
-        open_lines[column] &= stays or not of_role
-        found |= open_lines[column] and of_role
+        open_lines[column] &= stays or heads[HeadRow.ROLE, column] != role
+        found |= stays and open_lines[column] and waits_for(heads, column, role)
     return found
 
 

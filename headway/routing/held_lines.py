@@ -65,8 +65,8 @@ class WaitingRequest:
     From `late_from_s` on a critical one may also miss its SLO.
 
     `home` is the slot of the replica with `cached_tokens` of its prompt, −1 without one; `role` the place of
-    the role that had no room for it, and `loads` what it would take there of a replica of each kind. `slo` is
-    what it is held to. `forced`: it waited as long as it may, and waits on.
+    the role that had no room for it, ANY_ROLE where none was asked, and `loads` what it would take there of a
+    replica of each kind. `slo` is what it is held to. `forced`: it waited as long as it may, and waits on.
     """
 
     request: RouteRequest

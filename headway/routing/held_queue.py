@@ -16,7 +16,7 @@ from headway.routing.context import Refusal, RoutingState, SchedulingContext
 from headway.routing.fair_shares import TenantShares
 from headway.routing.few import sample_of
 from headway.routing.forecast import ForecastRow
-from headway.routing.heads import Marks
+from headway.routing.heads import ANY_ROLE, Marks
 from headway.routing.held_lines import (
     CRITICAL_PATIENCE,
     NO_HOME,
@@ -167,7 +167,7 @@ class HeldQueue:
             output_tokens=float(record.expected_output),
             home=home,
             cached_tokens=cached_tokens,
-            role=0 if refusal is None else refusal.role,
+            role=ANY_ROLE if refusal is None else refusal.role,
             loads={} if refusal is None else refusal.loads,
             slo=record.slo,
             profile=record.profile,
@@ -195,7 +195,7 @@ def _without_room(context: SchedulingContext, why: str) -> Refusal:
     record, until_s = context.record, inf
     if record.judged and isfinite(context.alone_s[0]):
         until_s = context.hopeful_until_s
-    return Refusal(reason=ShedReason.NO_HEADROOM, explain=lambda: why, hopeful_until_s=until_s)
+    return Refusal(reason=ShedReason.NO_HEADROOM, explain=lambda: why, hopeful_until_s=until_s, role=ANY_ROLE)
 
 
 def _start_by_s(context: SchedulingContext, refusal: Refusal | None) -> float:

@@ -12,7 +12,7 @@ written here: `placing` enters the choice in the fleet's table.
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import inf, nan
+from math import inf, isnan, nan
 
 import numpy as np
 from numpy.typing import NDArray
@@ -263,7 +263,9 @@ class Scheduler:
             if among is not None and (slots := among[place]) is not None:
                 context.slots = slots
             if barred is not None:
-                context.slots = context.slots[~np.isin(context.slots, barred)]
+                free = np.ones(self._state.fleet.table.shape[1], dtype=np.bool_)
+                free[barred] = False
+                context.slots = context.slots[free.take(context.slots)]
                 if not len(context.slots):
                     return KEPT_FOR_OTHERS
         if not pipeline.uses_predictions:
@@ -273,7 +275,9 @@ class Scheduler:
             each.partial = each is not context
         choice = self._choose_of(pipeline, few)
         if isinstance(choice, Refusal) and few[choice.role].partial:
-            return self._choose_of(pipeline, contexts)
+            choice = self._choose_of(pipeline, contexts)
+        if isinstance(choice, Refusal) and choice.of_next:
+            return replace(choice, role=choice.role + 1)
         return choice
 
     def _choose_of(self, pipeline: Pipeline, contexts: Sequence[SchedulingContext]) -> RouteChoice | Refusal:
@@ -301,7 +305,7 @@ class Scheduler:
         if pipeline.records_outcomes:
             # Prefill candidates are compared by whole TTFTs, for which decode is not chosen yet: its best.
             asked = second if pipeline.uses_predictions else sample_of(second)
-            decode_s = _least(asked.prior[ForecastRow.TTFT_S])
+            decode_s, first.next_wait_s = _soonest(asked.prior)
             first.further_s = self._state.rules.transfer_s(first.record.request.input_tokens) + decode_s
         position = self._decide(pipeline, first)
         if isinstance(position, Refusal):
@@ -352,10 +356,14 @@ class Scheduler:
         return min(float(loads[place]), 1.0)
 
 
-def _least(values: FloatArray) -> float:
-    """The least that is not NaN; 0 if all are, so that the other role's figures stand alone."""
-    least = values.min()
-    if least == least:  # noqa: PLR0124 - NaN if any is
-        return float(least)
-    known = values[np.isfinite(values)]
-    return float(known.min()) if len(known) else 0.0
+def _soonest(rows: FloatArray) -> tuple[float, float]:
+    """The least TTFT that is not NaN and its queueing; 0 if all are, so that the other role's figures stand
+    alone."""
+    ttft_s = rows[ForecastRow.TTFT_S]
+    place = ttft_s.argmin()
+    if isnan(ttft_s[place]):
+        known = np.isfinite(ttft_s)
+        if not known.any():
+            return 0.0, 0.0
+        place = np.where(known, ttft_s, inf).argmin()
+    return float(ttft_s[place]), float(rows[ForecastRow.QUEUE_S, place])

@@ -28,6 +28,7 @@ from headway.routing.heads import (
     ahead_of,
     enter_leading,
     leads,
+    waits_for,
 )
 from headway.routing.learned_curves import UNCACHED, corrected_at
 from headway.routing.plugins.headroom import CHUNKS, LEAST, SloTerms, candidate_at, missing
@@ -162,7 +163,7 @@ def _foresee(  # noqa: PLR0917 - plain figures, compiled
         if found:
             break
     for head in range(0 if found else heads.shape[1]):
-        if still[head] and heads[HeadRow.ROLE, head] == terms.role:
+        if still[head] and waits_for(heads, head, terms.role):
             still[head] = _any_in_time(table, heads, head, slots, soonest_s, terms, figures[3][1])
             if still[head]:
                 still[head] = _has_room(table, heads, head, slots, kind, figures, ranks, space)
@@ -186,7 +187,7 @@ def _leading(  # noqa: PLR0917 - plain figures, compiled
     """
     terms, (columns, aheads), found = HeldTerms(*figures[0]), leading, 0
     for head in range(heads.shape[1]):
-        if not still[head] or heads[HeadRow.ROLE, head] != terms.role:
+        if not still[head] or not waits_for(heads, head, terms.role):
             continue
         if found == len(columns):
             ahead = ahead_of(heads, head, *ranks)

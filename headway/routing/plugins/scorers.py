@@ -15,7 +15,7 @@ from pydantic import Field
 
 from headway.config import Role
 from headway.routing.context import Refusal, RoutingState, SchedulingContext
-from headway.routing.heads import HeadRow, load_row
+from headway.routing.heads import load_row, waits_for
 from headway.routing.least_load import counts_prompt_tokens
 from headway.routing.table import FleetRow, FloatArray, SlotArray
 from headway.routing.types import NO_SLO, ShedReason
@@ -277,7 +277,7 @@ def mark_fitting(  # noqa: PLR0917 - plain figures, compiled
     The others of the role are closed. `rows`: where each kind's loads stand in `heads`, −1 if nowhere.
     """
     for head in range(heads.shape[1]):
-        if not open_lines[head] or heads[HeadRow.ROLE, head] != role:
+        if not open_lines[head] or not waits_for(heads, head, role):
             continue
         for kind in range(len(rows)):
             new = heads[rows[kind], head] if rows[kind] >= 0 else 0.0

@@ -146,7 +146,18 @@ class SloScorer:
             return Refusal(reason=ShedReason.NO_HEADROOM, explain=lambda: "no prediction", unjudged=True)
         figures = tuple(self._terms(context))
         nearest, blocked = nearest_of(context.forecast, context.state.fleet.table, context.slots, figures)
-        return replace(no_headroom(context), nearest=nearest, blocked_at=blocked)
+        of_next = self._room_but_for_next(context)
+        return replace(no_headroom(context), nearest=nearest, blocked_at=blocked, of_next=of_next)
+
+    def _room_but_for_next(self, context: SchedulingContext) -> bool:
+        """True where a candidate would be valid if nothing were to be waited for at the next role."""
+        if context.next_wait_s <= 0.0 or context.record.forced:
+            return False
+        rows = context.forecast.copy()
+        rows[ForecastRow.TTFT_S] -= context.next_wait_s
+        terms = self._terms(context, nominal=_without_margin(context))
+        verdict = judge(rows, context.state.fleet.table, context.slots, tuple(terms))
+        return bool((verdict > 0.0).any())
 
     def _least_bad(
         self, context: SchedulingContext, verdict: FloatArray, usable: NDArray[np.bool_]
