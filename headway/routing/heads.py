@@ -29,6 +29,7 @@ class HeadRow(IntEnum):
     """1 for a line, 0 for a column that is free."""
     TIER = 1
     KEY_S = 2
+    """When it is due; when it came to wait, if it is lost, or in order of age (`held_lines`)."""
     SEQUENCE = 3
     START = 4
     """Where its user's next request begins within the key (`fair_shares`)."""
@@ -56,6 +57,8 @@ class HeadRow(IntEnum):
     """The place of its tenant in `UrgencyQueue`."""
     LATE_FROM_S = 17
     """The time from which a critical one has waited so long that it may miss its SLO."""
+    LATEST_S = 18
+    """The first latest start of those in the line, whether or not that one is the head."""
 
 
 LEAST_KIND, KINDS = -4, 12
@@ -154,19 +157,19 @@ def restart(heads: FloatArray, tenant: float, start: float) -> None:
 
 @compiled_in_place
 def next_lost_s(heads: FloatArray) -> float:
-    """The time after which the next head is lost; infinite where none can be saved."""
+    """The time after which the next one is lost; infinite where none can be saved."""
     next_s = inf
     for column in range(heads.shape[1]):
         if heads[HeadRow.LIVE, column] > 0.0 and heads[HeadRow.TIER, column] < LOST_TIER:
-            next_s = min(next_s, heads[HeadRow.KEY_S, column])
+            next_s = min(next_s, heads[HeadRow.LATEST_S, column])
     return next_s
 
 
 @compiled_in_place
 def lost_by(heads: FloatArray, now_s: float) -> int:
-    """A column whose head can be saved no longer, −1 without one."""
+    """The column of a line in which one can be saved no longer, −1 without one."""
     for column in range(heads.shape[1]):
         hopeful = heads[HeadRow.LIVE, column] > 0.0 and heads[HeadRow.TIER, column] < LOST_TIER
-        if hopeful and heads[HeadRow.KEY_S, column] < now_s:
+        if hopeful and heads[HeadRow.LATEST_S, column] < now_s:
             return column
     return -1

@@ -10,7 +10,12 @@ Whatever the distribution of W, as long as it is the same for all, the greatest 
 all slacks shrink alike: the order between two requests never changes, and keys can stay in heaps. Equals go
 by arrival; the lost come after all others, by enqueueing, so that none of them is overtaken for ever.
 
-    rank           (its key is ahead, its user is, tier, d or for the lost enqueueing, arrival), least first
+Where not all can be saved, the most are saved by leaving out the longest (Moore and Hodgson: the fewest late
+jobs on one machine); by latest start alone all begin at the last moment, the long at the cost of several.
+
+    due            d + LENIENCE p c      c: what a request costs in tokens (`fair_shares.cost_of`), p: the
+                                         seconds that usual requests may wait, for each of their tokens
+    rank           (its key is ahead, its user is, tier, due or for the lost enqueueing, arrival), least first
     tier           critical ones that can be saved; others that can; those that are lost
     order fifo     one tier, by enqueueing
 
@@ -23,13 +28,13 @@ nanoseconds each.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import count
-from math import frexp, inf, isinf, ldexp
+from math import exp, frexp, inf, isinf, ldexp, log
 from typing import Literal, NamedTuple
 
 import numpy as np
 
 from headway.routing.capacity import RequestPattern
-from headway.routing.fair_shares import TenantShares
+from headway.routing.fair_shares import TenantShares, cost_of
 from headway.routing.heads import (
     CRITICAL_TIER,
     KINDS,
@@ -53,6 +58,12 @@ NO_HOME = -1
 
 CRITICAL_PATIENCE = 0.5
 """The part of its patience after which a critical request goes where it harms nobody, also if it is late."""
+
+LENIENCE = 1.0
+"""How many times its wait a usual request counts as due later than one that costs nothing."""
+
+PRICE_SMOOTHING, PRICE_STEP, LEAST_PATIENCE_S = 0.01, 0.25, 1e-3
+"""Of the logarithm of the price: the part of each request, and the change that puts a line in order anew."""
 
 HOME_PATIENCE = 0.5
 """The part of its patience for which a request waits for the replica that has most of its prompt."""
@@ -88,6 +99,11 @@ class WaitingRequest:
     def latest_start_s(self) -> float:
         """The latest start that is still worth something."""
         return min(self.start_by_s, self.expires_s)
+
+    @property
+    def cost(self) -> float:
+        """Tokens, those that it has cached left out."""
+        return cost_of(max(self.request.input_tokens - self.cached_tokens, 0.0), self.output_tokens)
 
     @property
     def home_until_s(self) -> float:
@@ -138,14 +154,47 @@ def rounded_down(seconds: float) -> float:
     return ldexp(int(fraction * STEPS) / STEPS, exponent)
 
 
-class _Line:
-    """One line; `column` is its place in the table of heads."""
+class Price:
+    """Seconds that a usual request may wait, a token of it: a geometric mean over those that came to wait."""
 
-    __slots__ = ("column", "entries", "key")
+    def __init__(self) -> None:
+        self._seen, self.log = 0, 0.0
+
+    def seen(self, entry: WaitingRequest) -> None:
+        """One came to wait; without an SLO, or when it is late, it says nothing."""
+        patience_s, cost = entry.latest_start_s - entry.enqueued_s, entry.cost
+        if 0.0 < patience_s < inf and cost > 0.0:
+            self._seen += 1
+            part = max(1.0 / self._seen, PRICE_SMOOTHING)
+            self.log += part * (log(max(patience_s, LEAST_PATIENCE_S)) - log(cost) - self.log)
+
+
+class _Line:
+    """One line; `column` is its place in the table of heads.
+
+    `entries` are in the order in which they are served; `starts`, by latest start, those that can be saved.
+    All in it are due by one price, so that none passes its like when usual requests change.
+    """
+
+    __slots__ = ("column", "entries", "key", "log_price", "s_per_token", "starts")
 
     def __init__(self, key: tuple[Alike, bool], column: int) -> None:
         self.key, self.column = key, column
         self.entries: LazyHeap[WaitingRequest] = LazyHeap()
+        self.starts: LazyHeap[WaitingRequest] = LazyHeap()
+        self.log_price, self.s_per_token = inf, 0.0
+
+    def due_s(self, entry: WaitingRequest) -> float:
+        """When one that can be saved is due."""
+        return entry.latest_start_s + LENIENCE * self.s_per_token * entry.cost
+
+    def priced(self, log_price: float) -> bool:
+        """Go by this price, if it is another one (True)."""
+        if abs(log_price - self.log_price) <= PRICE_STEP:
+            return False
+        self.log_price, self.s_per_token = log_price, exp(log_price)
+        self.entries.rekey(self.due_s)
+        return True
 
 
 class UrgencyQueue:
@@ -163,6 +212,7 @@ class UrgencyQueue:
         self._numbers = count()
         self._next_lost_s = -inf
         """No head that can be saved is lost before."""
+        self._price = Price()
         self._expiry: LazyHeap[WaitingRequest] = LazyHeap()
         self.heads: FloatArray = np.zeros((len(HeadRow) + KINDS, 0))
         """f8[rows, lines]."""
@@ -181,6 +231,11 @@ class UrgencyQueue:
         first = self._expiry.first()
         return inf if first is None else first[0]
 
+    def due_s(self, request_id: str) -> float:
+        """When one that waits, and can be saved, is due."""
+        entry, line, _ = self._entries[request_id]
+        return line.due_s(entry)
+
     def waits_alike(self, of_line: Alike) -> bool:
         """True if requests of that line wait that can be saved."""
         return (of_line, False) in self._lines
@@ -193,6 +248,7 @@ class UrgencyQueue:
         sequence = self._sequence = self._sequence + 1
         self._shares.waits(entry.request.tenant)
         self._expiry.push(entry.expires_s, sequence, entry)
+        self._price.seen(entry)
         self._add(entry, sequence, lost=entry.forced)
 
     def remove(self, request_id: str) -> WaitingRequest | None:
@@ -221,9 +277,9 @@ class UrgencyQueue:
             return
         while (column := lost_by(self.heads, now_s)) >= 0:
             line = self._line(column)
-            first = line.entries.first()
+            first = line.starts.first()
             assert first is not None
-            entry, sequence = line.entries.item(first[1]), first[1]
+            entry, sequence = line.starts.item(first[1]), first[1]
             self._take(line, sequence)
             self._add(entry, sequence, lost=True)
         self._next_lost_s = next_lost_s(self.heads)
@@ -291,14 +347,19 @@ class UrgencyQueue:
                 self._of_tenant[entry.request.tenant] = set()
                 self._tenants[entry.request.tenant] = next(self._numbers)
             self._of_tenant[entry.request.tenant].add(line.column)
-        line.entries.push(entry.enqueued_s if by_age else entry.latest_start_s, sequence, entry)
+        ordered_anew = not by_age and line.priced(self._price.log)
+        key_s = entry.enqueued_s if by_age else line.due_s(entry)
+        line.entries.push(key_s, sequence, entry)
+        if not by_age:
+            line.starts.push(entry.latest_start_s, sequence, entry)
         self._entries[entry.request.request_id] = (entry, line, sequence)
-        if line.entries.first() == (entry.enqueued_s if by_age else entry.latest_start_s, sequence):
+        if ordered_anew or sequence in {_first(line.entries), _first(line.starts)}:
             self._write(line)
 
     def _take(self, line: _Line, sequence: int) -> None:
-        head = line.entries.first()
+        leads = sequence in {_first(line.entries), _first(line.starts)}
         line.entries.discard(sequence)
+        line.starts.discard(sequence)
         if not line.entries:
             del self._lines[line.key]
             self.heads[HeadRow.LIVE, line.column] = 0.0
@@ -308,7 +369,7 @@ class UrgencyQueue:
             columns.discard(line.column)
             if not columns:
                 del self._of_tenant[line.key[0].tenant], self._tenants[line.key[0].tenant]
-        elif head is not None and head[1] == sequence:
+        elif leads:
             self._write(line)
 
     def _write(self, line: _Line) -> None:
@@ -318,6 +379,7 @@ class UrgencyQueue:
         (key_s, sequence), (of_line, lost) = first, line.key
         entry = line.entries.item(sequence)
         request, slo = entry.request, entry.slo or entry.request.slo
+        next_start = line.starts.first()
         tier = LOST_TIER if lost else CRITICAL_TIER if of_line.critical else PLAIN_TIER
         self.heads[: len(HeadRow), line.column] = (
             1.0,
@@ -338,10 +400,11 @@ class UrgencyQueue:
             self._shares.number(request.tenant),
             self._tenants[request.tenant],
             entry.late_from_s,
+            inf if next_start is None else next_start[0],
         )
         self._write_loads(line.column, entry.loads if sequence > self._loads_forgotten else {})
-        if tier != LOST_TIER:
-            self._next_lost_s = min(self._next_lost_s, key_s)
+        if next_start is not None:
+            self._next_lost_s = min(self._next_lost_s, next_start[0])
 
     def _write_loads(self, column: int, loads: Mapping[int, float]) -> None:
         self.heads[len(HeadRow) :, column] = 0.0
@@ -359,6 +422,12 @@ class UrgencyQueue:
             self._at.extend([None] * (new - old))
             self._free.extend(range(new - 1, old - 1, -1))
         return self._free.pop()
+
+
+def _first(heap: LazyHeap[WaitingRequest]) -> int:
+    """The number of the first; −1 without one."""
+    first = heap.first()
+    return -1 if first is None else first[1]
 
 
 _ALL: Marks = np.ones(0, dtype=np.bool_)

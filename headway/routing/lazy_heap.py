@@ -6,7 +6,7 @@ garbage: then the heap is rebuilt from what lives. A rebuild of m keys follows a
 push and discard cost O(log n) amortised, and the heap never holds more than 2 n + SLACK keys.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heappush
 from typing import Generic, TypeVar
 
@@ -34,6 +34,11 @@ class LazyHeap(Generic[Item]):
     def __iter__(self) -> Iterator[Item]:
         """The items in the order of pushing."""
         return iter(self._items.values())
+
+    def rekey(self, key: Callable[[Item], float]) -> None:
+        """Put all items in the order of other keys."""
+        self._heap = [(key(item), sequence) for sequence, item in self._items.items()]
+        heapify(self._heap)
 
     def push(self, key: float, sequence: int, item: Item) -> None:
         """Add `item`; no living item has this sequence."""

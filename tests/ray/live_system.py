@@ -48,8 +48,8 @@ SLOW = {
     "pools.decode.max_replicas": 4,
     "routing.queue.max_wait_s": 150.0,
 }
-"""The reference policy does not count what the Router holds: what a step up has left over waits, after the step
-down, for the few replicas that stay, for most of a minute."""
+"""The reference policy does not count what the Router holds: what a step up has left over waits, after the
+step down, for the few replicas that stay, for most of a minute."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -233,8 +233,9 @@ def test_garbage_is_bounded():
         if number >= 100:
             assert queue.remove(str(number - 1)) is not None
     kept = [queue._expiry, *(line.entries for line in queue._lines.values())]
+    kept += [line.starts for line in queue._lines.values()]
     assert len(queue) == 100
-    assert sum(len(heap._heap) for heap in kept) <= 2 * 2 * len(queue) + 16 * len(kept) + 2 * len(PATTERNS)
+    assert sum(len(heap._heap) for heap in kept) <= 2 * 3 * len(queue) + 16 * len(kept) + 2 * len(PATTERNS)
 
 
 TIMES = st.one_of(st.floats(0, 20), st.just(inf), st.integers(0, 20).map(float))
@@ -249,8 +250,14 @@ class AgainstPlainLists(RuleBasedStateMachine):
         self.queue = empty(order)
         self.plain: dict[str, WaitingRequest] = {}
 
-    @rule(pattern=st.integers(0, 2), start_in=TIMES, patience=TIMES, critical=st.booleans())
-    def push(self, pattern, start_in, patience, critical):
+    @rule(
+        pattern=st.integers(0, 2),
+        start_in=TIMES,
+        patience=TIMES,
+        critical=st.booleans(),
+        output_tokens=st.sampled_from([1.0, 100.0, 1e4]),
+    )
+    def push(self, pattern, start_in, patience, critical, output_tokens):
         self.count += 1
         one = entry(
             f"{self.count}",
@@ -260,6 +267,7 @@ class AgainstPlainLists(RuleBasedStateMachine):
             expires=self.now + patience,
             critical=critical,
         )
+        one = replace(one, output_tokens=output_tokens)
         self.queue.push(one)
         self.plain[one.request.request_id] = one
 
@@ -307,7 +315,8 @@ class AgainstPlainLists(RuleBasedStateMachine):
     def rank(self, one: WaitingRequest) -> tuple[object, ...]:
         by_age = self.order == "fifo" or self.lost(one)
         tier = 2 if self.lost(one) else 1 if self.order == "fifo" or not one.request.critical else 0
-        return tier, one.enqueued_s if by_age else one.latest_start_s, int(one.request.request_id)
+        name = one.request.request_id
+        return tier, one.enqueued_s if by_age else self.queue.due_s(name), int(name)
 
     @invariant()
     def agrees(self):
