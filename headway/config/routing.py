@@ -61,8 +61,8 @@ class QueueSettings(Settings):
     """The router's own queue, in which requests wait until a replica has room."""
 
     order: Literal["slo", "fifo"] = "slo"
-    """Which is next among those held: the most urgent and cheapest that can still be saved (slo), or the oldest
-    (fifo)."""
+    """Which is next among those held: of those that can still be saved the most urgent and cheapest (slo), or
+    the oldest (fifo)."""
     max_requests: PositiveInt = 100_000
     """Requests that may be held; beyond that they are shed."""
     max_wait_s: PositiveFloat = 60.0

@@ -14,7 +14,7 @@ Where not all can be saved, the most are saved by leaving out the longest (Moore
 jobs on one machine); by latest start alone all begin at the last moment, the long at the cost of several.
 
     due            d + LENIENCE p c      c: what a request costs in tokens (`fair_shares.cost_of`), p: the
-                                         seconds that usual requests may wait, for each of their tokens
+                                         seconds that the tenant's usual requests may wait, a token of theirs
     rank           (its key is ahead, its user is, tier, due or for the lost enqueueing, arrival), least first
     tier           critical ones that can be saved; others that can; those that are lost
     order fifo     one tier, by enqueueing
@@ -61,6 +61,9 @@ CRITICAL_PATIENCE = 0.5
 
 LENIENCE = 1.0
 """How many times its wait a usual request counts as due later than one that costs nothing."""
+
+MOST_PRICES = 10_000
+"""Tenants whose prices are remembered."""
 
 PRICE_SMOOTHING, PRICE_STEP, LEAST_PATIENCE_S = 0.01, 0.25, 1e-3
 """Of the logarithm of the price: the part of each request, and the change that puts a line in order anew."""
@@ -155,7 +158,11 @@ def rounded_down(seconds: float) -> float:
 
 
 class Price:
-    """Seconds that a usual request may wait, a token of it: a geometric mean over those that came to wait."""
+    """Seconds that a tenant's usual request may wait, a token of it: a geometric mean over those that waited.
+
+    Each tenant has its own, so that nobody's odd SLOs change the order of others' requests, and none whose
+    requests are long comes after those of others.
+    """
 
     def __init__(self) -> None:
         self._seen, self.log = 0, 0.0
@@ -212,7 +219,7 @@ class UrgencyQueue:
         self._numbers = count()
         self._next_lost_s = -inf
         """No head that can be saved is lost before."""
-        self._price = Price()
+        self._prices: dict[str, Price] = {}
         self._expiry: LazyHeap[WaitingRequest] = LazyHeap()
         self.heads: FloatArray = np.zeros((len(HeadRow) + KINDS, 0))
         """f8[rows, lines]."""
@@ -248,7 +255,9 @@ class UrgencyQueue:
         sequence = self._sequence = self._sequence + 1
         self._shares.waits(entry.request.tenant)
         self._expiry.push(entry.expires_s, sequence, entry)
-        self._price.seen(entry)
+        if len(self._prices) >= MOST_PRICES:
+            self._prices.clear()
+        self._prices.setdefault(entry.request.tenant, Price()).seen(entry)
         self._add(entry, sequence, lost=entry.forced)
 
     def remove(self, request_id: str) -> WaitingRequest | None:
@@ -347,7 +356,7 @@ class UrgencyQueue:
                 self._of_tenant[entry.request.tenant] = set()
                 self._tenants[entry.request.tenant] = next(self._numbers)
             self._of_tenant[entry.request.tenant].add(line.column)
-        ordered_anew = not by_age and line.priced(self._price.log)
+        ordered_anew = not by_age and line.priced(self._prices[entry.request.tenant].log)
         key_s = entry.enqueued_s if by_age else line.due_s(entry)
         line.entries.push(key_s, sequence, entry)
         if not by_age:

@@ -94,3 +94,16 @@ def test_a_line_keeps_to_one_price_until_it_is_another() -> None:
     in_line = [each for each in queue.ordered(0.0) if each.pattern == PATTERNS[0]]
     assert names(in_line) == ["cheap"]
     assert queue.due_s("cheap") in queue.heads[HeadRow.KEY_S], "what lines are compared by"
+
+
+def test_the_order_of_a_tenants_requests_does_not_go_by_anothers() -> None:
+    def dues(others_start_by_s: float) -> list[float]:
+        queue = empty()
+        for number in range(200):
+            queue.push(entry(f"other-{number}", tenant="other", start_by=others_start_by_s))
+        for number, tokens in enumerate([100.0, 100.0, 30.0, 10.0]):
+            own = entry(f"{number}", start_by=5.0 + number, tenant="own")
+            queue.push(replace(own, output_tokens=tokens))
+        return [queue.due_s(str(number)) for number in range(4)]
+
+    assert dues(1.0) == dues(1e9)
