@@ -150,8 +150,11 @@ class SloScorer:
         return replace(no_headroom(context), nearest=nearest, blocked_at=blocked, of_next=of_next)
 
     def _room_but_for_next(self, context: SchedulingContext) -> bool:
-        """True where a candidate would be valid if nothing were to be waited for at the next role."""
-        if context.next_wait_s <= 0.0 or context.record.forced:
+        """True where a candidate would be valid if nothing were to be waited for at the next role.
+
+        One that may miss its SLO has found no room here: for it the next role does not matter.
+        """
+        if context.next_wait_s <= 0.0 or self._may_miss(context):
             return False
         rows = context.forecast.copy()
         rows[ForecastRow.TTFT_S] -= context.next_wait_s
@@ -163,12 +166,10 @@ class SloScorer:
         self, context: SchedulingContext, verdict: FloatArray, usable: NDArray[np.bool_]
     ) -> NDArray[np.bool_]:
         """The candidates of a request that none is valid for, and that is not shed for it."""
-        record = context.record
-        late = record.forced or lost(context)
-        if not late:
+        record, late = context.record, self._may_miss(context)
+        if not (record.forced or lost(context)):
             again = self._judged(context, nominal=True) if _without_margin(context) else verdict
             kept: NDArray[np.bool_] = again > 0.0
-            late = self.patient and record.request.critical and waited_long(context)
             if kept.any() or (self.patient and not late):
                 context.notes[NOTE] = again
                 return kept
@@ -184,6 +185,12 @@ class SloScorer:
         harm = -verdict - LEAST - 0.01 * context.forecast[ForecastRow.TTFT_S]
         harmless: NDArray[np.bool_] = usable & (harm <= ROUNDING) & has_room(context)
         return harmless
+
+    def _may_miss(self, context: SchedulingContext) -> bool:
+        """True for one that goes where it harms nobody: it is lost or, if critical, has waited long."""
+        record = context.record
+        long = self.patient and record.request.critical and waited_long(context)
+        return record.forced or lost(context) or long
 
     def _margins(self, state: RoutingState) -> tuple[float, float]:
         """The factor of all predictions, and the weight of what was learnt of each replica's."""
