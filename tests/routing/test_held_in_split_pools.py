@@ -2,8 +2,10 @@
 
 import pytest
 
+from headway.config import Role
 from headway.engine import EngineRules
-from headway.routing import RequestSlo, Router, RoutingOutcome
+from headway.routing import ReplicaUpdate, RequestSlo, Router, RoutingOutcome
+from headway.routing.scheduler import Scheduler
 from tests.routing.routers import SPLIT, finish, request, router
 
 SLO = RequestSlo(ttft_s=2.0, tpot_s=1.0)
@@ -40,3 +42,23 @@ def test_one_that_was_never_asked_is_by_the_event_of_either_role(full: Router) -
         full.submit(1.01, request(f"r{number}", arrival_s=1.01, slo=SLO))
     assert not full.failed(1.02, "r2", retry=False).placements
     assert placed_ids(full.complete(1.1, "r0", 100)) == ["r3"]
+
+
+def test_a_critical_one_that_is_late_is_not_asked_by_every_event_of_decodes(
+    full: Router, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, choose = list[str](), Scheduler.choose
+
+    def counted(self, now_s, record, *others):
+        asked.append(record.request.request_id)
+        return choose(self, now_s, record, *others)
+
+    patient = RequestSlo(ttft_s=60.0, tpot_s=1.0)
+    assert full.submit(1.01, request("prompt", arrival_s=1.01, slo=patient)).placements
+    full.submit(1.02, request("critical", arrival_s=1.02, slo=SLO, critical=True))
+    full.progress(1.6, [])  # All are asked about all, which is not due again for half a second.
+    monkeypatch.setattr(Scheduler, "choose", counted)
+    for number in range(8):
+        now_s = 2.2 + 0.01 * number
+        full.replica_changed(now_s, ReplicaUpdate(replica="decode-0", role=Role.DECODE))
+    assert asked.count("critical") <= 2
