@@ -208,7 +208,8 @@ class LiveAdvice:
         self, settings: PolicySettings, config: HeadwayConfig, memory: AdvisorMemory | None
     ) -> Advisor:
         if self._advisor is None:
-            self._advisor = Advisor(settings.limits, self._start_up(config), memory)
+            ends_s = (ledger.last_s or 0.0 for ledger in (self._watched, self._acted.rows))
+            self._advisor = Advisor(settings.limits, self._start_up(config), memory, after_s=max(ends_s))
         elif self._of is not None and settings.limits != self._of.limits:
             self._advisor.use(settings.limits)
         self._of = settings

@@ -385,22 +385,23 @@ def test_acting_is_compared_with_the_fleet_that_stood_there_when_the_dry_run_end
 
 def test_a_planner_that_always_acted_is_compared_with_a_fleet_that_is_named_alone() -> None:
     deployment = deployed(config=settings())
-    in_virtual_time(deployment.run_for(25.0))
-    assert "advice" not in deployment.status()
-    # A look in between does not make a fleet of Headway's own the yardstick.
-    for dry_run in (True, False):
-        deployment.loop.update_settings({"planner.dry_run": dry_run})
-        in_virtual_time(deployment.run_for(15.0))
-    assert "acted" not in deployment.status()["advice"]
-    for fleet in ({"prefill": 3, "decode": 5}, {"prefill": 2, "decode": 2}):
-        deployment.config = settings(planner__advice__against=fleet)
-        deployment = deployment.again()
-        in_virtual_time(deployment.run_for(25.0))
-        found = deployment.status()["advice"]["acted"]
-        assert found["against"] == fleet
-        # With another fleet the comparison begins anew.
-        assert found["start"]["covered_s"] == 20.0
-        assert found["start"]["stood"]["gpu_hours"] == pytest.approx(sum(fleet.values()) * 20.0 / 3600.0)
+    with virtual() as run:
+        run(deployment.run_for(30.0))
+        assert "advice" not in deployment.status()
+        # A look in between does not make a fleet of Headway's own the yardstick.
+        for dry_run in (True, False):
+            deployment.loop.update_settings({"planner.dry_run": dry_run})
+            run(deployment.run_for(15.0))
+        assert "acted" not in deployment.status()["advice"]
+        for fleet in ({"prefill": 3, "decode": 5}, {"prefill": 2, "decode": 2}):
+            deployment.config = settings(planner__advice__against=fleet)
+            deployment = deployment.again()
+            run(deployment.run_for(30.0))
+            found = deployment.status()["advice"]["acted"]
+            assert found["against"] == fleet
+            # With another fleet the comparison begins anew.
+            assert found["start"]["covered_s"] == 30.0
+            assert found["start"]["stood"]["gpu_hours"] == pytest.approx(sum(fleet.values()) * 30.0 / 3600.0)
 
 
 def test_a_store_that_takes_no_advice_fails_no_tick(caplog: pytest.LogCaptureFixture) -> None:

@@ -93,12 +93,18 @@ class AdvisorMemory:
 
 
 class Advisor:
-    """The two fleets of one planner; `memory` is that of an advisor before."""
+    """The two fleets of one planner; `memory` is that of an advisor before, which saw all until `after_s`."""
 
     def __init__(
-        self, limits: Mapping[Role, PoolLimits], start_up: StartUp, memory: AdvisorMemory | None = None
+        self,
+        limits: Mapping[Role, PoolLimits],
+        start_up: StartUp,
+        memory: AdvisorMemory | None = None,
+        *,
+        after_s: float = 0.0,
     ) -> None:
         self.use(limits)
+        self._after_s = after_s
         self.start_up = start_up if memory is None else replace(start_up, seen=memory.seen)
         self.planned: PlannedFleet = {} if memory is None else memory.planned
         self._outputs = OutputSample()
@@ -121,6 +127,9 @@ class Advisor:
     ) -> tuple[Observation, Row | None]:
         """Go on to the observation's time: what to plan from, and the row of the interval."""
         now_s, begins_s = observation.now_s, observation.now_s - observation.interval_s
+        # A clock that was set back since has no part in it.
+        if begins_s < self._after_s <= now_s:
+            begins_s = self._after_s
         pools = {role: observation.pools[role] for role in self._gpus}
         stood, replayed = self._fleets(pools, engine, begins_s, now_s)
         begins_s = max(begins_s, stood.now_s)

@@ -175,6 +175,17 @@ def test_a_restart_goes_on_with_the_plan_s_fleet() -> None:
     assert row.planned_gpu_s == 5 * 2 * INTERVAL_S
 
 
+def test_what_another_has_seen_until_then_is_not_counted_again() -> None:
+    """A tick that was late, and the next one in time: their intervals overlap."""
+    late = Advisor(LIMITS, StartUp(guess_s=60.0), after_s=40.0)
+    _, row = seen(late, interval(1))
+    assert (row.start_s, row.end_s) == (40.0, 60.0)
+    assert row.stood_gpu_s == 6 * 2 * 20.0
+    # A clock that was set back since is believed.
+    _, row = seen(Advisor(LIMITS, StartUp(guess_s=60.0), after_s=1e9), interval(1))
+    assert (row.start_s, row.end_s) == (30.0, 60.0)
+
+
 def test_the_real_fleet_all_gone_for_a_while() -> None:
     advisor = made()
     seen(advisor, interval(0))
