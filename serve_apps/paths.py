@@ -190,8 +190,8 @@ class DirectPath:
     def _choice(self, role: Role, prompt_tokens: int = 0) -> str | None:
         return self._phases.pools[role].pick(self._profile, time.monotonic(), role, prompt_tokens)
 
-    def place(self, request_id: str, *, critical: bool) -> Placement | None:
-        """A placement by this profile; None when a pool has no replica.
+    def place(self, request_id: str, *, critical: bool) -> Placement:
+        """A placement by this profile. NotReady when a pool has no replica.
 
         Overloaded where all replicas of one are saturated, but for a request that is critical.
         """
@@ -201,7 +201,7 @@ class DirectPath:
         decode_replica = self._choice(self._phases.decode_role)
         prefill_replica = decode_replica if self._phases.mixed else self._choice(self._phases.prefill_role)
         if prefill_replica is None or decode_replica is None:
-            return None
+            raise NotReady("no replica is running")
         return self._placement(request_id, prefill_replica, decode_replica, reason="fallback")
 
     def _placement(

@@ -138,7 +138,11 @@ class ServeBackend:
                 self._link or LineLink(ActorAddress(self._config)),
                 self._phases.pools,
                 lambda request: self._direct.place(request.request_id, critical=request.critical),
-                WaitLimits(call_timeout_s=routing.call_timeout_ms / 1e3, max_wait_s=routing.queue.max_wait_s),
+                WaitLimits(
+                    call_timeout_s=routing.call_timeout_ms / 1e3,
+                    max_wait_s=routing.queue.max_wait_s,
+                    most_waiting=routing.queue.max_requests,
+                ),
                 ReplicaSurvey(self._handles, self._phases.pools),
                 ask_blocks=self._phases.known_blocks,
             )

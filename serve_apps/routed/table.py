@@ -1,7 +1,9 @@
 """The requests of one gateway, and the events that the router has yet to hear of. No tasks, no calls.
 
 A request that wants a place (`submit`, `again`) gets it from the router (`hello`, `batch` -> `answered`,
-`deliver`), or by `fallback` when that takes too long or no router answers (`lost`).
+`deliver`), or by `fallback` when that takes too long or no router answers (`lost`). Where `fallback` finds no
+room, it waits for some here, in the order in which they came, as long as the router would hold it; a router
+that is back takes over whoever waits.
 
 A placement of our own is entered at its replicas at once: of many requests that are placed in the same moment
 each sees where the others went, which would be known otherwise only once they are sent.
@@ -34,17 +36,20 @@ from actors.routing.messages import (
 )
 from headway.planning import Role
 from headway.routing.types import KnownBlocks, OutputProgress, Placement, RouteRequest, Shed, ShedReason
-from serve_apps.gateway.backend import BackendError, NotReady, Overloaded
+from serve_apps.gateway.backend import BackendError, Overloaded
 from serve_apps.membership import Membership
 from serve_apps.routed.metrics import RoutingCounts
 from serve_apps.routed.replicas import ReplicaDiff
 from serve_apps.routed.requests import RequestState, RoutedRequest
 
-Fallback = Callable[[RouteRequest], Placement | None]
-"""Places a request without the router; None when no replica runs, Overloaded where all are saturated."""
+Fallback = Callable[[RouteRequest], Placement]
+"""Places a request without the router. NotReady where no replica runs, Overloaded where all are saturated."""
 
 SLACK_S = 5.0
 """Seconds beyond the longest wait after which the router has forgotten a request."""
+
+LOOK_S = 0.5
+"""Seconds after which those that wait here are tried again, though nothing was heard."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +62,8 @@ class WaitLimits:
     """In the router's queue."""
     gone_s: float = 10.0
     """In the queue of a router that has gone."""
+    most_waiting: int = 10_000
+    """So many requests may wait here for room."""
 
 
 class RequestTable:
@@ -81,7 +88,12 @@ class RequestTable:
         self._events: list[Event] = []
         self._asking: list[RoutedRequest] = []
         self._asked: list[RoutedRequest] = []
+        self._waiting: dict[str, tuple[RoutedRequest, str]] = {}
+        """For room, without the router: by id, in order, each with the reason why it is placed here."""
+        self._look: asyncio.TimerHandle | None = None
         self._session = 0
+        for pool in pools.values():
+            pool.watch(self._room)
 
     def submit(self, request: RouteRequest) -> RoutedRequest:
         """A request wants a place."""
@@ -97,6 +109,7 @@ class RequestTable:
     def prefilled(self, routed: RoutedRequest) -> None:
         """Its prompt is computed."""
         self._push(Prefilled(self._clock(), routed.request.request_id), urgent=_has_deadline(routed))
+        self._room()
 
     def first_token(self, routed: RoutedRequest) -> None:
         """Its first token has come; the router measures how long KV travelled, which does not keep."""
@@ -115,6 +128,7 @@ class RequestTable:
             self._push(Completed(now_s, request_id, routed.output_tokens))
         else:
             self._push(Failed(now_s, request_id))
+        self._room()
 
     def known(self, replica: str, blocks: KnownBlocks) -> None:
         """What a replica says of its prefix cache; of one that the router has not heard of it is dropped."""
@@ -177,6 +191,7 @@ class RequestTable:
         self.deliver(answer.messages)
         for routed in self._asked:
             if routed.state in {RequestState.ASKED, RequestState.HELD}:
+                self._waiting.pop(routed.request.request_id, None)
                 self._hold(routed, self._limits.max_wait_s + SLACK_S)
 
     def deliver(self, messages: Messages) -> None:
@@ -216,29 +231,67 @@ class RequestTable:
         if routed.state is RequestState.ASKED:
             self.down = True
             self._fall_back(routed, "timeout")
+        elif routed.request.request_id in self._waiting:
+            _, reason = self._waiting.pop(routed.request.request_id)
+            if (error := self._no_room(routed, reason)) is not None:
+                self._turn_away(routed, error)
         elif routed.state is RequestState.HELD and self.down:
             self._fall_back(routed, "unreachable")
         elif routed.state is RequestState.HELD:
             self._refuse(routed, Overloaded("the request waited for a replica as long as a request may"))
 
     def _fall_back(self, routed: RoutedRequest, reason: str) -> None:
+        """Place it here, or let it wait for room; only what is critical goes before those that wait."""
+        error: BackendError | None = Overloaded(f"{ShedReason.SATURATED}: {len(self._waiting)} requests wait")
+        if not self._waiting or routed.request.critical:
+            error = self._no_room(routed, reason)
+        if error is None:
+            return
+        longest_s = routed.request.arrival_s + self._limits.max_wait_s - self._clock()
+        if longest_s <= 0.0 or len(self._waiting) >= self._limits.most_waiting:
+            self._turn_away(routed, error)
+            return
+        self._waiting[routed.request.request_id] = routed, reason
+        self._hold(routed, longest_s)
+        if self._look is None:
+            self._look_later()
+
+    def _room(self) -> None:
+        """There may be room for those that wait here."""
+        while self._waiting:
+            routed, reason = next(iter(self._waiting.values()))
+            if self._no_room(routed, reason) is not None:
+                return
+
+    def _look_later(self) -> None:
+        self._look = asyncio.get_running_loop().call_later(LOOK_S, self._look_again)
+
+    def _look_again(self) -> None:
+        self._look = None
+        self._room()
+        if self._waiting:
+            self._look_later()
+
+    def _no_room(self, routed: RoutedRequest, reason: str) -> BackendError | None:
+        """None once it has been placed here; else why it cannot be now."""
         try:
             placement = self._fallback(routed.request)
-        except Overloaded as error:
-            self.counts.sheds[str(ShedReason.SATURATED)] += 1
-            self._refuse(routed, error)
-            return
-        if placement is None:
-            self._refuse(routed, NotReady("no replica is running"))
-            return
+        except BackendError as error:
+            return error
         self.counts.fallbacks[reason] += 1
         self.counts.placed(placement)
         self._release(routed)
         queued_s = max(0.0, self._clock() - routed.request.arrival_s)
-        routed.take(placement._replace(attempt=routed.attempt + 1, queued_s=queued_s))
+        self._take(routed, placement._replace(attempt=routed.attempt + 1, queued_s=queued_s))
         for pool, replica in self._places(routed):
             pool.sent(replica, routed.request.request_id, routed.request.input_tokens)
         self._push(Placed(self._clock(), _on_replica(routed)))
+        return None
+
+    def _turn_away(self, routed: RoutedRequest, error: BackendError) -> None:
+        if isinstance(error, Overloaded):
+            self.counts.sheds[str(ShedReason.SATURATED)] += 1
+        self._refuse(routed, error)
 
     def _hold(self, routed: RoutedRequest, longest_s: float) -> None:
         routed.stop_timer()
@@ -253,6 +306,10 @@ class RequestTable:
             return
         self.counts.placed(placement)
         self._release(routed)
+        self._take(routed, placement)
+
+    def _take(self, routed: RoutedRequest, placement: Placement) -> None:
+        self._waiting.pop(routed.request.request_id, None)
         routed.take(placement)
 
     def _shed(self, shed: Shed) -> None:
@@ -272,6 +329,7 @@ class RequestTable:
         routed.state = RequestState.ENDED
         routed.stop_timer()
         self._release(routed)
+        self._waiting.pop(routed.request.request_id, None)
         self._requests.pop(routed.request.request_id, None)
 
     def _release(self, routed: RoutedRequest) -> None:

@@ -2,13 +2,14 @@
 
 import asyncio
 from collections.abc import Coroutine, Sequence
+from math import inf
 from typing import Any
 
 from actors.routing.gateway_sessions import GatewaySessions
 from actors.routing.messages import Batch, BatchAnswer, Messages, OnReplica
 from headway.planning import Role
 from headway.routing import Placement, RouteRequest
-from serve_apps.gateway.backend import Overloaded
+from serve_apps.gateway.backend import NotReady, Overloaded
 from serve_apps.membership import Membership
 from serve_apps.routed.client import RouterClient, Unreachable
 from serve_apps.routed.known_blocks import AskBlocks
@@ -93,7 +94,10 @@ class Line:
 
 
 class Gateway:
-    """A client, its pool of mixed replicas, and what the replicas would answer to a survey."""
+    """A client, its pool of mixed replicas, and what the replicas would answer to a survey.
+
+    Without the router there is room for `room` requests, and for critical ones.
+    """
 
     def __init__(
         self, line: Line, *replicas: str, ask_blocks: AskBlocks | None = None, **patience: float
@@ -101,7 +105,7 @@ class Gateway:
         self.line, self.pool = line, Membership()
         self.pool.update((replica, {}) for replica in replicas)
         self.found: Sequence[OnReplica] = ()
-        self.surveys, self.saturated = 0, False
+        self.surveys, self.room = 0, inf
         self.client = RouterClient(
             line,
             {Role.MIXED: self.pool},
@@ -112,12 +116,13 @@ class Gateway:
             clock=asyncio.get_running_loop().time,
         )
 
-    def _fall_back(self, request: RouteRequest) -> Placement | None:
-        if self.saturated:
+    def _fall_back(self, request: RouteRequest) -> Placement:
+        if self.room < 1.0 and not request.critical:
             raise Overloaded("saturated: every mixed replica is saturated")
         replica = self.pool.pick("least_load", asyncio.get_running_loop().time())
         if replica is None:
-            return None
+            raise NotReady("no replica is running")
+        self.room -= 1.0
         return Placement(
             request_id=request.request_id,
             prefill_replica=replica,

@@ -1,6 +1,7 @@
 """What becomes of requests between a gateway and its router: in batches, late, lost, and after a restart."""
 
 import asyncio
+from math import inf
 
 import pytest
 
@@ -11,6 +12,7 @@ from headway.routing import ReplicaState, ReplicaUpdate, RouteRequest, RoutingOu
 from serve_apps.gateway.backend import NotReady, Overloaded
 from serve_apps.membership import SUSPECT_S
 from serve_apps.routed.client import CALL_LIMIT_S, LINGER_S, RETRY_S, SIGN_S, TICK_S
+from serve_apps.routed.table import LOOK_S
 from tests.actors.router_cases import asked, on
 from tests.serve_apps.routed_cases import CALL_S, Gateway, Line, play
 
@@ -167,17 +169,87 @@ async def expire(line: Line, after_s: float) -> None:
     line.deliver()
 
 
-def test_without_the_router_requests_are_turned_away_where_all_replicas_are_saturated():
+def test_without_the_router_requests_wait_for_a_saturated_replica_and_go_in_order():
     async def scenario(gateway: Gateway, line: Line) -> None:
         await greeted(gateway)
-        line.stall()
-        gateway.saturated = True
+        running = gateway.client.submit(request("running"))
+        await running.placed()
+        line.die()
+        gateway.room = 0
+        went: list[str] = []
+
+        async def follow(name: str) -> None:
+            await gateway.client.submit(request(name, critical=name == "critical")).placed()
+            went.append(name)
+
+        async with asyncio.TaskGroup() as tasks:
+            for name in ("first", "second", "third"):
+                tasks.create_task(follow(name))
+                await asyncio.sleep(CALL_S)
+            await asyncio.sleep(5.0)
+            assert not went
+            await follow("critical")
+            gateway.room = 1
+            running.complete()
+            await asyncio.sleep(0)
+            assert went == ["critical", "first"]
+            # Who comes now doesn't pass those that wait; and room is seen that nobody told of.
+            tasks.create_task(follow("newcomer"))
+            await asyncio.sleep(0)
+            gateway.room = inf
+            await asyncio.sleep(LOOK_S)
+        assert went == ["critical", "first", "second", "third", "newcomer"]
+        assert not gateway.client.counts.sheds
+
+    play(scenario, "a")
+
+
+def test_without_the_router_nobody_waits_longer_than_it_would_hold_them_nor_more_than_it_may():
+    async def scenario(gateway: Gateway, line: Line) -> None:
+        await greeted(gateway)
+        line.die()
+        gateway.room = 0
+        begun_s = now()
+        first, second, third = (gateway.client.submit(request(name)) for name in ("a", "b", "c"))
         with pytest.raises(Overloaded, match="saturated"):
-            await gateway.client.submit(request("r")).placed()
-        assert gateway.client.counts.sheds == {"saturated": 1}
-        gateway.saturated = False
-        assert (await gateway.client.submit(request("s")).placed()).reason == "fallback"
-        line.resume()
+            await third.placed()
+        assert now() == begun_s
+        for each in (first, second):
+            with pytest.raises(Overloaded, match="saturated"):
+                await each.placed()
+        assert now() - begun_s == pytest.approx(20.0)
+        assert gateway.client.counts.sheds == {"saturated": 3}
+
+    play(scenario, "a", max_wait_s=20.0, most_waiting=2)
+
+
+def test_a_router_that_is_back_takes_over_those_that_wait():
+    async def scenario(gateway: Gateway, line: Line) -> None:
+        await greeted(gateway)
+        line.die()
+        gateway.room = 0
+        waiting = gateway.client.submit(request("r"))
+        await asyncio.sleep(2.0)
+        line.come_back()
+        assert (await waiting.placed()).profile == "slo"
+        gateway.room = inf
+        await asyncio.sleep(2.0)
+        assert line.sessions.router.running == 1
+        assert gateway.client.counts.fallbacks == {}
+
+    play(scenario, "a")
+
+
+def test_a_client_that_leaves_waits_no_longer():
+    async def scenario(gateway: Gateway, line: Line) -> None:
+        await greeted(gateway)
+        line.die()
+        gateway.room = 0
+        gone, stays = gateway.client.submit(request("gone")), gateway.client.submit(request("stays"))
+        gone.close()
+        gateway.room = inf
+        assert (await stays.placed()).reason == "fallback"
+        assert gateway.client.counts.fallbacks == {"unreachable": 1}
 
     play(scenario, "a")
 
@@ -311,13 +383,21 @@ def test_a_router_that_hangs_is_lost_after_a_while_and_met_anew():
     play(scenario, "a")
 
 
-def test_without_any_replica_and_router_a_request_is_refused():
+def test_without_any_replica_and_router_a_request_waits_for_either():
     async def scenario(gateway: Gateway, line: Line) -> None:
         line.die()
-        with pytest.raises(NotReady):
-            await gateway.client.submit(request("r")).placed()
+        served = gateway.client.submit(request("served"))
+        await asyncio.sleep(2.0)
+        gateway.pool.update([("a", {})])
+        assert (await served.placed()).decode_replica == "a"
+        gateway.pool.remove("a")
+        begun_s = now()
+        with pytest.raises(NotReady, match="no replica is running"):
+            await gateway.client.submit(request("refused")).placed()
+        assert now() - begun_s == pytest.approx(20.0)
+        assert not gateway.client.counts.sheds
 
-    play(scenario)
+    play(scenario, max_wait_s=20.0)
 
 
 def test_a_newer_placement_is_heard_of_until_the_first_token():
