@@ -8,6 +8,7 @@ import asyncio
 import json
 import os
 import signal
+import urllib.request
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from tests.ray.live_system import pids
 
 MODEL = "llama-3.1-8b"
 PATIENCE_S = 60.0
+STARTED_WITHIN_S = 180.0
 ROUTED = {
     "engine.time_scale": 0.05,
     "engine.max_batch_size": 4,
@@ -94,11 +96,20 @@ def serving(config: HeadwayConfig) -> Iterator[Gateway]:
     handle = serve.run(app, name="routed", external_scaler_enabled=True)
     try:
         (address,) = handle.addresses.remote().result()
-        wait_until(lambda: names.router(MODEL) in control_plane.running(), PATIENCE_S)
+        wait_until(lambda: _ready(address), STARTED_WITHIN_S)
         yield Gateway(address)
     finally:
         serve.delete("routed")
         control_plane.stop(purge=True)
+
+
+def _ready(url: str) -> bool:
+    """Whether all pools have replicas, and the Router has answered."""
+    try:
+        with urllib.request.urlopen(f"{url}/ready", timeout=10):
+            return True
+    except OSError:
+        return False
 
 
 def router_status() -> Mapping[str, Any]:

@@ -16,10 +16,12 @@ from tests.ray.clusters import PATIENCE_S, wait_until
 from tests.ray.live_system import LiveSystem, headway, kill_nine, live_system
 
 STEP = (
-    "step:rate_rps=1,peak_rps=6,at_s=12,back_at_s=36,duration_s=54,input_tokens=800,output_tokens=40,seed=3"
+    "step:rate_rps=1,peak_rps=6,at_s=12,back_at_s=54,duration_s=72,input_tokens=800,output_tokens=40,seed=3"
 )
-"""About 4,800 prompt tokens and 240 output tokens a second at the crest."""
-UP_S, DOWN_S = 12, 36
+"""About 4,800 prompt tokens and 240 output tokens a second at the crest. It lasts seven intervals: on a busy
+machine four new replicas, each a process, take most of half a minute to come."""
+UP_S, DOWN_S = 12, 54
+ENOUGH = {"pools.prefill.max_replicas": 3, "pools.decode.max_replicas": 3}
 PATIENCE_MS = PATIENCE_S * 1000
 
 STEADY = "steady:rate_rps=2,duration_s=120,input_tokens=400,output_tokens=40,seed=4"
@@ -28,7 +30,7 @@ SHORT = STEADY.replace("duration_s=120", "duration_s=30")
 
 @pytest.fixture(scope="module")
 def system(ray_cluster: object) -> Iterator[LiveSystem]:
-    with live_system() as running:
+    with live_system(ENOUGH) as running:
         yield running
 
 

@@ -29,7 +29,6 @@ def gateway(ray_cluster: str) -> Iterator[Gateway]:
         "batch": {"ttft_ms": 3_000, "tpot_ms": 400},
     }
     with deployed(**{"slo.classes": classes}) as gateway:
-        wait_until(lambda: router_status()["gateways"] == 1, PATIENCE_S)
         gateway.play(placed_by_the_router(gateway))
         yield gateway
 

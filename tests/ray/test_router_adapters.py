@@ -36,7 +36,6 @@ def gateway(ray_cluster: str) -> Iterator[Gateway]:
         "routing.tenants": {"*": {"per_user": True, "may_be_critical": False, "least_ttft_ms": 2000}},
     }
     with deployed(**settings) as gateway:
-        wait_until(lambda: router_status()["gateways"] == 1, PATIENCE_S)
         gateway.play(placed_by_the_router(gateway))
         yield gateway
 

@@ -35,7 +35,6 @@ def gateway(ray_cluster: str) -> Iterator[Gateway]:
         },
     }
     with deployed(**settings) as gateway:
-        wait_until(lambda: router_status()["gateways"] == 1, PATIENCE_S)
         yield gateway
 
 

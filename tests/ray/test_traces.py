@@ -13,7 +13,7 @@ import pytest
 
 from tests.otlp import Collector, Seen, collecting
 from tests.ray.clusters import wait_until
-from tests.ray.routed_system import PATIENCE_S, Gateway, deployed, router_status
+from tests.ray.routed_system import Gateway, deployed
 
 TRACE, ABOVE = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 SPLIT = {"prefill": {"max_replicas": 1}, "decode": {"max_replicas": 1}}
@@ -58,7 +58,6 @@ def system(ray_cluster: str) -> Iterator[System]:
             "tracing": {"endpoint": collector.endpoint, "ratio": 0.0},
         }
         with deployed(**settings) as gateway:
-            wait_until(lambda: router_status()["gateways"] == 1, PATIENCE_S)
             yield System(gateway, collector)
 
 
