@@ -28,7 +28,7 @@ nanoseconds each.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import count
-from math import exp, frexp, inf, isinf, ldexp, log
+from math import exp, frexp, inf, isinf, ldexp
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -49,6 +49,7 @@ from headway.routing.heads import (
     restart,
 )
 from headway.routing.lazy_heap import LazyHeap
+from headway.routing.prices import Prices
 from headway.routing.table import FloatArray
 from headway.routing.types import RequestSlo, RouteRequest, RoutingError
 
@@ -62,11 +63,8 @@ CRITICAL_PATIENCE = 0.5
 LENIENCE = 1.0
 """How many times its wait a usual request counts as due later than one that costs nothing."""
 
-MOST_PRICES = 10_000
-"""Tenants whose prices are remembered."""
-
-PRICE_SMOOTHING, PRICE_STEP, LEAST_PATIENCE_S = 0.01, 0.25, 1e-3
-"""Of the logarithm of the price: the part of each request, and the change that puts a line in order anew."""
+PRICE_STEP = 0.25
+"""The change of the logarithm of the price that puts a line in order anew."""
 
 HOME_PATIENCE = 0.5
 """The part of its patience for which a request waits for the replica that has most of its prompt."""
@@ -157,25 +155,6 @@ def rounded_down(seconds: float) -> float:
     return ldexp(int(fraction * STEPS) / STEPS, exponent)
 
 
-class Price:
-    """Seconds that a tenant's usual request may wait, a token of it: a geometric mean over those that waited.
-
-    Each tenant has its own, so that nobody's odd SLOs change the order of others' requests, and none whose
-    requests are long comes after those of others.
-    """
-
-    def __init__(self) -> None:
-        self._seen, self.log = 0, 0.0
-
-    def seen(self, entry: WaitingRequest) -> None:
-        """One came to wait; without an SLO, or when it is late, it says nothing."""
-        patience_s, cost = entry.latest_start_s - entry.enqueued_s, entry.cost
-        if 0.0 < patience_s < inf and cost > 0.0:
-            self._seen += 1
-            part = max(1.0 / self._seen, PRICE_SMOOTHING)
-            self.log += part * (log(max(patience_s, LEAST_PATIENCE_S)) - log(cost) - self.log)
-
-
 class _Line:
     """One line; `column` is its place in the table of heads.
 
@@ -219,7 +198,7 @@ class UrgencyQueue:
         self._numbers = count()
         self._next_lost_s = -inf
         """No head that can be saved is lost before."""
-        self._prices: dict[str, Price] = {}
+        self._prices = Prices()
         self._expiry: LazyHeap[WaitingRequest] = LazyHeap()
         self.heads: FloatArray = np.zeros((len(HeadRow) + KINDS, 0))
         """f8[rows, lines]."""
@@ -255,9 +234,7 @@ class UrgencyQueue:
         sequence = self._sequence = self._sequence + 1
         self._shares.waits(entry.request.tenant)
         self._expiry.push(entry.expires_s, sequence, entry)
-        if len(self._prices) >= MOST_PRICES:
-            self._prices.clear()
-        self._prices.setdefault(entry.request.tenant, Price()).seen(entry)
+        self._prices.seen(entry.request.tenant, entry.latest_start_s - entry.enqueued_s, entry.cost)
         self._add(entry, sequence, lost=entry.forced)
 
     def remove(self, request_id: str) -> WaitingRequest | None:
@@ -356,7 +333,7 @@ class UrgencyQueue:
                 self._of_tenant[entry.request.tenant] = set()
                 self._tenants[entry.request.tenant] = next(self._numbers)
             self._of_tenant[entry.request.tenant].add(line.column)
-        ordered_anew = not by_age and line.priced(self._prices[entry.request.tenant].log)
+        ordered_anew = not by_age and line.priced(self._prices.log_of(entry.request.tenant))
         key_s = entry.enqueued_s if by_age else line.due_s(entry)
         line.entries.push(key_s, sequence, entry)
         if not by_age:
