@@ -12,6 +12,7 @@ written here: `placing` enters the choice in the fleet's table.
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import inf, isnan, nan
 
 import numpy as np
@@ -270,12 +271,17 @@ class Scheduler:
                     return KEPT_FOR_OTHERS
         if not pipeline.uses_predictions:
             return self._choose_of(pipeline, contexts)
+        # A context that has been decided on is restricted: each further pass has its own.
+        whole = [partial(each.about, each.role, each.slots) for each in contexts]
         few = [few_of(context) for context in contexts]
         for each, context in zip(few, contexts, strict=True):
             each.partial = each is not context
         choice = self._choose_of(pipeline, few)
-        if isinstance(choice, Refusal) and few[choice.role].partial:
-            choice = self._choose_of(pipeline, contexts)
+        if isinstance(choice, Refusal) and choice.role == 0 and few[0].partial:
+            # Of the next role only the soonest counts yet, and the least loaded are among its few.
+            choice = self._choose_of(pipeline, [whole[0](), *few[1:]])
+        if isinstance(choice, Refusal) and choice.role > 0 and few[choice.role].partial:
+            choice = self._choose_of(pipeline, [anew() for anew in whole])
         if isinstance(choice, Refusal) and choice.of_next:
             return replace(choice, role=choice.role + 1)
         return choice

@@ -177,11 +177,12 @@ def missing(candidate: JudgedReplica, terms: SloTerms) -> float:
 
 @compiled
 def nearest_of(
-    rows: FloatArray, table: FloatArray, slots: SlotArray, figures: tuple[Any, ...]
-) -> tuple[int, int]:
+    rows: FloatArray, table: FloatArray, slots: SlotArray, figures: tuple[Any, ...], next_wait_s: float
+) -> tuple[int, int, bool]:
     """Where none is valid: the slot that lacks least, and the one with the loosest SLO of those that would be
-    valid but for the SLOs of those that run there; −1 for none. `figures` are `SloTerms`."""
-    terms, nearest, blocked = SloTerms(*figures), -1, -1
+    valid but for the SLOs of those that run there; −1 for none. True if one would be valid were its TTFT
+    `next_wait_s` less. `figures` are `SloTerms`."""
+    terms, nearest, blocked, of_next = SloTerms(*figures), -1, -1, False
     least, loosest_s = inf, 0.0
     for place in range(len(slots)):
         candidate = candidate_at(rows, table, place, slots[place], terms)
@@ -195,7 +196,28 @@ def nearest_of(
         over = candidate.others_s * candidate.tpot_safety > candidate.tightest_s
         if alone and over and candidate.tightest_s > loosest_s:
             loosest_s, blocked = candidate.tightest_s, slots[place]
-    return nearest, blocked
+        if next_wait_s > 0.0 and not of_next and (candidate.room or not terms.patient):
+            of_next = missing(_sooner(candidate, next_wait_s), terms) == 0.0
+    return nearest, blocked, of_next
+
+
+@compiled_in_place
+def _sooner(candidate: JudgedReplica, seconds: float) -> JudgedReplica:
+    """The candidate with so much less of TTFT."""
+    return JudgedReplica(
+        candidate.ttft_s - seconds,
+        candidate.tpot_s,
+        candidate.others_s,
+        candidate.delay_s,
+        candidate.rank_s,
+        candidate.tightest_s,
+        candidate.slack_s,
+        candidate.decoding,
+        candidate.waiting,
+        candidate.room,
+        candidate.ttft_safety,
+        candidate.tpot_safety,
+    )
 
 
 class BestHeadroom(NamedTuple):

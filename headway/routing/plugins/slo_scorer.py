@@ -52,6 +52,8 @@ NOTE = "slo-scorer"
 
 ROUNDING = 1e-9
 
+NONE_OF_FEW = Refusal(reason=ShedReason.NO_HEADROOM, explain=lambda: "all are asked next")
+
 ADAPTERS, LEAST_LOADED = LoraAffinityScorer(), 0.05
 
 
@@ -142,25 +144,16 @@ class SloScorer:
 
     def refusal(self, context: SchedulingContext) -> Refusal:
         """The reason that none stays: nothing to judge by, or no headroom."""
+        if context.partial:
+            return NONE_OF_FEW
         if not np.isfinite(context.forecast[ForecastRow.TTFT_S]).any():
             return Refusal(reason=ShedReason.NO_HEADROOM, explain=lambda: "no prediction", unjudged=True)
-        figures = tuple(self._terms(context))
-        nearest, blocked = nearest_of(context.forecast, context.state.fleet.table, context.slots, figures)
-        of_next = self._room_but_for_next(context)
+        # One that may miss its SLO has found no room here: for it the next role does not matter.
+        wait_s = 0.0 if self._may_miss(context) else context.next_wait_s
+        figures = tuple(self._terms(context, nominal=_without_margin(context)))
+        table = context.state.fleet.table
+        nearest, blocked, of_next = nearest_of(context.forecast, table, context.slots, figures, wait_s)
         return replace(no_headroom(context), nearest=nearest, blocked_at=blocked, of_next=of_next)
-
-    def _room_but_for_next(self, context: SchedulingContext) -> bool:
-        """True where a candidate would be valid if nothing were to be waited for at the next role.
-
-        One that may miss its SLO has found no room here: for it the next role does not matter.
-        """
-        if context.next_wait_s <= 0.0 or self._may_miss(context):
-            return False
-        rows = context.forecast.copy()
-        rows[ForecastRow.TTFT_S] -= context.next_wait_s
-        terms = self._terms(context, nominal=_without_margin(context))
-        verdict = judge(rows, context.state.fleet.table, context.slots, tuple(terms))
-        return bool((verdict > 0.0).any())
 
     def _least_bad(
         self, context: SchedulingContext, verdict: FloatArray, usable: NDArray[np.bool_]
@@ -310,10 +303,11 @@ def waited_long(context: SchedulingContext) -> bool:
 def no_headroom(context: SchedulingContext) -> Refusal:
     """The refusal for want of headroom: what is missing, and until when waiting may help."""
     record, rows = context.record, context.forecast
-    best_ttft_s, left_s = float(np.nanmin(rows[ForecastRow.TTFT_S])), record.slo.ttft_s - context.waited_s
+    best_ttft_s = float(np.fmin.reduce(rows[ForecastRow.TTFT_S]))
+    left_s = record.slo.ttft_s - context.waited_s
     # Figures, not the context: thousands are held, and for long, while replicas come and go.
     role, candidates, tpot_slo_s = context.role, len(context.slots), record.slo.tpot_s
-    best_tpot_s = float(np.nanmin(rows[ForecastRow.TPOT_S]))
+    best_tpot_s = float(np.fmin.reduce(rows[ForecastRow.TPOT_S]))
     tightest_s = float(context.column(FleetRow.TPOT_SLO_S).min())
     return Refusal(
         reason=ShedReason.NO_HEADROOM,
