@@ -48,8 +48,9 @@ Fallback = Callable[[RouteRequest], Placement]
 SLACK_S = 5.0
 """Seconds beyond the longest wait after which the router has forgotten a request."""
 
-LOOK_S = 0.5
-"""Seconds after which those that wait here are tried again, though nothing was heard."""
+LOOK_S, AT_ONCE = 0.5, 32
+"""Seconds after which those that wait here are tried again, though nothing was heard; and how many
+of them are placed in one go."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -258,10 +259,14 @@ class RequestTable:
 
     def _room(self) -> None:
         """There may be room for those that wait here."""
-        while self._waiting:
+        for _ in range(AT_ONCE):
+            if not self._waiting:
+                return
             routed, reason = next(iter(self._waiting.values()))
             if self._no_room(routed, reason) is not None:
                 return
+        # The event loop has others to serve meanwhile.
+        asyncio.get_running_loop().call_soon(self._room)
 
     def _look_later(self) -> None:
         self._look = asyncio.get_running_loop().call_later(LOOK_S, self._look_again)

@@ -12,7 +12,7 @@ from headway.routing import ReplicaState, ReplicaUpdate, RouteRequest, RoutingOu
 from serve_apps.gateway.backend import NotReady, Overloaded
 from serve_apps.membership import SUSPECT_S
 from serve_apps.routed.client import CALL_LIMIT_S, LINGER_S, RETRY_S, SIGN_S, TICK_S
-from serve_apps.routed.table import LOOK_S
+from serve_apps.routed.table import AT_ONCE, LOOK_S
 from tests.actors.router_cases import asked, on
 from tests.serve_apps.routed_cases import CALL_S, Gateway, Line, play
 
@@ -221,6 +221,22 @@ def test_without_the_router_nobody_waits_longer_than_it_would_hold_them_nor_more
         assert gateway.client.counts.sheds == {"saturated": 3}
 
     play(scenario, "a", max_wait_s=20.0, most_waiting=2)
+
+
+def test_many_that_wait_are_placed_without_a_long_pause_for_others():
+    async def scenario(gateway: Gateway, line: Line) -> None:
+        await greeted(gateway)
+        line.die()
+        gateway.room = 0
+        many = [gateway.client.submit(request(f"r{number}")) for number in range(3 * AT_ONCE)]
+        await asyncio.sleep(RETRY_S)
+        gateway.room = inf
+        gateway.pool.update([("a", {"running": 1})])
+        assert gateway.client.counts.fallbacks["unreachable"] == AT_ONCE
+        for each in many:
+            await each.placed()
+
+    play(scenario, "a")
 
 
 def test_a_router_that_is_back_takes_over_those_that_wait():
