@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from serve_apps.deployments import EngineFactory
 
 APPLICATION = "headway"
+ANSWERS_WITHIN_S = 60.0
 INTERRUPTED = 130
 """Exit code of a command that was interrupted."""
 SLOW = {
@@ -62,7 +64,17 @@ class LiveSystem:
             return json.load(answer)
 
     def status(self) -> dict[str, Any]:
-        return self.get("/v1/control/status")
+        """A planner that is too busy to answer (503) is asked again, as a person would."""
+        deadline = time.monotonic() + ANSWERS_WITHIN_S
+        while True:
+            try:
+                document: dict[str, Any] = self.get("/v1/control/status")
+            except urllib.error.HTTPError as error:
+                if error.code != 503 or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.5)
+            else:
+                return document
 
     def decisions(self) -> list[dict[str, Any]]:
         answer = self.get("/v1/control/decisions?limit=1000")
@@ -132,8 +144,8 @@ def live_system(
 
 def _plans(system: LiveSystem) -> bool:
     try:
-        return system.status()["planner"]["state"] != "waiting"
-    except (OSError, urllib.error.HTTPError):
+        return system.get("/v1/control/status")["planner"]["state"] != "waiting"
+    except OSError:
         return False
 
 
