@@ -7,6 +7,7 @@ come from a script, so that only the control plane is under test.
 import itertools
 import os
 import signal
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,7 +18,7 @@ from ray import serve
 from actors import control_plane, names
 from actors.planner import STARTED
 from actors.planning.log import DecisionLog
-from actors.store import InternalKvStore
+from actors.store import InternalKvStore, StoreAway
 from headway.config import HeadwayConfig, load_config
 from tests.ray.clusters import running_replicas, wait_until
 from tests.ray.exporter import Exporter
@@ -82,7 +83,14 @@ def actor(name: str) -> Any:
 
 
 def planner(method: str, *arguments: object) -> Any:
-    return ray.get(getattr(actor(names.PLANNER), method).remote(*arguments), timeout=30)
+    """What it answers; while the store is slow, as beside replicas that start, it is asked again."""
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            return ray.get(getattr(actor(names.PLANNER), method).remote(*arguments), timeout=30)
+        except StoreAway:
+            if time.monotonic() > deadline:
+                raise
 
 
 def records() -> list[dict[str, Any]]:
