@@ -214,6 +214,8 @@ class RequestTable:
         for routed in [*self._requests.values()]:
             if routed.state is RequestState.ASKED:
                 self._fall_back(routed, "unreachable")
+            elif routed.request.request_id in self._waiting:
+                continue
             elif routed.state is RequestState.HELD and not self._gone:
                 self._hold(routed, self._limits.gone_s)
         self._gone = True
