@@ -20,7 +20,7 @@ from headway.config.routing import RoutingSettings
 from headway.routing.claims import GuardBalance, KeptRoom, Tightness
 from headway.routing.context import Refusal, RoutingState
 from headway.routing.fair_shares import cost_of
-from headway.routing.heads import ANY_ROLE, HeadRow, Marks, any_of_role
+from headway.routing.heads import ANY_ROLE, HeadRow, Marks
 from headway.routing.held_queue import HeldQueue
 from headway.routing.lazy_heap import LazyHeap
 from headway.routing.offload import OffloadDecision
@@ -28,6 +28,7 @@ from headway.routing.offload_decision import after_deadline
 from headway.routing.placing import Counters, Placing
 from headway.routing.records import Record, Replica, RequestPhase
 from headway.routing.scheduler import Among, Freed, RouteChoice, Scheduler
+from headway.routing.table import SlotArray
 from headway.routing.types import (
     NOTHING,
     Placement,
@@ -46,6 +47,9 @@ STAFFED_AT_ONCE = 200
 
 LOOK_AGAIN_S, LOOK_AGAIN_TRIES = 0.5, 8
 """Seconds after which the most urgent lines, so many, ask all replicas: time alone makes room, too."""
+
+
+NONE: SlotArray = np.empty(0, dtype=np.int64)
 
 
 class FreedReplicas:
@@ -78,11 +82,13 @@ class FreedReplicas:
         if now_s >= self._looked_s + LOOK_AGAIN_S:
             self._looked_s = now_s
             return None
-        slots = [
-            sorted(each.slot for each in freed if each.ready and each.alive and each.role is role)
-            for role in roles
-        ]
-        return tuple(np.array(each, dtype=np.int64) for each in slots)
+        of_roles: dict[Role, list[int]] = {role: [] for role in roles}
+        for each in freed:
+            if each.ready and each.alive and each.role in of_roles:
+                of_roles[each.role].append(each.slot)
+        return tuple(
+            [np.array(sorted(slots), dtype=np.int64) if slots else NONE for slots in of_roles.values()]
+        )
 
 
 BY_PREDICTION = {ShedReason.NO_HEADROOM, ShedReason.SATURATED}
@@ -236,14 +242,14 @@ class Dispatcher:
         freed = self.freed.take(now_s, self._state.roles)
         tries = LOOK_AGAIN_TRIES if freed is None else MOST_TRIES
         open_lines: Marks = self._queue.heads[HeadRow.LIVE] > 0.0
-        if freed is not None and not self._wait_for(freed, open_lines):
-            return
-        if (freed := self._unsaturated(now_s, freed)) == ():
+        if (freed := self._scheduler.openings(now_s, freed, self._queue.heads, open_lines)) == ():
             return
         marks: Marks = np.zeros_like(open_lines)
         while tries:
             if not marks.any():
                 marks = self._promising(now_s, freed, open_lines)
+                if not marks.any():
+                    break
             if (found := self._queue.first(marks)) is None:
                 break
             column, request_id = found
@@ -256,7 +262,8 @@ class Dispatcher:
                 raise
             if isinstance(answer, Placement):
                 self._queue.remove(request_id)
-                if (freed := self._unsaturated(now_s, freed)) == ():
+                freed = self._scheduler.openings(now_s, freed, self._queue.heads, open_lines)
+                if freed == ():
                     break
                 marks[:] = False
             elif answer is None:
@@ -269,23 +276,6 @@ class Dispatcher:
                 self._queue.refused(column, answer)
                 marks[column] = open_lines[column] = False
                 tries -= 1
-
-    def _wait_for(self, freed: Freed, open_lines: Marks) -> bool:
-        """True if open lines wait for roles of which one is freed; lines that wait for others are closed."""
-        heads, found = self._queue.heads, False
-        for role, slots in enumerate(freed):
-            found |= any_of_role(heads, role, len(slots) > 0, open_lines)
-        return found
-
-    def _unsaturated(self, now_s: float, freed: Freed | None) -> Freed | None:
-        """`freed` without those that have room for nobody, none at all where a role has none."""
-        if freed is not None:
-            freed = self._scheduler.unsaturated(now_s, freed)
-            if not any(len(slots) for slots in freed):
-                return ()
-            if len(freed) == 1:
-                return freed
-        return () if self._scheduler.blocked(now_s) else freed
 
     def _among(self, column: int, freed: Freed | None) -> Among | None:
         """The candidates for a head: freed ones of the role that had no room for it, all of the other."""

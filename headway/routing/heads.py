@@ -138,16 +138,6 @@ def waits_for(heads: FloatArray, column: int, role: int) -> bool:
 
 
 @compiled_in_place
-def any_of_role(heads: FloatArray, role: int, stays: bool, open_lines: Marks) -> bool:
-    """True if open lines may wait for the role in this place. Unless it `stays` those that do are closed."""
-    found = False
-    for column in range(heads.shape[1]):
-        open_lines[column] &= stays or heads[HeadRow.ROLE, column] != role
-        found |= stays and open_lines[column] and waits_for(heads, column, role)
-    return found
-
-
-@compiled_in_place
 def restart(heads: FloatArray, tenant: float, start: float) -> None:
     """The lines of a tenant begin there."""
     for column in range(heads.shape[1]):

@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 
 from headway.routing.context import Refusal, SchedulingContext
 from headway.routing.forecast import queue_s
+from headway.routing.heads import ANY_ROLE, HeadRow, Marks
 from headway.routing.saturation import FULL_CACHES, SaturationLimits
 from headway.routing.table import FleetRow, FloatArray, SlotArray
 from headway.routing.types import ShedReason
-from interp.jit import compiled
+from interp.jit import compiled_in_place
 
 
 class SaturationFilter:
@@ -40,8 +41,26 @@ class SaturationFilter:
 
     def any_free(self, now_s: float, table: FloatArray, slots: SlotArray) -> bool:
         """True if one of `slots` is not saturated for requests that any queue of prompts suits."""
+        return bool(is_any_free(table, slots, self._for_any(now_s)))
+
+    def openings(  # noqa: PLR0917 - plain figures
+        self,
+        now_s: float,
+        table: FloatArray,
+        ready: tuple[SlotArray, ...],
+        freed: tuple[SlotArray, ...],
+        heads: FloatArray,
+        open_lines: Marks,
+    ) -> int:
+        """The roles, by bits, for which open lines wait and one of their freed replicas is not saturated.
+
+        0 where a role has none that is ready and not saturated. Lines that wait for other roles are closed.
+        """
+        return int(close_others(table, ready, freed, self._for_any(now_s), heads, open_lines))
+
+    def _for_any(self, now_s: float) -> tuple[float, float, float, float]:
         batch, waiting, _ = self._limits
-        return bool(is_any_free(table, slots, (now_s, batch, waiting, inf)))
+        return now_s, batch, waiting, inf
 
     def _figures(self, context: SchedulingContext) -> tuple[float, float, float, float]:
         batch, waiting, longest_s = self._limits
@@ -61,7 +80,7 @@ def _refusal(context: SchedulingContext) -> Refusal:
     )
 
 
-@compiled
+@compiled_in_place
 def degree(table: FloatArray, slot: int, figures: tuple[Any, ...]) -> float:
     """How saturated a replica is; `figures` are the time, and `SaturationLimits`, plain."""
     now_s, batch, most_waiting, longest_s = figures
@@ -76,7 +95,7 @@ def degree(table: FloatArray, slot: int, figures: tuple[Any, ...]) -> float:
     return float(greatest + 1.0 if now_s < table[FleetRow.SATURATED_UNTIL_S, slot] else greatest)
 
 
-@compiled
+@compiled_in_place
 def mark_free(table: FloatArray, slots: SlotArray, figures: tuple[Any, ...], free: NDArray[np.bool_]) -> int:
     """Mark in bool[C] those that are not saturated; their number."""
     count = 0
@@ -86,7 +105,7 @@ def mark_free(table: FloatArray, slots: SlotArray, figures: tuple[Any, ...], fre
     return count
 
 
-@compiled
+@compiled_in_place
 def is_any_free(table: FloatArray, slots: SlotArray, figures: tuple[Any, ...]) -> bool:
     """True if one of `slots` is not saturated; ends at the first."""
     free = False
@@ -95,3 +114,29 @@ def is_any_free(table: FloatArray, slots: SlotArray, figures: tuple[Any, ...]) -
         if free:
             break
     return free
+
+
+@compiled_in_place
+def close_others(  # noqa: PLR0917 - plain figures, compiled
+    table: FloatArray,
+    ready: tuple[SlotArray, ...],
+    freed: tuple[SlotArray, ...],
+    figures: tuple[Any, ...],
+    heads: FloatArray,
+    open_lines: Marks,
+) -> int:
+    """`SaturationFilter.openings`."""
+    free, awaited = 0, 0
+    for role in range(len(freed)):
+        free |= int(is_any_free(table, freed[role], figures)) << role
+    for column in range(heads.shape[1]):
+        waits_for = int(heads[HeadRow.ROLE, column])
+        if open_lines[column] and waits_for != ANY_ROLE:
+            open_lines[column] = free >> waits_for & 1 > 0
+            awaited |= free & 1 << waits_for
+        elif open_lines[column]:
+            awaited = free
+    for role in range(len(ready)):
+        if free >> role & 1 == 0 and not is_any_free(table, ready[role], figures):
+            awaited = 0
+    return awaited

@@ -16,12 +16,11 @@ from functools import partial
 from math import inf, isnan, nan
 
 import numpy as np
-from numpy.typing import NDArray
 
 from headway.routing.context import ChosenReplica, Refusal, RoutingState, SchedulingContext, choose_replica
 from headway.routing.few import few_of, sample_of
 from headway.routing.forecast import ForecastRow
-from headway.routing.heads import any_of_role
+from headway.routing.heads import Marks
 from headway.routing.offload import OffloadDecision
 from headway.routing.offloading import Offloading
 from headway.routing.plugins import Filter, Foresight, Picker, Scorer
@@ -177,10 +176,22 @@ class Scheduler:
         ready = [fleet.ready(role) for role in self._state.roles]
         return not all(self._saturation.any_free(now_s, fleet.table, slots) for slots in ready)
 
-    def unsaturated(self, now_s: float, freed: Freed) -> Freed:
-        """`freed` but for roles where all of these are saturated, whatever the request."""
-        table, any_free = self._state.fleet.table, self._saturation.any_free
-        return tuple(slots if any_free(now_s, table, slots) else slots[:0] for slots in freed)
+    def openings(
+        self, now_s: float, freed: Freed | None, heads: FloatArray, open_lines: Marks
+    ) -> Freed | None:
+        """`freed` but for roles where all of these are saturated, or for which no open line waits.
+
+        None at all where a role has none with room, whatever the request. Lines that wait for other roles are
+        closed.
+        """
+        if freed is None:
+            return () if self.blocked(now_s) else None
+        fleet = self._state.fleet
+        ready = tuple([fleet.ready(role) for role in self._state.roles])
+        awaited = self._saturation.openings(now_s, fleet.table, ready, freed, heads, open_lines)
+        if not awaited:
+            return ()
+        return tuple([slots if awaited >> role & 1 else slots[:0] for role, slots in enumerate(freed)])
 
     def promising(
         self,
@@ -188,8 +199,8 @@ class Scheduler:
         heads: FloatArray,
         profile: str,
         freed: Freed,
-        open_lines: NDArray[np.bool_],
-    ) -> NDArray[np.bool_]:
+        open_lines: Marks,
+    ) -> Marks:
         """Open lines of the profile whose heads the freed slots of their role may have room for, bool[lines].
 
         At least the first of them; those that have none are closed. All, where the profile does not tell.
@@ -197,10 +208,9 @@ class Scheduler:
         for each in self._pipelines[profile].foresight:
             marks = None
             for role, slots in enumerate(freed):
-                if len(freed) > 1 and not any_of_role(heads, role, len(slots) > 0, open_lines):
-                    continue
-                found = each.promising(self._state, now_s, heads, role, slots, open_lines)
-                marks = found if marks is None else marks | found
+                if len(slots):
+                    found = each.promising(self._state, now_s, heads, role, slots, open_lines)
+                    marks = found if marks is None else marks | found
             return np.zeros_like(open_lines) if marks is None else marks
         return open_lines.copy()
 

@@ -72,14 +72,16 @@ def foresee(
     At least the first of them. Lines of whose heads that is not so are closed.
     """
     latency, table = state.latency, state.fleet.table
-    if len(state.roles) > 1:
-        terms = _with_other_role(state, terms)
     marks = np.zeros(heads.shape[1], dtype=np.bool_)
     ranks = state.shares.table, state.shares.ahead_from
     learned = (*latency.curves, latency.evidence.limits(terms.now_s), latency.evidence.freshness.weight)
     leading = np.empty(LEADING, np.int64), np.empty(LEADING, np.int64)
     space = np.zeros(1), np.empty((ROWS, 1)), np.empty(UNCACHED + 1), np.empty(len(slots))
-    kinds = {int(kind) for kind in table[FleetRow.KIND].take(slots).tolist() if kind >= 0.0}
+    of_role = state.fleet.ready_kinds(state.roles[terms.role])
+    there = (
+        of_role if len(of_role) == 1 else {int(kind) for kind in table[FleetRow.KIND].take(slots).tolist()}
+    )
+    kinds = [kind for kind in there if kind >= 0]
     if not kinds:
         open_lines &= heads[HeadRow.ROLE] != terms.role
     of_kind = [open_lines, *(open_lines.copy() for _ in range(len(kinds) - 1))]
@@ -91,19 +93,20 @@ def foresee(
     return marks
 
 
-def _with_other_role(state: RoutingState, terms: HeldTerms) -> HeldTerms:
-    """The terms with the least that the other role's replicas add to TTFT, and the transfer between both.
+def between_s(state: RoutingState, now_s: float, role: int) -> tuple[float, float]:
+    """The least seconds that the transfer and the other role's replicas add to TTFT, and those a token.
 
-    What was learned of prefill replicas may take from the decode replicas' part, too: then nothing is known.
+    `role` is in this place among the roles. What was learned of prefill replicas may take from the decode
+    replicas' part, too: then nothing is known.
     """
-    other, rules = state.roles[1 - terms.role], state.rules
+    if len(state.roles) == 1:
+        return 0.0, 0.0
+    other, rules = state.roles[1 - role], state.rules
     if other is Role.PREFILL and state.latency.learned:
-        return terms
-    asked = ROLE_CODES[other], terms.now_s, terms.stay_s, float(rules.max_batch_size)
+        return 0.0, 0.0
+    asked = ROLE_CODES[other], now_s, state.latency.stay_s, float(rules.max_batch_size)
     wait_s = least_wait_s(state.fleet.table, state.fleet.ready(other), *asked)
-    return terms._replace(
-        transfer_s=rules.transfer_s(0.0) + wait_s, transfer_s_per_token=rules.transfer_s_per_token
-    )
+    return rules.transfer_s(0.0) + wait_s, rules.transfer_s_per_token
 
 
 @compiled_in_place
@@ -156,13 +159,15 @@ def _foresee(  # noqa: PLR0917 - plain figures, compiled
     for place in range(len(slots)):
         ours = table[FleetRow.KIND, slots[place]] == kind
         soonest_s[place] = _soonest_s(table, slots[place], terms, figures) if ours else inf
-    for place in range(_leading(table, heads, slots, figures, ranks, soonest_s, leading, still)):
+    count = _leading(table, heads, slots, figures, ranks, soonest_s, leading, still)
+    for place in range(count):
         head = leading[0][place]
         found = still[head] = _has_room(table, heads, head, slots, kind, figures, ranks, space)
         marks[head] |= found
         if found:
             break
-    for head in range(0 if found else heads.shape[1]):
+    # Fewer than might lead are all that may be in time.
+    for head in range(0 if found or count < LEADING else heads.shape[1]):
         if still[head] and waits_for(heads, head, terms.role):
             still[head] = _any_in_time(table, heads, head, slots, soonest_s, terms, figures[3][1])
             if still[head]:

@@ -39,7 +39,7 @@ from headway.routing.context import Refusal, RoutingState, SchedulingContext
 from headway.routing.corrections import FIRST_SAFETY
 from headway.routing.forecast import ROLE_CODES, ForecastRow
 from headway.routing.held_lines import CRITICAL_PATIENCE
-from headway.routing.plugins.foresight import HeldTerms, foresee
+from headway.routing.plugins.foresight import HeldTerms, between_s, foresee
 from headway.routing.plugins.headroom import CHUNKS, LEAST, SloTerms, judge, nearest_of
 from headway.routing.plugins.lora_affinity import LoraAffinityScorer
 from headway.routing.plugins.overruling import overruled
@@ -116,8 +116,9 @@ class SloScorer:
     ) -> NDArray[np.bool_]:
         """Held requests that one of `slots` may be valid for, bool[lines]; see `foresight`."""
         latency, of_role = state.latency, state.roles[role]
-        moves, count = len(state.roles) > 1 and role == 0, len(state.fleet.ready(of_role))
+        count = len(state.fleet.ready(of_role))
         safety, caution = self._margins(state)
+        transfer_s, transfer_s_per_token = between_s(state, now_s, role)
         counted = count > 0 and of_role is not Role.PREFILL and not state.shares.several
         terms = HeldTerms(
             now_s=now_s,
@@ -129,8 +130,8 @@ class SloScorer:
             caution=caution,
             reserve=latency.critical.room(now_s, latency.stay_s, count) if counted else 0.0,
             patient=self.patient and of_role is not Role.DECODE,
-            transfer_s=state.rules.transfer_s(0.0) if moves else 0.0,
-            transfer_s_per_token=state.rules.transfer_s_per_token if moves else 0.0,
+            transfer_s=transfer_s,
+            transfer_s_per_token=transfer_s_per_token,
         )
         return foresee(state, heads, slots, terms, open_lines)
 
