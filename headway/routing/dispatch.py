@@ -141,7 +141,8 @@ class Dispatcher:
         doubtful = self._state.latency.evidence.freshness.doubtful
         if self._queue and not doubtful and self._state.fleet.has(self._state.roles):
             answer = self._queue.refused_alike(now_s, record, self._state)
-        answer = answer or self._try(now_s, record)
+        # Where others wait, few of those that come find room.
+        answer = answer or self._try(now_s, record, likely=not self._queue)
         if isinstance(answer, Placement):
             return
         if answer is not None and self._hopeless(now_s, record, answer):
@@ -344,12 +345,15 @@ class Dispatcher:
         self._shed(victim, ShedReason.QUEUE_FULL, f"{self.held} requests wait, most of them this tenant's")
         return True
 
-    def _try(self, now_s: float, record: Record, among: Among | None = None) -> Placement | Refusal | None:
+    def _try(
+        self, now_s: float, record: Record, among: Among | None = None, *, likely: bool = True
+    ) -> Placement | Refusal | None:
         """Place a request; or why not, None where a role has no ready replica."""
         if not self._state.fleet.has(self._state.roles):
             return None
         try:
-            choice = self._scheduler.choose(now_s, record, among, self._kept.barred(record.request.tenant))
+            barred = self._kept.barred(record.request.tenant)
+            choice = self._scheduler.choose(now_s, record, among, barred, likely=likely)
         except PluginFault as fault:
             choice = self._scheduler.rescued(now_s, record, fault)
             self._counters.count("fallbacks", "plugin_fault")

@@ -158,14 +158,21 @@ class Scheduler:
         self._offloading.arrived(now_s)
 
     def choose(
-        self, now_s: float, record: Record, among: Among | None = None, barred: SlotArray | None = None
+        self,
+        now_s: float,
+        record: Record,
+        among: Among | None = None,
+        barred: SlotArray | None = None,
+        *,
+        likely: bool = True,
     ) -> RouteChoice | Refusal:
         """Where the request goes now. Needs a ready replica of each role. PluginFault.
 
         `among` are the replicas of each role that are looked at, at least one, None for all. `barred` are not
-        for this request.
+        for this request. One that is not `likely` to find room, for which all have to be asked, is not tried
+        at few of them before.
         """
-        choice = self._choose(now_s, record, self._pipelines[record.profile], among, barred)
+        choice = self._choose(now_s, record, self._pipelines[record.profile], among, barred, likely=likely)
         if isinstance(choice, Refusal) and choice.unjudged:
             return self._choose(now_s, record, self._fallback, among, barred)
         return choice
@@ -268,6 +275,8 @@ class Scheduler:
         pipeline: Pipeline,
         among: Among | None = None,
         barred: SlotArray | None = None,
+        *,
+        likely: bool = True,
     ) -> RouteChoice | Refusal:
         contexts = [SchedulingContext(self._state, now_s, record, role) for role in self._state.roles]
         for place, context in enumerate(contexts):
@@ -283,7 +292,7 @@ class Scheduler:
             return self._choose_of(pipeline, contexts)
         # A context that has been decided on is restricted: each further pass has its own.
         whole = [partial(each.about, each.role, each.slots) for each in contexts]
-        few = [few_of(context) for context in contexts]
+        few = [few_of(context) if place or likely else context for place, context in enumerate(contexts)]
         for each, context in zip(few, contexts, strict=True):
             each.partial = each is not context
         choice = self._choose_of(pipeline, few)

@@ -239,10 +239,10 @@ def test_held_requests_that_cannot_be_placed_are_given_back_and_hold_nobody_up()
     made.exchange(0.0, "two", hello(Submit(0.0, asked("worse")), Submit(0.0, asked("behind"))))
     choose = made.router._scheduler.choose
 
-    def broken(now_s, record, *among):
+    def broken(now_s, record, *rest, **named):
         if record.request.request_id in {"bad", "worse"}:
             raise Broken
-        return choose(now_s, record, *among)
+        return choose(now_s, record, *rest, **named)
 
     made.router._scheduler.choose = broken
     answer = made.exchange(1.0, "one", batch(ready("a", 1.0), sent_s=1.0))
@@ -328,11 +328,11 @@ def test_who_waits_is_tried_once_a_batch_and_before_its_newcomers():
     made.exchange(0.0, "g", hello(ready("a"), *(Submit(0.0, one) for one in running)))
     choose, tried = made.router._scheduler.choose, []
 
-    def full(now_s, record, *among):
+    def full(now_s, record, *rest, **named):
         tried.append(record.request.request_id)
         if record.request.request_id == "held":
             return Refusal(reason=ShedReason.NO_HEADROOM, explain=lambda: "full")
-        return choose(now_s, record, *among)
+        return choose(now_s, record, *rest, **named)
 
     made.router._scheduler.choose = full
     assert made.exchange(1.0, "g", batch(Submit(1.0, asked("held", 1.0)), sent_s=1.0)).queued == 1

@@ -258,7 +258,9 @@ class TestCritical:
             made.submit(0.0, request(str(number), critical=True, slo=RequestSlo(ttft_s=1.0, tpot_s=0.03)))
         made.replica_changed(4.9, update)
         asked, choose = [], made._scheduler.choose
-        monkeypatch.setattr(made._scheduler, "choose", lambda *given: asked.append(given) or choose(*given))
+        monkeypatch.setattr(
+            made._scheduler, "choose", lambda *given, **named: asked.append(given) or choose(*given, **named)
+        )
         outcome = made.expire(5.0)
         assert not outcome.placements
         assert not outcome.sheds

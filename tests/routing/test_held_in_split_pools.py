@@ -49,9 +49,9 @@ def test_a_critical_one_that_is_late_is_not_asked_by_every_event_of_decodes(
 ) -> None:
     asked, choose = list[str](), Scheduler.choose
 
-    def counted(self, now_s, record, *others):
+    def counted(self, now_s, record, *others, **named):
         asked.append(record.request.request_id)
-        return choose(self, now_s, record, *others)
+        return choose(self, now_s, record, *others, **named)
 
     patient = RequestSlo(ttft_s=60.0, tpot_s=1.0)
     assert full.submit(1.01, request("prompt", arrival_s=1.01, slo=patient)).placements

@@ -176,10 +176,10 @@ class TestFaults:
         choose, chosen = made._scheduler.choose, made._scheduler.chosen
 
         def guarded(work):
-            def run(now_s, record, *rest):
+            def run(now_s, record, *rest, **named):
                 if record.request.request_id in request_ids:
                     raise ZeroDivisionError
-                return work(now_s, record, *rest)
+                return work(now_s, record, *rest, **named)
 
             return run
 
