@@ -1,14 +1,16 @@
 """Large fleets: a decision looks at few replicas first, and at all where none of those takes the request."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from headway.config import Role
-from headway.routing import RequestSlo, Router, few
-from headway.routing.context import SchedulingContext
+from headway.routing import RequestSlo, Router, few, scheduler
+from headway.routing.context import Refusal, SchedulingContext
 from headway.routing.few import CACHED, LIGHTEST, MOST, SPREAD, few_of, mark_least, sample_of
 from headway.routing.table import FleetRow
-from tests.routing.routers import placed, request, router
+from tests.routing.routers import MIXED, SPLIT, placed, request, router
 
 MANY = 300
 
@@ -83,3 +85,21 @@ def test_where_the_few_refuse_all_are_asked(monkeypatch: pytest.MonkeyPatch, cri
     slo = RequestSlo(ttft_s=2.0, tpot_s=0.1)
     placement = placed(made.submit(0.0, request(slo=slo, critical=critical)))
     assert made._fleet.get(placement.decode_replica).slot == 123
+
+
+@pytest.mark.parametrize("pools", [MIXED, SPLIT], ids=["mixed", "split"])
+def test_one_that_is_not_likely_to_find_room_is_judged_at_all_at_once(
+    monkeypatch: pytest.MonkeyPatch, pools: Any
+) -> None:
+    made, asked = router("slo", pools, count=MANY), list[Role]()
+    monkeypatch.setattr(scheduler, "few_of", lambda context: asked.append(context.role) or few_of(context))
+    role = made._state.roles[0]
+    slots = made._state.fleet.ready(role)
+    # Room at one replica alone.
+    made._state.fleet.table[FleetRow.SATURATED_UNTIL_S, slots] = 10.0
+    made._state.fleet.table[FleetRow.SATURATED_UNTIL_S, slots[123]] = 0.0
+    record = made._recorded(request(slo=RequestSlo(ttft_s=5.0, tpot_s=1.0)), 100)
+    choice = made._scheduler.choose(1.0, record, likely=False)
+    assert not isinstance(choice, Refusal)
+    assert choice.prefill.slot == slots[123]
+    assert asked == list(made._state.roles[1:])
