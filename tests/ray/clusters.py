@@ -10,7 +10,7 @@ import ray
 from ray.serve._private.common import DeploymentID
 
 POLL_S = 0.05
-PATIENCE_S = 120.0
+PATIENCE_S = 240.0
 """For what comes in a second or two here; a busy machine may take long. Nothing is judged by it."""
 
 COMMAND_S = 420
