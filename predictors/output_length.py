@@ -136,10 +136,11 @@ class LengthTable:
 
     def mean_from(self, least: int, most: int) -> float:
         """E[min(X, most) | X >= least]; `least` where nothing is beyond it."""
-        if most <= least or least >= MOST_TOKENS:
+        most = min(most, MOST_TOKENS)
+        if most <= least:
             return float(least)
         beyond, sums = self._beyond(max(least, 1))
-        cut, cut_sums = self._beyond(min(most, MOST_TOKENS))
+        cut, cut_sums = self._beyond(most)
         if not beyond > 0.0:
             return float(least)
         return max(float(least), (sums - cut_sums + most * cut) / beyond)
@@ -148,7 +149,8 @@ class LengthTable:
         """V, and the sum of lengths beyond."""
         place = min(bisect_right(EDGES, tokens), BINS) - 1
         low, high = ENDS_LIST[place], ENDS_LIST[place + 1]
-        part = (tokens - low) / (high - low)
+        # The last bin is as wide as nothing.
+        part = (tokens - low) / (high - low) if high > low else 0.0
         weight, sums = self.beyond[place], self.sums_beyond[place]
         return (
             weight + part * (self.beyond[place + 1] - weight),

@@ -198,6 +198,14 @@ def test_far_beyond_all_that_was_seen_the_prior_goes_on():
     assert predictor.mean_from(100, 3000, 3000) == 3000
 
 
+def test_no_bound_is_too_high():
+    predictor = learned(*[(100, 20)] * 1000, (100, 2 * MOST_TOKENS))
+    at_most = predictor.mean_from(100, MOST_TOKENS, 1000)
+    assert 1000 < at_most < MOST_TOKENS
+    for most in (MOST_TOKENS + 1, 10 * MOST_TOKENS):
+        assert predictor.mean_from(100, most, 1000) == at_most
+
+
 @given(
     pairs=st.lists(st.tuples(st.integers(0, 5000), st.integers(1, 5000)), max_size=50),
     most=st.integers(1, ANY),
