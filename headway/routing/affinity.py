@@ -148,7 +148,7 @@ class PrefixIndex:
             held, dropped = everything - known.blocks, known.blocks - everything
         self._change(slot, known, held, dropped)
         known.sequence, known.behind_s = said.sequence, inf
-        if said.capacity_tokens:
+        if said.capacity_tokens > 0:
             self._capacities[slot] = said.capacity_tokens // self._block_tokens
         return True
 

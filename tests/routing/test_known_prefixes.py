@@ -98,6 +98,13 @@ def test_the_estimate_has_the_size_that_the_engine_said() -> None:
     assert (made.source(0), len(made)) == ("estimate", 3)
 
 
+def test_a_size_below_nothing_is_not_believed() -> None:
+    made = PrefixIndex(1)
+    assert made.report(0, KnownBlocks(sequence=1, held=(1, 2), capacity_tokens=-5))
+    made.heard(0.0, 0, None)
+    assert (made.source(0), len(made)) == ("estimate", 1)
+
+
 @given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from("icrhns"), keys, keys), max_size=40))
 def test_no_order_of_events_leaves_bits_behind(
     steps: list[tuple[int, str, frozenset[int], frozenset[int]]],
