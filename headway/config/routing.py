@@ -154,7 +154,7 @@ class PredictionSettings(Settings):
 class TenantSettings(Settings):
     """One tenant: its share of what the router holds, and what its requests may ask for."""
 
-    weight: PositiveFloat = Field(default=1.0, le=1e6)
+    weight: float = Field(default=1.0, ge=1e-6, le=1e6)
     """Its share while requests of several wait: of a key beside others, of a user beside its key's others."""
     may_be_critical: bool = True
     """Whether its requests may claim to be critical; else they are served as those that are not."""
