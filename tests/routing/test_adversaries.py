@@ -268,6 +268,35 @@ class TestCritical:
         made.replica_changed(6.0, replace(update, load=ReplicaLoad(running=0, waiting=0, kv_usage=0.0)))
         assert made.queued < 100
 
+    def test_who_waited_too_long_goes_with_others_where_it_harms_nobody(self) -> None:
+        """One at a time at each replica, an idle fleet took minutes for what it does in seconds."""
+        made = router("slo", count=2, queue={"max_wait_s": 5.0})
+        full, idle = (
+            ReplicaLoad(running=running, waiting=4 * running, kv_usage=usage)
+            for running, usage in ((256, 1.0), (0, 0.0))
+        )
+
+        def told(now_s: float, load: ReplicaLoad) -> int:
+            updates = [
+                ReplicaUpdate(replica=f"mixed-{place}", role=Role.MIXED, load=load) for place in (0, 1)
+            ]
+            return sum(len(made.replica_changed(now_s, update).placements) for update in updates)
+
+        told(0.0, full)
+        for number in range(40):
+            made.submit(0.0, request(str(number), critical=True, slo=RequestSlo(ttft_s=1.0, tpot_s=0.03)))
+        told(4.9, full)
+        assert not made.expire(5.0).placements
+        assert made.queued == 40
+        told(6.0, idle)
+        for number in range(20):
+            now_s = 6.0 + 0.1 * number
+            for name, record in list(made._records.items()):
+                if record.decode is not None and record.first_token_s < 0.0:
+                    made.prefilled(now_s, name)
+                    made.first_token(now_s, name)
+        assert (made.queued, made.running) == (0, 40)
+
     def test_who_marks_a_twentieth_critical_sheds_few_others(self) -> None:
         shed = {
             marked: simulated(

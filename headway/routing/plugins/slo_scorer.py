@@ -173,11 +173,12 @@ class SloScorer:
         context.notes[NOTE] = 1.0 / (1.0 - np.minimum(verdict, 0.0))
         if not self.patient:
             return usable
-        if record.forced:
-            free: NDArray[np.bool_] = context.column(FleetRow.FORCED) == 0.0
-            return usable & has_room(context) & free
+        room: NDArray[np.bool_] = usable & has_room(context)
         harm = -verdict - LEAST - 0.01 * context.forecast[ForecastRow.TTFT_S]
-        harmless: NDArray[np.bool_] = usable & (harm <= ROUNDING) & has_room(context)
+        harmless: NDArray[np.bool_] = room & (harm <= ROUNDING)
+        if record.forced and not harmless.any():
+            room &= context.column(FleetRow.FORCED) == 0.0
+            return room
         return harmless
 
     def _may_miss(self, context: SchedulingContext) -> bool:
