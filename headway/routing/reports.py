@@ -21,8 +21,9 @@ that were placed since count in full: a report is older than they are.
 A report is less old than the time between two reports, so events since the last one bound what it may not
 know. Ours that come and go in the meantime are never taken for others'; a few of others' may be missed, for
 one report. After `SILENT_S` without one, what has left meanwhile has left before this one was written. The
-same figures again are the same report, which another gateway passed on. A queue that was reported fades when
-nothing more has been heard for `FRESH_S`: no replica is given up on old news.
+same figures again are the same report, which another gateway passed on. What others have there is forgotten
+when nothing more has been heard for `FRESH_S`: no replica is given up on old news. Where that was wrong the
+next request that goes there changes the engine's figures, and it reports again.
 """
 
 from dataclasses import dataclass, field
@@ -51,7 +52,9 @@ TRUST = 0.5
 """The part of a difference that one report corrects."""
 
 
-QUEUES = [
+OTHERS = [
+    FleetRow.OTHER_REQUESTS,
+    FleetRow.OTHER_TOKENS,
     FleetRow.OTHER_WAITING,
     FleetRow.OTHER_PROMPT_TOKENS,
     FleetRow.OTHER_WORK_S,
@@ -77,8 +80,8 @@ class EngineReports:
         self._fleet, self._latency, self._rule = fleet, latency, rule
         self._reported: dict[Replica, _Reported] = {}
         self._prompt_tokens, self._prompts = FIRST_PROMPT_TOKENS, 0
-        self._queues: dict[Replica, float] = {}
-        """When those of others were reported, the oldest first."""
+        self._others: dict[Replica, float] = {}
+        """When they were reported, the oldest first."""
 
     def prompt_placed(self, uncached_tokens: float) -> None:
         """A prompt goes to a replica."""
@@ -89,13 +92,13 @@ class EngineReports:
     def forget(self, replica: Replica) -> None:
         """It is GONE."""
         self._reported.pop(replica, None)
-        self._queues.pop(replica, None)
+        self._others.pop(replica, None)
 
     def fade(self, now_s: float) -> None:
-        """Forget the queues of which nothing has been heard for long."""
-        while self._queues and (oldest := next(iter(self._queues.items())))[1] + FRESH_S <= now_s:
-            del self._queues[oldest[0]]
-            self._fleet.table[QUEUES, oldest[0].slot] = 0.0
+        """Forget the others of which nothing has been heard for long."""
+        while self._others and (oldest := next(iter(self._others.items())))[1] + FRESH_S <= now_s:
+            del self._others[oldest[0]]
+            self._fleet.table[OTHERS, oldest[0].slot] = 0.0
 
     def take(self, now_s: float, replica: Replica, load: ReplicaLoad) -> None:
         """An engine's own figures have come."""
@@ -108,9 +111,9 @@ class EngineReports:
             reported.counted, reported.load, reported.at_s = counts, load, now_s
         reported.word.heard(now_s, load.waiting, load.kv_usage, load.preemptions, self._rule)
         self._enter(now_s, replica, load, reported)
-        self._queues.pop(replica, None)
-        if self._fleet.table[QUEUES, replica.slot].any():
-            self._queues[replica] = now_s
+        self._others.pop(replica, None)
+        if self._fleet.table[OTHERS, replica.slot].any():
+            self._others[replica] = now_s
 
     def _enter(self, now_s: float, replica: Replica, load: ReplicaLoad, reported: _Reported) -> None:
         cell, row = self._fleet.table[:, replica.slot], FleetRow

@@ -13,7 +13,7 @@ from headway.config import HeadwayConfig, Role, load_config
 from headway.config.routing import PredictionSettings
 from headway.engine import EngineRules, engine_profile
 from headway.planning.types import Slo
-from headway.routing import ReplicaLoad, ReplicaUpdate, RequestSlo, Router, make_router
+from headway.routing import OutputProgress, ReplicaLoad, ReplicaUpdate, RequestSlo, Router, make_router
 from headway.routing.dispatch import STAFFED_AT_ONCE
 from headway.simulation.report import SimulationReport
 from headway.simulation.scenario import ScenarioRouter
@@ -361,6 +361,31 @@ class TestTightSlos:
         made._dispatch._guards._debts[replica] = 1.0
         gone(made, replica.name)
         assert not made._dispatch._guards._debts
+
+
+class TestFiguresThatAreWrong:
+    def test_more_output_tokens_than_any_request_has(self) -> None:
+        """It stopped what the same message told of others."""
+        made = router(count=1)
+        for name, most in (("huge", 10_000_000), ("usual", 200)):
+            placed(made.submit(0.0, request(name, max_tokens=most)))
+            made.prefilled(0.1, name)
+            made.first_token(0.1, name)
+        made.progress(5.0, [OutputProgress("huge", 1000), OutputProgress("usual", 150)])
+        assert made._records["huge"].output_tokens == 1000
+        assert made._records["usual"].output_tokens == 150
+
+    @pytest.mark.parametrize("figures", [{"running": 200, "kv_usage": 0.9}, {"running": 10**6}])
+    def test_engines_that_fall_silent_full_are_tried_again(self, figures: dict[str, Any]) -> None:
+        """All that came after was shed, for good, though nobody was there."""
+        made = router(count=2)
+        load = ReplicaLoad(**{"running": 0, "waiting": 0, "kv_usage": 0.0, **figures})
+        for name in ("mixed-0", "mixed-1"):
+            made.replica_changed(0.0, ReplicaUpdate(replica=name, role=Role.MIXED, load=load))
+        slo = RequestSlo(ttft_s=2.0, tpot_s=0.02)
+        made.submit(1.0, request("early", arrival_s=1.0, slo=slo))
+        assert made.running == 0
+        assert placed(made.submit(11.0, request("late", arrival_s=11.0, slo=slo))).request_id == "late"
 
 
 class TestHotPrefixes:
