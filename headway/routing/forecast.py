@@ -17,7 +17,7 @@ sequences (K tokens) and m that will join it (J tokens):
     D             prefill duty of the replica, at most that of an engine that always computes prompts,
                   W(c) / (W(c) + I')
     TPOT          I' / (1 − D) for the newcomer, whose own prompt is done by then
-    others' TPOT  I' / (1 − D'), D' = D + W(u) / τ: those running also lose its prompt's work, over a stay τ
+    others' TPOT  I' / (1 − D'), D' = D + W(u) / τ: those running also lose its prompt's work, over their τ
     others' TTFT  a prompt that shares its chunks with those queued delays them: half of W(min(u, c))
     growth        1 − ITL(1, input + o / 2) / others' TPOT: the part of it that is there because of load
 
@@ -76,12 +76,14 @@ ROWS = len(ForecastRow)
 
 
 class Newcomer(NamedTuple):
-    """The request, in numbers: `expected_output` tokens, `stay_s` a usual time in the batch."""
+    """The request, in numbers: `expected_output` tokens, `stay_s` a usual time in the batch, `others_stay_s`
+    that of those who are there (`latency.Stays`)."""
 
     now_s: float
     input_tokens: float
     expected_output: float
     stay_s: float
+    others_stay_s: float
 
 
 class Batching(NamedTuple):
@@ -239,7 +241,7 @@ def forecast(  # noqa: PLR0917 - one loop over candidates, compiled
                 most = chunk_s / (chunk_s + later_itl_s) if chunk > 0.0 else MOST_DUTY
                 duty = duty_at(table, slot, newcomer.now_s, DUTY_MEMORY * stay_s)
                 tpot_s = later_itl_s / (1.0 - min(duty, most))
-                others_s = later_itl_s / (1.0 - min(duty + work_s / stay_s, most))
+                others_s = later_itl_s / (1.0 - min(duty + work_s / newcomer.others_stay_s, most))
                 before_s = waiting_s + room_s + started_s
                 ttft_s, growth = before_s + own_s, 1.0 - alone_s / others_s
                 row = (ttft_s, tpot_s, others_s, delay_s, before_s, own_s, work_s, now_itl_s, growth)

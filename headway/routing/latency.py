@@ -40,10 +40,7 @@ from interp import Profile
 from interp.jit import compiled
 from predictors.latency import LatencyModel
 
-FIRST_STAY_S = 5.0
-"""A decode's usual stay before any was seen."""
-
-STAY_SMOOTHING = 0.02
+STAY_SMOOTHING, SQUARES_SMOOTHING = 0.02, 0.005
 
 NO_PROFILE = -1
 
@@ -68,6 +65,33 @@ class Candidates(Protocol):
         """Prompt tokens that each has cached, f8[C]."""
 
 
+class Stays:
+    """How long requests decode: E[s], and for those that a newcomer finds there no less than E[s²] / 2 E[s].
+
+    That is the time which those present have left on average (Feller, "An Introduction to Probability Theory
+    and Its Applications", vol. 2, XI.4), and E[s] where stays are exponential. There each counts for its
+    time: those that stay for a moment, however many come, are hardly ever there.
+    """
+
+    def __init__(self, first_s: float = 5.0, worth: int = 10) -> None:
+        """`first_s` before any was seen, worth so many."""
+        self.usual_s = first_s
+        self._mean, self._square, self._seen = first_s, 2.0 * first_s * first_s, worth
+
+    def add(self, seconds: float) -> None:
+        """One more."""
+        self._seen += 1
+        part, stay_s = max(SQUARES_SMOOTHING, 1.0 / self._seen), max(seconds, 1e-3)
+        self.usual_s += STAY_SMOOTHING * (stay_s - self.usual_s)
+        self._mean += part * (stay_s - self._mean)
+        self._square += part * (stay_s * stay_s - self._square)
+
+    @property
+    def both(self) -> tuple[float, float]:
+        """E[s], and the stay of those that are there."""
+        return self.usual_s, max(self.usual_s, 0.5 * self._square / self._mean)
+
+
 class LatencyForecaster:
     """Forecasts for one deployment. `profiles` by GPU type, "" is the default; None: it has no surfaces.
 
@@ -86,8 +110,8 @@ class LatencyForecaster:
         """What outcomes say of predictions for each kind."""
         self.use_profiles(profiles)
         self._curves: PlainCurves | None = None
-        self.stay_s = FIRST_STAY_S
-        """Seconds that a request usually decodes, smoothed."""
+        self.stays = Stays()
+        """How long requests decode."""
         self.joined_safety = SafetyFactor()
         """Stretches `joined_s` of those that are held."""
         self.critical = CriticalDemand()
@@ -165,9 +189,10 @@ class LatencyForecaster:
         if self.evidence.freshness.weight < EXPIRED:
             self._curves = None
 
-    def stayed(self, seconds: float) -> None:
-        """A request has decoded for so long."""
-        self.stay_s += STAY_SMOOTHING * (max(seconds, 1e-3) - self.stay_s)
+    @property
+    def stay_s(self) -> float:
+        """Seconds that a request usually decodes, smoothed."""
+        return self.stays.usual_s
 
     def ended(self, record: Record, ttft_s: float, tpot_s: float) -> None:
         """Compare the predictions that a request was placed by with the outcome, at its replicas."""
@@ -304,7 +329,7 @@ class LatencyForecaster:
     def _newcomer(self, asked: Candidates) -> Newcomer:
         record = asked.record
         return Newcomer(
-            asked.now_s, float(record.request.input_tokens), float(record.expected_output), self.stay_s
+            asked.now_s, float(record.request.input_tokens), float(record.expected_output), *self.stays.both
         )
 
 

@@ -85,7 +85,7 @@ class Learning:
         first_s = record.first_token_s
         if first_s < 0.0:
             return
-        self._latency.stayed(now_s - first_s)
+        self._latency.stays.add(now_s - first_s)
         ttft_s = first_s - record.placed_s
         self._latency.joined_safety.observe(record.joined_s, ttft_s)
         if record.tracked:

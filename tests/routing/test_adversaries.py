@@ -195,6 +195,21 @@ class TestFloods:
         assert few.attainment > 0.94
         assert report.classes["flood"].attainment < 0.5, "it is a flood"
 
+    @pytest.mark.parametrize("tokens", [1, 2])
+    def test_many_that_stay_for_a_moment_do_not_shut_out_long_prompts(self, tokens: int) -> None:
+        """A stay was the mean of all: beside so short a one each prompt seemed to ruin everybody."""
+        engines = Engines(router(count=4), lambda *_: 1.0, learn=False)
+        slo = RequestSlo(ttft_s=2.0, tpot_s=0.02)
+        long = stream(20.0, 20.0, slo, input_tokens=2000)
+        short = [
+            replace(each, request_id=f"short-{each.request_id}")
+            for each in stream(
+                200.0, 20.0, RequestSlo(ttft_s=2.0, tpot_s=1.0), input_tokens=16, max_tokens=tokens
+            )
+        ]
+        engines.run(sorted([*long, *short], key=lambda each: each.arrival_s))
+        assert sum(each.request_id in engines.kept for each in long) > 0.98 * len(long)
+
     def test_without_tenants_it_does(self) -> None:
         """The same as one tenant: the fault that the other test is about."""
         report = simulated(64.0, {"flood": {**SAME, "share": 60.0}, "few": {**SAME, "share": 4.0}})

@@ -49,6 +49,7 @@ class HeldTerms(NamedTuple):
 
     now_s: float
     stay_s: float
+    others_stay_s: float
     role: int
     role_code: int
     ttft_weight: float
@@ -289,7 +290,12 @@ def _has_room(  # noqa: PLR0917 - plain figures, compiled
         cached[0] = 0.0
         if heads[HeadRow.HOME, head] == slot and terms.role_code != DECODE_ROLE:
             cached[0] = heads[HeadRow.CACHED_TOKENS, head]
-        asked = ((terms.now_s, tokens, output, terms.stay_s), figures[1], figures[2], figures[3])
+        asked = (
+            (terms.now_s, tokens, output, terms.stay_s, terms.others_stay_s),
+            figures[1],
+            figures[2],
+            figures[3],
+        )
         forecast(terms.role_code, table, slots[place : place + 1], cached, kind, asked, rows)
         further_s = terms.transfer_s + tokens * terms.transfer_s_per_token
         corrected_at(
