@@ -119,7 +119,7 @@ class KeptRoom:
 
     def keep(self, tenant: str, slot: int, replicas: int) -> None:
         """The replica in `slot` lacks least for the tenant's request, of so many replicas."""
-        if not self._shares.several:
+        if not self._shares.others(tenant):
             return
         key = tenant.partition("/")[0]
         if slot == NOWHERE or self._shares.ahead(tenant):

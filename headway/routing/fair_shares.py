@@ -68,8 +68,12 @@ class FairShares:
 
     @property
     def several(self) -> bool:
-        """True if more than one tenant has been served."""
+        """True if more than one tenant has been served or held."""
         return len(self._counters) > 1
+
+    def others(self, tenant: str) -> bool:
+        """True if another has been served or held."""
+        return len(self._counters) > (tenant in self._counters)
 
     @property
     def anybody_waits(self) -> bool:
@@ -108,6 +112,8 @@ class FairShares:
         held = self._waiting.get(tenant, 0)
         self._waiting[tenant] = held + count
         if not held:
+            # It has a counter before it is served: one that others keep from being served never would be.
+            self._counters.setdefault(tenant, self._virtual)
             self._list(tenant)
 
     def waits_no_more(self, tenant: str) -> None:
@@ -166,8 +172,12 @@ class TenantShares:
 
     @property
     def several(self) -> bool:
-        """True if more than one key has been served, or users of one."""
+        """True if more than one key has been served or held, or users of one."""
         return bool(self._users) or self._keys.several
+
+    def others(self, tenant: str) -> bool:
+        """True if this one is one of several then; it may have come just now."""
+        return bool(self._users) or self._keys.others(_key(tenant))
 
     @property
     def ahead_from(self) -> float:
@@ -181,7 +191,7 @@ class TenantShares:
 
     def in_turn(self, tenant: str) -> bool:
         """True if it is one of several, and none of those that others go before."""
-        return self.several and not self.ahead(tenant)
+        return self.others(tenant) and not self.ahead(tenant)
 
     def number(self, tenant: str) -> int:
         """The column of its key, of which requests are held."""

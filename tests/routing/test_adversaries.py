@@ -210,6 +210,17 @@ class TestFloods:
         engines.run(sorted([*long, *short], key=lambda each: each.arrival_s))
         assert sum(each.request_id in engines.kept for each in long) > 0.98 * len(long)
 
+    def test_who_was_never_served_has_a_turn(self) -> None:
+        """Who had not been served had no share, and a flood could keep it so for good."""
+        made = router(count=2)
+        loose, tight = RequestSlo(ttft_s=9.0, tpot_s=0.5), RequestSlo(ttft_s=2.0, tpot_s=0.008)
+        for number in range(100):
+            made.submit(1.0, request(f"a{number}", arrival_s=1.0, tenant="flood", critical=True, slo=loose))
+        made.submit(1.0, request("few", arrival_s=1.0, tenant="few", slo=tight))
+        kept = made._dispatch._kept.barred("flood")
+        assert kept is not None
+        assert len(kept) == 1
+
     def test_without_tenants_it_does(self) -> None:
         """The same as one tenant: the fault that the other test is about."""
         report = simulated(64.0, {"flood": {**SAME, "share": 60.0}, "few": {**SAME, "share": 4.0}})
