@@ -1,13 +1,17 @@
 """Several simulations in parallel processes; each opens the trace once and keeps it for its next job."""
 
 import multiprocessing
+import os
 import signal
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from functools import lru_cache
+from multiprocessing.process import BaseProcess
 from typing import TypeVar
 
 from headway.simulation.report import SimulationReport
@@ -17,6 +21,8 @@ from headway_cli.job import Job, simulate_plan
 from headway_cli.terminal import bar
 
 Outcome = TypeVar("Outcome")
+
+TIMES_TOLD, TOLD_EVERY_S = 10, 0.5
 
 
 def run_all(calls: Sequence[Callable[[], Outcome]], processes: int) -> list[Outcome]:
@@ -60,8 +66,20 @@ def workers(count: int) -> Iterator[ProcessPoolExecutor]:
         raise CliError("a simulation process died (out of memory?)") from error
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
-        for process in multiprocessing.active_children():
+        _end(multiprocessing.active_children())
+
+
+def _end(processes: Sequence[BaseProcess]) -> None:
+    """Tell them to end until they have: one that is told in the middle of a call may take that for the call's
+    error, and wait for the next call. Those that do not are killed."""
+    for _ in range(TIMES_TOLD):
+        for process in processes:
             process.terminate()
+        for process in processes:
+            process.join(TOLD_EVERY_S)
+        processes = [process for process in processes if process.is_alive()]
+    for process in processes:
+        process.kill()
 
 
 @contextmanager
@@ -81,3 +99,14 @@ def _prepare() -> None:
     """An interrupt is the parent's business; being ended still removes the trace's temporary files."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """A parent that was killed tells nobody, and its processes would go on."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    while True:
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(TOLD_EVERY_S)
