@@ -40,6 +40,9 @@ def guidellm(
         *("--output", f"kind=json,path={report}", "--output", "kind=console"),
         "--disable-progress",
         cwd=work,
+        # How long it waits for its workers' next message, 0.1 s by default. Where a wait runs out as the
+        # last one arrives it ends without it, and its report lacks a request: no wait that it has is so long.
+        GUIDELLM__MP_POLL_INTERVAL="2",
     )
     (benchmark,) = json.loads(report.read_text())["benchmarks"]
     metrics: dict[str, Any] = benchmark["metrics"]
