@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 
+from headway_cli.errors import is_wrong_input
+
 BENCHMARKS: Mapping[str, str] = {
     "predictors": "cost of one tick of each load predictor",
     "surfaces": "profile look-ups, and the surfaces' error at samples left out",
@@ -79,7 +81,13 @@ def main(arguments: Sequence[str]) -> int:
             print("not there yet")
             continue
         options = {key: getattr(chosen, key) for key in OPTIONS.get(name, ()) if getattr(chosen, key)}
-        code = max(code, int(import_module(module).main(chosen.data, **options)))
+        try:
+            code = max(code, int(import_module(module).main(chosen.data, **options)))
+        except Exception as error:
+            if not is_wrong_input(error):
+                raise
+            print(f"benchmarks: {name}: {error}", file=sys.stderr)
+            code = 2
     return code
 
 

@@ -43,6 +43,7 @@ from headway.routing import (
 )
 from headway.routing.factory import BUILT_IN
 from headway.routing.learning import RecordedPrior, recorded_priors, training_samples, without_priors
+from headway_cli.errors import CliError
 from interp import load_profile
 from predictors.latency import LatencyModel, TrainingWindow, train
 
@@ -90,12 +91,13 @@ def cases() -> Iterator[Case]:
 
 def main(data: Path | None, only: str = "") -> int:
     """Print the figures; `data` is not needed. `only`: those rows whose name has this in it."""
+    chosen = [case for case in cases() if only in str(case)]
+    if not chosen:
+        raise CliError(f"--only: no row has {only!r} in it")
     print(f"µs, median · 99th percentile\n{'':50s}" + "".join(f"{name:>16s}" for name in COLUMNS))
     models: dict[tuple[str, int], LatencyModel] = {}
     missed, traffic, before = 0, None, None
-    for case in cases():
-        if only not in str(case):
-            continue
+    for case in chosen:
         # Where requests are held a learned row goes on with the traffic of the row before: to set up takes
         # longer than all events.
         shared = case.learned and case.held > 0 and case._replace(learned=False) == before

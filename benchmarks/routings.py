@@ -34,6 +34,7 @@ from headway_cli.compare_routings import (
     parse_loads,
     parse_names,
 )
+from headway_cli.errors import CliError
 from headway_cli.options import RunOptions
 from headway_cli.workers import gathered
 from headway_cli.workers import workers as started
@@ -110,6 +111,7 @@ GRID: Mapping[str, Load] = {
 }
 POOLS = ("mixed", "split")
 PROMISES = ("classes", "plain")
+WORDS = (*GRID, *POOLS, *PROMISES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +124,7 @@ class Cell:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """What --only may ask for."""
+        """Those of WORDS that --only may name to have it."""
         return (self.name, self.pools, self.promises)
 
     @property
@@ -199,6 +201,8 @@ def main(
     if data is None:
         print("without --data DIR only generated loads run")
     cells = list(chosen_cells(only, has_data=data is not None))
+    if not cells:
+        raise CliError(f"--only: no cell has {only!r}{' without --data' if data is None else ''}")
     began, rows = perf_counter(), list[Row]()
     with TemporaryDirectory() as directory, runner(workers) as run:
         question = Question(
@@ -226,8 +230,10 @@ def main(
 
 
 def chosen_cells(only: str, *, has_data: bool) -> Iterator[Cell]:
-    """Those with one of the words; `a+b` asks for both."""
+    """Those with one of the words; `a+b` asks for both. CliError where a word is none of theirs."""
     wanted = [tuple(filter(None, word.split("+"))) for word in only.split(",") if word]
+    if strangers := [word for words in wanted for word in words if word not in WORDS]:
+        raise CliError(f"--only: no cell has {strangers[0]!r}; known: {', '.join(WORDS)}")
     for name, load in GRID.items():
         for pools in POOLS:
             for promises in PROMISES:

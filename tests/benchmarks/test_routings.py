@@ -114,3 +114,20 @@ def test_the_fleet_is_of_four_replicas() -> None:
     for cell in chosen_cells("", has_data=True):
         assert sum(int(part.partition("=")[2]) for part in cell.fleet.split(",")) == 4
     assert Cell(name="mooncake", pools="split", promises="plain").fleet == "prefill=3,decode=1"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("routings", "--only", "azure+mixed"), "no cell has 'azure'; known: azure_conv, mooncake"),
+        (("routings", "--only", "mixed+split"), "no cell has 'mixed+split' without --data"),
+        (("routings", "--only", "onoff", "--routings", "sloo"), "no profile 'sloo'"),
+        (("routing", "--only", "slow"), "no row has 'slow' in it"),
+    ],
+)
+def test_what_cannot_run_is_one_line(
+    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], told: str
+) -> None:
+    assert main(arguments) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert told in line
