@@ -210,6 +210,15 @@ class TestFloods:
         engines.run(sorted([*long, *short], key=lambda each: each.arrival_s))
         assert sum(each.request_id in engines.kept for each in long) > 0.98 * len(long)
 
+    @pytest.mark.parametrize("few_rps", [1.0, 4.0])
+    def test_a_critical_flood_keeps_the_margin_of_tighter_slos_of_others(self, few_rps: float) -> None:
+        """It was judged without the margin for what predictions miss: 0.34 and 0.68 were kept."""
+        flood = {"ttft_ms": 2000.0, "tpot_ms": 500.0, "share": 150.0, "tenant": "a", "critical": True}
+        few = {"ttft_ms": 2000.0, "tpot_ms": 25.0, "share": few_rps, "tenant": "b"}
+        report = simulated(150.0 + few_rps, {"flood": flood, "few": few}, replicas=4)
+        assert report.classes["few"].attainment > 0.78
+        assert report.classes["flood"].shed == 0
+
     def test_who_was_never_served_has_a_turn(self) -> None:
         """Who had not been served had no share, and a flood could keep it so for good."""
         made = router(count=2)

@@ -242,11 +242,10 @@ class SloScorer:
 def _without_margin(context: SchedulingContext) -> bool:
     """True for a critical request, which is judged by the prediction as it is before it is refused.
 
-    The margin is there so that promises are kept to those that could wait or go elsewhere. It stays where
-    the tenant is ahead of others that wait.
+    The margin is there so that promises are kept to those that could wait or go elsewhere. Where there are
+    several tenants it stays, since those may be another's: nobody buys room by calling itself critical.
     """
-    request, shares = context.record.request, context.state.shares
-    return request.critical and not (shares.several and shares.ahead(request.tenant))
+    return context.record.request.critical and not context.state.shares.several
 
 
 def has_room(context: SchedulingContext) -> NDArray[np.bool_]:
