@@ -351,6 +351,7 @@ class Dispatcher:
         """Place a request; or why not, None where a role has no ready replica."""
         if not self._state.fleet.has(self._state.roles):
             return None
+        record.yields = record.forced and self._queue.some_can_be_saved
         try:
             barred = self._kept.barred(record.request.tenant)
             choice = self._scheduler.choose(now_s, record, among, barred, likely=likely)

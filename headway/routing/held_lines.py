@@ -199,6 +199,8 @@ class UrgencyQueue:
         self._next_lost_s = -inf
         """No head that can be saved is lost before."""
         self._prices = Prices()
+        self.savable = 0
+        """How many of them are not lost."""
         self._expiry: LazyHeap[WaitingRequest] = LazyHeap()
         self.heads: FloatArray = np.zeros((len(HeadRow) + KINDS, 0))
         """f8[rows, lines]."""
@@ -323,6 +325,7 @@ class UrgencyQueue:
         return line
 
     def _add(self, entry: WaitingRequest, sequence: int, *, lost: bool) -> None:
+        self.savable += not lost
         by_age = lost or self._order == "fifo"
         key = (alike(entry), lost)
         line = self._lines.get(key)
@@ -343,6 +346,7 @@ class UrgencyQueue:
             self._write(line)
 
     def _take(self, line: _Line, sequence: int) -> None:
+        self.savable -= not line.key[1]
         leads = sequence in {_first(line.entries), _first(line.starts)}
         line.entries.discard(sequence)
         line.starts.discard(sequence)

@@ -60,6 +60,11 @@ class HeldQueue:
         return self._unstaffed
 
     @property
+    def some_can_be_saved(self) -> bool:
+        """True if requests wait whose SLO can still be kept."""
+        return self._waiting.savable > 0
+
+    @property
     def heads(self) -> FloatArray:
         """The table of the lines' heads (`heads.HeadRow`)."""
         return self._waiting.heads

@@ -53,11 +53,11 @@ class Record:
     while the KV of an offloaded prompt is on its way, the nominal transfer and the wait at D (see
     `Handovers`). `alone_s` and `joined_s` are TTFT and TPOT on an idle fleet, and TTFT on a busy one if it
     was held; `home` the slot that had most of its prompt then, and how many tokens; `forced`: it has waited
-    as long as it may; `counted`: it is part of the demand that was seen; `charged` is what its tenant
-    was charged for the attempt, `charged_output` tokens of output and its prompt, `times` over; `blocked_by`
-    the replica that only the SLOs of others kept closed to it. `refused`: it was placed although predictions
-    said that it would miss its SLO. `found_idle` is how many requests its decode replica had ever had if
-    nothing was there when it came, −1 else.
+    as long as it may, and `yields` to others that wait and can be saved; `counted`: it is part of the demand
+    that was seen; `charged` is what its tenant was charged for the attempt, `charged_output` tokens of
+    output and its prompt, `times` over; `blocked_by` the replica that only the SLOs of others kept closed to
+    it. `refused`: it was placed although predictions said that it would miss its SLO. `found_idle` is how
+    many requests its decode replica had ever had if nothing was there when it came, −1 else.
     """
 
     request: RouteRequest
@@ -88,6 +88,7 @@ class Record:
     alone_s: tuple[float, float] | None = None
     home: tuple[int, float] | None = None
     forced: bool = False
+    yields: bool = False
     counted: bool = False
     charged: float = 0.0
     charged_output: int = 0

@@ -303,8 +303,12 @@ class TestCritical:
         made.replica_changed(6.0, replace(update, load=ReplicaLoad(running=0, waiting=0, kv_usage=0.0)))
         assert made.queued < 100
 
-    def test_who_waited_too_long_goes_with_others_where_it_harms_nobody(self) -> None:
-        """One at a time at each replica, an idle fleet took minutes for what it does in seconds."""
+    @pytest.mark.parametrize("another", [False, True])
+    def test_who_waited_too_long_goes_with_others_where_it_harms_nobody(self, another: bool) -> None:
+        """One at a time at each replica, an idle fleet took minutes for what it does in seconds.
+
+        So it is only while `another` waits that can be saved: it would find no room for long.
+        """
         made = router("slo", count=2, queue={"max_wait_s": 5.0})
         full, idle = (
             ReplicaLoad(running=running, waiting=4 * running, kv_usage=usage)
@@ -324,13 +328,20 @@ class TestCritical:
         assert not made.expire(5.0).placements
         assert made.queued == 40
         told(6.0, idle)
+        first = made.running
+        assert 2 <= first < 40
+        if another:
+            alone_s = router().submit(0.0, request()).placements[0].predicted_tpot_s
+            tight = RequestSlo(ttft_s=60.0, tpot_s=1.01 * alone_s)
+            assert not made.submit(6.05, request("another", arrival_s=6.05, slo=tight)).placements
         for number in range(20):
-            now_s = 6.0 + 0.1 * number
+            now_s = 6.1 + 0.1 * number
             for name, record in list(made._records.items()):
                 if record.decode is not None and record.first_token_s < 0.0:
                     made.prefilled(now_s, name)
                     made.first_token(now_s, name)
-        assert (made.queued, made.running) == (0, 40)
+        assert made.running == (first if another else 40)
+        assert made.queued == (41 - first if another else 0)
 
     def test_who_marks_a_twentieth_critical_sheds_few_others(self) -> None:
         shed = {

@@ -178,7 +178,7 @@ class SloScorer:
         room: NDArray[np.bool_] = usable & has_room(context)
         harm = -verdict - LEAST - 0.01 * context.forecast[ForecastRow.TTFT_S]
         harmless: NDArray[np.bool_] = room & (harm <= ROUNDING)
-        if record.forced and not harmless.any():
+        if record.forced and (record.yields or not harmless.any()):
             room &= context.column(FleetRow.FORCED) == 0.0
             return room
         return harmless
