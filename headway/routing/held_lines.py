@@ -200,7 +200,7 @@ class UrgencyQueue:
         """No head that can be saved is lost before."""
         self._prices = Prices()
         self.savable = 0
-        """How many of them are not lost."""
+        """How many wait that are not lost."""
         self._expiry: LazyHeap[WaitingRequest] = LazyHeap()
         self.heads: FloatArray = np.zeros((len(HeadRow) + KINDS, 0))
         """f8[rows, lines]."""
