@@ -11,13 +11,14 @@ statuses, answers that are no JSON.
 import asyncio
 import copy
 import json
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from aiohttp import web
+
+from tests.http_thread import served
 
 MERGE_PATCH = "application/merge-patch+json"
 REASONS = {400: "BadRequest", 401: "Unauthorized", 403: "Forbidden", 404: "NotFound", 409: "Conflict"}
@@ -188,26 +189,7 @@ def _status(code: int, message: str) -> web.Response:
 def serving() -> Iterator[ApiServer]:
     """An API server on a free port of loopback, for the length of the block."""
     server = ApiServer()
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever, name="api-server", daemon=True)
-    thread.start()
-    runner = asyncio.run_coroutine_threadsafe(_started(server), loop).result(10)
-    try:
-        yield server
-    finally:
-        asyncio.run_coroutine_threadsafe(runner.cleanup(), loop).result(10)
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join(10)
-        loop.close()
-
-
-async def _started(server: ApiServer) -> web.AppRunner:
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", server.handle)
-    runner = web.AppRunner(app, shutdown_timeout=0.1)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    host, port = runner.addresses[0][:2]
-    server.url = f"http://{host}:{port}"
-    return runner
+    with served(app) as (server.url, _):
+        yield server

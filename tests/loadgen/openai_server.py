@@ -10,6 +10,8 @@ from typing import Any
 
 from aiohttp import web
 
+from tests.http_thread import served
+
 Handler = Callable[[web.Request, dict[str, Any]], Awaitable[web.StreamResponse]]
 
 
@@ -41,39 +43,12 @@ class Server:
 @contextmanager
 def serving(handler: Handler, extra: tuple[web.RouteDef, ...] = ()) -> Iterator[Server]:
     server = Server(handler=handler)
-    loop = asyncio.new_event_loop()
-    started = threading.Event()
-    runner: list[web.AppRunner] = []
-
-    async def start() -> None:
-        app = web.Application()
-        app.router.add_post("/v1/completions", server.completions)
-        app.router.add_get("/v1/models", server.list_models)
-        app.router.add_routes(extra)
-        runner.append(web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1))
-        await runner[0].setup()
-        await web.TCPSite(runner[0], "127.0.0.1", 0).start()
-        host, port = runner[0].addresses[0][:2]
-        server.url = f"http://{host}:{port}"
-
-    def run() -> None:
-        asyncio.set_event_loop(loop)
-        loop.run_until_complete(start())
-        loop.call_soon(started.set)
-        loop.run_forever()
-        loop.run_until_complete(runner[0].cleanup())
-        loop.run_until_complete(loop.shutdown_asyncgens())
-        loop.close()
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    assert started.wait(10)
-    try:
+    app = web.Application()
+    app.router.add_post("/v1/completions", server.completions)
+    app.router.add_get("/v1/models", server.list_models)
+    app.router.add_routes(extra)
+    with served(app, handler_cancellation=True) as (server.url, _):
         yield server
-    finally:
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join(10)
-        assert not thread.is_alive()
 
 
 def event(**fields: Any) -> bytes:

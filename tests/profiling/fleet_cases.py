@@ -6,12 +6,10 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
-from threading import Thread
 from typing import Any
 
 import numpy as np
 from aiohttp import web
-from aiohttp.test_utils import TestServer
 
 from headway.config import resolve_profile
 from headway.planning.types import Role, Slo
@@ -30,6 +28,7 @@ from serve_apps.engines import make_engine
 from serve_apps.engines.protocol import EngineRequest
 from tests.engines.engine_cases import MIXED, config_of
 from tests.engines.virtual_loop import run
+from tests.http_thread import served
 
 SLO = Slo(ttft_s=1.0, itl_s=0.05)
 
@@ -208,18 +207,9 @@ class VllmServer:
         app.router.add_post("/v1/completions", self.completions)
         app.router.add_get("/metrics", self.metrics)
         app.router.add_get("/v1/models", self.models)
-        loop, server = asyncio.new_event_loop(), TestServer(app)
-        thread = Thread(target=loop.run_forever)
-        thread.start()
-        try:
-            asyncio.run_coroutine_threadsafe(server.start_server(), loop).result(10)
+        with served(app) as (url, loop):
             if rate_rps:
                 users = asyncio.run_coroutine_threadsafe(self._replica.users(rate_rps, 1), loop)
-            yield str(server.make_url("")).rstrip("/")
+            yield url
             if rate_rps:
                 users.cancel()
-            asyncio.run_coroutine_threadsafe(server.close(), loop).result(10)
-        finally:
-            loop.call_soon_threadsafe(loop.stop)
-            thread.join()
-            loop.close()
