@@ -312,6 +312,7 @@ def test_the_error_budget_weighs_what_ended(page: Page) -> None:
         shown.records.append(record(place, now_s - 3.0 - INTERVAL_S * (3 - place), measured=figures))
     with standing(shown) as url:
         page.goto(url)
+        expect(page.locator("#list tr").first).to_contain_text("#2")
         # An interval weighs what came or ended, whichever is more, as the attainment in total does.
         assert page.evaluate("burn(3600)") == pytest.approx(100 / 280 / 0.01)
         assert page.evaluate("burn(3600, 'batch')") == pytest.approx(20 / 200 / 0.1)
