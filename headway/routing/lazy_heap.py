@@ -23,7 +23,8 @@ class LazyHeap(Generic[Item]):
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int]] = []
-        self._items: dict[int, Item] = {}
+        self._items: dict[int, tuple[tuple[float, int], Item]] = {}
+        """Each with its own key of the heap: one that is pushed again leaves its former key behind."""
 
     def __len__(self) -> int:
         return len(self._items)
@@ -33,17 +34,18 @@ class LazyHeap(Generic[Item]):
 
     def __iter__(self) -> Iterator[Item]:
         """The items in the order of pushing."""
-        return iter(self._items.values())
+        return (item for _, item in self._items.values())
 
     def rekey(self, key: Callable[[Item], float]) -> None:
         """Put all items in the order of other keys."""
-        self._heap = [(key(item), sequence) for sequence, item in self._items.items()]
-        heapify(self._heap)
+        self._items = {sequence: ((key(item), sequence), item) for sequence, (_, item) in self._items.items()}
+        self._rebuild()
 
     def push(self, key: float, sequence: int, item: Item) -> None:
         """Add `item`; no living item has this sequence."""
-        heappush(self._heap, (key, sequence))
-        self._items[sequence] = item
+        keyed = key, sequence
+        heappush(self._heap, keyed)
+        self._items[sequence] = keyed, item
 
     def discard(self, sequence: int) -> None:
         """Withdraw the item of this sequence, if there is one."""
@@ -52,15 +54,17 @@ class LazyHeap(Generic[Item]):
         if self._heap[0][1] == sequence:
             heappop(self._heap)
         elif len(self._heap) > 2 * len(self._items) + SLACK:
-            self._heap = [key for key in self._heap if key[1] in self._items]
-            heapify(self._heap)
+            self._rebuild()
 
     def first(self) -> tuple[float, int] | None:
         """The least key and its sequence; None when empty."""
         heap, items = self._heap, self._items
-        while heap and heap[0][1] not in items:
+        while heap:
+            found = items.get(heap[0][1])
+            if found is not None and found[0] is heap[0]:
+                return heap[0]
             heappop(heap)
-        return heap[0] if heap else None
+        return None
 
     @property
     def youngest(self) -> int:
@@ -69,4 +73,8 @@ class LazyHeap(Generic[Item]):
 
     def item(self, sequence: int) -> Item:
         """The living item of a sequence; KeyError without one."""
-        return self._items[sequence]
+        return self._items[sequence][1]
+
+    def _rebuild(self) -> None:
+        self._heap = [keyed for keyed, _ in self._items.values()]
+        heapify(self._heap)

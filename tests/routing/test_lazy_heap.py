@@ -1,0 +1,34 @@
+"""Items come out by key whatever was withdrawn, and pushed again, before."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headway.routing.lazy_heap import SLACK, LazyHeap
+
+STEPS = st.lists(st.tuples(st.booleans(), st.integers(0, 5), st.integers(0, 9).map(float)), max_size=60)
+
+
+@given(STEPS)
+def test_the_first_is_the_least_of_those_that_live(steps: list[tuple[bool, int, float]]) -> None:
+    """A sequence that was withdrawn may come again with another key: its former key counts no more."""
+    heap, plain = LazyHeap[str](), dict[int, float]()
+    for comes, sequence, key in steps:
+        heap.discard(sequence)
+        plain.pop(sequence, None)
+        if comes:
+            heap.push(key, sequence, f"{sequence} at {key}")
+            plain[sequence] = key
+        assert heap.first() == min(((key, one) for one, key in plain.items()), default=None)
+        assert list(heap) == [f"{one} at {key}" for one, key in plain.items()]
+        assert len(heap._heap) <= 2 * len(plain) + SLACK + 1
+
+
+def test_other_keys_for_all() -> None:
+    heap = LazyHeap[float]()
+    for number in range(5):
+        heap.push(float(number), number, float(number))
+    heap.discard(3)
+    heap.rekey(lambda item: -item)
+    assert heap.first() == (-4.0, 4)
+    heap.discard(4)
+    assert heap.first() == (-2.0, 2)
