@@ -318,10 +318,12 @@ class Dispatcher:
         """
         record.forced = True
         with _turn_of(record.request.request_id):
-            if not full and isinstance(self._try(now_s, record), Placement):
-                return True
+            # It waits already while it is tried: an error then leaves it where it is.
             self._queue.hold_on(now_s, record, self._state)
-        return False
+            if full or not isinstance(self._try(now_s, record), Placement):
+                return False
+            self._queue.remove(record.request.request_id)
+        return True
 
     def _turned_away(self, replica: Replica, record: Record) -> None:
         """A request is shed that only the SLOs of those at this replica kept out."""

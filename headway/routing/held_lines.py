@@ -250,14 +250,12 @@ class UrgencyQueue:
         self._shares.waits_no_more(entry.request.tenant)
         return entry
 
-    def due(self, now_s: float) -> list[WaitingRequest]:
-        """Those whose patience has ended, longest ago first; they wait no longer."""
-        ended = []
+    def due(self, now_s: float) -> Iterator[WaitingRequest]:
+        """Those whose patience has ended, longest ago first; each waits no longer once it is given out."""
         while self.next_due_s <= now_s and (first := self._expiry.first()) is not None:
             entry = self._expiry.item(first[1])
             self.remove(entry.request.request_id)
-            ended.append(entry)
-        return ended
+            yield entry
 
     def give_up(self, now_s: float) -> None:
         """Move those that can be saved no longer to the lost."""

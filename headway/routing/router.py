@@ -17,6 +17,7 @@ An event that raises RequestFault is done, but for a request that it does not na
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from math import inf, nan
 
 from headway.config import Role
@@ -319,6 +320,9 @@ class Router:
 
     def _recorded(self, request: RouteRequest, expected_output: int) -> Record:
         """A new record of a request, which the profile and the SLO of its life belong to."""
+        if request.input_tokens < 1:
+            # Engines refuse an empty prompt. Until then it counts as a token, by which shares divide.
+            request = replace(request, input_tokens=1)
         pipeline = self._pipelines[self._handler.profile(request, self._settings.live_profile)]
         judged = pipeline.uses_predictions
         record = Record(

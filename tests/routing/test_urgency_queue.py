@@ -280,7 +280,7 @@ class AgainstPlainLists(RuleBasedStateMachine):
     def wait(self, passes):
         self.now += passes
         due = [one for one in self.plain.values() if one.expires_s <= self.now]
-        assert self.queue.due(self.now) == sorted(due, key=lambda one: one.expires_s)
+        assert list(self.queue.due(self.now)) == sorted(due, key=lambda one: one.expires_s)
         for one in due:
             del self.plain[one.request.request_id]
 
