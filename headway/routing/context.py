@@ -80,7 +80,7 @@ class SchedulingContext:
     `slots` are the candidates' columns of the fleet's table. `further_s` comes on top of this role's part of
     TTFT, `next_wait_s` of it because the next role has no room yet. Plugins keep arrays of their own in
     `notes` from one step to the next, by name. `partial`: there are more candidates, which are asked where
-    none of these may take the request.
+    none of these may take the request. `narrow`: there are more, which are not asked now.
     """
 
     __slots__ = (
@@ -89,6 +89,7 @@ class SchedulingContext:
         "_loads",
         "_prior",
         "further_s",
+        "narrow",
         "next_wait_s",
         "notes",
         "now_s",
@@ -102,7 +103,7 @@ class SchedulingContext:
     def __init__(self, state: RoutingState, now_s: float, record: Record, role: Role) -> None:
         self.state, self.now_s, self.record, self.role = state, now_s, record, role
         self.slots: SlotArray = state.fleet.ready(role)
-        self.further_s, self.next_wait_s, self.partial = 0.0, 0.0, False
+        self.further_s, self.next_wait_s, self.partial, self.narrow = 0.0, 0.0, False, False
         self.notes: dict[str, FloatArray] = {}
         self._cached: FloatArray | None = None
         self._loads: FloatArray | None = None
@@ -209,7 +210,7 @@ class SchedulingContext:
         if slots is not None:
             other.slots = slots
         if role is self.role:
-            other.further_s, other.next_wait_s = self.further_s, self.next_wait_s
+            other.further_s, other.next_wait_s, other.narrow = self.further_s, self.next_wait_s, self.narrow
         return other
 
     def narrowed(self, position: int) -> "SchedulingContext":

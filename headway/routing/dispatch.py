@@ -204,7 +204,7 @@ class Dispatcher:
     def take_back(self, record: Record) -> None:
         """Its attempt has come to nothing, for which its tenant is not charged."""
         if record.phase is not RequestPhase.QUEUED:
-            self._shares.returned(record.request.tenant, record.charged)
+            self._returned(record, record.charged)
             record.charged, record.charged_output = 0.0, 0
         self.leave(record)
 
@@ -226,7 +226,12 @@ class Dispatcher:
         """It has ended with so many output tokens; its tenant was charged for what was expected."""
         if record.placement is not None:
             unused = record.times * cost_of(0.0, record.charged_output - output_tokens)
-            self._shares.returned(record.request.tenant, unused)
+            self._returned(record, unused)
+
+    def _returned(self, record: Record, cost: float) -> None:
+        """Its tenant was charged that much too much, by which its held requests rank."""
+        self._shares.returned(record.request.tenant, cost)
+        self._queue.served(record.request.tenant)
 
     def outcome(self) -> RoutingOutcome:
         """All that was placed and shed since the last call."""
@@ -277,6 +282,20 @@ class Dispatcher:
                 self._queue.refused(column, answer)
                 marks[column] = open_lines[column] = False
                 tries -= 1
+        if freed is None:
+            self._look_for_forced(now_s)
+
+    def _look_for_forced(self, now_s: float) -> None:
+        """Let those that have waited as long as they may ask all replicas, after whom none is left to try.
+
+        At freed replicas they find room only where they harm nobody, and the more urgent come first.
+        """
+        heads = self._queue.heads
+        while (found := self._queue.first((heads[HeadRow.LIVE] * heads[HeadRow.FORCED]) > 0.0)) is not None:
+            with _turn_of(found[1]):
+                if not isinstance(self._try(now_s, self._records[found[1]]), Placement):
+                    return
+                self._queue.remove(found[1])
 
     def _among(self, column: int, freed: Freed | None) -> Among | None:
         """The candidates for a head: freed ones of the role that had no room for it, all of the other."""

@@ -197,6 +197,10 @@ class TenantShares:
         """The column of its key, of which requests are held."""
         return self._numbers[_key(tenant)]
 
+    def has_users(self, tenant: str) -> bool:
+        """True if users of its key were seen; without any, all of the key begin at 0."""
+        return _key(tenant) in self._users
+
     def start(self, tenant: str) -> float:
         """Where its next request begins, within its key."""
         users = self._users.get(_key(tenant))

@@ -297,8 +297,8 @@ class UrgencyQueue:
         self.heads[len(HeadRow) :], self._loads_forgotten = 0.0, self._sequence
 
     def served(self, tenant: str) -> None:
-        """The tenant's counter has changed: its lines rank by it."""
-        if tenant in self._of_tenant:
+        """The tenant's counter has changed: its lines rank by it, if its key has users."""
+        if tenant in self._of_tenant and self._shares.has_users(tenant):
             restart(self.heads, float(self._tenants[tenant]), self._shares.start(tenant))
 
     def last_of(self, tenant: str) -> str:

@@ -281,7 +281,7 @@ class Scheduler:
         contexts = [SchedulingContext(self._state, now_s, record, role) for role in self._state.roles]
         for place, context in enumerate(contexts):
             if among is not None and (slots := among[place]) is not None:
-                context.slots = slots
+                context.narrow, context.slots = len(slots) < len(context.slots), slots
             if barred is not None:
                 free = np.ones(self._state.fleet.table.shape[1], dtype=np.bool_)
                 free[barred] = False

@@ -50,6 +50,7 @@ class Engines:
         self.kept: set[str] = set()
         self.shed: set[str] = set()
         self.placed: dict[str, str] = {}
+        self.placed_s: dict[str, float] = {}
         self._events: list[tuple[float, int, str, Any]] = []
         self._pushed = 0
 
@@ -90,7 +91,7 @@ class Engines:
             slow = self.slowness(now_s, placement.decode_replica)
             first_s = now_s + slow * record.tracked[0].prior_ttft_s
             tpot_s, slo = slow * record.tracked[-1].prior_tpot_s, record.slo
-            self.placed[name] = placement.decode_replica
+            self.placed[name], self.placed_s[name] = placement.decode_replica, now_s
             if first_s - record.request.arrival_s <= slo.ttft_s and tpot_s <= slo.tpot_s:
                 self.kept.add(name)
             self._push(first_s, "first", name)

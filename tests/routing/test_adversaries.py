@@ -23,6 +23,7 @@ from headway.routing import (
     make_router,
 )
 from headway.routing.dispatch import STAFFED_AT_ONCE
+from headway.routing.heads import HeadRow
 from headway.routing.records import Record
 from headway.routing.scheduler import Scheduler
 from headway.simulation.report import SimulationReport
@@ -353,6 +354,63 @@ class TestCritical:
         assert made.running == (first if another else 40)
         assert made.queued == (41 - first if another else 0)
 
+    def test_who_waited_too_long_goes_where_it_harms_nobody_if_it_can(self) -> None:
+        """While another waited that can be saved, it went to any replica that had none like it."""
+        made = router(count=2, queue={"max_wait_s": 5.0})
+        alone_s = router().submit(0.0, request()).placements[0].predicted_tpot_s or 0.0
+        slo = RequestSlo(ttft_s=600.0, tpot_s=1.02 * alone_s)
+        runs = placed(made.submit(0.0, request("runs", tenant="a", slo=slo, max_tokens=20_000)))
+        made.prefilled(0.1, "runs")
+        made.first_token(0.1, "runs")
+
+        def told(now_s: float, running: Mapping[str, int], waiting: int) -> None:
+            for name, count in running.items():
+                load = ReplicaLoad(running=count, waiting=waiting, kv_usage=float(count > 1))
+                made.replica_changed(now_s, ReplicaUpdate(replica=name, role=Role.MIXED, load=load))
+
+        full = {"mixed-0": 256, "mixed-1": 256}
+        told(0.2, full, 1000)
+        for number in range(2):
+            lost = RequestSlo(ttft_s=1.0, tpot_s=0.05)
+            made.submit(0.3, request(f"b{number}", arrival_s=0.3, tenant="b", critical=True, slo=lost))
+        told(5.0, full, 1000)
+        made.expire(5.4)
+        tight = RequestSlo(ttft_s=60.0, tpot_s=1.01 * alone_s)
+        made.submit(5.5, request("waits", arrival_s=5.5, tenant="a", slo=tight))
+        assert made.queued == 3
+        told(6.0, {name: int(name == runs.decode_replica) for name in full}, 0)
+        for now_s in (6.2, 6.7, 7.3):
+            made.expire(now_s)
+        there = [
+            name for name, record in made._records.items() if record.decode is made._records["runs"].decode
+        ]
+        assert there == ["runs"]
+        assert made.running >= 2
+
+    def test_who_waited_too_long_is_served_however_many_can_be_saved(self) -> None:
+        """The more urgent left it no try at all replicas: it waited until they were gone, for 40 s."""
+        made, draw = router(count=2, queue={"max_wait_s": 5.0}), np.random.default_rng(1)
+        plain = [
+            replace(
+                each,
+                request_id=f"plain-{each.request_id}",
+                tenant=f"t{draw.integers(8)}",
+                max_tokens=int(draw.integers(50, 400)),
+                slo=RequestSlo(ttft_s=float(draw.uniform(2.0, 4.9)), tpot_s=float(draw.uniform(0.011, 0.02))),
+            )
+            for each in stream(60.0, 40.0, RequestSlo(ttft_s=4.0, tpot_s=0.012))
+        ]
+        lost = RequestSlo(ttft_s=0.01, tpot_s=0.005)
+        critical = [
+            request(f"c{number}", arrival_s=10.0 + number, critical=True, tenant="c", slo=lost)
+            for number in range(5)
+        ]
+        engines = Engines(made, lambda *_: 1.0, learn=False)
+        engines.run(sorted([*plain, *critical], key=lambda each: each.arrival_s))
+        waits_s = [engines.placed_s[each.request_id] - each.arrival_s for each in critical]
+        assert max(waits_s) < 12.0
+        assert len(engines.shed) > len(plain) / 4, "the fleet was full all along"
+
     def test_who_marks_a_twentieth_critical_sheds_few_others(self) -> None:
         shed = {
             marked: simulated(
@@ -618,6 +676,23 @@ def test_a_key_that_makes_up_users_takes_nothing_from_another() -> None:
     lost = sum(each.request_id in engines.shed for each in flood)
     assert lost > len(flood) / 4, "a flood is more than there is room for"
     assert sum(each.request_id in engines.kept for each in few) == len(few)
+
+
+def test_what_comes_back_to_a_user_counts_for_those_of_it_that_are_held() -> None:
+    """The table of heads went by what the user had been charged before."""
+    rules = EngineRules(chunk_tokens=2048, max_batch_size=4)
+    made = router(
+        "least_load", count=1, rules=rules, saturation={"max_waiting": 4}, queue={"max_wait_s": 1e4}
+    )
+    users = ("k/u1", "k/u2")
+    for number in range(40):
+        made.submit(1.0, request(f"r{number}", tenant=users[number % 2], input_tokens=10, max_tokens=4000))
+    made._dispatch.ended(made._records["r0"], 1)
+    heads, shares = made._dispatch._queue.heads, made._state.shares
+    starts = [heads[HeadRow.START, line.column] for line in made._dispatch._queue._waiting._lines.values()]
+    tenants = [line.key[0].tenant for line in made._dispatch._queue._waiting._lines.values()]
+    assert starts == [shares.start(tenant) for tenant in tenants]
+    assert max(starts) > 0.0
 
 
 class TestWhatACrashCosts:

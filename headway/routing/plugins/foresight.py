@@ -57,6 +57,8 @@ class HeldTerms(NamedTuple):
     caution: float
     reserve: float
     patient: bool
+    narrow: bool
+    several: bool
     transfer_s: float
     transfer_s_per_token: float
 
@@ -163,7 +165,7 @@ def _foresee(  # noqa: PLR0917 - plain figures, compiled
     count = _leading(table, heads, slots, figures, ranks, soonest_s, leading, still)
     for place in range(count):
         head = leading[0][place]
-        found = still[head] = _has_room(table, heads, head, slots, kind, figures, ranks, space)
+        found = still[head] = _has_room(table, heads, head, slots, kind, figures, space)
         marks[head] |= found
         if found:
             break
@@ -172,7 +174,7 @@ def _foresee(  # noqa: PLR0917 - plain figures, compiled
         if still[head] and waits_for(heads, head, terms.role):
             still[head] = _any_in_time(table, heads, head, slots, soonest_s, terms, figures[3][1])
             if still[head]:
-                still[head] = _has_room(table, heads, head, slots, kind, figures, ranks, space)
+                still[head] = _has_room(table, heads, head, slots, kind, figures, space)
                 marks[head] |= still[head]
 
 
@@ -242,7 +244,7 @@ def _may_be_in_time(  # noqa: PLR0917 - plain figures, compiled
     begins_soon = _begins_soon(table, slot, chunk_tokens)
     if terms.patient and heads[HeadRow.TIER, head] != CRITICAL_TIER and not begins_soon:
         return False
-    if heads[HeadRow.FORCED, head] > 0.0 and table[FleetRow.FORCED, slot] == 0.0:
+    if _may_do_harm(table, heads, head, slot, terms):
         return True
     home = heads[HeadRow.HOME, head]
     if home >= 0.0 and home != slot and terms.now_s < heads[HeadRow.HOME_UNTIL_S, head]:
@@ -260,6 +262,13 @@ def _may_miss(heads: FloatArray, head: int, terms: HeldTerms) -> bool:
 
 
 @compiled_in_place
+def _may_do_harm(table: FloatArray, heads: FloatArray, head: int, slot: int, terms: HeldTerms) -> bool:
+    """True for one that has waited as long as it may, where none of these is and all are asked."""
+    forced = heads[HeadRow.FORCED, head] > 0.0 and table[FleetRow.FORCED, slot] == 0.0
+    return bool(forced and not terms.narrow)
+
+
+@compiled_in_place
 def _begins_soon(table: FloatArray, slot: int, chunk_tokens: float) -> bool:
     """True if a prompt that comes to this replica is begun at once, or nearly so."""
     few = table[FleetRow.PREFILL_TOKENS, slot] <= CHUNKS * chunk_tokens
@@ -274,18 +283,16 @@ def _has_room(  # noqa: PLR0917 - plain figures, compiled
     slots: SlotArray,
     kind: int,
     figures: tuple[Any, ...],
-    ranks: tuple[FloatArray, float],
     space: tuple[FloatArray, FloatArray, FloatArray, FloatArray],
 ) -> bool:
     """True where one of `slots` may be valid for a head, by the forecast and its headroom there."""
     terms, (cached, rows, inputs, soonest_s) = HeldTerms(*figures[0]), space
-    ahead = ahead_of(heads, head, *ranks) > 0
     tokens, output = heads[HeadRow.INPUT_TOKENS, head], heads[HeadRow.OUTPUT_TOKENS, head]
     for place in range(len(slots)):
         slot = slots[place]
         if not _may_be_in_time(table, heads, head, slot, soonest_s[place], terms, figures[3][1]):
             continue
-        if heads[HeadRow.FORCED, head] > 0.0 and table[FleetRow.FORCED, slot] == 0.0:
+        if _may_do_harm(table, heads, head, slot, terms):
             return True
         cached[0] = 0.0
         if heads[HeadRow.HOME, head] == slot and terms.role_code != DECODE_ROLE:
@@ -314,7 +321,7 @@ def _has_room(  # noqa: PLR0917 - plain figures, compiled
         )
         late = _may_miss(heads, head, terms) and _begins_soon(table, slot, figures[3][1])
         for lenient in (late, False):
-            its = _terms_of(heads, head, terms, figures, lenient, ahead)
+            its = _terms_of(heads, head, terms, figures, lenient)
             candidate = candidate_at(rows, table, 0, slot, its)
             lacking = missing(candidate, its)
             if its.least_harm:
@@ -345,17 +352,17 @@ def _soonest_s(table: FloatArray, slot: int, terms: HeldTerms, figures: tuple[An
 
 
 @compiled_in_place
-def _terms_of(  # noqa: PLR0917 - plain figures, compiled
-    heads: FloatArray, head: int, terms: HeldTerms, figures: tuple[Any, ...], late: bool, ahead: bool
+def _terms_of(
+    heads: FloatArray, head: int, terms: HeldTerms, figures: tuple[Any, ...], late: bool
 ) -> SloTerms:
     """The terms of one head, where it may miss its own SLO if it is `late`.
 
-    Critical ones that may not are judged by the prediction as it is, where their tenants are not ahead
+    Critical ones that may not are judged by the prediction as it is, where there are no several tenants
     (`slo_scorer`).
     """
     tier, ttft_by_s = heads[HeadRow.TIER, head], heads[HeadRow.TTFT_BY_S, head]
     tpot_slo_s = heads[HeadRow.TPOT_SLO_S, head] if terms.role_code != PREFILL_ROLE else inf
-    first_itl_s, reserve, nominal = 0.0, 0.0, tier == CRITICAL_TIER and not (ahead or late)
+    first_itl_s, reserve, nominal = 0.0, 0.0, tier == CRITICAL_TIER and not (terms.several or late)
     if terms.reserve > 0.0 and tier == PLAIN_TIER:
         context_tokens = heads[HeadRow.INPUT_TOKENS, head] + 0.5 * heads[HeadRow.OUTPUT_TOKENS, head]
         reserve, first_itl_s = terms.reserve, itl_of(ItlTable(*figures[2]), 1.0, context_tokens)

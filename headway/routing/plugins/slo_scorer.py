@@ -132,6 +132,8 @@ class SloScorer:
             caution=caution,
             reserve=latency.critical.room(now_s, stay_s, count) if counted else 0.0,
             patient=self.patient and of_role is not Role.DECODE,
+            narrow=len(slots) < count,
+            several=state.shares.several,
             transfer_s=transfer_s,
             transfer_s_per_token=transfer_s_per_token,
         )
@@ -178,10 +180,12 @@ class SloScorer:
         room: NDArray[np.bool_] = usable & has_room(context)
         harm = -verdict - LEAST - 0.01 * context.forecast[ForecastRow.TTFT_S]
         harmless: NDArray[np.bool_] = room & (harm <= ROUNDING)
-        if record.forced and (record.yields or not harmless.any()):
-            room &= context.column(FleetRow.FORCED) == 0.0
-            return room
-        return harmless
+        if not record.forced:
+            return harmless
+        alone: NDArray[np.bool_] = context.column(FleetRow.FORCED) == 0.0
+        if harmless.any() or context.narrow:
+            return harmless & alone if record.yields else harmless
+        return room & alone
 
     def _may_miss(self, context: SchedulingContext) -> bool:
         """True for one that goes where it harms nobody: it is lost or, if critical, has waited long."""
