@@ -17,7 +17,7 @@ its guards.
 
 A place in turn. Where a tenant whose turn it is finds no room, the replica that lacks least for its request
 is kept free of tenants that are ahead of it (`fair_shares`), so that what becomes free there is not taken by
-whatever is small enough. One replica for a key, and no more than half of the fleet.
+whatever is small enough. One replica for a key, and no more than half of the fleet; of a single one, that.
 """
 
 import numpy as np
@@ -124,7 +124,7 @@ class KeptRoom:
         key = tenant.partition("/")[0]
         if slot == NOWHERE or self._shares.ahead(tenant):
             self._kept.pop(key, None)
-        elif key in self._kept or 2 * len(self._kept) < replicas:
+        elif key in self._kept or 2 * (len(self._kept) + 1) <= max(replicas, 2):
             self._kept[key] = (tenant, slot)
 
     def barred(self, tenant: str) -> SlotArray | None:

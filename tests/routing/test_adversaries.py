@@ -241,6 +241,18 @@ class TestFloods:
         assert kept is not None
         assert len(kept) == 1
 
+    @pytest.mark.parametrize(("replicas", "most"), [(1, 1), (2, 1), (3, 1), (4, 2)])
+    def test_no_more_than_half_of_the_fleet_is_kept_for_those_whose_turn_it_is(
+        self, replicas: int, most: int
+    ) -> None:
+        made = router(count=replicas)
+        kept = made._dispatch._kept
+        for tenant in "abcd":
+            made._state.shares.waits(tenant)
+        for place, tenant in enumerate("abcd"):
+            kept.keep(tenant, place % replicas, replicas)
+        assert len(kept._kept) == most
+
     def test_without_tenants_it_does(self) -> None:
         """The same as one tenant: the fault that the other test is about."""
         report = simulated(64.0, {"flood": {**SAME, "share": 60.0}, "few": {**SAME, "share": 4.0}})
