@@ -12,8 +12,8 @@ more requests than it costs, as one rents skis until the rent comes to their pri
     debt >= Σ w              over the guarded requests there: they bind nobody any more
 
 w is 1, or CRITICAL_WORTH for a critical one. So a few long requests with an SLO that leaves no room for
-others cost about as many others as they are; a class of short ones, most of which keep their SLO, seldom loses
-its guards.
+others cost about as many others as they are; a class of short ones, most of which keep their SLO, seldom
+loses its guards.
 
 A place in turn. Where a tenant whose turn it is finds no room, the replica that lacks least for its request
 is kept free of tenants that are ahead of it (`fair_shares`), so that what becomes free there is not taken by
