@@ -89,7 +89,12 @@ class Untaken(Lost):
 
 
 def lean(handle: DeploymentHandle[Any], method: str, *, stream: bool = False) -> DeploymentHandle[Any]:
-    """The handle for one method, on this event loop and over gRPC."""
+    """The handle for one method, on this event loop and over gRPC.
+
+    A loop must have no second handle of a deployment but those that the first's `options` gives, as it may
+    wait for its configuration for ever. Serve gives up a new handle's first poll, answered or not, when the
+    poll that a loop's handles share brings new targets (Ray 2.60: 16 of 150 with targets every 100 ms).
+    """
     if not handle.is_initialized:
         handle._init(_run_router_in_separate_loop=False)  # type: ignore[no-untyped-call]
     return handle.options(method_name=method, stream=stream, **LEAN)

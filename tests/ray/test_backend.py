@@ -47,7 +47,10 @@ SLOW = {
 
 
 class World:
-    """The deployed pools, and one event loop with a backend over them."""
+    """The deployed pools, and one event loop with a backend over them.
+
+    All share one handle of each pool: see `serve_apps.calls.lean`.
+    """
 
     def __init__(self, config: HeadwayConfig, loop: asyncio.AbstractEventLoop) -> None:
         self.config = config
@@ -58,7 +61,7 @@ class World:
         self._requests = 0
 
     async def _backend(self, config: HeadwayConfig) -> ServeBackend:
-        return ServeBackend(config, {role: DeploymentHandle(name, APP) for role, name in NAMES.items()})
+        return ServeBackend(config, {role: self.handles[name] for role, name in NAMES.items()})
 
     def do(self, work: Coroutine[Any, Any, Any]) -> Any:
         async def bounded() -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 
 import aiohttp
 import pytest
-from ray.serve.handle import DeploymentHandle
+from ray import serve
 
 from actors import names
 from serve_apps.control_plane import ActorControlPlane
@@ -39,7 +39,7 @@ def gateway(ray_cluster: str) -> Iterator[Gateway]:
 
 
 def call(replica: str, method: str, *arguments: Any) -> Any:
-    handle = DeploymentHandle(POOL, APP).options(session_id=replica, method_name=method)
+    handle = serve.get_deployment_handle(POOL, APP).options(session_id=replica, method_name=method)
     return handle.remote(*arguments).result(timeout_s=PATIENCE_S)
 
 
