@@ -7,18 +7,22 @@ who asks for a replica to itself has soon had its share.
 A guard, the TPOT SLO of those that run at a replica, which newcomers have to keep. It stands while it saves
 more requests than it costs, as one rents skis until the rent comes to their price:
 
-    debt(replica) + 1        a request was turned away that only guards there had kept out
-    debt(replica) − w        a guarded request has kept its SLO
-    debt >= Σ w              over the guarded requests there: they bind nobody any more
+    debt(replica) + w        a request was turned away that only guards there had kept out
+    debt(replica) − w        a request that kept such requests out has kept its SLO
+    debt >= Σ w              over those there that keep such requests out: they bind nobody any more
 
-w is 1, or CRITICAL_WORTH for a critical one. So a few long requests with an SLO that leaves no room for
-others cost about as many others as they are; a class of short ones, most of which keep their SLO, seldom
+w is 1, or CRITICAL_WORTH for a critical one. Guards keep out what has a looser SLO: those count that are
+tighter than the SLO of all to whom the debt is owed. So a few long requests with an SLO that leaves no room
+for others cost about as many others as they are; a class of short ones, most of which keep their SLO, seldom
 loses its guards.
 
 A place in turn. Where a tenant whose turn it is finds no room, the replica that lacks least for its request
 is kept free of tenants that are ahead of it (`fair_shares`), so that what becomes free there is not taken by
 whatever is small enough. One replica for a key, and no more than half of the fleet; of a single one, that.
 """
+
+from math import inf
+from typing import NamedTuple
 
 import numpy as np
 
@@ -75,16 +79,16 @@ class GuardBalance:
     """What the guards of each replica have cost and saved."""
 
     def __init__(self) -> None:
-        self._debts: dict[Replica, float] = {}
+        self._debts: dict[Replica, _Debt] = {}
 
     def kept(self, replica: Replica | None, record: Record) -> None:
         """A guarded request there has ended within its SLO."""
         debt = self._debts.get(replica) if replica is not None else None
-        if replica is None or debt is None:
+        if replica is None or debt is None or record.guard_s >= debt.tpot_slo_s:
             return
-        debt -= _worth(record)
-        if debt > 0.0:
-            self._debts[replica] = debt
+        owed = debt.owed - _worth(record)
+        if owed > 0.0:
+            self._debts[replica] = debt._replace(owed=owed)
         else:
             del self._debts[replica]
 
@@ -94,16 +98,25 @@ class GuardBalance:
 
     def turned_away(self, replica: Replica, record: Record) -> list[Record]:
         """That request was, by guards there. The requests whose guards are spent."""
+        debt = self._debts.pop(replica, NO_DEBT)
         if not replica.alive:
-            self._debts.pop(replica, None)
             return []
-        guarded = [each for each in replica.running if each.guard_s < record.slo.tpot_s]
-        debt = self._debts.get(replica, 0.0) + _worth(record)
-        if debt < sum(map(_worth, guarded)):
+        debt = _Debt(debt.owed + _worth(record), min(debt.tpot_slo_s, record.slo.tpot_s))
+        guarded = [each for each in replica.running if each.guard_s < debt.tpot_slo_s]
+        if debt.owed < sum(map(_worth, guarded)):
             self._debts[replica] = debt
             return []
-        self._debts.pop(replica, None)
         return guarded
+
+
+class _Debt(NamedTuple):
+    """What guards owe to requests of these worths, the tightest of which has this TPOT SLO."""
+
+    owed: float
+    tpot_slo_s: float
+
+
+NO_DEBT = _Debt(0.0, inf)
 
 
 def _worth(record: Record) -> float:
