@@ -55,7 +55,7 @@ def test_points_have_the_runs_of_all_sweeps():
 
 def test_on_an_exact_clock_the_simulated_engine_is_the_simulator():
     config = beside(None, ONE_REPLICA)
-    with open_trace("steady:rate_rps=4,duration_s=20,input_tokens=3000,output_tokens=150,seed=2") as trace:
+    with open_trace("steady:rate_rps=4,duration_s=6,input_tokens=3000,output_tokens=150,seed=2") as trace:
 
         async def replayed():
             target = EngineTarget(make_engine(config, Role.MIXED, "here"), config.model)

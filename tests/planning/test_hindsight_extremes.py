@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import hypothesis
 import numpy as np
 import pytest
 from hypothesis import given
@@ -80,7 +81,7 @@ def test_a_queue_at_most_doubles_what_is_needed(waiting):
         assert usual[role]["replicas"] < odd[role]["replicas"] <= 2 * usual[role]["replicas"]
 
 
-@steady
+@hypothesis.settings(steady, max_examples=40)
 @given(st.tuples(st.floats(1.0, 400.0), st.floats(1.0, 400.0)))
 def test_more_load_in_the_last_interval_never_needs_fewer_replicas_but_for_one(rates):
     """Of both pools: they share a loss budget, and where its division changes, one gives and one takes."""

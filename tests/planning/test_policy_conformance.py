@@ -4,6 +4,7 @@ import copy
 import json
 import pickle
 
+import hypothesis
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -30,6 +31,8 @@ BOUNDS = limits(
 )
 BUDGET = 24
 SECTIONS = {"static": StaticFleet(prefill=3, decode=4)}
+
+some = hypothesis.settings(steady, max_examples=40)
 
 count = st.one_of(st.just(float("nan")), st.just(0.0), st.floats(0, 1e7))
 tokens = st.one_of(st.just(float("nan")), st.floats(1, 2e5))
@@ -78,7 +81,7 @@ def name(request):
 
 
 @pytest.mark.parametrize("policy_name", known())
-@steady
+@some
 @given(st.lists(observations, min_size=1, max_size=4))
 def test_targets_stay_within_limits_and_budget_and_reasons_are_json(policy_name, sequence):
     policy = make(policy_name)
@@ -96,7 +99,7 @@ def test_targets_stay_within_limits_and_budget_and_reasons_are_json(policy_name,
 
 
 @pytest.mark.parametrize("policy_name", known())
-@steady
+@some
 @given(observations, observations)
 def test_a_decision_is_a_function_of_its_arguments(policy_name, earlier, now):
     policy = make(policy_name)
@@ -111,7 +114,7 @@ def test_a_decision_is_a_function_of_its_arguments(policy_name, earlier, now):
 
 
 @pytest.mark.parametrize("policy_name", known())
-@steady
+@some
 @given(observations)
 def test_the_order_of_pools_in_mappings_does_not_matter(policy_name, observation):
     straight = first(make(policy_name), observation)

@@ -110,7 +110,7 @@ def test_least_load_by_the_router_is_about_that_of_the_kernel(fleet):
 def test_the_same_seed_gives_the_same_bytes():
     def once(seed):
         found, _ = setting("slo", MIXED, **{"slo.classes": CLASSES, "simulation.seed": seed})
-        return json.dumps(run(found, conversations(1500, 80.0))[0].report().document())
+        return json.dumps(run(found, conversations(600, 80.0))[0].report().document())
 
     assert once(1) == once(1)
     assert once(1) != once(2)
@@ -179,8 +179,8 @@ def test_memory_is_that_of_the_requests_under_way():
         assert result.tally.completed == count
         return peak
 
-    peak_bytes(500)
-    assert peak_bytes(4500) < peak_bytes(1500) + 200_000
+    peak_bytes(300)
+    assert peak_bytes(2700) < peak_bytes(900) + 200_000
 
 
 class Taught:
