@@ -110,7 +110,7 @@ class GuardBalance:
 
 
 class _Debt(NamedTuple):
-    """What guards owe to requests of these worths, the tightest of which has this TPOT SLO."""
+    """The worth of the requests that were turned away, and the tightest of their TPOT SLOs."""
 
     owed: float
     tpot_slo_s: float

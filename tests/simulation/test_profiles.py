@@ -180,7 +180,7 @@ def test_memory_is_that_of_the_requests_under_way():
         return peak
 
     peak_bytes(300)
-    assert peak_bytes(2700) < peak_bytes(900) + 200_000
+    assert peak_bytes(2700) < peak_bytes(900) + 120_000
 
 
 class Taught:
