@@ -83,16 +83,27 @@ def make_router(
     say nothing of latencies. Raises RoutingError for settings that cannot be routed by; the router raises
     PluginFault at a request whose plugins fail, unless it is `live`.
     """
-    drop_stale_cache(*COMPILED)
-    settings, fleet = config.routing, RoutedFleet()
+    settings = config.routing
     pipelines = make_pipelines(settings)
     handler = make_handler(settings, pipelines)
+    state = make_state(config, profiles, rules, generator)
+    return Router(settings, pipelines, handler, state, make_scheduler(config, state, pipelines, live=live))
+
+
+def make_state(
+    config: HeadwayConfig,
+    profiles: Mapping[str, GpuProfile],
+    rules: EngineRules,
+    generator: np.random.Generator,
+) -> RoutingState:
+    """What a router goes by, before it has heard of any replica. The arguments are those of `make_router`."""
+    drop_stale_cache(*COMPILED)
+    settings, fleet = config.routing, RoutedFleet()
     latency = LatencyForecaster(surfaces_in(profiles), rules, quantile=settings.prediction.use == "quantile")
-    rule = SaturationRule.of(config, rules.max_batch_size)
-    state = RoutingState(
+    return RoutingState(
         roles=(Role.MIXED,) if Role.MIXED.value in config.pools else (Role.PREFILL, Role.DECODE),
         fleet=fleet,
-        reports=EngineReports(fleet, latency, rule),
+        reports=EngineReports(fleet, latency, SaturationRule.of(config, rules.max_batch_size)),
         rules=rules,
         prefixes=PrefixIndex(rules.prefix_cache_tokens // rules.block_tokens, rules.block_tokens),
         sessions=Sessions(),
@@ -104,13 +115,17 @@ def make_router(
         slo=RequestSlo(ttft_s=config.slo.ttft_s, tpot_s=config.slo.itl_s),
         generator=generator,
     )
-    saturation = SaturationFilter(rule.limits)
+
+
+def make_scheduler(
+    config: HeadwayConfig, state: RoutingState, pipelines: Mapping[str, Pipeline], *, live: bool = False
+) -> Scheduler:
+    """The scheduler of a router that goes by `state`."""
+    settings = config.routing
+    saturation = SaturationFilter(SaturationRule.of(config, state.rules.max_batch_size).limits)
     rescue = _PluginSet(settings, ()).built_in("least_load") if live else None
     offloading = Offloading(state, settings.offload)
-    scheduler = Scheduler(
-        state, pipelines, settings.fallback, offloading, saturation=saturation, rescue=rescue
-    )
-    return Router(settings, pipelines, handler, state, scheduler)
+    return Scheduler(state, pipelines, settings.fallback, offloading, saturation=saturation, rescue=rescue)
 
 
 def make_pipelines(settings: RoutingSettings) -> Mapping[str, Pipeline]:

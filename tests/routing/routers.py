@@ -15,9 +15,12 @@ from headway.routing import (
     Router,
     RouteRequest,
     RoutingOutcome,
-    make_router,
 )
 from headway.routing.aibrix import AibrixProfile, parse_aibrix_profile
+from headway.routing.context import RoutingState, SchedulingContext
+from headway.routing.factory import make_handler, make_pipelines, make_scheduler, make_state
+from headway.routing.records import Record
+from headway.routing.scheduler import RouteChoice
 from headway.routing.table import FleetRow
 from interp import Profile
 
@@ -32,6 +35,46 @@ OWN_ROWS = [
     and row not in {FleetRow.TTFT_CAUTION, FleetRow.TPOT_CAUTION}
 ]
 """Rows that are 0 when nobody is there."""
+
+
+class SeenRouter(Router):
+    """A router of parts that its test holds, too.
+
+    `state` is what it goes by, as plugins see it; `choices` has what was chosen last for each request.
+    """
+
+    def __init__(self, config: HeadwayConfig, state: RoutingState, *, live: bool) -> None:
+        settings, pipelines = config.routing, make_pipelines(config.routing)
+        self.state, self.scheduler = state, make_scheduler(config, state, pipelines, live=live)
+        self.choices: dict[str, RouteChoice] = {}
+        guards = self.scheduler.guards
+
+        def seen(now_s: float, record: Record, choice: RouteChoice) -> tuple[float, float]:
+            self.choices[record.request.request_id] = choice
+            return guards(now_s, record, choice)
+
+        self.scheduler.guards = seen  # type: ignore[method-assign]
+        super().__init__(settings, pipelines, make_handler(settings, pipelines), state, self.scheduler)
+
+    def cell(self, row: FleetRow, name: str = "mixed-0") -> float:
+        """What the books say of a replica."""
+        return float(self.state.fleet.table[row, self.slot(name)])
+
+    def slot(self, name: str) -> int:
+        """The replica's column in the books."""
+        replica = self.state.fleet.get(name)
+        assert replica is not None
+        return replica.slot
+
+    def book(self, row: FleetRow, *values: float) -> None:
+        """Have the books say so of mixed-0, mixed-1 and so on."""
+        for number, value in enumerate(values):
+            self.state.fleet.table[row, self.slot(f"mixed-{number}")] = value
+
+    @property
+    def books_are_closed(self) -> bool:
+        """True if the books have nothing on anybody."""
+        return not self.state.fleet.table[OWN_ROWS].any()
 
 
 def settings(profile: str = "slo", pools: Mapping[str, Any] = MIXED, **routing: Any) -> HeadwayConfig:
@@ -55,16 +98,15 @@ def router(
     slo: Mapping[str, Any] | None = None,
     live: bool = False,
     **routing: Any,
-) -> Router:
+) -> SeenRouter:
     """A router with `count` replicas of each role, named "mixed-0" and so on."""
     config = settings(profile, pools, **routing)
     if slo is not None:
         config = config.model_copy(update={"slo": config.slo.model_copy(update=dict(slo))})
     known = {"": surfaces()} if profiles is None else profiles
     chunk = 2048 if pools is MIXED else 0
-    made = make_router(
-        config, known, rules or EngineRules(chunk_tokens=chunk), np.random.default_rng(seed), live=live
-    )
+    state = make_state(config, known, rules or EngineRules(chunk_tokens=chunk), np.random.default_rng(seed))
+    made = SeenRouter(config, state, live=live)
     for role in config.pools:
         for number in range(count):
             join(made, f"{role}-{number}", Role(role))
@@ -87,6 +129,17 @@ def request(request_id: str = "r", **changes: Any) -> RouteRequest:
         "max_tokens": 200,
     }
     return RouteRequest(**{**fields, **changes})
+
+
+def question(
+    made: SeenRouter, role: Role = Role.MIXED, now_s: float = 0.0, **changes: Any
+) -> SchedulingContext:
+    """What plugins look at when a request comes."""
+    asked = request(**changes)
+    record = Record(
+        request=asked, number=0, expected_output=100, slo=asked.slo, profile="least_load", judged=False
+    )
+    return SchedulingContext(made.state, now_s, record, role)
 
 
 def placed(outcome: RoutingOutcome) -> Placement:
