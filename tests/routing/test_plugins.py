@@ -17,7 +17,6 @@ from headway.routing import (
     ShedReason,
     make_router,
 )
-from headway.routing.context import SchedulingContext
 from headway.routing.factory import BUILT_IN, make_handler, make_pipelines
 from headway.routing.forecast import ForecastRow
 from headway.routing.plugins import PLUGINS
@@ -37,9 +36,8 @@ from headway.routing.plugins.scorers import (
     QueueScorer,
     SessionAffinityScorer,
 )
-from headway.routing.records import Record
 from headway.routing.table import FleetRow
-from tests.routing.routers import SPLIT, join, placed, request, router, settings, surfaces
+from tests.routing.routers import SPLIT, join, placed, question, request, router, settings, surfaces
 
 DOCUMENT_002 = """
 plugins:
@@ -68,23 +66,10 @@ profile: default
 """
 
 
-def question(made, role=Role.MIXED, **changes):
-    asked = request(**changes)
-    record = Record(
-        request=asked, number=0, expected_output=100, slo=asked.slo, profile="least_load", judged=False
-    )
-    return SchedulingContext(made._state, 0.0, record, role)
-
-
-def load(made, column, *values):
-    for number, value in enumerate(values):
-        made._fleet.table[column, made._fleet.get(f"mixed-{number}").slot] = value
-
-
 class TestScorers:
     def test_queue(self) -> None:
         made = router(count=3)
-        load(made, FleetRow.WAITING, 4, 0, 1)
+        made.book(FleetRow.WAITING, 4, 0, 1)
         assert QueueScorer().score(question(made)).tolist() == [0.0, 1.0, 0.75]
 
     def test_queues_that_are_alike_all_score_one(self) -> None:
@@ -92,24 +77,24 @@ class TestScorers:
 
     def test_kv_cache(self) -> None:
         made = router(count=2)
-        capacity = made._fleet.table[FleetRow.CAPACITY_TOKENS, made._fleet.get("mixed-0").slot]
-        load(made, FleetRow.KV_TOKENS, capacity / 4, 2 * capacity)
+        capacity = made.cell(FleetRow.CAPACITY_TOKENS)
+        made.book(FleetRow.KV_TOKENS, capacity / 4, 2 * capacity)
         assert KvCacheScorer().score(question(made)).tolist() == [0.75, 0.0]
 
     def test_an_unknown_cache_counts_as_empty(self) -> None:
         made = router("least_load", count=1, profiles={})
-        load(made, FleetRow.KV_TOKENS, 1e6)
+        made.book(FleetRow.KV_TOKENS, 1e6)
         assert KvCacheScorer().score(question(made)).tolist() == [1.0]
 
     def test_prefix_cache(self) -> None:
         made = router(count=2, rules=EngineRules(chunk_tokens=2048, prefix_cache_tokens=10_000))
-        made._state.prefixes.insert(made._fleet.get("mixed-1").slot, (7, 8, 9))
+        made.state.prefixes.insert(made.slot("mixed-1"), (7, 8, 9))
         asked = question(made, input_tokens=2048, blocks=(7, 8, 1), block_tokens=512)
         assert PrefixCacheScorer().score(asked).tolist() == [0.0, 0.5]
 
     def test_a_fully_cached_prompt_still_computes_a_token(self) -> None:
         made = router(count=1, rules=EngineRules(chunk_tokens=2048, prefix_cache_tokens=10_000))
-        made._state.prefixes.insert(made._fleet.get("mixed-0").slot, (7, 8))
+        made.state.prefixes.insert(made.slot("mixed-0"), (7, 8))
         asked = question(made, input_tokens=1024, blocks=(7, 8), block_tokens=512)
         assert asked.cached_tokens.tolist() == [1023.0]
 
@@ -129,7 +114,7 @@ class TestScorers:
 
     def test_bin_pack_prefers_the_fullest_with_room(self) -> None:
         made = router(count=3, rules=EngineRules(chunk_tokens=2048, max_batch_size=4))
-        load(made, FleetRow.RUNNING, 4, 3, 1)
+        made.book(FleetRow.RUNNING, 4, 3, 1)
         scores = BinPack().score(question(made))
         assert scores.argsort().tolist() == [0, 2, 1]
         assert scores[0] < 0.5 <= scores[2]
@@ -264,8 +249,7 @@ class TestSloScorer:
         made = router("slo", count=1)
         made.submit(0.0, request("a", slo=RequestSlo(ttft_s=5.0, tpot_s=1e-6), critical=True))
         placed(made.submit(0.0, request("b", slo=RequestSlo(ttft_s=5.0, tpot_s=0.1), critical=True)))
-        assert np.isfinite(made._fleet.table[FleetRow.TPOT_SLO_S]).sum() >= 1
-        assert made._fleet.table[FleetRow.TPOT_SLO_S, made._fleet.get("mixed-0").slot] == 0.1
+        assert made.cell(FleetRow.TPOT_SLO_S) == 0.1
 
     def test_without_headroom_a_request_waits_as_long_as_it_can_be_saved(self) -> None:
         made = router("slo", count=1)
@@ -314,9 +298,8 @@ class TestSloScorer:
 
     def test_requests_without_an_slo_are_held_to_the_deployments(self) -> None:
         made = router("slo")
-        made.submit(0.0, request())
-        record = made._records["r"]
-        assert record.slo == made._state.slo
+        name = placed(made.submit(0.0, request())).decode_replica
+        assert made.cell(FleetRow.TPOT_SLO_S, name) == made.state.slo.tpot_s, "newcomers have to keep it"
 
     def test_exploration_draws_among_all(self) -> None:
         made = router("slo", count=2)
@@ -347,7 +330,7 @@ class TestCapacityFilter:
             number += 1
         assert made.queued == 1
         assert 1 < number < 256
-        assert made._fleet.table[FleetRow.LOAD].max() <= 1.0 + 1e-9
+        assert made.cell(FleetRow.LOAD) <= 1.0 + 1e-9
         finish_one = made.complete(0.2, "r0", 10)
         assert placed(finish_one).request_id == f"r{number}"
 
@@ -364,7 +347,7 @@ class TestCapacityFilter:
 
     def test_it_keeps_what_has_room(self) -> None:
         made = router("pull")
-        load(made, FleetRow.LOAD, 1.0, 0.0)
+        made.book(FleetRow.LOAD, 1.0, 0.0)
         assert CapacityFilter().keep(question(made)).tolist() == [False, True]
 
 

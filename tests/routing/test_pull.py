@@ -4,20 +4,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from headway.config import Role
 from headway.engine import EngineRules
 from headway.engine.surfaces import idle_prompt_s
 from headway.routing import RequestSlo, ShedReason
-from headway.routing.context import SchedulingContext
 from headway.routing.plugins.scorers import LeastPatternLoad
 from headway.routing.table import FleetRow
 from headway.routing.types import NOTHING
-from tests.routing.routers import finish, placed, request, router, surfaces
-
-
-def load(made, column, *values) -> None:
-    for number, value in enumerate(values):
-        made._fleet.table[column, made._fleet.get(f"mixed-{number}").slot] = value
+from tests.routing.routers import finish, placed, question, request, router, surfaces
 
 
 def test_an_idle_replica_takes_whatever_it_serves_within_its_slo() -> None:
@@ -42,7 +35,7 @@ def test_the_time_waited_counts() -> None:
 
 def test_what_waits_is_shed_once_an_idle_replica_is_too_late() -> None:
     made, slo = router("pull", count=1), RequestSlo(ttft_s=3.0)
-    load(made, FleetRow.LOAD, 1.0)
+    made.book(FleetRow.LOAD, 1.0)
     assert made.submit(0.0, request("a", slo=slo)) == NOTHING
     while made.next_due_s < 2.8:
         assert made.expire(made.next_due_s) == NOTHING
@@ -60,7 +53,7 @@ def test_critical_ones_are_never_shed_and_charged_as_without_the_slo_that_they_h
     made, lost = router("pull", count=1), RequestSlo(ttft_s=1e-4, tpot_s=1e-5)
     for number in range(10):
         placed(made.submit(0.0, request(f"r{number}", slo=lost, critical=True)))
-    assert 0.0 < made._fleet.table[FleetRow.LOAD].max() < 0.5
+    assert 0.0 < made.cell(FleetRow.LOAD) < 0.5
     huge = request("huge", input_tokens=10**7, critical=True)
     assert placed(router("pull", count=1).submit(0.0, huge))
 
@@ -80,10 +73,8 @@ def test_cached_prompt_tokens_are_not_charged() -> None:
 
 def test_the_least_pattern_load_is_preferred_not_the_fewest_requests() -> None:
     made = router("pull")
-    load(made, FleetRow.LOAD, 0.6, 0.2)
-    load(made, FleetRow.RUNNING, 1.0, 9.0)
-    assert placed(made.submit(0.0, request())).decode_replica == "mixed-1"
-    record = made._records["r"]
-    load(made, FleetRow.LOAD, 0.6, 0.2)
-    scores = LeastPatternLoad().score(SchedulingContext(made._state, 0.0, record, Role.MIXED))
+    made.book(FleetRow.LOAD, 0.6, 0.2)
+    made.book(FleetRow.RUNNING, 1.0, 9.0)
+    scores = LeastPatternLoad().score(question(made))
     assert 0.0 < scores[0] < scores[1] < 1.0
+    assert placed(made.submit(0.0, request())).decode_replica == "mixed-1"

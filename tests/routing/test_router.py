@@ -23,10 +23,6 @@ from tests.routing.routers import MIXED, OWN_ROWS, SPLIT, finish, gone, join, pl
 OFFLOAD = {"mode": "always", "heavy_tokens": 4096, "warm_tokens": 512}
 
 
-def table(made):
-    return made._fleet.table[OWN_ROWS]
-
-
 class TestEvents:
     @pytest.mark.parametrize("pools", [MIXED, SPLIT])
     @pytest.mark.parametrize(
@@ -57,7 +53,7 @@ class TestEvents:
         for number in range(9):
             finish(made, f"r{number}")
         assert made.running == made.queued == 0
-        assert not table(made).any()
+        assert made.books_are_closed
         assert made.metrics()["ended"][("completed",)] == 9
 
     def test_unknown_requests_are_ignored_and_counted(self) -> None:
@@ -83,8 +79,8 @@ class TestEvents:
         made = router(count=1)
         made.submit(0.0, request())
         made.first_token(0.1, "r")
-        assert made._fleet.table[FleetRow.WAITING].sum() == 0
-        assert made._fleet.table[FleetRow.RUNNING].sum() == 1
+        assert made.cell(FleetRow.WAITING) == 0
+        assert made.cell(FleetRow.RUNNING) == 1
 
     def test_the_prediction_based_flag_needs_an_slo_and_takes_the_slo_profile(self) -> None:
         with pytest.raises(SloRequired):
@@ -173,7 +169,7 @@ class TestHolding:
 class TestFaults:
     def breaks(self, made, *request_ids):
         """Have the scheduler fail on these requests."""
-        choose, chosen = made._scheduler.choose, made._scheduler.chosen
+        choose, chosen = made.scheduler.choose, made.scheduler.chosen
 
         def guarded(work):
             def run(now_s, record, *rest, **named):
@@ -183,7 +179,7 @@ class TestFaults:
 
             return run
 
-        made._scheduler.choose, made._scheduler.chosen = guarded(choose), guarded(chosen)
+        made.scheduler.choose, made.scheduler.chosen = guarded(choose), guarded(chosen)
 
     def test_what_was_placed_before_a_held_request_failed_comes_with_the_next_event(self) -> None:
         made = router("least_load", count=0, queue={"max_wait_s": 5.0})
@@ -224,7 +220,7 @@ class TestFaults:
         assert made.failed(due_s, "bad", retry=False) == NOTHING
         assert placed(made.expire(due_s)).reason == "deadline_passed"
         finish(made, "good", due_s)
-        assert not table(made).any()
+        assert made.books_are_closed
 
 
 class TestRetries:
@@ -240,7 +236,7 @@ class TestRetries:
         assert second.attempt == 2
         assert second.decode_replica != first.decode_replica
         finish(made, "r")
-        assert not table(made).any()
+        assert made.books_are_closed
 
     def test_without_a_replica_left_the_retry_waits(self) -> None:
         made = router("least_load", count=1)
@@ -257,7 +253,7 @@ class TestRetries:
         made.complete(1.0, "r", 3)
         join(made, "next")
         assert made.running == 0
-        assert not table(made).any()
+        assert made.books_are_closed
 
 
 class TestOffload:
@@ -275,7 +271,7 @@ class TestOffload:
         made.prefilled(0.5, "r")
         assert made.next_due_s == np.inf
         finish(made, "r")
-        assert not table(made).any()
+        assert made.books_are_closed
 
     def test_small_prompts_stay(self) -> None:
         placement = placed(self.make().submit(0.0, request(input_tokens=300)))
@@ -299,7 +295,7 @@ class TestOffload:
         assert second.route_class is RouteClass.HEAVY_COLO
         assert made.next_due_s == np.inf
         finish(made, "r")
-        assert not table(made).any()
+        assert made.books_are_closed
 
     def test_a_lost_prefill_replica_colocates(self) -> None:
         made = self.make()
@@ -309,7 +305,7 @@ class TestOffload:
         assert second.prefill_replica == second.decode_replica == first.decode_replica
         assert second.reason == "p_lost"
         finish(made, "r")
-        assert not table(made).any()
+        assert made.books_are_closed
 
     def test_transferred_kv_is_in_the_decode_replicas_cache(self) -> None:
         made = router(
@@ -320,8 +316,7 @@ class TestOffload:
         blocks = tuple(range(17))
         first = placed(made.submit(0.0, request(input_tokens=9000, blocks=blocks)))
         made.prefilled(0.5, "r")
-        decode = made._fleet.get(first.decode_replica)
-        assert made._state.prefixes.run_at(decode.slot, blocks) == 17
+        assert made.state.prefixes.run_at(made.slot(first.decode_replica), blocks) == 17
         tokens = made.metrics()["prompt_tokens"]
         assert tokens[("external",)] == 9000
 
@@ -330,6 +325,8 @@ class TestRestore:
     @pytest.mark.parametrize("pools", [MIXED, SPLIT])
     def test_the_books_are_as_before(self, pools) -> None:
         before = router("slo", pools, count=3)
+        before.submit(0.0, request("first"))
+        finish(before, "first", output_tokens=20)
         requests = [
             request(f"r{n}", arrival_s=0.01 * n, slo=RequestSlo(ttft_s=5.0, tpot_s=0.1), critical=True)
             for n in range(12)
@@ -337,6 +334,7 @@ class TestRestore:
         placements = {each.request_id: placed(before.submit(each.arrival_s, each)) for each in requests}
         for number in range(0, 12, 2):
             before.prefilled(0.5, f"r{number}")
+        expected = before.state.fleet.table[FleetRow.OUTPUT_TOKENS].sum() / 12
         after = router("slo", pools, count=3)
         after.restore(
             1.0,
@@ -345,18 +343,18 @@ class TestRestore:
                     request=each,
                     placement=placements[each.request_id],
                     prefilled=number % 2 == 0,
-                    expected_output_tokens=before._records[each.request_id].expected_output,
+                    expected_output_tokens=round(expected),
                 )
                 for number, each in enumerate(requests)
             ],
         )
         seconds = {FleetRow.WORK_S}
         same = [row for row in OWN_ROWS if row not in seconds] + [FleetRow.TPOT_SLO_S]
-        assert (after._fleet.table[same] == before._fleet.table[same]).all()
+        assert (after.state.fleet.table[same] == before.state.fleet.table[same]).all()
         assert after.running == 12
         for each in requests:
             finish(after, each.request_id, 2.0)
-        assert not table(after).any()
+        assert after.books_are_closed
 
     def test_requests_on_unknown_replicas_are_ignored(self) -> None:
         other = router(count=1)

@@ -122,8 +122,7 @@ class World:
         assert max(self.ended.values(), default=0) <= 1
         assert max(self.shed.values(), default=0) <= 1
         assert not set(self.ended) & set(self.shed)
-        table = self.made._fleet.table[OWN_ROWS]
-        assert (table >= -1e-9).all()
+        assert (self.made.state.fleet.table[OWN_ROWS] >= -1e-9).all()
 
     def drain(self):
         """Everything ends; the books are empty."""
@@ -138,7 +137,7 @@ class World:
                     self.ended[request_id] += 1
                     self.take(self.made.complete(self.now_s, request_id, 10))
         assert self.made.queued == self.made.running == 0
-        assert not self.made._fleet.table[OWN_ROWS].any()
+        assert self.made.books_are_closed
 
 
 @pytest.mark.parametrize("pools", [MIXED, SPLIT])
