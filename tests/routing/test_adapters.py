@@ -12,11 +12,9 @@ import pytest
 from headway.config import Role
 from headway.routing import ReplicaState, ReplicaUpdate, RouteRequest
 from headway.routing.adapters import AdapterIndex, AdapterRow
-from headway.routing.context import SchedulingContext
 from headway.routing.plugins.lora_affinity import LoraAffinityScorer
-from headway.routing.router import Router
 from headway.routing.types import ReplicaLoad
-from tests.routing.routers import MIXED, SPLIT, gone, join, router
+from tests.routing.routers import MIXED, SPLIT, SeenRouter, gone, join, question, router
 
 AFFINE = {"lora-affinity-scorer": 4, "least-load": 1}
 ROOM = 8
@@ -24,7 +22,7 @@ ROOM = 8
 
 def routed(
     plugins: Mapping[str, float], pools: Mapping[str, Any] = MIXED, *, count: int = 8, room: int = ROOM
-) -> Router:
+) -> SeenRouter:
     """A router of these plugins, whose replicas have room for so many adapters."""
     references = [{"pluginRef": name, "weight": weight} for name, weight in plugins.items()]
     own = [{"name": "own", "plugins": references}]
@@ -36,7 +34,7 @@ def routed(
 
 
 def report(
-    made: Router,
+    made: SeenRouter,
     name: str,
     *adapters: str,
     role: Role = Role.MIXED,
@@ -51,17 +49,14 @@ def asked(name: str, adapter: str, at_s: float = 0.0) -> RouteRequest:
     return RouteRequest(request_id=name, arrival_s=at_s, input_tokens=500, max_tokens=200, adapter=adapter)
 
 
-def submit(made: Router, name: str, adapter: str, at_s: float = 0.0) -> str:
+def submit(made: SeenRouter, name: str, adapter: str, at_s: float = 0.0) -> str:
     (placement,) = made.submit(at_s, asked(name, adapter, at_s)).placements
     return placement.decode_replica
 
 
-def scores(made: Router, adapter: str, role: Role = Role.MIXED) -> list[float]:
+def scores(made: SeenRouter, adapter: str, role: Role = Role.MIXED) -> list[float]:
     """What the plugin says of all replicas, in order of their names."""
-    state = made._state
-    record = made._recorded(asked("question", adapter), 100)
-    del made._records["question"]
-    return LoraAffinityScorer().score(SchedulingContext(state, 0.0, record, role)).round(1).tolist()
+    return LoraAffinityScorer().score(question(made, role, adapter=adapter)).round(1).tolist()
 
 
 @dataclass
@@ -164,7 +159,7 @@ def test_first_the_homes_then_room_then_what_is_idle_and_last_what_would_wait() 
     report(made, "mixed-1", "other", room=1)
     report(made, "mixed-2", "a", room=1)
     submit(made, "r", "third")
-    assert made._state.adapters.loaded(0) == {"third": 1}
+    assert made.state.adapters.loaded(0) == {"third": 1}
     assert scores(made, "a") == [0.0, 0.3, 1.0, 0.5]
     assert scores(made, "new") == [0.0, 0.7, 0.7, 1.0]
 
@@ -173,12 +168,12 @@ def test_an_engine_knows_better_but_for_what_is_on_its_way() -> None:
     made = routed(AFFINE, count=2)
     home = submit(made, "r", "a")
     report(made, home, now_s=5.0)
-    slot = made._fleet.get(home).slot  # type: ignore[union-attr]
-    assert made._state.adapters.loaded(slot) == {"a": 1}
+    slot = made.slot(home)
+    assert made.state.adapters.loaded(slot) == {"a": 1}
     made.complete(5.0, "r", 10)
     report(made, home, "b", "c", now_s=5.0)
-    assert list(made._state.adapters.loaded(slot)) == ["b", "c"]
-    assert made._state.adapters.homes("a") == ()
+    assert list(made.state.adapters.loaded(slot)) == ["b", "c"]
+    assert made.state.adapters.homes("a") == ()
 
 
 def test_a_report_may_be_older_than_what_came_and_went_since() -> None:
@@ -189,18 +184,18 @@ def test_a_report_may_be_older_than_what_came_and_went_since() -> None:
     assert submit(made, "again", "a", 5.3) == home
     made.complete(5.4, "again", 10)
     report(made, home, now_s=9.0)
-    assert made._state.adapters.homes("a") == ()
+    assert made.state.adapters.homes("a") == ()
 
 
 def test_a_replica_that_is_gone_is_no_home() -> None:
     made = routed(AFFINE, count=2)
     home = submit(made, "r", "a")
     gone(made, home, now_s=1.0)
-    assert made._state.adapters.homes("a") == ()
+    assert made.state.adapters.homes("a") == ()
     made.failed(1.0, "r", retry=True)
     join(made, "mixed-9", now_s=2.0)
     made.complete(3.0, "r", 10)
-    assert not made._state.adapters.table[AdapterRow.IN_USE].any()
+    assert not made.state.adapters.table[AdapterRow.IN_USE].any()
 
 
 def test_one_that_drains_is_no_home() -> None:
@@ -216,7 +211,7 @@ def test_both_roles_have_the_adapter() -> None:
         submit(made, f"r{number}", "a")
         made.complete(0.0, f"r{number}", 10)
     assert [scores(made, "a", role).count(1.0) for role in (Role.PREFILL, Role.DECODE)] == [1, 1]
-    assert len(made._state.adapters.homes("a")) == 2
+    assert len(made.state.adapters.homes("a")) == 2
 
 
 @pytest.mark.parametrize("end", ["complete", "failed"])
@@ -229,7 +224,7 @@ def test_what_is_put_on_a_replica_is_taken_off_again(end: str) -> None:
             made.complete(10.0, f"r{number}", 5)
         else:
             made.failed(10.0, f"r{number}", retry=False)
-    index = made._state.adapters
+    index = made.state.adapters
     assert not index.table[AdapterRow.IN_USE].any()
     assert index.table[AdapterRow.LOADED].max() <= 2.0
 

@@ -1,46 +1,41 @@
 """Large fleets: a decision looks at few replicas first, and at all where none of those takes the request."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from headway.config import Role
-from headway.routing import RequestSlo, Router, few, scheduler
-from headway.routing.context import Refusal, SchedulingContext
+from headway.engine import EngineRules
+from headway.routing import RequestSlo, few, scheduler
+from headway.routing.context import Refusal
 from headway.routing.few import CACHED, LIGHTEST, MOST, SPREAD, few_of, mark_least, sample_of
 from headway.routing.table import FleetRow
-from tests.routing.routers import MIXED, SPLIT, placed, request, router
+from tests.routing.routers import MIXED, SPLIT, placed, question, request, router
 
 MANY = 300
 
 
-def context(made: Router, count: int, **changes: object) -> SchedulingContext:
-    record = made._recorded(request(**changes), 100)
-    found = SchedulingContext(made._state, 0.0, record, Role.MIXED)
-    assert len(found.slots) == count
-    return found
-
-
 def test_a_small_fleet_is_looked_at_as_a_whole() -> None:
-    whole = context(router(count=MOST), MOST)
+    whole = question(router(count=MOST))
+    assert len(whole.slots) == MOST
     assert few_of(whole) is whole
     assert sample_of(whole) is whole
 
 
 def test_the_few_are_those_that_matter_and_some_of_all() -> None:
-    made = router(count=MANY)
-    table = made._state.fleet.table
+    made = router(count=MANY, rules=EngineRules(prefix_cache_tokens=10 * EngineRules().block_tokens))
+    table = made.state.fleet.table
     table[FleetRow.RUNNING, :MANY] = 9.0
     light, cached = np.arange(17, 17 + LIGHTEST), np.arange(200, 220)
     table[FleetRow.RUNNING, light] = 3.0
     blocks = (1, 2, 3)
     for slot in cached:
-        made._state.prefixes._capacity = 10
-        made._state.prefixes.insert(int(slot), blocks)
+        made.state.prefixes.insert(int(slot), blocks)
     seen: set[int] = set()
-    for number in range(40):
-        asked = context(made, MANY, request_id=f"r{number}", blocks=blocks, input_tokens=2000)
+    for _ in range(40):
+        asked = question(made, blocks=blocks, input_tokens=2000)
         slots = set(few_of(asked).slots.tolist())
         assert {*light.tolist(), *cached.tolist()} <= slots
         assert len(slots) <= CACHED + LIGHTEST + SPREAD
@@ -52,16 +47,16 @@ def test_the_homes_of_an_adapter_come_in_turn(monkeypatch: pytest.MonkeyPatch) -
     made, seen = router(count=MANY), set()
     monkeypatch.setattr(few, "mark_few", lambda *_: None)
     for slot in range(100):
-        made._state.adapters.report(0.0, slot, ("a",), 4)
-    for number in range(60):
-        homes = few_of(context(made, MANY, request_id=f"r{number}", adapter="a")).slots.tolist()
+        made.state.adapters.report(0.0, slot, ("a",), 4)
+    for _ in range(60):
+        homes = few_of(question(made, adapter="a")).slots.tolist()
         assert len(homes) == few.LOADED
         seen |= {*homes}
     assert seen == {*range(100)}
 
 
 def test_the_same_generator_draws_the_same() -> None:
-    first, second = (few_of(context(router(count=MANY, seed=3), MANY)).slots.tolist() for _ in range(2))
+    first, second = (few_of(question(router(count=MANY, seed=3))).slots.tolist() for _ in range(2))
     assert first == second
 
 
@@ -77,14 +72,14 @@ def test_the_least_are_marked_and_of_equals_any(most: int) -> None:
 @pytest.mark.parametrize("critical", [False, True])
 def test_where_the_few_refuse_all_are_asked(monkeypatch: pytest.MonkeyPatch, critical: bool) -> None:
     made = router(count=MANY)
-    table = made._state.fleet.table
+    table = made.state.fleet.table
     # A guard that nothing keeps closes all but one replica, which is not among the few.
     table[FleetRow.RUNNING, :MANY], table[FleetRow.TPOT_SLO_S, :MANY] = 1.0, 1e-6
     table[FleetRow.TPOT_SLO_S, 123] = 1.0
     monkeypatch.setattr("headway.routing.scheduler.few_of", lambda asked: asked.part(np.arange(5)))
     slo = RequestSlo(ttft_s=2.0, tpot_s=0.1)
     placement = placed(made.submit(0.0, request(slo=slo, critical=critical)))
-    assert made._fleet.get(placement.decode_replica).slot == 123
+    assert made.slot(placement.decode_replica) == 123
 
 
 @pytest.mark.parametrize("pools", [MIXED, SPLIT], ids=["mixed", "split"])
@@ -93,13 +88,13 @@ def test_one_that_is_not_likely_to_find_room_is_judged_at_all_at_once(
 ) -> None:
     made, asked = router("slo", pools, count=MANY), list[Role]()
     monkeypatch.setattr(scheduler, "few_of", lambda context: asked.append(context.role) or few_of(context))
-    role = made._state.roles[0]
-    slots = made._state.fleet.ready(role)
+    role = made.state.roles[0]
+    slots = made.state.fleet.ready(role)
     # Room at one replica alone.
-    made._state.fleet.table[FleetRow.SATURATED_UNTIL_S, slots] = 10.0
-    made._state.fleet.table[FleetRow.SATURATED_UNTIL_S, slots[123]] = 0.0
-    record = made._recorded(request(slo=RequestSlo(ttft_s=5.0, tpot_s=1.0)), 100)
-    choice = made._scheduler.choose(1.0, record, likely=False)
+    made.state.fleet.table[FleetRow.SATURATED_UNTIL_S, slots] = 10.0
+    made.state.fleet.table[FleetRow.SATURATED_UNTIL_S, slots[123]] = 0.0
+    record = question(made, slo=RequestSlo(ttft_s=5.0, tpot_s=1.0)).record
+    choice = made.scheduler.choose(1.0, replace(record, profile="slo", judged=True), likely=False)
     assert not isinstance(choice, Refusal)
     assert choice.prefill.slot == slots[123]
-    assert asked == list(made._state.roles[1:])
+    assert asked == list(made.state.roles[1:])

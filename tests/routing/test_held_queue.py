@@ -4,7 +4,6 @@ import pytest
 
 from headway.config import Role
 from headway.routing import NOTHING, RequestSlo, ShedReason
-from headway.routing.context import SchedulingContext
 from tests.routing.routers import SPLIT, join, placed, request, router
 
 SLO = RequestSlo(ttft_s=1.0, tpot_s=0.05)
@@ -94,25 +93,22 @@ class TestLatestStart:
         assert self.first(self.busy(2.0), 1.9) == "tight"
 
     def test_a_start_that_only_an_idle_replica_could_make_up_for_is_too_late(self) -> None:
-        made = self.busy(2.0)
-        record = made._records["tight"]
-        alone_s, _ = SchedulingContext(made._state, 0.0, record, Role.MIXED).alone_s
-        assert record.joined_s > 1.5 * alone_s
-        assert self.first(made, 2.0 - 1.01 * alone_s) == "loose"
+        idle = placed(router("slo").submit(0.0, request(input_tokens=200)))
+        assert self.first(self.busy(2.0), 2.0 - 1.5 * idle.predicted_ttft_s) == "loose"
 
     def test_those_that_were_held_teach_how_much_longer_it_takes(self) -> None:
         made = self.busy(2.0)
-        before = made._state.latency.joined_safety.factor
+        before = made.state.latency.joined_safety.factor
         outcome = made.complete(1.0, "r0", 100)
         for each in outcome.placements:
             made.first_token(1.5, each.request_id)
             made.complete(3.0, each.request_id, 100)
-        assert made._state.latency.joined_safety.factor > before
+        assert made.state.latency.joined_safety.factor > before
 
     def test_what_was_never_held_teaches_nothing_of_it(self) -> None:
         made = router("pull", count=1)
         made.submit(0.0, request())
-        before = made._state.latency.joined_safety.factor
+        before = made.state.latency.joined_safety.factor
         made.first_token(9.0, "r")
         made.complete(10.0, "r", 100)
-        assert made._state.latency.joined_safety.factor == before
+        assert made.state.latency.joined_safety.factor == before

@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 
 from headway.config import Role
+from headway.config.routing import RoutingSettings
 from headway.routing import ReplicaUpdate, RequestSlo, RoutingError, ShedReason
+from headway.routing.factory import make_pipelines
 from tests.installed_package import installed_package
 from tests.routing.routers import placed, request, router
 
@@ -135,10 +137,7 @@ def using(*names: str, **plugins: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(("sign", "chosen"), [(1.0, "mixed-2"), (-1.0, "mixed-0")])
 def test_a_compiled_scorer_with_its_parameter(sign: float, chosen: str) -> None:
     made = router("own", count=3, **using("highest-slot", **{"highest-slot": {"sign": sign}}))
-    slots = {name: made._fleet.get(name).slot for name in ("mixed-0", "mixed-1", "mixed-2")}
-    best = max(slots, key=lambda name: sign * slots[name])
-    assert placed(made.submit(0.0, request())).decode_replica == best
-    assert best == chosen
+    assert placed(made.submit(0.0, request())).decode_replica == chosen
 
 
 def test_a_plugin_that_predicts_is_asked_about_predictions_and_its_outcomes_are_learnt() -> None:
@@ -254,7 +253,6 @@ def test_live_a_request_whose_plugin_fails_is_placed_by_least_load(caplog: pytes
 
 
 def test_built_in_plugins_are_not_wrapped() -> None:
-    pipelines = router("least_load", count=1)._pipelines
-    for pipeline in pipelines.values():
+    for pipeline in make_pipelines(RoutingSettings()).values():
         for plugin in (*pipeline.filters, *(scorer for scorer, _ in pipeline.scorers), pipeline.picker):
             assert type(plugin).__module__ != "headway.routing.plugins.checked"

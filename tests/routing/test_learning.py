@@ -24,10 +24,10 @@ def serve(made, count, slowness, generator, *, by_profile=False):
         placement = placed(
             made.submit(now_s, request(name, arrival_s=now_s, input_tokens=tokens, slo=SLO, critical=True))
         )
-        record = made._records[name]
-        ttft_s, tpot_s = record.ttft_s, placement.predicted_tpot_s
+        ttft_s, tpot_s = placement.predicted_ttft_s, placement.predicted_tpot_s
         if by_profile:
-            ttft_s, tpot_s = record.tracked[0].prior_ttft_s, record.tracked[-1].prior_tpot_s
+            tracked = made.choices[name].tracked
+            ttft_s, tpot_s = tracked[0].prior_ttft_s, tracked[-1].prior_tpot_s
         first_s = now_s + slowness * ttft_s
         made.prefilled(first_s, name)
         made.first_token(first_s, name)

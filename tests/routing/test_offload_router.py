@@ -3,12 +3,13 @@
 import pytest
 
 from headway.config import Role
+from headway.config.routing import OffloadSettings
 from headway.engine import EngineRules
+from headway.engine.surfaces import engine_surfaces, work_of
 from headway.routing import ReplicaLoad, ReplicaUpdate, Running
-from headway.routing.corrections import TransferFactor
 from headway.routing.offload import OffloadReason, OffloadTrace
 from headway.routing.offloading import Traces
-from tests.routing.routers import SPLIT, gone, placed, request, router
+from tests.routing.routers import SPLIT, gone, placed, request, router, surfaces
 
 SLOW = EngineRules(chunk_tokens=2048, transfer_bytes_per_s=1e9)
 HEAVY = 9000
@@ -109,7 +110,7 @@ class TestTraces:
 
     def test_the_ring_keeps_the_latest(self) -> None:
         one = made()
-        one.traces = Traces(one._settings.offload, most=3)
+        one.traces = Traces(OffloadSettings(mode="always"), most=3)
         for number in range(5):
             serve(one, f"r{number}", at_s=10.0 * number)
         assert [trace.request_id for trace in one.traces.latest(2)] == ["r3", "r4"]
@@ -125,31 +126,23 @@ class TestTransfers:
         return one.metrics()["transfer"]
 
     def test_the_factor_is_measured_less_d_s_iteration_over_the_rule(self) -> None:
-        one = made()
-        one.submit(0.0, request(input_tokens=HEAVY))
-        record = one._records["r"]
-        one.prefilled(1.0, "r")
-        nominal_s, wait_s = record.handover
-        assert nominal_s == SLOW.transfer_s(HEAVY)
         # D is idle: one iteration of one sequence and nothing else.
-        itl_s = one._state.latency.shared_tpot_s(0, 1.0, float(HEAVY), 0.0)
-        assert wait_s == pytest.approx(itl_s)
-        figures = self.settled(3.0 * nominal_s + wait_s)
+        itl_s = made().state.latency.shared_tpot_s(0, 1.0, float(HEAVY), 0.0)
+        figures = self.settled(3.0 * SLOW.transfer_s(HEAVY) + itl_s)
         assert figures["factor",] == pytest.approx(3.0, rel=0.01)
         assert figures["measured",] == 60
 
     def test_a_busy_d_is_waited_for(self) -> None:
         """Half of the iteration under way and one of its own, each with a chunk of the prompt there."""
-        busy = made()
+        busy, work = made(), engine_surfaces(surfaces()).work
         placement = placed(busy.submit(0.0, request(input_tokens=HEAVY)))
-        table, slot = busy._fleet.table, busy._fleet.get(placement.decode_replica).slot
-        waits = [busy._state.latency.joining_s(table, slot, HEAVY)]
         others = [placed(busy.submit(0.1, request(f"x{n}", input_tokens=3000))) for n in range(2)]
         assert placement.decode_replica in {each.decode_replica for each in others}
-        waits.append(busy._state.latency.joining_s(table, slot, HEAVY))
-        chunk_s = busy._state.latency._chunk_s(busy._state.latency._surfaces[0], 1.0, 3000.0)
-        empty_s = float(busy._state.latency._surfaces[0].work.seconds[0])
-        assert waits[1] - waits[0] == pytest.approx(1.5 * chunk_s + 0.5 * empty_s)
+        idle_s = busy.state.latency.shared_tpot_s(0, 1.0, float(HEAVY), 0.0)
+        wait_s = idle_s + 1.5 * work_of(work, SLOW.chunk_tokens) + 0.5 * float(work.seconds[0])
+        busy.prefilled(1.0, "r")
+        busy.first_token(1.0 + SLOW.transfer_s(HEAVY) + wait_s, "r")
+        assert busy.metrics()["transfer"]["factor",] == pytest.approx(1.0, abs=1e-9)
 
     def test_where_d_has_no_room_nothing_is_measured(self) -> None:
         one = made(rules=EngineRules(chunk_tokens=2048, max_batch_size=1))
@@ -172,13 +165,15 @@ class TestTransfers:
         )
         assert placement.split
         one.prefilled(6.0, "r")
-        assert one._records["r"].handover[0] == rules.transfer_s(20_480 - 5120)
+        idle_s = one.state.latency.shared_tpot_s(0, 1.0, 20_480.0, 0.0)
+        one.first_token(6.0 + rules.transfer_s(20_480 - 5120) + idle_s, "r")
+        assert one.metrics()["transfer"]["factor",] == pytest.approx(1.0, abs=1e-9)
 
     def test_decisions_and_predictions_go_by_it(self) -> None:
         predicted = []
         for factor in (1.0, 4.0):
             one = made(profile="slo")
-            one._state.handovers.estimate = TransferFactor(factor=factor)
+            one.use_corrections({"transfer": factor})
             predicted.append(placed(one.submit(0.0, request(input_tokens=HEAVY))).predicted_ttft_s)
         assert predicted[1] - predicted[0] == pytest.approx(3.0 * SLOW.transfer_s(HEAVY))
 
@@ -187,7 +182,7 @@ class TestTransfers:
         reasons = []
         for factor in (1.0, 20.0):
             one = made(mode="cost", rules=EngineRules(chunk_tokens=2048), prefill_throughput=10_000)
-            one._state.handovers.estimate = TransferFactor(factor=factor)
+            one.use_corrections({"transfer": factor})
             for number in range(2):
                 one.submit(0.0, request(f"x{number}", input_tokens=300))
                 one.first_token(0.1, f"x{number}")
