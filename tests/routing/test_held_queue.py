@@ -94,7 +94,7 @@ class TestLatestStart:
 
     def test_a_start_that_only_an_idle_replica_could_make_up_for_is_too_late(self) -> None:
         idle = placed(router("slo").submit(0.0, request(input_tokens=200)))
-        assert self.first(self.busy(2.0), 2.0 - 1.5 * idle.predicted_ttft_s) == "loose"
+        assert self.first(self.busy(2.0), 2.0 - 3.0 * idle.predicted_ttft_s) == "loose"
 
     def test_those_that_were_held_teach_how_much_longer_it_takes(self) -> None:
         made = self.busy(2.0)
