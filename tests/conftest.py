@@ -1,5 +1,6 @@
 """Settings of the whole suite."""
 
+import json
 import os
 import signal
 from pathlib import Path
@@ -24,59 +25,42 @@ settings.register_profile("headway", derandomize=True, deadline=None, suppress_h
 settings.load_profile("headway")
 
 
-SLOW = (
-    "benchmarks",
-    "cli",
-    "clients",
-    "cluster",
-    "conformance/test_predictors.py",
-    "engine/test_live_engine.py",
-    "gateway/test_attacks.py",
-    "hosts",
-    "planning/replay",
-    "planning/test_hindsight_extremes.py",
-    "planning/test_policy_conformance.py",
-    "predictors/test_latency_training.py",
-    "ray",
-    "routing/test_capacity.py",
-    "routing/test_router_properties.py",
-    "simulation",
-    "studies",
-    "vllm",
-)
-"""Folders and modules that `make test-fast` leaves out: they compile, simulate, or start processes."""
+COSTS = Path(__file__).with_name("costs.json")
+"""Seconds of each module on a quiet machine, without its slow tests; `make costs` measures them anew."""
 
 
-LONGEST = (
-    "conformance/test_metric_sources.py",
-    "planning/test_policy_conformance.py",
-    "predictors/test_latency_training.py",
-    "ray/test_must_hold.py",
-    "ray/test_starting.py",
-    "ray/test_outside_systems.py",
-    "ray/test_nodes_lost.py",
-    "ray/test_up_and_down.py",
-    "ray/test_attach.py",
-    "ray/test_advice.py",
-)
-"""Modules that take so long that no process may begin with them last."""
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let a run write the table of costs."""
+    parser.addoption("--write-costs", action="store_true", help="rewrite tests/costs.json by this run")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what is slow, by its place, and put what takes longest first."""
-    here = Path(__file__).parent
-    longest = [here / place for place in LONGEST]
-    items.sort(key=lambda item: item.path not in longest)
-    slow = [here / place for place in SLOW]
-    for item in items:
-        if any(item.path == place or place in item.path.parents for place in slow):
-            item.add_marker("slow")
+    """What takes longest first: no process begins with it last."""
+    costs: dict[str, float] = json.loads(COSTS.read_text(encoding="utf-8"))
+    items.sort(key=lambda item: -costs.get(item.nodeid.partition("::")[0], 0.0))
 
 
-def pytest_configure() -> None:
+class CostTable:
+    """Adds up what the modules of a run took, in whichever process."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        module = report.nodeid.partition("::")[0]
+        self.seconds[module] = self.seconds.get(module, 0.0) + report.duration
+
+    def pytest_sessionfinish(self) -> None:
+        kept = {module: round(seconds, 1) for module, seconds in sorted(self.seconds.items())}
+        COSTS.write_text(json.dumps(kept, indent=0) + "\n", encoding="utf-8")
+
+
+def pytest_configure(config: pytest.Config) -> None:
     """A suite started in the background ignores SIGINT, and so would the commands that it interrupts."""
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if config.getoption("--write-costs") and "PYTEST_XDIST_WORKER" not in os.environ:
+        config.pluginmanager.register(CostTable())
 
 
 @pytest.fixture(scope="module")

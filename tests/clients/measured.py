@@ -41,7 +41,7 @@ def program(client: str, name: str) -> str:
     """A program of that client's environment; without it the test is skipped by name, and in CI it fails."""
     found = ENVIRONMENTS / client / "bin" / name
     if not found.exists():
-        text = f"{client} is not installed here: make client-test"
+        text = f"{client} is not installed here: make test-clients"
         pytest.fail(text) if "CI" in os.environ else pytest.skip(text)
     return str(found)
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds a kube-apiserver of Debian's source package `kubernetes` (1.20, everything vendored) with Debian's Go, for
-# `make kube-test`: 2 to 20 minutes on two cores the first time, nothing after that. As root on Debian; prints the
+# `make test-kube`: 2 to 20 minutes on two cores the first time, nothing after that. As root on Debian; prints the
 # path of the binary on its last line. The result and Go's build cache live in HEADWAY_KUBE_CACHE (default
 # .cache/kube, which git ignores), so that a second checkout can share them.
 set -euo pipefail

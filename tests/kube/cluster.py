@@ -38,7 +38,7 @@ START_S = 180.0
 def missing() -> str:
     """Why no API server can be started here; empty if one can."""
     if not BINARY.exists():
-        return f"{BINARY} is not there: tests/kube/build.sh builds it (make kube-test)"
+        return f"{BINARY} is not there: tests/kube/build.sh builds it (make test-kube)"
     return "" if shutil.which("etcd") else "etcd is not installed"
 
 
