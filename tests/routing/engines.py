@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from headway.routing import RequestSlo, Router, RouteRequest, RoutingOutcome
+from headway.routing import RequestSlo, RouteRequest, RoutingOutcome
 from headway.routing.learning import RecordedPrior, recorded_priors, training_samples, without_priors
 from predictors.latency import LatencyModel, TrainingWindow, train
-from tests.routing.routers import request
+from tests.routing.routers import SeenRouter, request
 
 Slowness = Callable[[float, str], float]
 INTERVAL_S = 10.0
@@ -29,7 +29,7 @@ class Trainer:
         self.model: LatencyModel | None = None
         self.due_s = INTERVAL_S
 
-    def train(self, made: Router) -> None:
+    def train(self, made: SeenRouter) -> None:
         self.due_s += INTERVAL_S
         if samples := made.take_samples():
             priors = recorded_priors(self.ttft, self.tpot, samples)
@@ -43,10 +43,11 @@ class Trainer:
 class Engines:
     """The engines of one router, and what became of each request: when it came, and who kept its SLO."""
 
-    def __init__(self, made: Router, slowness: Slowness, *, learn: bool = True) -> None:
+    def __init__(self, made: SeenRouter, slowness: Slowness, *, learn: bool = True) -> None:
         self.made, self.slowness = made, slowness
         self.trainer = Trainer() if learn else None
         self.arrived: dict[str, float] = {}
+        self.requests: dict[str, RouteRequest] = {}
         self.kept: set[str] = set()
         self.shed: set[str] = set()
         self.placed: dict[str, str] = {}
@@ -77,25 +78,26 @@ class Engines:
 
     def _happens(self, now_s: float, event: str, what: Any) -> RoutingOutcome:
         if event == "arrive":
-            self.arrived[what.request_id] = now_s
+            self.arrived[what.request_id], self.requests[what.request_id] = now_s, what
             return self.made.submit(now_s, what)
         if event == "first":
             self._take(now_s, self.made.prefilled(now_s, what))
             return self.made.first_token(now_s, what)
-        return self.made.complete(now_s, what, self.made._records[what].request.max_tokens)
+        return self.made.complete(now_s, what, self.requests[what].max_tokens)
 
     def _take(self, now_s: float, outcome: RoutingOutcome) -> None:
         self.shed |= {each.request_id for each in outcome.sheds}
         for placement in outcome.placements:
-            name, record = placement.request_id, self.made._records[placement.request_id]
-            slow = self.slowness(now_s, placement.decode_replica)
-            first_s = now_s + slow * record.tracked[0].prior_ttft_s
-            tpot_s, slo = slow * record.tracked[-1].prior_tpot_s, record.slo
+            name, asked = placement.request_id, self.requests[placement.request_id]
+            slow, tracked = self.slowness(now_s, placement.decode_replica), self.made.choices[name].tracked
+            first_s = now_s + slow * tracked[0].prior_ttft_s
+            tpot_s = slow * tracked[-1].prior_tpot_s
+            slo = asked.slo if asked.slo.given else self.made.state.slo
             self.placed[name], self.placed_s[name] = placement.decode_replica, now_s
-            if first_s - record.request.arrival_s <= slo.ttft_s and tpot_s <= slo.tpot_s:
+            if first_s - asked.arrival_s <= slo.ttft_s and tpot_s <= slo.tpot_s:
                 self.kept.add(name)
             self._push(first_s, "first", name)
-            self._push(first_s + (record.request.max_tokens - 1) * tpot_s, "done", name)
+            self._push(first_s + (asked.max_tokens - 1) * tpot_s, "done", name)
 
     def _push(self, at_s: float, event: str, what: Any) -> None:
         self._pushed += 1

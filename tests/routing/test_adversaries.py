@@ -4,6 +4,7 @@ import tracemalloc
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
+from math import ceil
 from typing import Any
 
 import numpy as np
@@ -19,13 +20,15 @@ from headway.routing import (
     ReplicaUpdate,
     RequestFault,
     RequestSlo,
-    Router,
     make_router,
 )
+from headway.routing.claims import GuardBalance, KeptRoom, Tightness
+from headway.routing.context import SchedulingContext
 from headway.routing.dispatch import STAFFED_AT_ONCE
-from headway.routing.heads import HeadRow
-from headway.routing.records import Record
+from headway.routing.fair_shares import ALLOWANCE, TenantShares
+from headway.routing.records import Record, Replica
 from headway.routing.scheduler import Scheduler
+from headway.routing.table import FleetRow
 from headway.simulation.report import SimulationReport
 from headway.simulation.scenario import ScenarioRouter
 from headway_cli.job import Job
@@ -38,11 +41,13 @@ from tests.routing.routers import (
     MIXED,
     NO_SLO,
     SPLIT,
+    SeenRouter,
     bearing,
     finish,
     gone,
     join,
     placed,
+    question,
     request,
     router,
     surfaces,
@@ -170,7 +175,7 @@ def test_one_bad_replica_costs_its_like_nothing() -> None:
     made = router(count=4)
     engines = Engines(made, lambda _, name: 3.0 if name == "mixed-0" else 1.0, learn=False)
     engines.run(stream(60.0, 60.0, RequestSlo(ttft_s=1.0, tpot_s=0.05)))
-    safety = {replica.name: replica.safety[1].factor for replica in made._fleet}
+    safety = {replica.name: replica.safety[1].factor for replica in made.state.fleet}
     assert safety.pop("mixed-0") > 1.5
     assert max(safety.values()) < 1.2
 
@@ -237,21 +242,28 @@ class TestFloods:
         for number in range(100):
             made.submit(1.0, request(f"a{number}", arrival_s=1.0, tenant="flood", critical=True, slo=loose))
         made.submit(1.0, request("few", arrival_s=1.0, tenant="few", slo=tight))
-        kept = made._dispatch._kept.barred("flood")
-        assert kept is not None
-        assert len(kept) == 1
+        came: list[str] = []
+        for number in range(200):
+            now_s, ended = 1.0 + 0.005 * number, next(name for name in made.choices if name in made)
+            outcomes = [made.first_token(now_s, ended), made.complete(now_s, ended, 100)]
+            more = request(f"more{number}", arrival_s=now_s, tenant="flood", critical=True, slo=loose)
+            outcomes.append(made.submit(now_s, more))
+            came += [each.request_id for outcome in outcomes for each in outcome.placements]
+        assert "few" in came
 
     @pytest.mark.parametrize(("replicas", "most"), [(1, 1), (2, 1), (3, 1), (4, 2)])
     def test_no_more_than_half_of_the_fleet_is_kept_for_those_whose_turn_it_is(
         self, replicas: int, most: int
     ) -> None:
-        made = router(count=replicas)
-        kept = made._dispatch._kept
-        for tenant in "abcd":
-            made._state.shares.waits(tenant)
+        shares = TenantShares(lambda _: 1.0)
+        kept = KeptRoom(shares)
+        shares.served("flood", 2 * ALLOWANCE)
         for place, tenant in enumerate("abcd"):
             kept.keep(tenant, place % replicas, replicas)
-        assert len(kept._kept) == most
+            shares.waits(tenant)
+        barred = kept.barred("flood")
+        assert barred is not None
+        assert len(barred) == most
 
     def test_without_tenants_it_does(self) -> None:
         """The same as one tenant: the fault that the other test is about."""
@@ -315,9 +327,9 @@ class TestCritical:
         for number in range(100):
             made.submit(0.0, request(str(number), critical=True, slo=RequestSlo(ttft_s=1.0, tpot_s=0.03)))
         made.replica_changed(4.9, update)
-        asked, choose = [], made._scheduler.choose
+        asked, choose = [], made.scheduler.choose
         monkeypatch.setattr(
-            made._scheduler, "choose", lambda *given, **named: asked.append(given) or choose(*given, **named)
+            made.scheduler, "choose", lambda *given, **named: asked.append(given) or choose(*given, **named)
         )
         outcome = made.expire(5.0)
         assert not outcome.placements
@@ -357,12 +369,12 @@ class TestCritical:
             alone_s = router().submit(0.0, request()).placements[0].predicted_tpot_s
             tight = RequestSlo(ttft_s=60.0, tpot_s=1.01 * alone_s)
             assert not made.submit(6.05, request("another", arrival_s=6.05, slo=tight)).placements
+        begun = set[str]()
         for number in range(20):
             now_s = 6.1 + 0.1 * number
-            for name, record in list(made._records.items()):
-                if record.decode is not None and record.first_token_s < 0.0:
-                    made.prefilled(now_s, name)
-                    made.first_token(now_s, name)
+            for name in [each for each in made.choices if each not in begun]:
+                begun.add(name)
+                made.first_token(now_s, name)
         assert made.running == (first if another else 40)
         assert made.queued == (41 - first if another else 0)
 
@@ -393,10 +405,8 @@ class TestCritical:
         told(6.0, {name: int(name == runs.decode_replica) for name in full}, 0)
         for now_s in (6.2, 6.7, 7.3):
             made.expire(now_s)
-        there = [
-            name for name, record in made._records.items() if record.decode is made._records["runs"].decode
-        ]
-        assert there == ["runs"]
+        home = made.choices["runs"].decode
+        assert [name for name, choice in made.choices.items() if choice.decode is home] == ["runs"]
         assert made.running >= 2
 
     def test_who_waited_too_long_is_served_however_many_can_be_saved(self) -> None:
@@ -497,38 +507,51 @@ class TestTightSlos:
 
     def test_a_tight_slo_is_charged_as_the_room_that_it_takes(self) -> None:
         made = router(count=2, slo={"ttft_ms": 9000.0, "itl_ms": 20.0})
-        for tenant, tpot_s in (("usual", 0.02), ("other", 0.02), ("tight", 0.0075)):
+        made.state.shares.waits("key/waits")
+        for user, tpot_s in (("usual", 0.02), ("other", 0.02), ("tight", 0.0075)):
             slo = RequestSlo(ttft_s=9.0, tpot_s=tpot_s)
-            placed(made.submit(0.0, request(tenant, slo=slo, tenant=tenant)))
-        assert made._records["other"].times == 1.0
-        assert made._records["tight"].times > 3.0
+            placed(made.submit(0.0, request(user, slo=slo, tenant=f"key/{user}")))
+        usual, other, tight = (made.state.shares.start(f"key/{user}") for user in ("usual", "other", "tight"))
+        assert 0.0 < usual == other < tight / 3.0
 
-    def test_slos_that_differ_by_little_are_remembered_as_one(self) -> None:
-        made = router(count=1)
+    def test_slos_that_differ_by_little_are_judged_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        judged = list[RequestSlo]()
+        within = SchedulingContext.loads_within
+        monkeypatch.setattr(
+            SchedulingContext, "loads_within", lambda self, slo: judged.append(slo) or within(self, slo)
+        )
+        made, tightness = router(count=1), Tightness()
         for number in range(200):
             slo = RequestSlo(ttft_s=9.0 + 1e-6 * number, tpot_s=0.5 + 1e-9 * number)
-            made.submit(0.0, request(f"r{number}", slo=slo, tenant=f"t{number % 2}"))
-        assert len(made._dispatch._tightness._known) == 1
+            tightness.of(0.0, question(made, slo=slo).record, made.state)
+        assert judged == [RequestSlo(ttft_s=9.0, tpot_s=0.5), made.state.slo]
 
     def test_what_guards_cost_is_forgotten_with_their_replica(self) -> None:
-        made = router(count=1)
-        replica = made._fleet.at(0)
-        made._dispatch._guards._debts[replica] = 1.0
-        gone(made, replica.name)
-        assert not made._dispatch._guards._debts
+        balance, replica = GuardBalance(), Replica("mixed-0", 0, Role.MIXED, "")
+        away = question(router(count=1), slo=RequestSlo(tpot_s=0.05)).record
+        for number in range(2):
+            replica.running.push(0.01, number, replace(away, guard_s=0.01))
+        assert not balance.turned_away(replica, away)
+        balance.forget(replica)
+        assert not balance.turned_away(replica, away)
+        assert len(balance.turned_away(replica, away)) == 2
 
 
 class TestFiguresThatAreWrong:
     def test_more_output_tokens_than_any_request_has(self) -> None:
         """It stopped what the same message told of others."""
-        made = router(count=1)
-        for name, most in (("huge", 10_000_000), ("usual", 200)):
-            placed(made.submit(0.0, request(name, max_tokens=most)))
-            made.prefilled(0.1, name)
-            made.first_token(0.1, name)
-        made.progress(5.0, [OutputProgress("huge", 1000), OutputProgress("usual", 150)])
-        assert made._records["huge"].output_tokens == 1000
-        assert made._records["usual"].output_tokens == 150
+
+        def kv_tokens(*told: OutputProgress) -> float:
+            made = router(count=1)
+            for name, most in (("huge", 10_000_000), ("usual", 200)):
+                placed(made.submit(0.0, request(name, max_tokens=most)))
+                made.first_token(0.1, name)
+            made.progress(5.0, told)
+            return made.cell(FleetRow.KV_TOKENS)
+
+        huge, usual = OutputProgress("huge", 1000), OutputProgress("usual", 150)
+        assert kv_tokens() < kv_tokens(usual) < kv_tokens(huge, usual)
+        assert kv_tokens() < kv_tokens(huge) < kv_tokens(huge, usual)
 
     @pytest.mark.parametrize("figures", [{"running": 200, "kv_usage": 0.9}, {"running": 10**6}])
     def test_engines_that_fall_silent_full_are_tried_again(self, figures: dict[str, Any]) -> None:
@@ -571,7 +594,7 @@ class TestHotPrefixes:
 
 
 class TestLines:
-    def busy(self) -> Router:
+    def busy(self) -> SeenRouter:
         """One replica that has no room for a long prompt, and three of those held."""
         made, slo = router("slo", count=1), RequestSlo(ttft_s=60.0, tpot_s=0.1)
         for number in range(6):
@@ -599,7 +622,7 @@ class TestLines:
         order: list[str] = []
         now_s = 1.0
         while made.queued and now_s < 600.0:
-            for name in [each for each in made._records if made._records[each].decode is not None]:
+            for name in [each for each in made.choices if each in made]:
                 outcome = made.prefilled(now_s, name)
                 order += [each.request_id for each in outcome.placements]
                 outcome = made.complete(now_s, name, 2)
@@ -613,7 +636,7 @@ class TestAnEngineThatIsNearlyTooSlow:
 
     SLOW_BY, ITL_MS = 20.0, 136.0
 
-    def made(self, pools: Mapping[str, Any], **slo: Any) -> Router:
+    def made(self, pools: Mapping[str, Any], **slo: Any) -> SeenRouter:
         slower = scaled(surfaces(), 1.0 / self.SLOW_BY, 1.0 / self.SLOW_BY)
         slo = {"ttft_ms": 4000.0, "itl_ms": self.ITL_MS, **slo}
         return router(pools=pools, count=1, profiles={"": slower}, slo=slo)
@@ -647,7 +670,7 @@ class TestHeldForLong:
     """What is kept of a request that waits is small, and true when it is told."""
 
     @staticmethod
-    def full(count: int) -> Router:
+    def full(count: int) -> SeenRouter:
         """All replicas are taken by requests whose SLO leaves no room."""
         made, slo, number = router(count=count), RequestSlo(ttft_s=2.0, tpot_s=0.012), 0
         while made.queued == 0:
@@ -697,7 +720,7 @@ def test_a_key_that_makes_up_users_takes_nothing_from_another() -> None:
 
 
 def test_what_comes_back_to_a_user_counts_for_those_of_it_that_are_held() -> None:
-    """The table of heads went by what the user had been charged before."""
+    """It went by what the user had been charged before: the fourth was the other user's."""
     rules = EngineRules(chunk_tokens=2048, max_batch_size=4)
     made = router(
         "least_load", count=1, rules=rules, saturation={"max_waiting": 4}, queue={"max_wait_s": 1e4}
@@ -705,45 +728,48 @@ def test_what_comes_back_to_a_user_counts_for_those_of_it_that_are_held() -> Non
     users = ("k/u1", "k/u2")
     for number in range(40):
         made.submit(1.0, request(f"r{number}", tenant=users[number % 2], input_tokens=10, max_tokens=4000))
-    made._dispatch.ended(made._records["r0"], 1)
-    heads, shares = made._dispatch._queue.heads, made._state.shares
-    starts = [heads[HeadRow.START, line.column] for line in made._dispatch._queue._waiting._lines.values()]
-    tenants = [line.key[0].tenant for line in made._dispatch._queue._waiting._lines.values()]
-    assert starts == [shares.start(tenant) for tenant in tenants]
-    assert max(starts) > 0.0
+    ends = (("r0", 1), ("r2", 1), ("r1", 4000), ("r3", 4000))
+    next_ones = [placed(made.complete(2.0, *end)).request_id for end in ends]
+    assert [users[int(name[1:]) % 2] for name in next_ones] == ["k/u1", "k/u2", "k/u1", "k/u1"]
 
 
 class TestWhatACrashCosts:
     def test_an_attempt_that_came_to_nothing_is_not_charged(self) -> None:
         made = router(count=2)
         for name in ("a", "b"):
-            placed(made.submit(0.0, request(name, tenant=name, slo=RequestSlo(ttft_s=9.0, tpot_s=1.0))))
-        before = made._state.shares._keys.start("a"), made._state.shares._keys.start("b")
+            slo = RequestSlo(ttft_s=9.0, tpot_s=1.0)
+            placed(made.submit(0.0, request(name, tenant=f"key/{name}", slo=slo)))
+        shares = made.state.shares
+        before = shares.start("key/a"), shares.start("key/b")
         for _ in range(5):
             made.failed(1.0, "a", retry=True)
-        assert (made._state.shares._keys.start("a"), made._state.shares._keys.start("b")) == before
+        assert (shares.start("key/a"), shares.start("key/b")) == before
         assert "a" in made
 
     def test_what_was_given_back_is_given_back_once(self) -> None:
         made = router(count=1)
-        placed(made.submit(0.0, request("a", tenant="a", slo=RequestSlo(ttft_s=9.0, tpot_s=1.0))))
+        made.state.shares.waits("key/waits")
+        for name in ("a", "stays"):
+            slo = RequestSlo(ttft_s=9.0, tpot_s=1.0)
+            placed(made.submit(0.0, request(name, tenant="key/a", slo=slo)))
+        of_one = made.state.shares.start("key/a") / 2
         gone(made, "mixed-0", now_s=1.0)
         made.failed(1.0, "a", retry=True)
         assert made.queued == 1
+        assert made.state.shares.start("key/a") == of_one
         made.failed(2.0, "a", retry=False)
-        assert made._state.shares._keys._counters["a"] == 0.0
+        assert made.state.shares.start("key/a") == of_one > 0.0
 
     def test_thousands_that_waited_for_the_first_replica_do_not_stop_the_clock(self) -> None:
         made, slo = router(count=0, queue={"max_requests": 1000}), RequestSlo(ttft_s=9.0, tpot_s=1.0)
         for number in range(500):
             made.submit(0.0, request(f"r{number}", slo=slo))
         first = join(made, "mixed-0", now_s=0.1)
-        assert len(made._dispatch._queue.unstaffed) == 500 - STAFFED_AT_ONCE
-        found, now_s = len(first.placements), 0.1
-        while made._dispatch._queue.unstaffed:
-            assert made.next_due_s <= now_s, "nobody need say anything for the rest to be judged"
-            now_s += 0.01
+        found, now_s, events = len(first.placements), 0.1, 1
+        while made.next_due_s <= now_s:
+            now_s, events = now_s + 0.01, events + 1
             found += len(made.expire(now_s).placements)
+        assert events == ceil(500 / STAFFED_AT_ONCE), "nobody need say anything for the rest to be judged"
         assert found >= 1
         assert made.queued + found == 500
 
