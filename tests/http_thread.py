@@ -9,7 +9,7 @@ from typing import Any
 
 from aiohttp import web
 
-PATIENCE_S = 10.0
+from tests.patience import PATIENCE_S
 
 
 @contextmanager

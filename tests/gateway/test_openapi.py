@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 
-import httpx
 import pytest
 import requests
 import schemathesis
@@ -11,7 +10,8 @@ from hypothesis.strategies import SearchStrategy
 
 from headway.config import HeadwayConfig
 from tests.gateway.one_engine import OneEngine
-from tests.gateway.serving import Running, post, serving
+from tests.gateway.serving import Running, get, post, serving
+from tests.patience import PATIENCE_S
 
 CONFIG = HeadwayConfig.model_validate(
     {
@@ -52,14 +52,14 @@ def fuzz(cases: SearchStrategy[schemathesis.Case], session: requests.Session) ->
             # A simulated engine takes as long as it is asked to.
             bounds = ("max_tokens", "max_completion_tokens", "max_output_tokens", "n")
             case.body.update({name: min(case.body[name] or 1, 4) for name in bounds if name in case.body})
-        answer = case.call(session=session, timeout=60)
+        answer = case.call(session=session, timeout=PATIENCE_S)
         assert answer.status_code < 500, (case.body, answer.text)
 
     asked()
 
 
 def test_it_says_what_a_body_needs_and_which_paths_need_keys(running: Running) -> None:
-    said = httpx.get(f"{running.url}/openapi.json").json()
+    said = get(f"{running.url}/openapi.json").json()
     body = said["paths"]["/v1/chat/completions"]["post"]["requestBody"]["content"]["application/json"][
         "schema"
     ]
@@ -70,14 +70,14 @@ def test_it_says_what_a_body_needs_and_which_paths_need_keys(running: Running) -
     assert "security" not in said["paths"]["/v1/models"]["get"]
     config = HeadwayConfig.model_validate({"model": "m", "gateway": {"api_keys": ["secret"]}})
     with serving(config, OneEngine(config)) as keyed:
-        said = httpx.get(f"{keyed.url}/openapi.json").json()
+        said = get(f"{keyed.url}/openapi.json").json()
         assert said["paths"]["/v1/models"]["get"]["security"] == [{"key": []}]
         assert "security" not in said["paths"]["/ready"]["get"]
         assert post(f"{keyed.url}/v1/completions", json={"prompt": "x"}).status_code == 401
 
 
 def test_the_page_lists_every_path(running: Running) -> None:
-    page = httpx.get(f"{running.url}/docs").text
-    for path, operations in httpx.get(f"{running.url}/openapi.json").json()["paths"].items():
+    page = get(f"{running.url}/docs").text
+    for path, operations in get(f"{running.url}/openapi.json").json()["paths"].items():
         for method in operations:
             assert f"<code>{method.upper()} {path}</code>" in page

@@ -8,6 +8,7 @@ import pytest
 from starlette.responses import Response
 
 from serve_apps.gateway.app import Pages
+from tests.patience import PATIENCE_S
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 
@@ -31,7 +32,7 @@ class Counted:
 
 def play(scenario: Callable[[Counted], Coroutine[Any, Any, None]]) -> None:
     async def bounded() -> None:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             await scenario(Counted())
 
     asyncio.run(bounded())

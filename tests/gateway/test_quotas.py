@@ -14,6 +14,7 @@ from serve_apps.gateway.backend import OverLimit, Shed
 from serve_apps.gateway.quotas import KeyLimits, Places, Quotas
 from tests.gateway.doubles import WAIT, ScriptedBackend, chunks
 from tests.gateway.serving import post, serving, until
+from tests.patience import PATIENCE_S
 
 
 class Clock:
@@ -115,7 +116,7 @@ def test_one_keys_limit_is_no_others_and_no_load_to_plan_for(tmp_path: Path) -> 
         return post(f"{url}/v1/completions", json={"model": "m", "prompt": "x"}, headers=headers)
 
     with serving(config, backend) as running:
-        with httpx.Client(timeout=30.0) as first:
+        with httpx.Client(timeout=PATIENCE_S) as first:
             asked = first.build_request(
                 "POST",
                 f"{running.url}/v1/completions",
@@ -144,7 +145,7 @@ def test_what_a_full_gateway_turns_away_is_load_all_the_same() -> None:
     asked = {"model": "m", "prompt": "x", "stream": True}
     with serving(config, backend) as running:
         url = f"{running.url}/v1/completions"
-        with httpx.stream("POST", url, json=asked, timeout=60.0):
+        with httpx.stream("POST", url, json=asked, timeout=PATIENCE_S):
             assert post(url, json=asked).status_code == 429
         metrics = running.app.state.metrics
         until(lambda: metrics.requests["aborted"] == 1)
@@ -271,7 +272,11 @@ def test_a_key_that_floods_shuts_no_door_to_another(tmp_path: Path) -> None:
     backend = ScriptedBackend([chunks("a", "b")[0], WAIT])
     asked = {"model": "m", "prompt": "x", "stream": True}
 
-    with serving(config, backend) as running, httpx.Client(timeout=60.0) as client, ExitStack() as stack:
+    with (
+        serving(config, backend) as running,
+        httpx.Client(timeout=PATIENCE_S) as client,
+        ExitStack() as stack,
+    ):
 
         def ask(key: str) -> httpx.Response:
             request = client.build_request(

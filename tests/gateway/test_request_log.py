@@ -92,11 +92,11 @@ def test_a_completion_with_its_times_and_what_was_promised():
 
 
 def rows(running) -> list[tuple[int, int]]:
-    status, headers, body = call(running, "GET", "/metrics/requests?seconds=60")
+    asked_s = time.time()
+    status, headers, body = call(running, "GET", "/metrics/requests")
     assert (status, headers["content-type"]) == (200, "application/json")
     told = decode(body.decode())
-    assert abs(told.now_s - time.time()) < 60.0
-    assert told.whole_since_s <= told.now_s
+    assert told.whole_since_s <= asked_s <= told.now_s <= time.time()
     return [(row[1], row[2]) for row in told.rows.tolist()]
 
 
@@ -117,11 +117,13 @@ def test_a_gateway_tells_its_requests(serve: Serve):
 def test_a_gateway_tells_how_long_its_requests_took(serve: Serve):
     running = serve(chunks("a", "b", "c"))
     assert post(running, ASKED)[0] == 200
-    _, _, body = call(running, "GET", "/metrics/requests?seconds=60")
+    _, _, body = call(running, "GET", "/metrics/requests")
     arrived, completed = decode(body.decode()).rows
-    assert 0.0 < completed["ttft_s"] <= completed["took_s"] < 60.0
-    assert 0.0 <= completed["itl_s"] < 60.0
-    assert completed["at_s"] - completed["took_s"] == pytest.approx(arrived["at_s"], abs=1.0)
+    assert 0.0 < completed["ttft_s"] <= completed["took_s"]
+    assert 0.0 <= completed["itl_s"] <= completed["took_s"]
+    # Its time begins with its body, a moment before it is counted; the two clocks are not one.
+    assert completed["at_s"] - completed["took_s"] <= arrived["at_s"] + 0.01
+    assert arrived["at_s"] <= completed["at_s"]
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from typing import Any
 
-import httpx
 import openai
 import pytest
 from pydantic import BaseModel, Field
@@ -11,7 +10,7 @@ from pydantic import BaseModel, Field
 from headway.config import HeadwayConfig
 from tests.gateway.conftest import client
 from tests.gateway.one_engine import OneEngine
-from tests.gateway.serving import Running, post, serving, until
+from tests.gateway.serving import Running, get, post, serving, until
 
 CONFIG = HeadwayConfig.model_validate({"model": "m", "engine": {"time_scale": 2.0}, "pools": {"mixed": {}}})
 LONG = 50_000
@@ -149,7 +148,7 @@ def test_embeddings_and_tokens(running: Running):
     assert len(short.embedding) == 7
     made = post(f"{running.url}/tokenize", json={"prompt": "Hi there"}).json()
     assert post(f"{running.url}/detokenize", json={"tokens": made["tokens"]}).json()["prompt"] == "Hi there"
-    assert httpx.get(f"{running.url}/version").json()["simulated"] is True
+    assert get(f"{running.url}/version").json()["simulated"] is True
 
 
 @pytest.mark.parametrize(

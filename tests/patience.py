@@ -1,0 +1,35 @@
+"""Waiting for what must come. Nothing is judged by how long that takes: a busy machine is no failure."""
+
+import asyncio
+import time
+from collections.abc import Callable
+
+PATIENCE_S = 240.0
+
+
+def until(holds: Callable[[], bool]) -> None:
+    """Wait until it holds; an assertion fails if it never does."""
+    end_s = time.monotonic() + PATIENCE_S
+    while not holds():
+        assert time.monotonic() < end_s, "waited in vain"
+        time.sleep(0.005)
+
+
+async def eventually(holds: Callable[[], bool]) -> None:
+    """The same on an event loop, which goes on meanwhile."""
+    async with asyncio.timeout(PATIENCE_S):
+        while not holds():
+            await asyncio.sleep(0.002)
+
+
+def with_longer_limits(scenario: Callable[[float], None], *limits_s: float) -> None:
+    """Play a scenario in which one limit runs out and everything else is in time.
+
+    On a busy machine the rest may be late too: it is played again with a longer limit. The last one counts.
+    """
+    for limit_s in limits_s:
+        try:
+            return scenario(limit_s)
+        except AssertionError:
+            if limit_s == limits_s[-1]:
+                raise
