@@ -1,7 +1,8 @@
 """A real OpenAI endpoint as a target, our own gateway over a simulated engine; what vLLM says of itself."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
+from typing import Any
 
 import pytest
 
@@ -11,8 +12,12 @@ from headway.planning.types import Slo
 from headway.profiling import TargetError, UnmeasurableError
 from headway.profiling.sweep.endpoint import OpenAiTarget, endpoint_facts, kv_capacity, longest_request
 from headway.profiling.sweep.measure import StreamTimes
+from serve_apps.engines.protocol import EngineRequest, TokenChunk
+from serve_apps.gateway.backend import RefusedByEngine
+from tests.gateway.doubles import ScriptedBackend, chunks
 from tests.gateway.one_engine import OneEngine
 from tests.gateway.serving import Running, serving
+from tests.patience import PATIENCE_S
 
 CONFIG = HeadwayConfig.model_validate({"model": "m", "engine": {"max_model_tokens": 4096}})
 VLLM = """\
@@ -29,7 +34,7 @@ def running() -> Iterator[Running]:
 
 
 def plan(url: str) -> LoadPlan:
-    return LoadPlan(url=url, model="m", slo=Slo(ttft_s=1.0, itl_s=1.0), timeout_s=30.0)
+    return LoadPlan(url=url, model="m", slo=Slo(ttft_s=1.0, itl_s=1.0), timeout_s=PATIENCE_S)
 
 
 def ask(asked: LoadPlan, *lengths: tuple[int, int]) -> list[StreamTimes]:
@@ -40,13 +45,26 @@ def ask(asked: LoadPlan, *lengths: tuple[int, int]) -> list[StreamTimes]:
     return asyncio.run(all_of_them())
 
 
-def test_every_token_has_its_time(running: Running) -> None:
-    """This server knows no extensions, so it is asked without them after the first refusal."""
-    (one, many) = ask(plan(running.url), (50, 1), (50, 20))
-    assert [arrival.tokens for arrival in one.arrivals] == [1.0]
-    assert sum(arrival.tokens for arrival in many.arrivals) == pytest.approx(20.0)
-    times = [many.sent_s, *(arrival.at_s for arrival in many.arrivals)]
-    assert times == sorted(times)
+class Strict(ScriptedBackend):
+    """Refuses what is no field of OpenAI's."""
+
+    async def generate(self, request: EngineRequest, *given: Any) -> AsyncGenerator[TokenChunk, None]:
+        assert request.call is not None
+        if b"ignore_eos" in request.call.body:
+            raise RefusedByEngine(400, b'{"error": {"message": "ignore_eos: unknown"}}')
+        async for chunk in super().generate(request, *given):
+            yield chunk
+
+
+@pytest.mark.parametrize("tokens", [1, 20])
+@pytest.mark.parametrize("kind", [ScriptedBackend, Strict])
+def test_every_token_has_its_time(kind: type[ScriptedBackend], tokens: int) -> None:
+    """A simulated engine that is late hands out several at once; this one gives each by itself."""
+    with serving(CONFIG, kind(chunks(*["word "] * tokens))) as running:
+        (times,) = ask(plan(running.url), (50, tokens))
+    assert [arrival.tokens for arrival in times.arrivals] == [1.0] * tokens
+    in_order = [times.sent_s, *(arrival.at_s for arrival in times.arrivals)]
+    assert in_order == sorted(in_order)
 
 
 def test_what_the_server_refuses_is_a_point_that_cannot_be_measured(running: Running) -> None:

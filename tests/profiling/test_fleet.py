@@ -9,6 +9,7 @@ from fleet_cases import KNOWN, SLO, TRUTH, SimulatedReplica, errors, watched
 from headway.config import HeadwayConfig
 from headway.engine.observed_latency import Phase
 from headway.loadgen import LoadPlan
+from headway.planning.types import Slo
 from headway.profiling import RequestError, TargetError
 from headway.profiling.fleet.endpoint import GATEWAY, VLLM, EndpointReplica, read_load
 from headway.profiling.fleet.loads import ReplicaLoad, beside, empty_s, prompt_work_s, shown
@@ -23,8 +24,9 @@ from headway.profiling.fleet.probing import (
 )
 from headway.profiling.sweep import Arrival, Limits, StreamTimes
 from tests.engines.virtual_loop import run
-from tests.gateway.one_engine import OneEngine
+from tests.gateway.doubles import ScriptedBackend, chunks
 from tests.gateway.serving import serving
+from tests.patience import PATIENCE_S
 
 
 def test_traffic_and_probes_find_the_truth_and_cost_no_user_the_slo() -> None:
@@ -203,16 +205,18 @@ def test_vllms_metrics_are_read() -> None:
 
 
 def test_a_gateway_is_read_and_asked() -> None:
-    config = HeadwayConfig.model_validate({"model": "m"})
+    # In time means: in time on a busy machine.
+    slo = Slo(ttft_s=600.0, itl_s=0.05)
+    config = HeadwayConfig.model_validate({"model": "m", "slo": {"ttft_ms": 600_000}})
 
     async def ask(url: str, names: Any) -> tuple[ReplicaLoad, ReplicaLoad]:
-        plan = LoadPlan(url=url, model="m", slo=SLO, timeout_s=10.0)
+        plan = LoadPlan(url=url, model="m", slo=slo, timeout_s=PATIENCE_S)
         async with EndpointReplica(plan, names, asyncio.get_running_loop().time) as replica:
             before = await replica.load()
             await replica.stream(range(64, 164), 5)
             return before, await replica.load()
 
-    with serving(config, OneEngine(config)) as running:
+    with serving(config, ScriptedBackend(chunks(*["word "] * 5))) as running:
         before, after = asyncio.run(ask(running.url, GATEWAY))
         assert after.prompts - before.prompts == 1
         assert after.first_in_time - before.first_in_time == pytest.approx(1.0)
