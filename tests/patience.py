@@ -4,6 +4,10 @@ import asyncio
 import time
 from collections.abc import Callable
 
+import pytest
+
+from actors.store import InOrder
+
 PATIENCE_S = 240.0
 
 
@@ -20,6 +24,14 @@ async def eventually(holds: Callable[[], bool]) -> None:
     async with asyncio.timeout(PATIENCE_S):
         while not holds():
             await asyncio.sleep(0.002)
+
+
+def patient_actors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Limits of actors' work with stores and engines that are not settings: none runs out by itself."""
+    monkeypatch.setattr(InOrder.__init__, "__defaults__", (PATIENCE_S,))
+    for source in ("engines_source", "gateway_source"):
+        monkeypatch.setattr(f"actors.collector.{source}.WRITTEN_S", PATIENCE_S)
+    monkeypatch.setattr("actors.collector.engines_source.LATE_S", PATIENCE_S)
 
 
 def with_longer_limits(scenario: Callable[[float], None], *limits_s: float) -> None:

@@ -9,6 +9,7 @@ from aiohttp import web
 from actors.metric_collector import MetricCollector
 from headway.config import HeadwayConfig
 from tests.exporter import MODEL
+from tests.patience import PATIENCE_S
 from tests.stores import MemoryStore
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -26,7 +27,13 @@ class Clock:
 
 def settings(source: str, url: str | None, model: str = MODEL, **metrics: Any) -> HeadwayConfig:
     # Reads in the background would make the test's clock matter: none but those at `collect`.
-    given_settings = {"source": source, "url": url, "scrape_interval_s": 3600.0, "timeout_s": 5.0, **metrics}
+    given_settings = {
+        "source": source,
+        "url": url,
+        "scrape_interval_s": 3600.0,
+        "timeout_s": PATIENCE_S,
+        **metrics,
+    }
     return HeadwayConfig.model_validate({"model": model, "metrics": given_settings})
 
 

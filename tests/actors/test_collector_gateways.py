@@ -20,6 +20,7 @@ from headway.planning import Role
 from serve_apps.gateway.request_log import RequestLog
 from tests.actors.collector_cases import Clock, collecting
 from tests.exporter import Exporter
+from tests.patience import PATIENCE_S, with_longer_limits
 from tests.stores import MemoryStore
 
 pytestmark = pytest.mark.anyio
@@ -168,8 +169,13 @@ async def test_what_one_that_dies_had_counted_when_it_was_read_stays_counted():
 
 
 @pytest.mark.parametrize("fault", [None, ActorUnavailableError("b is away", b"1" * 16), ValueError("x")])
-async def test_one_that_does_not_answer_makes_the_interval_unknown_and_the_next_whole(fault):
-    async with world("a", "b", timeout_s=0.1) as it:
+def test_one_that_does_not_answer_makes_the_interval_unknown_and_the_next_whole(fault):
+    limits_s = (0.1, 1.0, 10.0, 60.0) if fault is None else (PATIENCE_S,)
+    with_longer_limits(lambda limit_s: asyncio.run(an_interval_without_one(fault, limit_s)), *limits_s)
+
+
+async def an_interval_without_one(fault, limit_s: float) -> None:
+    async with world("a", "b", timeout_s=limit_s) as it:
         it.gateways.faults["b"] = fault
         found = await it.interval(a=6, b=4)
         assert found.health.status is HealthStatus.PARTIAL
@@ -182,8 +188,12 @@ async def test_one_that_does_not_answer_makes_the_interval_unknown_and_the_next_
         assert (found.health.status, found.requests) == (HealthStatus.OK, pytest.approx(1 + 6 / 2))
 
 
-async def test_one_that_was_away_in_between_is_counted_whole():
-    async with world("a", "b", timeout_s=0.1) as it:
+def test_one_that_was_away_in_between_is_counted_whole():
+    with_longer_limits(lambda limit_s: asyncio.run(a_read_without_one(limit_s)), 0.1, 1.0, 10.0, 60.0)
+
+
+async def a_read_without_one(limit_s: float) -> None:
+    async with world("a", "b", timeout_s=limit_s) as it:
         it.gateways.faults["b"] = None
         it.gateways.running["b"].come(3)
         await it.collector.ready()

@@ -13,6 +13,7 @@ from actors.collector.pods import Pods
 from headway.config import KubernetesSettings
 from headway.config.metrics import EngineAddresses
 from tests.actors.collector_cases import serving
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -43,7 +44,7 @@ async def test_running_pods_with_an_address(monkeypatch: pytest.MonkeyPatch):
         pod("Succeeded", "10.0.0.3"),
     ]
     async with api_server(200, {"kind": "PodList", "items": pods}, asked) as url:
-        found = await Pods(KubernetesSettings(api_url=url, namespace="llm"))(ENGINES, 5.0)
+        found = await Pods(KubernetesSettings(api_url=url, namespace="llm"))(ENGINES, PATIENCE_S)
     assert found == ["10.0.0.2:8000", "[fd00::1]:8000"]
     (request,) = asked
     assert request.path == "/api/v1/namespaces/llm/pods"
@@ -63,10 +64,10 @@ async def test_faults(status: int, body: object, told: str | None):
     async with api_server(status, body, []) as url:
         pods = Pods(KubernetesSettings(api_url=url, namespace="llm"))
         if told is None:
-            assert await pods(ENGINES, 5.0) == []
+            assert await pods(ENGINES, PATIENCE_S) == []
             return
         with pytest.raises(DiscoveryError, match="pods app=vllm,role=decode in namespace llm") as caught:
-            await pods(ENGINES, 5.0)
+            await pods(ENGINES, PATIENCE_S)
         assert told in str(caught.value)
 
 

@@ -29,6 +29,7 @@ from actors.collector.tracker import Tracker
 from headway.planning import Role
 from tests.actors.collector_cases import Clock, collecting, serving
 from tests.exporter import Exporter
+from tests.patience import PATIENCE_S
 from tests.ports import free_port
 from tests.stores import MemoryStore
 
@@ -105,12 +106,14 @@ async def test_a_server_that_does_not_answer_is_down_at_the_deadline_and_frees_i
         await released.wait()
         return web.Response(status=503)
 
-    async with serving(stuck) as url, collecting(source, url, timeout_s=0.2) as collector:
-        for _ in range(7):
+    looks = 0
+    async with serving(stuck) as url, collecting(source, url, timeout_s=0.05) as collector:
+        # On a busy machine the time may be over before the server has heard of it.
+        while looks < 7 or asked < 4:
             health = (await collector.collect(10.0)).health
             assert health.status is HealthStatus.DOWN
-            assert "no answer within 0.2 s" in health.detail or "timed out" in health.detail
-        assert asked >= 4
+            assert "no answer within 0.05 s" in health.detail or "timed out" in health.detail
+            looks += 1
         released.set()
 
 
@@ -182,23 +185,22 @@ async def test_a_store_that_fails_costs_no_interval(exporter, caplog):
     assert "no such store" in caplog.text
 
 
-async def test_a_store_that_does_not_answer_blocks_no_event_loop(exporter):
+async def test_a_store_that_does_not_answer_blocks_no_event_loop(exporter, monkeypatch):
     class Away(MemoryStore):
         def put(self, key: str, value: bytes) -> None:
-            back.wait(10.0)
+            assert back.wait(PATIENCE_S)
             super().put(key, value)
 
     back, store, clock = threading.Event(), Away(), Clock()
-    loop = asyncio.get_running_loop()
+    monkeypatch.setattr("actors.collector.gateway_source.WRITTEN_S", 0.05)
     async with collecting("gateway", exporter.url, store, clock) as collector:
-        began_s = loop.time()
         await collector.collect(10.0)
         clock.now_s += 10.0
         exporter.serve([0.1] * 3)
         found = await collector.collect(10.0)
-        assert loop.time() - began_s < 5.0
         assert found.requests == 3.0
         assert store.keys() == []
+        monkeypatch.setattr("actors.collector.gateway_source.WRITTEN_S", PATIENCE_S)
         back.set()
     assert store.keys() == ["collector/processes", "collector/state"]
 
@@ -273,7 +275,7 @@ def test_an_address_that_is_none_does_not_show_its_password(address: str, kind: 
     async def detail() -> str:
         preset = PRESETS["headway"]
         source: GatewaySource | PrometheusSource = PrometheusSource(
-            address, preset, "m", timeout_s=5.0, fresh_s=5.0
+            address, preset, "m", timeout_s=PATIENCE_S, fresh_s=5.0
         )
         if kind == "gateway":
             pages = HttpPages(address, TextReader(1.0))

@@ -22,6 +22,7 @@ from headway.profiling import Phase
 from headway.routing import ReplicaUpdate, Router, make_router
 from interp import scaled
 from tests.actors.router_cases import asked
+from tests.patience import PATIENCE_S
 from tests.stores import MemoryStore
 
 TOKENS = 1000
@@ -207,7 +208,7 @@ def test_an_interpolator_that_is_gone_changes_nothing_and_is_followed_again() ->
             await asyncio.sleep(0.001)
         task.cancel()
 
-    asyncio.run(asyncio.wait_for(story(), 10.0))
+    asyncio.run(asyncio.wait_for(story(), PATIENCE_S))
 
 
 def test_versions_differ_with_any_profile_and_not_with_a_restart(tmp_path: Path) -> None:

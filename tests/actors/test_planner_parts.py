@@ -3,6 +3,7 @@
 import asyncio
 import json
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -18,6 +19,7 @@ from headway.config import ConfigError, HeadwayConfig, load_config
 from headway.planning import PlanningError, Role
 from headway.planning.records import DecisionRecord, IntervalSpan, ReplicaTimes
 from tests.actors.planner_cases import PROFILE
+from tests.patience import eventually
 from tests.stores import MemoryStore
 
 # --- the grid
@@ -249,13 +251,16 @@ def test_after_a_restart_a_replica_on_its_way_is_still_followed() -> None:
 class Failing(MemoryStore):
     """A store that fails once: its transport cannot be broken otherwise here."""
 
-    failed = False
+    looks = 0
 
     def get(self, key: str) -> bytes | None:
-        if not self.failed:
-            self.failed = True
+        self.looks += 1
+        if self.looks == 1:
             raise ConnectionError("gone")
         return super().get(key)
+
+    def seen(self, times: int) -> bool:
+        return self.looks >= times
 
 
 def stored(ttft_ms: float, itl_ms: float) -> bytes:
@@ -268,12 +273,11 @@ def test_targets_are_handed_over_once_a_change() -> None:
         store = Failing()
         store.put(KEY, b"{}")
         watch = asyncio.create_task(follow_slo(store, lambda *slo: taken.append(slo), period_s=0.001))
-        await asyncio.sleep(0.02)
-        for ttft_ms in (200, 400):
-            store.put(KEY, stored(ttft_ms, 10))
-            await asyncio.sleep(0.05)
-        while len(taken) < 2:
-            await asyncio.sleep(0.001)
+        for ttft_ms in (None, 200, 400):
+            if ttft_ms is not None:
+                store.put(KEY, stored(ttft_ms, 10))
+            # One look may be under way, and the one after it is of what is there now; one more is no change.
+            await eventually(partial(store.seen, store.looks + 3))
         watch.cancel()
         return taken
 
@@ -286,8 +290,9 @@ def test_targets_are_handed_over_once_a_change() -> None:
 def test_a_store_without_targets_changes_nothing() -> None:
     async def story() -> list[object]:
         taken: list[object] = []
-        watch = asyncio.create_task(follow_slo(MemoryStore(), lambda *slo: taken.append(slo), period_s=0.001))
-        await asyncio.sleep(0.02)
+        store = Failing()
+        watch = asyncio.create_task(follow_slo(store, lambda *slo: taken.append(slo), period_s=0.001))
+        await eventually(lambda: store.looks >= 4)
         watch.cancel()
         return taken
 

@@ -19,6 +19,7 @@ from actors.predictor import (
 from headway.config import HeadwayConfig, load_config
 from headway.planning.forecasting import make_forecaster, make_request_forecaster
 from predictors import PredictorError
+from tests.patience import PATIENCE_S
 from tests.stores import MemoryStore
 
 SERIES = [(float(100 + 5 * step), 1000.0 + step, 200.0) for step in range(12)]
@@ -192,12 +193,12 @@ def test_a_fit_that_takes_long_holds_up_neither_observe_nor_status() -> None:
 
     def slow(config, store):
         fitting.set()
-        assert finish.wait(30)
+        assert finish.wait(PATIENCE_S)
         return restore_models(config, store)
 
     async def story():
         predictor = Predictor(config().model_dump_json(), MemoryStore(), slow)
-        assert fitting.wait(30)
+        assert fitting.wait(PATIENCE_S)
         await show(predictor, SERIES)
         asked = [asyncio.create_task(predictor.forecast()) for _ in range(3)]
         await asyncio.sleep(0)

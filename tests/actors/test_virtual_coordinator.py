@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from contextlib import suppress
 
 import pytest
 from virtual_cases import Clock
@@ -10,10 +11,10 @@ from actors.store import InOrder, StoreAway
 from actors.virtual_connector.coordinator import VirtualConnectorCoordinator, Waiters
 from actors.virtual_connector.decision import TooManyWaiters, UnknownDecision
 from headway.config import HeadwayConfig
+from tests.patience import PATIENCE_S, eventually
 from tests.stores import MemoryStore
 
 SOON_S = 0.05
-LONG_S = 60.0
 
 pytestmark = pytest.mark.anyio
 
@@ -38,7 +39,7 @@ def ask(decode: int) -> tuple[dict[str, int], dict[str, str]]:
 
 async def waiting(coordinator, count: int) -> None:
     """Until so many calls wait."""
-    async with asyncio.timeout(10.0):
+    async with asyncio.timeout(PATIENCE_S):
         while (await coordinator.state())["waiters"] != count:
             await asyncio.sleep(0)
 
@@ -46,8 +47,8 @@ async def waiting(coordinator, count: int) -> None:
 async def test_wait_returns_at_once_when_something_is_not_answered():
     coordinator = started()
     await coordinator.propose(*ask(2))
-    assert (await coordinator.next(None, LONG_S))["decision_id"] == 0
-    assert (await coordinator.next(-1, LONG_S))["decision_id"] == 0
+    assert (await coordinator.next(None, PATIENCE_S))["decision_id"] == 0
+    assert (await coordinator.next(-1, PATIENCE_S))["decision_id"] == 0
 
 
 async def test_wait_ends_with_nothing_after_its_time():
@@ -59,7 +60,7 @@ async def test_wait_ends_with_nothing_after_its_time():
 
 async def test_many_waiters_are_woken_by_one_decision():
     coordinator = started()
-    calls = [asyncio.create_task(coordinator.next(None, LONG_S)) for _ in range(2_000)]
+    calls = [asyncio.create_task(coordinator.next(None, PATIENCE_S)) for _ in range(2_000)]
     await waiting(coordinator, 2_000)
     await coordinator.propose(*ask(2))
     assert {found["decision_id"] for found in await asyncio.gather(*calls)} == {0}
@@ -69,7 +70,7 @@ async def test_many_waiters_are_woken_by_one_decision():
 async def test_an_acknowledgement_wakes_nobody():
     coordinator = started()
     await coordinator.propose(*ask(2))
-    call = asyncio.create_task(coordinator.next(0, LONG_S))
+    call = asyncio.create_task(coordinator.next(0, PATIENCE_S))
     await waiting(coordinator, 1)
     await coordinator.complete(0)
     await asyncio.sleep(0)
@@ -82,7 +83,7 @@ async def test_an_answer_that_frees_the_way_wakes_with_the_wish():
     coordinator = started()
     await coordinator.propose(*ask(2))
     await coordinator.propose(*ask(3))
-    call = asyncio.create_task(coordinator.next(0, LONG_S))
+    call = asyncio.create_task(coordinator.next(0, PATIENCE_S))
     await waiting(coordinator, 1)
     await coordinator.fail(0, "no nodes")
     assert (await call)["targets"]["decode"] == 3
@@ -92,8 +93,8 @@ async def test_the_timer_issues_the_wish_without_another_call():
     coordinator = started(scaling_timeout_s=SOON_S)
     await coordinator.propose(*ask(2))
     await coordinator.propose(*ask(3))
-    async with asyncio.timeout(10.0):
-        assert (await coordinator.next(0, LONG_S))["targets"]["decode"] == 3
+    async with asyncio.timeout(PATIENCE_S):
+        assert (await coordinator.next(0, PATIENCE_S))["targets"]["decode"] == 3
 
 
 async def test_a_restart_sets_the_timer_anew():
@@ -116,15 +117,15 @@ async def test_a_store_that_refuses_keeps_the_decision_back_and_the_timer_trying
             super().put(key, value)
 
     monkeypatch.setattr("actors.virtual_connector.coordinator.RETRY_S", 0.01)
-    store = Refusing()
-    coordinator = started(store, SOON_S)
+    store, clock = Refusing(), Clock()
+    coordinator = started(store, SOON_S, clock=clock)
     await coordinator.propose(*ask(2))
     await coordinator.propose(*ask(3))
+    call = asyncio.create_task(coordinator.next(0, PATIENCE_S))
+    await waiting(coordinator, 1)
     store.refuses = True
-    call = asyncio.create_task(coordinator.next(0, LONG_S))
-    async with asyncio.timeout(10.0):
-        while coordinator.timer_failures < 2:
-            await asyncio.sleep(0.01)
+    clock.now_s += SOON_S
+    await eventually(lambda: coordinator.timer_failures >= 2)
     assert not call.done()
     store.refuses = False
     assert (await call)["decision_id"] == 1
@@ -137,13 +138,13 @@ async def test_while_the_store_is_away_all_is_answered_but_steps_and_what_is_sto
             self.open = threading.Event()
 
         def put(self, key: str, value: bytes) -> None:
-            assert self.open.wait(10.0)
+            assert self.open.wait(PATIENCE_S)
             super().put(key, value)
 
     monkeypatch.setattr("actors.virtual_connector.coordinator.InOrder", lambda: InOrder(within_s=SOON_S))
     store = Gate()
     coordinator = started(store)
-    call = asyncio.create_task(coordinator.next(None, LONG_S))
+    call = asyncio.create_task(coordinator.next(None, PATIENCE_S))
     await waiting(coordinator, 1)
     with pytest.raises(StoreAway):
         await coordinator.propose(*ask(2))
@@ -152,12 +153,16 @@ async def test_while_the_store_is_away_all_is_answered_but_steps_and_what_is_sto
     assert (await coordinator.state())["last_id"] == -1
     store.open.set()
     assert (await call)["targets"]["decode"] == 2, "the second proposal was refused for good"
-    assert (await coordinator.propose(*ask(2)))["status"] == "unchanged"
+    while True:
+        # On a busy machine its time may be over once more.
+        with suppress(StoreAway):
+            assert (await coordinator.propose(*ask(2)))["status"] == "unchanged"
+            break
 
 
 async def test_a_waiter_that_is_cancelled_leaves():
     coordinator = started()
-    call = asyncio.create_task(coordinator.next(None, LONG_S))
+    call = asyncio.create_task(coordinator.next(None, PATIENCE_S))
     await waiting(coordinator, 1)
     call.cancel()
     await waiting(coordinator, 0)
@@ -166,19 +171,19 @@ async def test_a_waiter_that_is_cancelled_leaves():
 async def test_an_after_that_was_never_issued_is_an_error():
     coordinator = started()
     with pytest.raises(UnknownDecision, match="decision 0 was never issued: there is none yet"):
-        await coordinator.next(0, LONG_S)
+        await coordinator.next(0, PATIENCE_S)
     await coordinator.propose(*ask(2))
     with pytest.raises(UnknownDecision, match="decision 5 was never issued: the newest is 0"):
-        await coordinator.next(5, LONG_S)
+        await coordinator.next(5, PATIENCE_S)
 
 
 async def test_no_more_may_wait_than_there_is_room_for():
     waiters = Waiters(most=1)
-    first = asyncio.create_task(waiters.until(lambda: None, LONG_S))
+    first = asyncio.create_task(waiters.until(lambda: None, PATIENCE_S))
     while waiters.count < 1:
         await asyncio.sleep(0)
     with pytest.raises(TooManyWaiters):
-        await waiters.until(lambda: None, LONG_S)
+        await waiters.until(lambda: None, PATIENCE_S)
     first.cancel()
 
 
