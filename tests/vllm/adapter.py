@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 import numpy as np
-from safetensors.numpy import save_file
 
 from serve_apps.engines.vllm.tiny import HEADS, HIDDEN, KV_HEADS, LAYERS
 
@@ -14,6 +13,8 @@ WIDTHS = {"q_proj": HIDDEN, "v_proj": KV_HEADS * (HIDDEN // HEADS)}
 
 def build(directory: Path, seed: int = 7) -> None:
     """Write it there."""
+    from safetensors.numpy import save_file
+
     directory.mkdir(parents=True)
     generator = np.random.default_rng(seed)
     weights = {}

@@ -1,9 +1,6 @@
 """Real vLLM replicas behind the gateway, and what tests ask of them."""
 
-import asyncio
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,19 +11,16 @@ from openai import OpenAI
 from ray import serve
 from ray.serve.schema import ApplicationStatus, ServeDeploySchema
 
-from headway.config import load_config
-from headway.planning import Role
-from serve_apps.engines.protocol import EngineRequest, EngineStats
+from serve_apps.engines.protocol import EngineStats
 from tests.compatibility import Fields
 from tests.ports import free_port
-from tests.ray.clusters import controller, replicas, wait_until
+from tests.ray.clusters import PATIENCE_S, controller, replicas, wait_until
 
 ROOT = Path(__file__).parents[2]
-STARTED_WITHIN_S = 400.0
+STARTED_WITHIN_S = 600.0
 APP = "headway"
 NAME = "tiny-llama"
 LONGEST = 2048
-KV_BYTES = 64 << 20
 TOOL_CALLS = {"enable_auto_tool_choice": True, "tool_call_parser": "hermes"}
 TINY: dict[str, Any] = {
     "model": NAME,
@@ -37,7 +31,7 @@ TINY: dict[str, Any] = {
     "engine.vllm.device": "cpu",
     "engine.vllm.host": "127.0.0.1",
     "engine.vllm.server": TOOL_CALLS,
-    "engine.vllm.args": {"enforce_eager": True, "block_size": 32, "kv_cache_memory_bytes": KV_BYTES},
+    "engine.vllm.args": {"enforce_eager": True, "block_size": 32, "kv_cache_memory_bytes": 64 << 20},
 }
 
 
@@ -46,12 +40,21 @@ class Served:
     url: str
 
     def client(self) -> OpenAI:
-        return OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0, timeout=120)
+        return OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0, timeout=PATIENCE_S)
 
     def stats(self, deployment: str) -> EngineStats:
+        """Of the only replica, or of any."""
         handle = serve.get_deployment_handle(deployment, APP)
-        said: EngineStats = handle.stats.remote().result(timeout_s=30)
+        said: EngineStats = handle.stats.remote().result(timeout_s=PATIENCE_S)
         return said
+
+    def all_stats(self, deployment: str) -> dict[str, EngineStats]:
+        """Of each replica."""
+        handle = serve.get_deployment_handle(deployment, APP)
+        return {
+            name: handle.options(session_id=name).stats.remote().result(timeout_s=PATIENCE_S)
+            for name in (one["replica_id"] for one in replicas(APP, deployment))
+        }
 
 
 def fields_of_vllm() -> Fields:
@@ -68,46 +71,31 @@ def fields_of_vllm() -> Fields:
     }
 
 
-@contextmanager
-def served_by_file(model: Path, **settings: Any) -> Iterator[Served]:
-    """`examples/serve/cluster-vllm-cpu.yaml` as `serve deploy` has it, with these settings over its own."""
+def deploy_by_file(model: Path, **settings: Any) -> Served:
+    """Begin to serve `examples/serve/cluster-vllm-cpu.yaml`, as `serve deploy` does; with settings over it.
+
+    Without its control plane: counts stay, and the engines get the cores.
+    """
     document = yaml.safe_load((ROOT / "examples/serve/cluster-vllm-cpu.yaml").read_text())
     (app,) = document["applications"]
     port = free_port()
-    app["args"] |= {"engine.vllm.model": str(model), "gateway.port": port, **settings}
-    for item in app["deployments"]:
-        # It would be settings over those of this test.
-        item.pop("user_config", None)
+    app["args"] |= {"engine.vllm.model": str(model), "gateway.port": port, "control_plane": False, **settings}
+    app["deployments"] = [each for each in app["deployments"] if each["name"] != "ControlPlane"]
     # Serve imports the application in a task, which finds this checkout as an installed package is found.
     app["runtime_env"]["env_vars"]["PYTHONPATH"] = str(ROOT)
     ray.get(controller().apply_config.remote(ServeDeploySchema.model_validate(document)))
-    try:
-        wait_until(lambda: why_not_running() == "", STARTED_WITHIN_S)
-        yield Served(url=f"http://127.0.0.1:{port}")
-    finally:
-        serve.delete(APP)
+    return Served(url=f"http://127.0.0.1:{port}")
 
 
-def why_not_running() -> str:
-    """Empty when the application serves. AssertionError where it never will."""
-    found = serve.status().applications[APP]
-    assert found.status != ApplicationStatus.DEPLOY_FAILED, found.message
-    return "" if found.status == ApplicationStatus.RUNNING else str(found.status)
+def until_running() -> None:
+    """Wait for the application. AssertionError where it will never serve."""
 
+    def runs() -> bool:
+        found = serve.status().applications[APP]
+        assert found.status != ApplicationStatus.DEPLOY_FAILED, found.message
+        return found.status == ApplicationStatus.RUNNING
 
-@contextmanager
-def served(model: Path, *, control_plane: bool = False, **settings: Any) -> Iterator[Served]:
-    """The disaggregated application; gone again at the end."""
-    from serve_apps.builders import application
-
-    port = free_port()
-    overrides = {**TINY, "engine.vllm.model": str(model), "gateway.port": port, **settings}
-    app = application(load_config(None, overrides), control_plane=control_plane)
-    serve.run(app, name=APP, route_prefix="/", external_scaler_enabled=True)
-    try:
-        yield Served(url=f"http://127.0.0.1:{port}")
-    finally:
-        serve.delete(APP)
+    wait_until(runs, STARTED_WITHIN_S)
 
 
 def prefill_pid() -> int:
@@ -121,30 +109,3 @@ def engine_of(replica: int) -> int:
     pids = [int(pid) for listed in children for pid in listed.read_text().split()]
     (engine,) = [pid for pid in pids if b"EngineCore" in Path(f"/proc/{pid}/cmdline").read_bytes()]
     return engine
-
-
-def said_by_one_engine(model: str, prompts: list[str], max_tokens: int) -> list[str]:
-    """The greedy outputs of a separate, mixed engine, which reads text by itself; runs in any process."""
-    from serve_apps.engines import make_engine
-
-    config = load_config(None, {**TINY, "engine.vllm.model": model, "pools": {"mixed": {}}})
-    engine = make_engine(config, Role.MIXED, "reference")
-
-    async def say(number: int, prompt: str) -> str:
-        request = EngineRequest(
-            request_id=f"r{number}",
-            model=NAME,
-            prompt=prompt,
-            input_tokens=1,
-            max_tokens=max_tokens,
-            sampling={"temperature": 0.0},
-        )
-        return "".join([chunk.text async for chunk in engine.decode(request, None)])
-
-    async def say_all() -> list[str]:
-        return [await say(number, prompt) for number, prompt in enumerate(prompts)]
-
-    try:
-        return asyncio.run(say_all())
-    finally:
-        engine.close()

@@ -12,7 +12,7 @@ from ray import serve
 from ray.serve.schema import ApplicationStatus, DeploymentStatus
 
 from headway.config import load_config
-from tests.vllm.served import APP, NAME, TINY
+from tests.vllm.served import APP, NAME, STARTED_WITHIN_S, TINY
 
 
 def broken(model: Path, place: Path) -> Path:
@@ -56,7 +56,7 @@ def test_check_names_the_architecture_that_vllm_does_not_know(model: Path, tmp_p
         check=False,
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=STARTED_WITHIN_S,
     )
     assert ended.returncode == 2
     (complaint,) = [line for line in ended.stderr.splitlines() if line.startswith("headway: ")]

@@ -1,29 +1,28 @@
-"""What the openai client can ask of vLLM, through the gateway: one real engine, in the gateway's process."""
+"""What the openai client can ask of vLLM, through the gateway: one real engine, in the gateway's process.
+
+`tests.compatibility` has all that clients may send, and whether it is taken.
+"""
 
 import json
-import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import httpx
 import openai
 import pytest
 from openai import OpenAI
 from pydantic import BaseModel
-from starlette.routing import Mount
 
-from headway.config import load_config
 from serve_apps.engines.protocol import EngineStats
 from tests.clients.measured import COUNTS, OUTPUT_TOKENS, REQUESTS, Figures, counted
 from tests.clients.tools import aiperf, guidellm
 from tests.compatibility import hold, outcomes, through_gateway
-from tests.gateway.serving import Running, post, serving, until
-from tests.vllm import adapter
-from tests.vllm.one_vllm import OneVllm
-from tests.vllm.served import NAME, TINY, fields_of_vllm
+from tests.gateway.serving import Running, post
+from tests.ray.clusters import wait_until
+from tests.vllm.one_vllm import Mixed
+from tests.vllm.served import NAME, fields_of_vllm
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 """vLLM's server warns of fields that clients send and that OpenAI gives up."""
@@ -49,24 +48,8 @@ class Verdict(BaseModel):
 
 
 @pytest.fixture(scope="module")
-def gateway(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    adapters = {name: tmp_path_factory.mktemp("adapters") / name for name in ("loud", "other")}
-    for seed, directory in enumerate(adapters.values(), 7):
-        adapter.build(directory, seed)
-    settings = {
-        **TINY,
-        "engine.vllm.model": str(model),
-        "engine.vllm.adapters": {name: str(directory) for name, directory in adapters.items()},
-        "engine.lora.at_once": 1,
-        "pools": {"mixed": {}},
-    }
-    config = load_config(None, settings)
-    with mock.patch.dict(os.environ):
-        backend = OneVllm(config)
-        with serving(config, backend, [Mount("/own", app=backend.own_server)]) as running:
-            yield running
-        if backend.engine is not None:
-            backend.engine.close()  # type: ignore[attr-defined]
+def gateway(mixed: Mixed) -> Running:
+    return mixed.gateway
 
 
 @pytest.fixture(scope="module")
@@ -87,6 +70,7 @@ def completed(asking: OpenAI, **more: Any) -> Any:
     )
 
 
+@pytest.mark.essential
 def test_a_plain_chat_and_its_usage(asking: OpenAI) -> None:
     answer = chat(asking)
     assert answer.choices[0].message.content
@@ -98,6 +82,7 @@ def test_a_plain_chat_and_its_usage(asking: OpenAI) -> None:
     assert twice.usage.prompt_tokens_details.cached_tokens > 0
 
 
+@pytest.mark.essential
 def test_a_stream_says_the_same_as_the_whole(asking: OpenAI) -> None:
     events = list(
         chat(
@@ -113,6 +98,7 @@ def test_a_stream_says_the_same_as_the_whole(asking: OpenAI) -> None:
     assert all(event.usage for event in events)
 
 
+@pytest.mark.essential
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "look_up"}}])
 def test_a_tool_that_must_be_called_is_called_with_what_its_schema_says(asking: OpenAI, choice: Any) -> None:
     answer = chat(asking, tools=[TOOL], tool_choice=choice, max_tokens=200)
@@ -121,23 +107,7 @@ def test_a_tool_that_must_be_called_is_called_with_what_its_schema_says(asking: 
     assert 1 <= json.loads(call.function.arguments)["days"] <= 9
 
 
-def test_tools_that_need_not_be_called_and_their_answers(asking: OpenAI) -> None:
-    for choice in ("none", "auto"):
-        assert chat(asking, tools=[TOOL], tool_choice=choice).choices[0].message.role == "assistant"
-    told = [
-        *USER,
-        {
-            "role": "assistant",
-            "content": "",
-            "tool_calls": [
-                {"id": "c1", "type": "function", "function": {"name": "look_up", "arguments": '{"days": 2}'}}
-            ],
-        },
-        {"role": "tool", "tool_call_id": "c1", "content": "rain"},
-    ]
-    assert chat(asking, messages=told, tools=[TOOL]).usage.prompt_tokens > 0
-
-
+@pytest.mark.essential
 def test_structured_outputs(asking: OpenAI) -> None:
     loose = chat(asking, response_format={"type": "json_object"}, max_tokens=20)
     assert loose.choices[0].message.content.lstrip().startswith("{")
@@ -168,23 +138,6 @@ def test_completions_of_every_kind(asking: OpenAI) -> None:
     assert completed(asking, logit_bias={"70": 100}, max_tokens=4).usage.completion_tokens == 4
 
 
-def test_what_vllm_takes_beyond_openai(asking: OpenAI) -> None:
-    own = {
-        "top_k": 1,
-        "min_p": 0.1,
-        "repetition_penalty": 1.1,
-        "ignore_eos": True,
-        "min_tokens": 8,
-        "stop_token_ids": [3],
-        "chat_template_kwargs": {"enable_thinking": False},
-        "priority": 0,
-        "cache_salt": "mine",
-        "vllm_xargs": {"note": "x"},
-    }
-    for name, value in own.items():
-        assert chat(asking, extra_body={name: value}).choices[0].message.role == "assistant", name
-
-
 def test_responses(asking: OpenAI) -> None:
     said = asking.responses.create(model=NAME, input="Why?", max_output_tokens=16, temperature=0.0)
     assert said.usage is not None
@@ -199,6 +152,7 @@ def test_responses(asking: OpenAI) -> None:
     assert kinds[-1] in ("response.completed", "response.incomplete")
 
 
+@pytest.mark.essential
 def test_what_is_wrong_is_said_as_vllm_says_it(asking: OpenAI, gateway: Running) -> None:
     with pytest.raises(openai.BadRequestError, match="top_p"):
         chat(asking, top_p=3.0)
@@ -229,8 +183,9 @@ def test_the_default_bound_holds_where_nothing_was_said(asking: OpenAI, gateway:
     assert answer.usage.completion_tokens == most
 
 
-def test_who_leaves_frees_the_engine(asking: OpenAI, gateway: Running) -> None:
-    engine = gateway.app.state.traffic.backend.engine  # type: ignore[attr-defined]
+def test_who_leaves_frees_the_engine(asking: OpenAI, mixed: Mixed) -> None:
+    engine, gateway = mixed.engine, mixed.gateway
+    aborted = gateway.app.state.metrics.requests["aborted"]
     for stream in (True, False):
         asked = {"model": NAME, "prompt": "Why?", "max_tokens": 1900, "ignore_eos": True, "stream": stream}
         with (
@@ -238,13 +193,12 @@ def test_who_leaves_frees_the_engine(asking: OpenAI, gateway: Running) -> None:
             httpx.stream("POST", f"{gateway.url}/v1/completions", json=asked, timeout=1.0) as answer,
         ):
             next(answer.iter_raw())
-        until(lambda: not engine.running() and engine.stats().running == 0)
-    until(lambda: gateway.app.state.metrics.requests["aborted"] == 2)
+        wait_until(lambda: not engine.running() and engine.stats().running == 0)
+    wait_until(lambda: gateway.app.state.metrics.requests["aborted"] == aborted + 2)
     assert chat(asking).usage.completion_tokens == 8
 
 
 def test_what_makes_no_output_is_vllms_too(asking: OpenAI, gateway: Running) -> None:
-    chat(asking)
     counted = dict(gateway.app.state.metrics.requests)
     made = post(f"{gateway.url}/tokenize", json={"model": NAME, "prompt": "Why?"}).json()
     assert made["count"] == len(made["tokens"]) > 1
@@ -261,14 +215,11 @@ def test_tokens_are_counted_as_the_engine_made_them(asking: OpenAI, gateway: Run
     before = metrics.output_tokens
     made = chat(asking, n=2, temperature=1.0, seed=3).usage.completion_tokens
     made += completed(asking, prompt=["a", "b"]).usage.completion_tokens
-    until(lambda: metrics.output_tokens - before == made)
+    wait_until(lambda: metrics.output_tokens - before == made)
 
 
 @pytest.mark.parametrize(("column", "place"), [("vLLM, mixed", ""), ("vLLM's server", "/own")])
-def test_what_is_taken_is_what_the_page_says(
-    gateway: Running, asking: OpenAI, column: str, place: str
-) -> None:
-    assert chat(asking).usage  # the engine is there
+def test_what_is_taken_is_what_the_page_says(gateway: Running, column: str, place: str) -> None:
     read = fields_of_vllm() if place else through_gateway(fields_of_vllm())
     hold(column, outcomes(f"{gateway.url}{place}", NAME, read))
 
@@ -292,14 +243,13 @@ def test_conversations_are_counted_as_vllm_reads_them(gateway: Running, path: st
     before = counted.total
     usage = post(f"{gateway.url}{path}", json={"model": NAME, **said}, timeout=300.0).json()["usage"]
     read = usage["prompt_tokens"] if "prompt_tokens" in usage else usage["input_tokens"]
-    until(lambda: counted.total - before == read)
+    wait_until(lambda: counted.total - before == read)
 
 
 @pytest.mark.parametrize("tool", [guidellm, aiperf])
 def test_load_tools_report_what_was_made(
-    gateway: Running, asking: OpenAI, model: Path, tmp_path: Path, tool: Callable[..., Figures]
+    gateway: Running, model: Path, tmp_path: Path, tool: Callable[..., Figures]
 ) -> None:
-    assert chat(asking).usage  # the engine is there
     before = counted(gateway)
     theirs = tool(gateway.url, NAME, model, tmp_path)
     ours = counted(gateway)
@@ -310,6 +260,7 @@ def test_load_tools_report_what_was_made(
     assert theirs.ttft_s > 0.0
 
 
+@pytest.mark.essential
 def test_an_adapter_is_a_model_of_its_own_name(asking: OpenAI) -> None:
     assert [each.id for each in asking.models.list().data] == [NAME, "loud", "other"]
     assert asking.models.retrieve("loud").model_extra["parent"] == NAME
@@ -321,15 +272,15 @@ def test_an_adapter_is_a_model_of_its_own_name(asking: OpenAI) -> None:
         chat(asking, model="quiet")
 
 
-def test_adapters_beyond_what_a_batch_has_room_for_take_turns(gateway: Running, asking: OpenAI) -> None:
+def test_adapters_beyond_what_a_batch_has_room_for_take_turns(mixed: Mixed, asking: OpenAI) -> None:
     def stats() -> EngineStats:
-        found: EngineStats = gateway.app.state.traffic.backend.engine.stats()
+        found: EngineStats = mixed.engine.stats()
         return found
 
     said = {}
     for name in ("loud", "other", "loud", "other"):
         answer = chat(asking, model=name).choices[0].message.content
         assert said.setdefault(name, answer) == answer
-        until(lambda name=name: stats().adapters == (name,))
+        wait_until(lambda name=name: stats().adapters == (name,))
     assert said["loud"] != said["other"]
     assert stats().adapter_room == 1

@@ -1,42 +1,27 @@
-"""What the engine protocol promises, of a real vLLM engine: a mixed one in this process, on one loop."""
+"""What the engine protocol promises, of a real vLLM engine: the mixed one of this process."""
 
 import asyncio
-import os
-import warnings
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import aclosing
-from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import pytest
 
-from headway.config import load_config
-from headway.planning.types import Role
-from serve_apps.engines import make_engine
-from serve_apps.engines.protocol import Engine, EngineRequest, PromptTooLong, RequestAborted, TokenChunk
+from serve_apps.engines.protocol import EngineRequest, PromptTooLong, RequestAborted, TokenChunk
 from tests.engines.engine_cases import collect, count_of, load_of, request, route, text_of, until
-from tests.vllm.served import LONGEST, TINY
+from tests.ray.clusters import PATIENCE_S
+from tests.vllm.one_vllm import LONGEST, Mixed
 
 MANY = 1500
 """Tokens that take seconds."""
 NO_LOAD = (0, 0, 0.0)
-WAIT_S = 60.0
 
 
 class Running:
-    """The engine and its loop, which outlives the tests."""
+    """The engine, which outlives the tests."""
 
-    def __init__(self, model: Path, runner: asyncio.Runner) -> None:
-        self._runner = runner
-        self.engine = self.run(self._load(model))
-
-    async def _load(self, model: Path) -> Engine:
-        settings = {**TINY, "engine.vllm.model": str(model), "pools": {"mixed": {}}}
-        return make_engine(load_config(None, settings), Role.MIXED, "m-1")
-
-    def run(self, work: Coroutine[Any, Any, Any]) -> Any:
-        return self._runner.run(work)
+    def __init__(self, mixed: Mixed) -> None:
+        self.engine, self.run = mixed.engine, mixed.run
 
     async def say(self, asked: EngineRequest) -> list[TokenChunk]:
         return await collect(self.engine.decode(asked, None))
@@ -45,21 +30,17 @@ class Running:
         return [asyncio.create_task(self.say(asked(name, max_tokens=max_tokens))) for name in names]
 
     async def until_running(self, *names: str) -> None:
-        await until(lambda: [one.request_id for one in self.engine.running()] == [*names], WAIT_S)
+        await until(lambda: [one.request_id for one in self.engine.running()] == [*names], PATIENCE_S)
 
     async def until_idle(self) -> None:
-        await until(lambda: load_of(self.engine) == NO_LOAD and not self.engine.running(), WAIT_S)
+        await until(lambda: load_of(self.engine) == NO_LOAD and not self.engine.running(), PATIENCE_S)
 
 
-@pytest.fixture(scope="module")
-def running(model: Path) -> Iterator[Running]:
-    with mock.patch.dict(os.environ), asyncio.Runner() as runner:
-        with warnings.catch_warnings(action="ignore"):
-            found = Running(model, runner)
-        try:
-            yield found
-        finally:
-            found.engine.close()
+@pytest.fixture
+def running(mixed: Mixed) -> Running:
+    found = Running(mixed)
+    found.run(found.until_idle())
+    return found
 
 
 def asked(name: str = "r", prompt: Sequence[int] = (), **more: Any) -> EngineRequest:
@@ -67,6 +48,7 @@ def asked(name: str = "r", prompt: Sequence[int] = (), **more: Any) -> EngineReq
     return request(name, prompt=ids, input_tokens=len(ids), temperature=0.0, ignore_eos=True, **more)
 
 
+@pytest.mark.essential
 @pytest.mark.parametrize("max_tokens", [1, 2, 17])
 def test_a_stream_has_its_tokens_and_ends_with_one_reason(running: Running, max_tokens: int) -> None:
     chunks = running.run(running.say(asked(max_tokens=max_tokens)))
@@ -86,6 +68,7 @@ def test_the_same_request_says_the_same_with_others_beside_it(running: Running) 
     assert [count_of(chunks) for chunks in beside] == [30 - n for n in range(12)]
 
 
+@pytest.mark.essential
 def test_what_can_never_fit_is_refused_and_leaves_nothing(running: Running) -> None:
     with pytest.raises(PromptTooLong, match=f"^100 input and {LONGEST} output tokens are more than"):
         running.run(running.say(asked(max_tokens=LONGEST)))
@@ -104,10 +87,11 @@ def test_a_request_that_comes_again_takes_its_own_place(running: Running) -> Non
     running.run(twice())
 
 
+@pytest.mark.essential
 def test_an_aborted_stream_ends_and_its_neighbour_goes_on(running: Running) -> None:
     async def leave() -> None:
         long, other = running.begin("long") + running.begin("other", max_tokens=200)
-        await until(lambda: load_of(running.engine)[0] == 2, WAIT_S)
+        await until(lambda: load_of(running.engine)[0] == 2, PATIENCE_S)
         await running.engine.abort("never seen")
         await running.engine.abort("long")
         with pytest.raises(RequestAborted, match=r"^long: aborted$"):
@@ -118,12 +102,13 @@ def test_an_aborted_stream_ends_and_its_neighbour_goes_on(running: Running) -> N
     running.run(leave())
 
 
+@pytest.mark.essential
 @pytest.mark.parametrize("way", ["closed", "cancelled"])
 def test_a_reader_that_leaves_frees_the_kv(running: Running, way: str) -> None:
     async def leave() -> None:
         if way == "cancelled":
             (reader,) = running.begin("r")
-            await until(lambda: load_of(running.engine)[2] > 0.0, WAIT_S)
+            await until(lambda: load_of(running.engine)[2] > 0.0, PATIENCE_S)
             reader.cancel()
         else:
             async with aclosing(running.engine.decode(asked(max_tokens=MANY), None)) as stream:
@@ -157,14 +142,14 @@ def test_an_aborted_prompt_ends(running: Running) -> None:
     # The last test: what nobody fetches stays for NIXL's lease of 30 s.
     async def leave() -> None:
         # More than run at once, each with a prompt of its own: the last one waits.
-        prompts = [asked(f"{n}", [64 + n, *range(64, 240)] * 8) for n in range(20)]
+        prompts = [asked(f"{n}", [64 + n, *range(64, 240)] * 2) for n in range(20)]
         tasks = [asyncio.create_task(running.engine.prefill(prompt)) for prompt in prompts]
-        await until(lambda: len(running.engine.running()) == 20, WAIT_S)
+        await until(lambda: len(running.engine.running()) == 20, PATIENCE_S)
         assert running.engine.running()[-1].prefill_only
         await running.engine.abort("19")
         with pytest.raises(RequestAborted):
             await tasks.pop()
         handles = await asyncio.gather(*tasks)
-        assert [(kv.request_id, kv.engine_id) for kv in handles] == [(f"{n}", "m-1") for n in range(19)]
+        assert [(kv.request_id, kv.engine_id) for kv in handles] == [(f"{n}", "one") for n in range(19)]
 
     running.run(leave())

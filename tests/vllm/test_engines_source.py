@@ -1,4 +1,4 @@
-"""Two real vLLM servers, as others start them: read without a Prometheus, and adopted behind a real one."""
+"""A real vLLM server, as others start them: read without a Prometheus, and adopted behind a real one."""
 
 import json
 import os
@@ -8,12 +8,13 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from actors.collector.measured import HealthStatus
 from actors.metric_collector import MetricCollector
@@ -21,11 +22,11 @@ from headway.config import HeadwayConfig
 from headway.planning import Role
 from tests.ports import free_port
 from tests.prometheus_process import PrometheusProcess
-from tests.ray.clusters import headway, wait_until
+from tests.ray.clusters import PATIENCE_S, headway, wait_until
 from tests.stores import MemoryStore
+from tests.vllm.served import NAME, STARTED_WITHIN_S
 
-STARTED_WITHIN_S, ASKED_FOR_S = 400.0, 180.0
-NAME = "tiny-llama"
+ASKED_FOR_S = 180.0
 ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
@@ -54,26 +55,25 @@ def anyio_backend() -> str:
 
 
 @pytest.fixture(scope="module")
-def servers(model: Path) -> Iterator[Sequence[str]]:
-    """The `host:port` of two servers."""
-    addresses = [f"127.0.0.1:{free_port()}" for _ in range(2)]
-    with ExitStack() as stack:
-        for address in addresses:
-            port = address.rpartition(":")[2]
-            command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(model)]
-            process = subprocess.Popen(
-                [*command, *ARGUMENTS, "--port", port],
-                env={**os.environ, **ENVIRONMENT},
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-            )
-            stack.callback(process.wait)
-            stack.callback(process.terminate)
-        deadline_s = time.monotonic() + STARTED_WITHIN_S
-        while not all(map(answers, addresses)):
-            assert time.monotonic() < deadline_s, "vLLM did not start"
-            time.sleep(0.5)
-        yield addresses
+def server(model: Path) -> Iterator[str]:
+    """The `host:port` of a server."""
+    address = f"127.0.0.1:{free_port()}"
+    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(model)]
+    # Without what an engine of this process has set for itself.
+    own = {name: value for name, value in os.environ.items() if not name.startswith(("VLLM_", "UCX_"))}
+    process = subprocess.Popen(
+        [*command, *ARGUMENTS, "--port", address.rpartition(":")[2]],
+        env={**own, **ENVIRONMENT},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        wait_until(lambda: process.poll() is not None or answers(address), STARTED_WITHIN_S)
+        assert process.poll() is None, "vLLM did not start"
+        yield address
+    finally:
+        process.terminate()
+        process.wait()
 
 
 def answers(address: str) -> bool:
@@ -92,14 +92,26 @@ def complete(address: str, tokens: int) -> int:
         data=json.dumps(body).encode(),
         headers={"content-type": "application/json"},
     )
-    with urllib.request.urlopen(request, timeout=120) as answer:
+    with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
         usage = json.load(answer)["usage"]
     assert usage["completion_tokens"] == tokens
     return int(usage["prompt_tokens"])
 
 
+def completed(address: str) -> int:
+    """Requests that have ended, as the server has heard from its engine, which is a moment later."""
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=PATIENCE_S) as answer:
+        families = text_string_to_metric_families(answer.read().decode())
+    return sum(
+        int(sample.value)
+        for family in families
+        for sample in family.samples
+        if sample.name == "vllm:request_success_total"
+    )
+
+
 @pytest.mark.anyio
-async def test_the_collector_counts_what_vllm_served(servers: Sequence[str]) -> None:
+async def test_the_collector_counts_what_vllm_served(server: str) -> None:
     settings = {
         "model": NAME,
         "pools": {"mixed": {}},
@@ -107,59 +119,57 @@ async def test_the_collector_counts_what_vllm_served(servers: Sequence[str]) -> 
             "source": "engines",
             "preset": "vllm",
             "scrape_interval_s": 3600.0,
-            "engines": {"mixed": {"addresses": list(servers)}},
+            "engines": {"mixed": {"addresses": [server]}},
         },
     }
     config = HeadwayConfig.model_validate(settings)
     collector = MetricCollector(config.model_dump_json(), "", MemoryStore())
     try:
         assert await collector.ready() == (True, "")
-        assert await collector.engines() == {"mixed": 2}
-        complete(servers[0], 4)
+        assert await collector.engines() == {"mixed": 1}
+        complete(server, 4)
+        wait_until(lambda: completed(server) == 1)
         began_s = time.time()
         await collector.collect(1.0)
-        prompts = [complete(server, tokens) for server in servers for tokens in (8, 16, 24)]
-        # The engine's process tells the server's of what has ended a moment later.
-        time.sleep(2.0)
+        prompts = [complete(server, tokens) for tokens in (8, 16, 24)]
+        wait_until(lambda: completed(server) == 4)
         found = await collector.collect(time.time() - began_s)
     finally:
         await collector.close()
     assert (found.health.status, found.health.detail) == (HealthStatus.OK, "")
-    assert (found.requests, found.completed) == (6.0, 6.0)
-    assert found.isl_tokens == pytest.approx(sum(prompts) / 6)
+    assert (found.requests, found.completed) == (3.0, 3.0)
+    assert found.isl_tokens == pytest.approx(sum(prompts) / 3)
     assert found.osl_tokens == pytest.approx(16.0)
-    assert found.ttft_s.count == 6
+    assert found.ttft_s.count == 3
     assert 0.0 < found.itl_s.mean < found.ttft_s.mean + found.request_duration_s
-    assert found.itl_s.count == 6 * 15
+    assert found.itl_s.count == 3 * 15
     assert found.load[Role.MIXED].running == pytest.approx(0.0)
     assert found.counted is not None
     assert found.counted.input_tokens.bounds
 
 
 @contextmanager
-def traffic(servers: Sequence[str]) -> Iterator[None]:
-    """A client of each server that sends one request after the other, with time for others between."""
+def traffic(server: str) -> Iterator[None]:
+    """A client that sends one request after the other, with time for others between."""
     stopped = threading.Event()
 
-    def send(server: str) -> None:
+    def send() -> None:
         while not stopped.wait(0.3):
             complete(server, 16)
 
-    clients = [threading.Thread(target=send, args=(server,)) for server in servers]
-    for client in clients:
-        client.start()
+    client = threading.Thread(target=send)
+    client.start()
     try:
         yield
     finally:
         stopped.set()
-        for client in clients:
-            client.join()
+        client.join()
 
 
 def control(url: str, path: str, body: object = None) -> Any:
     """An answer of the control API; with a body a POST of it. It is asked again where it says when.
 
-    Two vLLM servers leave a planner that loads its libraries little of two cores: it may not answer in time.
+    A vLLM server leaves a planner that loads its libraries little of two cores: it may not answer in time.
     """
     data = None if body is None else json.dumps(body).encode()
     deadline_s = time.monotonic() + ASKED_FOR_S
@@ -176,32 +186,32 @@ def control(url: str, path: str, body: object = None) -> Any:
             time.sleep(float(again_s))
 
 
-def test_servers_behind_a_prometheus_are_adopted_watched_and_scaled(
-    servers: Sequence[str], tmp_path: Path, environment: dict[str, str]
+def test_a_server_behind_a_prometheus_is_adopted_watched_and_scaled(
+    server: str, tmp_path: Path, environment: dict[str, str]
 ) -> None:
     port = free_port()
     url, config = f"http://127.0.0.1:{port}", tmp_path / "headway.yaml"
     with ExitStack() as stack:
-        prometheus = PrometheusProcess(tmp_path, *servers)
+        prometheus = PrometheusProcess(tmp_path, server)
         stack.callback(prometheus.stop)
         config.write_text(ADOPTED.format(prometheus=prometheus.url, port=port), encoding="utf-8")
         started = headway(environment, "attach", config, "--detach")
         try:
             assert started.returncode == 0, started.stderr
-            stack.enter_context(traffic(servers))
+            stack.enter_context(traffic(server))
             wait_until(lambda: len(measured(url)) > 1)
             watched = measured(url)[-1]
-            assert watched["pools"]["mixed"] == {"desired": 2, "starting": 0, "ready": 2, "draining": 0}
+            assert watched["pools"]["mixed"] == {"desired": 1, "starting": 0, "ready": 1, "draining": 0}
             assert (watched["dry_run"], watched["connector"]["status"]) == (True, "dry_run")
             assert watched["measured"]["osl_tokens"] == pytest.approx(16.0)
             assert watched["measured"]["itl_s"]["mean"] > 0
             changed = headway(
-                environment, "set", "planner.dry_run=false", "pools.mixed.min_replicas=3", "--url", url
+                environment, "set", "planner.dry_run=false", "pools.mixed.min_replicas=2", "--url", url
             )
             assert changed.returncode == 0, changed.stderr
-            control(url, "/v1/scaling/report", {"pools": {"mixed": {"ready": 2}}})
+            control(url, "/v1/scaling/report", {"pools": {"mixed": {"ready": 1}}})
             wanted = control(url, "/v1/scaling/decisions/next?timeout_s=60")
-            assert wanted["targets"]["mixed"] >= 3
+            assert wanted["targets"]["mixed"] >= 2
             answer = control(url, f"/v1/scaling/decisions/{wanted['decision_id']}/complete", {})
             assert answer == {"decision_id": wanted["decision_id"], "counted": True}
         finally:

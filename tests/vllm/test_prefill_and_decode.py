@@ -1,16 +1,18 @@
-"""One prefill and one decode replica of real vLLM behind the gateway: the KV travels, the answer is right.
+"""The shipped Serve file with vLLM: one prefill and one decode replica behind the gateway.
 
-At the end prefill dies by `kill -9`, replica or engine: right answers or clear errors, and it comes back.
+The KV travels, the answer is right. A decode replica comes and goes. At the end prefill dies by `kill -9`,
+engine or replica: right answers or clear errors, and it comes back.
 """
 
 import asyncio
 import json
 import os
 import signal
+import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
-from multiprocessing import get_context
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from time import sleep
 from urllib.request import urlopen
@@ -22,9 +24,19 @@ from ray import serve
 
 from serve_apps.engines.protocol import EngineRequest, KvHandle
 from tests.compatibility import hold, outcomes, through_gateway
+from tests.engines.engine_cases import collect, text_of
 from tests.otlp import Collector, Seen
-from tests.ray.clusters import replicas, wait_until
-from tests.vllm.served import APP, NAME, Served, engine_of, fields_of_vllm, prefill_pid, said_by_one_engine
+from tests.ray.clusters import PATIENCE_S, replicas, running_replicas, scale, wait_until
+from tests.vllm.one_vllm import Mixed
+from tests.vllm.served import (
+    APP,
+    NAME,
+    STARTED_WITHIN_S,
+    Served,
+    engine_of,
+    fields_of_vllm,
+    prefill_pid,
+)
 
 TOKENS = 24
 PROMPTS = [f"{number}. " + "The planner reads the load and counts. " * (number + 1) for number in range(10)]
@@ -33,14 +45,23 @@ LONG_PROMPT = "Queues grow when nobody looks. " * 30
 CLEAR = {"replica_lost", "not_ready", "timeout"}
 TRACE, ABOVE = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 COMPLETION_TOKENS = "gen_ai.usage.completion_tokens"
-START_S = 240.0
-"""Seconds that a replica may take to come back on a busy machine."""
 
 
-@pytest.fixture(scope="module")
-def expected(model: Path, system: Served) -> Iterator[list[str]]:
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as elsewhere:
-        yield elsewhere.submit(said_by_one_engine, str(model), PROMPTS, TOKENS).result(timeout=300)
+def said_by(mixed: Mixed, prompts: Sequence[str]) -> list[str]:
+    """The greedy outputs of one engine, which reads text by itself."""
+
+    async def say(prompt: str) -> str:
+        request = EngineRequest(
+            request_id=prompt,
+            model=NAME,
+            prompt=prompt,
+            input_tokens=1,
+            max_tokens=TOKENS,
+            sampling={"temperature": 0.0},
+        )
+        return text_of(await collect(mixed.engine.decode(request, None)))
+
+    return [mixed.run(say(prompt)) for prompt in prompts]
 
 
 def streamed(client: OpenAI, prompt: str) -> tuple[str, str | None, int]:
@@ -60,26 +81,32 @@ def streamed(client: OpenAI, prompt: str) -> tuple[str, str | None, int]:
     return text, reason, prompt_tokens
 
 
+@pytest.mark.essential
 def test_the_outputs_are_those_of_one_engine_and_the_kv_came_from_the_other_side(
-    system: Served, expected: list[str]
+    system: Served, mixed: Mixed
 ) -> None:
+    decoded, prefilled = system.stats("Decode"), system.stats("Prefill")
     with system.client() as client:
         answers = [streamed(client, prompt) for prompt in PROMPTS]
+    expected = said_by(mixed, PROMPTS)
     assert [text for text, _, _ in answers] == expected
     assert len(set(expected)) == len(PROMPTS)
     assert {reason for _, reason, _ in answers} <= {"length", "stop"}
     asked = sum(tokens for _, _, tokens in answers)
     decode, prefill = system.stats("Decode"), system.stats("Prefill")
-    assert (prefill.prompt_tokens, prefill.external_tokens) == (asked, 0)
-    assert decode.prompt_tokens == asked
-    assert 0 < decode.external_tokens <= asked
-    assert decode.external_tokens + decode.cached_tokens == asked
+    assert prefill.prompt_tokens - prefilled.prompt_tokens == asked
+    assert prefill.external_tokens == 0
+    assert decode.prompt_tokens - decoded.prompt_tokens == asked
+    external = decode.external_tokens - decoded.external_tokens
+    assert 0 < external <= asked
+    assert external + decode.cached_tokens - decoded.cached_tokens == asked
 
 
+@pytest.mark.essential
 def test_metrics_under_vllms_names_count_what_engines_and_gateway_did(system: Served) -> None:
     def counted() -> Counter[str]:
         """Totals by vLLM's names; those of replicas are the decode side's."""
-        text = urlopen(f"{system.url}/metrics", timeout=30).read().decode()
+        text = urlopen(f"{system.url}/metrics", timeout=PATIENCE_S).read().decode()
         totals = Counter[str]()
         for family in text_string_to_metric_families(text):
             for sample in family.samples:
@@ -140,12 +167,13 @@ def test_vllms_own_spans_are_part_of_the_requests_trace(system: Served, collecto
     assert tokens == {"prefill": 1, "decode": 3}
     answered = [span for span in collector.spans if span.name in ("llm_request", "POST /v1/completions")]
     assert {span.trace for span in answered} == {TRACE}, "what is not sampled is exported by nobody"
-    (found,) = json.load(urlopen(f"{system.url}/v1/requests/traced", timeout=30))["requests"]
+    (found,) = json.load(urlopen(f"{system.url}/v1/requests/traced", timeout=PATIENCE_S))["requests"]
     prefill, decode = (step["engine"] for step in found["steps"] if step["name"] != "route")
     assert 0 < prefill["begun_s"] < prefill["ended_s"]
     assert 0 < decode["transferred_s"] <= decode["begun_s"] < decode["first_token_s"] < decode["ended_s"]
 
 
+@pytest.mark.essential
 def test_a_chat_goes_through_the_models_template(system: Served) -> None:
     with system.client() as client:
         answer = client.chat.completions.create(
@@ -180,6 +208,7 @@ def test_both_sides_serve_what_vllm_serves(system: Served) -> None:
     assert system.stats("Decode").external_tokens - before > 100
 
 
+@pytest.mark.essential
 def test_an_adapter_computes_the_prompt_on_one_side_and_goes_on_on_the_other(system: Served) -> None:
     with system.client() as client:
         external = system.stats("Decode").external_tokens
@@ -195,13 +224,18 @@ def test_what_is_taken_is_what_the_page_says(system: Served) -> None:
     hold("vLLM, split", outcomes(system.url, NAME, through_gateway(fields_of_vllm())))
 
 
+@pytest.mark.essential
 def test_a_client_that_leaves_frees_the_kv_on_both_sides(system: Served) -> None:
     async def leave() -> None:
         from openai import AsyncOpenAI
 
         async with AsyncOpenAI(base_url=f"{system.url}/v1", api_key="none", max_retries=0) as client:
             stream = await client.completions.create(
-                model=NAME, prompt="Why? " * 100, max_tokens=1000, stream=True
+                model=NAME,
+                prompt="Why? " * 100,
+                max_tokens=1500,
+                stream=True,
+                extra_body={"ignore_eos": True},
             )
             await anext(aiter(stream))
             await asyncio.to_thread(wait_until, lambda: system.stats("Decode").kv_usage > 0)
@@ -210,6 +244,41 @@ def test_a_client_that_leaves_frees_the_kv_on_both_sides(system: Served) -> None
     asyncio.run(leave())
     for side in ("Prefill", "Decode"):
         wait_until(lambda side=side: is_empty(system, side))
+
+
+@contextmanager
+def load(client: OpenAI, clients: int) -> Iterator[list[int]]:
+    """Clients that send one request after the other, with time for others between: the tokens of answers."""
+    over, counts = threading.Event(), list[int]()
+
+    def ask(number: int) -> None:
+        while not over.wait(0.3):
+            prompt = f"{number}. {len(counts)} The planner reads the load."
+            made = client.completions.create(model=NAME, prompt=prompt, max_tokens=TOKENS, temperature=0)
+            assert made.usage is not None
+            assert made.choices[0].finish_reason in {"stop", "length"}
+            counts.append(made.usage.completion_tokens)
+
+    with ThreadPoolExecutor(clients) as threads:
+        pending = [threads.submit(ask, number) for number in range(clients)]
+        try:
+            yield counts
+        finally:
+            over.set()
+        for one in pending:
+            one.result(timeout=PATIENCE_S)
+
+
+def test_decode_replicas_come_and_go_under_load_and_no_request_fails(system: Served) -> None:
+    with system.client() as client, load(client, 3) as counts:
+        scale(APP, "Decode", 2)
+        wait_until(lambda: running_replicas(APP, "Decode") == 2, STARTED_WITHIN_S)
+        wait_until(lambda: all(one.external_tokens > 0 for one in system.all_stats("Decode").values()))
+        scale(APP, "Decode", 1)
+        wait_until(lambda: running_replicas(APP, "Decode") == 1)
+        here = len(counts)
+        wait_until(lambda: len(counts) >= here + 6)
+    assert min(counts) >= 1
 
 
 def test_an_idle_engine_leaves_its_core_to_others(system: Served) -> None:
@@ -248,7 +317,7 @@ def is_back(killed: int) -> bool:
 
 def prefilled(request: EngineRequest) -> KvHandle:
     handle = serve.get_deployment_handle("Prefill", APP)
-    kv: KvHandle = handle.prefill.remote(request).result(timeout_s=60)
+    kv: KvHandle = handle.prefill.remote(request).result(timeout_s=PATIENCE_S)
     return kv
 
 
@@ -268,6 +337,7 @@ def asked(name: str, ids: Sequence[int]) -> EngineRequest:
     )
 
 
+@pytest.mark.essential
 def test_a_dead_engine_is_replaced_and_kv_that_died_with_it_is_computed_again(system: Served) -> None:
     ids = [0, *(2 + 7 * number % 380 for number in range(100))]
     lost = prefilled(asked("lost", ids))
@@ -275,7 +345,7 @@ def test_a_dead_engine_is_replaced_and_kv_that_died_with_it_is_computed_again(sy
     os.kill(engine_of(killed), signal.SIGKILL)
     text = decoded(asked("lost", ids), lost)
     external = system.stats("Decode").external_tokens
-    wait_until(lambda: is_back(killed), START_S)
+    wait_until(lambda: is_back(killed), STARTED_WITHIN_S)
     # Other tokens in front, so that the decode side's own prefix cache does not answer.
     other = [0, 5, *ids[1:]]
     decoded(asked("other", other), prefilled(asked("other", other)))
@@ -291,8 +361,8 @@ def test_kill_nine_under_load_ends_in_right_answers_or_clear_errors(system: Serv
         killed = prefill_pid()
         engine = engine_of(killed)
         os.kill(killed, signal.SIGKILL)
-        got = [one.result(timeout=300) for one in pending]
-        wait_until(lambda: is_back(killed), START_S)
+        got = [one.result(timeout=PATIENCE_S) for one in pending]
+        wait_until(lambda: is_back(killed), STARTED_WITHIN_S)
         right = [answer(client, prompt) for prompt in prompts]
     assert None not in right
     assert all(text in (None, expected) for text, expected in zip(got, right, strict=True))
