@@ -1,6 +1,5 @@
 """Loads and engines that try to talk the router into failing."""
 
-import tracemalloc
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
@@ -45,6 +44,7 @@ from tests.routing.routers import (
     bearing,
     finish,
     gone,
+    grown_bytes,
     join,
     placed,
     question,
@@ -250,6 +250,14 @@ class TestFloods:
             outcomes.append(made.submit(now_s, more))
             came += [each.request_id for outcome in outcomes for each in outcome.placements]
         assert "few" in came
+
+    def test_a_place_is_kept_for_who_was_never_served(self) -> None:
+        shares = TenantShares(lambda _: 1.0)
+        kept = KeptRoom(shares)
+        shares.served("flood", 2 * ALLOWANCE)
+        kept.keep("few", 1, 2)
+        shares.waits("few")
+        assert kept.barred("flood") == [1]
 
     @pytest.mark.parametrize(("replicas", "most"), [(1, 1), (2, 1), (3, 1), (4, 2)])
     def test_no_more_than_half_of_the_fleet_is_kept_for_those_whose_turn_it_is(
@@ -686,13 +694,7 @@ class TestHeldForLong:
                 zip(generator.integers(100, 60_000, held), generator.uniform(0.02, 2.0, held), strict=True)
             )
         ]
-        tracemalloc.start()
-        try:
-            for each in waiting:
-                made.submit(0.01, each)
-            grown, _ = tracemalloc.get_traced_memory()
-        finally:
-            tracemalloc.stop()
+        grown = grown_bytes(lambda: [made.submit(0.01, each).sheds for each in waiting])
         assert made.queued > held / 2
         assert grown / held < 10_000, "a column of the fleet alone takes 3,200 bytes"
 

@@ -8,9 +8,12 @@ import pytest
 from headway.engine import EngineRules
 from headway.routing import RequestSlo, Router
 from headway.routing.context import Refusal
-from headway.routing.dispatch import Dispatcher, Freed
 from headway.routing.evidence import Probes
-from headway.routing.heads import HeadRow, Marks
+from headway.routing.heads import ANY_ROLE, HeadRow, Marks
+from headway.routing.held_queue import HeldQueue
+from headway.routing.records import Record
+from headway.routing.scheduler import Freed, Scheduler
+from headway.routing.table import FloatArray
 from tests.routing.routers import MIXED, SPLIT, request, router
 
 SLOS = (RequestSlo(ttft_s=0.5, tpot_s=0.03), RequestSlo(ttft_s=4.0, tpot_s=0.1), RequestSlo())
@@ -47,27 +50,37 @@ def overloaded(made: Router, steps: int) -> None:
 def test_no_held_request_is_passed_over_that_its_profile_would_place(
     monkeypatch: pytest.MonkeyPatch, profile: str, pools: Any
 ) -> None:
-    promising, passed_over = Dispatcher._promising, 0
+    promising, add, passed_over = Scheduler.promising, HeldQueue.add, 0
+    held: dict[str, Record] = {}
+    queues: list[HeldQueue] = []
 
-    def spied(self: Dispatcher, now_s: float, freed: Freed | None, open_lines: Marks) -> Marks:
+    def added(self: HeldQueue, now_s: float, record: Record, *rest: Any) -> None:
+        held[record.request.request_id] = record
+        queues[:] = [self]
+        add(self, now_s, record, *rest)
+
+    def spied(
+        self: Scheduler, now_s: float, heads: FloatArray, profile: str, freed: Freed, open_lines: Marks
+    ) -> Marks:
         nonlocal passed_over
-        before = open_lines.copy()
-        marks = promising(self, now_s, freed, open_lines)
+        before = open_lines & (heads[HeadRow.LIVE] > 0.0)
+        marks = promising(self, now_s, heads, profile, freed, open_lines)
         assert not (marks & ~open_lines).any()
-        live = self._queue.heads[HeadRow.LIVE] > 0.0
-        for column in np.flatnonzero(before & live & ~open_lines):
-            record = self._records[self._queue._waiting.head(column).request.request_id]
-            among = self._among(column, freed)
-            if among is None or all(slots is None for slots in among):
-                continue
-            barred = self._kept.barred(record.request.tenant)
-            assert isinstance(self._scheduler.choose(now_s, record, among, barred), Refusal)
-            passed_over += 1
+        for column in np.flatnonzero(before & ~open_lines):
+            _, request_id = queues[0].first(np.arange(len(before)) == column) or (column, "")
+            role = int(heads[HeadRow.ROLE, column])
+            if role == ANY_ROLE:
+                role = next(place for place, slots in enumerate(freed) if len(slots))
+            if len(freed[role]):
+                among = [slots if place == role else None for place, slots in enumerate(freed)]
+                assert isinstance(self.choose(now_s, held[request_id], among), Refusal)
+                passed_over += 1
         return marks
 
     # Probes are requests that predictions refuse.
     monkeypatch.setattr(Probes, "may", lambda *_: False)
-    monkeypatch.setattr(Dispatcher, "_promising", spied)
+    monkeypatch.setattr(Scheduler, "promising", spied)
+    monkeypatch.setattr(HeldQueue, "add", added)
     rules = EngineRules(chunk_tokens=2048 if pools is MIXED else 0, max_batch_size=6)
     overloaded(router(profile, pools, count=3, rules=rules), 600)
     assert passed_over > 100

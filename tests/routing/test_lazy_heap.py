@@ -3,7 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.routing.lazy_heap import SLACK, LazyHeap
+from headway.routing.lazy_heap import LazyHeap
+from tests.routing.routers import grown_bytes
 
 STEPS = st.lists(st.tuples(st.booleans(), st.integers(0, 5), st.integers(0, 9).map(float)), max_size=60)
 
@@ -20,7 +21,18 @@ def test_the_first_is_the_least_of_those_that_live(steps: list[tuple[bool, int, 
             plain[sequence] = key
         assert heap.first() == min(((key, one) for one, key in plain.items()), default=None)
         assert list(heap) == [f"{one} at {key}" for one, key in plain.items()]
-        assert len(heap._heap) <= 2 * len(plain) + SLACK + 1
+
+
+def test_what_was_withdrawn_takes_no_memory() -> None:
+    heap = LazyHeap[None]()
+    heap.push(0.0, 0, None)
+
+    def come_and_go() -> None:
+        for number in range(1, 5000):
+            heap.push(float(number), number, None)
+            heap.discard(number)
+
+    assert grown_bytes(come_and_go) < 10_000
 
 
 def test_other_keys_for_all() -> None:
