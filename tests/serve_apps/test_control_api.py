@@ -10,6 +10,7 @@ from starlette.applications import Starlette
 
 from serve_apps.control_api import NeverIssued, NotFound, Unavailable, control_routes, scaling_routes
 from serve_apps.gateway.backend import InvalidRequest
+from tests.patience import PATIENCE_S
 
 DECISION = {"decision_id": 3, "num_prefill": 1, "num_decode": 2, "created_at": 5.0, "reasons": {}}
 NEXT = "/v1/scaling/decisions/next"
@@ -269,7 +270,7 @@ async def test_an_after_that_was_never_issued_is_409():
 async def test_a_client_that_goes_away_ends_its_wait():
     scaling, gone = Outside(waits=True), asyncio.Event()
     asking = asyncio.create_task(Client(scaling=scaling).ask("GET", NEXT, gone=gone))
-    async with asyncio.timeout(10.0):
+    async with asyncio.timeout(PATIENCE_S):
         while not scaling.asked:
             await asyncio.sleep(0)
         assert not scaling.cancelled

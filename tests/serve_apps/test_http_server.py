@@ -15,6 +15,7 @@ from serve_apps.gateway.timeline import Timeline
 from serve_apps.gateway_host import HttpServer
 from serve_apps.listener import listening_socket
 from tests.gateway.doubles import ScriptedBackend
+from tests.patience import PATIENCE_S, with_longer_limits
 from tests.ports import free_port
 
 
@@ -65,7 +66,7 @@ def test_stopping_refuses_new_requests_and_lets_streams_finish():
                 assert not stopping.done()
                 release.set()
                 assert await response.read() == b"first last"
-            await asyncio.wait_for(stopping, 10)
+            await asyncio.wait_for(stopping, PATIENCE_S)
 
     asyncio.run(scenario())
 
@@ -219,7 +220,7 @@ def answering(*asked: bytes, within_s: float = 0.2) -> bytes:
         server = HttpServer(app, "127.0.0.1", 0, limits=GatewaySettings(headers_within_s=within_s))
         await server.start()
         try:
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(PATIENCE_S):
                 return await raw(server, *asked)
         finally:
             await server.stop()
@@ -236,10 +237,13 @@ def test_a_connection_without_a_request_ends(half):
 
 
 def test_half_a_request_behind_a_whole_one_ends_after_its_answer():
-    said = answering(REQUEST + b"\r\n", REQUEST, within_s=3.0)
-    assert said.startswith(b"HTTP/1.1 200 ")
-    assert b"last" in said
-    assert b"HTTP/1.1 408 " in said
+    def ends(limit_s: float) -> None:
+        said = answering(REQUEST + b"\r\n", REQUEST, within_s=limit_s)
+        assert said.startswith(b"HTTP/1.1 200 ")
+        assert b"last" in said
+        assert b"HTTP/1.1 408 " in said
+
+    with_longer_limits(ends, 0.2, 2.0, 20.0)
 
 
 def test_a_request_that_would_be_a_websocket_is_answered_as_any_other():
@@ -247,4 +251,4 @@ def test_a_request_that_would_be_a_websocket_is_answered_as_any_other():
     for kind in (b"websocket", b"h2c"):
         body = b"content-length: 2\r\n\r\n{}"
         asked = b"POST / HTTP/1.1\r\nhost: x\r\n" + wish % kind + body
-        assert answering(asked, within_s=60.0).startswith(b"HTTP/1.1 200 ")
+        assert answering(asked, within_s=PATIENCE_S).startswith(b"HTTP/1.1 200 ")

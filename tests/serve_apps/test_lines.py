@@ -26,6 +26,7 @@ from serve_apps.engines.protocol import (
 )
 from serve_apps.gateway.backend import BackendError, RefusedByEngine, TooLong
 from serve_apps.membership import Membership
+from tests.patience import PATIENCE_S, eventually
 from tests.serve_apps.serve_doubles import Replica, Result
 
 REPLICA = "replica-1"
@@ -106,17 +107,11 @@ async def rest(output: Output) -> list[TokenChunk]:
     return chunks
 
 
-async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not holds():
-            await asyncio.sleep(0.005)
-
-
 def play(scenario: Callable[[World], Coroutine[Any, Any, None]]) -> None:
     async def bounded() -> None:
         world = World()
         try:
-            await asyncio.wait_for(scenario(world), 30)
+            await asyncio.wait_for(scenario(world), PATIENCE_S)
         finally:
             await world.lines.close()
             world.go.set()
@@ -130,7 +125,7 @@ def play(scenario: Callable[[World], Coroutine[Any, Any, None]]) -> None:
 def test_many_streams_share_one_connection_and_keep_apart():
     async def scenario(world: World) -> None:
         outputs = await asyncio.gather(*(world.start(f"{number}.", 3) for number in range(200)))
-        await until(lambda: world.running == 200)
+        await eventually(lambda: world.running == 200)
         world.go.set()
         for number, output in enumerate(outputs):
             text = "".join(str(chunk.text) for chunk in await rest(output))
@@ -145,7 +140,7 @@ def test_a_taker_that_is_slow_gets_one_chunk_and_holds_nobody_up():
         slow, quick = await world.start("s", 4), await world.start("q", 1)
         world.go.set()
         assert (await rest(quick))[-1].finish_reason == "length"
-        await until(lambda: world.ended == 2)
+        await eventually(lambda: world.ended == 2)
         assert await slow.next() == TokenChunk("s0 s1 s2 s3 end", 5, "length", 7)
         assert await slow.next() is None
 
@@ -252,10 +247,10 @@ def test_an_answer_that_cannot_be_sent_or_read_harms_no_other():
 def test_closing_an_output_cancels_its_call_and_no_other():
     async def scenario(world: World) -> None:
         first, second = await world.start(), await world.start()
-        await until(lambda: world.running == 2)
+        await eventually(lambda: world.running == 2)
         first.close()
         first.close()
-        await until(lambda: world.ended == 1)
+        await eventually(lambda: world.ended == 1)
         world.go.set()
         assert (await rest(second))[-1].text == "end"
 
@@ -268,7 +263,7 @@ def test_a_call_that_is_closed_as_it_begins_leaves_nothing():
         (await world.start()).close()
         assert await world.lines.call(REPLICA, "echo", 2) == 2
         (connection,) = world.server.connections
-        await until(lambda: not connection.tasks)
+        await eventually(lambda: not connection.tasks)
         assert world.running == 0
 
     play(scenario)
@@ -277,7 +272,7 @@ def test_a_call_that_is_closed_as_it_begins_leaves_nothing():
 def test_a_lost_connection_fails_what_runs_and_the_next_call_has_a_new_one():
     async def scenario(world: World) -> None:
         output = await world.start(chunks=2)
-        await until(lambda: world.running == 1)
+        await eventually(lambda: world.running == 1)
         (connection,) = world.server.connections
         assert await world.lines.call(REPLICA, "echo", 1) == 1
         connection.transport.abort()
@@ -285,8 +280,8 @@ def test_a_lost_connection_fails_what_runs_and_the_next_call_has_a_new_one():
         with pytest.raises(Lost, match="lost"):
             await output.next()
         # The replica, too, has let go of it.
-        await until(lambda: world.ended == 1)
-        await until(lambda: bool(world.server.connections))
+        await eventually(lambda: world.ended == 1)
+        await eventually(lambda: bool(world.server.connections))
         assert await world.lines.call(REPLICA, "echo", 3) == 3
 
     play(scenario)
@@ -295,9 +290,9 @@ def test_a_lost_connection_fails_what_runs_and_the_next_call_has_a_new_one():
 def test_calls_of_a_gateway_that_goes_away_are_cancelled():
     async def scenario(world: World) -> None:
         output = await world.start()
-        await until(lambda: world.running == 1)
+        await eventually(lambda: world.running == 1)
         await world.lines.close()
-        await until(lambda: world.ended == 1)
+        await eventually(lambda: world.ended == 1)
         with pytest.raises(Lost):
             await rest(output)
 
@@ -307,7 +302,7 @@ def test_calls_of_a_gateway_that_goes_away_are_cancelled():
 def test_a_replica_that_ends_waits_for_its_calls_and_takes_no_new_ones():
     async def scenario(world: World) -> None:
         output = await world.start()
-        await until(lambda: world.running == 1)
+        await eventually(lambda: world.running == 1)
         closing = asyncio.create_task(world.server.close())
         await asyncio.sleep(0.05)
         assert not closing.done()
@@ -329,13 +324,13 @@ def test_a_replica_that_ends_waits_for_its_calls_and_takes_no_new_ones():
 def test_a_replica_that_has_left_its_pool_is_let_go_of_with_its_last_call():
     async def scenario(world: World) -> None:
         output = await world.start()
-        await until(lambda: world.running == 1)
+        await eventually(lambda: world.running == 1)
         world.pool.update([])
         await asyncio.sleep(0.05)
         assert len(world.server.connections) == 1
         world.go.set()
         await rest(output)
-        await until(lambda: not world.server.connections)
+        await eventually(lambda: not world.server.connections)
 
     play(scenario)
 
@@ -381,7 +376,7 @@ def test_a_stranger_is_hung_up_on_and_nothing_of_it_is_unpickled(says):
         with suppress(ConnectionError):
             await reader.read()
         writer.close()
-        await until(lambda: not world.server.connections)
+        await eventually(lambda: not world.server.connections)
         assert not Bomb.went_off
 
     play(scenario)
@@ -395,7 +390,7 @@ def test_a_long_frame_of_a_stranger_is_refused_before_it_is_there():
         with suppress(ConnectionError):
             assert await reader.read() == b""
         writer.close()
-        await until(lambda: not world.server.connections)
+        await eventually(lambda: not world.server.connections)
 
     play(scenario)
 

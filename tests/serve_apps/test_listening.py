@@ -13,10 +13,10 @@ import pytest
 
 from serve_apps import listener
 from serve_apps.listener import Listener, listening_socket, open_listener
+from tests.patience import PATIENCE_S
 from tests.ports import free_port
 
 HOST = "127.0.0.1"
-PATIENCE_S = 60.0
 PREDECESSOR = """
 import asyncio, sys
 from serve_apps.listener import open_listener
@@ -64,17 +64,17 @@ def test_the_next_one_is_handed_the_socket_that_listens(place: str) -> None:
     async def scenario() -> None:
         with predecessor(place) as process:
             port = first_line(process)
-            found = await open_listener(HOST, port, place, 1.0)
+            found = await open_listener(HOST, port, place, PATIENCE_S)
             assert port_of(found.clients) == port
-            waiting = socket.create_connection((HOST, port), timeout=5.0)
+            waiting = socket.create_connection((HOST, port), timeout=PATIENCE_S)
             process.kill()
             process.wait()
             # What waited before the first one ended was in a queue that both had; so is what comes then.
-            late = socket.create_connection((HOST, port), timeout=5.0)
+            late = socket.create_connection((HOST, port), timeout=PATIENCE_S)
             for each in (waiting, late, found.clients.accept()[0], found.clients.accept()[0]):
                 each.close()
             # The third one asks the second.
-            third = await open_listener(HOST, port, place, 1.0)
+            third = await open_listener(HOST, port, place, PATIENCE_S)
             assert port_of(third.clients) == port
             for one in (found, third):
                 await ended(one)
@@ -112,7 +112,7 @@ def test_another_port_than_the_predecessors_is_our_own(place: str) -> None:
             free.close()
             if wished <= port < wished + listener.PORTS_TRIED:
                 pytest.skip("the system gave two ports that are neighbours")
-            found = await open_listener(HOST, wished, place, 1.0)
+            found = await open_listener(HOST, wished, place, PATIENCE_S)
             assert port_of(found.clients) == wished
             await ended(found)
 

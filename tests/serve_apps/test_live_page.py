@@ -15,6 +15,7 @@ from serve_apps.control_metrics import StatusFeed
 from serve_apps.live_page import LivePage, gateway_view, page
 from serve_apps.routed.metrics import RoutingCounts
 from tests.live.standing import INTERVAL_S, StandingPlane, fleet, record
+from tests.patience import PATIENCE_S
 
 
 def plane(count: int) -> StandingPlane:
@@ -81,7 +82,7 @@ def test_streams_end_with_the_server_and_there_are_not_too_many() -> None:
         page.end()
         return [text async for text in stream]
 
-    assert len(asyncio.run(asyncio.wait_for(end(), 10.0))) <= 1
+    assert len(asyncio.run(asyncio.wait_for(end(), PATIENCE_S))) <= 1
 
     async def crowd() -> int:
         crowded = live(plane(3))

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from headway.config import HeadwayConfig, Role
 from headway.routing.saturation import FRESH_S, SaturationRule
 from serve_apps.membership import SUSPECT_S, Membership, Saturated
+from tests.patience import PATIENCE_S
 
 
 def pool(*replicas: str, stats=None, seed=0) -> Membership:
@@ -116,7 +117,7 @@ def test_watchers_hear_of_every_change_and_waiters_wake():
         waiting = asyncio.create_task(made.change())
         await asyncio.sleep(0)
         made.update([("a", {}), ("b", {})])
-        await asyncio.wait_for(waiting, 5)
+        await asyncio.wait_for(waiting, PATIENCE_S)
         made.remove("a")
 
     asyncio.run(change())

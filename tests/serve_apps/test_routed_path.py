@@ -18,6 +18,7 @@ from serve_apps.gateway.app import make_app
 from serve_apps.gateway.backend import NotReady
 from serve_apps.gateway.timeline import Timeline
 from serve_apps.serve_backend import ServeBackend
+from tests.patience import PATIENCE_S
 from tests.serve_apps.routed_cases import Line
 from tests.serve_apps.serve_doubles import Engine, Handle
 
@@ -35,8 +36,8 @@ class World:
     """A backend over two replicas of each role."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
-        # A busy machine may answer late; no test here is about that.
-        patient = {"routing.call_timeout_ms": 60_000}  # first decisions wait for the compiler
+        # The first decisions wait for the compiler.
+        patient = {"routing.call_timeout_ms": 1000 * PATIENCE_S, "routing.queue.max_wait_s": PATIENCE_S}
         config = load_config(None, {"routing.profile": "slo", **patient, **settings})
         app = uuid4().hex
         self.config = config
@@ -84,7 +85,7 @@ def play(scenario: Callable[[World], Coroutine[Any, Any, None]], settings: dict[
     async def bounded() -> None:
         world = World(settings)
         try:
-            await asyncio.wait_for(scenario(world), 120)
+            await asyncio.wait_for(scenario(world), PATIENCE_S)
         finally:
             await world.backend.close()
             for handle in world.handles.values():

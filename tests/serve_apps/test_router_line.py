@@ -15,6 +15,7 @@ from serve_apps.routed.client import RouterClient, Unreachable
 from serve_apps.routed.line import LineLink
 from serve_apps.routed.table import WaitLimits
 from tests.actors.router_cases import asked, batch, hello, ready, sessions
+from tests.patience import PATIENCE_S, eventually
 
 
 class World:
@@ -46,7 +47,7 @@ class World:
         async def survey() -> tuple[()]:
             return ()
 
-        limits = WaitLimits(call_timeout_s=30.0)
+        limits = WaitLimits(call_timeout_s=PATIENCE_S)
         made = RouterClient(self.link(), {Role.MIXED: pool}, lambda _: None, limits, survey)
         self.closing.append(made.close)
         return made
@@ -56,7 +57,7 @@ def play(scenario: Callable[[World], Coroutine[Any, Any, None]]) -> None:
     async def played() -> None:
         world = World()
         try:
-            await asyncio.wait_for(scenario(world), 60.0)
+            await asyncio.wait_for(scenario(world), PATIENCE_S)
         finally:
             for close in reversed(world.closing):
                 await close()
@@ -65,15 +66,10 @@ def play(scenario: Callable[[World], Coroutine[Any, Any, None]]) -> None:
     asyncio.run(played())
 
 
-async def until(true: Callable[[], bool]) -> None:
-    while not true():
-        await asyncio.sleep(0.005)
-
-
 def test_a_request_is_placed_and_one_that_is_held_hears_of_its_place_later() -> None:
     async def scenario(world: World) -> None:
         client = world.client("a")
-        await until(lambda: client.met)
+        await eventually(lambda: client.met)
         first = await client.submit(asked("r0", world.clock())).placed()
         assert (first.decode_replica, first.profile) == ("a", "slo")
         held = world.link()
@@ -95,12 +91,12 @@ def test_a_request_is_placed_and_one_that_is_held_hears_of_its_place_later() -> 
 def test_a_router_that_began_anew_elsewhere_is_met_there_and_learns_what_runs() -> None:
     async def scenario(world: World) -> None:
         client = world.client("a")
-        await until(lambda: client.met)
+        await eventually(lambda: client.met)
         await client.submit(asked("r0", world.clock())).placed()
         old = world.lines
         world.restart()
         await old.close()
-        await until(lambda: client.counts.sessions == 2)
+        await eventually(lambda: client.counts.sessions == 2)
         assert world.sessions.router.running == 1
         placed = await client.submit(asked("r1", world.clock())).placed()
         assert placed.decode_replica == "a"
@@ -115,7 +111,7 @@ def test_a_gateway_that_goes_leaves_the_books_at_once() -> None:
         await link.exchange("g", hello(ready("a"), Submit(0.0, asked("r"))))
         assert world.sessions.router.running == 1
         link.close()
-        await until(lambda: not world.sessions.router.running and not len(world.sessions.gateways))
+        await eventually(lambda: not world.sessions.router.running and not len(world.sessions.gateways))
         with pytest.raises(Unreachable):
             await link.collect()
 

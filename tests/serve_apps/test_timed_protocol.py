@@ -10,6 +10,7 @@ import pytest
 from headway.config import GatewaySettings
 from serve_apps.gateway_host import HttpServer
 from serve_apps.timed_protocol import MOST_HEAD_BYTES, MOST_HEADERS, MOST_PARTS, MOST_PIPELINED, Limits
+from tests.patience import PATIENCE_S, eventually, with_longer_limits
 
 GET = b"GET / HTTP/1.1\r\nhost: a\r\n\r\n"
 PIECE = bytes(64 * 2**10)
@@ -55,10 +56,11 @@ async def echo(scope, receive, send) -> None:
 
 @asynccontextmanager
 async def server(app: Callable[..., Awaitable[None]], **settings: float) -> AsyncIterator[HttpServer]:
-    made = HttpServer(app, "127.0.0.1", 0, limits=GatewaySettings.model_validate(settings))
+    patient = {"headers_within_s": PATIENCE_S, "taken_within_s": PATIENCE_S, **settings}
+    made = HttpServer(app, "127.0.0.1", 0, limits=GatewaySettings.model_validate(patient))
     await made.start()
     try:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             yield made
     finally:
         await made.stop()
@@ -90,15 +92,10 @@ async def without_end(sock: socket.socket) -> None:
         await asyncio.get_running_loop().sock_sendall(sock, PIECE)
 
 
-async def until(holds: Callable[[], bool]) -> None:
-    while not holds():
-        await asyncio.sleep(0.01)
-
-
 def test_a_client_that_takes_nothing_of_its_answer_is_reset_and_one_that_does_is_not() -> None:
-    async def scenario() -> None:
+    async def scenario(limit_s: float) -> None:
         app = Endless()
-        async with server(app, taken_within_s=0.4) as made:
+        async with server(app, taken_within_s=limit_s) as made:
             stalled = await connect(made, GET)
             with await connect(made, GET) as reading:
                 while app.ended == 0:
@@ -107,11 +104,11 @@ def test_a_client_that_takes_nothing_of_its_answer_is_reset_and_one_that_does_is
                 for _ in range(20):
                     assert await answer(reading)
                 assert app.running == 2
-                assert stalled.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+                await eventually(lambda: bool(stalled.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)))
                 stalled.close()
-            await until(lambda: app.ended == 2)
+            await eventually(lambda: app.ended == 2)
 
-    asyncio.run(scenario())
+    with_longer_limits(lambda limit_s: asyncio.run(scenario(limit_s)), 0.4, 4.0, 40.0)
 
 
 def test_who_leaves_is_gone_for_the_request_that_runs_and_not_only_for_the_last_one() -> None:
@@ -119,8 +116,8 @@ def test_who_leaves_is_gone_for_the_request_that_runs_and_not_only_for_the_last_
         app = Endless()
         async with server(app) as made:
             with await connect(made, GET * 3):
-                await until(lambda: app.running == 1)
-            await until(lambda: app.ended == 1)
+                await eventually(lambda: app.running == 1)
+            await eventually(lambda: app.ended == 1)
             assert app.running == 1
 
     asyncio.run(scenario())
@@ -131,7 +128,7 @@ def test_one_connection_too_many_takes_the_place_of_the_longest_idle_one() -> No
         app = Endless()
         async with server(app, max_connections=3) as made:
             with await connect(made, GET) as busy, await connect(made) as idle:
-                await until(lambda: app.running == 1)
+                await eventually(lambda: app.running == 1)
                 with await connect(made) as younger, await connect(made, GET) as new:
                     assert await answer(idle) == b""
                     assert (await answer(new)).startswith(b"HTTP/1.1 200")

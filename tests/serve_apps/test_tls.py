@@ -24,12 +24,14 @@ from actors.collector.http_text import TextReader
 from actors.collector.presets import PRESETS
 from actors.collector.prometheus_source import PrometheusSource
 from headway.config import ConfigError, HeadwayConfig, TlsSettings
+from serve_apps import tls
 from serve_apps.gateway.app import make_app
 from serve_apps.gateway_host import HttpServer
 from serve_apps.tls import Certificate
 from tests.certificates import Pair, self_signed
 from tests.cli.control_server import status
 from tests.gateway.doubles import ScriptedBackend, chunks
+from tests.patience import PATIENCE_S, until
 
 KEYS = "- {name: all, key: secret, roles: [infer, observe]}\n"
 
@@ -63,11 +65,11 @@ def gateway(pair: Pair) -> Iterator[HttpServer]:
     thread = threading.Thread(target=lambda: loop.run_until_complete(run()))
     thread.start()
     try:
-        assert ready.wait(20.0)
+        assert ready.wait(PATIENCE_S)
         yield server
     finally:
         loop.call_soon_threadsafe(over.set)
-        thread.join(20.0)
+        thread.join(PATIENCE_S)
         loop.close()
 
 
@@ -113,12 +115,13 @@ def test_the_collector_trusts_a_file_and_sends_a_token(pair, tmp_path):
     token.write_text("secret\n")
 
     async def read(path: str, ca_file: Path | None, token_file: Path | None) -> str:
-        reader = TextReader(10.0, *(None if file is None else str(file) for file in (ca_file, token_file)))
+        reader = TextReader(
+            PATIENCE_S, *(None if file is None else str(file) for file in (ca_file, token_file))
+        )
         try:
             return await reader.get(path)
         finally:
             await reader.close()
-            await asyncio.sleep(0.3)  # aiohttp closes the transports of HTTPS after its session
 
     with gateway(pair) as server:
         page = f"{server.address}/metrics/requests"
@@ -140,7 +143,7 @@ def test_a_prometheus_behind_https_and_a_key_is_asked_with_both(pair, tmp_path):
 
     async def fault(server: str, **files: Path) -> str:
         given = {name: str(file) for name, file in files.items()}
-        source = PrometheusSource(server, PRESETS["vllm"], "m", timeout_s=10.0, fresh_s=5.0, **given)
+        source = PrometheusSource(server, PRESETS["vllm"], "m", timeout_s=PATIENCE_S, fresh_s=5.0, **given)
         try:
             return (await source.probe()).detail
         finally:
@@ -158,19 +161,16 @@ def test_a_prometheus_behind_https_and_a_key_is_asked_with_both(pair, tmp_path):
             assert said in asyncio.run(fault(server.address, **files))
 
 
-def test_a_renewed_certificate_is_shown_without_a_restart(pair, tmp_path):
+def test_a_renewed_certificate_is_shown_without_a_restart(pair, tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(tls, "LOOK_EVERY_S", 0.02)
     with gateway(pair) as server:
         before, renewed = shown(server.port), self_signed(tmp_path, "renewed")
         shutil.copy(renewed.cert, pair.cert)  # half a renewal: the key does not fit yet
-        until = threading.Event()
-        until.wait(1.5)
+        until(lambda: "the certificate stays as it was" in caplog.text)
         assert shown(server.port) == before
         shutil.copy(renewed.key, pair.key)
-        for _ in range(50):
-            if (now := shown(server.port)) != before:
-                break
-            until.wait(0.2)
-        assert now.split() == renewed.cert.read_text().split()
+        until(lambda: shown(server.port) != before)
+        assert shown(server.port).split() == renewed.cert.read_text().split()
 
 
 @pytest.mark.parametrize("missing", ["cert", "key"])
