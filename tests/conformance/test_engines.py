@@ -34,6 +34,7 @@ from tests.engines.engine_cases import (
     text_of,
     until,
 )
+from tests.engines.virtual_loop import run
 
 NO_LOAD = (0, 0, 0.0)
 MANY = 4_000
@@ -41,8 +42,8 @@ LONG = 100_000_000
 
 
 def simulated(role: Role) -> Engine:
-    """Fast enough for tests, slow enough that `MANY` tokens are still under way when a test looks."""
-    return make_engine(config_of(pools_of(role), time_scale=4.0), role, f"{role}-1")
+    """Its clock is the event loop's, which jumps: nothing ends before a test has looked."""
+    return make_engine(config_of(pools_of(role)), role, f"{role}-1")
 
 
 MAKERS = {"simulated": simulated}
@@ -88,7 +89,7 @@ def served(make, request):
 
 @pytest.mark.parametrize("max_tokens", [1, 2, 17])
 def test_a_stream_has_its_tokens_and_ends_with_one_reason(served, max_tokens):
-    chunks = asyncio.run(collect(served.generate(request(max_tokens=max_tokens))))
+    chunks = run(collect(served.generate(request(max_tokens=max_tokens))))
     assert count_of(chunks) == max_tokens
     assert all(chunk.tokens >= 1 for chunk in chunks)
     assert [chunk.finish_reason for chunk in chunks] == [None] * (len(chunks) - 1) + ["length"]
@@ -97,7 +98,7 @@ def test_a_stream_has_its_tokens_and_ends_with_one_reason(served, max_tokens):
 
 
 def test_the_last_chunk_says_when_the_engine_did_what(served):
-    chunks = asyncio.run(collect(served.generate(request(max_tokens=8, input_tokens=100))))
+    chunks = run(collect(served.generate(request(max_tokens=8, input_tokens=100))))
     assert [chunk.times for chunk in chunks[:-1]] == [None] * (len(chunks) - 1)
     times = chunks[-1].times
     assert times is not None
@@ -108,7 +109,7 @@ def test_the_last_chunk_says_when_the_engine_did_what(served):
 
 
 def test_token_ids_are_a_prompt_too(served):
-    chunks = asyncio.run(collect(served.generate(request(prompt=[5, 6, 7], input_tokens=3))))
+    chunks = run(collect(served.generate(request(prompt=[5, 6, 7], input_tokens=3))))
     assert count_of(chunks) == 8
 
 
@@ -117,7 +118,7 @@ def test_the_same_request_says_the_same(served):
         asked = [request(request_id=name, seed=3, temperature=0.0, max_tokens=30) for name in "ab"]
         return tuple([text_of(await collect(served.generate(one))) for one in asked])
 
-    first, second = asyncio.run(both())
+    first, second = run(both())
     assert first == second
 
 
@@ -126,7 +127,7 @@ def test_concurrent_requests_all_get_their_own(served):
         asked = [request(str(n), prompt=f"question {n}", max_tokens=5 + n % 7) for n in range(40)]
         return await asyncio.gather(*(collect(served.generate(one)) for one in asked))
 
-    streams = asyncio.run(many())
+    streams = run(many())
     assert [count_of(chunks) for chunks in streams] == [5 + n % 7 for n in range(40)]
     assert served.idle
 
@@ -141,7 +142,7 @@ def test_a_request_that_comes_again_takes_its_own_place(served):
         assert count_of(await again) == 30
         await until(lambda: served.idle)
 
-    asyncio.run(twice())
+    run(twice())
 
 
 def handle_for(served: Served) -> KvHandle | None:
@@ -156,7 +157,7 @@ def test_what_can_never_fit_is_refused(served):
             await collect(served.decode.decode(request(max_tokens=LONG), handle_for(served)))
         assert count_of(await collect(served.generate(request()))) == 8
 
-    asyncio.run(too_long())
+    run(too_long())
     assert served.idle
 
 
@@ -169,7 +170,7 @@ def test_load_is_seen_while_it_lasts(served):
         assert 0.0 < kv_usage <= 1.0
         await stream.aclose()
 
-    asyncio.run(look())
+    run(look())
 
 
 def test_closing_a_stream_frees_its_slot(served):
@@ -179,7 +180,7 @@ def test_closing_a_stream_frees_its_slot(served):
         await stream.aclose()
         await until(lambda: served.idle)
 
-    asyncio.run(leave())
+    run(leave())
 
 
 def test_cancelling_the_reader_frees_the_slot(served):
@@ -191,7 +192,7 @@ def test_cancelling_the_reader_frees_the_slot(served):
             await reader
         await until(lambda: served.idle)
 
-    asyncio.run(leave())
+    run(leave())
 
 
 def test_abort_ends_the_stream_and_frees_its_slot(served):
@@ -205,7 +206,7 @@ def test_abort_ends_the_stream_and_frees_its_slot(served):
         assert count_of(await streams[1]) == 50
         await until(lambda: served.idle)
 
-    asyncio.run(leave())
+    run(leave())
 
 
 def test_abort_of_an_unknown_request_is_ignored(served):
@@ -216,7 +217,7 @@ def test_abort_of_an_unknown_request_is_ignored(served):
         await collect(stream)
         await served.decode.abort("r")
 
-    asyncio.run(abort())
+    run(abort())
 
 
 def test_cancelling_a_prefill_frees_it(make):
@@ -231,7 +232,7 @@ def test_cancelling_a_prefill_frees_it(make):
         assert any(isinstance(one, asyncio.CancelledError) for one in ended)
         await until(lambda: load_of(engine) == NO_LOAD)
 
-    asyncio.run(leave())
+    run(leave())
 
 
 def test_abort_of_a_prefill_ends_it(make):
@@ -247,17 +248,17 @@ def test_abort_of_a_prefill_ends_it(make):
         assert (await waiting[0]).request_id == "a"
         assert load_of(engine) == NO_LOAD
 
-    asyncio.run(leave())
+    run(leave())
 
 
 def test_a_handle_says_whose_kv_it_is(make):
-    handle = asyncio.run(make(Role.PREFILL).prefill(request(input_tokens=123)))
+    handle = run(make(Role.PREFILL).prefill(request(input_tokens=123)))
     assert (handle.request_id, handle.engine_id, handle.input_tokens) == ("r", "prefill-1", 123)
 
 
 def test_a_decode_engine_needs_a_handle(make):
     with pytest.raises(EngineError):
-        asyncio.run(collect(make(Role.DECODE).decode(request(), None)))
+        run(collect(make(Role.DECODE).decode(request(), None)))
 
 
 # A mixed engine does parts of requests too.
@@ -276,7 +277,7 @@ def test_mixed_engines_share_a_request(make):
         assert count_of(await collect(second.decode(sent(request(max_tokens=17)), sent(kv)))) == 17
         assert load_of(second) == NO_LOAD
 
-    asyncio.run(share())
+    run(share())
 
 
 def test_a_shared_request_says_what_a_whole_one_says(mixed):
@@ -285,7 +286,7 @@ def test_a_shared_request_says_what_a_whole_one_says(mixed):
         whole = text_of(await collect(mixed.decode(asked, None)))
         return whole, text_of(await collect(mixed.decode(asked, await mixed.prefill(asked))))
 
-    whole, shared = asyncio.run(both())
+    whole, shared = run(both())
     assert whole == shared
 
 
@@ -298,7 +299,7 @@ def test_all_kinds_of_work_run_beside_each_other(mixed):
         assert [kv.request_id for kv in handles] == [f"p{n}" for n in range(10)]
         assert [count_of(chunks) for chunks in streams] == [*range(5, 15)] * 2
 
-    asyncio.run(many())
+    run(many())
     assert load_of(mixed) == NO_LOAD
 
 
@@ -339,7 +340,7 @@ def test_what_runs_is_listed_until_it_ends(part):
         assert found.route == known
         return found
 
-    found = asyncio.run(look())
+    found = run(look())
     assert (found.request_id, found.input_tokens) == ("r", 30_000)
     assert found.prefilled_elsewhere == (kv is not None)
     assert found.prefill_only == (work == "prefill")
@@ -359,7 +360,7 @@ def test_a_stream_is_listed_with_its_progress(served):
             seen += (await anext(stream)).tokens
         await stream.aclose()
 
-    asyncio.run(look())
+    run(look())
 
 
 def test_what_runs_is_listed_in_the_order_in_which_it_came(part):
@@ -375,7 +376,7 @@ def test_what_runs_is_listed_in_the_order_in_which_it_came(part):
         await asyncio.gather(*tasks, return_exceptions=True)
         return found
 
-    assert asyncio.run(look()) == ["b", "c", "a"]
+    assert run(look()) == ["b", "c", "a"]
 
 
 @pytest.mark.parametrize("others", [0, 3], ids=["alone", "behind others"])
@@ -393,7 +394,7 @@ def test_abort_ends_a_request_in_whatever_state_it_is(part, others):
         await asyncio.gather(*tasks)
         assert load_of(engine) == NO_LOAD
 
-    asyncio.run(leave())
+    run(leave())
 
 
 def test_a_part_that_comes_again_takes_its_own_place(part):
@@ -409,7 +410,7 @@ def test_a_part_that_comes_again_takes_its_own_place(part):
         await second
         assert load_of(engine) == NO_LOAD
 
-    asyncio.run(again())
+    run(again())
 
 
 def test_totals_count_prompts_once(part):
@@ -422,4 +423,4 @@ def test_totals_count_prompts_once(part):
         assert stats.external_tokens == (300 if kv else 0)
         assert stats.busy_s > 0.0
 
-    asyncio.run(some())
+    run(some())

@@ -1,13 +1,14 @@
 """Requests, and what to do with streams, for the tests of engines."""
 
-import asyncio
-import time
 from collections.abc import AsyncIterator
 
 from headway.config import HeadwayConfig
 from headway.planning.types import Role
 from headway.routing.types import RouteRequest
 from serve_apps.engines.protocol import Engine, EngineRequest, KvHandle, TokenChunk
+from tests.patience import eventually
+
+until = eventually
 
 SPLIT = {"prefill": {}, "decode": {}}
 MIXED = {"mixed": {}}
@@ -62,11 +63,3 @@ def count_of(chunks: list[TokenChunk]) -> int:
 def load_of(engine: Engine) -> tuple[int, int, float]:
     stats = engine.stats()
     return stats.running, stats.waiting, stats.kv_usage
-
-
-async def until(holds, deadline_s=20.0) -> None:
-    """Wait on the real clock until `holds()`; fails at the deadline."""
-    end_s = time.monotonic() + deadline_s
-    while not holds():
-        assert time.monotonic() < end_s, "did not happen in time"
-        await asyncio.sleep(0.002)
