@@ -9,8 +9,8 @@ from connector_worlds import WORLDS
 from actors.connectors.components import Components, NotReached
 from actors.connectors.protocol import Action, PoolCounts, Refused, Unreachable
 from headway.planning import Role
+from tests.patience import PATIENCE_S
 
-PATIENCE_S = 60.0
 REASONS = {"summary": "more load", "forecast": None}
 
 pytestmark = pytest.mark.anyio

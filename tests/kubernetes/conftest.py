@@ -9,6 +9,7 @@ from actors.connectors.kubernetes import KubernetesConnector
 from headway.config import HeadwayConfig
 from tests.kubernetes.api_server import ApiServer, serving
 from tests.kubernetes.manifests import MODEL
+from tests.patience import PATIENCE_S
 
 
 class MakeConnector(Protocol):
@@ -26,7 +27,7 @@ def connect(api: ApiServer) -> MakeConnector:
     """Makes a connector to the double; its settings may be changed."""
 
     def make(
-        timeout_s: float = 10.0,
+        timeout_s: float = PATIENCE_S,
         token: str | None = None,
         model: str = MODEL,
         pools: dict[str, Any] | None = None,

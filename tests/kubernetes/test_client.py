@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+from tests.patience import PATIENCE_S
+
 PROGRAM = """
 import sys, threading
 from actors.connectors.kube_api import official_client
@@ -30,4 +32,4 @@ assert not failed, failed
 
 
 def test_threads_that_need_the_client_at_once_wait_for_one_another() -> None:
-    subprocess.run([sys.executable, "-c", PROGRAM], check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", PROGRAM], check=True, timeout=PATIENCE_S)

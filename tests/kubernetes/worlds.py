@@ -18,6 +18,7 @@ from tests.kubernetes.manifests import (
     worker,
     workload,
 )
+from tests.patience import PATIENCE_S
 
 
 class KubernetesWorld:
@@ -30,7 +31,9 @@ class KubernetesWorld:
         self._settle = settle
         kubernetes = {"target": target, "namespace": "prod", "name": "llm", "api_url": server.url, **settings}
         self.connector = KubernetesConnector(
-            HeadwayConfig.model_validate({"model": MODEL, "connector": {"kubernetes": kubernetes}})
+            HeadwayConfig.model_validate(
+                {"model": MODEL, "connector": {"timeout_s": PATIENCE_S, "kubernetes": kubernetes}}
+            )
         )
 
     async def carry_out(self) -> None:
