@@ -1,6 +1,5 @@
 """What a simulated router hears of engines and requests under way: it is true, on time, and news."""
 
-import json
 from contextlib import contextmanager
 
 import numpy as np
@@ -103,7 +102,7 @@ def test_hearing_changes_nothing_for_a_router_that_does_not_listen():
     assert with_reports.tobytes() == without.tobytes()
 
 
-def outcome(*, reports):
+def busy_by(*, reports):
     settings = {
         "engine.profile": "llama-3.1-8b_h100_tp1",
         "pools": {"mixed": {"max_replicas": 4}},
@@ -113,13 +112,11 @@ def outcome(*, reports):
         "simulation.reports": reports,
     }
     plan = make_plan(load_config(None, settings))
-    with open_trace("burst:rate_rps=10,peak_rps=60,burst_s=5,every_s=20,duration_s=40,seed=5") as trace:
+    with open_trace("burst:rate_rps=10,peak_rps=60,burst_s=3,every_s=10,duration_s=12,seed=5") as trace:
         report = run_plan(plan, make_scenario(plan, trace), trace).report().document()
-    return report["routing_metrics"]["busy"], json.dumps(report)
+    return report["routing_metrics"]["busy"]
 
 
-def test_a_real_router_hears_and_the_same_seed_gives_the_same_bytes():
-    (busy, text), (_, again) = outcome(reports=True), outcome(reports=True)
-    assert text == again
-    assert set(busy) == {"mixed/mixed-0", "mixed/mixed-1"}
-    assert outcome(reports=False)[0] == {}
+def test_a_real_router_hears():
+    assert set(busy_by(reports=True)) == {"mixed/mixed-0", "mixed/mixed-1"}
+    assert busy_by(reports=False) == {}

@@ -23,7 +23,7 @@ def sessions(seed: int, count: int) -> ArrayTrace:
         kept = parent[: generator.integers(1, len(parent) + 1)]
         prompts.append(kept + [next(fresh) for _ in range(generator.integers(0, 4))])
     tokens = np.array([len(prompt) * BLOCK - int(generator.integers(0, BLOCK)) for prompt in prompts])
-    return ArrayTrace(np.arange(count) * 100.0, tokens, np.full(count, 2), prompts)
+    return ArrayTrace(np.arange(count) * 10.0, tokens, np.full(count, 2), prompts)
 
 
 def hits_by_dictionary(trace: ArrayTrace, capacity: int) -> list[int]:
