@@ -59,8 +59,8 @@ class Router:
         config = HeadwayConfig.model_validate_json(config_json)
         self._config = config
         profiles = load_profiles(config)
-        rehearse(_made(config, profiles), config)
-        self._router = _made(config, profiles)
+        rehearse(live_router(config, profiles), config)
+        self._router = live_router(config, profiles)
         self._sessions = GatewaySessions(self._router)
         self._lines = GatewayLines(
             self._sessions, ray.util.get_node_ip_address, time.monotonic, self._set_timer
@@ -164,7 +164,8 @@ def _end_routing(router: str) -> None:
             ray.kill(actor, no_restart=True)
 
 
-def _made(config: HeadwayConfig, profiles: Mapping[str, GpuProfile]) -> RouterCore:
+def live_router(config: HeadwayConfig, profiles: Mapping[str, GpuProfile]) -> RouterCore:
+    """The router of real requests: it lives on when a plugin fails, and caches prefixes as the engines do."""
     rules = engine_rules(config, profile := own_profile(profiles))
     if not rules.prefix_cache_tokens and caches_prefixes(config):
         # The engine's KV cache is its prefix cache.

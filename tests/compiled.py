@@ -9,7 +9,7 @@ sources, for every process of this checkout. What only a few tests enter they co
 from itertools import product
 
 from actors.performance_model import load_profiles
-from actors.router import _made
+from actors.router import live_router
 from actors.routing.rehearsal import rehearse
 from headway.config import load_config
 from headway.simulation.build import make_plan, make_scenario, run
@@ -32,7 +32,7 @@ def main() -> None:
                 "simulation.start_up_delay_s": 5.0,
             },
         )
-        rehearse(_made(config, load_profiles(config)), config)
+        rehearse(live_router(config, load_profiles(config)), config)
         plan = make_plan(config)
         with open_trace(TRACE) as trace:
             run(plan, make_scenario(plan, trace), trace)

@@ -17,6 +17,7 @@ from actors.routing.messages import (
 from headway.planning import Role
 from headway.routing import ReplicaLoad, ReplicaUpdate, ShedReason
 from headway.routing.context import Refusal
+from headway.routing.scheduler import Scheduler
 from tests.actors.router_cases import asked, batch, gone, hello, on, ready, sessions
 
 
@@ -233,18 +234,18 @@ def test_a_request_whose_new_attempt_cannot_be_placed_is_given_back_and_forgotte
     assert made.metrics()["event_errors"] == {("Again",): 1.0, ("Drop",): 1.0}
 
 
-def test_held_requests_that_cannot_be_placed_are_given_back_and_hold_nobody_up():
+def test_held_requests_that_cannot_be_placed_are_given_back_and_hold_nobody_up(monkeypatch):
     made = sessions(**{"routing.profile": "least_load"})
     made.exchange(0.0, "one", hello(Submit(0.0, asked("good")), Submit(0.0, asked("bad"))))
     made.exchange(0.0, "two", hello(Submit(0.0, asked("worse")), Submit(0.0, asked("behind"))))
-    choose = made.router._scheduler.choose
+    choose = Scheduler.choose
 
-    def broken(now_s, record, *rest, **named):
+    def broken(self, now_s, record, *rest, **named):
         if record.request.request_id in {"bad", "worse"}:
             raise Broken
-        return choose(now_s, record, *rest, **named)
+        return choose(self, now_s, record, *rest, **named)
 
-    made.router._scheduler.choose = broken
+    monkeypatch.setattr(Scheduler, "choose", broken)
     answer = made.exchange(1.0, "one", batch(ready("a", 1.0), sent_s=1.0))
     assert (placed(answer), answer.messages.failed) == ({"good": "a"}, ("bad",))
     assert made.gateways.with_messages() == ["two"]
@@ -322,19 +323,19 @@ def test_a_gateway_whose_connection_has_ended_is_gone_until_it_says_hello():
     made.parted(3.0, "nobody")
 
 
-def test_who_waits_is_tried_once_a_batch_and_before_its_newcomers():
+def test_who_waits_is_tried_once_a_batch_and_before_its_newcomers(monkeypatch):
     made = sessions()
     running = [asked(f"r{number}") for number in range(5)]
     made.exchange(0.0, "g", hello(ready("a"), *(Submit(0.0, one) for one in running)))
-    choose, tried = made.router._scheduler.choose, []
+    choose, tried = Scheduler.choose, []
 
-    def full(now_s, record, *rest, **named):
+    def full(self, now_s, record, *rest, **named):
         tried.append(record.request.request_id)
         if record.request.request_id == "held":
             return Refusal(reason=ShedReason.NO_HEADROOM, explain=lambda: "full")
-        return choose(now_s, record, *rest, **named)
+        return choose(self, now_s, record, *rest, **named)
 
-    made.router._scheduler.choose = full
+    monkeypatch.setattr(Scheduler, "choose", full)
     assert made.exchange(1.0, "g", batch(Submit(1.0, asked("held", 1.0)), sent_s=1.0)).queued == 1
     tried.clear()
     ends = [Completed(2.0, one.request_id, 10) for one in running]

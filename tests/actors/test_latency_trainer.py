@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from actors import latency_trainer
 from actors.latency_trainer import LatencyTrainer
 from actors.names import TooSlow
 from headway.config import load_config
@@ -14,6 +15,7 @@ from headway.config.routing import PredictionSettings
 from headway.routing import Sample
 from headway.routing.training import Training
 from predictors.latency import LatencyFeatures, Target
+from tests.patience import PATIENCE_S
 
 ROWS = 200
 SLOWER = 2.0
@@ -133,10 +135,11 @@ class SlowRouter:
     """Takes the first model, and not the second at once."""
 
     def __init__(self) -> None:
-        self.samples, self.offered = [samples(ROWS, seed) for seed in (2, 1)], 0
+        self.samples, self.asked, self.offered = [samples(ROWS, seed) for seed in (2, 1)], 0, 0
 
     async def call(self, method: str, *_: object, timeout_s: float) -> Any:
         if method == "take_samples":
+            self.asked += 1
             return "life", 1, self.samples.pop() if self.samples else []
         self.offered += 1
         if self.offered == 2:
@@ -144,51 +147,55 @@ class SlowRouter:
         return None
 
 
-def test_a_model_that_did_not_arrive_is_sent_again():
-    async def scenario() -> None:
-        trainer = LatencyTrainer.__new__(LatencyTrainer)
-        await LatencyTrainer.__init__(
-            trainer, load_config(None, {"routing.prediction.retrain_interval_s": 1e-9}).model_dump_json()
-        )
-        trainer._task.cancel()
-        trainer._router = router = SlowRouter()
-        await trainer._step()
-        with pytest.raises(TooSlow):
-            await trainer._step()
-        for _ in range(3):
-            await trainer._step()
-        assert router.offered == 3
-
-    asyncio.run(scenario())
-
-
 class MovingRouter:
     """Its surfaces become others after the first samples."""
 
     def __init__(self) -> None:
-        self.given = [(2, samples(10)), (1, samples(ROWS))]
+        self.asked, self.given = 0, [(1, samples(ROWS)), (2, samples(10))]
         self.taken: list[tuple[object, ...]] = []
 
     async def call(self, method: str, *given: object, timeout_s: float) -> Any:
         if method == "take_samples":
-            return "life", *self.given.pop()
+            self.asked += 1
+            basis, found = self.given[min(self.asked, 2) - 1]
+            return "life", basis, found if self.asked <= 2 else []
         self.taken.append(given)
         return None
 
 
-def test_samples_of_other_surfaces_are_forgotten():
+async def trained_for(router: SlowRouter | MovingRouter, rounds: int) -> LatencyTrainer:
+    """A trainer of that router, once the router has been asked for samples so often."""
+    trainer = LatencyTrainer.__new__(LatencyTrainer)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(latency_trainer, "NamedActor", lambda _: router)
+        settings = load_config(None, {"routing.prediction.retrain_interval_s": 1e-9})
+        await LatencyTrainer.__init__(trainer, settings.model_dump_json())
+    async with asyncio.timeout(PATIENCE_S):
+        while router.asked < rounds:
+            await asyncio.sleep(0.0)
+    return trainer
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(latency_trainer, "PULL_S", 0.0)
+
+
+def test_a_model_that_did_not_arrive_is_sent_again() -> None:
     async def scenario() -> None:
-        trainer = LatencyTrainer.__new__(LatencyTrainer)
-        await LatencyTrainer.__init__(
-            trainer, load_config(None, {"routing.prediction.retrain_interval_s": 1e-9}).model_dump_json()
-        )
-        trainer._task.cancel()
-        trainer._router = router = MovingRouter()
-        await trainer._step()
-        (taken,) = router.taken
-        assert taken[1] == 1
-        await trainer._step()
+        router = SlowRouter()
+        trainer = await trained_for(router, 6)
+        assert (router.offered, (await trainer.status())["errors"]) == (3, 1)
+
+    asyncio.run(scenario())
+
+
+def test_samples_of_other_surfaces_are_forgotten() -> None:
+    async def scenario() -> None:
+        router = MovingRouter()
+        trainer = await trained_for(router, 3)
         assert (await trainer.status())["rows"]["ttft"] == 10
-        assert len(router.taken) == 1, "ten rows teach nothing"
+        (taken,) = router.taken
+        assert taken[1] == 1, "ten rows teach nothing"
 
     asyncio.run(scenario())

@@ -72,7 +72,8 @@ def config(**overrides: object) -> HeadwayConfig:
 
 def test_changes_survive_a_restart_and_the_slo_is_there_for_the_gateway() -> None:
     store = MemoryStore()
-    assert json.loads(RuntimeSettings(config(), store)._store.get(KEY) or b"")["slo"]["ttft_ms"] == 300
+    RuntimeSettings(config(), store)
+    assert json.loads(store.get(KEY) or b"")["slo"]["ttft_ms"] == 300
     RuntimeSettings(config(), store).update({"slo.ttft_ms": 250, "pools": {"decode": {"max_replicas": 4}}})
     again = RuntimeSettings(config(), store)
     assert again.config.slo.ttft_ms == 250

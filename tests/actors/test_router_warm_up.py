@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from actors.performance_model import load_profiles
-from actors.router import _made
+from actors.router import live_router
 from actors.routing.rehearsal import rehearse
-from headway.config import load_config
+from headway.config import Role, load_config
 from headway.engine import engine_profile
-from headway.routing import latency, offloading
+from headway.routing import ReplicaUpdate, RouteRequest, latency, offloading
 from headway.routing.plugins import headroom
 
 MIXED: Any = {"mixed": {}}
@@ -37,7 +37,7 @@ def test_refusals_and_offload_are_warm(monkeypatch: pytest.MonkeyPatch, pools: A
     spy(latency, "corrected")
     spy(offloading, "decide")
     config = load_config(None, {"pools": pools, "routing.profile": profile, "routing.offload.mode": "cost"})
-    rehearse(_made(config, load_profiles(config)), config)
+    rehearse(live_router(config, load_profiles(config)), config)
     wanted = {"alone", "forecast", "corrected"} | ({"decide"} if pools is MIXED else set())
     assert called == wanted
     assert headroom.judge.signatures  # type: ignore[attr-defined] # a dispatcher of numba
@@ -51,7 +51,7 @@ import numpy as np
 from numba.core.dispatcher import Dispatcher
 
 from actors.performance_model import load_profiles
-from actors.router import _made
+from actors.router import live_router
 from actors.routing.rehearsal import as_believed, rehearse
 from headway.config import Role, load_config
 from headway.routing import OutputProgress, ReplicaLoad, ReplicaUpdate, RequestSlo, RouteRequest
@@ -86,9 +86,9 @@ def from_ray():
 pools = dict.fromkeys(sys.argv[2:], {})
 config = load_config(None, {"pools": pools, "routing.profile": sys.argv[1], "engine.max_batch_size": 6})
 profiles = load_profiles(config)
-rehearse(_made(config, profiles), config)
+rehearse(live_router(config, profiles), config)
 before = compiled()
-router, draw, there, held = _made(config, profiles), np.random.default_rng(0), {}, 0
+router, draw, there, held = live_router(config, profiles), np.random.default_rng(0), {}, 0
 replicas = [(f"{role}-{number}", Role(role)) for role in config.pools for number in range(3)]
 for name, role in replicas:
     router.replica_changed(0.0, ReplicaUpdate(replica=name, role=role))
@@ -149,10 +149,25 @@ def test_a_flood_finds_everything_compiled(pools: Any, profile: str) -> None:
     ],
 )
 def test_an_engine_that_caches_in_its_kv_cache_needs_no_size(settings: Any, profiled: bool | None) -> None:
-    config = load_config(None, {"pools": MIXED, **settings})
-    router = _made(config, load_profiles(config))
+    config = load_config(None, {"pools": MIXED, "routing.profile": "least_load", **settings})
+    router = live_router(config, load_profiles(config))
     kv_tokens = engine_profile(config).decode.table.max_kv_tokens
-    size = {True: kv_tokens // 512, False: 100, None: 0}[profiled]
-    index = router._state.prefixes
-    index.insert(0, range(2000))
-    assert len(index) == size
+    size = {True: int(kv_tokens) // 512, False: 100, None: 0}[profiled]
+    router.replica_changed(0.0, ReplicaUpdate(replica="a", role=Role.MIXED))
+
+    def cached(blocks: int) -> int:
+        """Blocks that are cached of a prompt when it comes again."""
+        for name in ("first", "again"):
+            asked = RouteRequest(
+                request_id=name,
+                arrival_s=0.0,
+                input_tokens=512 * blocks + 1,
+                max_tokens=1,
+                blocks=tuple(range(blocks)),
+            )
+            (placement,) = router.submit(0.0, asked).placements
+            router.complete(0.0, name, 1)
+        return placement.cached_tokens // 512
+
+    assert cached(size) == size
+    assert cached(size + 1) < size + 1

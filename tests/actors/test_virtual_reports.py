@@ -198,9 +198,9 @@ async def test_a_wrong_report_is_one_line_and_changes_nothing(pools: dict[str, A
 
 
 def test_a_ledger_from_before_reports_is_read():
-    kept = new_ledger()
+    store = MemoryStore()
+    kept = new_ledger(store)
     kept.propose({"decode": 3}, {})
-    store = kept._store
     text = store.get(KEY)
     assert text is not None
     store.put(KEY, text.replace(b', "reports": {}', b""))
