@@ -21,7 +21,7 @@ from tests.stores import MemoryStore
 
 NAMES = ("slow", "a", "b", "c")
 SETTINGS = {"pools.mixed": {}, "slo.itl_ms": 30}
-STATS_S, GAP_S = 0.5, 0.02
+STATS_S, GAP_S, TOKENS = 0.5, 0.08, 60
 
 
 class Link:
@@ -56,7 +56,9 @@ async def served(seconds: float, slow_speed: float) -> tuple[Counter[str], Count
 
     async def ask(name: str, number: str) -> None:
         pool.sent(name, number, 1000)
-        await collect(replicas[name].engine.decode(request(number, input_tokens=1000, max_tokens=150), None))
+        await collect(
+            replicas[name].engine.decode(request(number, input_tokens=1000, max_tokens=TOKENS), None)
+        )
         pool.done(name, number)
 
     while loop.time() < seconds:
@@ -75,7 +77,7 @@ async def served(seconds: float, slow_speed: float) -> tuple[Counter[str], Count
 
 
 def test_it_gets_fewer_requests_once_it_is_known():
-    _, later, interpolator = run(served(60.0, slow_speed=0.5))
+    _, later, interpolator = run(served(40.0, slow_speed=0.5))
     ((one,),) = interpolator.status()["differing"].values()
     assert one["replica"] == "slow"
     assert one["slowness"] == pytest.approx(2.0, rel=0.15)

@@ -5,8 +5,6 @@ import gc
 import os
 import shutil
 import ssl
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,6 +22,7 @@ from actors.collector.http_text import TextReader
 from actors.collector.presets import PRESETS
 from actors.collector.prometheus_source import PrometheusSource
 from headway.config import ConfigError, HeadwayConfig, TlsSettings
+from headway_cli.app import run
 from serve_apps import tls
 from serve_apps.gateway.app import make_app
 from serve_apps.gateway_host import HttpServer
@@ -31,7 +30,7 @@ from serve_apps.tls import Certificate
 from tests.certificates import Pair, self_signed
 from tests.cli.control_server import status
 from tests.gateway.doubles import ScriptedBackend, chunks
-from tests.patience import PATIENCE_S, until
+from tests.patience import PATIENCE_S, eventually, until
 
 KEYS = "- {name: all, key: secret, roles: [infer, observe]}\n"
 
@@ -56,13 +55,13 @@ def gateway(pair: Pair) -> Iterator[HttpServer]:
     )
     loop = asyncio.new_event_loop()
 
-    async def run() -> None:
+    async def serve() -> None:
         await server.start()
         ready.set()
         await over.wait()
         await server.stop()
 
-    thread = threading.Thread(target=lambda: loop.run_until_complete(run()))
+    thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
     thread.start()
     try:
         assert ready.wait(PATIENCE_S)
@@ -77,6 +76,10 @@ def gateway(pair: Pair) -> Iterator[HttpServer]:
 def pair(tmp_path: Path) -> Iterator[Pair]:
     yield self_signed(tmp_path)
     gc.collect()  # a socket that was left open is this test's fault, not the next one's
+
+
+def open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))
 
 
 def shown(port: int) -> str:
@@ -97,17 +100,17 @@ def test_the_official_client_speaks_https(pair):
             api.models.list()
 
 
-def test_the_command_trusts_the_file_that_it_is_given(pair):
+def test_the_command_trusts_the_file_that_it_is_given(pair, capsys, monkeypatch):
+    monkeypatch.setenv("HEADWAY_API_KEY", "secret")
     with gateway(pair) as server:
-        command = [sys.executable, "-m", "headway_cli", "status", "--url", server.address]
-        known = {**os.environ, "HEADWAY_API_KEY": "secret"}
-        trusting = {**known, "SSL_CERT_FILE": str(pair.cert)}
-        good = subprocess.run(command, env=trusting, capture_output=True, text=True, check=False)
-        assert (good.returncode, "llama-3.1-8b" in good.stdout) == (0, True), good.stderr
-        bad = subprocess.run(command, env=known, capture_output=True, text=True, check=False)
-        assert bad.returncode == 2
-        assert "certificate verify failed" in bad.stderr
-        assert bad.stderr.count("\n") == 1
+        command = ["status", "--url", server.address]
+        assert run(command) == 2
+        complaint = capsys.readouterr().err
+        assert "certificate verify failed" in complaint
+        assert complaint.count("\n") == 1
+        monkeypatch.setenv("SSL_CERT_FILE", str(pair.cert))
+        assert run(command) == 0
+        assert "llama-3.1-8b" in capsys.readouterr().out
 
 
 def test_the_collector_trusts_a_file_and_sends_a_token(pair, tmp_path):
@@ -115,6 +118,7 @@ def test_the_collector_trusts_a_file_and_sends_a_token(pair, tmp_path):
     token.write_text("secret\n")
 
     async def read(path: str, ca_file: Path | None, token_file: Path | None) -> str:
+        before = open_files()
         reader = TextReader(
             PATIENCE_S, *(None if file is None else str(file) for file in (ca_file, token_file))
         )
@@ -122,6 +126,8 @@ def test_the_collector_trusts_a_file_and_sends_a_token(pair, tmp_path):
             return await reader.get(path)
         finally:
             await reader.close()
+            # aiohttp closes the transports of HTTPS after its session.
+            await eventually(lambda: open_files() <= before)
 
     with gateway(pair) as server:
         page = f"{server.address}/metrics/requests"
