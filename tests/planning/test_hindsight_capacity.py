@@ -1,6 +1,7 @@
 """Capacity that cannot be had: the plan does not grow, says what is missing, and goes on."""
 
 import dataclasses
+from functools import cache
 
 import hypothesis
 import pytest
@@ -13,7 +14,7 @@ from headway.planning import Role
 from headway.planning.records import DecisionReasons
 from headway.planning.story import reason_lines
 
-RISE = [10.0] * 20 + [60.0] * 60
+RISE = (*[10.0] * 20, *[60.0] * 40)
 
 
 class FullCluster(Fleet):
@@ -49,24 +50,24 @@ class FullCluster(Fleet):
         }
 
 
-def needed(rates):
-    """The most that each pool is given for these rates where everything can be had."""
-    free = run(policy(), rates, even=True)
-    return {role: max(targets(free, role)) for role in (Role.PREFILL, Role.DECODE)}
+@cache
+def decided(rates=RISE, **full):
+    """The decisions for these rates in a full cluster, or, without `full`, where everything can be had."""
+    return run(policy(), rates, FullCluster(**full) if full else None, even=True)
 
 
 @pytest.mark.parametrize("waiting", [0.0, 1e5])
 def test_replicas_that_never_start_do_not_let_the_plan_grow(waiting):
-    decisions = run(policy(), RISE, FullCluster(2, waiting=waiting), even=True)
-    for role, enough in needed(RISE).items():
-        assert max(targets(decisions[40:], role)) <= enough
+    decisions = decided(most=2, waiting=waiting)
+    for role in (Role.PREFILL, Role.DECODE):
+        assert max(targets(decisions[40:], role)) <= max(targets(decided(), role))
     last = decisions[-1].reasons["needs"]
     assert [need["extra"] for need in last.values()] == [0, 0]
     assert [need["lead_s"] for need in last.values()] == [45.0, 45.0]
 
 
 def test_the_decision_says_what_is_missing_since_when_and_what_is_lost():
-    decisions = run(policy(), RISE, FullCluster(2), even=True)
+    decisions = decided(most=2, waiting=0.0)
     assert "missing" not in decisions[21].reasons
     reasons = decisions[-1].reasons
     missing = reasons["missing"]["prefill"]
@@ -75,26 +76,23 @@ def test_the_decision_says_what_is_missing_since_when_and_what_is_lost():
     assert (missing["ready"], missing["revoked"]) == (2, 0)
     assert missing["lost_share"] == 1.0
     line = (
-        "prefill: {} replicas are missing, ordered but not started, 30 min ago; the 2 that serve lose 100.0 %"
+        "prefill: {} replicas are missing, ordered but not started, 20 min ago; the 2 that serve lose 100.0 %"
     )
     assert any(warning.startswith(line.format(missing["replicas"])) for warning in reasons["warnings"])
     assert any("are missing" in each for each in reason_lines(DecisionReasons.model_validate(reasons)))
 
 
 def test_release_goes_on_while_replicas_are_missing():
-    decisions = run(policy(), [*RISE, *[10.0] * 60], FullCluster(3), even=True)
-    assert targets(decisions)[79] > 3
+    decisions = decided((*RISE, *[10.0] * 60), most=3)
+    assert targets(decisions)[59] > 3
     assert targets(decisions)[-1] <= 2
     assert "missing" not in decisions[-1].reasons
 
 
 def test_capacity_that_comes_back_is_normal_again():
-    rates = [*RISE, *[60.0] * 60]
-    decisions, usual = (
-        run(policy(), rates, FullCluster(2, full=(0, 60)), even=True),
-        run(policy(), rates, even=True),
-    )
-    assert "missing" in decisions[59].reasons
+    rates = (*RISE, *[60.0] * 40)
+    decisions, usual = decided(rates, most=2, full=(0, 50)), decided(rates)
+    assert "missing" in decisions[49].reasons
     assert "missing" not in decisions[-1].reasons
     assert decisions[-1].targets == usual[-1].targets
     for role in ("prefill", "decode"):
@@ -102,12 +100,12 @@ def test_capacity_that_comes_back_is_normal_again():
 
 
 def test_one_pool_that_lacks_replicas_leaves_the_plan_of_the_other_alone():
-    full = FullCluster(2, roles=(Role.PREFILL,))
-    decisions, usual = run(policy(), RISE, full, even=True), run(policy(), RISE, even=True)
+    decisions, usual = decided(most=2, roles=(Role.PREFILL,)), decided()
     assert set(decisions[-1].reasons["missing"]) == {"prefill"}
     assert targets(decisions, Role.DECODE) == targets(usual, Role.DECODE)
 
 
+@pytest.mark.slow
 @hypothesis.settings(steady, max_examples=6)
 @example([400.0] * 40, 1)
 @given(st.lists(st.floats(1.0, 400.0), min_size=12, max_size=40), st.integers(1, 8))

@@ -29,6 +29,7 @@ from tests.gateway.serving import serving
 from tests.patience import PATIENCE_S
 
 
+@pytest.mark.slow
 def test_traffic_and_probes_find_the_truth_and_cost_no_user_the_slo() -> None:
     found = watched(1.0)
     assert min(errors(found.base)) > 0.4
@@ -43,6 +44,7 @@ def test_traffic_and_probes_find_the_truth_and_cost_no_user_the_slo() -> None:
     assert found.meta["error"]["prefill"] == pytest.approx(ttft, abs=0.08)
 
 
+@pytest.mark.slow
 def test_without_probes_the_first_tokens_of_traffic_are_a_worse_witness() -> None:
     alone, probed = watched(2.0, probes=False), watched(2.0)
     assert alone.evidence.probes == 0
@@ -51,9 +53,9 @@ def test_without_probes_the_first_tokens_of_traffic_are_a_worse_witness() -> Non
 
 
 def test_an_overloaded_fleet_is_left_alone() -> None:
-    found = watched(7.0, budget_s=200.0)
-    assert found.evidence.probes <= 3
-    assert sum(found.evidence.held_back.values()) > 20
+    found = watched(7.0, budget_s=40.0)
+    assert found.evidence.probes <= 1
+    assert sum(found.evidence.held_back.values()) > 3
     notes = fleet_meta(found.base, found.evidence, 2)["notes"]
     assert any("no probe was begun" in note for note in notes)
 
