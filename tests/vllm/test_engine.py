@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from serve_apps.engines.protocol import EngineRequest, PromptTooLong, RequestAborted, TokenChunk
-from tests.engines.engine_cases import collect, count_of, load_of, request, route, text_of, until
-from tests.ray.clusters import PATIENCE_S
+from tests.engines.engine_cases import collect, count_of, load_of, request, route, text_of
+from tests.patience import eventually
 from tests.vllm.one_vllm import LONGEST, Mixed
 
 MANY = 1500
@@ -30,10 +30,10 @@ class Running:
         return [asyncio.create_task(self.say(asked(name, max_tokens=max_tokens))) for name in names]
 
     async def until_running(self, *names: str) -> None:
-        await until(lambda: [one.request_id for one in self.engine.running()] == [*names], PATIENCE_S)
+        await eventually(lambda: [one.request_id for one in self.engine.running()] == [*names])
 
     async def until_idle(self) -> None:
-        await until(lambda: load_of(self.engine) == NO_LOAD and not self.engine.running(), PATIENCE_S)
+        await eventually(lambda: load_of(self.engine) == NO_LOAD and not self.engine.running())
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ def test_a_request_that_comes_again_takes_its_own_place(running: Running) -> Non
 def test_an_aborted_stream_ends_and_its_neighbour_goes_on(running: Running) -> None:
     async def leave() -> None:
         long, other = running.begin("long") + running.begin("other", max_tokens=200)
-        await until(lambda: load_of(running.engine)[0] == 2, PATIENCE_S)
+        await eventually(lambda: load_of(running.engine)[0] == 2)
         await running.engine.abort("never seen")
         await running.engine.abort("long")
         with pytest.raises(RequestAborted, match=r"^long: aborted$"):
@@ -108,7 +108,7 @@ def test_a_reader_that_leaves_frees_the_kv(running: Running, way: str) -> None:
     async def leave() -> None:
         if way == "cancelled":
             (reader,) = running.begin("r")
-            await until(lambda: load_of(running.engine)[2] > 0.0, PATIENCE_S)
+            await eventually(lambda: load_of(running.engine)[2] > 0.0)
             reader.cancel()
         else:
             async with aclosing(running.engine.decode(asked(max_tokens=MANY), None)) as stream:
@@ -144,7 +144,7 @@ def test_an_aborted_prompt_ends(running: Running) -> None:
         # More than run at once, each with a prompt of its own: the last one waits.
         prompts = [asked(f"{n}", [64 + n, *range(64, 240)] * 2) for n in range(20)]
         tasks = [asyncio.create_task(running.engine.prefill(prompt)) for prompt in prompts]
-        await until(lambda: len(running.engine.running()) == 20, PATIENCE_S)
+        await eventually(lambda: len(running.engine.running()) == 20)
         assert running.engine.running()[-1].prefill_only
         await running.engine.abort("19")
         with pytest.raises(RequestAborted):

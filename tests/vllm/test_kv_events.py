@@ -11,8 +11,7 @@ from typing import Any
 from benchmarks.kv_events import KEY_TOKENS, Errors, Round
 from serve_apps.engines.vllm.kv_events import KvEvents
 from serve_apps.gateway.request import prefix_blocks
-from tests.engines.engine_cases import until
-from tests.ray.clusters import PATIENCE_S
+from tests.patience import eventually
 from tests.vllm.one_vllm import Mixed
 
 SIZE = 16
@@ -75,12 +74,12 @@ def test_what_was_said_before_anybody_listened_is_said_again() -> None:
         with publishing(events) as publisher:
             publisher.publish(stored(1))
             publisher.publish(stored(2))
-            await until(lambda: len(publisher._buffer) == 2, PATIENCE_S)
+            await eventually(lambda: len(publisher._buffer) == 2)
             events.loaded(1000, SIZE)
             events.start()
-            await until(lambda: held(events) == keys(1, 2), PATIENCE_S)
+            await eventually(lambda: held(events) == keys(1, 2))
             publisher.publish(stored(3))
-            await until(lambda: held(events) == keys(1, 2, 3), PATIENCE_S)
+            await eventually(lambda: held(events) == keys(1, 2, 3))
             assert not Path(events._directory).exists(), "nothing is left if the replica is killed"
 
     asyncio.run(listen())
@@ -92,13 +91,13 @@ def test_what_cannot_be_said_again_leaves_the_cache_unknown_until_it_is_cleared(
         with publishing(events, buffer_steps=1) as publisher:
             publisher.publish(stored(1))
             publisher.publish(stored(2))
-            await until(lambda: [number for number, _ in publisher._buffer] == [1], PATIENCE_S)
+            await eventually(lambda: [number for number, _ in publisher._buffer] == [1])
             events.loaded(1000, SIZE)
             events.start()
-            await until(lambda: held(events) is None, PATIENCE_S)
+            await eventually(lambda: held(events) is None)
             publisher.publish(cleared())
             publisher.publish(stored(3))
-            await until(lambda: held(events) == keys(3), PATIENCE_S)
+            await eventually(lambda: held(events) == keys(3))
 
     asyncio.run(listen())
 
@@ -111,7 +110,7 @@ def test_events_know_what_an_engine_evicted_and_what_it_said_itself(mixed: Mixed
         while not await engine._llm.reset_prefix_cache():
             await asyncio.sleep(0.5)
         await Round(config, engine, seed=0)._ask("short", [64])
-        await until(lambda: engine.known_blocks(None).held == (), PATIENCE_S)
+        await eventually(lambda: engine.known_blocks(None).held == ())
 
     async def play() -> Errors:
         await forget()
