@@ -71,7 +71,7 @@ test: $(COMPILED) ## what proves that the thing works, in 10 minutes: the core, 
 
 test-all: $(COMPILED) $(CLIENTS) ## everything, stage by stage, each with its time
 	-$(KUBE)
-	$(STAGES) core slow ray hosts vllm clients kube
+	$(STAGES) core slow ray hosts vllm clients kube --hypothesis-profile=thorough
 
 test-slow: $(COMPILED) ## simulations with a story, studies, attacks at length
 	$(STAGES) slow

@@ -21,7 +21,14 @@ os.environ.setdefault("RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S", "60")
 # far (hypothesis has no setting for that).
 providers._get_local_constants = lambda: providers._local_constants
 SLOW_IS_WELL = (HealthCheck.too_slow,)
-settings.register_profile("headway", derandomize=True, deadline=None, suppress_health_check=SLOW_IS_WELL)
+for profile, examples in (("headway", 40), ("thorough", 200)):  # the second in `make test-all`
+    settings.register_profile(
+        profile,
+        derandomize=True,
+        deadline=None,
+        suppress_health_check=SLOW_IS_WELL,
+        max_examples=examples,
+    )
 settings.load_profile("headway")
 
 
