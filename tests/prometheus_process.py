@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.patience import PATIENCE_S
 from tests.ports import free_port
 
 PACKAGE = "prometheus"
-START_S = 60.0
 
 CONFIG = """\
 global:
@@ -82,18 +82,18 @@ class PrometheusProcess:
     def stop(self, signum: int = signal.SIGTERM) -> None:
         if self._process is not None:
             self._process.send_signal(signum)
-            self._process.wait(timeout=30)
+            self._process.wait(timeout=PATIENCE_S)
             self._process = None
 
     def query(self, expression: str) -> list[dict[str, Any]]:
         """The samples of an instant query: `metric`, and `value`, a time and a number as text."""
         question = urllib.parse.urlencode({"query": expression})
-        with urllib.request.urlopen(f"{self.url}/api/v1/query?{question}", timeout=10) as answer:
+        with urllib.request.urlopen(f"{self.url}/api/v1/query?{question}", timeout=PATIENCE_S) as answer:
             found: list[dict[str, Any]] = json.load(answer)["data"]["result"]
         return found
 
     def _until_ready(self) -> None:
-        deadline = time.monotonic() + START_S
+        deadline = time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline:
             assert self._process is not None
             if self._process.poll() is not None:

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, sync_playwright
 
+from tests.patience import PATIENCE_S
+
 CHROMIUM = shutil.which("chromium")
 
 
@@ -16,6 +18,8 @@ def browser() -> Iterator[Browser]:
         pytest.skip("there is no chromium on this machine")
     with sync_playwright() as playwright:
         # As root Chromium has no sandbox; what it opens is ours.
-        found = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        found = playwright.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox"], timeout=1000 * PATIENCE_S
+        )
         yield found
         found.close()

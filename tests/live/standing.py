@@ -179,7 +179,7 @@ class StandingPlane:
             "refined": {"version": 3, "cells": 12, "factors": {"prefill": 1.27, "decode": 1.01}},
             **self.changes,
         }  # fmt: skip
-        return judged(StatusDocument.model_validate(document).document(), time.time())
+        return judged(StatusDocument.model_validate(document).document(), last.created_at + 2.6)
 
     async def decisions(self, after: int, limit: int) -> Sequence[Mapping[str, Any]]:
         if self.down:

@@ -10,6 +10,7 @@ from playwright.sync_api import Browser, Page
 
 from headway.words import percent
 from headway_cli.app import run
+from tests.patience import PATIENCE_S
 
 LOAD = "diurnal:rate_rps=20,amplitude=0.6,duration_s=1800,input_tokens=900,output_tokens=80,seed=5"
 POLICIES = ("--policies", "reference,static:prefill=3:decode=3", "--jobs", "1")
@@ -33,6 +34,7 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def page(request: pytest.FixtureRequest, browser: Browser, compared: Path) -> Iterator[Page]:
     """The page in a wide and a narrow window; it must not ask for anything, nor complain."""
     page = browser.new_page(viewport={"width": request.param, "height": 900})
+    page.set_default_timeout(1000 * PATIENCE_S)
     troubles: list[str] = []
     asked: list[str] = []
     page.on("console", lambda said: troubles.append(said.text) if said.type in ("error", "warning") else None)
