@@ -34,6 +34,16 @@ def patient_actors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("actors.collector.engines_source.LATE_S", PATIENCE_S)
 
 
+def patient_clients(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same for what verbs ask of servers."""
+    for limit in (
+        "headway_cli.control.TIMEOUT_S",
+        "headway.loadgen.client.ASK_TIMEOUT_S",
+        "headway.profiling.sweep.endpoint.ASK_TIMEOUT_S",
+    ):
+        monkeypatch.setattr(limit, PATIENCE_S)
+
+
 def with_longer_limits(scenario: Callable[[float], None], *limits_s: float) -> None:
     """Play a scenario in which one limit runs out and everything else is in time.
 

@@ -9,6 +9,7 @@ from cli_cases import headway
 from actors.collector.measured import Health, HealthStatus, Latency, Measured
 from headway.config import HeadwayConfig
 from headway_cli.fleet import Found
+from tests.patience import PATIENCE_S
 from tests.vllm_double import vllm_doubles
 
 
@@ -154,7 +155,12 @@ def test_check_attach_names_engines_that_do_not_answer(
         text = json.dumps(
             {
                 "model": "m",
-                "metrics": {"source": "engines", "preset": "vllm", "engines": engines},
+                "metrics": {
+                    "source": "engines",
+                    "preset": "vllm",
+                    "engines": engines,
+                    "timeout_s": PATIENCE_S,
+                },
                 "connector": {"kind": "virtual"},
                 "pools": {"mixed": {}},
             }

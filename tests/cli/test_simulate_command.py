@@ -12,11 +12,15 @@ from typing import Any
 import pytest
 from cli_cases import LOAD, headway, trace
 
+from tests.patience import PATIENCE_S
+
 CONTRACT = {
     *("requests", "completed", "shed", "failed", "attainment", "goodput_rps", "gpu_hours", "policy", "seed"),
     *("ttft_s", "itl_s", "tpot_s", "e2e_s", "scale_events", "direction_reversals", "replicas"),
     *("fluid_bound_gpu_hours", "simulated_s", "wall_s"),
 }
+
+
 SIGNALLED = """
 import os, sys
 module, number = sys.argv[1:]
@@ -305,7 +309,7 @@ def test_pipe_as_output_stays_a_pipe(tmp_path: Path, capsys: pytest.CaptureFixtu
     reader = threading.Thread(target=lambda: received.append(pipe.read_text("utf-8")), daemon=True)
     reader.start()
     assert headway(capsys, "simulate", LOAD, "--json", pipe).code == 0
-    reader.join(10)
+    reader.join(PATIENCE_S)
     assert pipe.is_fifo()
     assert json.loads(received[0])["policy"] == "headway"
 
@@ -362,7 +366,7 @@ def test_each_note_comes_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 )
 def test_signal_during_an_import(module: str, number: int, code: int, said: str) -> None:
     command = [sys.executable, "-c", SIGNALLED, module, str(int(number))]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert (ended.returncode, ended.stderr) == (code, said)
 
 

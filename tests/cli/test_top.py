@@ -25,6 +25,7 @@ from headway.planning.documents import StatusDocument
 from headway.planning.records import DecisionRecord
 from headway_cli.top_view import Away, Screen, Seen, top_view
 from tests.live.standing import StandingPlane, record, standing
+from tests.patience import PATIENCE_S
 
 AT = 1_760_000_000.0
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -89,9 +90,9 @@ class Terminal:
         self.process, self._end = process, end
         self.text = ""
 
-    def until(self, pattern: str, within_s: float = 60.0) -> None:
+    def until(self, pattern: str) -> None:
         """Read what is written from now on until it matches."""
-        deadline = time.monotonic() + within_s
+        deadline = time.monotonic() + PATIENCE_S
         self.text = ""
         while not re.search(pattern, ESCAPES.sub("", self.text), re.S):
             assert time.monotonic() < deadline, self.text
@@ -139,7 +140,7 @@ def test_top_outlives_its_server_and_q_ends_it() -> None:
         watched.until(r"\n(10|\d+-10) +\d\d:")
         assert "No answer" not in watched.text.rpartition("as of")[2]
         watched.type("q")
-        assert watched.process.wait(timeout=20) == 0
+        assert watched.process.wait(PATIENCE_S) == 0
         assert watched.settings() == before
 
 
@@ -149,7 +150,7 @@ def test_ctrl_c_ends_it_and_no_colour_is_used_where_none_is_wanted() -> None:
         watched.until("q ends it")
         assert not re.search(r"\x1b\[[0-9;]*3[0-7]m", watched.text)
         watched.process.send_signal(signal.SIGINT)
-        assert watched.process.wait(timeout=20) == 0
+        assert watched.process.wait(PATIENCE_S) == 0
         assert watched.settings() == before
 
 
@@ -157,4 +158,4 @@ def test_a_dumb_terminal_gets_it_once_in_plain_lines() -> None:
     with standing(StandingPlane(records(3))) as url, terminal("top", "--url", url, TERM="dumb") as watched:
         watched.until("Keeping its promise")
         assert "\x1b" not in watched.text
-        assert watched.process.wait(timeout=60) == 0
+        assert watched.process.wait(PATIENCE_S) == 0

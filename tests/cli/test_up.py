@@ -17,6 +17,7 @@ from headway_cli import up as starting
 from headway_cli.cluster import Cluster
 from headway_cli.deployment import AlreadyThere, Deployed
 from headway_cli.errors import CliError
+from tests.patience import PATIENCE_S
 
 
 @pytest.fixture
@@ -143,7 +144,8 @@ def test_processes_have_start_times() -> None:
     assert ownership.start_time(gone.pid) is None
 
 
-def test_somebody_who_only_looks_does_not_keep_the_next_one_out() -> None:
+def test_somebody_who_only_looks_does_not_keep_the_next_one_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ownership, "LOOK_S", PATIENCE_S)
     with ownership._lock_file() as lock:
         fcntl.flock(lock, fcntl.LOCK_SH)
         looking = threading.Timer(0.1, lambda: fcntl.flock(lock, fcntl.LOCK_UN))
@@ -181,7 +183,11 @@ asyncio.run(started())
 
 def test_no_child_crashes_in_a_fork_beside_grpc() -> None:
     ran = subprocess.run(
-        [sys.executable, "-c", STARTS_CHILDREN], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-c", STARTS_CHILDREN],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
     )
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.split() == ["300"], ran.stderr[-2000:]

@@ -6,12 +6,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from headway_cli.workers import workers
+from tests.patience import until
 
 
 def slow_to_end(started: Path) -> None:
@@ -29,20 +29,13 @@ def says_who(file: Path) -> None:
     time.sleep(300.0)
 
 
-def wait_until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 120.0
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 def test_those_that_are_told_twice_in_one_call_end_too(tmp_path: Path) -> None:
     """Such a process took both for its call's error and waited for the next call, and its parent for it."""
 
     def interrupted() -> None:
         with workers(1) as pool:
             pool.submit(slow_to_end, tmp_path / "started")
-            wait_until((tmp_path / "started").exists)
+            until((tmp_path / "started").exists)
             (process,) = multiprocessing.active_children()
             assert process.pid is not None
             os.kill(process.pid, signal.SIGTERM)
@@ -69,9 +62,9 @@ if __name__ == "__main__":
         [sys.executable, tmp_path / "parent.py"], env={**os.environ, "PYTHONPATH": root}
     )
     try:
-        wait_until((tmp_path / "pid").exists)
+        until((tmp_path / "pid").exists)
     finally:
         parent.kill()
         parent.wait()
     process = int((tmp_path / "pid").read_text())
-    wait_until(lambda: not Path(f"/proc/{process}").exists())
+    until(lambda: not Path(f"/proc/{process}").exists())

@@ -10,6 +10,7 @@ import pytest
 from headway.config import HeadwayConfig
 from tests.gateway.doubles import ScriptedBackend, Step
 from tests.gateway.serving import Running, serving
+from tests.patience import patient_clients
 
 Serve = Callable[..., Running]
 
@@ -17,6 +18,11 @@ Serve = Callable[..., Running]
 @pytest.fixture(autouse=True)
 def _no_keys_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HEADWAY_API_KEYS", raising=False)
+
+
+@pytest.fixture(autouse=True)
+def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    patient_clients(monkeypatch)
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from headway.workload import (
     open_trace,
     write_trace,
 )
+from tests.patience import PATIENCE_S
 
 
 def counts(spec: str, edges: list[float]) -> npt.NDArray[np.int64]:
@@ -184,7 +185,7 @@ def test_a_pipe_is_written_and_stays_one(tmp_path: Path, name: str) -> None:
     reader.start()
     with open_trace("steady:duration_s=10") as trace:
         write_trace(trace, pipe)
-        reader.join(10)
+        reader.join(PATIENCE_S)
         write_trace(trace, tmp_path / f"plain-{name}")
     assert pipe.is_fifo()
     assert received == [(tmp_path / f"plain-{name}").read_bytes()]
