@@ -2,9 +2,10 @@
 
 import pytest
 
-from tests.patience import patient_clients
+from tests.patience import PATIENCE_S, patient_clients
 
 
 @pytest.fixture(autouse=True)
 def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
     patient_clients(monkeypatch)
+    monkeypatch.setattr("headway_cli.cluster.REACHED_WITHIN_S", PATIENCE_S)

@@ -20,7 +20,7 @@ from headway.planning.record_figures import REASONS, reason_codes
 from headway.planning.records import ANSWERS, DecisionRecord
 from serve_apps.access import make_access
 from serve_apps.control_host import ControlApp
-from serve_apps.control_metrics import FORGET_S, RETRY_S, WAIT_S, ControlMetrics, StatusFeed
+from serve_apps.control_metrics import FORGET_S, RETRY_S, ControlMetrics, StatusFeed
 from serve_apps.gateway.app import make_app
 from serve_apps.gateway.backend import Readiness
 from serve_apps.routed.metrics import RoutingCounts, RoutingMetrics
@@ -28,9 +28,15 @@ from serve_apps.tracing.export import SpanCounts
 from tests.cli.control_server import AT, decision, status
 from tests.engines.virtual_loop import run
 from tests.gateway.doubles import LOADS, ScriptedBackend, chunks
+from tests.patience import PATIENCE_S
 
 DOCS = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
 NOW_S = AT + 12.0
+
+
+@pytest.fixture(autouse=True)
+def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("serve_apps.control_metrics.WAIT_S", PATIENCE_S)
 
 
 def saving(value: float) -> dict[str, float]:
@@ -205,7 +211,7 @@ def test_a_planner_that_hangs_holds_no_scrape_up():
         return loop.time(), shown(ControlMetrics("m", hanging))
 
     took_s, seen = run(scenario())
-    assert took_s == pytest.approx(2 * WAIT_S)
+    assert took_s == pytest.approx(2 * PATIENCE_S)
     assert seen == {("headway_control_plane_up", ()): 0.0}
 
 

@@ -35,6 +35,7 @@ async def taken(stream: AsyncIterator[str], count: int) -> list[tuple[str, Any]]
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live_page, "PERIOD_S", 0.01)
+    monkeypatch.setattr("serve_apps.control_metrics.WAIT_S", PATIENCE_S)
 
 
 def live(shown: StandingPlane) -> LivePage:
@@ -85,15 +86,14 @@ def test_streams_end_with_the_server_and_there_are_not_too_many() -> None:
     assert len(asyncio.run(asyncio.wait_for(end(), PATIENCE_S))) <= 1
 
     async def crowd() -> int:
-        crowded = live(plane(3))
-        readers = [crowded._counted() for _ in range(live_page.MOST_READERS)]
+        (follow,) = (each.endpoint for each in live(plane(3)).routes() if each.path == "/v1/control/live")
+        readers = [(await follow(None)).body_iterator for _ in range(live_page.MOST_READERS)]
         for reader in readers:
             await anext(reader)
-        status = (await crowded._live(None)).status_code  # type: ignore[arg-type]
+        status: int = (await follow(None)).status_code
         for reader in readers:
             await reader.aclose()
-        again = (await crowded._live(None)).status_code  # type: ignore[arg-type]
-        assert again == 200
+        assert (await follow(None)).status_code == 200
         return status
 
     assert asyncio.run(crowd()) == 503
