@@ -1,7 +1,7 @@
 """The whole system as its users have it: Ray, Serve, gateway, engines, control plane, and load from outside.
 
-    with live_system({"slo.itl_ms": 150}) as system:
-        result = system.load("steady:rate_rps=2,duration_s=20")
+    with live_system({"slo.itl_ms": 150}) as system, system.under_load("steady:rate_rps=2") as result:
+        wait_until(lambda: system.running("decode") == 2)
 
 The engine is slowed down so that two cores carry several replicas: one decode replica sustains some 100
 tokens/s under the ITL target below, one prefill replica some 2.5 prompts of 800 tokens a second.
@@ -20,20 +20,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import ray
 from ray import serve
+from ray.serve.schema import ServeDeploySchema
 
 from headway.config import load_config
 from tests.ports import free_port
-from tests.ray.clusters import wait_until
-
-if TYPE_CHECKING:
-    from serve_apps.deployments import EngineFactory
+from tests.ray.clusters import PATIENCE_S, controller, wait_until
 
 APPLICATION = "headway"
-ANSWERS_WITHIN_S = 60.0
 INTERRUPTED = 130
 """Exit code of a command that was interrupted."""
 SLOW = {
@@ -57,15 +54,14 @@ step down, for the few replicas that stay, for most of a minute."""
 @dataclass(frozen=True, kw_only=True)
 class LiveSystem:
     url: str
-    interval_s: float
 
-    def get(self, path: str, timeout_s: float = 10.0) -> Any:
+    def get(self, path: str, timeout_s: float = 60.0) -> Any:
         with urllib.request.urlopen(self.url + path, timeout=timeout_s) as answer:
             return json.load(answer)
 
     def status(self) -> dict[str, Any]:
         """A planner that is too busy to answer (503) is asked again, as a person would."""
-        deadline = time.monotonic() + ANSWERS_WITHIN_S
+        deadline = time.monotonic() + PATIENCE_S
         while True:
             try:
                 document: dict[str, Any] = self.get("/v1/control/status")
@@ -80,14 +76,28 @@ class LiveSystem:
         answer = self.get("/v1/control/decisions?limit=1000")
         return answer["decisions"] if isinstance(answer, Mapping) else answer
 
+    def newest(self) -> int:
+        """The id of the newest decision; -1 before the first, and while nobody answers."""
+        try:
+            return max((record["id"] for record in self.decisions()), default=-1)
+        except OSError:
+            return -1
+
+    def counted(self, metric: str, *labels: str) -> float:
+        """A metric of the gateway, summed over what has all these texts among its labels."""
+        with urllib.request.urlopen(f"{self.url}/metrics", timeout=PATIENCE_S) as answer:
+            lines = answer.read().decode().splitlines()
+        found = [line for line in lines if line.startswith(metric) and all(text in line for text in labels)]
+        return sum(float(line.split()[-1]) for line in found)
+
     def running(self, role: str) -> int:
         return self.status()["pools"][role]["ready"]
 
     @contextmanager
-    def under_load(self, spec: str, *, cut: bool = False) -> Iterator[dict[str, Any]]:
-        """The load runs beside the block; afterwards the yielded dictionary holds its result.
+    def under_load(self, spec: str) -> Iterator[dict[str, Any]]:
+        """The load runs beside the block, and is cut with it. Then the yielded dictionary holds its result.
 
-        `cut`: it ends with the block. Requests that are then under way are not in the result.
+        Requests that are under way at the end are not in it.
         """
         result: dict[str, Any] = {}
         with tempfile.TemporaryDirectory() as folder:
@@ -100,20 +110,14 @@ class LiveSystem:
             )
             try:
                 yield result
-                if cut and process.poll() is None:
-                    process.send_signal(signal.SIGINT)
-                _, errors = process.communicate(timeout=180)
+                process.send_signal(signal.SIGINT)
+                _, errors = process.communicate(timeout=PATIENCE_S)
             finally:
                 process.kill()
                 process.wait()
-            assert process.returncode == 0 or (cut and process.returncode == INTERRUPTED), errors
+            assert process.returncode in (0, INTERRUPTED), errors
             result.update(json.loads(output.read_text()))
             result["records"] = [json.loads(line) for line in records.read_text().splitlines()]
-
-    def load(self, spec: str) -> dict[str, Any]:
-        with self.under_load(spec) as result:
-            pass
-        return result
 
 
 def headway(*verb: str) -> Sequence[str]:
@@ -122,24 +126,52 @@ def headway(*verb: str) -> Sequence[str]:
 
 
 @contextmanager
-def live_system(
-    overrides: Mapping[str, Any] | None = None, make: "EngineFactory | None" = None
-) -> Iterator[LiveSystem]:
+def live_system(overrides: Mapping[str, Any] | None = None) -> Iterator[LiveSystem]:
     """The disaggregated application on the cluster that is there; gone again at the end, actors and all."""
     from serve_apps.builders import application
-    from serve_apps.engines import make_engine
 
     config = load_config(None, {**SLOW, "gateway.port": free_port(), **(overrides or {})})
-    app = application(config, make or make_engine)
-    serve.run(app, name=APPLICATION, route_prefix="/", external_scaler_enabled=True)
-    system = LiveSystem(
-        url=f"http://127.0.0.1:{config.gateway.port}", interval_s=config.planner.adjustment_interval_s
-    )
+    serve.run(application(config), name=APPLICATION, route_prefix="/", external_scaler_enabled=True)
+    system = LiveSystem(url=f"http://127.0.0.1:{config.gateway.port}")
     try:
-        wait_until(lambda: _plans(system), 180)
+        wait_until(lambda: _plans(system))
         yield system
     finally:
         serve.delete(APPLICATION)
+
+
+@contextmanager
+def system_of_a_file(settings: Mapping[str, Any]) -> Iterator[LiveSystem]:
+    """The same of a Serve config file, which can be changed and applied again; without `SLOW`."""
+    apply_file(settings, {})
+    system = LiveSystem(url=f"http://127.0.0.1:{settings['gateway.port']}")
+    try:
+        wait_until(lambda: _is_deployed() and _plans(system))
+        yield system
+    finally:
+        serve.delete(APPLICATION)
+
+
+def apply_file(settings: Mapping[str, Any], over: Mapping[str, Any]) -> None:
+    """What `serve deploy` does with a file of these settings, and those for the control plane over them."""
+    counts = [{"name": name, "num_replicas": 1} for name in ("Gateway", "Prefill", "Decode")]
+    plane = {"name": "ControlPlane", "num_replicas": 1, "user_config": dict(over)}
+    application = {
+        "name": APPLICATION,
+        "import_path": "serve_apps.disagg:build",
+        "route_prefix": "/",
+        "external_scaler_enabled": True,
+        "args": dict(settings),
+        "deployments": [*counts, plane],
+    }
+    file = {"proxy_location": "Disabled", "applications": [application]}
+    ray.get(controller().apply_config.remote(ServeDeploySchema.model_validate(file)))
+
+
+def _is_deployed() -> bool:
+    found = serve.status().applications[APPLICATION]
+    assert found.status != "DEPLOY_FAILED", found
+    return found.status == "RUNNING"
 
 
 def _plans(system: LiveSystem) -> bool:
@@ -170,6 +202,6 @@ def kill_nine(name_contains: str) -> int:
     return pid
 
 
-def joined() -> str:
-    """The address of the cluster that this process has joined."""
-    return ray.get_runtime_context().gcs_address
+def alive_again(name: str, old_pid: int) -> bool:
+    """Whether the actor of that name lives in another process."""
+    return any(pid != old_pid for pid in pids(name).values())

@@ -22,12 +22,10 @@ from ray.exceptions import RayError
 
 from actors import control_plane, names
 from headway.config import HeadwayConfig, load_config
-from tests.ray.clusters import wait_until
+from tests.ray.clusters import PATIENCE_S, wait_until
 from tests.ray.live_system import pids
 
 MODEL = "llama-3.1-8b"
-PATIENCE_S = 60.0
-STARTED_WITHIN_S = 180.0
 ROUTED = {
     "engine.time_scale": 0.05,
     "engine.max_batch_size": 4,
@@ -96,7 +94,7 @@ def serving(config: HeadwayConfig) -> Iterator[Gateway]:
     handle = serve.run(app, name="routed", external_scaler_enabled=True)
     try:
         (address,) = handle.addresses.remote().result()
-        wait_until(lambda: _ready(address), STARTED_WITHIN_S)
+        wait_until(lambda: _ready(address))
         yield Gateway(address)
     finally:
         serve.delete("routed")

@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 
 from actors import names
-from tests.ray.clusters import wait_until
+from tests.ray.clusters import PATIENCE_S, wait_until
 from tests.ray.live_system import LiveSystem, headway, kill_nine, live_system
 
 SETTINGS = {
     "planner.policy": "headway",
     "planner.dry_run": True,
-    "planner.adjustment_interval_s": 2.0,
+    "planner.adjustment_interval_s": 1.0,
+    "planner.tick_deadline_s": 10.0,
     "planner.advice.price_per_gpu_hour": 2.5,
     "planner.advice.currency": "$",
     # Far from what engines take, so that what a busy machine makes late doesn't forbid less.
@@ -29,9 +30,6 @@ SETTINGS = {
 }
 LOAD = "steady:rate_rps=1,duration_s=900,input_tokens=100,output_tokens=20,input_cv=0,seed=1"
 LAST_10_S = "/v1/control/advice?since=10s"
-PATIENCE_S = 240.0
-"""Many times what a plan takes to be sure of less (four intervals to learn, four that agree): on a machine
-that does much else, ticks this short are often not answered in time, and such an interval teaches nothing."""
 
 
 def change(system: LiveSystem, *pairs: str) -> None:
@@ -68,20 +66,20 @@ def system(ray_cluster: str) -> Iterator[LiveSystem]:
 
 
 def test_a_dry_run_tells_what_its_plan_would_have_saved(system: LiveSystem, tmp_path: Path) -> None:
-    wait_until(lambda: (system.running("prefill"), system.running("decode")) == (2, 3), PATIENCE_S)
+    wait_until(lambda: (system.running("prefill"), system.running("decode")) == (2, 3))
     change(system, "pools.prefill.min_replicas=1", "pools.decode.min_replicas=1")
-    with system.under_load(LOAD, cut=True):
+    with system.under_load(LOAD):
 
         def planned() -> dict[str, int]:
             return {role: pool["desired"] for role, pool in told(system).get("pools", {}).items()}
 
-        wait_until(lambda: planned() == {"prefill": 1, "decode": 1}, PATIENCE_S)
+        wait_until(lambda: planned() == {"prefill": 1, "decode": 1})
 
         def planned_gpus() -> float:
             return float((system.decisions()[-1].get("advice") or {}).get("planned_gpus") or 0.0)
 
         # What the plan has released finishes its requests first.
-        wait_until(lambda: planned_gpus() == pytest.approx(2.0), PATIENCE_S)
+        wait_until(lambda: planned_gpus() == pytest.approx(2.0))
         # Nothing was set: the real fleet is what it was.
         assert (system.running("prefill"), system.running("decode")) == (2, 3)
         record = system.decisions()[-1]
@@ -97,7 +95,6 @@ def test_a_dry_run_tells_what_its_plan_would_have_saved(system: LiveSystem, tmp_
         # The planner may be asked once more before it goes, and then be away for a moment.
         wait_until(
             lambda: covered_s(system) > before["covered_s"] and planned() == {"prefill": 1, "decode": 1},
-            PATIENCE_S,
         )
 
         # While it was away nothing was planned, and the window says so; then it is whole again, and so late
@@ -107,21 +104,21 @@ def test_a_dry_run_tells_what_its_plan_would_have_saved(system: LiveSystem, tmp_
             return window
 
         saved = pytest.approx(0.6, abs=0.02)
-        wait_until(lambda: last()["covered_s"] >= 4.0 and last()["saved_share"]["value"] == saved, PATIENCE_S)
+        wait_until(lambda: last()["covered_s"] >= 4.0 and last()["saved_share"]["value"] == saved)
         found = last()
         assert found["covered_s"] <= 12.5
         assert found["saved_cost"]["value"] > 0.0
         page = tmp_path / "advice.html"
         command = [*headway("advise"), "--url", system.url, "--since", "1h", "--page", str(page)]
-        said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+        said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE_S)
         assert said.stdout.startswith("Headway would have saved")
         assert "Requests in time" in page.read_text(encoding="utf-8")
 
         # Once it acts, the fleet that stood there before goes on beside the real one.
         change(system, "planner.dry_run=false")
-        wait_until(lambda: since_acting(system)[0] > 0.3, PATIENCE_S)
+        wait_until(lambda: since_acting(system)[0] > 0.3)
         # Requests end some intervals later.
-        wait_until(lambda: since_acting(system)[1] > 0.8, PATIENCE_S)
+        wait_until(lambda: since_acting(system)[1] > 0.8)
         advice = told(system)
         acted = advice["acted"]
         assert advice["acting"]

@@ -1,24 +1,19 @@
-"""The live planner between systems that are not ours: Prometheus goes away, an orchestrator dies."""
+"""The live planner behind a Prometheus that goes away and comes back; what our dashboards then show."""
 
 import json
 import math
-import subprocess
-import sys
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from tests.observability.dashboards import EXAMPLES, queries
 from tests.ports import free_port
 from tests.prometheus_process import PrometheusProcess
-from tests.ray import serve_orchestrator
 from tests.ray.clusters import wait_until
-from tests.ray.live_system import APPLICATION, LiveSystem, live_system
+from tests.ray.live_system import LiveSystem, live_system
 
-LIGHT = "steady:rate_rps=1,duration_s=120,input_tokens=300,output_tokens=20,seed=6"
+LIGHT = "steady:rate_rps=1,duration_s=1800,input_tokens=300,output_tokens=20,seed=6"
 CLASSES = {
     "patient": {"ttft_ms": 60_000, "tpot_ms": 10_000, "critical": True},
     # Nothing can keep it: the router turns such requests away.
@@ -26,8 +21,6 @@ CLASSES = {
 }
 OF_OTHER_POLICIES = "headway_expected_load_replicas"
 """Of the policy headway; this system plans by another, which has the forecasts that headway has not."""
-
-HEAVY = "steady:rate_rps=5,duration_s=120,input_tokens=700,output_tokens=30,seed=7"
 
 
 def test_the_planner_holds_without_prometheus_and_goes_on_with_it_and_dashboards_show_it(
@@ -41,7 +34,8 @@ def test_the_planner_holds_without_prometheus_and_goes_on_with_it_and_dashboards
         "metrics.url": prometheus.url,
         "metrics.timeout_s": 2.0,
         "metrics.stale_after_s": 5.0,
-        "planner.adjustment_interval_s": 4.0,
+        "planner.adjustment_interval_s": 2.0,
+        "planner.tick_deadline_s": 10.0,
         "routing.profile": "slo",
         "slo.classes": CLASSES,
         # The load names no class, and is not to be turned away.
@@ -49,7 +43,7 @@ def test_the_planner_holds_without_prometheus_and_goes_on_with_it_and_dashboards
         "slo.itl_ms": 1_000.0,
     }
     try:
-        with live_system(overrides) as system, system.under_load(LIGHT, cut=True) as result:
+        with live_system(overrides) as system, system.under_load(LIGHT) as result:
             wait_until(lambda: planner(system)["state"] == "running" and decided(system) > 0)
             before = system.status()["last_decision"]["targets"]
             prometheus.stop()
@@ -113,46 +107,3 @@ def decided(system: LiveSystem) -> int:
     """The newest decision that was made on measured requests; -1 before."""
     measured = [record for record in system.decisions() if record["measured"]["requests"] is not None]
     return max((record["id"] for record in measured), default=-1)
-
-
-def test_an_outside_orchestrator_carries_decisions_out_dies_and_comes_back(
-    ray_cluster: str, tmp_path: Path
-) -> None:
-    journal = tmp_path / "journal"
-    with live_system({"connector.kind": "virtual", "planner.adjustment_interval_s": 5.0}) as system:
-        with orchestrator(ray_cluster, journal) as process, system.under_load(HEAVY, cut=True) as result:
-            wait_until(lambda: began(journal, more_than=1))
-            process.kill()
-            process.wait()
-            unfinished = begun(journal)[-1]
-            with orchestrator(ray_cluster, journal):
-                wait_until(lambda: f"done {unfinished}" in journal.read_text())
-                wait_until(lambda: system.running("decode") >= 2)
-        assert result["failed"] == 0
-    ids = begun(journal)
-    assert sorted(set(ids)) == list(range(max(ids) + 1))
-    assert ids == sorted(ids)
-    assert ids.count(unfinished) >= 1
-
-
-@contextmanager
-def orchestrator(address: str, journal: Path) -> Iterator[subprocess.Popen[bytes]]:
-    program = [sys.executable, "-m", serve_orchestrator.__name__, address, APPLICATION, str(journal)]
-    process = subprocess.Popen(program)
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.wait()
-
-
-def begun(journal: Path) -> list[int]:
-    """The ids of the decisions that the orchestrator began to carry out."""
-    lines = journal.read_text().splitlines() if journal.exists() else []
-    return [int(line.split()[1]) for line in lines if line.startswith("begin")]
-
-
-def began(journal: Path, more_than: int) -> bool:
-    """Whether a decision for more decode replicas than that is under way, or has been."""
-    lines = journal.read_text().splitlines() if journal.exists() else []
-    return any(line.startswith("begin") and int(line.split()[3]) > more_than for line in lines)

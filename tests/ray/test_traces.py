@@ -1,6 +1,8 @@
-"""One trace of a request through gateway, Router, prefill, KV transfer and decode on a real local Ray.
+"""What is seen of requests on their way through gateway, Router, prefill, KV transfer and decode.
 
-The collector is a double (`tests.otlp`); engines are simulated, the Router places by `slo`.
+One trace goes to a collector, a double (`tests.otlp`). Replicas report their latencies, by which the planner
+refines a profile that is faster than the engines; that this outlives the Interpolator is shown in
+tests/ray/test_router_actors.py. The Router places by `slo`.
 """
 
 import asyncio
@@ -10,19 +12,45 @@ from typing import Any
 
 import aiohttp
 import pytest
+import ray
 
+from actors import names
+from headway.config import load_config
+from headway.engine import engine_profile
+from headway.engine.refinement import MOST_RATIO
+from interp import Profile
 from tests.otlp import Collector, Seen, collecting
 from tests.ray.clusters import wait_until
-from tests.ray.routed_system import Gateway, deployed
+from tests.ray.live_system import LiveSystem, live_system
+from tests.ray.routed_system import Gateway
 
 TRACE, ABOVE = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
-SPLIT = {"prefill": {"max_replicas": 1}, "decode": {"max_replicas": 1}}
 TRANSFER_S = 0.2
 TOKENS = 4
+SPEED, TIME_SCALE = 1 / 1.6, 0.4
+"""Of the engines beside their profile, and of all."""
+ISL, OSL = 800, 60
+LOAD = f"steady:rate_rps=4,duration_s=1800,input_tokens={ISL},output_tokens={OSL},input_cv=0"
+SETTINGS = {
+    "engine.time_scale": TIME_SCALE,
+    "simulation.engine": {"prefill_speed": SPEED, "decode_speed": SPEED},
+    "engine.refinement.report_interval_s": 0.25,
+    "engine.kv_transfer.latency_ms": 1e3 * TRANSFER_S,
+    "planner.adjustment_interval_s": 2.0,
+    "planner.tick_deadline_s": 10.0,
+    "pools.prefill.max_replicas": 1,
+    "pools.decode.max_replicas": 1,
+    "routing.profile": "slo",
+    # A busy machine is no reason to place without the router.
+    "routing.call_timeout_ms": 10_000,
+    "slo.ttft_ms": 30_000.0,
+    "slo.itl_ms": 5_000.0,
+}
 
 
 @dataclass(frozen=True)
 class System:
+    live: LiveSystem
     gateway: Gateway
     collector: Collector
 
@@ -51,14 +79,46 @@ class System:
 @pytest.fixture(scope="module")
 def system(ray_cluster: str) -> Iterator[System]:
     with collecting() as collector:
-        settings = {
-            "pools": SPLIT,
-            "slo": {"ttft_ms": 30_000, "itl_ms": 5_000},
-            "engine.kv_transfer.latency_ms": 1e3 * TRANSFER_S,
-            "tracing": {"endpoint": collector.endpoint, "ratio": 0.0},
-        }
-        with deployed(**settings) as gateway:
-            yield System(gateway, collector)
+        tracing = {"tracing": {"endpoint": collector.endpoint, "ratio": 0.0}}
+        with live_system({**SETTINGS, **tracing}) as live:
+            yield System(live, Gateway(live.url), collector)
+
+
+def interpolator(method: str, *arguments: object) -> Any:
+    actor = ray.get_actor(names.INTERPOLATOR, namespace=names.NAMESPACE)
+    return ray.get(getattr(actor, method).remote(*arguments), timeout=30)
+
+
+def measured() -> Profile:
+    """What the control plane was given."""
+    return engine_profile(load_config(None, {"engine.time_scale": TIME_SCALE}))
+
+
+def phases(profile: Profile) -> tuple[bool, bool]:
+    """Whether each phase's samples are other than measured."""
+    before = measured()
+    return (
+        list(profile.prefill.samples.ttft_s) != list(before.prefill.samples.ttft_s),
+        list(profile.decode.samples.itl_s) != list(before.decode.samples.itl_s),
+    )
+
+
+def test_the_planner_goes_by_a_profile_that_is_as_slow_as_the_engines(system: System) -> None:
+    live = system.live
+    assert live.status()["refined"] is None
+    with live.under_load(LOAD):
+        wait_until(lambda: phases(interpolator("model").profile) == (True, True))
+    profile = interpolator("model").profile
+    # Slower by as much as the engines are, and by whatever the machine was busy with, within the bound.
+    assert 1.2 < profile.prefill.ttft_s(ISL) / measured().prefill.ttft_s(ISL) <= MOST_RATIO + 1e-9
+    # The last reports may still change what is served.
+    wait_until(lambda: live.status()["refined"] == interpolator("model").profile.meta["refined"])
+    profile = interpolator("model").profile
+    assert live.status()["refined"]["factors"]["decode"] > 1.2
+    assert live.status()["refined"]["cells"] >= 2
+    assert live.get("/v1/control/profile")["meta"] == profile.meta
+    last = live.decisions()[-1]["id"]
+    wait_until(lambda: live.decisions()[-1]["id"] >= last + 2)
 
 
 def test_one_trace_crosses_every_part(system: System) -> None:
