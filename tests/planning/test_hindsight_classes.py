@@ -42,7 +42,7 @@ def traffic(tick, rate, share, urgent_s):
     )
 
 
-def last_of(policy, share, urgent_s=0.1, rate=20.0, ticks=40):
+def last_of(policy, share, urgent_s=0.1, rate=20.0, ticks=25):
     """The last decision after that many intervals, in which the fleet stays as it is."""
     state = policy.initial_state()
     pools = {

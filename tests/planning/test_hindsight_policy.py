@@ -114,7 +114,7 @@ def test_constant_load_settles_and_stays():
 
 
 def test_prompts_are_planned_for_as_far_as_engines_compute_them():
-    whole, nothing, most = (run(policy(), [20.0] * 60, cached=share) for share in (None, 0.0, 0.75))
+    whole, nothing, most = (run(policy(), [20.0] * 30, cached=share) for share in (None, 0.0, 0.75))
     assert targets(whole) == targets(nothing)
     needs = [decisions[-1].reasons["needs"]["prefill"]["option"]["expected"] for decisions in (whole, most)]
     assert needs[1] < 0.5 * needs[0]
@@ -146,7 +146,7 @@ def test_chance_alone_hardly_moves_the_targets():
 
 
 def test_more_load_is_never_given_fewer_replicas():
-    fleets = [targets(run(policy(), [rate] * 40))[-1] for rate in (5.0, 20.0, 60.0, 120.0)]
+    fleets = [targets(run(policy(), [rate] * 25))[-1] for rate in (5.0, 20.0, 60.0, 120.0)]
     assert fleets == sorted(fleets)
     assert fleets[-1] > fleets[0]
 
@@ -164,9 +164,9 @@ def test_nothing_is_done_without_data():
 
 
 def test_one_interval_without_requests_or_without_data_changes_little():
-    steady = targets(run(policy(), [20.0] * 60))
+    steady = targets(run(policy(), [20.0] * 40))
     for gap in (0.0, None):
-        broken = targets(run(policy(), [20.0] * 40 + [gap] + [20.0] * 19))
+        broken = targets(run(policy(), [20.0] * 25 + [gap] + [20.0] * 14))
         assert max(abs(a - b) for a, b in zip(steady, broken, strict=True)) <= 1
 
 
@@ -176,8 +176,8 @@ def test_without_traffic_the_minimum_is_reached():
 
 def test_a_start_longer_than_the_interval_does_not_pile_up_orders():
     # Twice for what a jump without precedent may be taken for, twice for the queue, and what grew meanwhile.
-    highest = max(targets(run(policy(), [10.0] * 20 + [60.0] * 60, Fleet(delay=8))))
-    assert highest <= 6 * max(targets(run(policy(), [60.0] * 60, Fleet(delay=0))))
+    highest = max(targets(run(policy(), [10.0] * 20 + [60.0] * 40, Fleet(delay=8))))
+    assert highest <= 6 * max(targets(run(policy(), [60.0] * 30, Fleet(delay=0))))
 
 
 def test_the_lead_is_learnt_from_starts():
@@ -230,10 +230,10 @@ def test_it_needs_a_profile_and_the_rules_of_engines():
 
 
 def test_peaks_that_nobody_can_follow_are_held_and_said():
-    rates = [90.0 if tick % 9 == 8 else 10.0 for tick in range(100)]
+    rates = [90.0 if tick % 9 == 8 else 10.0 for tick in range(63)]
     reasons = run(policy(), rates, Fleet(delay=4))[-1].reasons
     assert any("are held for them" in warning for warning in reasons["warnings"])
-    calm = run(policy(), [50.0] * 100)[-1].reasons
+    calm = run(policy(), [50.0] * 30)[-1].reasons
     assert not any("are held for them" in warning for warning in calm["warnings"])
 
 

@@ -1,16 +1,16 @@
 """A policy from an installed package: its settings, its interval, and a simulation by its name."""
 
-import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from actors.planning.context import refuse_simulated_only
-from headway import extensions
 from headway.config import ConfigError, HeadwayConfig, json_schema, load_config
 from headway.planning import PlanningError, decision_interval_s, known, make_policy
 from headway_cli.app import run
 from headway_cli.job import Job, execute
+from tests.installed_package import installed_package
 
 POLICY = '''
 from dataclasses import dataclass
@@ -64,27 +64,19 @@ EVEN = PolicyKind(
 '''
 
 
+ENTRY_POINTS = """[headway.policies]
+even = even_policy:EVEN
+broken = even_policy:NOTHING
+wrong = even_policy:Even
+static = even_policy:EVEN
+"""
+
+
 @pytest.fixture(autouse=True)
-def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def package(tmp_path: Path) -> Iterator[Path]:
     """A package that is installed beside headway, with a policy and one that cannot be loaded."""
-    (tmp_path / "even_policy.py").write_text(POLICY)
-    info = tmp_path / "even_policy-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: even-policy\nVersion: 1.0\n")
-    names = (
-        "even = even_policy:EVEN",
-        "broken = even_policy:NOTHING",
-        "wrong = even_policy:Even",
-        "static = even_policy:EVEN",
-    )
-    (info / "entry_points.txt").write_text("\n".join(["[headway.policies]", *names]))
-    monkeypatch.syspath_prepend(tmp_path)
-    extensions._installed.cache_clear()
-    json_schema.cache_clear()
-    yield
-    extensions._installed.cache_clear()
-    json_schema.cache_clear()
-    sys.modules.pop("even_policy", None)
+    with installed_package(tmp_path, "even_policy", POLICY, ENTRY_POINTS) as info:
+        yield info
 
 
 def test_it_runs_by_its_name_with_its_own_settings(tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from functools import cache
 
 import pytest
 
@@ -13,6 +14,7 @@ from headway.planning.types import NAN
 from tests.planning.advice.advice_cases import INTERVAL_S, row
 
 
+@cache
 def filled(count: int, fine: int = FINE) -> Ledger:
     ledger = Ledger()
     for number in range(count):

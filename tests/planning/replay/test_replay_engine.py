@@ -19,7 +19,7 @@ from headway.planning.types import Role, Slo
 
 def one_after_another(inputs, outputs):
     """Requests so far apart that each is alone."""
-    return Requests(600.0 * np.arange(len(inputs)), np.array(inputs, float), np.array(outputs, float))
+    return Requests(60.0 * np.arange(len(inputs)), np.array(inputs, float), np.array(outputs, float))
 
 
 @pytest.mark.parametrize(("mixed", "chunk_tokens"), [(False, 0), (False, 512), (True, 512)])
