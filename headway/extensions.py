@@ -38,17 +38,17 @@ class ExtensionPoint:
 
     def names(self) -> tuple[str, ...]:
         """All names, sorted."""
-        return tuple(sorted({*self.builtin, *_installed(self.group)}))
+        return tuple(sorted({*self.builtin, *installed(self.group)}))
 
     def __contains__(self, name: str) -> bool:
-        return name in self.builtin or name in _installed(self.group)
+        return name in self.builtin or name in installed(self.group)
 
     def load(self, name: str) -> Any:  # noqa: ANN401 - the owner of the extension point knows the type
         """The implementation of that name; ExtensionError names the known ones, or why it cannot be had."""
         if (target := self.builtin.get(name)) is not None:
             module, _, attribute = target.partition(":")
             return getattr(import_module(module), attribute)
-        found = _installed(self.group).get(name)
+        found = installed(self.group).get(name)
         if found is None:
             raise ExtensionError(f"unknown {self.what} {name!r}; known: {', '.join(self.names())}")
         entry, *others = found
@@ -64,7 +64,7 @@ class ExtensionPoint:
 
     def ignored(self) -> tuple[str, ...]:
         """A line for each installed implementation that has a built-in name, and so is never used."""
-        taken = [entry for name in self.builtin for entry in _installed(self.group).get(name, ())]
+        taken = [entry for name in self.builtin for entry in installed(self.group).get(name, ())]
         return tuple(
             f"{self.what} {entry.name!r} of {entry.value} is ignored: the name is built in" for entry in taken
         )
@@ -101,7 +101,7 @@ def _file(frame: FrameType) -> str:
 
 
 @cache
-def _installed(group: str) -> Mapping[str, Sequence[EntryPoint]]:
+def installed(group: str) -> Mapping[str, Sequence[EntryPoint]]:
     """Entry points of that group by name, read once a process: the installed packages do not change.
 
     One for each target: more than one where packages disagree about a name.

@@ -10,8 +10,8 @@ from headway.config import json_schema
 
 
 @contextmanager
-def installed_package(directory: Path, module: str, code: str, entry_points: str) -> Iterator[None]:
-    """`module` with this code, and with the text of its `entry_points.txt`."""
+def installed_package(directory: Path, module: str, code: str, entry_points: str) -> Iterator[Path]:
+    """`module` with this code, and with the text of its `entry_points.txt`; the directory that has that."""
     (directory / f"{module}.py").write_text(code)
     info = directory / f"{module}-1.0.dist-info"
     info.mkdir()
@@ -20,7 +20,7 @@ def installed_package(directory: Path, module: str, code: str, entry_points: str
     sys.path.insert(0, str(directory))
     _forget()
     try:
-        yield
+        yield info
     finally:
         sys.path.remove(str(directory))
         sys.modules.pop(module, None)
@@ -29,5 +29,5 @@ def installed_package(directory: Path, module: str, code: str, entry_points: str
 
 def _forget() -> None:
     """Installed packages and the schema that names them are read once a process."""
-    extensions._installed.cache_clear()
+    extensions.installed.cache_clear()
     json_schema.cache_clear()

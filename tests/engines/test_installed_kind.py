@@ -1,11 +1,10 @@
 """An engine kind from an installed package: its options, its engine, and its declaration."""
 
-import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from headway import extensions
 from headway.config import ConfigError, HeadwayConfig, Role, load_config
 from headway.engine.kinds import EngineResources, engine_kind
 from serve_apps.arguments import read_arguments
@@ -14,6 +13,7 @@ from serve_apps.engines.protocol import EngineFailed
 from serve_apps.gateway.request import make_prompts
 from tests.engines.engine_cases import collect, request
 from tests.engines.virtual_loop import run
+from tests.installed_package import installed_package
 
 KIND = """
 from headway.config import PositiveInt, Settings
@@ -53,20 +53,18 @@ FAILING = EngineKind(make=fail)
 """
 
 
+ENTRY_POINTS = """[headway.engines]
+echo = echo_engine:ECHO
+wrong = echo_engine:EchoEngine
+failing = echo_engine:FAILING
+"""
+
+
 @pytest.fixture(autouse=True)
-def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def package(tmp_path: Path) -> Iterator[Path]:
     """A package that is installed beside headway, with a kind and one that is no declaration."""
-    (tmp_path / "echo_engine.py").write_text(KIND)
-    info = tmp_path / "echo_engine-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: echo-engine\nVersion: 1.0\n")
-    names = ("echo = echo_engine:ECHO", "wrong = echo_engine:EchoEngine", "failing = echo_engine:FAILING")
-    (info / "entry_points.txt").write_text("\n".join(["[headway.engines]", *names]))
-    monkeypatch.syspath_prepend(tmp_path)
-    extensions._installed.cache_clear()
-    yield
-    extensions._installed.cache_clear()
-    sys.modules.pop("echo_engine", None)
+    with installed_package(tmp_path, "echo_engine", KIND, ENTRY_POINTS) as info:
+        yield info
 
 
 def settings(**engine) -> HeadwayConfig:

@@ -1,13 +1,13 @@
 """Trace formats that an installed package brings are detected, read and named like the built-in ones."""
 
-import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from trace_files import PLAIN_HEADER, whole, write
 
-from headway import extensions
 from headway.workload import TraceError, TraceOptions, known_formats, open_trace
+from tests.installed_package import installed_package
 
 PACKAGE = '''
 import numpy as np
@@ -62,18 +62,10 @@ FILES = {
 
 
 @pytest.fixture(autouse=True)
-def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def package(tmp_path: Path) -> Iterator[Path]:
     """A package beside headway that brings three trace formats."""
-    (tmp_path / "formats_of_others.py").write_text(PACKAGE)
-    info = tmp_path / "formats_of_others-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: formats-of-others\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(ENTRY_POINTS)
-    monkeypatch.syspath_prepend(tmp_path)
-    extensions._installed.cache_clear()
-    yield info
-    extensions._installed.cache_clear()
-    sys.modules.pop("formats_of_others", None)
+    with installed_package(tmp_path, "formats_of_others", PACKAGE, ENTRY_POINTS) as info:
+        yield info
 
 
 @pytest.mark.parametrize("named", [False, True])
