@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from headway.engine import EngineRules, IterationTimes, LiveEngine
 from headway.planning.types import Role
 from tests.engine.stepping import Seen, drive, jobs_of, steps_of
+from tests.memory import grown_bytes
 from tests.simulation.worlds import (
     ArrayTrace,
     constant_profile,
@@ -247,11 +248,17 @@ def test_aborts_at_any_time_leave_nothing_behind(seed, role, max_batch):
 
 def test_many_aborts_do_not_pile_up():
     engine = steps_of()
-    for number in range(1_000):
-        engine.submit(str(number), 1, 900, prefilled=True, at_s=0.0)
-        engine.advance(0.0)
-        assert engine.abort(str(number))
-        assert len(engine._batch._finishing) < 100
+
+    def come_and_go() -> None:
+        for number in range(1_000):
+            at_s = engine.next_boundary_s() or 0.0
+            engine.submit(str(number), 1, 900, prefilled=True, at_s=at_s)
+            engine.advance(at_s)
+            engine.advance(engine.next_boundary_s())
+            assert engine.running == 1
+            assert engine.abort(str(number))
+
+    assert grown_bytes(come_and_go) < 50_000
 
 
 @pytest.mark.parametrize(

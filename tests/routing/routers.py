@@ -1,7 +1,6 @@
 """Routers, replicas and requests for tests of the router."""
 
-import tracemalloc
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -155,16 +154,6 @@ def finish(made: Router, request_id: str, now_s: float = 1.0, output_tokens: int
     made.prefilled(now_s, request_id)
     made.first_token(now_s, request_id)
     made.complete(now_s + 1.0, request_id, output_tokens)
-
-
-def grown_bytes(work: Callable[[], object]) -> int:
-    """The memory that `work` takes and does not give back."""
-    tracemalloc.start()
-    try:
-        work()
-        return tracemalloc.get_traced_memory()[0]
-    finally:
-        tracemalloc.stop()
 
 
 def aibrix_content(capacity: float) -> dict[str, Any]:

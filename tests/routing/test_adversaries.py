@@ -35,6 +35,7 @@ from headway_cli.workers import work
 from interp import scaled
 from predictors.latency import LatencyModel, TargetModel
 from predictors.latency.curve import Basis, Curve, Learned
+from tests.memory import grown_bytes
 from tests.routing.engines import Engines, stream
 from tests.routing.routers import (
     MIXED,
@@ -44,7 +45,6 @@ from tests.routing.routers import (
     bearing,
     finish,
     gone,
-    grown_bytes,
     join,
     placed,
     question,

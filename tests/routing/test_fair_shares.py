@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from headway.routing import fair_shares
 from headway.routing.fair_shares import ALLOWANCE, MOST_COUNTERS, FairShares, TenantShares, cost_of
-from tests.routing.routers import grown_bytes
+from tests.memory import grown_bytes
 
 
 def shares(**weights: float) -> FairShares:

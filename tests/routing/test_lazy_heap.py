@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headway.routing.lazy_heap import LazyHeap
-from tests.routing.routers import grown_bytes
+from tests.memory import grown_bytes
 
 STEPS = st.lists(st.tuples(st.booleans(), st.integers(0, 5), st.integers(0, 9).map(float)), max_size=60)
 

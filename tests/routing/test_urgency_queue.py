@@ -16,7 +16,7 @@ from headway.routing.capacity import RequestPattern
 from headway.routing.fair_shares import ALLOWANCE, TenantShares
 from headway.routing.heads import LEADING, HeadRow, ahead_of, enter_leading, leads
 from headway.routing.held_lines import UrgencyQueue, WaitingRequest
-from tests.routing.routers import grown_bytes
+from tests.memory import grown_bytes
 
 PATTERNS = [RequestPattern("m", 5, 5), RequestPattern("m", 9, 5), RequestPattern("m", 9, 2)]
 
