@@ -231,7 +231,8 @@ def gone_back(past):
     arrivals.inc(12_066)
     past.read(0.0)
     for at_s, value in ((5.0, 11_786), (10.0, 12_386)):
-        arrivals._value.set(value)
+        arrivals.reset()
+        arrivals.inc(value)
         past.read(at_s)
 
 

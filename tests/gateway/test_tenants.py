@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,9 @@ from headway.routing import RequestSlo
 from headway.routing.types import RouteRequest
 from serve_apps.access import INFERENCE, Access, Holder, make_access
 from serve_apps.engines.protocol import TokenChunk
-from serve_apps.gateway.app import make_app
+from serve_apps.gateway.app import GatewayApp
 from serve_apps.gateway.backend import Overloaded
+from serve_apps.gateway.state import make_state
 from serve_apps.gateway.tenants import MOST_USER_CHARACTERS, Tenants, check_tenants, cleaned
 from tests.gateway.doubles import ScriptedBackend
 from tests.gateway.test_slo_targets import Answer
@@ -85,10 +87,12 @@ def ask(
         "slo": {"classes": {"gold": {"ttft_ms": 50, "tpot_ms": 5, "critical": True}}},
     }
     backend = ScriptedBackend(script)
-    app = make_app(HeadwayConfig.model_validate(settings), backend)
+    config = HeadwayConfig.model_validate(settings)
+    access = make_access(config.gateway)
     if key:
         holder = Holder(name=key, tenant=key, rights=INFERENCE)
-        app._access = Access({sha256(key.encode()).digest(): holder})
+        access = Access({sha256(key.encode()).digest(): holder})
+    app = GatewayApp(make_state(config, backend, time.monotonic), access, ())
     body = json.dumps({"model": "m", "prompt": "Hi", "max_tokens": 1} | fields).encode()
     messages = [{"type": "http.request", "body": body, "more_body": False}]
 

@@ -22,17 +22,18 @@ def fitted() -> ProphetModel:
     return model
 
 
-def test_the_closed_form_spread_is_that_of_prophet_s_own_samples(fitted):
-    library = fitted._fitted
-    ahead = pd.DataFrame(
-        {"ds": pd.Timestamp("2000-01-03") + pd.to_timedelta(60.0 * np.arange(60, 90), unit="s")}
-    )
-    library.uncertainty_samples = 8_000
+def test_the_closed_form_spread_is_that_of_prophet_s_own_samples():
+    from prophet import Prophet
+
+    ds = pd.Timestamp("2000-01-03") + pd.to_timedelta(60.0 * np.arange(90), unit="s")
+    library = Prophet(uncertainty_samples=8_000, yearly_seasonality=False)
+    library.fit(pd.DataFrame({"ds": ds[:60], "y": WIGGLE}), seed=1)
+    library.stan_backend.cleanup()
+    ahead = pd.DataFrame({"ds": ds[60:]})
     state = np.random.get_state()  # noqa: NPY002 - the library samples from the global generator
     np.random.seed(3)  # noqa: NPY002
     sampled = library.predictive_samples(ahead)["yhat"].std(axis=1)
     np.random.set_state(state)  # noqa: NPY002
-    library.uncertainty_samples = 0
     assert predictive_std(library, ahead["ds"]) == pytest.approx(sampled, rel=0.05)
 
 

@@ -69,6 +69,9 @@ class Replica(Decode):
     async def prefill(self, request: EngineRequest) -> KvHandle:
         return await self.engine.prefill(request)
 
+    async def close(self) -> None:
+        await self._calls.close()
+
 
 class Result:
     """What a replica does for one call: to be awaited."""
@@ -105,7 +108,7 @@ class Handle:
     async def close(self) -> None:
         """End the replicas."""
         for replica in self.replicas.values():
-            await replica._calls.close()
+            await replica.close()
 
 
 class BoundHandle:

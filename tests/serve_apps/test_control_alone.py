@@ -3,6 +3,7 @@
 import asyncio
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -35,11 +36,15 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[HeadwayConfig]:
 
 def alone() -> Any:
     """A replica's state after its start; the class itself needs a cluster, and a server."""
-    return SimpleNamespace(_config=load_config(None, SETTINGS), _application="headway", _token="")
+    held = {"_live": SimpleNamespace(end=lambda: None), "_server": SimpleNamespace(stop=AsyncMock())}
+    return SimpleNamespace(_config=load_config(None, SETTINGS), _application="headway", _token="", **held)
 
 
-def test_settings_are_taken_over_those_of_the_application_each_time(started: list[HeadwayConfig]) -> None:
-    plane = alone()
+def test_settings_are_taken_over_those_of_the_application_each_time(
+    started: list[HeadwayConfig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plane, stopped = alone(), list[str]()
+    monkeypatch.setattr("serve_apps.control_host.control_plane.stop", lambda *, token: stopped.append(token))
     for over in ({}, {"slo": {"ttft_ms": 300}, "planner.dry_run": False}, {"slo.itl_ms": 20}):
         asyncio.run(ControlPlaneAlone.reconfigure(plane, over))
     assert [(each.slo.ttft_ms, each.slo.itl_ms, each.planner.dry_run) for each in started] == [
@@ -47,7 +52,8 @@ def test_settings_are_taken_over_those_of_the_application_each_time(started: lis
         (300, load_config(None, {}).slo.itl_ms, False),
         (load_config(None, {}).slo.ttft_ms, 20, True),
     ]
-    assert plane._token == "token 3 of headway"
+    asyncio.run(ControlPlaneAlone.__del__(plane))
+    assert stopped == ["token 3 of headway"]
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from headway.config import Role
-from headway.routing import Placement
+from headway.routing import Placement, ReplicaState, ReplicaUpdate
 from headway.routing.types import KnownBlocks
 from serve_apps.calls import Lost
 from serve_apps.engines.vllm.cached_blocks import CachedBlocks
@@ -120,7 +120,8 @@ def test_a_router_that_began_anew_gets_all_of_it() -> None:
 def test_a_router_that_cannot_use_the_news_of_one_replica_gets_all_of_that() -> None:
     async def scenario(replicas: Replicas, line: Line, one: Gateway, other: Gateway) -> None:
         router = line.sessions.router
-        router._state.prefixes.forget(router._fleet.get("b").slot)
+        for state in (ReplicaState.GONE, ReplicaState.READY):
+            router.replica_changed(0.0, ReplicaUpdate(replica="b", role=Role.MIXED, state=state))
         replicas.asked.clear()
         replicas.compute("b")
         replicas.report(one, other)
