@@ -72,9 +72,9 @@ def serving(config: HeadwayConfig, backend: Backend, routes: Sequence[BaseRoute]
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
     app = Leaving(make_app(config, backend, routes))
-    server = uvicorn.Server(
-        uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=1)
-    )
+    # A connection waits for its next request as long as the test lets it.
+    limits = {"timeout_keep_alive": int(PATIENCE_S), "timeout_graceful_shutdown": 1}
+    server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False, **limits))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()
     try:

@@ -59,6 +59,7 @@ Trace = Callable[..., Running]
 @pytest.fixture
 def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
     monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "20")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", f"{PATIENCE_S:g}")
     with collecting() as found:
         yield found
 
@@ -128,6 +129,7 @@ def test_a_request_is_one_trace_below_the_clients_span(collector: Collector, tra
 
 def test_over_http_too(traced: Trace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "20")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", f"{PATIENCE_S:g}")
     with collecting_http() as collector:
         ask(traced(ScriptedBackend(ANSWER), collector.endpoint, protocol="http"))
         assert "text_completion m" in spans_of(collector, 1)
@@ -170,7 +172,6 @@ def test_a_collector_that_is_stuck_costs_no_request_and_drops_are_counted(
 ) -> None:
     monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "8")
     monkeypatch.setenv("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "8")
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "120")
     collector.stuck = threading.Event()
     running = traced(SteppingBackend(ANSWER), collector.endpoint)
     try:
