@@ -14,6 +14,7 @@ SHAPE = "diurnal:rate_rps=25,amplitude=0.8,period_s=1200,duration_s=3000"
 SOURCE = f"{SHAPE},input_tokens=1500,output_tokens=200,seed=4"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("pools", "speed", "standing"),
     [("split", 1.0, "fixed"), ("mixed", 0.8, "fixed"), ("mixed", 1.0, "threshold")],

@@ -1,7 +1,6 @@
 """Ideas are off while a policy plans and on again after; what each is worth stands in the table."""
 
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks import decisions
-from benchmarks.policies.ablation import ABLATIONS, HINDSIGHT, IDEAS, Without
+from benchmarks.policies.ablation import ABLATIONS, IDEAS, Without
 from benchmarks.policies.ablation_report import HEAD, ablation_markdown
 from benchmarks.policies.cells import Base, Cell
 from benchmarks.policies.contenders import CONTENDERS, LOSS_BUDGETS, ONE_PERCENT
@@ -18,7 +17,7 @@ from benchmarks.policies.results import Results
 from benchmarks.policies.run_files import BaseFacts, RunFile
 from headway.config import load_config
 from headway.planning import Decision, Observation, Role
-from headway.planning.hindsight import HeadwaySettings, state
+from headway.planning.hindsight import state
 from headway.planning.hindsight.backtest import SMOOTHINGS, forecasts
 from headway.simulation.build import make_plan
 
@@ -44,21 +43,6 @@ class TestIdeas:
         policy = Without(Confirming(), {"state.CONFIRM": before + 1})
         assert policy.plan(OBSERVATION, policy.initial_state()).reasons == {"confirm": before + 1}
         assert before == state.CONFIRM
-
-    def test_a_name_that_is_not_there_is_an_error(self) -> None:
-        with pytest.raises(AttributeError):
-            Without(Confirming(), {"release.NO_SUCH": 1}).plan(OBSERVATION, None)
-
-    @pytest.mark.parametrize("idea", IDEAS, ids=lambda idea: idea.name)
-    def test_every_idea_names_what_is_there(self, idea: Any) -> None:
-        assert idea.stand_ins or idea.overrides
-        for name in idea.stand_ins:
-            module, *attributes = name.split(".")
-            found: Any = import_module(f"{HINDSIGHT}.{module}")
-            for attribute in attributes:
-                found = getattr(found, attribute)
-        for key in idea.overrides:
-            assert key.removeprefix("planner.headway.") in HeadwaySettings.model_fields
 
     @pytest.mark.parametrize("idea", IDEAS, ids=lambda idea: idea.name)
     def test_the_policy_plans_without_each(self, idea: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks import routings
 from benchmarks.__main__ import main
-from benchmarks.routings import GRID, Cell, chosen_cells
+from benchmarks.routings import GRID, chosen_cells
 from benchmarks.routings_table import Row, changes, summary, table
 from headway.config import load_config
 from headway.workload.generators import parse_generator
@@ -108,12 +108,6 @@ def test_a_cell_is_run_written_and_compared(
     out = capsys.readouterr().out
     assert "without --data DIR only generated loads run" in out
     assert f"| prefixes20/mixed/plain | 70% | slo | {rows[0]['goodput_rps']:.4g} → " in out
-
-
-def test_the_fleet_is_of_four_replicas() -> None:
-    for cell in chosen_cells("", has_data=True):
-        assert sum(int(part.partition("=")[2]) for part in cell.fleet.split(",")) == 4
-    assert Cell(name="mooncake", pools="split", promises="plain").fleet == "prefill=3,decode=1"
 
 
 @pytest.mark.parametrize(
