@@ -80,14 +80,20 @@ def local_ray() -> Iterator[LocalRay]:
 
 @pytest.fixture(scope="module")
 def ray_cluster(local_ray: LocalRay) -> Iterator[str]:
-    """Ray and Serve on loopback, without dashboard and proxy; the cluster's address."""
+    """Ray and Serve on loopback, without dashboard and proxy; the cluster's address.
+
+    One head for all modules of a process: what a module leaves is cleared, and a head takes 10 s to start.
+    """
     yield local_ray.use(proxy=False)
     local_ray.clear()
 
 
 @pytest.fixture(scope="module")
 def ray_with_proxy(local_ray: LocalRay) -> Iterator[str]:
-    """The same with Serve's HTTP proxy on a free port."""
+    """The same with Serve's HTTP proxy on a free port, as users' `serve run` has it.
+
+    A head of its own: Serve starts its proxy with itself or never. One module needs it, and no other asks.
+    """
     yield local_ray.use(proxy=True)
     local_ray.clear()
 

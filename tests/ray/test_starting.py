@@ -1,13 +1,20 @@
-"""Each way of starting ends the same: completions are served, and replica counts can be set from outside."""
+"""Each way of starting ends the same: completions are served, and replica counts can be set from outside.
 
+What only arguments differ in is in tests/serve_apps/test_arguments.py; a file with pools of their own is what
+test_one_system.py starts from.
+"""
+
+import asyncio
 import json
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 import ray
 from ray import serve
@@ -20,6 +27,7 @@ from actors.names import PLANNER
 from headway.config import ConfigError
 from tests.ports import free_port
 from tests.ray.clusters import (
+    POLL_S,
     application_details,
     controller,
     replicas,
@@ -31,17 +39,6 @@ from tests.ray.clusters import (
 SERVE = [str(Path(sys.executable).with_name("serve"))]
 EXAMPLES = Path(__file__).parents[2] / "examples" / "serve"
 STARTED_WITHIN_S = 180
-UNTOUCHED = "planner.adjustment_interval_s=3600"
-"""The planner would set counts of its own before the test has looked."""
-
-
-@pytest.fixture(autouse=True)
-def clean(ray_with_proxy: str) -> Iterator[None]:
-    yield
-    for app in list(serve.status().applications):
-        serve.delete(app)
-    # The control plane ends with its application.
-    wait_until(lambda: not control_plane.running())
 
 
 def serve_run(address: str, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -100,6 +97,12 @@ def accepted(app: str, deployment: str, count: int) -> bool:
     return True
 
 
+def ended(app: str) -> None:
+    serve.delete(app)
+    # The control plane ends with its application.
+    wait_until(lambda: not control_plane.running())
+
+
 def test_an_import_path(ray_with_proxy: str, tmp_path: Path) -> None:
     done = serve_run(ray_with_proxy, tmp_path, "serve_apps.disagg:app")
     assert done.returncode == 0, done.stderr
@@ -112,92 +115,38 @@ def test_an_import_path(ray_with_proxy: str, tmp_path: Path) -> None:
         "Prefill": 1,
         "ControlPlane": 1,
     }
+    ended("default")
 
 
-def test_a_builder_with_arguments(ray_with_proxy: str, tmp_path: Path) -> None:
-    port = free_port()
-    (tmp_path / "headway.yaml").write_text("pools: {mixed: {max_replicas: 4}}\n")
-    arguments = ["serve_apps.agg:build", "config=headway.yaml", f"gateway.port={port}", UNTOUCHED]
-    done = serve_run(ray_with_proxy, tmp_path, *arguments)
-    assert done.returncode == 0, done.stderr
-    assert gateway("default") == f"http://127.0.0.1:{port}"
-    completes(gateway("default"))
-    # Serve's own proxy leads to the same place.
-    completes(f"http://127.0.0.1:{proxy_port()}")
-    scales("default", "Mixed")
-
-
-def proxy_port() -> int:
-    details = ray.get(controller().get_serve_instance_details.remote())
-    return int(details["http_options"]["port"])
-
-
-@pytest.mark.parametrize(("name", "deployment"), [("disagg", "Prefill"), ("agg", "Mixed")])
-def test_a_serve_config_file(ray_with_proxy: str, tmp_path: Path, name: str, deployment: str) -> None:
-    port = free_port()
-    text = example(name, port)
-    (tmp_path / "serve.yaml").write_text(text)
+def test_a_config_file_first_without_the_flag_and_then_with_it(ray_with_proxy: str, tmp_path: Path) -> None:
+    port, file = free_port(), tmp_path / "serve.yaml"
+    text = example("agg", port)
+    file.write_text(text.replace("external_scaler_enabled: true", ""))
     done = serve_run(ray_with_proxy, tmp_path, "serve.yaml")
     assert done.returncode == 0, done.stderr
     assert gateway("headway") == f"http://127.0.0.1:{port}"
     completes(gateway("headway"))
-    details = application_details("headway")
-    assert details is not None
-    assert details["external_scaler_enabled"]
-    scales("headway", deployment)
+    with pytest.raises(Refused, match="'external_scaler_enabled: true'") as caught:
+        enable_external_scaling("headway")
+    assert "\n" not in str(caught.value)
+    file.write_text(text)
+    done = serve_run(ray_with_proxy, tmp_path, "serve.yaml")
+    assert done.returncode == 0, done.stderr
+    wait_until(lambda: bool((application_details("headway") or {})["external_scaler_enabled"]))
+    scales("headway", "Mixed")
+    ended("headway")
 
 
 def example(name: str, port: int) -> str:
     text = (EXAMPLES / f"{name}.yaml").read_text()
     for shipped, here in (
         ("port: 8000", f"port: {port}"),
+        # The planner would set counts of its own before the test has looked.
         ("{policy: headway}", "{policy: headway, adjustment_interval_s: 3600}"),
     ):
         assert shipped in text
         text = text.replace(shipped, here)
     return text
-
-
-def test_serve_run_from_python_with_a_port_that_is_taken(ray_with_proxy: str) -> None:
-    from serve_apps import disagg
-
-    port = proxy_port()
-    app = disagg.build({"gateway.port": port, "planner.adjustment_interval_s": 3600})
-    serve.run(app, name="headway", external_scaler_enabled=True)
-    assert gateway("headway") != f"http://127.0.0.1:{port}"
-    completes(gateway("headway"))
-    completes(f"http://127.0.0.1:{port}")
-    scales("headway", "Decode")
-
-
-def test_scaling_is_turned_on_once_and_restarts_nothing(ray_with_proxy: str) -> None:
-    from serve_apps import agg
-
-    assert not enable_external_scaling("headway")
-    serve.run(agg.build({"gateway.port": 0, "control_plane": False}), name="headway")
-    before = {name: replicas("headway", name) for name in ("Gateway", "Mixed")}
-    assert not accepted("headway", "Mixed", 1)
-    for _ in range(2):
-        assert enable_external_scaling("headway")
-    scales("headway", "Mixed")
-    assert enable_external_scaling("headway")
-    wait_until(lambda: serve.status().applications["headway"].status == "RUNNING")
-    assert running_replicas("headway", "Mixed") == 2
-    after = {name: replicas("headway", name) for name in before}
-    assert {one["replica_id"] for name in before for one in before[name]} <= {
-        one["replica_id"] for name in after for one in after[name]
-    }
-
-
-def test_a_config_file_without_the_flag_is_told_what_to_write(ray_with_proxy: str, tmp_path: Path) -> None:
-    text = example("agg", free_port()).replace("external_scaler_enabled: true", "")
-    (tmp_path / "serve.yaml").write_text(text)
-    done = serve_run(ray_with_proxy, tmp_path, "serve.yaml")
-    assert done.returncode == 0, done.stderr
-    completes(gateway("headway"))
-    with pytest.raises(Refused, match="'external_scaler_enabled: true'") as caught:
-        enable_external_scaling("headway")
-    assert "\n" not in str(caught.value)
 
 
 def test_a_wrong_setting_is_said_in_one_line(ray_with_proxy: str, tmp_path: Path) -> None:
@@ -218,3 +167,87 @@ def test_the_application_is_made_when_it_is_asked_for(module: str) -> None:
         missing()
     with pytest.raises(ConfigError, match="nowhere"):
         found.build({"engine.profile": "nowhere"})
+
+
+APP = "default"
+
+
+@pytest.fixture(scope="module")
+def built(ray_with_proxy: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The addresses of an application of a builder with arguments, whose gateway found its port taken."""
+    assert not enable_external_scaling(APP)
+    folder, proxy = tmp_path_factory.mktemp("built"), f"http://127.0.0.1:{proxy_port()}"
+    (folder / "headway.yaml").write_text("pools: {mixed: {max_replicas: 4}}\nengine: {time_scale: 0.05}\n")
+    settings = ("config=headway.yaml", f"gateway.port={proxy_port()}", "control_plane=false")
+    done = serve_run(ray_with_proxy, folder, "serve_apps.agg:build", *settings)
+    assert done.returncode == 0, done.stderr
+    return {"own": gateway(APP), "proxy": proxy}
+
+
+def proxy_port() -> int:
+    details = ray.get(controller().get_serve_instance_details.remote())
+    return int(details["http_options"]["port"])
+
+
+def test_a_builder_with_arguments_and_a_port_that_is_taken(built: dict[str, str]) -> None:
+    assert built["own"] != built["proxy"]
+    for url in built.values():
+        completes(url)
+
+
+@asynccontextmanager
+async def streaming(url: str, max_tokens: int) -> AsyncIterator[AsyncIterator[bytes]]:
+    """The events of a stream; leaving the block closes the connection."""
+    body = {"model": "llama-3.1-8b", "prompt": "x", "stream": True, "max_tokens": max_tokens}
+    async with (
+        aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(60)) as client,
+        client.post(f"{url}/v1/completions", json=body) as response,
+    ):
+        assert response.status == 200
+        yield (line async for line in response.content if line.startswith(b"data:"))
+
+
+def running() -> int:
+    handle = serve.get_deployment_handle("Mixed", APP)
+    stats = handle.stats.remote().result(timeout_s=30)
+    return int(stats.running + stats.waiting)
+
+
+@pytest.mark.parametrize("entrance", ["own", "proxy"])
+def test_a_client_that_leaves_frees_the_engine(built: dict[str, str], entrance: str) -> None:
+    async def scenario() -> None:
+        async with streaming(built[entrance], 5_000) as events:
+            await anext(events)
+            while await asyncio.to_thread(running) != 1:
+                await asyncio.sleep(POLL_S)
+
+    asyncio.run(scenario())
+    wait_until(lambda: running() == 0)
+
+
+def test_scaling_is_turned_on_once_and_restarts_nothing(built: dict[str, str]) -> None:
+    before = {one["replica_id"] for name in ("Gateway", "Mixed") for one in replicas(APP, name)}
+    assert not accepted(APP, "Mixed", 1)
+    for _ in range(2):
+        assert enable_external_scaling(APP)
+    scales(APP, "Mixed")
+    assert enable_external_scaling(APP)
+    wait_until(lambda: serve.status().applications[APP].status == "RUNNING")
+    assert running_replicas(APP, "Mixed") == 2
+    assert before <= {one["replica_id"] for name in ("Gateway", "Mixed") for one in replicas(APP, name)}
+
+
+def test_a_stream_survives_the_end_of_the_application(built: dict[str, str]) -> None:
+    async def scenario() -> list[bytes]:
+        async with streaming(built["own"], 30) as events:
+            first = await anext(events)
+            deleting = asyncio.create_task(asyncio.to_thread(serve.delete, APP))
+            rest = [event async for event in events]
+            await deleting
+        return [first, *rest]
+
+    events = asyncio.run(scenario())
+    assert events[-1].strip() == b"data: [DONE]"
+    texts = [json.loads(event[5:])["choices"] for event in events[:-1]]
+    assert [choices[0]["finish_reason"] for choices in texts if choices][-1] == "length"
+    assert APP not in serve.status().applications
