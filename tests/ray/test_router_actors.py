@@ -1,4 +1,6 @@
-"""The actors of routing: there when the profile needs them, back after kill -9, gone with the others."""
+"""The actors of routing: there when the profile needs them, with what was learnt after kill -9, gone with the
+others.
+"""
 
 import asyncio
 import os
@@ -23,9 +25,6 @@ from tests.ray.live_system import pids
 
 MODEL = "m"
 ROUTER = names.router(MODEL)
-PATIENCE_S = 60.0
-SECONDS = 10.0
-"""A change of the performance model is to be seen within."""
 APP = "nobody"
 
 
@@ -33,7 +32,7 @@ def settings(**more: Any) -> HeadwayConfig:
     return load_config(None, {"model": MODEL, "pools": {"mixed": {}}, **more})
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def plane(ray_cluster: str) -> Iterator[None]:
     control_plane.start(settings(**{"routing.profile": "slo"}), APP)
     yield
@@ -62,37 +61,57 @@ def status(name: str) -> Mapping[str, Any]:
     return found
 
 
-def test_they_run_where_the_profile_needs_them_and_end_with_the_others(plane: None) -> None:
+def test_samples_reach_the_trainer(plane: None) -> None:
     assert {ROUTER, names.LATENCY_TRAINER} <= set(control_plane.running())
+    serve_some()
+    wait_until(lambda: status(names.LATENCY_TRAINER)["rows"]["ttft"] > 0)
+
+
+def test_a_change_of_the_performance_model_reaches_router_and_status_and_outlives_the_actors(
+    plane: None,
+) -> None:
+    model = ask(names.INTERPOLATOR, "model")
+    wait_until(lambda: followed()["version"] == ask(names.INTERPOLATOR, "model").version)
+    assert followed()["profiles_version"] == model.profiles_version, "as measured until traffic shows more"
+    slower_s = 1.5 * float(model.profile.prefill.ttft_s(1000))
+    for _ in range(40):
+        ask(names.INTERPOLATOR, "learn", [LatencyReport(Phase.PREFILL, 1000.0, slower_s)])
+    refined = ask(names.INTERPOLATOR, "model")
+    assert refined.profiles_version != model.profiles_version
+    wait_until(lambda: followed()["profiles_version"] == refined.profiles_version)
+    wait_until(lambda: status(names.PLANNER)["refined"] == refined.profile.meta["refined"])
+
+    # The router of the same name after this one begins with what the Interpolator keeps of it.
+    ask(names.INTERPOLATOR, "correct", {"ttft": 1.7})
+    # A planner that has no answer in time says that there are none.
+    wait_until(lambda: status(names.PLANNER)["corrections"] == {"ttft": 1.7})
+    killed = (names.INTERPOLATOR, ROUTER, names.LATENCY_TRAINER)
+    for name in killed:
+        os.kill(pids(name)[name], signal.SIGKILL)
+    wait_until(lambda: all(map(answers, killed)) and followed()["version"] > 0)
+    wait_until(lambda: followed()["profiles_version"] == ask(names.INTERPOLATOR, "model").profiles_version)
+    assert followed()["profiles_version"] != model.profiles_version
+    assert followed()["corrections"]["ttft"] == pytest.approx(1.7)
+    assert status(ROUTER)["gateways"] == 0
+    assert status(names.LATENCY_TRAINER)["rows"]["ttft"] == 0
+    serve_some()
+    wait_until(lambda: status(names.LATENCY_TRAINER)["rows"]["ttft"] > 0)
+
+
+def test_they_run_where_the_profile_needs_them_and_end_with_the_others(plane: None) -> None:
     control_plane.start(settings(**{"routing.profile": "least_load"}), APP)
     assert not {ROUTER, names.LATENCY_TRAINER} & set(control_plane.running())
     assert names.PLANNER in control_plane.running()
-    control_plane.start(settings(**{"routing.profile": "slo", "routing.prediction.learn": False}), APP)
+    # `slo` does not turn away who names no SLO; `pull` does.
+    control_plane.start(settings(**{"routing.profile": "pull", "routing.prediction.learn": False}), APP)
     assert ROUTER in control_plane.running()
     assert names.LATENCY_TRAINER not in control_plane.running()
+    a_new_slo_reaches_the_router_and_the_one_after_it()
     control_plane.stop()
     assert control_plane.running() == ()
 
 
-def test_without_a_control_plane_they_end_after_the_gateways_that_started_them(ray_cluster: str) -> None:
-    tell(hello(session=1))
-    assert set(control_plane.running()) == {ROUTER, names.LATENCY_TRAINER}
-    wait_until(lambda: not control_plane.running(), 2 * PATIENCE_S)
-
-
-def test_samples_reach_the_trainer_and_both_come_back_after_kill_nine(plane: None) -> None:
-    serve_some()
-    wait_until(lambda: status(names.LATENCY_TRAINER)["rows"]["ttft"] > 0, PATIENCE_S)
-    for name in (ROUTER, names.LATENCY_TRAINER):
-        os.kill(pids(name)[name], signal.SIGKILL)
-    wait_until(lambda: answers(ROUTER) and answers(names.LATENCY_TRAINER), PATIENCE_S)
-    assert status(ROUTER)["gateways"] == 0
-    assert status(names.LATENCY_TRAINER)["rows"]["ttft"] == 0
-    serve_some()
-    wait_until(lambda: status(names.LATENCY_TRAINER)["rows"]["ttft"] > 0, PATIENCE_S)
-
-
-def test_a_new_slo_reaches_the_router_and_the_one_after_it(plane: None) -> None:
+def a_new_slo_reaches_the_router_and_the_one_after_it() -> None:
     numbers = count()
 
     def sheds(session: int) -> bool:
@@ -100,51 +119,18 @@ def test_a_new_slo_reaches_the_router_and_the_one_after_it(plane: None) -> None:
         _, answer = tell(hello(ready("a"), session=session), batch(Submit(0.0, plain), session=session))
         return bool(answer.messages.sheds)
 
-    # `slo` does not turn away who names no SLO; `pull` does.
-    control_plane.start(settings(**{"routing.profile": "pull"}), APP)
     assert not sheds(1)
     ask(names.PLANNER, "update_settings", {"slo.ttft_ms": 0.001})
-    wait_until(lambda: sheds(1), PATIENCE_S)
+    wait_until(lambda: sheds(1))
     os.kill(pids(ROUTER)[ROUTER], signal.SIGKILL)
-    wait_until(lambda: answers(ROUTER), PATIENCE_S)
-    wait_until(lambda: sheds(2), PATIENCE_S)
+    wait_until(lambda: answers(ROUTER))
+    wait_until(lambda: sheds(2))
 
 
-def test_a_change_of_the_performance_model_reaches_router_and_status_and_outlives_the_actors(
-    ray_cluster: str,
-) -> None:
-    refining = {"routing.profile": "slo", "engine.refinement.enabled": True}
-    control_plane.start(settings(**refining), APP)
-    try:
-        model = ask(names.INTERPOLATOR, "model")
-        wait_until(lambda: followed()["version"] == ask(names.INTERPOLATOR, "model").version, SECONDS)
-        assert followed()["profiles_version"] == model.profiles_version, (
-            "as measured until traffic shows more"
-        )
-        slower_s = 1.5 * float(model.profile.prefill.ttft_s(1000))
-        for _ in range(40):
-            ask(names.INTERPOLATOR, "learn", [LatencyReport(Phase.PREFILL, 1000.0, slower_s)])
-        refined = ask(names.INTERPOLATOR, "model")
-        assert refined.profiles_version != model.profiles_version
-        wait_until(lambda: followed()["profiles_version"] == refined.profiles_version, SECONDS)
-        wait_until(lambda: status(names.PLANNER)["refined"] == refined.profile.meta["refined"], SECONDS)
-
-        # The router of the same name after this one begins with what the Interpolator keeps of it.
-        ask(names.INTERPOLATOR, "correct", {"ttft": 1.7})
-        # A planner that has no answer in time says that there are none.
-        wait_until(lambda: status(names.PLANNER)["corrections"] == {"ttft": 1.7}, SECONDS)
-        for name in (names.INTERPOLATOR, ROUTER):
-            os.kill(pids(name)[name], signal.SIGKILL)
-        wait_until(lambda: answers(ROUTER) and followed()["version"] > 0, PATIENCE_S)
-        wait_until(
-            lambda: followed()["profiles_version"] == ask(names.INTERPOLATOR, "model").profiles_version,
-            SECONDS,
-        )
-        assert followed()["profiles_version"] != model.profiles_version
-        assert followed()["corrections"]["ttft"] == pytest.approx(1.7)
-        serve_some()
-    finally:
-        control_plane.stop(purge=True)
+def test_without_a_control_plane_they_end_after_the_gateways_that_started_them(ray_cluster: str) -> None:
+    tell(hello(session=1))
+    assert set(control_plane.running()) == {ROUTER, names.LATENCY_TRAINER}
+    wait_until(lambda: not control_plane.running())
 
 
 def followed() -> Mapping[str, Any]:
