@@ -134,6 +134,7 @@ def test_a_row_is_that_of_a_single_simulation(capsys: pytest.CaptureFixture[str]
         assert row["classes"][name]["attainment"]["mean"] == of_class["attainment"]
 
 
+@pytest.mark.slow
 def test_the_same_bytes_however_many_processes(capsys: pytest.CaptureFixture[str], settings: Path) -> None:
     flags = ("--routings", "random,slo", *FLEET, "--loads", "120", "--seeds", "1")
     assert compared(capsys, settings, *flags, "--jobs", "1") == compared(

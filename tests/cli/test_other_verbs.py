@@ -96,6 +96,7 @@ def test_report_of_a_result(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert again.read_bytes() == page.read_bytes()
 
 
+@pytest.mark.slow
 def test_the_simulated_day_ends_well(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -68,6 +68,7 @@ def test_everything_it_writes(capsys, ended, files):
         assert words in ended.err
 
 
+@pytest.mark.slow
 def test_the_same_input_gives_the_same_document_in_however_many_processes(capsys):
     short = (*COMMAND, "--chunks", "2048", "--duration", "120", "--json", "-")
     first, second = (headway(capsys, *short, "--jobs", jobs) for jobs in ("1", "3"))

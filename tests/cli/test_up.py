@@ -181,6 +181,7 @@ asyncio.run(started())
 """As Ray starts its processes. Without the environment some tens of these children crash, unnoticed."""
 
 
+@pytest.mark.slow
 def test_no_child_crashes_in_a_fork_beside_grpc() -> None:
     ran = subprocess.run(
         [sys.executable, "-c", STARTS_CHILDREN],

@@ -5,13 +5,15 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from headway_cli.workers import workers
-from tests.patience import until
+from headway_cli.workers import gathered, workers
+from tests.patience import PATIENCE_S, until
 
 
 def slow_to_end(started: Path) -> None:
@@ -27,6 +29,15 @@ def says_who(file: Path) -> None:
     written.write_text(str(os.getpid()))
     written.rename(file)
     time.sleep(300.0)
+
+
+def test_outcomes_come_in_the_order_of_the_calls_whichever_ends_first() -> None:
+    first = threading.Event()
+    calls = [lambda: (first.wait(PATIENCE_S), 1)[1], lambda: (first.set(), 2)[1]]
+    done: list[int] = []
+    with ThreadPoolExecutor(2) as pool:
+        assert gathered(pool, calls, done.append) == [1, 2]  # type: ignore[arg-type]
+    assert done == [1, 2]
 
 
 def test_those_that_are_told_twice_in_one_call_end_too(tmp_path: Path) -> None:
@@ -46,6 +57,7 @@ def test_those_that_are_told_twice_in_one_call_end_too(tmp_path: Path) -> None:
     assert not multiprocessing.active_children()
 
 
+@pytest.mark.slow
 def test_they_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
     """They went on with what it had asked for, and then waited, for good."""
     program = f"""

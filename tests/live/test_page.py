@@ -222,6 +222,7 @@ def test_hostile_names_are_text(page: Page) -> None:
         assert page.locator("img").count() == 0
 
 
+@pytest.mark.slow
 def test_a_thousand_replicas_and_many_updates_leave_nothing_behind(
     page: Page, monkeypatch: pytest.MonkeyPatch
 ) -> None:

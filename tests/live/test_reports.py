@@ -12,7 +12,7 @@ from headway.words import percent
 from headway_cli.app import run
 from tests.patience import PATIENCE_S
 
-LOAD = "diurnal:rate_rps=20,amplitude=0.6,duration_s=1800,input_tokens=900,output_tokens=80,seed=5"
+LOAD = "diurnal:rate_rps=20,amplitude=0.6,duration_s=600,input_tokens=900,output_tokens=80,seed=5"
 POLICIES = ("--policies", "reference,static:prefill=3:decode=3", "--jobs", "1")
 DRAWN = (
     "[...document.querySelectorAll('.charts')].map((host) => host.figure.panels.flatMap((panel) =>"
@@ -30,7 +30,7 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return result
 
 
-@pytest.fixture(params=[1280, 390])
+@pytest.fixture(params=[1280, pytest.param(390, marks=pytest.mark.slow)])
 def page(request: pytest.FixtureRequest, browser: Browser, compared: Path) -> Iterator[Page]:
     """The page in a wide and a narrow window; it must not ask for anything, nor complain."""
     page = browser.new_page(viewport={"width": request.param, "height": 900})

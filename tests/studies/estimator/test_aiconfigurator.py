@@ -60,6 +60,7 @@ def test_kv_bytes_do_not_depend_on_tensor_parallelism() -> None:
 
 
 @needs_library
+@pytest.mark.slow
 def test_latencies_follow_load() -> None:
     engine = AiConfigurator(spec())
     assert engine.prefill_ms(256) < engine.prefill_ms(2_048) < engine.prefill_ms(16_384)

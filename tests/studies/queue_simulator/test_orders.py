@@ -24,6 +24,7 @@ from headway.studies.queue_simulator import (
     run_experiment,
 )
 
+pytestmark = pytest.mark.slow
 SIMPLE, SLO, SAVABLE = QueuePolicy
 RANDOM, PUSH, PULL, BIN_PACK = DispatchRouting
 WAIT, MISSED = attrgetter("total.mean_wait_s"), attrgetter("total.slo_violations")

@@ -15,7 +15,7 @@ from headway.studies.queue_simulator import (
 )
 from tests.studies.queue_simulator.worlds import SIMPLE_PULL, alike, run
 
-COUNT = 200_000
+COUNT = 50_000
 LATENCY_S = 2.0
 WITHIN = 0.05
 
