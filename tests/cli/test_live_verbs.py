@@ -8,16 +8,21 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aiohttp import web
 from cli_cases import headway
-from control_server import Control, controlling, decision, measured, pool, status
+from control_server import AT, Control, controlling, decision, measured, pool, status
+from rich.console import Console
 
+from headway.planning.documents import StatusDocument
 from headway.planning.records import DecisionRecord
 from headway.words import clock, moment
 from headway_cli.decision_table import DecisionTable, roles_of
+from headway_cli.status import status_view
 from interp import load_profile
 
 sys.path.append(str(Path(__file__).parents[1] / "loadgen"))
@@ -58,194 +63,169 @@ def nobody() -> str:
         return f"http://127.0.0.1:{free.getsockname()[1]}"
 
 
-def test_status_shows_pools_attainment_and_why(control: Control, capsys: pytest.CaptureFixture[str]) -> None:
-    ended = headway(capsys, "status", "--url", control.url)
-    assert ended.code == 0, ended.err
-    assert "SIMULATED" in ended.out
-    rows = {line.split()[0]: line.split() for line in ended.out.splitlines() if line.split()}
-    assert rows["prefill"][1:5] == ["2", "0", "2", "0"]
-    assert rows["decode"][1:5] == ["4", "1", "3", "0"]
-    assert "96 % in the last interval, 98.7 % in total, aim 95 %" in ended.out
-    assert "#7" in ended.out
-    assert "decode 3 → 4: more load" in ended.out
-    assert "reached after 6.3 s" in ended.out
-    assert "All parts are well" in ended.out
+def shown(**changes: Any) -> str:
+    """What `status` prints of such a document, the spaces of its tables taken out."""
+    out = Console(width=200, file=StringIO())
+    out.print(status_view(StatusDocument.model_validate(status(**changes)), "http://here"))
+    return "\n".join(" ".join(line.split()) for line in out.file.getvalue().splitlines())
 
 
-def test_status_begins_with_the_verdict_and_check_is_its_exit_code(
-    control: Control, capsys: pytest.CaptureFixture[str]
-) -> None:
-    burning = {"state": "burning", "text": "Burning: 31 % of the requests miss their SLO", "well": False}
-    control.status = status(verdict=burning)
-    shown = headway(capsys, "status", "--url", control.url)
-    assert (shown.code, shown.out.splitlines()[1].strip()) == (0, burning["text"])
-    checked = headway(capsys, "status", "--check", "--url", control.url)
-    assert (checked.code, checked.out.strip()) == (1, burning["text"])
-    control.status = status(verdict={**burning, "state": "keeping", "well": True})
-    assert headway(capsys, "status", "--check", "--url", control.url).code == 0
-    control.status = status()
-    older = headway(capsys, "status", "--check", "--url", control.url)
-    assert (older.code, older.err.count("\n")) == (2, 1)
+def last(**changes: Any) -> dict[str, Any]:
+    return {"last_decision": status()["last_decision"] | changes}
 
 
-def test_status_names_missing_capacity(control: Control, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "Missing" not in headway(capsys, "status", "--url", control.url).out
-    lacking = {"decode": {"replicas": 3, "revoked": 0, "since_s": 3600.0, "ready": 1, "lost_share": 0.5}}
-    control.status = status(last_decision=status()["last_decision"] | {"missing": lacking})
-    out = headway(capsys, "status", "--url", control.url).out
-    assert re.search(r"Missing +3 decode replicas since \d\d:\d\d:\d\d, 50 % of the requests lost", out)
-
-
-def test_status_names_counts_that_others_set(control: Control, capsys: pytest.CaptureFixture[str]) -> None:
-    edit = {
-        "role": "decode",
-        "found": 3,
-        "ours": 8,
-        "seen_at": 3600.0,
-        "by": "kubectl-edit",
-        "changed_at": 3599.0,
-    }
-    rivals = ["HorizontalPodAutoscaler llm/a scales Deployment llm/b too"]
-    control.status = status(connector={"kind": "kubernetes", "foreign_edits": [edit], "rivals": rivals})
-    out = " ".join(headway(capsys, "status", "--url", control.url).out.split())
-    assert re.search(
-        r"Others decode is 3, not 8, by kubectl-edit at \d\d:\d\d:\d\d, to be overruled; Hori", out
-    )
+BURNING = {"state": "burning", "text": "Burning: 31 % of the requests miss their SLO", "well": False}
+EDIT = {"role": "decode", "found": 3, "ours": 8, "seen_at": AT, "by": "kubectl-edit", "changed_at": AT}
+RIVALS = ["HorizontalPodAutoscaler llm/a scales Deployment llm/b too"]
+LACKING = {"decode": {"replicas": 3, "revoked": 0, "since_s": AT, "ready": 1, "lost_share": 0.5}}
+CUT = {"address": "10.0.0.3", "node": "n3", "state": "unreachable", "since_s": AT, "back_s": None}
+BACK = {"address": "10.0.0.4", "node": "n4", "state": "back", "since_s": AT, "back_s": AT + 70, "ran": []}
+SINCE = {"prefill": AT, "decode": AT}
+REFINED = {"version": 143, "cells": 6, "since": SINCE, "factors": {"prefill": 1.42, "decode": 0.99}}
+FORECAST = {"requests": 60.0, "requests_low": 40.0, "requests_high": 81.0}
+SLOW = {"decode": {"ready": 3, "slowness": [2.0], "worth": [0.2], "lacking": 1}}
+ILL = {"Planner": {"ok": True, "detail": ""}, "MetricCollector": {"ok": False, "detail": "no data"}}
+UNWELL = status()["planner"] | {"state": "holding", "reason": "metrics are stale", "failed_ticks": 2}
+ANSWERS = (
+    ({"status": "dry_run", "detail": {}}, "decode 4; dry run, nothing is set"),
+    ({"status": "refused", "detail": {"error": "nobody has reported"}}, "; refused: nobody has reported"),
+)
+CHAT = {
+    "requests": 40,
+    "judged": 40,
+    "attainment": 0.9,
+    "ttft_s": {"p50": 0.2, "p95": 0.81, "p99": 1.2},
+    "itl_s": {"p50": 0.011, "p95": 0.016, "p99": 0.018},
+}
+CLASSES = status()["slo"] | {"classes": {"chat": {"ttft_ms": 500.0, "attainment": 0.98}}}
 
 
 @pytest.mark.parametrize(
-    ("answer", "said"),
+    ("changes", "said"),
     [
-        ({"status": "dry_run", "detail": {}}, "decode 4; dry run, nothing is set"),
-        ({"status": "refused", "detail": {"error": "nobody has reported"}}, "; refused: nobody has reported"),
+        ({"verdict": BURNING}, f"here\n{BURNING['text']}\n"),
+        ({}, "\nSIMULATED engine"),
+        ({}, "\nprefill 2 0 2 0 "),
+        ({}, "\ndecode 4 1 3 0 "),
+        ({}, "96 % in the last interval, 98.7 % in total, aim 95 %"),
+        ({}, f"Decision #7 at {clock(AT + 10)}: prefill 2, decode 4; reached after 6.3 s"),
+        ({}, "Why decode 3 → 4: more load"),
+        ({}, "All parts are well: Planner, Predictor"),
+        ({}, "reference policy, predictor kalman, every 10 s, 8 ticks"),
+        ({"planner": status()["planner"] | {"predictor": None}}, "reference policy, every 10 s, 8 ticks"),
+        ({"components": ILL}, "\nMetricCollector: no data"),
+        ({"planner": UNWELL}, "holding (metrics are stale): reference"),
+        ({"planner": UNWELL}, "8 ticks, 2 failed ticks"),
+        *(({"connector": answer}, said) for answer, said in ANSWERS),
+        (last(missing=LACKING), f"Missing 3 decode replicas since {clock(AT)}, 50 % of the requests lost"),
+        (
+            {"connector": {"kind": "kubernetes", "foreign_edits": [EDIT], "rivals": RIVALS}},
+            f"Others decode is 3, not 8, by kubectl-edit at {clock(AT)}, to be overruled; {RIVALS[0]}",
+        ),
+        (
+            {"measured": measured(queue_s=0.042, cached_tokens=512.0)},
+            "of TTFT; 512 tokens of a prompt cached",
+        ),
+        (
+            {"hosts": [CUT | {"ran": ["Decode#x1", "Predictor"]}]},
+            f"Host 10.0.0.3: unreachable since {clock(AT)}; on it: Decode#x1, Predictor",
+        ),
+        (
+            {"hosts": [BACK]},
+            f"Host 10.0.0.4: away since {clock(AT)} until {clock(AT + 70)}, back now; on it: nothing of ours",
+        ),
+        ({"gcs_away_since_s": AT}, f"Ray's GCS has not answered since {clock(AT)}"),
+        (
+            {"refined": REFINED},
+            f"Engines prefill takes 42 % longer than profiled since {clock(AT)}, the plan is corrected; "
+            "decode as profiled",
+        ),
+        (
+            {"refined": REFINED | {"factors": {"prefill": 1.0, "decode": 0.75}}},
+            "prefill as profiled; decode takes 25 % less than profiled since",
+        ),
+        (
+            {"slo": CLASSES, "measured": measured(classes={"chat": CHAT})},
+            "\nchat 40 90 % 98 % 200/810/1,200 500 11/16/18 150",
+        ),
+        (
+            {"slo": CLASSES, "measured": measured(classes={"chat": CHAT})},
+            "\nall 52 96 % 95 % 350/900/1,100 3,000",
+        ),
+        (
+            {"slo": CLASSES, "measured": measured(classes={"chat": {"requests": 0}})},
+            "\nchat 0 n/a 98 % n/a 500 n/a 150",
+        ),
+        (
+            last(forecast=FORECAST, forecast_error=0.0812),
+            "Forecast 60 requests in the next interval, 40 to 81 in 9 of 10 cases; "
+            "the last ones were off by 8.1 %",
+        ),
+        (
+            {"restarts": {"Planner": {"count": 2, "at": AT}, "Gateway": {"count": 1, "at": AT}}},
+            f"Restarted: Planner {moment(AT)} (2 times so far), Gateway {moment(AT)}",
+        ),
+        (
+            {
+                "changes": {"slo.ttft_ms": 250, "planner.dry_run": True},
+                "changed": {"slo.ttft_ms": {"by": "alice", "at": AT}},
+            },
+            f"Settings slo.ttft_ms 250 by alice {moment(AT)}; planner.dry_run true",
+        ),
+        (
+            {"differing": {"decode": [{"replica": "x7", "slowness": 2.0, "since_s": AT}]}, **last(slow=SLOW)},
+            f"decode replicas (x7) takes 2 times as long as the others since {clock(AT)}; "
+            "slow ones do 20 % of what others do, 1 more held for them",
+        ),
     ],
 )
-def test_status_says_why_a_decision_was_not_taken(
-    answer: dict[str, object], said: str, control: Control, capsys: pytest.CaptureFixture[str]
-) -> None:
-    control.status = status(connector=answer)
-    assert said in " ".join(headway(capsys, "status", "--url", control.url).out.split())
+def test_status_says(changes: dict[str, Any], said: str) -> None:
+    assert said in shown(**changes)
 
 
-def test_status_shows_queueing_and_the_cache_where_engines_report_them(
-    control: Control, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert "cached" not in headway(capsys, "status", "--url", control.url).out
-    control.status = status(measured=status()["measured"] | {"queue_s": 0.042, "cached_tokens": 512.0})
-    out = " ".join(headway(capsys, "status", "--url", control.url).out.split())
-    assert "of TTFT; 512 tokens of a prompt cached" in out
+def test_what_is_not_there_has_no_line() -> None:
+    names = {line.partition(" ")[0] for line in shown().splitlines()}
+    assert not names & {
+        "Missing",
+        "Others",
+        "Engines",
+        "Forecast",
+        "Settings",
+        "Replicas",
+        "Restarted:",
+        "Host",
+    }
+    assert "cached" not in shown()
+    assert "All parts" not in shown(components=ILL)
 
 
-def test_status_names_what_is_not_well(control: Control, capsys: pytest.CaptureFixture[str]) -> None:
-    control.status = status(
-        components={
-            "Planner": {"ok": True, "detail": ""},
-            "MetricCollector": {"ok": False, "detail": "no data"},
-        },
-        planner=status()["planner"] | {"state": "holding", "reason": "metrics are stale", "failed_ticks": 2},
-    )
-    out = headway(capsys, "status", "--url", control.url).out
-    assert "MetricCollector: no data" in out
-    assert "holding (metrics are stale)" in out
-    assert "2 failed ticks" in out
-    assert "All parts" not in out
+def test_status_before_anything_is_known() -> None:
+    nothing = dict.fromkeys(("mean", "p50", "p95", "p99", "count"))
+    said = shown(
+        engine={"kind": "vllm", "simulated": False, "time_scale": 1.0},
+        attainment={"last_interval": None, "total": None},
+        measured=measured(
+            health={"status": "starting", "detail": "nothing read yet"},
+            requests=None, isl_tokens=None, osl_tokens=None, ttft_s=nothing, itl_s=nothing, load={},
+        ),
+        last_decision=None,
+        pools={"mixed": pool(running=None, waiting=None, kv_usage=None)},
+    )  # fmt: skip
+    assert "none yet" in said
+    assert "nothing read yet" in said
+    assert "SIMULATED" not in said
 
 
-def test_status_names_hosts_that_are_cut_off_or_back_and_a_gcs_that_is_away(
-    control: Control, capsys: pytest.CaptureFixture[str]
-) -> None:
-    cut = {"address": "10.0.0.3", "node": "n3", "state": "unreachable", "since_s": 3600.0, "back_s": None}
-    back = {"address": "10.0.0.4", "node": "n4", "state": "back", "since_s": 60.0, "back_s": 130.0, "ran": []}
-    control.status = status(hosts=[cut | {"ran": ["Decode#x1", "Predictor"]}, back], gcs_away_since_s=3599.0)
-    out = " ".join(headway(capsys, "status", "--url", control.url).out.split())
-    time = r"\d\d:\d\d:\d\d"
-    assert re.search(rf"Host 10\.0\.0\.3: unreachable since {time}; on it: Decode#x1, Predictor", out)
-    assert re.search(
-        rf"Host 10\.0\.0\.4: away since {time} until {time}, back now; on it: nothing of ours", out
-    )
-    assert re.search(rf"Ray's GCS has not answered since {time}", out)
-
-
-def test_status_says_what_traffic_taught_of_the_profile(
-    control: Control, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert "Engines" not in headway(capsys, "status", "--url", control.url).out
-    since_s = 1_700_000_000.0
-    factors = {"prefill": 1.42, "decode": 0.99}
-    learnt = {"version": 143, "cells": 6, "factors": factors, "since": {"prefill": since_s, "decode": 1.0}}
-    control.status = status(refined=learnt)
-    out = " ".join(headway(capsys, "status", "--url", control.url).out.split())
-    seen = f"prefill takes 42 % longer than profiled since {clock(since_s)}, the plan is corrected"
-    assert f"Engines {seen}; decode as profiled" in out
-    control.status = status(refined={**learnt, "factors": {"prefill": 1.0, "decode": 0.75}})
-    out = " ".join(headway(capsys, "status", "--url", control.url).out.split())
-    assert "prefill as profiled; decode takes 25 % less than profiled since" in out
-
-
-def test_status_shows_latencies_by_class(control: Control, capsys: pytest.CaptureFixture[str]) -> None:
-    seconds = {"p50": 0.2, "p95": 0.81, "p99": 1.2}
-    gaps = {"p50": 0.011, "p95": 0.016, "p99": 0.018}
-    chat = {"requests": 40, "judged": 40, "attainment": 0.9, "ttft_s": seconds, "itl_s": gaps}
-    control.status = status(
-        slo=status()["slo"] | {"classes": {"chat": {"ttft_ms": 500.0, "attainment": 0.98}}},
-        measured=status()["measured"] | {"classes": {"chat": chat}},
-    )
-    out = headway(capsys, "status", "--url", control.url).out
-    rows = [" ".join(line.split()) for line in out.splitlines()]
-    assert "chat 40 90 % 98 % 200/810/1,200 500 11/16/18 150" in rows
-    assert any(row.startswith("all 52 96 % 95 % 350/900/1,100 3,000") for row in rows)
-    control.status["measured"]["classes"]["chat"] = {"requests": 0}
-    out = headway(capsys, "status", "--url", control.url).out
-    assert "chat 0 n/a 98 % n/a 500 n/a 150" in [" ".join(line.split()) for line in out.splitlines()]
-
-
-def test_status_names_a_predictor_where_the_policy_asks_one(
-    control: Control, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = headway(capsys, "status", "--url", control.url).out
-    assert "reference policy, predictor kalman, every 10 s, 8 ticks" in out
-    control.status = status(planner=status()["planner"] | {"policy": "headway", "predictor": None})
-    assert "headway policy, every 10 s, 8 ticks" in headway(capsys, "status", "--url", control.url).out
-
-
-def test_status_has_the_forecast_with_its_band(control: Control, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "Forecast" not in headway(capsys, "status", "--url", control.url).out
-    forecast = {"requests": 60.0, "requests_low": 40.0, "requests_high": 81.0}
-    control.status = status(
-        last_decision=status()["last_decision"] | {"forecast": forecast, "forecast_error": 0.0812}
-    )
-    out = " ".join(headway(capsys, "status", "--url", control.url).out.split())
-    expected = "60 requests in the next interval, 40 to 81 in 9 of 10 cases; the last ones were off by 8.1 %"
-    assert f"Forecast {expected}" in out
-
-
-def test_status_names_parts_that_restarted(control: Control, capsys: pytest.CaptureFixture[str]) -> None:
-    at = 1_700_000_000.0
-    control.status = status(restarts={"Planner": {"count": 2, "at": at}, "Gateway": {"count": 1, "at": at}})
-    out = " ".join(headway(capsys, "status", "--url", control.url).out.split())
-    assert f"Restarted: Planner {moment(at)} (2 times so far), Gateway {moment(at)}" in out
-
-
-def test_status_names_who_changed_a_setting(control: Control, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "Settings" not in headway(capsys, "status", "--url", control.url).out
-    at = 1_700_000_000.0
-    changes = {"slo.ttft_ms": 250, "planner.dry_run": True}
-    control.status = status(changes=changes, changed={"slo.ttft_ms": {"by": "alice", "at": at}})
-    out = " ".join(headway(capsys, "status", "--url", control.url).out.split())
-    assert f"slo.ttft_ms 250 by alice {moment(at)}; planner.dry_run true" in out
-
-
-def test_status_names_replicas_that_differ(control: Control, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "Replicas" not in headway(capsys, "status", "--url", control.url).out
-    since_s = 1_700_000_000.0
-    slow = {"decode": {"ready": 3, "slowness": [2.0], "worth": [0.2], "lacking": 1}}
-    control.status = status(
-        differing={"decode": [{"replica": "x7", "slowness": 2.0, "since_s": since_s}]},
-        last_decision=status()["last_decision"] | {"slow": slow},
-    )
-    out = " ".join(headway(capsys, "status", "--url", control.url).out.split())
-    assert f"decode replicas (x7) takes 2 times as long as the others since {clock(since_s)}" in out
-    assert "slow ones do 20 % of what others do, 1 more held for them" in out
+def test_check_is_the_exit_code_of_the_verdict(control: Control, capsys: pytest.CaptureFixture[str]) -> None:
+    shows = headway(capsys, "status", "--url", control.url)
+    assert (shows.code, f"llama-3.1-8b at {control.url}" in shows.out) == (0, True)
+    for verdict, code in ((BURNING, 1), ({**BURNING, "state": "keeping", "well": True}, 0)):
+        control.status = status(verdict=verdict)
+        checked = headway(capsys, "status", "--check", "--url", control.url)
+        assert (checked.code, checked.out.strip()) == (code, BURNING["text"])
+    control.status = status()
+    older = headway(capsys, "status", "--check", "--url", control.url)
+    assert (older.code, older.err.count("\n")) == (2, 1)
 
 
 def test_the_profile_of_a_deployment_is_exported_as_one_that_loads(
@@ -274,30 +254,6 @@ def test_what_is_no_profile_is_not_exported(
     export = ("profile", "export", "--url", control.url, "--output", tmp_path / "mine")
     assert "the answer is not a profile" in headway(capsys, *export).complaint()
     assert not (tmp_path / "mine").exists()
-
-
-def test_status_before_anything_is_known(control: Control, capsys: pytest.CaptureFixture[str]) -> None:
-    nothing = dict.fromkeys(("mean", "p50", "p95", "p99", "count"))
-    control.status = status(
-        engine={"kind": "vllm", "simulated": False, "time_scale": 1.0},
-        attainment={"last_interval": None, "total": None},
-        measured=measured(
-            health={"status": "starting", "detail": "nothing read yet"},
-            requests=None,
-            isl_tokens=None,
-            osl_tokens=None,
-            ttft_s=nothing,
-            itl_s=nothing,
-            load={},
-        ),
-        last_decision=None,
-        pools={"mixed": pool(running=None, waiting=None, kv_usage=None)},
-    )
-    ended = headway(capsys, "status", "--url", control.url)
-    assert ended.code == 0, ended.err
-    assert "none yet" in ended.out
-    assert "nothing read yet" in ended.out
-    assert "SIMULATED" not in ended.out
 
 
 def test_status_as_the_server_sends_it(control: Control, capsys: pytest.CaptureFixture[str]) -> None:
