@@ -50,20 +50,28 @@ async def times_of(stream) -> list[float]:
     return [clock() async for _ in stream]
 
 
-def test_one_request_takes_what_the_profile_says():
+@pytest.mark.parametrize(
+    ("speeds", "queueing_s", "slower", "faster"),
+    [
+        ({}, 0.0, 1.0, 1.0),
+        ({"prefill_speed": 0.5, "decode_speed": 2.0, "queueing_ms": 250.0}, 0.25, 2.0, 2.0),
+    ],
+    ids=["as profiled", "by simulation.engine"],
+)
+def test_one_request_takes_what_the_profile_says_or_simulation_engine(speeds, queueing_s, slower, faster):
     async def serve() -> tuple[float, list[float]]:
         kv = await prefill.prefill(asked)
         return asyncio.get_running_loop().time(), await times_of(decode.decode(asked, kv))
 
     asked = request(input_tokens=1000, max_tokens=40)
-    prefill, decode = engine_of(Role.PREFILL), engine_of(Role.DECODE)
+    simulation = SimulationSettings(engine=SimulatedEngineSettings(**speeds))
+    config = config_of().model_copy(update={"simulation": simulation})
+    prefill, decode = (SimulatedEngine(config, role, role.value) for role in (Role.PREFILL, Role.DECODE))
     prefilled_s, token_s = run(serve())
     profile = engine_profile(config_of())
-    rules = engine_rules(config_of(), profile)
-    assert prefilled_s == pytest.approx(profile.prefill.ttft_s(1000), abs=1e-6)
-    times = IterationTimes(profile)
-    steps = [times.itl_s(1, 1000 + n) for n in range(40)]
-    starts_s = prefilled_s + rules.transfer_s(1000)
+    assert prefilled_s == pytest.approx(queueing_s + slower * profile.prefill.ttft_s(1000), abs=1e-6)
+    steps = [IterationTimes(profile).itl_s(1, 1000 + n) / faster for n in range(40)]
+    starts_s = prefilled_s + engine_rules(config_of(), profile).transfer_s(1000)
     assert token_s == pytest.approx(starts_s + np.cumsum(steps), abs=1e-6)
 
 
@@ -84,25 +92,6 @@ def test_it_says_when_it_did_what():
     transfer_s = engine_rules(config, profile).transfer_s(1000)
     expected = (transfer_s, transfer_s, transfer_s + steps[0], transfer_s + steps[2])
     assert chunks[-1].times == pytest.approx(expected, abs=1e-6)
-
-
-def test_an_engine_runs_by_simulation_engine_and_not_by_its_profile():
-    async def serve() -> tuple[float, list[float]]:
-        kv = await prefill.prefill(asked)
-        return asyncio.get_running_loop().time(), await times_of(decode.decode(asked, kv))
-
-    asked = request(input_tokens=1000, max_tokens=5)
-    speeds = {"prefill_speed": 0.5, "decode_speed": 2.0, "queueing_ms": 250.0}
-    config = config_of().model_copy(
-        update={"simulation": SimulationSettings(engine=SimulatedEngineSettings(**speeds))}
-    )
-    prefill, decode = (SimulatedEngine(config, role, role.value) for role in (Role.PREFILL, Role.DECODE))
-    prefilled_s, token_s = run(serve())
-    profile = engine_profile(config_of())
-    assert prefilled_s == pytest.approx(0.25 + 2.0 * profile.prefill.ttft_s(1000), abs=1e-6)
-    steps = [IterationTimes(profile).itl_s(1, 1000 + n) / 2.0 for n in range(5)]
-    starts_s = prefilled_s + engine_rules(config_of(), profile).transfer_s(1000)
-    assert token_s == pytest.approx(starts_s + np.cumsum(steps), abs=1e-6)
 
 
 def test_slowness_over_time_and_of_some_engines():
@@ -253,20 +242,21 @@ def test_what_the_settings_allow_bounds_a_request():
 
 
 @pytest.mark.parametrize(
-    ("role", "handle"),
-    [(Role.PREFILL, None), (Role.PREFILL, HANDLE), (Role.DECODE, None)],
+    ("role", "handle", "said"),
+    [
+        (Role.PREFILL, None, "prefill engine prefill-1: "),
+        (Role.PREFILL, HANDLE, "prefill engine prefill-1: "),
+        (Role.DECODE, None, "decode engine decode-1: "),
+    ],
 )
-def test_the_wrong_kind_of_decode_is_refused(role, handle):
-    with pytest.raises(EngineError, match=f"{role} engine {role}-1: "):
+def test_the_wrong_kind_of_decode_is_refused(role, handle, said):
+    with pytest.raises(EngineError, match=said):
         run(collect(engine_of(role).decode(request(), handle)))
 
 
-def test_a_decode_engine_does_not_prefill():
+def test_what_an_engine_cannot_do_is_refused():
     with pytest.raises(EngineError, match="does not prefill"):
         run(engine_of(Role.DECODE).prefill(request()))
-
-
-def test_an_output_of_no_tokens_is_refused():
     with pytest.raises(EngineError, match="max_tokens"):
         run(collect(stream_of(engine_of(Role.MIXED), request(max_tokens=0))))
 
@@ -378,19 +368,15 @@ def test_exit_ends_the_process():
 # What it says.
 
 
-def test_text_says_that_it_is_simulated():
-    chunks = run(collect(stream_of(engine_of(Role.MIXED), request(max_tokens=12))))
-    words = text_of(chunks).split(" ")
-    assert words[:2] == ["", "[simulated]"]
-    assert len(words) == 1 + 12
+def test_text_and_stats_say_that_it_is_simulated():
+    async def look() -> tuple[str, list[str]]:
+        engine = engine_of(Role.MIXED)
+        said = await collect(stream_of(engine, request(max_tokens=12)))
+        return engine.stats().engine, text_of(said).split(" ")
+
+    name, words = run(look())
+    assert (name, words[:2], len(words)) == ("simulated", ["", "[simulated]"], 1 + 12)
     assert all(word.isalpha() and word.islower() for word in words[2:])
-
-
-def test_stats_say_that_it_is_simulated():
-    async def look() -> str:
-        return engine_of(Role.MIXED).stats().engine
-
-    assert run(look()) == "simulated"
 
 
 def test_text_follows_prompt_and_seed():

@@ -1,9 +1,11 @@
 """JSON that fits schemas, texts that fit patterns, and that neither can keep an engine busy."""
 
+import base64
 import json
 import re
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -174,6 +176,9 @@ def test_vectors_have_their_length_and_are_the_same_for_the_same_text():
     assert sum(value * value for value in first) == pytest.approx(1)
     assert first == third != second
     assert said["usage"]["prompt_tokens"] == 3
+    _, packed = aside("/v1/embeddings", input="a", dimensions=100, encoding_format="base64")
+    floats = np.frombuffer(base64.b64decode(packed["data"][0]["embedding"]), np.float32)
+    assert floats == pytest.approx(first)
 
 
 @pytest.mark.parametrize(
