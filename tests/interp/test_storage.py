@@ -79,10 +79,14 @@ def test_an_existing_profile_is_replaced_and_nothing_else_remains(directory: Pat
 
 
 def test_a_write_that_fails_leaves_what_was_there(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full_disk(*_: object) -> None:
-        raise OSError("No space left on device")
+    savez = np.savez
 
-    monkeypatch.setattr(interp.storage, "_write_decode", full_disk)
+    def full_disk(file: Any, **arrays: Any) -> None:
+        if "z_itl" in arrays:
+            raise OSError("No space left on device")
+        savez(file, **arrays)
+
+    monkeypatch.setattr(np, "savez", full_disk)
     for target in (directory, directory.parent / "new"):
         with pytest.raises(ProfileError, match=r"cannot be written.*No space left") as error:
             save_profile(target, prefill_samples(), grid_samples())

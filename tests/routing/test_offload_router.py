@@ -1,11 +1,12 @@
 """What a router records and measures of offload: traces, transfers, and what its replicas report."""
 
+import numpy as np
 import pytest
 
 from headway.config import Role
 from headway.config.routing import OffloadSettings
 from headway.engine import EngineRules
-from headway.engine.surfaces import engine_surfaces, work_of
+from headway.engine.surfaces import engine_surfaces, idle_itl_s, work_of
 from headway.routing import ReplicaLoad, ReplicaUpdate, Running
 from headway.routing.offload import OffloadReason, OffloadTrace
 from headway.routing.offloading import Traces
@@ -127,7 +128,7 @@ class TestTransfers:
 
     def test_the_factor_is_measured_less_d_s_iteration_over_the_rule(self) -> None:
         # D is idle: one iteration of one sequence and nothing else.
-        itl_s = made().state.latency.shared_tpot_s(0, 1.0, float(HEAVY), 0.0)
+        itl_s = idle_itl_s(surfaces(), np.array([float(HEAVY)]))[0]
         figures = self.settled(3.0 * SLOW.transfer_s(HEAVY) + itl_s)
         assert figures["factor",] == pytest.approx(3.0, rel=0.01)
         assert figures["measured",] == 60
@@ -138,7 +139,7 @@ class TestTransfers:
         placement = placed(busy.submit(0.0, request(input_tokens=HEAVY)))
         others = [placed(busy.submit(0.1, request(f"x{n}", input_tokens=3000))) for n in range(2)]
         assert placement.decode_replica in {each.decode_replica for each in others}
-        idle_s = busy.state.latency.shared_tpot_s(0, 1.0, float(HEAVY), 0.0)
+        idle_s = idle_itl_s(surfaces(), np.array([float(HEAVY)]))[0]
         wait_s = idle_s + 1.5 * work_of(work, SLOW.chunk_tokens) + 0.5 * float(work.seconds[0])
         busy.prefilled(1.0, "r")
         busy.first_token(1.0 + SLOW.transfer_s(HEAVY) + wait_s, "r")
@@ -165,7 +166,7 @@ class TestTransfers:
         )
         assert placement.split
         one.prefilled(6.0, "r")
-        idle_s = one.state.latency.shared_tpot_s(0, 1.0, 20_480.0, 0.0)
+        idle_s = idle_itl_s(surfaces(), np.array([20_480.0]))[0]
         one.first_token(6.0 + rules.transfer_s(20_480 - 5120) + idle_s, "r")
         assert one.metrics()["transfer"]["factor",] == pytest.approx(1.0, abs=1e-9)
 
