@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headway.config import Role
@@ -71,7 +71,6 @@ class TestLeastLoad:
         after_long = [0, 1, 1, 1, 1] if role is Role.PREFILL else [0, 1, 0, 1, 0]
         assert choices(role, 2, [1000, 100, 100, 100, 100]) == after_long
 
-    @settings(max_examples=15, deadline=None)
     @given(
         replicas=st.integers(1, 5),
         prompts=st.lists(st.sampled_from([1, 10, 200, 1500]), min_size=1, max_size=12),

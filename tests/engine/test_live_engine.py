@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headway.engine import EngineRules, IterationTimes, LiveEngine
@@ -73,7 +73,6 @@ def test_times_equal_the_compiled_kernel(rate_rps, max_batch, capacity, chunk_to
     assert_as_compiled(roofline_profile(capacity=capacity), trace, rules, mixed)
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
 @given(
     seed=st.integers(0, 2**32 - 1),
     count=st.integers(1, 25),
@@ -222,7 +221,6 @@ def test_abort_of_a_prompt_under_way_leaves_the_others(role, victim):
     assert engine.next_boundary_s() is None
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
 @given(seed=st.integers(0, 2**32 - 1), role=st.sampled_from(list(Role)), max_batch=st.integers(1, 6))
 def test_aborts_at_any_time_leave_nothing_behind(seed, role, max_batch):
     random = np.random.default_rng(seed)

@@ -5,7 +5,7 @@ An iteration takes 10 ms for a batch and 0.1 ms for each prompt token that it ca
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headway.engine import EngineRules, LiveEngine
@@ -166,7 +166,6 @@ def test_busy_time_is_that_of_iterations():
     assert engine.busy_s(20.0) == pytest.approx(0.04)
 
 
-@settings(max_examples=80, deadline=None, derandomize=True)
 @given(
     seed=st.integers(0, 2**32 - 1), max_batch=st.integers(1, 6), chunk_tokens=st.sampled_from([0, 90, 300])
 )

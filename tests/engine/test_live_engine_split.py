@@ -8,7 +8,7 @@ from math import inf
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headway.engine import EngineRules, LiveEngine
@@ -157,7 +157,6 @@ def test_shared_requests_take_the_compiled_kernels_times(
     assert_as_compiled(trace, places, rules, capacity)
 
 
-@settings(max_examples=30, deadline=None, derandomize=True)
 @given(
     seed=st.integers(0, 2**32 - 1),
     count=st.integers(1, 25),

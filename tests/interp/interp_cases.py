@@ -1,7 +1,6 @@
 """Invented engines whose samples the tests know exactly, and strategies that draw sweeps of them."""
 
 import numpy as np
-from hypothesis import settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -9,10 +8,6 @@ from interp import DecodeSamples, PrefillSamples, Profile, build_profile
 
 MAX_KV_TOKENS = 100_000.0
 BASE_S, PER_KV_TOKEN_S, PER_SEQUENCE_S = 0.005, 4e-7, 2e-5
-
-same_every_time = settings(deadline=None, derandomize=True)
-"""For property tests: the same examples in each run, and compiling the kernels may take its time."""
-thorough = settings(same_every_time, max_examples=150)
 
 Array = NDArray[np.float64]
 

@@ -10,10 +10,8 @@ from interp_cases import (
     grid_profile,
     itls,
     points,
-    same_every_time,
     shuffled,
     sweeps,
-    thorough,
 )
 
 from interp import DecodeSamples, DecodeSurface, InterpError
@@ -30,7 +28,6 @@ def dense(decode: DecodeSurface, context: float) -> np.ndarray:
     return np.unique(kv[(kv >= start) & (kv <= end)])
 
 
-@thorough
 @given(samples=sweeps(), question=questions)
 def test_brute_force_finds_nothing_better(samples: DecodeSamples, question: tuple[float, float]) -> None:
     target, context = question
@@ -49,7 +46,6 @@ def test_brute_force_finds_nothing_better(samples: DecodeSamples, question: tupl
         assert throughput[itl == best.itl_s].max(initial=0.0) <= best.throughput_per_gpu * (1 + CLOSE)
 
 
-@same_every_time
 @given(samples=sweeps(), question=questions)
 def test_the_point_lies_on_the_surface(samples: DecodeSamples, question: tuple[float, float]) -> None:
     target, context = question
@@ -61,7 +57,6 @@ def test_the_point_lies_on_the_surface(samples: DecodeSamples, question: tuple[f
     assert decode.extrapolated(best.kv_usage, context) == best.extrapolated
 
 
-@same_every_time
 @given(samples=sweeps())
 def test_a_sample_s_own_itl_is_always_feasible(samples: DecodeSamples) -> None:
     best = build(samples).decode.best_throughput_per_gpu(samples.itl_s, samples.context_tokens)
@@ -69,7 +64,6 @@ def test_a_sample_s_own_itl_is_always_feasible(samples: DecodeSamples) -> None:
     assert (best.throughput_per_gpu >= samples.throughput_per_gpu * (1 - CLOSE)).all()
 
 
-@same_every_time
 @given(samples=sweeps())
 def test_a_looser_target_never_lowers_the_throughput(samples: DecodeSamples) -> None:
     decode = build(samples).decode
@@ -79,7 +73,6 @@ def test_a_looser_target_never_lowers_the_throughput(samples: DecodeSamples) -> 
     assert (np.diff(feasible, axis=1) >= -CLOSE * feasible.max()).all()
 
 
-@same_every_time
 @given(samples=sweeps(), seed=st.integers(0, 1000))
 def test_the_order_of_samples_does_not_matter(samples: DecodeSamples, seed: int) -> None:
     _, contexts = points(10)

@@ -8,10 +8,8 @@ from interp_cases import (
     grid_samples,
     points,
     roofline_itl,
-    same_every_time,
     shuffled,
     sweeps,
-    thorough,
 )
 
 from interp import DecodeSamples
@@ -20,7 +18,6 @@ from interp.kernels import bilinear
 CLOSE = 1e-12
 
 
-@same_every_time
 @given(samples=sweeps())
 def test_exact_at_the_samples_and_inside_their_domain(samples: DecodeSamples) -> None:
     decode = build(samples).decode
@@ -30,7 +27,6 @@ def test_exact_at_the_samples_and_inside_their_domain(samples: DecodeSamples) ->
     assert not decode.extrapolated(*at).any()
 
 
-@same_every_time
 @given(samples=sweeps())
 def test_never_negative_never_nan_anywhere(samples: DecodeSamples) -> None:
     decode = build(samples).decode
@@ -50,7 +46,6 @@ def points_inside(samples: DecodeSamples, seed: int) -> tuple[np.ndarray, np.nda
     return low + (high - low) * rng.choice([0.0, 1e-6, rng.random(), 0.999, 1.0], len(context)), context
 
 
-@thorough
 @given(samples=sweeps(), seed=st.integers(0, 100))
 def test_never_beyond_the_samples_inside_their_domain(samples: DecodeSamples, seed: int) -> None:
     decode = build(samples).decode
@@ -64,7 +59,6 @@ def test_never_beyond_the_samples_inside_their_domain(samples: DecodeSamples, se
         assert answer.min() >= known.min() * (1 - CLOSE)
 
 
-@same_every_time
 @given(samples=sweeps(rising=True))
 def test_itl_rises_with_kv_usage_where_every_line_does(samples: DecodeSamples) -> None:
     decode = build(samples).decode
@@ -91,7 +85,6 @@ def with_itl_of_context(samples: DecodeSamples, descending: bool) -> DecodeSampl
     )
 
 
-@same_every_time
 @given(samples=sweeps(grid=True))
 def test_itl_falls_with_context_everywhere_where_a_full_grid_does(samples: DecodeSamples) -> None:
     decode = build(with_itl_of_context(samples, descending=True)).decode
@@ -101,7 +94,6 @@ def test_itl_falls_with_context_everywhere_where_a_full_grid_does(samples: Decod
         assert (np.diff(itl) <= CLOSE * itl.max()).all()
 
 
-@same_every_time
 @given(samples=sweeps(grid=True))
 def test_itl_rises_with_context_between_samples_where_a_full_grid_does(samples: DecodeSamples) -> None:
     decode = build(with_itl_of_context(samples, descending=False)).decode
@@ -112,7 +104,6 @@ def test_itl_rises_with_context_between_samples_where_a_full_grid_does(samples: 
         assert (np.diff(itl) >= -CLOSE * itl.max()).all()
 
 
-@same_every_time
 @given(samples=sweeps(), seed=st.integers(0, 1000))
 def test_the_order_of_samples_does_not_matter(samples: DecodeSamples, seed: int) -> None:
     one, other = build(samples).decode, build(shuffled(samples, seed)).decode
@@ -121,7 +112,6 @@ def test_the_order_of_samples_does_not_matter(samples: DecodeSamples, seed: int)
     np.testing.assert_array_equal(one.table.kv, other.table.kv)
 
 
-@same_every_time
 @given(samples=sweeps())
 def test_the_table_says_what_the_surface_says(samples: DecodeSamples) -> None:
     decode = build(samples).decode

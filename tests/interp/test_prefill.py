@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from interp_cases import grid_samples, prefill_samples, same_every_time
+from interp_cases import grid_samples, prefill_samples
 
 from interp import InterpError, PrefillSamples, PrefillSurface, build_profile
 from interp.kernels import ttft_at
@@ -27,7 +27,6 @@ def surface(samples: PrefillSamples) -> PrefillSurface:
     return build_profile(samples, grid_samples()).prefill
 
 
-@same_every_time
 @given(samples=sweeps())
 def test_exact_at_the_samples_and_never_beyond_them_between(samples: PrefillSamples) -> None:
     prefill = surface(samples)
@@ -44,7 +43,6 @@ def test_exact_at_the_samples_and_never_beyond_them_between(samples: PrefillSamp
         assert answer.max() <= known.max() * (1 + 1e-12)
 
 
-@same_every_time
 @given(samples=sweeps())
 def test_monotone_between_neighbours_and_never_falling_above_the_last(samples: PrefillSamples) -> None:
     prefill = surface(samples)
@@ -56,7 +54,6 @@ def test_monotone_between_neighbours_and_never_falling_above_the_last(samples: P
     assert (np.diff(above) >= -1e-12 * above[-1]).all()
 
 
-@same_every_time
 @given(samples=sweeps(), seed=st.integers(0, 100))
 def test_order_does_not_matter_and_the_table_says_it_all(samples: PrefillSamples, seed: int) -> None:
     order = np.random.default_rng(seed).permutation(len(samples.isl_tokens))

@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from planning_cases import limits, steady
+from planning_cases import limits
 
 from headway.planning import PlanningError, PoolLimits, Role
 from headway.planning.budget import check_budget, fit, gpus
@@ -89,7 +89,6 @@ def pools_and_wishes(draw):
     return bounds, wished, draw(st.none() | st.integers(max(1, minimum), minimum + 200))
 
 
-@steady
 @given(pools_and_wishes())
 def test_the_fit_respects_limits_budget_and_wishes(case):
     bounds, wished, budget = case
@@ -101,7 +100,6 @@ def test_the_fit_respects_limits_budget_and_wishes(case):
     assert fit(targets, bounds, budget).targets == targets
 
 
-@steady
 @given(pools_and_wishes())
 def test_the_order_of_the_pools_does_not_matter(case):
     bounds, wished, budget = case

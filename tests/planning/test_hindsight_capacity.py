@@ -7,7 +7,6 @@ import hypothesis
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from planning_cases import steady
 from test_hindsight_policy import Fleet, policy, run, targets
 
 from headway.planning import Role
@@ -106,7 +105,7 @@ def test_one_pool_that_lacks_replicas_leaves_the_plan_of_the_other_alone():
 
 
 @pytest.mark.slow
-@hypothesis.settings(steady, max_examples=6)
+@hypothesis.settings(max_examples=6)
 @example([400.0] * 40, 1)
 @given(st.lists(st.floats(1.0, 400.0), min_size=12, max_size=40), st.integers(1, 8))
 def test_whatever_the_load_targets_are_those_of_a_slow_start_at_most(rates, most):

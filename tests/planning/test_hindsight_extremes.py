@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from planning_cases import NAN, limits, observed, steady
+from planning_cases import NAN, limits, observed
 from test_hindsight_policy import INTERVAL_S, Fleet, policy, run, targets, traffic
 
 from headway.planning import PoolLimits, Role, Slo
@@ -83,7 +83,7 @@ def test_a_queue_at_most_doubles_what_is_needed(waiting):
         assert usual[role]["replicas"] < odd[role]["replicas"] <= 2 * usual[role]["replicas"]
 
 
-@hypothesis.settings(steady, max_examples=15)
+@hypothesis.settings(max_examples=15)
 @given(st.tuples(st.floats(1.0, 400.0), st.floats(1.0, 400.0)))
 def test_more_load_in_the_last_interval_never_needs_fewer_replicas_but_for_one(rates):
     """Of both pools: they share a loss budget, and where its division changes, one gives and one takes."""

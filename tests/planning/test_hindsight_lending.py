@@ -4,7 +4,7 @@ import json
 
 from hypothesis import given
 from hypothesis import strategies as st
-from planning_cases import limits, observed, steady
+from planning_cases import limits, observed
 from test_hindsight_policy import INTERVAL_S, Fleet, policy, traffic
 
 from headway.planning import PoolLimits, PoolState, Role
@@ -65,7 +65,6 @@ def test_replicas_of_other_gpus_do_not_change():
     assert changed({PREFILL: 5, DECODE: 6}, POOLS, bounds) == {}
 
 
-@steady
 @given(
     ready=st.tuples(counts, counts),
     starting=st.tuples(counts, counts),

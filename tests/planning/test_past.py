@@ -58,11 +58,11 @@ def test_only_the_last_intervals_are_kept_but_predictors_see_all():
 def test_a_policy_with_a_past_plans_by_it_from_the_first_decision_and_says_so():
     policy = headway()
     planner = load_config(None, {"planner.headway.predictors": ["kalman"]}).planner
-    busy = past("steady:rate_rps=40,input_tokens=2000,output_tokens=100,duration_s=1800,seed=1")
+    busy = past("steady:rate_rps=10,input_tokens=2000,output_tokens=100,duration_s=1800,seed=1")
     state = first_state(policy, busy, planner, NOW_S)
     assert len(state.pool(Role.PREFILL).history) == 60
     assert len(state.recent.arrival_s) == 0
-    quiet = observed(now_s=NOW_S + INTERVAL_S, interval_s=INTERVAL_S, requests=1200.0, isl_tokens=2000.0)
+    quiet = observed(now_s=NOW_S + INTERVAL_S, interval_s=INTERVAL_S, requests=300.0, isl_tokens=2000.0)
     reasons = policy.plan(quiet, state).reasons
     assert reasons["needs"]["prefill"]["recalled"] == 60
     assert "in the last 61 intervals (60 of the warm-up trace)" in reasons["summary"]

@@ -4,7 +4,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headway.planning.types import PoolLimits, Role
@@ -80,7 +80,6 @@ def test_a_replica_of_many_gpus_lets_smaller_ones_pass():
     assert result.replicas[Role.DECODE].ready[-1] == 4
 
 
-@settings(deadline=None, derandomize=True, max_examples=40)
 @given(
     st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9)), min_size=1, max_size=6),
     st.lists(st.integers(0, 12), min_size=1, max_size=4),

@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headway.planning.types import PoolLimits, Role
@@ -32,7 +32,6 @@ def assert_conserved(result, records, trace):
     assert (done["finished_s"] >= done["first_token_s"]).all()
 
 
-@settings(max_examples=25, deadline=None)
 @given(
     seed=st.integers(0, 10**6),
     rate_rps=st.floats(0.5, 60.0),

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headway.engine.decode_batch import duration_s, iterations_until
@@ -19,7 +19,6 @@ TABLE = PROFILE.decode.table
 ITL = engine_surfaces(PROFILE).itl
 
 
-@settings(max_examples=200, deadline=None)
 @given(batch=st.integers(1, 200), context=st.integers(2, 6000), iterations=st.integers(1, 800))
 def test_sums_equal_token_by_token_and_invert(batch, context, iterations):
     tokens = np.minimum(float(batch * context) + batch * np.arange(iterations), 100_000.0)
@@ -35,7 +34,6 @@ def test_sums_equal_token_by_token_and_invert(batch, context, iterations):
     assert end_s == pytest.approx(ends_s[-1], rel=1e-12)
 
 
-@settings(max_examples=50, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 4)), max_size=60))
 def test_events_leave_in_order_of_time_priority_sequence(pushed):
     clock, events = np.zeros(1, layout.CLOCK), np.zeros(64, layout.EVENT)
@@ -49,7 +47,6 @@ def test_events_leave_in_order_of_time_priority_sequence(pushed):
 
 
 @given(st.lists(st.floats(1e-4, 1e4), min_size=1, max_size=50), st.floats(0.01, 0.99))
-@settings(max_examples=100, deadline=None)
 def test_quantiles_are_within_a_quarter_of_a_percent(values, q):
     counts = np.bincount(buckets_of(np.array(values)), minlength=BUCKETS)
     exact = np.quantile(values, q, method="inverted_cdf")
@@ -57,7 +54,6 @@ def test_quantiles_are_within_a_quarter_of_a_percent(values, q):
 
 
 @given(st.floats(1e-3, 1.0), st.floats(1.0, 1.3), st.integers(1000, 10**6))
-@settings(max_examples=50, deadline=None)
 def test_a_range_is_counted_whole_and_evenly(start, ratio, times):
     counts = np.zeros(BUCKETS, np.int64)
     add_range(counts, start, start * ratio, times)

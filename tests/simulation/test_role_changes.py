@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from headway.planning import Decision, PlanningError, PoolLimits, Role
@@ -122,7 +122,6 @@ def test_a_router_hears_of_a_replica_with_a_new_name():
     assert len(set(late["prefill_replica"])) == 1
 
 
-@settings(max_examples=25, deadline=None)
 @given(
     seed=st.integers(0, 10**6),
     moves=st.lists(st.tuples(st.sampled_from([TO_PREFILL, TO_DECODE]), st.integers(0, 3)), max_size=8),

@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headway.planning.types import Role
@@ -85,7 +85,6 @@ def assert_each_ended_once(result, records, trace, router):
     assert (records["first_token_s"][records["outcome"] == layout.SHED] < 0).all()
 
 
-@settings(max_examples=30, deadline=None)
 @given(
     seed=st.integers(0, 10**6),
     rate_rps=st.floats(5.0, 60.0),

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from trace_files import as_bytes, plain, whole
 
@@ -31,7 +31,6 @@ def superposed(gaps: list[float], scale: float, rows: int) -> tuple[RequestChunk
             return whole(open_trace(path), rows), 0.0
 
 
-@settings(max_examples=60, deadline=None)
 @given(gaps=GAPS, scale=SCALES)
 def test_copies_are_whole_shifted_and_in_total_order(gaps: list[float], scale: float) -> None:
     chunk, span_s = superposed(gaps, scale, 65536)
@@ -50,7 +49,6 @@ def test_copies_are_whole_shifted_and_in_total_order(gaps: list[float], scale: f
     assert chunk.arrival_s.max() <= span_s
 
 
-@settings(max_examples=60, deadline=None)
 @given(gaps=GAPS, scale=SCALES, rows=st.sampled_from([1, 2, 7, 64, 1000]))
 def test_the_chunk_size_does_not_matter(gaps: list[float], scale: float, rows: int) -> None:
     one, _ = superposed(gaps, scale, 65536)

@@ -16,7 +16,6 @@ from headway.planning.replay import ReplayEngine, Requests
 from headway.simulation.build import make_plan, make_scenario, run
 from headway.workload import TraceOptions, open_trace
 from tests.planning.advice.advice_cases import MIXED, SPLIT, engine, requests
-from tests.planning.planning_cases import steady
 
 FLEETS = [(0, SPLIT), (2048, SPLIT), (2048, MIXED)]
 
@@ -43,7 +42,6 @@ def test_it_does_not_matter_where_the_time_is_cut(chunk: int, counts: Mapping[Ro
     assert totals[0] == totals[1] == totals[2]
 
 
-@steady
 @hypothesis.given(
     changes=st.lists(st.tuples(st.floats(0.0, 60.0), st.integers(0, 5), st.integers(0, 5)), max_size=6),
     split=st.booleans(),
