@@ -144,9 +144,12 @@ def test_processes_have_start_times() -> None:
     assert ownership.start_time(gone.pid) is None
 
 
-def test_somebody_who_only_looks_does_not_keep_the_next_one_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_somebody_who_only_looks_does_not_keep_the_next_one_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(ownership, "LOOK_S", PATIENCE_S)
-    with ownership._lock_file() as lock:
+    (tmp_path / "headway").mkdir()
+    with (tmp_path / "headway" / "up.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_SH)
         looking = threading.Timer(0.1, lambda: fcntl.flock(lock, fcntl.LOCK_UN))
         looking.start()
