@@ -19,7 +19,6 @@ BENCHMARKS: Mapping[str, str] = {
     "predictors": "cost of one tick of each load predictor",
     "surfaces": "profile look-ups, and the surfaces' error at samples left out",
     "latency": "request latency prediction beside common regressors, and its cost (minutes)",
-    "waiting": "operations of the router's waiting queue, by how many wait",
     "estimator": "estimated against measured profiles",
     "fleet_profile": "profiles of fleets that serve, with and without probes, against the truth",
     "embedded_profiles": "the embedded profiles made again (--output writes them; minutes)",
@@ -40,6 +39,7 @@ BENCHMARKS: Mapping[str, str] = {
     "offload": "elastic prefill offload on 8 mixed replicas, by mode (minutes)",
     "size": "lines, files, import circles; files that a tick and a request cross (--journeys: minutes)",
     "kv_events": "the router's idea of vLLM's prefix cache, by KV events and estimated (minutes; with vLLM)",
+    "engine": "a simulated engine on the real clock: CPU of the model, of its streams, of its start",
     "simulator": "simulated requests per second, memory, cold start",
     "fidelity": "the simulator against live engines, surfaces at samples left out (minutes; with vLLM 10)",
     "gateway": "CPU per request beside Serve's default path, HAProxy, Rust routers (minutes, a Ray)",
@@ -66,6 +66,9 @@ OPTIONS: Mapping[str, Sequence[str]] = {
 }
 """Benchmarks that take more than the data directory, or too long to run unasked."""
 
+REPLAY_TRACES = {"baselines", "policies", "sources", "mismatch", "advice", "mixed", "days", "roles"}
+"""Those that have nothing to run without traces and profiles."""
+
 ALWAYS = {"routing"}
 """Those of them that run unasked."""
 
@@ -79,6 +82,9 @@ def main(arguments: Sequence[str]) -> int:
         module = f"benchmarks.{name}"
         if find_spec(module) is None:
             print("not there yet")
+            continue
+        if name in REPLAY_TRACES and (chosen.data is None or not (chosen.data / "traces").is_dir()):
+            print("needs traces and profiles: --data DIR")
             continue
         options = {key: getattr(chosen, key) for key in OPTIONS.get(name, ()) if getattr(chosen, key)}
         try:

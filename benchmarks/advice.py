@@ -143,9 +143,7 @@ class Job:
     def path(self) -> Path:
         return self.output / f"{self.name}.json"
 
-    def run(self) -> None:
-        if self.path.is_file():
-            return
+    def found(self) -> Mapping[str, Any]:
         load = LOADS[self.load]
         source = load.source if ":" in load.source else self.data / load.source
         trace = read(source, TraceOptions(rate_scale=load.rate_scale))
@@ -163,8 +161,7 @@ class Job:
         found["advice_ms"] = dry_run.advice_s / decisions * 1e3
         found["decision_ms"] = dry_run.decision_s / decisions * 1e3
         found["fleet"] = {str(role): count for role, count in fleet.items()}
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self.path.write_text(json.dumps(found), encoding="utf-8")
+        return found
 
     def _watch(self, plan: Plan, setting: Scenario, trace: Recording) -> tuple[SimulationResult, DryRun]:
         """What stands there runs, and a dry run beside it."""
@@ -253,17 +250,14 @@ def _gpu_hours(result: SimulationResult, plan: Plan, until_s: float) -> float:
 
 
 def main(
-    data: Path | None,
+    data: Path,
     *,
     cells: str = "*",
     quick: bool = False,
     output: Path = OUTPUT,
     workers: int | None = None,
 ) -> int:
-    """Run what is missing, then print the table; 0 also without data."""
-    if data is None or not (data / "traces").is_dir():
-        print("needs traces and profiles: --data DIR")
-        return 0
+    """Run what is missing, then print the table."""
     jobs = [
         job
         for load in LOADS
@@ -276,7 +270,7 @@ def main(
         ]
         if any(fnmatch(job.name, pattern) for pattern in cells.split(","))
     ]
-    run_missing(Job.run, jobs, workers)
+    run_missing(jobs, workers)
     print("\n".join(table([(job, json.loads(job.path.read_text())) for job in jobs])))
     return 0
 

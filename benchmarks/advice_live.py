@@ -122,7 +122,7 @@ def _serve(pipe: Connection, number: int) -> None:
     from headway_cli.cluster import start_ray
     from serve_apps.builders import application
     from serve_apps.engines import make_engine
-    from tests.ray.clusters import free_port
+    from tests.ports import free_port
 
     with tempfile.TemporaryDirectory(prefix=f"hw{number}-", ignore_cleanup_errors=True) as folder:
         start_ray(

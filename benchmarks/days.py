@@ -46,11 +46,8 @@ ASKED = {
 Floats = NDArray[np.float64]
 
 
-def main(data: Path | None, *, cells: str = "*", output: Path = OUTPUT) -> int:
-    """Run what is missing, then print the table; 0 also without data."""
-    if data is None or not (data / "traces").is_dir():
-        print("needs --data DIR with traces/ and profiles/")
-        return 0
+def main(data: Path, *, cells: str = "*", output: Path = OUTPUT) -> int:
+    """Run what is missing, then print the table."""
     for trace, delay_s, asked in product(("r1", "mlarge"), DELAYS_S, ASKED):
         name = f"{trace}@{delay_s}_{asked}"
         if any(fnmatch(name, pattern.strip()) for pattern in cells.split(",")):

@@ -43,7 +43,6 @@ CONNECTIONS = 32
 KILLS = 5
 AIM = 1.6
 HOST = "127.0.0.1"
-PAUSE_S = 0.01
 PATIENCE_S = 60.0
 MODEL = "llama-3.1-8b"
 BODY = json.dumps({"model": MODEL, "prompt": "x" * 1000, "max_tokens": 1}).encode()

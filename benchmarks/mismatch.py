@@ -31,7 +31,7 @@ import numpy as np
 
 from benchmarks.mismatch_plot import Found, mismatch_svg
 from benchmarks.policies.ablation import IDEAS, Without
-from benchmarks.policies.cells import PROFILES, Base
+from benchmarks.policies.cells import PROFILES, Base, bases
 from benchmarks.policies.recording import Recording, recordings
 from benchmarks.processes import run_missing
 from headway.config import load_config
@@ -113,9 +113,7 @@ class Job:
         name = f"{self.base.name}_{self.pools}_{self.mismatch.name}".replace(" ", "_").replace("%", "pc")
         return self.output / f"{name}.json"
 
-    def run(self) -> None:
-        if self.path.is_file():
-            return
+    def found(self) -> Mapping[str, Any]:
         trace = recordings(self.data, self.base.trace)[0]
         plan, mismatch = self._plan("headway"), self.mismatch
         engines = scaled(plan.profile, mismatch.prefill, mismatch.decode)
@@ -147,8 +145,7 @@ class Job:
                 "late": met / max(1, sum(each.requests for each in late)),
                 "gpu_hours": result.gpu_hours,
             }
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self.path.write_text(json.dumps(found), encoding="utf-8")
+        return found
 
     def _plan(self, policy: str, *, learn: bool = True) -> Plan:
         ttft_s, itl_s = self.base.slo_s
@@ -179,25 +176,23 @@ def _first_fleet(plan: Plan, trace: Recording, engine: ReplayEngine) -> Mapping[
 
 
 def main(
-    data: Path | None,
+    data: Path,
     *,
     cells: str = "*",
     quick: bool = False,
     output: Path = OUTPUT,
     workers: int | None = None,
 ) -> int:
-    """Run what is missing, then print the table; 0 also without data."""
-    if data is None or not (data / "traces").is_dir():
-        print("needs traces and profiles: --data DIR")
-        return 0
+    """Run what is missing, then print the table."""
     jobs = [
         Job(data=data.resolve(), output=output, base=base, pools=pools, mismatch=mismatch)
-        for base in _bases(cells)
+        for base in bases(HOURS)
+        if any(fnmatch(base.name, pattern) for pattern in cells.split(","))
         for pools in POOLS
         for mismatch in MISMATCHES
         if not quick or mismatch.name in QUICK
     ]
-    run_missing(Job.run, jobs, workers)
+    run_missing(jobs, workers)
     print("\n".join(table(jobs)))
     (output / "mismatch.svg").write_text(mismatch_svg(_by_speed(jobs)), encoding="utf-8")
     return 0
@@ -213,15 +208,6 @@ def _by_speed(jobs: Sequence[Job]) -> Found:
         if alike and job.path.is_file():
             found.setdefault((job.pools, job.mismatch.prefill), []).append(json.loads(job.path.read_text()))
     return found
-
-
-def _bases(patterns: str) -> Iterator[Base]:
-    for trace in HOURS:
-        for profile in PROFILES:
-            for slo in ("tight", "loose"):
-                base = Base(trace=trace, profile=profile, slo=slo)
-                if any(fnmatch(base.name, pattern) for pattern in patterns.split(",")):
-                    yield base
 
 
 def table(jobs: Sequence[Job]) -> Iterator[str]:

@@ -23,7 +23,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from benchmarks.policies.cells import PROFILES, Base
+from benchmarks.policies.cells import PROFILES, Base, bases
 from benchmarks.policies.recording import Recording, recordings
 from benchmarks.processes import run_missing
 from headway.config import load_config
@@ -59,9 +59,7 @@ class Job:
     def path(self) -> Path:
         return self.output / f"{self.name}.json"
 
-    def run(self) -> None:
-        if self.path.is_file():
-            return
+    def found(self) -> Mapping[str, Any]:
         trace = recordings(self.data, self.base.trace)[0]
         plan = self.plan({})
         scenario = make_scenario(plan, cast(Trace, trace))
@@ -70,15 +68,13 @@ class Job:
         late = [each for each in result.intervals if each.end_s > LATE_S and each.requests]
         met = sum((each.attainment or 0.0) * each.requests for each in late)
         fleet = self._static_fleet(trace, known.attainable)
-        found = {
+        return {
             "attainable": known.attainable / known.requests,
             "attained": result.tally.met / known.attainable,
             "late": met / sum(each.requests for each in late) * known.requests / known.attainable,
             "gpu_hours": result.gpu_hours,
             "static": fleet and {"replicas": fleet, "gpu_hours": self._static(trace, fleet).gpu_hours},
         }
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self.path.write_text(json.dumps(found), encoding="utf-8")
 
     def plan(self, overrides: Mapping[str, Any]) -> Plan:
         """The deployment under the policy, or another with these overrides."""
@@ -118,33 +114,23 @@ class Job:
 
 
 def main(
-    data: Path | None,
+    data: Path,
     *,
     cells: str = "*",
     quick: bool = False,
     output: Path = OUTPUT,
     workers: int | None = None,
 ) -> int:
-    """Run what is missing, then print the table; 0 also without data."""
-    if data is None or not (data / "traces").is_dir():
-        print("needs traces and profiles: --data DIR")
-        return 0
+    """Run what is missing, then print the table."""
     jobs = [
         Job(data=data.resolve(), output=output, base=base, chunk_tokens=chunk_tokens, delay_s=delay_s)
-        for base in _bases()
+        for base in bases(HOURS)
         for chunk_tokens, delay_s in ([USUAL] if quick else SETTINGS)
     ]
     jobs = [job for job in jobs if any(fnmatch(job.name, pattern) for pattern in cells.split(","))]
-    run_missing(Job.run, jobs, workers)
+    run_missing(jobs, workers)
     print("\n".join(table(jobs)))
     return 0
-
-
-def _bases() -> Iterator[Base]:
-    for trace in HOURS:
-        for profile in PROFILES:
-            for slo in ("tight", "loose"):
-                yield Base(trace=trace, profile=profile, slo=slo)
 
 
 def table(jobs: Sequence[Job]) -> Iterator[str]:

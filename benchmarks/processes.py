@@ -1,33 +1,39 @@
 """CPU time of processes, from /proc (Linux), and jobs that run in several processes."""
 
+import json
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Any, Protocol
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
-class Kept(Protocol):
-    """A job whose result is a file."""
+class Job(Protocol):
+    """What makes figures, and the file that keeps them."""
 
     @property
-    def path(self) -> Path:
-        """The file, there once the job is done."""
+    def path(self) -> Path: ...
+
+    def found(self) -> Mapping[str, Any]: ...
 
 
-Job = TypeVar("Job", bound=Kept)
+def keep(job: Job) -> None:
+    """Run a job, and write what it found."""
+    found = job.found()
+    job.path.parent.mkdir(parents=True, exist_ok=True)
+    job.path.write_text(json.dumps(found), encoding="utf-8")
 
 
-def run_missing(run: Callable[[Job], None], all_jobs: Sequence[Job], workers: int | None) -> None:
+def run_missing(all_jobs: Sequence[Job], workers: int | None) -> None:
     """Run the jobs without a result in so many processes, one a core by default, and say how many are done.
 
     Each process compiles once, and keeps what it has read for the last job.
     """
     jobs = [job for job in all_jobs if not job.path.is_file()]
     with get_context("spawn").Pool(workers or os.cpu_count() or 1) as pool:
-        for number, _ in enumerate(pool.imap_unordered(run, jobs), 1):
+        for number, _ in enumerate(pool.imap_unordered(keep, jobs), 1):
             print(f"{number} of {len(jobs)} done", flush=True)
 
 

@@ -33,13 +33,8 @@ CELLS = ("burst_8b_tight_*", "mooncake4_8b_tight_*", "azure10_8b_tight_*")
 Runs = Mapping[str, Sequence[Figures]]
 
 
-def main(
-    data: Path | None, *, cells: str | None = None, output: Path = OUTPUT, workers: int | None = None
-) -> int:
+def main(data: Path, *, cells: str | None = None, output: Path = OUTPUT, workers: int | None = None) -> int:
     """Run what is missing, print the table."""
-    if data is None or not (data / "traces").is_dir():
-        print("needs traces and profiles: --data DIR")
-        return 0
     chosen = [cell for pattern in ([cells] if cells else CELLS) for cell in matching(pattern) if cell.delay_s]
     place = Place(data=data.resolve(), output=output)
     print(f"A change of role takes {ROLE_CHANGE_S:g} s after the drain.")

@@ -119,11 +119,8 @@ def _run(config: HeadwayConfig, path: Path, rate_scale: float, see: See) -> tupl
     return result.tally.met / attainable, result.gpu_hours
 
 
-def main(data: Path | None) -> int:
+def main(data: Path) -> int:
     """Print the table, and the geometric mean of GPU-hours over those of `gateway`."""
-    if data is None or not (data / "traces").is_dir():
-        print("needs traces and profiles: --data DIR")
-        return 0
     print("| trace | mode | SLO (ms) | source | of the attainable | GPU-hours | × gateway |")
     print("|---|---|---|---|---|---|---|")
     ratios: dict[str, list[float]] = {}

@@ -19,7 +19,7 @@ OUTPUT = Path("out/policies")
 
 
 def main(
-    data: Path | None,
+    data: Path,
     *,
     cells: str = "*",
     quick: bool = False,
@@ -39,9 +39,6 @@ def main(
     from benchmarks.policies.report import markdown
     from benchmarks.policies.results import gathered
 
-    if data is None or not (data / "traces").is_dir():
-        print("needs traces and profiles: --data DIR")
-        return 0
     chosen = matching(cells, quick=quick)
     if not chosen:
         print(f"no cell is called {cells!r}")

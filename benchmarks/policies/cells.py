@@ -5,7 +5,7 @@ ITL and a TTFT that nearly all prompts can meet, loose twice the tight ITL and t
 The report shows the multiples and how many requests are attainable at all.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from itertools import product
@@ -94,6 +94,12 @@ class Cell:
         return f"{self.base.name}_{self.delay_s}s_{'budget' if self.budgeted else 'free'}"
 
 
+def bases(traces: Iterable[str] = TRACES) -> Iterator[Base]:
+    """Every profile and SLO on these traces."""
+    for trace, profile, slo in product(traces, PROFILES, ("tight", "loose")):
+        yield Base(trace=trace, profile=profile, slo=slo)
+
+
 def cells(patterns: str = "*", *, quick: bool = False) -> list[Cell]:
     """The cells whose name matches one of the patterns (by commas); quick: hours only, no budget."""
     return [
@@ -105,7 +111,5 @@ def cells(patterns: str = "*", *, quick: bool = False) -> list[Cell]:
 
 
 def _all() -> Iterator[Cell]:
-    for trace, profile, slo in product(TRACES, PROFILES, ("tight", "loose")):
-        base = Base(trace=trace, profile=profile, slo=slo)
-        for delay_s, budgeted in product(DELAYS_S, (False, True)):
-            yield Cell(base=base, delay_s=delay_s, budgeted=budgeted)
+    for base, delay_s, budgeted in product(bases(), DELAYS_S, (False, True)):
+        yield Cell(base=base, delay_s=delay_s, budgeted=budgeted)

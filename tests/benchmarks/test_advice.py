@@ -1,6 +1,5 @@
 """A dry run's forecast beside what acting then makes, on a generated load."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -28,8 +27,7 @@ def test_what_is_forecast_comes(
     job = Job(
         data=tmp_path, output=tmp_path, load="small", pools=pools, speed=speed, standing=standing, extra=own
     )
-    job.run()
-    found = json.loads(job.path.read_text())
+    found = job.found()
     assert found["told_stood_gpu_hours"] == pytest.approx(found["stood_gpu_hours"], rel=1e-3)
     assert found["told_stood_attainment"] == pytest.approx(found["stood_attainment"], abs=0.01)
     stood = found["stood_gpu_hours"]
