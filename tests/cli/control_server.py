@@ -1,13 +1,15 @@
 """The control API's documents, as docs/reference/http.md has them, over real HTTP."""
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from json import dumps, loads
+from json import loads
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
+
+from aiohttp import web
+
+from tests.http_thread import served
 
 AT = 1_760_000_000.0
 
@@ -143,31 +145,13 @@ class Control:
 
 @contextmanager
 def controlling() -> Iterator[Control]:
-    control = Control()
+    control, app = Control(), web.Application()
 
-    class Handler(BaseHTTPRequestHandler):
-        def handle_any(self) -> None:
-            control.authorisations.append(self.headers.get("Authorization"))
-            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            code, document = control.answer(self.command, self.path, body)
-            text = dumps(document).encode()
-            self.send_response(code)
-            self.send_header("Content-Length", str(len(text)))
-            self.end_headers()
-            self.wfile.write(text)
+    async def handle(request: web.Request) -> web.Response:
+        control.authorisations.append(request.headers.get("Authorization"))
+        code, document = control.answer(request.method, request.path_qs, await request.read())
+        return web.json_response(document, status=code)
 
-        do_GET = do_PATCH = handle_any  # noqa: N815 - names of the standard library
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    control.url = f"http://127.0.0.1:{server.server_address[1]}"
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
-    thread.start()
-    try:
+    app.router.add_route("*", "/{path:.*}", handle)
+    with served(app) as (control.url, _):
         yield control
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()

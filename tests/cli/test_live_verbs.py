@@ -4,7 +4,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -29,6 +28,7 @@ sys.path.append(str(Path(__file__).parents[1] / "loadgen"))
 from openai_server import never, script, serving, stream
 
 from tests.patience import PATIENCE_S, until
+from tests.ports import free_port
 
 LOAD = "steady:rate_rps=30,duration_s=1,input_tokens=20,output_tokens=5,seed=2"
 PROFILE = {
@@ -58,9 +58,7 @@ def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def nobody() -> str:
     """An address where nothing listens."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return f"http://127.0.0.1:{free.getsockname()[1]}"
+    return f"http://127.0.0.1:{free_port()}"
 
 
 def shown(**changes: Any) -> str:

@@ -58,14 +58,6 @@ def test_only_the_count_that_differs_is_sent(api: ApiServer, connect: MakeConnec
     assert api.patches()[0].body["spec"] == {"services": {"VllmDecodeWorker": {"replicas": 8}}}
 
 
-def test_a_role_that_is_left_out_keeps_its_count(api: ApiServer, connect: MakeConnector) -> None:
-    api.put(graph(), PLURAL)
-
-    asyncio.run(connect().set_targets({Role.PREFILL: 9}, {}))
-
-    assert replicas(api) == {"Frontend": 1, "VllmPrefillWorker": 9, "VllmDecodeWorker": 3}
-
-
 def test_counts_follow_the_status(api: ApiServer, connect: MakeConnector) -> None:
     manifest = graph()
     manifest["spec"]["services"]["VllmPrefillWorker"]["replicas"] = 5

@@ -1,7 +1,6 @@
 """What the connector makes of conflicts, refusals, silence and noise."""
 
 import asyncio
-import socket
 from typing import Any
 
 import pytest
@@ -12,6 +11,7 @@ from headway.planning import Role
 from tests.kubernetes.api_server import ApiServer
 from tests.kubernetes.conftest import MakeConnector
 from tests.kubernetes.manifests import graph
+from tests.ports import free_port
 
 PLURAL = "dynamographdeployments"
 TARGETS = {Role.PREFILL: 4, Role.DECODE: 5}
@@ -176,13 +176,8 @@ def test_a_dropped_connection_is_unreachable(api: ApiServer, connect: MakeConnec
 
 
 def test_nobody_listening_is_unreachable(connect: MakeConnector) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port = taken.getsockname()[1]
-        connector = connect(api_url=f"http://127.0.0.1:{port}")
-
-        with pytest.raises(Unreachable, match="namespace prod"):
-            asyncio.run(connector.state())
+    with pytest.raises(Unreachable, match="namespace prod"):
+        asyncio.run(connect(api_url=f"http://127.0.0.1:{free_port()}").state())
 
 
 def test_an_answer_that_is_no_object_is_unreachable(api: ApiServer, connect: MakeConnector) -> None:

@@ -38,15 +38,6 @@ def test_numbers_change_inside_the_text_and_nothing_else_does(api: ApiServer, co
     )
 
 
-def test_equal_targets_send_no_patch(api: ApiServer, connect: MakeConnector) -> None:
-    api.put(ray_service(), PLURAL)
-
-    action = asyncio.run(connect(target="kuberay").set_targets({Role.PREFILL: 2, Role.DECODE: 3}, {}))
-
-    assert action.status == "unchanged"
-    assert api.patches() == []
-
-
 def test_another_writers_text_is_kept(api: ApiServer, connect: MakeConnector) -> None:
     api.put(ray_service(), PLURAL)
     edits = [SERVE_CONFIG.replace("max_ongoing_requests: 64", "max_ongoing_requests: 99")]
