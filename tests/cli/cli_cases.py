@@ -13,7 +13,6 @@ from headway_cli.app import run
 LOAD = "steady:rate_rps=4,duration_s=300,input_tokens=600,output_tokens=60,seed=3"
 PROFILE = "llama-3.1-8b_h100_tp1"
 HEADER = "timestamp_s,input_tokens,output_tokens"
-PREFILL = Path("selected_prefill_interpolation", "raw_data.npz")
 DECODE = Path("selected_decode_interpolation", "raw_data.npz")
 
 
@@ -53,10 +52,8 @@ def profile_copy(folder: Path) -> Path:
     return Path(shutil.copytree(resolve_profile(PROFILE), folder / "profile"))
 
 
-def rewrite(table: Path, *, drop: str | None = None, shorten: str | None = None) -> None:
-    """Drop an array of an npz file, or take its last value away."""
+def rewrite(table: Path, *, drop: str) -> None:
+    """Drop an array of an npz file."""
     with np.load(table) as arrays:
         kept = {name: arrays[name] for name in arrays if name != drop}
-    if shorten is not None:
-        kept[shorten] = kept[shorten][:-1]
     np.savez(table, **kept)

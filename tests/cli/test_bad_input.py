@@ -5,16 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_cases import DECODE, LOAD, PREFILL, headway, profile_copy, rewrite, trace
-
-TRACES = {
-    "text for a number": (["0.0,100,10", "1.0,abc,10"], ["trace.csv", "line 3", "input_tokens", "abc"]),
-    "missing field": (["0.0,100,10", "1.0,100"], ["trace.csv", "line 3"]),
-    "negative tokens": (["0.0,100,10", "1.0,-5,10"], ["trace.csv", "line 3", "input_tokens", "negative"]),
-    "NaN tokens": (["0.0,100,10", "1.0,100,nan"], ["trace.csv", "line 3", "output_tokens", "nan"]),
-    "unsorted beyond the window": (["500.0,100,10", "1.0,100,10"], ["trace.csv", "line 3", "timestamp_s"]),
-    "no rows": ([], ["trace.csv", "empty"]),
-}
+from cli_cases import DECODE, LOAD, headway, profile_copy, rewrite, trace
 
 FLAGS = {
     "unknown policy": (["--policy", "bold"], ["planner.policy", "bold", "reference, static, threshold"]),
@@ -105,13 +96,14 @@ def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-@pytest.mark.parametrize("case", TRACES)
-def test_traces(case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    rows, words = TRACES[case]
-    before = {trace(tmp_path, *rows)}
-    said = headway(capsys, "simulate", tmp_path / "trace.csv", "--json", "out.json", "--report", "out.html")
-    assert all(word in said.complaint() for word in words), said.err
-    assert set(tmp_path.iterdir()) == before
+def test_a_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = trace(tmp_path, "0.0,100,10", "1.0,abc,10")
+    said = headway(capsys, "simulate", path, "--json", "out.json", "--report", "out.html").complaint()
+    assert all(word in said for word in ("trace.csv", "line 3", "input_tokens", "abc"))
+    assert list(tmp_path.iterdir()) == [path]
+    said = headway(capsys, "simulate", trace(tmp_path, "1,2", header="when,what")).complaint()
+    assert "trace.csv: line 1" in said
+    assert "burstgpt" in said
 
 
 @pytest.mark.parametrize("case", FLAGS)
@@ -130,28 +122,14 @@ def test_comparisons(case: str, tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert list(tmp_path.iterdir()) == []
 
 
-def test_header_of_no_format(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = trace(tmp_path, "1,2", header="when,what")
-    said = headway(capsys, "simulate", path).complaint()
-    assert "trace.csv: line 1" in said
-    assert "burstgpt" in said
-
-
 def test_trace_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
     assert "nowhere.csv" in headway(capsys, "simulate", "nowhere.csv").complaint()
 
 
-@pytest.mark.parametrize(
-    ("spec", "words"),
-    [
-        ("waves:rate_rps=1", ["unknown generator 'waves'", "steady"]),
-        ("steady:rate=1", ["unknown key 'rate'", "rate_rps"]),
-        ("steady:rate_rps=many", ["rate_rps", "many"]),
-    ],
-)
-def test_generated_load(spec: str, words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    said = headway(capsys, "simulate", spec).complaint()
-    assert all(word in said for word in words), said
+def test_generated_load(capsys: pytest.CaptureFixture[str]) -> None:
+    said = headway(capsys, "simulate", "waves:rate_rps=1").complaint()
+    assert "unknown generator 'waves'" in said
+    assert "steady" in said
 
 
 def test_profile_without_a_key(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -162,26 +140,12 @@ def test_profile_without_a_key(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "z_itl: missing" in said
 
 
-def test_profile_with_arrays_of_different_lengths(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    profile = profile_copy(tmp_path)
-    rewrite(profile / PREFILL, shorten="prefill_ttft")
-    said = headway(capsys, "simulate", LOAD, "--profile", profile).complaint()
-    assert str(PREFILL) in said
-    assert "different lengths" in said
-
-
 def test_unknown_key_in_the_settings_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text("planner: {max_gpus: 3}\n", encoding="utf-8")
     for verb in (["simulate", LOAD, "--config", path], ["check", path]):
         said = headway(capsys, *verb).complaint()
         assert "mine.yaml: planner.max_gpus: unknown key; did you mean 'max_gpu_budget'?" in said
-
-
-def test_unknown_policy_in_the_settings_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "mine.yaml"
-    path.write_text("planner: {policy: bold}\n", encoding="utf-8")
-    assert "mine.yaml: planner.policy: unknown" in headway(capsys, "check", path).complaint()
 
 
 def test_one_path_for_two_outputs(capsys: pytest.CaptureFixture[str]) -> None:
@@ -195,13 +159,6 @@ def test_output_that_is_the_input(tmp_path: Path, capsys: pytest.CaptureFixture[
     before = path.read_bytes()
     assert "--json" in headway(capsys, "simulate", path, "--json", "./trace.csv").complaint()
     assert path.read_bytes() == before
-
-
-def test_profile_with_a_wrong_fact(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    profile = profile_copy(tmp_path)
-    (profile / "meta.json").write_text('{"kv_bytes_per_token": "many"}', encoding="utf-8")
-    said = headway(capsys, "simulate", LOAD, "--profile", profile).complaint()
-    assert f"{profile}: meta.json: kv_bytes_per_token" in said
 
 
 def test_report_of_something_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
