@@ -6,20 +6,12 @@ import warnings
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import predictors
 from predictors import ArgumentError, GuardedPredictor
 
-LAZY = ("arima", "prophet")
-SLOW = settings(
-    max_examples=4,
-    deadline=None,
-    derandomize=True,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
-QUICK = settings(parent=SLOW, max_examples=40)
 LEVELS = (0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99)
 LOADS = st.floats(min_value=-1e6, max_value=1e9) | st.sampled_from([math.nan, math.inf, -math.inf, 0.0])
 
@@ -127,7 +119,7 @@ def test_a_load_that_never_changes(name, level):
 
 
 def test_asking_changes_nothing(name):
-    values = wave(46)
+    values = wave(40)
     asked, quiet = predictors.make(name), predictors.make(name)
     for value in values[:36]:
         asked.observe(value)
@@ -182,7 +174,7 @@ def test_memory_is_bounded(name):
     predictor = fed(name, wave(1_000))
     predictor.forecast()
     early = len(pickle.dumps(predictor))
-    predictors.warm_start(predictor, wave(9_000))
+    predictors.warm_start(predictor, wave(3_000))
     predictor.forecast()
     late = len(pickle.dumps(predictor))
     assert late <= 1.1 * early
@@ -227,6 +219,7 @@ def test_a_value_out_of_range_is_named(name, options):
         predictors.make(name, **options)
 
 
+@pytest.mark.slow
 def test_quantiles_cover_about_their_share(name):
     """One step ahead over white noise: far from exact for so few ticks, but neither empty nor endless."""
     values = 200.0 + np.random.default_rng(3).normal(0.0, 20.0, 90)
@@ -246,13 +239,12 @@ def test_library_warnings_do_not_escape(name):
         check_sound(fed(name, burst))
 
 
-@SLOW
+@settings(max_examples=4)
 @given(values=st.lists(LOADS, max_size=60), horizon=st.integers(1, 20))
 def test_any_history_gives_a_sound_forecast(name, values, horizon):
     check_sound(fed(name, values), horizon)
 
 
-@QUICK
 @given(values=st.lists(LOADS, max_size=12), split=st.integers(0, 12))
 def test_asking_on_the_way_never_matters(name, values, split):
     asked, quiet = predictors.make(name), predictors.make(name)

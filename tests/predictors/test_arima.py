@@ -51,7 +51,7 @@ def test_a_broken_model_is_searched_early(searches):
     assert len(searches) >= 2
 
 
-@pytest.mark.parametrize("after", [0, 1, 10, 30])
+@pytest.mark.parametrize("after", [0, 10])
 def test_one_absurd_value_does_not_hide_the_load(after):
     predictor = predictors.make("arima")
     load = np.random.default_rng(2).poisson(10.0, 41 + after).astype(float)
@@ -69,7 +69,7 @@ def test_only_a_spike_that_is_alone_is_left_out():
         np.testing.assert_array_equal(without_lone_spike(kept), kept)
 
 
-def test_it_finds_the_pull_to_the_mean():
+def test_it_finds_the_pull_to_the_mean_and_between_searches_the_state_moves_on():
     values = autoregression(200)
     predictor = predictors.make("arima")
     predictors.warm_start(predictor, values)
@@ -79,15 +79,8 @@ def test_it_finds_the_pull_to_the_mean():
     assert spread[0] == pytest.approx(10.0, rel=0.2)
     assert spread[-1] > 1.2 * spread[0]
     assert abs(forecast.mean[-1] - 200.0) < 10.0
-
-
-def test_between_searches_the_state_moves_on():
-    values = autoregression(200)
-    predictor = predictors.make("arima")
-    predictors.warm_start(predictor, values)
-    before = predictor.forecast().mean[0]
     predictor.observe(values[-1] + 25.0)
-    assert predictor.forecast().mean[0] > before + 10.0
+    assert predictor.forecast().mean[0] > forecast.mean[0] + 10.0
 
 
 def test_log1p_scales_the_spread_with_the_level():
