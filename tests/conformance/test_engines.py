@@ -132,19 +132,6 @@ def test_concurrent_requests_all_get_their_own(served):
     assert served.idle
 
 
-def test_a_request_that_comes_again_takes_its_own_place(served):
-    async def twice() -> None:
-        stream = served.generate(request(max_tokens=MANY))
-        await anext(stream)
-        again = asyncio.create_task(collect(served.decode.decode(request(max_tokens=30), handle_for(served))))
-        with pytest.raises(RequestAborted):
-            await collect(stream)
-        assert count_of(await again) == 30
-        await until(lambda: served.idle)
-
-    run(twice())
-
-
 def handle_for(served: Served) -> KvHandle | None:
     return None if served.prefill is None else handle()
 
@@ -195,20 +182,6 @@ def test_cancelling_the_reader_frees_the_slot(served):
     run(leave())
 
 
-def test_abort_ends_the_stream_and_frees_its_slot(served):
-    async def leave() -> None:
-        asked = [request(name, max_tokens=tokens) for name, tokens in (("long", MANY), ("other", 50))]
-        streams = [asyncio.create_task(collect(served.generate(one))) for one in asked]
-        await until(lambda: load_of(served.decode)[0] == 2)
-        await served.decode.abort("long")
-        with pytest.raises(RequestAborted):
-            await streams[0]
-        assert count_of(await streams[1]) == 50
-        await until(lambda: served.idle)
-
-    run(leave())
-
-
 def test_abort_of_an_unknown_request_is_ignored(served):
     async def abort() -> None:
         stream = served.generate(request())
@@ -231,22 +204,6 @@ def test_cancelling_a_prefill_frees_it(make):
         ended = await asyncio.gather(*waiting, return_exceptions=True)
         assert any(isinstance(one, asyncio.CancelledError) for one in ended)
         await until(lambda: load_of(engine) == NO_LOAD)
-
-    run(leave())
-
-
-def test_abort_of_a_prefill_ends_it(make):
-    async def leave() -> None:
-        engine = make(Role.PREFILL)
-        waiting = [
-            asyncio.create_task(engine.prefill(request(name, input_tokens=30_000))) for name in ("a", "b")
-        ]
-        await until(lambda: sum(load_of(engine)[:2]) == 2)
-        await engine.abort("b")
-        with pytest.raises(RequestAborted):
-            await waiting[1]
-        assert (await waiting[0]).request_id == "a"
-        assert load_of(engine) == NO_LOAD
 
     run(leave())
 

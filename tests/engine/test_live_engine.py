@@ -12,6 +12,7 @@ from tests.memory import grown_bytes
 from tests.simulation.worlds import (
     ArrayTrace,
     constant_profile,
+    growing_prompts,
     poisson_trace,
     roofline_profile,
     run,
@@ -101,11 +102,7 @@ def test_simultaneous_arrivals_equal_the_compiled_kernel():
 def conversations(seed: int, count: int, rate_rps: float) -> ArrayTrace:
     """Prompts that go on from earlier ones, and arrive while those may still be under way."""
     generator = np.random.default_rng(seed)
-    prompts, fresh = [[0]], iter(range(1, 10**6))
-    for _ in range(count - 1):
-        parent = prompts[generator.integers(len(prompts))]
-        kept = parent[: generator.integers(1, len(parent) + 1)]
-        prompts.append(kept + [next(fresh) for _ in range(generator.integers(0, 4))])
+    prompts = growing_prompts(generator, count)
     tokens = [BLOCK * len(prompt) - int(generator.integers(0, BLOCK)) for prompt in prompts]
     arrival_s = np.cumsum(generator.exponential(1 / rate_rps, count))
     return ArrayTrace(arrival_s, np.array(tokens), 1 + generator.integers(0, 80, count), prompts)

@@ -16,7 +16,7 @@ from headway.planning.types import Role
 from headway.routing.types import NOTHING, Placement, ReplicaUpdate, RouteRequest, RoutingOutcome
 from headway.simulation.scenario import ScenarioRouter
 from tests.engine.stepping import Seen
-from tests.simulation.worlds import ArrayTrace, roofline_profile, run, scenario
+from tests.simulation.worlds import ArrayTrace, growing_prompts, roofline_profile, run, scenario
 
 BLOCK = 128
 REACHED_S = 1e-6
@@ -104,12 +104,7 @@ class Pair:
 def shared_trace(seed: int, count: int, rate_rps: float) -> tuple[ArrayTrace, list[tuple[int, int]]]:
     """Conversations whose turns go to any replicas."""
     generator = np.random.default_rng(seed)
-    prompts, fresh = [[0]], iter(range(1, 10**6))
-    for _ in range(count - 1):
-        parent = prompts[generator.integers(len(prompts))]
-        kept = parent[: generator.integers(1, len(parent) + 1)]
-        prompts.append(kept + [next(fresh) for _ in range(generator.integers(0, 5))])
-    prompts = [prompt[:15] for prompt in prompts]
+    prompts = [prompt[:15] for prompt in growing_prompts(generator, count, 5)]
     tokens = np.array([BLOCK * len(prompt) - int(generator.integers(0, BLOCK)) for prompt in prompts])
     arrival_s = np.cumsum(generator.exponential(1 / rate_rps, count))
     trace = ArrayTrace(arrival_s, tokens, 1 + generator.integers(0, 90, count), prompts)

@@ -4,15 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from interp_cases import (
-    build,
-    decode_samples,
-    grid_profile,
-    itls,
-    points,
-    shuffled,
-    sweeps,
-)
+from interp_cases import build, decode_samples, grid_profile, itls, points, sweeps
 
 from interp import DecodeSamples, DecodeSurface, InterpError
 
@@ -71,16 +63,6 @@ def test_a_looser_target_never_lowers_the_throughput(samples: DecodeSamples) -> 
     best = decode.best_throughput_per_gpu(np.linspace(1e-4, 0.2, 200), contexts[:, None])
     feasible = np.where(best.feasible, best.throughput_per_gpu, -1.0)
     assert (np.diff(feasible, axis=1) >= -CLOSE * feasible.max()).all()
-
-
-@given(samples=sweeps(), seed=st.integers(0, 1000))
-def test_the_order_of_samples_does_not_matter(samples: DecodeSamples, seed: int) -> None:
-    _, contexts = points(10)
-    targets = np.linspace(1e-4, 0.2, len(contexts))
-    one = build(samples).decode.best_throughput_per_gpu(targets, contexts)
-    other = build(shuffled(samples, seed)).decode.best_throughput_per_gpu(targets, contexts)
-    np.testing.assert_array_equal(one.kv_usage, other.kv_usage)
-    np.testing.assert_array_equal(one.throughput_per_gpu, other.throughput_per_gpu)
 
 
 def line(kv: list[float], itl_ms: list[float], throughput: list[float]) -> DecodeSurface:

@@ -3,14 +3,7 @@
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
-from interp_cases import (
-    build,
-    grid_samples,
-    points,
-    roofline_itl,
-    shuffled,
-    sweeps,
-)
+from interp_cases import build, grid_samples, points, roofline_itl, shuffled, sweeps
 
 from interp import DecodeSamples
 from interp.kernels import bilinear

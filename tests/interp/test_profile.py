@@ -6,14 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from interp_cases import (
-    build,
-    decode_samples,
-    grid_profile,
-    grid_samples,
-    prefill_samples,
-    roofline_itl,
-)
+from interp_cases import build, decode_samples, grid_profile, grid_samples, prefill_samples, roofline_itl
 
 from interp import Coverage, PrefillSamples, ProfileError, build_profile
 

@@ -278,10 +278,7 @@ def test_a_file_cut_short_or_damaged_inside(directory: Path) -> None:
         ("[" * 100_000, "not readable JSON"),
         (json.dumps({"tp": -2}), "tp: must be a number from 1 to 1e+09, is -2"),
         (json.dumps({"tp": 10**400}), "tp: must be a number from 1 to 1e+09, is 1000"),
-        (
-            json.dumps({"max_batch_size": "many"}),
-            "max_batch_size: must be a number from 1 to 1e+09",
-        ),
+        (json.dumps({"max_batch_size": "many"}), "max_batch_size: must be a number from 1 to 1e+09"),
         (json.dumps({"max_batch_size": 0.5}), "max_batch_size: must be a number from 1 to 1e+09, is 0.5"),
     ],
 )

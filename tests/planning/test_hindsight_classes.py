@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from planning_cases import PROFILE, observed, settings
+from planning_cases import PROFILE, observed, run, settings
 
 from headway.planning import PoolLimits, PoolState, Role, Traffic, make_policy
 from headway.planning.hindsight.classes import ClassPast, cheapest
@@ -44,25 +44,18 @@ def traffic(tick, rate, share, urgent_s):
 
 def last_of(policy, share, urgent_s=0.1, rate=20.0, ticks=25):
     """The last decision after that many intervals, in which the fleet stays as it is."""
-    state = policy.initial_state()
-    pools = {
-        role: PoolState(desired=8, starting=0, ready=8, draining=0, running=5.0, waiting=0.0)
-        for role in (PREFILL, DECODE)
-    }
-    for tick in range(ticks):
-        seen = traffic(tick, rate, share, urgent_s)
-        observation = observed(
-            now_s=(tick + 1) * INTERVAL_S,
-            interval_s=INTERVAL_S,
-            requests=float(len(seen.arrival_s)),
-            isl_tokens=1000.0,
-            osl_tokens=100.0,
-            pools=pools,
-            traffic=seen,
-        )
-        decision = policy.plan(observation, state)
-        state = decision.next_state
-    return decision
+    pool = PoolState(desired=8, starting=0, ready=8, draining=0, running=5.0, waiting=0.0)
+    seen = observed(
+        interval_s=INTERVAL_S, isl_tokens=1000.0, osl_tokens=100.0, pools={PREFILL: pool, DECODE: pool}
+    )
+    came = [traffic(tick, rate, share, urgent_s) for tick in range(ticks)]
+    return run(
+        policy,
+        [
+            replace(seen, now_s=(tick + 1) * INTERVAL_S, requests=float(len(each.arrival_s)), traffic=each)
+            for tick, each in enumerate(came)
+        ],
+    )[-1]
 
 
 def prefill_of(decision):
@@ -145,10 +138,7 @@ def test_a_budget_that_binds_goes_to_what_is_critical(critical, expected):
     """Few critical requests lack prefill replicas, many others lack decode replicas."""
     few = {PREFILL: history(4, 10), DECODE: history(1, 10)}
     many = {PREFILL: history(1, 90), DECODE: history(4, 90)}
-    total = {
-        PREFILL: history(1, 100),
-        DECODE: history(4, 100),
-    }
+    total = {PREFILL: history(1, 100), DECODE: history(4, 100)}
     found = divide_budget(
         total,
         wished={PREFILL: 4, DECODE: 4},

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from planning_cases import PROFILE, observed, settings
+from planning_cases import PROFILE, observed, run, settings
 
 from headway.engine import EngineRules
 from headway.planning import PlanningError, PoolState, Role, Slo, Traffic, make_policy
@@ -101,11 +101,7 @@ def test_old_intervals_are_forgotten():
     assert len(outcomes([10] * (KEPT + 7), lambda u: 0.0)) == KEPT
 
 
-@given(
-    st.lists(st.integers(0, 50), min_size=2, max_size=12),
-    st.floats(0.003, 1.0),
-    st.floats(0.1, 20.0),
-)
+@given(st.lists(st.integers(0, 50), min_size=2, max_size=12), st.floats(0.003, 1.0), st.floats(0.1, 20.0))
 def test_curves_with_an_excess_fall_and_stay_within_what_came(lost, share, slope):
     falling = np.sort(lost)[::-1]
     falling[0] = max(1, falling[0])
@@ -155,19 +151,12 @@ def late_traffic(tick, late):
 def test_the_policy_says_and_plans_for_what_its_replays_do_not_know():
     def decisions(late):
         policy = make_policy("headway", settings(interval_s=INTERVAL_S), PROFILE)
-        state, pool = policy.initial_state(), PoolState(desired=4, starting=0, ready=4, draining=0)
-        for tick in range(30):
-            pools = {Role.PREFILL: pool, Role.DECODE: pool}
-            seen = observed(
-                now_s=(tick + 1) * INTERVAL_S,
-                interval_s=INTERVAL_S,
-                requests=300.0,
-                pools=pools,
-                traffic=late_traffic(tick, late),
-            )
-            decision = policy.plan(seen, state)
-            state = decision.next_state
-        return decision
+        pool = PoolState(desired=4, starting=0, ready=4, draining=0)
+        seen = {"interval_s": INTERVAL_S, "requests": 300.0, "pools": {Role.PREFILL: pool, Role.DECODE: pool}}
+        intervals = [(tick, late_traffic(tick, late)) for tick in range(30)]
+        return run(
+            policy, [observed(now_s=(n + 1) * INTERVAL_S, traffic=each, **seen) for n, each in intervals]
+        )[-1]
 
     plain, with_late = decisions(0), decisions(30)
     assert "excess" not in plain.reasons

@@ -1,17 +1,26 @@
-"""Hindsight: forecasts times factors against loss curves, and the cheapest joint choice."""
+"""Hindsight: forecasts of work times factors against loss curves, the cheapest joint choice, and queues."""
 
 from dataclasses import replace
+from math import nan
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.planning.hindsight.backtest import FACTORS, FORECASTS, STEADY, backtest
-from headway.planning.hindsight.needs import choose, front
+from headway.planning.hindsight.backtest import (
+    FACTORS,
+    FORECASTS,
+    PEAK,
+    SMOOTHINGS,
+    STEADY,
+    backtest,
+    forecasts,
+)
+from headway.planning.hindsight.needs import choose, front, overdue_prompts, replicas_for_queue
 from headway.planning.hindsight.state import PoolHistory
 from headway.planning.replay import LossCurve
-from headway.planning.types import Role
+from headway.planning.types import PoolState, Role
 
 GPUS = {Role.PREFILL: 1, Role.DECODE: 1}
 INTERVAL_S = 30.0
@@ -188,3 +197,64 @@ def test_factors_reach_farther_where_the_work_s_replicas_are_too_slow():
     assert 40 <= options[1].replicas <= 60
     assert options[1].factor == pytest.approx(options[1].replicas / 2.0, rel=0.05)
     assert history.add(2.0, curve(40), 960, 4.0).skip(960).slack == 4.0
+
+
+def level(work, smoothing):
+    return forecasts(np.asarray(work, float))[SMOOTHINGS.index(smoothing)]
+
+
+def test_constant_work_is_forecast_exactly_by_all():
+    assert forecasts(np.full(40, 2.5)) == pytest.approx(2.5)
+
+
+def test_the_first_values_weigh_alike():
+    assert level([1.0, 2.0, 6.0], 0.05) == pytest.approx([1.0, 1.5, 3.0])
+
+
+def test_a_level_follows_by_its_smoothing():
+    assert level([2.0] * 30 + [4.0, 4.0], 0.5)[-2:] == pytest.approx([3.0, 3.5])
+
+
+def test_the_peak_is_the_largest_work_so_far():
+    assert forecasts(np.array([1.0, 4.0, 2.0, 5.0, 0.0]))[PEAK].tolist() == [1.0, 4.0, 4.0, 5.0, 5.0]
+
+
+@given(st.lists(st.floats(0.0, 1e3), min_size=1, max_size=80))
+def test_forecasts_stay_within_what_was_seen_and_grow_with_the_work(work):
+    said = forecasts(np.array(work))
+    assert (said >= min(work) - 1e-9).all()
+    assert (said <= max(work) + 1e-9).all()
+    assert forecasts(2.0 * np.array(work)) == pytest.approx(2.0 * said)
+
+
+def pool(waiting, ready=2):
+    return PoolState(desired=ready, starting=0, ready=ready, draining=0, running=0.0, waiting=waiting)
+
+
+def test_a_queue_that_drains_in_time_adds_nothing():
+    assert replicas_for_queue(pool(10.0), 0.1, ttft_s=2.0, needed=4) == 0
+
+
+def test_work_beyond_that_is_spread_over_a_minute():
+    assert replicas_for_queue(pool(2000.0), 0.1, ttft_s=2.0, needed=9) == 4
+
+
+def test_at_most_as_many_again():
+    assert replicas_for_queue(pool(1e6), 0.1, ttft_s=2.0, needed=3) == 3
+
+
+def test_what_is_not_measured_adds_nothing():
+    assert replicas_for_queue(pool(nan), 0.1, 2.0, 3) == replicas_for_queue(pool(50.0), nan, 2.0, 3) == 0
+
+
+@given(st.floats(0.0, 1e6), st.floats(0.0, 1e6))
+def test_a_longer_queue_never_adds_fewer(one, other):
+    less, more = sorted((one, other))
+    assert replicas_for_queue(pool(less), 0.2, 1.0, 50) <= replicas_for_queue(pool(more), 0.2, 1.0, 50)
+
+
+def test_prompts_beyond_the_harmless_come_to_the_decode_pool():
+    # Two replicas clear 20 prompts of 0.1 s within half of the TTFT target.
+    assert overdue_prompts(pool(120.0), 0.1, ttft_s=2.0) == 100.0
+    assert overdue_prompts(pool(15.0), 0.1, ttft_s=2.0) == 0.0
+    assert overdue_prompts(pool(nan), 0.1, 2.0) == overdue_prompts(pool(9.0), nan, 2.0) == 0.0

@@ -7,9 +7,10 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from planning_cases import NAN, PROFILE, limits, observed, settings
+from planning_cases import NAN, PROFILE, observed, settings
+from planning_cases import run as decisions_of
 
-from headway.planning import PlanningError, PoolLimits, PoolState, Role, make_policy
+from headway.planning import PlanningError, PoolState, Role, make_policy
 from headway.planning.hindsight.learning import Traffic
 from interp import scaled
 
@@ -186,30 +187,11 @@ def test_the_lead_is_learnt_from_starts():
     assert lead_s == pytest.approx(6 * INTERVAL_S - INTERVAL_S / 2)
 
 
-def test_the_same_values_give_the_same_decision():
-    planner = policy()
-    state = run(planner, [20.0] * 10)[-1].next_state
-    observation = observed(now_s=330.0, interval_s=INTERVAL_S, requests=600.0, traffic=traffic(10, 20.0))
-    one, other = planner.plan(observation, state), planner.plan(observation, state)
-    assert one.targets == other.targets
-    assert json.dumps(one.reasons) == json.dumps(other.reasons)
-
-
-def test_budget_and_limits_are_kept():
-    bounds = limits(prefill=PoolLimits(max_replicas=6, gpus_per_replica=2), decode=PoolLimits(min_replicas=2))
-    for decision in run(policy(limits=bounds, max_gpu_budget=9), [10.0] * 10 + [200.0] * 10):
-        assert 1 <= decision.targets[Role.PREFILL] <= 6
-        assert decision.targets[Role.DECODE] >= 2
-        assert 2 * decision.targets[Role.PREFILL] + decision.targets[Role.DECODE] <= 9
-
-
 def test_counts_alone_are_planned_for_as_poisson_traffic():
-    planner = policy()
-    state, decision = planner.initial_state(), None
-    for tick in range(20):
-        observation = observed(now_s=(tick + 1) * INTERVAL_S, interval_s=INTERVAL_S, requests=600.0)
-        decision = planner.plan(observation, state)
-        state = decision.next_state
+    counts = {"interval_s": INTERVAL_S, "requests": 600.0}
+    decision = decisions_of(policy(), [observed(now_s=tick * INTERVAL_S, **counts) for tick in range(1, 21)])[
+        -1
+    ]
     recorded = run(policy(), [20.0] * 20)[-1]
     assert abs(decision.targets[Role.PREFILL] - recorded.targets[Role.PREFILL]) <= 1
 

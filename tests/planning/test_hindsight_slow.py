@@ -4,7 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from planning_cases import PROFILE, observed, settings
+from planning_cases import PROFILE, observed, run, settings
 
 from headway.engine import EngineRules
 from headway.planning import PoolState, Role, Slo, make_policy
@@ -54,12 +54,8 @@ def test_a_fleet_counts_for_what_it_is_worth():
 
 def planned(slow):
     policy = make_policy("headway", settings(engine=EngineRules(max_batch_size=64)), PROFILE)
-    state = policy.initial_state()
-    for number in range(8):
-        seen = observed(now_s=30.0 * (number + 1), interval_s=30.0, requests=600.0, pools=POOLS, slow=slow)
-        decision = policy.plan(seen, state)
-        state = decision.next_state
-    return decision
+    seen = observed(interval_s=30.0, requests=600.0, pools=POOLS, slow=slow)
+    return run(policy, [replace(seen, now_s=30.0 * number) for number in range(1, 9)])[-1]
 
 
 @pytest.mark.parametrize("role", [Role.PREFILL, Role.DECODE])

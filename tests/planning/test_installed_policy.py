@@ -1,6 +1,5 @@
 """A policy from an installed package: its settings, its interval, and a simulation by its name."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -72,11 +71,19 @@ static = even_policy:EVEN
 """
 
 
+ENTRY_POINTS = """[headway.policies]
+even = even_policy:EVEN
+broken = even_policy:NOTHING
+wrong = even_policy:Even
+static = even_policy:EVEN
+"""
+
+
 @pytest.fixture(autouse=True)
-def package(tmp_path: Path) -> Iterator[Path]:
+def package(tmp_path: Path):
     """A package that is installed beside headway, with a policy and one that cannot be loaded."""
-    with installed_package(tmp_path, "even_policy", POLICY, ENTRY_POINTS) as info:
-        yield info
+    with installed_package(tmp_path, "even_policy", POLICY, ENTRY_POINTS):
+        yield
 
 
 def test_it_runs_by_its_name_with_its_own_settings(tmp_path):

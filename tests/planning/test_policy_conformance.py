@@ -124,12 +124,7 @@ def test_the_order_of_pools_in_mappings_does_not_matter(policy_name, observation
     assert json.dumps(again.reasons) == json.dumps(straight.reasons)
 
 
-@given(
-    st.floats(1, 1e6),
-    st.floats(1, 10),
-    st.floats(100, 20_000),
-    st.floats(1, 2_000),
-)
+@given(st.floats(1, 1e6), st.floats(1, 10), st.floats(100, 20_000), st.floats(1, 2_000))
 def test_more_load_of_the_same_lengths_never_asks_for_fewer_replicas(requests, factor, isl, osl):
     policy = make_policy(
         "reference",

@@ -1,17 +1,7 @@
 """The reference policy's table of missing data, row by row. A NaN spoils only what depends on it."""
 
 import pytest
-from planning_cases import (
-    DISAGGREGATED,
-    NAN,
-    PROFILE,
-    expected_load,
-    first,
-    limits,
-    observed,
-    run,
-    settings,
-)
+from planning_cases import DISAGGREGATED, NAN, PROFILE, expected_load, first, limits, observed, run, settings
 
 from headway.planning import LoadForecast, PoolLimits, PoolState, Role, make_policy
 

@@ -90,10 +90,7 @@ def test_a_class_that_alone_misses_its_promise_burns(
     found = verdict(
         status(
             slo={"ttft_ms": 500, "attainment": 0.9, "classes": {"interactive": {"ttft_ms": 200}, "bulk": {}}},
-            attainment={
-                "last_interval": 0.996,
-                "classes_missed_since": {"interactive": NOW_S - lasts_s},
-            },
+            attainment={"last_interval": 0.996, "classes_missed_since": {"interactive": NOW_S - lasts_s}},
             measured={"health": {"status": "ok"}, "classes": {"interactive": figures, "bulk": {}}},
             planner={"state": "running", "interval_s": 30.0},
         ),

@@ -272,10 +272,7 @@ def test_a_promise_that_is_taken_back_lets_a_draining_replica_go():
 
 
 def test_lost_requests_are_held_until_there_is_a_replica():
-    script = {
-        ("submit", "0"): [place("0", FIRST)],
-        ("ready", SECOND): [place("0", SECOND)],
-    }
+    script = {("submit", "0"): [place("0", FIRST)], ("ready", SECOND): [place("0", SECOND)]}
     crashes = [PlannedCrash(at_s=0.05, role=Role.MIXED)]
     _, records, _ = simulated(
         script, trace_of((0.0, 1000, 2)), shape=1, crashes=crashes, start_up=StartUp(delay_s=3.0)

@@ -9,15 +9,10 @@ from hypothesis import strategies as st
 
 from headway.planning.types import PoolLimits, Role
 from headway.simulation.scenario import GpuCapacity, PlannedCrash, StartUp
-from tests.simulation.test_fleet import points, sparse_trace
 from tests.simulation.test_role_changes import TO_PREFILL, Plan, counted
-from tests.simulation.worlds import Schedule, roofline_profile, run, scenario
+from tests.simulation.worlds import Schedule, fleet, points, roofline_profile, run, scenario, sparse_trace
 
 PROFILE = roofline_profile()
-
-
-def fleet(prefill, decode):
-    return {Role.PREFILL: prefill, Role.DECODE: decode}
 
 
 def limited(steps, targets, until_s=60.0, *, initial=(1, 1), policy=Schedule, **changes):

@@ -5,19 +5,19 @@ import pytest
 
 from headway.planning.types import PoolLimits, Role
 from headway.simulation.scenario import EngineRules, PlannedCrash, StartUp
-from tests.simulation.worlds import ArrayTrace, Schedule, poisson_trace, roofline_profile, run, scenario
+from tests.simulation.worlds import (
+    ArrayTrace,
+    Schedule,
+    points,
+    poisson_trace,
+    roofline_profile,
+    run,
+    scenario,
+    sparse_trace,
+)
 
 PROFILE = roofline_profile()
 ONE = {Role.PREFILL: 1, Role.DECODE: 1}
-
-
-def sparse_trace(until_s: float) -> ArrayTrace:
-    times = np.arange(0.0, until_s + 0.5, 1.0)
-    return ArrayTrace(times, np.full(len(times), 50), np.full(len(times), 5))
-
-
-def points(series, column):
-    return list(zip(series.time_s, getattr(series, column), strict=True))
 
 
 def test_counts_follow_start_up_and_drain():

@@ -7,7 +7,7 @@ import pytest
 
 from headway.engine import EngineRules
 from headway.planning.types import Role
-from tests.simulation.worlds import ArrayTrace, roofline_profile, run, scenario
+from tests.simulation.worlds import ArrayTrace, growing_prompts, roofline_profile, run, scenario
 
 BLOCK = 512
 PROFILE = roofline_profile(capacity=10**6)
@@ -17,11 +17,7 @@ ONE = {Role.PREFILL: 1, Role.DECODE: 1}
 def sessions(seed: int, count: int) -> ArrayTrace:
     """Prompts that share prefixes: each extends the prompt of a random earlier one."""
     generator = np.random.default_rng(seed)
-    prompts, fresh = [[0]], iter(range(1, 10**6))
-    for _ in range(count - 1):
-        parent = prompts[generator.integers(len(prompts))]
-        kept = parent[: generator.integers(1, len(parent) + 1)]
-        prompts.append(kept + [next(fresh) for _ in range(generator.integers(0, 4))])
+    prompts = growing_prompts(generator, count)
     tokens = np.array([len(prompt) * BLOCK - int(generator.integers(0, BLOCK)) for prompt in prompts])
     return ArrayTrace(np.arange(count) * 10.0, tokens, np.full(count, 2), prompts)
 

@@ -93,19 +93,6 @@ def test_each_profile_serves_every_request_once(profile, fleet):
     assert sum(row["requests"] for row in summary["classes"].values()) == 300
 
 
-@pytest.mark.parametrize("fleet", [SPLIT, MIXED], ids=["split", "mixed"])
-def test_least_load_by_the_router_is_about_that_of_the_kernel(fleet):
-    """They cannot agree on all: the router chooses for decode at arrival and does not see token counts."""
-    trace = poisson_trace(4, 1500, 45.0 if fleet is SPLIT else 35.0)
-    found, _ = setting("least_load", fleet)
-    ours, _ = run(found, trace)
-    theirs, _ = run(replace(found, routing=Routing.LEAST_LOAD), trace)
-    assert ours.attainment == pytest.approx(theirs.attainment, abs=0.02)
-    for name in ("ttft_s", "tpot_s", "e2e_s"):
-        driven, compiled = ours.tally.latencies[name], theirs.tally.latencies[name]
-        assert driven.total_s / driven.count == pytest.approx(compiled.total_s / compiled.count, rel=0.05)
-
-
 def test_crashes_are_survived():
     crashes = [{"at_s": at, "role": role} for at in (3.0, 9.0) for role in ("prefill", "decode")]
     more = {"simulation.crashes": crashes, "simulation.start_up_delay_s": 2.0}

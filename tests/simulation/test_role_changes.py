@@ -13,14 +13,20 @@ from headway.simulation.layout import Routing
 from headway.simulation.scenario import PlannedCrash, StartUp
 from tests.simulation.routers import Scripted, place
 from tests.simulation.test_routed import routed
-from tests.simulation.worlds import ArrayTrace, Schedule, poisson_trace, roofline_profile, run, scenario
+from tests.simulation.worlds import (
+    ArrayTrace,
+    Schedule,
+    fleet,
+    points,
+    poisson_trace,
+    roofline_profile,
+    run,
+    scenario,
+    sparse_trace,
+)
 
 PROFILE = roofline_profile()
 TO_PREFILL, TO_DECODE = (Role.DECODE, Role.PREFILL), (Role.PREFILL, Role.DECODE)
-
-
-def fleet(prefill, decode):
-    return {Role.PREFILL: prefill, Role.DECODE: decode}
 
 
 @dataclass
@@ -38,20 +44,10 @@ class Plan(Schedule):
         return Decision(targets=decision.targets, next_state=decision.next_state, reasons={}, changes=changes)
 
 
-def sparse_trace(until_s, output_tokens=5):
-    times = np.arange(0.0, until_s + 0.5, 1.0)
-    return ArrayTrace(times, np.full(len(times), 50), np.full(len(times), output_tokens))
-
-
 def busy_trace():
     """Long streams at the start, one request a minute later."""
     times = np.append(np.zeros(60), 60.0)
     return ArrayTrace(times, np.full(61, 200), np.full(61, 1500))
-
-
-def points(result, role, column):
-    series = result.replicas[role]
-    return list(zip(series.time_s, getattr(series, column), strict=True))
 
 
 def counted(result, *columns):
@@ -73,17 +69,17 @@ def one_change(trace, *, role_change_s=7.0, then=(2, 2), interval_s=10.0, **chan
 
 def test_an_idle_replica_serves_in_the_other_pool_after_the_switch():
     result, records = one_change(sparse_trace(60.0))
-    assert points(result, Role.DECODE, "ready") == [(0.0, 3), (10.0, 2)]
-    assert points(result, Role.PREFILL, "ready") == [(0.0, 1), (10.0, 1), (17.0, 2)]
-    assert points(result, Role.PREFILL, "starting") == [(0.0, 0), (10.0, 1), (17.0, 0)]
+    assert points(result.replicas[Role.DECODE], "ready") == [(0.0, 3), (10.0, 2)]
+    assert points(result.replicas[Role.PREFILL], "ready") == [(0.0, 1), (10.0, 1), (17.0, 2)]
+    assert points(result.replicas[Role.PREFILL], "starting") == [(0.0, 0), (10.0, 1), (17.0, 0)]
     assert len(set(records["prefill_replica"])) == 2
 
 
 def test_a_busy_replica_first_finishes_its_streams():
     result, records = one_change(busy_trace(), interval_s=5.0)
-    draining = points(result, Role.DECODE, "draining")
+    draining = points(result.replicas[Role.DECODE], "draining")
     gone_s = next(at_s for at_s, count in draining if at_s > 5.0 and not count)
-    ready_s = next(at_s for at_s, count in points(result, Role.PREFILL, "ready") if count == 2)
+    ready_s = next(at_s for at_s, count in points(result.replicas[Role.PREFILL], "ready") if count == 2)
     assert (5.0, 1) in draining
     assert gone_s > 10.0
     assert ready_s == gone_s + 7.0
@@ -97,14 +93,14 @@ def test_gpu_time_goes_on_through_the_change():
 
 def test_who_is_no_longer_wanted_there_drains_and_goes():
     result, records = one_change(busy_trace(), interval_s=5.0, then=(1, 2))
-    assert max(count for _, count in points(result, Role.PREFILL, "ready")) == 1
-    assert points(result, Role.DECODE, "draining")[-1][1] == 0
+    assert max(count for _, count in points(result.replicas[Role.PREFILL], "ready")) == 1
+    assert points(result.replicas[Role.DECODE], "draining")[-1][1] == 0
     assert (records["outcome"] == layout.COMPLETED).all()
 
 
 def test_one_that_switches_is_cancelled_like_one_that_starts():
     result, _ = one_change(sparse_trace(60.0), role_change_s=15.0, then=(1, 2))
-    assert points(result, Role.PREFILL, "starting") == [(0.0, 0), (10.0, 1), (20.0, 0)]
+    assert points(result.replicas[Role.PREFILL], "starting") == [(0.0, 0), (10.0, 1), (20.0, 0)]
     assert result.gpu_hours == pytest.approx((3 * result.simulated_s + 20.0) / 3600, rel=1e-9)
 
 

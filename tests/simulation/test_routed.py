@@ -1,7 +1,5 @@
 """A router drives the kernel: nothing is lost, whatever it does, and it hears of everything in time."""
 
-import json
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -233,18 +231,6 @@ def test_a_request_that_never_fits_is_no_question_for_a_router():
     result, _ = run(scenario(PROFILE, POOLS, routing=routed(router)), trace)
     assert "10" not in router.requests
     assert result.tally.failed == result.tally.too_long == 1
-
-
-def test_the_same_seed_gives_the_same_bytes():
-    def once(seed):
-        trace = poisson_trace(5, 600, 40.0)
-        router = Scripted(Moody(seed), due_s=np.arange(0.25, 300.0, 0.5))
-        setting = scenario(PROFILE, MIXED, routing=routed(router), start_up=StartUp(delay_s=3.0, cv=1.0))
-        result, records = run(setting, trace, Schedule([MIXED, {Role.MIXED: 4}] * 9, interval_s=3.0))
-        return json.dumps(result.report().document()), records.tobytes()
-
-    assert once(1) == once(1)
-    assert once(1) != once(2)
 
 
 def test_a_router_that_stays_due_does_not_stop_time():

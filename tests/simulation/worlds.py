@@ -95,6 +95,16 @@ class ArrayTrace:
             )
 
 
+def growing_prompts(generator, count: int, more: int = 4) -> list[list[int]]:
+    """Prompts of blocks, each of which goes on from a random earlier one with fewer than `more` new ones."""
+    prompts, fresh = [[0]], iter(range(1, 10**6))
+    for _ in range(count - 1):
+        parent = prompts[generator.integers(len(prompts))]
+        kept = parent[: generator.integers(1, len(parent) + 1)]
+        prompts.append(kept + [next(fresh) for _ in range(generator.integers(0, more))])
+    return prompts
+
+
 def poisson_trace(seed: int, count: int, rate_rps: float, isl_mean=600, osl_mean=120) -> ArrayTrace:
     """Poisson arrivals, exponential lengths."""
     generator = np.random.default_rng(seed)
@@ -103,6 +113,12 @@ def poisson_trace(seed: int, count: int, rate_rps: float, isl_mean=600, osl_mean
         1 + generator.exponential(isl_mean, count).astype(np.int64),
         1 + generator.exponential(osl_mean, count).astype(np.int64),
     )
+
+
+def sparse_trace(until_s: float) -> ArrayTrace:
+    """A short request each second."""
+    times = np.arange(0.0, until_s + 0.5, 1.0)
+    return ArrayTrace(times, np.full(len(times), 50), np.full(len(times), 5))
 
 
 @dataclass
@@ -121,6 +137,15 @@ class Schedule:
         self.seen.append(observation)
         targets = self.targets[min(state, len(self.targets) - 1)]
         return Decision(targets=targets, next_state=state + 1, reasons={})
+
+
+def fleet(prefill: int, decode: int) -> dict[Role, int]:
+    return {Role.PREFILL: prefill, Role.DECODE: decode}
+
+
+def points(series, column: str) -> list[tuple[float, int]]:
+    """When a count of replicas changed, and to what."""
+    return list(zip(series.time_s, getattr(series, column), strict=True))
 
 
 def scenario(profile: Profile, initial: Mapping[Role, int], **changes) -> Scenario:

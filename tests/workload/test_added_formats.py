@@ -1,6 +1,5 @@
 """Trace formats that an installed package brings are detected, read and named like the built-in ones."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -62,10 +61,10 @@ FILES = {
 
 
 @pytest.fixture(autouse=True)
-def package(tmp_path: Path) -> Iterator[Path]:
+def package(tmp_path: Path):
     """A package beside headway that brings three trace formats."""
-    with installed_package(tmp_path, "formats_of_others", PACKAGE, ENTRY_POINTS) as info:
-        yield info
+    with installed_package(tmp_path, "formats_of_others", PACKAGE, ENTRY_POINTS):
+        yield tmp_path / "formats_of_others-1.0.dist-info"
 
 
 @pytest.mark.parametrize("named", [False, True])

@@ -65,10 +65,7 @@ def test_azure_reads_the_same_line_by_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("header", "row"),
     [
-        (
-            "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type",
-            "{},GPT-4,{},{},0,API log",
-        ),
+        ("Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type", "{},GPT-4,{},{},0,API log"),
         (
             "Timestamp,Session ID,Elapsed time,Model,Request tokens,Response tokens,Total tokens,Log Type",
             "{},7,1.5,GPT-4,{},{},0,Conversation log",

@@ -6,13 +6,7 @@ import numpy as np
 import pytest
 from replay_cases import LARGE, engine, load, simulated
 
-from headway.planning.replay import (
-    Requests,
-    attainable,
-    decode_losses,
-    mixed_losses,
-    prefill_losses,
-)
+from headway.planning.replay import Requests, attainable, decode_losses, mixed_losses, prefill_losses
 from headway.planning.types import Role
 
 FEW, PART = 0.005, 0.2
