@@ -1,10 +1,9 @@
-"""The control plane on a real Ray: it scales a Serve application on fed metrics, and outlives its parts.
+"""The control plane on a real Ray: it scales a Serve application on fed metrics, and takes other settings.
 
 The application runs without `external_scaler_enabled`, as `serve run MODULE:app` would start it. The metrics
 come from a script, so that only the control plane is under test.
 """
 
-import itertools
 import os
 import signal
 import time
@@ -20,12 +19,12 @@ from actors.planner import STARTED
 from actors.planning.log import DecisionLog
 from actors.store import InternalKvStore, StoreAway
 from headway.config import HeadwayConfig, load_config
-from tests.ray.clusters import running_replicas, wait_until
+from tests.ray.clusters import PATIENCE_S, running_replicas, wait_until
 from tests.ray.exporter import Exporter
+from tests.ray.live_system import pids
 
 APP, MODEL = "fed", "llama-3.1-8b"
 BUSY_RPS, IDLE_RPS = 20.0, 0.5
-PATIENCE_S = 90.0
 
 
 @serve.deployment(name="Prefill", ray_actor_options={"num_cpus": 0}, num_replicas=1)
@@ -62,7 +61,7 @@ def config(exporter: Exporter, **changes: Any) -> HeadwayConfig:
         "planner.policy": "reference",
         "planner.predictor": "constant",
         "planner.no_correction": True,
-        "planner.adjustment_interval_s": 3.0,
+        "planner.adjustment_interval_s": 1.5,
         "planner.tick_deadline_s": 10.0,
         "pools.prefill.max_replicas": 3,
         "pools.decode.max_replicas": 3,
@@ -102,10 +101,7 @@ def newest() -> int:
 
 
 def pid_of(name: str) -> int:
-    from ray._private.state import actors
-
-    (pid,) = [item["Pid"] for item in actors().values() if item["Name"] == name and item["State"] == "ALIVE"]
-    return int(pid)
+    return pids(name)[name]
 
 
 def running_entries() -> list[dict[str, Any]]:
@@ -114,10 +110,10 @@ def running_entries() -> list[dict[str, Any]]:
 
 
 def test_the_pools_follow_the_load_and_each_replica_is_traced(plane: None, exporter: Exporter) -> None:
-    wait_until(lambda: planner("status")["planner"]["state"] == "running", PATIENCE_S)
+    wait_until(lambda: planner("status")["planner"]["state"] == "running")
     exporter.rate_rps = BUSY_RPS
-    wait_until(lambda: running_replicas(APP, "Prefill") == 3, PATIENCE_S)
-    wait_until(lambda: any(entry["role"] == "prefill" for entry in running_entries()), PATIENCE_S)
+    wait_until(lambda: running_replicas(APP, "Prefill") == 3)
+    wait_until(lambda: any(entry["role"] == "prefill" for entry in running_entries()))
     record = next(
         item for item in records() if item["targets"]["prefill"] > item["pools"]["prefill"]["desired"]
     )
@@ -127,50 +123,19 @@ def test_the_pools_follow_the_load_and_each_replica_is_traced(plane: None, expor
     for entry in running_entries():
         assert record["created_at"] - 1.0 <= entry["starting_at"] < entry["running_at"]
     exporter.rate_rps = IDLE_RPS
-    wait_until(lambda: running_replicas(APP, "Prefill") == 1, PATIENCE_S)
-    wait_until(lambda: records()[-1]["reached_at"] is not None, PATIENCE_S)
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        names.METRIC_COLLECTOR,
-        names.PREDICTOR,
-        names.INTERPOLATOR,
-        names.PLANNER,
-        "SERVE_CONTROLLER_ACTOR",
-    ],
-)
-def test_the_loop_goes_on_after_kill_nine(plane: None, name: str) -> None:
-    before, pid = newest(), pid_of(name)
-    learnt = ray.get(actor(names.PREDICTOR).status.remote())["intervals"]
-    os.kill(pid, signal.SIGKILL)
-
-    def goes_on() -> bool:
-        try:
-            fresh = [item for item in records() if item["id"] > before]
-        except ray.exceptions.RayActorError:
-            return False
-        good = [item for item in fresh if item["connector"]["status"] in ("sent", "unchanged")]
-        return sum(item["measured"]["health"]["status"] == "ok" for item in good) >= 2
-
-    wait_until(goes_on, PATIENCE_S)
-    ids = [item["id"] for item in records()]
-    assert ids == list(range(ids[-1] + 1))
-    wait_until(lambda: ray.get(actor(names.PREDICTOR).status.remote())["intervals"] > learnt, PATIENCE_S)
-    ticks = [item["tick"] for item in records()]
-    assert all(later > earlier for earlier, later in itertools.pairwise(ticks))
+    wait_until(lambda: running_replicas(APP, "Prefill") == 1)
+    wait_until(lambda: records()[-1]["reached_at"] is not None)
 
 
 def test_settings_change_while_it_runs_and_survive_the_death_of_the_planner(plane: None) -> None:
     planner("update_settings", {"pools.decode.min_replicas": 2}, "alice")
     changed = planner("status")["changed"]
     assert changed["pools.decode.min_replicas"]["by"] == "alice"
-    wait_until(lambda: running_replicas(APP, "Decode") == 2, PATIENCE_S)
+    wait_until(lambda: running_replicas(APP, "Decode") == 2)
     with pytest.raises(ray.exceptions.RayTaskError, match="min_replicas 9 is above max_replicas 3"):
         planner("update_settings", {"pools.decode.min_replicas": 9})
     os.kill(pid_of(names.PLANNER), signal.SIGKILL)
-    wait_until(lambda: planner("status")["planner"]["state"] == "running", PATIENCE_S)
+    wait_until(lambda: planner("status")["planner"]["state"] == "running")
     assert planner("status")["changes"] == {"pools.decode.min_replicas": 2}
     assert planner("status")["changed"] == changed
     planner("update_settings", {"pools.decode.min_replicas": 1})
@@ -189,13 +154,13 @@ def test_other_settings_replace_the_actors_and_ids_go_on(plane: None, exporter: 
     assert pid_of(names.PLANNER) == pid
     control_plane.start(config(exporter, model="qwen3-32b"), APP)
     assert pid_of(names.PLANNER) != pid
-    wait_until(lambda: "serves llama-3.1-8b" in planner("status")["planner"]["reason"], PATIENCE_S)
+    wait_until(lambda: "serves llama-3.1-8b" in planner("status")["planner"]["reason"])
     assert planner("status")["planner"]["state"] == "waiting"
     control_plane.stop(token=token)
     assert names.PLANNER in control_plane.running()
     waiting = newest()  # the planner that was replaced may have been deciding when it ended
     control_plane.start(config(exporter, planner__dry_run=True), APP)
-    wait_until(lambda: newest() > waiting, PATIENCE_S)
+    wait_until(lambda: newest() > waiting)
     record = planner("decision", waiting + 1)
     assert record["id"] > before
     assert record["connector"]["status"] == "dry_run"
