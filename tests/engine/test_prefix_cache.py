@@ -1,4 +1,4 @@
-"""The live replica's prefix cache by itself; `test_stepper` compares its hits with the compiled kernel's."""
+"""The live replica's prefix cache by itself; test_live_engine.py holds its hits against the kernel's."""
 
 from collections import OrderedDict
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from planning_cases import OBSERVED, PROFILE, expected_load, first, limits, observed, settings
 
-from headway.config import HeadwayConfig, load_config
+from headway.config import load_config
 from headway.planning import (
     LoadForecast,
     PlanningError,
@@ -136,12 +136,6 @@ def test_more_load_of_the_same_lengths_never_asks_for_fewer_replicas(requests, f
     assert all(more[role] >= less[role] for role in less)
 
 
-def test_name_and_interval(name):
-    policy = make(name)
-    assert policy.name == name
-    assert policy.interval_s == {"threshold": 10.0}.get(name, 180.0)
-
-
 def test_the_summary_is_one_line_for_people(name):
     summary = first(make(name)).reasons["summary"]
     assert summary.endswith(".")
@@ -184,12 +178,6 @@ def test_settings_come_from_the_configuration():
     assert made.limits[Role.PREFILL].gpus_per_replica == 1
     assert first(make_policy("static", made)).targets == {Role.PREFILL: 1, Role.DECODE: 2}
     assert first(make_policy("threshold", made)).reasons["threshold"]["decode"]["target_ongoing"] == 64.0
-
-
-def test_the_default_configuration_makes_its_policy():
-    config = HeadwayConfig()
-    policy = make_policy(config.planner.policy, policy_settings(config, PROFILE), PROFILE)
-    assert policy.name == "headway"
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ import pytest
 from planning_cases import (
     DISAGGREGATED,
     MAX_KV_TOKENS,
-    OBSERVED,
     POOL,
     PROFILE,
     expected_load,
@@ -274,8 +273,3 @@ def test_it_wants_a_profile():
 def test_a_budget_below_the_minimums_is_an_error_at_the_start():
     with pytest.raises(PlanningError, match=r"planner\.max_gpu_budget: 1 GPUs do not hold .* \(2 GPUs\)"):
         reference(max_gpu_budget=1)
-
-
-def test_the_interval_is_the_adjustment_interval():
-    assert reference(interval_s=60.0).interval_s == 60.0
-    assert OBSERVED.interval_s == 180.0
