@@ -32,6 +32,8 @@ def test_times_are_divided_and_throughputs_multiplied(make: Callable[[], Profile
         (fast.prefill.throughput_per_gpu(ISL), profile.prefill.throughput_per_gpu(ISL) * speed),
         (fast.decode.itl_s(KV, CONTEXT), profile.decode.itl_s(KV, CONTEXT) / speed),
         (fast.decode.throughput_per_gpu(KV, CONTEXT), profile.decode.throughput_per_gpu(KV, CONTEXT) * speed),
+        (fast.prefill.samples.ttft_s, profile.prefill.samples.ttft_s / speed),
+        (fast.decode.samples.itl_s, profile.decode.samples.itl_s / speed),
     )
     for found, expected in pairs:
         np.testing.assert_allclose(found, expected, rtol=1e-12)
