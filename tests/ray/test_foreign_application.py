@@ -36,7 +36,7 @@ class Ingress:
         self.engines = engines
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def application(ray_cluster: object) -> Iterator[None]:
     prefill = Engine.options(name=PREFILL, num_replicas=2).bind()
     decode = Engine.options(name=DECODE, num_replicas=3).bind()
@@ -50,6 +50,22 @@ def connector(**deployments: str) -> RayServeConnector:
     settings = {"application": APPLICATION, "deployments": named}
     tree = {"model": "some/model", "connector": {"kind": "ray_serve", "ray_serve": settings}}
     return RayServeConnector(HeadwayConfig.model_validate(tree), "headway")
+
+
+@pytest.mark.usefixtures("application")
+def test_a_deployment_that_serve_autoscales_is_refused_by_name() -> None:
+    ours = connector(decode="Ingress")
+
+    with pytest.raises(Refused, match=r"llm: Serve autoscales Ingress \(1 to 2 replicas\)"):
+        asyncio.run(ours.set_targets({Role.PREFILL: 1, Role.DECODE: 2}, {}))
+
+    assert "Serve autoscales Ingress" in asyncio.run(ours.ready()).reason
+    assert len(replicas(APPLICATION, PREFILL)) == 2
+
+
+@pytest.mark.usefixtures("application")
+def test_a_name_that_the_application_does_not_have_is_said() -> None:
+    assert "has no deployment" in asyncio.run(connector(decode="LLMServer:x").ready()).reason
 
 
 @pytest.mark.usefixtures("application")
@@ -74,24 +90,8 @@ def test_deployments_of_another_application_are_scaled_by_name_without_a_restart
 
 
 @pytest.mark.usefixtures("application")
-def test_a_deployment_that_serve_autoscales_is_refused_by_name() -> None:
-    ours = connector(decode="Ingress")
-
-    with pytest.raises(Refused, match=r"llm: Serve autoscales Ingress \(1 to 2 replicas\)"):
-        asyncio.run(ours.set_targets({Role.PREFILL: 1, Role.DECODE: 2}, {}))
-
-    assert "Serve autoscales Ingress" in asyncio.run(ours.ready()).reason
-    assert len(replicas(APPLICATION, PREFILL)) == 2
-
-
-@pytest.mark.usefixtures("application")
-def test_a_name_that_the_application_does_not_have_is_said() -> None:
-    assert "has no deployment" in asyncio.run(connector(decode="LLMServer:x").ready()).reason
-
-
-@pytest.mark.usefixtures("application")
 def test_ours_stands_beside_it() -> None:
-    config = load_config(None, {"gateway.port": free_port()})
+    config = load_config(None, {"gateway.port": free_port(), "pools": {"mixed": {}}})
     deployed = deployment.deploy(config, print)
     try:
         assert deployed.url == f"http://127.0.0.1:{config.gateway.port}"
