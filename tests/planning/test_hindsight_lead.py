@@ -21,39 +21,39 @@ def pool(ready, starting=0, desired=None):
     )
 
 
+def ordered(ready, target):
+    """A pool of so many replicas whose target has just become that."""
+    return ReplicaStarts().observe(0.0, 30.0, pool(ready), GUESS_S).order(0.0, pool(ready), target)
+
+
 def test_a_start_counts_to_the_middle_of_the_interval_that_it_was_seen_in():
-    starts = ReplicaStarts().observe(0.0, 30.0, pool(1), GUESS_S).order(0.0, pool(1), 3)
+    starts = ordered(1, 3)
     starts = starts.observe(30.0, 30.0, pool(1, starting=2), GUESS_S).observe(60.0, 30.0, pool(3), GUESS_S)
     assert starts.seen_s == (45.0,)
     assert starts.lead_s(60.0, guess_s=10.0) == 45.0
 
 
 def test_replicas_that_come_one_by_one_are_one_order():
-    starts = ReplicaStarts().observe(0.0, 30.0, pool(1), GUESS_S).order(0.0, pool(1), 3)
+    starts = ordered(1, 3)
     starts = starts.observe(30.0, 30.0, pool(2, starting=1), GUESS_S).observe(90.0, 30.0, pool(3), GUESS_S)
     assert starts.seen_s == (15.0, 75.0)
     assert starts.orders == ()
 
 
 def test_until_a_start_is_seen_the_guess_stands_and_waiting_is_never_forgotten():
-    starts = ReplicaStarts().observe(0.0, 30.0, pool(1), GUESS_S).order(0.0, pool(1), 2)
+    starts = ordered(1, 2)
     assert starts.lead_s(20.0, guess_s=60.0) == 60.0
     assert starts.lead_s(100.0, guess_s=60.0) == 100.0
 
 
 def test_a_lower_target_takes_back_the_latest_order_first():
-    starts = ReplicaStarts().observe(0.0, 30.0, pool(1), GUESS_S).order(0.0, pool(1), 3)
+    starts = ordered(1, 3)
     starts = starts.order(30.0, pool(1, starting=2), 4).order(60.0, pool(1, starting=3), 2)
     assert [(order.at_s, order.replicas) for order in starts.orders] == [(0.0, 1)]
 
 
 def test_orders_of_replicas_that_never_came_are_forgotten():
-    starts = (
-        ReplicaStarts()
-        .observe(0.0, 30.0, pool(1), GUESS_S)
-        .order(0.0, pool(1), 2)
-        .observe(30.0, 30.0, pool(1), GUESS_S)
-    )
+    starts = ordered(1, 2).observe(30.0, 30.0, pool(1), GUESS_S)
     assert starts.orders == ()
 
 
@@ -76,17 +76,12 @@ def test_a_lower_target_takes_back_changes_before_orders():
 
 
 def test_who_leaves_for_another_pool_does_not_hide_who_comes():
-    starts = ReplicaStarts().observe(0.0, 30.0, pool(4), GUESS_S).order(0.0, pool(4), 5).change(0, 1)
+    starts = ordered(4, 5).change(0, 1)
     assert starts.observe(30.0, 30.0, pool(4), GUESS_S).seen_s == (15.0,)
 
 
 def test_only_the_latest_starts_count():
-    starts = (
-        ReplicaStarts()
-        .observe(0.0, 30.0, pool(1), GUESS_S)
-        .order(0.0, pool(1), 2)
-        .observe(300.0, 30.0, pool(2), GUESS_S)
-    )
+    starts = ordered(1, 2).observe(300.0, 30.0, pool(2), GUESS_S)
     for tick in range(10):
         now_s = 300.0 + 60.0 * tick
         starts = (
@@ -110,7 +105,7 @@ def follow(starts, ticks, count, *, interval_s=30.0):
 
 def used_to_45_s():
     """Two replicas, the second of which took 45 s to start, after 60 s."""
-    starts = ReplicaStarts().observe(0.0, 30.0, pool(1), GUESS_S).order(0.0, pool(1), 2)
+    starts = ordered(1, 2)
     return follow(starts, (1,), pool(1, starting=1)).observe(60.0, 30.0, pool(2), GUESS_S)
 
 
@@ -162,7 +157,7 @@ def test_starts_that_became_slower_for_good_are_learnt():
 
 
 def test_after_an_empty_start_the_first_timely_one_counts():
-    starts = ReplicaStarts().observe(0.0, 30.0, pool(1), GUESS_S).order(0.0, pool(1), 2)
+    starts = ordered(1, 2)
     starts = follow(starts, range(1, 50), pool(1, starting=1)).observe(1500.0, 30.0, pool(2), GUESS_S)
     assert starts.lead_s(1500.0, GUESS_S) == GUESS_PATIENCE * GUESS_S
     starts = starts.order(1500.0, pool(2), 3).observe(1530.0, 30.0, pool(3), GUESS_S)
