@@ -1,6 +1,9 @@
 """Inputs for the tests of the command: small traces, broken profiles, and the command in this process."""
 
 import shutil
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -57,3 +60,10 @@ def rewrite(table: Path, *, drop: str) -> None:
     with np.load(table) as arrays:
         kept = {name: arrays[name] for name in arrays if name != drop}
     np.savez(table, **kept)
+
+
+@contextmanager
+def in_this_process(_count: int) -> Iterator[ThreadPoolExecutor]:
+    """In the place of `headway_cli.workers.workers`: a process of its own would import all once more."""
+    with ThreadPoolExecutor(1) as pool:
+        yield pool

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_cases import headway, trace
+from cli_cases import headway, in_this_process, trace
 from rich.console import Console
 
 from headway.config import load_config
@@ -19,8 +19,13 @@ from headway_cli.job import Job, execute
 from headway_cli.static_fleets import Fleet, cheapest, grid, pareto, ranges
 from headway_cli.terminal import table
 
-LOAD = "ramp:rate_rps=10,peak_rps=60,duration_s=360,input_tokens=900,output_tokens=80,seed=5"
+LOAD = "ramp:rate_rps=10,peak_rps=40,duration_s=180,input_tokens=900,output_tokens=80,seed=5"
 FLAGS = ("--adjustment-interval", "60", "--ttft-ms", "400")
+
+
+@pytest.fixture
+def _one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headway_cli.workers.workers", in_this_process)
 
 
 def test_rows_equal_single_simulations(capsys: pytest.CaptureFixture[str]) -> None:
@@ -48,6 +53,7 @@ def test_labels_and_settings_of_policies() -> None:
     assert found[2].overrides["planner.no_correction"] is True
 
 
+@pytest.mark.usefixtures("_one_process")
 def test_the_configured_policy_is_compared_unless_policies_are_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -60,6 +66,7 @@ def test_the_configured_policy_is_compared_unless_policies_are_named(
     assert labels == ["static", "headway", "reference", "threshold"]
 
 
+@pytest.mark.usefixtures("_one_process")
 @pytest.mark.parametrize("flags", [("--aggregated",), ()])
 def test_cheapest_fleet_of_any_pools(flags: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     load = "steady:rate_rps=2,duration_s=120,seed=1"

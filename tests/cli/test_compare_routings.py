@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_cases import headway, trace
+from cli_cases import headway, in_this_process, trace
 
 from headway_cli.compare_routings import Lead, parse_loads
 from headway_cli.routings_view import lead
@@ -35,6 +35,12 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.fixture(autouse=True)
+def _one_process(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    if "processes" not in request.node.name:
+        monkeypatch.setattr("headway_cli.workers.workers", in_this_process)
+
+
 def compared(capsys: pytest.CaptureFixture[str], settings: Path, *flags: str | Path) -> dict[str, Any]:
     """The document."""
     command = ("compare", LOAD, "--config", settings, *flags, "--json", "-")
@@ -44,7 +50,9 @@ def compared(capsys: pytest.CaptureFixture[str], settings: Path, *flags: str | P
     return document
 
 
-def test_document_table_and_page(capsys: pytest.CaptureFixture[str], settings: Path, tmp_path: Path) -> None:
+def test_document_table_page_and_goodput_over_the_same_seconds(
+    capsys: pytest.CaptureFixture[str], settings: Path, tmp_path: Path
+) -> None:
     page, place = tmp_path / "page.html", tmp_path / "result.json"
     flags = ("--routings", "random,slo", *QUICK, "--json", place, "--report", page)
     ended = headway(capsys, "compare", LOAD, "--config", settings, *flags)
@@ -60,22 +68,17 @@ def test_document_table_and_page(capsys: pytest.CaptureFixture[str], settings: P
     assert all(set(row["classes"]) == {"chat", "batch"} for row in rows)
     assert rows[2]["shed_share"]["mean"] == 0.0 < rows[3]["shed_share"]["mean"]
     assert rows[3]["attainment"]["mean"] > rows[2]["attainment"]["mean"]
+    # A routing that sheds is done sooner; that is no gain in goodput.
+    for row in rows:
+        met = row["attainment"]["mean"] * row["requests"]
+        assert row["goodput_rps"]["mean"] == pytest.approx(met / 20.0, rel=0.02)
+    assert document["ahead"][1]["relative"] == pytest.approx(
+        rows[3]["goodput_rps"]["mean"] / rows[2]["goodput_rps"]["mean"] - 1.0
+    )
     assert "TTFT p99 of the requests that met their SLOs" in ended.out
     for word in ("160 %", "random", "chat attained", "Goodput of slo beside the others"):
         assert word in ended.out
         assert word in page.read_text(encoding="utf-8")
-
-
-def test_goodput_is_over_the_same_seconds(capsys: pytest.CaptureFixture[str], settings: Path) -> None:
-    """A routing that sheds is done sooner; that is no gain in goodput."""
-    document = compared(capsys, settings, "--routings", "random,slo", *QUICK)
-    for row in document["rows"]:
-        met = row["attainment"]["mean"] * row["requests"]
-        assert row["goodput_rps"]["mean"] == pytest.approx(met / 20.0, rel=0.02)
-    overloaded = document["rows"][2:]
-    assert document["ahead"][1]["relative"] == pytest.approx(
-        overloaded[1]["goodput_rps"]["mean"] / overloaded[0]["goodput_rps"]["mean"] - 1.0
-    )
 
 
 def test_the_tail_of_the_met_and_prefix_hits(capsys: pytest.CaptureFixture[str], settings: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_cases import headway
+from cli_cases import headway, in_this_process
 
 LOAD = "steady:rate_rps=6,duration_s=20,input_tokens=800,output_tokens=80,seed=5"
 TYPES = """\
@@ -66,6 +66,8 @@ def results() -> dict[str, dict[str, Any]]:
 @pytest.fixture(autouse=True)
 def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    for user in ("workers", "studies.recommend"):
+        monkeypatch.setattr(f"headway_cli.{user}.workers", in_this_process)
     Path("gpus.yaml").write_text(TYPES, encoding="utf-8")
 
 

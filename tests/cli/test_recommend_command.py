@@ -4,11 +4,18 @@ import json
 
 import pytest
 import yaml
-from cli_cases import DECODE, headway, profile_copy, rewrite
+from cli_cases import DECODE, headway, in_this_process, profile_copy, rewrite
 
 SMALL, LARGE = "llama-3.1-8b_h100_tp1", "qwen3-32b_h100_tp2"
 LOAD = "steady:rate_rps=6,duration_s=240,input_tokens=800,output_tokens=80,input_cv=1,seed=5"
+ONE = ("--jobs", "1")
 COMMAND = ("recommend", LOAD, "--profiles", f"{SMALL},{LARGE}", "--ttft-ms", "500", "--itl-ms", "30")
+
+
+@pytest.fixture(autouse=True)
+def _one_process(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    if "processes" not in request.node.name:
+        monkeypatch.setattr("headway_cli.studies.recommend.workers", in_this_process)
 
 
 @pytest.fixture(scope="module")
@@ -19,7 +26,7 @@ def files(tmp_path_factory):
 @pytest.fixture
 def ended(capsys, files):
     outputs = ("--json", "-", "--report", files / "page.html", "--write", files / "best.yaml")
-    return headway(capsys, *COMMAND, "--chunks", "2048", "--rate-scale", "4", *outputs)
+    return headway(capsys, *COMMAND, *ONE, "--chunks", "2048", "--rate-scale", "4", *outputs)
 
 
 def test_everything_it_writes(capsys, ended, files):
@@ -89,7 +96,7 @@ def test_types_with_prices_of_a_configuration(capsys, tmp_path):
         encoding="utf-8",
     )
     command = ("recommend", LOAD, "--config", path, "--modes", "mixed", "--chunks", "2048")
-    ended = headway(capsys, *command, "--duration", "120", "--write", written)
+    ended = headway(capsys, *command, *ONE, "--duration", "120", "--write", written)
     assert ended.code == 0, ended
     assert "cheap: 2 GPUs a replica, 1 a GPU-hour" in ended.out
     assert "mixed replicas of cheap" in ended.out
@@ -101,7 +108,7 @@ def test_where_nothing_keeps_the_promise_it_says_why_and_writes_no_configuration
     written, page = tmp_path / "best.yaml", tmp_path / "page.html"
     targets = ("--ttft-ms", "10", "--itl-ms", "30")
     command = ("recommend", LOAD, "--profiles", SMALL, *targets, "--write", written, "--report", page)
-    ended = headway(capsys, *command, "--json", "-")
+    ended = headway(capsys, *command, *ONE, "--json", "-")
     assert ended.code == 2
     assert "nothing that was tried keeps TTFT 10 ms and ITL 30 ms for 99 % of the requests" in ended.err
     assert "TTFT of 10 ms is missed by 73.93 % of the requests" in ended.err

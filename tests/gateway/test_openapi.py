@@ -21,7 +21,6 @@ CONFIG = HeadwayConfig.model_validate(
         "gateway": {"default_max_tokens": 4},
     }
 )
-EXAMPLES = 20
 
 
 @pytest.fixture(scope="module")
@@ -30,18 +29,19 @@ def running() -> Iterator[Running]:
         yield one
 
 
-def test_what_fits_the_description_breaks_nothing(running: Running) -> None:
+@pytest.mark.parametrize("examples", [6, pytest.param(20, marks=pytest.mark.slow)])
+def test_what_fits_the_description_breaks_nothing(running: Running, examples: int) -> None:
     operations = list(schemathesis.openapi.from_url(f"{running.url}/openapi.json").get_all_operations())
     assert len(operations) > 10
     with requests.Session() as session:
         for operation in operations:
-            fuzz(operation.ok().as_strategy(), session)
+            fuzz(operation.ok().as_strategy(), session, examples)
 
 
-def fuzz(cases: SearchStrategy[schemathesis.Case], session: requests.Session) -> None:
+def fuzz(cases: SearchStrategy[schemathesis.Case], session: requests.Session, examples: int) -> None:
     @given(case=cases)
     @settings(
-        max_examples=EXAMPLES,
+        max_examples=examples,
         deadline=None,
         derandomize=True,
         database=None,
