@@ -7,7 +7,6 @@ import asyncio
 import os
 import signal
 import threading
-import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -24,6 +23,7 @@ from serve_apps.gateway.backend import NotReady, ReplicaLost, TimedOut, TooLong
 from serve_apps.membership import membership
 from serve_apps.serve_backend import ServeBackend
 from tests.ray.clusters import (
+    PATIENCE_S,
     POLL_S,
     application_details,
     replicas,
@@ -34,7 +34,6 @@ from tests.ray.clusters import (
 
 APP = "backend"
 NAMES = {Role.PREFILL: "Prefill", Role.DECODE: "Decode"}
-BOUND_S = 60.0
 SLOW = {
     "engine.time_scale": 0.05,
     "engine.kv_transfer.latency_ms": 1500,
@@ -65,7 +64,7 @@ class World:
 
     def do(self, work: Coroutine[Any, Any, Any]) -> Any:
         async def bounded() -> Any:
-            return await asyncio.wait_for(work, BOUND_S)
+            return await asyncio.wait_for(work, PATIENCE_S)
 
         return asyncio.run_coroutine_threadsafe(bounded(), self._loop).result()
 
@@ -141,7 +140,7 @@ async def idle(world: World, name: str) -> bool:
     """Once no running replica has anything to do; TimeoutError tells what they had. The engines are asked."""
     stats: list[EngineStats | None] = []
     try:
-        async with asyncio.timeout(0.9 * BOUND_S):
+        async with asyncio.timeout(0.9 * PATIENCE_S):
             while True:
                 stats = [await stats_of(world, name, one["replica_id"]) for one in replicas(APP, name)]
                 if all(one is not None and one.running == one.waiting == 0 for one in stats):
@@ -303,15 +302,13 @@ def draining(name: str) -> list[str]:
     ]
 
 
-def test_without_replicas_requests_are_refused_within_seconds(world: World) -> None:
+def test_without_replicas_requests_are_refused_before_their_time_is_over(world: World) -> None:
     scale(APP, "Decode", 0)
     world.do(world.members(Role.DECODE, 0))
     assert not world.backend.ready().ok
     assert "decode" in world.backend.ready().reason
-    begun_s = time.monotonic()
     with pytest.raises(NotReady):
         world.do(collect(world.backend, world.request(), []))
-    assert time.monotonic() - begun_s < BOUND_S / 2
 
 
 @pytest.mark.parametrize("name", ["Prefill", "Decode"])
@@ -320,7 +317,7 @@ def test_a_stalled_engine_costs_a_request_its_time_and_not_more(world: World, na
         for one in replicas(APP, name):
             await inject(world, name, one["replica_id"], fault)
 
-    backend = world.with_timeout(4.0)
+    backend = world.with_timeout(2.0)
     world.do(inject_all("stall"))
     try:
         with pytest.raises(TimedOut):

@@ -1,6 +1,7 @@
-"""`headway up --detach`, then everything a user does with it, then `headway down`; and the demo, shortened.
+"""`headway up --detach`, requests, `headway down`. The cluster belongs to the `up` process alone: no other
+test could show that it begins and ends with it.
 
-Each command is a process of its own, as a user's are. The cluster belongs to the `up` process alone.
+Each command is a process of its own, as a user's are. What one does meanwhile is in test_one_system.py.
 """
 
 import json
@@ -9,9 +10,6 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from playwright.sync_api import expect, sync_playwright
-
-from tests.live.conftest import CHROMIUM
 from tests.ray.clusters import headway
 
 CONFIG = """
@@ -20,7 +18,7 @@ planner: {policy: reference, predictor: constant, adjustment_interval_s: 2}
 pools: {prefill: {max_replicas: 1}, decode: {max_replicas: 1}}
 gateway: {port: 0}
 """
-LOAD = "steady:rate_rps=5,duration_s=6,input_tokens=200,output_tokens=20,seed=1"
+LOAD = "steady:rate_rps=5,duration_s=2,input_tokens=200,output_tokens=20,seed=1"
 
 
 def test_up_use_down(tmp_path: Path, environment: dict[str, str]) -> None:
@@ -42,25 +40,9 @@ def test_up_use_down(tmp_path: Path, environment: dict[str, str]) -> None:
         outcome = json.loads(result.read_text(encoding="utf-8"))
         assert outcome["completed"] == outcome["requests"] == outcome["trace"]["requests"]
 
-        looked_at(url)
         status = document(headway(environment, "status", "--url", url, "--json"))
         assert status["engine"]["simulated"] is True
-        assert set(status["pools"]) == {"prefill", "decode"}
-        assert {pool["ready"] for pool in status["pools"].values()} == {1}
-        shown = headway(environment, "status", "--url", url)
-        assert "SIMULATED" in shown.stdout
-
-        changed = document(headway(environment, "set", "slo.ttft_ms=250", "--url", url))
-        assert changed["slo.ttft_ms"] == 250
-        refused = headway(environment, "set", "engine.kind=vllm", "--url", url)
-        assert refused.returncode == 2
-        assert "engine.kind" in refused.stderr
-
-        log = headway(environment, "decisions", "--url", url, "--json").stdout.splitlines()
-        newest = json.loads(log[-1])
-        story = headway(environment, "decisions", "--url", url, "--id", newest["id"])
-        assert story.stdout.startswith(f"Decision {newest['id']} at ")
-        assert newest["targets"] == {"prefill": 1, "decode": 1}
+        assert {role: pool["ready"] for role, pool in status["pools"].items()} == {"prefill": 1, "decode": 1}
     finally:
         ended = headway(environment, "down")
     assert ended.returncode == 0, ended.stderr
@@ -71,27 +53,6 @@ def test_up_use_down(tmp_path: Path, environment: dict[str, str]) -> None:
     with socket.socket() as asking:
         assert asking.connect_ex((host, int(port))) != 0
     assert headway(environment, "down").stdout == "nothing is up\n"
-
-
-def looked_at(url: str) -> None:
-    """The live page of the running system says what its status says."""
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        page = browser.new_page()
-        faults: list[str] = []
-        page.on("pageerror", lambda error: faults.append(str(error)))
-        page.goto(f"{url}/")
-        tiles = page.locator("#tiles")
-        for role in ("prefill", "decode"):
-            tile = tiles.locator(".tile", has_text=role)
-            expect(tile.locator(".value")).to_have_text("1 ready", timeout=30_000)
-            expect(tile.locator(".remark")).to_contain_text("1 decided", timeout=30_000)
-        expect(page.locator("#badges")).to_contain_text("SIMULATED")
-        expect(page.locator("#fleettext")).to_contain_text("2 replicas")
-        page.locator("#list tr").first.click()
-        expect(page.locator("#steps")).to_contain_text("prefill 1, decode 1")
-        assert not faults
-        browser.close()
 
 
 def test_up_tells_why_it_cannot(tmp_path: Path, environment: dict[str, str]) -> None:
