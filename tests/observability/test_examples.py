@@ -105,6 +105,7 @@ def test_queries_name_metrics_and_labels_that_there_are():
             assert matched <= known[metric] | TARGET_LABELS, (name, matched)
 
 
+@pytest.mark.slow
 def test_the_rules_do_what_their_test_says():
     said = subprocess.run(
         [need_promtool(), "test", "rules", "tests/observability/rules_test.yaml"],
