@@ -69,6 +69,7 @@ def times(factor: float) -> LatencyModel:
 class TestLatchUp:
     """What a model refuses, it has no samples of: where it is wrong it must find that out all the same."""
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("count", [4, 12])
     def test_engines_that_were_slow_for_two_minutes_serve_within_one(self, count: int) -> None:
         engines = Engines(router(count=count), lambda now_s, _: 4.0 if 60.0 <= now_s < 180.0 else 1.0)
@@ -78,6 +79,7 @@ class TestLatchUp:
         assert engines.kept_rps(90.0, 180.0) < 0.1, "four times slower, no replica keeps the SLO"
         assert engines.kept_rps(220.0, 280.0) > 0.95 * before
 
+    @pytest.mark.slow
     def test_while_all_miss_little_is_tried(self) -> None:
         engines = Engines(router(count=12), lambda now_s, _: 4.0 if now_s >= 60.0 else 1.0)
         engines.run(stream(20.0, 240.0, TIGHT))
@@ -156,6 +158,7 @@ def simulated_rps(*, learn: bool) -> float:
     return result.report().document()["goodput_rps"]
 
 
+@pytest.mark.slow
 def test_a_profile_that_is_too_fast_is_learnt_without_loss() -> None:
     assert simulated_rps(learn=True) > 0.9 * simulated_rps(learn=False) > 4.5
 
@@ -202,7 +205,7 @@ def simulated(rate_rps: float, classes: dict[str, dict[str, Any]], replicas: int
 class TestFloods:
     """One tenant sends many times what the fleet can do; another a few, of the same class."""
 
-    @pytest.mark.parametrize("critical", [False, True])
+    @pytest.mark.parametrize("critical", [False, pytest.param(True, marks=pytest.mark.slow)])
     def test_a_flood_of_one_costs_the_other_nothing(self, critical: bool) -> None:
         flood = {**SAME, "share": 60.0, "tenant": "a", "critical": critical}
         report = simulated(64.0, {"flood": flood, "few": {**SAME, "share": 4.0, "tenant": "b"}})
@@ -226,6 +229,7 @@ class TestFloods:
         engines.run(sorted([*long, *short], key=lambda each: each.arrival_s))
         assert sum(each.request_id in engines.kept for each in long) > 0.98 * len(long)
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("few_rps", [1.0, 4.0])
     def test_a_critical_flood_keeps_the_margin_of_tighter_slos_of_others(self, few_rps: float) -> None:
         """It was judged without the margin for what predictions miss: 0.34 and 0.68 were kept."""
@@ -314,6 +318,7 @@ class TestFloods:
 
 
 class TestCritical:
+    @pytest.mark.slow
     def test_all_critical_in_a_burst_keep_nearly_what_they_keep_uncritical(self) -> None:
         """Placed at once, whatever it did to each other, a fifth of them kept their SLO."""
         critical, plain = (
@@ -321,6 +326,7 @@ class TestCritical:
         )
         assert critical > 0.8 * plain
 
+    @pytest.mark.slow
     def test_none_is_shed_however_many_there_are(self) -> None:
         report = simulated(40.0, {"all": {**SAME, "critical": True}})
         assert (report.shed, report.failed) == (0, 0)
@@ -706,6 +712,7 @@ class TestHeldForLong:
         assert "tightest running 12 ms" in shed.detail
 
 
+@pytest.mark.slow
 def test_a_key_that_makes_up_users_takes_nothing_from_another() -> None:
     many = {"tenants": {"many": {"per_user": True}}}
     engines = Engines(router(count=2, **many), lambda *_: 1.0, learn=False)

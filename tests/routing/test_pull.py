@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
 from headway.engine import EngineRules
 from headway.engine.surfaces import idle_prompt_s
@@ -13,6 +14,7 @@ from headway.routing.types import NOTHING
 from tests.routing.routers import finish, placed, question, request, router, surfaces
 
 
+@pytest.mark.slow
 def test_an_idle_replica_takes_whatever_it_serves_within_its_slo() -> None:
     """By the middle of a bucket a fifth of these were shed: whatever is longer than that seems shorter."""
     draw = np.random.default_rng(1)
