@@ -36,7 +36,7 @@ engine: {{profile: llama-3.1-8b_h100_tp1}}
 pools: {{mixed: {{min_replicas: 1, max_replicas: 6}}}}
 metrics: {{{metrics}}}
 connector: {{kind: virtual}}
-planner: {{dry_run: true, adjustment_interval_s: 5}}
+planner: {{dry_run: true, adjustment_interval_s: 3}}
 gateway: {{port: {port}}}
 """
 
@@ -77,7 +77,10 @@ def get(url: str, path: str) -> Any:
 def attached(
     environment: dict[str, str], folder: Path, metrics: str
 ) -> Iterator[tuple[str, "subprocess.CompletedProcess[str]"]]:
-    """The control plane's address, and what the command said."""
+    """The control plane's address, and what the command said.
+
+    It starts a Ray head of its own, and `headway down` ends it: that is what the command promises.
+    """
     port = free_port()
     config = folder / "attach.yaml"
     config.write_text(SETTINGS.format(model=MODEL, metrics=metrics, port=port), encoding="utf-8")
@@ -146,9 +149,9 @@ def test_a_fleet_behind_a_prometheus_is_adopted(tmp_path: Path, environment: dic
                 assert f"Control     {url}/v1/control/status" in started.stdout
                 assert get(url, "/health") == {"status": "ok"}
                 # Nobody reports anything: Prometheus shows three engines.
-                decision = decided(url, 40.0)
+                decision = decided(url, 24.0)
                 assert decision["pools"]["mixed"] == {"desired": 3, "starting": 0, "ready": 3, "draining": 0}
-                assert decision["measured"]["requests"] == pytest.approx(60.0, abs=25.0)
+                assert decision["measured"]["requests"] == pytest.approx(36.0, abs=15.0)
                 assert decision["measured"]["isl_tokens"] == pytest.approx(200.0)
                 assert decision["measured"]["osl_tokens"] == pytest.approx(20.0)
                 assert decision["measured"]["load"]["mixed"]["running"] > 0.5
@@ -193,8 +196,8 @@ def test_serve_run_starts_the_control_plane_alone_which_reads_engines_itself(
         wait_until(lambda: "none of 3 engines answers" in unready(url), PLANNED_S)
         assert get(url, "/v1/control/status")["planner"]["state"] == "waiting"
         with vllm_doubles(3, MODEL, ports) as servers, traffic(servers, 12.0):
-            decision = decided(url, 40.0)
-            assert decision["measured"]["requests"] == pytest.approx(60.0, abs=25.0)
+            decision = decided(url, 24.0)
+            assert decision["measured"]["requests"] == pytest.approx(36.0, abs=15.0)
             assert decision["measured"]["isl_tokens"] == pytest.approx(200.0)
             assert decision["measured"]["load"]["mixed"]["running"] > 0.5
             assert decision["measured"]["counted"]["input_tokens"]["bounds"]
@@ -204,7 +207,7 @@ def test_serve_run_starts_the_control_plane_alone_which_reads_engines_itself(
             wait_until(lambda: shown(url).get("slo", {}).get("ttft_ms") == 400, PLANNED_S)
             planned_before = newest(shown(url))
             wait_until(lambda: newest(shown(url)) > planned_before, PLANNED_S)
-            assert shown(url)["measured"]["requests"] == pytest.approx(60.0, abs=25.0)
+            assert shown(url)["measured"]["requests"] == pytest.approx(36.0, abs=15.0)
         # Gone engines are no silence: demand is unknown, and then nothing is known.
         wait_until(lambda: get(url, "/v1/control/status")["measured"]["health"]["status"] == "down")
         assert get(url, "/v1/control/status")["measured"]["requests"] is None
