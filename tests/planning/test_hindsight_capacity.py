@@ -88,6 +88,7 @@ def test_release_goes_on_while_replicas_are_missing():
     assert "missing" not in decisions[-1].reasons
 
 
+@pytest.mark.slow
 def test_capacity_that_comes_back_is_normal_again():
     rates = (*RISE, *[60.0] * 40)
     decisions, usual = decided(rates, most=2, full=(0, 50)), decided(rates)

@@ -146,6 +146,7 @@ def test_chance_alone_hardly_moves_the_targets():
     assert reversals(targets(decisions)) + reversals(targets(decisions, Role.DECODE)) <= 3
 
 
+@pytest.mark.slow
 def test_more_load_is_never_given_fewer_replicas():
     fleets = [targets(run(policy(), [rate] * 25))[-1] for rate in (5.0, 20.0, 60.0, 120.0)]
     assert fleets == sorted(fleets)
@@ -164,6 +165,7 @@ def test_nothing_is_done_without_data():
     assert run(policy(), [None] * 5)[-1].targets == {Role.PREFILL: 2, Role.DECODE: 2}
 
 
+@pytest.mark.slow
 def test_one_interval_without_requests_or_without_data_changes_little():
     steady = targets(run(policy(), [20.0] * 40))
     for gap in (0.0, None):
@@ -175,6 +177,7 @@ def test_without_traffic_the_minimum_is_reached():
     assert run(policy(), [20.0] * 20 + [0.0] * 200)[-1].targets == {Role.PREFILL: 1, Role.DECODE: 1}
 
 
+@pytest.mark.slow
 def test_a_start_longer_than_the_interval_does_not_pile_up_orders():
     # Twice for what a jump without precedent may be taken for, twice for the queue, and what grew meanwhile.
     highest = max(targets(run(policy(), [10.0] * 20 + [60.0] * 40, Fleet(delay=8))))
