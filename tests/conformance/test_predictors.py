@@ -15,7 +15,13 @@ from predictors import ArgumentError, GuardedPredictor
 LEVELS = (0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99)
 LOADS = st.floats(min_value=-1e6, max_value=1e9) | st.sampled_from([math.nan, math.inf, -math.inf, 0.0])
 
-pytestmark = pytest.mark.parametrize("name", predictors.known())
+DEAR = ("arima", "prophet")
+"""Of these `make test` has what is their own: tests/predictors/test_arima.py and test_prophet_model.py."""
+
+pytestmark = pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.slow] * (name in DEAR)) for name in predictors.known()],
+)
 
 
 def wave(points: int, *, seed: int = 7) -> np.ndarray:
@@ -219,7 +225,6 @@ def test_a_value_out_of_range_is_named(name, options):
         predictors.make(name, **options)
 
 
-@pytest.mark.slow
 def test_quantiles_cover_about_their_share(name):
     """One step ahead over white noise: far from exact for so few ticks, but neither empty nor endless."""
     values = 200.0 + np.random.default_rng(3).normal(0.0, 20.0, 90)

@@ -26,11 +26,6 @@ MIXED = {
     "large model": (engine(LARGE, ttft_s=3.0, itl_s=0.08), load(3, 20, 300, 1500, 300)),
     "KV-limited": (engine(ttft_s=6.0, itl_s=0.06), load(5, 8, 500, 9000, 500)),
 }
-FIRST = ("poisson", "bursty", "small model")
-EACH_SPLIT, EACH_MIXED = (
-    [pytest.param(case, marks=() if case in FIRST else pytest.mark.slow) for case in cases]
-    for cases in (SPLIT, MIXED)
-)
 POOLS = {"prefill": prefill_losses, "decode": decode_losses, "mixed": mixed_losses}
 
 
@@ -47,7 +42,7 @@ def kept_up(curve, most=4):
     return np.unique(np.linspace(first, len(curve.lost) - 1, most).astype(int)).tolist()
 
 
-@pytest.mark.parametrize("case", EACH_SPLIT)
+@pytest.mark.parametrize("case", SPLIT)
 def test_prefill_loses_as_in_the_simulator(case):
     of, requests = SPLIT[case]
     judged = attainable(of, requests)
@@ -75,7 +70,7 @@ def test_prefill_replicas_that_chunk_lose_as_in_the_simulator(case):
     )
 
 
-@pytest.mark.parametrize("case", EACH_SPLIT)
+@pytest.mark.parametrize("case", SPLIT)
 def test_decode_loses_as_in_the_simulator(case):
     of, requests = SPLIT[case]
     judged = attainable(of, requests)
@@ -89,7 +84,7 @@ def test_decode_loses_as_in_the_simulator(case):
     assert_alike(curve, kept_up(curve), missed)
 
 
-@pytest.mark.parametrize("case", EACH_MIXED)
+@pytest.mark.parametrize("case", MIXED)
 def test_mixed_replicas_lose_as_in_the_simulator(case):
     of, requests = MIXED[case]
     of = replace(of, chunk_tokens=2048)
