@@ -30,6 +30,7 @@ def test_the_table_counts_what_holds_and_leaves_out_costs_that_no_fleet_sets(tmp
     assert rows[4].endswith("| 1.500 (1.50) | | |")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("load", LOADS)
 def test_a_pass_takes_what_its_prompt_tokens_and_its_batch_do_and_loads_end_at_none(load):
     """A prompt of 10,000 tokens takes two passes; the second brings its first token."""

@@ -76,6 +76,7 @@ def test_old_and_new_lie_side_by_side() -> None:
     assert len(list(table(ROWS))) == 2 + len(ROWS)
 
 
+@pytest.mark.slow
 def test_a_cell_is_run_written_and_compared(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

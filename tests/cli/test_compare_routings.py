@@ -119,6 +119,7 @@ def test_a_slow_spell_shows_minute_by_minute(capsys: pytest.CaptureFixture[str],
     assert met[4] > 0.9 * minutes["requests"][4]
 
 
+@pytest.mark.slow
 def test_a_row_is_that_of_a_single_simulation(capsys: pytest.CaptureFixture[str], settings: Path) -> None:
     """With the seed of the settings, and the fleet of --fleet from the start."""
     flags = ("--fleet", "mixed=2", "--loads", "130", "--seeds", "1", "--jobs", "1")

@@ -130,6 +130,7 @@ def zipf(generator: np.random.Generator) -> str:
     return f"a{generator.choice(50, p=WEIGHTS)}"
 
 
+@pytest.mark.slow
 def test_a_mix_of_many_adapters_is_loaded_seldom_and_spread_evenly() -> None:
     random, affine = served({"random": 1}, zipf), served(AFFINE, zipf)
     assert random.loads > 0.4

@@ -24,6 +24,7 @@ def test_a_small_fleet_is_looked_at_as_a_whole() -> None:
     assert sample_of(whole) is whole
 
 
+@pytest.mark.slow
 def test_the_few_are_those_that_matter_and_some_of_all() -> None:
     made = router(count=MANY, rules=EngineRules(prefix_cache_tokens=10 * EngineRules().block_tokens))
     table = made.state.fleet.table

@@ -42,6 +42,7 @@ def test_a_missing_library_says_how_to_install_it(monkeypatch: pytest.MonkeyPatc
         estimate(EstimateRequest(model=LLAMA_8B, system="h100_sxm"))
 
 
+@pytest.mark.slow
 @needs_library
 def test_the_engines_sizes_are_those_of_the_model_and_the_gpu() -> None:
     facts = AiConfigurator(spec()).facts
