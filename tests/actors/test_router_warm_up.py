@@ -128,7 +128,9 @@ print(held, sorted((module, name) for module, name, _ in compiled() - before))
 """A flood on a router of its own, and the number that it held at most and what was compiled for it."""
 
 
-@pytest.mark.parametrize("profile", ["slo", "pull", "default"])
+@pytest.mark.parametrize(
+    "profile", ["slo", *(pytest.param(each, marks=pytest.mark.slow) for each in ("pull", "default"))]
+)
 @pytest.mark.parametrize("pools", [MIXED, SPLIT])
 def test_a_flood_finds_everything_compiled(pools: Any, profile: str) -> None:
     # In a process of its own: in this one other tests have had things compiled.
