@@ -63,8 +63,8 @@ $(COMPILED): $(STAMP) $(shell find headway interp predictors actors -name '*.py'
 
 compiled: $(COMPILED)
 
-test-fast: $(COMPILED) ## the tests nearest to what changed, as many as 90 s have room for (SINCE=revision)
-	$(BIN)/python -m tests.nearest $(if $(SINCE),--since $(SINCE))
+test-fast: $(STAMP) ## the tests nearest to what changed, as many as 90 s have room for (SINCE=revision)
+	@$(BIN)/python -m tests.nearest $(if $(SINCE),--since $(SINCE))
 
 test: $(COMPILED) ## what proves that the thing works, in 10 minutes: the core, one Ray, one vLLM where it is installed
 	$(STAGES) core one-ray one-vllm

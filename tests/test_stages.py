@@ -1,0 +1,52 @@
+"""Which tests a change asks for first, and what a machine that lacks something is told."""
+
+import pytest
+
+from tests import stages
+from tests.nearest import by_nearness, fitting, modules
+
+
+@pytest.mark.parametrize(
+    ("changed", "wanted"),
+    [
+        ("headway_cli/simulate.py", "tests/cli/test_simulate_command.py"),
+        ("headway/simulation/batch.py", "tests/simulation/test_engine.py"),
+        ("headway/routing/plugins/slo_scorer.py", "tests/routing/test_router.py"),
+        ("docs/routing.md", "tests/test_docs.py"),
+        ("actors/planning/tick.py", "tests/actors/test_planner_loop.py"),
+        ("tests/interp/test_fit.py", "tests/interp/test_fit.py"),
+    ],
+)
+def test_a_change_asks_for_the_tests_of_its_part_first(changed: str, wanted: str) -> None:
+    ordered = by_nearness([changed], {})
+    assert sorted(ordered) == modules()
+    assert ordered.index(wanted) < len(ordered) / 5
+
+
+def test_of_those_that_are_as_near_the_cheapest_come_first_and_what_does_not_fit_is_passed_over() -> None:
+    ordered = by_nearness(["tests/interp/test_fit.py"], {})
+    assert ordered[0] == "tests/interp/test_fit.py"
+    costs = dict.fromkeys(ordered, 1.0) | {ordered[1]: 10.0}
+    assert fitting(ordered, costs, 3.0) == [ordered[0], ordered[2], ordered[3]]
+
+
+def test_what_is_missing_is_named_once_with_its_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    absent = stages.Need(lambda: False, "pages in a browser", "apt-get install chromium")
+    there = stages.Need(lambda: True, "a real Prometheus", "apt-get install prometheus")
+    table = {
+        "core": stages.Stage(arguments=(), parts=(absent, there)),
+        "one": stages.Stage(arguments=(), need=absent),
+    }
+    monkeypatch.setattr(stages, "STAGES", table)
+    (line,) = stages.left_out(["core", "one"])
+    assert line.split("  ")[1] == "pages in a browser"
+    assert line.endswith("apt-get install chromium")
+
+
+def test_a_stage_without_what_it_needs_is_left_out_but_in_ci(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CI", raising=False)
+    absent = stages.Need(lambda: False, "x", "y")
+    monkeypatch.setattr(stages, "STAGES", {"one": stages.Stage(arguments=("--version",), need=absent)})
+    assert stages.run("one", ()) == ("left out", 0.0)
+    monkeypatch.setenv("CI", "true")
+    assert stages.run("one", ())[0] == "passed"
