@@ -92,12 +92,15 @@ def test_a_host_that_ray_has_given_up_comes_back(cluster: RayHosts) -> None:
 
 
 def test_a_host_that_dies_is_named_and_its_replicas_run_again(cluster: RayHosts) -> None:
+    prefill, title = cluster.hosts["prefill"], "ray::ServeReplica:headway:Prefill"
+    elsewhere = set(prefill.processes(title))
     with Load(cluster, 3.0) as load:
         at_s = time.time()
         cluster.hosts["decode"].die()
         named(cluster, "decode", at_s, "Decode#")
         back(cluster, "decode")
     answered(load)
+    assert elsewhere.intersection(prefill.processes(title)), "replicas on other hosts were not to be touched"
 
 
 @pytest.mark.skipif(REDIS is None, reason="redis-server is not installed")

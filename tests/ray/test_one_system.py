@@ -203,6 +203,10 @@ def test_a_new_slo_reaches_planner_and_gateway_without_a_restart(system: LiveSys
     wait_until(is_missed)
     assert processes() == before
     said(system, "set", f"slo.ttft_ms={PROMISED_MS}")
+    wrong = [*headway("set", "engine.kind=vllm"), "--url", system.url]
+    refused = subprocess.run(wrong, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
+    assert refused.returncode == 2
+    assert "engine.kind" in refused.stderr
 
 
 def processes() -> set[int]:
