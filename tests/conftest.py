@@ -16,6 +16,8 @@ from headway_cli.cluster import prepare_environment
 prepare_environment()
 # Serve kills a proxy that takes 5 s to be ready, and its start fails by that; a busy machine may need longer.
 os.environ.setdefault("RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S", "60")
+# Ray gives its workers a niceness of 15: whatever else computes on the machine leaves them nearly nothing.
+os.environ.setdefault("RAY_worker_niceness", "0")
 
 # The same examples at every run: a failure that shows is one that shows again. How long a busy machine takes
 # is no failure; nor are examples made of the numbers in whatever modules of ours a process has imported so
