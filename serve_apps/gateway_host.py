@@ -46,6 +46,9 @@ MOST_UNSENT_BYTES = 128 * 2**10
 """Of a connection in the kernel; what was sent and not yet acknowledged is not bounded by it."""
 HANDED_OVER_WITHIN_S = 60.0
 """How long a gateway that holds the port may take to hand it over, or to end."""
+KEPT_ALIVE_S = 75
+"""An idle connection stays open for longer than clients reuse theirs (5 s in httpx, 15 s in aiohttp): where
+both end it at 5 s, a busy client sends its request into one that is closing."""
 
 
 class HttpServer:
@@ -92,6 +95,7 @@ class HttpServer:
             access_log=False,
             proxy_headers=False,
             server_header=False,
+            timeout_keep_alive=KEPT_ALIVE_S,
         )
         settings.load()
         settings.ssl = None if self._certificate is None else self._certificate.context
