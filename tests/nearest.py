@@ -94,8 +94,9 @@ class Imports:
     def naming(self, path: str) -> set[str]:
         """Modules that read a file that is not Python: they name it, or the top folder that it lies in."""
         words = {Path(path).name} | ({f'"{Path(path).parts[0]}"'} if "/" in path else set())
-        tests = {name for name, text in self.texts.items() if any(word in text for word in words)}
-        return {name for name in tests if name.startswith("tests.") or Path(path).name in self.texts[name]}
+        found = {name for name, text in self.texts.items() if any(word in text for word in words)}
+        # Product code names its own files; a folder's name alone says nothing there.
+        return {name for name in found if name.startswith("tests.") or Path(path).name in self.texts[name]}
 
     def distances(self, files: Iterable[str]) -> Mapping[str, int]:
         """The distance to the nearest of the changed files, by module."""
