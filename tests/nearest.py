@@ -16,11 +16,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 import grimp
 
-from tests.stages import FOLDERS, PYTEST, THREE
+from tests.stages import FOLDERS, FOUR, PYTEST
 
 ROOT = Path(__file__).parent.parent
 TESTS = ROOT / "tests"
@@ -115,6 +116,12 @@ class Imports:
         return reached
 
 
+@cache
+def imports() -> Imports:
+    """Of this checkout as it is when first asked for."""
+    return Imports()
+
+
 def modules() -> list[str]:
     """All test modules that no stage of its own runs, as paths from the root."""
     paths = (str(path.relative_to(ROOT)) for path in sorted(TESTS.rglob("test_*.py")))
@@ -124,7 +131,7 @@ def modules() -> list[str]:
 def by_nearness(files: Iterable[str], costs: Mapping[str, float]) -> list[str]:
     """All of `modules`, those first whose answer a change of `files` asks for."""
     files = list(files)
-    reached = Imports().distances(files)
+    reached = imports().distances(files)
     parts = [[FOLDER_OF.get(part, part) for part in Path(path).with_suffix("").parts] for path in files]
     stems = {each[-1] for each in parts}
     folders = {part for each in parts for part in each[:-1]} - {"tests"}
@@ -179,7 +186,7 @@ def main() -> int:
     if chosen.list:
         print("\n".join(fit))
         return 0
-    command = [*PYTEST, *THREE, "-m", "not slow", *options, *fit]
+    command = [*PYTEST, *FOUR, "-m", "not slow", *options, *fit]
     return subprocess.run(command, cwd=ROOT, check=False).returncode
 
 

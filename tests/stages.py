@@ -25,13 +25,13 @@ FOLDERS = ("ray", "hosts", "vllm", "clients", "kube")
 
 PYTEST = (sys.executable, "-m", "pytest", "-q", "--durations=10", "--durations-min=1")
 LOAD_FILE = ("--dist", "loadfile", "--no-loadscope-reorder")
-THREE = ("-n", "3", *LOAD_FILE)
-"""Processes for two cores: some of what tests do is waiting."""
+FOUR = ("-n", "4", *LOAD_FILE)
+"""Processes for two cores: much of what tests do is waiting."""
 
 TWO = ("-n", "2", *LOAD_FILE)
 """With a Ray each: more of them starve one another."""
 
-CORE = (*THREE, *(f"--ignore=tests/{folder}" for folder in FOLDERS))
+CORE = (*FOUR, *(f"--ignore=tests/{folder}" for folder in FOLDERS))
 
 
 @dataclass(frozen=True)

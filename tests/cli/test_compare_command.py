@@ -28,6 +28,7 @@ def _one_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headway_cli.workers.workers", in_this_process)
 
 
+@pytest.mark.slow
 def test_rows_equal_single_simulations(capsys: pytest.CaptureFixture[str]) -> None:
     policies = "reference,static:prefill=3:decode=2"
     ended = headway(capsys, "compare", LOAD, *FLAGS, "--policies", policies, "--jobs", "1", "--json", "-")

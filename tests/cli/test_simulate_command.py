@@ -210,7 +210,7 @@ slo:
 """
 
 
-@pytest.mark.parametrize("routing", ["slo", "least_load"])
+@pytest.mark.parametrize("routing", [pytest.param("slo", marks=pytest.mark.slow), "least_load"])
 def test_classes_are_judged_apart_whatever_routes(
     routing: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

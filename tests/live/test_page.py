@@ -172,6 +172,7 @@ def test_a_decision_tells_its_story_by_mouse_and_by_keys(page: Page) -> None:
         assert "Requests per second: came" in str(canvas.get_attribute("aria-label"))
 
 
+@pytest.mark.slow
 def test_new_decisions_appear_and_a_planner_that_is_away_is_said(
     page: Page, monkeypatch: pytest.MonkeyPatch
 ) -> None:

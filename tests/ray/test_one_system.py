@@ -216,10 +216,11 @@ def processes() -> set[int]:
 
 
 CONTROLLER = "SERVE_CONTROLLER_ACTOR"
-PARTS = (
-    *(METRIC_COLLECTOR, PREDICTOR, INTERPOLATOR, LATENCY_TRAINER, PLANNER),
-    *(router(MODEL), CONTROLLER, "Prefill", "Decode"),
+DEATHS = (
+    (METRIC_COLLECTOR, PREDICTOR, INTERPOLATOR, LATENCY_TRAINER),
+    *((PLANNER,), (router(MODEL),), (CONTROLLER,), ("Prefill",), ("Decode",)),
 )
+"""The parts that are killed at once, in the order of their deaths; the gateway comes last."""
 GATEWAY = "Gateway"
 STREAMS = 3
 """Under way in the gateway when it is killed."""
@@ -227,7 +228,7 @@ STREAMS = 3
 
 @dataclass(frozen=True)
 class Survival:
-    """What was seen while one part after the other was killed under load, the gateway last."""
+    """What was seen while parts were killed under load, one after the other, the gateway last."""
 
     shown: Mapping[str, str]
     """What the page then said of each part."""
@@ -253,14 +254,14 @@ def survival(system: LiveSystem) -> Survival:
     with watching(system) as watch, ThreadPoolExecutor(1) as clients:
         begun = arrivals(system)
         with system.under_load(LIGHT) as load:
-            for part in PARTS:
+            for parts in DEATHS:
                 wait_until(lambda: busy(system))
-                with dying(system, watch, part):
-                    arrived[part] = arrivals(system) - begun
-                    if part == router(MODEL):
+                with dying(system, watch, *parts):
+                    arrived |= dict.fromkeys(parts, arrivals(system) - begun)
+                    if parts == (router(MODEL),):
                         call = clients.submit(asked, system, x_headway_explain="true")
                         placed_without.append(call.result())
-                shown[part] = watch.told_of(part)
+                shown |= {part: watch.told_of(part) for part in parts}
             served = system.counted("headway_slo_requests_total") + ENOUGH_SERVED
             watch.until(lambda: system.counted("headway_slo_requests_total") >= served)
         wait_until(lambda: system.counted("headway_requests_in_flight") == 0)
@@ -275,16 +276,22 @@ def survival(system: LiveSystem) -> Survival:
 
 
 @contextmanager
-def dying(system: LiveSystem, watch: "Watch", part: str) -> Iterator[None]:
-    """The block runs while a part is away. Then it is back, the loop goes on, and the page shows both."""
-    wait_until(lambda: bool(pids(actor_of(part))))
-    newest, told = system.newest(), watch.told_of(part)
-    pid = kill_nine(actor_of(part))
+def dying(system: LiveSystem, watch: "Watch", *parts: str) -> Iterator[None]:
+    """The block runs while parts are away. Then they are back, the loop goes on, and the page shows both."""
+    wait_until(lambda: all(pids(actor_of(part)) for part in parts))
+    newest, told = system.newest(), {part: watch.told_of(part) for part in parts}
+    killed = {part: kill_nine(actor_of(part)) for part in parts}
     yield
-    watch.until(lambda: alive_again(actor_of(part), pid) and system.newest() > newest)
-    if watch.page is not None and part != CONTROLLER:
-        watch.until(lambda: watch.told_of(part) != told and "restarted" in watch.told_of(part))
+    watch.until(lambda: all(alive_again(actor_of(part), pid) for part, pid in killed.items()))
+    watch.until(lambda: system.newest() > newest)
+    if watch.page is not None and CONTROLLER not in parts:
+        watch.until(lambda: all(restarted(watch.told_of(part), told[part]) for part in parts))
         watch.goes_on(newest)
+
+
+def restarted(told: str, before: str) -> bool:
+    """Whether the page's words on a part say so anew."""
+    return "restarted" in told and told != before
 
 
 def streamed(system: LiveSystem) -> Sequence[Answered | BaseException]:
@@ -372,7 +379,7 @@ def watching(system: LiveSystem) -> Iterator[Watch]:
 
 
 def test_the_loop_outlives_every_part_and_ids_have_no_gap(system: LiveSystem, survival: Survival) -> None:
-    assert set(survival.shown) == {*PARTS, GATEWAY}
+    assert set(survival.shown) == {*itertools.chain(*DEATHS), GATEWAY}
     records = system.decisions()
     ids, ticks = [record["id"] for record in records], [record["tick"] for record in records]
     assert ids == list(range(ids[0], ids[0] + len(ids)))

@@ -214,7 +214,7 @@ class TestFloods:
         assert few.attainment > 0.94
         assert report.classes["flood"].attainment < 0.5, "it is a flood"
 
-    @pytest.mark.parametrize("tokens", [1, 2])
+    @pytest.mark.parametrize("tokens", [1, pytest.param(2, marks=pytest.mark.slow)])
     def test_many_that_stay_for_a_moment_do_not_shut_out_long_prompts(self, tokens: int) -> None:
         """A stay was the mean of all: beside so short a one each prompt seemed to ruin everybody."""
         engines = Engines(router(count=4), lambda *_: 1.0, learn=False)
@@ -277,6 +277,7 @@ class TestFloods:
         assert barred is not None
         assert len(barred) == most
 
+    @pytest.mark.slow
     def test_without_tenants_it_does(self) -> None:
         """The same as one tenant: the fault that the other test is about."""
         report = simulated(64.0, {"flood": {**SAME, "share": 60.0}, "few": {**SAME, "share": 4.0}})
@@ -505,6 +506,7 @@ class TestTightSlos:
         engines.run([*long, *plain])
         assert len(engines.shed & {each.request_id for each in plain}) < 0.05 * len(plain)
 
+    @pytest.mark.slow
     def test_a_class_that_keeps_its_slo_keeps_its_guard(self) -> None:
         """Many short requests with a tight SLO are served by it, however many others are turned away."""
         report = simulated(

@@ -46,7 +46,7 @@ def overloaded(made: Router, steps: int) -> None:
 
 
 @pytest.mark.parametrize("pools", [MIXED, SPLIT], ids=["mixed", "split"])
-@pytest.mark.parametrize("profile", ["slo", "pull"])
+@pytest.mark.parametrize("profile", ["slo", pytest.param("pull", marks=pytest.mark.slow)])
 def test_no_held_request_is_passed_over_that_its_profile_would_place(
     monkeypatch: pytest.MonkeyPatch, profile: str, pools: Any
 ) -> None:

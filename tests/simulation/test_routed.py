@@ -83,6 +83,7 @@ def assert_each_ended_once(result, records, trace, router):
     assert (records["first_token_s"][records["outcome"] == layout.SHED] < 0).all()
 
 
+@pytest.mark.slow
 @given(
     seed=st.integers(0, 10**6),
     rate_rps=st.floats(5.0, 60.0),

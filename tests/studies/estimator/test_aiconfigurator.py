@@ -42,8 +42,8 @@ def test_a_missing_library_says_how_to_install_it(monkeypatch: pytest.MonkeyPatc
         estimate(EstimateRequest(model=LLAMA_8B, system="h100_sxm"))
 
 
-@pytest.mark.slow
 @needs_library
+@pytest.mark.slow
 def test_the_engines_sizes_are_those_of_the_model_and_the_gpu() -> None:
     facts = AiConfigurator(spec()).facts
     assert facts.max_context_tokens == 131_072
@@ -54,6 +54,7 @@ def test_the_engines_sizes_are_those_of_the_model_and_the_gpu() -> None:
 
 
 @needs_library
+@pytest.mark.slow
 def test_kv_bytes_do_not_depend_on_tensor_parallelism() -> None:
     one, two = AiConfigurator(spec()).facts, AiConfigurator(spec(tp=2)).facts
     assert one.kv_bytes_per_token == two.kv_bytes_per_token
@@ -70,6 +71,7 @@ def test_latencies_follow_load() -> None:
 
 
 @needs_library
+@pytest.mark.slow
 def test_notes_say_what_was_not_measured() -> None:
     engine = AiConfigurator(spec())
     engine.prefill_ms(1_024)
