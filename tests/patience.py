@@ -8,7 +8,7 @@ import pytest
 
 from actors.store import InOrder
 
-PATIENCE_S = 240.0
+PATIENCE_S = 600.0
 
 
 def until(holds: Callable[[], bool]) -> None:

@@ -9,8 +9,9 @@ from typing import Any
 import ray
 from ray.serve._private.common import DeploymentID
 
-POLL_S = 0.05
-PATIENCE_S = 240.0
+POLL_S, SELDOM_S = 0.05, 0.5
+"""At first, and in the end: what is asked for, the Serve controller has to do beside its work."""
+PATIENCE_S = 600.0
 """For what comes in a second or two here; a busy machine may take long. Nothing is judged by it."""
 
 COMMAND_S = 420
@@ -23,10 +24,11 @@ GPUS = 2
 
 def wait_until(predicate: Callable[[], bool], timeout_s: float = PATIENCE_S) -> None:
     """Poll until it holds; AssertionError when it never did."""
-    deadline = time.monotonic() + timeout_s
+    deadline, pause_s = time.monotonic() + timeout_s, POLL_S
     while not predicate():
         assert time.monotonic() < deadline, f"not within {timeout_s:g} s: {predicate}"
-        time.sleep(POLL_S)
+        time.sleep(pause_s)
+        pause_s = min(1.2 * pause_s, SELDOM_S)
 
 
 def controller() -> Any:

@@ -2,7 +2,7 @@
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +13,9 @@ from actors import control_plane
 from headway_cli.cluster import start_ray
 from tests.ports import free_port
 from tests.ray.clusters import GPU_TYPE, GPUS, wait_until
+
+LINES = 12
+"""Of each of Serve's logs, in the report of a test that failed."""
 
 
 class LocalRay:
@@ -58,6 +61,13 @@ class LocalRay:
         self._folder.cleanup()
         self._folder = self._proxy = None
 
+    def told(self) -> str:
+        """The last lines of Serve's logs: what its controller and each replica did."""
+        folder = self._folder and Path(self._folder.name, "session_latest", "logs", "serve")
+        logs = sorted(folder.glob("*.log"), key=lambda path: path.stat().st_mtime) if folder else []
+        tails = {path.name: path.read_text(errors="replace").splitlines()[-LINES:] for path in logs}
+        return "\n".join(f"{name}: {line}" for name, lines in tails.items() for line in lines)
+
     def clear(self) -> None:
         """Leave nothing of a module to the next: applications, and the control plane with what it stored."""
         if self._folder is None:
@@ -68,14 +78,25 @@ class LocalRay:
         wait_until(lambda: not control_plane.running())
 
 
+LOCAL = LocalRay()
+
+
 @pytest.fixture(scope="session")
 def local_ray() -> Iterator[LocalRay]:
     """What `ray_cluster` starts; for a module that starts a Ray of its own and so must end this one."""
-    local = LocalRay()
     try:
-        yield local
+        yield LOCAL
     finally:
-        local.end()
+        LOCAL.end()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A test that failed says what Serve did: the logs go with their Ray."""
+    report = yield
+    if report.failed and (told := LOCAL.told()):
+        report.sections.append(("Serve", told))
+    return report
 
 
 @pytest.fixture(scope="module")

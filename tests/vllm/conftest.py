@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from tests.otlp import Collector, collecting
-from tests.ray.conftest import environment, local_ray, ray_cluster
+from tests.ray.conftest import environment, local_ray, pytest_runtest_makereport, ray_cluster
 from tests.vllm import adapter
 from tests.vllm.one_vllm import Mixed, one_mixed
 from tests.vllm.served import TOOL_CALLS, Served, deploy_by_file, until_running
 
-__all__ = ["environment", "local_ray", "ray_cluster"]
+__all__ = ["environment", "local_ray", "pytest_runtest_makereport", "ray_cluster"]
 
 
 FIRST = "test_prefill_and_decode.py"
