@@ -14,6 +14,9 @@ POLL_S, SELDOM_S = 0.05, 0.5
 PATIENCE_S = 600.0
 """For what comes in a second or two here; a busy machine may take long. Nothing is judged by it."""
 
+PATIENT = {"health_check_timeout_s": PATIENCE_S}
+"""For deployments in a Serve config file: a replica that waits for a core is not replaced."""
+
 COMMAND_S = 420
 GPU_TYPE = "L20"
 """What Ray says that the node has."""

@@ -28,7 +28,7 @@ from ray.serve.schema import ServeDeploySchema
 
 from headway.config import load_config
 from tests.ports import free_port
-from tests.ray.clusters import PATIENCE_S, controller, wait_until
+from tests.ray.clusters import PATIENCE_S, PATIENT, controller, wait_until
 
 APPLICATION = "headway"
 INTERRUPTED = 130
@@ -154,15 +154,16 @@ def system_of_a_file(settings: Mapping[str, Any]) -> Iterator[LiveSystem]:
 
 def apply_file(settings: Mapping[str, Any], over: Mapping[str, Any]) -> None:
     """What `serve deploy` does with a file of these settings, and those for the control plane over them."""
-    counts = [{"name": name, "num_replicas": 1} for name in ("Gateway", "Prefill", "Decode")]
-    plane = {"name": "ControlPlane", "num_replicas": 1, "user_config": dict(over)}
+    names = ("Gateway", "Prefill", "Decode", "ControlPlane")
+    deployments = {name: {"name": name, "num_replicas": 1, **PATIENT} for name in names}
+    deployments["ControlPlane"]["user_config"] = dict(over)
     application = {
         "name": APPLICATION,
         "import_path": "serve_apps.disagg:build",
         "route_prefix": "/",
         "external_scaler_enabled": True,
         "args": dict(settings),
-        "deployments": [*counts, plane],
+        "deployments": list(deployments.values()),
     }
     file = {"proxy_location": "Disabled", "applications": [application]}
     ray.get(controller().apply_config.remote(ServeDeploySchema.model_validate(file)))

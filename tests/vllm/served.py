@@ -14,7 +14,7 @@ from ray.serve.schema import ApplicationStatus, ServeDeploySchema
 from serve_apps.engines.protocol import EngineStats
 from tests.compatibility import Fields
 from tests.ports import free_port
-from tests.ray.clusters import PATIENCE_S, controller, replicas, wait_until
+from tests.ray.clusters import PATIENCE_S, PATIENT, controller, replicas, wait_until
 
 ROOT = Path(__file__).parents[2]
 STARTED_WITHIN_S = 600.0
@@ -80,7 +80,7 @@ def deploy_by_file(model: Path, **settings: Any) -> Served:
     (app,) = document["applications"]
     port = free_port()
     app["args"] |= {"engine.vllm.model": str(model), "gateway.port": port, "control_plane": False, **settings}
-    app["deployments"] = [each for each in app["deployments"] if each["name"] != "ControlPlane"]
+    app["deployments"] = [each | PATIENT for each in app["deployments"] if each["name"] != "ControlPlane"]
     # Serve imports the application in a task, which finds this checkout as an installed package is found.
     app["runtime_env"]["env_vars"]["PYTHONPATH"] = str(ROOT)
     ray.get(controller().apply_config.remote(ServeDeploySchema.model_validate(document)))
