@@ -67,7 +67,7 @@ test-fast: $(STAMP) ## the tests nearest to what changed, as many as 90 s have r
 	@$(BIN)/python -m tests.nearest $(if $(SINCE),--since $(SINCE))
 
 test: $(COMPILED) ## what proves that the thing works, in 10 minutes: the core, one Ray, one vLLM where it is installed
-	$(STAGES) core one-ray one-vllm
+	$(STAGES) core one-ray+one-vllm
 
 test-all: $(COMPILED) $(CLIENTS) ## everything, stage by stage, each with its time
 	-$(KUBE)

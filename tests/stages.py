@@ -1,9 +1,10 @@
 """The stages of the suite, each with what it runs and what it needs.
 
-    python -m tests.stages core one-ray one-vllm
+    python -m tests.stages core one-ray+one-vllm
 
-runs these one after another, also after one that failed, and ends with a table: what each took, and in one
-block what was left out because this machine lacks it. In CI (`CI` is set) nothing is left out as a whole.
+runs these one after another, those with a + between them at once, also after one that failed. It ends with a
+table: what each took, and in one block what was left out because this machine lacks it. In CI (`CI` is set)
+nothing is left out as a whole.
 """
 
 import os
@@ -12,9 +13,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
+from tempfile import TemporaryFile
+from typing import IO
 
 from tests.hosts.namespaces import refusal
 from tests.kube.cluster import missing
@@ -77,15 +83,30 @@ STAGES = {
 }
 
 
-def run(name: str, options: Sequence[str]) -> tuple[str, float]:
-    """How a stage ended, in a word or two, and its seconds."""
+def run(name: str, options: Sequence[str], output: IO[bytes] | None = None) -> tuple[str, float]:
+    """How a stage ended, in a word or two, and its seconds; what it prints goes to that file, if any."""
     stage = STAGES[name]
     if stage.need and not stage.need.is_there() and not os.environ.get("CI"):
         return "left out", 0.0
-    print(f"\n=== {name}", flush=True)
-    began_s = time.monotonic()
-    code = subprocess.run([*PYTEST, *stage.arguments, *options], cwd=ROOT, check=False).returncode
+    command, began_s = [*PYTEST, *stage.arguments, *options], time.monotonic()
+    if output is None:
+        print(f"\n=== {name}", flush=True)
+    code = subprocess.run(command, cwd=ROOT, check=False, stdout=output, stderr=output).returncode
     return "passed" if code == 0 else f"FAILED ({code})", time.monotonic() - began_s
+
+
+def run_at_once(names: Sequence[str], options: Sequence[str]) -> dict[str, tuple[str, float]]:
+    """The same of several by name: one prints as it goes, then the others what they have."""
+    first, *others = names
+    with ThreadPoolExecutor(len(names)) as threads, ExitStack() as files:
+        outputs = {name: files.enter_context(TemporaryFile()) for name in others}
+        running = {name: threads.submit(run, name, options, output) for name, output in outputs.items()}
+        ended = {first: run(first, options)}
+        for name, output in outputs.items():
+            ended[name] = running[name].result()
+            output.seek(0)
+            print(f"\n=== {name}\n{output.read().decode(errors='replace')}", flush=True)
+    return ended
 
 
 def left_out(names: Sequence[str]) -> list[str]:
@@ -101,11 +122,12 @@ def left_out(names: Sequence[str]) -> list[str]:
 
 def main(arguments: Sequence[str]) -> int:
     """Run those stages, with options for pytest behind them; 1 if one failed."""
-    names = [each for each in arguments if not each.startswith("-")]
+    groups = [each.split("+") for each in arguments if not each.startswith("-")]
+    names = [*chain(*groups)]
     options = [each for each in arguments if each.startswith("-")]
     if unknown := set(names) - set(STAGES):
         sys.exit(f"unknown: {' '.join(sorted(unknown))}; the stages are {' '.join(STAGES)}")
-    ended = {name: run(name, options) for name in names}
+    ended = dict(chain(*(run_at_once(group, options).items() for group in groups)))
     print(f"\n{'stage':<12}{'seconds':>8}")
     for name, (how, seconds) in ended.items():
         print(f"{name:<12}{seconds:>8.0f}  {how}")

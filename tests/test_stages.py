@@ -50,3 +50,18 @@ def test_a_stage_without_what_it_needs_is_left_out_but_in_ci(monkeypatch: pytest
     assert stages.run("one", ()) == ("left out", 0.0)
     monkeypatch.setenv("CI", "true")
     assert stages.run("one", ())[0] == "passed"
+
+
+def test_of_stages_at_once_one_prints_as_it_goes_and_the_other_at_its_end(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    table = {
+        "one": stages.Stage(arguments=("--version",)),
+        "other": stages.Stage(arguments=("--no-such-option",)),
+    }
+    monkeypatch.setattr(stages, "STAGES", table)
+    ended = stages.run_at_once(["one", "other"], ())
+    assert ended["one"][0] == "passed"
+    assert ended["other"][0].startswith("FAILED")
+    shown = capfd.readouterr().out
+    assert shown.index("=== one") < shown.index("=== other") < shown.index("--no-such-option")

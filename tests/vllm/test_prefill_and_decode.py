@@ -337,7 +337,6 @@ def asked(name: str, ids: Sequence[int]) -> EngineRequest:
     )
 
 
-@pytest.mark.essential
 def test_a_dead_engine_is_replaced_and_kv_that_died_with_it_is_computed_again(system: Served) -> None:
     ids = [0, *(2 + 7 * number % 380 for number in range(100))]
     lost = prefilled(asked("lost", ids))
