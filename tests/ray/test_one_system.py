@@ -366,6 +366,7 @@ def watching(system: LiveSystem) -> Iterator[Watch]:
         # As root Chromium has no sandbox; what it opens is ours.
         chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         page, faults = chromium.new_page(), list[str]()
+        page.set_default_timeout(PATIENCE_MS)
         page.on("pageerror", lambda error: faults.append(str(error)))
         page.goto(system.url)
         for role in ROLES:
