@@ -12,10 +12,12 @@ A module's cost is that of `tests/costs.json`; modules that do not fit the rest 
 import argparse
 import ast
 import json
+import os
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -29,8 +31,8 @@ PACKAGES = ("headway", "headway_cli", "predictors", "interp", "actors", "serve_a
 FOLDER_OF = {"headway_cli": "cli"}
 """Folders of tests that are not called as the package."""
 
-WITHIN_S, COLLECTED_S = 85.0, 15.0
-"""When it is to end, and what of that goes into starting and collecting."""
+WITHIN_S, COLLECTED_S, ENDED_S = 85.0, 15.0, 120.0
+"""When it is to end, what of that goes into starting and collecting, and when it is ended."""
 
 TOGETHER = 2.2
 """Seconds of tests, by the table, that the processes get done in a second on two quiet cores."""
@@ -186,8 +188,20 @@ def main() -> int:
     if chosen.list:
         print("\n".join(fit))
         return 0
-    command = [*PYTEST, *FOUR, "-m", "not slow", *options, *fit]
-    return subprocess.run(command, cwd=ROOT, check=False).returncode
+    command = [*PYTEST, *FOUR, "--max-worker-restart=0", "-m", "not slow", *options, *fit]
+    return ended(command, ENDED_S - (time.monotonic() - began_s))
+
+
+def ended(command: Sequence[str], within_s: float) -> int:
+    """pytest's exit code. A test that still runs then is killed, and named: what hangs gives no answer."""
+    with subprocess.Popen(command, cwd=ROOT) as running:
+        try:
+            return running.wait(within_s)
+        except subprocess.TimeoutExpired:
+            print(f"\nnot done after {ENDED_S:g} s: what runs is ended, the rest is left out", flush=True)
+        for worker in Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split():
+            os.kill(int(worker), signal.SIGKILL)
+        return running.wait()
 
 
 if __name__ == "__main__":

@@ -1,9 +1,12 @@
 """Which tests a change asks for first, and what a machine that lacks something is told."""
 
+from pathlib import Path
+
 import pytest
 
 from tests import stages
-from tests.nearest import by_nearness, fitting, modules
+from tests.nearest import by_nearness, ended, fitting, modules
+from tests.patience import PATIENCE_S, with_longer_limits
 
 
 @pytest.mark.parametrize(
@@ -65,3 +68,15 @@ def test_of_stages_at_once_one_prints_as_it_goes_and_the_other_at_its_end(
     assert ended["other"][0].startswith("FAILED")
     shown = capfd.readouterr().out
     assert shown.index("=== one") < shown.index("=== other") < shown.index("--no-such-option")
+
+
+def test_a_test_that_hangs_is_ended_and_named(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "test_forever.py"
+    path.write_text("def test_hangs():\n    while True: pass\n", encoding="utf-8")
+    command = [*stages.PYTEST, "-n", "1", "--max-worker-restart=0", "-p", "no:cacheprovider", str(path)]
+
+    def scenario(limit_s: float) -> None:
+        assert ended(command, limit_s) == 1
+        assert "crashed while running" in capfd.readouterr().out
+
+    with_longer_limits(scenario, 5.0, PATIENCE_S)
