@@ -156,6 +156,15 @@ def test_an_adapter_with_little_to_do_stays_where_it_is() -> None:
     assert len(placed) == 1
 
 
+def test_by_default_a_request_goes_where_its_adapter_is() -> None:
+    made = router("slo", count=8)
+    for number in range(8):
+        report(made, f"mixed-{number}", *(["a"] if number == 5 else []))
+    for number in range(10):
+        assert submit(made, f"r{number}", "a", float(number)) == "mixed-5"
+        made.complete(number + 0.5, f"r{number}", 10)
+
+
 def test_without_an_adapter_all_are_alike() -> None:
     assert scores(routed(AFFINE, count=3), "") == [1.0, 1.0, 1.0]
 
