@@ -31,7 +31,7 @@ PACKAGES = ("headway", "headway_cli", "predictors", "interp", "actors", "serve_a
 FOLDER_OF = {"headway_cli": "cli"}
 """Folders of tests that are not called as the package."""
 
-WITHIN_S, COLLECTED_S, ENDED_S = 85.0, 15.0, 120.0
+WITHIN_S, COLLECTED_S, ENDED_S = 80.0, 15.0, 90.0
 """When it is to end, what of that goes into starting and collecting, and when it is ended."""
 
 TOGETHER = 2.2
