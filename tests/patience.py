@@ -9,6 +9,7 @@ import pytest
 from actors.store import InOrder
 
 PATIENCE_S = 600.0
+"""For what comes in a second or two here; a busy machine may take long."""
 
 
 def until(holds: Callable[[], bool]) -> None:

@@ -32,7 +32,7 @@ FOLDERS = ("ray", "hosts", "vllm", "clients", "kube")
 PYTEST = (sys.executable, "-m", "pytest", "-q", "--durations=10", "--durations-min=1")
 LOAD_FILE = ("--dist", "loadfile", "--no-loadscope-reorder")
 FOUR = ("-n", "4", *LOAD_FILE)
-"""Processes for two cores: much of what tests do is waiting."""
+"""Processes for two cores: some of what tests do is waiting, and more of them get more of a busy machine."""
 
 TWO = ("-n", "2", *LOAD_FILE)
 """With a Ray each: more of them starve one another."""
@@ -105,7 +105,8 @@ def run_at_once(names: Sequence[str], options: Sequence[str]) -> dict[str, tuple
         for name, output in outputs.items():
             ended[name] = running[name].result()
             output.seek(0)
-            print(f"\n=== {name}\n{output.read().decode(errors='replace')}", flush=True)
+            if printed := output.read().decode(errors="replace"):
+                print(f"\n=== {name}\n{printed}", flush=True)
     return ended
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests import stages
 from tests.nearest import by_nearness, ended, fitting, modules
-from tests.patience import PATIENCE_S, with_longer_limits
+from tests.patience import with_longer_limits
 
 
 @pytest.mark.parametrize(
@@ -79,4 +79,4 @@ def test_a_test_that_hangs_is_ended_and_named(tmp_path: Path, capfd: pytest.Capt
         assert ended(command, limit_s) == 1
         assert "crashed while running" in capfd.readouterr().out
 
-    with_longer_limits(scenario, 5.0, PATIENCE_S)
+    with_longer_limits(scenario, 5.0, 60.0)

@@ -9,11 +9,10 @@ from typing import Any
 import ray
 from ray.serve._private.common import DeploymentID
 
+from tests.patience import PATIENCE_S
+
 POLL_S, SELDOM_S = 0.05, 0.5
 """At first, and in the end: what is asked for, the Serve controller has to do beside its work."""
-PATIENCE_S = 600.0
-"""For what comes in a second or two here; a busy machine may take long. Nothing is judged by it."""
-
 PATIENT = {"health_check_timeout_s": PATIENCE_S}
 """For deployments in a Serve config file: a replica that waits for a core is not replaced."""
 

@@ -27,8 +27,9 @@ from ray import serve
 from ray.serve.schema import ServeDeploySchema
 
 from headway.config import load_config
+from tests.patience import PATIENCE_S
 from tests.ports import free_port
-from tests.ray.clusters import PATIENCE_S, PATIENT, controller, wait_until
+from tests.ray.clusters import PATIENT, controller, wait_until
 
 APPLICATION = "headway"
 INTERRUPTED = 130

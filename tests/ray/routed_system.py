@@ -22,7 +22,8 @@ from ray.exceptions import RayError
 
 from actors import control_plane, names
 from headway.config import HeadwayConfig, load_config
-from tests.ray.clusters import PATIENCE_S, wait_until
+from tests.patience import PATIENCE_S
+from tests.ray.clusters import wait_until
 from tests.ray.live_system import pids
 
 MODEL = "llama-3.1-8b"

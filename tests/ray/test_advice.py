@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from actors import names
-from tests.ray.clusters import PATIENCE_S, wait_until
+from tests.patience import PATIENCE_S
+from tests.ray.clusters import wait_until
 from tests.ray.live_system import LiveSystem, headway, kill_nine, live_system
 
 SETTINGS = {

@@ -22,15 +22,8 @@ from serve_apps.engines.protocol import EngineRequest, EngineStats, TokenChunk
 from serve_apps.gateway.backend import NotReady, ReplicaLost, TimedOut, TooLong
 from serve_apps.membership import membership
 from serve_apps.serve_backend import ServeBackend
-from tests.ray.clusters import (
-    PATIENCE_S,
-    POLL_S,
-    application_details,
-    replicas,
-    running_replicas,
-    scale,
-    wait_until,
-)
+from tests.patience import PATIENCE_S
+from tests.ray.clusters import POLL_S, application_details, replicas, running_replicas, scale, wait_until
 
 APP = "backend"
 NAMES = {Role.PREFILL: "Prefill", Role.DECODE: "Decode"}

@@ -19,7 +19,8 @@ from actors.planner import STARTED
 from actors.planning.log import DecisionLog
 from actors.store import InternalKvStore, StoreAway
 from headway.config import HeadwayConfig, load_config
-from tests.ray.clusters import PATIENCE_S, running_replicas, wait_until
+from tests.patience import PATIENCE_S
+from tests.ray.clusters import running_replicas, wait_until
 from tests.ray.exporter import Exporter
 from tests.ray.live_system import pids
 

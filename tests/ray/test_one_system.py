@@ -33,8 +33,9 @@ from actors.names import (
 )
 from actors.virtual_connector import VirtualConnectorClient
 from tests.live.conftest import CHROMIUM
+from tests.patience import PATIENCE_S
 from tests.ports import free_port
-from tests.ray.clusters import PATIENCE_S, POLL_S, replicas, scale, wait_until
+from tests.ray.clusters import POLL_S, replicas, scale, wait_until
 from tests.ray.live_system import (
     APPLICATION,
     SLOW,

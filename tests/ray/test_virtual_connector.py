@@ -44,8 +44,9 @@ from headway.planning import Role
 from serve_apps.control_api import control_routes, scaling_routes
 from serve_apps.control_plane import ActorControlPlane, ActorScaling
 from serve_apps.gateway_host import HttpServer
+from tests.patience import PATIENCE_S
 from tests.ports import free_port
-from tests.ray.clusters import PATIENCE_S, wait_until
+from tests.ray.clusters import wait_until
 
 HERE = Path(__file__).parent
 KILLS = 4

@@ -13,8 +13,9 @@ from ray.serve.schema import ApplicationStatus, ServeDeploySchema
 
 from serve_apps.engines.protocol import EngineStats
 from tests.compatibility import Fields
+from tests.patience import PATIENCE_S
 from tests.ports import free_port
-from tests.ray.clusters import PATIENCE_S, PATIENT, controller, replicas, wait_until
+from tests.ray.clusters import PATIENT, controller, replicas, wait_until
 
 ROOT = Path(__file__).parents[2]
 STARTED_WITHIN_S = 600.0

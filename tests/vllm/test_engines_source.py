@@ -20,9 +20,10 @@ from actors.collector.measured import HealthStatus
 from actors.metric_collector import MetricCollector
 from headway.config import HeadwayConfig
 from headway.planning import Role
+from tests.patience import PATIENCE_S
 from tests.ports import free_port
 from tests.prometheus_process import PrometheusProcess
-from tests.ray.clusters import PATIENCE_S, headway, wait_until
+from tests.ray.clusters import headway, wait_until
 from tests.stores import MemoryStore
 from tests.vllm.served import NAME, STARTED_WITHIN_S
 

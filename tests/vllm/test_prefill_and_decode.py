@@ -26,7 +26,8 @@ from serve_apps.engines.protocol import EngineRequest, KvHandle
 from tests.compatibility import hold, outcomes, through_gateway
 from tests.engines.engine_cases import collect, text_of
 from tests.otlp import Collector, Seen
-from tests.ray.clusters import PATIENCE_S, replicas, running_replicas, scale, wait_until
+from tests.patience import PATIENCE_S
+from tests.ray.clusters import replicas, running_replicas, scale, wait_until
 from tests.vllm.one_vllm import Mixed
 from tests.vllm.served import (
     APP,
