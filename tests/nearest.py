@@ -18,6 +18,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -199,9 +200,14 @@ def ended(command: Sequence[str], within_s: float) -> int:
             return running.wait(within_s)
         except subprocess.TimeoutExpired:
             print(f"\nnot done after {ENDED_S:g} s: what runs is ended, the rest is left out", flush=True)
-        for worker in Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split():
-            os.kill(int(worker), signal.SIGKILL)
-        return running.wait()
+        children = Path(f"/proc/{running.pid}/task/{running.pid}/children")
+        # Again and again: a worker that only starts now would run what hangs, and nobody would end it.
+        while running.poll() is None:
+            with suppress(ProcessLookupError, FileNotFoundError):
+                for worker in children.read_text().split():
+                    os.kill(int(worker), signal.SIGKILL)
+            time.sleep(0.5)
+        return running.returncode
 
 
 if __name__ == "__main__":

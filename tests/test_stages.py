@@ -80,3 +80,5 @@ def test_a_test_that_hangs_is_ended_and_named(tmp_path: Path, capfd: pytest.Capt
         assert "crashed while running" in capfd.readouterr().out
 
     with_longer_limits(scenario, 5.0, 60.0)
+    # Not a worker has started yet.
+    assert ended(command, 0.0)
