@@ -24,7 +24,7 @@ from pathlib import Path
 
 import grimp
 
-from tests.stages import FOLDERS, PYTEST, SIX
+from tests.stages import FOLDERS, FOUR, PYTEST
 
 ROOT = Path(__file__).parent.parent
 TESTS = ROOT / "tests"
@@ -189,7 +189,7 @@ def main() -> int:
     if chosen.list:
         print("\n".join(fit))
         return 0
-    command = [*PYTEST, *SIX, "--max-worker-restart=0", "-m", "not slow", *options, *fit]
+    command = [*PYTEST, *FOUR, "--max-worker-restart=0", "-m", "not slow", *options, *fit]
     return ended(command, ENDED_S - (time.monotonic() - began_s))
 
 

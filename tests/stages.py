@@ -31,13 +31,13 @@ FOLDERS = ("ray", "hosts", "vllm", "clients", "kube")
 
 PYTEST = (sys.executable, "-m", "pytest", "-q", "--durations=10", "--durations-min=1")
 LOAD_FILE = ("--dist", "loadfile", "--no-loadscope-reorder")
-SIX = ("-n", "6", *LOAD_FILE)
+FOUR = ("-n", "4", *LOAD_FILE)
 """Processes for two cores: some of what tests do is waiting, and more of them get more of a busy machine."""
 
 TWO = ("-n", "2", *LOAD_FILE)
 """With a Ray each: more of them starve one another."""
 
-CORE = (*SIX, *(f"--ignore=tests/{folder}" for folder in FOLDERS))
+CORE = (*FOUR, *(f"--ignore=tests/{folder}" for folder in FOLDERS))
 
 
 @dataclass(frozen=True)
