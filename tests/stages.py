@@ -32,7 +32,7 @@ FOLDERS = ("ray", "hosts", "vllm", "clients", "kube")
 PYTEST = (sys.executable, "-m", "pytest", "-q", "--durations=10", "--durations-min=1")
 LOAD_FILE = ("--dist", "loadfile", "--no-loadscope-reorder")
 FOUR = ("-n", "4", *LOAD_FILE)
-"""Processes for two cores: some of what tests do is waiting, and more of them get more of a busy machine."""
+"""Processes for two cores: part of what tests do is waiting. Six are no faster, quiet or busy."""
 
 TWO = ("-n", "2", *LOAD_FILE)
 """With a Ray each: more of them starve one another."""

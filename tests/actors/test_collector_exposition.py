@@ -110,7 +110,7 @@ def test_arrivals_follow_from_what_ended_and_what_is_in_flight():
 def test_no_count_is_lost_or_doubled_whatever_the_reads_and_restarts(lives):
     """Each process counts from 0; what happens after its last read is lost, and nothing else.
 
-    None counts more here than a restart may excuse (`ALLOWED_FLOOR`), beyond which it is a doubt.
+    No process counts past `ALLOWED_FLOOR` here: a restart that shows more is a doubt, not a gain.
     """
     read: dict[SeriesId, float] = {}
     counted = total = 0.0

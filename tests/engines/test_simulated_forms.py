@@ -164,7 +164,7 @@ def aside(path: str, **fields: Any) -> tuple[int, Any]:
 
 @given(st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=40))
 def test_token_ids_become_their_text_again(text: str):
-    """Of any text without NUL, which fills up an id."""
+    """Text with NUL is left out: NUL pads the last id."""
     status, made = aside("/tokenize", prompt=text, return_token_strs=True)
     assert (status, made["count"]) == (200, -(-len(text.encode()) // 4))
     assert aside("/detokenize", tokens=made["tokens"])[1]["prompt"] == text

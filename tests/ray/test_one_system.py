@@ -109,7 +109,7 @@ def test_replicas_follow_a_step_up_and_down_and_no_request_fails(system: LiveSys
     rise = next(place for place, record in enumerate(told) if record["targets"]["prefill"] == MOST)
     assert max(map(rate_rps, told[: rise + 1])) > ONE_BEARS_RPS
     high = [record for record in told if rate_rps(record) >= ONE_IS_TOO_FEW_RPS]
-    assert {record["targets"]["prefill"] for record in high} == {MOST}
+    assert {record["targets"]["prefill"] for record in high} <= {MOST}
     assert_single_requests_were_seen([record["measured"] for record in told])
 
 
