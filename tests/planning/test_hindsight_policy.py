@@ -10,8 +10,11 @@ import pytest
 from planning_cases import NAN, PROFILE, observed, settings
 from planning_cases import run as decisions_of
 
+from headway.config import load_config
 from headway.planning import PlanningError, PoolState, Role, make_policy
 from headway.planning.hindsight.learning import Traffic
+from headway.simulation import build
+from headway.workload import open_trace
 from interp import scaled
 
 INTERVAL_S = 30.0
@@ -236,3 +239,21 @@ def test_a_first_burst_is_said_to_have_been_beyond_any_past():
     said = [any("no past could tell" in each for each in one.reasons["warnings"]) for one in decisions]
     assert not any(said[:12])
     assert all(said[13:])
+
+
+STEP = "step:rate_rps=2,peak_rps=24,at_s=120,back_at_s=500,duration_s=500,input_tokens=2000,output_tokens=400"
+
+
+def test_prompts_that_wait_are_planned_for_in_the_decode_pool_as_well():
+    """They come there once they are computed, though nothing waits there yet."""
+    names = {"engine.profile": "llama-3.1-70b_h100_tp4", "slo.ttft_ms": 3000.0, "slo.itl_ms": 22.0}
+    plan = build.make_plan(load_config(None, names))
+    with open_trace(STEP) as trace:
+        result = build.run(plan, build.make_scenario(plan, trace), trace)
+    reasons = [interval.reasons for interval in result.intervals if interval.targets]
+    waiting = [{role: pool["waiting"] for role, pool in each["inputs"]["pools"].items()} for each in reasons]
+    extra = [each["needs"]["decode"]["extra"] for each in reasons]
+    queued = [at for at, each in enumerate(waiting) if each["prefill"] > 400 and each["decode"] == 0]
+    assert queued
+    assert all(extra[at] > 0 for at in queued)
+    assert not any(extra[at] for at, each in enumerate(waiting) if each["prefill"] < 10)

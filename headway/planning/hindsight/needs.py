@@ -19,11 +19,11 @@ rest shall be gone DRAIN_S after the new replicas are there:
 
 at most as many again as are needed anyway. Prompts that wait beyond what is harmless come to the decode pool
 when they drain, so they count as waiting there, too. It only ever adds; nothing to a pool whose replicas do
-not come (`capacity`).
+not come (`capacity`), nor to decode where those of prefill do not.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from math import ceil, isfinite, isnan
 
 import numpy as np
@@ -286,7 +286,8 @@ def _need(
     extra = 0
     lacking = assessed.slow[role].lacking if option and role in assessed.slow else 0
     if option and role not in assessed.missing:
-        extra = replicas_for_queue(pool, memory.seconds_each, settings.tightest_ttft_s, replicas)
+        queue = replace(pool, waiting=pool.waiting + _coming(role, assessed, settings))
+        extra = replicas_for_queue(queue, memory.seconds_each, settings.tightest_ttft_s, replicas)
     learning = len(memory.history) <= LEARNING
     tested = assessed.backtests.get(role)
     return Need(
@@ -309,9 +310,10 @@ def _need(
 def _coming(role: Role, assessed: Assessment, settings: PolicySettings) -> float:
     """Requests that come to the decode pool when the queue of prompts drains; 0 for other pools."""
     prompts = assessed.observation.pools.get(Role.PREFILL)
-    if role is not Role.DECODE or prompts is None:
+    if role is not Role.DECODE or prompts is None or Role.PREFILL in assessed.missing:
         return 0.0
-    return overdue_prompts(prompts, assessed.state.pool(Role.PREFILL).seconds_each, settings.slo.ttft_s)
+    seconds_each = assessed.state.pool(Role.PREFILL).seconds_each
+    return overdue_prompts(prompts, seconds_each, settings.tightest_ttft_s)
 
 
 def _or_none(pool: PoolState, replicas: int, enough: int, *, idle: bool) -> tuple[int, int]:
