@@ -47,7 +47,7 @@ from headway.engine.observed_latency import LatencyReport
 from headway.engine.refinement import Refinement, learn, moved, refined
 from headway.planning import Observation, Role
 from headway.planning.sizing import Correction, Lengths, correct_decode, correct_prefill
-from headway.routing.gpu_profiles import GpuProfile
+from headway.routing.fleet.gpu_profiles import GpuProfile
 from interp import DecodeSamples, PrefillSamples, Profile, ProfileError
 
 logger = logging.getLogger(__name__)

@@ -18,7 +18,7 @@ from typing import Any
 from actors import names
 from actors.names import ActorGone, CallError, NamedActor
 from headway.config import HeadwayConfig
-from headway.routing.training import Training
+from headway.routing.predict.learning import Training
 
 PULL_S = 2.0
 TIMEOUT_S = 10.0

@@ -36,7 +36,7 @@ from headway.planning import Role
 from interp import DecodeSamples, PrefillSamples, Profile
 
 if TYPE_CHECKING:
-    from headway.routing.gpu_profiles import GpuProfile
+    from headway.routing.fleet.gpu_profiles import GpuProfile
     from headway.routing.router import Router
 
 
@@ -84,7 +84,7 @@ class PerformanceModel:
 def load_profiles(config: HeadwayConfig) -> "dict[str, GpuProfile]":
     """The profiles that the settings name, as measured. ConfigError or ProfileError, each one line."""
     # Here, since the planner reads models and needs nothing of routing.
-    from headway.routing.gpu_profiles import named_profiles
+    from headway.routing.fleet.gpu_profiles import named_profiles
 
     return {"": engine_profile(config), **named_profiles(config)}
 

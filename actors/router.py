@@ -33,7 +33,7 @@ from headway.config import HeadwayConfig
 from headway.engine import engine_rules
 from headway.engine.kinds import caches_prefixes
 from headway.routing import RequestSlo, Sample, make_router
-from headway.routing.gpu_profiles import GpuProfile
+from headway.routing.fleet.gpu_profiles import GpuProfile
 from headway.routing.router import Router as RouterCore
 from predictors.latency import LatencyModel
 

@@ -42,7 +42,7 @@ from headway.routing import (
     make_router,
 )
 from headway.routing.factory import BUILT_IN
-from headway.routing.learning import RecordedPrior, recorded_priors, training_samples, without_priors
+from headway.routing.predict.learning import RecordedPrior, recorded_priors, training_samples, without_priors
 from headway_cli.errors import CliError
 from interp import load_profile
 from predictors.latency import LatencyModel, TrainingWindow, train

@@ -18,9 +18,9 @@ from headway.config import (
 from headway.config.gateway import GatewaySettings
 from headway.planning import PlanningError
 from headway.planning.policies import policy_kind
+from headway.routing.decide.plugins import PLUGINS
 from headway.routing.factory import make_pipelines
-from headway.routing.gpu_profiles import serves
-from headway.routing.plugins import PLUGINS
+from headway.routing.fleet.gpu_profiles import serves
 from headway.simulation.build import Plan, make_plan
 from headway.studies.gpu_mix import candidates
 from headway.workload import open_trace

@@ -18,7 +18,7 @@ import yaml
 from headway.config import ConfigError, HeadwayConfig, load_config, resolve_profile
 from headway.config.metrics import ENGINE_PRESETS
 from headway.engine.kinds import engine_kind
-from headway.routing.gpu_profiles import named_profiles
+from headway.routing.fleet.gpu_profiles import named_profiles
 
 Topology = Literal["disaggregated", "aggregated"]
 EXTERNAL = "external"

@@ -19,8 +19,8 @@ Of equals the first is chosen, in the order in which replicas came. So a pool wi
 first replicas while the last ones idle. Several gateways agree on the order: between two reports they do not
 see each other's requests, and may all choose the same replica.
 
-A replica that is saturated (`headway.routing.saturation`) gets nothing while others are not. Where all are,
-`room` lets requests wait in line.
+A replica that is saturated (`headway.routing.fleet.saturation`) gets nothing while others are not. Where all
+are, `room` lets requests wait in line.
 """
 
 import asyncio
@@ -32,8 +32,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from headway.config import Role
+from headway.routing.fleet.saturation import FRESH_S, EngineWord, SaturationRule
 from headway.routing.least_load import counts_prompt_tokens, felt_load, least_loaded
-from headway.routing.saturation import FRESH_S, EngineWord, SaturationRule
 
 Profile = Literal["random", "round_robin", "least_load"]
 

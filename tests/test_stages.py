@@ -14,7 +14,7 @@ from tests.patience import with_longer_limits
     [
         ("headway_cli/simulate.py", "tests/cli/test_simulate_command.py"),
         ("headway/simulation/batch.py", "tests/simulation/test_engine.py"),
-        ("headway/routing/plugins/slo_scorer.py", "tests/routing/test_router.py"),
+        ("headway/routing/decide/slo_scorer.py", "tests/routing/test_router.py"),
         ("docs/routing.md", "tests/test_docs.py"),
         ("actors/planning/tick.py", "tests/actors/test_planner_loop.py"),
         ("tests/interp/test_fit.py", "tests/interp/test_fit.py"),

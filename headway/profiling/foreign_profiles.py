@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from headway.profiling import ForeignProfileError
-from headway.routing.aibrix import AibrixTables, load_aibrix_tables
+from headway.routing.fleet.aibrix import AibrixTables, load_aibrix_tables
 from headway.routing.types import RoutingError
 from interp import DecodeSamples, PrefillSamples, ProfileError
 from interp.storage import UNREADABLE

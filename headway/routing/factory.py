@@ -17,22 +17,21 @@ from headway.config import HeadwayConfig, Role
 from headway.config.routing import PluginSettings, RoutingSettings
 from headway.engine.rules import EngineRules
 from headway.extensions import ExtensionError
-from headway.routing.adapters import AdapterIndex
-from headway.routing.affinity import PrefixIndex, Sessions
-from headway.routing.context import RoutingState
-from headway.routing.corrections import Handovers
-from headway.routing.fair_shares import TenantShares
-from headway.routing.fleet import RoutedFleet
-from headway.routing.gpu_profiles import GpuProfile, capacity_table, surfaces_in
-from headway.routing.latency import LatencyForecaster
-from headway.routing.offloading import Offloading
-from headway.routing.plugins import PLUGINS, Picker, ProfileHandler, TakesSettings
-from headway.routing.plugins.checked import checked, said
-from headway.routing.reports import EngineReports
+from headway.routing.decide.context import RoutingState
+from headway.routing.decide.offloading import Offloading
+from headway.routing.decide.plugins import PLUGINS, Picker, ProfileHandler, TakesSettings, checked, said
+from headway.routing.decide.saturated import SaturationFilter
+from headway.routing.decide.scheduler import Pipeline, Scheduler, make_pipeline
+from headway.routing.fleet.adapters import AdapterIndex
+from headway.routing.fleet.affinity import PrefixIndex, Sessions
+from headway.routing.fleet.fleet import RoutedFleet
+from headway.routing.fleet.gpu_profiles import GpuProfile, capacity_table, surfaces_in
+from headway.routing.fleet.saturation import SaturationRule
+from headway.routing.predict.corrections import Handovers
+from headway.routing.predict.latency import LatencyForecaster
+from headway.routing.predict.reports import EngineReports
+from headway.routing.queue.fair_shares import TenantShares
 from headway.routing.router import Router
-from headway.routing.saturated import SaturationFilter
-from headway.routing.saturation import SaturationRule
-from headway.routing.scheduler import Pipeline, Scheduler, make_pipeline
 from headway.routing.types import PluginFault, RequestSlo, RoutingError
 from interp.jit import drop_stale_cache
 
@@ -65,7 +64,12 @@ BUILT_IN: Mapping[str, Mapping[str, float]] = {
 }
 """Profiles that need no settings: plugin types and their weights, in order."""
 
-COMPILED = ("headway.routing.plugins", "headway.routing", "headway.engine", "interp")
+COMPILED = (
+    *(f"headway.routing.{room}" for room in ("dispatch", "decide", "queue", "predict", "fleet")),
+    "headway.routing",
+    "headway.engine",
+    "interp",
+)
 """Packages with compiled code that the router uses, each built on those after it."""
 
 

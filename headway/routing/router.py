@@ -22,16 +22,16 @@ from math import inf, nan
 
 from headway.config import Role
 from headway.config.routing import RoutingSettings
-from headway.routing.context import RoutingState
-from headway.routing.dispatch import Dispatcher
-from headway.routing.gpu_profiles import GpuProfile, capacity_table, surfaces_in
-from headway.routing.learning import Learning, Sample
-from headway.routing.offload_decision import after_loss
-from headway.routing.offloading import Traces, restored
-from headway.routing.placing import Counters
-from headway.routing.plugins import ProfileHandler
-from headway.routing.records import Record, Replica, RequestPhase
-from headway.routing.scheduler import Pipeline, Scheduler
+from headway.routing.decide.context import RoutingState
+from headway.routing.decide.offload_decision import after_loss
+from headway.routing.decide.offloading import Traces, restored
+from headway.routing.decide.plugins import ProfileHandler
+from headway.routing.decide.scheduler import Pipeline, Scheduler
+from headway.routing.dispatch.dispatch import Dispatcher
+from headway.routing.dispatch.placing import Counters
+from headway.routing.fleet.gpu_profiles import GpuProfile, capacity_table, surfaces_in
+from headway.routing.fleet.records import Record, Replica, RequestPhase
+from headway.routing.predict.learning import Learning, Sample
 from headway.routing.types import (
     NOTHING,
     Figures,

@@ -36,7 +36,7 @@ from headway.planning.past import LearnsFromPast, PastRequests, first_state, rea
 from headway.planning.policies import PUBLISHED_INTERVAL_S, predictors_asked
 from headway.planning.replay import ReplayEngine
 from headway.routing import Router, RoutingError, make_router
-from headway.routing.gpu_profiles import GpuProfile, named_profiles
+from headway.routing.fleet.gpu_profiles import GpuProfile, named_profiles
 from headway.simulation.demand import IdleEngine, first_interval, replayed_fleet, size_fleet
 from headway.simulation.layout import Routing
 from headway.simulation.observing import PerformanceLearner

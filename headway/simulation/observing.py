@@ -24,7 +24,7 @@ from headway.engine.observed_latency import LatencyReport, Phase
 from headway.engine.refinement import URGENT, Refinement, difference, learn, moved, refined
 from headway.engine.replica_speeds import Lengths, ReplicaSpeeds, batch_line
 from headway.planning.types import FloatArray, Observation, Policy, Role, Traffic
-from headway.routing.records import SAMPLE_S, UtilisationSamples
+from headway.routing.fleet.records import SAMPLE_S, UtilisationSamples
 from headway.simulation.fleet import ROLES, Fleet
 from headway.simulation.layout import COMPLETED, DECODING, DRAINING, IDLE, PREFILLING, SERVING, KernelState
 from headway.simulation.scenario import ClassMix

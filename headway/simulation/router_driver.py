@@ -34,7 +34,7 @@ from headway.routing import (
     RoutingOutcome,
 )
 from headway.routing.offload import OffloadTrace
-from headway.routing.training import Training
+from headway.routing.predict.learning import Training
 from headway.simulation import kernel, layout
 from headway.simulation.engine_reports import EngineReports
 from headway.simulation.fleet import ROLES, Fleet

@@ -16,8 +16,8 @@ from actors.routing.messages import (
 )
 from headway.planning import Role
 from headway.routing import ReplicaLoad, ReplicaUpdate, ShedReason
-from headway.routing.context import Refusal
-from headway.routing.scheduler import Scheduler
+from headway.routing.decide.context import Refusal
+from headway.routing.decide.scheduler import Scheduler
 from tests.actors.router_cases import asked, batch, gone, hello, on, ready, sessions
 
 

@@ -13,7 +13,7 @@ from actors.names import TooSlow
 from headway.config import load_config
 from headway.config.routing import PredictionSettings
 from headway.routing import Sample
-from headway.routing.training import Training
+from headway.routing.predict.learning import Training
 from predictors.latency import LatencyFeatures, Target
 from tests.patience import PATIENCE_S
 

@@ -12,7 +12,7 @@ from actors.routing.rehearsal import rehearse
 from headway.config import Role, load_config
 from headway.engine import engine_profile
 from headway.routing import ReplicaUpdate, RouteRequest, latency, offloading
-from headway.routing.plugins import headroom
+from headway.routing.decide.plugins import headroom
 
 MIXED: Any = {"mixed": {}}
 SPLIT: Any = {"prefill": {}, "decode": {}}

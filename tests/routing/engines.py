@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from headway.routing import RequestSlo, RouteRequest, RoutingOutcome
-from headway.routing.learning import RecordedPrior, recorded_priors, training_samples, without_priors
+from headway.routing.predict.learning import RecordedPrior, recorded_priors, training_samples, without_priors
 from predictors.latency import LatencyModel, TrainingWindow, train
 from tests.routing.routers import SeenRouter, request
 

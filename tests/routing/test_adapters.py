@@ -11,8 +11,8 @@ import pytest
 
 from headway.config import Role
 from headway.routing import ReplicaState, ReplicaUpdate, RouteRequest
-from headway.routing.adapters import AdapterIndex, AdapterRow
-from headway.routing.plugins.lora_affinity import LoraAffinityScorer
+from headway.routing.decide.lora_affinity import LoraAffinityScorer
+from headway.routing.fleet.adapters import AdapterIndex, AdapterRow
 from headway.routing.types import ReplicaLoad
 from tests.routing.routers import MIXED, SPLIT, SeenRouter, gone, join, question, router
 

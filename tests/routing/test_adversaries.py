@@ -21,13 +21,13 @@ from headway.routing import (
     RequestSlo,
     make_router,
 )
-from headway.routing.claims import GuardBalance, KeptRoom, Tightness
-from headway.routing.context import SchedulingContext
-from headway.routing.dispatch import STAFFED_AT_ONCE
-from headway.routing.fair_shares import ALLOWANCE, TenantShares
-from headway.routing.records import Record, Replica
-from headway.routing.scheduler import Scheduler
-from headway.routing.table import FleetRow
+from headway.routing.decide.context import SchedulingContext
+from headway.routing.decide.scheduler import Scheduler
+from headway.routing.dispatch.claims import GuardBalance, KeptRoom, Tightness
+from headway.routing.dispatch.dispatch import STAFFED_AT_ONCE
+from headway.routing.fleet.records import Record, Replica
+from headway.routing.fleet.table import FleetRow
+from headway.routing.queue.fair_shares import ALLOWANCE, TenantShares
 from headway.simulation.report import SimulationReport
 from headway.simulation.scenario import ScenarioRouter
 from headway_cli.job import Job

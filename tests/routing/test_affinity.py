@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.routing.affinity import PrefixIndex
+from headway.routing.fleet.affinity import PrefixIndex
 
 prompts = st.lists(st.integers(0, 12), max_size=6, unique=True).map(tuple)
 actions = st.lists(st.tuples(st.integers(0, 20), prompts), max_size=40)

@@ -9,8 +9,8 @@ import pytest
 from headway.config import Role
 from headway.engine import EngineRules
 from headway.routing import RoutingError
-from headway.routing.aibrix import load_aibrix_profile, parse_aibrix_profile
-from headway.routing.gpu_profiles import capacity_table
+from headway.routing.fleet.aibrix import load_aibrix_profile, parse_aibrix_profile
+from headway.routing.fleet.gpu_profiles import capacity_table
 from tests.routing.test_capacity import asked, loads
 
 

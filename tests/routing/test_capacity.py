@@ -11,7 +11,7 @@ from headway.config import Role
 from headway.engine import EngineRules
 from headway.engine.surfaces import idle_prompt_s
 from headway.routing import RequestSlo, RouteRequest, RoutingError
-from headway.routing.capacity import (
+from headway.routing.fleet.capacity import (
     DEFAULT_BUCKETS,
     Buckets,
     Candidates,
@@ -19,10 +19,9 @@ from headway.routing.capacity import (
     RequestPattern,
     pattern_of,
 )
-from headway.routing.forecast import MIXED_ROLE
-from headway.routing.gpu_profiles import capacity_table
-from headway.routing.surface_capacity import NODES, SurfaceCapacity, held, largest_point
-from headway.routing.table import FleetRow
+from headway.routing.fleet.gpu_profiles import capacity_table
+from headway.routing.fleet.surface_capacity import NODES, SurfaceCapacity, held, largest_point
+from headway.routing.fleet.table import MIXED_ROLE, FleetRow
 from tests.simulation.worlds import ArrayTrace, roofline_profile, run, scenario
 
 PROFILE = roofline_profile()

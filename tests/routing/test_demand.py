@@ -4,7 +4,7 @@ from math import sqrt
 
 import pytest
 
-from headway.routing.demand import DEVIATIONS, MEMORY_S, CriticalDemand
+from headway.routing.predict.corrections import DEVIATIONS, MEMORY_S, CriticalDemand
 
 STAY_S = 4.0
 

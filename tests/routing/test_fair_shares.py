@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.routing import fair_shares
-from headway.routing.fair_shares import ALLOWANCE, MOST_COUNTERS, FairShares, TenantShares, cost_of
+from headway.routing.queue import fair_shares
+from headway.routing.queue.fair_shares import ALLOWANCE, MOST_COUNTERS, FairShares, TenantShares, cost_of
 from tests.memory import grown_bytes
 
 

@@ -8,10 +8,11 @@ import pytest
 
 from headway.config import Role
 from headway.engine import EngineRules
-from headway.routing import RequestSlo, few, scheduler
-from headway.routing.context import Refusal
-from headway.routing.few import CACHED, LIGHTEST, MOST, SPREAD, few_of, mark_least, sample_of
-from headway.routing.table import FleetRow
+from headway.routing import RequestSlo
+from headway.routing.decide import few, scheduler
+from headway.routing.decide.context import Refusal
+from headway.routing.decide.few import CACHED, LIGHTEST, MOST, SPREAD, few_of, mark_least, sample_of
+from headway.routing.fleet.table import FleetRow
 from tests.routing.routers import MIXED, SPLIT, placed, question, request, router
 
 MANY = 300
@@ -77,7 +78,7 @@ def test_where_the_few_refuse_all_are_asked(monkeypatch: pytest.MonkeyPatch, cri
     # A guard that nothing keeps closes all but one replica, which is not among the few.
     table[FleetRow.RUNNING, :MANY], table[FleetRow.TPOT_SLO_S, :MANY] = 1.0, 1e-6
     table[FleetRow.TPOT_SLO_S, 123] = 1.0
-    monkeypatch.setattr("headway.routing.scheduler.few_of", lambda asked: asked.part(np.arange(5)))
+    monkeypatch.setattr("headway.routing.decide.scheduler.few_of", lambda asked: asked.part(np.arange(5)))
     slo = RequestSlo(ttft_s=2.0, tpot_s=0.1)
     placement = placed(made.submit(0.0, request(slo=slo, critical=critical)))
     assert made.slot(placement.decode_replica) == 123

@@ -7,13 +7,13 @@ import pytest
 
 from headway.engine import EngineRules
 from headway.routing import RequestSlo, Router
-from headway.routing.context import Refusal
-from headway.routing.evidence import Probes
-from headway.routing.heads import ANY_ROLE, HeadRow, Marks
-from headway.routing.held_queue import HeldQueue
-from headway.routing.records import Record
-from headway.routing.scheduler import Freed, Scheduler
-from headway.routing.table import FloatArray
+from headway.routing.decide.context import Refusal
+from headway.routing.decide.scheduler import Freed, Scheduler
+from headway.routing.dispatch.held_queue import HeldQueue
+from headway.routing.fleet.records import Record
+from headway.routing.fleet.table import FloatArray
+from headway.routing.predict.evidence import Probes
+from headway.routing.queue.heads import ANY_ROLE, HeadRow, Marks
 from tests.routing.routers import MIXED, SPLIT, request, router
 
 SLOS = (RequestSlo(ttft_s=0.5, tpot_s=0.03), RequestSlo(ttft_s=4.0, tpot_s=0.1), RequestSlo())

@@ -9,7 +9,7 @@ import pytest
 from headway.config import ConfigError, Role, load_config, resolve_profile
 from headway.engine import EngineRules
 from headway.routing import ReplicaState, ReplicaUpdate, RequestSlo, Router, ShedReason
-from headway.routing.gpu_profiles import named_profiles
+from headway.routing.fleet.gpu_profiles import named_profiles
 from headway.simulation.build import make_plan, make_scenario, run
 from headway.workload import open_trace
 from interp import Profile, load_profile

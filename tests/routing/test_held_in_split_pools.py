@@ -5,7 +5,7 @@ import pytest
 from headway.config import Role
 from headway.engine import EngineRules
 from headway.routing import ReplicaUpdate, RequestSlo, Router, RoutingOutcome
-from headway.routing.scheduler import Scheduler
+from headway.routing.decide.scheduler import Scheduler
 from tests.routing.routers import SPLIT, finish, request, router
 
 SLO = RequestSlo(ttft_s=2.0, tpot_s=1.0)

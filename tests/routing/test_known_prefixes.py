@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from headway.config import Role
 from headway.engine import EngineRules
-from headway.routing.affinity import CONFIRM_S, STALE_S, PrefixIndex
+from headway.routing.fleet.affinity import CONFIRM_S, STALE_S, PrefixIndex
 from headway.routing.types import KnownBlocks, ReplicaLoad, ReplicaUpdate
 from tests.routing.routers import finish, placed, request, router
 

@@ -5,16 +5,9 @@ from math import inf, nan
 import numpy as np
 import pytest
 
-from headway.routing.forecast import (
-    DECODE_ROLE,
-    MIXED_ROLE,
-    PREFILL_ROLE,
-    ROWS,
-    ForecastRow,
-    features_of,
-)
-from headway.routing.learned_curves import NOTHING, corrected, curves_of
-from headway.routing.table import FleetRow
+from headway.routing.fleet.table import DECODE_ROLE, MIXED_ROLE, PREFILL_ROLE, FleetRow
+from headway.routing.predict.forecast import ROWS, ForecastRow, features_of
+from headway.routing.predict.learned_curves import NOTHING, corrected, curves_of
 from predictors.latency import LatencyFeatures, LatencyModel, TargetModel
 from predictors.latency.curve import Basis, Curve, Learned, Span
 from predictors.latency.forest import NODES, Forest

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from headway.routing import RequestSlo
-from headway.routing.corrections import MOST_SAFETY, SafetyFactor
-from headway.routing.evidence import REMEMBERED, ROOM, RatioBounds
-from headway.routing.learning import RecordedPrior, recorded_priors, training_samples, without_priors
+from headway.routing.predict.corrections import MOST_SAFETY, SafetyFactor
+from headway.routing.predict.evidence import REMEMBERED, ROOM, RatioBounds
+from headway.routing.predict.learning import RecordedPrior, recorded_priors, training_samples, without_priors
 from predictors.latency import TrainingWindow, train
 from tests.routing.routers import MIXED, SPLIT, placed, request, router
 

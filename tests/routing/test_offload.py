@@ -9,8 +9,7 @@ import pytest
 
 from headway.config.routing import OffloadSettings
 from headway.routing import RouteClass, RoutingError
-from headway.routing.offload import OffloadQuestion, OffloadReason, Site
-from headway.routing.offload_decision import (
+from headway.routing.decide.offload_decision import (
     after_deadline,
     after_loss,
     best_prefill,
@@ -18,6 +17,7 @@ from headway.routing.offload_decision import (
     decide,
     delays_at,
 )
+from headway.routing.offload import OffloadQuestion, OffloadReason, Site
 
 COST = OffloadSettings(mode="cost")
 HEURISTIC = OffloadSettings(mode="heuristic")

@@ -4,8 +4,8 @@ import pytest
 
 from headway.engine import EngineRules, LiveEngine
 from headway.planning.types import Role
+from headway.routing.decide.offload_decision import delays_at
 from headway.routing.offload import Site
-from headway.routing.offload_decision import delays_at
 from tests.simulation.worlds import constant_profile
 
 ITL_S, TOKEN_S, CHUNK = 0.01, 1e-4, 1_000

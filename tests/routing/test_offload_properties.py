@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from headway.config.routing import OffloadSettings
 from headway.routing import RouteClass
+from headway.routing.decide.offload_decision import decide
 from headway.routing.offload import OffloadQuestion, Site
-from headway.routing.offload_decision import decide
 
 MODES = st.sampled_from(["never", "always", "heuristic", "cost"])
 

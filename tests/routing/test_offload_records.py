@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from headway.routing import RouteClass
-from headway.routing.corrections import TransferFactor
+from headway.routing.fleet.records import UtilisationSamples
 from headway.routing.offload import OffloadReason, OffloadTrace
-from headway.routing.records import UtilisationSamples
+from headway.routing.predict.corrections import TransferFactor
 
 
 def test_transfers_follow_the_rule_until_measured_and_the_measurements_then() -> None:

@@ -8,8 +8,8 @@ from headway.config.routing import OffloadSettings
 from headway.engine import EngineRules
 from headway.engine.surfaces import engine_surfaces, idle_itl_s, work_of
 from headway.routing import ReplicaLoad, ReplicaUpdate, Running
+from headway.routing.decide.offloading import Traces
 from headway.routing.offload import OffloadReason, OffloadTrace
-from headway.routing.offloading import Traces
 from tests.routing.routers import SPLIT, gone, placed, request, router, surfaces
 
 SLOW = EngineRules(chunk_tokens=2048, transfer_bytes_per_s=1e9)

@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from headway.routing.heads import HeadRow
-from headway.routing.held_lines import WaitingRequest
+from headway.routing.queue.heads import HeadRow
+from headway.routing.queue.held_lines import WaitingRequest
 from tests.routing.test_urgency_queue import PATTERNS, empty, entry, names
 
 

@@ -17,17 +17,15 @@ from headway.routing import (
     ShedReason,
     make_router,
 )
-from headway.routing.factory import BUILT_IN, make_handler, make_pipelines
-from headway.routing.forecast import ForecastRow
-from headway.routing.plugins import PLUGINS
-from headway.routing.plugins.headroom import SloTerms, judge
-from headway.routing.plugins.pickers import (
+from headway.routing.decide.headroom import SloTerms, judge
+from headway.routing.decide.pickers import (
     MaxScorePicker,
     RandomPicker,
     RoundRobinPicker,
     WeightedRandomPicker,
 )
-from headway.routing.plugins.scorers import (
+from headway.routing.decide.plugins import PLUGINS
+from headway.routing.decide.scorers import (
     BinPack,
     CapacityFilter,
     KvCacheScorer,
@@ -36,7 +34,9 @@ from headway.routing.plugins.scorers import (
     QueueScorer,
     SessionAffinityScorer,
 )
-from headway.routing.table import FleetRow
+from headway.routing.factory import BUILT_IN, make_handler, make_pipelines
+from headway.routing.fleet.table import FleetRow
+from headway.routing.predict.forecast import ForecastRow
 from tests.routing.routers import SPLIT, join, placed, question, request, router, settings, surfaces
 
 DOCUMENT_002 = """

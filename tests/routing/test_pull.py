@@ -8,8 +8,8 @@ import pytest
 from headway.engine import EngineRules
 from headway.engine.surfaces import idle_prompt_s
 from headway.routing import RequestSlo, ShedReason
-from headway.routing.plugins.scorers import LeastPatternLoad
-from headway.routing.table import FleetRow
+from headway.routing.decide.scorers import LeastPatternLoad
+from headway.routing.fleet.table import FleetRow
 from headway.routing.types import NOTHING
 from tests.routing.routers import finish, placed, question, request, router, surfaces
 

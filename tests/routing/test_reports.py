@@ -6,8 +6,8 @@ import pytest
 
 from headway.config import Role
 from headway.routing import OutputProgress, ReplicaLoad, ReplicaUpdate, Router
-from headway.routing.forecast import queue_s
-from headway.routing.table import FleetRow
+from headway.routing.fleet.table import FleetRow
+from headway.routing.predict.forecast import queue_s
 from tests.routing.routers import SPLIT, SeenRouter, finish, placed, request, router
 
 QUEUE_ONLY = {"scheduling_profiles": [{"name": "queues", "plugins": [{"plugin_ref": "queue-scorer"}]}]}

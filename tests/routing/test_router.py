@@ -17,7 +17,7 @@ from headway.routing import (
     ShedReason,
     SloRequired,
 )
-from headway.routing.table import FleetRow
+from headway.routing.fleet.table import FleetRow
 from tests.routing.routers import MIXED, OWN_ROWS, SPLIT, finish, gone, join, placed, request, router
 
 OFFLOAD = {"mode": "always", "heavy_tokens": 4096, "warm_tokens": 512}

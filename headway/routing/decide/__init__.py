@@ -1,0 +1,1 @@
+"""Where a request goes: filters, scorers and pickers over the candidates."""

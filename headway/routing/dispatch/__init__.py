@@ -1,0 +1,1 @@
+"""What follows an event: requests are placed, held, shed or tried again."""

@@ -1,0 +1,1 @@
+"""What stands where: replicas, their load and capacity, cached prefixes, adapters."""

@@ -1,0 +1,1 @@
+"""Who is next: the order of requests that are held."""

@@ -1,0 +1,165 @@
+"""The heads of the lines that wait, in one table with a column per line, and compiled loops over it.
+
+`held_lines` writes the table. The loops find the next head, those that lead, and one that is lost by now:
+some nanoseconds a line. A rank is (its key is ahead, its user is, tier, key, sequence), least first.
+"""
+
+from enum import IntEnum
+from math import inf
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headway.routing.fleet.table import FloatArray, SlotArray
+from headway.routing.queue.fair_shares import KeyRow
+from interp.jit import compiled_in_place
+
+Marks = NDArray[np.bool_]
+
+CRITICAL_TIER, PLAIN_TIER, LOST_TIER = 0, 1, 2
+ANY_ROLE = -1
+LEADING = 32
+"""Heads that are judged first, in order; all others only where none of these finds room."""
+
+
+class HeadRow(IntEnum):
+    """The rows of the table of heads; those of the loads follow (`load_row`)."""
+
+    LIVE = 0
+    """1 for a line, 0 for a column that is free."""
+    TIER = 1
+    KEY_S = 2
+    """When it is due; when it came to wait, if it is lost, or in order of age (`held_lines`)."""
+    SEQUENCE = 3
+    START = 4
+    """Where its user's next request begins within the key (`fair_shares`)."""
+    INPUT_TOKENS = 5
+    OUTPUT_TOKENS = 6
+    """Output tokens expected."""
+    CACHED_TOKENS = 7
+    """Prompt tokens that its home is thought to have."""
+    HOME = 8
+    """The slot of the replica that has most of its prompt, −1 if that is not worth a name."""
+    TTFT_BY_S = 9
+    """Arrival + TTFT SLO."""
+    TPOT_SLO_S = 10
+    ROLE = 11
+    """The place among the deployment's roles of that which had no room; ANY_ROLE where it was not asked."""
+    FORCED = 12
+    """1 where it has waited as long as it may."""
+    HOME_UNTIL_S = 13
+    """The time until which it waits for its home."""
+    PROFILE = 14
+    """The place of its profile in `UrgencyQueue.profiles`."""
+    KEY = 15
+    """The number of its tenant's key in `TenantShares.table`."""
+    TENANT = 16
+    """The place of its tenant in `UrgencyQueue`."""
+    LATE_FROM_S = 17
+    """The time from which a critical one has waited so long that it may miss its SLO."""
+    LATEST_S = 18
+    """The first latest start of those in the line, whether or not that one is the head."""
+
+
+LEAST_KIND, KINDS = -4, 12
+
+
+def load_row(kind: int) -> int | None:
+    """The row of the part of a replica of a kind (FleetRow.KIND) that a head takes at least, 0 if unknown.
+
+    None for kinds that have no row.
+    """
+    return len(HeadRow) + kind - LEAST_KIND if LEAST_KIND <= kind < LEAST_KIND + KINDS else None
+
+
+@compiled_in_place
+def first_of(heads: FloatArray, marks: Marks, every: bool, keys: FloatArray, ahead_from: float) -> int:
+    """The column of least rank, −1 without one."""
+    best, least = -1, 0
+    for column in range(heads.shape[1]):
+        if not (every or marks[column]) or heads[HeadRow.LIVE, column] == 0.0:
+            continue
+        ahead = ahead_of(heads, column, keys, ahead_from)
+        if best < 0 or ahead < least or (ahead == least and _before(heads, column, best)):
+            best, least = column, ahead
+    return best
+
+
+@compiled_in_place
+def ahead_of(heads: FloatArray, column: int, keys: FloatArray, ahead_from: float) -> int:
+    """2 where its key is ahead of others, and 1 more where its user is of others of the key."""
+    key = int(heads[HeadRow.KEY, column])
+    user_ahead = heads[HeadRow.START, column] > keys[KeyRow.USERS_AHEAD_FROM, key]
+    return 2 * int(keys[KeyRow.START, key] > ahead_from) + int(user_ahead)
+
+
+@compiled_in_place
+def _before(heads: FloatArray, column: int, other: int) -> bool:
+    """True if the head of a column is of less rank than that of another that is no more ahead."""
+    if heads[HeadRow.TIER, column] != heads[HeadRow.TIER, other]:
+        return bool(heads[HeadRow.TIER, column] < heads[HeadRow.TIER, other])
+    if heads[HeadRow.KEY_S, column] != heads[HeadRow.KEY_S, other]:
+        return bool(heads[HeadRow.KEY_S, column] < heads[HeadRow.KEY_S, other])
+    return bool(heads[HeadRow.SEQUENCE, column] < heads[HeadRow.SEQUENCE, other])
+
+
+@compiled_in_place
+def leads(  # noqa: PLR0917 - plain figures, compiled
+    heads: FloatArray, column: int, ahead: int, columns: SlotArray, aheads: SlotArray, found: int
+) -> bool:
+    """True if this head, `ahead` so far, is of those of least rank: `found` stand in `columns`, in order."""
+    return found < len(columns) or _precedes(heads, column, ahead, columns[found - 1], aheads[found - 1])
+
+
+@compiled_in_place
+def enter_leading(  # noqa: PLR0917 - plain figures, compiled
+    heads: FloatArray, column: int, ahead: int, columns: SlotArray, aheads: SlotArray, found: int
+) -> int:
+    """Enter a head that leads; the last one makes way if there are as many as fit. The number of them."""
+    found = min(found + 1, len(columns))
+    place = found - 1
+    while place > 0 and _precedes(heads, column, ahead, columns[place - 1], aheads[place - 1]):
+        columns[place], aheads[place] = columns[place - 1], aheads[place - 1]
+        place -= 1
+    columns[place], aheads[place] = column, ahead
+    return found
+
+
+@compiled_in_place
+def _precedes(heads: FloatArray, column: int, ahead: int, other: int, other_ahead: int) -> bool:
+    """True if the head of `column` is of less rank than that of `other`."""
+    return ahead < other_ahead or (ahead == other_ahead and _before(heads, column, other))
+
+
+@compiled_in_place
+def waits_for(heads: FloatArray, column: int, role: int) -> bool:
+    """True if that head may be waiting for the role in this place."""
+    return bool(heads[HeadRow.ROLE, column] == role or heads[HeadRow.ROLE, column] == ANY_ROLE)
+
+
+@compiled_in_place
+def restart(heads: FloatArray, tenant: float, start: float) -> None:
+    """The lines of a tenant begin there."""
+    for column in range(heads.shape[1]):
+        if heads[HeadRow.TENANT, column] == tenant:
+            heads[HeadRow.START, column] = start
+
+
+@compiled_in_place
+def next_lost_s(heads: FloatArray) -> float:
+    """The time after which the next one is lost; infinite where none can be saved."""
+    next_s = inf
+    for column in range(heads.shape[1]):
+        if heads[HeadRow.LIVE, column] > 0.0 and heads[HeadRow.TIER, column] < LOST_TIER:
+            next_s = min(next_s, heads[HeadRow.LATEST_S, column])
+    return next_s
+
+
+@compiled_in_place
+def lost_by(heads: FloatArray, now_s: float) -> int:
+    """The column of a line in which one can be saved no longer, −1 without one."""
+    for column in range(heads.shape[1]):
+        hopeful = heads[HeadRow.LIVE, column] > 0.0 and heads[HeadRow.TIER, column] < LOST_TIER
+        if hopeful and heads[HeadRow.LATEST_S, column] < now_s:
+            return column
+    return -1
