@@ -11,8 +11,9 @@ from actors.router import live_router
 from actors.routing.rehearsal import rehearse
 from headway.config import Role, load_config
 from headway.engine import engine_profile
-from headway.routing import ReplicaUpdate, RouteRequest, latency, offloading
-from headway.routing.decide.plugins import headroom
+from headway.routing import ReplicaUpdate, RouteRequest
+from headway.routing.decide import headroom, offloading
+from headway.routing.predict import latency
 
 MIXED: Any = {"mixed": {}}
 SPLIT: Any = {"prefill": {}, "decode": {}}
