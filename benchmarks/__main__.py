@@ -1,9 +1,8 @@
 """`python -m benchmarks [NAME ...] [--data DIR]`: run the benchmarks and print their figures.
 
-`policies`, `mismatch`, `advice`, `mixed`, `days` and `roles` take hours, `routings` half of one, and run only
-when they are named; so do `size` and `embedded_profiles`, which measure no speed, `gateway`, which wants its
-peers, `kv_events`, which wants vLLM, and `attacks`, which takes a quarter of an hour and wants a machine to
-itself.
+`policies`, `mismatch` and `advice` take hours, `routings` half of one, and run only when they are named.
+So do `size` and `embedded_profiles`, which measure no speed, `gateway`, which wants its peers, `kv_events`,
+which wants vLLM, and `attacks`, which takes a quarter of an hour and wants a machine to itself.
 """
 
 import argparse
@@ -16,57 +15,37 @@ from importlib.util import find_spec
 from headway_cli.errors import is_wrong_input
 
 BENCHMARKS: Mapping[str, str] = {
-    "predictors": "cost of one tick of each load predictor",
-    "surfaces": "profile look-ups, and the surfaces' error at samples left out",
-    "latency": "request latency prediction beside common regressors, and its cost (minutes)",
-    "estimator": "estimated against measured profiles",
-    "fleet_profile": "profiles of fleets that serve, with and without probes, against the truth",
     "embedded_profiles": "the embedded profiles made again (--output writes them; minutes)",
-    "baselines": "reference, threshold and static fleets on public traces (minutes)",
     "policies": "planner policies at equal attainment over a grid of deployments (hours; --quick: one)",
-    "gpu_types": "cheapest GPU types in whole replicas: cost, error of adding up capacities, time (minutes)",
-    "sources": "policy headway by what its source of metrics shows: requests, counts, means (minutes)",
     "decisions": "CPU time of a decision of headway, by past and deployments (minutes)",
     "mismatch": "plans for engines of other speeds than profiled, corrected and not (an hour; --quick: less)",
     "advice": "savings that a dry run forecasts against those really made (an hour; --quick: minutes)",
     "advice_live": "the same on a live fleet of simulated engines (8 minutes, two Rays; --quick: simulated)",
-    "mixed": "policy headway on mixed pools beside the best static fleet, by chunk size (an hour)",
-    "passes": "mixed replicas as a peer simulates them, beside our replay, by how requests are placed",
-    "days": "policy headway over two days, by the predictors that it asks (an hour)",
-    "roles": "policy headway with replicas that change their role against without (an hour)",
     "routing": "cost of a routing decision and of a request's events",
     "routings": "goodput, tails and prefix hits of routings on unlike loads (half an hour; --only: some)",
-    "offload": "elastic prefill offload on 8 mixed replicas, by mode (minutes)",
     "size": "lines, files, import circles; files that a tick and a request cross (--journeys: minutes)",
     "kv_events": "the router's idea of vLLM's prefix cache, by KV events and estimated (minutes; with vLLM)",
-    "engine": "a simulated engine on the real clock: CPU of the model, of its streams, of its start",
     "simulator": "simulated requests per second, memory, cold start",
-    "fidelity": "the simulator against live engines, surfaces at samples left out (minutes; with vLLM 10)",
     "gateway": "CPU per request beside Serve's default path, HAProxy, Rust routers (minutes, a Ray)",
-    "gateways": "requests a second of one gateway process and of two, and a kill (minutes)",
     "attacks": "a well-behaved client beside hostile ones: TTFT, /ready, what is left over (minutes)",
 }
 
 OPTIONS: Mapping[str, Sequence[str]] = {
-    "policies": ("cells", "quick", "output", "workers", "ablation", "report"),
+    "policies": ("cells", "quick", "output", "workers", "report"),
     "mismatch": ("cells", "quick", "output", "workers"),
     "advice": ("cells", "quick", "output", "workers"),
     "advice_live": ("output", "quick"),
-    "mixed": ("cells", "quick", "output", "workers"),
-    "days": ("cells", "output"),
-    "roles": ("cells", "output", "workers"),
     "attacks": ("cells",),
     "routing": ("only",),
     "routings": ("only", "loads", "duration", "seeds", "routings", "learn", "json", "before", "workers"),
     "size": ("root", "journeys"),
     "gateway": ("peers",),
-    "latency": ("seeds",),
     "embedded_profiles": ("output",),
     "kv_events": (),
 }
 """Benchmarks that take more than the data directory, or too long to run unasked."""
 
-REPLAY_TRACES = {"baselines", "policies", "sources", "mismatch", "advice", "mixed", "days", "roles"}
+REPLAY_TRACES = {"policies", "mismatch", "advice"}
 """Those that have nothing to run without traces and profiles."""
 
 ALWAYS = {"routing"}
@@ -102,7 +81,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     listed = ", ".join(f"{name} ({what})" for name, what in BENCHMARKS.items())
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"{listed}; all by default")
     parser.add_argument("--data", type=pathlib.Path, help="directory with traces/ and profiles/")
-    policies = parser.add_argument_group("policies, mismatch, advice, mixed, days, roles, attacks")
+    policies = parser.add_argument_group("policies, mismatch, advice, attacks")
     policies.add_argument(
         "--cells",
         metavar="PATTERNS",
@@ -113,7 +92,6 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         "--output", metavar="DIR", type=pathlib.Path, help="results; those there stay (profiles: replaced)"
     )
     policies.add_argument("--workers", metavar="N", type=int, help="processes; else one per core")
-    policies.add_argument("--ablation", action="store_true", help="headway with one idea off at a time")
     policies.add_argument("--report", action="store_true", help="of what lies in --output; runs nothing")
     routings = parser.add_argument_group("routings")
     routings.add_argument(
@@ -123,9 +101,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     )
     routings.add_argument("--loads", metavar="LIST", help="percent; else each load's own")
     routings.add_argument("--duration", metavar="S", type=float, help="at most so many seconds of each load")
-    routings.add_argument(
-        "--seeds", metavar="N", type=int, help="runs of each, else 2; latency: at most so many"
-    )
+    routings.add_argument("--seeds", metavar="N", type=int, help="runs of each, else 2")
     routings.add_argument("--routings", metavar="LIST", help="the first is judged beside the others")
     routings.add_argument("--learn", action="store_true", help="with the learned latency model")
     routings.add_argument("--json", metavar="FILE", type=pathlib.Path, help="write the rows")

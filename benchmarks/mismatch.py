@@ -15,7 +15,7 @@ step, one of the slower speed); `late` leaves out the first 15 minutes.
     believed    the same with `engine.refinement` off, and without a plan for what replays do not explain
     reference   policy reference with its correction factors (split pools)
 
-Results lie in --output, one file a run, beside `mismatch.svg`; what is there stays. --quick: some speeds.
+Results lie in --output, one file a run; what is there stays. --quick: some speeds.
 """
 
 import json
@@ -26,17 +26,17 @@ from math import exp, log
 from pathlib import Path
 from statistics import fmean
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
-from benchmarks.mismatch_plot import Found, mismatch_svg
-from benchmarks.policies.ablation import IDEAS, Without
 from benchmarks.policies.cells import PROFILES, Base, bases
 from benchmarks.policies.recording import Recording, recordings
+from benchmarks.policies.scaled_reference import WrappedPolicy
 from benchmarks.processes import run_missing
 from headway.config import load_config
 from headway.engine.speeds import EngineSpeeds
-from headway.planning import Role, make_policy
+from headway.planning import Decision, Observation, Role, make_policy
 from headway.planning.replay import (
     ReplayEngine,
     Requests,
@@ -54,8 +54,15 @@ HOURS = ("azure1", "azure10", "mooncake4", "burst")
 DELAY_S, GOAL, FIRST_S, LATE_S, STEP_S = 60.0, 0.99, 300.0, 900.0, 1800.0
 POOLS: Mapping[str, Sequence[str]] = {"split": ("prefill", "decode"), "mixed": ("mixed",)}
 MOST_REPLICAS = 4000
-NO_EXCESS = next(idea for idea in IDEAS if idea.name == "no-excess")
 WAYS = ("truth", "corrected", "believed", "reference")
+
+
+class WithoutExcess(WrappedPolicy):
+    """Policy headway that plans nothing for losses that replays do not explain."""
+
+    def plan(self, observation: Observation, state: Any) -> Decision:  # noqa: ANN401
+        with patch("headway.planning.hindsight.policy.excess", lambda *_: None):
+            return self.inner.plan(observation, state)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +141,7 @@ class Job:
                 policy = make_policy("headway", planned.settings, engines)
                 planned = replace(planned, profile=engines, policy=policy)
             if way == "believed":
-                planned = replace(planned, policy=Without(planned.policy, NO_EXCESS.stand_ins))
+                planned = replace(planned, policy=WithoutExcess(planned.policy))
             setting = replace(make_scenario(planned, trace), initial=fleet, speeds=mismatch.speeds)
             setting = replace(setting, profile=plan.profile)
             result = run(planned, setting, trace)
@@ -194,20 +201,7 @@ def main(
     ]
     run_missing(jobs, workers)
     print("\n".join(table(jobs)))
-    (output / "mismatch.svg").write_text(mismatch_svg(_by_speed(jobs)), encoding="utf-8")
     return 0
-
-
-def _by_speed(jobs: Sequence[Job]) -> Found:
-    """Results of both phases alike."""
-    found: dict[tuple[str, float], list[Mapping[str, Any]]] = {}
-    for job in jobs:
-        alike = job.mismatch == Mismatch(
-            name=job.mismatch.name, prefill=job.mismatch.prefill, decode=job.mismatch.prefill
-        )
-        if alike and job.path.is_file():
-            found.setdefault((job.pools, job.mismatch.prefill), []).append(json.loads(job.path.read_text()))
-    return found
 
 
 def table(jobs: Sequence[Job]) -> Iterator[str]:

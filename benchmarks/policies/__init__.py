@@ -1,15 +1,14 @@
 """Planner policies at equal attainment: GPU-hours at 99 % of what is attainable, over a grid of deployments.
 
     python -m benchmarks policies --data DIR [--cells 'azure10_8b_*,r1_*'] [--quick] [--output DIR]
-                                  [--workers N] [--ablation] [--report]
+                                  [--workers N] [--report]
 
 Each policy has one safety setting, which is swept to the cheapest run that holds 99 %: cell by cell, and for
 all cells at once. Compared are `headway`, `reference` (the better of two intervals), `threshold` (default and
 tuned), the SLO-ratio law of KEDA set-ups, the best fixed fleet in hindsight, a clairvoyant plan, and the
 fluid bound. Results lie in the output directory as they come, and no run is made twice; remove a policy's
 folder there to measure it anew. `report.md` and `pareto.svg` are written at the end; `--report` writes them
-from what lies there, run to the end or not. `--ablation` measures `headway` with one idea off at a time
-instead, and writes `ablation.md`.
+from what lies there, run to the end or not.
 """
 
 import os
@@ -25,12 +24,9 @@ def main(
     quick: bool = False,
     output: Path = OUTPUT,
     workers: int | None = None,
-    ablation: bool = False,
     report: bool = False,
 ) -> int:
     """Run what is missing, print the report."""
-    from benchmarks.policies.ablation import ABLATIONS
-    from benchmarks.policies.ablation_report import ablation_markdown
     from benchmarks.policies.cells import cells as matching
     from benchmarks.policies.contenders import there
     from benchmarks.policies.grid import run_grid
@@ -45,17 +41,14 @@ def main(
         return 1
     place = Place(data=data.resolve(), output=output)
     contenders = there()
-    if ablation:
-        contenders = [each for each in contenders if each.family == "headway"] + list(ABLATIONS)
     if not report:
         _compile()
         run_grid(place, chosen, contenders, workers or os.cpu_count() or 1)
     results = gathered(place, chosen, contenders)
     output.mkdir(parents=True, exist_ok=True)
-    text = ablation_markdown(results) if ablation else markdown(results)
-    (output / ("ablation.md" if ablation else "report.md")).write_text(text)
-    if not ablation:
-        (output / "pareto.svg").write_text(pareto_svg(results))
+    text = markdown(results)
+    (output / "report.md").write_text(text)
+    (output / "pareto.svg").write_text(pareto_svg(results))
     print(text)
     return 0
 

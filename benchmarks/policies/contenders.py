@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from math import log
 from typing import Any
 
-from benchmarks.policies.loaded_base import ROLE_CHANGE_S, Driver, LoadedBase, best_batch
+from benchmarks.policies.loaded_base import Driver, LoadedBase, best_batch
 from benchmarks.policies.scaled_reference import ScaledReference
 from benchmarks.policies.search import Knobs, geometric
 from benchmarks.policies.slo_ratio import SloRatioPolicy
@@ -130,16 +130,6 @@ def _headway(inputs: PolicyInputs, values: Sequence[float], turn: int) -> Driver
     return headway(inputs, values, {}), None
 
 
-def _role_changes(inputs: PolicyInputs, values: Sequence[float], turn: int) -> Driver:
-    del turn
-    overrides = {
-        "planner.policy": "headway",
-        "planner.headway.loss_budget": values[0],
-        "planner.headway.role_change_s": ROLE_CHANGE_S,
-    }
-    return inputs.loaded.plan(overrides, inputs.budget).policy, None
-
-
 def _clairvoyant(inputs: PolicyInputs, values: Sequence[float], turn: int) -> Driver:
     from benchmarks.policies.clairvoyant import clairvoyant
 
@@ -190,12 +180,6 @@ CONTENDERS: Sequence[Contender] = (
         name="clairvoyant", family="clairvoyant", knobs=1, grid=SHARES, make=_clairvoyant, everywhere=False
     ),
 )
-
-
-ROLE_CHANGES = Contender(
-    name="headway-roles", family="headway-roles", knobs=1, grid=LOSS_BUDGETS, make=_role_changes
-)
-"""Not part of the grid; see the benchmark `roles`."""
 
 
 def there() -> list[Contender]:

@@ -5,9 +5,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
 
-from benchmarks.policies.ablation import ABLATIONS
 from benchmarks.policies.cells import Base, Cell
-from benchmarks.policies.contenders import CONTENDERS, ROLE_CHANGES, Contender, PolicyInputs
+from benchmarks.policies.contenders import CONTENDERS, Contender, PolicyInputs
 from benchmarks.policies.loaded_base import Driver, Figures, LoadedBase, gpus_of, load_base
 from benchmarks.policies.run_files import BaseFacts, RunFile
 from benchmarks.policies.search import Fleet, Knobs, cheapest_fleet, least
@@ -107,9 +106,7 @@ class CellJob:
 
     @property
     def contender(self) -> Contender:
-        return next(
-            each for each in (*CONTENDERS, *ABLATIONS, ROLE_CHANGES) if each.name == self.contender_name
-        )
+        return next(each for each in CONTENDERS if each.name == self.contender_name)
 
     @property
     def name(self) -> str:
