@@ -1,7 +1,7 @@
 """The verbs, and how a command ends: an exit code and, for wrong input, one line instead of a traceback.
 
-A verb is one line in GROUPS. Its module is imported when the verb is run, so that
-`headway --help` loads none of the heavy libraries.
+A verb is one line in OWN, or comes by an entry point of `headway.verbs`. Its module is imported when the verb
+is run, so that `headway --help` loads none of the heavy libraries.
 """
 
 import os
@@ -15,19 +15,19 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
+from headway.extensions import ExtensionPoint
 from headway_cli import INTERRUPTED, READER_GONE, WRONG_INPUT
 from headway_cli.errors import CliErrors, is_wrong_input
 
 NO_RICH: dict[str, Any] = {"rich_markup_mode": None, "add_completion": False}
 
-GROUPS: Mapping[str, Mapping[str, str]] = {
+OWN: Mapping[str, Mapping[str, str]] = {
     "Try and set up": {
         "demo": (
             "Run everything on a local Ray with simulated engines, and watch replica counts follow a load."
         ),
         "check": "Validate a configuration file: keys and values, and what `simulate` and `up` would refuse.",
         "schema": "Print the JSON schema of the configuration file.",
-        "completion": "Complete verbs and flags with Tab: print the script for bash or zsh, or install it.",
     },
     "Run": {
         "up": "Start gateway, engines and control plane on Ray, and print the addresses; Ctrl-C ends it.",
@@ -40,9 +40,6 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
     },
     "Watch": {
         "status": "Show a running deployment: the verdict, pools, SLO attainment, the last decision and why.",
-        "top": (
-            "Watch a running deployment in this terminal: verdict, pools, latencies, decisions; q ends it."
-        ),
         "page": "Open the live page of a running deployment in a browser.",
         "request": "Show one request by its id: where it was placed and why, step by step, and how it ended.",
         "decisions": "Show the planner's decisions: what was measured, decided and done, a line each.",
@@ -56,31 +53,14 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "compare": "Compare policies on one trace, or routings: attainment, goodput, GPU-hours, stability.",
         "report": "Render a result as one self-contained HTML page.",
         "generate": "Write generated load (or any trace, scaled) as a trace file in the plain form.",
-        "recommend": (
-            "Choose engine, mode, chunk size, policy and fleet for a trace: the least cost, simulated."
-        ),
-        "gpu-plan": "Choose GPU types and counts for a trace: the cheapest whole replicas that keep the SLO.",
-        "share": "Simulate deployments that share a GPU budget by priority: attainment, cost, who held what.",
-        "queue-sim": (
-            "Compare push and pull, simple and SLO-aware queues: waits and SLO violations, over many seeds."
-        ),
     },
     "Engines": {
         "profile": (
             "Measure an engine's latencies, and recommend tensor-parallel sizes for a load and its SLO."
         ),
-        "estimate": (
-            "Estimate performance profiles with AI Configurator (optional extra `estimate`), no GPU needed."
-        ),
     },
 }
-VERBS: Mapping[str, str] = {name: summary for verbs in GROUPS.values() for name, summary in verbs.items()}
-PLACES: Mapping[str, str] = {
-    "estimate": "studies.estimate:estimate",
-    "gpu-plan": "studies.gpu_plan:gpu_plan",
-    "queue-sim": "studies.queue_sim:queue_sim",
-    "recommend": "studies.recommend:recommend",
-    "share": "studies.share:share",
+OWN_PLACES: Mapping[str, str] = {
     "generate": "simulate:generate",
     "profile": "profile:verbs",
     "schema": "settings:schema",
@@ -89,14 +69,39 @@ PLACES: Mapping[str, str] = {
     "page": "status:page",
     "set": "settings:set_",
 }
-"""`module:function` (or `module:typer`) of the verbs whose module has another name."""
+"""`module:function` (or `module:typer`) here of the verbs whose module has another name."""
+
+
+def _all_verbs() -> tuple[Mapping[str, Mapping[str, str]], Mapping[str, str]]:
+    """Summaries by section, and `module:function` of each verb, with those of other packages.
+
+    An entry point of the group `headway.verbs` is a mapping of verbs to their section, summary and place. The
+    built-in ones cannot be taken over.
+    """
+    groups = {section: dict(verbs) for section, verbs in OWN.items()}
+    places = {name: f"headway_cli.{_own_place(name)}" for verbs in OWN.values() for name in verbs}
+    point = ExtensionPoint("headway.verbs", "package with verbs", {})
+    for package in point.names():
+        for name, (section, summary, place) in point.load(package).items():
+            if name not in places:
+                groups.setdefault(section, {})[name] = summary
+                places[name] = place
+    return groups, places
+
+
+def _own_place(name: str) -> str:
+    known = name.replace("-", "_")
+    return OWN_PLACES.get(name, f"{known}:{known}")
+
+
+GROUPS, PLACES = _all_verbs()
+VERBS: Mapping[str, str] = {name: summary for verbs in GROUPS.values() for name, summary in verbs.items()}
 
 
 def load_verb(name: str) -> Any:  # noqa: ANN401 - a command of the click that typer bundles
     """Import the module of a verb, and make a command of its function."""
-    known = name.replace("-", "_")
-    module, _, attribute = PLACES.get(name, f"{known}:{known}").partition(":")
-    found = getattr(import_module(f"headway_cli.{module}"), attribute)
+    module, _, attribute = PLACES[name].partition(":")
+    found = getattr(import_module(module), attribute)
     if not isinstance(found, typer.Typer):
         function, found = found, typer.Typer(**NO_RICH)
         found.command(name)(function)

@@ -22,7 +22,6 @@ from headway.routing.decide.plugins import PLUGINS
 from headway.routing.factory import make_pipelines
 from headway.routing.fleet.gpu_profiles import serves
 from headway.simulation.build import Plan, make_plan
-from headway.studies.gpu_mix import candidates
 from headway.workload import open_trace
 from headway.workload.formats import FORMATS
 from headway_cli.errors import CliError, CliErrors, is_wrong_input
@@ -30,6 +29,7 @@ from headway_cli.flags import argument, option, switch
 from headway_cli.fleet import look
 from headway_cli.job import Job
 from headway_cli.notes import tighter_classes, without_forecast, without_offload
+from interp import load_profile
 
 ANY_LOAD = "steady:rate_rps=1,duration_s=10"
 """Stands for a trace, so that everything that `simulate` would refuse is refused."""
@@ -71,7 +71,7 @@ def _check(settings: HeadwayConfig, config: str) -> None:
     for gpu_type, name in settings.routing.gpu_profiles.items():
         print(f"GPU type {gpu_type}: {serves(plan.gpu_profiles[gpu_type])}, from {name}")
     if settings.gpu_types:
-        print(f"GPU types of gpu-plan: {', '.join(candidates(settings))}")
+        print(f"GPU types of gpu-plan: {', '.join(settings.gpu_types)}")
 
 
 def _plan(settings: HeadwayConfig, config: str) -> Plan:
@@ -94,7 +94,7 @@ def _plan(settings: HeadwayConfig, config: str) -> Plan:
         lambda: policy_kind(settings.planner.policy),
         lambda: make_pipelines(settings.routing),
         simulated,
-        lambda: candidates(settings) if settings.gpu_types else None,
+        *(_profile_of(name, kind.profile) for name, kind in settings.gpu_types.items()),
         *live_checks(settings, config),
     )
     problems: dict[str, None] = {}
@@ -108,6 +108,10 @@ def _plan(settings: HeadwayConfig, config: str) -> Plan:
     if problems:
         raise CliErrors(list(problems))
     return plans[0]
+
+
+def _profile_of(gpu_type: str, profile: str) -> Callable[[], object]:
+    return lambda: load_profile(resolve_profile(profile, key=f"gpu_types.{gpu_type}.profile"))
 
 
 def check_cluster(path: str, address: str) -> None:

@@ -1,6 +1,6 @@
 """A Ray cluster for one command: a local one that ends with the command, or one that is there already.
 
-The local one has a temporary directory of its own and free ports (`headway_cli.ports` lists them), so that it
+The local one has a temporary directory of its own and free ports, so that it
 disturbs no other Ray. Its processes end with the command, also when that is killed.
 """
 

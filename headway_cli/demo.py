@@ -1,4 +1,4 @@
-"""`headway demo`: the live system on this machine, following a load, or under a flood; or a simulated day.
+"""`headway demo`: the live system on this machine, following a load; or a simulated day.
 
 Live, everything is one process: the replay runs in its event loop; once a second it reads the status
 document of the control API in a thread beside it. What is shown comes from that document and from the
@@ -13,7 +13,6 @@ import signal
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,14 +23,12 @@ from headway.workload import open_trace
 from headway_cli.cluster import stop_signals, wait_for
 from headway_cli.control import ControlClient
 from headway_cli.decisions import DecisionLog
-from headway_cli.demo_flood import DURATION_S as FLOOD_S
-from headway_cli.demo_flood import flood_plan, run_flood
 from headway_cli.demo_plan import DemoPlan, make_demo_plan, write_load
 from headway_cli.demo_record import DemoResult, History, Moment, live_report, read_pools
 from headway_cli.demo_view import DemoView, demo_view, print_plan, print_summary
 from headway_cli.deployment import Deployed
 from headway_cli.errors import CliError
-from headway_cli.flags import option, spread, switch
+from headway_cli.flags import option, switch
 from headway_cli.job import Job, execute
 from headway_cli.options import DecodeSpeed, PrefillSpeed, speed_overrides
 from headway_cli.output import check_outputs, write_text
@@ -58,35 +55,10 @@ SETTLED_WITHIN_S = 25.0
 """After the load: how long to wait for the fleet to be back at its minimum."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FloodOptions:
-    """The flood's flags."""
-
-    flood: Annotated[
-        bool, switch("--flood", "One tenant floods a fleet of fixed size: what another one keeps.")
-    ] = False
-    same_key: Annotated[
-        bool, switch("--same-key", "With --flood: both send with one key, as one tenant.")
-    ] = False
-    json: Annotated[str | None, option("FILE", "With --flood: write the figures; - is standard output.")] = (
-        None
-    )
-
-
-@spread(FloodOptions)
 def demo(
     *,
-    options: FloodOptions,
     output: Annotated[str, option("FILE", "Where the page goes.")] = "out/demo.html",
-    duration: Annotated[
-        float | None,
-        option(
-            "S",
-            f"Seconds of load, live; else {DURATION_S:g}, or {FLOOD_S:g} of a flood.",
-            min=30.0,
-            max=86400.0,
-        ),
-    ] = None,
+    duration: Annotated[float, option("S", "Seconds of load, live.", min=30.0, max=86400.0)] = DURATION_S,
     prefill_speed: PrefillSpeed = None,
     decode_speed: DecodeSpeed = None,
     keep: Annotated[bool, switch("--keep", "Leave it up afterwards, until Ctrl-C.")] = False,
@@ -96,15 +68,6 @@ def demo(
 ) -> None:
     """Run everything on a local Ray with simulated engines, and watch replica counts follow a load."""
     engines = speed_overrides(prefill_speed, decode_speed)
-    if options.flood:
-        check_outputs({"--json": options.json})
-        if simulate or keep:
-            raise CliError(f"--flood does not go with {'--simulate' if simulate else '--keep'}")
-        with flood_plan(duration or FLOOD_S, engines, same_key=options.same_key) as plan:
-            run_flood(plan, options.json)
-        return
-    if options.same_key or options.json is not None:
-        raise CliError(f"{'--same-key' if options.same_key else '--json'} belongs to --flood")
     # Only the default's own folder is made: a path that the user named must exist.
     if Path(output).parent == Path("out"):
         Path("out").mkdir(exist_ok=True)
@@ -112,7 +75,7 @@ def demo(
     if simulate:
         simulate_day(output, engines)
     else:
-        run_demo(make_demo_plan(duration or DURATION_S, engines), output=Path(output), keep=keep)
+        run_demo(make_demo_plan(duration, engines), output=Path(output), keep=keep)
 
 
 def simulate_day(output: str, engines: Mapping[str, object]) -> None:

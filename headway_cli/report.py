@@ -1,6 +1,6 @@
 """`headway report`: the page of what another verb wrote with `--json`, found out by the document's keys."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from json import loads
 from math import isfinite
@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from headway.extensions import ExtensionPoint
 from headway.simulation.report import ReportError, first_fault, parse_report
 from headway_cli.errors import CliError
 from headway_cli.flags import argument, option
@@ -38,10 +39,12 @@ def render_result(place: str) -> str:
         return _profiled(place)
     document = _read(place)
     keys = document.keys() if isinstance(document, dict) else frozenset[str]()
-    kind = next((kind for kind in KINDS if kind.keys <= keys), None)
-    if kind is None:
-        verbs = ", ".join(dict.fromkeys(kind.verb.split()[1] for kind in KINDS))
+    known = kinds()
+    fitting = [kind for kind in known if kind.keys <= keys]
+    if not fitting:
+        verbs = ", ".join(dict.fromkeys(kind.verb.split()[1] for kind in known))
         raise CliError(f"{place}: is no result of any verb; --json of these writes one: {verbs}")
+    kind = max(fitting, key=lambda each: len(each.keys))
     try:
         _refuse_odd_figures(document)
         return kind.page(document)
@@ -116,40 +119,12 @@ def _loaded(document: Document) -> str:
     return render_load(document)
 
 
-def _shared(document: Document) -> str:
-    from headway_cli.studies.share import render
-    from headway_cli.studies.shared_budget import parse_shared
-
-    return render(parse_shared(document))
-
-
-def _queued(document: Document) -> str:
-    from headway_cli.studies.documents import QueueSimDocument, checked
-    from headway_cli.studies.queue_sim_view import render
-
-    return render(checked(QueueSimDocument, document))
-
-
 def _advised(document: Document) -> str:
     from headway.planning.documents import AdviceDocument
     from headway_cli.advise import worth
     from headway_cli.page.advice import render
 
     return render(worth(AdviceDocument.model_validate(document)))
-
-
-def _recommended(document: Document) -> str:
-    from headway_cli.studies.documents import RecommendDocument, checked
-    from headway_cli.studies.recommend_page import render
-
-    return render(checked(RecommendDocument, document))
-
-
-def _planned(document: Document) -> str:
-    from headway_cli.studies.documents import GpuPlanDocument, checked
-    from headway_cli.studies.gpu_plan_page import render
-
-    return render(checked(GpuPlanDocument, document))
 
 
 def _profiled(directory: str) -> str:
@@ -169,14 +144,16 @@ class Kind:
     page: Callable[[Document], str]
 
 
-KINDS = (
+OWN = (
     Kind(verb="headway simulate", keys=frozenset({"policy", "gpu_hours"}), page=_simulated),
-    Kind(verb="headway queue-sim", keys=frozenset({"setup", "policies", "orders"}), page=_queued),
     Kind(verb="headway compare", keys=frozenset({"policies"}), page=_compared),
     Kind(verb="headway compare --routings", keys=frozenset({"rows", "fleet"}), page=_routed),
     Kind(verb="headway load", keys=frozenset({"url", "outcomes"}), page=_loaded),
-    Kind(verb="headway share", keys=frozenset({"gpus", "deployments"}), page=_shared),
     Kind(verb="headway advise", keys=frozenset({"window", "points"}), page=_advised),
-    Kind(verb="headway recommend", keys=frozenset({"candidates", "recommended"}), page=_recommended),
-    Kind(verb="headway gpu-plan", keys=frozenset({"alternatives"}), page=_planned),
 )
+
+
+def kinds() -> Sequence[Kind]:
+    """This package's kinds, and those of entry points of `headway.reports`: each a tuple of Kind."""
+    point = ExtensionPoint("headway.reports", "package with reports", {})
+    return (*OWN, *(kind for package in point.names() for kind in point.load(package)))

@@ -27,7 +27,6 @@ from headway_cli.advice_view import acts, fleet_text, verdict
 from headway_cli.control import KEY_VARIABLE, ControlClient, KeyVariable, UrlOption, client, parse
 from headway_cli.errors import CliError
 from headway_cli.flags import switch
-from headway_cli.ports import listening, ports_table
 from headway_cli.terminal import bold, console, table
 
 PATH = "/v1/control/status"
@@ -48,14 +47,8 @@ def status(
     check: Annotated[
         bool, switch("--check", "Print the verdict alone; exit with 1 where somebody should look.")
     ] = False,
-    ports: Annotated[
-        bool, switch("--ports", "Show on which ports Ray and Headway listen on this machine.")
-    ] = False,
 ) -> int:
     """Show a running deployment: the verdict, pools, SLO attainment, the last decision and why."""
-    if ports:
-        console().print(ports_table(listening()))
-        return 0
     server = client(url, api_key_env)
     if json:
         print(dumps(server.get(PATH), indent=1))

@@ -28,8 +28,17 @@ from tests.stages import FOLDERS, FOUR, PYTEST
 
 ROOT = Path(__file__).parent.parent
 TESTS = ROOT / "tests"
-PACKAGES = ("headway", "headway_cli", "predictors", "interp", "actors", "serve_apps", "benchmarks")
-FOLDER_OF = {"headway_cli": "cli"}
+PACKAGES = (
+    "headway",
+    "headway_cli",
+    "headway_studies",
+    "predictors",
+    "interp",
+    "actors",
+    "serve_apps",
+    "benchmarks",
+)
+FOLDER_OF = {"headway_cli": "cli", "headway_studies": "studies"}
 """Folders of tests that are not called as the package."""
 
 WITHIN_S, COLLECTED_S, ENDED_S = 80.0, 15.0, 87.0

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import grimp
 
-PACKAGES = ("headway", "headway_cli", "predictors", "interp", "actors", "serve_apps")
+PACKAGES = ("headway", "headway_cli", "headway_studies", "predictors", "interp", "actors", "serve_apps")
 
 
 def circles(graph: grimp.ImportGraph) -> Iterator[list[str]]:

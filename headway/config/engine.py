@@ -83,7 +83,7 @@ class VllmSettings(Settings):
 
 
 class LoraSettings(Settings):
-    """LoRA adapters of an engine (docs/routing.md#adapters)."""
+    """LoRA adapters of an engine (docs/howto/adapters.md)."""
 
     at_once: PositiveInt | None = Field(default=None, le=MOST_ADAPTERS)
     """Adapters that one batch can use, and that stay loaded: vLLM's `max_loras`; null: all that there are."""

@@ -80,7 +80,7 @@ class PlannerSettings(Settings, extra="allow"):
     """Live: seconds that one tick may take; null: half an interval, at most 30."""
     load_predictor_warmup_trace: str | None = None
     """A trace that predictors, and the policy `headway`, see before the first decision
-    (docs/planning.md#a-past-to-begin-with)."""
+    (docs/planning.md#warm-up-trace)."""
 
     @property
     def sections(self) -> Mapping[str, Settings]:

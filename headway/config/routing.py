@@ -203,7 +203,7 @@ class RoutingSettings(Settings):
     """By GPU type, as replicas report it: a profile directory, an embedded profile, or a JSON profile of
     AIBrix (docs/routing.md)."""
     tenants: Mapping[str, TenantSettings] = {}
-    """By the name of an API key, or KEY/USER (docs/routing.md#tenants); `*`: those of any other, and of
+    """By the name of an API key, or KEY/USER (docs/howto/tenants.md); `*`: those of any other, and of
     requests without a key."""
     default_critical: bool = False
     """Live: whether a request that says nothing of it is critical."""

@@ -2,7 +2,7 @@
 
 `sweep` measures an engine and makes the tables that `interp` reads. `comparison` holds profiles against each
 other and chooses tensor-parallel sizes, `foreign_profiles` reads those of other systems. Profiles without a
-GPU are estimated by `headway.studies.estimator`; traffic corrects them (`headway.engine.refinement`).
+GPU are estimated by `headway_studies.estimator`; traffic corrects them (`headway.engine.refinement`).
 
     ProfilingError                  one clear line; the command prints it and exits 2
     ├── RequestError                a field of a request that makes no sense
@@ -12,7 +12,7 @@ GPU are estimated by `headway.studies.estimator`; traffic corrects them (`headwa
     ├── MeasurementsError           points on disk that cannot be read, or belong to another sweep
     ├── IncompleteError             too few points for a profile
     ├── ForeignProfileError         an imported file is not what it says
-    └── errors of `headway.studies.estimator`
+    └── errors of `headway_studies.estimator`
 """
 
 from headway.engine.observed_latency import Phase as Phase

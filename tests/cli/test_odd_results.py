@@ -66,8 +66,8 @@ def results() -> dict[str, dict[str, Any]]:
 @pytest.fixture(autouse=True)
 def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    for user in ("workers", "studies.recommend"):
-        monkeypatch.setattr(f"headway_cli.{user}.workers", in_this_process)
+    for user in ("headway_cli.workers", "headway_studies.commands.recommend"):
+        monkeypatch.setattr(f"{user}.workers", in_this_process)
     Path("gpus.yaml").write_text(TYPES, encoding="utf-8")
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from cli_cases import LOAD, headway
 
-from headway.studies import estimator
 from headway.workload import open_trace
 from headway_cli.app import GROUPS, VERBS
+from headway_studies import estimator
 
 
 def test_help_lists_the_verbs(capsys: pytest.CaptureFixture[str]) -> None:

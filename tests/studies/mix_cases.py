@@ -5,7 +5,7 @@ from math import ceil, inf
 
 from hypothesis import strategies as st
 
-from headway.studies.gpu_mix import MixRules, PoolNeed, Share, Supply
+from headway_studies.gpu_mix import MixRules, PoolNeed, Share, Supply
 
 TYPES = ("a", "b", "c")
 POOLS = ("prefill", "decode")

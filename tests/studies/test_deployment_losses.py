@@ -11,7 +11,7 @@ from headway.planning import PoolLimits, PoolState, Role, make_policy
 from headway.planning.budget import gpus
 from headway.planning.hindsight.learning import Traffic
 from headway.planning.hindsight.needs import choose
-from headway.studies.sharing import Demand, Grant, PoolDemand, decide_within, demanded, gpu_losses, share
+from headway_studies.sharing import Demand, Grant, PoolDemand, decide_within, demanded, gpu_losses, share
 from tests.planning.planning_cases import NAN, PROFILE, limits, observed, settings, steady
 
 INTERVAL_S = 30.0

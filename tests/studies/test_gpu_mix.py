@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from mix_cases import need, problems, supply, tried
 
 from headway.planning import PlanningError
-from headway.studies.gpu_mix import (
+from headway_studies.gpu_mix import (
     InfeasibleError,
     MixRules,
     PoolNeed,

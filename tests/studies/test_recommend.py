@@ -7,7 +7,8 @@ import pytest
 from headway.config import ConfigError, load_config
 from headway.planning import Role
 from headway.simulation.build import make_plan, make_scenario, run
-from headway.studies.recommend import (
+from headway.workload import TraceOptions, open_trace
+from headway_studies.recommend import (
     Base,
     Candidate,
     EngineChoice,
@@ -26,7 +27,6 @@ from headway.studies.recommend import (
     other_policy,
     priced,
 )
-from headway.workload import TraceOptions, open_trace
 
 MIXED = Role.MIXED
 SMALL, LARGE = "llama-3.1-8b_h100_tp1", "qwen3-32b_h100_tp2"

@@ -10,7 +10,7 @@ from headway.planning import PlanningError, PolicySettings, PoolLimits, Role
 from headway.planning.hindsight.policy import make_headway
 from headway.simulation.scenario import Scenario, StartUp
 from headway.simulation.simulate import simulate
-from headway.studies.sharing_simulation import Tenant, simulate_shared
+from headway_studies.sharing_simulation import Tenant, simulate_shared
 from tests.simulation.worlds import SLO, ArrayTrace, roofline_profile
 
 PROFILE = roofline_profile()

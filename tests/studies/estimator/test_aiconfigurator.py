@@ -10,7 +10,7 @@ import warnings
 import pytest
 
 from headway.profiling import RequestError
-from headway.studies.estimator import (
+from headway_studies.estimator import (
     DoesNotFitError,
     EngineSpec,
     EstimateRequest,
@@ -20,8 +20,8 @@ from headway.studies.estimator import (
     estimate,
     library,
 )
-from headway.studies.estimator.aiconfigurator import AiConfigurator
-from headway.studies.estimator.library import known_models, supported
+from headway_studies.estimator.aiconfigurator import AiConfigurator
+from headway_studies.estimator.library import known_models, supported
 
 INSTALLED = importlib.util.find_spec("aiconfigurator") is not None
 LLAMA_8B = "meta-llama/Meta-Llama-3.1-8B"

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.studies.estimator.estimate import DecodePoint, decode_contexts, decode_grid
+from headway_studies.estimator.estimate import DecodePoint, decode_contexts, decode_grid
 
 
 @given(

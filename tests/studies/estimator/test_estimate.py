@@ -6,7 +6,7 @@ import pytest
 from analytic_engine import AnalyticEngine, open_from_two_gpus
 
 from headway.profiling import OutputExistsError, ProfilingError, RequestError
-from headway.studies.estimator import (
+from headway_studies.estimator import (
     EngineSpec,
     EstimateError,
     EstimateRequest,

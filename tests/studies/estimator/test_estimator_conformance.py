@@ -10,8 +10,8 @@ from collections.abc import Callable
 import pytest
 from analytic_engine import AnalyticEngine
 
-from headway.studies.estimator import EngineSpec, LatencyEstimator
-from headway.studies.estimator.aiconfigurator import AiConfigurator
+from headway_studies.estimator import EngineSpec, LatencyEstimator
+from headway_studies.estimator.aiconfigurator import AiConfigurator
 
 SPEC = EngineSpec(model="meta-llama/Meta-Llama-3.1-8B", system="h100_sxm", backend="vllm", tp=2)
 MISSING = importlib.util.find_spec("aiconfigurator") is None and not os.environ.get("CI")
@@ -67,7 +67,7 @@ def test_provenance_is_lines_of_text(estimator: LatencyEstimator) -> None:
 
 def test_importing_the_package_loads_no_estimator() -> None:
     check = (
-        "import sys, headway.studies.estimator.aiconfigurator; "
+        "import sys, headway_studies.estimator.aiconfigurator; "
         "print([m for m in sys.modules if m.startswith('aic')])"
     )
     result = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)

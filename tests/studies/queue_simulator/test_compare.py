@@ -7,7 +7,7 @@ from operator import attrgetter
 import numpy as np
 import pytest
 
-from headway.studies.queue_simulator import (
+from headway_studies.queue_simulator import (
     Figures,
     PolicyResult,
     RunFigures,

@@ -10,7 +10,7 @@ from operator import attrgetter
 
 import pytest
 
-from headway.studies.queue_simulator import (
+from headway_studies.queue_simulator import (
     SETUPS,
     DispatchPolicy,
     DispatchRouting,

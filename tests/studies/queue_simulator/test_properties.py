@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headway.studies.queue_simulator import (
+from headway_studies.queue_simulator import (
     SETUPS,
     DispatchPolicy,
     DispatchRouting,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from headway.studies.queue_simulator import (
+from headway_studies.queue_simulator import (
     Consumer,
     DispatchPolicy,
     DispatchRouting,

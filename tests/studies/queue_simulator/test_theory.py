@@ -5,7 +5,7 @@ from math import factorial
 import numpy as np
 import pytest
 
-from headway.studies.queue_simulator import (
+from headway_studies.queue_simulator import (
     DispatchPolicy,
     DispatchRouting,
     QueuePolicy,

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from headway.studies.queue_simulator import (
+from headway_studies.queue_simulator import (
     Consumer,
     DispatchPolicy,
     DispatchRouting,

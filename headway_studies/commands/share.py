@@ -1,0 +1,180 @@
+"""`headway share`: several deployments under one GPU budget, as text and as an HTML page."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+from rich.console import Console
+
+from headway.words import percent, plural
+from headway_cli.flags import argument, option, switch
+from headway_cli.output import STDOUT, check_outputs, write_json, write_text
+from headway_cli.page.charts import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, Board
+from headway_cli.page.figure import Figure, Style, plain
+from headway_cli.page.series import gpus_over_time, interval_columns, steps
+from headway_cli.page.template import charts, figures, named, notes, page
+from headway_cli.result_view import COMPARED, common_notes
+from headway_cli.terminal import announce_compilation, bar, bold, console, print_facts, print_notes, table
+from headway_studies.commands.shared_budget import (
+    BudgetUse,
+    DeploymentUse,
+    ShareReport,
+    read_shared,
+    run_shared,
+    run_split,
+)
+
+COLOURS = (BLUE, ORANGE, GREEN, PURPLE, SKY, GREY)
+OVER_TIME = {"shared": "GPUs, shared", "split": "GPUs, split in fixed parts"}
+
+
+def share(
+    *,
+    file: Annotated[str, argument("FILE", "The deployments and their budget (YAML).")],
+    split: Annotated[
+        bool, switch("--split", "Also run each alone in a fixed part of the budget, for comparison.")
+    ] = False,
+    json: Annotated[str | None, option("FILE", "Write the results; - is standard output.")] = None,
+    report: Annotated[str | None, option("FILE", "Write one self-contained HTML page.")] = None,
+) -> None:
+    """Simulate deployments that share a GPU budget by priority: attainment, cost, who held what."""
+    check_outputs({"--json": json, "--report": report}, (file,))
+    path = Path(file)
+    shared = read_shared(path)
+    announce_compilation()
+    with bar("simulating") as progress:
+        together = run_shared(shared, path, progress)
+        alone = run_split(shared, path, together) if split else None
+    found = ShareReport(gpus=shared.gpus, shared=together, split=alone)
+    if report is not None:
+        write_text(Path(report), render(found))
+    if json is not None:
+        write_json(json, found.document())
+    print_shared(found, console(to_stderr=json == STDOUT))
+
+
+def headline(report: ShareReport) -> str:
+    """The number of deployments, and the budget."""
+    return f"{plural(len(report.shared.deployments), 'deployment')} share {plural(report.gpus, 'GPU')}"
+
+
+def totals(report: ShareReport) -> dict[str, str]:
+    """The sums of each way to use the budget, as sentences."""
+    return {
+        name.capitalize(): f"{use.lost:,} of {use.requests:,} requests lost "
+        f"({percent(use.lost / use.requests if use.requests else None)}), "
+        f"{use.gpu_hours:.4g} GPU-hours, at most {use.most_gpus():.0f} GPUs asked for at once"
+        for name, use in _ways(report).items()
+    }
+
+
+def _ways(report: ShareReport) -> dict[str, BudgetUse]:
+    return {"shared": report.shared} | ({} if report.split is None else {"split": report.split})
+
+
+def rows(report: ShareReport) -> list[list[str]]:
+    """Cells of the table; with a split, each deployment has two rows."""
+    found = [["shared", *_cells(one)] for one in report.shared.deployments]
+    if report.split is not None and report.split.parts is not None:
+        parts = report.split.parts
+        found += [[f"{parts[one.name]} alone", *_cells(one)] for one in report.split.deployments]
+    return sorted(found, key=lambda cells: cells[1])
+
+
+def _cells(one: DeploymentUse) -> list[str]:
+    return [one.name, *(show(one) for show in SHOWN.values())]
+
+
+def _asked(one: DeploymentUse) -> str:
+    _, counts = gpus_over_time(one.report)
+    return f"{min(counts[:-1], default=0):.0f} to {max(counts):.0f}"
+
+
+def _compared(name: str) -> Callable[[DeploymentUse], str]:
+    return lambda one: COMPARED[name](one.report)
+
+
+SHOWN: Mapping[str, Callable[[DeploymentUse], str]] = {
+    "priority": lambda one: f"{one.priority}",
+    "requests": lambda one: f"{one.report.requests:,}",
+    "aim": lambda one: percent(one.report.slo.attainment),
+    "attained": _compared("attained"),
+    "attainable": lambda one: percent(one.report.attainable),
+    "GPU-hours": _compared("GPU-hours"),
+    "GPUs": _asked,
+    "turns back": _compared("of these back"),
+    "TTFT p99": _compared("TTFT p99"),
+    "ITL p99": _compared("ITL p99"),
+}
+HEAD: Sequence[str] = ("budget", "deployment", *SHOWN)
+
+
+def all_notes(report: ShareReport) -> list[str]:
+    """The notes that each deployment alone has, under its name, then those of all."""
+    uses = report.shared.deployments
+    common = common_notes([one.report for one in uses])
+    own = [f"{one.name}: {note}" for one in uses for note in one.report.notes if note not in common]
+    return [*own, *common]
+
+
+def print_shared(report: ShareReport, out: Console) -> None:
+    """The whole report."""
+    out.print(bold(headline(report)))
+    print_facts(totals(report), out)
+    out.print(table(HEAD, rows(report), names=2, whole=range(2, len(HEAD))))
+    print_notes(all_notes(report), out)
+
+
+def render(report: ShareReport) -> str:
+    """The page: GPUs held over time, load, attainment; the same report gives the same text."""
+    body = (
+        named(totals(report)),
+        figures(HEAD, rows(report)),
+        "<h2>Over time</h2>",
+        charts(_draw(report)),
+        notes(all_notes(report)),
+    )
+    subtitle = "A higher priority comes first; inside a tier the fewest requests are lost that can be."
+    return page(title=headline(report), subtitle=subtitle, body="\n".join(body))
+
+
+def _draw(report: ShareReport) -> Figure:
+    ways, first = _ways(report), report.shared.deployments
+    titles = (*(OVER_TIME[way] for way in ways), "Load", *(f"Attainment, {way}" for way in ways))
+    board = Board(max(one.report.simulated_s for one in first), titles)
+    for row, use in enumerate(ways.values(), start=1):
+        _draw_gpus(board, row, use.deployments)
+        board.target(row, f"budget {report.gpus}", report.gpus)
+        board.axis(row, whole=True)
+    for at, one in enumerate(first):
+        columns = interval_columns(one.report.intervals)
+        board.line(
+            len(ways) + 1, one.name, *steps(columns, columns.load_rps), {**_style(one, at), "step": True}
+        )
+    board.axis(len(ways) + 1, title="requests/s")
+    for row, use in enumerate(ways.values(), start=len(ways) + 2):
+        for at, one in enumerate(use.deployments):
+            columns = interval_columns(one.report.intervals)
+            board.share(row, one.name, *steps(columns, columns.attainment), {**_style(one, at), "step": True})
+        shares = [each.attainment for one in use.deployments for each in one.report.intervals]
+        for aim in sorted({one.report.slo.attainment for one in use.deployments}):
+            board.aim(row, aim, [*shares, *(one.report.slo.attainment for one in use.deployments)])
+    return board.finish()
+
+
+def _draw_gpus(board: Board, row: int, uses: Sequence[DeploymentUse]) -> None:
+    """Stacked, the first one at the bottom."""
+    held = [gpus_over_time(one.report) for one in uses]
+    times = np.unique(np.concatenate([time_s for time_s, _ in held]))
+    below = np.zeros(len(times))
+    for at, (one, (time_s, counts)) in enumerate(zip(uses, held, strict=True)):
+        own = counts[np.searchsorted(time_s, times, side="right") - 1]
+        words = [f"{count:.0f}" for count in own]
+        style: Style = {**_style(one, at), "step": True, "base": plain(below), "told": words}
+        below = below + own
+        board.line(row, one.name, times, below, style)
+
+
+def _style(one: DeploymentUse, at: int) -> Style:
+    return {"group": one.name, "colour": COLOURS[at % len(COLOURS)]}

@@ -1,0 +1,34 @@
+"""The studies' verbs as `headway` lists them: section, summary, `module:function`. Imports nothing heavy."""
+
+from collections.abc import Mapping
+
+PLAN, ENGINES = "Plan by simulation", "Engines"
+COMMANDS = "headway_studies.commands"
+
+VERBS: Mapping[str, tuple[str, str, str]] = {
+    "recommend": (
+        PLAN,
+        "Choose engine, mode, chunk size, policy and fleet for a trace: the least cost, simulated.",
+        f"{COMMANDS}.recommend:recommend",
+    ),
+    "gpu-plan": (
+        PLAN,
+        "Choose GPU types and counts for a trace: the cheapest whole replicas that keep the SLO.",
+        f"{COMMANDS}.gpu_plan:gpu_plan",
+    ),
+    "share": (
+        PLAN,
+        "Simulate deployments that share a GPU budget by priority: attainment, cost, who held what.",
+        f"{COMMANDS}.share:share",
+    ),
+    "queue-sim": (
+        PLAN,
+        "Compare push and pull, simple and SLO-aware queues: waits and SLO violations, over many seeds.",
+        f"{COMMANDS}.queue_sim:queue_sim",
+    ),
+    "estimate": (
+        ENGINES,
+        "Estimate performance profiles with AI Configurator (optional extra `estimate`), no GPU needed.",
+        f"{COMMANDS}.estimate:estimate",
+    ),
+}
