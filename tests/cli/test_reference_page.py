@@ -15,7 +15,7 @@ from headway.simulation import report
 from headway.workload import known_formats, known_generators
 from headway_cli import compare_routings
 from headway_cli.app import VERBS, load_verb
-from tests.test_docs import FENCED, pages
+from tests.test_docs import FENCED, current
 
 
 def _values(module: ModuleType) -> Iterator[type[Any]]:
@@ -91,7 +91,7 @@ def test_no_heading_comes_twice_on_a_page(page: Path) -> None:
     assert len(headings) == len(set(headings)) > 0
 
 
-@pages
+@current
 def test_commands_have_verbs_and_flags_that_there_are(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     shown = [*FENCED.findall(text), *re.findall(r"`[^`\n]+`", FENCED.sub("", text))]
