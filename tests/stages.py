@@ -26,7 +26,7 @@ from tests.hosts.namespaces import refusal
 from tests.kube.cluster import missing
 
 ROOT = Path(__file__).parent.parent
-FOLDERS = ("ray", "hosts", "vllm", "clients", "kube")
+FOLDERS = ("ray", "hosts", "vllm", "clients", "kube", "start")
 """Tests that start clusters, engines, hosts or others' programs: each folder is a stage."""
 
 PYTEST = (sys.executable, "-m", "pytest", "-q", "--durations=10", "--durations-min=1")
@@ -80,6 +80,7 @@ STAGES = {
     "vllm": Stage(arguments=("tests/vllm",), need=VLLM, parts=(PROMETHEUS,)),
     "clients": Stage(arguments=("-n", "2", "tests/clients"), parts=(VLLM,)),
     "kube": Stage(arguments=("tests/kube",), need=KUBE),
+    "start": Stage(arguments=("tests/start",)),
 }
 
 
