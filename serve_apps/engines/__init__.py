@@ -37,7 +37,7 @@ def make_engine(config: HeadwayConfig, role: Role, engine_id: str) -> "Engine":
         ) from error
     if kind.answers:
         return engine
-    from serve_apps.engines.answering.engine import AnsweringEngine
+    from serve_apps.engines.answering.answers import AnsweringEngine
 
     return AnsweringEngine(engine, config.engine.kind)
 

@@ -9,25 +9,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serve_apps.engines.answering.fields import PATHS
-from serve_apps.engines.answering.reading import BEYOND, Asked, read_call
+from serve_apps.engines.answering.reading import BEYOND, ParsedRequest, read_call
 from serve_apps.engines.protocol import ClientCall, Refused
 
 USER = {"role": "user", "content": "Hi"}
 
 
-def read(path: str, body: bytes) -> Asked:
+def read(path: str, body: bytes) -> ParsedRequest:
     return read_call(ClientCall(path, body, False, False))
 
 
-def completion(**fields: Any) -> Asked:
+def completion(**fields: Any) -> ParsedRequest:
     return read("/v1/completions", json.dumps({"model": "m", "prompt": "Hi"} | fields).encode())
 
 
-def chat(**fields: Any) -> Asked:
+def chat(**fields: Any) -> ParsedRequest:
     return read("/v1/chat/completions", json.dumps({"model": "m", "messages": [USER]} | fields).encode())
 
 
-def response(**fields: Any) -> Asked:
+def response(**fields: Any) -> ParsedRequest:
     return read("/v1/responses", json.dumps({"model": "m", "input": "Hi"} | fields).encode())
 
 
@@ -181,11 +181,14 @@ TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": 
 
 
 def test_a_tool_is_chosen_as_in_openai():
-    assert chat().choice == "none"
-    assert chat(tools=[TOOL]).choice == "auto"
-    assert chat(tools=[TOOL], tool_choice="required").choice == "required"
-    assert chat(tools=[TOOL], tool_choice={"type": "function", "function": {"name": "look"}}).choice == "look"
-    assert response(tools=[{"type": "function", "name": "look"}], tool_choice="none").choice == "none"
+    assert chat().tool_choice == "none"
+    assert chat(tools=[TOOL]).tool_choice == "auto"
+    assert chat(tools=[TOOL], tool_choice="required").tool_choice == "required"
+    assert (
+        chat(tools=[TOOL], tool_choice={"type": "function", "function": {"name": "look"}}).tool_choice
+        == "look"
+    )
+    assert response(tools=[{"type": "function", "name": "look"}], tool_choice="none").tool_choice == "none"
 
 
 def test_what_is_more_than_text_is_named():

@@ -1,6 +1,7 @@
-"""JSON that fits schemas, texts that fit patterns, and that neither can keep an engine busy."""
+"""JSON that fits schemas, texts that fit patterns, that neither keeps an engine busy; auxiliary calls."""
 
 import base64
+import contextlib
 import json
 import re
 from typing import Any
@@ -13,9 +14,8 @@ from jsonschema import Draft202012Validator
 from pydantic import BaseModel, Field
 
 from serve_apps.engines.protocol import Aside
-from serve_apps.engines.simulated.asides import answer_aside
-from serve_apps.engines.simulated.patterns import LONGEST, Unfitting, least_match
-from serve_apps.engines.simulated.values import MOST_REPEATED, least_json
+from serve_apps.engines.simulated.auxiliary import answer_aside
+from serve_apps.engines.simulated.values import LONGEST, Unfitting, simplest_json, simplest_match
 
 
 class Leaf(BaseModel):
@@ -42,7 +42,6 @@ class Node(BaseModel):
         {"type": "number", "maximum": -2.5},
         {"type": "integer", "exclusiveMaximum": 0},
         {"enum": [{"a": [1]}]},
-        {"type": "array", "items": {"type": "integer"}, "minItems": 4, "uniqueItems": True},
         {"type": "array", "prefixItems": [{"type": "string"}, {"type": "boolean"}], "items": False},
         {"allOf": [{"required": ["a"]}, {"properties": {"a": {"type": "integer", "minimum": 7}}}]},
         {"oneOf": [{"type": "string", "format": "date"}, {"type": "null"}]},
@@ -50,7 +49,7 @@ class Node(BaseModel):
     ],
 )
 def test_what_is_made_fits(schema: dict[str, Any]):
-    Draft202012Validator(schema).validate(json.loads(least_json(schema)))
+    Draft202012Validator(schema).validate(json.loads(simplest_json(schema)))
 
 
 def doubling(levels: int) -> dict[str, Any]:
@@ -81,7 +80,7 @@ def all_of(levels: int) -> dict[str, Any]:
         {"$ref": "#/$defs/none"},
         {"$ref": "https://example.com/schema"},
         {"type": "object", "required": ["a"], "properties": {"a": {"$ref": "#"}}},
-        {"type": "string", "minLength": MOST_REPEATED + 1},
+        {"type": "string", "minLength": LONGEST + 1},
         {
             "type": "array",
             "items": {"type": "array", "items": {"type": "array", "minItems": 9999}, "minItems": 9999},
@@ -92,69 +91,57 @@ def all_of(levels: int) -> dict[str, Any]:
         {"type": "nonsense"},
         {"not": {}},
         {"patternProperties": {"(a|a)*b": False}},
+        {"type": "array", "items": {"type": "integer"}, "minItems": 4, "uniqueItems": True},
         {"type": "string", "pattern": "("},
         {"type": "string", "pattern": "a{99999}"},
     ],
 )
 def test_what_fits_nothing_or_never_ends_is_refused(schema: dict[str, Any]):
     with pytest.raises(Unfitting):
-        least_json(schema)
+        simplest_json(schema)
 
 
-PATTERNS = [
-    r"\d{3}-[a-z]+",
-    r"^(yes|no)$",
-    r"[^a-z\s]x?",
-    r"(ab)\1+",
-    r"\w\W\S\D",
-    r"a{2,5}?b",
-    r"[A-F0-9]{8}",
-    r"(?:x|y){3}.",
-    "",
-]
-
-
-@pytest.mark.parametrize("pattern", PATTERNS)
-def test_what_a_pattern_makes_matches_it(pattern: str):
-    assert re.fullmatch(pattern, least_match(pattern))
-
-
-parts = st.sampled_from(["a", "b", r"\d", r"\w", r"[a-c]", r"[^a]", ".", "é", r"\."])
-patterns = st.recursive(
-    parts,
-    lambda inner: st.one_of(
-        st.lists(inner, min_size=1, max_size=3).map("".join),
-        st.tuples(inner, inner).map(lambda two: f"(?:{two[0]}|{two[1]})"),
-        st.tuples(inner, st.sampled_from(["*", "+", "?", "{2}", "{1,3}"])).map(
-            lambda two: f"(?:{two[0]}){two[1]}"
-        ),
-    ),
-    max_leaves=6,
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        r"\d{3}-[a-z]+",
+        r"^(yes|no)$",
+        r"\w\W\S\D[\d-]",
+        r"a{2,5}?b?c*d+",
+        r"^[A-F0-9]{8}\.$",
+        r"[\]x]\\.",
+        "",
+    ],
 )
-
-
-@given(patterns)
-def test_any_pattern_of_such_parts_is_matched(pattern: str):
-    assert re.fullmatch(pattern, least_match(pattern))
+def test_what_a_pattern_makes_matches_it(pattern: str):
+    assert re.fullmatch(pattern, simplest_match(pattern))
 
 
 @pytest.mark.parametrize(
     "pattern",
     [
         "(",
+        "a|b",
+        "(ab)+",
+        "[^a]",
+        r"(a)\1",
         "a(?=b)c",
         r"\bword",
         "a$b",
-        "(?<!x)a",
-        "((a{100}){100}){100}",
         "[",
-        "(?(1)a|b)",
-        "x" * (LONGEST + 1),
+        "(?i)a",
+        "a++",
     ],
 )
-def test_patterns_that_look_around_or_are_none_are_refused(pattern: str):
-    with pytest.raises(Unfitting):
-        least_match(pattern)
+def test_a_pattern_that_is_not_simple_is_refused_by_name(pattern: str):
+    with pytest.raises(Unfitting, match=r"^simulated engines make no text for the pattern"):
+        simplest_match(pattern)
+
+
+@given(st.text("ab0^$.[]\\d{}2,*+?|()-", max_size=12))
+def test_any_pattern_is_matched_or_refused(pattern: str):
+    with contextlib.suppress(Unfitting):
+        assert re.fullmatch(pattern, simplest_match(pattern))
 
 
 def aside(path: str, **fields: Any) -> tuple[int, Any]:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serve_apps.engines.answering.stopping import StopCutter
+from serve_apps.engines.answering.answers import StopCutter
 
 letters = st.text("ab", max_size=12)
 stops = st.lists(st.text("ab", min_size=1, max_size=4), min_size=1, max_size=4)

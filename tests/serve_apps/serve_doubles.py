@@ -6,7 +6,7 @@ from typing import Any
 
 from serve_apps.call_server import CallServer
 from serve_apps.deployments import Decode
-from serve_apps.engines.answering.engine import AnsweringEngine
+from serve_apps.engines.answering.answers import AnsweringEngine
 from serve_apps.engines.protocol import (
     EngineFailed,
     EngineRequest,

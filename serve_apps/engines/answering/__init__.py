@@ -1,11 +1,8 @@
 """Answers in OpenAI's forms for engines that make text: what vLLM's own server does for vLLM.
 
-prompts      what a model would read of a body
-fields       the fields of a body: types, ranges, JSON schemas
-reading      what a body asks for
-forms        the bytes of chats and completions
-responses    those of /v1/responses
-stopping     text, cut at stop strings
-answers      a call becomes requests of the engine, and its text an answer
-engine       any engine that makes text, as one that answers
+prompts   what a model would read of a body
+fields    the fields of a body: types, ranges, JSON schemas
+reading   what a body asks for
+forms     the bytes of an answer
+answers   a call becomes requests of the engine, and its text an answer
 """

@@ -1,97 +1,79 @@
 """Answers of an engine that makes text: a call becomes requests of the engine, and its text an answer.
 
-    call -> Asked -> one request of the engine for each output -> text, cut at stop strings -> bytes of a form
+    call -> ParsedRequest -> a request of the engine for each choice -> text, cut at stop strings -> bytes
 
-`n` outputs of one prompt begin when the first of them has its first token: by then the prompt is computed.
-What an output says is the engine's, unless a `Plan` says it: then the engine only says when.
+The `n` choices of a prompt begin when the first of them has its first token: by then the prompt is computed.
+The text of a choice is the engine's, unless a `Plan` has a script: then the engine only sets the times.
 """
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
+from typing import Any, NamedTuple
 
-from serve_apps.engines.answering.forms import ChatForm, CompletionForm, Form, Head, Output, Piece, Usage
+from serve_apps.engines.answering.forms import (
+    ChatForm,
+    Choice,
+    CompletionForm,
+    Form,
+    Head,
+    ResponseForm,
+    TokenLogprob,
+    Usage,
+)
 from serve_apps.engines.answering.prompts import Prompt, text_of_ids
-from serve_apps.engines.answering.reading import Asked, Tool, read_call, refusal
-from serve_apps.engines.answering.responses import ResponseForm
-from serve_apps.engines.answering.stopping import StopCutter
-from serve_apps.engines.protocol import EngineError, EngineRequest, TokenChunk
+from serve_apps.engines.answering.reading import ParsedRequest, Tool, read_call, refusal
+from serve_apps.engines.protocol import (
+    Aside,
+    AsideAnswer,
+    Engine,
+    EngineError,
+    EngineRequest,
+    FinishReason,
+    KvHandle,
+    TokenChunk,
+    error_body,
+)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """What one output says: `script` token by token, None for the engine's own text. `chances` of a token."""
+class Plan(NamedTuple):
+    """The text of each choice: `script` token by token, None for the engine's own; the arguments of a `tool`.
+
+    `logprobs` gives probabilities to the tokens of a script, or to those of a text of the engine.
+    """
 
     tool: Tool | None = None
     script: Sequence[str] | None = None
-    tokens: Callable[[int, int], Sequence[str]] | None = None
-    """The engine's own tokens from one to another, where a text may be asked for one by one."""
-    chances: Callable[[int, str], Piece] | None = None
+    logprobs: Callable[[str | Sequence[str]], Sequence[TokenLogprob]] | None = None
 
 
-Planner = Callable[[Asked, Prompt, int], Plan]
-"""Asked, the prompt and which of its copies → what that output says. Refused."""
+Planner = Callable[[ParsedRequest], Plan]
+"""Raises Refused where no such answer can be made."""
 
 Run = Callable[[EngineRequest, bool], AsyncGenerator[TokenChunk, None]]
 """A request of the engine, and whether its prompt is computed there already → its text."""
 
 
-def plain(asked: Asked, _prompt: Prompt, _copy: int) -> Plan:
+def plain(request: ParsedRequest) -> Plan:
     """The engine's own text; Refused where more is asked for."""
-    if (field := asked.beyond_text) is not None:
+    if (field := request.beyond_text) is not None:
         raise refusal(f"Unsupported parameter: {field!r}: this engine makes only text", field)
     return Plan()
-
-
-FORMS: dict[str, Callable[[Asked, Head], Form]] = {
-    "completions": CompletionForm,
-    "chat": ChatForm,
-    "responses": ResponseForm,
-}
-
-
-class _Said:
-    """One output on its way."""
-
-    def __init__(self, asked: Asked, request: EngineRequest, output: Output, plan: Plan) -> None:
-        self.request, self.output, self.plan = request, output, plan
-        self._cutter = None
-        if asked.stops and plan.script is None:
-            self._cutter = StopCutter(asked.stops, keep=asked.keep_stop)
-
-    def take(self, chunk: TokenChunk) -> tuple[str, Sequence[Piece]]:
-        """Some more of the engine's, as text that can leave, with its tokens where they are asked for."""
-        output, plan, begin = self.output, self.plan, self.output.tokens
-        output.tokens += chunk.tokens
-        text, reason = str(chunk.text), chunk.finish_reason
-        if output.tokens >= self.request.max_tokens:
-            # Whatever the engine would go on with.
-            reason = reason or "length"
-        tokens: Sequence[str] = ()
-        if plan.script is not None:
-            tokens = plan.script[begin : output.tokens]
-            text = "".join(tokens)
-            if output.tokens >= len(plan.script):
-                reason = "stop"
-        elif plan.chances is not None and plan.tokens is not None:
-            tokens = plan.tokens(begin, output.tokens)
-        if self._cutter is not None:
-            text, reason = self._cutter.cut(text, reason)
-        if reason is not None:
-            output.reason = "tool_calls" if plan.tool is not None and reason == "stop" else reason
-        if plan.chances is None:
-            return text, ()
-        return text, [plan.chances(begin + at, token) for at, token in enumerate(tokens)]
 
 
 def check(request: EngineRequest, plan: Planner) -> None:
     """Refused where the call of a request can't be answered; for a prefill, which answers nothing."""
     assert request.call is not None
-    asked = read_call(request.call)
-    for prompt in asked.prompts:
-        plan(asked, prompt, 0)
+    plan(read_call(request.call))
+
+
+FORMS: dict[str, Callable[[ParsedRequest, Head], Form]] = {
+    "completions": CompletionForm,
+    "chat": ChatForm,
+    "responses": ResponseForm,
+}
 
 
 async def answer(
@@ -99,69 +81,87 @@ async def answer(
 ) -> AsyncGenerator[TokenChunk, None]:
     """The answer's bytes and tokens as they come, the last with its end. Refused, or what `run` raises."""
     assert request.call is not None
-    asked = read_call(request.call)
-    said = _outputs(asked, request, plan)
-    form = FORMS[asked.api](asked, Head(id=request.request_id, model=request.model, engine=engine))
-    produced, cached, times, left = 0, None, None, len(said)
-    begun = not asked.stream
-    async with aclosing(_side_by_side(said, asked.copies, run)) as chunks:
-        async for one, chunk in chunks:
+    parsed = read_call(request.call)
+    parts = _parts(parsed, request, plan(parsed))
+    choices = [part.choice for part in parts]
+    form = FORMS[parsed.api](parsed, Head(id=request.request_id, model=request.model, engine=engine))
+    produced, cached, times = 0, None, None
+    body = form.begin() if parsed.stream else b""
+    async with aclosing(_side_by_side(parts, parsed.n, run)) as chunks:
+        async for part, chunk in chunks:
             produced += chunk.tokens
             cached = chunk.cached_tokens if cached is None else cached
-            times = chunk.times if one is said[0] else times
+            times = chunk.times if part is parts[0] else times
             usage = Usage(request.input_tokens, produced, cached)
-            parts = [] if begun else [form.begin()]
-            begun = True
-            text, pieces = one.take(chunk)
-            if asked.echo and one.output.tokens == chunk.tokens:
-                text = _echoed(one.request.prompt) + text
-            if asked.stream and (text or pieces or one.output.reason):
-                parts.append(form.step(one.output, text, pieces, usage))
-            one.output.text += text
-            one.output.pieces.extend(pieces)
-            if one.output.reason is None:
-                yield TokenChunk(b"".join(parts), chunk.tokens)
+            text, logprobs = part.take(chunk)
+            choice = part.choice
+            if parsed.echo and choice.tokens == chunk.tokens:
+                prompt = part.request.prompt
+                text = (prompt if isinstance(prompt, str) else text_of_ids(prompt)) + text
+            if parsed.stream and (text or logprobs or choice.finish_reason):
+                body += form.step(choice, text, logprobs, usage)
+            choice.text += text
+            choice.logprobs.extend(logprobs)
+            if not all(each.finish_reason for each in choices):
+                yield TokenChunk(body, chunk.tokens)
+                body = b""
                 continue
-            left -= 1
-            if left:
-                yield TokenChunk(b"".join(parts), chunk.tokens)
-                continue
-            outputs = [each.output for each in said]
-            parts.append(form.finish(outputs, usage) if asked.stream else form.whole(outputs, usage))
-            cut = any(output.reason == "length" for output in outputs)
-            yield TokenChunk(b"".join(parts), chunk.tokens, "length" if cut else "stop", cached, times)
+            body += form.finish(choices, usage) if parsed.stream else form.whole(choices, usage)
+            cut = any(each.finish_reason == "length" for each in choices)
+            yield TokenChunk(body, chunk.tokens, "length" if cut else "stop", cached, times)
 
 
-def _outputs(asked: Asked, request: EngineRequest, plan: Planner) -> Sequence[_Said]:
-    """The outputs, in order; the first has the request's own id."""
-    said: list[_Said] = []
-    shares = _shares(request.input_tokens, asked.prompts)
-    for prompt, input_tokens in zip(asked.prompts, shares, strict=True):
-        for copy in range(asked.copies):
-            planned, index = plan(asked, prompt, copy), len(said)
-            most = (
-                request.max_tokens if planned.script is None else min(request.max_tokens, len(planned.script))
-            )
+class _Part:
+    """One choice and the request of the engine that it is made of."""
+
+    def __init__(self, parsed: ParsedRequest, request: EngineRequest, choice: Choice, plan: Plan) -> None:
+        self.request, self.choice, self._plan = request, choice, plan
+        cuts = parsed.stops and plan.script is None
+        self._cutter = StopCutter(parsed.stops, keep=parsed.keep_stop) if cuts else None
+
+    def take(self, chunk: TokenChunk) -> tuple[str, Sequence[TokenLogprob]]:
+        """More text of the engine, as text that can leave, with its tokens where they are asked for."""
+        choice, plan, begin = self.choice, self._plan, self.choice.tokens
+        choice.tokens += chunk.tokens
+        text, reason = str(chunk.text), chunk.finish_reason
+        tokens: str | Sequence[str] = text
+        if choice.tokens >= self.request.max_tokens:
+            # Whatever the engine would go on with.
+            reason = reason or "length"
+        if plan.script is not None:
+            tokens = plan.script[begin : choice.tokens]
+            text = "".join(tokens)
+            reason = "stop" if choice.tokens >= len(plan.script) else reason
+        if self._cutter is not None:
+            text, reason = self._cutter.cut(text, reason)
+        choice.finish_reason = "tool_calls" if plan.tool is not None and reason == "stop" else reason
+        return text, plan.logprobs(tokens) if plan.logprobs is not None else ()
+
+
+def _parts(parsed: ParsedRequest, request: EngineRequest, plan: Plan) -> Sequence[_Part]:
+    """The choices, in order; the first has the request's own id."""
+    parts: list[_Part] = []
+    longest = request.max_tokens if plan.script is None else min(request.max_tokens, len(plan.script))
+    for prompt, input_tokens in zip(
+        parsed.prompts, _shares(request.input_tokens, parsed.prompts), strict=True
+    ):
+        for copy in range(parsed.n):
+            index = len(parts)
+            # Copies of one prompt differ.
+            seed = {"seed": int(parsed.sampling.get("seed", 0)) + copy} if copy else {}
             own = replace(
                 request,
-                request_id=request.request_id if not index else f"{request.request_id}#{index}",
+                request_id=f"{request.request_id}#{index}" if index else request.request_id,
                 prompt=prompt,
                 input_tokens=input_tokens,
-                max_tokens=most,
-                stop=asked.stops,
-                sampling=_seeded(asked, copy),
-                route=request.route if len(asked.prompts) == 1 else None,
+                max_tokens=longest,
+                stop=parsed.stops,
+                sampling={**parsed.sampling, **seed},
+                route=request.route if len(parsed.prompts) == 1 else None,
                 call=None,
             )
-            said.append(_Said(asked, own, Output(index, planned.tool), planned))
-    return said
-
-
-def _seeded(asked: Asked, copy: int) -> dict[str, object]:
-    """The client's sampling; copies of one prompt differ."""
-    if not copy:
-        return dict(asked.sampling)
-    return {**asked.sampling, "seed": int(asked.sampling.get("seed", 0)) + copy}
+            parts.append(_Part(parsed, own, Choice(index=index, tool=plan.tool), plan))
+    return parts
 
 
 def _shares(tokens: int, prompts: Sequence[Prompt]) -> Sequence[int]:
@@ -173,53 +173,49 @@ def _shares(tokens: int, prompts: Sequence[Prompt]) -> Sequence[int]:
     return [max(1, end - begin) for begin, end in pairwise(begins)]
 
 
-def _echoed(prompt: Prompt) -> str:
-    return prompt if isinstance(prompt, str) else text_of_ids(prompt)
-
-
 async def _side_by_side(
-    said: Sequence[_Said], copies: int, run: Run
-) -> AsyncGenerator[tuple[_Said, TokenChunk], None]:
-    """The chunks of all outputs as they come; each output's until it has ended."""
-    if len(said) == 1:
-        (one,) = said
-        async with aclosing(run(one.request, False)) as chunks:
+    parts: Sequence[_Part], n: int, run: Run
+) -> AsyncGenerator[tuple[_Part, TokenChunk], None]:
+    """The chunks of all choices as they come; each choice's until it has ended."""
+    if len(parts) == 1:
+        (part,) = parts
+        async with aclosing(run(part.request, False)) as chunks:
             async for chunk in chunks:
-                yield one, chunk
-                if one.output.reason is not None:
+                yield part, chunk
+                if part.choice.finish_reason is not None:
                     await _run_out(chunks, chunk)
                     return
         return
-    queue: asyncio.Queue[tuple[_Said, TokenChunk] | Exception] = asyncio.Queue()
-    computed = [asyncio.Event() for _ in range(len(said) // copies)]
+    queue: asyncio.Queue[tuple[_Part, TokenChunk] | Exception] = asyncio.Queue()
+    computed = [asyncio.Event() for _ in range(len(parts) // n)]
 
-    async def pump(at: int, one: _Said) -> None:
-        first = at % copies == 0
-        ready = computed[at // copies]
+    async def pump(at: int, part: _Part) -> None:
+        first, ready = at % n == 0, computed[at // n]
         try:
             if not first:
                 await ready.wait()
-            async with aclosing(run(one.request, not first)) as chunks:
+            async with aclosing(run(part.request, not first)) as chunks:
                 async for chunk in chunks:
                     ready.set()
-                    queue.put_nowait((one, chunk))
+                    queue.put_nowait((part, chunk))
                     if chunk.finish_reason is not None:
                         await _run_out(chunks, chunk)
                         return
-            raise EngineError(f"{one.request.request_id}: the output ended before it was complete")
+            raise EngineError(f"{part.request.request_id}: the output ended before it was complete")
         except Exception as error:  # noqa: BLE001 - raised where the answer is made
             queue.put_nowait(error)
 
-    tasks = [asyncio.create_task(pump(at, one)) for at, one in enumerate(said)]
+    tasks = [asyncio.create_task(pump(at, part)) for at, part in enumerate(parts)]
     try:
-        while not all(one.output.reason for one in said):
+        while not all(part.choice.finish_reason for part in parts):
             item = await queue.get()
             if isinstance(item, Exception):
                 raise item
-            if item[0].output.reason is None:
+            choice = item[0].choice
+            if choice.finish_reason is None:
                 yield item
-            if item[0].output.reason is not None:
-                tasks[item[0].output.index].cancel()
+            if choice.finish_reason is not None:
+                tasks[choice.index].cancel()
     finally:
         for task in tasks:
             task.cancel()
@@ -230,3 +226,70 @@ async def _run_out(chunks: AsyncGenerator[TokenChunk, None], last: TokenChunk) -
     """Let what the engine has ended run out by itself: closed early it would be aborted."""
     if last.finish_reason is not None:
         await anext(chunks, None)
+
+
+class StopCutter:
+    """Cuts the text of one output at stop strings, the same wherever the borders between chunks are.
+
+    The stop string that is complete first wins; of those complete at the same character the one that began
+    first. Text is held back only while it may be the beginning of a stop string, so what was given out never
+    has to be taken back.
+    """
+
+    def __init__(self, stops: Sequence[str], *, keep: bool = False) -> None:
+        """`keep`: the stop string itself is given out, too."""
+        self._stops, self._keep, self._held = tuple(stops), keep, ""
+
+    def cut(self, text: str, reason: FinishReason | None) -> tuple[str, FinishReason | None]:
+        """The text that can leave with a chunk, and why the output ends with it, if it does."""
+        text = self._held + text
+        found = [(begin + len(stop), begin) for stop in self._stops if (begin := text.find(stop)) >= 0]
+        if found:
+            end, begin = min(found)
+            return text[: end if self._keep else begin], "stop"
+        if reason is not None:
+            return text, reason
+        leaves = len(text) - self._possible_beginning(text)
+        self._held = text[leaves:]
+        return text[:leaves], None
+
+    def _possible_beginning(self, text: str) -> int:
+        """The length of the longest suffix that is a proper prefix of a stop string."""
+        longest = max(map(len, self._stops), default=1) - 1
+        for length in range(min(longest, len(text)), 0, -1):
+            suffix = text[-length:]
+            if any(len(stop) > length and stop.startswith(suffix) for stop in self._stops):
+                return length
+        return 0
+
+
+class AnsweringEngine:
+    """`engine`, of that kind, which answers calls with the text that it makes. All else is the engine's."""
+
+    def __init__(self, engine: Engine, kind: str) -> None:
+        self._engine, self._kind = engine, kind
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the engine has
+        return getattr(self._engine, name)
+
+    async def prefill(self, request: EngineRequest) -> KvHandle:
+        """The engine's `prefill`, of what can be answered. Refused."""
+        if request.call is not None:
+            check(request, plain)
+        return await self._engine.prefill(request)
+
+    async def decode(self, request: EngineRequest, kv: KvHandle | None) -> AsyncGenerator[TokenChunk, None]:
+        """The engine's `decode`, as an answer where a call asks for one. Refused."""
+
+        def run(part: EngineRequest, _computed: bool) -> AsyncGenerator[TokenChunk, None]:
+            return self._engine.decode(part, kv)  # type: ignore[return-value] # all engines' are generators
+
+        chunks = run(request, False) if request.call is None else answer(request, run, plain, self._kind)
+        async with aclosing(chunks):
+            async for chunk in chunks:
+                yield chunk
+
+    async def aside(self, question: Aside) -> AsideAnswer:
+        """404: an engine that makes only text has no answer to anything else."""
+        text = f"{question.method} {question.path}: an engine of kind {self._kind!r} makes only text"
+        return AsideAnswer(404, error_body(text, "invalid_request_error", None, "not_found"))

@@ -1,4 +1,4 @@
-"""From a body to what is asked of a model; what is wrong is said with the field's name.
+"""From a body to what it asks of a model; an error names the field.
 
 For engines that make text. A field that asks for what no answer here could hold is refused by name: an answer
 that silently leaves it out is worse than none.
@@ -6,7 +6,7 @@ that silently leaves it out is worse than none.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -25,17 +25,18 @@ from serve_apps.engines.answering.prompts import Prompt, body_fields, prompts_of
 from serve_apps.engines.protocol import ClientCall, Refused, error_body
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Form:
-    """What an output has to be: JSON of a schema (None: any), one of several texts, or by a pattern."""
+class OutputFormat(NamedTuple):
+    """What an output has to be: JSON of a schema (None: any), one of several texts, or by a pattern.
+
+    `param` is the field that asks for it.
+    """
 
     param: str
     kind: Literal["json", "choice", "regex"]
     value: Any = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tool:
+class Tool(NamedTuple):
     """A function that may be called."""
 
     name: str
@@ -43,17 +44,16 @@ class Tool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """What a client asks for. `choice` of a tool is `none`, `auto`, `required`, or a tool's name.
+class ParsedRequest:
+    """What a client asks for. `tool_choice` is `none`, `auto`, `required`, or a tool's name.
 
     `logprobs`: alternatives for each token, None for no probabilities at all. `exact`: the client wants as
-    many tokens as it said, whatever the model would do.
+    many tokens as it named, whatever the model would do. `after_tool`: its last message is a tool's result.
     """
 
     api: Api
-    model: str | None
     prompts: Sequence[Prompt]
-    copies: int = 1
+    n: int = 1
     stream: bool = False
     usage: bool = False
     usage_each: bool = False
@@ -62,18 +62,18 @@ class Asked:
     sampling: Mapping[str, Any] = field(default_factory=dict)
     logprobs: int | None = None
     echo: bool = False
-    form: Form | None = None
+    format: OutputFormat | None = None
     tools: Sequence[Tool] = ()
-    choice: str = "none"
+    tool_choice: str = "none"
     after_tool: bool = False
     exact: bool = False
 
     @property
     def beyond_text(self) -> str | None:
         """The field that asks for more than an engine's text."""
-        if self.form is not None:
-            return self.form.param
-        if self.tools and self.choice not in ("none", "auto"):
+        if self.format is not None:
+            return self.format.param
+        if self.tool_choice not in ("none", "auto"):
             return "tool_choice"
         return None if self.logprobs is None else "logprobs"
 
@@ -113,143 +113,143 @@ BEYOND: Mapping[str, Sequence[Any]] = {
 }
 """Fields that no answer here could honour, and their values that ask for nothing."""
 
-UNMADE = ("grammar", "structural_tag")
+GRAMMARS = ("grammar", "structural_tag")
 """Of `structured_outputs`: languages that only a grammar's own engine reads."""
 
 SAMPLING = ("temperature", "top_p", "frequency_penalty", "presence_penalty", "seed")
 
 
-def read_call(call: ClientCall) -> Asked:
+def read_call(call: ClientCall) -> ParsedRequest:
     """What the body of a call asks for. Refused."""
-    said = json_object(call.body)
-    for name in said.keys() & BEYOND.keys():
-        _plain(name, said[name], BEYOND[name])
-    if isinstance(given := said.get("structured_outputs"), dict):
-        for name in UNMADE:
-            _plain(f"structured_outputs.{name}", given.get(name), (None,))
+    body = json_object(call.body)
+    for name in body.keys() & BEYOND.keys():
+        _require_default(name, body[name], BEYOND[name])
+    if isinstance(given := body.get("structured_outputs"), dict):
+        for name in GRAMMARS:
+            _require_default(f"structured_outputs.{name}", given.get(name), (None,))
     match PATHS[call.path]:
         case "completions":
-            return _completion(_validated(CompletionFields, said), said)
+            return _completion(_validated(CompletionFields, body), body)
         case "chat":
-            return _chat(_validated(ChatFields, said), said)
+            return _chat(_validated(ChatFields, body), body)
         case "responses":
-            return _response(_validated(ResponsesFields, said), said)
+            return _response(_validated(ResponsesFields, body), body)
 
 
-def _plain(name: str, value: object, allowed: Sequence[Any]) -> None:
+def _require_default(name: str, value: object, allowed: Sequence[Any]) -> None:
     # The types too: in Python 1 equals true, in JSON it does not.
     if not any(type(value) is type(each) and value == each for each in allowed):
         raise refusal(f"Unsupported parameter: {name!r} of this value has no answer here", name)
 
 
-def _common(asked: GenerationFields) -> dict[str, Any]:
-    options = asked.stream_options
-    if options is not None and not asked.stream:
+def _common(fields: GenerationFields) -> dict[str, Any]:
+    options = fields.stream_options
+    if options is not None and not fields.stream:
         raise refusal("'stream_options' is only allowed when 'stream' is true", "stream_options")
-    said = ((name, getattr(asked, name)) for name in SAMPLING)
+    given = ((name, getattr(fields, name)) for name in SAMPLING)
     return {
-        "model": asked.model,
-        "copies": asked.n or 1,
-        "stream": bool(asked.stream),
+        "stream": bool(fields.stream),
         "usage": bool(options and options.include_usage),
         "usage_each": bool(options and options.include_usage and options.continuous_usage_stats),
-        "stops": asked.stop,
-        "keep_stop": bool(asked.include_stop_str_in_output),
-        "sampling": {name: value for name, value in said if value is not None},
-        "exact": bool(asked.ignore_eos) or bool(asked.min_tokens),
+        "stops": fields.stop,
+        "keep_stop": bool(fields.include_stop_str_in_output),
+        "sampling": {name: value for name, value in given if value is not None},
+        "exact": bool(fields.ignore_eos) or bool(fields.min_tokens),
     }
 
 
-def _completion(asked: CompletionFields, said: Mapping[str, Any]) -> Asked:
-    if asked.echo and asked.logprobs is not None:
+def _completion(fields: CompletionFields, body: Mapping[str, Any]) -> ParsedRequest:
+    if fields.echo and fields.logprobs is not None:
         raise refusal("Unsupported parameter: 'echo' with 'logprobs' has no answer here", "echo")
-    return Asked(
+    return ParsedRequest(
         api="completions",
-        prompts=prompts_of(said),
-        logprobs=asked.logprobs,
-        echo=bool(asked.echo),
-        form=_form(asked.response_format, asked.structured_outputs),
-        **_common(asked),
+        prompts=prompts_of(body),
+        n=fields.n or 1,
+        logprobs=fields.logprobs,
+        echo=bool(fields.echo),
+        format=_response_format(fields.response_format) or _structured(fields.structured_outputs),
+        **_common(fields),
     )
 
 
-def _chat(asked: ChatFields, said: Mapping[str, Any]) -> Asked:
-    if asked.top_logprobs and not asked.logprobs:
+def _chat(fields: ChatFields, body: Mapping[str, Any]) -> ParsedRequest:
+    if fields.top_logprobs and not fields.logprobs:
         raise refusal("'top_logprobs' is only allowed when 'logprobs' is true", "top_logprobs")
-    tools = [
-        Tool(name=each.function.name, schema=each.function.parameters or {}) for each in asked.tools or ()
-    ]
-    return Asked(
+    tools = [Tool(each.function.name, each.function.parameters or {}) for each in fields.tools or ()]
+    return ParsedRequest(
         api="chat",
-        prompts=prompts_of(said),
-        logprobs=(asked.top_logprobs or 0) if asked.logprobs else None,
-        form=_form(asked.response_format, asked.structured_outputs),
+        prompts=prompts_of(body),
+        n=fields.n or 1,
+        logprobs=(fields.top_logprobs or 0) if fields.logprobs else None,
+        format=_response_format(fields.response_format) or _structured(fields.structured_outputs),
         tools=tools,
-        choice=_choice(asked.tool_choice, tools),
-        after_tool=asked.messages[-1].role in ("tool", "function"),
-        **_common(asked),
+        tool_choice=_tool_choice(fields.tool_choice, tools),
+        after_tool=fields.messages[-1].role in ("tool", "function"),
+        **_common(fields),
     )
 
 
-def _response(asked: ResponsesFields, said: Mapping[str, Any]) -> Asked:
-    tools = [Tool(name=each.name, schema=each.parameters or {}) for each in asked.tools or ()]
-    form, wanted = None, asked.text.format if asked.text is not None else None
-    if wanted is not None and wanted.type != "text":
-        form = Form(param="text.format", kind="json", value=wanted.given)
+def _response(fields: ResponsesFields, body: Mapping[str, Any]) -> ParsedRequest:
+    tools = [Tool(each.name, each.parameters or {}) for each in fields.tools or ()]
+    wanted, text = None, fields.text.format if fields.text is not None else None
+    if text is not None and text.type != "text":
+        wanted = OutputFormat("text.format", "json", text.given)
     try:
-        prompts = prompts_of(said)
+        prompts = prompts_of(body)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise refusal(f"Invalid 'input': {error}", "input") from error
-    last = asked.input[-1] if isinstance(asked.input, list) and asked.input else {}
-    return Asked(
+    last = fields.input[-1] if isinstance(fields.input, list) else {}
+    return ParsedRequest(
         api="responses",
         prompts=prompts,
-        form=form or _form(None, asked.structured_outputs),
+        format=wanted or _structured(fields.structured_outputs),
         tools=tools,
-        choice=_choice(asked.tool_choice, tools),
+        tool_choice=_tool_choice(fields.tool_choice, tools),
         after_tool=last.get("type") == "function_call_output",
-        **_common(asked),
+        **_common(fields),
     )
 
 
-def _form(wanted: ResponseFormat | None, structured: StructuredOutputs | None) -> Form | None:
-    if wanted is not None and wanted.type == "json_schema" and wanted.json_schema is None:
-        raise refusal("Missing required parameter: 'response_format.json_schema'", "response_format")
-    if wanted is not None and wanted.type != "text":
-        schema = None if wanted.json_schema is None else wanted.json_schema.given
-        return Form(param="response_format", kind="json", value=schema)
-    if structured is None:
+def _response_format(wanted: ResponseFormat | None) -> OutputFormat | None:
+    if wanted is None or wanted.type == "text":
         return None
+    if wanted.type == "json_schema" and wanted.json_schema is None:
+        raise refusal("Missing required parameter: 'response_format.json_schema'", "response_format")
+    schema = None if wanted.json_schema is None else wanted.json_schema.given
+    return OutputFormat("response_format", "json", schema)
+
+
+def _structured(given: StructuredOutputs | None) -> OutputFormat | None:
     name = "structured_outputs"
-    if structured.choice is not None:
-        return Form(param=name, kind="choice", value=structured.choice)
-    if structured.regex is not None:
-        return Form(param=name, kind="regex", value=structured.regex)
-    if structured.json_ is not None:
-        given = structured.json_
-        return Form(
-            param=name, kind="json", value=json_object(given.encode()) if isinstance(given, str) else given
-        )
-    return Form(param=name, kind="json") if structured.json_object else None
+    if given is None:
+        return None
+    if given.choice is not None:
+        return OutputFormat(name, "choice", given.choice)
+    if given.regex is not None:
+        return OutputFormat(name, "regex", given.regex)
+    if given.json_ is not None:
+        schema = json_object(given.json_.encode()) if isinstance(given.json_, str) else given.json_
+        return OutputFormat(name, "json", schema)
+    return OutputFormat(name, "json") if given.json_object else None
 
 
-def _choice(said: str | dict[str, Any] | None, tools: Sequence[Tool]) -> str:
+def _tool_choice(given: str | dict[str, Any] | None, tools: Sequence[Tool]) -> str:
     """`none`, `auto`, `required`, or the name of one of the tools."""
-    if said is None:
+    if given is None:
         return "auto" if tools else "none"
-    if isinstance(said, dict):
-        given = said.get("function", said)
-        name = given.get("name") if isinstance(given, dict) else None
+    if isinstance(given, dict):
+        function = given.get("function", given)
+        name = function.get("name") if isinstance(function, dict) else None
         if name not in [tool.name for tool in tools]:
             raise refusal("Invalid 'tool_choice': it names none of the tools", "tool_choice")
         return str(name)
-    if said not in ("none", "auto", "required"):
+    if given not in ("none", "auto", "required"):
         raise refusal(
             "Invalid 'tool_choice': it should be none, auto, required, or a function", "tool_choice"
         )
-    if said != "none" and not tools:
+    if given != "none" and not tools:
         raise refusal("'tool_choice' is only allowed when 'tools' are specified", "tool_choice")
-    return said
+    return given
 
 
 Model = TypeVar("Model", bound=BaseModel)

@@ -1,11 +1,10 @@
 """The simulated engine: the simulator's model on the real clock, and answers in every form without a model.
 
 engine      SimulatedEngine
-output      its clock, the tokens that wait for a reader, and the words that they say
-content     what it says where a client asks for a form: a tool's call, JSON of a schema, a choice, a pattern
-values      the least JSON that fits a schema
-patterns    a text that a regular expression matches
-asides      embeddings, token ids and the version
+timing      its clock, and the tokens that wait for a reader
+content     the text of its answers: words, or where a client asks for a form, the simplest text of that form
+values      the simplest JSON that fits a schema, and text that fits a pattern
+auxiliary   embeddings, token ids and the version
 """
 
 from serve_apps.engines.simulated.engine import InjectedFault, SimulatedEngine, slowness_of

@@ -1,87 +1,79 @@
-"""What a simulated engine says where a client asks for a form: JSON of a schema, a choice, a pattern, a call.
+"""What a simulated engine answers: words, and the simplest text where a client asks for a form.
 
-Values are the least that fit, so they say nothing. Where nothing is found that fits (a schema may ask for
-anything) the request is refused: an answer that breaks the promise of its form would be worse. Tokens of
-such texts are four characters.
+Where no text is found that fits (a schema may ask for anything) the request is refused: an answer that breaks
+the promise of its form would be worse. A script's tokens are four characters.
 
-Of a tool that may be called, not must (`auto`), the first is called when a user has spoken, and text answers
-a tool's result: so that a client's loop of calls goes round once. A client that wants an exact number of
-tokens gets text.
+Of tools that may be called, not must (`auto`), the first is called when a user has spoken, and text answers a
+tool's result, so that a client's loop of calls goes round once. A client that wants an exact number of tokens
+gets text.
 """
 
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Sequence
 
 from serve_apps.engines.answering.answers import Plan
-from serve_apps.engines.answering.forms import Piece
-from serve_apps.engines.answering.prompts import Prompt
-from serve_apps.engines.answering.reading import Asked, Form, refusal
-from serve_apps.engines.simulated.output import WORDS, SimulatedText
-from serve_apps.engines.simulated.patterns import Unfitting, least_match
-from serve_apps.engines.simulated.values import least_json
+from serve_apps.engines.answering.forms import TokenLogprob
+from serve_apps.engines.answering.reading import OutputFormat, ParsedRequest, Tool, refusal
+from serve_apps.engines.simulated.values import Unfitting, simplest_json, simplest_match
 
 TOKEN_CHARACTERS = 4
+FIRST = " [simulated]"
+WORDS = (
+    *("alfa", "bravo", "charlie", "delta", "echo", "foxtrot", "golf", "hotel", "india", "juliett", "kilo"),
+    *("lima", "mike", "november", "oscar", "papa", "quebec", "romeo", "sierra", "tango", "uniform", "victor"),
+    *("whiskey", "xray", "yankee", "zulu"),
+)
+LOGPROB = -0.1
+"""Of every token; those of other tokens in its place are lower."""
 
 
-def plan(asked: Asked, prompt: Prompt, copy: int) -> Plan:
-    """What an output says, see above. Refused where nothing fits."""
-    tool = None
-    if asked.choice == "required" or (asked.choice == "auto" and not (asked.after_tool or asked.exact)):
-        tool = asked.tools[0]
-    elif asked.choice not in ("none", "auto"):
-        tool = next(each for each in asked.tools if each.name == asked.choice)
-    seed = asked.sampling.get("seed")
-    own = SimulatedText(prompt, seed if not copy else int(seed or 0) + copy)
-    chances = None if asked.logprobs is None else _Chances(asked.logprobs)
-    script = None
+def words(start: int, stop: int) -> str:
+    """The text of tokens `start` to `stop`, the latter left out: the same in every output."""
+    return "".join(f" {WORDS[at % len(WORDS)]}" if at else FIRST for at in range(start, stop))
+
+
+def plan(request: ParsedRequest) -> Plan:
+    """What the choices of a request say, see above. Refused where nothing fits."""
+    tool, choice = None, request.tool_choice
+    if choice == "required" or (choice == "auto" and not (request.after_tool or request.exact)):
+        tool = request.tools[0]
+    elif choice not in ("none", "auto"):
+        tool = next(each for each in request.tools if each.name == choice)
+    text, alternatives = _scripted(tool, request.format), request.logprobs
+    return Plan(
+        tool=tool,
+        script=None if text is None else _tokens(text),
+        logprobs=None if alternatives is None else lambda tokens: _logprobs(tokens, alternatives),
+    )
+
+
+def _scripted(tool: Tool | None, wanted: OutputFormat | None) -> str | None:
     if tool is not None:
-        script = _tokens(_fitting(least_json, tool.schema or {"type": "object"}, "tools"))
-    elif asked.form is not None:
-        script = _tokens(_of_form(asked.form))
-    return Plan(tool=tool, script=script, tokens=own.each, chances=chances)
-
-
-class _Chances:
-    """Made-up probabilities: the same for the same token, and likelier than all others."""
-
-    def __init__(self, others: int) -> None:
-        self._others = others
-
-    def __call__(self, at: int, token: str) -> Piece:
-        chance = -0.01 - (hash_of(token) % 100) / 200
-        named = [f" {WORDS[(at * 7 + other * 13) % len(WORDS)]}" for other in range(1, self._others)]
-        others = [(token, chance)] if self._others else []
-        others += [(name, chance - 1.0 - number) for number, name in enumerate(named)]
-        return Piece(token, chance, others)
-
-
-def hash_of(text: str) -> int:
-    """A number of a text, the same in every process."""
-    return sum((at + 1) * byte for at, byte in enumerate(text.encode()))
+        wanted = OutputFormat("tools", "json", tool.schema)
+    if wanted is None:
+        return None
+    try:
+        match wanted.kind:
+            case "choice":
+                return str(wanted.value[0])
+            case "regex":
+                return simplest_match(wanted.value)
+            case "json":
+                return simplest_json(wanted.value or {"type": "object"})
+    except Unfitting as error:
+        text = f"Invalid {wanted.param!r}: a simulated engine makes nothing that fits: {error}"
+        raise refusal(text, wanted.param) from error
 
 
 def _tokens(text: str) -> Sequence[str]:
     return [text[at : at + TOKEN_CHARACTERS] for at in range(0, len(text), TOKEN_CHARACTERS)] or [""]
 
 
-def _of_form(form: Form) -> str:
-    match form.kind:
-        case "choice":
-            return str(form.value[0])
-        case "regex":
-            return _fitting(least_match, str(form.value), form.param)
-        case _:
-            return _fitting(
-                least_json, form.value if form.value is not None else {"type": "object"}, form.param
-            )
-
-
-T = TypeVar("T")
-
-
-def _fitting(make: Callable[[T], str], wanted: T, param: str) -> str:
-    try:
-        return make(wanted)
-    except Unfitting as error:
-        text = f"Invalid {param!r}: a simulated engine makes nothing that fits: {error}"
-        raise refusal(text, param) from error
+def _logprobs(tokens: str | Sequence[str], alternatives: int) -> Sequence[TokenLogprob]:
+    """Made-up probabilities of words or of a script's tokens, each with so many of the likeliest there."""
+    texts = [f" {word}" for word in tokens.split()] if isinstance(tokens, str) else tokens
+    made = []
+    for text in texts:
+        others = [f" {word}" for word in WORDS if f" {word}" != text][: max(0, alternatives - 1)]
+        likeliest = [text, *others][:alternatives]
+        made.append(TokenLogprob(text, LOGPROB, [(each, LOGPROB - at) for at, each in enumerate(likeliest)]))
+    return made

@@ -57,9 +57,9 @@ from serve_apps.engines.protocol import (
     TokenChunk,
     check_length,
 )
-from serve_apps.engines.simulated.asides import answer_aside
-from serve_apps.engines.simulated.content import plan
-from serve_apps.engines.simulated.output import Inbox, PausableTimer, SimulatedText
+from serve_apps.engines.simulated.auxiliary import answer_aside
+from serve_apps.engines.simulated.content import plan, words
+from serve_apps.engines.simulated.timing import Inbox, PausableTimer
 
 
 class InjectedFault(StrEnum):
@@ -163,13 +163,13 @@ class SimulatedEngine:
     ) -> AsyncGenerator[TokenChunk, None]:
         """The words of one output; the prompt of a copy is `computed` here already."""
         inbox, job, asked_s = self._take_in(request, kv, computed=computed)
-        text, sent, first_s = SimulatedText(request.prompt, request.sampling.get("seed")), 0, None
+        sent, first_s = 0, None
         try:
             while sent < request.max_tokens:
                 start, sent = sent, sent + await inbox.take()
                 first_s = self._timer.now_s() - asked_s if first_s is None else first_s
                 if sent < request.max_tokens:
-                    yield TokenChunk(text.tokens(start, sent), sent - start)
+                    yield TokenChunk(words(start, sent), sent - start)
             cached_tokens = job.cached_tokens if kv is None else kv.cached_tokens
             times = EngineTimes(
                 transferred_s=None if kv is None else job.came_s - asked_s,
@@ -177,7 +177,7 @@ class SimulatedEngine:
                 first_token_s=first_s,
                 ended_s=self._timer.now_s() - asked_s,
             )
-            yield TokenChunk(text.tokens(start, sent), sent - start, "length", cached_tokens, times)
+            yield TokenChunk(words(start, sent), sent - start, "length", cached_tokens, times)
         finally:
             self._let_go(request.request_id, inbox)
             self._parts.pop(request.request_id, None)

@@ -1,11 +1,14 @@
-"""The least JSON value that fits a schema, checked against it.
+"""The simplest JSON that fits a schema, and the simplest text that fits a pattern.
 
-A schema comes from a client: how much work it makes is bounded, and its patterns are carried out by
-`patterns`, never by a matcher, which a pattern can keep busy for ever.
+A schema comes from a client, so the work that it can cause is bounded, and no pattern is ever matched: a
+matcher can be kept busy for hours. A text is read off a pattern that is a row of characters and sets with
+repeats, such as `^[a-z]{2}-\\d+$`, or a choice of words, such as `^(yes|no)$`. A value is checked against all
+the rest of its schema once it is made.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping
 from math import ceil, floor, inf
 from typing import Any
 
@@ -14,24 +17,25 @@ from jsonschema.exceptions import SchemaError, ValidationError  # type: ignore[i
 from jsonschema.validators import extend  # type: ignore[import-untyped]
 from referencing.exceptions import Unresolvable
 
-from serve_apps.engines.simulated.patterns import Unfitting, least_match
-
 DEEPEST = 40
-"""Levels of a schema that refers to itself."""
+"""Levels of a value, for schemas that refer to themselves."""
 
 MOST_STEPS = 5_000
-"""Schemas looked at for one value, and references followed to check it."""
+"""Schemas read to make one value, and references followed to check it."""
 
-MOST_REPEATED = 10_000
+LONGEST = 10_000
 """Characters, items or properties that a schema may demand."""
 
+UNSUPPORTED = {"patternProperties", "$dynamicRef", "not", "if", "dependentSchemas", "unevaluatedProperties"}
+"""Keywords for which no value is made."""
 
-UNREAD = {"patternProperties", "$dynamicRef", "not", "if", "dependentSchemas", "unevaluatedProperties"}
-"""Keywords that nothing is made for."""
+
+class Unfitting(Exception):
+    """No value is made for that schema or pattern; the text says why."""
 
 
-def least_json(schema: Mapping[str, Any]) -> str:
-    """JSON that fits. Unfitting says why there is none here."""
+def simplest_json(schema: Mapping[str, Any]) -> str:
+    """JSON that fits. Unfitting."""
     try:
         Draft202012Validator.check_schema(schema)
         value = _Values(schema).of(schema)
@@ -46,7 +50,7 @@ def least_json(schema: Mapping[str, Any]) -> str:
 
 
 def _validator() -> type[Draft202012Validator]:
-    """A validator whose work is bounded, and that leaves patterns to the one who made the value."""
+    """A validator that follows a bounded number of references and matches no patterns."""
     left, follow = MOST_STEPS, Draft202012Validator.VALIDATORS["$ref"]
 
     def reference(validator: Any, *arguments: Any) -> Iterator[ValidationError]:  # noqa: ANN401 - jsonschema's
@@ -63,51 +67,60 @@ def _validator() -> type[Draft202012Validator]:
 
 
 class _Values:
-    """The least value of a schema, whose references are those of `root`."""
+    """Makes values; `root` resolves references."""
 
     def __init__(self, root: Mapping[str, Any]) -> None:
         self._root, self._left = root, MOST_STEPS
 
     def of(self, schema: Any, depth: int = 0) -> Any:  # noqa: ANN401 - JSON
-        """A value that fits as far as is looked at here."""
+        """A value of the schema's type, with all that is required in it."""
         if not isinstance(schema, Mapping):
             return {}
         self._left -= 1
         if depth > DEEPEST or self._left < 0:
             raise Unfitting("it goes on and on")
-        if unread := schema.keys() & UNREAD:
-            raise Unfitting(f"{min(unread)} is not read here")
+        if unsupported := schema.keys() & UNSUPPORTED:
+            raise Unfitting(f"{min(unsupported)} is not supported")
         if "$ref" in schema:
             return self.of({**self._referred(schema["$ref"]), **_without(schema, "$ref")}, depth + 1)
         if "const" in schema or schema.get("enum"):
             return schema["const"] if "const" in schema else schema["enum"][0]
         if schema.get("allOf"):
             return self.of(self._together(schema), depth + 1)
-        several = next((name for name in ("anyOf", "oneOf") if schema.get(name)), None)
-        return self._typed(schema, depth) if several is None else self._alternative(schema, several, depth)
+        for name in ("anyOf", "oneOf"):
+            if schema.get(name):
+                return self._alternative(schema, name, depth)
+        return self._typed(schema, depth)
 
     def _typed(self, schema: Mapping[str, Any], depth: int) -> Any:  # noqa: ANN401 - JSON
         given = schema.get("type")
-        kind = given[0] if isinstance(given, list) and given else given
-        match kind or _implied(schema):
+        match (given[0] if isinstance(given, list) and given else given) or _implied(schema):
             case "object":
                 return self._object(schema, depth)
             case "array":
-                return self._array(schema, depth)
+                first = [self.of(each, depth + 1) for each in schema.get("prefixItems", ())]
+                more = _bounded(schema.get("minItems", 0)) - len(first)
+                return first + [self.of(schema.get("items", {}), depth + 1) for _ in range(more)]
             case "string":
                 return _string(schema)
-            case "integer" | "number":
+            case "integer" | "number" as kind:
                 return _number(schema, whole=kind == "integer")
             case "boolean":
                 return True
             case _:
                 return None
 
+    def _object(self, schema: Mapping[str, Any], depth: int) -> dict[str, Any]:
+        properties, least = schema.get("properties", {}), _bounded(schema.get("minProperties", 0))
+        names = dict.fromkeys(schema.get("required", ()))
+        names |= dict.fromkeys([*properties][: max(0, least - len(names))])
+        names |= dict.fromkeys(f"key{at}" for at in range(least - len(names)))
+        others = schema.get("additionalProperties", {})
+        return {name: self.of(properties.get(name, others), depth + 1) for name in names}
+
     def _alternative(self, schema: Mapping[str, Any], name: str, depth: int) -> Any:  # noqa: ANN401 - JSON
-        # What ends is tried before what refers to something, which may be the schema itself.
-        choices = sorted(
-            schema[name], key=lambda each: "$ref" in each if isinstance(each, Mapping) else False
-        )
+        """The first for which a value is made; references, which may lead back here, come last."""
+        choices = sorted(schema[name], key=lambda each: isinstance(each, Mapping) and "$ref" in each)
         for at, each in enumerate(choices):
             try:
                 return self.of({**_without(schema, name), **each}, depth + 1)
@@ -119,41 +132,11 @@ class _Values:
     def _together(self, schema: Mapping[str, Any]) -> dict[str, Any]:
         merged = _without(schema, "allOf")
         for each in schema["allOf"]:
-            part = (
-                {**self._referred(each["$ref"]), **_without(each, "$ref")} if "$ref" in each else dict(each)
-            )
+            part = {**self._referred(each["$ref"]), **_without(each, "$ref")} if "$ref" in each else each
             properties = {**merged.get("properties", {}), **part.get("properties", {})}
             required = [*merged.get("required", []), *part.get("required", [])]
             merged = {**merged, **part, "properties": properties, "required": required}
         return merged
-
-    def _object(self, schema: Mapping[str, Any], depth: int) -> dict[str, Any]:
-        properties = schema.get("properties", {})
-        least = _bounded(schema.get("minProperties", 0))
-        found = {name: self.of(properties.get(name, {}), depth + 1) for name in schema.get("required", ())}
-        for name in properties:
-            if len(found) < least and name not in found:
-                found[name] = self.of(properties[name], depth + 1)
-        for at in range(least - len(found)):
-            found[f"key{at}"] = self.of(schema.get("additionalProperties", {}), depth + 1)
-        return found
-
-    def _array(self, schema: Mapping[str, Any], depth: int) -> list[Any]:
-        first = [self.of(each, depth + 1) for each in schema.get("prefixItems", ())]
-        least = max(len(first), _bounded(schema.get("minItems", 0)))
-        items = schema.get("items", {})
-        values = [self.of(items, depth + 1) for _ in range(least - len(first))]
-        if schema.get("uniqueItems") and len(values) > 1:
-            values = self._different(items, len(values))
-        return first + values
-
-    def _different(self, items: Mapping[str, Any], count: int) -> list[Any]:
-        if "enum" in items:
-            return list(items["enum"][:count])
-        if items.get("type") in ("integer", "number"):
-            begin = self.of(items)
-            return [begin + at * items.get("multipleOf", 1) for at in range(count)]
-        return [f"{self.of(items)}{at}" for at in range(count)]
 
     def _referred(self, reference: str) -> Mapping[str, Any]:
         if not reference.startswith("#"):
@@ -168,8 +151,8 @@ class _Values:
 
 
 def _bounded(demanded: float) -> int:
-    if demanded > MOST_REPEATED:
-        raise Unfitting(f"it demands {demanded} of something, and at most {MOST_REPEATED} are made")
+    if demanded > LONGEST:
+        raise Unfitting(f"it demands {demanded} of something, and at most {LONGEST} are made")
     return int(demanded)
 
 
@@ -177,17 +160,14 @@ def _without(schema: Mapping[str, Any], name: str) -> dict[str, Any]:
     return {key: value for key, value in schema.items() if key != name}
 
 
-IMPLIED: Mapping[str, Sequence[str]] = {
-    "object": ("properties", "required", "additionalProperties", "minProperties"),
-    "array": ("items", "prefixItems", "minItems"),
-    "string": ("pattern", "minLength", "maxLength", "format"),
-    "number": ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
-}
-
-
 def _implied(schema: Mapping[str, Any]) -> str:
-    """The type that the other keywords are about."""
-    return next((kind for kind, names in IMPLIED.items() if any(name in schema for name in names)), "string")
+    """The type that is meant where a schema names none."""
+    if {"properties", "required", "additionalProperties", "minProperties"} & schema.keys():
+        return "object"
+    if {"items", "prefixItems", "minItems"} & schema.keys():
+        return "array"
+    bounds = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}
+    return "number" if bounds & schema.keys() else "string"
 
 
 FORMATS: Mapping[str, str] = {
@@ -206,27 +186,62 @@ FORMATS: Mapping[str, str] = {
 
 def _string(schema: Mapping[str, Any]) -> str:
     if "pattern" in schema:
-        return least_match(schema["pattern"])
+        return simplest_match(schema["pattern"])
     text = FORMATS.get(schema.get("format", ""), "simulated")
-    least, most = _bounded(schema.get("minLength", 0)), schema.get("maxLength")
-    text += "." * (least - len(text))
-    return text if most is None else text[: int(most)]
+    most = schema.get("maxLength")
+    return text.ljust(_bounded(schema.get("minLength", 0)), ".")[: None if most is None else int(most)]
 
 
 def _number(schema: Mapping[str, Any], *, whole: bool) -> float:
     """The least above the lower bounds, else 0 or the greatest below the upper ones."""
-    step = schema.get("multipleOf", 1)
-    lows = [schema[name] for name in ("minimum", "exclusiveMinimum") if name in schema]
-    highs = [schema[name] for name in ("maximum", "exclusiveMaximum") if name in schema]
-    value: float = 0 if whole else 0.0
-    if lows:
-        value = ceil(max(lows) / step) * step
-        if value <= schema.get("exclusiveMinimum", -inf):
-            value += step
-        if highs and value >= min(highs) and not whole and "multipleOf" not in schema:
-            value = (max(lows) + min(highs)) / 2
-    elif highs and min(highs) <= 0:
-        value = floor(min(highs) / step) * step
-        if value >= schema.get("exclusiveMaximum", inf):
-            value -= step
-    return value
+    low = max(schema.get("minimum", -inf), schema.get("exclusiveMinimum", -inf))
+    high = min(schema.get("maximum", inf), schema.get("exclusiveMaximum", inf))
+    step, value = schema.get("multipleOf", 1), 0.0
+    if low > -inf:
+        value = ceil(low / step) * step
+        value += step if value == schema.get("exclusiveMinimum") else 0
+        if value >= high and not whole and "multipleOf" not in schema:
+            value = (low + high) / 2
+    elif high <= 0:
+        value = floor(high / step) * step
+        value -= step if value == schema.get("exclusiveMaximum") else 0
+    return int(value) if whole else value
+
+
+PART = re.compile(
+    r"(\\.|\[(?:[^\]\[\\]|\\.)+\]|[^\\\[\](){}*+?|^$])(?:(\{(\d{1,5})(?:,\d*)?\}|[*+?])\??)?", re.DOTALL
+)
+"""A character or a set, and its repeat."""
+
+CLASSES = {"d": "0", "w": "a", "s": " ", "D": "a", "W": " ", "S": "a", "n": "\n", "t": "\t", "r": "\r"}
+
+
+def simplest_match(pattern: str) -> str:
+    """A text that matches the whole of a pattern. Unfitting."""
+    inner = pattern.removeprefix("^").removesuffix("$")
+    if words := re.fullmatch(r"\((?:\?:)?([^\\\[\](){}*+?.^$]*)\)", inner):
+        return words[1].split("|")[0]
+    text, at = "", 0
+    while at < len(inner):
+        part = PART.match(inner, at)
+        if part is None or len(text) > LONGEST:
+            raise Unfitting(f"simulated engines make no text for the pattern {pattern[:100]!r}")
+        least = int(part[3]) if part[3] else 0 if part[2] in ("*", "?") else 1
+        text += _character(part[1], pattern) * _bounded(least)
+        at = part.end()
+    return text
+
+
+def _character(part: str, pattern: str) -> str:
+    """One that the part matches."""
+    if part == ".":
+        return "a"
+    if part.startswith("["):
+        part = part[1:3] if part[1] == "\\" else part[1]
+        if part == "^":
+            raise Unfitting(f"simulated engines make no text for the pattern {pattern[:100]!r}")
+    if not part.startswith("\\"):
+        return part
+    if part[1].isalnum() and part[1] not in CLASSES:
+        raise Unfitting(f"simulated engines make no text for the pattern {pattern[:100]!r}")
+    return CLASSES.get(part[1], part[1])
