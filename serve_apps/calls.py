@@ -28,7 +28,7 @@ import itertools
 import logging
 import pickle
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextvars import Context
 from typing import Any, cast
 
@@ -45,6 +45,7 @@ from ray.serve.handle import DeploymentHandle
 
 from actors.wire import Address, CallingEnd, connect
 from serve_apps.call_server import CHUNK, END, FAILED
+from serve_apps.compat_serve import cancel, lean
 from serve_apps.engines.protocol import EngineError, EngineFailed, PromptTooLong, Refused, TokenChunk, joined
 from serve_apps.gateway.backend import BackendError, NotReady, Overloaded, RefusedByEngine, TakeChunk, TooLong
 from serve_apps.membership import Membership, NoReplica, ReplicaGone
@@ -53,12 +54,6 @@ CONNECTED_WITHIN_S = 30.0
 """Seconds to learn where a replica listens, and to be connected to it: its loop may be busy with a start."""
 
 logger = logging.getLogger("ray.serve")
-
-LEAN: Mapping[str, Any] = {
-    "_by_reference": False,
-    "request_serialization": "pickle",
-    "response_serialization": "pickle",
-}
 
 REPLICA_LOST = (
     RayActorError,
@@ -88,18 +83,6 @@ class Untaken(Lost):
     """The replica was gone before it took the call."""
 
 
-def lean(handle: DeploymentHandle[Any], method: str, *, stream: bool = False) -> DeploymentHandle[Any]:
-    """The handle for one method, on this event loop and over gRPC.
-
-    A loop must have no second handle of a deployment but those that the first's `options` gives, as it may
-    wait for its configuration for ever. Serve gives up a new handle's first poll, answered or not, when the
-    poll that a loop's handles share brings new targets (Ray 2.60: 16 of 150 with targets every 100 ms).
-    """
-    if not handle.is_initialized:
-        handle._init(_run_router_in_separate_loop=False)  # type: ignore[no-untyped-call]
-    return handle.options(method_name=method, stream=stream, **LEAN)
-
-
 async def ask(handle: DeploymentHandle[Any], *arguments: Any) -> Any:  # noqa: ANN401 - as the method returns
     """Call a method that returns one value. Lost, or a BackendError."""
     response = handle.remote(*arguments)
@@ -111,15 +94,6 @@ async def ask(handle: DeploymentHandle[Any], *arguments: Any) -> Any:  # noqa: A
         if isinstance(error, asyncio.CancelledError) and _cancelling():
             raise
         raise _translated(error) from error
-
-
-def cancel(response: Any) -> None:  # noqa: ANN401 - one of Serve's two kinds of response
-    """Cancel a call, however far it is; nothing happens to one that has ended."""
-    response.cancel()
-    # Serve forgets a call that a replica has taken before anything waited for it.
-    taken = response._replica_result_future
-    if taken.done() and not taken.cancelled() and taken.exception() is None:
-        taken.result().cancel()
 
 
 def lost(error: BaseException) -> Lost:

@@ -14,7 +14,8 @@ from ray.serve.handle import DeploymentHandle
 from actors.routing.messages import OnReplica
 from headway.planning import Role
 from headway.routing.types import Placement, ReplicaLoad, ReplicaState, ReplicaUpdate, RouteRequest
-from serve_apps.calls import ask, lean
+from serve_apps.calls import ask
+from serve_apps.compat_serve import lean
 from serve_apps.engines.protocol import RunningRequest
 from serve_apps.gateway.backend import BackendError
 from serve_apps.membership import Member, Membership

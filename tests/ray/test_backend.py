@@ -17,7 +17,8 @@ from ray.serve.handle import DeploymentHandle
 
 from headway.config import HeadwayConfig, load_config
 from headway.planning import Role
-from serve_apps.calls import Lost, ask, lean
+from serve_apps.calls import Lost, ask
+from serve_apps.compat_serve import lean
 from serve_apps.engines.protocol import EngineRequest, EngineStats, TokenChunk
 from serve_apps.gateway.backend import NotReady, ReplicaLost, TimedOut, TooLong
 from serve_apps.membership import membership
@@ -41,7 +42,7 @@ SLOW = {
 class World:
     """The deployed pools, and one event loop with a backend over them.
 
-    All share one handle of each pool: see `serve_apps.calls.lean`.
+    All share one handle of each pool: see `serve_apps.compat_serve.lean`.
     """
 
     def __init__(self, config: HeadwayConfig, loop: asyncio.AbstractEventLoop) -> None:
