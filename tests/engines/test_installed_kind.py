@@ -79,20 +79,15 @@ def test_it_is_made_by_its_name_with_its_own_options():
     assert run(output()) == " echo echo echo"
 
 
-def test_gateway_and_builders_ask_its_declaration():
-    config = settings(kind="echo")
-    kind = engine_kind(config)
-    assert not kind.simulated
-    assert kind.resources(config, Role.DECODE) == EngineResources(gpus=2)
-    assert make_prompts(config).accuracy == "estimated"
-
-
-def test_its_files_are_looked_for_beside_the_settings(tmp_path):
+def test_its_declaration_answers_gateway_and_builders(tmp_path):
     (tmp_path / "weights").mkdir()
     file = tmp_path / "headway.yaml"
     file.write_text("engine: {kind: echo, options: {model: weights}}\n")
     config = read_arguments({"config": str(file)}, "disaggregated")
     assert config.engine.options["model"] == str(tmp_path / "weights")
+    kind = engine_kind(config)
+    assert (kind.simulated, kind.resources(config, Role.DECODE)) == (False, EngineResources(gpus=2))
+    assert make_prompts(config).accuracy == "estimated"
 
 
 @pytest.mark.parametrize(

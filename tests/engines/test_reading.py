@@ -46,19 +46,14 @@ WRONG_IN_BOTH = [
     ({"top_p": 1.1}, "top_p"),
     ({"presence_penalty": 2.1}, "presence_penalty"),
     ({"frequency_penalty": -2.1}, "frequency_penalty"),
-    ({"seed": 1.5}, "seed"),
     ({"seed": 2**63}, "seed"),
     ({"max_tokens": 0}, "max_tokens"),
     ({"max_tokens": 1.0}, "max_tokens"),
-    ({"max_tokens": True}, "max_tokens"),
-    ({"stream": "true"}, "stream"),
     ({"stream": 1}, "stream"),
     ({"stream_options": {"include_usage": True}}, "stream_options"),
     ({"stream": True, "stream_options": {"include_usage": 1}}, "stream_options.include_usage"),
-    ({"stop": 5}, "stop"),
     ({"stop": ["a", 5]}, "stop"),
     ({"stop": ["a"] * 17}, "stop"),
-    ({"stop": ""}, "stop"),
     ({"stop": ["a", ""]}, "stop"),
     ({"stop": "x" * 1025}, "stop"),
     ({"user": 5}, "user"),
@@ -71,11 +66,8 @@ WRONG_COMPLETIONS = [
     ({"prompt": []}, "prompt"),
     ({"prompt": [[]]}, "prompt"),
     ({"prompt": [1, "a"]}, "prompt"),
-    ({"prompt": [1, 2.0]}, "prompt"),
     ({"prompt": [True]}, "prompt"),
-    ({"prompt": [-1]}, "prompt"),
     ({"prompt": [2**32]}, "prompt"),
-    ({"prompt": [[["a"]]]}, "prompt"),
     ({"best_of": 2}, "best_of"),
     ({"suffix": "x"}, "suffix"),
     ({"logprobs": 21}, "logprobs"),
@@ -85,12 +77,11 @@ WRONG_COMPLETIONS = [
 WRONG_CHATS = [
     ({"messages": None}, "messages"),
     ({"messages": []}, "messages"),
-    ({"messages": "Hi"}, "messages"),
     ({"messages": ["Hi"]}, "messages[0]"),
-    ({"messages": [{"content": "Hi"}]}, "messages[0].role"),
     ({"messages": [{"role": "robot", "content": "Hi"}]}, "messages[0].role"),
     ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content"),
     ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages[0].content"),
+    ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content"),
     ({"max_completion_tokens": 0}, "max_completion_tokens"),
     ({"tools": [{"type": "function"}]}, "tools[0].function"),
     ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
@@ -101,8 +92,6 @@ WRONG_CHATS = [
     ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
     ({"tool_choice": "auto"}, "tool_choice"),
     ({"function_call": "auto"}, "function_call"),
-    ({"audio": {"voice": "x"}}, "audio"),
-    ({"modalities": ["text", "audio"]}, "modalities"),
     ({"top_logprobs": 5}, "top_logprobs"),
 ]
 
@@ -134,16 +123,6 @@ def test_what_is_wrong_is_named(ask, fields, param):
     assert param in message
 
 
-@pytest.mark.parametrize("part", ["image_url", "input_audio", "file"])
-def test_parts_that_are_no_text_are_refused_by_their_type(part):
-    content = [{"type": "text", "text": "See "}, {"type": part, part: {}}]
-    with pytest.raises(Refused) as raised:
-        chat(messages=[{"role": "user", "content": content}])
-    named, message = said(raised.value)
-    assert named == "messages[0].content"
-    assert f"part 1 is of type '{part}'" in message
-
-
 def test_values_that_ask_for_nothing_are_accepted():
     nothing = {name: values[-1] for name, values in BEYOND.items()}
     assert completion(**nothing).prompts == ["Hi"]
@@ -155,26 +134,14 @@ def test_fields_that_nobody_knows_are_passed_over():
 
 
 def test_null_is_the_same_as_nothing():
-    names = [
-        "stream",
-        "stream_options",
-        "max_tokens",
-        "temperature",
-        "top_p",
-        "seed",
-        "user",
-        "n",
-        "logprobs",
-    ]
-    nothing = dict.fromkeys([*names, "stop", "frequency_penalty", "presence_penalty"])
+    names = "stream stream_options max_tokens temperature top_p seed user n logprobs stop presence_penalty"
+    nothing = dict.fromkeys(names.split())
     assert completion(**nothing) == completion()
     assert chat(**nothing, tools=None, tool_choice=None, response_format=None) == chat()
 
 
 def test_one_stop_string_and_several():
-    assert completion(stop="a").stops == ("a",)
-    assert completion(stop=["a", "b", "c", "d"]).stops == ("a", "b", "c", "d")
-    assert completion(stop=[]).stops == ()
+    assert [completion(stop=given).stops for given in ("a", ["a", "b"], [])] == [("a",), ("a", "b"), ()]
 
 
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
@@ -197,12 +164,6 @@ def test_what_is_more_than_text_is_named():
     assert chat(response_format={"type": "json_object"}).beyond_text == "response_format"
     assert completion(logprobs=0).beyond_text == "logprobs"
     assert response(text={"format": {"type": "json_schema", "schema": {}}}).beyond_text == "text.format"
-
-
-def test_an_object_is_wanted():
-    with pytest.raises(Refused) as raised:
-        read("/v1/completions", b"[1]")
-    assert "JSON object" in said(raised.value)[1]
 
 
 json_values = st.recursive(
@@ -235,15 +196,8 @@ def test_any_object_is_asked_or_refused(fields):
             assert read(path, json.dumps(fields).encode()).prompts
 
 
-@given(st.lists(json_values, min_size=1, max_size=3))
-def test_what_is_no_message_is_named(messages):
-    with pytest.raises(Refused) as raised:
-        chat(messages=[USER, *messages])
-    assert said(raised.value)[0].startswith("messages[")
-
-
-@given(st.binary(max_size=40))
-def test_any_bytes_are_asked_or_refused(body):
+@given(st.binary(max_size=40) | st.just(b"[1]"))
+def test_what_is_no_object_is_refused(body):
     for path in PATHS:
         with pytest.raises(Refused):
             read(path, body)

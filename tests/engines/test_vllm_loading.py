@@ -14,7 +14,6 @@ from serve_apps.engines.vllm.loading import (
     fault_of,
     one_line,
     refusals,
-    safetensors_bytes,
 )
 from tests.engines.safetensors import safetensors
 
@@ -36,16 +35,13 @@ def refused(error: Exception) -> str:
     return str(caught.value)
 
 
-def test_what_is_said_of_a_model_is_one_line_with_the_reason() -> None:
+def test_a_refusal_is_one_line_with_the_reason() -> None:
     with pytest.raises(ValidationError) as caught:
         Refusing()
     assert refused(caught.value) == "engine.vllm: m can't be loaded: architectures ['X'] are not supported"
     assert refused(OSError("no\nconfig")) == "engine.vllm: m can't be loaded: no config"
-
-
-def test_a_reason_that_another_process_has_said_is_looked_up_in_its_log() -> None:
-    said = refused(RuntimeError("Engine core initialization failed. See root cause above. Failed: {}"))
-    assert said.endswith("its log, which is also this process's, says why")
+    elsewhere = refused(RuntimeError("Engine core initialization failed. See root cause above. Failed: {}"))
+    assert elsewhere.endswith("its log, which is also this process's, says why")
 
 
 def test_long_lists_are_cut_and_silence_has_a_name() -> None:
@@ -86,9 +82,3 @@ def test_what_is_wrong_with_weights(files: Mapping[str, bytes], fault: str | Non
         (tmp_path / name).write_bytes(content)
     found = fault_of(tmp_path)
     assert found is None if fault is None else found is not None and fault in found
-
-
-def test_the_length_that_a_header_tells_of(tmp_path: Path) -> None:
-    file = tmp_path / "model.safetensors"
-    file.write_bytes(WHOLE[: len(WHOLE) // 2])
-    assert safetensors_bytes(file) == len(WHOLE)

@@ -19,7 +19,7 @@ from serve_apps.engines.vllm.arguments import check_reserved, engine_arguments, 
 from serve_apps.engines.vllm.engine import decode_parameters, prefill_parameters
 from serve_apps.engines.vllm.kv_events import tells_events
 from serve_apps.engines.vllm.loading import quiet, reserve_port
-from serve_apps.engines.vllm.requests import Statistics, Streams
+from serve_apps.engines.vllm.requests import Attempt, Statistics, Streams
 from tests.engines.safetensors import safetensors
 
 VLLM = {"engine.kind": "vllm", "engine.vllm.device": "cpu", "model": "m"}
@@ -54,19 +54,15 @@ def test_prefixes_are_cached_and_told_of_unless_the_settings_say_otherwise(setti
 
 
 def test_settings_become_arguments_and_args_pass_through():
-    config = load_config(
-        None,
-        VLLM
-        | {
-            "engine.vllm.model": "org/name",
-            "engine.vllm.dtype": "float32",
-            "engine.max_model_tokens": 2048,
-            "engine.max_batch_size": 16,
-            "engine.chunk_tokens": 512,
-            "engine.vllm.args": {"enforce_eager": True},
-        },
-    )
-    assert engine_arguments(config, Role.DECODE) == {
+    settings = {
+        "engine.vllm.model": "org/name",
+        "engine.vllm.dtype": "float32",
+        "engine.max_model_tokens": 2048,
+        "engine.max_batch_size": 16,
+        "engine.chunk_tokens": 512,
+        "engine.vllm.args": {"enforce_eager": True},
+    }
+    assert engine_arguments(load_config(None, VLLM | settings), Role.DECODE) == {
         "model": "org/name",
         "served_model_name": "m",
         "dtype": "float32",
@@ -79,32 +75,23 @@ def test_settings_become_arguments_and_args_pass_through():
         "use_tqdm_on_load": False,
         "enforce_eager": True,
     }
-
-
-def test_the_model_is_the_deployments_where_nothing_else_is_said_and_silence_leaves_vllm_its_defaults():
-    arguments = engine_arguments(load_config(None, VLLM), Role.PREFILL)
-    assert arguments["model"] == "m"
-    assert not {"max_model_len", "max_num_seqs", "max_num_batched_tokens"} & arguments.keys()
+    defaults = engine_arguments(load_config(None, VLLM), Role.PREFILL)
+    assert defaults["model"] == "m"
+    assert not {"max_model_len", "max_num_seqs", "max_num_batched_tokens"} & defaults.keys()
 
 
 def test_a_replica_splits_the_model_over_the_gpus_of_its_pool():
     gpus = {"engine.vllm.device": "cuda", "pools.prefill.gpus_per_replica": 4}
     config = load_config(None, VLLM | gpus)
     assert [gpus_of(config, role) for role in (Role.PREFILL, Role.DECODE)] == [4, 1]
-    assert engine_arguments(config, Role.PREFILL)["tensor_parallel_size"] == 4
-    assert engine_arguments(config, Role.PREFILL)["distributed_executor_backend"] == "ray"
-    assert "distributed_executor_backend" not in engine_arguments(config, Role.DECODE)
+    prefill, decode = (engine_arguments(config, role) for role in (Role.PREFILL, Role.DECODE))
+    assert (prefill["tensor_parallel_size"], prefill["distributed_executor_backend"]) == (4, "ray")
+    assert "distributed_executor_backend" not in decode
     assert gpus_of(load_config(None, VLLM | {"pools.prefill.gpus_per_replica": 4}), Role.PREFILL) == 0
 
 
 @pytest.mark.parametrize(
-    ("name", "setter"),
-    [
-        ("max_num_seqs", "engine.max_batch_size"),
-        ("model", "engine.vllm.model"),
-        ("disable_log_stats", "Headway"),
-        ("pipeline_parallel_size", "Headway"),
-    ],
+    ("name", "setter"), [("max_num_seqs", "engine.max_batch_size"), ("pipeline_parallel_size", "Headway")]
 )
 def test_what_has_a_key_of_its_own_is_no_argument(name, setter):
     settings = load_config(None, VLLM | {"engine.vllm.args": {name: 1}}).engine.vllm
@@ -116,17 +103,17 @@ def test_what_has_a_key_of_its_own_is_no_argument(name, setter):
     ("role", "kv_role"),
     [(Role.PREFILL, "kv_producer"), (Role.DECODE, "kv_consumer"), (Role.MIXED, "kv_both")],
 )
-def test_roles_of_the_transfer(role, kv_role):
-    nixl = kv_transfer(load_config(None, VLLM), role)
+def test_connectors_and_roles_of_the_transfer(role, kv_role):
+    def transfer(**settings):
+        return kv_transfer(load_config(None, VLLM | settings), role)
+
+    nixl = transfer()
     assert (nixl["kv_connector"], nixl["kv_role"]) == ("NixlConnector", kv_role)
     assert (nixl["kv_buffer_device"], nixl["kv_load_failure_policy"]) == ("cpu", "recompute")
-    disk = kv_transfer(load_config(None, VLLM | {"engine.vllm.connector": "disk"}), role)
+    disk = transfer(**{"engine.vllm.connector": "disk"})
     assert (disk["kv_connector"], disk["kv_role"]) == ("ExampleConnector", kv_role)
     assert disk["kv_connector_extra_config"] == {"shared_storage_path": "/tmp/headway-kv"}
-
-
-def test_on_gpus_the_kv_stays_there_and_the_connector_is_vllms_own():
-    on_gpus = kv_transfer(load_config(None, VLLM | {"engine.vllm.device": "cuda"}), Role.DECODE)
+    on_gpus = transfer(**{"engine.vllm.device": "cuda"})
     assert not {"kv_buffer_device", "kv_connector_module_path"} & on_gpus.keys()
 
 
@@ -134,61 +121,58 @@ def test_on_gpus_the_kv_stays_there_and_the_connector_is_vllms_own():
 
 
 def test_the_model_suggests_and_the_client_decides():
-    said = decode_parameters(
-        asked(sampling={"temperature": 0.0, "seed": 7, "top_p": 0.0}, stop=("a", "b")),
-        None,
-        {"temperature": 0.6, "top_k": 20},
+    sampling = {"temperature": 0.0, "seed": 7, "top_p": 0.0}
+    made = decode_parameters(
+        asked(sampling=sampling, stop=("a", "b")), None, {"temperature": 0.6, "top_k": 20}
     )
-    assert said == {
-        "temperature": 0.0,
-        "top_k": 20,
-        "seed": 7,
-        "top_p": 1e-9,
-        "max_tokens": 9,
-        "stop": ["a", "b"],
-    }
+    own = {"top_k": 20, "top_p": 1e-9, "max_tokens": 9, "stop": ["a", "b"]}
+    assert made == {**sampling, **own}
 
 
 def test_prefill_makes_one_token_and_keeps_the_kv_for_another_engine():
-    said = prefill_parameters({"temperature": 0.6})
-    assert said["max_tokens"] == 1
-    transfer = said["extra_args"]["kv_transfer_params"]
-    assert transfer["do_remote_decode"] is True
-    assert transfer["do_remote_prefill"] is False
-    prefill_parameters({})["extra_args"]["kv_transfer_params"]["remote_host"] = "x"
+    made = prefill_parameters({"temperature": 0.6})
+    transfer = made["extra_args"]["kv_transfer_params"]
+    assert (made["max_tokens"], transfer["do_remote_decode"], transfer["do_remote_prefill"]) == (
+        1,
+        True,
+        False,
+    )
+    transfer["remote_host"] = "x"
     assert prefill_parameters({})["extra_args"]["kv_transfer_params"]["remote_host"] is None
 
 
 @pytest.mark.parametrize(("transfer", "sent"), [({"remote_port": 1}, True), ({}, False)])
 def test_decode_hands_the_transfer_on(transfer, sent):
     kv = KvHandle(request_id="r", engine_id="p", input_tokens=1, transfer=transfer)
-    said = decode_parameters(asked(), kv, {})
-    assert said.get("extra_args") == ({"kv_transfer_params": transfer} if sent else None)
+    made = decode_parameters(asked(), kv, {})
+    assert made.get("extra_args") == ({"kv_transfer_params": transfer} if sent else None)
 
 
 # Requests that are here.
 
 
+def begin(streams: Streams, name: str = "r", **where: bool) -> Attempt:
+    return streams.begin(asked(name), **{"prefill_only": False, "prefilled_elsewhere": False, **where})
+
+
 def test_an_attempt_that_is_ended_says_why_and_makes_room():
-    streams = Streams(lambda: 0.0)
-    first = streams.begin(asked(), prefill_only=False, prefilled_elsewhere=True)
-    error = RequestAborted("came again")
+    streams, error = Streams(lambda: 0.0), RequestAborted("came again")
+    first = begin(streams, prefilled_elsewhere=True)
     assert streams.end("r", error) is first
     assert first.ended is error
-    second = streams.begin(asked(), prefill_only=False, prefilled_elsewhere=False)
+    second = begin(streams)
     assert second.inner_ids != first.inner_ids
     streams.leave(first)
     assert [one.request_id for one in streams.describe()] == ["r"]
     streams.leave(second)
-    assert len(streams) == 0
-    assert streams.end("r", error) is None
+    assert (len(streams), streams.end("r", error)) == (0, None)
 
 
 def test_phases_as_routers_see_them():
     streams = Streams(lambda: 0.0)
-    alone = streams.begin(asked("a"), prefill_only=False, prefilled_elsewhere=False)
-    streams.begin(asked("b"), prefill_only=False, prefilled_elsewhere=True)
-    streams.begin(asked("c"), prefill_only=True, prefilled_elsewhere=False)
+    alone = begin(streams, "a")
+    begin(streams, "b", prefilled_elsewhere=True)
+    begin(streams, "c", prefill_only=True)
     assert [one.phase for one in streams.describe()] == ["prefill", "decode", "prefill"]
     alone.output_tokens = 2
     described = streams.describe()
@@ -199,9 +183,9 @@ def test_phases_as_routers_see_them():
 def test_busy_while_anything_is_here():
     now = [10.0]
     streams = Streams(lambda: now[0])
-    one = streams.begin(asked("a"), prefill_only=False, prefilled_elsewhere=False)
+    one = begin(streams, "a")
     now[0] = 12.0
-    two = streams.begin(asked("b"), prefill_only=False, prefilled_elsewhere=False)
+    two = begin(streams, "b")
     streams.leave(one)
     now[0] = 13.0
     assert streams.busy_s() == 3.0
@@ -213,10 +197,6 @@ def test_busy_while_anything_is_here():
 # Statistics.
 
 
-def step(running: int, usage: float) -> SimpleNamespace:
-    return SimpleNamespace(num_running_reqs=running, kv_cache_usage=usage)
-
-
 def tokens(total: int, local: int, external: int, preempted: int = 0, output: int = 0) -> SimpleNamespace:
     prompt = SimpleNamespace(total=total, local_cache_hit=local, external_kv_transfer=external)
     return SimpleNamespace(
@@ -224,22 +204,17 @@ def tokens(total: int, local: int, external: int, preempted: int = 0, output: in
     )
 
 
-def test_totals_add_up_and_the_state_is_the_last():
+def test_totals_add_up_and_the_last_state_counts_only_for_requests_that_are_here():
     statistics = Statistics()
-    statistics.record(step(1, 0.25), tokens(100, 32, 60, output=1))
-    statistics.record(step(2, 0.5), None)
+    statistics.record(SimpleNamespace(num_running_reqs=1, kv_cache_usage=0.25), tokens(100, 32, 60, output=1))
+    statistics.record(SimpleNamespace(num_running_reqs=2, kv_cache_usage=0.5), None)
     statistics.record(None, tokens(50, 0, 50, preempted=1, output=3))
     stats = statistics.now(here=3, busy_s=1.5)
     assert (stats.running, stats.waiting, stats.kv_usage, stats.busy_s) == (2, 1, 0.5, 1.5)
     assert (stats.prompt_tokens, stats.cached_tokens, stats.external_tokens) == (150, 32, 110)
     assert (stats.engine, stats.preemptions, stats.output_tokens) == ("vllm", 1, 4)
-
-
-def test_vllm_is_silent_while_it_rests_so_its_last_word_is_no_load():
-    statistics = Statistics()
-    statistics.record(step(4, 0.0), None)
-    stats = statistics.now(here=0, busy_s=0.0)
-    assert (stats.running, stats.waiting) == (0, 0)
+    idle = statistics.now(here=0, busy_s=0.0)
+    assert (idle.running, idle.waiting) == (0, 0)
 
 
 @pytest.mark.parametrize(

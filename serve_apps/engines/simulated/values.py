@@ -218,6 +218,10 @@ CLASSES = {"d": "0", "w": "a", "s": " ", "D": "a", "W": " ", "S": "a", "n": "\n"
 
 def simplest_match(pattern: str) -> str:
     """A text that matches the whole of a pattern. Unfitting."""
+    try:
+        re.compile(pattern)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise Unfitting(f"the pattern can't be read: {error}") from error
     inner = pattern.removeprefix("^").removesuffix("$")
     if words := re.fullmatch(r"\((?:\?:)?([^\\\[\](){}*+?.^$]*)\)", inner):
         return words[1].split("|")[0]
