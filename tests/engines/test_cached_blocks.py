@@ -89,7 +89,7 @@ def test_keys_are_those_whose_blocks_are_all_there(size: int, steps: Any, reader
         assert (state | set(news.held)) - set(news.dropped) == engine.held()
     for name in engine.copies.elements():
         engine.cache.removed([name])
-    assert (len(engine.cache), engine.cache.remembered) == (0, 0)
+    assert (len(engine.cache), len(engine.cache._blocks)) == (0, 0)
 
 
 def test_keys_are_the_gateways_of_prompt_and_output_and_of_an_adapter() -> None:
@@ -185,7 +185,7 @@ def test_what_is_lost_for_good_leaves_the_cache_unknown_until_it_is_cleared() ->
 def test_what_cannot_be_understood_leaves_the_cache_unknown(odd: object) -> None:
     read = book()
     assert read.take(0, [stored(1), odd, stored(2, 2)])
-    assert (read.sequence, len(read.cache), read.cache.remembered) == (None, 0, 0)
+    assert (read.sequence, len(read.cache), len(read.cache._blocks)) == (None, 0, 0)
 
 
 def test_what_other_places_and_other_hashes_hold_is_not_ours() -> None:

@@ -15,8 +15,9 @@ from headway.planning import Role
 from serve_apps.engines.loaded_adapters import LoadedAdapters
 from serve_apps.engines.protocol import EngineRequest, KvHandle, RequestAborted
 from serve_apps.engines.vllm import loading
+from serve_apps.engines.vllm.answers import prompt_only
 from serve_apps.engines.vllm.arguments import check_reserved, engine_arguments, gpus_of, kv_transfer
-from serve_apps.engines.vllm.engine import decode_parameters, prefill_parameters
+from serve_apps.engines.vllm.engine import decode_parameters
 from serve_apps.engines.vllm.kv_events import tells_events
 from serve_apps.engines.vllm.loading import quiet, reserve_port
 from serve_apps.engines.vllm.requests import Attempt, Statistics, Streams
@@ -130,15 +131,12 @@ def test_the_model_suggests_and_the_client_decides():
 
 
 def test_prefill_makes_one_token_and_keeps_the_kv_for_another_engine():
-    made = prefill_parameters({"temperature": 0.6})
+    made = prompt_only()
     transfer = made["extra_args"]["kv_transfer_params"]
-    assert (made["max_tokens"], transfer["do_remote_decode"], transfer["do_remote_prefill"]) == (
-        1,
-        True,
-        False,
-    )
+    assert made["max_tokens"] == 1
+    assert (transfer["do_remote_decode"], transfer["do_remote_prefill"]) == (True, False)
     transfer["remote_host"] = "x"
-    assert prefill_parameters({})["extra_args"]["kv_transfer_params"]["remote_host"] is None
+    assert prompt_only()["extra_args"]["kv_transfer_params"]["remote_host"] is None
 
 
 @pytest.mark.parametrize(("transfer", "sent"), [({"remote_port": 1}, True), ({}, False)])
@@ -320,10 +318,10 @@ def test_a_directory_that_is_not_there(installed, model):
         check(model)
 
 
-def test_a_model_of_the_hub_must_be_in_the_cache_of_this_machine(tmp_path):
-    loading.check_here(str(tmp_path))
+def test_a_model_of_the_hub_must_be_in_the_cache_of_this_machine(installed):
+    hub = load_config(None, VLLM | {"engine.vllm.model": "someone/nothing"})
     with pytest.raises(ConfigError, match=r"someone/nothing: is not on this machine; `hf download someone/"):
-        loading.check_here("someone/nothing")
+        loading.check_here(hub)
 
 
 def test_what_is_not_installed_is_named(monkeypatch):

@@ -222,10 +222,6 @@ class SimulatedEngine:
             kv_bytes_per_token=self._rules.kv_bytes_per_token,
         )
 
-    def healthy(self) -> bool:
-        """False once the engine has failed; a stalled one looks healthy, as a hung one would."""
-        return not self._failed
-
     def inject(self, fault: str) -> None:
         """Make something go wrong, now, by the name of an `InjectedFault`. ValueError for another name."""
         match InjectedFault(fault):

@@ -1,9 +1,9 @@
 """vLLM behind the engine protocol. Nothing here imports vLLM before an engine is made or checked.
 
 arguments   settings -> arguments of AsyncEngineArgs
-loading     the model and the installation as seen before anything is loaded, environment variables, loading
+loading     what is wrong with the model or the installation before anything is loaded, environment, loading
 requests    the requests that are here, by the id that callers use, and vLLM's statistics of them
-kv_events   what vLLM says of its prefix cache, over ZeroMQ; `cached_blocks` says it in the gateway's blocks
+kv_events   what vLLM reports of its prefix cache, over ZeroMQ; `cached_blocks` has it in the gateway's blocks
 answers     vLLM's own OpenAI server over the engine, for what clients send
 engine      VllmEngine, all of it together
 metrics     what dashboards made for vLLM read, at the gateway
@@ -12,12 +12,12 @@ transfer    NIXL on CPUs; loaded by vLLM
 """
 
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headway.config import HeadwayConfig, Role
 from headway.engine.kinds import EngineKind, EngineResources
+from serve_apps.engines.vllm import loading
+from serve_apps.engines.vllm.arguments import caches_prefixes, gpus_of, model_of, worker_bundles
 
 if TYPE_CHECKING:
     from prometheus_client.registry import Collector
@@ -34,56 +34,14 @@ def _make(config: HeadwayConfig, role: Role, engine_id: str) -> "Engine":
 
 def _resources(config: HeadwayConfig, role: Role) -> EngineResources:
     """GPUs in the replica's actor, or one for each of vLLM's own actors in a placement group."""
-    from serve_apps.engines.vllm.arguments import gpus_of, worker_bundles
-
     bundles = worker_bundles(config, role)
     return EngineResources(gpus=0 if bundles else gpus_of(config, role), bundles=bundles)
-
-
-def _model(config: HeadwayConfig) -> str:
-    from serve_apps.engines.vllm.arguments import model_of
-
-    return model_of(config)
-
-
-def _caches_prefixes(config: HeadwayConfig) -> bool:
-    from serve_apps.engines.vllm.arguments import caches_prefixes
-
-    return caches_prefixes(config)
 
 
 def _collector(model: str, traffic: "Traffic", measured: "GatewayMetrics") -> "Collector":
     from serve_apps.engines.vllm.metrics import VllmMetrics
 
     return VllmMetrics(model, traffic, measured)
-
-
-def _check_settings(config: HeadwayConfig) -> None:
-    """A model that is here can be looked at before replicas fail one after the other."""
-    from serve_apps.engines.vllm.loading import check_directory
-
-    directory = Path(_model(config))
-    if directory.is_dir():
-        check_directory(directory)
-
-
-def _check_here(config: HeadwayConfig) -> None:
-    from serve_apps.engines.vllm.loading import check_here, check_model
-
-    check_model(config)
-    check_here(_model(config))
-
-
-def _check_accepted(config: HeadwayConfig) -> None:
-    from serve_apps.engines.vllm.loading import check_accepted
-
-    check_accepted(config)
-
-
-def _quiet() -> AbstractContextManager[None]:
-    from serve_apps.engines.vllm.loading import quiet
-
-    return quiet()
 
 
 def _profile_settings(model: str | None, tp: int) -> Mapping[str, Any]:
@@ -97,13 +55,13 @@ VLLM = EngineKind(
     answers=True,
     file_settings=("engine.vllm.model",),
     resources=_resources,
-    model=_model,
+    model=model_of,
     adapters=lambda config: tuple(config.engine.vllm.adapters),
-    caches_prefixes=_caches_prefixes,
+    caches_prefixes=caches_prefixes,
     collector=_collector,
-    check_settings=_check_settings,
-    check_here=_check_here,
-    check_accepted=_check_accepted,
-    quiet=_quiet,
+    check_settings=loading.check_settings,
+    check_here=loading.check_here,
+    check_accepted=loading.check_accepted,
+    quiet=loading.quiet,
     profile_settings=_profile_settings,
 )

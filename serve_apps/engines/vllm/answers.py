@@ -37,7 +37,7 @@ from serve_apps.engines.vllm.arguments import engine_arguments
 from serve_apps.engines.vllm.requests import Attempt
 
 if TYPE_CHECKING:
-    from fastapi import FastAPI
+    from starlette.applications import Starlette
     from starlette.types import Message, Receive, Scope
     from vllm import RequestOutput, SamplingParams
     from vllm.v1.engine.async_llm import AsyncLLM
@@ -145,13 +145,14 @@ class MeteredClient:
         **said: Any,  # noqa: ANN401
     ) -> AsyncGenerator["RequestOutput", None]:
         """The engine's outputs, of the kind that was asked for; every token is counted as it comes."""
+        from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
         call, llm = _CALL.get(), self._llm
         assert llm is not None, "an engine that is closed is asked nothing"
         call.asked += 1
         if call.attempt.prefill_only:
-            sampling_params = _for_the_prompt()
+            sampling_params = SamplingParams(**prompt_only())
         else:
             _place(sampling_params, call)
         whole, call_kind = None, sampling_params.output_kind
@@ -188,11 +189,9 @@ def _join(whole: "RequestOutput", output: "RequestOutput") -> None:
     whole.num_cached_tokens = whole.num_cached_tokens if cached is None else cached
 
 
-def _for_the_prompt() -> "SamplingParams":
-    """One token, which is thrown away: nothing that the client said of it matters."""
-    from vllm import SamplingParams
-
-    return SamplingParams(max_tokens=1, detokenize=False, extra_args={KV_PARAMETERS: dict(SEND)})
+def prompt_only() -> dict[str, Any]:
+    """Sampling parameters of a prefill: one token, which is thrown away, so the client's do not matter."""
+    return {"max_tokens": 1, "detokenize": False, "extra_args": {KV_PARAMETERS: dict(SEND)}}
 
 
 def _place(parameters: "SamplingParams", call: Metered) -> None:
@@ -215,7 +214,7 @@ class Answers:
         own = {"lora_modules": adapters or None}
         self._arguments = {**engine_arguments(config, role), **config.engine.vllm.server, **own}
         self._client = MeteredClient(llm)
-        self._app: FastAPI | None = None
+        self._app: Starlette | None = None
         self._making = asyncio.Lock()
 
     def close(self) -> None:
@@ -292,7 +291,7 @@ class Answers:
             if not task.done():
                 await _ended(task)
 
-    async def made(self) -> "FastAPI":
+    async def made(self) -> "Starlette":
         """The application; it takes seconds the first time."""
         async with self._making:
             if self._app is None:
@@ -309,13 +308,13 @@ async def _ended(task: "asyncio.Task[None]") -> None:
         task.cancel()
 
 
-async def _application(arguments: Mapping[str, Any], client: MeteredClient) -> "FastAPI":
+async def _application(arguments: Mapping[str, Any], client: MeteredClient) -> "Starlette":
     from vllm.entrypoints.launchers.api_server.app_state import init_app_state
     from vllm.entrypoints.launchers.app import build_app
 
     tasks = await client.get_supported_tasks()
     said = _namespace(arguments, client)
-    app: FastAPI = build_app(said, tasks, client.model_config)
+    app: Starlette = build_app(said, tasks, client.model_config)
     await init_app_state(client, app.state, said, tasks)
     return app
 

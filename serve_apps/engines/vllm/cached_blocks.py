@@ -86,11 +86,6 @@ class CachedBlocks:
     def __contains__(self, key: int) -> bool:
         return key in self._held
 
-    @property
-    def remembered(self) -> int:
-        """Blocks in memory."""
-        return len(self._blocks)
-
     def stored(
         self,
         names: Sequence[Hashable],

@@ -37,7 +37,7 @@ from serve_apps.engines.protocol import (
     TokenChunk,
     check_length,
 )
-from serve_apps.engines.vllm.answers import ENDS, KV_PARAMETERS, SEND, Answers
+from serve_apps.engines.vllm.answers import ENDS, KV_PARAMETERS, Answers, prompt_only
 from serve_apps.engines.vllm.arguments import on_cpu
 from serve_apps.engines.vllm.kv_events import follow_events
 from serve_apps.engines.vllm.loading import check_model, load, one_line, prepare, prepare_tracing
@@ -49,16 +49,6 @@ if TYPE_CHECKING:
 
 LEAST_TOP_P = 1e-9
 """Stands for 0, which OpenAI allows and vLLM refuses: either way the likeliest token alone is left."""
-
-
-def prefill_parameters(default: Mapping[str, Any]) -> dict[str, Any]:
-    """For the prompt alone. What is sampled is thrown away, so nothing of the client's matters."""
-    return {
-        **default,
-        "max_tokens": 1,
-        "detokenize": False,
-        "extra_args": {KV_PARAMETERS: dict(SEND)},
-    }
 
 
 def decode_parameters(
@@ -116,7 +106,7 @@ class VllmEngine:
         if call is not None:
             with self._ours(attempt):
                 return await self._answers.prefill(attempt, call)
-        parameters = prefill_parameters(self._default)
+        parameters = {**self._default, **prompt_only()}
         async with aclosing(self._outputs(attempt, parameters, delta=False)) as outputs:
             async for output in outputs:
                 last = output

@@ -1,12 +1,12 @@
-"""vLLM's KV events: what its prefix cache holds, as it says itself, over ZeroMQ to the replica's own process.
+"""vLLM's KV events: its own report of what its prefix cache holds, over ZeroMQ to the replica's process.
 
     vLLM's scheduler ── PUB ────▶ batches, numbered from 0: blocks stored, removed, all cleared
                      ◀─ ROUTER ── "from number n on, please": the latest `BUFFERED` batches once more
 
 Both are sockets in a directory that only this user may enter, and that is gone once they are connected: a
-replica may end at any time. A number that is missing is asked for; what
-cannot be had any more, or not be understood, leaves the cache unknown: the replica says so, and routers
-estimate again, until vLLM clears its cache, which is known then to be empty.
+replica may end at any time. A missing number is asked for again. Batches that are lost for good, or cannot be
+understood, leave the cache unknown: the replica reports that, and routers estimate again, until vLLM clears
+its cache, which is known then to be empty.
 
 Of caches of several kinds (sliding windows beside full attention) the first group counts, of several places
 (CPU, disk) the GPU: what is elsewhere is not reused without a transfer.
@@ -19,7 +19,6 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from headway.config import HeadwayConfig, Role
@@ -36,9 +35,6 @@ MOST_BYTES = 256 << 20
 
 MOST_WAITING = 100_000
 """Messages that wait to be read, as at vLLM's end."""
-
-LONGEST_PATH = 90
-"""Characters of a directory for sockets, whose paths the kernel bounds at 107."""
 
 END_OF_REPLAY = (-1).to_bytes(8, "big", signed=True)
 
@@ -130,11 +126,8 @@ class KvEvents:
     """The stream of one engine. Made before the engine, begun on the event loop of the replica."""
 
     def __init__(self) -> None:
-        directory = tempfile.mkdtemp(prefix="headway-kv-")
-        if len(directory) > LONGEST_PATH:
-            Path(directory).rmdir()
-            directory = tempfile.mkdtemp(prefix="headway-kv-", dir="/tmp")
-        self._directory = directory
+        # Not below TMPDIR, which may be long: the kernel bounds the path of a socket at 107 characters.
+        self._directory = directory = tempfile.mkdtemp(prefix="headway-kv-", dir="/tmp")
         self._endpoint, self._replays = f"ipc://{directory}/events", f"ipc://{directory}/replays"
         self._task: asyncio.Task[None] | None = None
         self.book: EventBook | None = None

