@@ -14,7 +14,7 @@ from jsonschema import Draft202012Validator
 from pydantic import BaseModel, Field
 
 from serve_apps.engines.protocol import Aside
-from serve_apps.engines.simulated.auxiliary import answer_aside
+from serve_apps.engines.simulated.content import answer_aside
 from serve_apps.engines.simulated.values import LONGEST, Unfitting, simplest_json, simplest_match
 
 

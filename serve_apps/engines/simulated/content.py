@@ -1,4 +1,4 @@
-"""What a simulated engine answers: words, and the simplest text where a client asks for a form.
+"""What a simulated engine answers: words, the simplest text where a client asks for a form, made-up vectors.
 
 Where no text is found that fits (a schema may ask for anything) the request is refused: an answer that breaks
 the promise of its form would be worse. A script's tokens are four characters.
@@ -6,13 +6,25 @@ the promise of its form would be worse. A script's tokens are four characters.
 Of tools that may be called, not must (`auto`), the first is called when a user has spoken, and text answers a
 tool's result, so that a client's loop of calls goes round once. A client that wants an exact number of tokens
 gets text.
+
+A vector is made of a hash, of length 1: the same for the same text, unlike those of other texts, and nothing
+more. Token ids are up to four bytes of text each, so that they can be made text again.
 """
 
+import base64
+import json
+import zlib
 from collections.abc import Sequence
+from importlib.metadata import version
+from typing import Any
+
+import numpy as np
 
 from serve_apps.engines.answering.answers import Plan
 from serve_apps.engines.answering.forms import TokenLogprob
-from serve_apps.engines.answering.reading import OutputFormat, ParsedRequest, Tool, refusal
+from serve_apps.engines.answering.prompts import Prompt, ids_of_text, prompts_of, separate, text_of_ids
+from serve_apps.engines.answering.reading import OutputFormat, ParsedRequest, Tool, json_object, refusal
+from serve_apps.engines.protocol import Aside, AsideAnswer, Refused
 from serve_apps.engines.simulated.values import Unfitting, simplest_json, simplest_match
 
 TOKEN_CHARACTERS = 4
@@ -77,3 +89,84 @@ def _logprobs(tokens: str | Sequence[str], alternatives: int) -> Sequence[TokenL
         likeliest = [text, *others][:alternatives]
         made.append(TokenLogprob(text, LOGPROB, [(each, LOGPROB - at) for at, each in enumerate(likeliest)]))
     return made
+
+
+DIMENSIONS = 64
+MOST_DIMENSIONS = 8192
+MOST_INPUTS = 2048
+
+
+def answer_aside(question: Aside, model: str, longest_tokens: int) -> AsideAnswer:
+    """An HTTP status and JSON, as vLLM's server has them."""
+    try:
+        if question.path == "/version":
+            document: dict[str, Any] = {"version": version("headway"), "simulated": True}
+        else:
+            document = _answer(question.path, json_object(question.body), model, longest_tokens)
+    except Refused as refused:
+        return AsideAnswer(refused.status, refused.body)
+    return AsideAnswer(200, json.dumps(document).encode())
+
+
+def _answer(path: str, body: dict[str, Any], model: str, longest_tokens: int) -> dict[str, Any]:
+    if (name := body.get("model")) not in (None, model):
+        raise refusal(f"The model {name!r} does not exist here; {model!r} does", "model")
+    match path:
+        case "/tokenize":
+            return _tokenize(body, longest_tokens)
+        case "/detokenize":
+            ids = body.get("tokens")
+            if not isinstance(ids, list) or not all(type(each) is int and 0 <= each < 2**32 for each in ids):
+                raise refusal("Invalid 'tokens': it should be an array of token ids", "tokens")
+            return {"prompt": text_of_ids(ids)}
+        case _:
+            return _embed(body, model)
+
+
+def _prompts(body: dict[str, Any], name: str) -> list[Prompt]:
+    try:
+        found = list(prompts_of(body) if name != "input" else separate(body["input"]))
+        for each in found:
+            if not isinstance(each, str):
+                text_of_ids(each)
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
+        raise refusal(f"Invalid {name!r}: it should be text or token ids", name) from error
+    if not all(found) and found != [""]:
+        raise refusal(f"Invalid {name!r}: one of it is empty", name)
+    return found
+
+
+def _tokenize(body: dict[str, Any], longest_tokens: int) -> dict[str, Any]:
+    (prompt, *_) = _prompts(body, "messages" if "messages" in body else "prompt")
+    ids = ids_of_text(prompt) if isinstance(prompt, str) else list(prompt)
+    strings = [text_of_ids([each]) for each in ids] if body.get("return_token_strs") else None
+    return {"count": len(ids), "max_model_len": longest_tokens, "tokens": ids, "token_strs": strings}
+
+
+def _embed(body: dict[str, Any], model: str) -> dict[str, Any]:
+    dimensions, encoding = body.get("dimensions", DIMENSIONS), body.get("encoding_format", "float")
+    if type(dimensions) is not int or not 1 <= dimensions <= MOST_DIMENSIONS:
+        raise refusal(f"Invalid 'dimensions': it should be from 1 to {MOST_DIMENSIONS}", "dimensions")
+    if encoding not in ("float", "base64"):
+        raise refusal("Invalid 'encoding_format': it should be float or base64", "encoding_format")
+    prompts = _prompts(body, "input")
+    if not prompts or len(prompts) > MOST_INPUTS:
+        raise refusal(f"Invalid 'input': it should hold 1 to {MOST_INPUTS} texts", "input")
+    tokens = sum(len(ids_of_text(each)) if isinstance(each, str) else len(each) for each in prompts)
+    vectors = [_vector(each, dimensions) for each in prompts]
+    data = [
+        {
+            "object": "embedding",
+            "index": index,
+            "embedding": base64.b64encode(each.tobytes()).decode() if encoding == "base64" else each.tolist(),
+        }
+        for index, each in enumerate(vectors)
+    ]
+    usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+    return {"object": "list", "data": data, "model": model, "usage": usage}
+
+
+def _vector(prompt: Prompt, dimensions: int) -> "np.ndarray[Any, np.dtype[np.float32]]":
+    text = (prompt if isinstance(prompt, str) else " ".join(map(str, prompt))).encode(errors="surrogatepass")
+    vector = np.random.default_rng(zlib.crc32(text)).standard_normal(dimensions)
+    return (vector / np.linalg.norm(vector)).astype("<f4")

@@ -57,8 +57,7 @@ from serve_apps.engines.protocol import (
     TokenChunk,
     check_length,
 )
-from serve_apps.engines.simulated.auxiliary import answer_aside
-from serve_apps.engines.simulated.content import plan, words
+from serve_apps.engines.simulated.content import answer_aside, plan, words
 from serve_apps.engines.simulated.timing import Inbox, PausableTimer
 
 

@@ -63,10 +63,8 @@ def _faults(directory: Path) -> Iterator[str]:
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         yield f"{INDEX} can't be read: {type(error).__name__}: {error}"
         return
-    yield from (
-        f"{INDEX} names {name}, which is not there"
-        for name in sorted(named - {path.name for path in directory.iterdir()})
-    )
+    here = {path.name for path in directory.iterdir()}
+    yield from (f"{INDEX} names {name}, which is not there" for name in sorted(named - here))
     for file in sorted(directory.glob("*.safetensors")):
         try:
             expected, found = safetensors_bytes(file), file.stat().st_size
