@@ -21,9 +21,9 @@ from starlette.routing import Route
 
 from headway.config import HeadwayConfig
 from serve_apps.engines.answering.answers import answer, plain
-from serve_apps.engines.protocol import Aside, AsideAnswer, EngineRequest, Refused, TokenChunk
+from serve_apps.engines.protocol import AuxiliaryAnswer, AuxiliaryCall, EngineRequest, Refused, TokenChunk
 from serve_apps.gateway.app import GatewayApp, make_app
-from serve_apps.gateway.backend import Readiness, RefusedByEngine, ReplicaLoad, TakeChunk
+from serve_apps.gateway.backend import ChunkSink, Readiness, RefusedByEngine, ReplicaLoad
 from serve_apps.gateway.timeline import Timeline
 from serve_apps.gateway_host import HttpServer
 
@@ -41,10 +41,10 @@ class PacedBackend:
         self.open = 0
 
     async def generate(
-        self, request: EngineRequest, timeline: Timeline | None = None, taker: TakeChunk | None = None
+        self, request: EngineRequest, timeline: Timeline | None = None, sink: ChunkSink | None = None
     ) -> AsyncGenerator[TokenChunk, None]:
         """An answer of `max_tokens` words, made here as a replica would make it."""
-        del timeline, taker
+        del timeline, sink
         try:
             async with aclosing(answer(request, self._words, plain, "paced")) as chunks:
                 async for chunk in chunks:
@@ -65,9 +65,9 @@ class PacedBackend:
         finally:
             self.open -= 1
 
-    async def aside(self, question: Aside) -> AsideAnswer:
+    async def auxiliary(self, question: AuxiliaryCall) -> AuxiliaryAnswer:
         """Nothing of use."""
-        return AsideAnswer(200, b"{}")
+        return AuxiliaryAnswer(200, b"{}")
 
     def complete(self, request_id: str) -> None:
         """Nobody keeps books."""

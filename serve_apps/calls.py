@@ -2,25 +2,24 @@
 
     Lost(BackendError)     the replica died, is dying, or cannot be reached; another may be tried
     ├── EngineLost         its engine failed
-    └── Untaken            it was gone before it took the call: nothing has run
+    └── NotStarted         it was gone before it took the call: nothing has run
 
 Errors of Ray, Serve, gRPC, sockets and the engines become `Lost` or a BackendError here and nowhere else.
 
-**Lines.** A call through a handle costs more CPU than all else that a gateway does with a short request. So
-each pair of gateway and replica has one connection for as long as both live (`actors.wire`), which
-carries all calls and their outputs side by side:
+**Connections.** A call through a handle costs more CPU than all else that a gateway does with a short
+request. So each pair of gateway and replica has one connection for as long as both live (`actors.wire`),
+which carries all calls and their outputs side by side:
 
-    gateway   ReplicaLine   call ──▶                  `serve_apps.call_server` runs it
-              Output        ◀── chunks, end or error, in order
+    gateway   ReplicaConnection   call ──▶      `serve_apps.call_server` runs it
+              Output              ◀── chunks, end or error, in order
 
 The first request of a replica asks it through its handle where it listens, and for the secret that the
 connection begins with. A connection that breaks fails what is under way on it, and is asked for anew at once:
 so Serve finds out, and says, that a replica is dead. A replica that has left its pool is let go of with our
 last call there.
 
-**Handles.** `lean` handles call over gRPC on the caller's event loop, which takes a fraction of the CPU of
-Serve's default. Cancelling the task that waits in `ask` cancels the call, and Serve carries that to the
-replica.
+**Handles.** They are lean (`compat_serve`). Cancelling the task that waits in `ask` cancels the call, and
+Serve carries that to the replica.
 """
 
 import asyncio
@@ -47,7 +46,7 @@ from actors.wire import Address, CallingEnd, connect
 from serve_apps.call_server import CHUNK, END, FAILED
 from serve_apps.compat_serve import cancel, lean
 from serve_apps.engines.protocol import EngineError, EngineFailed, PromptTooLong, Refused, TokenChunk, joined
-from serve_apps.gateway.backend import BackendError, NotReady, Overloaded, RefusedByEngine, TakeChunk, TooLong
+from serve_apps.gateway.backend import BackendError, ChunkSink, NotReady, Overloaded, RefusedByEngine, TooLong
 from serve_apps.membership import Membership, NoReplica, ReplicaGone
 
 CONNECTED_WITHIN_S = 30.0
@@ -79,7 +78,7 @@ class EngineLost(Lost):
     """The replica's engine failed."""
 
 
-class Untaken(Lost):
+class NotStarted(Lost):
     """The replica was gone before it took the call."""
 
 
@@ -93,14 +92,14 @@ async def ask(handle: DeploymentHandle[Any], *arguments: Any) -> Any:  # noqa: A
         cancel(response)
         if isinstance(error, asyncio.CancelledError) and _cancelling():
             raise
-        raise _translated(error) from error
+        raise translated(error) from error
 
 
 def lost(error: BaseException) -> Lost:
     """The error as the loss of a replica."""
     if isinstance(error, EngineFailed):
         return EngineLost(f"the engine failed: {error}")
-    kind = Untaken if isinstance(error, ReplicaGone) else Lost
+    kind = NotStarted if isinstance(error, ReplicaGone) else Lost
     return kind(f"{type(error).__name__}: {error}")
 
 
@@ -109,7 +108,8 @@ def _cancelling() -> bool:
     return task is not None and task.cancelling() > 0
 
 
-def _translated(error: BaseException) -> Exception:
+def translated(error: BaseException) -> Exception:
+    """The error as callers know it: Lost, or another BackendError."""
     if isinstance(error, PromptTooLong):
         return TooLong(str(error))
     if isinstance(error, Refused):
@@ -124,17 +124,17 @@ def _translated(error: BaseException) -> Exception:
 
 
 class Output:
-    """What one call brings, as it arrives: chunks in order, then the end or an error. One taker."""
+    """What one call brings, as it arrives: chunks in order, then the end or an error. One reader."""
 
-    __slots__ = ("_chunks", "_ended", "_error", "_key", "_line", "_taker", "_waiter", "closed", "value")
+    __slots__ = ("_chunks", "_connection", "_ended", "_error", "_key", "_sink", "_waiter", "closed", "value")
 
-    def __init__(self, line: "ReplicaLine", key: int) -> None:
-        self._line, self._key = line, key
+    def __init__(self, connection: "ReplicaConnection", key: int) -> None:
+        self._connection, self._key = connection, key
         self._chunks: deque[TokenChunk] = deque()
         self._ended = False
         self._error: BaseException | None = None
         self._waiter: asyncio.Future[None] | None = None
-        self._taker: TakeChunk | None = None
+        self._sink: ChunkSink | None = None
         self.value: Any = None
         """What the method returned."""
         self.closed: Callable[[], None] | None = None
@@ -142,13 +142,13 @@ class Output:
 
     def put(self, chunk: TokenChunk) -> None:
         """The next chunk has come."""
-        if self._taker is None or chunk.finish_reason is not None or not self._taken(self._taker, chunk):
+        if self._sink is None or chunk.finish_reason is not None or not self._sent(self._sink, chunk):
             self._chunks.append(chunk)
             self._wake()
 
-    def hand_to(self, taker: TakeChunk) -> None:
+    def set_sink(self, sink: ChunkSink) -> None:
         """Let what comes while it is waited for be taken at once."""
-        self._taker = taker
+        self._sink = sink
 
     def end(self, value: Any = None) -> None:  # noqa: ANN401 - as the method returns
         """There will be no more."""
@@ -156,7 +156,7 @@ class Output:
         self._wake()
 
     def fail(self, error: BaseException) -> None:
-        """There will be no more; the taker gets `error` once it has what came before."""
+        """There will be no more; the reader gets `error` once it has what came before."""
         if self._error is None:
             self._error = error
         self._wake()
@@ -178,16 +178,16 @@ class Output:
 
     def close(self) -> None:
         """Abort it if it has not ended: the engine frees what the request holds."""
-        self._line.forget(self._key, cancel=not self._ended)
+        self._connection.forget(self._key, cancel=not self._ended)
         if self.closed is not None:
             self.closed()
 
-    def _taken(self, taker: TakeChunk, chunk: TokenChunk) -> bool:
+    def _sent(self, sink: ChunkSink, chunk: TokenChunk) -> bool:
         # Else an earlier one is still on its way to the client.
         if self._waiter is None or self._waiter.done():
             return False
         try:
-            return taker(chunk)
+            return sink(chunk)
         except Exception as error:  # noqa: BLE001 - one reader's fault, and the connection carries others, too
             self.fail(error)
             return True
@@ -197,13 +197,13 @@ class Output:
             self._waiter.set_result(None)
 
 
-class ReplicaLine(CallingEnd):
+class ReplicaConnection(CallingEnd):
     """The connection to one replica, and the calls on it."""
 
-    def __init__(self, secret: bytes, lines: "PoolLines", replica: str) -> None:
+    def __init__(self, secret: bytes, pool: "ConnectionPool", replica: str) -> None:
         super().__init__(secret)
         self.outputs: dict[int, Output] = {}
-        self._lines, self._replica = lines, replica
+        self._pool, self._replica = pool, replica
         self._keys = itertools.count()
 
     def start(self, method: str, arguments: Sequence[Any]) -> Output:
@@ -218,7 +218,7 @@ class ReplicaLine(CallingEnd):
         if self.outputs.pop(key, None) is not None:
             if cancel and not self.transport.is_closing():
                 self.post((key, None, ()))
-            self._lines.retire(self._replica)
+            self._pool.retire(self._replica)
 
     def received(self, messages: Sequence[tuple[int, int, Any]]) -> None:
         """Chunks, ends and errors."""
@@ -233,7 +233,7 @@ class ReplicaLine(CallingEnd):
 
     def over(self) -> None:
         """The connection is lost, or was let go of."""
-        self._lines.lost(self._replica, self)
+        self._pool.lost(self._replica, self)
         for output in self.outputs.values():
             output.fail(Lost("the connection to the replica was lost"))
 
@@ -247,17 +247,17 @@ def _finish(output: Output, kind: int, pickled: bytes) -> None:
     if kind == END:
         output.end(value)
     else:
-        output.fail(_translated(value))
+        output.fail(translated(value))
 
 
-class PoolLines:
-    """The lines to the replicas of one pool."""
+class ConnectionPool:
+    """The connections to the replicas of one pool."""
 
     def __init__(self, handle: DeploymentHandle[Any], pool: Membership) -> None:
         self._address = lean(handle, "address")
         self._pool = pool
-        self._lines: dict[str, ReplicaLine] = {}
-        self._opening: dict[str, asyncio.Task[ReplicaLine]] = {}
+        self._connections: dict[str, ReplicaConnection] = {}
+        self._opening: dict[str, asyncio.Task[ReplicaConnection]] = {}
         self._closed = False
         pool.watch(self._retire_all)
 
@@ -272,44 +272,44 @@ class PoolLines:
 
     async def start(self, replica: str, method: str, *arguments: object) -> Output:
         """Call a method that streams; `Output.close` when nothing more is wanted. Lost."""
-        line = self._lines.get(replica)
-        return (line or await self._opened(replica)).start(method, arguments)
+        connection = self._connections.get(replica)
+        return (connection or await self._opened(replica)).start(method, arguments)
 
     def retire(self, replica: str) -> None:
         """Let go of a replica that has left the pool, unless calls of ours run there."""
-        line = self._lines.get(replica)
-        if line is not None and not line.outputs and replica not in self._pool:
-            line.close()
+        connection = self._connections.get(replica)
+        if connection is not None and not connection.outputs and replica not in self._pool:
+            connection.close()
 
-    def lost(self, replica: str, line: ReplicaLine) -> None:
-        """A line has ended."""
-        if self._lines.get(replica) is line:
-            del self._lines[replica]
+    def lost(self, replica: str, connection: ReplicaConnection) -> None:
+        """A connection has ended."""
+        if self._connections.get(replica) is connection:
+            del self._connections[replica]
             if replica in self._pool and not self._closed:
                 self._open(replica)
 
     async def close(self) -> None:
-        """End all lines, also those that are about to begin."""
+        """End all connections, also those that are about to begin."""
         self._closed = True
-        for line in tuple(self._lines.values()):
-            line.close()
+        for connection in tuple(self._connections.values()):
+            connection.close()
         if self._opening:
             await asyncio.wait(tuple(self._opening.values()))
 
     def _retire_all(self) -> None:
-        for replica in tuple(self._lines):
+        for replica in tuple(self._connections):
             self.retire(replica)
 
-    async def _opened(self, replica: str) -> ReplicaLine:
+    async def _opened(self, replica: str) -> ReplicaConnection:
         # Others may wait for it, too.
         return await asyncio.shield(self._opening.get(replica) or self._open(replica))
 
-    def _open(self, replica: str) -> "asyncio.Task[ReplicaLine]":
+    def _open(self, replica: str) -> "asyncio.Task[ReplicaConnection]":
         # In a context of its own: Serve cancels with a request whatever was called in the request's context.
         opening = asyncio.create_task(self._connect(replica), context=Context())
         self._opening[replica] = opening
 
-        def opened(task: "asyncio.Task[ReplicaLine]") -> None:
+        def opened(task: "asyncio.Task[ReplicaConnection]") -> None:
             self._opening.pop(replica, None)
             # Nobody may have waited for it, and the replica may have left meanwhile.
             if not task.cancelled() and task.exception() is None:
@@ -318,17 +318,17 @@ class PoolLines:
         opening.add_done_callback(opened)
         return opening
 
-    async def _connect(self, replica: str) -> ReplicaLine:
+    async def _connect(self, replica: str) -> ReplicaConnection:
         try:
             async with asyncio.timeout(CONNECTED_WITHIN_S):
                 address = cast("Address", await ask(self._address.options(session_id=replica)))
-                line = await connect(address, lambda secret: ReplicaLine(secret, self, replica))
+                connection = await connect(address, lambda secret: ReplicaConnection(secret, self, replica))
         except ConnectionRefusedError as error:
-            raise Untaken(f"nothing listens there any more: {error}") from error
+            raise NotStarted(f"nothing listens there any more: {error}") from error
         except (OSError, TimeoutError) as error:
             raise Lost(f"it cannot be connected to: {type(error).__name__}: {error}") from error
-        if line.ended or self._closed:
-            line.close()
+        if connection.ended or self._closed:
+            connection.close()
             raise Lost("the connection was lost as it began")
-        self._lines[replica] = line
-        return line
+        self._connections[replica] = connection
+        return connection

@@ -35,8 +35,8 @@ from headway.routing.types import KnownBlocks
 from serve_apps.call_server import CallServer, Method
 from serve_apps.engines import make_engine
 from serve_apps.engines.protocol import (
-    Aside,
-    AsideAnswer,
+    AuxiliaryAnswer,
+    AuxiliaryCall,
     Engine,
     EngineError,
     EngineFailed,
@@ -313,7 +313,7 @@ class Decode(EngineReplica):
     role = Role.DECODE
 
     def _methods(self) -> Mapping[str, Method]:
-        return {"decode": self.answer, "aside": self.aside}
+        return {"decode": self.answer, "auxiliary": self.auxiliary}
 
     async def decode(self, request: EngineRequest, kv: KvHandle | None) -> AsyncGenerator[TokenChunk, None]:
         """Stream the output; closing the stream ends the request in the engine.
@@ -338,9 +338,9 @@ class Decode(EngineReplica):
         whole = request.call is not None and not request.call.stream
         return gathered(chunks) if whole else chunks
 
-    async def aside(self, question: Aside) -> AsideAnswer:
+    async def auxiliary(self, question: AuxiliaryCall) -> AuxiliaryAnswer:
         """What the engine says to it, where it answers clients by itself."""
-        ask: Callable[[Aside], Awaitable[AsideAnswer]] = self._engine.aside  # type: ignore[attr-defined]
+        ask: Callable[[AuxiliaryCall], Awaitable[AuxiliaryAnswer]] = self._engine.auxiliary  # type: ignore[attr-defined]
         with engine_errors():
             return await ask(question)
 

@@ -28,9 +28,9 @@ from ray.serve.handle import DeploymentHandle
 
 from headway.planning import Role
 from headway.routing.types import KnownBlocks, Placement, ShedReason
-from serve_apps.calls import Lost, Output, PoolLines, Untaken
-from serve_apps.engines.protocol import Aside, AsideAnswer, EngineRequest, KvHandle, TokenChunk
-from serve_apps.gateway.backend import NotReady, Overloaded, TakeChunk
+from serve_apps.calls import ConnectionPool, Lost, NotStarted, Output
+from serve_apps.engines.protocol import AuxiliaryAnswer, AuxiliaryCall, EngineRequest, KvHandle, TokenChunk
+from serve_apps.gateway.backend import ChunkSink, NotReady, Overloaded
 from serve_apps.gateway.timeline import Step, Timeline
 from serve_apps.membership import Membership, Profile, Saturated, membership
 from serve_apps.routed.client import RouterClient
@@ -57,7 +57,7 @@ class Phases:
         self.prefill_role, self.decode_role = (
             (Role.MIXED, Role.MIXED) if self.mixed else (Role.PREFILL, Role.DECODE)
         )
-        self._lines = {role: PoolLines(handle, self.pools[role]) for role, handle in handles.items()}
+        self._lines = {role: ConnectionPool(handle, self.pools[role]) for role, handle in handles.items()}
 
     @property
     def prefill_pool(self) -> Membership:
@@ -105,9 +105,9 @@ class Phases:
         said: KnownBlocks | None = await self._lines[role].call(replica, "known_blocks", since)
         return said
 
-    async def aside(self, replica: str, question: Aside) -> AsideAnswer:
+    async def auxiliary(self, replica: str, question: AuxiliaryCall) -> AuxiliaryAnswer:
         """What that replica says to it. Lost, or a BackendError."""
-        answer: AsideAnswer = await self._lines[self.decode_role].call(replica, "aside", question)
+        answer: AuxiliaryAnswer = await self._lines[self.decode_role].call(replica, "auxiliary", question)
         return answer
 
     async def decode(
@@ -147,7 +147,7 @@ class DirectPath:
         while len(losses) < ATTEMPTS:
             try:
                 return await self._attempt(request, timeline)
-            except Untaken:
+            except NotStarted:
                 # A scale-down may take more replicas at once than there are attempts.
                 await asyncio.sleep(UNTAKEN_S)
             except Lost as loss:
@@ -172,9 +172,9 @@ class DirectPath:
         )
         return await phases.decode(decode_replica, request, kv, timeline)
 
-    async def aside(self, question: Aside) -> AsideAnswer:
+    async def auxiliary(self, question: AuxiliaryCall) -> AuxiliaryAnswer:
         """What a replica that decodes says to it. BackendError."""
-        return await self._phases.aside(await self._pick(self._phases.decode_role), question)
+        return await self._phases.auxiliary(await self._pick(self._phases.decode_role), question)
 
     async def _room(self, role: Role) -> None:
         try:
@@ -239,15 +239,15 @@ class RoutedOutput:
             self._routed.reused(chunk.cached_tokens)
         return chunk
 
-    def hand_to(self, taker: TakeChunk) -> None:
+    def set_sink(self, sink: ChunkSink) -> None:
         """Let what comes while it is waited for be taken at once."""
 
         def counted(chunk: TokenChunk) -> bool:
-            taken = taker(chunk)
+            taken = sink(chunk)
             self._routed.output_tokens += chunk.tokens if taken else 0
             return taken
 
-        self._output.hand_to(counted)
+        self._output.set_sink(counted)
 
     def fail(self, error: Exception) -> None:
         """End it with this error."""
@@ -299,7 +299,7 @@ class RoutedPath:
                 return await self._unless_superseded(routed, placement, request, timeline)
             except Superseded:
                 continue
-            except Untaken:
+            except NotStarted:
                 await asyncio.sleep(UNTAKEN_S)
             except Lost as loss:
                 losses.append(loss)

@@ -21,8 +21,8 @@ from headway.config import HeadwayConfig
 from headway.planning import Role
 from headway.routing.fleet.saturation import SaturationRule
 from serve_apps.calls import EngineLost, Lost
-from serve_apps.engines.protocol import Aside, AsideAnswer, EngineRequest, TokenChunk
-from serve_apps.gateway.backend import Readiness, ReplicaLoad, ReplicaLost, TakeChunk, TimedOut
+from serve_apps.engines.protocol import AuxiliaryAnswer, AuxiliaryCall, EngineRequest, TokenChunk
+from serve_apps.gateway.backend import ChunkSink, Readiness, ReplicaLoad, ReplicaLost, TimedOut
 from serve_apps.gateway.timeline import Timeline
 from serve_apps.membership import Member, Profile
 from serve_apps.paths import Begun, DirectPath, Phases, RoutedPath
@@ -90,7 +90,7 @@ class ServeBackend:
         await self._phases.close()
 
     async def generate(
-        self, request: EngineRequest, timeline: Timeline | None = None, taker: TakeChunk | None = None
+        self, request: EngineRequest, timeline: Timeline | None = None, sink: ChunkSink | None = None
     ) -> AsyncGenerator[TokenChunk, None]:
         """The output. Closing it aborts the request wherever it is."""
         loop = asyncio.get_running_loop()
@@ -98,8 +98,8 @@ class ServeBackend:
         path: DirectPath | RoutedPath = self._direct if request.route is None else self._router_path()
         first: Coroutine[Any, Any, Begun] = path.first(request, timeline or Timeline())
         output, chunk = await self._within(deadline, first)
-        if taker is not None:
-            output.hand_to(taker)
+        if sink is not None:
+            output.set_sink(sink)
         expiry = loop.call_at(deadline, output.fail, _timed_out())
         try:
             while chunk is not None:
@@ -113,10 +113,10 @@ class ServeBackend:
             expiry.cancel()
             output.close()
 
-    async def aside(self, question: Aside) -> AsideAnswer:
+    async def auxiliary(self, question: AuxiliaryCall) -> AuxiliaryAnswer:
         """What a replica that decodes says to it. BackendError."""
         deadline = asyncio.get_running_loop().time() + self._timeout_s
-        return await self._within(deadline, self._direct.aside(question))
+        return await self._within(deadline, self._direct.auxiliary(question))
 
     def complete(self, request_id: str) -> None:
         """Count it as completed, with the tokens that came, where it was routed."""

@@ -84,7 +84,7 @@ class ClientCall(NamedTuple):
     trace: Sequence[tuple[bytes, bytes]] = ()
 
 
-class Aside(NamedTuple):
+class AuxiliaryCall(NamedTuple):
     """What a client asks of an engine that makes no output and counts as none, such as POST /tokenize."""
 
     method: str
@@ -92,7 +92,7 @@ class Aside(NamedTuple):
     body: bytes
 
 
-class AsideAnswer(NamedTuple):
+class AuxiliaryAnswer(NamedTuple):
     """An HTTP status and a body of JSON."""
 
     status: int

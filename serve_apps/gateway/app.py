@@ -32,7 +32,7 @@ from headway.config import HeadwayConfig, Right
 from serve_apps.access import Access, make_access, own_scope, with_user
 from serve_apps.control_api import ControlQueries
 from serve_apps.control_metrics import ControlMetrics, StatusFeed, exposition
-from serve_apps.engines.protocol import Aside, error_body
+from serve_apps.engines.protocol import AuxiliaryCall, error_body
 from serve_apps.gateway import openapi
 from serve_apps.gateway.backend import Backend, BackendError, Broken, Fault, fault_of
 from serve_apps.gateway.generation import Generation
@@ -148,14 +148,14 @@ class Service:
             raise HTTPException(404, f"no gateway has a request {asked!r} (any more)")
         return JSONResponse({"requests": list(found)}, headers={"cache-control": "no-store"})
 
-    async def aside(self, request: Request) -> Response:
+    async def auxiliary(self, request: Request) -> Response:
         """Answered by an engine: nothing of it is counted as a request for output."""
         state = self._state
         async with state.bodies.read(request.headers.raw, request.receive) as body:
-            question = Aside(request.method, request.url.path, body)
+            question = AuxiliaryCall(request.method, request.url.path, body)
         with state.slot(request.scope["holder"]):
             try:
-                status, said = await state.traffic.backend.aside(question)
+                status, said = await state.traffic.backend.auxiliary(question)
             except BackendError as error:
                 raise fault_of(error, state.settings.retry_after_s) from error
         return Response(said, status_code=status, media_type="application/json")
@@ -165,7 +165,7 @@ class Service:
         raise HTTPException(404)
 
 
-ASIDES = (
+AUXILIARY_CALLS = (
     ("POST", "/v1/embeddings"),
     ("POST", "/tokenize"),
     ("POST", "/detokenize"),
@@ -193,7 +193,7 @@ def make_service(
         Route("/v1/requests/{id:path}", service.record),
         # Only other methods than POST get here, which Starlette refuses with 405.
         *(Route(api.path, service.elsewhere, methods=["POST"]) for api in ENDPOINTS),
-        *(Route(path, service.aside, methods=[method]) for method, path in ASIDES),
+        *(Route(path, service.auxiliary, methods=[method]) for method, path in AUXILIARY_CALLS),
         *extra_routes,
     ]
     return starlette_app([*routes, *openapi.routes_of(routes, state.identity.model, keys=keys)])

@@ -35,7 +35,7 @@ from http import HTTPStatus
 from typing import ClassVar, Literal, Protocol
 
 from headway.planning import Role
-from serve_apps.engines.protocol import Aside, AsideAnswer, EngineRequest, TokenChunk, error_body
+from serve_apps.engines.protocol import AuxiliaryAnswer, AuxiliaryCall, EngineRequest, TokenChunk, error_body
 from serve_apps.gateway.timeline import Timeline
 
 
@@ -102,7 +102,7 @@ class Readiness:
     reason: str = ""
 
 
-TakeChunk = Callable[[TokenChunk], bool]
+ChunkSink = Callable[[TokenChunk], bool]
 """Takes a chunk at once, where it says that it does: one task less that wakes for each."""
 
 
@@ -110,15 +110,15 @@ class Backend(Protocol):
     """Runs requests on replicas."""
 
     def generate(
-        self, request: EngineRequest, timeline: Timeline | None = None, taker: TakeChunk | None = None
+        self, request: EngineRequest, timeline: Timeline | None = None, sink: ChunkSink | None = None
     ) -> AsyncGenerator[TokenChunk, None]:
         """The output, streamed. Retries before the first token; closing it aborts the request everywhere.
 
         The timeline has its placement before the first chunk comes. Chunks that come while the next one is
-        waited for may go to the `taker`, but for the first and the last: what it takes is not yielded.
+        waited for may go to the `sink`, but for the first and the last: what it takes is not yielded.
         """
 
-    async def aside(self, question: Aside) -> AsideAnswer:
+    async def auxiliary(self, question: AuxiliaryCall) -> AuxiliaryAnswer:
         """What an engine says to it; only asked where engines answer clients by themselves. BackendError."""
 
     def complete(self, request_id: str) -> None:

@@ -237,13 +237,13 @@ class Generation:
         times, timeline = record.times, record.timeline
         explain = times.targets.explain
 
-        def taker(chunk: TokenChunk) -> bool:
+        def sink(chunk: TokenChunk) -> bool:
             assert isinstance(chunk.text, bytes), "engines answer calls with bytes"
             taken = not chunk.text or answer.push(chunk.text)
             times.tokens(chunk.tokens if taken else 0)
             return taken
 
-        async with aclosing(self._state.traffic.backend.generate(request, timeline, taker)) as chunks:
+        async with aclosing(self._state.traffic.backend.generate(request, timeline, sink)) as chunks:
             async for part, count, reason, cached_tokens, engine_times in chunks:
                 times.tokens(count)
                 if explain and timeline.placement is not None:

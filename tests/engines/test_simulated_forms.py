@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from pydantic import BaseModel, Field
 
-from serve_apps.engines.protocol import Aside
-from serve_apps.engines.simulated.content import answer_aside
+from serve_apps.engines.protocol import AuxiliaryCall
+from serve_apps.engines.simulated.content import answer_auxiliary
 from serve_apps.engines.simulated.values import LONGEST, Unfitting, simplest_json, simplest_match
 
 
@@ -127,27 +127,27 @@ def test_any_pattern_is_matched_or_refused(pattern: str):
         assert re.fullmatch(pattern, simplest_match(pattern))
 
 
-def aside(path: str, **fields: Any) -> tuple[int, Any]:
-    status, body = answer_aside(Aside("POST", path, json.dumps(fields).encode()), "m", 1000)
+def auxiliary(path: str, **fields: Any) -> tuple[int, Any]:
+    status, body = answer_auxiliary(AuxiliaryCall("POST", path, json.dumps(fields).encode()), "m", 1000)
     return status, json.loads(body)
 
 
 @given(st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=40))
 def test_token_ids_become_their_text_again(text: str):
     """Text with NUL is left out: NUL pads the last id."""
-    status, made = aside("/tokenize", prompt=text, return_token_strs=True)
+    status, made = auxiliary("/tokenize", prompt=text, return_token_strs=True)
     assert (status, made["count"]) == (200, -(-len(text.encode()) // 4))
-    assert aside("/detokenize", tokens=made["tokens"])[1]["prompt"] == text
+    assert auxiliary("/detokenize", tokens=made["tokens"])[1]["prompt"] == text
 
 
 def test_vectors_have_their_length_and_are_the_same_for_the_same_text():
-    _, said = aside("/v1/embeddings", input=["a", "b", "a"], dimensions=100)
+    _, said = auxiliary("/v1/embeddings", input=["a", "b", "a"], dimensions=100)
     first, second, third = (entry["embedding"] for entry in said["data"])
     assert len(first) == 100
     assert sum(value * value for value in first) == pytest.approx(1)
     assert first == third != second
     assert said["usage"]["prompt_tokens"] == 3
-    _, packed = aside("/v1/embeddings", input="a", dimensions=100, encoding_format="base64")
+    _, packed = auxiliary("/v1/embeddings", input="a", dimensions=100, encoding_format="base64")
     floats = np.frombuffer(base64.b64decode(packed["data"][0]["embedding"]), np.float32)
     assert floats == pytest.approx(first)
 
@@ -167,5 +167,5 @@ def test_vectors_have_their_length_and_are_the_same_for_the_same_text():
     ],
 )
 def test_what_is_wrong_with_a_question_is_named(path: str, fields: dict[str, Any], param: str):
-    status, said = aside(path, **fields)
+    status, said = auxiliary(path, **fields)
     assert (status, said["error"]["param"]) == (400, param)

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from headway.planning import Role
 from headway.routing.types import Placement
 from serve_apps.engines.answering.answers import answer, plain
-from serve_apps.engines.protocol import Aside, AsideAnswer, EngineRequest, Refused, TokenChunk
-from serve_apps.gateway.backend import Readiness, RefusedByEngine, ReplicaLoad, TakeChunk
+from serve_apps.engines.protocol import AuxiliaryAnswer, AuxiliaryCall, EngineRequest, Refused, TokenChunk
+from serve_apps.gateway.backend import ChunkSink, Readiness, RefusedByEngine, ReplicaLoad
 from serve_apps.gateway.timeline import Timeline
 
 WAIT = "wait"
@@ -41,7 +41,7 @@ class ScriptedBackend:
     told_complete: list[str] = field(default_factory=list)
 
     async def generate(
-        self, request: EngineRequest, timeline: Timeline | None = None, taker: TakeChunk | None = None
+        self, request: EngineRequest, timeline: Timeline | None = None, sink: ChunkSink | None = None
     ) -> AsyncGenerator[TokenChunk, None]:
         self.requests.append(request)
         self.begun += 1
@@ -75,8 +75,8 @@ class ScriptedBackend:
             self.completed += complete
             self.aborted += not complete
 
-    async def aside(self, question: Aside) -> AsideAnswer:
-        return AsideAnswer(200, b'{"path": "%s"}' % question.path.encode())
+    async def auxiliary(self, question: AuxiliaryCall) -> AuxiliaryAnswer:
+        return AuxiliaryAnswer(200, b'{"path": "%s"}' % question.path.encode())
 
     def complete(self, request_id: str) -> None:
         self.told_complete.append(request_id)

@@ -4,9 +4,16 @@ from collections.abc import AsyncGenerator, Sequence
 
 from headway.config import HeadwayConfig
 from headway.planning import Role
-from serve_apps.engines.protocol import Aside, AsideAnswer, EngineRequest, PromptTooLong, Refused, TokenChunk
+from serve_apps.engines.protocol import (
+    AuxiliaryAnswer,
+    AuxiliaryCall,
+    EngineRequest,
+    PromptTooLong,
+    Refused,
+    TokenChunk,
+)
 from serve_apps.engines.simulated import SimulatedEngine
-from serve_apps.gateway.backend import Readiness, RefusedByEngine, ReplicaLoad, TakeChunk, TooLong
+from serve_apps.gateway.backend import ChunkSink, Readiness, RefusedByEngine, ReplicaLoad, TooLong
 from serve_apps.gateway.timeline import Timeline
 
 
@@ -17,7 +24,7 @@ class OneEngine:
         self.engine = SimulatedEngine(config, Role.MIXED, "one")
 
     async def generate(
-        self, request: EngineRequest, timeline: Timeline | None = None, taker: TakeChunk | None = None
+        self, request: EngineRequest, timeline: Timeline | None = None, sink: ChunkSink | None = None
     ) -> AsyncGenerator[TokenChunk, None]:
         chunks = self.engine.decode(request, None)
         try:
@@ -30,8 +37,8 @@ class OneEngine:
         finally:
             await chunks.aclose()
 
-    async def aside(self, question: Aside) -> AsideAnswer:
-        return await self.engine.aside(question)
+    async def auxiliary(self, question: AuxiliaryCall) -> AuxiliaryAnswer:
+        return await self.engine.auxiliary(question)
 
     def ready(self) -> Readiness:
         return Readiness(ok=True)

@@ -16,7 +16,7 @@ from headway.config import HeadwayConfig
 from headway.routing.types import RequestSlo
 from serve_apps.engines.protocol import EngineRequest, TokenChunk
 from serve_apps.gateway.app import GatewayApp, make_app
-from serve_apps.gateway.backend import Outcome, Overloaded, ReplicaLost, TakeChunk
+from serve_apps.gateway.backend import ChunkSink, Outcome, Overloaded, ReplicaLost
 from serve_apps.gateway.metrics import GAPS_S, LENGTHS, WAITS_S, Histogram, grid, whole_grid
 from serve_apps.gateway.slo_targets import SloTargets
 from serve_apps.gateway.timeline import Timeline
@@ -41,7 +41,7 @@ class Timed(ScriptedBackend):
     clock: Clock
 
     async def generate(
-        self, request: EngineRequest, timeline: Timeline | None = None, taker: TakeChunk | None = None
+        self, request: EngineRequest, timeline: Timeline | None = None, sink: ChunkSink | None = None
     ) -> AsyncGenerator[TokenChunk, None]:
         for step in self.script:
             match step:

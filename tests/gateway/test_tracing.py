@@ -40,7 +40,7 @@ class SteppingBackend(ScriptedBackend):
     calls: list[EngineRequest]
 
     async def generate(
-        self, request: EngineRequest, timeline: Timeline | None = None, taker: Any = None
+        self, request: EngineRequest, timeline: Timeline | None = None, sink: Any = None
     ) -> Any:
         assert timeline is not None
         with timeline.step("route"):

@@ -28,7 +28,7 @@ from headway.workload import open_trace
 from serve_apps.engines.protocol import EngineRequest, TokenChunk
 from serve_apps.engines.simulated import SimulatedEngine
 from serve_apps.gateway.app import make_app
-from serve_apps.gateway.backend import Readiness, ReplicaLoad, TakeChunk
+from serve_apps.gateway.backend import ChunkSink, Readiness, ReplicaLoad
 from serve_apps.gateway.timeline import Timeline
 from tests.ports import free_port
 from tests.prometheus_process import PrometheusProcess
@@ -65,7 +65,7 @@ class OneEngine:
         self._engine = SimulatedEngine(config, Role.MIXED, "m0")
 
     async def generate(
-        self, request: EngineRequest, timeline: Timeline | None = None, taker: TakeChunk | None = None
+        self, request: EngineRequest, timeline: Timeline | None = None, sink: ChunkSink | None = None
     ) -> AsyncGenerator[TokenChunk, None]:
         async for chunk in self._engine.decode(request, None):
             yield chunk

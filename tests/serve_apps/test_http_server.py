@@ -10,7 +10,7 @@ import pytest
 from headway.config import GatewaySettings, HeadwayConfig
 from serve_apps.engines.protocol import EngineRequest, TokenChunk
 from serve_apps.gateway.app import make_app
-from serve_apps.gateway.backend import TakeChunk
+from serve_apps.gateway.backend import ChunkSink
 from serve_apps.gateway.timeline import Timeline
 from serve_apps.gateway_host import HttpServer
 from serve_apps.listener import listening_socket
@@ -126,18 +126,18 @@ def test_clients_that_come_together_are_shared_among_the_servers_of_a_place():
 
 
 class Handing(ScriptedBackend):
-    """Yields the first chunk and the last; what is between goes to the taker."""
+    """Yields the first chunk and the last; what is between goes to the sink."""
 
     handed = 0
 
     async def generate(
-        self, request: EngineRequest, timeline: Timeline | None = None, taker: TakeChunk | None = None
+        self, request: EngineRequest, timeline: Timeline | None = None, sink: ChunkSink | None = None
     ) -> AsyncGenerator[TokenChunk, None]:
-        assert taker is not None
+        assert sink is not None
         del request, timeline
         yield TokenChunk(b"data: 0\n\n", 1)
         for number in range(1, 4):
-            self.handed += taker(TokenChunk(b"data: %d\n\n" % number, 1))
+            self.handed += sink(TokenChunk(b"data: %d\n\n" % number, 1))
         yield TokenChunk(b"data: [DONE]\n\n", 1, "length")
 
 

@@ -13,7 +13,7 @@ import pytest
 from actors import wire
 from actors.wire import LENGTH, NONCE_BYTES, PROOF_BYTES, Address
 from serve_apps.call_server import CallServer
-from serve_apps.calls import EngineLost, Lost, Output, PoolLines, Untaken
+from serve_apps.calls import ConnectionPool, EngineLost, Lost, NotStarted, Output
 from serve_apps.deployments import gathered
 from serve_apps.engines.protocol import (
     ClientCall,
@@ -66,7 +66,7 @@ class World:
         self.running = self.ended = 0
         self.pool = Membership()
         self.pool.update([(REPLICA, {})])
-        self.lines = PoolLines(self, self.pool)  # type: ignore[arg-type] # a double of Serve's handle
+        self.lines = ConnectionPool(self, self.pool)  # type: ignore[arg-type] # a double of Serve's handle
 
     def options(self, **_: object) -> "World":
         return self
@@ -151,7 +151,7 @@ def test_a_taker_gets_what_comes_while_the_output_is_waited_for_but_not_the_end(
     async def scenario(world: World) -> None:
         output, taken = await world.start(chunks=1), list[TokenChunk]()
         assert await output.next() == TokenChunk("a0 ", 1)
-        output.hand_to(lambda chunk: not taken.append(chunk))
+        output.set_sink(lambda chunk: not taken.append(chunk))
         # Nobody waits: something before it may still be on its way.
         output.put(TokenChunk("b ", 1))
         assert not taken
@@ -173,8 +173,8 @@ def test_what_a_taker_refuses_waits_and_what_it_fails_at_ends_that_output_alone(
         refusing, failing = await world.start("a", chunks=1), await world.start("b", chunks=1)
         for output in (refusing, failing):
             await output.next()
-        refusing.hand_to(lambda _: False)
-        failing.hand_to(lambda _: bool(1 / 0))
+        refusing.set_sink(lambda _: False)
+        failing.set_sink(lambda _: bool(1 / 0))
         waiting = [asyncio.create_task(output.next()) for output in (refusing, failing)]
         await asyncio.sleep(0)
         for output in (refusing, failing):
@@ -306,16 +306,16 @@ def test_a_replica_that_ends_waits_for_its_calls_and_takes_no_new_ones():
         closing = asyncio.create_task(world.server.close())
         await asyncio.sleep(0.05)
         assert not closing.done()
-        with pytest.raises(Untaken):
+        with pytest.raises(NotStarted):
             await world.lines.call(REPLICA, "echo", 1)
         world.go.set()
         assert (await rest(output))[-1].text == "end"
-        with pytest.raises(Untaken):
+        with pytest.raises(NotStarted):
             await world.lines.call(REPLICA, "echo", 1)
         world.pool.update([])
         await closing
         assert not world.server.connections
-        with pytest.raises(Untaken):
+        with pytest.raises(NotStarted):
             await world.lines.call(REPLICA, "echo", 1)
 
     play(scenario)
@@ -340,7 +340,7 @@ def test_where_nothing_listens_nothing_has_run():
         address = await world.server.address()
         await world.server.close()
         world.told = address
-        with pytest.raises(Untaken, match="nothing listens"):
+        with pytest.raises(NotStarted, match="nothing listens"):
             await world.start()
 
     play(scenario)

@@ -15,12 +15,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from headway.config import HeadwayConfig, load_config
 from headway.planning.types import Role
-from serve_apps.calls import _translated
+from serve_apps.calls import translated
 from serve_apps.engines import make_engine
-from serve_apps.engines.protocol import Aside, AsideAnswer, EngineError, EngineRequest, TokenChunk
+from serve_apps.engines.protocol import AuxiliaryAnswer, AuxiliaryCall, EngineError, EngineRequest, TokenChunk
 from serve_apps.engines.vllm.answers import _application
 from serve_apps.engines.vllm.arguments import engine_arguments
-from serve_apps.gateway.backend import Readiness, ReplicaLoad, TakeChunk
+from serve_apps.gateway.backend import ChunkSink, Readiness, ReplicaLoad
 from serve_apps.gateway.timeline import Timeline
 from tests.gateway.serving import Running, post, serving
 from tests.vllm.served import NAME, STARTED_WITHIN_S, TINY, TOOL_CALLS
@@ -48,7 +48,7 @@ class OneVllm:
         self._own: ASGIApp | None = None
 
     async def generate(
-        self, request: EngineRequest, timeline: Timeline | None = None, taker: TakeChunk | None = None
+        self, request: EngineRequest, timeline: Timeline | None = None, sink: ChunkSink | None = None
     ) -> AsyncGenerator[TokenChunk, None]:
         if self.engine is None:
             self.loop = asyncio.get_running_loop()
@@ -59,7 +59,7 @@ class OneVllm:
                 async for chunk in chunks:
                     yield chunk
         except EngineError as error:
-            raise _translated(error) from error
+            raise translated(error) from error
 
     async def own_server(self, scope: Scope, receive: Receive, send: Send) -> None:
         """vLLM's server over the same engine, with nothing of ours between."""
@@ -69,8 +69,8 @@ class OneVllm:
         scope = {**scope, "path": scope["path"].removeprefix("/own"), "root_path": ""}
         await self._own(scope, receive, send)
 
-    async def aside(self, question: Aside) -> AsideAnswer:
-        answer: AsideAnswer = await self.engine.aside(question)
+    async def auxiliary(self, question: AuxiliaryCall) -> AuxiliaryAnswer:
+        answer: AuxiliaryAnswer = await self.engine.auxiliary(question)
         return answer
 
     def complete(self, request_id: str) -> None:

@@ -26,8 +26,8 @@ from serve_apps.engines.answering.forms import (
 from serve_apps.engines.answering.prompts import Prompt, text_of_ids
 from serve_apps.engines.answering.reading import ParsedRequest, Tool, read_call, refusal
 from serve_apps.engines.protocol import (
-    Aside,
-    AsideAnswer,
+    AuxiliaryAnswer,
+    AuxiliaryCall,
     Engine,
     EngineError,
     EngineRequest,
@@ -289,7 +289,7 @@ class AnsweringEngine:
             async for chunk in chunks:
                 yield chunk
 
-    async def aside(self, question: Aside) -> AsideAnswer:
+    async def auxiliary(self, question: AuxiliaryCall) -> AuxiliaryAnswer:
         """404: an engine that makes only text has no answer to anything else."""
         text = f"{question.method} {question.path}: an engine of kind {self._kind!r} makes only text"
-        return AsideAnswer(404, error_body(text, "invalid_request_error", None, "not_found"))
+        return AuxiliaryAnswer(404, error_body(text, "invalid_request_error", None, "not_found"))

@@ -24,7 +24,7 @@ from serve_apps.engines.answering.answers import Plan
 from serve_apps.engines.answering.forms import TokenLogprob
 from serve_apps.engines.answering.prompts import Prompt, ids_of_text, prompts_of, separate, text_of_ids
 from serve_apps.engines.answering.reading import OutputFormat, ParsedRequest, Tool, json_object, refusal
-from serve_apps.engines.protocol import Aside, AsideAnswer, Refused
+from serve_apps.engines.protocol import AuxiliaryAnswer, AuxiliaryCall, Refused
 from serve_apps.engines.simulated.values import Unfitting, simplest_json, simplest_match
 
 TOKEN_CHARACTERS = 4
@@ -96,7 +96,7 @@ MOST_DIMENSIONS = 8192
 MOST_INPUTS = 2048
 
 
-def answer_aside(question: Aside, model: str, longest_tokens: int) -> AsideAnswer:
+def answer_auxiliary(question: AuxiliaryCall, model: str, longest_tokens: int) -> AuxiliaryAnswer:
     """An HTTP status and JSON, as vLLM's server has them."""
     try:
         if question.path == "/version":
@@ -104,8 +104,8 @@ def answer_aside(question: Aside, model: str, longest_tokens: int) -> AsideAnswe
         else:
             document = _answer(question.path, json_object(question.body), model, longest_tokens)
     except Refused as refused:
-        return AsideAnswer(refused.status, refused.body)
-    return AsideAnswer(200, json.dumps(document).encode())
+        return AuxiliaryAnswer(refused.status, refused.body)
+    return AuxiliaryAnswer(200, json.dumps(document).encode())
 
 
 def _answer(path: str, body: dict[str, Any], model: str, longest_tokens: int) -> dict[str, Any]:

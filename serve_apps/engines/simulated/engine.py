@@ -43,8 +43,8 @@ from headway.routing.types import RouteRequest
 from serve_apps.engines.answering.answers import answer, check
 from serve_apps.engines.loaded_adapters import LoadedAdapters
 from serve_apps.engines.protocol import (
-    Aside,
-    AsideAnswer,
+    AuxiliaryAnswer,
+    AuxiliaryCall,
     EngineError,
     EngineFailed,
     EngineRequest,
@@ -57,7 +57,7 @@ from serve_apps.engines.protocol import (
     TokenChunk,
     check_length,
 )
-from serve_apps.engines.simulated.content import answer_aside, plan, words
+from serve_apps.engines.simulated.content import answer_auxiliary, plan, words
 from serve_apps.engines.simulated.timing import Inbox, PausableTimer
 
 
@@ -142,10 +142,10 @@ class SimulatedEngine:
             async for chunk in chunks:
                 yield chunk
 
-    async def aside(self, question: Aside) -> AsideAnswer:
+    async def auxiliary(self, question: AuxiliaryCall) -> AuxiliaryAnswer:
         """Embeddings, token ids, the version: at once, and without being load."""
         self._require_alive()
-        return answer_aside(question, self._model_name, self._longest_tokens)
+        return answer_auxiliary(question, self._model_name, self._longest_tokens)
 
     def _answer(self, request: EngineRequest, kv: KvHandle | None) -> AsyncGenerator[TokenChunk, None]:
         """What a client sent, answered in its form."""

@@ -74,7 +74,7 @@ class PausableTimer:
 class Inbox:
     """Tokens of one request that wait to be taken, as a number, so that a slow reader costs no memory.
 
-    What came since the last `take` comes at once. One taker.
+    What came since the last `take` comes at once. One reader.
     """
 
     __slots__ = ("_error", "_tokens", "_waiter")
@@ -90,7 +90,7 @@ class Inbox:
         self._wake()
 
     def fail(self, error: EngineError) -> None:
-        """There will be no more; the taker gets `error`, also instead of tokens not yet taken."""
+        """There will be no more; the reader gets `error`, also instead of tokens not yet taken."""
         self._error = error
         self._wake()
 

@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Any
 from headway.config import HeadwayConfig
 from headway.planning.types import Role
 from serve_apps.engines.protocol import (
-    Aside,
-    AsideAnswer,
+    AuxiliaryAnswer,
+    AuxiliaryCall,
     ClientCall,
     EngineError,
     FinishReason,
@@ -247,7 +247,7 @@ class Answers:
         reason, cached = metered.reason or "stop", metered.cached_tokens
         yield last._replace(finish_reason=reason, cached_tokens=cached, times=attempt.times)
 
-    async def aside(self, question: Aside) -> AsideAnswer:
+    async def auxiliary(self, question: AuxiliaryCall) -> AuxiliaryAnswer:
         """What vLLM's server says to something that makes no output, such as /tokenize."""
         app, status, parts = await self.made(), 0, []
 
@@ -257,7 +257,7 @@ class Answers:
             parts.append(message.get("body", b""))
 
         await app(_scope(question.method, question.path, question.body), _body(question.body), send)
-        return AsideAnswer(status, b"".join(parts))
+        return AuxiliaryAnswer(status, b"".join(parts))
 
     async def _running(self, metered: Metered) -> AsyncGenerator[None, None]:
         """The call runs; a step whenever there are news of it, the last one at its end."""

@@ -24,8 +24,8 @@ from headway.planning.types import Role
 from headway.routing.types import KnownBlocks
 from serve_apps.engines.loaded_adapters import LoadedAdapters
 from serve_apps.engines.protocol import (
-    Aside,
-    AsideAnswer,
+    AuxiliaryAnswer,
+    AuxiliaryCall,
     EngineError,
     EngineFailed,
     EngineRequest,
@@ -168,10 +168,10 @@ class VllmEngine:
             kv_bytes_per_token=_kv_bytes_per_token(said),
         )
 
-    async def aside(self, question: Aside) -> AsideAnswer:
+    async def auxiliary(self, question: AuxiliaryCall) -> AuxiliaryAnswer:
         """What vLLM's server says to that. Raises EngineFailed once the engine has failed."""
         self._require_alive()
-        return await self._answers.aside(question)
+        return await self._answers.auxiliary(question)
 
     async def prepare(self) -> None:
         """Make what answers clients, before the first one waits for it. Raises EngineFailed."""
