@@ -1,4 +1,4 @@
-"""The deployments over real engines, without Serve: parts of requests, what runs, and calls made again."""
+"""The deployments over real engines, without Serve: parts of requests, reports, and calls made again."""
 
 import asyncio
 from types import SimpleNamespace
@@ -9,8 +9,8 @@ from ray.exceptions import RaySystemError
 from headway.config import HeadwayConfig
 from serve_apps import deployments
 from serve_apps.deployments import Decode, EngineReplica, Mixed, Prefill, gpu_type_of_node
-from serve_apps.engines.protocol import EngineFailed, EngineRequest, KvHandle, RequestAborted, TokenChunk
-from tests.engines.engine_cases import MIXED, SPLIT, config_of, handle, request, route
+from serve_apps.engines.protocol import EngineFailed, EngineRequest, KvHandle, TokenChunk
+from tests.engines.engine_cases import MIXED, SPLIT, config_of, request, route
 from tests.engines.virtual_loop import run
 
 
@@ -53,26 +53,6 @@ def test_a_request_in_two_parts(replica, first, second):
     assert run(serve()) == 6
 
 
-def test_a_mixed_replica_does_both_parts_of_a_request(replica):
-    assert run(counted(replica(Mixed), asked(), None)) == 6
-
-
-@pytest.mark.parametrize("kind", [Decode, Mixed])
-def test_a_call_made_again_under_the_same_id_takes_the_place_of_the_first(replica, kind):
-    async def again() -> int:
-        decoding = replica(kind)
-        lost = asyncio.create_task(counted(decoding, asked(500), handle()))
-        await asyncio.sleep(1.0)
-        assert (await decoding.stats()).running == 1
-        sent = await counted(decoding, asked(), handle())
-        with pytest.raises(RequestAborted):
-            await lost
-        assert (await decoding.stats()).running == 0
-        return sent
-
-    assert run(again()) == 6
-
-
 def test_a_cancelled_call_does_not_end_the_one_made_again(replica):
     async def again() -> int:
         prefilling = replica(Prefill)
@@ -85,29 +65,6 @@ def test_a_cancelled_call_does_not_end_the_one_made_again(replica):
     assert run(again()) == 9_000
 
 
-@pytest.mark.parametrize(
-    ("kind", "kv", "phase"),
-    [(Prefill, None, "prefill"), (Decode, handle(), "decode"), (Mixed, None, "decode")],
-)
-def test_a_replica_lists_what_runs(replica, kind, kv, phase):
-    async def look() -> list[tuple]:
-        engine = replica(kind)
-        assert list(await engine.running()) == []
-        known = route(session="s", tenant="t", adapter="a")
-        big = request(input_tokens=9_000, max_tokens=500, route=known)
-        call = engine.prefill(big) if kind is Prefill else counted(engine, big, kv)
-        task = asyncio.create_task(call)
-        await asyncio.sleep(0.01 if kind is Prefill else 3.0)
-        found = await engine.running()
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        assert list(await engine.running()) == []
-        assert [one.route for one in found] == [known]
-        return [(one.request_id, one.phase, one.input_tokens) for one in found]
-
-    assert run(look()) == [("r", phase, 9_000)]
-
-
 def test_a_failed_replica_lists_nothing(replica):
     async def fail() -> list:
         engine = replica(Mixed)
@@ -117,10 +74,10 @@ def test_a_failed_replica_lists_nothing(replica):
     assert run(fail()) == []
 
 
-def test_routers_see_totals_and_busy_time(replica):
+def test_routers_see_totals_and_busy_time_of_a_replica_that_does_both_parts(replica):
     async def look() -> dict:
         engine = replica(Mixed)
-        await counted(engine, asked(), None)
+        assert await counted(engine, asked(), None) == 6
         return await engine.record_routing_stats()
 
     stats = run(look())
