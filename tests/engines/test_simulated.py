@@ -332,7 +332,7 @@ def test_a_failed_engine_raises_everywhere_and_for_good():
         for stream in streams:
             with pytest.raises(EngineFailed):
                 await stream
-        engine.clear()
+        engine.inject(InjectedFault.CLEAR)
         with pytest.raises(EngineFailed):
             engine.stats()
         with pytest.raises(EngineFailed):
@@ -361,7 +361,7 @@ def test_a_stalled_engine_stands_still_and_then_goes_on():
         await asyncio.sleep(50.0)
         assert 0 < before == count_of(chunks) < 100
         assert load_of(engine)[:2] == (1, 1)
-        engine.clear()
+        engine.inject(InjectedFault.CLEAR)
         assert await reader == pytest.approx(50.0 + await alone_s(), rel=0.05)
         assert count_of(await late) == 8
         assert load_of(engine) == IDLE

@@ -62,12 +62,20 @@ from serve_apps.engines.simulated.timing import Inbox, PausableTimer
 
 
 class InjectedFault(StrEnum):
-    """Faults for tests and demonstrations; CLEAR ends a stall."""
+    """Faults for tests and demonstrations. CLEAR ends a stall; a failed engine stays failed."""
 
     FAIL = "fail"
     STALL = "stall"
     EXIT = "exit"
     CLEAR = "clear"
+
+
+class _Part(NamedTuple):
+    """One output, or a prompt alone, in the model. `owner`: the id of its request, its own but for copies."""
+
+    inbox: Inbox
+    request: EngineRequest
+    owner: str
 
 
 class _HeldKv(NamedTuple):
@@ -107,10 +115,7 @@ class SimulatedEngine:
         self._longest_tokens = min(
             config.engine.max_model_tokens or self._model.capacity_tokens, self._model.capacity_tokens
         )
-        self._inboxes: dict[str, Inbox] = {}
-        self._asked: dict[str, EngineRequest] = {}
-        self._parts: dict[str, str] = {}
-        """Of outputs beside the first: their ids, and that of their request."""
+        self._parts: dict[str, _Part] = {}
         self._model_name = config.model
         self._held: dict[str, _HeldKv] = {}
         self._releases: list[tuple[float, str]] = []
@@ -151,17 +156,15 @@ class SimulatedEngine:
         """What a client sent, answered in its form."""
 
         def run(part: EngineRequest, computed: bool) -> AsyncGenerator[TokenChunk, None]:
-            if part.request_id != request.request_id:
-                self._parts[part.request_id] = request.request_id
-            return self._output(part, kv, computed=computed)
+            return self._output(part, kv, owner=request.request_id, computed=computed)
 
         return answer(request, run, plan, "simulated")
 
     async def _output(
-        self, request: EngineRequest, kv: KvHandle | None, *, computed: bool = False
+        self, request: EngineRequest, kv: KvHandle | None, *, owner: str = "", computed: bool = False
     ) -> AsyncGenerator[TokenChunk, None]:
         """The words of one output; the prompt of a copy is `computed` here already."""
-        inbox, job, asked_s = self._take_in(request, kv, computed=computed)
+        inbox, job, asked_s = self._take_in(request, kv, owner=owner, computed=computed)
         sent, first_s = 0, None
         try:
             while sent < request.max_tokens:
@@ -179,7 +182,6 @@ class SimulatedEngine:
             yield TokenChunk(words(start, sent), sent - start, "length", cached_tokens, times)
         finally:
             self._let_go(request.request_id, inbox)
-            self._parts.pop(request.request_id, None)
 
     async def abort(self, request_id: str) -> None:
         """End the request if it is here and free what it holds; unknown ids are ignored."""
@@ -208,8 +210,8 @@ class SimulatedEngine:
         self._require_alive()
         found: dict[str, RunningRequest] = {}
         for state in self._model.states():
-            own = self._parts.get(state.request_id, state.request_id)
-            found.setdefault(own, self._running(own, state))
+            part = self._parts[state.request_id]
+            found.setdefault(part.owner, self._running(part, state))
         return list(found.values())
 
     def sizes(self) -> EngineSizes:
@@ -229,7 +231,7 @@ class SimulatedEngine:
             case InjectedFault.STALL:
                 self._timer.pause()
             case InjectedFault.CLEAR:
-                self.clear()
+                self._timer.resume()
             case InjectedFault.FAIL:
                 self._fail()
 
@@ -237,19 +239,16 @@ class SimulatedEngine:
         self._failed = True
         self._held.clear()
         self._releases.clear()
-        for request_id in list(self._inboxes):
+        for request_id in list(self._parts):
             self._end(request_id, self._failure())
         self._set_timer()
-
-    def clear(self) -> None:
-        """End a stall: everything goes on from where it stood. A failed engine stays failed."""
-        self._timer.resume()
 
     def _take_in(
         self,
         request: EngineRequest,
         kv: KvHandle | None = None,
         *,
+        owner: str = "",
         prefill_only: bool = False,
         computed: bool = False,
     ) -> tuple[Inbox, LiveJob, float]:
@@ -277,8 +276,8 @@ class SimulatedEngine:
             prefill_only=prefill_only,
             blocks=blocks,
         )
-        inbox = self._inboxes[request_id] = Inbox()
-        self._asked[request_id] = request
+        inbox = Inbox()
+        self._parts[request_id] = _Part(inbox, request, owner or request_id)
         self._set_timer()
         return inbox, job, now_s
 
@@ -288,13 +287,13 @@ class SimulatedEngine:
             return ()
         return route.blocks
 
-    def _running(self, request_id: str, state: JobState) -> RunningRequest:
-        asked = self._asked[state.request_id]
+    @staticmethod
+    def _running(part: _Part, state: JobState) -> RunningRequest:
         return RunningRequest(
-            request_id=request_id,
-            route=asked.route,
+            request_id=part.owner,
+            route=part.request.route,
             phase="decode" if state.computed else "prefill",
-            input_tokens=_input_tokens(asked),
+            input_tokens=_input_tokens(part.request),
             output_tokens=state.output_tokens,
             prefilled_elsewhere=state.prefilled_elsewhere,
             prefill_only=state.prefill_only,
@@ -302,22 +301,22 @@ class SimulatedEngine:
 
     def _end_all(self, request_id: str, error: EngineError) -> None:
         """End a request and its further outputs."""
-        parts = [part for part, own in self._parts.items() if own == request_id]
-        for each in (request_id, *parts):
+        for each in [name for name, part in self._parts.items() if part.owner == request_id]:
             self._end(each, error)
 
     def _end(self, request_id: str, error: EngineError) -> None:
         """Free what the request holds, if it is here, and give its consumer the error."""
-        inbox = self._inboxes.get(request_id)
-        if inbox is not None:
-            self._let_go(request_id, inbox)
-            inbox.fail(error)
+        part = self._parts.get(request_id)
+        if part is not None:
+            self._let_go(request_id, part.inbox)
+            part.inbox.fail(error)
 
     def _let_go(self, request_id: str, inbox: Inbox) -> None:
         """The consumer has all it wants: free whatever the request still holds in the model."""
-        if self._inboxes.get(request_id) is inbox:
-            del self._inboxes[request_id]
-            self._adapters.end(self._asked.pop(request_id).adapter)
+        part = self._parts.get(request_id)
+        if part is not None and part.inbox is inbox:
+            del self._parts[request_id]
+            self._adapters.end(part.request.adapter)
             self._model.abort(request_id)
 
     def _catch_up(self) -> None:
@@ -330,11 +329,8 @@ class SimulatedEngine:
         self._set_timer()
 
     def _deliver(self, boundary: Boundary) -> None:
-        inboxes = self._inboxes
-        for request_id in boundary.emitted:
-            inboxes[request_id].add()
-        for request_id in boundary.left:
-            inboxes[request_id].add()
+        for request_id in (*boundary.emitted, *boundary.left):
+            self._parts[request_id].inbox.add()
 
     def _hold_kv(self, request_id: str, tokens: int, cached_tokens: int, times: EngineTimes) -> KvHandle:
         """Keep the KV for as long as its transfer takes from now on."""
