@@ -17,7 +17,6 @@ from argparse import Namespace
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from contextvars import ContextVar
-from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +37,7 @@ from serve_apps.engines.vllm.requests import Attempt
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
-    from starlette.types import Message, Receive, Scope
+    from starlette.types import Message, Scope
     from vllm import RequestOutput, SamplingParams
     from vllm.v1.engine.async_llm import AsyncLLM
 
@@ -61,32 +60,20 @@ LEAVES_WITHIN_S = 5.0
 """Seconds for vLLM's application to end a call that was closed, before its task is cancelled."""
 
 
-@dataclass(slots=True, eq=False)
-class Metered:
-    """One call on its way through vLLM's application, and what the engine did for it."""
+class Exchange:
+    """A request to vLLM's application, and its answer so far: `news` is set whenever there is more of it."""
 
-    attempt: Attempt
-    call: ClientCall
-    kv: KvHandle | None
-    status: int = 0
-    parts: list[bytes] = field(default_factory=list)
-    tokens: int = 0
-    """Produced since the last chunk."""
-    asked: int = 0
-    """Prompts that the application gave to the engine, and how many of them have ended."""
-    ended: int = 0
-    reason: FinishReason | None = None
-    cached_tokens: int | None = None
-    prefilled: "RequestOutput | None" = None
-    news: asyncio.Event = field(default_factory=asyncio.Event)
-    gone: asyncio.Event = field(default_factory=asyncio.Event)
-    _body_read: bool = False
+    def __init__(self, body: bytes) -> None:
+        self._body: bytes | None = body
+        self.status = 0
+        self.parts: list[bytes] = []
+        self.news, self.gone = asyncio.Event(), asyncio.Event()
 
     async def receive(self) -> "Message":
         """The body at once; then, when the call is closed, that the client has gone."""
-        if not self._body_read:
-            self._body_read = True
-            return {"type": "http.request", "body": self.call.body, "more_body": False}
+        if (body := self._body) is not None:
+            self._body = None
+            return {"type": "http.request", "body": body, "more_body": False}
         await self.gone.wait()
         return {"type": "http.disconnect"}
 
@@ -97,6 +84,22 @@ class Metered:
         elif body := message.get("body"):
             self.parts.append(body)
             self.news.set()
+
+
+class Metered(Exchange):
+    """One call for output, and what the engine did for it.
+
+    `asked`: prompts that the application gave to the engine; `ended`: how many of them have ended. `tokens`
+    were produced since the last chunk.
+    """
+
+    def __init__(self, attempt: Attempt, call: ClientCall, kv: KvHandle | None) -> None:
+        super().__init__(call.body)
+        self.attempt, self.call, self.kv = attempt, call, kv
+        self.tokens = self.asked = self.ended = 0
+        self.reason: FinishReason | None = None
+        self.cached_tokens: int | None = None
+        self.prefilled: RequestOutput | None = None
 
     def produced(self, output: "RequestOutput") -> None:
         """Some tokens of one of its prompts."""
@@ -249,27 +252,17 @@ class Answers:
 
     async def auxiliary(self, question: AuxiliaryCall) -> AuxiliaryAnswer:
         """What vLLM's server says to something that makes no output, such as /tokenize."""
-        app, status, parts = await self.made(), 0, []
-
-        async def send(message: "Message") -> None:
-            nonlocal status
-            status = message.get("status", status)
-            parts.append(message.get("body", b""))
-
-        await app(_scope(question.method, question.path, question.body), _body(question.body), send)
-        return AuxiliaryAnswer(status, b"".join(parts))
+        app, exchange = await self.made(), Exchange(question.body)
+        scope = _scope(question.method, question.path, question.body)
+        await app(scope, exchange.receive, exchange.send)
+        return AuxiliaryAnswer(exchange.status, b"".join(exchange.parts))
 
     async def _running(self, metered: Metered) -> AsyncGenerator[None, None]:
         """The call runs; a step whenever there are news of it, the last one at its end."""
         app = await self.made()
         token = _CALL.set(metered)
-        task = asyncio.create_task(
-            app(
-                _scope("POST", metered.call.path, metered.call.body, metered.call.trace),
-                metered.receive,
-                metered.send,
-            )
-        )
+        scope = _scope("POST", metered.call.path, metered.call.body, metered.call.trace)
+        task = asyncio.create_task(app(scope, metered.receive, metered.send))
         _CALL.reset(token)
         task.add_done_callback(lambda _: metered.news.set())
         try:
@@ -331,18 +324,6 @@ def _namespace(arguments: Mapping[str, Any], client: MeteredClient) -> Namespace
     said.structured_outputs_config = client.vllm_config.structured_outputs_config
     said.enable_prompt_tokens_details = True
     return said
-
-
-def _body(body: bytes) -> "Receive":
-    """The body, and then nothing more: who asks has not gone."""
-    left = [body]
-
-    async def receive() -> "Message":
-        if not left:
-            await asyncio.Event().wait()
-        return {"type": "http.request", "body": left.pop(), "more_body": False}
-
-    return receive
 
 
 def _scope(method: str, path: str, body: bytes, more: Sequence[tuple[bytes, bytes]] = ()) -> "Scope":
