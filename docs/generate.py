@@ -250,7 +250,7 @@ def metrics(part: str) -> str:
     """The metric families of a collector: name, type, labels, help text."""
     config = HeadwayConfig()
     state = make_state(config, SimpleNamespace(replicas=tuple), time.monotonic)
-    spans = SpanCounts(config.model, SimpleNamespace(sent=0, failed=0, dropped=0))
+    spans = SpanCounts(config.model, {"sent": 0, "failed": 0, "dropped": 0})
     collectors: Mapping[str, Callable[[], Sequence[Collector]]] = {
         "control": lambda: [_control()],
         "gateway": lambda: [state.metrics, RoutingMetrics(config.model, RoutingCounts), spans],

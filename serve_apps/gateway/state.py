@@ -137,7 +137,7 @@ def make_state(config: HeadwayConfig, backend: Backend, clock: Callable[[], floa
     registry.register(metrics)
     tracing = make_tracing(config)
     if tracing is not None:
-        registry.register(SpanCounts(identity.model, tracing.export))
+        registry.register(SpanCounts(identity.model, tracing.export.counts))
     if (collector := kind.collector) is not None:
         registry.register(collector(identity.model, traffic, metrics))
     return GatewayState(

@@ -10,7 +10,7 @@ What an engine exports by itself, as vLLM does its `llm_request`, hangs below th
 
 import time
 from collections.abc import AsyncGenerator, Iterator
-from contextlib import aclosing
+from contextlib import aclosing, contextmanager
 from dataclasses import replace
 from typing import Any, Protocol, cast
 
@@ -40,16 +40,10 @@ class TracedEngine:
         """The engine's `prefill`."""
         if (place := _place(request)) is None:
             return await self._engine.prefill(request)
-        call = _Call("prefill", place, request)
-        try:
+        with self._recorded(_Call("prefill", place, request)) as call:
             kv = await self._engine.prefill(call.request)
             call.times = kv.times
             return kv
-        except BaseException as error:
-            call.error = type(error).__name__
-            raise
-        finally:
-            self._export.put(list(call.spans()))
 
     def decode(self, request: EngineRequest, kv: KvHandle | None) -> AsyncGenerator[TokenChunk, None]:
         """The engine's `decode`."""
@@ -58,12 +52,18 @@ class TracedEngine:
         return self._decode(_Call("decode", place, request), kv)
 
     async def _decode(self, call: "_Call", kv: KvHandle | None) -> AsyncGenerator[TokenChunk, None]:
-        try:
+        with self._recorded(call):
             async with aclosing(self._engine.decode(call.request, kv)) as chunks:
                 async for chunk in chunks:
                     call.tokens += chunk.tokens
                     call.times = chunk.times
                     yield chunk
+
+    @contextmanager
+    def _recorded(self, call: "_Call") -> Iterator["_Call"]:
+        """The call's spans are exported at its end, with the error that ended it."""
+        try:
+            yield call
         except GeneratorExit:
             raise
         except BaseException as error:

@@ -1,8 +1,9 @@
-"""Spans on their way to a collector: a bounded queue, which OpenTelemetry's SDK empties from its own thread.
+"""Spans on their way to a collector, through the batch processor of OpenTelemetry's SDK and its own thread.
 
 Spans are made after the fact, of times that were measured anyway, with ids that were given out before: so
 what is not sampled costs next to nothing, and nothing waits. While a collector is away or slow the queue
-fills; what finds no room is dropped, all spans of a request together, and counted.
+fills. The processor would then drop the oldest span uncounted; here the spans of a request that find no room
+are dropped together, and counted.
 
 The SDK's environment variables hold for what has no setting: OTEL_EXPORTER_OTLP_HEADERS, _CERTIFICATE,
 _TIMEOUT and _COMPRESSION, OTEL_BSP_*, OTEL_RESOURCE_ATTRIBUTES.
@@ -61,40 +62,35 @@ def check_tracing(settings: TracingSettings) -> None:
 
 
 class SpanExport:
-    """The way out of one process, `service` of a trace. ConfigError where the extra is missing."""
+    """The way out of one process, `service` of a trace. ConfigError where the extra is missing.
+
+    `counts`: spans that the collector has taken (`sent`) and has not taken (`failed`), and those for which
+    there was no room (`dropped`).
+    """
 
     def __init__(self, settings: TracingSettings, service: str, instance: str) -> None:
         check_tracing(settings)
         from opentelemetry.sdk.resources import Resource
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
+        self.counts = {"sent": 0, "failed": 0, "dropped": 0}
         self._resource = Resource.create({"service.name": service, "service.instance.id": instance})
         try:
-            self._counted = _Counted(_exporter(settings))
+            counting: Any = _CountingExporter(_exporter(settings), self.counts)
             self._most = int(os.environ.get("OTEL_BSP_MAX_QUEUE_SIZE", MOST_WAITING))
-            self._processor = BatchSpanProcessor(self._counted, max_queue_size=self._most)  # type: ignore[arg-type]
+            self._processor = BatchSpanProcessor(counting, max_queue_size=self._most)
         except ValueError as error:
             # Of the SDK's environment variables.
             raise ConfigError(f"tracing: {error}") from error
         self._taken = 0
-        self.dropped = 0
-
-    @property
-    def sent(self) -> int:
-        """Spans that the collector has taken."""
-        return self._counted.sent
-
-    @property
-    def failed(self) -> int:
-        """Spans that it has not taken."""
-        return self._counted.failed
 
     def put(self, spans: Sequence[Span]) -> None:
-        """Spans of one request that have ended."""
-        if self._taken - self.sent - self.failed + len(spans) > self._most:
-            if not self.dropped:
+        """Spans of one request that have ended; dropped together where the queue has no room for all."""
+        waiting = self._taken - self.counts["sent"] - self.counts["failed"]
+        if waiting + len(spans) > self._most:
+            if not self.counts["dropped"]:
                 logger.warning("the collector of traces is away or slow: spans are dropped from now on")
-            self.dropped += len(spans)
+            self.counts["dropped"] += len(spans)
             return
         self._taken += len(spans)
         for span in spans:
@@ -102,6 +98,7 @@ class SpanExport:
 
     def close(self) -> None:
         """Send what waits; blocks, but not for a collector that does not take it in time."""
+        # The processor itself would wait for 30 s.
         ending = Thread(target=self._processor.shutdown, daemon=True)
         ending.start()
         ending.join(CLOSED_WITHIN_S)
@@ -110,8 +107,8 @@ class SpanExport:
 class SpanCounts(Collector):
     """What became of a gateway's spans, for Prometheus."""
 
-    def __init__(self, model: str, export: SpanExport) -> None:
-        self._model, self._export = model, export
+    def __init__(self, model: str, counts: Mapping[str, int]) -> None:
+        self._model, self._counts = model, counts
 
     def collect(self) -> Iterator[Metric]:
         """One family."""
@@ -120,34 +117,28 @@ class SpanCounts(Collector):
             "Spans of sampled requests: sent to the collector, refused by it, or dropped for want of room",
             labels=("model", "outcome"),
         )
-        for outcome in ("sent", "failed", "dropped"):
-            family.add_metric((self._model, outcome), getattr(self._export, outcome))
+        for outcome, count in self._counts.items():
+            family.add_metric((self._model, outcome), count)
         yield family
 
 
-class _Counted:
-    """An exporter that keeps count. Called on the SDK's thread."""
+class _CountingExporter:
+    """Called on the SDK's thread."""
 
-    def __init__(self, exporter: "SpanExporter") -> None:
-        self._exporter = exporter
-        self.sent = self.failed = 0
+    def __init__(self, exporter: "SpanExporter", counts: dict[str, int]) -> None:
+        self._exporter, self._counts = exporter, counts
+        self.shutdown = exporter.shutdown
 
     def export(self, spans: "Sequence[ReadableSpan]") -> "SpanExportResult":
         from opentelemetry.sdk.trace.export import SpanExportResult
 
-        taken = False
+        outcome = "failed"
         try:
             result = self._exporter.export(spans)
-            taken = result is SpanExportResult.SUCCESS
+            outcome = "sent" if result is SpanExportResult.SUCCESS else "failed"
             return result
         finally:
-            if taken:
-                self.sent += len(spans)
-            else:
-                self.failed += len(spans)
-
-    def shutdown(self) -> None:
-        self._exporter.shutdown()
+            self._counts[outcome] += len(spans)
 
 
 def _exporter(settings: TracingSettings) -> "SpanExporter":

@@ -177,14 +177,14 @@ def test_a_collector_that_is_stuck_costs_no_request_and_drops_are_counted(
     try:
         assert [ask(running).status_code for _ in range(5)] == [200] * 5
         export = running.app.state.tracing.export
-        until(lambda: export.dropped == 3 * 4)
+        until(lambda: export.counts["dropped"] == 3 * 4)
         warnings = [each for each in caplog.records if "spans are dropped" in each.getMessage()]
         assert len(warnings) == 1
         page = get(f"{running.url}/metrics").text
         assert 'headway_trace_spans_total{model="m",outcome="dropped"} 12.0' in page
     finally:
         collector.stuck.set()
-    until(lambda: export.sent == len(collector.spans) == 8)
+    until(lambda: export.counts["sent"] == len(collector.spans) == 8)
 
 
 def test_a_collector_that_is_away_costs_no_request(traced: Trace, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,7 +192,7 @@ def test_a_collector_that_is_away_costs_no_request(traced: Trace, monkeypatch: p
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
     running = traced(SteppingBackend(ANSWER), "http://127.0.0.1:9")
     assert ask(running).status_code == 200
-    until(lambda: running.app.state.tracing.export.failed == 4)
+    until(lambda: running.app.state.tracing.export.counts["failed"] == 4)
 
 
 def test_the_extra_that_is_missing_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,6 @@ import shutil
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -285,7 +284,7 @@ def gateway_exposition() -> str:
     async def asked() -> str:
         app = make_app(config, backend, plane=Plane())
         app.state.registry.register(RoutingMetrics("m", lambda: counts))
-        app.state.registry.register(SpanCounts("m", SimpleNamespace(sent=3, failed=0, dropped=0)))  # type: ignore[arg-type]
+        app.state.registry.register(SpanCounts("m", {"sent": 3, "failed": 0, "dropped": 0}))
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://gateway") as http:
             body = {"model": "m", "prompt": "x"}
             answer = await http.post("/v1/completions", json=body, headers={"x-headway-slo-class": "chat"})
