@@ -7,7 +7,7 @@ Every call is a task. An async generator's chunks leave as they come, and END af
 have only their END.
 
 Serve does not count these calls. So `close`, which ends the replica, waits for them; those that come from
-then on hear at once that the replica is gone, and are placed elsewhere. A gateway that goes away cancels its
+then on fail at once, as the replica is gone, and are placed elsewhere. A gateway that goes away cancels its
 calls.
 """
 
@@ -42,7 +42,7 @@ class CallServer:
 
     @property
     def begun(self) -> bool:
-        """Whether anybody has asked for the address."""
+        """Whether the address has been asked for."""
         return self._door.begun
 
     async def address(self) -> Address:
@@ -57,7 +57,7 @@ class CallServer:
         while tasks := [task for connection in self.connections for task in connection.tasks.values()]:
             await asyncio.wait(tasks)
         await self._door.close()
-        # Gateways let go of a replica when they hear that it has left; until then they are answered.
+        # Gateways let go of a replica when they learn that it has left; until then they are answered.
         with suppress(TimeoutError):
             async with asyncio.timeout(LET_GO_WITHIN_S):
                 while self.connections:

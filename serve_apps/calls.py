@@ -15,8 +15,8 @@ which carries all calls and their outputs side by side:
 
 The first request of a replica asks it through its handle where it listens, and for the secret that the
 connection begins with. A connection that breaks fails what is under way on it, and is asked for anew at once:
-so Serve finds out, and says, that a replica is dead. A replica that has left its pool is let go of with our
-last call there.
+so Serve finds out that a replica is dead, and reports it. A replica that has left its pool is let go of with
+our last call there.
 
 **Handles.** They are lean (`compat_serve`). Cancelling the task that waits in `ask` cancels the call, and
 Serve carries that to the replica.
@@ -61,7 +61,7 @@ REPLICA_LOST = (
     ReplicaGone,
     EngineFailed,
     AioRpcError,
-    # Serve's own for a connection that breaks before the replica has said whether it takes the call.
+    # Serve's own for a connection that breaks before the replica has answered whether it takes the call.
     RuntimeError,
     # Sent by a replica that shuts down; where we cancel ourselves it is not translated.
     asyncio.CancelledError,

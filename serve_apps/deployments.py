@@ -9,8 +9,8 @@ id: the engine lets the new attempt take the place of the old one (`serve_apps.e
 
 Where the profile is refined by traffic, the latencies of an engine are observed on their way out, and go
 straight to the Interpolator every few seconds: not with the load that routers read, since what is learnt must
-not depend on where metrics come from. A report that gets lost is a report less. The answer says how this
-replica differs from its peers, if it does, which goes with its load to those who place requests.
+not depend on where metrics come from. A report that gets lost is a report less. The answer has how this
+replica differs from its peers, if it does, which goes with its load to the routers.
 """
 
 import asyncio
@@ -98,7 +98,7 @@ logger = logging.getLogger(__name__)
 
 
 class LatencyReporter:
-    """Sends an observer's reports from the first request on; without requests there is nothing to say."""
+    """Sends an observer's reports from the first request on; without requests there is nothing to report."""
 
     def __init__(
         self, observer: LatencyObserver, period_s: float, actor: NamedActor | None = None, replica: str = ""
@@ -106,7 +106,7 @@ class LatencyReporter:
         self._observer, self._period_s, self._replica = observer, period_s, replica
         self._actor = actor or NamedActor(names.INTERPOLATOR)
         self.standing: Mapping[str, float] = {}
-        """What the Interpolator last said of this replica: how it differs from its peers, if it does."""
+        """The Interpolator's last answer: how this replica differs from its peers, if it does."""
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -118,7 +118,7 @@ class LatencyReporter:
         while True:
             await asyncio.sleep(self._period_s)
             seen = self._observer.take()
-            # One that differs also says that it is there still, and hears when that is forgotten.
+            # A replica that differs reports that it still exists, and learns when its difference is over.
             if seen or self.standing:
                 await self._send(seen)
 
@@ -148,7 +148,7 @@ def gpu_type_of_node() -> str:
         labelled = context.get_node_labels().get(LABEL)
         return str(labelled) if labelled else _by_resource(context.get_node_id())
     except RayError:
-        logger.warning("Ray does not say what GPU this node has", exc_info=True)
+        logger.warning("Ray does not report the GPU of this node", exc_info=True)
         return ""
 
 
@@ -175,7 +175,7 @@ GATHERED_S = 0.25
 async def gathered(chunks: AsyncGenerator[TokenChunk, None]) -> AsyncGenerator[TokenChunk, None]:
     """The first chunk, then what came since in one, every GATHERED_S and at the end.
 
-    So TTFT and the number of tokens stay right, and the router hears how far long answers are; gaps between
+    So TTFT and the number of tokens stay right, and the router sees how far long answers are; gaps between
     tokens are means over that time.
     """
     now_s = asyncio.get_running_loop().time
@@ -285,7 +285,7 @@ class EngineReplica:
     def _with_reports(self, config: HeadwayConfig) -> Engine | MeasuredEngine:
         """The engine as requests get it: observed, where the profile is refined by what it does."""
         settings = config.engine.refinement
-        # A GPU type with a profile of its own says nothing of the deployment's.
+        # Latencies of a GPU type with a profile of its own do not refine the deployment's.
         if not settings.enabled or self._gpu_type in config.routing.gpu_profiles:
             return self._engine
         observer, every_s = LatencyObserver(), settings.report_interval_s
@@ -339,7 +339,7 @@ class Decode(EngineReplica):
         return gathered(chunks) if whole else chunks
 
     async def auxiliary(self, question: AuxiliaryCall) -> AuxiliaryAnswer:
-        """What the engine says to it, where it answers clients by itself."""
+        """The engine's reply, where it answers clients by itself."""
         ask: Callable[[AuxiliaryCall], Awaitable[AuxiliaryAnswer]] = self._engine.auxiliary  # type: ignore[attr-defined]
         with engine_errors():
             return await ask(question)

@@ -11,8 +11,8 @@ Everything happens on one event loop; there are no locks.
 
 Load of a replica = exactly what this process has on it now, plus the requests that others have there by its
 last report, which is up to some tenths of a second old. It is compared as in the simulation, by
-`headway.routing.least_load`: prompt tokens on prefill replicas, requests on all others. No report says how
-long the prompts of others are, so each of them counts as long as ours are on average. A replica that says
+`headway.routing.least_load`: prompt tokens on prefill replicas, requests on all others. No report has how
+long the prompts of others are, so each of them counts as long as ours are on average. A replica that reports
 that it is slower than its peers is compared by the load at which one of them would be as late.
 
 Of equals the first is chosen, in the order in which replicas came. So a pool with little to do works with its
@@ -92,8 +92,8 @@ class Member:
         return max(0, reported - self.ours_when_reported)
 
     def report(self, stats: Mapping[str, Any], now_s: float, rule: SaturationRule | None) -> None:
-        """Take what the replica says of itself."""
-        # Serve repeats the last report with every change of the list: only a new one says anything of now.
+        """Take a report of the replica."""
+        # Serve repeats the last report with every change of the list: only a new one is about now.
         if stats != self.stats:
             self.ours_when_reported, self.heard_s = len(self.requests), now_s
             if rule is not None:
@@ -143,7 +143,7 @@ class Membership:
         return tuple(self._members.values())
 
     def update(self, replicas: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
-        """Take the new list of running replicas with what each last said of itself."""
+        """Take the new list of running replicas with the last report of each."""
         reports = dict(replicas)
         # Serve's list has no order to rely on: those that stay keep their places, and new ones come last.
         members = [member for member in self._members.values() if member.replica in reports]

@@ -34,7 +34,7 @@ class HeadwayRouter(RequestRouter):
         return membership(self._deployment_id.app_name, self._deployment_id.name)
 
     def update_replicas(self, replicas: list[RunningReplica]) -> None:
-        """Serve says which replicas run, and what they last reported."""
+        """Take the running replicas, and what they last reported."""
         self._pool.update((replica.replica_id.unique_id, replica.routing_stats) for replica in replicas)
         super().update_replicas(replicas)
 
@@ -49,7 +49,7 @@ class HeadwayRouter(RequestRouter):
         self._pool.done(replica_id.unique_id, internal_request_id)
 
     def on_replica_actor_died(self, replica_id: ReplicaID) -> None:
-        """Forget it before the controller says so."""
+        """Forget it before the controller does."""
         self._pool.remove(replica_id.unique_id)
         super().on_replica_actor_died(replica_id)
 

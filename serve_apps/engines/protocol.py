@@ -70,7 +70,7 @@ class Refused(EngineError):
 class ClientCall(NamedTuple):
     """What a client sent, as it came, for engines that answer it themselves (`EngineKind.answers`).
 
-    `stream`: it wants server-sent events. `bounded`: it said how many tokens at most; else
+    `stream`: it wants server-sent events. `bounded`: it named the most tokens; else
     `EngineRequest.max_tokens` is that bound, for each of its `outputs`, which are made side by side.
     `divisible`: a prefill elsewhere can serve it. `trace`: the headers of W3C's trace context.
     """
@@ -104,7 +104,7 @@ class EngineRequest:
     """One request as an engine sees it.
 
     `prompt` is text or token ids; `input_tokens` is its length as the gateway counted or estimated it.
-    `max_tokens` bounds the output. `sampling` holds what the client said of temperature, top_p, seed and the
+    `max_tokens` bounds the output. `sampling` holds the client's temperature, top_p, seed and the
     like; `stop` are strings at which its text is cut (`answering`; an engine may stop by itself).
     `route` is the router's view of it (SLO, session, prefix blocks); None where no router is asked. With a
     `call` the engine answers that; the other fields are what the gateway read of it, to decide by. `adapter`
@@ -146,14 +146,14 @@ class KvHandle:
     input_tokens: int
     transfer: Mapping[str, Any] = field(default_factory=dict)
     cached_tokens: int | None = None
-    """Of the input, what the prefill found in its prefix cache; None where the engine does not say."""
+    """Of the input, what the prefill found in its prefix cache; None where the engine does not report it."""
     times: EngineTimes | None = None
 
 
 class TokenChunk(NamedTuple):
     """Some tokens of a stream: their text, their number, and with the last one why the stream ended.
 
-    The last one also says what of the prompt was not computed, as `KvHandle.cached_tokens`, and `times`, of
+    The last one also has what of the prompt was not computed, as `KvHandle.cached_tokens`, and `times`, of
     several outputs the first one's. Of a `ClientCall` the text is bytes of the answer's body, and a token may
     be counted before any byte tells of it.
     """
@@ -188,7 +188,7 @@ class EngineStats:
     away. Simulated engines count neither. `adapters` are the LoRA adapters that are loaded, the least
     recently used first, and `adapter_room` how many a batch can use; None of an engine without any.
     `blocks_at` is the sequence of `known_blocks`, a method outside the protocol that engines may have, as
-    vLLM's has, to say what their prefix caches hold; None: not known now.
+    vLLM's has, to report what their prefix caches hold; None: not known now.
     """
 
     engine: str

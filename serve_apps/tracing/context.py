@@ -1,4 +1,4 @@
-"""W3C's trace context: whose part of a trace a request is, by its headers, and whether it is recorded.
+"""W3C's trace context: the place of a request in a trace, by its headers, and whether it is recorded.
 
     traceparent = version 00 - trace id, 32 hexadecimal digits - span id, 16 - flags, 2 (01: sampled)
 
@@ -34,7 +34,7 @@ class TraceContext(NamedTuple):
         return self._replace(span_id=_span_id(), parent_id=self.span_id)
 
     def headers(self) -> tuple[tuple[bytes, bytes], ...]:
-        """What tells somebody else that this is the span above theirs."""
+        """Headers that make this the span above the receiver's."""
         parent = f"00-{self.trace_id}-{self.span_id}-{self.sampled:02x}".encode()
         return ((TRACEPARENT, parent), *(((TRACESTATE, self.state),) if self.state else ()))
 

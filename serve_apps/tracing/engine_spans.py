@@ -1,4 +1,4 @@
-"""The spans of a replica, made of what its engine says of its times (`EngineTimes`).
+"""The spans of a replica, made of the times that its engine reports (`EngineTimes`).
 
     prefill            SERVER      the gateway's call, as it was here
     decode             SERVER

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
 MOST_WAITING = 8192
-"""Spans in the queue, unless OTEL_BSP_MAX_QUEUE_SIZE says otherwise."""
+"""Spans in the queue, unless OTEL_BSP_MAX_QUEUE_SIZE is set."""
 
 CLOSED_WITHIN_S = 5.0
 """For a collector that is away: it is not worth an end that takes half a minute."""

@@ -1,7 +1,7 @@
 """The fields of bodies that are read, with their types and ranges: pydantic models, and their JSON schemas.
 
 Types are strict (no "1" for 1), ranges are those of OpenAI and, for its own fields, of vLLM's server. As
-there, a field that nobody knows is passed over.
+there, an unknown field is passed over.
 """
 
 from collections.abc import Mapping

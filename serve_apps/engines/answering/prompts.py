@@ -1,6 +1,6 @@
 """What a model would read of a body: its prompts, as text or token ids.
 
-    messages     one line `role: content` a message, tool calls as JSON, then whose turn it is
+    messages     one line `role: content` a message, tool calls as JSON, then `assistant:`
     input        of /v1/responses: text, or items that become such lines
     prompt       as it is: text, ids, or several of either
 
@@ -27,18 +27,18 @@ def body_fields(body: bytes) -> dict[str, Any]:
     return fields
 
 
-def prompts_of(said: Mapping[str, Any]) -> Sequence[Prompt]:
+def prompts_of(fields: Mapping[str, Any]) -> Sequence[Prompt]:
     """The prompts of a body's fields, in order."""
-    if "messages" in said:
-        return [_chat(said["messages"], said.get("tools"))]
-    if "input" in said and "instructions" not in said and not _items(said["input"]):
-        given = said["input"]
-    elif "input" in said:
-        before = said.get("instructions")
-        items = said["input"] if isinstance(said["input"], list) else [_line("user", said["input"])]
-        return [_chat(([_line("system", before)] if before else []) + items, said.get("tools"))]
+    if "messages" in fields:
+        return [_chat(fields["messages"], fields.get("tools"))]
+    if "input" in fields and "instructions" not in fields and not _items(fields["input"]):
+        given = fields["input"]
+    elif "input" in fields:
+        before = fields.get("instructions")
+        items = fields["input"] if isinstance(fields["input"], list) else [_line("user", fields["input"])]
+        return [_chat(([_line("system", before)] if before else []) + items, fields.get("tools"))]
     else:
-        given = said["prompt"]
+        given = fields["prompt"]
     return separate(given)
 
 
@@ -91,10 +91,10 @@ def _line(role: str, content: object) -> dict[str, object]:
 def _chat(messages: Sequence[Mapping[str, Any]], tools: object) -> str:
     lines = [f"tools: {json.dumps(tools)}\n"] if tools else []
     for message in messages:
-        said = content_text(message.get("content", message.get("output")))
+        text = content_text(message.get("content", message.get("output")))
         calls = message.get("tool_calls") or message.get("arguments")
         lines.append(
-            f"{message.get('role', message.get('type'))}: {said}{json.dumps(calls) if calls else ''}\n"
+            f"{message.get('role', message.get('type'))}: {text}{json.dumps(calls) if calls else ''}\n"
         )
     return "".join(lines) + "assistant:"
 

@@ -44,7 +44,7 @@ def words(start: int, stop: int) -> str:
 
 
 def plan(request: ParsedRequest) -> Plan:
-    """What the choices of a request say, see above. Refused where nothing fits."""
+    """The text of the choices of a request, see above. Refused where nothing fits."""
     tool, choice = None, request.tool_choice
     if choice == "required" or (choice == "auto" and not (request.after_tool or request.exact)):
         tool = request.tools[0]

@@ -1,6 +1,6 @@
-"""The simulator's engine model on the real clock: an engine that costs no GPU and says nothing real.
+"""The simulator's engine model on the real clock: an engine without GPU and weights.
 
-The model (`headway.engine.live`) says when iterations end; this drives it with the event loop's clock
+The model (`headway.engine.live`) decides when iterations end; this drives it with the event loop's clock
 and hands out its tokens. One timer per engine, set to the model's next boundary. Iterations end at model
 times: a loop that wakes up late finds several of them ended and hands their tokens out at once, so a busy
 machine makes streams coarser but the engine no slower.
@@ -254,7 +254,7 @@ class SimulatedEngine:
     ) -> tuple[Inbox, LiveJob, float]:
         """Hand a request to the model, in the place of an earlier attempt at it.
 
-        Its tokens come to the inbox, the model's job says what it found cached; and the model's time now.
+        Returned are the inbox to which its tokens come, the model's job, and the model's time now.
         """
         self._require_alive()
         request_id, asked = request.request_id, (_input_tokens(request), request.max_tokens)

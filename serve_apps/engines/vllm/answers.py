@@ -5,7 +5,7 @@
             MeteredClient -> AsyncLLM                  chunks: these bytes, and the tokens since the last ones
 
 So an answer is vLLM's to the letter, and nothing of it is written again. Between the application and its
-engine stands a client that counts tokens, which bytes do not show; that says to vLLM where the KV of the
+engine stands a client that counts tokens, which bytes do not show; that tells vLLM where the KV of the
 prompt is, whatever endpoint asked; and that keeps a client from saying that itself.
 
 A prefill runs the same way up to the point at which the engine has the prompt's KV; the answer is dropped.
@@ -50,10 +50,10 @@ SEND: Mapping[str, Any] = {
     "remote_host": None,
     "remote_port": None,
 }
-"""Asks vLLM to keep the KV of a prompt for another engine, and to say where it is."""
+"""Asks vLLM to keep the KV of a prompt for another engine, and to return where it is."""
 
 OURS = (KV_PARAMETERS, "kv_cache_report_mode")
-"""Not for clients to say: where KV is, and that what is found in the cache be reported as if it were new."""
+"""Not for clients to set: where KV is, and that what is found in the cache be reported as if it were new."""
 
 ENDS: Mapping[str, FinishReason] = {"stop": "stop", "length": "length"}
 LEAVES_WITHIN_S = 5.0
@@ -145,7 +145,7 @@ class MeteredClient:
         prompt: Any,  # noqa: ANN401 - as vLLM's renderer makes it
         sampling_params: "SamplingParams",
         request_id: str,
-        **said: Any,  # noqa: ANN401
+        **options: Any,  # noqa: ANN401
     ) -> AsyncGenerator["RequestOutput", None]:
         """The engine's outputs, of the kind that was asked for; every token is counted as it comes."""
         from vllm import SamplingParams
@@ -161,7 +161,7 @@ class MeteredClient:
         whole, call_kind = None, sampling_params.output_kind
         sampling_params.output_kind = RequestOutputKind.DELTA
         call.attempt.inner_ids.append(request_id)
-        async with aclosing(llm.generate(prompt, sampling_params, request_id, **said)) as outputs:
+        async with aclosing(llm.generate(prompt, sampling_params, request_id, **options)) as outputs:
             async for output in outputs:
                 if call.kv is not None:
                     # What came as KV counts as cached in vLLM: meant is what the prefill found.
@@ -198,7 +198,7 @@ def prompt_only() -> dict[str, Any]:
 
 
 def _place(parameters: "SamplingParams", call: Metered) -> None:
-    """The KV's place is Headway's to say, and the longest output where the client said nothing."""
+    """Headway sets the KV's place, and the longest output where the client named none."""
     extra = {name: value for name, value in (parameters.extra_args or {}).items() if name not in OURS}
     if call.kv is not None and call.kv.transfer:
         extra[KV_PARAMETERS] = dict(call.kv.transfer)
@@ -251,7 +251,7 @@ class Answers:
         yield last._replace(finish_reason=reason, cached_tokens=cached, times=attempt.times)
 
     async def auxiliary(self, question: AuxiliaryCall) -> AuxiliaryAnswer:
-        """What vLLM's server says to something that makes no output, such as /tokenize."""
+        """The reply of vLLM's server to a call that makes no output, such as /tokenize."""
         app, exchange = await self.made(), Exchange(question.body)
         scope = _scope(question.method, question.path, question.body)
         await app(scope, exchange.receive, exchange.send)
@@ -270,7 +270,7 @@ class Answers:
                 await metered.news.wait()
                 metered.news.clear()
                 yield
-            # The application writes a refusal, and then raises what nobody foresaw once more.
+            # The application writes a refusal, and then raises an unexpected error once more.
             failure = task.exception()
             if metered.attempt.ended is not None:
                 raise metered.attempt.ended
@@ -293,7 +293,7 @@ class Answers:
 
 
 async def _ended(task: "asyncio.Task[None]") -> None:
-    """Wait for the end of a call that is closed; shielded, as who closes it is often being cancelled."""
+    """Wait for the end of a call that is closed; shielded, as the caller is often being cancelled."""
     try:
         with suppress(Exception):
             await asyncio.wait_for(asyncio.shield(task), LEAVES_WITHIN_S)
@@ -306,9 +306,9 @@ async def _application(arguments: Mapping[str, Any], client: MeteredClient) -> "
     from vllm.entrypoints.launchers.app import build_app
 
     tasks = await client.get_supported_tasks()
-    said = _namespace(arguments, client)
-    app: Starlette = build_app(said, tasks, client.model_config)
-    await init_app_state(client, app.state, said, tasks)
+    namespace = _namespace(arguments, client)
+    app: Starlette = build_app(namespace, tasks, client.model_config)
+    await init_app_state(client, app.state, namespace, tasks)
     return app
 
 
@@ -317,13 +317,13 @@ def _namespace(arguments: Mapping[str, Any], client: MeteredClient) -> Namespace
     from vllm.entrypoints.launchers.cli_args import make_arg_parser
     from vllm.utils.argparse_utils import FlexibleArgumentParser
 
-    said: Namespace = make_arg_parser(FlexibleArgumentParser()).parse_args([])
+    namespace: Namespace = make_arg_parser(FlexibleArgumentParser()).parse_args([])
     for name, value in arguments.items():
-        setattr(said, name, value)
-    said.served_model_name = [arguments["served_model_name"]]
-    said.structured_outputs_config = client.vllm_config.structured_outputs_config
-    said.enable_prompt_tokens_details = True
-    return said
+        setattr(namespace, name, value)
+    namespace.served_model_name = [arguments["served_model_name"]]
+    namespace.structured_outputs_config = client.vllm_config.structured_outputs_config
+    namespace.enable_prompt_tokens_details = True
+    return namespace
 
 
 def _scope(method: str, path: str, body: bytes, more: Sequence[tuple[bytes, bytes]] = ()) -> "Scope":

@@ -82,7 +82,7 @@ def engine_arguments(config: HeadwayConfig, role: Role) -> dict[str, Any]:
     """All arguments but `kv_transfer_config`, whose value is vLLM's own (`kv_transfer`)."""
     check_reserved(config.engine.vllm)
     engine, vllm, gpus = config.engine, config.engine.vllm, gpus_of(config, role)
-    said = {
+    given = {
         "max_model_len": engine.max_model_tokens,
         "max_num_seqs": engine.max_batch_size,
         "max_num_batched_tokens": engine.chunk_tokens,
@@ -99,7 +99,7 @@ def engine_arguments(config: HeadwayConfig, role: Role) -> dict[str, Any]:
         # Headway's recorder gets the statistics all the same; this only spares vLLM's own.
         "disable_log_stats": True,
         **_lora(engine),
-        **{name: value for name, value in said.items() if value is not None},
+        **{name: value for name, value in given.items() if value is not None},
         **vllm.args,
     }
 
@@ -143,6 +143,6 @@ def kv_transfer(config: HeadwayConfig, role: Role) -> dict[str, Any]:
 
 
 def check_reserved(settings: VllmSettings) -> None:
-    """ConfigError where `args` says what another key says."""
+    """ConfigError where `args` sets what has a key of its own."""
     for name in sorted(settings.args.keys() & SET_BY.keys()):
         raise ConfigError(f"engine.vllm.args: {name}: is set by {SET_BY[name]}, not here")

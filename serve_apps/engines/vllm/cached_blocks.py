@@ -1,6 +1,6 @@
 """The prefix cache of one vLLM engine by its KV events, in the gateway's prefix blocks. Pure.
 
-vLLM names a block of `size` tokens by a hash that only it can compute, and says of each one that it caches
+vLLM names a block of `size` tokens by a hash that only it can compute, and reports of each one that it caches
 which block came before it and what tokens are in it. The gateway's keys are chained over BLOCK_TOKENS = T
 tokens at a time (`serve_apps.gateway.request`):
 
@@ -15,11 +15,11 @@ that have a token of it:
 
 `size` need not divide T: a block that reaches over the end of a key counts for both. Several blocks may hold
 one key, where prompts differ after it; vLLM keeps copies of blocks, too, which it stores and removes one by
-one, so both are counted. A key whose predecessors are gone is still held: who reads a prompt's keys in order
-stops at the gap. What is not there stays remembered only while blocks of the same T tokens hang below it, so
+one, so both are counted. A key whose predecessors are gone is still held: readers of a prompt's keys in order
+stop at the gap. What is not there stays remembered only while blocks of the same T tokens hang below it, so
 memory is bounded by the engine's number of blocks.
 
-Blocks with salt, images or embeddings in their hash are nothing that the gateway's keys say, nor is what
+Blocks with salt, images or embeddings in their hash have no key of the gateway's, nor has what
 hangs below them; the same goes for blocks whose parent was never seen.
 """
 
@@ -35,10 +35,10 @@ BLOCK_TOKENS = EngineRules().block_tokens
 ID_BYTES = array("I").itemsize
 
 LEAST_BLOCKS = 4096
-"""Blocks that may be remembered however small the engine says it is."""
+"""Blocks that may be remembered however small the engine is."""
 
 LEAST_CHANGES = 1024
-"""Changed keys that are kept for those who ask what is new, at least; else as many as are held."""
+"""Changed keys that are kept for readers that ask what is new, at least; else as many as are held."""
 
 
 class CannotFollow(Exception):

@@ -1,6 +1,6 @@
 """One vLLM engine as a replica: AsyncLLM behind the engine protocol.
 
-    prefill   max_tokens 1 with `do_remote_decode`: vLLM keeps the prompt's blocks and says where they are:
+    prefill   max_tokens 1 with `do_remote_decode`: vLLM keeps the prompt's blocks and returns where they are:
               that is the handle. They are freed when the decode side has read them or drops the request, and
               unread ones after NIXL's lease of 30 s, which a waiting decode side renews
     decode    with the handle (`kv_transfer_params`): vLLM fetches the blocks before it schedules
@@ -55,12 +55,12 @@ def decode_parameters(
     request: EngineRequest, kv: KvHandle | None, default: Mapping[str, Any]
 ) -> dict[str, Any]:
     """For the output."""
-    said = {**default, **request.sampling, "max_tokens": request.max_tokens, "stop": list(request.stop)}
-    if "top_p" in said:
-        said["top_p"] = max(LEAST_TOP_P, said["top_p"])
+    parameters = {**default, **request.sampling, "max_tokens": request.max_tokens, "stop": list(request.stop)}
+    if "top_p" in parameters:
+        parameters["top_p"] = max(LEAST_TOP_P, parameters["top_p"])
     if kv is not None and kv.transfer:
-        said["extra_args"] = {KV_PARAMETERS: dict(kv.transfer)}
-    return said
+        parameters["extra_args"] = {KV_PARAMETERS: dict(kv.transfer)}
+    return parameters
 
 
 class VllmEngine:
@@ -160,16 +160,16 @@ class VllmEngine:
 
     def sizes(self) -> EngineSizes:
         """The engine's sizes, as vLLM found them when it had loaded the model."""
-        said = self._llm.vllm_config
+        vllm = self._llm.vllm_config
         return EngineSizes(
-            kv_tokens=said.cache_config.num_gpu_blocks * said.cache_config.block_size,
+            kv_tokens=vllm.cache_config.num_gpu_blocks * vllm.cache_config.block_size,
             request_tokens=self._longest_tokens,
-            batch=said.scheduler_config.max_num_seqs,
-            kv_bytes_per_token=_kv_bytes_per_token(said),
+            batch=vllm.scheduler_config.max_num_seqs,
+            kv_bytes_per_token=_kv_bytes_per_token(vllm),
         )
 
     async def auxiliary(self, question: AuxiliaryCall) -> AuxiliaryAnswer:
-        """What vLLM's server says to that. Raises EngineFailed once the engine has failed."""
+        """The reply of vLLM's server. Raises EngineFailed once the engine has failed."""
         self._require_alive()
         return await self._answers.auxiliary(question)
 
@@ -205,7 +205,7 @@ class VllmEngine:
         )
 
     def _follow(self) -> None:
-        """Read what vLLM says of its cache from now on; it has to be on the loop of all calls."""
+        """Follow vLLM's cache from now on, on the loop of all calls."""
         if self._events is not None:
             self._events.start()
 
@@ -272,9 +272,9 @@ class VllmEngine:
         return EngineFailed(f"{self.role} engine {self.engine_id}: vLLM's engine process has died")
 
 
-def _kv_bytes_per_token(said: Any) -> float:  # noqa: ANN401 - vLLM's VllmConfig
+def _kv_bytes_per_token(vllm: Any) -> float:  # noqa: ANN401 - vLLM's VllmConfig
     """K and V of all layers that have a cache; of latent attention one vector a layer."""
-    model, kind = said.model_config, said.cache_config.cache_dtype
+    model, kind = vllm.model_config, vllm.cache_config.cache_dtype
     bytes_each = 1 if kind.startswith("fp8") else model.dtype.itemsize
     vectors = 1 if model.use_mla else 2 * model.get_total_num_kv_heads()
     return float(model.get_total_num_hidden_layers() * vectors * model.get_head_size() * bytes_each)

@@ -27,7 +27,7 @@ from serve_apps.engines.vllm.arguments import caches_prefixes
 from serve_apps.engines.vllm.cached_blocks import CachedBlocks, CannotFollow
 
 BUFFERED = 10_000
-"""Batches that vLLM keeps for those who missed some."""
+"""Batches that vLLM keeps to send again."""
 
 ANSWERS_WITHIN_S = 10.0
 MOST_BYTES = 256 << 20
@@ -42,9 +42,9 @@ logger = logging.getLogger(__name__)
 
 
 def tells_events(config: HeadwayConfig, role: Role) -> bool:
-    """True if an engine of `role` is to say what it caches: where prompts are computed.
+    """True if an engine of `role` is to report what it caches: where prompts are computed.
 
-    `engine.vllm.args.kv_events_config` is somebody else's stream, of which there can be one.
+    `engine.vllm.args.kv_events_config` is a stream for another reader, and there can be one only.
     """
     vllm = config.engine.vllm
     wanted = vllm.kv_events and "kv_events_config" not in vllm.args
@@ -185,7 +185,7 @@ class KvEvents:
                 async with asyncio.timeout(ANSWERS_WITHIN_S):
                     await recv_monitor_message(connected)
                 news.disable_monitor()
-                # What was said before anybody listened.
+                # What came before this listened.
                 await self._replay(book, replays)
                 shutil.rmtree(self._directory, ignore_errors=True)
                 while True:

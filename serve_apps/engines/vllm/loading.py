@@ -15,7 +15,7 @@ which decode replicas ask how to read KV; one thread per engine and plain memory
 stays, but for the side channel, which must be this replica's alone.
 
 vLLM finds out in this process what is wrong with arguments and architecture, and loads the weights in another
-one, whose words are only in the log.
+one, whose errors are only in the log.
 """
 
 import json
@@ -173,7 +173,7 @@ QUIET: Mapping[str, str] = {
     "VLLM_LOGGING_LEVEL": "ERROR",
     "NIXL_LOG_LEVEL": "ERROR",
     "TORCH_CPP_LOG_LEVEL": "ERROR",
-    "TORCH_LOGS": "-torch._library.triton",  # else it says that there is no Triton
+    "TORCH_LOGS": "-torch._library.triton",  # else it logs that there is no Triton
     "PYTHONWARNINGS": "ignore::FutureWarning",
 }
 
@@ -251,11 +251,11 @@ def load(
 
     check_names(config.engine.vllm)
     transfer = KVTransferConfig(**kv_transfer(config, role))
-    said = engine_arguments(config, role)
+    given = engine_arguments(config, role)
     if events is not None:
-        said["kv_events_config"] = KVEventsConfig(**events.config)
+        given["kv_events_config"] = KVEventsConfig(**events.config)
     with refusals(config):
-        arguments = AsyncEngineArgs(**said, kv_transfer_config=transfer)
+        arguments = AsyncEngineArgs(**given, kv_transfer_config=transfer)
         return AsyncLLM.from_engine_args(arguments, stat_loggers=[logger_of(statistics)])
 
 
@@ -284,11 +284,11 @@ def check_names(settings: VllmSettings) -> None:
 
 def one_line(error: BaseException) -> str:
     """The text of an error, without line breaks and endless lists."""
-    said = str(error)
+    text = str(error)
     if isinstance(error, ValidationError):
         found = error.errors(include_url=False, include_context=False, include_input=False)
-        said = "; ".join(one["msg"].removeprefix("Value error, ") for one in found)
-    line = " ".join(said.split()) or type(error).__name__
+        text = "; ".join(one["msg"].removeprefix("Value error, ") for one in found)
+    line = " ".join(text.split()) or type(error).__name__
     return line if len(line) <= LONGEST_LINE else f"{line[:LONGEST_LINE]} ..."
 
 

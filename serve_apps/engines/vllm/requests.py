@@ -4,8 +4,8 @@ vLLM gets an id of its own for every attempt: callers retry under the same id, a
 the attempt before. An attempt that is ended from elsewhere holds the error for its reader.
 
 vLLM reports statistics only while it steps. So requests are counted by `Streams`, which hands them out, and
-vLLM says how many of them are in its batch; with none here there is no batch. Prompt tokens count when their
-first token has come, which is when vLLM reports where each came from.
+vLLM reports how many of them are in its batch; with none here there is no batch. Prompt tokens count when
+their first token has come, which is when vLLM reports where each came from.
 """
 
 import itertools
@@ -42,7 +42,7 @@ class Attempt:
     times: EngineTimes | None = None
 
     def finished(self, metrics: "RequestStateStats | None") -> None:
-        """Take down what vLLM says of one of its requests that has ended; the first one's counts.
+        """Keep vLLM's times of one of its requests that has ended; the first one's counts.
 
         Its times are of this machine's monotonic clock. One whose KV comes is scheduled when that is there.
         """

@@ -1,4 +1,4 @@
-"""A Llama of 3.7 MB with random weights: says nothing, but all of an engine's path runs with it.
+"""A Llama of 3.7 MB with random weights: its text means nothing, but all of an engine's path runs with it.
 
     python -m serve_apps.engines.vllm.tiny DIRECTORY
 
