@@ -29,8 +29,7 @@ from ray.exceptions import GetTimeoutError, RayError
 
 from actors import hosts, names
 from actors.connectors import connector_kind
-from actors.planner import SETTINGS, STARTED
-from actors.planning.settings import fixed
+from actors.planning.settings import SETTINGS, STARTED, fixed
 from actors.store import InternalKvStore, Store
 from headway.config import HeadwayConfig
 

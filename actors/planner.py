@@ -17,15 +17,12 @@ from actors.planning.context import ControlActors, PlannerContext
 from actors.planning.host_faults import HostWatch
 from actors.planning.log import DecisionLog
 from actors.planning.loop import PlannerLoop
-from actors.planning.settings import Author, RuntimeSettings
+from actors.planning.settings import SETTINGS, STARTED, Author, RuntimeSettings
 from actors.store import InternalKvStore
 from headway.config import HeadwayConfig
 from headway.planning.history import history
 from headway.planning.story import story
 
-STARTED = "planner/started"
-SETTINGS = "planner/configuration"
-"""The configuration as it was handed over last."""
 MOST_RECORDS = 1000
 STATUS_S = 0.5
 """Seconds that `status` waits for the Interpolator at most."""

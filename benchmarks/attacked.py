@@ -25,7 +25,7 @@ from serve_apps.engines.protocol import AuxiliaryAnswer, AuxiliaryCall, EngineRe
 from serve_apps.gateway.app import GatewayApp, make_app
 from serve_apps.gateway.backend import ChunkSink, Readiness, RefusedByEngine, ReplicaLoad
 from serve_apps.gateway.timeline import Timeline
-from serve_apps.gateway_host import HttpServer
+from serve_apps.http_server import HttpServer
 
 FIRST_S, NEXT_S = 0.05, 0.01
 """Of every output: time to the first token and between chunks."""

@@ -60,7 +60,7 @@ def _whole(config: HeadwayConfig) -> "Application":
 
 
 def _control_alone(config: HeadwayConfig) -> "Application":
-    from serve_apps.builders import control_application
+    from serve_apps.control_host import control_application
 
     return control_application(config)
 

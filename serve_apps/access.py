@@ -33,14 +33,21 @@ from hashlib import sha256
 from pathlib import Path
 
 import yaml
-from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic import (
+    Field,
+    PositiveFloat,
+    PositiveInt,
+    SecretStr,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 from starlette.types import Scope
 
 from headway.config import ConfigError, GatewaySettings, Right, Settings
 from headway.config.base import describe
 from headway.config.routing import ANY_TENANT
-from serve_apps.gateway.backend import Fault, Forbidden, Unauthorized
-from serve_apps.gateway.quotas import KeyLimits
+from serve_apps.faults import Fault, Forbidden, Unauthorized
 
 logger = logging.getLogger("ray.serve")
 
@@ -81,6 +88,27 @@ UNNAMED_TENANT = re.compile("key-[0-9a-f]{8}")
 
 MOST_NAME_CHARACTERS = 128
 Headers = Iterable[tuple[bytes, bytes]]
+
+
+class KeyLimits(Settings):
+    """The limits of one key; null: none. Tokens are those of prompt and output together."""
+
+    requests_at_once: PositiveInt | None = None
+    streams_at_once: PositiveInt | None = None
+    tokens_at_once: PositiveInt | None = None
+    requests_per_minute: PositiveInt | None = None
+    tokens_per_minute: PositiveInt | None = None
+    weight: PositiveFloat = 1.0
+    """Its share beside that of others where more is asked than the gateway takes."""
+
+    def shared(self, gateways: int) -> "KeyLimits":
+        """What each of so many gateways keeps. ValueError for a limit that has no share for each."""
+        limits = self.model_dump(exclude_none=True, exclude={"weight"})
+        if short := [name for name, most in limits.items() if most < gateways]:
+            raise ValueError(
+                f"{short[0]}: {limits[short[0]]} is too little to share among {gateways} gateways"
+            )
+        return KeyLimits(weight=self.weight, **{name: most // gateways for name, most in limits.items()})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

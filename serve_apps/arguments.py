@@ -18,7 +18,6 @@ import yaml
 from headway.config import ConfigError, HeadwayConfig, load_config, resolve_profile
 from headway.config.metrics import ENGINE_PRESETS
 from headway.engine.kinds import engine_kind
-from headway.routing.fleet.gpu_profiles import named_profiles
 
 Topology = Literal["disaggregated", "aggregated"]
 EXTERNAL = "external"
@@ -46,6 +45,9 @@ def read_arguments(arguments: Mapping[str, Any], topology: Topology) -> HeadwayC
     config = beside(path, {**overrides, **_pools(config)})
     refuse_fleets_of_others(config)
     resolve_profile(config.engine.profile)
+    # Imported here: a control plane alone has no GPU profiles, and would load them with all that they need.
+    from headway.routing.fleet.gpu_profiles import named_profiles
+
     named_profiles(config)
     engine_kind(config).check_settings(config)
     return config

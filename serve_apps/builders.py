@@ -3,8 +3,6 @@
     Gateway (ingress) ── Prefill, Decode | Mixed
                       └─ ControlPlane
 
-    ControlPlane (ingress)                        for a fleet of others: `control_application`
-
 Replica counts begin at `min_replicas`; from then on they are the planner's. Draining lasts longer than a
 request may, so that a scale-down cuts no stream off; it ends with the last stream, not after that time.
 """
@@ -15,15 +13,13 @@ from typing import Any
 
 from ray import serve
 from ray.serve.config import RequestRouterConfig
-from ray.serve.schema import LoggingConfig
 
 from actors.routing_actors import stateless_profile
 from headway.config import ConfigError, HeadwayConfig
 from headway.engine.kinds import engine_kind
 from headway.planning import Role
-from serve_apps.arguments import Topology, read_arguments, read_control_arguments
-from serve_apps.control_host import ControlPlaneAlone
-from serve_apps.control_plane import ControlPlane
+from serve_apps.arguments import Topology, read_arguments
+from serve_apps.control_plane import DRAINING_MARGIN_S, MOST_ONGOING, ControlPlane, deployment
 from serve_apps.deployments import Decode, EngineFactory, EngineReplica, Mixed, Prefill
 from serve_apps.engines import make_engine
 from serve_apps.gateway_host import Gateway
@@ -41,13 +37,6 @@ SWITCH: Mapping[Any, bool] = {True: True, False: False, "true": True, "false": F
 REPLACED_AFTER = 100
 """`max_surge_percent` of what costs nothing: the old replica goes when the new one runs."""
 
-MOST_ONGOING = 4096
-"""Calls on one replica. Engines and the gateway queue and shed by themselves."""
-
-DRAINING_MARGIN_S = 30.0
-DRAINING_POLL_S = 0.2
-HEALTH_PERIOD_S = 2.0
-HEALTH_TIMEOUT_S = 10.0
 STATS_PERIOD_S = 0.5
 STATS_TIMEOUT_S = 5.0
 
@@ -62,7 +51,7 @@ def application(
     check_tracing(config.tracing)
     config = _begun(config)
     engines = {role: _engine(config, Role(role)).bind(config, make) for role in sorted(config.pools)}
-    gateway = _deployment(
+    gateway = deployment(
         Gateway,
         name="Gateway",
         num_replicas=config.gateway.replicas,
@@ -73,7 +62,7 @@ def application(
         graceful_shutdown_timeout_s=config.gateway.request_timeout_s + DRAINING_MARGIN_S,
         ray_actor_options={"num_cpus": 0, "runtime_env": {"env_vars": LEAN_REPLICA}},
     )
-    plane = _deployment(
+    plane = deployment(
         ControlPlane,
         name="ControlPlane",
         num_replicas=1,
@@ -84,26 +73,6 @@ def application(
         ray_actor_options={"num_cpus": 0},
     )
     return gateway.bind(config, engines, [plane.bind(config)] if control_plane else [])
-
-
-def control_application(config: HeadwayConfig) -> serve.Application:
-    """The control plane alone, with a server of its own at `gateway.host` and `gateway.port`."""
-    plane = _deployment(
-        ControlPlaneAlone,
-        name="ControlPlane",
-        num_replicas=1,
-        # As above: settings over these.
-        user_config={},
-        max_ongoing_requests=MOST_ONGOING,
-        graceful_shutdown_timeout_s=DRAINING_MARGIN_S,
-        ray_actor_options={"num_cpus": 0},
-    )
-    return plane.bind(config)
-
-
-def build_control(arguments: Mapping[str, Any]) -> serve.Application:
-    """The control plane alone of a builder's arguments."""
-    return control_application(read_control_arguments(arguments))
 
 
 def _begun(config: HeadwayConfig) -> HeadwayConfig:
@@ -132,7 +101,7 @@ def _engine(config: HeadwayConfig, role: Role) -> serve.Deployment:
         "request_routing_stats_period_s": STATS_PERIOD_S,
         "request_routing_stats_timeout_s": STATS_TIMEOUT_S,
     }
-    return _deployment(
+    return deployment(
         ENGINES[role],
         name=ENGINES[role].__name__,
         num_replicas=config.pools[role.value].min_replicas,
@@ -172,15 +141,3 @@ def _resources(config: HeadwayConfig, role: Role) -> dict[str, Any]:
     if memory := asked.pop("memory", 0):
         options["memory"] = memory
     return {"ray_actor_options": options | ({"resources": asked} if asked else {})}
-
-
-def _deployment(kind: type, name: str, **options: Any) -> serve.Deployment:  # noqa: ANN401 - Serve's
-    deployment: serve.Deployment = serve.deployment(
-        name=name,
-        graceful_shutdown_wait_loop_s=DRAINING_POLL_S,
-        health_check_period_s=HEALTH_PERIOD_S,
-        health_check_timeout_s=HEALTH_TIMEOUT_S,
-        logging_config=LoggingConfig(enable_access_log=False),
-        **options,
-    )(kind)
-    return deployment

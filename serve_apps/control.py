@@ -22,9 +22,10 @@ VARIABLE = "HEADWAY_CONFIG"
 
 def build(arguments: Mapping[str, Any]) -> "Application":
     """The application of these arguments. ConfigError names what is wrong, or cannot work alone."""
-    from serve_apps.builders import build_control
+    from serve_apps.arguments import read_control_arguments
+    from serve_apps.control_host import control_application
 
-    return build_control(arguments)
+    return control_application(read_control_arguments(arguments))
 
 
 def __getattr__(name: str) -> "Application":

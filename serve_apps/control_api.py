@@ -35,7 +35,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from serve_apps.gateway.backend import BodyTooLarge, ClientGone, Fault, InvalidRequest
+from serve_apps.faults import BodyTooLarge, ClientGone, Fault, InvalidRequest
 
 MOST_BODY_BYTES = 64 * 1024
 MOST_DIGITS = 18

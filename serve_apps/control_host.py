@@ -33,30 +33,37 @@ from headway.config import ConfigError, HeadwayConfig
 from serve_apps.access import Access, make_access, own_scope, with_user
 from serve_apps.arguments import control_problems
 from serve_apps.control_metrics import ControlMetrics, StatusFeed, exposition
-from serve_apps.control_plane import TIMEOUT_S, control_plane_routes, the_control_plane, with_settings
-from serve_apps.gateway.app import starlette_app
-from serve_apps.gateway.backend import Readiness
-from serve_apps.gateway.responses import Channel
-from serve_apps.gateway_host import HttpServer, WithoutLifespan
+from serve_apps.control_plane import (
+    DRAINING_MARGIN_S,
+    MOST_ONGOING,
+    TIMEOUT_S,
+    control_plane_routes,
+    deployment,
+    the_control_plane,
+    with_settings,
+)
+from serve_apps.faults import response_of, starlette_app
+from serve_apps.http_server import HttpServer, WithoutLifespan
 from serve_apps.live_page import LivePage
 
 RETRY_AFTER_S = 1
-Ask = Callable[[], Awaitable[Readiness]]
+WhyNotReady = Callable[[], Awaitable[str]]
+"""Why the planner does not plan; empty while it does."""
 
 
 class ControlApp:
-    """The ASGI application. `ready` says whether it plans."""
+    """The ASGI application."""
 
     def __init__(
-        self, routes: Sequence[BaseRoute], access: Access, ready: Ask, control: ControlMetrics
+        self, routes: Sequence[BaseRoute], access: Access, why_not_ready: WhyNotReady, control: ControlMetrics
     ) -> None:
-        self._access, self._ready, self._feed = access, ready, control.feed
+        self._access, self._why_not_ready, self._feed = access, why_not_ready, control.feed
         self._registry = CollectorRegistry()
         ProcessCollector(registry=self._registry)
         self._registry.register(control)
         own = [
             Route("/health", self._health),
-            Route("/ready", self._planning),
+            Route("/ready", self._ready),
             Route("/metrics", self._metrics),
         ]
         self._app = starlette_app([*own, *routes])
@@ -70,7 +77,7 @@ class ControlApp:
         if scope["type"] == "http":
             scope = own_scope(scope)
             if (fault := self._access.refusal(scope)) is not None:
-                await Channel(send, ()).fail(fault)
+                await response_of(fault)(scope, receive, send)
                 return
             scope = with_user(scope, self._access)
         await self._app(scope, receive, send)
@@ -78,26 +85,25 @@ class ControlApp:
     async def _health(self, _: Request) -> Response:
         return JSONResponse({"status": "ok"})
 
-    async def _planning(self, _: Request) -> Response:
-        readiness = await self._ready()
-        if readiness.ok:
+    async def _ready(self, _: Request) -> Response:
+        reason = await self._why_not_ready()
+        if not reason:
             return JSONResponse({"status": "ready"})
-        body = {"status": "not ready", "reason": readiness.reason}
+        body = {"status": "not ready", "reason": reason}
         return JSONResponse(body, status_code=503, headers={"retry-after": str(RETRY_AFTER_S)})
 
     async def _metrics(self, request: Request) -> Response:
         return await exposition(request.headers.get("accept", ""), self._registry, self._feed)
 
 
-async def planning() -> Readiness:
-    """Ready once the planner no longer waits for its source or its target."""
+async def why_not_planning() -> str:
+    """Why the planner still waits for its source or its target, or does not answer; empty once it plans."""
     try:
         status = await NamedActor(names.PLANNER).call("status", timeout_s=TIMEOUT_S)
     except CallError as error:
-        return Readiness(ok=False, reason=str(error))
+        return str(error)
     planner = status["planner"]
-    waits = planner["state"] in ("waiting", "stopped")
-    return Readiness(ok=not waits, reason=planner["reason"] if waits else "")
+    return str(planner["reason"]) if planner["state"] in ("waiting", "stopped") else ""
 
 
 @serve.ingress()
@@ -109,7 +115,7 @@ class ControlPlaneAlone:
         feed = StatusFeed(plane.status)
         metrics, self._live = ControlMetrics(config.model, feed), LivePage(plane, feed)
         routes = [*control_plane_routes(config, plane), *self._live.routes()]
-        self._serving = ControlApp(routes, make_access(config.gateway), planning, metrics)
+        self._serving = ControlApp(routes, make_access(config.gateway), why_not_planning, metrics)
         self._config, self._token = config, ""
         self._application = serve.get_replica_context().app_name
         gateway = config.gateway
@@ -140,3 +146,18 @@ class ControlPlaneAlone:
         self._live.end()
         await self._server.stop()
         await asyncio.to_thread(control_plane.stop, token=self._token)
+
+
+def control_application(config: HeadwayConfig) -> serve.Application:
+    """The control plane alone, with a server of its own at `gateway.host` and `gateway.port`."""
+    plane = deployment(
+        ControlPlaneAlone,
+        name="ControlPlane",
+        num_replicas=1,
+        # Serve calls `reconfigure`, which starts the actors, only where there is a user_config.
+        user_config={},
+        max_ongoing_requests=MOST_ONGOING,
+        graceful_shutdown_timeout_s=DRAINING_MARGIN_S,
+        ray_actor_options={"num_cpus": 0},
+    )
+    return plane.bind(config)

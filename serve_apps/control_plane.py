@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from ray import serve
+from ray.serve.schema import LoggingConfig
 from starlette.routing import BaseRoute
 
 from actors import control_plane, names
@@ -32,11 +33,30 @@ from headway.config import ConfigError, HeadwayConfig, load_config
 from headway.planning.documents import StatusDocument
 from headway.planning.verdict import verdict
 from serve_apps.control_api import NeverIssued, NotFound, Unavailable, control_routes, scaling_routes
-from serve_apps.gateway.backend import InvalidRequest, Shed
+from serve_apps.faults import InvalidRequest, Shed
 
 Document = Mapping[str, Any]
 TIMEOUT_S = 5.0
 HEALTH_TIMEOUT_S = 1.0
+
+MOST_ONGOING = 4096
+"""Calls on one replica. Engines and the gateway queue and shed by themselves."""
+
+DRAINING_MARGIN_S, DRAINING_POLL_S = 30.0, 0.2
+REPLICA_HEALTH_PERIOD_S, REPLICA_HEALTH_TIMEOUT_S = 2.0, 10.0
+
+
+def deployment(kind: type, name: str, **options: Any) -> serve.Deployment:  # noqa: ANN401 - Serve's
+    """A deployment of an application, with what all of ours have in common."""
+    made: serve.Deployment = serve.deployment(
+        name=name,
+        graceful_shutdown_wait_loop_s=DRAINING_POLL_S,
+        health_check_period_s=REPLICA_HEALTH_PERIOD_S,
+        health_check_timeout_s=REPLICA_HEALTH_TIMEOUT_S,
+        logging_config=LoggingConfig(enable_access_log=False),
+        **options,
+    )(kind)
+    return made
 
 
 class ActorControlPlane:

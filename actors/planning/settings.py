@@ -20,6 +20,9 @@ from headway.config import ConfigError, HeadwayConfig, SloSettings, load_config
 logger = logging.getLogger(__name__)
 
 KEY = "planner/settings"
+STARTED = "planner/started"
+SETTINGS = "planner/configuration"
+"""The configuration as it was handed over last."""
 FOLLOW_EVERY_S = 1.0
 
 Tree = Mapping[str, Any]

@@ -32,9 +32,10 @@ from headway.config import HeadwayConfig, Right
 from serve_apps.access import Access, make_access, own_scope, with_user
 from serve_apps.control_api import ControlQueries
 from serve_apps.control_metrics import ControlMetrics, StatusFeed, exposition
-from serve_apps.engines.protocol import AuxiliaryCall, error_body
+from serve_apps.engines.protocol import AuxiliaryCall
+from serve_apps.faults import starlette_app
 from serve_apps.gateway import openapi
-from serve_apps.gateway.backend import Backend, BackendError, Broken, Fault, fault_of
+from serve_apps.gateway.backend import Backend, BackendError, fault_of
 from serve_apps.gateway.generation import Generation
 from serve_apps.gateway.responses import ENDPOINTS, Channel, HeaderList
 from serve_apps.gateway.state import GatewayState, make_state
@@ -197,39 +198,6 @@ def make_service(
         *extra_routes,
     ]
     return starlette_app([*routes, *openapi.routes_of(routes, state.identity.model, keys=keys)])
-
-
-def starlette_app(routes: Sequence[BaseRoute]) -> Starlette:
-    """These routes; every fault of a request has OpenAI's form."""
-    app = Starlette(
-        routes=routes, exception_handlers={HTTPException: _routing, Fault: _fault, Exception: _broken}
-    )
-    app.router.redirect_slashes = False
-    return app
-
-
-async def _routing(request: Request, error: Exception) -> Response:
-    status = error.status_code if isinstance(error, HTTPException) else 500
-    detail = error.detail if isinstance(error, HTTPException) else ""
-    text = f"{request.method} {request.url.path}: {detail}"
-    code = {404: "not_found", 405: "method_not_allowed"}.get(status)
-    kind = "invalid_request_error" if status < 500 else "server_error"
-    headers = dict(error.headers or {}) if isinstance(error, HTTPException) else {}
-    return _json(status, error_body(text, kind, None, code), headers)
-
-
-async def _fault(_: Request, error: Exception) -> Response:
-    fault = error if isinstance(error, Fault) else Broken("The gateway failed; its log says why")
-    headers = {name.decode(): value.decode() for name, value in fault.headers()}
-    return _json(fault.status, fault.body(), headers)
-
-
-async def _broken(request: Request, _: Exception) -> Response:
-    return await _fault(request, Broken("The gateway failed; its log says why"))
-
-
-def _json(status: int, body: bytes, headers: dict[str, str]) -> Response:
-    return Response(body, status_code=status, headers=headers, media_type="application/json")
 
 
 _SANE_ID = re.compile(rb"[A-Za-z0-9._:+/=@-]{1,128}")

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 
 from starlette.types import Receive
 
-from serve_apps.gateway.backend import BodyTooLarge, BodyTooSlow, ClientGone, Shed
+from serve_apps.faults import BodyTooLarge, BodyTooSlow, ClientGone, Shed
 
 MOST_BODY_BYTES = 16 * 2**20
 """Room for the longest contexts: a million tokens take a few bytes each."""

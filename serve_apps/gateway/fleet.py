@@ -27,7 +27,7 @@ from starlette.responses import Response
 
 from actors.collector.exposition import RequestList, SourceDownError, decode, merged
 from actors.collector.pages import Page
-from serve_apps.gateway.backend import Fault
+from serve_apps.faults import Fault
 from serve_apps.gateway.metrics import GatewayMetrics
 from serve_apps.gateway.records import RecentRequests
 

@@ -17,17 +17,8 @@ from starlette.types import Receive, Scope, Send
 
 from serve_apps.access import Holder
 from serve_apps.engines.protocol import EngineRequest, TokenChunk
-from serve_apps.gateway.backend import (
-    BackendError,
-    Broken,
-    ClientGone,
-    Expired,
-    Fault,
-    Outcome,
-    OutputLost,
-    TooLongForModel,
-    fault_of,
-)
+from serve_apps.faults import Broken, ClientGone, Expired, Fault, Outcome, OutputLost, TooLongForModel
+from serve_apps.gateway.backend import BackendError, fault_of
 from serve_apps.gateway.bodies import LONG_BYTES
 from serve_apps.gateway.records import RequestRecord
 from serve_apps.gateway.request import GenerationRequest

@@ -42,7 +42,8 @@ from headway.config.routing import ANY_TENANT, RoutingSettings
 from headway.planning import Slo
 from headway.routing.types import RequestSlo
 from serve_apps.engines.protocol import FinishReason
-from serve_apps.gateway.backend import Backend, Outcome, ReplicaLoad
+from serve_apps.faults import Outcome
+from serve_apps.gateway.backend import Backend, ReplicaLoad
 from serve_apps.gateway.quotas import Places
 from serve_apps.gateway.request_log import PLAIN, RequestLog
 from serve_apps.gateway.slo_targets import SloTargets

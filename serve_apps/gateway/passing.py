@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from serve_apps.engines.answering.prompts import body_fields
 from serve_apps.engines.protocol import ClientCall
-from serve_apps.gateway.backend import InvalidRequest
+from serve_apps.faults import InvalidRequest
 from serve_apps.gateway.request import GenerationRequest
 from serve_apps.gateway.responses import Endpoint, HeaderList
 

@@ -25,35 +25,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from pydantic import PositiveFloat, PositiveInt
-
-from headway.config.base import Settings
-from serve_apps.gateway.backend import OverLimit, Shed
+from serve_apps.access import KeyLimits
+from serve_apps.faults import OverLimit, Shed
 
 MINUTE_S = 60.0
 RESERVED = 16
 """One place in so many is for keys that have less than their share."""
-
-
-class KeyLimits(Settings):
-    """The limits of one key; null: none. Tokens are those of prompt and output together."""
-
-    requests_at_once: PositiveInt | None = None
-    streams_at_once: PositiveInt | None = None
-    tokens_at_once: PositiveInt | None = None
-    requests_per_minute: PositiveInt | None = None
-    tokens_per_minute: PositiveInt | None = None
-    weight: PositiveFloat = 1.0
-    """Its share beside that of others where more is asked than the gateway takes."""
-
-    def shared(self, gateways: int) -> "KeyLimits":
-        """What each of so many gateways keeps. ValueError for a limit that has no share for each."""
-        limits = self.model_dump(exclude_none=True, exclude={"weight"})
-        if short := [name for name, most in limits.items() if most < gateways]:
-            raise ValueError(
-                f"{short[0]}: {limits[short[0]]} is too little to share among {gateways} gateways"
-            )
-        return KeyLimits(weight=self.weight, **{name: most // gateways for name, most in limits.items()})
 
 
 class Bucket:

@@ -20,7 +20,7 @@ from operator import itemgetter
 from typing import Any, Literal
 
 from headway.routing.types import Placement
-from serve_apps.gateway.backend import Fault, Outcome
+from serve_apps.faults import Fault, Outcome
 from serve_apps.gateway.request_times import RequestTimes
 from serve_apps.gateway.timeline import LONGEST_ERROR, Step, Timeline
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from math import inf, nan
 
 from serve_apps.engines.protocol import FinishReason
-from serve_apps.gateway.backend import Outcome
+from serve_apps.faults import Outcome
 from serve_apps.gateway.metrics import GatewayMetrics
 from serve_apps.gateway.request_log import PLAIN
 from serve_apps.gateway.slo_targets import SloTargets

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from starlette.types import Send
 
-from serve_apps.gateway.backend import Fault
+from serve_apps.faults import Fault
 
 DONE = b"data: [DONE]\n\n"
 

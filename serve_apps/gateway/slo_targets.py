@@ -27,7 +27,7 @@ from headway.engine import EngineRules
 from headway.engine.kinds import caches_prefixes
 from headway.planning import Slo
 from headway.routing.types import NO_SLO, Placement, RequestSlo, RouteRequest
-from serve_apps.gateway.backend import InvalidRequest
+from serve_apps.faults import InvalidRequest
 from serve_apps.gateway.request import prefix_blocks
 
 Headers = Iterable[tuple[bytes, bytes]]

@@ -13,7 +13,8 @@ from headway.engine.kinds import engine_kind
 from headway.planning import Role, Slo
 from interp import load_profile
 from serve_apps.access import Holder
-from serve_apps.gateway.backend import Backend, UnknownModel
+from serve_apps.faults import UnknownModel
+from serve_apps.gateway.backend import Backend
 from serve_apps.gateway.bodies import Bodies
 from serve_apps.gateway.fleet import Fleet
 from serve_apps.gateway.metrics import GatewayMetrics, TenantCounts, Traffic

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serve_apps.gateway.backend import BodyTooLarge, BodyTooSlow, ClientGone, Shed
+from serve_apps.faults import BodyTooLarge, BodyTooSlow, ClientGone, Shed
 from serve_apps.gateway.bodies import MOST_COMMAS, MOST_CONTAINERS, Bodies, ValueCount
 from tests.engines.virtual_loop import run
 

@@ -15,8 +15,9 @@ from actors.collector.exposition import LOST
 from headway.config import HeadwayConfig
 from headway.routing.types import RequestSlo
 from serve_apps.engines.protocol import EngineRequest, TokenChunk
+from serve_apps.faults import Outcome
 from serve_apps.gateway.app import GatewayApp, make_app
-from serve_apps.gateway.backend import ChunkSink, Outcome, Overloaded, ReplicaLost
+from serve_apps.gateway.backend import ChunkSink, Overloaded, ReplicaLost
 from serve_apps.gateway.metrics import GAPS_S, LENGTHS, WAITS_S, Histogram, grid, whole_grid
 from serve_apps.gateway.slo_targets import SloTargets
 from serve_apps.gateway.timeline import Timeline

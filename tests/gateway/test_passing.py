@@ -11,7 +11,8 @@ import pytest
 
 from headway.config import HeadwayConfig
 from serve_apps.engines.protocol import TokenChunk
-from serve_apps.gateway.backend import InvalidRequest, RefusedByEngine
+from serve_apps.faults import InvalidRequest
+from serve_apps.gateway.backend import RefusedByEngine
 from serve_apps.gateway.passing import CallReader
 from serve_apps.gateway.request import BYTES_PER_TOKEN
 from serve_apps.gateway.responses import CHAT_COMPLETIONS, HEARTBEAT, RESPONSES

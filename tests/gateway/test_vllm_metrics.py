@@ -8,7 +8,8 @@ from headway.config import HeadwayConfig
 from headway.planning import Role, Slo
 from serve_apps.engines.protocol import FinishReason
 from serve_apps.engines.vllm.metrics import VllmMetrics
-from serve_apps.gateway.backend import Outcome, ReplicaLoad
+from serve_apps.faults import Outcome
+from serve_apps.gateway.backend import ReplicaLoad
 from serve_apps.gateway.metrics import GatewayMetrics, Traffic
 from serve_apps.gateway.quotas import Places
 from serve_apps.gateway.request_times import RequestTimes

@@ -15,8 +15,8 @@ import ray
 from ray import serve
 
 from actors import control_plane, names
-from actors.planner import STARTED
 from actors.planning.log import DecisionLog
+from actors.planning.settings import STARTED
 from actors.store import InternalKvStore, StoreAway
 from headway.config import HeadwayConfig, load_config
 from tests.patience import PATIENCE_S

@@ -43,7 +43,7 @@ from headway.config import HeadwayConfig
 from headway.planning import Role
 from serve_apps.control_api import control_routes, scaling_routes
 from serve_apps.control_plane import ActorControlPlane, ActorScaling
-from serve_apps.gateway_host import HttpServer
+from serve_apps.http_server import HttpServer
 from tests.patience import PATIENCE_S
 from tests.ports import free_port
 from tests.ray.clusters import wait_until

@@ -13,7 +13,7 @@ from starlette.routing import Route
 
 from headway.config import ConfigError, GatewaySettings, HeadwayConfig, Right
 from serve_apps.access import Access, make_access, needs, own_scope, read_keys
-from serve_apps.gateway.backend import Forbidden, Unauthorized
+from serve_apps.faults import Forbidden, Unauthorized
 from tests.gateway.conftest import client
 from tests.gateway.doubles import ScriptedBackend, chunks
 from tests.gateway.serving import serving

@@ -1,6 +1,8 @@
 """`user_config` of the control plane alone: settings over the application's, taken while it serves."""
 
 import asyncio
+import sys
+from subprocess import run
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import AsyncMock
@@ -8,8 +10,7 @@ from unittest.mock import AsyncMock
 import pytest
 
 from headway.config import ConfigError, HeadwayConfig, load_config
-from serve_apps.builders import control_application
-from serve_apps.control_host import ControlPlaneAlone
+from serve_apps.control_host import ControlPlaneAlone, control_application
 
 SETTINGS = {
     "engine.kind": "external",
@@ -75,3 +76,10 @@ def test_what_is_wrong_or_cannot_work_alone_is_refused_in_one_line(
 def test_serve_hands_settings_over_from_the_start() -> None:
     application = control_application(load_config(None, SETTINGS))
     assert application._bound_deployment.user_config == {}, "without any, Serve would not start the actors"
+
+
+def test_a_control_plane_alone_loads_neither_the_path_of_requests_nor_a_compiler():
+    asked = [sys.executable, "-c", "import sys, serve_apps.control_host; print(*sys.modules)"]
+    loaded = set(run(asked, capture_output=True, text=True, check=True).stdout.split())
+    assert "serve_apps.http_server" in loaded
+    assert not loaded & {"serve_apps.gateway.app", "serve_apps.serve_backend", "actors.planner", "numba"}

@@ -12,7 +12,7 @@ from serve_apps.engines.protocol import EngineRequest, TokenChunk
 from serve_apps.gateway.app import make_app
 from serve_apps.gateway.backend import ChunkSink
 from serve_apps.gateway.timeline import Timeline
-from serve_apps.gateway_host import HttpServer
+from serve_apps.http_server import HttpServer
 from serve_apps.listener import listening_socket
 from tests.gateway.doubles import ScriptedBackend
 from tests.patience import PATIENCE_S, with_longer_limits

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from headway.config import GatewaySettings
-from serve_apps.gateway_host import HttpServer
+from serve_apps.http_server import HttpServer
 from serve_apps.timed_protocol import MOST_HEAD_BYTES, MOST_HEADERS, MOST_PARTS, MOST_PIPELINED, Limits
 from tests.patience import PATIENCE_S, eventually, with_longer_limits
 

@@ -25,7 +25,7 @@ from headway.config import ConfigError, HeadwayConfig, TlsSettings
 from headway_cli.app import run
 from serve_apps import tls
 from serve_apps.gateway.app import make_app
-from serve_apps.gateway_host import HttpServer
+from serve_apps.http_server import HttpServer
 from serve_apps.tls import Certificate
 from tests.certificates import Pair, self_signed
 from tests.cli.control_server import status
