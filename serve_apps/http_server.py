@@ -7,15 +7,14 @@ import asyncio
 import logging
 import socket
 from contextlib import suppress
-from functools import partial
-from typing import Any, cast
 
 import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from headway.config import GatewaySettings, TlsSettings
+from serve_apps.compat_uvicorn import close_listeners, connection_of, connections_of
 from serve_apps.listener import Listener, open_listener
-from serve_apps.timed_protocol import Limits, TimedProtocol, let_stalled_go, timed
+from serve_apps.timed_protocol import Limits, let_stalled_go, timed
 from serve_apps.tls import Certificate
 
 logger = logging.getLogger("ray.serve")
@@ -110,8 +109,7 @@ class HttpServer:
             await asyncio.sleep(POLL_S)
         if self._among > 1:
             self._look(listener.clients)
-        connections = cast("set[TimedProtocol]", self._server.server_state.connections)
-        stalled = let_stalled_go(connections, self._limits.taken_within_s)
+        stalled = let_stalled_go(connections_of(self._server), self._limits.taken_within_s)
         self._beside.append(asyncio.create_task(stalled))
         if self._certificate is not None:
             self._beside.append(asyncio.create_task(self._certificate.follow()))
@@ -126,8 +124,7 @@ class HttpServer:
                     self._next_turn.cancel()
                 asyncio.get_running_loop().remove_reader(self._listener.clients)
                 self._listener.clients.close()
-            for server in self._server.servers:
-                server.close()
+            close_listeners(self._server)
             # Who has just connected sends its request; uvicorn would hang up on it.
             await asyncio.sleep(LAST_REQUESTS_S)
             self._server.should_exit = True
@@ -157,16 +154,11 @@ class HttpServer:
         asyncio.get_running_loop().add_reader(clients, self._accept, clients)
 
     async def _connect(self, connection: socket.socket) -> None:
-        settings: Any = self._server.config
-        protocol = partial(
-            settings.http_protocol_class,
-            config=settings,
-            server_state=self._server.server_state,
-            app_state=self._server.lifespan.state,
-        )
-        loop = asyncio.get_running_loop()
+        loop, server = asyncio.get_running_loop(), self._server
         with suppress(OSError):
-            await loop.connect_accepted_socket(protocol, connection, ssl=settings.ssl)
+            await loop.connect_accepted_socket(
+                lambda: connection_of(server), connection, ssl=server.config.ssl
+            )
 
 
 class WithoutLifespan:

@@ -10,8 +10,7 @@
 | takes nothing of an answer that waits for it        | reset after `taken_within_s`                  |
 | is one too many                                     | let in for the one longest without a request  |
 
-uvicorn closes a connection that stays silent after an answer. Beyond that it has none of these bounds. And it
-sends the head of a response by itself: here it leaves with what follows (`joined_head`).
+uvicorn closes a connection that stays silent after an answer. Beyond that it has none of these bounds.
 """
 
 import asyncio
@@ -22,12 +21,9 @@ import termios
 from collections import deque
 from collections.abc import Set
 from dataclasses import dataclass, field
-from typing import Any, cast
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
-
+from serve_apps.compat_uvicorn import Connection
 from serve_apps.gateway.bodies import MOST_BODY_BYTES
-from serve_apps.joined_head import PUSH, JoinedHead
 
 TOO_SLOW = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 BAD = b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
@@ -83,7 +79,7 @@ class Limits:
             loop.call_later(DROPPED_EVERY_S, self._drop, loop)
 
 
-class TimedProtocol(HttpToolsProtocol):
+class TimedProtocol(Connection):
     """One connection. `limits` are set by `timed`."""
 
     limits: Limits
@@ -91,7 +87,6 @@ class TimedProtocol(HttpToolsProtocol):
     """How often the client was slower than its answers."""
 
     _due: asyncio.TimerHandle | None = None
-    _running: RequestResponseCycle | None = None
     _in_body = False
     _parts = 0
     _body_bytes = 0
@@ -109,12 +104,7 @@ class TimedProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """It is gone."""
         self._expect_nothing()
-        running = self._running
         super().connection_lost(exc)
-        # uvicorn tells the last request only; one before it would be served on, for nobody.
-        if running is not None and not running.response_complete:
-            running.disconnected = True
-            running.message_event.set()
 
     def data_received(self, data: bytes) -> None:
         """Some bytes, a few at a time: what is too much is seen before all of it is parsed."""
@@ -122,7 +112,7 @@ class TimedProtocol(HttpToolsProtocol):
             self._received(data[start : start + SLICE])
             if self.transport.is_closing():
                 return
-        if self._in_body and self._answered():
+        if self._in_body and self.idle:
             # For nobody: the client may get rid of it, so that it reads its answer, but not at others' cost.
             self.transport.pause_reading()
             self.limits.drop_later(self)
@@ -138,12 +128,12 @@ class TimedProtocol(HttpToolsProtocol):
         super().data_received(data)
         if self.transport.is_closing():
             return
-        most = MOST_BODY_BYTES if self._in_body and self._answered() else MOST_HEAD_BYTES
+        most = MOST_BODY_BYTES if self._in_body and self.idle else MOST_HEAD_BYTES
         if self._fruitless > most or (self.headers is not None and len(self.headers) > MOST_HEADERS):
             self._refuse(TOO_LARGE)
         elif self._parts > MOST_PARTS and self._body_bytes < LEAST_OF_PART * self._parts:
             self._refuse(BAD)
-        elif self._due is None and self._answered():
+        elif self._due is None and self.idle:
             self._expect()
 
     def on_message_begin(self) -> None:
@@ -158,18 +148,13 @@ class TimedProtocol(HttpToolsProtocol):
         """The headers are here."""
         self._fruitless, self._in_body, self._parts, self._body_bytes = 0, True, 0, 0
         self._expect_nothing()
-        before = self.cycle
         super().on_headers_complete()
-        if self.cycle is not None and self.cycle is not before:
-            response = JoinedHead(self.transport, self.flow)
-            self.cycle.transport = cast("asyncio.Transport", response)
-            cast("dict[str, Any]", self.scope)["extensions"] = {PUSH: response.push}
 
     def on_body(self, body: bytes) -> None:
         """A part of a body."""
         self._parts += 1
         self._body_bytes += len(body)
-        if not self.cycle.response_complete:
+        if not self.idle:
             self._fruitless = 0
         super().on_body(body)
 
@@ -181,7 +166,7 @@ class TimedProtocol(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         """The answer is complete."""
         super().on_response_complete()
-        if self._answered() and not self.transport.is_closing():
+        if self.idle and not self.transport.is_closing():
             self.limits.waiting[self] = None
 
     def pause_writing(self) -> None:
@@ -193,14 +178,6 @@ class TimedProtocol(HttpToolsProtocol):
         """What came is no HTTP."""
         del msg
         self._refuse(BAD)
-
-    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:  # noqa: ANN401 - uvicorn's
-        self._running = cycle
-        super()._start_asgi_task(cycle, app)
-
-    def _answered(self) -> bool:
-        """No request is under way."""
-        return self.cycle is None or self.cycle.response_complete
 
     def _expect(self) -> None:
         self._due = self.loop.call_later(self.limits.headers_within_s, self._over)
@@ -214,16 +191,15 @@ class TimedProtocol(HttpToolsProtocol):
 
     def _over(self) -> None:
         self._due = None
-        if not self._answered():
+        if not self.idle:
             # Half a request behind one that is being answered: its time begins with the end of that.
             self._expect()
         elif not self.transport.is_closing():
             self._refuse(TOO_SLOW)
 
     def _refuse(self, answer: bytes) -> None:
-        running = self._running
-        if running is not None and running.response_started and not running.response_complete:
-            # In the middle of an answer there is no saying so.
+        if self.answering:
+            # A client in the middle of an answer could not tell ours from the rest of it.
             self.transport.abort()
         else:
             self.transport.write(answer)
@@ -250,8 +226,7 @@ async def let_stalled_go(connections: Set[TimedProtocol], within_s: float) -> No
         now_s, before = loop.time(), stalled
         stalled = {}
         for connection in list(connections):
-            waits = connection.flow.write_paused or connection.transport.is_closing()
-            if not waits or connection not in connections:
+            if not connection.stalled or connection not in connections:
                 continue
             untaken = _untaken(connection.transport)
             pauses, most, since_s = before.get(connection, (-1, 0, now_s))

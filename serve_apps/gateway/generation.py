@@ -16,6 +16,7 @@ from typing import TypeVar
 from starlette.types import Receive, Scope, Send
 
 from serve_apps.access import Holder
+from serve_apps.compat_uvicorn import PUSH
 from serve_apps.engines.protocol import EngineRequest, TokenChunk
 from serve_apps.faults import Broken, ClientGone, Expired, Fault, Outcome, OutputLost, TooLongForModel
 from serve_apps.gateway.backend import BackendError, fault_of
@@ -36,7 +37,6 @@ from serve_apps.gateway.slo_targets import SloTargets, explanation, route_reques
 from serve_apps.gateway.state import GatewayState
 from serve_apps.gateway.tenants import held_to
 from serve_apps.gateway.timeline import Timeline
-from serve_apps.joined_head import PUSH
 
 
 class DisconnectWatch:

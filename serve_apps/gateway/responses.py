@@ -37,7 +37,7 @@ ENDPOINTS = (COMPLETIONS, CHAT_COMPLETIONS, RESPONSES)
 
 HeaderList = Sequence[tuple[bytes, bytes]]
 Push = Callable[[bytes], bool]
-"""Sends more of a stream at once; False where it cannot (`serve_apps.joined_head`)."""
+"""Sends more of a stream at once; False where it cannot (`serve_apps.compat_uvicorn`)."""
 _JSON = (b"content-type", b"application/json")
 
 _EVENTS = (

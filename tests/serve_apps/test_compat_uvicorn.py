@@ -1,15 +1,43 @@
-"""A response whose head leaves with its first bytes, or alone where nothing follows at once."""
+"""uvicorn still has what we use of it, and a response's head leaves with its first bytes."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from inspect import signature
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
+import uvicorn
+from uvicorn.protocols.http.flow_control import FlowControl
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.server import ServerState
 
-from serve_apps.joined_head import JoinedHead
+from serve_apps.compat_uvicorn import USED, JoinedHead
 
 
-class Connection:
+def test_uvicorn_still_has_what_we_use_of_it():
+    async def serving() -> dict[str, object]:
+        server = uvicorn.Server(uvicorn.Config(Mock(), port=0, lifespan="off", log_config=None))
+        task = asyncio.create_task(server.serve())
+        while not getattr(server, "started", True) and not task.done():
+            await asyncio.sleep(0)
+        cycle = RequestResponseCycle(**{name: Mock() for name in signature(RequestResponseCycle).parameters})
+        protocol = HttpToolsProtocol(server.config, ServerState(), {})
+        server.should_exit = True
+        await task
+        return {"protocol": protocol, "cycle": cycle, "flow": FlowControl(Mock()), "server": server}
+
+    found = asyncio.run(serving())
+    gone = [
+        f"uvicorn {uvicorn.__version__}: {type(found[kind]).__name__}.{name} is gone, which {why}"
+        for kind, names in USED.items()
+        for name, why in names.items()
+        if not hasattr(found[kind], name)
+    ]
+    assert not gone, "\n".join(gone)
+
+
+class Transport:
     """A transport that keeps what is written, and its flow control."""
 
     def __init__(self) -> None:
@@ -27,16 +55,16 @@ class Connection:
         return self.closed
 
 
-def play(scenario: Callable[[Connection, JoinedHead], Coroutine[Any, Any, None]]) -> None:
+def play(scenario: Callable[[Transport, JoinedHead], Coroutine[Any, Any, None]]) -> None:
     async def on_a_loop() -> None:
-        connection = Connection()
+        connection = Transport()
         await scenario(connection, JoinedHead(connection, connection))  # type: ignore[arg-type] # a double
 
     asyncio.run(on_a_loop())
 
 
 def test_head_and_first_bytes_leave_together_and_all_else_at_once():
-    async def scenario(connection: Connection, response: JoinedHead) -> None:
+    async def scenario(connection: Transport, response: JoinedHead) -> None:
         response.write(b"head ")
         assert connection.written == []
         response.write(b"first")
@@ -49,7 +77,7 @@ def test_head_and_first_bytes_leave_together_and_all_else_at_once():
 
 
 def test_a_head_without_a_body_leaves_with_the_next_pass():
-    async def scenario(connection: Connection, response: JoinedHead) -> None:
+    async def scenario(connection: Transport, response: JoinedHead) -> None:
         response.write(b"head")
         await asyncio.sleep(0)
         assert connection.written == [b"head"]
@@ -60,7 +88,7 @@ def test_a_head_without_a_body_leaves_with_the_next_pass():
 
 
 def test_a_connection_that_closes_sends_its_head_first():
-    async def scenario(connection: Connection, response: JoinedHead) -> None:
+    async def scenario(connection: Transport, response: JoinedHead) -> None:
         response.write(b"head")
         response.close()
         await asyncio.sleep(0)
@@ -72,7 +100,7 @@ def test_a_connection_that_closes_sends_its_head_first():
 
 @pytest.mark.parametrize("passes", [0, 1])
 def test_to_a_client_that_is_gone_nothing_is_written(passes):
-    async def scenario(connection: Connection, response: JoinedHead) -> None:
+    async def scenario(connection: Transport, response: JoinedHead) -> None:
         response.write(b"head")
         connection.closed = True
         if not passes:
@@ -84,7 +112,7 @@ def test_to_a_client_that_is_gone_nothing_is_written(passes):
 
 
 def test_what_is_pushed_is_a_chunk_and_leaves_at_once():
-    async def scenario(connection: Connection, response: JoinedHead) -> None:
+    async def scenario(connection: Transport, response: JoinedHead) -> None:
         response.write(b"head ")
         response.write(b"first")
         assert response.push(b"x" * 20)
@@ -95,7 +123,7 @@ def test_what_is_pushed_is_a_chunk_and_leaves_at_once():
 
 @pytest.mark.parametrize("why", ["no head yet", "a head alone", "paused", "closed"])
 def test_nothing_is_pushed_out_of_turn(why):
-    async def scenario(connection: Connection, response: JoinedHead) -> None:
+    async def scenario(connection: Transport, response: JoinedHead) -> None:
         if why != "no head yet":
             response.write(b"head ")
         if why in ("paused", "closed"):
