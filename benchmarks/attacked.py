@@ -23,8 +23,7 @@ from headway.config import HeadwayConfig
 from serve_apps.engines.answering.answers import answer, plain
 from serve_apps.engines.protocol import AuxiliaryAnswer, AuxiliaryCall, EngineRequest, Refused, TokenChunk
 from serve_apps.gateway.app import GatewayApp, make_app
-from serve_apps.gateway.backend import ChunkSink, Readiness, RefusedByEngine, ReplicaLoad
-from serve_apps.gateway.timeline import Timeline
+from serve_apps.gateway.backend import ChunkSink, Readiness, RefusedByEngine, ReplicaLoad, Timeline
 from serve_apps.http_server import HttpServer
 
 FIRST_S, NEXT_S = 0.05, 0.01

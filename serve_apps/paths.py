@@ -30,8 +30,7 @@ from headway.planning import Role
 from headway.routing.types import KnownBlocks, Placement, ShedReason
 from serve_apps.calls import ConnectionPool, Lost, NotStarted, Output
 from serve_apps.engines.protocol import AuxiliaryAnswer, AuxiliaryCall, EngineRequest, KvHandle, TokenChunk
-from serve_apps.gateway.backend import ChunkSink, NotReady, Overloaded
-from serve_apps.gateway.timeline import Step, Timeline
+from serve_apps.gateway.backend import ChunkSink, NotReady, Overloaded, Step, Timeline
 from serve_apps.membership import Membership, Profile, Saturated, membership
 from serve_apps.routed.client import RouterClient
 from serve_apps.routed.requests import RoutedRequest

@@ -22,8 +22,7 @@ from headway.planning import Role
 from headway.routing.fleet.saturation import SaturationRule
 from serve_apps.calls import EngineLost, Lost
 from serve_apps.engines.protocol import AuxiliaryAnswer, AuxiliaryCall, EngineRequest, TokenChunk
-from serve_apps.gateway.backend import ChunkSink, Readiness, ReplicaLoad, ReplicaLost, TimedOut
-from serve_apps.gateway.timeline import Timeline
+from serve_apps.gateway.backend import ChunkSink, Readiness, ReplicaLoad, ReplicaLost, TimedOut, Timeline
 from serve_apps.membership import Member, Profile
 from serve_apps.paths import Begun, DirectPath, Phases, RoutedPath
 from serve_apps.routed.client import RouterClient, RouterLink

@@ -29,7 +29,7 @@ from actors.collector.exposition import RequestList, SourceDownError, decode, me
 from actors.collector.pages import Page
 from serve_apps.faults import Fault
 from serve_apps.gateway.metrics import GatewayMetrics
-from serve_apps.gateway.records import RecentRequests
+from serve_apps.gateway.request_record import RecentRequests
 
 GATEWAY = "gateway"
 """The label with the replica's id."""

@@ -8,8 +8,8 @@ What the client, the deadline or the backend do wrong meets in one place, `Gener
 import asyncio
 import logging
 import secrets
-from collections.abc import Callable
-from contextlib import aclosing, suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager, closing, suppress
 from functools import partial
 from typing import TypeVar
 
@@ -19,11 +19,10 @@ from serve_apps.access import Holder
 from serve_apps.compat_uvicorn import PUSH
 from serve_apps.engines.protocol import EngineRequest, TokenChunk
 from serve_apps.faults import Broken, ClientGone, Expired, Fault, Outcome, OutputLost, TooLongForModel
-from serve_apps.gateway.backend import BackendError, fault_of
+from serve_apps.gateway.backend import BackendError, Timeline, fault_of
 from serve_apps.gateway.bodies import LONG_BYTES
-from serve_apps.gateway.records import RequestRecord
 from serve_apps.gateway.request import GenerationRequest
-from serve_apps.gateway.request_times import RequestTimes
+from serve_apps.gateway.request_record import RequestRecord
 from serve_apps.gateway.responses import (
     Answer,
     BeatingAnswer,
@@ -36,25 +35,30 @@ from serve_apps.gateway.responses import (
 from serve_apps.gateway.slo_targets import SloTargets, explanation, route_request
 from serve_apps.gateway.state import GatewayState
 from serve_apps.gateway.tenants import held_to
-from serve_apps.gateway.timeline import Timeline
 
 
-class DisconnectWatch:
-    """Ends a request's deadline early when the client goes away.
+class RequestTime:
+    """What a request has until its deadline, or until its client goes away.
 
-    The deadline does the cancelling, so that a client that left and a cancellation from outside stay apart.
+    The deadline does the cancelling in both cases, so that a client that left and a cancellation from outside
+    stay apart.
     """
 
     __slots__ = ("_deadline", "_task", "gone")
 
-    def __init__(self, deadline: asyncio.Timeout, receive: Receive) -> None:
+    def __init__(self, deadline: asyncio.Timeout) -> None:
         self.gone = False
         self._deadline = deadline
+        self._task: asyncio.Task[None] | None = None
+
+    def watch(self, receive: Receive) -> None:
+        """From now on it ends with the client."""
         self._task = asyncio.create_task(self._wait(receive))
 
-    def stop(self) -> None:
-        """No longer watch: the answer is complete, or the request over."""
-        self._task.cancel()
+    def stop_watching(self) -> None:
+        """The answer is complete, or the request over: servers report a disconnect then, too."""
+        if self._task is not None:
+            self._task.cancel()
 
     async def _wait(self, receive: Receive) -> None:
         while (await receive())["type"] != "http.disconnect":
@@ -62,6 +66,24 @@ class DisconnectWatch:
         if not self._deadline.expired():
             self.gone = True
             self._deadline.reschedule(asyncio.get_running_loop().time())
+
+
+@asynccontextmanager
+async def request_time(timeout_s: float) -> AsyncIterator[RequestTime]:
+    """The time of one request. Expired where it is over, ClientGone where the client is."""
+    deadline = asyncio.timeout(timeout_s)
+    time = RequestTime(deadline)
+    try:
+        async with deadline:
+            yield time
+    except (TimeoutError, Fault) as error:
+        if time.gone:
+            raise ClientGone("The client went away") from error
+        if isinstance(error, Fault) or not deadline.expired():
+            raise
+        raise Expired(f"The request took longer than {timeout_s:g} s") from error
+    finally:
+        time.stop_watching()
 
 
 T = TypeVar("T")
@@ -89,23 +111,24 @@ class Generation:
         """Serve one request of the holder of a key."""
         state = self._state
         push = scope.get("extensions", {}).get(PUSH)
-        channel, times = Channel(send, headers, push), RequestTimes(state.metrics, state.clock)
-        # Until its body says more: what is refused before is its key's.
-        times.judged_by(SloTargets(tenant=holder.tenant))
-        tracing = state.tracing
+        channel, tracing = Channel(send, headers, push), state.tracing
         timeline = Timeline(state.clock, None if tracing is None else tracing.begin(scope["headers"]))
-        record = RequestRecord(headers[0][1].decode(), self._api.path, holder.name, times, timeline)
+        record = RequestRecord(headers[0][1].decode(), self._api.path, holder.name, state.metrics, timeline)
+        # Until its body says more: what is refused before is its key's.
+        record.judged_by(SloTargets(tenant=holder.tenant))
         state.records.begin(record)
         outcome: Outcome = "aborted"
         try:
             await self._serve(scope, receive, channel, record, holder)
             outcome = "ok"
         except ClientGone:
-            pass
+            outcome = "ok" if channel.ended else "aborted"
         except Fault as fault:
-            outcome = fault.outcome
-            record.failed(fault)
-            await _say(channel, fault)
+            # Once its last byte has left, a request has gone well.
+            outcome = "ok" if channel.ended else fault.outcome
+            if not channel.ended:
+                record.failed(fault)
+                await _say(channel, fault)
         except Exception:
             outcome, broken = "failed", Broken("The gateway failed; its log says why")
             record.failed(broken)
@@ -113,7 +136,6 @@ class Generation:
             await _say(channel, broken)
         finally:
             # A cancellation from outside passes through and counts as aborted.
-            times.ended(outcome)
             record.ended(outcome, channel.status)
             state.records.end(record)
             if tracing is not None:
@@ -122,47 +144,42 @@ class Generation:
     async def _serve(
         self, scope: Scope, receive: Receive, channel: Channel, record: RequestRecord, holder: Holder
     ) -> None:
-        """The request within its deadline."""
-        timeout_s, watch, times = self._state.settings.request_timeout_s, None, record.times
-        try:
-            async with asyncio.timeout(timeout_s) as deadline:
-                self._state.quotas.check(holder.name, holder.limits)
-                async with self._state.bodies.read(scope["headers"], receive) as body:
-                    times.received()
-                    watch = DisconnectWatch(deadline, receive)
-                    wished = self._state.slo_targets.read(scope["headers"])
-                    read = partial(self._state.calls.read, self._api, scope["headers"])
-                    asked = await self._beside(read, body, long=len(body) >= LONG_BYTES)
-                    targets = self._state.tenants.granted(holder, asked, wished)
-                    times.judged_by(targets)
-                    channel.add_headers(held_to(wished, targets, self._state.metrics.promised(targets)))
-                    request, counts = await self._engine_request(asked, targets, record)
-                outputs = asked.call.outputs
-                most = request.input_tokens + request.max_tokens * outputs
-                quota = self._state.quotas.used(holder.name, holder.limits, most, stream=asked.call.stream)
-                with quota as tell:
-                    # What a key may not have is no load that a planner has to size for.
-                    times.accepted(request.input_tokens, outputs)
-                    answer = self._answer(channel, counts, stream=asked.call.stream)
-                    try:
-                        with self._state.slot(holder):
-                            await self._relay(request, answer, record, watch)
-                    finally:
-                        answer.stop()
-                        tell(request.input_tokens + times.output_tokens)
-        except (TimeoutError, BackendError) as error:
-            if channel.ended:
-                return
-            if watch is not None and watch.gone:
-                raise ClientGone("The client went away") from error
-            if isinstance(error, BackendError):
-                raise fault_of(error, self._state.settings.retry_after_s) from error
-            if not deadline.expired():
-                raise
-            raise Expired(f"The request took longer than {timeout_s:g} s") from error
-        finally:
-            if watch is not None:
-                watch.stop()
+        """The request within its time. Fault."""
+        state = self._state
+        async with request_time(state.settings.request_timeout_s) as time:
+            state.quotas.check(holder.name, holder.limits)
+            async with state.bodies.read(scope["headers"], receive) as body:
+                record.received()
+                time.watch(receive)
+                asked = await self._asked(scope["headers"], body, channel, record, holder)
+                request, counts = await self._engine_request(asked, record)
+            outputs, stream = asked.call.outputs, asked.call.stream
+            most = request.input_tokens + request.max_tokens * outputs
+            with state.quotas.used(
+                holder.name,
+                holder.limits,
+                most,
+                lambda: request.input_tokens + record.output_tokens,
+                stream=stream,
+            ):
+                # What a key may not have is no load that a planner has to size for.
+                record.accepted(request.input_tokens, outputs)
+                answer = self._answer(channel, counts, stream=stream)
+                with closing(answer), state.slot(holder):
+                    await self._relay(request, answer, record, time)
+
+    async def _asked(
+        self, headers: HeaderList, body: bytes, channel: Channel, record: RequestRecord, holder: Holder
+    ) -> GenerationRequest:
+        """The request of a body, and its SLO in the record. Fault."""
+        state = self._state
+        wished = state.slo_targets.read(headers)
+        read = partial(state.calls.read, self._api, headers)
+        asked = await self._beside(read, body, long=len(body) >= LONG_BYTES)
+        targets = state.tenants.granted(holder, asked, wished)
+        record.judged_by(targets)
+        channel.add_headers(held_to(wished, targets, state.metrics.promised(targets)))
+        return asked
 
     def _answer(self, channel: Channel, counts: str, *, stream: bool) -> Answer:
         headers = [(b"x-headway-token-count", counts.encode())]
@@ -174,10 +191,10 @@ class Generation:
         )
 
     async def _engine_request(
-        self, asked: GenerationRequest, targets: SloTargets, record: RequestRecord
+        self, asked: GenerationRequest, record: RequestRecord
     ) -> tuple[EngineRequest, str]:
         """The request as engines see it, counted, and known to fit; and how its tokens are counted."""
-        identity, settings = self._state.identity, self._state.settings
+        identity, settings, targets = self._state.identity, self._state.settings, record.targets
         identity.check(asked.model)
         prompts = self._state.prompts
         read = await self._beside(prompts.read, asked, long=len(asked.call.body) >= prompts.long_bytes)
@@ -196,9 +213,7 @@ class Generation:
             blocks_of = partial(self._state.routes.blocks, adapter=adapter)
             blocks = await self._beside(blocks_of, read.prompt, long=len(read.prompt) >= LONG_TEXT)
             lengths = read.tokens, max_tokens
-            route = route_request(
-                request_id, record.times.arrived_s, lengths, blocks, targets, adapter=adapter
-            )
+            route = route_request(request_id, record.arrived_s, lengths, blocks, targets, adapter=adapter)
         trace = record.timeline.trace
         request = EngineRequest(
             request_id=request_id,
@@ -222,30 +237,39 @@ class Generation:
         request: EngineRequest,
         answer: Answer,
         record: RequestRecord,
-        watch: DisconnectWatch,
+        time: RequestTime,
     ) -> None:
-        """Pass the output on; leaving early closes the backend's generator, which aborts the request."""
-        times, timeline = record.times, record.timeline
-        explain = times.targets.explain
+        """Pass the output on. Fault.
+
+        Leaving early closes the backend's generator, which aborts the request.
+        """
+        try:
+            await self._passed_on(request, answer, record, time)
+        except BackendError as error:
+            raise fault_of(error, self._state.settings.retry_after_s) from error
+
+    async def _passed_on(
+        self, request: EngineRequest, answer: Answer, record: RequestRecord, time: RequestTime
+    ) -> None:
+        timeline, explain = record.timeline, record.targets.explain
 
         def sink(chunk: TokenChunk) -> bool:
             assert isinstance(chunk.text, bytes), "engines answer calls with bytes"
             taken = not chunk.text or answer.push(chunk.text)
-            times.tokens(chunk.tokens if taken else 0)
+            record.tokens(chunk.tokens if taken else 0)
             return taken
 
         async with aclosing(self._state.traffic.backend.generate(request, timeline, sink)) as chunks:
             async for part, count, reason, cached_tokens, engine_times in chunks:
-                times.tokens(count)
+                record.tokens(count)
                 if explain and timeline.placement is not None:
                     explain = False
                     answer.add_headers(explanation(timeline.placement))
                 assert isinstance(part, bytes), "engines answer calls with bytes"
                 if reason is not None:
-                    times.finished(reason, cached_tokens)
-                    timeline.over(engine_times)
+                    record.finished(reason, cached_tokens, engine_times)
                     # From here on a disconnect is what servers report once the answer is complete.
-                    watch.stop()
+                    time.stop_watching()
                     self._state.traffic.backend.complete(request.request_id)
                     await answer.part(part, last=True)
                     break

@@ -26,7 +26,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import get_args
+from math import isfinite
+from typing import Any, NamedTuple, get_args
 
 from prometheus_client.core import (
     CounterMetricFamily,
@@ -93,6 +94,49 @@ class Histogram:
         """Upper bounds as Prometheus writes them, with the observations at or below each."""
         labels = [*map(floatToGoString, self._bounds), "+Inf"]
         return [(label, float(count)) for label, count in zip(labels, accumulate(self._counts), strict=True)]
+
+
+class Family(NamedTuple):
+    """A metric: its name, its help text, where its value or its values by labels are, and these labels beside
+    `model`.
+    """
+
+    name: str
+    text: str
+    path: str
+    """Attributes and keys from the source on, such as `of_tenants.requests`."""
+    labels: tuple[str, ...] = ()
+
+
+def families(
+    kind: type[Any],
+    table: Iterable[Family],
+    model: str,
+    source: object,
+    numbers: Callable[[Any], tuple[Any, ...]] = lambda value: (value,),
+) -> Iterator[Metric]:
+    """The families of a table as Prometheus has them. `numbers` of a value are what `kind` is made of.
+
+    What is not known, a key that is not there or NaN, has no series.
+    """
+    for name, text, path, labels in table:
+        family = kind(name, text, labels=("model", *labels))
+        values = _value(source, path)
+        for key, value in (values if isinstance(values, Mapping) else {(): values}).items():
+            if not isinstance(value, float) or isfinite(value):
+                texts = map(_label, key if isinstance(key, tuple) else (key,))
+                family.add_metric([model, *texts], *numbers(value))
+        yield family
+
+
+def _value(source: Any, path: str) -> Any:  # noqa: ANN401 - numbers, histograms, and mappings of them
+    for name in path.split("."):
+        source = source.get(name, {}) if isinstance(source, Mapping) else getattr(source, name)
+    return source
+
+
+def _label(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 UNJUDGED: frozenset[Outcome] = frozenset({"aborted", "invalid", "too_long"})
@@ -206,6 +250,12 @@ class GatewayMetrics(Collector):
         self.arrival_input_tokens.observe(input_tokens)
         self.log.arrived(input_tokens, targets)
 
+    def ended(self, outcome: Outcome, took_s: float, targets: SloTargets) -> None:
+        """Count a request that is over, valid or not."""
+        self.requests[outcome] += 1
+        self.of_tenants.ended(targets.tenant, outcome)
+        self.durations.observe(outcome, took_s)
+
     def judge(self, outcome: Outcome, times: Times, targets: SloTargets) -> bool | None:
         """Count whether a request met its SLOs, and say so; None where it is not judged."""
         if outcome in UNJUDGED:
@@ -234,91 +284,15 @@ class GatewayMetrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Everything as families of prometheus_client."""
-        yield from self._counters()
-        yield from self._histograms()
+        model = self._model
+        yield from families(CounterMetricFamily, COUNTERS, model, self)
+        yield from families(
+            HistogramMetricFamily, HISTOGRAMS, model, self, lambda series: (series.buckets(), series.total)
+        )
+        yield from families(
+            SummaryMetricFamily, SUMS, model, self, lambda series: (series.count, series.total)
+        )
         yield from self._current()
-
-    def _counters(self) -> Iterator[Metric]:
-        labels = ("model",)
-        arrivals = CounterMetricFamily(
-            "headway_request_arrivals", "Valid requests as they arrive", labels=labels
-        )
-        arrivals.add_metric((self._model,), self.arrivals)
-        requests = CounterMetricFamily(
-            "headway_requests", "Requests as they end, by outcome", labels=("model", "outcome")
-        )
-        for outcome, count in self.requests.items():
-            requests.add_metric((self._model, outcome), count)
-        judged = CounterMetricFamily(
-            "headway_slo_requests",
-            "Requests that met or missed their own SLO, else the deployment's; failed and shed ones missed",
-            labels=("model", "met"),
-        )
-        for met, count in self.slo_requests.items():
-            judged.add_metric((self._model, str(met).lower()), count)
-        by_class = CounterMetricFamily(
-            "headway_slo_class_requests",
-            "The same for requests that name an SLO class",
-            labels=("model", "class", "met"),
-        )
-        for (slo_class, met), count in self.slo_class_requests.items():
-            by_class.add_metric((self._model, slo_class, str(met).lower()), count)
-        tenants = CounterMetricFamily(
-            "headway_tenant_requests",
-            "Requests of a tenant as they end, by outcome",
-            labels=("model", "tenant", "outcome"),
-        )
-        for (tenant, ended), count in self.of_tenants.requests.items():
-            tenants.add_metric((self._model, tenant, ended), count)
-        by_tenant = CounterMetricFamily(
-            "headway_tenant_slo_requests",
-            "Requests of a tenant that met or missed their SLO",
-            labels=("model", "tenant", "met"),
-        )
-        for (tenant, met), count in self.of_tenants.judged.items():
-            by_tenant.add_metric((self._model, tenant, str(met).lower()), count)
-        tokens = CounterMetricFamily("headway_output_tokens", "Output tokens as they leave", labels=labels)
-        tokens.add_metric((self._model,), self.output_tokens)
-        return iter((arrivals, requests, judged, by_class, tenants, by_tenant, tokens))
-
-    def _histograms(self) -> Iterator[Metric]:
-        for name, text, series in (
-            ("headway_time_to_first_token_seconds", "Time to first token, as it leaves", self.ttft),
-            (
-                "headway_inter_token_latency_seconds",
-                "Gap between tokens, as they leave; k tokens in one chunk share its gap",
-                self.itl,
-            ),
-            ("headway_arrival_input_tokens", "Input tokens at arrival", self.arrival_input_tokens),
-        ):
-            family = HistogramMetricFamily(name, text, labels=("model",))
-            family.add_metric((self._model,), series.buckets(), series.total)
-            yield family
-        for name, text, by_outcome in (
-            (
-                "headway_request_duration_seconds",
-                "Time from request to end; buckets of ok only",
-                self.durations,
-            ),
-            (
-                "headway_request_output_tokens",
-                "Output tokens of ended requests; buckets of ok only",
-                self.request_output_tokens,
-            ),
-        ):
-            family = HistogramMetricFamily(name, text, labels=("model", "outcome"))
-            for outcome, series in by_outcome.series.items():
-                family.add_metric((self._model, outcome), series.buckets(), series.total)
-            yield family
-        for name, text, by_outcome in (
-            ("headway_request_ttft_seconds", "Time to first token of ended requests", self.request_ttft),
-            ("headway_request_tpot_seconds", "Time per output token of ended requests", self.request_tpot),
-            ("headway_request_input_tokens", "Input tokens of ended requests", self.input_tokens),
-        ):
-            sums = SummaryMetricFamily(name, text, labels=("model", "outcome"))
-            for outcome, series in by_outcome.series.items():
-                sums.add_metric((self._model, outcome), series.count, series.total)
-            yield sums
 
     def _current(self) -> Iterator[Metric]:
         flying = GaugeMetricFamily("headway_requests_in_flight", "Requests being served", labels=("model",))
@@ -333,3 +307,71 @@ class GatewayMetrics(Collector):
             for load in loads:
                 family.add_metric((load.role.value, load.replica), read(load))
             yield family
+
+
+COUNTERS = (
+    Family("headway_request_arrivals", "Valid requests as they arrive", "arrivals"),
+    Family("headway_requests", "Requests as they end, by outcome", "requests", ("outcome",)),
+    Family(
+        "headway_slo_requests",
+        "Requests that met or missed their own SLO, else the deployment's; failed and shed ones missed",
+        "slo_requests",
+        ("met",),
+    ),
+    Family(
+        "headway_slo_class_requests",
+        "The same for requests that name an SLO class",
+        "slo_class_requests",
+        ("class", "met"),
+    ),
+    Family(
+        "headway_tenant_requests",
+        "Requests of a tenant as they end, by outcome",
+        "of_tenants.requests",
+        ("tenant", "outcome"),
+    ),
+    Family(
+        "headway_tenant_slo_requests",
+        "Requests of a tenant that met or missed their SLO",
+        "of_tenants.judged",
+        ("tenant", "met"),
+    ),
+    Family("headway_output_tokens", "Output tokens as they leave", "output_tokens"),
+)
+OUTCOME = ("outcome",)
+HISTOGRAMS = (
+    Family("headway_time_to_first_token_seconds", "Time to first token, as it leaves", "ttft"),
+    Family(
+        "headway_inter_token_latency_seconds",
+        "Gap between tokens, as they leave; k tokens in one chunk share its gap",
+        "itl",
+    ),
+    Family("headway_arrival_input_tokens", "Input tokens at arrival", "arrival_input_tokens"),
+    Family(
+        "headway_request_duration_seconds",
+        "Time from request to end; buckets of ok only",
+        "durations.series",
+        OUTCOME,
+    ),
+    Family(
+        "headway_request_output_tokens",
+        "Output tokens of ended requests; buckets of ok only",
+        "request_output_tokens.series",
+        OUTCOME,
+    ),
+)
+SUMS = (
+    Family(
+        "headway_request_ttft_seconds",
+        "Time to first token of ended requests",
+        "request_ttft.series",
+        OUTCOME,
+    ),
+    Family(
+        "headway_request_tpot_seconds",
+        "Time per output token of ended requests",
+        "request_tpot.series",
+        OUTCOME,
+    ),
+    Family("headway_request_input_tokens", "Input tokens of ended requests", "input_tokens.series", OUTCOME),
+)

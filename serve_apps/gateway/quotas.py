@@ -80,13 +80,19 @@ class Quotas:
 
     @contextmanager
     def used(
-        self, name: str, limits: KeyLimits | None, tokens: int, *, stream: bool
-    ) -> Iterator[Callable[[int], None]]:
-        """A request of that many tokens at the most, while it runs; tell it what they came to. OverLimit."""
+        self,
+        name: str,
+        limits: KeyLimits | None,
+        tokens: int,
+        came_to: Callable[[], int],
+        *,
+        stream: bool,
+    ) -> Iterator[None]:
+        """A request of at most `tokens`, while it runs; `came_to` counts them at its end. OverLimit."""
         if limits is None:
-            yield lambda _: None
+            yield
             return
-        account, came_to = self._account(name), tokens
+        account = self._account(name)
         self._check(account, limits, stream=stream)
         self._bound("tokens", account.tokens, limits.tokens_at_once)
         account.requests, account.tokens = account.requests + 1, account.tokens + tokens
@@ -94,16 +100,12 @@ class Quotas:
         account.of_requests.take(1.0)
         account.of_tokens.take(tokens)
 
-        def tell(really: int) -> None:
-            nonlocal came_to
-            came_to = really
-
         try:
-            yield tell
+            yield
         finally:
             account.requests, account.tokens = account.requests - 1, account.tokens - tokens
             account.streams -= stream
-            account.of_tokens.take(came_to - tokens)
+            account.of_tokens.take(came_to() - tokens)
 
     @property
     def _here(self) -> str:

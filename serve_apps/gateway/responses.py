@@ -111,7 +111,7 @@ class Answer(Protocol):
     def push(self, part: bytes) -> bool:
         """The same without a wait, for what is not the last; False where that cannot be."""
 
-    def stop(self) -> None:
+    def close(self) -> None:
         """The request is over: nothing goes out by itself any more."""
 
 
@@ -137,7 +137,7 @@ class StreamedAnswer:
         """Some events."""
         return self._channel.push(part)
 
-    def stop(self) -> None:
+    def close(self) -> None:
         """Nothing does."""
 
 
@@ -168,7 +168,7 @@ class BeatingAnswer(StreamedAnswer):
         self._sent_s = asyncio.get_running_loop().time()
         return True
 
-    def stop(self) -> None:
+    def close(self) -> None:
         """No more comments: the answer is complete, or the request over."""
         self._beat.cancel()
 
@@ -205,5 +205,5 @@ class WholeAnswer:
         self._parts.append(part)
         return True
 
-    def stop(self) -> None:
+    def close(self) -> None:
         """Nothing does."""

@@ -20,8 +20,8 @@ from serve_apps.gateway.fleet import Fleet
 from serve_apps.gateway.metrics import GatewayMetrics, TenantCounts, Traffic
 from serve_apps.gateway.passing import CallReader
 from serve_apps.gateway.quotas import Places, Quotas
-from serve_apps.gateway.records import RecentRequests
 from serve_apps.gateway.request import Accuracy, Prompts, make_prompts
+from serve_apps.gateway.request_record import RecentRequests
 from serve_apps.gateway.slo_targets import Routes, SloTargetReader
 from serve_apps.gateway.tenants import Tenants
 from serve_apps.tracing.export import SpanCounts

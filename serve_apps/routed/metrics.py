@@ -1,6 +1,6 @@
 """Counts of routing at one gateway, and how Prometheus reads them. All series carry the label `model`.
 
-Placements, sheds and fallbacks are this gateway's. The queue, the gauges of `ROUTER_GAUGES` and the events
+Placements, sheds and fallbacks are this gateway's. The queue, the gauges of `GAUGES` and the events
 that could not be handled are the router's, as it last reported them, the same at every gateway. Of a figure
 that is not known yet, such as the error of predictions that nothing was compared with, there is no series.
 """
@@ -16,6 +16,7 @@ from prometheus_client.registry import Collector
 
 from actors.routing.messages import Figures
 from headway.routing.types import Placement
+from serve_apps.gateway.metrics import Family, families
 
 
 @dataclass(slots=True)
@@ -68,36 +69,70 @@ class RoutingCounts:
             self.prefixes[source, kind] += tokens
 
 
-ROUTER_GAUGES = (
-    (
-        "prediction",
+COUNTERS = (
+    Family(
+        "headway_router_placements",
+        "Placements carried out by this gateway",
+        "placements",
+        ("profile", "route_class", "reason"),
+    ),
+    Family(
+        "headway_router_sheds", "Requests of this gateway that the router turned away", "sheds", ("reason",)
+    ),
+    Family(
+        "headway_router_fallback",
+        "Requests that this gateway placed without the router: timeout, unreachable, error",
+        "fallbacks",
+        ("reason",),
+    ),
+    Family(
+        "headway_router_prefix_tokens",
+        "Prompt tokens by source (events, estimate) and kind: prompt, expected and found cached, error",
+        "prefixes",
+        ("source", "kind"),
+    ),
+    Family(
+        "headway_router_prefix_requests",
+        "Requests of this gateway whose expected cached tokens were compared with the engine's",
+        "judged",
+        ("source",),
+    ),
+    Family("headway_router_sessions", "Times that the router was met anew", "sessions"),
+    Family(
+        "headway_router_event_errors",
+        "Events that the router could not handle, of all gateways",
+        "figures.event_errors",
+        ("event",),
+    ),
+)
+GAUGES = (
+    Family(
+        "headway_router_queued_requests", "Requests that wait in the router, those of all gateways", "queued"
+    ),
+    Family(
         "headway_router_prediction",
         "How predictions came out: error and bias as shares of what was measured, and pairs",
+        "figures.prediction",
         ("target", "figure"),
     ),
-    (
-        "transfer",
+    Family(
         "headway_router_transfer",
         "KV transfers of offloaded prompts: measured over nominal time, and how many were measured",
+        "figures.transfer",
         ("figure",),
     ),
-    (
-        "adapter_loads",
+    Family(
         "headway_router_adapter_loads",
         "Requests placed where their LoRA adapter was not, since the router began",
-        (),
+        "figures.adapter_loads",
     ),
-    (
-        "busy",
+    Family(
         "headway_router_replica_busy",
         "Share of some 5 s in which the replica computed, as last sampled",
+        "figures.busy",
         ("role", "replica"),
     ),
 )
-"""The router's figures that become gauges: (its name for it, name, text, labels)."""
-
-EVENT_ERRORS = "event_errors"
-"""The router's figure of events of a kind that it could not handle: (event,) -> value."""
 
 
 class RoutingMetrics(Collector):
@@ -110,74 +145,5 @@ class RoutingMetrics(Collector):
     def collect(self) -> Iterator[Metric]:
         """Everything as families of prometheus_client."""
         counts = self._counts()
-        yield from self._counters(counts)
-        yield from self._current(counts)
-
-    def _counters(self, counts: RoutingCounts) -> Iterator[Metric]:
-        placements = CounterMetricFamily(
-            "headway_router_placements",
-            "Placements carried out by this gateway",
-            labels=("model", "profile", "route_class", "reason"),
-        )
-        for labels, count in counts.placements.items():
-            placements.add_metric((self._model, *labels), count)
-        yield placements
-        for name, text, by_reason in (
-            ("headway_router_sheds", "Requests of this gateway that the router turned away", counts.sheds),
-            (
-                "headway_router_fallback",
-                "Requests that this gateway placed without the router: timeout, unreachable, error",
-                counts.fallbacks,
-            ),
-        ):
-            family = CounterMetricFamily(name, text, labels=("model", "reason"))
-            for reason, count in by_reason.items():
-                family.add_metric((self._model, reason), count)
-            yield family
-        yield from self._prefixes(counts)
-        sessions = CounterMetricFamily(
-            "headway_router_sessions", "Times that the router was met anew", labels=("model",)
-        )
-        sessions.add_metric((self._model,), counts.sessions)
-        yield sessions
-        errors = CounterMetricFamily(
-            "headway_router_event_errors",
-            "Events that the router could not handle, of all gateways",
-            labels=("model", "event"),
-        )
-        for event, number in counts.figures.get(EVENT_ERRORS, {}).items():
-            errors.add_metric((self._model, *event), number)
-        yield errors
-
-    def _prefixes(self, counts: RoutingCounts) -> Iterator[Metric]:
-        tokens = CounterMetricFamily(
-            "headway_router_prefix_tokens",
-            "Prompt tokens by source (events, estimate) and kind: prompt, expected and found cached, error",
-            labels=("model", "source", "kind"),
-        )
-        for (source, kind), number in counts.prefixes.items():
-            tokens.add_metric((self._model, source, kind), number)
-        requests = CounterMetricFamily(
-            "headway_router_prefix_requests",
-            "Requests of this gateway whose expected cached tokens were compared with the engine's",
-            labels=("model", "source"),
-        )
-        for source, number in counts.judged.items():
-            requests.add_metric((self._model, source), number)
-        yield tokens
-        yield requests
-
-    def _current(self, counts: RoutingCounts) -> Iterator[Metric]:
-        queued = GaugeMetricFamily(
-            "headway_router_queued_requests",
-            "Requests that wait in the router, those of all gateways",
-            labels=("model",),
-        )
-        queued.add_metric((self._model,), counts.queued)
-        yield queued
-        for figure, name, text, labels in ROUTER_GAUGES:
-            family = GaugeMetricFamily(name, text, labels=("model", *labels))
-            for values, value in counts.figures.get(figure, {}).items():
-                if isfinite(value):
-                    family.add_metric((self._model, *values), value)
-            yield family
+        yield from families(CounterMetricFamily, COUNTERS, self._model, counts)
+        yield from families(GaugeMetricFamily, GAUGES, self._model, counts)

@@ -17,9 +17,9 @@ from typing import Any
 
 from headway.config import HeadwayConfig
 from headway.routing.types import Placement
-from serve_apps.gateway.records import RequestRecord
+from serve_apps.gateway.backend import Step
+from serve_apps.gateway.request_record import PROBLEMS, RequestRecord
 from serve_apps.gateway.responses import COMPLETIONS
-from serve_apps.gateway.timeline import Step
 from serve_apps.tracing import context
 from serve_apps.tracing.context import TraceContext
 from serve_apps.tracing.export import Span, SpanExport
@@ -56,9 +56,9 @@ def make_tracing(config: HeadwayConfig) -> Tracing | None:
 
 def spans(record: RequestRecord, trace: TraceContext, model: str) -> Iterator[Span]:
     """All of a sampled request that has ended."""
-    times, timeline = record.times, record.timeline
+    timeline = record.timeline
     ended_at = time.time()
-    offset_s = ended_at - times.ended_s
+    offset_s = ended_at - record.ended_s
     operation = "text_completion" if record.path == COMPLETIONS.path else "chat"
     error = "" if record.error is None else record.error[1]
     yield Span(
@@ -68,7 +68,7 @@ def spans(record: RequestRecord, trace: TraceContext, model: str) -> Iterator[Sp
         record.arrived_at,
         ended_at,
         {"gen_ai.operation.name": operation, **_of_request(record, model)},
-        error if record.outcome in ("failed", "timeout", "not_ready", "shed") else "",
+        error if record.outcome in PROBLEMS else "",
     )
     for step in timeline.steps:
         if step.trace is not None:
@@ -84,22 +84,21 @@ def spans(record: RequestRecord, trace: TraceContext, model: str) -> Iterator[Sp
 
 
 def _of_request(record: RequestRecord, model: str) -> Mapping[str, Any]:
-    times = record.times
     return {
         "gen_ai.provider.name": "headway",
         "gen_ai.request.model": model,
-        "gen_ai.usage.input_tokens": times.input_tokens,
-        "gen_ai.usage.output_tokens": times.output_tokens,
-        "gen_ai.usage.cache_read.input_tokens": times.cached_tokens,
-        "gen_ai.response.finish_reasons": None if times.reason is None else (times.reason,),
-        "gen_ai.latency.time_to_first_token": times.ttft_s,
-        "gen_ai.latency.e2e": times.ended_s - times.arrived_s,
-        "headway.latency.time_per_output_token": times.tpot_s,
+        "gen_ai.usage.input_tokens": record.input_tokens,
+        "gen_ai.usage.output_tokens": record.output_tokens,
+        "gen_ai.usage.cache_read.input_tokens": record.cached_tokens,
+        "gen_ai.response.finish_reasons": None if record.reason is None else (record.reason,),
+        "gen_ai.latency.time_to_first_token": record.ttft_s,
+        "gen_ai.latency.e2e": record.ended_s - record.arrived_s,
+        "headway.latency.time_per_output_token": record.tpot_s,
         "headway.request.id": record.request_id,
         "headway.outcome": record.outcome,
         "headway.key": record.key,
-        "headway.slo.met": times.met,
-        "headway.slo.class": times.targets.slo_class or None,
+        "headway.slo.met": record.met,
+        "headway.slo.class": record.targets.slo_class or None,
         "http.request.method": "POST",
         "http.route": record.path,
         "http.response.status_code": record.status,

@@ -12,8 +12,7 @@ from headway.planning import Role
 from headway.routing.types import Placement
 from serve_apps.engines.answering.answers import answer, plain
 from serve_apps.engines.protocol import AuxiliaryAnswer, AuxiliaryCall, EngineRequest, Refused, TokenChunk
-from serve_apps.gateway.backend import ChunkSink, Readiness, RefusedByEngine, ReplicaLoad
-from serve_apps.gateway.timeline import Timeline
+from serve_apps.gateway.backend import ChunkSink, Readiness, RefusedByEngine, ReplicaLoad, Timeline
 
 WAIT = "wait"
 """A step at which the output stops until somebody closes it."""

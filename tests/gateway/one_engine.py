@@ -13,8 +13,7 @@ from serve_apps.engines.protocol import (
     TokenChunk,
 )
 from serve_apps.engines.simulated import SimulatedEngine
-from serve_apps.gateway.backend import ChunkSink, Readiness, RefusedByEngine, ReplicaLoad, TooLong
-from serve_apps.gateway.timeline import Timeline
+from serve_apps.gateway.backend import ChunkSink, Readiness, RefusedByEngine, ReplicaLoad, Timeline, TooLong
 
 
 class OneEngine:

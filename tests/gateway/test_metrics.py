@@ -17,10 +17,9 @@ from headway.routing.types import RequestSlo
 from serve_apps.engines.protocol import EngineRequest, TokenChunk
 from serve_apps.faults import Outcome
 from serve_apps.gateway.app import GatewayApp, make_app
-from serve_apps.gateway.backend import ChunkSink, Overloaded, ReplicaLost
+from serve_apps.gateway.backend import ChunkSink, Overloaded, ReplicaLost, Timeline
 from serve_apps.gateway.metrics import GAPS_S, LENGTHS, WAITS_S, Histogram, grid, whole_grid
 from serve_apps.gateway.slo_targets import SloTargets
-from serve_apps.gateway.timeline import Timeline
 from tests.gateway.doubles import ScriptedBackend
 
 CONFIG = HeadwayConfig.model_validate({"model": "m", "slo": {"ttft_ms": 300, "itl_ms": 20}})

@@ -31,8 +31,8 @@ def books() -> tuple[Quotas, Clock]:
 
 
 def spend(quotas: Quotas, limits: KeyLimits, tokens: int = 1, really: int | None = None) -> None:
-    with quotas.used("a", limits, tokens, stream=False) as tell:
-        tell(tokens if really is None else really)
+    with quotas.used("a", limits, tokens, lambda: tokens if really is None else really, stream=False):
+        pass
 
 
 def test_requests_of_a_minute_come_back_over_the_minute() -> None:
@@ -89,13 +89,16 @@ def test_a_limit_that_is_changed_holds_from_then_on() -> None:
 def test_what_is_under_way(limits: dict[str, int]) -> None:
     quotas, _ = books()
     found = KeyLimits(**limits)
-    with quotas.used("a", found, 5, stream=True):
-        with pytest.raises(OverLimit, match="at once") as refused, quotas.used("a", found, 5, stream=True):
+    with quotas.used("a", found, 5, lambda: 5, stream=True):
+        with (
+            pytest.raises(OverLimit, match="at once") as refused,
+            quotas.used("a", found, 5, lambda: 5, stream=True),
+        ):
             pass
         assert refused.value.retry_after_s == 2.0
-        with quotas.used("b", found, 5, stream=True):
+        with quotas.used("b", found, 5, lambda: 5, stream=True):
             assert quotas.accounts["b"].requests == 1
-    with quotas.used("a", found, 5, stream=True):
+    with quotas.used("a", found, 5, lambda: 5, stream=True):
         pass
     account = quotas.accounts["a"]
     assert (account.requests, account.streams, account.tokens) == (0, 0, 0)
@@ -161,7 +164,7 @@ def test_several_gateways_share_a_limit_and_never_let_more_through() -> None:
         limits.shared(6)
     quotas = Quotas(lambda: 0.0, 1.0, gateways=2)
     with (
-        quotas.used("a", KeyLimits(requests_at_once=1), 1, stream=False),
+        quotas.used("a", KeyLimits(requests_at_once=1), 1, lambda: 1, stream=False),
         pytest.raises(OverLimit, match="1 requests at once at each of 2 gateways"),
     ):
         quotas.check("a", KeyLimits(requests_at_once=1))

@@ -13,11 +13,9 @@ from headway.routing.types import Placement
 from headway_cli.app import run
 from headway_cli.request import print_record
 from serve_apps.engines.protocol import EngineTimes, TokenChunk
-from serve_apps.gateway.backend import BackendError, Overloaded
+from serve_apps.gateway.backend import BackendError, Overloaded, Timeline
 from serve_apps.gateway.metrics import GatewayMetrics
-from serve_apps.gateway.records import RecentRequests, RequestRecord
-from serve_apps.gateway.request_times import RequestTimes
-from serve_apps.gateway.timeline import Timeline
+from serve_apps.gateway.request_record import RecentRequests, RequestRecord
 from tests.gateway.conftest import Serve
 from tests.gateway.doubles import WAIT, ScriptedBackend
 from tests.gateway.serving import Running, get, post, until
@@ -151,9 +149,7 @@ def test_any_gateway_finds_it_on_whatever_node() -> None:
     node = Node(a="one", b="one", c="two")
     for name in ("b", "c"):
         state = node.apps[name].state
-        record = RequestRecord(
-            "r", "/v1/completions", "k", RequestTimes(state.metrics, state.clock), Timeline()
-        )
+        record = RequestRecord("r", "/v1/completions", "k", state.metrics, Timeline())
         state.records.begin(record)
     answer = got(node.apps["a"], "/v1/requests/r")
     assert [each["gateway"] for each in answer.json()["requests"]] == ["b", "c"]
@@ -208,7 +204,7 @@ def test_lines_beyond_so_many_a_second_are_counted_in_the_next(caplog: pytest.Lo
     def end(name: str) -> None:
         state = Node(a="one").apps["a"].state
         metrics: GatewayMetrics = state.metrics
-        record = RequestRecord(name, "/v1/completions", "k", RequestTimes(metrics, state.clock), Timeline())
+        record = RequestRecord(name, "/v1/completions", "k", metrics, Timeline())
         recent.begin(record)
         record.ended("ok", 200)
         recent.end(record)
@@ -248,11 +244,10 @@ def test_the_command_tells_its_story(serve: Serve, capsys: pytest.CaptureFixture
 
 
 def test_the_command_has_each_step_in_its_place(capsys: pytest.CaptureFixture[str]) -> None:
-    clock = iter([100.0, 100.0, 100.001, 100.002, 100.102, 100.103, 100.104, 100.5, 100.6])
+    clock = iter([100.0, 100.0, 100.0, 100.001, 100.002, 100.102, 100.103, 100.104, 100.5, 100.6])
     timeline = Timeline(lambda: next(clock))
     metrics = Node(a="one").apps["a"].state.metrics
-    times = RequestTimes(metrics, lambda: 100.0)
-    record = RequestRecord("r", "/v1/completions", "k", times, timeline)
+    record = RequestRecord("r", "/v1/completions", "k", metrics, timeline)
     with timeline.step("route"):
         pass
     with timeline.step("prefill", "p#1") as step:
@@ -277,4 +272,5 @@ def test_the_command_has_each_step_in_its_place(capsys: pytest.CaptureFixture[st
         "124.0 ms    the engine begins",
         "134.0 ms    first token made",
         "144.0 ms    last token made",
+        "600.0 ms  ended: ok",
     ]

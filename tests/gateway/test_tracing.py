@@ -15,8 +15,7 @@ import pytest
 from headway.config import ConfigError, HeadwayConfig, load_config
 from headway.routing.types import Placement
 from serve_apps.engines.protocol import EngineRequest, TokenChunk
-from serve_apps.gateway.backend import Overloaded
-from serve_apps.gateway.timeline import Timeline
+from serve_apps.gateway.backend import Overloaded, Timeline
 from serve_apps.tracing.context import TraceContext, begin, read
 from serve_apps.tracing.export import Span, SpanExport, check_tracing
 from tests.gateway.doubles import ScriptedBackend

@@ -9,10 +9,10 @@ from headway.planning import Role, Slo
 from serve_apps.engines.protocol import FinishReason
 from serve_apps.engines.vllm.metrics import VllmMetrics
 from serve_apps.faults import Outcome
-from serve_apps.gateway.backend import ReplicaLoad
+from serve_apps.gateway.backend import ReplicaLoad, Timeline
 from serve_apps.gateway.metrics import GatewayMetrics, Traffic
 from serve_apps.gateway.quotas import Places
-from serve_apps.gateway.request_times import RequestTimes
+from serve_apps.gateway.request_record import RequestRecord
 from tests.gateway.doubles import ScriptedBackend
 
 LOAD = ReplicaLoad(
@@ -38,14 +38,14 @@ class Served:
         self.metrics = GatewayMetrics("m", "vllm", Slo(ttft_s=1.0, itl_s=0.1), TRAFFIC, simulated=False)
 
     def serve(self, gaps_s: tuple[float, ...], reason: FinishReason | None, outcome: Outcome) -> None:
-        times = RequestTimes(self.metrics, lambda: self.now_s)
-        times.accepted(10)
+        record = RequestRecord("r", "/v1/completions", "k", self.metrics, Timeline(lambda: self.now_s))
+        record.accepted(10)
         for gap_s in gaps_s:
             self.now_s += gap_s
-            times.tokens(1)
+            record.tokens(1)
         if reason is not None:
-            times.finished(reason)
-        times.ended(outcome)
+            record.finished(reason)
+        record.ended(outcome)
 
     def scrape(self) -> Mapping[tuple[str, ...], float]:
         return {

@@ -28,8 +28,7 @@ from headway.workload import open_trace
 from serve_apps.engines.protocol import EngineRequest, TokenChunk
 from serve_apps.engines.simulated import SimulatedEngine
 from serve_apps.gateway.app import make_app
-from serve_apps.gateway.backend import ChunkSink, Readiness, ReplicaLoad
-from serve_apps.gateway.timeline import Timeline
+from serve_apps.gateway.backend import ChunkSink, Readiness, ReplicaLoad, Timeline
 from tests.ports import free_port
 from tests.prometheus_process import PrometheusProcess
 from tests.stores import MemoryStore

@@ -10,8 +10,7 @@ import pytest
 from headway.config import GatewaySettings, HeadwayConfig
 from serve_apps.engines.protocol import EngineRequest, TokenChunk
 from serve_apps.gateway.app import make_app
-from serve_apps.gateway.backend import ChunkSink
-from serve_apps.gateway.timeline import Timeline
+from serve_apps.gateway.backend import ChunkSink, Timeline
 from serve_apps.http_server import HttpServer
 from serve_apps.listener import listening_socket
 from tests.gateway.doubles import ScriptedBackend

@@ -15,8 +15,7 @@ from headway.planning import Role
 from headway.routing import Placement, RouteClass, RouteRequest
 from serve_apps.engines.protocol import EngineFailed, EngineRequest, KvHandle, TokenChunk
 from serve_apps.gateway.app import make_app
-from serve_apps.gateway.backend import NotReady
-from serve_apps.gateway.timeline import Timeline
+from serve_apps.gateway.backend import NotReady, Timeline
 from serve_apps.serve_backend import ServeBackend
 from tests.patience import PATIENCE_S
 from tests.serve_apps.routed_cases import Line

@@ -20,8 +20,7 @@ from serve_apps.engines import make_engine
 from serve_apps.engines.protocol import AuxiliaryAnswer, AuxiliaryCall, EngineError, EngineRequest, TokenChunk
 from serve_apps.engines.vllm.answers import _application
 from serve_apps.engines.vllm.arguments import engine_arguments
-from serve_apps.gateway.backend import ChunkSink, Readiness, ReplicaLoad
-from serve_apps.gateway.timeline import Timeline
+from serve_apps.gateway.backend import ChunkSink, Readiness, ReplicaLoad, Timeline
 from tests.gateway.serving import Running, post, serving
 from tests.vllm.served import NAME, STARTED_WITHIN_S, TINY, TOOL_CALLS
 
