@@ -33,7 +33,7 @@ from headway.config import HeadwayConfig, Role, load_config
 from headway.engine import EngineRules, engine_profile
 from headway.routing import ReplicaLoad, ReplicaUpdate, Router, RouteRequest, make_router
 from serve_apps.engines.protocol import ClientCall, EngineRequest
-from serve_apps.gateway.request import prefix_blocks
+from serve_apps.gateway.prompts import prefix_blocks
 
 ROUNDS = 5
 TURNS, CONVERSATIONS, SYSTEMS, AT_ONCE = 4, 16, 4, 3

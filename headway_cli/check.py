@@ -221,7 +221,7 @@ def _check_engine(config: HeadwayConfig, path: str | None) -> None:
     """Check the engine and its tokenizer; a model is looked for beside the file."""
     from headway.engine.kinds import engine_kind
     from serve_apps.arguments import beside
-    from serve_apps.gateway.request import make_prompts
+    from serve_apps.gateway.prompts import make_prompts
 
     kind = engine_kind(config)
     found = beside(path) if kind.file_settings else config

@@ -28,7 +28,7 @@ from headway.engine.kinds import caches_prefixes
 from headway.planning import Slo
 from headway.routing.types import NO_SLO, Placement, RequestSlo, RouteRequest
 from serve_apps.faults import InvalidRequest
-from serve_apps.gateway.request import prefix_blocks
+from serve_apps.gateway.prompts import prefix_blocks
 
 Headers = Iterable[tuple[bytes, bytes]]
 MOST_SESSION_CHARACTERS = 256

@@ -18,9 +18,9 @@ from serve_apps.gateway.backend import Backend
 from serve_apps.gateway.bodies import Bodies
 from serve_apps.gateway.fleet import Fleet
 from serve_apps.gateway.metrics import GatewayMetrics, TenantCounts, Traffic
-from serve_apps.gateway.passing import CallReader
+from serve_apps.gateway.prompts import Accuracy, Prompts, make_prompts
 from serve_apps.gateway.quotas import Places, Quotas
-from serve_apps.gateway.request import Accuracy, Prompts, make_prompts
+from serve_apps.gateway.reading import CallReader
 from serve_apps.gateway.request_record import RecentRequests
 from serve_apps.gateway.slo_targets import Routes, SloTargetReader
 from serve_apps.gateway.tenants import Tenants

@@ -25,7 +25,7 @@ from headway.config.routing import ANY_TENANT, RoutingSettings, TenantSettings
 from headway.planning import Slo
 from headway.routing.types import RequestSlo
 from serve_apps.access import UNNAMED_TENANT, Holder
-from serve_apps.gateway.request import GenerationRequest
+from serve_apps.gateway.reading import GenerationRequest
 from serve_apps.gateway.slo_targets import MOST_SESSION_CHARACTERS, SloTargets
 
 MOST_USER_CHARACTERS = 64

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from serve_apps.engines.vllm.cached_blocks import LEAST_BLOCKS, CachedBlocks, CannotFollow
 from serve_apps.engines.vllm.kv_events import EventBook
-from serve_apps.gateway.request import prefix_blocks
+from serve_apps.gateway.prompts import prefix_blocks
 
 KEY = 8
 """Tokens of a key, so that few tokens have many."""

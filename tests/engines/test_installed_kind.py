@@ -10,7 +10,7 @@ from headway.engine.kinds import EngineResources, engine_kind
 from serve_apps.arguments import read_arguments
 from serve_apps.engines import make_engine
 from serve_apps.engines.protocol import EngineFailed
-from serve_apps.gateway.request import make_prompts
+from serve_apps.gateway.prompts import make_prompts
 from tests.engines.engine_cases import collect, request
 from tests.engines.virtual_loop import run
 from tests.installed_package import installed_package

@@ -12,7 +12,7 @@ from tokenizers.pre_tokenizers import Whitespace
 from headway.config import ConfigError, GatewaySettings, HeadwayConfig
 from serve_apps.access import make_access
 from serve_apps.gateway.app import make_app
-from serve_apps.gateway.request import EstimatedTokens, make_counter
+from serve_apps.gateway.prompts import estimated_tokens, plain_prompts
 from tests.gateway.doubles import ScriptedBackend
 
 NO_ENVIRONMENT: dict[str, str] = {}
@@ -64,7 +64,7 @@ def test_keys_of_the_environment_count(monkeypatch: pytest.MonkeyPatch):
 @given(st.text())
 def test_an_estimate_is_a_quarter_of_the_bytes_rounded_up(text):
     size = len(text.encode())
-    count = EstimatedTokens().count(text)
+    count = estimated_tokens(text)
     assert count >= 1
     assert 4 * (count - 1) < max(1, size) <= 4 * count
 
@@ -82,10 +82,10 @@ def tokenizer_file(folder: Path) -> Path:
 def test_tokens_are_counted_with_a_tokenizer(tmp_path: Path):
     file = tokenizer_file(tmp_path)
     for path in (file, tmp_path):
-        counter = make_counter(str(path))
-        assert counter.accuracy == "exact"
-        assert counter.count("why blue ? why not") == 5
-        assert counter.count("") == 1
+        prompts = plain_prompts(str(path))
+        assert prompts.accuracy == "exact"
+        assert prompts.count("why blue ? why not") == 5
+        assert prompts.count("") == 1
 
 
 def test_a_gateway_with_a_tokenizer_says_so(tmp_path: Path):
@@ -100,5 +100,5 @@ def test_what_is_no_tokenizer_is_said_in_one_line(tmp_path: Path):
     (tmp_path / "binary").write_bytes(b"\xff\xfe")
     for path in (broken, tmp_path / "missing.json", tmp_path, tmp_path / "binary"):
         with pytest.raises(ConfigError, match=r"gateway\.tokenizer") as raised:
-            make_counter(str(path))
+            plain_prompts(str(path))
         assert "\n" not in str(raised.value)

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from serve_apps.engines.protocol import ClientCall
-from serve_apps.gateway.conversations import messages_of, tools_of
-from serve_apps.gateway.request import EstimatedTokens, GenerationRequest, ModelPrompts, PlainPrompts, Read
+from serve_apps.gateway.prompts import ModelPrompts, PlainPrompts, Read, messages_of, tools_of
+from serve_apps.gateway.reading import GenerationRequest
 
 BEGIN = 0
 
@@ -125,7 +125,7 @@ def test_no_tokens_are_the_engines_to_refuse():
 
 
 def test_without_a_model_text_stays_text():
-    prompts = PlainPrompts(EstimatedTokens())
+    prompts = PlainPrompts()
     assert read(prompts, prompt="12345678") == ("12345678", 2, True)
     assert read(prompts, prompt=[1, 2]) == ([1, 2], 2, True)
     assert read(prompts, prompt=["12345678", "1"]) == ("123456781", 3, True)

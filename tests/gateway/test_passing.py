@@ -13,8 +13,8 @@ from headway.config import HeadwayConfig
 from serve_apps.engines.protocol import TokenChunk
 from serve_apps.faults import InvalidRequest
 from serve_apps.gateway.backend import RefusedByEngine
-from serve_apps.gateway.passing import CallReader
-from serve_apps.gateway.request import BYTES_PER_TOKEN
+from serve_apps.gateway.prompts import BYTES_PER_TOKEN
+from serve_apps.gateway.reading import CallReader
 from serve_apps.gateway.responses import CHAT_COMPLETIONS, HEARTBEAT, RESPONSES
 from tests.gateway.conftest import client
 from tests.gateway.doubles import ScriptedBackend, Step

@@ -19,7 +19,7 @@ from serve_apps.engines.protocol import TokenChunk
 from serve_apps.faults import InvalidRequest
 from serve_apps.gateway.app import make_app
 from serve_apps.gateway.backend import Overloaded
-from serve_apps.gateway.request import prefix_blocks
+from serve_apps.gateway.prompts import prefix_blocks
 from serve_apps.gateway.slo_targets import SloTargetReader, SloTargets
 from tests.gateway.doubles import ScriptedBackend, chunks
 

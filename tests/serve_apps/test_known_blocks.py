@@ -8,7 +8,7 @@ from headway.routing import Placement, ReplicaState, ReplicaUpdate
 from headway.routing.types import KnownBlocks
 from serve_apps.calls import Lost
 from serve_apps.engines.vllm.cached_blocks import CachedBlocks
-from serve_apps.gateway.request import prefix_blocks
+from serve_apps.gateway.prompts import prefix_blocks
 from serve_apps.routed.known_blocks import AT_ONCE, RETRY_S
 from tests.actors.router_cases import asked
 from tests.engines.virtual_loop import run

@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks.kv_events import KEY_TOKENS, Errors, Round
 from serve_apps.engines.vllm.kv_events import KvEvents
-from serve_apps.gateway.request import prefix_blocks
+from serve_apps.gateway.prompts import prefix_blocks
 from tests.patience import eventually
 from tests.vllm.one_vllm import Mixed
 

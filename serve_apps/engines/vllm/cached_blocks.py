@@ -2,7 +2,7 @@
 
 vLLM names a block of `size` tokens by a hash that only it can compute, and reports of each one that it caches
 which block came before it and what tokens are in it. The gateway's keys are chained over BLOCK_TOKENS = T
-tokens at a time (`serve_apps.gateway.request`):
+tokens at a time (`serve_apps.gateway.prompts`):
 
     key(i) = blake2b(digest(i − 1), tokens iT .. (i + 1)T)
 

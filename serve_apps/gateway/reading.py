@@ -1,17 +1,17 @@
-"""Bodies go to the engine as they came; the gateway reads what it decides by.
+"""What the gateway reads of a body, which goes to the engine as it came.
 
-That is the model, whether to stream, the bound on the output, the prompt's length, whose it is and of which
-conversation, and whether two replicas can share the work. All else is the engine's to judge, and its refusals
-reach the client as it worded them.
+It reads the model, whether to stream, the bound on the output, the user and the conversation, and whether two
+replicas can share the work; `prompts` reads the prompt. All else is the engine's to judge, and its refusals
+reach the client in its own words.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from serve_apps.engines.answering.prompts import body_fields
 from serve_apps.engines.protocol import ClientCall
 from serve_apps.faults import InvalidRequest
-from serve_apps.gateway.request import GenerationRequest
 from serve_apps.gateway.responses import Endpoint, HeaderList
 
 BOUNDS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
@@ -32,6 +32,21 @@ LONGEST_TRACE = 512
 
 WHOLE_PROMPT = "the prompt's own probabilities are where it was computed"
 COPIES = "the KV of a prompt goes to one output"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationRequest:
+    """A body as the gateway reads it: `said` is all of it. No `max_tokens`: the client sets no bound.
+
+    `user` and `cache_key` (`prompt_cache_key`) are as the client wrote them, of any length.
+    """
+
+    model: str | None
+    max_tokens: int | None
+    call: ClientCall
+    said: Mapping[str, Any]
+    user: str | None = None
+    cache_key: str | None = None
 
 
 class CallReader:

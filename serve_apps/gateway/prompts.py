@@ -1,4 +1,4 @@
-"""What the gateway reads of a request: its prompt, the length of that in tokens, and its prefix blocks.
+"""The prompt of a request, its length in tokens, and its prefix blocks.
 
     PlainPrompts   text as it is, chats as lines `role: content`; lengths counted or estimated
     ModelPrompts   token ids by the model's own tokenizer and chat template: what counts is what is computed
@@ -15,40 +15,35 @@ exact or estimated.
 
 Equal keys of prefix blocks mean equal prompts up to there, in every process. A block is `block_tokens` token
 ids, or of text four times as many bytes. Only whole blocks count.
+
+Chat templates are given a conversation in the form in which vLLM's server gives it:
+
+    content    text; parts of text are joined by line ends, and where there is nothing the text is empty
+    calls      arguments are objects, and not JSON in a string
+    input      of /v1/responses: instructions are a system's message, a text is a user's, items are messages;
+               a call belongs to the message of the assistant before it
+
+Contents with other parts, such as images, stay as they are. Items that are no messages, such as reasoning:
+ValueError; what is no conversation raises whatever comes of it.
 """
 
+import json
 from array import array
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 from headway.config import ConfigError, HeadwayConfig
 from headway.engine.kinds import engine_kind
 from serve_apps.engines.answering.prompts import Prompt, prompts_of
 from serve_apps.engines.protocol import ClientCall
 from serve_apps.gateway.bodies import LONG_BYTES
-from serve_apps.gateway.conversations import messages_of, tools_of
+from serve_apps.gateway.reading import GenerationRequest
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GenerationRequest:
-    """A body as the gateway reads it: `said` is all of it. Without `max_tokens` the client did not say.
-
-    `user` and `cache_key` (`prompt_cache_key`) are as the client wrote them, of any length.
-    """
-
-    model: str | None
-    max_tokens: int | None
-    call: ClientCall
-    said: Mapping[str, Any]
-    user: str | None = None
-    cache_key: str | None = None
 
 
 BYTES_PER_TOKEN = 4
@@ -57,44 +52,9 @@ LONG_FOR_TOKENIZERS = 16_384
 Accuracy = Literal["exact", "estimated"]
 
 
-class TokenCounter(Protocol):
-    """Counts the tokens of a text."""
-
-    accuracy: Accuracy
-
-    def count(self, text: str) -> int:
-        """Tokens of `text`, at least 1."""
-
-
-class EstimatedTokens:
-    """A quarter of the bytes."""
-
-    accuracy: Accuracy = "estimated"
-
-    def count(self, text: str) -> int:
-        """Tokens of `text`, at least 1."""
-        return max(1, -(-len(text.encode()) // BYTES_PER_TOKEN))
-
-
-class CountedTokens:
-    """As many as the model's tokenizer makes of it, special tokens included."""
-
-    accuracy: Accuracy = "exact"
-
-    def __init__(self, tokenizer: "Tokenizer") -> None:
-        self._tokenizer = tokenizer
-
-    def count(self, text: str) -> int:
-        """Tokens of `text`, at least 1."""
-        return max(1, len(self._tokenizer.encode(text).ids))
-
-
-def make_counter(path: str | None) -> TokenCounter:
-    """The counter for `gateway.tokenizer`: a tokenizer.json, a directory with one, or null. ConfigError."""
-    if path is None:
-        return EstimatedTokens()
-    file = Path(path) / "tokenizer.json" if Path(path).is_dir() else Path(path)
-    return CountedTokens(_load(file))
+def estimated_tokens(text: str) -> int:
+    """A quarter of the bytes, at least 1."""
+    return max(1, -(-len(text.encode()) // BYTES_PER_TOKEN))
 
 
 def _load(file: Path) -> "Tokenizer":
@@ -139,28 +99,98 @@ def _estimated(call: ClientCall) -> Read:
 
 
 class PlainPrompts:
-    """Text stays text, and engines go by this count."""
+    """Text stays text, and engines go by this count; `count` gives the tokens of a text."""
 
     max_tokens: int | None = None
 
-    def __init__(self, counter: TokenCounter) -> None:
-        self._counter = counter
-        self.accuracy = counter.accuracy
-        self.long_bytes = LONG_BYTES if counter.accuracy == "estimated" else LONG_FOR_TOKENIZERS
+    def __init__(
+        self, count: Callable[[str], int] = estimated_tokens, accuracy: Accuracy = "estimated"
+    ) -> None:
+        self.count, self.accuracy = count, accuracy
+        self.long_bytes = LONG_BYTES if accuracy == "estimated" else LONG_FOR_TOKENIZERS
 
     def read(self, asked: GenerationRequest) -> Read:
         """The prompt, and its tokens as counted or estimated; what is none is the engine's to refuse."""
         try:
             prompts = prompts_of(asked.said)
-            tokens = sum(
-                self._counter.count(each) if isinstance(each, str) else len(each) for each in prompts
-            )
+            tokens = sum(self.count(each) if isinstance(each, str) else len(each) for each in prompts)
             if all(isinstance(each, str) for each in prompts):
                 return Read("".join(map(str, prompts)), tokens, certain=True)
             ids: Any = list(array("I", cast("Any", chain.from_iterable(prompts))))
         except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
             return _estimated(asked.call)
         return Read(ids, tokens, certain=True)
+
+
+TEXTS = ("text", "input_text", "output_text")
+Message = Mapping[str, Any]
+
+
+def messages_of(said: Mapping[str, Any]) -> Sequence[Message]:
+    """The messages of a chat's or a response's fields."""
+    return [_message(each) for each in said.get("messages") or _of_response(said)]
+
+
+def tools_of(said: Mapping[str, Any]) -> Sequence[Message] | None:
+    """The tools as chats have them; those of responses lack a level."""
+    tools = said.get("tools")
+    if tools is None or "messages" in said:
+        return tools
+    names = ("name", "description", "parameters")
+    return [
+        {"type": "function", "function": {name: tool[name] for name in names if name in tool}}
+        for tool in tools
+        if tool["type"] == "function"
+    ]
+
+
+def _of_response(said: Mapping[str, Any]) -> Sequence[Message]:
+    before, given = said.get("instructions"), said["input"]
+    found: list[dict[str, Any]] = [{"role": "system", "content": before}] if before else []
+    if isinstance(given, str):
+        return [*found, {"role": "user", "content": given}]
+    for item in given:
+        match item.get("type", "message"):
+            case "message":
+                found.append({"role": item["role"], "content": item["content"]})
+            case "function_call":
+                if not found or found[-1]["role"] != "assistant":
+                    found.append({"role": "assistant"})
+                function = {"name": item["name"], "arguments": item["arguments"]}
+                call = {"id": item["call_id"], "type": "function", "function": function}
+                found[-1].setdefault("tool_calls", []).append(call)
+            case "function_call_output":
+                found.append({"role": "tool", "tool_call_id": item["call_id"], "content": item["output"]})
+            case other:
+                raise ValueError(f"{other} is no message")
+    return found
+
+
+def _message(message: Message) -> Message:
+    made = {**message, "content": _text(message.get("content"))}
+    if calls := made.pop("tool_calls", None):
+        made["tool_calls"] = [
+            {**call, "function": {**call["function"], "arguments": _arguments(call["function"])}}
+            for call in calls
+        ]
+    return made
+
+
+def _text(content: object) -> object:
+    if content is None:
+        return ""
+    if not isinstance(content, list) or any(part.get("type") not in TEXTS for part in content):
+        return content
+    return "\n".join(part["text"] for part in content)
+
+
+def _arguments(function: Mapping[str, Any]) -> object:
+    """An object; of text that is none an empty one, as there."""
+    given = function.get("arguments") or {}
+    try:
+        return json.loads(given) if isinstance(given, str) else given
+    except ValueError:
+        return {}
 
 
 class ModelPrompts:
@@ -215,11 +245,16 @@ Prompts = PlainPrompts | ModelPrompts
 def make_prompts(config: HeadwayConfig) -> Prompts:
     """The reader of the model that is served. ConfigError, one line."""
     model = engine_kind(config).model(config)
-    return (
-        PlainPrompts(make_counter(config.gateway.tokenizer))
-        if model is None
-        else _model_prompts(config, model)
-    )
+    return plain_prompts(config.gateway.tokenizer) if model is None else _model_prompts(config, model)
+
+
+def plain_prompts(tokenizer: str | None) -> PlainPrompts:
+    """For `gateway.tokenizer`: a tokenizer.json, a directory with one, or null. ConfigError."""
+    if tokenizer is None:
+        return PlainPrompts()
+    file = Path(tokenizer) / "tokenizer.json" if Path(tokenizer).is_dir() else Path(tokenizer)
+    loaded = _load(file)
+    return PlainPrompts(lambda text: max(1, len(loaded.encode(text).ids)), "exact")
 
 
 def _model_prompts(config: HeadwayConfig, model: str) -> ModelPrompts:
