@@ -23,8 +23,8 @@ from actors.routing.messages import Batch, BatchAnswer, Messages, OnReplica
 from headway.planning import Role
 from headway.routing.types import RouteRequest
 from serve_apps.membership import Membership
-from serve_apps.routed.known_blocks import AskBlocks, KnownBlocksFeed
 from serve_apps.routed.metrics import RoutingCounts
+from serve_apps.routed.replicas import AskBlocks, KnownBlocksFeed
 from serve_apps.routed.requests import RoutedRequest
 from serve_apps.routed.table import Fallback, RequestTable, WaitLimits
 

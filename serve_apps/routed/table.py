@@ -48,9 +48,9 @@ Fallback = Callable[[RouteRequest], Placement]
 SLACK_S = 5.0
 """Seconds beyond the longest wait after which the router has forgotten a request."""
 
-LOOK_S, AT_ONCE = 0.5, 32
-"""Seconds after which those that wait here are tried again, though nothing was heard; and how many
-of them are placed in one go."""
+RETRY_S, AT_ONCE = 0.05, 64
+"""Seconds after which those that wait here are tried again, and how many of them at once: the event loop has
+others to serve."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,10 +91,8 @@ class RequestTable:
         self._asked: list[RoutedRequest] = []
         self._waiting: dict[str, tuple[RoutedRequest, str]] = {}
         """For room, without the router: by id, in order, each with the reason why it is placed here."""
-        self._look: asyncio.TimerHandle | None = None
+        self._retry: asyncio.TimerHandle | None = None
         self._session = 0
-        for pool in pools.values():
-            pool.watch(self._room)
 
     def submit(self, request: RouteRequest) -> RoutedRequest:
         """A request wants a place."""
@@ -110,7 +108,6 @@ class RequestTable:
     def prefilled(self, routed: RoutedRequest) -> None:
         """Its prompt is computed."""
         self._push(Prefilled(self._clock(), routed.request.request_id), urgent=_has_deadline(routed))
-        self._room()
 
     def first_token(self, routed: RoutedRequest) -> None:
         """Its first token has come; the router measures how long KV travelled, which does not keep."""
@@ -129,7 +126,6 @@ class RequestTable:
             self._push(Completed(now_s, request_id, routed.output_tokens))
         else:
             self._push(Failed(now_s, request_id))
-        self._room()
 
     def known(self, replica: str, blocks: KnownBlocks) -> None:
         """What a replica says of its prefix cache; of one that the router has not heard of it is dropped."""
@@ -256,28 +252,19 @@ class RequestTable:
             return
         self._waiting[routed.request.request_id] = routed, reason
         self._hold(routed, longest_s)
-        if self._look is None:
-            self._look_later()
+        self._retry_later()
 
-    def _room(self) -> None:
-        """There may be room for those that wait here."""
-        for _ in range(AT_ONCE):
-            if not self._waiting:
-                return
-            routed, reason = next(iter(self._waiting.values()))
+    def _retry_later(self) -> None:
+        if self._waiting and self._retry is None:
+            self._retry = asyncio.get_running_loop().call_later(RETRY_S, self._retry_waiting)
+
+    def _retry_waiting(self) -> None:
+        """Place those that wait here, in order, until one finds no room."""
+        self._retry = None
+        for routed, reason in list(self._waiting.values())[:AT_ONCE]:
             if self._no_room(routed, reason) is not None:
-                return
-        # The event loop has others to serve meanwhile.
-        asyncio.get_running_loop().call_soon(self._room)
-
-    def _look_later(self) -> None:
-        self._look = asyncio.get_running_loop().call_later(LOOK_S, self._look_again)
-
-    def _look_again(self) -> None:
-        self._look = None
-        self._room()
-        if self._waiting:
-            self._look_later()
+                break
+        self._retry_later()
 
     def _no_room(self, routed: RoutedRequest, reason: str) -> BackendError | None:
         """None once it has been placed here; else why it cannot be now."""

@@ -12,7 +12,7 @@ from headway.routing import Placement, RouteRequest
 from serve_apps.gateway.backend import NotReady, Overloaded
 from serve_apps.membership import Membership
 from serve_apps.routed.client import RouterClient, Unreachable
-from serve_apps.routed.known_blocks import AskBlocks
+from serve_apps.routed.replicas import AskBlocks
 from serve_apps.routed.table import WaitLimits
 from tests.actors.router_cases import sessions
 from tests.engines.virtual_loop import run

@@ -9,7 +9,7 @@ from headway.routing.types import KnownBlocks
 from serve_apps.calls import Lost
 from serve_apps.engines.vllm.cached_blocks import CachedBlocks
 from serve_apps.gateway.prompts import prefix_blocks
-from serve_apps.routed.known_blocks import AT_ONCE, RETRY_S
+from serve_apps.routed.replicas import AT_ONCE, RETRY_S
 from tests.actors.router_cases import asked
 from tests.engines.virtual_loop import run
 from tests.serve_apps.routed_cases import Gateway, Line

@@ -12,7 +12,8 @@ from headway.routing import ReplicaState, ReplicaUpdate, RouteRequest, RoutingOu
 from serve_apps.gateway.backend import NotReady, Overloaded
 from serve_apps.membership import SUSPECT_S
 from serve_apps.routed.client import CALL_LIMIT_S, LINGER_S, RETRY_S, SIGN_S, TICK_S
-from serve_apps.routed.table import AT_ONCE, LOOK_S
+from serve_apps.routed.table import AT_ONCE
+from serve_apps.routed.table import RETRY_S as TRIED_AGAIN_S
 from tests.actors.router_cases import asked, on
 from tests.serve_apps.routed_cases import CALL_S, Gateway, Line, play
 
@@ -172,8 +173,6 @@ async def expire(line: Line, after_s: float) -> None:
 def test_without_the_router_requests_wait_for_a_saturated_replica_and_go_in_order():
     async def scenario(gateway: Gateway, line: Line) -> None:
         await greeted(gateway)
-        running = gateway.client.submit(request("running"))
-        await running.placed()
         line.die()
         gateway.room = 0
         went: list[str] = []
@@ -190,14 +189,13 @@ def test_without_the_router_requests_wait_for_a_saturated_replica_and_go_in_orde
             assert not went
             await follow("critical")
             gateway.room = 1
-            running.complete()
-            await asyncio.sleep(0)
+            await asyncio.sleep(2 * TRIED_AGAIN_S)
             assert went == ["critical", "first"]
-            # Who comes now doesn't pass those that wait; and room is seen that nobody told of.
+            # A newcomer doesn't pass those that wait.
             tasks.create_task(follow("newcomer"))
             await asyncio.sleep(0)
             gateway.room = inf
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(2 * TRIED_AGAIN_S)
         assert went == ["critical", "first", "second", "third", "newcomer"]
         assert not gateway.client.counts.sheds
 
@@ -243,7 +241,7 @@ def test_many_that_wait_are_placed_without_a_long_pause_for_others():
         many = [gateway.client.submit(request(f"r{number}")) for number in range(3 * AT_ONCE)]
         await asyncio.sleep(RETRY_S)
         gateway.room = inf
-        gateway.pool.update([("a", {"running": 1})])
+        await asyncio.sleep(TRIED_AGAIN_S)
         assert gateway.client.counts.fallbacks["unreachable"] == AT_ONCE
         for each in many:
             await each.placed()
