@@ -1,22 +1,22 @@
 """CSV traces: a format names its columns; rows are parsed fast where they are usual, line by line elsewhere.
 
 Usual means: no quotes, each line has the header's number of separators, the columns parse as numbers (or
-dates), tokens are whole and in range. `parse_columns` returns None in any doubt and needs no error messages.
-The careful way then either raises the error of the first faulty line or returns the same values as the fast
-one. A quoted field must not contain a line break.
+dates), tokens are whole and in range. Pandas reads such pieces. All others are read line by line, which names
+the first faulty line. A quoted field must not contain a line break.
 """
 
 import csv
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, TypeVar
+from sys import float_info
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
-from headway.workload.spool import Batch, Columns, Times, to_records
+from headway.workload.spool import Batch, Columns, to_records
 from headway.workload.text import (
     MAX_TOKENS,
     NANOSECONDS,
@@ -32,10 +32,9 @@ from headway.workload.text import (
 if TYPE_CHECKING:
     import pandas as pd
 
-Number = TypeVar("Number", int, float)
-
 SHORTEST_DATETIME = len("2023-11-16 18:17:03")
 NEWLINE, COMMA = ord("\n"), ord(",")
+MAX_TIME = float_info.max
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,18 +61,13 @@ class CsvFormat:
 
     def reader(self, path: Path, line: int, first_line: str) -> "CsvReader":
         """The reader of a file with that header; raises TraceError naming a column missing or there twice."""
-        return CsvReader(path, self.layout(path, line, first_line))
-
-    def layout(self, path: Path, line: int, header: str) -> "CsvLayout":
-        """The places of the columns in a header; raises TraceError as `reader`."""
-        names = header_names(path, line, header)
+        names = header_names(path, line, first_line)
         for column in self.columns():
             if column not in names:
-                raise at_line(path, line, column, f"missing column; the header is {header[:200]!r}")
+                raise at_line(path, line, column, f"missing column; the header is {first_line[:200]!r}")
             if names.count(column) > 1:
                 raise at_line(path, line, column, "the header has this column twice")
-        time, tokens_in, tokens_out = (names.index(column) for column in self.columns())
-        return CsvLayout(format=self, positions=(time, tokens_in, tokens_out), fields=len(names))
+        return CsvReader(path, self, names)
 
 
 PLAIN = CsvFormat(time="timestamp_s", input_tokens="input_tokens", output_tokens="output_tokens")
@@ -81,15 +75,6 @@ AZURE = CsvFormat(
     time="TIMESTAMP", input_tokens="ContextTokens", output_tokens="GeneratedTokens", datetimes=True
 )
 BURSTGPT = CsvFormat(time="Timestamp", input_tokens="Request tokens", output_tokens="Response tokens")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CsvLayout:
-    """The positions of a format's columns in a file, and the number of fields of a row."""
-
-    format: CsvFormat
-    positions: tuple[int, int, int]
-    fields: int
 
 
 def header_names(path: Path, line: int, header: str) -> list[str]:
@@ -107,61 +92,79 @@ def _split_header(header: str) -> list[str]:
 class CsvReader:
     """Parses the pieces of one file in order; raises TraceError with the line of the first faulty row."""
 
-    def __init__(self, path: Path, layout: CsvLayout) -> None:
-        self.time_field = layout.format.time
+    def __init__(self, path: Path, trace_format: CsvFormat, header: Sequence[str]) -> None:
+        self.time_field = trace_format.time
         self._path = path
-        self._layout = layout
-        self._read_time: Callable[[str], float] = datetime_ns if layout.format.datetimes else _read_seconds
+        self._datetimes = trace_format.datetimes
+        self._width = len(header)
+        self._places = {name: header.index(name) for name in trace_format.columns()}
         self._origin_ns: int | None = None
 
     def parse(self, piece: Piece) -> Batch:
         """The rows of a piece."""
-        columns = parse_columns(piece.data, self._layout)
+        columns = self.parse_usual(piece.data)
         if columns is not None:
-            lines = np.arange(piece.first_line, piece.first_line + len(columns.times))
+            lines = np.arange(piece.first_line, piece.first_line + len(columns[0]))
         else:
-            columns, lines = self._careful(piece)
-        records = to_records(columns)
-        if self._layout.format.datetimes and len(records):
+            lines, columns = self._line_by_line(piece)
+        records = to_records(*columns)
+        if self._datetimes and len(records):
             if self._origin_ns is None:
-                self._origin_ns = int(columns.times[0])
+                self._origin_ns = int(columns[0][0])
             # Subtracted as integers, since a float would round them.
-            records["arrival_s"] = np.subtract(columns.times, self._origin_ns) / NANOSECONDS
+            records["arrival_s"] = np.subtract(columns[0], self._origin_ns) / NANOSECONDS
         return Batch(records=records, lines=lines)
 
-    def _careful(self, piece: Piece) -> tuple[Columns, npt.NDArray[np.int64]]:
-        rows = [(line, *self._row(line, text)) for line, text in piece.lines()]
-        kind = np.dtype(np.int64) if self._layout.format.datetimes else np.dtype(np.float64)
-        times: Times = np.array([row[1] for row in rows], kind)
-        inputs, outputs = (np.array([row[position] for row in rows], np.int64) for position in (2, 3))
-        columns = Columns(times=times, input_tokens=inputs, output_tokens=outputs)
-        return columns, np.array([row[0] for row in rows], np.int64)
+    def parse_usual(self, data: bytes) -> Columns | None:
+        """The columns of whole lines; None in any doubt, for errors are found line by line."""
+        import pandas as pd
 
-    def _row(self, line: int, text: str) -> tuple[float, int, int]:
-        """Time, input tokens, output tokens of one line."""
-        fields = self._split(line, text)
-        names, (time, tokens_in, tokens_out) = self._layout.format, self._layout.positions
-        return (
-            self._value(line, names.time, fields[time], self._read_time),
-            self._value(line, names.input_tokens, fields[tokens_in], _read_tokens),
-            self._value(line, names.output_tokens, fields[tokens_out], _read_tokens),
+        if not _is_regular(data, self._width):
+            return None
+        places = list(self._places.values())
+        text = {places[0]: str} if self._datetimes else None
+        try:
+            frame = pd.read_csv(BytesIO(data), header=None, usecols=places, dtype=text, low_memory=False)
+            times = _nanoseconds(frame[places[0]]) if self._datetimes else frame[places[0]].to_numpy()
+        except (ValueError, OverflowError):  # what pandas can't read; no date, or one beyond nanoseconds
+            return None
+        inputs, outputs = (frame[place].to_numpy() for place in places[1:])
+        if not (_within(times, MAX_TIME) and all(_within(each, MAX_TOKENS) for each in (inputs, outputs))):
+            return None
+        whole = inputs.astype(np.int64), outputs.astype(np.int64)
+        if not (np.array_equal(whole[0], inputs) and np.array_equal(whole[1], outputs)):
+            return None
+        return times, *whole
+
+    def _line_by_line(self, piece: Piece) -> tuple[npt.NDArray[np.int64], Columns]:
+        """The numbers of the lines that are not blank, and their columns."""
+        read_time: Callable[[str], float] = datetime_ns if self._datetimes else _read_seconds
+        readers = (read_time, _read_tokens, _read_tokens)
+        lines: list[int] = []
+        rows: list[list[float]] = []
+        for line, text in piece.lines():
+            fields = self._split(line, text)
+            lines.append(line)
+            rows.append([])
+            for (name, place), read in zip(self._places.items(), readers, strict=True):
+                try:
+                    rows[-1].append(read(fields[place].strip()))
+                except BadValueError as bad:
+                    raise at_line(self._path, line, name, str(bad)) from None
+        times, inputs, outputs = zip(*rows, strict=True) if rows else ((), (), ())
+        moments: npt.NDArray[np.float64 | np.int64] = np.array(
+            times, np.dtype(np.int64 if self._datetimes else np.float64)
         )
+        return np.array(lines, np.int64), (moments, np.array(inputs, np.int64), np.array(outputs, np.int64))
 
     def _split(self, line: int, text: str) -> list[str]:
         try:
             fields = next(csv.reader([text]))
         except csv.Error as error:
             raise at_line(self._path, line, "row", str(error)) from error
-        if len(fields) != self._layout.fields:
-            problem = f"has {len(fields)} fields, the header has {self._layout.fields}"
-            raise at_line(self._path, line, "row", problem)
+        if len(fields) != self._width:
+            raise at_line(self._path, line, "row", f"has {len(fields)} fields, the header has {self._width}")
         return fields
-
-    def _value(self, line: int, field: str, text: str, read: Callable[[str], Number]) -> Number:
-        try:
-            return read(text.strip())
-        except BadValueError as bad:
-            raise at_line(self._path, line, field, str(bad)) from None
 
 
 def _read_seconds(text: str) -> float:
@@ -170,21 +173,6 @@ def _read_seconds(text: str) -> float:
 
 def _read_tokens(text: str) -> int:
     return tokens(number(text))
-
-
-def parse_columns(data: bytes, layout: CsvLayout) -> Columns | None:
-    """The columns of whole lines, None in any doubt; times in seconds, of dates in nanoseconds since 1970."""
-    if not _is_regular(data, layout.fields):
-        return None
-    frame = _read(data, layout)
-    if frame is None:
-        return None
-    time, tokens_in, tokens_out = (frame[position] for position in layout.positions)
-    times = _nanoseconds(time) if layout.format.datetimes else _seconds(time)
-    inputs, outputs = _tokens(tokens_in), _tokens(tokens_out)
-    if times is None or inputs is None or outputs is None:
-        return None
-    return Columns(times=times, input_tokens=inputs, output_tokens=outputs)
 
 
 def _is_regular(data: bytes, fields: int) -> bool:
@@ -199,45 +187,16 @@ def _is_regular(data: bytes, fields: int) -> bool:
     return bool(np.all(np.diff(separators, prepend=0) == fields - 1))
 
 
-def _read(data: bytes, layout: CsvLayout) -> "pd.DataFrame | None":
+def _within(values: npt.NDArray[Any], highest: float) -> bool:
+    """True if these are finite numbers from 0 to `highest`."""
+    return values.dtype.kind in "iuf" and bool(np.all((values >= 0) & (values <= highest)))
+
+
+def _nanoseconds(column: "pd.Series[str]") -> npt.NDArray[np.int64]:
+    """Nanoseconds since 1970, -1 where `column` has none; raises ValueError for text that is no date."""
     import pandas as pd
 
-    try:
-        return pd.read_csv(
-            BytesIO(data),
-            header=None,
-            usecols=list(layout.positions),
-            dtype={layout.positions[0]: str} if layout.format.datetimes else None,
-            low_memory=False,
-        )
-    except (ValueError, OverflowError):  # all parser errors of pandas are ValueErrors
-        return None
-
-
-def _seconds(column: "pd.Series[float]") -> npt.NDArray[np.float64] | None:
-    if column.dtype.kind not in "iuf":
-        return None
-    times: npt.NDArray[np.float64] = np.asarray(column, np.float64)
-    return times if bool(np.all(np.isfinite(times) & (times >= 0))) else None
-
-
-def _nanoseconds(column: "pd.Series[str]") -> npt.NDArray[np.int64] | None:
-    import pandas as pd
-
-    try:
-        moments = pd.to_datetime(column, format="ISO8601", utc=True)
-        if bool(moments.isna().any()) or bool((column.str.len() < SHORTEST_DATETIME).any()):
-            return None
-        nanoseconds: npt.NDArray[np.int64] = np.asarray(moments.dt.as_unit("ns").astype("int64"), np.int64)
-    except (ValueError, OverflowError):  # text that is no date, a date that nanoseconds cannot count
-        return None
-    return nanoseconds if bool((nanoseconds >= 0).all()) else None
-
-
-def _tokens(column: "pd.Series[float]") -> npt.NDArray[np.int64] | None:
-    values = column.to_numpy()
-    if values.dtype.kind not in "iuf":
-        return None
-    if not bool(np.all((values >= 0) & (values <= MAX_TOKENS) & (values == np.floor(values)))):
-        return None
-    return values.astype(np.int64)
+    moments = pd.to_datetime(column, format="ISO8601", utc=True)
+    found: npt.NDArray[np.int64] = np.asarray(moments.dt.as_unit("ns").astype("int64"), np.int64)
+    doubtful = moments.isna() | (column.str.len() < SHORTEST_DATETIME)
+    return np.where(doubtful, -1, found)

@@ -30,7 +30,7 @@ import numpy.typing as npt
 
 from headway.workload.ingest import Ingested, RowCounts
 from headway.workload.prompts import PromptSettings, SharedPrompts
-from headway.workload.spool import Columns, SpoolWriter, to_records
+from headway.workload.spool import SpoolWriter, to_records
 from headway.workload.text import MAX_TOKENS, TraceError
 
 Array = npt.NDArray[np.float64]
@@ -44,10 +44,6 @@ class Shape(Protocol):
         """Requests per second at each time, in a load that lasts `duration_s`."""
         ...
 
-    def highest(self) -> float:
-        """A bound that the rate never exceeds."""
-        ...
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Steady:
@@ -58,10 +54,6 @@ class Steady:
     def rate(self, time_s: Array, duration_s: float) -> Array:
         """The rate, everywhere."""
         return np.full(len(time_s), self.rate_rps)
-
-    def highest(self) -> float:
-        """The rate."""
-        return self.rate_rps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,10 +66,6 @@ class Ramp:
     def rate(self, time_s: Array, duration_s: float) -> Array:
         """Linear in time."""
         return self.rate_rps + (self.peak_rps - self.rate_rps) * time_s / duration_s
-
-    def highest(self) -> float:
-        """The higher end."""
-        return max(self.rate_rps, self.peak_rps)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,10 +81,6 @@ class Step:
         """The peak from `at_s` to before `back_at_s`."""
         return np.where((time_s >= self.at_s) & (time_s < self.back_at_s), self.peak_rps, self.rate_rps)
 
-    def highest(self) -> float:
-        """The higher of both."""
-        return max(self.rate_rps, self.peak_rps)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diurnal:
@@ -109,10 +93,6 @@ class Diurnal:
     def rate(self, time_s: Array, duration_s: float) -> Array:
         """Lowest at the start, highest half a period later."""
         return self.rate_rps * (1 - self.amplitude * np.cos(2 * np.pi * time_s / self.period_s))
-
-    def highest(self) -> float:
-        """The crest."""
-        return self.rate_rps * (1 + self.amplitude)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,10 +107,6 @@ class Burst:
     def rate(self, time_s: Array, duration_s: float) -> Array:
         """The peak within bursts."""
         return np.where(time_s % self.every_s >= self.every_s - self.burst_s, self.peak_rps, self.rate_rps)
-
-    def highest(self) -> float:
-        """The higher of both."""
-        return max(self.rate_rps, self.peak_rps)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,14 +125,17 @@ class OnOff:
         is_on = (time_s >= begun_s) & (time_s < begun_s + self.on_s)
         return np.where(is_on, self.peak_rps, self.rate_rps)
 
-    def highest(self) -> float:
-        """The higher of both."""
-        return max(self.rate_rps, self.peak_rps)
-
 
 SHAPES: Mapping[str, type[Steady | Ramp | Step | Diurnal | Burst | OnOff]] = MappingProxyType(
     {"steady": Steady, "ramp": Ramp, "step": Step, "diurnal": Diurnal, "burst": Burst, "onoff": OnOff}
 )
+
+
+def highest_rps(shape: Shape) -> float:
+    """The rate that a shape reaches at most."""
+    if isinstance(shape, Diurnal):
+        return shape.rate_rps * (1 + shape.amplitude)
+    return max(float(getattr(shape, key, 0.0)) for key in ("rate_rps", "peak_rps"))
 
 
 DRAWS = 65536
@@ -233,7 +212,7 @@ def parse_generator(spec: str, seed: int) -> Generator:
 
 def _check_size(spec: str, generator: Generator) -> None:
     """Refuse load that would never be drawn to its end, naming the key of the highest rate."""
-    shape, highest, duration_s = generator.shape, generator.shape.highest(), generator.load.duration_s
+    shape, highest, duration_s = generator.shape, highest_rps(generator.shape), generator.load.duration_s
     if highest * duration_s <= MAX_REQUESTS:
         return
     rates = [name for name in ("rate_rps", "peak_rps") if hasattr(shape, name)]
@@ -267,12 +246,9 @@ def generate(spec: str, generator: Generator) -> Ingested:
     rows = 0
     with SpoolWriter() as writer:
         for times in _arrivals(generator, arrivals):
-            columns = Columns(
-                times=times,
-                input_tokens=_lengths(inputs, load.input_tokens, load.input_cv, len(times)),
-                output_tokens=_lengths(outputs, load.output_tokens, load.output_cv, len(times)),
-            )
-            records, blocks = prompts.complete(to_records(columns))
+            isl = _lengths(inputs, load.input_tokens, load.input_cv, len(times))
+            osl = _lengths(outputs, load.output_tokens, load.output_cv, len(times))
+            records, blocks = prompts.complete(to_records(times, isl, osl))
             writer.append(records)
             writer.append_blocks(blocks)
             rows += len(times)
@@ -287,7 +263,7 @@ def generate(spec: str, generator: Generator) -> Ingested:
 
 
 def _arrivals(generator: Generator, rng: np.random.Generator) -> Iterator[npt.NDArray[np.float64]]:
-    highest, duration_s = generator.shape.highest(), generator.load.duration_s
+    highest, duration_s = highest_rps(generator.shape), generator.load.duration_s
     now_s = 0.0 if highest > 0 else duration_s
     while now_s < duration_s:
         times = now_s + np.cumsum(rng.exponential(1 / highest, DRAWS))

@@ -134,8 +134,8 @@ def _remove_directory(directory: Path, owner: int) -> None:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-Times = npt.NDArray[np.float64 | np.int64]
-"""Seconds, or nanoseconds as integers."""
+Columns = tuple[npt.NDArray[np.float64 | np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]
+"""Times (seconds, or nanoseconds as integers), input tokens and output tokens of consecutive rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,19 +147,10 @@ class Batch:
     blocks: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Columns:
-    """Times (seconds, or nanoseconds as int64) and token counts of consecutive rows."""
-
-    times: Times
-    input_tokens: npt.NDArray[np.int64]
-    output_tokens: npt.NDArray[np.int64]
-
-
-def to_records(columns: Columns) -> Records:
+def to_records(
+    times: npt.NDArray[np.float64 | np.int64], inputs: npt.NDArray[np.int64], outputs: npt.NDArray[np.int64]
+) -> Records:
     """Records without prefix blocks."""
-    records = np.zeros(len(columns.times), RECORD)
-    records["arrival_s"] = columns.times
-    records["input_tokens"] = columns.input_tokens
-    records["output_tokens"] = columns.output_tokens
+    records = np.zeros(len(times), RECORD)
+    records["arrival_s"], records["input_tokens"], records["output_tokens"] = times, inputs, outputs
     return records

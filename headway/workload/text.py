@@ -12,7 +12,6 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from io import BufferedIOBase
 from math import isfinite
 from pathlib import Path
 
@@ -54,72 +53,29 @@ class Piece:
         return 0, "", self
 
 
-def pieces(path: Path, piece_bytes: int = PIECE_BYTES) -> Iterator[Piece]:
-    """Yield the file in order, about `piece_bytes` at a time.
+def pieces(path: Path) -> Iterator[Piece]:
+    """Yield the file in order, about PIECE_BYTES at a time.
 
     Raises TraceError for a path that is no readable file, for damaged or cut-off gzip, and for binary data.
     """
-    line, tail = 1, b""
-    with _open(path) as file:
-        while block := _fill(file, piece_bytes, ReadPosition(path=path, line=line, tail=tail)):
-            whole, newline, tail = (tail + block).rpartition(b"\n")
-            if b"\0" in block or len(tail) > LONGEST_LINE_BYTES:
-                raise at_line(path, line, "text", "binary data or an endless line; is this a text file?")
-            if newline:
-                yield Piece(data=whole + newline, first_line=line)
-                line += whole.count(b"\n") + 1
-    if tail:
-        yield Piece(data=tail, first_line=line)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadPosition:
-    """The end of what has been read of a file: `tail` is the begun line number `line`."""
-
-    path: Path
-    line: int
-    tail: bytes
-
-
-def _open(path: Path) -> BufferedIOBase:
     if not path.is_file():
         raise TraceError(f"{path}: {'not a file' if path.exists() else 'no such file'}")
+    line = 1
     try:
         with path.open("rb") as start:
             compressed = start.read(len(GZIP_MAGIC)) == GZIP_MAGIC
-        file = path.open("rb")
-    except OSError as error:
-        raise TraceError(f"{path}: cannot be read: {error.strerror or error}") from error
-    return _Gunzip(file) if compressed else file
-
-
-class _Gunzip(gzip.GzipFile):
-    """A gzip reader that closes the file it reads from, which GzipFile leaves open."""
-
-    def __init__(self, file: BufferedIOBase) -> None:
-        super().__init__(fileobj=file)
-        self._source = file
-
-    def close(self) -> None:
-        super().close()
-        self._source.close()
-
-
-def _fill(file: BufferedIOBase, wanted: int, at: ReadPosition) -> bytes:
-    """Up to `wanted` bytes (a little more for gzip); empty at the end of the file."""
-    held: list[bytes] = []
-    size = 0
-    try:
-        while size < wanted and (block := file.read1(wanted)):
-            held.append(block)
-            size += len(block)
-    except (EOFError, zlib.error, OSError) as error:
-        line = at.line + b"".join(held).count(b"\n")
-        problem = "gzip data ends early" if isinstance(error, EOFError) else f"cannot be read: {error}"
-        raise at_line(at.path, line, "file", problem) from error
-    data = b"".join(held)
-    # Only the very start of a file may carry the mark.
-    return data.removeprefix(UTF8_MARK) if at.line == 1 and not at.tail else data
+        with gzip.open(path) if compressed else path.open("rb") as file:
+            while data := file.read(PIECE_BYTES):
+                rest = file.readline(LONGEST_LINE_BYTES)
+                if b"\0" in data or len(rest) == LONGEST_LINE_BYTES:
+                    raise at_line(path, line, "text", "binary data or an endless line; is this a text file?")
+                data = data.removeprefix(UTF8_MARK) if line == 1 else data
+                yield Piece(data=data + rest, first_line=line)
+                line += data.count(b"\n") + rest.count(b"\n")
+    except EOFError as error:
+        raise TraceError(f"{path}: the gzip data ends early, after line {line - 1}") from error
+    except (zlib.error, OSError) as error:
+        raise TraceError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
 
 
 MAX_TOKENS = 2**31 - 1
