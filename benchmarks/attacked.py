@@ -1,7 +1,7 @@
 """A gateway as a process, to be attacked: its app on its HTTP server, over engines that cost nothing.
 
-`python -m benchmarks.attacked SETTINGS` (the configuration as JSON) prints its port; GET /probe says what it
-holds.
+`python -m benchmarks.attacked SECONDS` (the time that slow clients get) prints its port; GET /probe says what
+it holds.
 """
 
 import asyncio
@@ -25,6 +25,7 @@ from serve_apps.engines.protocol import AuxiliaryAnswer, AuxiliaryCall, EngineRe
 from serve_apps.gateway.app import GatewayApp, make_app
 from serve_apps.gateway.backend import ChunkSink, Readiness, RefusedByEngine, ReplicaLoad, Timeline
 from serve_apps.http_server import HttpServer
+from serve_apps.timed_protocol import Limits
 
 FIRST_S, NEXT_S = 0.05, 0.01
 """Of every output: time to the first token and between chunks."""
@@ -117,12 +118,14 @@ def _rss_mib() -> float:
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
-async def serve(config: HeadwayConfig) -> None:
-    """Until the process is ended."""
+async def serve(config: HeadwayConfig, limit_s: float) -> None:
+    """Until the process is ended; clients that keep it waiting have `limit_s`."""
     backend = PacedBackend()
     probe = Probe(backend)
     probe.app = make_app(config, backend, [Route("/probe", probe.answer)])
-    server = HttpServer(probe.app, "127.0.0.1", 0, limits=config.gateway)
+    probe.app.state.bodies.within_s = limit_s
+    limits = Limits(headers_within_s=limit_s, taken_within_s=limit_s)
+    server = HttpServer(probe.app, "127.0.0.1", 0, limits=limits)
     await server.start()
     # As Serve does with its replicas (`builders.LEAN_REPLICA`): a full collection takes 0.2 s otherwise.
     gc.collect()
@@ -132,4 +135,4 @@ async def serve(config: HeadwayConfig) -> None:
 
 
 if __name__ == "__main__":
-    uvloop.run(serve(HeadwayConfig.model_validate_json(sys.argv[1])))
+    uvloop.run(serve(HeadwayConfig(model="m"), float(sys.argv[1])))

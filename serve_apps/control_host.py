@@ -119,13 +119,7 @@ class ControlPlaneAlone:
         self._config, self._token = config, ""
         self._application = serve.get_replica_context().app_name
         gateway = config.gateway
-        self._server = HttpServer(
-            self._serving,
-            gateway.host,
-            gateway.port,
-            tls=gateway.tls,
-            limits=gateway,
-        )
+        self._server = HttpServer(self._serving, gateway.host, gateway.port, tls=gateway.tls)
         await self._server.start()
 
     def __serve_build_asgi_app__(self) -> ASGIApp:

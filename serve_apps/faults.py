@@ -34,6 +34,8 @@ from starlette.routing import BaseRoute
 from serve_apps.engines.protocol import error_body
 
 Outcome = Literal["ok", "invalid", "too_long", "shed", "not_ready", "timeout", "aborted", "failed"]
+RETRY_AFTER_S = 1.0
+"""The `Retry-After` of a request that is turned away, where nothing says when there will be room."""
 
 
 class Fault(Exception):

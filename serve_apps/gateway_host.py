@@ -66,7 +66,6 @@ class Gateway:
             place=_place(),
             tls=gateway.tls,
             among=gateway.replicas,
-            limits=gateway,
         )
         await self._server.start()
         self._slo = asyncio.create_task(follow_slo(InternalKvStore(), self._serving.state.set_slo))

@@ -11,7 +11,7 @@ from contextlib import suppress
 import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from headway.config import GatewaySettings, TlsSettings
+from headway.config import TlsSettings
 from serve_apps.compat_uvicorn import close_listeners, connection_of, connections_of
 from serve_apps.listener import Listener, open_listener
 from serve_apps.timed_protocol import Limits, let_stalled_go, timed
@@ -47,7 +47,7 @@ class HttpServer:
         *,
         place: str | None = None,
         tls: TlsSettings | None = None,
-        limits: GatewaySettings | None = None,
+        limits: Limits | None = None,
         among: int = 1,
     ) -> None:
         self.host = host
@@ -59,12 +59,7 @@ class HttpServer:
         self._place = place
         self._listener: Listener | None = None
         self._certificate = None if tls is None else Certificate(tls)
-        given = limits or GatewaySettings()
-        self._limits = Limits(
-            headers_within_s=given.headers_within_s,
-            taken_within_s=given.taken_within_s,
-            most=given.max_connections,
-        )
+        self._limits = limits or Limits()
         settings = uvicorn.Config(
             app,
             http=timed(self._limits),

@@ -61,9 +61,12 @@ class Limits:
     `dropping` those that go on with a body whose request has been answered, in turn.
     """
 
-    headers_within_s: float
-    taken_within_s: float
-    most: int
+    headers_within_s: float = 20.0
+    """Seconds that a connection may take to send the headers of a request; then it is closed."""
+    taken_within_s: float = 60.0
+    """Seconds in which a client has to take some of an answer that waits for it; then it is reset."""
+    most: int = 8192
+    """Connections at once; one more, and that which has waited longest for a request is reset."""
     waiting: dict["TimedProtocol", None] = field(default_factory=dict)
     dropping: deque["TimedProtocol"] = field(default_factory=deque)
 

@@ -100,6 +100,18 @@ class ConfigError(ValueError):
 
 Place = tuple[int | str, ...]
 
+REMOVED: Mapping[str, str] = {
+    "gateway.retry_after_s": "1 s",
+    "gateway.max_unread_bytes": "256 MiB",
+    "gateway.body_within_s": "60 s",
+    "gateway.headers_within_s": "20 s",
+    "gateway.taken_within_s": "60 s",
+    "gateway.max_connections": "8,192",
+    "gateway.request_log_per_s": "50",
+    "routing.offload.overload_factor": "1.5",
+}
+"""Keys that were settings once, and what holds in their place."""
+
 _BRIEF = Repr()
 _BRIEF.maxlevel = 3
 
@@ -127,7 +139,7 @@ def dotted(place: Place) -> str:
 
 def _explain(fault: ErrorDetails, schema: Mapping[str, Any]) -> str:
     if fault["type"] == "extra_forbidden":
-        return _unknown_key(str(fault["loc"][-1]), known_keys(schema, fault["loc"][:-1]))
+        return _unknown_key(fault["loc"], known_keys(schema, fault["loc"][:-1]))
     if "[key]" in fault["loc"]:
         # A key of a mapping whose keys are not settings: roles, or the options of a predictor.
         if fault["type"] == "literal_error":
@@ -141,10 +153,12 @@ def _explain(fault: ErrorDetails, schema: Mapping[str, Any]) -> str:
     return f"{message}, not {shown(fault['input'])}"
 
 
-def _unknown_key(key: str, known: Collection[str]) -> str:
+def _unknown_key(place: Place, known: Collection[str]) -> str:
+    if value := REMOVED.get(dotted(place)):
+        return f"is no longer a setting; it is always {value}"
     if not known:
         return "unknown key; none is known here"
-    nearest = get_close_matches(key, known, n=1)
+    nearest = get_close_matches(str(place[-1]), known, n=1)
     hint = f"did you mean {nearest[0]!r}?" if nearest else f"known here: {', '.join(sorted(known))}"
     return f"unknown key; {hint}"
 

@@ -55,18 +55,6 @@ class GatewaySettings(Settings):
     """Without keys, listen beyond loopback all the same."""
     max_requests: PositiveInt = 1024
     """Requests in flight at each gateway; beyond that they are shed with status 429."""
-    retry_after_s: PositiveFloat = 1.0
-    """The `Retry-After` of a shed request, in seconds."""
-    max_unread_bytes: PositiveInt = Field(default=256 * 2**20, ge=2**20)
-    """Bytes of bodies that a gateway is still reading, of all requests together; beyond that status 429."""
-    body_within_s: PositiveFloat = 60.0
-    """Seconds in which a body has to come; then status 408."""
-    headers_within_s: PositiveFloat = 20.0
-    """Seconds that a connection may take to send the headers of a request; then it is closed."""
-    taken_within_s: PositiveFloat = 60.0
-    """Seconds in which a client has to take some of an answer that waits for it; then it is reset."""
-    max_connections: PositiveInt = 8192
-    """Connections at once; one more, and that which has waited longest for a request is reset."""
     request_timeout_s: PositiveFloat = 600.0
     """Seconds that one request may take; then it ends with status 504."""
     heartbeat_s: PositiveFloat | None = None
@@ -82,8 +70,6 @@ class GatewaySettings(Settings):
     request_log: Literal["none", "problems", "all"] = "problems"
     """Requests that get a line in the gateway's log: those that failed, were shed or missed their SLO; all;
     or none."""
-    request_log_per_s: PositiveFloat = Field(default=50.0, ge=1.0, le=1e6)
-    """Such lines a second at most; the next one counts what was left out."""
 
     @model_validator(mode="after")
     def _is_found(self) -> "GatewaySettings":

@@ -111,9 +111,6 @@ class OffloadSettings(Settings):
     """Uncached prompt tokens from which a request is HEAVY: long enough to move."""
     prefill_throughput: PositiveFloat | None = None
     """Prompt tokens per second in the estimate of costs; null: the profile says."""
-    overload_factor: PositiveFloat = 1.5
-    """Heuristic: the replica that would compute the prompt may have this many times the mean of
-    outstanding tokens."""
     disruption_share: NonNegativeFloat = Field(default=0.5, le=1.0)
     """With `prefill_throughput`: the share of a prefill's time that running decodes lose."""
     deadline_factor: PositiveFloat = 3.0

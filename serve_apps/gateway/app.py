@@ -33,7 +33,7 @@ from serve_apps.access import Access, make_access, own_scope, with_user
 from serve_apps.control_api import ControlQueries
 from serve_apps.control_metrics import ControlMetrics, StatusFeed, exposition
 from serve_apps.engines.protocol import AuxiliaryCall
-from serve_apps.faults import starlette_app
+from serve_apps.faults import RETRY_AFTER_S, starlette_app
 from serve_apps.gateway import openapi
 from serve_apps.gateway.backend import Backend, BackendError, fault_of
 from serve_apps.gateway.generation import Generation
@@ -108,7 +108,7 @@ class Service:
         readiness = self._state.traffic.backend.ready()
         if readiness.ok:
             return JSONResponse({"status": "ready"})
-        wait_s = math.ceil(self._state.settings.retry_after_s)
+        wait_s = math.ceil(RETRY_AFTER_S)
         body = {"status": "not ready", "reason": readiness.reason}
         return JSONResponse(body, status_code=503, headers={"retry-after": str(wait_s)})
 
@@ -158,7 +158,7 @@ class Service:
             try:
                 status, said = await state.traffic.backend.auxiliary(question)
             except BackendError as error:
-                raise fault_of(error, state.settings.retry_after_s) from error
+                raise fault_of(error) from error
         return Response(said, status_code=status, media_type="application/json")
 
     async def elsewhere(self, _: Request) -> Response:

@@ -27,6 +27,7 @@ from headway.planning import Role
 from headway.routing.types import Placement
 from serve_apps.engines.protocol import AuxiliaryAnswer, AuxiliaryCall, EngineRequest, EngineTimes, TokenChunk
 from serve_apps.faults import (
+    RETRY_AFTER_S,
     Broken,
     EngineRefusal,
     Expired,
@@ -50,7 +51,7 @@ class NotReady(BackendError):
 class Overloaded(BackendError):
     """Too much is queued."""
 
-    def __init__(self, message: str, retry_after_s: float = 1.0) -> None:
+    def __init__(self, message: str, retry_after_s: float = RETRY_AFTER_S) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
 
@@ -211,11 +212,11 @@ _FAULTS: Mapping[type[BackendError], Callable[[str, float], Fault]] = {
 }
 
 
-def fault_of(error: BackendError, retry_after_s: float) -> Fault:
-    """A backend's error as the client's fault; `retry_after_s` counts where the error does not say."""
+def fault_of(error: BackendError) -> Fault:
+    """A backend's error as the client's fault."""
     if isinstance(error, RefusedByEngine):
         return EngineRefusal(error.status, error.body)
-    wait_s = error.retry_after_s if isinstance(error, Overloaded) else retry_after_s
+    wait_s = error.retry_after_s if isinstance(error, Overloaded) else RETRY_AFTER_S
     for kind, fault in _FAULTS.items():
         if isinstance(error, kind):
             return fault(str(error), wait_s)

@@ -21,10 +21,14 @@ from dataclasses import dataclass, field
 
 from starlette.types import Receive
 
-from serve_apps.faults import BodyTooLarge, BodyTooSlow, ClientGone, Shed
+from serve_apps.faults import RETRY_AFTER_S, BodyTooLarge, BodyTooSlow, ClientGone, Shed
 
 MOST_BODY_BYTES = 16 * 2**20
 """Room for the longest contexts: a million tokens take a few bytes each."""
+MOST_UNREAD_BYTES = 256 * 2**20
+"""Bytes of bodies that a gateway is still reading, of all requests together; beyond that status 429."""
+WITHIN_S = 60.0
+"""Seconds in which a body has to come; then status 408."""
 
 SHORT_BYTES = 64 * 2**10
 """Bodies up to this get in whatever is held."""
@@ -121,11 +125,11 @@ class _Body:
 class Bodies:
     """Reads bodies; `held` bytes are in memory now, of at most `most_bytes` beside short ones."""
 
-    def __init__(self, *, most_bytes: int, within_s: float, retry_after_s: float) -> None:
+    def __init__(self, *, most_bytes: int = MOST_UNREAD_BYTES, within_s: float = WITHIN_S) -> None:
         self.held = self._most_held = 0
         self._coming: set[_Body] = set()
         self._turn, self._one_huge = asyncio.Lock(), asyncio.Lock()
-        self._most_bytes, self._within_s, self._retry_after_s = most_bytes, within_s, retry_after_s
+        self._most_bytes, self.within_s = most_bytes, within_s
 
     @asynccontextmanager
     async def read(self, headers: Iterable[tuple[bytes, bytes]], receive: Receive) -> AsyncIterator[bytes]:
@@ -133,7 +137,7 @@ class Bodies:
         for name, value in headers:
             if name == b"content-length" and value.isdigit() and int(value) > MOST_BODY_BYTES:
                 raise _too_large()
-        time = asyncio.timeout(self._within_s)
+        time = asyncio.timeout(self.within_s)
         body = _Body(began_s=asyncio.get_running_loop().time(), time=time)
         self._coming.add(body)
         try:
@@ -187,7 +191,7 @@ class Bodies:
             slowest = min(others, key=lambda each: each.speed(now_s), default=None)
             if slowest is None or body.speed(now_s, needed) <= slowest.speed(now_s):
                 text = f"Bodies of {self.held} bytes are being read, which is as much as this gateway holds"
-                raise Shed(text, retry_after_s=self._retry_after_s)
+                raise Shed(text, retry_after_s=RETRY_AFTER_S)
             self.held -= slowest.size
             slowest.size, slowest.gave_way = 0, True
             slowest.parts.clear()
@@ -197,7 +201,7 @@ class Bodies:
     def _too_slow(self, body: _Body) -> BodyTooSlow:
         if body.gave_way:
             return BodyTooSlow("The body came slower than others, for which its room was needed")
-        return BodyTooSlow(f"The body did not come within {self._within_s:g} s")
+        return BodyTooSlow(f"The body did not come within {self.within_s:g} s")
 
 
 def _too_large() -> BodyTooLarge:

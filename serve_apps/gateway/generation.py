@@ -246,7 +246,7 @@ class Generation:
         try:
             await self._passed_on(request, answer, record, time)
         except BackendError as error:
-            raise fault_of(error, self._state.settings.retry_after_s) from error
+            raise fault_of(error) from error
 
     async def _passed_on(
         self, request: EngineRequest, answer: Answer, record: RequestRecord, time: RequestTime

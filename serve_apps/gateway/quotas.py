@@ -26,7 +26,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from serve_apps.access import KeyLimits
-from serve_apps.faults import OverLimit, Shed
+from serve_apps.faults import RETRY_AFTER_S, OverLimit, Shed
 
 MINUTE_S = 60.0
 RESERVED = 16
@@ -69,7 +69,6 @@ class Quotas:
     """The accounts of all keys, by name."""
 
     clock: Callable[[], float]
-    retry_after_s: float
     gateways: int = 1
     accounts: dict[str, Account] = field(default_factory=dict)
 
@@ -132,15 +131,15 @@ class Quotas:
     def _bound(self, what: str, now: int, most: int | None) -> None:
         if most is not None and now >= most:
             text = f"This key has {most} {what} at once{self._here}, and {now} are under way"
-            raise OverLimit(text, retry_after_s=self.retry_after_s)
+            raise OverLimit(text, retry_after_s=RETRY_AFTER_S)
 
 
 class Places:
     """The places for requests in flight: `taken` of `most`. Without other keys the last one is any key's."""
 
-    def __init__(self, most: int, retry_after_s: float) -> None:
+    def __init__(self, most: int) -> None:
         self.taken = 0
-        self._most, self._retry_after_s = most, retry_after_s
+        self._most = most
         self._reserved = min(most - 1, max(1, most // RESERVED))
         self._of_keys: dict[str, tuple[int, float]] = {}
 
@@ -152,10 +151,10 @@ class Places:
         free = self._most - self.taken
         if free <= 0:
             text = f"{self.taken} requests are in flight, which is as many as this gateway takes"
-            raise Shed(text, retry_after_s=self._retry_after_s)
+            raise Shed(text, retry_after_s=RETRY_AFTER_S)
         if not alone and free <= self._reserved and count >= self._share(name, weight):
             text = f"This key has {count} of {self.taken} requests in flight, and what is left is for others"
-            raise Shed(text, retry_after_s=self._retry_after_s)
+            raise Shed(text, retry_after_s=RETRY_AFTER_S)
         self._change(name, 1, weight)
         try:
             yield

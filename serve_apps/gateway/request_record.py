@@ -226,11 +226,19 @@ def _rounded(seconds: float | None) -> float | None:
     return None if seconds is None else round(seconds, DIGITS)
 
 
+LINES_PER_S = 50.0
+"""Lines of requests in the log at most; the next one counts those left out."""
+
+
 class RecentRequests:
     """Those under way, and as many that have ended as are kept."""
 
     def __init__(
-        self, kept: int, logged: Logged, per_s: float, clock: Callable[[], float] = time.monotonic
+        self,
+        kept: int,
+        logged: Logged,
+        per_s: float = LINES_PER_S,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`logged`: of which a line is written, `per_s` at most."""
         # As bytes: ten thousand objects of Python would be what each full garbage collection looks through.

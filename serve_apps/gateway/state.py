@@ -124,7 +124,7 @@ def make_state(config: HeadwayConfig, backend: Backend, clock: Callable[[], floa
     """The state of a new gateway. ConfigError, ProfileError."""
     kind, prompts = engine_kind(config), make_prompts(config)
     identity = identify(config, prompts)
-    places = Places(config.gateway.max_requests, config.gateway.retry_after_s)
+    places = Places(config.gateway.max_requests)
     traffic = Traffic(backend=backend, places=places)
     slo = Slo(ttft_s=config.slo.ttft_s, itl_s=config.slo.itl_s)
     metrics = GatewayMetrics(identity.model, identity.engine, slo, traffic, simulated=identity.simulated)
@@ -134,7 +134,7 @@ def make_state(config: HeadwayConfig, backend: Backend, clock: Callable[[], floa
         {(name, met): 0 for name in config.slo.classes for met in (True, False)}
     )
     gateway, registry = config.gateway, CollectorRegistry()
-    records = RecentRequests(gateway.kept_requests, gateway.request_log, gateway.request_log_per_s, clock)
+    records = RecentRequests(gateway.kept_requests, gateway.request_log, clock=clock)
     registry.register(metrics)
     tracing = make_tracing(config)
     if tracing is not None:
@@ -154,12 +154,8 @@ def make_state(config: HeadwayConfig, backend: Backend, clock: Callable[[], floa
         ),
         tenants=Tenants(config.routing, lambda: metrics.slo),
         routes=Routes(config),
-        bodies=Bodies(
-            most_bytes=config.gateway.max_unread_bytes,
-            within_s=config.gateway.body_within_s,
-            retry_after_s=config.gateway.retry_after_s,
-        ),
-        quotas=Quotas(clock, config.gateway.retry_after_s, config.gateway.replicas),
+        bodies=Bodies(),
+        quotas=Quotas(clock, config.gateway.replicas),
         records=records,
         tracing=tracing,
         calls=CallReader(separate=Role.MIXED.value not in config.pools),

@@ -6,8 +6,7 @@ one that leaves, one that asks for too much, one that never ends its head.
 
 import asyncio
 import json
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 
@@ -19,10 +18,7 @@ ATTACK_S = 6.0
 """Longer than the gateway waits for anything, which is longer than a busy machine keeps the good client."""
 CHEAP = {"disconnects": 1.5, "many_stops": 1.5, "endless_headers": 1.5}
 """Those that end without waiting for the gateway's limits, and the seconds that they are given."""
-SHORT, LONG = (
-    {"model": "m", "gateway": {"headers_within_s": most_s, "body_within_s": most_s, "taken_within_s": most_s}}
-    for most_s in (5.0, PATIENCE_S)
-)
+SHORT_S, LONG_S = 5.0, PATIENCE_S
 """Limits that the dear attacks wait for, and such as the good client keeps on the busiest machine."""
 
 TOO_LARGE = (
@@ -44,8 +40,8 @@ ANSWERS = {
 """What attackers may hear. CLOSED: their connection ended before they had read an answer."""
 
 
-def _gateway(settings: Mapping[str, Any]) -> Iterator[Gateway]:
-    with gateway(settings) as found:
+def _gateway(limit_s: float) -> Iterator[Gateway]:
+    with gateway(limit_s) as found:
         # What is made with the first request stays: threads, descriptors.
         asyncio.run(client(found.port, 0.5))
         yield found
@@ -53,12 +49,12 @@ def _gateway(settings: Mapping[str, Any]) -> Iterator[Gateway]:
 
 @pytest.fixture(scope="module")
 def lenient() -> Iterator[Gateway]:
-    yield from _gateway(LONG)
+    yield from _gateway(LONG_S)
 
 
 @pytest.fixture(scope="module")
 def strict() -> Iterator[Gateway]:
-    yield from _gateway(SHORT)
+    yield from _gateway(SHORT_S)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ LARGE = bytes(MIB - 1)
 
 
 def bodies(most_bytes: int = MIB, within_s: float = 60.0) -> Bodies:
-    return Bodies(most_bytes=most_bytes, within_s=within_s, retry_after_s=1.0)
+    return Bodies(most_bytes=most_bytes, within_s=within_s)
 
 
 def coming(*parts: bytes | float):

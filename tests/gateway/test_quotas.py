@@ -27,7 +27,7 @@ class Clock:
 
 def books() -> tuple[Quotas, Clock]:
     clock = Clock()
-    return Quotas(clock, retry_after_s=2.0), clock
+    return Quotas(clock), clock
 
 
 def spend(quotas: Quotas, limits: KeyLimits, tokens: int = 1, really: int | None = None) -> None:
@@ -95,7 +95,7 @@ def test_what_is_under_way(limits: dict[str, int]) -> None:
             quotas.used("a", found, 5, lambda: 5, stream=True),
         ):
             pass
-        assert refused.value.retry_after_s == 2.0
+        assert refused.value.retry_after_s == 1.0
         with quotas.used("b", found, 5, lambda: 5, stream=True):
             assert quotas.accounts["b"].requests == 1
     with quotas.used("a", found, 5, lambda: 5, stream=True):
@@ -162,7 +162,7 @@ def test_several_gateways_share_a_limit_and_never_let_more_through() -> None:
     assert limits.shared(1) == limits
     with pytest.raises(ValueError, match="requests_at_once: 5 is too little to share among 6 gateways"):
         limits.shared(6)
-    quotas = Quotas(lambda: 0.0, 1.0, gateways=2)
+    quotas = Quotas(lambda: 0.0, gateways=2)
     with (
         quotas.used("a", KeyLimits(requests_at_once=1), 1, lambda: 1, stream=False),
         pytest.raises(OverLimit, match="1 requests at once at each of 2 gateways"),
@@ -174,7 +174,7 @@ class Flood:
     """Keys that begin and end requests at one gateway."""
 
     def __init__(self, most: int) -> None:
-        self.places = Places(most, retry_after_s=1.0)
+        self.places = Places(most)
         self.open: dict[str, list[AbstractContextManager[None]]] = {}
 
     def begin(self, name: str, weight: float = 1.0, *, alone: bool = False) -> bool:

@@ -27,7 +27,7 @@ LOAD = ReplicaLoad(
     preemptions=4,
     output_tokens=700,
 )
-TRAFFIC = Traffic(backend=ScriptedBackend(loads=[LOAD]), places=Places(10, retry_after_s=1.0))
+TRAFFIC = Traffic(backend=ScriptedBackend(loads=[LOAD]), places=Places(10))
 
 
 class Served:

@@ -7,12 +7,13 @@ from collections.abc import AsyncGenerator
 import aiohttp
 import pytest
 
-from headway.config import GatewaySettings, HeadwayConfig
+from headway.config import HeadwayConfig
 from serve_apps.engines.protocol import EngineRequest, TokenChunk
 from serve_apps.gateway.app import make_app
 from serve_apps.gateway.backend import ChunkSink, Timeline
 from serve_apps.http_server import HttpServer
 from serve_apps.listener import listening_socket
+from serve_apps.timed_protocol import Limits
 from tests.gateway.doubles import ScriptedBackend
 from tests.patience import PATIENCE_S, with_longer_limits
 from tests.ports import free_port
@@ -216,7 +217,7 @@ def answering(*asked: bytes, within_s: float = 0.2) -> bytes:
         release = asyncio.Event()
         release.set()
         app = app_that(asyncio.Event(), release)
-        server = HttpServer(app, "127.0.0.1", 0, limits=GatewaySettings(headers_within_s=within_s))
+        server = HttpServer(app, "127.0.0.1", 0, limits=Limits(headers_within_s=within_s))
         await server.start()
         try:
             async with asyncio.timeout(PATIENCE_S):

@@ -4,10 +4,10 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
-from headway.config import GatewaySettings
 from serve_apps.http_server import HttpServer
 from serve_apps.timed_protocol import MOST_HEAD_BYTES, MOST_HEADERS, MOST_PARTS, MOST_PIPELINED, Limits
 from tests.patience import PATIENCE_S, eventually, with_longer_limits
@@ -55,9 +55,9 @@ async def echo(scope, receive, send) -> None:
 
 
 @asynccontextmanager
-async def server(app: Callable[..., Awaitable[None]], **settings: float) -> AsyncIterator[HttpServer]:
-    patient = {"headers_within_s": PATIENCE_S, "taken_within_s": PATIENCE_S, **settings}
-    made = HttpServer(app, "127.0.0.1", 0, limits=GatewaySettings.model_validate(patient))
+async def server(app: Callable[..., Awaitable[None]], **settings: Any) -> AsyncIterator[HttpServer]:
+    patient: dict[str, Any] = {"headers_within_s": PATIENCE_S, "taken_within_s": PATIENCE_S, **settings}
+    made = HttpServer(app, "127.0.0.1", 0, limits=Limits(**patient))
     await made.start()
     try:
         async with asyncio.timeout(PATIENCE_S):
@@ -126,7 +126,7 @@ def test_who_leaves_is_gone_for_the_request_that_runs_and_not_only_for_the_last_
 def test_one_connection_too_many_takes_the_place_of_the_longest_idle_one() -> None:
     async def scenario() -> None:
         app = Endless()
-        async with server(app, max_connections=3) as made:
+        async with server(app, most=3) as made:
             with await connect(made, GET) as busy, await connect(made) as idle:
                 await eventually(lambda: app.running == 1)
                 with await connect(made) as younger, await connect(made, GET) as new:

@@ -46,6 +46,9 @@ from headway.routing.offload import OffloadDecision, OffloadQuestion, OffloadRea
 from headway.routing.types import RouteClass
 from interp.arrays import FloatArray
 
+OVERLOAD_FACTOR = 1.5
+"""Heuristic: the replica that computes the prompt may have this many times the mean of outstanding tokens."""
+
 
 def best_prefill(
     queue_s: FloatArray, prefill_s: FloatArray, *, d: int | None = None, others_s: FloatArray | float = 0.0
@@ -141,7 +144,7 @@ def _by_heuristic(question: OffloadQuestion, p: Site, settings: OffloadSettings)
         return _colocated(OffloadReason.D_IDLE)
     if p.outstanding_tokens >= d.outstanding_tokens:
         return _colocated(OffloadReason.P_BUSIER)
-    if p.outstanding_tokens > settings.overload_factor * question.mean_outstanding_tokens:
+    if p.outstanding_tokens > OVERLOAD_FACTOR * question.mean_outstanding_tokens:
         return _colocated(OffloadReason.P_OVERLOADED)
     return _offloaded(OffloadReason.P_IDLE_D_BUSY)
 
